@@ -34,5 +34,10 @@ class GridRounding(ForwardOnly):
     """X0 rounded to a `foreshape.kernels.onednn_bytes.Grid`. Rewrites make it of a quantization and its inverse."""
 
 
+@data_class(frozen=True)
+class WholeNumbers(ForwardOnly):
+    """X0 rounded to whole numbers, halves to even, in its element type."""
+
+
 UPDATE_NOTHING = (Quantization, Dequantization)
 """Their operators have results for updated operands, written in training alone."""

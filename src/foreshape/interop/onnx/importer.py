@@ -183,6 +183,13 @@ class Importer:
         spec, trained = Spec(LOD_TENSOR, of, tuple(int(d) for d in dims)), role is WEIGHT
         return block.create_variable(name, spec, persistable=True, is_parameter=trained, trainable=trained, stop_gradient=not trained)
 
+    def parameter(self, wanted: str, array: Any) -> Variable:
+        """Make a parameter of numbers found by the import, not trained."""
+        name = self.free_name(wanted)
+        self.parameters[name], self.held[name] = OnnxConstant(name, None, array), digest_of(array)
+        spec = Spec(LOD_TENSOR, self.type_of(array), tuple(array.shape))
+        return self.program.global_block.create_variable(name, spec, persistable=True, stop_gradient=True)
+
     def type_in_file(self, value: OnnxConstant | Variable) -> DType:
         """Return the element type of a value. Raises `Refused` for one unknown here."""
         if isinstance(value, Variable):

@@ -7,16 +7,19 @@ from typing import Any
 import numpy as np
 
 from foreshape.interop.onnx.call import CODES, Call, element_type
+from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.onnx.convolution_nodes import convolve
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.onnx.unsigned import own_type
 from foreshape.interop.refused import Refused
+from foreshape.ops.quantization.grid import largest_level
 from foreshape.program.variable import Variable
 from foreshape.spec import BF16, FP16, FP32, FP64, INT8, INT16, INT32, UINT8, UINT16, DType
 
 _RANGES = {UINT8: (0, 255), UINT16: (0, 65535), INT8: (-128, 127), INT16: (-32768, 32767)}
 _EXACT = 2**24 // 255**2
 """So many products of numbers of 8 bits have a sum held exactly by fp32."""
+LEVELS = largest_level(8)
 _MICROSOFT = "com.microsoft"
 
 
@@ -110,7 +113,35 @@ def dequantize(c: Call) -> Any:
     if code := c.attribute("output_dtype", 0):
         of = element_type(int(code))
     wide = FP32 if of in (FP16, BF16) else of
+    if of is FP32 and not c.attribute("block_size", 0) and isinstance(c.value(0), OnnxConstant):
+        known = _known(c, int(c.attribute("axis", 1)))
+        if known is not None:
+            return known
     return c.cast(dequantized(c, x, 1, 2, wide, int(c.attribute("axis", 1)), int(c.attribute("block_size", 0))), of)
+
+
+def _known(c: Call, axis: int) -> Any:
+    """Return constant whole numbers as floating ones: a vector, as of a bias, at once, and a weight of bytes by ``dequantize_linear``; None for others."""
+    constant, scale, zero = c.value(0), c.constant(1), c.constant(2) if c.has(2) else 0
+    if scale is None or zero is None or scale.ndim > 1 or getattr(c.value(1).record, "code", 1) != 1:
+        return None
+    dims = constant.record.dims if constant.record is not None else constant.array.shape
+    if not dims:
+        return None
+    if len(dims) == 1:
+        numbers = (c.constant(0).astype("float64") - zero) * scale.astype("float64")
+        return c.importer.parameter(f"{constant.name}@numbers", numbers.astype("float32"))
+    axis = c.axis(axis, len(dims)) if scale.size > 1 else -1
+    x = c.x(0) if c.importer.type_in_file(constant) is INT8 and not np.any(zero) and axis in (-1, 0, 1) else None
+    if x is None or not x.persistable:
+        return None
+    step = c.importer.parameter(f"{constant.name}@scale", (scale.astype("float32") * np.float32(LEVELS)).reshape(-1))
+    zeros = c.importer.parameter(f"{constant.name}@zero", np.zeros(scale.size, "int32"))
+    block = c.importer.block
+    op = block.append_op("dequantize_linear", {"X": x, "Scale": step, "ZeroPoint": zeros}, None, {"quant_axis": axis, "round_type": 0, "is_test": True})
+    for name in op.output_slots.pop("OutScale", ()):  # of training
+        block.vars.pop(name, None)
+    return block.var(op.result())
 
 
 @onnx("QuantizeLinear")

@@ -1,6 +1,7 @@
 """Numbers made bytes and numbers again, as one call, which kernels of bytes can take in.
 
-Before: ``q = quantize(x, scale)``, ``y = dequantize(q, scale)`` of fp32 with one scale, a persistable of a frozen step
+Before: ``q = quantize(x, scale)``, ``y = dequantize(q, scale)`` of fp32 with one scale, a persistable of a frozen step; or both written out, with
+    constants, as ``q = bytes(min(max(round(x / s) + z, low), high))``, ``y = s (numbers(q) - z)``
 After: ``y = rounded(x)``, to the grid of the scale; a series of oneDNN's kernels keeps y as bytes, and its convolutions and products read them
 Unless: q has more than 8 bits
 """
@@ -13,18 +14,60 @@ from typing import Any
 from foreshape.dims import product
 from foreshape.kernels import packed
 from foreshape.kernels.onednn_bytes import Grid, Rounded
+from foreshape.lowering.fusion.frozen import affine_of, constant_number
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of
 from foreshape.lowering.kernel_calls import OpCall, Value
-from foreshape.operator.byte_computations import Dequantization, GridRounding, Quantization
-from foreshape.spec import FP32
+from foreshape.operator.byte_computations import Dequantization, GridRounding, Quantization, WholeNumbers
+from foreshape.operator.computations import Activation, Affine, Cast, Quotient, Reshape, Scaling
+from foreshape.spec import FP32, INT8, UINT8
 
 MOST = 127
+_RANGES = ((-128.0, 127.0), (0.0, 255.0))
 
 
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:
         return 0
-    return sum(_rewrite(graph, i, of) for i, of in graph.computing(Dequantization))
+    count = sum(_rewrite(graph, i, of) for i, of in graph.computing(Dequantization))
+    return count + sum(_written_out(graph, i) for kind in (Affine, Scaling) for i, _ in graph.computing(kind))
+
+
+def _written_out(graph: Graph, end: OpCall) -> bool:
+    """Rewrite a quantization and its inverse of plain ops, from the last of these."""
+    of, i = affine_of(graph, end), graph.maker(end.arguments[0])
+    if of is None or not of[0] or not graph.makes_one(end) or computes(i, Cast) is None:
+        return False
+    by, zero = of[0], -of[1] / of[0]
+    as_bytes = False
+    while i is not None and computes(i, Cast) is not None:
+        spec = spec_of(i.results[0])
+        as_bytes = as_bytes or (spec is not None and spec.dtype in (INT8, UINT8))
+        i = graph.maker(i.arguments[0])
+    held = computes(i, Activation)
+    if i is None or held is None or held.name != "hardtanh" or held.numbers not in _RANGES or not as_bytes:
+        return False
+    i, shift = graph.maker(i.arguments[0]), 0.0
+    moved = None if i is None else computes(i, Affine)
+    if i is not None and moved is not None and moved.by == 1.0:
+        i, shift = graph.maker(i.arguments[0]), moved.shift
+    i = graph.maker(i.arguments[0]) if i is not None and computes(i, WholeNumbers) is not None else None
+    if i is None or computes(i, Quotient) is None:
+        return False
+    divisor = graph.maker(i.arguments[1])
+    by_one = divisor.arguments[0] if divisor is not None and computes(divisor, Reshape) is not None else i.arguments[1]
+    x, step, spec = i.arguments[0], constant_number(graph, by_one), spec_of(i.arguments[0])
+    if step is None or step <= 0.0 or abs(step - by) > 1e-6 * step or abs(zero - shift) > 1e-3 or shift != int(shift):
+        return False
+    if spec is None or spec.dtype is not FP32 or not isinstance(x, Value) or x.lod is not None or spec.dims != dims_of(end.results[0]):
+        return False
+    low, high = held.numbers
+    name = graph.pack("rounding", [], 0, partial(Rounded, Grid(step, int(shift), int(low), int(high))))
+    elements = product(spec.known_dims)
+    call = fused(end, packed.rounding(name, lambda: elements), [x], end.results[:1], GridRounding())
+    if not graph.replace({end: [call]}):
+        return False
+    graph.drop_unused(end.arguments[:1])
+    return True
 
 
 def _rewrite(graph: Graph, i: OpCall, of: Dequantization) -> bool:

@@ -9,6 +9,7 @@ from typing import ClassVar
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.byte_computations import WholeNumbers
 from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.ops.math.activation import NOT_INTEGERS, SHARED, USUAL, Unary
@@ -114,6 +115,9 @@ class Round(PiecewiseConstant):
     X = operand((*FLOATING, INT32, INT64), doc="any shape")
     decimals = attribute(AttrType.INT, 0, since=3, low=-_DIGITS, high=_DIGITS)
     round_type = attribute(AttrType.INT, 1, since=3, choices=(0, 1), doc="0: halves are rounded to even, 1: away from 0")
+
+    def computes(self) -> WholeNumbers | None:
+        return WholeNumbers() if self.round_type == 0 and not self.decimals else None
 
     def infer_shape(self, X: Spec) -> Spec:
         return X.like() if X.value is None or self.decimals else carry(X, mapped(X, partial(rounded, "round")))
