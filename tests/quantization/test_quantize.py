@@ -11,10 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from support.commanded import call
+from support.onnx_writer import Graph, model, node, opened, tensor, value
 from support.trained_digits import Digits, trained_digits
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.lowering import lower
+from foreshape.lowering.fusion import apply_all
 from foreshape.quantization.ranges_of_values import METHODS
 from foreshape.quantization.rewrite import as_bytes
 
@@ -46,6 +50,8 @@ def test_saved_and_opened_it_is_the_same(digits: Digits, tmp_path: Path) -> None
     fs.save_onnx(tmp_path / "bytes.onnx", made.feeds, made.fetches, program=made.program, scope=made.scope)
     fs.save_inference_model(tmp_path / "numbers", digits.model.feeds, digits.model.fetches, program=digits.model.program, scope=digits.model.scope)
     assert (tmp_path / "bytes.pdiparams").stat().st_size < 0.4 * (tmp_path / "numbers.pdiparams").stat().st_size
+    rewrites = apply_all(lower(made.program.global_block, [made.fetches[0].name], frozen=True))
+    assert rewrites["frozen_rounding"] == types(made).count("quantize_linear")
     step = np.abs(want).max() / 127
     for path in (tmp_path / "bytes", tmp_path / "bytes.onnx"):
         np.testing.assert_allclose(fs.load_inference_model(path, scope=fs.Scope()).run(digits.images[:50])[0], want, atol=step)
@@ -133,3 +139,33 @@ def test_a_network_is_trained_with_the_rounding(digits: Digits) -> None:
     assert np.abs(tested - got).mean() < np.abs(got).max() / 127
     with pytest.raises(fs.SchemaError, match="made for training with rounding already"):
         fs.quantize(made, digits.images[:4], for_training=True)
+
+
+def test_the_command_writes_what_the_function_makes(digits: Digits, tmp_path: Path) -> None:
+    fs.save_inference_model(tmp_path / "numbers", digits.model.feeds, digits.model.fetches, program=digits.model.program, scope=digits.model.scope)
+    (tmp_path / "examples").mkdir()
+    for at in range(2):
+        np.savez(tmp_path / "examples" / f"{at}.npz", image=digits.images[32 * at : 32 * at + 32])
+    given = [str(tmp_path / "numbers"), "--data", str(tmp_path / "examples"), "--out"]
+    want = fs.quantize(digits.model, [digits.images[:32], digits.images[32:64]]).run(digits.images[:40])[0]
+    for out in ("bytes", "bytes.onnx"):
+        assert call("quantize", *given, tmp_path / out) == (0, f"{tmp_path / out}: 5 weights as bytes\n", "")
+        got = fs.load_inference_model(tmp_path / out, scope=fs.Scope()).run(digits.images[:40])[0]
+        np.testing.assert_allclose(got, want, atol=np.abs(want).max() / 127)
+    code, _, told = call("quantize", tmp_path / "numbers", "--data", tmp_path / "numbers.pdmodel", "--out", tmp_path / "none")
+    assert code and "cannot be read as arrays" in told
+
+
+@pytest.mark.parametrize(("kind", "zero", "low", "high"), [("uint8", 77, 0, 255), ("int8", 0, -128, 127), ("int8", -5, -128, 127)])
+def test_rounding_written_out_in_onnx_is_one_call(kind: str, zero: int, low: int, high: int, tmp_path: Path) -> None:
+    """The frozen step has one rounding for QuantizeLinear and DequantizeLinear, and its numbers are the plain step's."""
+    operands = [tensor("s", np.float32(0.25)), tensor("z", np.array(zero, kind))]
+    nodes = [node("QuantizeLinear", "x s z", "q"), node("DequantizeLinear", "q s z", "y")]
+    graph = Graph(nodes, [value("x", "float32", ["n", 4])], [value("y", "float32", None)], operands)
+    made = opened(model(graph, 21), tmp_path)
+    assert apply_all(lower(made.program.global_block, [made.fetches[0].name], frozen=True))["frozen_rounding"] == 1
+    x = np.concatenate([np.linspace(-50, 50, 396), [0.125, 0.375, -0.125, -0.375]]).astype("float32").reshape(-1, 4)
+    want = (np.clip(np.rint(x / 0.25) + zero, low, high) - zero) * 0.25
+    frozen = fs.Executor(frozen=True).run(made.program, {"x": x}, made.fetches, made.scope)[0]
+    np.testing.assert_array_equal(made.run({"x": x})[0], want.astype("float32"))
+    np.testing.assert_array_equal(frozen, want.astype("float32"))

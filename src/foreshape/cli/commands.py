@@ -11,6 +11,7 @@ import typer
 
 from foreshape.cli.arguments import Bandwidth, Device, File, FromTo, Json, Latency, Operators, Sizes, Threads
 from foreshape.cli.output import drop_unprintable, fitted, plain_errors, print_json, print_plain, printing, whole_command
+from foreshape.cli.quantizing import quantize
 from foreshape.cli.serve import serve
 
 if TYPE_CHECKING:
@@ -302,6 +303,7 @@ def compile_network(
 
 
 app.command(short_help="Serve saved networks over HTTP.")(serve)
+app.command(short_help="Quantize a network to numbers of 8 bits.")(quantize)
 
 
 @app.command(short_help="Write a model for PaddlePaddle 2, as ONNX or torch code, or its parameters in another form.")

@@ -55,7 +55,7 @@ def quantize(
         SchemaError: unknown operators, gradients, no layer to quantize, a pattern that names none, another word for a method, or an ``accuracy`` that cannot
             be reached.
     """
-    work = _Work(model)
+    work = _Parts(model)
     patterns = (exclude,) if isinstance(exclude, str) else tuple(exclude)
     if rounded_in_training(model.program):
         if for_training:
@@ -75,7 +75,7 @@ def quantize(
     return whole if accuracy is None else _Search(work, layers, per_channel, accuracy, within, feeds).find(whole)
 
 
-class _Work:
+class _Parts:
     """A model as in a test, and what is made of it."""
 
     def __init__(self, model: InferenceModel) -> None:
@@ -139,7 +139,7 @@ class _Work:
 class _Search:
     """The search for the layers to leave in fp32."""
 
-    work: _Work
+    work: _Parts
     layers: list[QuantizedLayer]
     per_channel: bool
     accuracy: Any
