@@ -24,8 +24,9 @@ _OLDER: Final = 2
 _TIES: Final = {
     ("argsort", "stable"): "there equal elements come in any order",
     ("round", "round_type"): "there halves are rounded away from 0",
+    **{(f"{kind}_interp_v2", "centered"): "there a single new pixel is the first old one" for kind in ("linear", "bilinear", "bicubic", "trilinear")},
 }
-"""Attributes unread by PaddlePaddle 2, without influence on results but for equal elements or halves."""
+"""Attributes unread by PaddlePaddle 2, without influence on results but for equal elements, halves or single pixels."""
 
 Path = str | os.PathLike[str]
 

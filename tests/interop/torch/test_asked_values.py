@@ -36,6 +36,8 @@ CASES: dict[str, Callable[[Tensor], Any]] = {
     "normal": lambda x: torch.distributions.Normal(x, x.exp()).log_prob(x + 1),
     "variance": lambda x: F.gaussian_nll_loss(x, x + 1, x.abs(), full=True),
     "signals": lambda x: (_signal(x, 2 * x.shape[2] * x.shape[3]), _signal(x, 40), _signal(x, 90)),
+    "resized": lambda x: [F.interpolate(x, (x.shape[2] // 3, x.shape[3] // 4), mode=m) for m in ("nearest", "bilinear", "bicubic")],
+    "traced": lambda x: x[:2] if not torch.jit.is_tracing() and x.shape[0] == 3 else x[: (x.shape[0] + 1) // 2],
     "folded": lambda x: (_folded(x, 2, 2, 0), _folded(x, 3, 1, 1), _folded(x, 3, 2, 1), _folded(x, 3, 3, 0)),
 }
 

@@ -139,6 +139,8 @@ CASES: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "lp_pool": lambda x, i, m: F.lp_pool2d(x[:, None], 2.0, 2),
     "up_bicubic": lambda x, i, m: F.interpolate(x[:, None], scale_factor=2, mode="bicubic"),
     "up_bil": lambda x, i, m: F.interpolate(x[:, None], size=(5, 9), mode="bilinear", align_corners=True),
+    "up_one": lambda x, i, m: [F.interpolate(x[:, None], size=(n, 1), mode=k) for k in ("bilinear", "bicubic") for n in (1, 3)],
+    "up_aa": lambda x, i, m: [F.interpolate(x[:, None], size=(n, n), mode=k, antialias=True) for k in ("bilinear", "bicubic") for n in (1, 3, 9)],
     "up_near": lambda x, i, m: F.interpolate(x[:, None], size=(5, 9), mode="nearest"),
     "up_exact": lambda x, i, m: F.interpolate(x[:, None], size=(5, 9), mode="nearest-exact"),
     "up_exact_by": lambda x, i, m: F.interpolate(x[:, None], scale_factor=1.7, mode="nearest-exact"),

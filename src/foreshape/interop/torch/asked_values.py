@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Final
 
+from foreshape.interop.torch.node_sites import of_torch
 from foreshape.interop.torch.untyped_torch import is_list, torch
 
 _LEN: Final = builtins.len
@@ -162,6 +163,15 @@ def _validates() -> bool:
     return False
 
 
+def _is_traced(before: Callable[[], bool]) -> Callable[[], bool]:
+    """Return torch.jit.is_tracing, True for the code of networks: it asks so to go a way that holds for all sizes."""
+
+    def told() -> bool:
+        return before() or not of_torch(sys._getframe(1).f_code.co_filename)  # pyright: ignore[reportPrivateUsage]
+
+    return told
+
+
 @contextmanager
 def answered_open(module: Any) -> Generator[None]:
     """Answer such questions for any size and value while a module is exported."""
@@ -172,6 +182,8 @@ def answered_open(module: Any) -> Generator[None]:
     places += [(functional, name, _whole_window(name, functional[name])) for name in _POOLED]
     places += [(functional, "gaussian_nll_loss", _gaussian_nll), (vars(importlib.import_module("torch")), "linspace", _even_numbers)]
     places += [(vars(importlib.import_module(held)), "istft", _spectra_of_length) for held in ("torch", "torch.functional")]
+    jit: dict[str, Any] = vars(importlib.import_module("torch.jit"))
+    places.append((jit, "is_tracing", _is_traced(jit["is_tracing"])))
     of: Any = importlib.import_module("torch.distributions").Distribution
     validated = _validates()
     of.set_default_validate_args(False)

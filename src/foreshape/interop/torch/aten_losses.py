@@ -7,6 +7,7 @@ import operator
 from typing import Any
 
 from foreshape import layer
+from foreshape.dims import less_equal
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.aten_rules import aten
 from foreshape.interop.torch.aten_shapes import padded_by_sizes
@@ -141,22 +142,25 @@ _METHODS = {"nearest1d": "linear", "linear1d": "linear", "nearest2d": "nearest",
 
 
 @aten(
-    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d"
-)
+    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d",
+    "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
+)  # fmt: skip
 def _upsample(t: TorchCall, x: Variable, size: Any, *more: Any) -> Any:
-    name = t.name.split("upsample_")[1]
-    overload = t.overload
+    name, overload = t.name.split("upsample_")[1].removesuffix("_aa"), t.overload
     nearest = "nearest" in name
     corners = False if nearest else bool(more[0]) if more else False
     rest = list(more if nearest else more[1:])
     factors = rest[0] if rest and is_list(rest[0]) else [f for f in rest if isinstance(f, (int, float)) and not isinstance(f, bool)]
     if overload == "vec" and size is None and not factors:
         raise Refused("neither a size nor factors")
-    axes = t.rank(x) - 2
+    wanted = [*size] if size is not None else [_times(size_of(x, 2 + at), float(f)) for at, f in enumerate(factors)]
     if name == "nearest1d":
         x = layer.unsqueeze(x, [2])
     type = {"nearest1d": "nearest", "nearest3d": "nearest"}.get(name, _METHODS.get(name, "nearest")) + "_interp_v2"
     attrs: dict[str, Any] = {"align_corners": corners, "align_mode": 0, "interp_method": type.removesuffix("_interp_v2")}
+    attrs |= {"antialias": True} if t.name.endswith("_aa") else {}
+    if not nearest and not corners and not all((n := as_dim(s)) is not None and less_equal(2, n) for s in wanted):
+        attrs["centered"] = True
     inputs: dict[str, Any] = {"X": x}
     if size is not None:
         wanted = [1, *size] if name == "nearest1d" else [*size]
@@ -167,7 +171,6 @@ def _upsample(t: TorchCall, x: Variable, size: Any, *more: Any) -> Any:
     else:
         attrs["scale"] = [float(f) for f in ([1.0, *factors] if name == "nearest1d" else factors)]
     made = t.op(type, attrs, **inputs)
-    del axes
     return layer.squeeze(made, [2]) if name == "nearest1d" else made
 
 

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from foreshape.dims import Size, less_equal
 from foreshape.kernels.resizing import cubic_weights, linear_weights, places, resampled, step
-from foreshape.operator import AttrType, attribute, operand, result
+from foreshape.operator import OWN, AttrType, attribute, operand, result
+from foreshape.operator.require import require
 from foreshape.operator.samples import f32, i32, reject, sample
 from foreshape.ops.nn.interpolation import Interpolation, Scales, one_scale
 from foreshape.ops.rules.window import channels_first_dims, is_channels_last
@@ -21,6 +22,7 @@ class Smooth(Interpolation):
     abstract = True
     _names: ClassVar[dict[int, str]] = {1: "upsample_linear1d", 2: "upsample_bilinear2d", 3: "upsample_trilinear3d"}
     """torch's kernel by the number of axes; the name of its gradient ends in _backward."""
+    centered = attribute(AttrType.BOOLEAN, False, since=OWN, doc="a single new pixel, as an area, is at the middle, as in torch; else at the beginning")
 
     def _areas(self) -> bool:
         """Tell whether pixels are areas, aligned at their centers."""
@@ -31,7 +33,7 @@ class Smooth(Interpolation):
 
     def _by_torch(self, size: Sequence[int]) -> bool:
         """Tell whether torch's kernel has these places: not for points without aligned corners, nor for one pixel at the beginning."""
-        return self.align_corners or (self._areas() and min(size) > 1)
+        return self.align_corners or (self._areas() and (self.centered or min(size) > 1))
 
     def _each_axis(self, x: Tensor, size: Sequence[int], scales: Scales) -> list[Tensor]:
         """Return for each axis the weights ``[new, old]`` of the old pixels in the new ones."""
@@ -57,31 +59,76 @@ class Smooth(Interpolation):
         """Return the bytes, with copies of the operands in another order for matrix products."""
         one = Interpolation._workspace(self, X, out)
         image = channels_first_dims(out, is_channels_last(self.data_layout))[2:]
-        surely = self.align_corners or (self._areas() and all(less_equal(2, size) for size in image))
+        surely = self.align_corners or (self._areas() and (self.centered or all(less_equal(2, size) for size in image)))
         return one if surely else 2 * one
 
     def _tables(self, new: Size, old: Size) -> Size:
         return 32 * new if self.align_corners else new * old + 32 * new
 
 
-class BilinearInterpV2(Smooth):
+class Antialiased(Smooth):
+    """The base of the interpolations of images, with or without antialiasing."""
+
+    abstract = True
+    _widened: ClassVar[str]
+    antialias = attribute(AttrType.BOOLEAN, False, since=OWN, doc="new pixels that are fewer are made of all old ones in their areas, as in torch")
+
+    def infer_shape(self, X: Spec, OutSize: Spec | None, SizeTensor: tuple[Spec, ...], Scale: Spec | None) -> Spec:
+        require(not self.antialias or self.align_corners or self._areas(), "antialias wants pixels that are areas, or align_corners", X=None)
+        return super().infer_shape(X, OutSize, SizeTensor, Scale)
+
+    def _resized(self, x: Tensor, size: list[int], scales: Scales) -> Tensor:
+        if not self.antialias:
+            return super()._resized(x, size, scales)
+        wide = x.float() if x.element_size() == 2 else x
+        resize: Any = getattr(aten, self._widened)
+        if size[1] == 1 < size[0]:  # one axis after the other: torch's kernel gives each row the first one's number
+            wide = resize(wide, [size[0], int(x.shape[3])], self.align_corners, scales[0], None)
+            scales = (None, scales[1])
+        return resize(wide, size, self.align_corners, *scales).to(x.dtype).contiguous()
+
+    def _undone(self, x: Tensor, d: Tensor, size: list[int], scales: Scales) -> Tensor:
+        if not self.antialias:
+            return super()._undone(x, d, size, scales)
+        wide = d.float() if d.element_size() == 2 else d
+        undo: Any = getattr(aten, self._widened + "_backward")
+        return undo(wide, size, list(x.shape), self.align_corners, *scales).to(x.dtype).contiguous()
+
+    def _workspace(self, X: Spec, out: Spec) -> Size:
+        one = super()._workspace(X, out)
+        return 2 * one if self.antialias else one
+
+    def _tables(self, new: Size, old: Size) -> Size:
+        return 32 * (new + old) if self.antialias else super()._tables(new, old)
+
+
+class BilinearInterpV2(Antialiased):
     """Out = for each place the mean of the four pixels of X around it, weighted by nearness."""
 
     type = "bilinear_interp_v2"
+    _widened: ClassVar[str] = "_upsample_bilinear2d_aa"
 
-    samples = [*Interpolation.samples, sample(X=f32(2, 3, 4, 5), out_h=1, out_w=6, align_corners=False, align_mode=0)]
+    samples = [
+        *Interpolation.samples,
+        sample(X=f32(2, 3, 4, 5), out_h=1, out_w=6, align_corners=False, align_mode=0),
+        sample(X=f32(2, 3, 4, 5), out_h=1, out_w=6, align_corners=False, align_mode=0, centered=True),
+        sample(X=f32(2, 3, 7, 9), out_h=3, out_w=1, align_corners=False, align_mode=0, antialias=True),
+        sample(X=f32(2, 3, 7, 9), scale=[0.4], antialias=True),
+    ]
     rejects = [
         reject(X=f32(2, 3, 4), out_h=2, out_w=2, says="X must have 4 dims"),
         *Interpolation.rejects,
+        reject(X=f32(2, 3, 4, 5), out_h=2, out_w=2, align_corners=False, antialias=True, says="areas"),
         reject(X=f32(2, 3, 4, 5), out_h=2**31 - 1, out_w=2**31 - 1, says="64-bit"),
     ]
 
 
-class BicubicInterpV2(Smooth):
+class BicubicInterpV2(Antialiased):
     """Out = for each place the sixteen pixels of X around it by cubic convolution, with the parameter -0.75. ``align_mode`` is ignored: without
     ``align_corners`` pixels are areas."""
 
     type = "bicubic_interp_v2"
+    _widened: ClassVar[str] = "_upsample_bicubic2d_aa"
     interp_method = attribute(AttrType.STRING, "bicubic")
     _names: ClassVar[dict[int, str]] = {2: "upsample_bicubic2d"}
 
@@ -96,6 +143,8 @@ class BicubicInterpV2(Smooth):
         sample(X=f32(2, 3, 4, 5), out_h=3, out_w=8, align_corners=False),
         sample(X=f32(2, 3, 4, 5), scale=[0.7, 2.3], align_corners=False),
         sample(X=f32(2, 3, 4, 5), out_h=1, out_w=9, align_corners=False),
+        sample(X=f32(2, 3, 4, 5), out_h=1, out_w=9, align_corners=False, centered=True),
+        sample(X=f32(2, 3, 9, 7), out_h=2, out_w=3, align_corners=False, antialias=True),
         sample(X=f32(2, 4, 5, 3), out_h=6, out_w=7, data_layout="NHWC", align_corners=False),
         sample(X=f32(2, 3, 4, 5), OutSize=i32(2, data=[6, 7])),
         sample(X=f32(2, 3, 4, 5), Scale=f32(2, data=[2.0, 1.5]), align_corners=False, differentiate=False),
@@ -117,6 +166,7 @@ class LinearInterpV2(Smooth):
         sample(X=f32(2, 3, 5), scale=[1.7], align_corners=False, align_mode=0),
         sample(X=f32(2, 3, 5), out_w=3, align_corners=False),
         sample(X=f32(2, 3, 5), out_w=1, align_corners=False, align_mode=0),
+        sample(X=f32(2, 3, 5), out_w=1, align_corners=False, align_mode=0, centered=True),
         sample(X=f32(2, 5, 3), out_w=7, data_layout="NHWC", align_corners=False),
         sample(X=f32(2, 3, 5), OutSize=i32(1, data=[6])),
         sample(X=f32(2, 3, 5), SizeTensor=[i32(1, data=[6])], align_corners=False),
@@ -144,6 +194,7 @@ class TrilinearInterpV2(Smooth):
         sample(X=f32(2, 3, 3, 4, 5), scale=[1.7, 0.8, 2.0], align_corners=False, align_mode=0),
         sample(X=f32(2, 3, 3, 4, 5), scale=[1.7], align_corners=False),
         sample(X=f32(2, 3, 3, 4, 5), out_d=1, out_h=7, out_w=2, align_corners=False, align_mode=0),
+        sample(X=f32(2, 3, 3, 4, 5), out_d=1, out_h=7, out_w=2, align_corners=False, align_mode=0, centered=True),
         sample(X=f32(2, 3, 4, 5, 2), out_d=2, out_h=7, out_w=6, data_layout="NHWC", align_corners=False),
         sample(X=f32(2, 3, 3, 4, 5), OutSize=i32(3, data=[4, 6, 7])),
     ]
@@ -175,6 +226,7 @@ class BilinearInterp(_OneScale, BilinearInterpV2):
         sample(X=f32(2, 3, 4, 5), out_h=7, out_w=8),
         sample(X=f32(2, 3, 4, 5), scale=1.7, align_corners=False, align_mode=0),
         sample(X=f32(2, 3, 4, 5), scale=1.7, align_corners=False),
+        sample(X=f32(2, 3, 4, 5), out_h=1, out_w=2, align_corners=False, align_mode=0, centered=True, antialias=True),
         sample(X=f32(2, 3, 4, 5), OutSize=i32(2, data=[6, 7]), scale=2.0, align_corners=False, align_mode=0),
         sample(X=f32(2, 3, 4, 5), Scale=f32(1, data=[1.5]), align_corners=False, differentiate=False),
     ]
@@ -190,6 +242,7 @@ class BicubicInterp(_OneScale, BicubicInterpV2):
     samples = [
         sample(X=f32(2, 3, 4, 5), out_h=7, out_w=8),
         sample(X=f32(2, 3, 4, 5), scale=1.7, align_corners=False),
+        sample(X=f32(2, 3, 4, 5), out_h=1, out_w=2, align_corners=False, centered=True, antialias=True),
     ]
     rejects = [reject(X=f32(2, 3, 4, 5), scale=0.1, says="at least 1"), reject(X=f32(2, 3, 4, 5), says="the new size must be at least 1")]
 
@@ -203,6 +256,7 @@ class LinearInterp(_OneScale, LinearInterpV2):
     samples = [
         sample(X=f32(2, 3, 5), out_w=8),
         sample(X=f32(2, 3, 5), scale=1.7, align_corners=False, align_mode=0),
+        sample(X=f32(2, 3, 5), out_w=1, align_corners=False, align_mode=0, centered=True),
     ]
     rejects = [reject(X=f32(2, 3, 5), scale=0.1, says="at least 1"), reject(X=f32(2, 3, 5), says="the new size must be at least 1")]
 
@@ -216,5 +270,6 @@ class TrilinearInterp(_OneScale, TrilinearInterpV2):
     samples = [
         sample(X=f32(2, 3, 2, 4, 5), out_d=3, out_h=7, out_w=8),
         sample(X=f32(2, 3, 3, 4, 5), scale=1.7, align_corners=False, align_mode=0),
+        sample(X=f32(2, 3, 3, 4, 5), out_d=1, out_h=7, out_w=2, align_corners=False, align_mode=0, centered=True),
     ]
     rejects = [reject(X=f32(2, 3, 2, 4, 5), scale=0.1, says="at least 1"), reject(X=f32(2, 3, 2, 4, 5), says="the new size must be at least 1")]
