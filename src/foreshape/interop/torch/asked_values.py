@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import functools
 import importlib
+import inspect
 import math
 import sys
 from collections.abc import Callable, Generator
@@ -167,7 +168,8 @@ def _is_traced(before: Callable[[], bool]) -> Callable[[], bool]:
     """Return torch.jit.is_tracing, True for the code of networks: it asks so to go a way that holds for all sizes."""
 
     def told() -> bool:
-        return before() or not of_torch(sys._getframe(1).f_code.co_filename)  # pyright: ignore[reportPrivateUsage]
+        here: Any = inspect.currentframe()
+        return before() or not of_torch(here.f_back.f_code.co_filename)
 
     return told
 

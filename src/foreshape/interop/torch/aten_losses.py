@@ -142,9 +142,9 @@ _METHODS = {"nearest1d": "linear", "linear1d": "linear", "nearest2d": "nearest",
 
 
 @aten(
-    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d",
-    "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
-)  # fmt: skip
+    *(f"upsample_{kind}" for kind in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "bicubic2d", "trilinear3d")),
+    *(f"_upsample_{kind}_aa" for kind in ("bilinear2d", "bicubic2d")),
+)
 def _upsample(t: TorchCall, x: Variable, size: Any, *more: Any) -> Any:
     name, overload = t.name.split("upsample_")[1].removesuffix("_aa"), t.overload
     nearest = "nearest" in name

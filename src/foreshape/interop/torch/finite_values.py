@@ -6,8 +6,8 @@ Networks ask so in training, to mend a step of half precision, and an export has
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -27,7 +27,7 @@ def _answered(lines: dict[Line, None], func: Any, args: Any, kwargs: Any) -> Any
     name = getattr(func, "__name__", "")
     known = getattr(args[0], _MARK, None) if args else None
     if known is not None and name in ("__bool__", "is_nonzero"):
-        frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+        frame: Any = inspect.currentframe()
         while frame.f_back is not None and (frame.f_code.co_filename.startswith(_TORCH) or frame.f_code.co_filename == __file__):
             frame = frame.f_back
         lines[frame.f_code.co_filename, frame.f_lineno] = None
