@@ -95,6 +95,7 @@ def convert_model(source: Path, target: Path, params: Path | None = None, *, for
         raise FormatError(f"{into}: a model is not written to where it is read from")
     program, held = open_program(model)
     drop_size_demands(program)
+    give_padding_as_it_is(program)
     missing = lacking(program)
     refused = [one for one in missing if not one.slight]
     if refused and not force:
@@ -180,6 +181,14 @@ def drop_size_demands(program: Program) -> None:
             operator = op.operator
             if operator is not None and operator.since == OWN and operator.side_effects and not any(op.output_names()):
                 block.remove_op(op)
+
+
+def give_padding_as_it_is(program: Program) -> None:
+    """Make lookups that give the row of padding as it is, and only in training no gradient, those of tables without padding."""
+    for op in list(program.all_ops()):
+        if not op.role and op.operator is not None and op.attributes.values.get("keeps_padding"):
+            op.set_attribute("keeps_padding", False)
+            op.set_attribute("padding_idx", -1)
 
 
 def same_file(one: Any, other: Any) -> bool:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import foreshape as fs
+from foreshape.interop.convert_models import convert_model
 from foreshape.interop.torch import TorchModel, from_torch
 
 
@@ -153,7 +156,8 @@ def test_the_length_of_a_pooled_sequence_stays_open() -> None:
         torch.testing.assert_close(model(x), module(x).detach(), rtol=1e-5, atol=1e-6)
 
 
-def test_the_row_of_padding_is_given_as_it_is_and_has_no_gradient() -> None:
+@pytest.mark.parametrize("trained", [True, False])
+def test_the_row_of_padding_is_given_as_it_is_and_has_no_gradient(trained: bool, tmp_path: Path) -> None:
     class Padded(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -164,9 +168,52 @@ def test_the_row_of_padding_is_given_as_it_is_and_has_no_gradient() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return (self.words(x) ** 2).sum()
 
-    module, x = Padded().train(), torch.tensor([[0, 1, 0], [4, 0, 1]])
+    module, x = Padded().train(trained), torch.tensor([[0, 1, 0], [4, 0, 1]])
     model = from_torch(module, x)
     loss = module(x)
     loss.backward()
     torch.testing.assert_close(model(x), loss.detach())
     torch.testing.assert_close(model.gradients(x)["words.weight"], module.words.weight.grad)
+    plain = fs.to_torch(model, plain=True).train(trained)
+    again = plain(x)
+    again.backward()
+    torch.testing.assert_close(again, loss)
+    torch.testing.assert_close(plain.get_parameter("words.weight").grad, module.words.weight.grad)
+    torch.export.save(torch.export.export(module, (x,)), tmp_path / "padded.pt2")
+    convert_model(tmp_path / "padded.pt2", tmp_path / "padded.pdmodel")
+    network = fs.load_inference_model(tmp_path / "padded", scope=fs.Scope())
+    np.testing.assert_allclose(network.run(x.numpy())[0], loss.detach().numpy(), rtol=1e-6)
+
+
+class Mixed(nn.Module):
+    """A network whose layers are others in training than in a test, and whose padding row never moves."""
+
+    def __init__(self, dropped: float) -> None:
+        super().__init__()
+        self.words, self.fc, self.norm = nn.Embedding(12, 8, padding_idx=0), nn.Linear(8, 8), nn.BatchNorm1d(8)
+        self.drop, self.out = nn.Dropout(dropped), nn.Linear(8, 3)
+        with torch.no_grad():
+            self.words.weight[0] = torch.randn(8)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.out(self.drop(torch.relu(self.norm(self.fc(self.words(ids).mean(1))))))
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_network_imported_in_a_mode_trains_in_it_and_is_tested_as_in_torch(trained: bool) -> None:
+    torch.manual_seed(0)
+    module = Mixed(0.0 if trained else 0.5).train(trained)  # without random numbers in training
+    ids, classes = torch.randint(0, 12, (16, 5)), torch.randint(3, (16,))
+    ids[:, 0] = 0
+    model = from_torch(module, ids, loss=nn.functional.cross_entropy, targets=classes)
+    data = {model.feeds[0]: np.tile(ids.numpy(), (3, 1)), model.targets[0]: np.tile(classes.numpy(), 3)}
+    fs.train(model.loss, data, scope=model.scope, optimizer=fs.optimizer.SGD(0.1), batch_size=16, epochs=1, shuffle=False, progress=False)
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(ids), classes).backward()
+        optimizer.step()
+    found = fs.state_dict(model.scope)
+    for name, want in module.state_dict().items():
+        torch.testing.assert_close(torch.as_tensor(found[name]), want, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model.for_test()(ids), module.eval()(ids).detach(), rtol=1e-4, atol=1e-5)

@@ -208,12 +208,8 @@ def _local_response_norm(t: TorchCall, x: Variable, size: int, alpha: float = 1e
 
 @aten("embedding")
 def _embedding(t: TorchCall, weight: Variable, ids: Variable, padding_idx: int = -1, *_: Any) -> Any:
-    if padding_idx < 0 or not t.importer.trained or not weight.trainable:
-        return t.op("lookup_table_v2", None, W=weight, Ids=ids)
-    row = layer.slice(weight, [0], [padding_idx], [padding_idx + 1])  # torch gives it as it is, without a gradient
-    row.stop_gradient = True
-    here = layer.unsqueeze(t.cast(layer.equal(ids, t.tensor(padding_idx, ids.spec.known_dtype)), weight.spec.known_dtype), [t.rank(ids)])
-    return layer.add(t.op("lookup_table_v2", {"padding_idx": padding_idx}, W=weight, Ids=ids), layer.multiply(here, layer.reshape(row, [-1])))
+    padded = {"padding_idx": padding_idx, "keeps_padding": True} if padding_idx >= 0 and weight.trainable else None
+    return t.op("lookup_table_v2", padded, W=weight, Ids=ids)
 
 
 @aten("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only")

@@ -57,7 +57,6 @@ class TorchImporter:
         packings: the packed sequences met so far.
         kinds: the name of an input of the graph -> its kind, as ``BUFFER``.
         writes: the changes in place.
-        trained: True for a network in torch's mode of training.
 
     Args:
         exported, axes, guards: the graph, axis -> symbol for each input, and the demands of its trace.
@@ -77,10 +76,9 @@ class TorchImporter:
         beside: str = "",
         ends: bool = False,
         functional: bool = False,
-        trained: bool = False,
     ) -> None:
         self.exported = self.traced = exported
-        self.ends, self.functional, self.trained = ends, functional, trained
+        self.ends, self.functional = ends, functional
         self.kinds: dict[str, str] = {spec.arg.name: spec.kind.name for spec in exported.graph_signature.input_specs}
         self.writes = Writes(self)
         self.reads, self.inside, self.beside = reads, inside, beside
@@ -109,7 +107,7 @@ class TorchImporter:
 
     def again(self, exported: Any, beside: str = "") -> TorchImporter:
         """Return an importer of another graph of the same network, one that torch's own pass has made functional."""
-        made = TorchImporter(exported, self.axes, self.given_guards, self.reads, self.inside, beside or self.beside, self.ends, True, self.trained)
+        made = TorchImporter(exported, self.axes, self.given_guards, self.reads, self.inside, beside or self.beside, self.ends, True)
         made.traced = self.traced
         return made
 

@@ -250,8 +250,7 @@ def _traced(
         fixed.clear()
         fixed.update(made.fixed)
         counted[:] = made.counted
-        trained = any(part.training for part in module.modules())
-        importer = TorchImporter(made.program, axes, [*made.guards, *size_bounds(bounds)], made.reads, inside, beside, trained=trained)
+        importer = TorchImporter(made.program, axes, [*made.guards, *size_bounds(bounds)], made.reads, inside, beside)
         exported, importer = _imported(made.program, importer)
         importer.sizes = _sizes_of(importer.program, importer.feeds, _tensors(inputs))
         return exported, importer

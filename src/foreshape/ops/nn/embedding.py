@@ -7,7 +7,7 @@ from typing import Any
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
 from foreshape.kernels.bags import outside
-from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
+from foreshape.operator import OWN, AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.require import require, require_equal, require_rank
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
@@ -36,6 +36,7 @@ class Lookup(Operator):
     is_distributed = attribute(AttrType.BOOLEAN, False, doc="the table is spread over machines")
     remote_prefetch = attribute(AttrType.BOOLEAN, False, doc="rows are fetched from other machines")
     padding_idx = attribute(AttrType.LONG, -1, doc="a row number with zeros and no gradient; -1: none; other negative ones count from the end")
+    keeps_padding = attribute(AttrType.BOOLEAN, False, since=OWN, doc="the row of padding_idx is given as it is, as in torch; it has no gradient")
 
     def _padding(self, W: Tensor) -> int:
         """Return the padding row; -1 if there is none."""
@@ -45,8 +46,8 @@ class Lookup(Operator):
     def work(self, W: Spec, Ids: Spec) -> Any:
         return Ids.elements * W.known_dims[-1] * _FETCHED
 
-    def computes(self) -> computations.Embedding:
-        return computations.Embedding(self.padding_idx, self.is_sparse)
+    def computes(self) -> computations.Embedding | None:
+        return None if self.keeps_padding else computations.Embedding(self.padding_idx, self.is_sparse)
 
     def kernel(self, W: Tensor, Ids: Tensor) -> Tensor:
         ids = self._ids(Ids)
@@ -57,10 +58,10 @@ class Lookup(Operator):
                 raise
             raise outside(self.type, ids, W) from None
         padding = self._padding(W)
-        return out if padding < 0 else out.masked_fill_((ids == padding).unsqueeze(-1), 0.0)
+        return out if padding < 0 or self.keeps_padding else out.masked_fill_((ids == padding).unsqueeze(-1), 0.0)
 
     def workspace(self, W: Spec, Ids: Spec, *, strided: frozenset[str]) -> Size:
-        return copies(strided, Ids=Ids) + (0 if self.padding_idx == -1 else Ids.elements)
+        return copies(strided, Ids=Ids) + (0 if self.padding_idx == -1 or self.keeps_padding else Ids.elements)
 
     def _ids(self, Ids: Tensor) -> Tensor:
         return Ids
@@ -104,6 +105,7 @@ class LookupTableV2(Lookup):
         sample(W=f32(7, 3), Ids=i32(2, 4, 5, high=6)),
         sample(W=f32(7, 3), Ids=i64(6, data=[0, 2, 2, 6, 0, 5]), padding_idx=2),
         sample(W=f32(7, 3), Ids=i64(6, data=[0, 2, 2, 6, 0, 5]), padding_idx=-2, is_sparse=True),
+        sample(W=f32(7, 3), Ids=i64(6, data=[0, 2, 2, 6, 0, 5]), padding_idx=2, keeps_padding=True, differentiate=False),
         sample(W=f32(7, 3), Ids=i64(), is_sparse=True),
         sample(W=f32(7, 3), Ids=i64(0, 5)),
         sample(W=f32(0, 3), Ids=i64(0), differentiate=False),

@@ -166,7 +166,7 @@ def _lookup(w: WrittenOp) -> OnnxValue:
     ids = w.x("Ids")
     if w.op.type == "lookup_table":
         ids = w.squeeze(ids, w.rank("Ids") - 1)
-    table, pad, rows = w.x("W"), int(w.of.padding_idx), w.spec("W").known_dims[0]
+    table, pad, rows = w.x("W"), -1 if w.of.keeps_padding else int(w.of.padding_idx), w.spec("W").known_dims[0]
     if pad == -1:
         return w.node("Gather", table, unwrapped(ids, table, [rows] if isinstance(rows, int) else None), axis=0)
     made = w.node("Gather", table, ids, axis=0)

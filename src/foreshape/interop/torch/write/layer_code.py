@@ -252,6 +252,8 @@ def _embedding(w: PlainOp) -> str:
         return f"F.embedding({ids}, {w.x('W')})"
     ids, rows = w.let(ids), w.dims("W")[0]
     row = padding if padding >= 0 else w.size(rows + padding)
+    if w.of.keeps_padding:
+        return f"F.embedding({ids}, {w.x('W')}, {row})"
     return f"F.embedding({ids}, {w.x('W')}).masked_fill(({ids} == {row}).unsqueeze(-1), 0.0)"
 
 
