@@ -25,11 +25,17 @@ NETWORKS = {
     "gpt2-small": lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=5000, n_embd=256, n_layer=6, n_head=8, **ENDLESS)),
     "llama-small": lambda: transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
-            vocab_size=32000, hidden_size=512, intermediate_size=1408, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=4,
-            max_position_embeddings=1024, **ENDLESS,
+            vocab_size=32000,
+            hidden_size=512,
+            intermediate_size=1408,
+            num_hidden_layers=8,
+            num_attention_heads=8,
+            num_key_value_heads=4,
+            max_position_embeddings=1024,
+            **ENDLESS,
         )
     ),
-}  # fmt: skip
+}
 
 
 def measured(name: str, batch: int, words: int, rounds: int) -> tuple[list[float], list[float], int]:

@@ -12,10 +12,16 @@ SETTINGS = {
     "GPT-2": {},
     "interleaved": {"rotary": True},
     "Llama": {
-        "rotary": layer.Rotary(500.0, interleaved=False), "normalize": "rms", "gated": True, "activation": "silu", "key_heads": 2, "head_size": 6, "bias": False
+        "rotary": layer.Rotary(500.0, interleaved=False),
+        "normalize": "rms",
+        "gated": True,
+        "activation": "silu",
+        "key_heads": 2,
+        "head_size": 6,
+        "bias": False,
     },
     "one key head": {"rotary": layer.Rotary(rates=[1.0, 0.5, 0.25, 0.1]), "key_heads": 1, "norm": "post"},
-}  # fmt: skip
+}
 LENGTHS = (7, 3, 11)
 
 

@@ -11,7 +11,7 @@ from foreshape.values.torch_proxy import Tensor
 
 
 class CachePlace:
-    """A place in the cache in use: ``waiting`` are the words to be computed, ``held`` the number of those before them."""
+    """A place in the cache in use: ``waiting`` are the words to be computed, ``held`` the number of earlier ones."""
 
     __slots__ = ("held", "number", "of", "waiting")
 
@@ -23,7 +23,7 @@ class CachePlace:
         return self.of.width > 1
 
     def took(self, count: int) -> None:
-        """Note that so many words were computed."""
+        """Note so many computed words."""
         self.held += count
         self.waiting = self.waiting[count:]
 

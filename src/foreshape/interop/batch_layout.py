@@ -1,4 +1,4 @@
-"""The layout of batches of requests: the dims that count examples, and the place of each request's results."""
+"""The layout of batches of requests: the dims of examples, and the place of each request's results."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class BatchLayout:
 
     Attributes:
         batch: the symbol of the number of examples.
-        growing: this and other symbols that grow with it.
+        growing: this and other symbols growing with it.
         rounds: fill ragged rows up to one of a few numbers, for kernels prepared anew for each number.
     """
 

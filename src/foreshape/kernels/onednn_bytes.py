@@ -30,13 +30,13 @@ def told(library: Library, name: int, grid: Grid) -> tuple[dict[int, int], list[
 
 @runtime_checkable
 class ByteStage(Protocol):
-    """A stage of a series that has kernels for bytes."""
+    """A stage of a series with kernels for bytes."""
 
     def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
         """Return the computation for operands on these grids, and the grid of its result, None for fp32.
 
         Args:
-            wanted: the grid that its result is rounded to, if to any.
+            wanted: the grid of its result, if any.
 
         Raises:
             Unimplemented: it has no kernel for them.

@@ -42,7 +42,7 @@ class ChainKernel(NamedTuple):
         otherwise: the same by other kernels, for sizes unknown to oneDNN.
         sources: the numbers of its operands.
         slot: the part of the piece of memory for its result, free again after the last read. None for a result of the series.
-        rounding: what its result is rounded to, if to anything.
+        rounding: the grid of its result, if any.
     """
 
     stage: Stage
@@ -58,7 +58,7 @@ class ChainKernel(NamedTuple):
 
 
 class Series:
-    """Steps by one call, which returns the results, or the single one.
+    """Steps by one call: it returns the results, or the single one.
 
     Args:
         count: the number of operands, all fp32.
@@ -150,7 +150,7 @@ def _reordered(library: Library, dims: Sequence[int]) -> DescribedPrimitive:
 
 
 class _Work(NamedTuple):
-    """A primitive of a step, with the numbers of the values that it reads and writes; below 0 a byte of the room between values, -1 the first."""
+    """A primitive of a step, with the numbers of the values read and written; below 0 a byte of the room between values, -1 the first."""
 
     step: int
     described: DescribedPrimitive

@@ -133,7 +133,7 @@ def _width(query: Variable, heads: int) -> int:
 
 def _dense(
     q: Variable, k: Variable, v: Variable, heads: int, of_keys: int, size: int, mask: Variable | None, rotary: Rotary | None, dropout: float, is_test: bool
-) -> Variable:  # fmt: skip
+) -> Variable:
     def by_head(x: Variable, count: int, turned: bool) -> Variable:
         parts = reshape(x, [0, 0, count, size])
         if turned and rotary is not None:

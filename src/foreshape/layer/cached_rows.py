@@ -74,7 +74,7 @@ class AttentionCache:
 
 @tells_line
 def attention_cache(words: Variable, users: int | str = "users", context: int | str = "context", name: str = "cache") -> AttentionCache:
-    """Describe a cache of keys and values, so that each run computes new rows alone, and attention looks at all rows of their texts.
+    """Describe a cache of keys and values, so each run computes new rows alone, and attention looks at all rows of their texts.
 
     The cache is part of the program's plan, by the symbols of its sizes: ``plan.largest("users", within="16 GiB", context=4096)``.
     Its values are no parameters: `foreshape.LanguageModel` makes them, and feeds ``cache.slots`` and ``cache.held``.

@@ -123,9 +123,14 @@ class Rotary(ConstructorRepr):
 
 @tells_line
 def rotary_positions(
-    x: Variable, heads: int | None = None, base: float = 10000.0, interleaved: bool = True, *, rates: Sequence[float] | None = None,
+    x: Variable,
+    heads: int | None = None,
+    base: float = 10000.0,
+    interleaved: bool = True,
+    *,
+    rates: Sequence[float] | None = None,
     cache: AttentionCache | None = None,
-) -> Variable:  # fmt: skip
+) -> Variable:
     """Rotate each pair of a head's columns of ``x`` by an angle proportional to the position (Su et al., "RoFormer", 2021, section 3.4.2).
 
     With p the position of a row and d the columns of a head, pair i of (a, b) becomes (a cos t - b sin t, a sin t + b cos t) for the

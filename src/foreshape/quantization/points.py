@@ -1,4 +1,4 @@
-"""The places of a network where numbers of 8 bits pay: its convolutions and products with constant weights, and the values that they read."""
+"""The places of a network where numbers of 8 bits pay: its convolutions and products with constant weights, and the values they read."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class QuantizedLayer:
     """A convolution or a product of rows with a constant fp32 weight.
 
     Attributes:
-        name: the name of the op's result, by which messages tell of it.
-        x: the value that it reads beside the weight.
+        name: the name of the op's result, for messages.
+        x: its operand beside the weight.
         axis: the axis of the weight with the channels of the result.
     """
 
@@ -65,7 +65,7 @@ class Points:
 
 
 def layers_of(program: Program) -> list[QuantizedLayer]:
-    """Return the layers that can be quantized, in order.
+    """Return the layers to quantize, in order.
 
     Raises:
         SchemaError: the program has unknown operators, gradients or updates.
@@ -106,7 +106,7 @@ def _convolves(op: Op) -> bool:
 
 
 def _weight_axis(op: Op) -> int | None:
-    """Return the axis of the result's channels in the weight of an op; None for an op that is not quantized."""
+    """Return the axis of the result's channels in the weight of an op; None for an op to leave in fp32."""
     if _convolves(op):
         return 0
     matrices, flattened = op.computes(MatrixProduct), op.computes(FlattenedProduct)
@@ -116,7 +116,7 @@ def _weight_axis(op: Op) -> int | None:
 
 
 def without(layers: Sequence[QuantizedLayer], exclude: Iterable[str]) -> list[QuantizedLayer]:
-    """Return the layers whose result, weight or operator no pattern names. Raises `SchemaError` for a pattern that names none."""
+    """Return the layers whose result, weight or operator no pattern names. Raises `SchemaError` for a pattern without a name."""
     left = list(layers)
     for pattern in exclude:
         hit = [s for s in layers if any(fnmatchcase(n, pattern) for n in (s.name, s.weight, s.op.type))]
@@ -128,7 +128,7 @@ def without(layers: Sequence[QuantizedLayer], exclude: Iterable[str]) -> list[Qu
 
 
 def points_of(program: Program, layers: Sequence[QuantizedLayer], fetched: Collection[str]) -> Points:
-    """Return the values to be rounded for these layers: the ones that they read, and the other terms of sums with their results.
+    """Return the values to be rounded for these layers: their operands, and the other terms of sums with their results.
 
     Values from which one is made by maxima, in another shape or by joining are rounded too, with its scale.
     """
@@ -166,7 +166,7 @@ def _is_fp32(block: Block, name: str) -> bool:
 
 
 _FOLDED: tuple[type[Computation], ...] = (FrozenBatchNorm, Scaling, Affine, Sum, Product)
-"""The ops behind a layer that its kernel does too, with numbers that do not change."""
+"""The ops behind a layer done by its kernel too, with constant numbers."""
 _FOLLOWING = 6
 """So many of them are looked through at most."""
 _SHAPES: tuple[type[Computation], ...] = (Reshape, NearestUpsample, Concat)
@@ -179,7 +179,7 @@ def _keeps_grid(op: Op) -> bool:
 
 
 def _terms(block: Block, layers: Sequence[QuantizedLayer], makers: dict[str, Op]) -> list[str]:
-    """Return the values that are added to a layer's result while it is written: of two layers' results the later one's."""
+    """Return the values added to a layer's result while it is written: of two layers' results the later one's."""
     ends = {layer.name: at for at, layer in enumerate(layers)}
     fused: Callable[[str], int | None] = lambda name: _behind(block, name, makers, ends)  # noqa: E731
     out: list[str] = []

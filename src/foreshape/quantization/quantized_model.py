@@ -37,22 +37,22 @@ def quantize(
     """Return a model whose convolutions and products with constant weights compute with numbers of 8 bits.
 
     Its program has ``quantize_linear`` and ``dequantize_linear`` around them, as PaddlePaddle's and, written as ONNX, onnxruntime's quantized networks have,
-    and its weights are int8. The given model stays as it is; values that are not quantized are shared with it.
+    and its weights are int8. The given model stays as it is; values left in fp32 are shared with it.
 
     Args:
-        model: an opened network; or one that `quantize` made for training, trained meanwhile: its scales are the trained ones, and no data are needed.
+        model: an opened network; or one made by `quantize` for training, trained meanwhile: its scales are the trained ones, and no data are needed.
         data: examples of the network's inputs as they come in use, some dozens: a feed as for `InferenceModel.run`, or an iterable of feeds.
-        activations: the choice of each value's range: the largest size of its numbers ("min_max"), the size that ``percentile`` percent of them do not
+        activations: the choice of each value's range: the largest size of its numbers ("min_max"), the size not reached by ``percentile`` percent of them
             exceed, or the one with the least loss of information ("entropy").
         per_channel: a scale for each channel of a weight's results; otherwise one for each weight.
         exclude: patterns of layers to leave in fp32, by the names of their results or weights, or their operators: ``"conv2d_0*"``.
         accuracy: a function from a model to its accuracy, the higher the better; or "outputs": the results on ``data`` beside the model's own, as 1 less
-            their relative mean squared difference. The layers that cost most are left in fp32 until no more than ``within`` is lost.
-        for_training: return a model for training (`InferenceModel.for_training`) that rounds in its forward pass; the gradients pass the rounding.
+            their relative mean squared difference. The most costly layers are left in fp32 until no more than ``within`` is lost.
+        for_training: return a model for training (`InferenceModel.for_training`) with rounding in its forward pass; the gradients pass the rounding.
 
     Raises:
-        FeedError: no data, an empty feed, or one that makes other than finite numbers.
-        SchemaError: unknown operators, gradients, no layer to quantize, a pattern that names none, another word for a method, or an ``accuracy`` that cannot
+        FeedError: no data, an empty feed, or one with results other than finite numbers.
+        SchemaError: unknown operators, gradients, no layer to quantize, a pattern without a name, another word for a method, or an ``accuracy`` that cannot
             be reached.
     """
     work = _Parts(model)
@@ -76,7 +76,7 @@ def quantize(
 
 
 class _Parts:
-    """A model as in a test, and what is made of it."""
+    """A model as in a test, and its quantized form."""
 
     def __init__(self, model: InferenceModel) -> None:
         self.model = model
@@ -147,7 +147,7 @@ class _Search:
     feeds: list[dict[str, Any]]
 
     def find(self, whole: InferenceModel) -> InferenceModel:
-        """Return the model with as many layers quantized as the accuracy allows: the ones that cost most alone are left out first, twice as many each time."""
+        """Return the model with as many layers quantized as the accuracy allows: the most costly alone are left out first, twice as many each time."""
         measure = self._by_outputs() if self.accuracy == "outputs" else self.accuracy
         wanted = float(measure(self.work.plain)) - self.within
         if float(measure(whole)) >= wanted:

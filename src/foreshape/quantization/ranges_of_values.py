@@ -14,7 +14,7 @@ from foreshape.ops.quantization.grid import largest_level
 Activations: TypeAlias = Literal["min_max", "percentile", "entropy"]
 METHODS: tuple[Activations, ...] = ("min_max", "percentile", "entropy")
 _BINS, _STEP = 2048, 16
-"""The bins of a histogram of sizes, and the bins between two ranges that are tried."""
+"""The bins of a histogram of sizes, and the bins between two tried ranges."""
 LEVELS = largest_level(8)
 
 
@@ -42,7 +42,7 @@ def feeds_of(model: InferenceModel, data: Any) -> list[dict[str, Any]]:
 
 
 def run_over(model: InferenceModel, feeds: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Iterator[tuple[int, str, Any]]:
-    """Yield the values of these names for each feed, with the feed's number. Raises `FeedError` for feeds that do not fit, or make other than numbers."""
+    """Yield the values of these names for each feed, with the feed's number. Raises `FeedError` for feeds of other shapes, or results other than numbers."""
     import numpy
 
     runs = Executor() if model.executor is None else model.executor
@@ -60,7 +60,7 @@ def run_over(model: InferenceModel, feeds: Sequence[Mapping[str, Any]], names: S
 
 
 def scales_of(model: InferenceModel, feeds: Sequence[Mapping[str, Any]], names: Sequence[str], activations: Activations, percentile: float) -> dict[str, float]:
-    """Return the scale of each value: the size that becomes the largest whole number.
+    """Return the scale of each value: the size for the largest whole number.
 
     Args:
         activations: "min_max": the largest size; "percentile": a share of the sizes is at most so large; "entropy": the one whose rounded distribution says
@@ -91,7 +91,7 @@ def scales_of(model: InferenceModel, feeds: Sequence[Mapping[str, Any]], names: 
 
 
 def _by_share(counts: Any, percentile: float) -> int:
-    """Return the bins that hold so many percent of the numbers."""
+    """Return the bins with so many percent of the numbers."""
     import numpy
 
     below = counts.cumsum()

@@ -26,7 +26,7 @@ from foreshape.serving.service import Service
 
 log: Final = logging.getLogger("foreshape.serving")
 _FILES: Final = 128
-"""File descriptors that are not for connections."""
+"""File descriptors not for connections."""
 _HOST: Final = "127.0.0.1"
 
 
@@ -130,7 +130,7 @@ class Server(uvicorn.Server):
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """Return a socket with an address of this machine, so that a taken port is known before models are opened. Raises `ExecutionError`."""
+    """Return a socket with an address of this machine, and so know of a taken port before models are opened. Raises `ExecutionError`."""
     try:
         family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         out = socket.socket(family, kind, number)

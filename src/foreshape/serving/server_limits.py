@@ -15,23 +15,23 @@ class ServerLimits(NamedTuple):
     json: int = 16 << 20
     """The bytes of its JSON: lists of numbers take some sixteen times as much in memory."""
     pending: int = 512 << 20
-    """The bytes of all requests that are read, wait or run."""
+    """The bytes of all requests being read, waiting or running."""
     seconds: float = 30.0
     """The time from a request's first line to its answer."""
     queue: int = 1000
-    """The requests that wait for one model."""
+    """The waiting requests of one model."""
     batch: int = 64
-    """The examples that are computed together."""
+    """The examples computed together."""
     memory: int | None = None
     """The bytes of the plans of all models together; None for nine tenths of the machine's or container's memory."""
     connections: int = 8000
     """The open connections."""
     header_seconds: float = 10.0
-    """The time for a request's first line and headers, and the longest standstill of a client that reads an answer."""
+    """The time for a request's first line and headers, and the longest standstill of a client reading an answer."""
     keep_alive: float = 60.0
-    """The time for which a connection may be idle."""
+    """The longest idle time of a connection."""
     stop_seconds: float = 30.0
-    """The time in which running requests end after the signal to stop."""
+    """The time for running requests to end after the signal to stop."""
 
 
 class RequestError(ForeshapeError):

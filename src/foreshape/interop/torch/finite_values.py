@@ -1,4 +1,4 @@
-"""Questions for values that are not finite, in the code of an exported network: answered as for finite ones, with a warning.
+"""Questions for non-finite values, in the code of an exported network: answered as for finite ones, with a warning.
 
 Networks ask so in training, to mend a step of half precision, and an export has no values.
 """
@@ -43,7 +43,7 @@ def _answered(lines: dict[Line, None], func: Any, args: Any, kwargs: Any) -> Any
 
 @contextmanager
 def finite_values() -> Generator[dict[Line, None]]:
-    """Say within the block of all values that they are finite; yields the lines with the questions."""
+    """Call all values finite within the block; yields the lines with the questions."""
     lines: dict[Line, None] = {}
 
     def answer(_: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

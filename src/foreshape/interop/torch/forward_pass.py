@@ -1,4 +1,4 @@
-"""`ForwardPass`: a run of the first half of a network, with what its second half needs."""
+"""`ForwardPass`: a run of the first half of a network, with the needs of its second half."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONCE: Final = (
 
 
 class ForwardPass:
-    """One forward pass with what its backward pass needs."""
+    """One forward pass with the needs of its backward pass."""
 
     __slots__ = ("bound", "executor", "fed", "inputs", "offsets", "planned", "scope", "shapes", "step")
 
@@ -30,10 +30,10 @@ class ForwardPass:
         self.offsets: dict[int, Offsets] = {}
         self.shapes: list[Any] = []
         self.inputs: list[Any] = []
-        """The shapes of the inputs with gradients, which come after those of parameters."""
+        """The shapes of the inputs with gradients; they come after parameters."""
 
     def forward(self) -> tuple[list[Any], list[Any]]:
-        """Return the results, and what is handed to the second half."""
+        """Return the results, and the values handed to the second half."""
         halves = self.step.step.halves
         made = self.executor.half(self.step.step, self.bound.function, self.planned, self.fed)
         self.fed = ()
@@ -46,7 +46,7 @@ class ForwardPass:
         return [torch_value(v) for v in made[:count]], list(made[count + len(ragged) :])
 
     def read_later(self) -> Sequence[Any]:
-        """Return the parameters and buffers that the second half reads."""
+        """Return the parameters and buffers read by the second half."""
         return self.step.step.bind_back(self.scope, self.bound).values[: len(self.step.step.halves.back.persistables)]
 
     def backward(self, gradients: Sequence[Any], handed: list[Any], again: bool) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The values of a module of torch that is a program, as a scope in the same memory."""
+"""The values of a module of torch, a program, as a scope in the same memory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ModuleValues:
         return scope, now
 
     def wanted(self, tensors: Sequence[Any]) -> tuple[list[Any], tuple[str, ...]]:
-        """Return the tensors that require a gradient, and their names."""
+        """Return the tensors with a gradient, and their names."""
         mask = tuple([t.requires_grad for t in tensors])
         found = self._wanted.get(mask)
         if found is None:
@@ -58,7 +58,7 @@ class ModuleValues:
         return [tensors[at] for at in found[0]], found[1]
 
     def take_stored(self, module: Any, scope: Scope) -> None:
-        """Give the module the values that a run has stored in a new place, of another shape than before."""
+        """Give the module the values stored in a new place by a run, of another shape than before."""
         if scope.version == self._version:
             return
         for name, (of, key) in zip(self.names, self._places, strict=True):
@@ -72,7 +72,7 @@ def place_values(module: Any, steps: NetworkSteps, scope: Scope, others: Mapping
     """Give a module its parameters and buffers, in the memory of a scope.
 
     Args:
-        others: further names of values, each with the name here: those of tied weights, and of values that the network does not read.
+        others: further names of values, each with the name here: of tied weights, and of values the network does not read.
 
     Raises:
         ExecutionError: the scope lacks values.

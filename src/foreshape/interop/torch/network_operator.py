@@ -1,6 +1,6 @@
 """`foreshape::network`: a network as an operator of torch, for traces by torch.compile and torch.export.
 
-A run without a trace is a function of autograd (`torch_module`), which takes half the time of an operator's way through torch's dispatcher. The operator is
+A run without a trace is a function of autograd (`torch_module`), and takes half the time of an operator's way through torch's dispatcher. The operator is
 functional: new values of buffers are results. A token, kept by torch for the backward pass, stands for the values handed to the second half.
 """
 
@@ -32,7 +32,7 @@ _PASSES: Final[dict[int, tuple[ForwardPass, list[Any]]]] = {}
 """By a token's number: the pass before its gradients are asked for. It goes with the token's memory, whose copies torch may hold."""
 _NUMBERS: Final = count(1)
 _NETWORKS: Final[dict[str, OperatorNetwork]] = {}
-"""The networks of graphs of torch, by the key that a graph holds."""
+"""The networks of graphs of torch, by their key in a graph."""
 
 
 class OperatorNetwork:
@@ -46,7 +46,7 @@ class OperatorNetwork:
         """The levels of sequences of each input."""
         self.result_levels = [0 if (lod := block.vars[n].spec.lod) is None else len(lod.counts) for n in steps.results]
         self.result_sizes = [self._as_an_axis(block.var(n)) for n in steps.results]
-        """For each result: the input, the axis, the divisor and the factor that give it, where it is a size of an input; otherwise None."""
+        """For each result: the input, the axis, the divisor and the factor, where it is a size of an input; otherwise None."""
         written = {n for op in steps.program.all_ops() for n in op.output_names()}
         self.changed = [n for n in self.names if n in written]
         """The buffers written by a run in training."""
@@ -155,7 +155,7 @@ class OperatorNetwork:
         return found
 
     def fake(self, tensors: Sequence[Any], training: bool) -> list[Any]:
-        """Return empty tensors as the results: of known sizes, or ones that depend on the numbers."""
+        """Return empty tensors as the results: of known sizes, or dependent on the numbers."""
         _NETWORKS.setdefault(self.steps.key, self)
         given = tensors[len(self.names) :]
         named: dict[str, Any] = {}
@@ -180,7 +180,7 @@ class OperatorNetwork:
 
 
 class _Kept(tuple[int, ...]):
-    """The shape of a value that torch keeps."""
+    """The shape of a value kept by torch."""
 
 
 def _dense(value: Any) -> Any:
@@ -189,7 +189,7 @@ def _dense(value: Any) -> Any:
 
 
 def _outside(step: NetworkStep, feeds: Sequence[str]) -> dict[int, tuple[bool, int]]:
-    """Return the places of handed values that are inputs or results: each with whether it is a result, and its place."""
+    """Return the places of inputs and results among handed values: each with whether it is a result, and its place."""
     halves = step.step.halves
     given = dict(halves.given)
     names = [v.name for v in halves.back.taken]

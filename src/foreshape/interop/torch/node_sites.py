@@ -1,4 +1,4 @@
-"""Nodes of torch's graphs: the lines of the user's code, and the modules, that they come from."""
+"""Nodes of torch's graphs: their lines of the user's code, and their modules."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def frames_of(node: Any) -> tuple[Frame, ...]:
 
 
 def of_torch(file: str) -> bool:
-    """Tell whether a file of a trace is torch's, of this machine or of the one that wrote the trace, or this package's."""
+    """Tell whether a file of a trace is torch's, of this machine or of the trace's, or this package's."""
     return file.startswith((TORCH, _HERE)) or any(part in file for part in _ELSEWHERE)
 
 
@@ -54,7 +54,7 @@ def site_of(node: Any) -> Site:
 class NodeLines:
     """The user's line of each node.
 
-    A node without a line of the network's own code has the one of a node that it takes, or that takes it; in a branch or a body, the one of the
+    A node without a line of the network's own code has the one of an operand, or of a reader; in a branch or a body, the one of the
     operator around it. A network of torch's layers alone has none: there it is the line that began the import, else torch's.
     """
 

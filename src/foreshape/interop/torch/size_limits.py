@@ -27,8 +27,8 @@ class SizeLimit:
 
     Attributes:
         name: of the size.
-        sizes: the ones that the program takes, in words, as ``0 to 64``.
-        traced: the ones that torch's trace takes; torch's own doubts about 0 and 1 are left out.
+        sizes: the program's, in words, as ``0 to 64``.
+        traced: those of torch's trace; torch's own doubts about 0 and 1 are left out.
         rules: the demands of our rules, each with its op and line.
         guards: the guards of torch, each with its line.
     """
@@ -89,7 +89,7 @@ class SizeLimits(Mapping[str, SizeLimit]):
     __repr__ = __str__
 
     def traced(self) -> list[tuple[Condition, TracedGuard]]:
-        """Return the conditions of torch's guards that have a form here, but for the ones of sizes 0 and 1 alone."""
+        """Return the conditions of torch's guards with a form here, but for the ones of sizes 0 and 1 alone."""
         if self._traced is None:
             guards, symbols = self._given
             found: dict[tuple[Size, str, Size], tuple[Condition, TracedGuard]] = {}
@@ -105,7 +105,7 @@ class SizeLimits(Mapping[str, SizeLimit]):
         return self._traced
 
     def refusal(self, values: Mapping[str, int], told: str | None) -> str:
-        """Return a line for each demand, ours or torch's, that these sizes break, but the one told already."""
+        """Return a line for each demand, ours or torch's, broken by these sizes, but the one told already."""
         out: list[str] = []
         for guard in self._program.guard_list():
             if str(guard.condition) != told and _breaks(values, guard.condition):

@@ -1,4 +1,4 @@
-"""cached_positions and cached_attention: attention of new rows to the rows before them, which are kept from run to run."""
+"""cached_positions and cached_attention: attention of new rows to the rows before them, kept from run to run."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class CachedAttention(Operator):
 class _CachedPiece:
     """Texts at places in a row, with the same number of new rows each.
 
-    ``slot``, ``texts``: the places. ``begin``, ``rows``: the first new row, and each text's number of them. ``seen``: the rows of the caches that are looked
+    ``slot``, ``texts``: the places. ``begin``, ``rows``: the first new row, and each text's number of them. ``seen``: the rows of the caches looked
     at. ``held``: the rows before the new ones, if they are masked for each text; None where ``causal`` or nothing says it all.
     """
 
@@ -190,7 +190,7 @@ class _CachedPiece:
         self._mask: Tensor | None = None
 
     def mask(self, like: Tensor) -> Tensor | None:
-        """Return what hides the rows after each new row, ``[texts, 1, rows, seen]``; the same for all layers."""
+        """Return the mask of the rows after each new row, ``[texts, 1, rows, seen]``; the same for all layers."""
         if self.held is not None and self._mask is None:
             last = torch.tensor(self.held, device=like.device).view(-1, 1, 1, 1) + torch.arange(self.rows, device=like.device).view(-1, 1)
             hidden = torch.arange(self.seen, device=like.device) > last
@@ -201,7 +201,7 @@ class _CachedPiece:
 class _CachePlan:
     """The way of one run through the caches, made by the first layer and used by all.
 
-    ``asked``: what it is for. ``places``: the row of the caches for each new row, int64.
+    ``asked``: its case. ``places``: the row of the caches for each new row, int64.
     """
 
     __slots__ = ("asked", "context", "pieces", "places")
@@ -224,11 +224,11 @@ class _CachePlan:
 
 
 _NUMBERS_OF_A_CALL = 1 << 17
-"""The numbers of keys and values that are looked at in about the time of a call of its own."""
+"""The numbers of keys and values looked at in about the time of a call of its own."""
 
 
 def _side_by_side(slots: list[int], begins: list[int], lengths: list[int], held: list[int], columns: int) -> list[tuple[int, int, int, list[int]]]:
-    """Return the texts that are computed together, as (place, first row, rows of each, held of each).
+    """Return the texts computed together, as (place, first row, rows of each, held of each).
 
     They are at places in a row. Texts with one new row each are joined where looking at the rows up to the longest one's takes less than a call.
     """
@@ -267,7 +267,7 @@ def _check(slots: list[int], held: list[int], lengths: list[int], users: int, co
     """Refuse places outside of the caches, before anything is written.
 
     Raises:
-        ExecutionError: a place that is not there or is taken twice, or a text longer than its part of the cache.
+        ExecutionError: a place out of range or taken twice, or a text longer than its part of the cache.
     """
     for slot, before, new in zip(slots, held, lengths, strict=True):
         if not 0 <= slot < users:

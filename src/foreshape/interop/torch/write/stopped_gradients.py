@@ -1,4 +1,4 @@
-"""The places where the backward pass of a program stops, so that autograd stops there too."""
+"""The places where the backward pass of a program stops, so autograd stops there too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from foreshape.spec import LOD_TENSOR
 
 
 def learning_values(program: Program, parameters: Collection[Variable]) -> tuple[set[str], set[str]]:
-    """Return the names of values that depend on trainable parameters with a gradient between, and of those whose gradient the program
+    """Return the names of values dependent on trainable parameters with a gradient between, and of values whose gradient the program
     stops.
     """
     learning = {v.name for v in parameters if v.is_parameter and v.trainable and not v.stop_gradient and v.spec.known_dtype.is_floating}
