@@ -38,7 +38,8 @@ class ConvolutionCalls:
         """Return the convolution, with a bias as the third operand."""
         conv = pointwise.convolve if self.by_window else Lazy(lambda: torch.conv2d)
         text = f"{{conv}}({{0}}, {{1}}, {'{2}' if bias else 'None'}, {self._settings()}, {self.groups})"
-        return FusedKernel("product conv", text, {"conv": conv}, effects=Effects(contiguous=(0,)), workspace=lambda: self._workspace(None), work=_forward_work)
+        rules = lambda: self._workspace(None, False), lambda: self._workspace(None, True)
+        return FusedKernel("product conv", text, {"conv": conv}, "", Effects(contiguous=(0,)), *rules, work=_forward_work)
 
     def gradients(self, requested: Sequence[bool], channels: int | None) -> FusedKernel:
         """Return the gradients of images, filters and bias, of the operands x, w and d, each where it is requested.
@@ -50,20 +51,23 @@ class ConvolutionCalls:
         sizes = None if channels is None else [channels]
         text = f"{{back}}({{2}}, {{0}}, {{1}}, {sizes}, {self._settings()}, False, [0, 0], {self.groups}, {list(requested)})"
         work = _filter_gradient_work if not requested[0] else _gradient_work
-        return FusedKernel("{op} back", text, {"back": back}, effects=Effects(contiguous=(0, 2)), workspace=lambda: self._workspace(requested), work=work)
+        rules = lambda: self._workspace(requested, False), lambda: self._workspace(requested, True)
+        return FusedKernel("{op} back", text, {"back": back}, "", Effects(contiguous=(0, 2)), *rules, work=work)
 
     def _settings(self) -> str:
         return f"{self.strides}, {self.paddings}, {self.dilations}"
 
-    def _workspace(self, requested: Sequence[bool] | None) -> Size:
-        """Return the bytes of its workspace; with ``requested``, its gradients' workspace."""
+    def _workspace(self, requested: Sequence[bool] | None, innermost: bool) -> Size:
+        """Return the bytes of its workspace, with its channels innermost or not; with ``requested``, its gradients' workspace."""
         if self.y.dtype is None:
             return 0
         x, w, y = self.x.known_dims, self.w.known_dims, self.y.known_dims
         given = (self.y.dtype.itemsize, self.groups, self.strides, self.dilations)
         more = behind(x[2:], w[2:], self.strides, self.paddings, self.dilations)
         copied, x = copy_bytes(x, more, self.y.dtype.itemsize), (*x[:2], *(n + m for n, m in zip(x[2:], more, strict=True)))
-        return copied + onednn.convolution(x, w, y, *given) if requested is None else 2 * copied + onednn.convolution_backward(x, w, y, *given, requested)
+        if requested is None:
+            return copied + (onednn.innermost_convolution if innermost else onednn.convolution)(x, w, y, *given)
+        return 2 * copied + (onednn.innermost_convolution_backward if innermost else onednn.convolution_backward)(x, w, y, *given, requested)
 
 
 def _forward_work(operands: Sizes, results: Sizes) -> Work | None:

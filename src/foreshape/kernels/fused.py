@@ -90,6 +90,7 @@ class FusedKernel:
         text_in_place: the text for the result in the operand of ``effects.takes_over``.
         effects: on memory.
         workspace: a rule for the bytes of its workspace.
+        innermost: of a convolution, this rule where the channels of its images or filters, the first operands, lie innermost, and so those of its results.
         work: from the sizes of operands and results to its work; None if its time follows from its bytes.
         packed: the name of its constant function, made of persistables when the step is bound.
     """
@@ -100,6 +101,7 @@ class FusedKernel:
     text_in_place: str = ""
     effects: Effects = NO_EFFECTS
     workspace: Callable[[], Size] | None = None
+    innermost: Callable[[], Size] | None = None
     work: Callable[[Sizes, Sizes], Work | None] | None = None
     packed: str = ""
 

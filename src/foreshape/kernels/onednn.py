@@ -99,11 +99,6 @@ def _extra(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], strides: Seq
     return thread_count() * product((_blocks(x[1]), *y[2:])) * itemsize if one else 0
 
 
-def _whole(w: Sequence[Size], y: Sequence[Size], itemsize: int) -> Size:
-    """Return the bytes of a transposed weight, for windows as large as the image."""
-    return product(w) * itemsize if all(n == 1 for n in y[2:]) and not _of_one_pixel(w) else 0
-
-
 def _of_one_pixel(dims: Sequence[Size]) -> bool:
     return all(k == 1 for k in dims[2:])
 
@@ -148,6 +143,19 @@ def _is_uncommon(w: Sequence[Size], groups: int, dilations: Sequence[int]) -> bo
     return any(d > 1 for d in dilations) or (groups > 1 and w[1] != 1) or any(not isinstance(k, int) or k > _LARGE for k in w[2:])
 
 
+def _is_shallow(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], strides: Sequence[int]) -> Size:
+    """Return 1 for volumes so shallow that a window reaches over both of their ends: oneDNN multiplies matrices for the gradient of the weight; 0 for others.
+
+    Of an open depth the padding is taken for one place.
+    """
+    if len(w) != 5 or not isinstance(w[2], int):
+        return 0
+    if not isinstance(x[2], int) or not isinstance(y[2], int):
+        return 1 - reaches(x[2], w[2]) if w[2] > 1 else 0
+    padding = ((y[2] - 1) * strides[0] + w[2] - x[2] + 1) // 2
+    return int(padding > 0 and x[2] + padding <= w[2])
+
+
 def _uneven(x: Sequence[Size], y: Sequence[Size], groups: int, itemsize: int) -> Size:
     """Return bytes of an image whose groups are of other sizes than blocks, and are brought into blocks of their own."""
     channels = (x[1], y[1])
@@ -161,7 +169,7 @@ def convolution(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsiz
     made, blocked = product(y[1:]) * itemsize, _blocked(y[1:], itemsize, groups)
     few, uneven = _reads_rows(x, w, groups), _uneven(x, y, groups, itemsize)
     read = 0 if few else _blocked(x[1:], itemsize, groups)
-    more = _extra(x, w, y, strides, itemsize) + thread_count() * _SMALL + _whole(w, y, itemsize)
+    more = _extra(x, w, y, strides, itemsize) + thread_count() * _SMALL
     stages: list[tuple[Size, Size]] = [(read + blocked - made + uneven, _weight(w, itemsize, groups, few)), (blocked + uneven, 0)]
     by_onednn = _by_onednn(x, w, groups, (*strides, *dilations), itemsize)
     return _most(x[0], more, stages, by_onednn, _windows(x, x, w, y, groups, strides, dilations, itemsize))
@@ -173,6 +181,48 @@ def packed_convolution(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], 
     """
     one = product((*y[2:], *w[1:])) * 4
     return thread_count() * (_SMALL + (one if _is_uncommon(w, groups, dilations) else product((*x[1:2], *w[2:], 64)) * 4))
+
+
+def innermost_convolution(
+    x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int]
+) -> Size:
+    """Return the workspace of a convolution of images with the channels innermost: the weight turned likewise and packed, and a piece for each thread."""
+    by_onednn = _by_onednn(x, w, groups, (*strides, *dilations), itemsize)
+    turned, windows = _turned_weight(w, itemsize, groups), _windows(x, x, w, y, groups, strides, dilations, itemsize)
+    return maximum((_weight(w, itemsize, groups, _reads_rows(x, w, groups)) + thread_count() * _TURNED) * by_onednn, windows) + turned
+
+
+def innermost_convolution_backward(
+    x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int],
+    requested: Sequence[bool],
+) -> Size:  # fmt: skip
+    """Return the workspace of the gradients of such a convolution.
+
+    oneDNN has no kernel of its own for wide windows of single channels, nor for dilated ones, nor for images hardly taller than the window: every channel
+    becomes a block of them.
+    """
+    weight, turned = product(w) * itemsize, _turned_weight(w, itemsize, groups)
+    alone = groups > 1 and w[1] == 1
+    plain = _weight(w, itemsize, groups)
+    blocks = product((groups * _blocks(ceildiv(w[0], groups)), _BLOCK, *w[2:])) * itemsize if alone else plain
+    stages: list[Size] = [0]
+    if requested[0]:
+        strided = thread_count() * _blocked((y[1], *[n + k - 1 for n, k in zip(y[2:], w[2:], strict=True)]), itemsize, 1) if any(s > 1 for s in strides) else 0
+        packed = blocks if any(d > 1 for d in dilations) or w[0] != groups else plain
+        stages.append(packed + strided + thread_count() * _TURNED - (weight if requested[1] else 0))
+    if requested[1] or requested[2]:
+        high = w[2]
+        own = all(d == 1 for d in dilations) and w[0] == groups and all(isinstance(k, int) and k <= _IN_ROWS for k in w[2:])
+        tall = reaches(x[2], high + 1) if own and isinstance(high, int) else 0
+        packed = plain * tall + (4 * weight if all(n == 1 for n in x[2:]) else blocks) * (1 - tall)
+        stages.append(thread_count() * (packed + _SMALL) + weight)
+    by_onednn = _by_onednn(x, w, groups, (*strides, *dilations), itemsize)
+    return maximum(*(s * by_onednn for s in stages), 2 * _windows(x, x, w, y, groups, strides, dilations, itemsize)) + turned
+
+
+def _turned_weight(w: Sequence[Size], itemsize: int, groups: int) -> Size:
+    """Return the bytes of a weight with the channels innermost; one of single channels or of one place lies so as it is."""
+    return 0 if _of_one_pixel(w) or (isinstance(w[1], int) and w[1] == 1) else product(w) * itemsize
 
 
 def convolution_transpose(
@@ -211,9 +261,12 @@ def convolution_backward(
         few = _reads_rows(x, w, groups)
         packed = _weight(w, itemsize, groups, few)
         stages += [((0 if few else blocked) + d + uneven, thread_count() * packed - later), (uneven, packed)]
-    more = _extra(x, w, y, strides, itemsize) + 2 * _whole(w, y, itemsize) + _TURNED + (thread_count() - 1) * _TURNED_MORE
+    more = _extra(x, w, y, strides, itemsize) + _TURNED + (thread_count() - 1) * _TURNED_MORE
     windows = _windows(given, x, w, y, groups, strides, dilations, itemsize)
-    sums = 1 + 4 * thread_count() if _is_uncommon(w, groups, dilations) else 1
     by_onednn = _by_onednn(given, w, groups, (*strides, *dilations), itemsize)
+    shallow = _is_shallow(x, w, y, strides) if requested[1] and groups == 1 else 0
+    if not isinstance(shallow, int) or shallow:
+        stages.append((0, thread_count() * (4 * weight + product((*y[3:], *w[1:])) * itemsize + _SMALL) * shallow))
+    sums = 1 + 4 * thread_count() if _is_uncommon(w, groups, dilations) else 1
     no_windows = isinstance(windows, int) and windows == 0
     return _most(x[0], more, stages, by_onednn, 0 if no_windows else 2 * windows + sums * packed)

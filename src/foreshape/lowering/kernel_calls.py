@@ -69,6 +69,7 @@ class KernelCall:
         copied: the bytes of its copies of arguments in another layout, once `foreshape.memory.liveness` was asked.
         into: the dead argument whose memory the result takes over.
         workspace: the bytes of its workspace; None to ask its operator's rule.
+        innermost: of a convolution, these bytes where the channels of its images or filters lie innermost.
     """
 
     op: Op
@@ -82,6 +83,7 @@ class KernelCall:
     copied: Size = 0
     into: Value | None = None
     workspace: Size | None = None
+    innermost: Size | None = None
 
     @property
     def effects(self) -> Effects:

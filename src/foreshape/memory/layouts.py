@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from foreshape.dims import Size
+from foreshape.dims import Size, maximum
 from foreshape.kernels.fused import Effects, Order
+from foreshape.kernels.packed import CHANNELS_LAST
 from foreshape.lowering.call_memory import copies_by_rule, workspace_of
 from foreshape.lowering.kernel_calls import KernelCall, Value, values_of
 
@@ -27,6 +28,11 @@ class AxisOrders:
             return
         order = self.order(source) or ()
         axes = range(len(order)) if layout == "same" else _axes(i.effects, len(order))
+        rank = _rank(value)
+        if axes is None and i.effects.may_sum and rank and source not in self.strided:  # a sum's gradient, repeated along axes, which keep their order
+            self.gapped.add(value)
+            self.strided[value] = tuple(range(rank))
+            return
         if not order or axes is None or len(axes) != _rank(value) or order[-1] not in axes:
             self.strided[value] = None
             return
@@ -36,8 +42,23 @@ class AxisOrders:
             self.strided[value] = axis_order
         self._set_order(value, axis_order)
 
+    def same(self, i: KernelCall, value: Value) -> None:
+        """Take in a result in memory of its own that lies as its operands do: those of its dims, if they lie alike. Operands that are copied say nothing."""
+        settled = {*i.effects.contiguous, *i.effects.axis_order}
+        if not any(v in self.strided for n, given in enumerate(i.arguments) if n not in settled for v in values_of([given])):
+            return
+        dims = value.spec.dims if value.spec is not None else None
+        like = [v for v in i.reads() if v.spec is not None and v.spec.dims == dims] if dims is not None else []
+        orders = {self.order(v) for v in like}
+        if len(orders) == 1 and all(v in like or v not in self.strided for v in i.reads()):
+            self._set_order(value, orders.pop())
+        else:
+            self.strided[value] = None
+
     def results(self, i: KernelCall) -> None:
         """Take in the results of a call."""
+        if i.innermost is not None:
+            self._images(i, self._innermost(i))
         for number, order in i.effects.result_order.items():
             value = i.results[number]
             if isinstance(value, Value):
@@ -45,6 +66,8 @@ class AxisOrders:
 
     def needs(self, i: KernelCall, requested: Sequence[bool], rows: Mapping[Value, Size], nbytes: Callable[[Value], Size]) -> tuple[Size, Size]:
         """Return the workspace of a call, and the copies of its arguments in their layouts, which are a part of it."""
+        if i.innermost is not None and (innermost := self._innermost(i)) is not False:
+            return self._of_innermost(i, innermost, nbytes)
         copied = self._copied(i, nbytes) if self.strided or i.effects.axis_order else 0
         if not copies_by_rule(i, self.strided):
             return workspace_of(i, requested, (), rows) + copied, copied
@@ -64,6 +87,28 @@ class AxisOrders:
             elif value in self.gapped:
                 total = total + (gaps[number] if number in gaps else nbytes(value))
         return total
+
+    def _innermost(self, i: KernelCall) -> bool | None:
+        """Return True if torch computes a convolution with the channels innermost: its images or its filters lie so; None if that is unknown."""
+        orders = [self.order(v) for v in values_of(i.arguments[:2])]
+        return True if CHANNELS_LAST in orders else None if None in orders else False
+
+    def _of_innermost(self, i: KernelCall, known: bool | None, nbytes: Callable[[Value], Size]) -> tuple[Size, Size]:
+        """Return the workspace of a convolution with the channels innermost, or maybe so, and the copies of its images, which are a part of it."""
+        assert i.innermost is not None and i.workspace is not None
+        images = [v for n in i.effects.contiguous for v in values_of([i.arguments[n]])]
+        copied: Size = sum((nbytes(v) for v in images if self.order(v) != CHANNELS_LAST or v in self.gapped), start=0)
+        if known:
+            return i.innermost + copied, copied
+        plain = self._copied(i, nbytes)
+        return maximum(i.innermost + copied, i.workspace + plain), maximum(copied, plain)
+
+    def _images(self, i: KernelCall, innermost: bool | None) -> None:
+        """Take in the results of a convolution: their channels lie as those of its images; filters of one channel or place are contiguous either way."""
+        for value in values_of(i.results) if innermost is not False else ():
+            dims = value.spec.dims if value.spec is not None else None
+            if dims is not None and len(dims) == 4 and dims[1] != 1 and tuple(dims[2:]) != (1, 1):
+                self.strided[value] = CHANNELS_LAST if innermost else None
 
     def order(self, value: Value) -> Order | None:
         """Return the order of a value's axes in memory; None if unknown."""

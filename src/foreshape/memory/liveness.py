@@ -13,7 +13,7 @@ from foreshape.dims import Size, maximum, product
 from foreshape.infer.loop_state import GRAD, sub_block
 from foreshape.kernels.fused import Effects
 from foreshape.lowering.call_memory import carried_by_rounds, dense_bytes, ids_size, is_rows, may_be_view, requested_of, retained_of, rows_size, same_size
-from foreshape.lowering.kernel_calls import KernelCall, OpCall, Region, Step, Value, values_of
+from foreshape.lowering.kernel_calls import FusedCall, KernelCall, OpCall, Region, Step, Value, values_of
 from foreshape.memory.layouts import AxisOrders
 from foreshape.memory.records import GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, LiveBuffer, Liveness, UnknownMemory, holds, needed_at
 from foreshape.memory.records import complete_held as _complete_held
@@ -205,8 +205,10 @@ class _Walk:
         if value in retained and made:
             record.size = record.size + retained[value]
             holds(record, {**given, **{v: self.current.get(v) for v in i.writes()}})
-        if layout == "same" and any(v in self.strided for v in i.reads()):
+        if layout == "reshaped" and source in self.strided:  # it may be a view after all, which lies as its base
             self.strided[value] = None
+        elif self.strided and (layout == "same" or isinstance(i, FusedCall)):
+            self.layouts.same(i, value)
         if effects.takes_over is not None and effects.takes_over[0] == n:
             self._offer(at, i, i.argument(effects.takes_over[1], number), value, given, record)
 

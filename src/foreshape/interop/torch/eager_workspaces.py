@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any, Final
 
 from foreshape.dims import Size
@@ -56,7 +55,9 @@ def _convolution(arguments: Sequence[Any], result: Any) -> int:
     axes = w.dim() - 2
     settings = x.element_size(), groups, _per_axis(stride, axes), _per_axis(dilation, axes)
     if _is_channels_last(x, w):
-        return _bytes(w) + _copied(x, of=torch.channels_last)
+        innermost = onednn.innermost_convolution_backward if transposed else onednn.innermost_convolution
+        dims, more = ((result.shape, w.shape, x.shape), ((True, False, False),)) if transposed else ((x.shape, w.shape, result.shape), ())
+        return _number(innermost(*dims, *settings, *more)) + _copied(x, of=torch.channels_last)
     if transposed and x.element_size() == _FP32:  # the result is copied once more
         return max(_blocked(x) + _blocked(result) - _bytes(result) + _bytes(w), _bytes(result)) + _copied(x, w)
     if transposed:
@@ -69,8 +70,8 @@ def _convolution_backward(arguments: Sequence[Any], result: Any) -> int:
     axes = w.dim() - 2
     settings = x.element_size(), groups, _per_axis(stride, axes), _per_axis(dilation, axes)
     if _is_channels_last(x, w):
-        packed = groups * _BLOCK**2 * prod(w.shape[2:]) * x.element_size() if groups > 1 and w.shape[1] == 1 else _bytes(w)
-        return packed + _copied(d, x, of=torch.channels_last)
+        dims = (d.shape, w.shape, x.shape) if transposed else (x.shape, w.shape, d.shape)
+        return _number(onednn.innermost_convolution_backward(*dims, *settings, wanted)) + _copied(d, x, of=torch.channels_last)
     if transposed:
         back = onednn.convolution(d.shape, w.shape, x.shape, *settings), onednn.convolution_backward(d.shape, w.shape, x.shape, *settings, (False, True, False))
         return max(map(_number, back)) + _copied(d, x, w)

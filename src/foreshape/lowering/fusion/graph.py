@@ -316,6 +316,7 @@ def fused(like: KernelCall, kernel: FusedKernel, arguments: list[Argument], resu
     made = FusedCall(like.op, arguments, results, kernel=kernel, computes=computes)
     made.in_place = frozenset(kernel.effects.in_place)
     made.workspace = 0 if kernel.workspace is None else rule_bytes(made, kernel.workspace)
+    made.innermost = None if kernel.innermost is None else rule_bytes(made, kernel.innermost)
     return made
 
 
