@@ -32,9 +32,17 @@ class PackedTransposedConvolution(PackedWindows):
     """
 
     def __init__(
-        self, library: Library, weight: Tensor, bias: Tensor | None, strides: Sequence[int], paddings: Sequence[int], more: Sequence[int],
-        dilations: Sequence[int], functions: Sequence[Function], otherwise: Callable[[Tensor], Any],
-    ) -> None:  # fmt: skip
+        self,
+        library: Library,
+        weight: Tensor,
+        bias: Tensor | None,
+        strides: Sequence[int],
+        paddings: Sequence[int],
+        more: Sequence[int],
+        dilations: Sequence[int],
+        functions: Sequence[Function],
+        otherwise: Callable[[Tensor], Any],
+    ) -> None:
         channels, out, height, width = weight.shape
         one = height * width
         super().__init__(library, weight, (out, channels, height, width), (one, out * one, width, 1), bias, functions, otherwise)
