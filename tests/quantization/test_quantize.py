@@ -19,6 +19,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.lowering import lower
 from foreshape.lowering.fusion import apply_all
+from foreshape.lowering.kernel_calls import OpCall
 from foreshape.quantization.ranges_of_values import METHODS
 from foreshape.quantization.rewrite import as_bytes
 
@@ -169,3 +170,17 @@ def test_rounding_written_out_in_onnx_is_one_call(kind: str, zero: int, low: int
     frozen = fs.Executor(frozen=True).run(made.program, {"x": x}, made.fetches, made.scope)[0]
     np.testing.assert_array_equal(made.run({"x": x})[0], want.astype("float32"))
     np.testing.assert_array_equal(frozen, want.astype("float32"))
+
+
+@pytest.mark.parametrize("name", ["after_training", "in_training_of_layers"])
+def test_files_of_paddlepaddle_take_the_kernels_of_bytes(name: str) -> None:
+    """No quantization is left as a call of its own in a frozen step, and the results are the plain step's up to a step of rounding."""
+    path = Path(__file__).parents[1] / "interop" / "quantized" / name
+    made = fs.load_inference_model(path, scope=fs.Scope())
+    lowered = lower(made.program.global_block, [v.name for v in made.fetches], frozen=True)
+    assert apply_all(lowered)["frozen_rounding"]
+    assert not any("quantize" in i.op.type for i in lowered.calls if isinstance(i, OpCall))
+    spec = made.program.global_block.var(made.feeds[0]).spec
+    x = np.random.default_rng(0).standard_normal([d if isinstance(d, int) else 4 for d in spec.known_dims]).astype("float32")
+    want, got = made.run(x)[0], fs.Predictor(path).run(x)[0]
+    np.testing.assert_allclose(got, want, atol=np.abs(want).max() / 20)

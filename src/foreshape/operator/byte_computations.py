@@ -30,6 +30,13 @@ class Dequantization(ForwardOnly):
 
 
 @data_class(frozen=True)
+class Observed(ForwardOnly):
+    """X0 as it is, in the element type of X1. Other operands have no part in it."""
+
+    operands: ClassVar[int] = 5
+
+
+@data_class(frozen=True)
 class GridRounding(ForwardOnly):
     """X0 rounded to a `foreshape.kernels.onednn_bytes.Grid`. Rewrites make it of a quantization and its inverse."""
 
@@ -39,5 +46,5 @@ class WholeNumbers(ForwardOnly):
     """X0 rounded to whole numbers, halves to even, in its element type."""
 
 
-UPDATE_NOTHING = (Quantization, Dequantization)
+UPDATE_NOTHING = (Quantization, Dequantization, Observed)
 """Their operators have results for updated operands, written in training alone."""

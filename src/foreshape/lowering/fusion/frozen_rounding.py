@@ -1,8 +1,9 @@
 """Numbers made bytes and numbers again, as one call, which kernels of bytes can take in.
 
 Before: ``q = quantize(x, scale)``, ``y = dequantize(q, scale)`` of fp32 with one scale, a persistable of a frozen step; or both written out, with
-    constants, as ``q = bytes(min(max(round(x / s) + z, low), high))``, ``y = s (numbers(q) - z)``
-After: ``y = rounded(x)``, to the grid of the scale; a series of oneDNN's kernels keeps y as bytes, and its convolutions and products read them
+    constants, as ``q = bytes(min(max(round(x / s) + z, low), high))``, ``y = s (numbers(q) - z)``. Either of them that leaves its operand as it is
+After: ``y = rounded(x)``, to the grid of the scale; a series of oneDNN's kernels keeps y as bytes, and its convolutions and products read them; nothing
+    for the last kind
 Unless: q has more than 8 bits
 """
 
@@ -17,7 +18,7 @@ from foreshape.kernels.onednn_bytes import Grid, Rounded
 from foreshape.lowering.fusion.frozen import affine_of, constant_number
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of
 from foreshape.lowering.kernel_calls import OpCall, Value
-from foreshape.operator.byte_computations import Dequantization, GridRounding, Quantization, WholeNumbers
+from foreshape.operator.byte_computations import Dequantization, GridRounding, Observed, Quantization, WholeNumbers
 from foreshape.operator.computations import Activation, Affine, Cast, Quotient, Reshape, Scaling
 from foreshape.spec import FP32, INT8, UINT8
 
@@ -28,8 +29,20 @@ _RANGES = ((-128.0, 127.0), (0.0, 255.0))
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:
         return 0
-    count = sum(_rewrite(graph, i, of) for i, of in graph.computing(Dequantization))
+    count = sum(_left_out(graph, i) for i, _ in graph.computing(Observed))
+    count += sum(_rewrite(graph, i, of) for i, of in graph.computing(Dequantization))
     return count + sum(_written_out(graph, i) for kind in (Affine, Scaling) for i, _ in graph.computing(kind))
+
+
+def _left_out(graph: Graph, i: OpCall) -> bool:
+    """Leave out a call that gives its operand as it is."""
+    x, out = i.arguments[0], i.results[0]
+    same, spec = spec_of(x), spec_of(out)
+    if same is None or spec is None or same.dtype is not spec.dtype or not isinstance(x, Value) or not isinstance(out, Value):
+        return False
+    if i.copies or i.stores or graph.is_fixed(out) or graph.is_fixed(x) or not graph.makes_one(i):
+        return False
+    return graph.replace({i: ()}, {out: x})
 
 
 def _written_out(graph: Graph, end: OpCall) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from foreshape.dims import Size
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
-from foreshape.operator.byte_computations import Dequantization, Quantization
+from foreshape.operator.byte_computations import Dequantization, Observed, Quantization
 from foreshape.operator.composition import Composition
 from foreshape.operator.require import fail, require, require_equal, require_rank
 from foreshape.operator.samples import f32, i32, i64, reject, sample
@@ -81,8 +81,10 @@ class QuantizeLinear(LinearQuantization):
     OutAccum = result(updates="InAccum", doc="made if InAccum is given")
     OutScale = result(updates="Scale", doc="as Scale")
 
-    def computes(self) -> Quantization | None:
-        return Quantization(self.quant_axis, self._most()) if self.is_test and not self.only_observer and self.round_type == 0 else None
+    def computes(self) -> Quantization | Observed | None:
+        if not self.is_test:
+            return None
+        return Observed() if self.only_observer else Quantization(self.quant_axis, self._most()) if self.round_type == 0 else None
 
     def infer_shape(self, X: Spec, Scale: Spec, ZeroPoint: Spec | None, InAccum: Spec | None, InState: Spec | None) -> Any:
         check_scale(self.quant_axis, X, Scale, "Scale")
@@ -151,8 +153,8 @@ class DequantizeLinear(LinearQuantization):
     OutAccum = result(updates="InAccum", doc="InAccum as it is")
     OutScale = result(updates="Scale", doc="Scale as it is")
 
-    def computes(self) -> Dequantization | None:
-        return None if self.only_observer else Dequantization(self.quant_axis, self._most())
+    def computes(self) -> Dequantization | Observed:
+        return Observed() if self.only_observer else Dequantization(self.quant_axis, self._most())
 
     def infer_shape(self, X: Spec, Scale: Spec, ZeroPoint: Spec | None, InAccum: Spec | None, InState: Spec | None) -> Any:
         if X.known_dtype.is_floating and X.dtype is not Scale.dtype:
