@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
@@ -170,49 +170,54 @@ def test_a_stop_finishes_what_is_there_and_refuses_the_rest(scale: str, monkeypa
         infer(f"127.0.0.1:{server.server.config.port or 1}", "m", X)
 
 
-def started(*options: str) -> tuple[subprocess.Popen[str], str]:
+@contextlib.contextmanager
+def started(*options: str) -> Generator[tuple[subprocess.Popen[str], str]]:
     """A server in a process of its own, and its address."""
     process = subprocess.Popen([sys.executable, "-m", "foreshape", "serve", *options, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     line = process.stdout.readline()
-    assert line.startswith("http://127.0.0.1:"), process.communicate()
-    return process, line.removeprefix("http://").split(": ")[0]
+    try:
+        assert line.startswith("http://127.0.0.1:"), process.communicate()
+        yield process, line.removeprefix("http://").split(": ")[0]
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_the_command_serves_until_it_is_told_to_stop(scale: str) -> None:
-    process, address = started(scale)
-    assert data_of(infer(address, "m", X)) == ANSWER
-    with pytest.raises(fs.ExecutionError, match=r"cannot listen on 127.0.0.1:[0-9]+: Address already in use"):
-        bound("127.0.0.1", int(address.split(":")[1]))
-    process.send_signal(signal.SIGTERM)
-    _, told = process.communicate(timeout=60)
-    assert process.returncode == 0 and "POST /v2/models/m/infer 200" in told and "Traceback" not in told
+    with started(scale) as (process, address):
+        assert data_of(infer(address, "m", X)) == ANSWER
+        with pytest.raises(fs.ExecutionError, match=r"cannot listen on 127.0.0.1:[0-9]+: Address already in use"):
+            bound("127.0.0.1", int(address.split(":")[1]))
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=60)
+        assert process.returncode == 0 and "POST /v2/models/m/infer 200" in told and "Traceback" not in told
 
 
 @pytest.mark.long
 def test_a_killed_server_has_lost_no_answer(scale: str) -> None:
     """Each request has its whole answer, or an error."""
-    process, address = started(scale, "--quiet")
-    found, done = list[Any](), threading.Event()
+    with started(scale, "--quiet") as (process, address):
+        found, done = list[Any](), threading.Event()
 
-    def ask_on() -> None:
-        while not done.is_set():
-            try:
-                found.append(data_of(infer(address, "m", X)))
-            except (OSError, Exception) as error:
-                found.append(type(error))
-                return
+        def ask_on() -> None:
+            while not done.is_set():
+                try:
+                    found.append(data_of(infer(address, "m", X)))
+                except Exception as error:
+                    found.append(type(error))
+                    return
 
-    threads = [threading.Thread(target=ask_on) for _ in range(8)]
-    for t in threads:
-        t.start()
-    until(lambda: len(found) > 200)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    for t in threads:
-        t.join(60)
-    done.set()
-    assert sum(isinstance(one, type) for one in found) == 8 and all(one == ANSWER for one in found if not isinstance(one, type))
+        threads = [threading.Thread(target=ask_on) for _ in range(8)]
+        for t in threads:
+            t.start()
+        until(lambda: len(found) > 200)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        for t in threads:
+            t.join(60)
+        done.set()
+        assert sum(isinstance(one, type) for one in found) == 8 and all(one == ANSWER for one in found if not isinstance(one, type))
 
 
 @pytest.mark.long
@@ -223,23 +228,23 @@ def test_ten_thousand_connections(scale: str) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     count = min(10_000, (hard if hard != resource.RLIM_INFINITY else 20_000) - 200)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count + 200), hard))
-    process, address = started(scale, "--quiet")
-    held = list[socket.socket]()
-    try:
-        host, port = address.split(":")
-        for _ in range(count):
-            held.append(socket.create_connection((host, int(port)), 60))
-        found = [infer(address, "m", X).status for _ in range(3)]
-        assert set(found) <= {200, 503}
-        until(lambda: data_of(infer(address, "m", X)) == ANSWER)  # the silent ones are closed
-    finally:
-        for one in held:
-            one.close()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert data_of(infer(address, "m", X)) == ANSWER
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
-    assert process.returncode == 0
+    with started(scale, "--quiet") as (process, address):
+        held = list[socket.socket]()
+        try:
+            host, port = address.split(":")
+            for _ in range(count):
+                held.append(socket.create_connection((host, int(port)), 60))
+            found = [infer(address, "m", X).status for _ in range(3)]
+            assert set(found) <= {200, 503}
+            until(lambda: data_of(infer(address, "m", X)) == ANSWER)  # the silent ones are closed
+        finally:
+            for one in held:
+                one.close()
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert data_of(infer(address, "m", X)) == ANSWER
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
 
 
 @pytest.mark.long
