@@ -290,8 +290,6 @@ class Step:
     """Names for constants made of persistables once, when the step is bound: a transposed view of a weight."""
     frozen: bool = False
     """True if unchanged persistables keep their values for the step's life, so constants made of them may be copies."""
-    whole: bool = False
-    """True if a frozen step shall become one series of kernels (`foreshape.lowering.fusion.frozen_series`), even where other kernels are as fast."""
     packed: Size = 0
     """The bytes of constants made of persistables and kept beside them."""
     prologue: list[str] = field(default_factory=list[str])
@@ -300,6 +298,8 @@ class Step:
     """The values of the first half of a step, in the second one (`foreshape.lowering.halves`): it takes them out of a list, and frees them one by one."""
     handed: list[Value] = field(default_factory=list[Value])
     """The values for the second half of a step, in the first one."""
+    whole: bool = False
+    """True if a frozen step shall become one series of kernels (`foreshape.lowering.fusion.frozen_series`), even where other kernels are as fast."""
 
     def bound(self, *tensors: Any) -> tuple[Any, ...]:
         """Return the values that the step is bound to: the persistables' tensors, and the constants made of them."""
