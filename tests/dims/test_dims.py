@@ -462,3 +462,13 @@ def test_sizes_of_at_least_a_number_are_divided_and_joined_as_one() -> None:
             for _ in range(4):
                 expected = max((expected + 2 * padding - window) // stride + 1, 1)
             assert evaluate(size, {"n": value}) == substitute(size, {"n": value}) == expected
+
+
+def test_a_quotient_of_sums_that_divide_each_other_is_their_ratio() -> None:
+    b, w = symbol("batch"), symbol("words")
+    over, under = 32 * b * w + 288 * b, 8 * b * w + 72 * b
+    assert floordiv(over, under) == 4
+    assert mod(over, under) == 0
+    assert floordiv(over * (w + 1), under) is 4 * w + 4
+    assert floordiv((b + w) * (b + w), b + w) is b + w
+    assert str(floordiv(over + 1, under)).endswith("// (8*batch*words + 72*batch)")

@@ -29,3 +29,15 @@ def test_a_copy_is_a_scope_of_its_own() -> None:
         other["a"], other["b"] = np.zeros(2), np.zeros(1)
         assert scope["a"].tolist() == [1, 1] and "b" not in scope
         assert other["a"].tolist() == [0, 0]
+
+
+def test_a_value_made_in_inference_mode_is_overwritten_outside_of_it() -> None:
+    import torch
+
+    scope = fs.Scope()
+    with torch.inference_mode():
+        scope.store("a", torch.ones(3))
+    held = scope.tensor("a")
+    scope.store("a", torch.zeros(3))
+    assert scope.tensor("a") is held
+    assert scope["a"].tolist() == [0, 0, 0]

@@ -206,7 +206,7 @@ def floordiv(a: Size, b: Size) -> Size:
         return 0
     if a is b:
         return 1
-    exact = _divide_by_monomial(a, b)
+    exact = _divide_exactly(a, b)
     return exact if exact is not None else compound("//", (a, b))
 
 
@@ -243,7 +243,7 @@ def mod(a: Size, b: Size) -> Size:
         return compound("%", (left, b))
     if a is b or (isinstance(a, int) and a == 0):
         return 0
-    if _divide_by_monomial(a, b) is not None:
+    if _divide_exactly(a, b) is not None:
         return 0
     return compound("%", (a, b))
 
@@ -375,16 +375,18 @@ def _grouped(a: Size) -> str:
     return a.text if atom is not None and (atom.op not in ("//", "%") or atom.text is atom.name) else f"({a.text})"
 
 
-def _divide_by_monomial(a: Size, b: Dim) -> Size | None:
-    """Return ``a / b`` if ``b`` is one term that divides every term of ``a``, else None.
+def _divide_exactly(a: Size, b: Dim) -> Size | None:
+    """Return ``a / b`` if ``b`` divides it as a polynomial, else None.
 
     The quotient is the polynomial's: the rest of the elements for a reshape, also if ``b`` is zero.
     """
-    if len(b.terms) != 1 or isinstance(a, int):
+    if isinstance(a, int):
         return None
     divisor, by = b.terms[0]
+    rest: dict[Monomial, int] = dict(a.terms)
     out: dict[Monomial, int] = {}
-    for m, c in a.terms:
+    for _ in range(len(a.terms)):
+        m, c = min(rest.items(), key=_term_order)
         left = list(m)
         for atom in divisor:
             if atom not in left:
@@ -392,5 +394,15 @@ def _divide_by_monomial(a: Size, b: Dim) -> Size | None:
             left.remove(atom)
         if c % by:
             return None
-        out[tuple(left)] = c // by
-    return of_terms(out)
+        q, quotient = c // by, tuple(left)
+        out[quotient] = q
+        for n, k in b.terms:
+            at = tuple(sorted(n + quotient, key=_atom_order)) if n else quotient
+            now = rest.get(at, 0) - q * k
+            if now:
+                rest[at] = now
+            else:
+                rest.pop(at, None)
+        if not rest:
+            return of_terms(out)
+    return None

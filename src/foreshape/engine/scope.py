@@ -168,13 +168,21 @@ class Scope:
         old = self._values.get(name)
         if old is not None and _same_place(old, value):
             if old is not value:
-                _ = old.become(_kept(value, owned)) if isinstance(old, Rows) else old.copy_(value)
+                _ = old.become(_kept(value, owned)) if isinstance(old, Rows) else _copy_into(old, value)
                 self.overwritten += 1
             return old
         self._values[name] = kept = _kept(value, owned)
         self._waiting.pop(name, None)
         self.version += 1
         return kept
+
+
+def _copy_into(old: Tensor, value: Tensor) -> None:
+    if old.is_inference():  # torch changes it within its inference mode alone
+        with torch.inference_mode():
+            old.copy_(value)
+    else:
+        old.copy_(value)
 
 
 def _same_place(old: Any, value: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import struct
 from typing import Any, Final
 
 from foreshape import layer
@@ -13,7 +14,7 @@ from foreshape.interop.torch.aten_rules import aten
 from foreshape.interop.torch.open_size import OpenSize, as_variable, compute, size_of, value_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.program import Variable
-from foreshape.spec import BOOL, COMPLEX, INT32, INT64, DType
+from foreshape.spec import BOOL, COMPLEX, FP64, INT32, INT64, DType
 
 _SAME: Final = (
     "relu sigmoid tanh exp log log1p log2 log10 expm1 sqrt rsqrt sin cos tan asin acos atan sinh cosh asinh acosh atanh erf reciprocal silu mish "
@@ -65,11 +66,16 @@ def scaled(t: TorchCall, y: Any, alpha: Any, of: DType) -> Any:
     """Return ``alpha * y``."""
     if alpha == 1:
         return y
-    return y * alpha if isinstance(y, (int, float)) else layer.scale(t.tensor(y, of), float(alpha))
+    if isinstance(y, (int, float)):
+        return y * alpha
+    return layer.scale(t.tensor(y, of), float(alpha)) if _is_number(alpha, of) else layer.multiply(*pair(t, y, alpha, of))
 
 
-def _is_number(x: Any) -> bool:
-    return isinstance(x, (int, float)) and not isinstance(x, bool) and abs(x) < 2**24 and math.isfinite(x)
+def _is_number(x: Any, of: DType) -> bool:
+    """Tell whether it is a number for an attribute, which has 32 bits."""
+    if not isinstance(x, (int, float)) or isinstance(x, bool) or abs(x) >= 2**24 or not math.isfinite(x):
+        return False
+    return of is not FP64 or struct.unpack("f", struct.pack("f", x))[0] == x
 
 
 @aten("add", "sub", "rsub")
@@ -80,9 +86,9 @@ def _add(t: TorchCall, x: Any, y: Any, alpha: Any = 1) -> Any:
     if of is BOOL:
         return layer.logical_or(*pair(t, x, y, BOOL))
     y = scaled(t, y, alpha, of)
-    if _is_number(y) and isinstance(x, Variable):
+    if _is_number(y, of) and isinstance(x, Variable):
         return layer.scale(t.cast(x, of), 1.0, float(y if name == "add" else -y))
-    if _is_number(x) and name != "add":
+    if _is_number(x, of) and name != "add":
         return layer.scale(t.tensor(y, of), -1.0, float(x))
     return (layer.add if name == "add" else layer.subtract)(*pair(t, x, y, of))
 
@@ -91,7 +97,7 @@ def _add(t: TorchCall, x: Any, y: Any, alpha: Any = 1) -> Any:
 def _multiply(t: TorchCall, x: Any, y: Any) -> Any:
     if t.dtype is BOOL:
         return layer.logical_and(*pair(t, x, y, BOOL))
-    if _is_number(y) and isinstance(x, Variable):
+    if _is_number(y, t.dtype) and isinstance(x, Variable):
         return layer.scale(t.cast(x, t.dtype), float(y))
     return layer.multiply(*pair(t, x, y, t.dtype))
 
@@ -207,10 +213,16 @@ def _clamp(t: TorchCall, x: Variable, min: Any = None, max: Any = None) -> Any:
         min, max = None, min
     if name == "hardtanh":
         min, max = -1.0 if min is None else min, 1.0 if max is None else max
-    plain = all(b is None or _is_number(b) for b in (min, max))
+    plain = all(b is None or _is_number(b, of) for b in (min, max))
     if plain and of.is_floating:
         bounds = {"min": -math.inf if min is None else float(min), "max": math.inf if max is None else float(max)}
         return t.op("clip", bounds if name == "hardtanh" else {**bounds, "closed": True}, X=x)
+    if of is FP64 and all(b is None or isinstance(b, (int, float)) for b in (min, max)):  # torch's slope at the bounds, which hardtanh has not
+        for bound, below, beyond in ((min, layer.less_than, layer.less_equal), (max, layer.greater_than, layer.greater_equal)):
+            if bound is not None:
+                limit = t.tensor(bound, of)
+                x = t.where((beyond if name == "hardtanh" else below)(x, limit), limit, x)
+        return x
     if min is not None:
         x = layer.maximum(x, t.tensor(min, of))
     return x if max is None else layer.minimum(x, t.tensor(max, of))
@@ -220,7 +232,7 @@ def _clamp(t: TorchCall, x: Variable, min: Any = None, max: Any = None) -> Any:
 def _addcmul(t: TorchCall, x: Any, y: Any, z: Any, value: Any = 1) -> Any:
     y, z = pair(t, y, z, t.dtype)
     made = layer.multiply(y, z) if t.name == "addcmul" else layer.divide(y, z)
-    return layer.add(t.tensor(x, t.dtype), made if value == 1 else layer.scale(made, float(value)))
+    return layer.add(t.tensor(x, t.dtype), scaled(t, made, value, t.dtype))
 
 
 @aten("signbit")
@@ -232,7 +244,7 @@ def _signbit(t: TorchCall, x: Variable) -> Any:
 def _others(t: TorchCall, x: Any) -> Any:
     x = t.tensor(x, t.dtype)
     if t.name == "exp2":
-        return layer.exp(layer.scale(x, math.log(2.0)))
+        return layer.exp(scaled(t, x, math.log(2.0), t.dtype))
     return layer.scale(layer.erf(x), -1.0, 1.0) if t.name == "erfc" else layer.i0(x)
 
 

@@ -172,8 +172,9 @@ class TorchImporter:
             axes: Mapping[int, str] = self.axes[len(self.feeds)] if len(self.feeds) < len(self.axes) else {}
             dims = [self._dim(n, axes.get(at)) for at, n in enumerate(traced.shape)]
             of = Spec(LOD_TENSOR, dtype_of_torch(traced.dtype), tuple(dims))
-            self.feeds.append(node.name)
-            made = self.program.global_block.create_variable(node.name, of, need_check_feed=True, stop_gradient=True)
+            block = self.program.global_block
+            self.feeds.append(node.name if node.name not in block.vars else self.program.unique_name(node.name))  # a parameter may have it
+            made = block.create_variable(self.feeds[-1], of, need_check_feed=True, stop_gradient=True)
             for at, dim in enumerate(dims):
                 if not isinstance(dim, int):
                     self._places.setdefault(str(dim), (made, at))
