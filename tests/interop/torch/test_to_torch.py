@@ -420,3 +420,13 @@ def test_gradients_of_rows_are_sparse_and_a_result_without_a_gradient_says_so_wh
     assert given.grad is not None and bool((given.grad == 2.0).all())
     with pytest.raises(RuntimeError, match="fake_dequantize_max_abs has no gradient"):
         found.sum().backward()
+
+
+def test_tangents_of_forward_mode_are_refused() -> None:
+    from torch.autograd import forward_ad
+
+    network, x = fs.to_torch(fs.from_torch(nn.Linear(3, 2), torch.randn(2, 3))), torch.randn(2, 3)
+    with forward_ad.dual_level():
+        assert network(x).shape == (2, 2)
+        with pytest.raises(fs.ExecutionError, match="has a tangent of forward-mode differentiation"):
+            network(forward_ad.make_dual(x, torch.ones_like(x)))

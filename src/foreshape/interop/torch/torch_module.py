@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from foreshape.process import torch_modes as modes
 from foreshape.values.torch_private import private
 
 _Module: Any = torch.nn.Module
+_FORWARD_AD: Any = importlib.import_module("torch.autograd.forward_ad")
 
 
 class TorchNetwork(_Module):
@@ -82,6 +84,8 @@ class TorchNetwork(_Module):
                 feed[name] = tensors[name] = value
             if isinstance(tensors[name], torch.Tensor) and tensors[name].device != device:
                 raise FeedError(f"{name} is on {tensors[name].device}, and the parameters of the network are on {device}: move one of them")
+        if getattr(_FORWARD_AD, "_current_level", -1) >= 0:
+            _refuse_tangents({**tensors, **dict(self.named_parameters())})
         wanted: list[Any] = []
         names: tuple[str, ...] = ()
         own = 0
@@ -230,6 +234,12 @@ class _Once(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         """Refuse."""
         raise RuntimeError(ONCE)
+
+
+def _refuse_tangents(tensors: Mapping[str, Any]) -> None:
+    for name, tensor in tensors.items():
+        if isinstance(tensor, torch.Tensor) and _FORWARD_AD.unpack_dual(tensor).tangent is not None:
+            raise ExecutionError(f"{name} has a tangent of forward-mode differentiation, and the network has gradients by backward passes alone")
 
 
 def _can_be_saved(value: Any) -> bool:
