@@ -220,10 +220,10 @@ def _in_words(library: RecordedLibrary, given: Any) -> Any:
     if isinstance(given, Handle):
         made = library.made.get(id(given))
         if made is not None:  # attributes
-            given, named = made[1].arguments, made[1].named
-            if named or len(given) > 2:
+            of = {**dict(zip(("added", "functions", "steps", "zeros"), made[1].arguments, strict=False)), **made[1].named}
+            if of.get("steps") or of.get("zeros"):
                 raise LibraryError("kernels of bytes are not compiled")
-            added, functions = (*given, *(None, ())[len(given) :])
+            added, functions = of.get("added"), of.get("functions")
             return [_in_words(library, added), [*map(list, functions or ())]]
         return [library.dims(given), None if library.is_open(given) else library.steps(given)]
     if isinstance(given, (list, tuple)):
