@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from math import gcd
-from operator import attrgetter
 from typing import TypeAlias
 from weakref import WeakValueDictionary
 
+from foreshape.dims.polynomials import atom_order, exact_quotient, term_order
 from foreshape.dims.questions import SIGNED, bounds, bounds_of_terms, equal, less_equal
 from foreshape.dims.text import CALLED, symbol_text, term_text, text_of_terms
 from foreshape.errors import ShapeError
@@ -116,7 +116,7 @@ class Dim:
         out: dict[Monomial, int] = {}
         for m1, c1 in self.terms:
             for m2, c2 in other.terms:
-                m = tuple(sorted(m1 + m2, key=_atom_order))
+                m = tuple(sorted(m1 + m2, key=atom_order))
                 out[m] = out.get(m, 0) + c1 * c2
         return of_terms(out)
 
@@ -259,9 +259,6 @@ def checked(value: int) -> int:
     return value
 
 
-_atom_order = attrgetter("order")
-
-
 def _depth(a: Size) -> int:
     return 0 if isinstance(a, int) else max((x.depth for m, _ in a.terms for x in m), default=0)
 
@@ -282,10 +279,6 @@ def _sum(parts: Iterable[Iterable[tuple[Monomial, int]]]) -> Size:
     return of_terms(out)
 
 
-def _term_order(term: tuple[Monomial, int]) -> tuple[int, list[tuple[str, str]]]:
-    return -len(term[0]), [a.order for a in term[0]]
-
-
 def of_terms(terms: Mapping[Monomial, int]) -> Size:
     """Return the sum of these products, each times its factor."""
     kept = [(m, c) for m, c in terms.items() if c]
@@ -294,7 +287,7 @@ def of_terms(terms: Mapping[Monomial, int]) -> Size:
     if len(kept) == 1 and not kept[0][0]:
         return checked(kept[0][1])
     if len(kept) > 1:
-        kept.sort(key=_term_order)
+        kept.sort(key=term_order)
     return _of_ordered(tuple(kept))
 
 
@@ -380,29 +373,5 @@ def _divide_exactly(a: Size, b: Dim) -> Size | None:
 
     The quotient is the polynomial's: the rest of the elements for a reshape, also if ``b`` is zero.
     """
-    if isinstance(a, int):
-        return None
-    divisor, by = b.terms[0]
-    rest: dict[Monomial, int] = dict(a.terms)
-    out: dict[Monomial, int] = {}
-    for _ in range(len(a.terms)):
-        m, c = min(rest.items(), key=_term_order)
-        left = list(m)
-        for atom in divisor:
-            if atom not in left:
-                return None
-            left.remove(atom)
-        if c % by:
-            return None
-        q, quotient = c // by, tuple(left)
-        out[quotient] = q
-        for n, k in b.terms:
-            at = tuple(sorted(n + quotient, key=_atom_order)) if n else quotient
-            now = rest.get(at, 0) - q * k
-            if now:
-                rest[at] = now
-            else:
-                rest.pop(at, None)
-        if not rest:
-            return of_terms(out)
-    return None
+    found = None if isinstance(a, int) else exact_quotient(a.terms, b.terms)
+    return None if found is None else of_terms(found)
