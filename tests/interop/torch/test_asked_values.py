@@ -60,3 +60,18 @@ def test_sizes_and_values_that_are_asked_for_stay_open(name: str) -> None:
     for shape in ((3, 2, 6, 8), (5, 2, 11, 7), (1, 2, 4, 4)):
         x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
         torch.testing.assert_close(model(x), Asking(name)(x), rtol=1e-5, atol=1e-6)
+
+
+class Choosing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = x[x > 0.5]
+        if chosen.numel() == 0:
+            return chosen
+        return torch.cat([chosen + 1, chosen])
+
+
+def test_a_size_decided_by_values_is_taken_for_another_than_zero_with_a_warning() -> None:
+    with pytest.warns(fs.ForeshapeWarning, match=r"a size decided by values is zero, in .*test_asked_values.py:\d+: the import goes the way of others"):
+        model = fs.from_torch(Choosing(), torch.rand(7))
+    for x in (torch.linspace(0, 1, 7), torch.zeros(7)):
+        torch.testing.assert_close(model(x), Choosing()(x))

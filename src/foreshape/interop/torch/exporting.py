@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from foreshape.interop.torch import with_loss
 from foreshape.interop.torch.asked_values import answered_open
 from foreshape.interop.torch.export_errors import check_inputs, refused_export
-from foreshape.interop.torch.finite_values import finite_values
+from foreshape.interop.torch.finite_values import filled_sizes, finite_values
 from foreshape.interop.torch.node_sites import calling_site
 from foreshape.interop.torch.open_axes import Axes, Bounds, input_axis
 from foreshape.interop.torch.traced_guards import TracedGuard, traced_guards
@@ -75,11 +75,11 @@ def export(
     shapes_of: list[Any] = []
     failed: Exception | None = None
     found: TracedGraph | None = None
-    asked: dict[tuple[str, int], None] = {}
+    asked: tuple[dict[tuple[str, int], None], ...] = ()
     for times in larger:
         told, grown = _traced_at(leaves, axes, times, bounds or {})
         example, shapes = pytree().tree_unflatten(grown, tree), pytree().tree_unflatten(told, tree)
-        with warnings.catch_warnings(), _as_wanted(module, shapes_of), _counted() as counted, recorded_reads() as reads, finite_values() as lines:
+        with warnings.catch_warnings(), _as_wanted(module, shapes_of), _counted() as counted, recorded_reads() as reads, _answers() as lines:
             warnings.simplefilter("ignore")
             try:
                 found = _exported(module, example, shapes, axes)
@@ -91,9 +91,10 @@ def export(
             break
     if found is None:
         raise refused_export(failed, _symbol_names(shapes_of[-1], module, inputs, axes) if shapes_of else None) from failed
-    if asked:
-        places = ", ".join(f"{file}:{line}" for file, line in asked)
-        warn_user(f"the network's code asks whether values are finite, in {places}: the import goes the way of finite ones, whatever the values are")
+    for lines, words, way in zip(asked, ("values are finite", "a size decided by values is zero"), ("finite ones", "others"), strict=False):
+        if lines:
+            places = ", ".join(f"{file}:{line}" for file, line in lines)
+            warn_user(f"the network's code asks whether {words}, in {places}: the import goes the way of {way}, whatever the values are")
     if settle and "PARAMETER" in changed_kinds(found.program):
         module = copy.deepcopy(module)  # a network that makes itself ready in its first call: this one is made
         with torch.no_grad():
@@ -215,6 +216,12 @@ def _as_wanted(module: Any, shapes_of: list[Any]) -> Generator[None]:
     """Have torch export as is wanted here."""
     with whole_operators(), answered_open(module), _open_time(), _cumulative(module), _whole_traces(), _told_guards(shapes_of), _quiet():
         yield
+
+
+@contextmanager
+def _answers() -> Generator[tuple[dict[tuple[str, int], None], dict[tuple[str, int], None]]]:
+    with finite_values() as finite, filled_sizes() as filled:
+        yield finite, filled
 
 
 @contextmanager

@@ -1,6 +1,6 @@
-"""Questions for non-finite values, in the code of an exported network: answered as for finite ones, with a warning.
+"""Questions for non-finite values, and for sizes of zero decided by values, in the code of an exported network: answered no, with a warning.
 
-Networks ask so in training, to mend a step of half precision, and an export has no values.
+Networks ask so in training, to mend a step of half precision, and where they choose boxes; an export has no values.
 """
 
 from __future__ import annotations
@@ -23,14 +23,19 @@ _MARK: Final = "foreshape_answer"
 Line = tuple[str, int]
 
 
+def _asking() -> Line:
+    """Return the innermost line outside of torch."""
+    frame: Any = inspect.currentframe()
+    while frame.f_back is not None and (frame.f_code.co_filename.startswith(_TORCH) or frame.f_code.co_filename == __file__):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
 def _answered(lines: dict[Line, None], func: Any, args: Any, kwargs: Any) -> Any:
     name = getattr(func, "__name__", "")
     known = getattr(args[0], _MARK, None) if args else None
     if known is not None and name in ("__bool__", "is_nonzero"):
-        frame: Any = inspect.currentframe()
-        while frame.f_back is not None and (frame.f_code.co_filename.startswith(_TORCH) or frame.f_code.co_filename == __file__):
-            frame = frame.f_back
-        lines[frame.f_code.co_filename, frame.f_lineno] = None
+        lines[_asking()] = None
         return known
     out = func(*args, **kwargs)
     found = _ASKED.get(name)
@@ -52,3 +57,31 @@ def finite_values() -> Generator[dict[Line, None]]:
     base: Any = importlib.import_module("torch.overrides").TorchFunctionMode
     with type("FiniteValues", (base,), {"__torch_function__": answer})():
         yield lines
+
+
+@contextmanager
+def filled_sizes() -> Generator[dict[Line, None]]:
+    """Say within the block of sizes decided by values that they are not zero; yields the lines with the questions."""
+    shapes: Any = importlib.import_module("torch.fx.experimental.symbolic_shapes")
+    of, name, lines = shapes.ShapeEnv, "evaluate_sym_node", dict[Line, None]()
+    before = getattr(of, name, None)
+    if before is None:
+        yield lines
+        return
+    shapes.uninteresting_files().add(__file__)  # else a guard of torch's own code would be one of this file's
+
+    def evaluated(env: Any, asked: Any, *rest: Any, **named: Any) -> Any:
+        try:
+            return before(env, asked, *rest, **named)
+        except shapes.GuardOnDataDependentSymNode:
+            relation = asked.expr
+            if type(relation).__name__ != "Equality" or not any(side.is_zero for side in relation.args) or any([*rest, *named.values()]):
+                raise
+            lines[_asking()] = None
+            return before(env, asked, fallback_value=False)
+
+    setattr(of, name, evaluated)
+    try:
+        yield lines
+    finally:
+        setattr(of, name, before)
