@@ -189,7 +189,8 @@ def test_the_command_serves_until_it_is_told_to_stop(scale: str) -> None:
         assert data_of(infer(address, "m", X)) == ANSWER
         with pytest.raises(fs.ExecutionError, match=r"cannot listen on 127.0.0.1:[0-9]+: Address already in use"):
             bound("127.0.0.1", int(address.split(":")[1]))
-        process.send_signal(signal.SIGTERM)
+        for _ in range(2):  # as a supervisor does, to the process and to its group
+            process.send_signal(signal.SIGTERM)
         _, told = process.communicate(timeout=60)
         assert process.returncode == 0 and "POST /v2/models/m/infer 200" in told and "Traceback" not in told
 

@@ -83,14 +83,16 @@ class Server(uvicorn.Server):
         self.service = service
         self._stop_at: float | None = None
         self._states: dict[Any, tuple[Any, float, int]] = {}
+        self._signalled: float | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to stop; at the second signal stop at once."""
-        if self.service.stopping:
-            self.should_exit = self.force_exit = True
-        else:
+        """Begin to stop; at the second signal stop at once. Signals within a second are one: a supervisor tells the process and its group."""
+        if self._signalled is None:
+            self._signalled = monotonic()
             log.info("stopping: %d requests are finished first", self.service.running)
             self.stop()
+        elif monotonic() - self._signalled > 1.0:
+            self.should_exit = self.force_exit = True
 
     def stop(self) -> None:
         """Refuse new requests, and stop when the present ones are answered."""
