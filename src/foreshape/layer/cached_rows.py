@@ -56,7 +56,11 @@ class AttentionCache:
         return current_block().vars[op.output_slots["Out"][0]]
 
     def turn(self, rotary: Rotary, size: int, like: Variable) -> tuple[Variable, Variable]:
-        """Return the cosines and sines of `Rotary` at the new rows, described once for all layers of a network."""
+        """Return the cosines and sines of `Rotary` at the new rows, described once for all layers of a network.
+
+        Args:
+            rotary, size, like: as for `Rotary.turn`.
+        """
         known = rotary.key, size, like.spec.dtype
         if known not in self._turns:
             self._turns[known] = rotary.turn(self.positions, size, like)

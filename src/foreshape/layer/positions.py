@@ -97,7 +97,13 @@ class Rotary(ConstructorRepr):
         self.key = self.base, self.interleaved, self.rates
 
     def turn(self, positions: Variable, size: int, like: Variable) -> tuple[Variable, Variable]:
-        """Return the cosines of each position, and its sines as they multiply the other one of a pair: ``[time or rows, 1, size]`` each."""
+        """Return the cosines of each position, and its sines as they multiply the other one of a pair: ``[time or rows, 1, size]`` each.
+
+        Args:
+            positions: ``[time or rows]``.
+            size: the columns of a head.
+            like: the tensor to be turned.
+        """
         if self.rates is not None and len(self.rates) != size // 2:
             raise ShapeError.must("the rates of a Rotary", f"as many as the pairs of a head, {size // 2}", len(self.rates))
         angles = _angles(cast(positions, "fp32"), _rates(size, self.base) if self.rates is None else self.rates)
@@ -109,11 +115,20 @@ class Rotary(ConstructorRepr):
         return of_all(turn_cos, turn_cos), of_all(scale(turn_sin, -1.0), turn_sin)
 
     def joined(self, a: Variable, b: Variable) -> Variable:
-        """Return two halves of pairs side by side, each pair where it stands in a head."""
+        """Return two halves of pairs side by side, each pair where it stands in a head.
+
+        Args:
+            a, b: the first and the second column of each pair.
+        """
         return stack([a, b], -1) if self.interleaved else concat([a, b], -1)
 
     def turned(self, by_head: Variable, turn: tuple[Variable, Variable]) -> Variable:
-        """Return ``[..., heads, size]`` turned by the result of `turn`."""
+        """Return heads turned by the result of `turn`.
+
+        Args:
+            by_head: ``[..., heads, size]``.
+            turn: the cosines and sines.
+        """
         *lead, size = by_head.spec.known_dims
         a, b = unstack(reshape(by_head, [*lead, size // 2, 2]), -1) if self.interleaved else split(by_head, 2, -1)
         swapped = self.joined(b, a)  # (a, b) becomes (b, a): whole rows are multiplied, and one sum joins both
