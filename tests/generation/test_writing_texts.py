@@ -129,7 +129,7 @@ def test_the_plan_tells_how_many_users_fit():
     plan = model.plan()
     assert model.word_bytes == 2 * 2 * 8 * 4  # keys and values of two layers, of two heads of 4 columns, fp32
     users = plan.largest("users", within="1 MiB", context=64, batch=1, rows=1)
-    assert plan.held(users=users, context=64, batch=1, rows=1) <= 2**20 < plan.held(users=users + 1, context=64, batch=1, rows=1)
+    assert plan.peak(users=users, context=64, batch=1, rows=1) <= 2**20 < plan.peak(users=users + 1, context=64, batch=1, rows=1)
     by_user = plan.held(users=11, context=64, batch=1, rows=1) - plan.held(users=10, context=64, batch=1, rows=1)
     assert by_user == 64 * model.word_bytes
 

@@ -16,6 +16,7 @@ from foreshape.kernels import frozen, onednn_library
 from foreshape.kernels import onednn_packed as direct
 from foreshape.kernels.frozen import Following, FrozenConvolution, FrozenLinear, convolution, linear, transposed_convolution
 from foreshape.kernels.onednn_library import LibraryError, Unimplemented, library
+from foreshape.kernels.onednn_transposed import PackedTransposedConvolution
 
 needs_library = pytest.mark.skipif(library() is None, reason="oneDNN's library is not installed for this machine")
 RELU = Following("relu")
@@ -85,7 +86,7 @@ def test_steps_that_end_behind_the_image_are_taken_however_long_they_are(far: in
     wanted = torch.nn.functional.conv_transpose2d(image, weight.transpose(0, 1), bias, (1, 2))
     torch.testing.assert_close(back(image), torch.relu(wanted))
     for kernel in (ours, back):
-        assert isinstance(kernel, (direct.PackedConvolution, direct.PackedTransposedConvolution))
+        assert isinstance(kernel, (direct.PackedConvolution, PackedTransposedConvolution))
 
 
 WEIGHTS = [(320, 24, 4, 2), (320, 24, 4, 4), (16, 64, 16, 8), (96, 24, 8, 4), (128, 24, 4, 2), (64, 24, 2, 2)]
@@ -246,13 +247,13 @@ def test_what_follows_a_transposed_convolution_is_not_done_number_by_number(bias
     x, weight, by = numbers(1, 8, 9, 7), numbers(8, 5, 3, 3), numbers(5) if bias else None
     described, found = list[str](), library()
     assert found is not None
-    finish = direct.PackedTransposedConvolution._finish  # pyright: ignore[reportPrivateUsage]
+    finish = PackedTransposedConvolution._finish  # pyright: ignore[reportPrivateUsage]
 
     def watched(self: Any, primitive: Any, *given: Any) -> Any:
         described.append(f"{found.implementation(primitive)}{' and more' if self._bias is not None or self._functions else ''}")
         return finish(self, primitive, *given)
 
-    monkeypatch.setattr(direct.PackedTransposedConvolution, "_finish", watched)
+    monkeypatch.setattr(PackedTransposedConvolution, "_finish", watched)
     kernel = transposed_convolution(weight.clone(), by, (2, 2), (1, 1), (0, 0), (1, 1), following)
     wanted = torch.nn.functional.conv_transpose2d(x, weight, by, 2, 1)
     for _ in range(2):

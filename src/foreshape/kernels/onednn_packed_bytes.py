@@ -37,9 +37,16 @@ class _Bytes:
         self.any = library.any(dims, S8)
 
     def described(
-        self, source: Dims, out: Dims, on: Sequence[Grid | None], wanted: Grid | None, make: Callable[..., Handle], result_dims: Dims,
-        lying: Callable[[Dims], tuple[int, ...]], bias_dims: Dims,
-    ) -> tuple[DescribedPrimitive, Grid | None]:  # fmt: skip
+        self,
+        source: Dims,
+        out: Dims,
+        on: Sequence[Grid | None],
+        wanted: Grid | None,
+        make: Callable[..., Handle],
+        result_dims: Dims,
+        lying: Callable[[Dims], tuple[int, ...]],
+        bias_dims: Dims,
+    ) -> tuple[DescribedPrimitive, Grid | None]:
         """Return the computation for operands on these grids.
 
         The sum is computed in units of the step of an added operand, so that its bytes are added as they are.

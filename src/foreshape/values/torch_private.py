@@ -86,6 +86,10 @@ NAMES = {
     "keeps_graph": PrivateName("_C._autograd._get_current_graph_task_keep_graph", "backward a second time", "2.3"),
     "saved_hooks": PrivateName("_C._autograd._top_saved_tensors_default_hooks", "hooks for what a gradient needs", "2.0", _no_hooks),
     "DelayedError": PrivateName("_C._functions.DelayedError", "an error in words for a gradient of a gradient", "1.0"),
+    # networks of torch
+    "pack_padded_sequence": PrivateName("_VF._pack_padded_sequence", "packed sequences of a network of torch", "1.0"),
+    "pad_packed_sequence": PrivateName("_VF._pad_packed_sequence", "packed sequences of a network of torch", "1.0"),
+    "check": PrivateName("_check", "telling a trace what holds for sizes", "2.1"),
     # processes
     "get_default_store": PrivateName("distributed.distributed_c10d._get_default_store", "joining a process group that is there", "1.9"),
     # optimizers: one pass over all tensors

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import reduce
 from itertools import count
-from typing import Any, Final
+from math import prod
+from typing import TYPE_CHECKING, Any, Final
 from weakref import finalize
 
 from foreshape.dims import Dim, Size, symbols_of
@@ -19,12 +21,15 @@ from foreshape.interop.torch.forward_pass import ONCE, ForwardPass, torch_value
 from foreshape.interop.torch.module_values import alias
 from foreshape.interop.torch.network_steps import NetworkStep, NetworkSteps, executor_on, known_network
 from foreshape.interop.torch.untyped_torch import torch
-from foreshape.interop.torch.write.numbers_code import one_symbol, size_code
+from foreshape.interop.torch.write.numbers_code import one_symbol
 from foreshape.process import torch_modes as modes
 from foreshape.program import Variable
 from foreshape.spec import LOD_TENSOR
 from foreshape.values.torch_private import private
 from foreshape.values.torch_types import torch_dtype
+
+if TYPE_CHECKING:
+    from foreshape.dims.expression import Atom
 
 _SCOPES: Final = 2
 """So many sets of parameters at most are kept bound, of one network."""
@@ -210,11 +215,27 @@ def _sized(size: Size, named: dict[str, Any]) -> Any:
         return size
     symbols = [*symbols_of(size)]
     if all(n in named for n in symbols):
-        return eval(size_code(size, lambda n: f"sizes[{symbols.index(n)}]"), {"torch": torch, "sizes": [named[n] for n in symbols]})
+        return _value(size, named)
     made = torch.library.get_ctx().new_dynamic_size()
     if [str(size)] == symbols:
         named[symbols[0]] = made
     return made
+
+
+def _value(size: Size, named: dict[str, Any]) -> Any:
+    """Return a size with these values of its symbols."""
+    if not isinstance(size, Dim):
+        return int(size)
+    return sum((prod((_atom(atom, named) for atom in atoms), start=factor) for atoms, factor in size.terms), 0)
+
+
+def _atom(atom: Atom, named: dict[str, Any]) -> Any:
+    if not atom.op:
+        return named[atom.name]
+    args = [_value(a, named) for a in atom.args]
+    if atom.op in ("//", "%"):
+        return args[0] // args[1] if atom.op == "//" else args[0] % args[1]
+    return reduce(torch.sym_min if atom.op == "min" else torch.sym_max, args)  # of broadcast sizes one is 1, or they are equal
 
 
 def network_of(key: str) -> OperatorNetwork:

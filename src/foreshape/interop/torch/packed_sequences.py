@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from foreshape.interop.torch.untyped_torch import torch
+from foreshape.values.torch_private import private
 
 SCHEMAS: Final = {
     "pack": "(Tensor x, Tensor lengths, bool batch_first) -> (Tensor, Tensor)",
@@ -23,7 +24,7 @@ _COUNT: Final = "foreshape_sequences"
 
 def packed(x: Any, lengths: Any, batch_first: bool) -> Any:
     """Return the rows and batch sizes of a packing."""
-    return tuple(one.clone() for one in torch._VF._pack_padded_sequence(x, lengths, batch_first))
+    return tuple(one.clone() for one in private.pack_padded_sequence(x, lengths, batch_first))
 
 
 def packed_shapes(x: Any, lengths: Any, batch_first: bool) -> Any:
@@ -35,7 +36,7 @@ def packed_shapes(x: Any, lengths: Any, batch_first: bool) -> Any:
 
 def padded(rows: Any, sizes: Any, sequences: Any, batch_first: bool, value: float, steps: Any) -> Any:
     """Return the padded sequences, and their lengths."""
-    return tuple(one.clone() for one in torch._VF._pad_packed_sequence(rows, sizes, batch_first, value, steps))
+    return tuple(one.clone() for one in private.pad_packed_sequence(rows, sizes, batch_first, value, steps))
 
 
 def padded_shapes(rows: Any, sizes: Any, sequences: Any, batch_first: bool, value: float, steps: Any) -> Any:
@@ -61,7 +62,7 @@ def _sequences(sizes: Any) -> Any:
 
 def _pack(x: Any, lengths: Any, batch_first: bool) -> Any:
     rows, sizes = torch.ops.foreshape.pack(x, lengths, batch_first)
-    torch._check(sizes.shape[0] <= x.shape[1 if batch_first else 0])
+    private.check(sizes.shape[0] <= x.shape[1 if batch_first else 0])
     setattr(sizes, _COUNT, x.shape[0 if batch_first else 1])
     return rows, sizes
 

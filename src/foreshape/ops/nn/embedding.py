@@ -139,6 +139,7 @@ class LookupTable(Lookup):
         sample(W=f32(7, 3), Ids=i64(4, 1, high=6)),
         sample(W=f32(7, 3), Ids=i64(4, 5, 1, high=6), is_sparse=True),
         sample(W=f32(7, 3), Ids=i64(6, 1, data=[0, 2, 2, 6, 0, 5]), padding_idx=2, is_sparse=True),
+        sample(W=f32(7, 3), Ids=i64(6, 1, data=[0, 2, 2, 6, 0, 5]), padding_idx=2, keeps_padding=True, differentiate=False),
         sample(W=f32(7, 3), Ids=i64(0, 1)),
     ]
     rejects = [
