@@ -325,6 +325,8 @@ def _by_op(c: Call) -> Any:
             raise Refused("cubes of this kind")
         type = {3: "linear_interp_v2", 4: "bilinear_interp_v2", 5: "trilinear_interp_v2"}[rank] if kind == "linear" else "bicubic_interp_v2"
         attrs["align_mode"] = 1 if mode == "asymmetric" else 0
+        if mode == "half_pixel" and ("scale" in attrs or any(wanted.get(a, dims[a]) == 1 for a in image)):
+            attrs["centered"] = True
         attrs["interp_method"] = {"linear_interp_v2": "linear", "bilinear_interp_v2": "bilinear", "trilinear_interp_v2": "trilinear"}.get(type, "bicubic")
     else:
         raise Refused(f"the mode {kind}")

@@ -45,11 +45,18 @@ class Smooth(Interpolation):
         return out
 
     def _resized(self, x: Tensor, size: list[int], scales: Scales) -> Tensor:
+        return self._sampled(x, size, scales)
+
+    def _undone(self, x: Tensor, d: Tensor, size: list[int], scales: Scales) -> Tensor:
+        return self._unsampled(x, d, size, scales)
+
+    def _sampled(self, x: Tensor, size: list[int], scales: Scales) -> Tensor:
+        """Return images made of the old pixels next to each place."""
         if self._by_torch(size):
             return getattr(aten, self._names[len(size)])(x, size, self.align_corners, *scales).contiguous()
         return resampled(x, self._each_axis(x, size, scales))
 
-    def _undone(self, x: Tensor, d: Tensor, size: list[int], scales: Scales) -> Tensor:
+    def _unsampled(self, x: Tensor, d: Tensor, size: list[int], scales: Scales) -> Tensor:
         if self._by_torch(size):
             undo: Any = getattr(aten, self._names[len(size)] + "_backward")
             return undo(d, size, list(x.shape), self.align_corners, *scales).contiguous()
@@ -79,7 +86,7 @@ class Antialiased(Smooth):
 
     def _resized(self, x: Tensor, size: list[int], scales: Scales) -> Tensor:
         if not self.antialias:
-            return super()._resized(x, size, scales)
+            return self._sampled(x, size, scales)
         wide = x.float() if x.element_size() == 2 else x
         resize: Any = getattr(aten, self._widened)
         if size[1] == 1 < size[0]:  # one axis after the other: torch's kernel gives each row the first one's number
@@ -89,7 +96,7 @@ class Antialiased(Smooth):
 
     def _undone(self, x: Tensor, d: Tensor, size: list[int], scales: Scales) -> Tensor:
         if not self.antialias:
-            return super()._undone(x, d, size, scales)
+            return self._unsampled(x, d, size, scales)
         wide = d.float() if d.element_size() == 2 else d
         undo: Any = getattr(aten, self._widened + "_backward")
         return undo(wide, size, list(x.shape), self.align_corners, *scales).to(x.dtype).contiguous()
@@ -112,8 +119,11 @@ class BilinearInterpV2(Antialiased):
         *Interpolation.samples,
         sample(X=f32(2, 3, 4, 5), out_h=1, out_w=6, align_corners=False, align_mode=0),
         sample(X=f32(2, 3, 4, 5), out_h=1, out_w=6, align_corners=False, align_mode=0, centered=True),
+        sample(X=f32(2, 3, 4, 5), scale=[0.25, 1.5], align_corners=False, align_mode=0),
         sample(X=f32(2, 3, 7, 9), out_h=3, out_w=1, align_corners=False, align_mode=0, antialias=True),
         sample(X=f32(2, 3, 7, 9), scale=[0.4], antialias=True),
+        sample(X=f32(2, 3, 7, 9), out_h=3, out_w=1, align_corners=False, align_mode=0, centered=True, antialias=True),
+        sample(X=f32(2, 3, 7, 9), scale=[0.6, 1.4], align_corners=False, align_mode=0, antialias=True),
     ]
     rejects = [
         reject(X=f32(2, 3, 4), out_h=2, out_w=2, says="X must have 4 dims"),

@@ -31,14 +31,19 @@ def _resize(w: WrittenOp) -> OnnxValue:
         mode, nearest = "align_corners", "round_prefer_ceil"
     else:
         mode, nearest = "half_pixel" if method == "bicubic" or (method != "nearest" and w.of.align_mode == 0) else "asymmetric", "floor"
+    thin = method in ("bilinear", "bicubic") and w.of.antialias
+    if thin and w.of.align_corners:
+        raise Refused("antialias with align_corners")
     out = w.result("Out").known_dims
     out = out[1:-1] if is_channels_last(layout) else out[2:]
-    if mode == "half_pixel":  # a single pixel is the first one's, not the middle one's
+    single: list[int] = []
+    if mode == "half_pixel" and not thin and not w.of.centered:  # a single pixel is the first one's, not the middle one's
         for at, size in enumerate(out):
             if size == 1 and w.spec("X").known_dims[at + 1 if is_channels_last(layout) else at + 2] != 1:
                 if method == "bicubic":
                     raise Refused("bicubic interpolation to a single pixel")
                 x = w.slice(x, at + 2, 0, 1)
+                single.append(at)
     given = w.op.attributes.values.get("scale", ())
     scale = [float(s) for s in (given if given.__class__ in (tuple, list) else [given]) if s > 0]  # pyright: ignore[reportGeneralTypeIssues]
     sized = w.op.input_slots.get("SizeTensor") or w.has("OutSize")
@@ -46,11 +51,14 @@ def _resize(w: WrittenOp) -> OnnxValue:
     if method == "nearest":
         attributes["nearest_mode"] = nearest
     if method == "bicubic":
-        attributes["cubic_coeff_a"] = -0.75
+        attributes["cubic_coeff_a"] = -0.5 if thin else -0.75
+    if thin:
+        w.needs(18)
+        attributes |= {"antialias": 1, "exclude_outside": 1}
     by = w.node("Expand", w.cast(w.reshape(w.x("Scale"), -1), w.dtype("Scale"), FP32), w.ints(axes)) if not sized and w.has("Scale") else None
     if by is not None and w.op.type.endswith("_v2"):
         return channels_back(w, w.node("Resize", x, None, w.node("Concat", w.array(numpy.ones(2, "float32")), by, axis=0), **attributes), rank, layout)
-    by_axis = scale if len(scale) == axes else scale * axes
+    by_axis = [1.0 if at in single else s for at, s in enumerate(scale if len(scale) == axes else scale * axes)]
     if not sized and scale and w.op.type.endswith("_v2"):
         made = w.node("Resize", x, None, w.array(numpy.array([1, 1, *by_axis], "float32")), **attributes)
         return channels_back(w, w.cast(made, held, of), rank, layout)

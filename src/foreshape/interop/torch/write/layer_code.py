@@ -222,9 +222,12 @@ def _resize(w: PlainOp) -> Any:
         by = [None] * axes if older or not scales or w.count("SizeTensor") else scales * axes if len(scales) == 1 else scales
         listed = ", ".join("None" if b is None else number_code(float(b)) for b in by)
         return w.call(resizing_points.resized_points, w.x("X"), f"[{', '.join(map(w.size, size))}]", f"[{listed}]")
-    if not corners and any(n == 1 for n in size) and not getattr(w.of, "centered", False):
+    thin = bool(getattr(w.of, "antialias", False))
+    if thin and (w.dtype("X").itemsize == 2 or not isinstance(size[1], int) or size[1] == 1):  # torch's kernel gives all rows of a column the first's number
         return kernel_rule(w)
-    corner += ", antialias=True" if getattr(w.of, "antialias", False) else ""
+    if not corners and any(n == 1 for n in size) and not (thin or getattr(w.of, "centered", False)):
+        return kernel_rule(w)
+    corner += ", antialias=True" if thin else ""
     if scales and not given and not older and not corners:
         scales = scales * axes if len(scales) == 1 else scales
         whole = [int(s) if s == int(s) else s for s in scales]
