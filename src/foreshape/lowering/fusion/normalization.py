@@ -11,6 +11,7 @@ from foreshape.kernels import layer_norm
 from foreshape.lowering.fusion.graph import Graph, backward_of, fused, spec_of
 from foreshape.lowering.kernel_calls import Argument, KernelCall, Value
 from foreshape.operator.computations import LayerNorm
+from foreshape.spec import tensor
 
 
 def apply(graph: Graph) -> int:
@@ -27,9 +28,13 @@ def _rewrite(graph: Graph, i: KernelCall, of: LayerNorm) -> bool:
         return False
     there = by[0] is not None, by[1] is not None
     first, second, third = (not graph.unused(r) for r in back.results)
-    forth = fused(i, layer_norm.forward(of.begin, of.epsilon, there), [x, *given], i.results)
+    spec = spec_of(x)
+    assert spec is not None
+    row = tensor(spec.known_dtype, *(d if at < of.begin else 1 for at, d in enumerate(spec.known_dims)))  # as torch's kernels keep the dims
+    mean, inverse = (Value(name, graph.fresh(), made=row) for name in ("example_mean", "inverse_deviation"))
+    forth = fused(i, layer_norm.forward(of.begin, of.epsilon, there), [x, *given], [i.results[0], mean, inverse])
     kernel = layer_norm.gradient(of.begin, there, (first, second, third), spec_of(given[0]) if given else None)
-    return graph.replace({i: [forth], back: [fused(back, kernel, [back.arguments[-1], x, *i.results[1:], *given], back.results)]})
+    return graph.replace({i: [forth], back: [fused(back, kernel, [back.arguments[-1], x, mean, inverse, *given], back.results)]})
 
 
 def _fits(x: Argument, given: list[Value], begin: int) -> bool:

@@ -8,6 +8,7 @@ from foreshape.communication.process_group import ProcessGroup
 from foreshape.dims import Size, product
 from foreshape.errors import TypeMismatchError
 from foreshape.operator import computations, gradient, operand
+from foreshape.operator.attributes import as_written
 from foreshape.operator.require import require_equal
 from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.ops.collective.messages import ALL_REDUCE, Given, Messages
@@ -82,12 +83,12 @@ class SyncBatchNorm(Collective, BatchNorm):
         count, mean, variance = self._statistics(x, Mean, Counts, team)
         if not count:  # without elements there is no mean: the moving statistics stay
             return X.clone(), Mean, Variance, torch.zeros_like(Mean, dtype=of), torch.zeros_like(Variance, dtype=of), reserve
-        momentum = self.momentum if MomentumTensor is None else MomentumTensor.item()
-        y, _, _ = torch.native_batch_norm(x, Scale, Bias, mean.to(Mean.dtype), variance.to(Mean.dtype), False, 0.0, self.epsilon)
+        momentum = as_written(self.momentum) if MomentumTensor is None else MomentumTensor.item()
+        y, _, _ = torch.native_batch_norm(x, Scale, Bias, mean.to(Mean.dtype), variance.to(Mean.dtype), False, 0.0, as_written(self.epsilon))
         Mean.lerp_(mean.to(Mean.dtype), 1.0 - momentum)
         followed = variance * (count / (count - 1)) if self.unbiased and count > 1 else variance
         Variance.lerp_(followed.to(Variance.dtype), 1.0 - momentum)
-        return own_order(y, X, last), Mean, Variance, mean.to(of), variance.add_(self.epsilon).rsqrt_().to(of), reserve
+        return own_order(y, X, last), Mean, Variance, mean.to(of), variance.add_(as_written(self.epsilon)).rsqrt_().to(of), reserve
 
     def _statistics(self, x: Tensor, moving: Tensor, Counts: Tensor | None, team: ProcessGroup) -> tuple[float, Tensor, Tensor]:
         """Return the number of elements of a channel on all ranks, their mean and their biased variance, fp64.
@@ -151,7 +152,8 @@ class SyncBatchNorm(Collective, BatchNorm):
         channels, own = x.shape[1], _own_count(x, Counts)
         check_channels(x, Scale, mean_out, variance_out, saved_mean, saved_inverse)
         if x.numel():
-            _, d_scale, d_bias = aten.native_batch_norm_backward(d, x, Scale, None, None, saved_mean, saved_inverse, True, self.epsilon, [False, True, True])
+            statistics = (None, None, saved_mean, saved_inverse, True, as_written(self.epsilon))
+            _, d_scale, d_bias = aten.native_batch_norm_backward(d, x, Scale, *statistics, [False, True, True])
         else:
             d_scale, d_bias = torch.zeros_like(mean_out), torch.zeros_like(mean_out)
         if not requested[0]:

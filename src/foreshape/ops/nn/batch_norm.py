@@ -64,7 +64,7 @@ class BatchNorm(Operator):
 
     def computes(self) -> computations.FrozenBatchNorm | None:
         fixed = (self.use_global_stats or self._tests()) and not is_channels_last(self.data_layout)
-        return computations.FrozenBatchNorm(self.epsilon) if fixed else None
+        return computations.FrozenBatchNorm(as_written(self.epsilon)) if fixed else None
 
     def workspace(
         self, X: Spec, Scale: Spec | None, Bias: Spec | None, Mean: Spec, Variance: Spec, MomentumTensor: Spec | None, *, strided: frozenset[str]
@@ -91,7 +91,8 @@ class BatchNorm(Operator):
             if self._saves_nothing():
                 saved = saved_inverse = Mean.new_zeros((), dtype=of) if requested[3] or requested[4] else None
             else:
-                saved, saved_inverse = Mean.to(of, copy=True) if requested[3] else None, (Variance.to(of) + self.epsilon).rsqrt_() if requested[4] else None
+                saved = Mean.to(of, copy=True) if requested[3] else None
+                saved_inverse = (Variance.to(of) + as_written(self.epsilon)).rsqrt_() if requested[4] else None
             return own_order(y, X, last), Mean, Variance, saved, saved_inverse, reserve
         momentum = as_written(self.momentum) if MomentumTensor is None else MomentumTensor.item()
         count = x.numel() // x.shape[1]
