@@ -14,13 +14,15 @@ from foreshape.lowering.kernel_calls import KernelCall, Value, values_of
 class AxisOrders:
     """The values of a step that may not be contiguous."""
 
-    __slots__ = ("gapped", "strided")
+    __slots__ = ("gapped", "repeated", "strided")
 
     def __init__(self) -> None:
         self.strided: dict[Value, Order | None] = {}
         """These values, with the order of their axes; None if unknown."""
         self.gapped: set[Value] = set()
-        """The ones of a known order that are parts of larger values."""
+        """The ones of a known order that are parts of larger values, or repeated."""
+        self.repeated: set[Value] = set()
+        """The ones of these whose elements are repeated along an axis. Kernels that take gaps between rows copy them all the same."""
 
     def view(self, i: KernelCall, source: Value, value: Value, layout: str | None) -> None:
         """Take in a view."""
@@ -31,6 +33,7 @@ class AxisOrders:
         rank = _rank(value)
         if axes is None and i.effects.may_sum and rank and source not in self.strided:  # a sum's gradient, repeated along axes, which keep their order
             self.gapped.add(value)
+            self.repeated.add(value)
             self.strided[value] = tuple(range(rank))
             return
         if not order or axes is None or len(axes) != _rank(value) or order[-1] not in axes:
@@ -40,6 +43,8 @@ class AxisOrders:
         if source in self.gapped or not _is_whole(i, order):
             self.gapped.add(value)
             self.strided[value] = axis_order
+        if source in self.repeated:
+            self.repeated.add(value)
         self._set_order(value, axis_order)
 
     def same(self, i: KernelCall, value: Value) -> None:
@@ -85,7 +90,7 @@ class AxisOrders:
             if order is None or order[len(order) - len(wanted) :] != wanted:
                 total = total + nbytes(value)
             elif value in self.gapped:
-                total = total + (gaps[number] if number in gaps else nbytes(value))
+                total = total + (gaps[number] if number in gaps and value not in self.repeated else nbytes(value))
         return total
 
     def _innermost(self, i: KernelCall) -> bool | None:
