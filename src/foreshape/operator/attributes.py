@@ -199,14 +199,6 @@ def shown(value: Any) -> str:
 
 
 @functools.lru_cache(maxsize=256)
-def as_written(number: float) -> float:
-    """Return the shortest decimal number of a 32-bit one: 0.001 for 0.0010000000474974513."""
-    if not 1e-37 < abs(number) < 1e37:
-        return number
-    texts = (float(f"{number:.{digits}g}") for digits in range(1, 10))
-    return next((found for found in texts if _FLOAT32.unpack(_FLOAT32.pack(found))[0] == number), number)
-
-
 def exact(value: Any) -> Any:
     """Return a key, different for values equal under ``==``: -0.0 and 0.0, 1 and True, one NaN and itself."""
     if isinstance(value, tuple):
