@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import struct
 from array import array
@@ -198,7 +197,6 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-@functools.lru_cache(maxsize=256)
 def exact(value: Any) -> Any:
     """Return a key, different for values equal under ``==``: -0.0 and 0.0, 1 and True, one NaN and itself."""
     if isinstance(value, tuple):

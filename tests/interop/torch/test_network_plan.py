@@ -134,6 +134,7 @@ OPTIMIZERS: list[tuple[Any, Callable[[Any], torch.optim.Optimizer]]] = [
 ]
 
 
+@pytest.mark.long
 def test_the_updates_of_each_optimizer_are_in_the_prediction() -> None:
     module, x = nn.Sequential(nn.Linear(200, 300), nn.ReLU(), nn.Linear(300, 10)), torch.randn(2, 200)
     model = fs.from_torch(module, x)

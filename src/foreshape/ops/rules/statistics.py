@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
 from foreshape.operator.require import fail, require, require_at_most, require_equal
@@ -37,6 +39,7 @@ def channels_of(x: Spec, last: bool, low: int = 2, high: int = 5) -> tuple[Size,
     return x.known_dims[axis], axis
 
 
+@functools.lru_cache(maxsize=256)
 def as_written(number: float) -> float:
     """Return the shortest decimal number of a 32-bit one: 0.001 for 0.0010000000474974513."""
     import struct  # here, since torch code is written with this function's text
