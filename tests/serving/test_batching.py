@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -37,16 +37,21 @@ def held_queue(path: Path, most: int = 64, **more: Any) -> tuple[Held, BatchQueu
     return held, BatchQueue(held, BatchLayout.of_model(model), most, ran=told.append, **more), model, told
 
 
+def answered(held: Held, queue: BatchQueue, feeds: Sequence[dict[str, Any]]) -> list[Any]:
+    """The answers to feeds, of which the first one runs while the others wait."""
+    answers = [queue.submit(feeds[0])]
+    assert held.began.wait(60)
+    answers += map(queue.submit, feeds[1:])
+    held.go.set()
+    return [answer.result(60) for answer in answers]
+
+
 def test_waiting_images_are_one_batch_for_each_size(models: Path) -> None:
     held, queue, model, told = held_queue(models / "images", most=6)
     feeds = [{"image": np.random.default_rng(k).standard_normal((1 + k % 2, 3, 8, 8 if k != 4 else 16)).astype("float32")} for k in range(8)]
-    first = queue.submit(feeds[0])
-    assert held.began.wait(60)
-    answers = [first, *map(queue.submit, feeds[1:])]
-    held.go.set()
-    for feed, answer in zip(feeds, answers, strict=True):
+    for feed, found in zip(feeds, answered(held, queue, feeds), strict=True):
         want = model.run(feed)
-        for name, value in answer.result(60).items():
+        for name, value in found.items():
             np.testing.assert_allclose(value, want[name], rtol=1e-5, atol=1e-6)
     sizes = [one["image"] for one in held.seen]
     assert sizes == [(1, 3, 8, 8), (6, 3, 8, 8), (1, 3, 8, 16), (4, 3, 8, 8)]
@@ -61,12 +66,8 @@ def test_ragged_texts_are_joined_without_padding(models: Path) -> None:
     draw = np.random.default_rng(3)
     lengths = [[5], [3, 0, 4], [], [17], [200], [1, 1]]
     feeds = [{"words": fs.LoDTensor(draw.integers(0, 50, sum(one)), [one])} for one in lengths]
-    answers = [queue.submit(feeds[0])]
-    assert held.began.wait(60)
-    answers += map(queue.submit, feeds[1:])
-    held.go.set()
-    for feed, answer in zip(feeds, answers, strict=True):
-        want, found = model.run(feed), answer.result(60)
+    for feed, found in zip(feeds, answered(held, queue, feeds), strict=True):
+        want = model.run(feed)
         np.testing.assert_allclose(found["text"], want["text"], rtol=1e-5, atol=1e-6)
         assert found["rows"].sequence_lengths == want["rows"].sequence_lengths
         np.testing.assert_allclose(found["rows"].data, want["rows"].data, rtol=1e-5, atol=1e-6)
@@ -88,12 +89,8 @@ def test_two_ragged_inputs_and_a_dense_one_are_joined(tmp_path: Path) -> None:
         return {"a": fs.LoDTensor(rows, [la]), "b": fs.LoDTensor(draw.integers(0, 9, sum(lb)), [lb]), "c": draw.standard_normal((len(la), 2)).astype("float32")}
 
     feeds = [request([2], [1]), request([3, 9], [30, 0]), request([1], [2]), request([4], [0])]
-    answers = [queue.submit(feeds[0])]
-    assert held.began.wait(60)
-    answers += map(queue.submit, feeds[1:])
-    held.go.set()
-    for feed, answer in zip(feeds, answers, strict=True):
-        want, found = model.run(feed), answer.result(60)
+    for feed, found in zip(feeds, answered(held, queue, feeds), strict=True):
+        want = model.run(feed)
         np.testing.assert_allclose(found["y"], want["y"], rtol=1e-5, atol=1e-5)
         assert found["deep"].sequence_lengths == want["deep"].sequence_lengths
     assert len(held.seen) == 2
@@ -105,12 +102,8 @@ def test_texts_of_lines_of_words_are_joined(tmp_path: Path) -> None:
     fs.save_inference_model(tmp_path / "net", [document], {"lines": lines, "whole": layer.sequence_pool(lines, "max")})
     held, queue, model, _ = held_queue(tmp_path / "net")
     feeds = [{"document": fs.LoDTensor(np.arange(sum(inner)), [outer, inner])} for outer, inner in (([1], [2]), ([2, 0], [3, 1]), ([1, 1], [2, 2]))]
-    answers = [queue.submit(feeds[0])]
-    assert held.began.wait(60)
-    answers += map(queue.submit, feeds[1:])
-    held.go.set()
-    for feed, answer in zip(feeds, answers, strict=True):
-        want, found = model.run(feed), answer.result(60)
+    for feed, found in zip(feeds, answered(held, queue, feeds), strict=True):
+        want = model.run(feed)
         np.testing.assert_array_equal(found["whole"], want["whole"])
         assert found["lines"].sequence_lengths == want["lines"].sequence_lengths
     assert len(held.seen) == 2

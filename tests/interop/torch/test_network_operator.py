@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from interop.torch.test_to_torch import NETWORKS, both, close, leaves, loss_of
+from interop.torch.test_to_torch import NETWORKS, both, close, leaves, loss_of, of_ragged_rows
 
 import foreshape as fs
-from foreshape import layer
 from foreshape.interop.torch import network_operator
+from foreshape.interop.torch.untyped_torch import own_operators
 
 BACKENDS = [("dense", "eager"), ("images", "aot_eager")]
 LONG = [(n, b) for n in NETWORKS for b in ("eager", "aot_eager", "inductor") if (n, b) not in BACKENDS]
@@ -66,7 +66,7 @@ def test_the_operator_is_one_as_torch_wants_it() -> None:
     gc.collect()
     before = len(network_operator._PASSES)
     given = (tensors, net._steps.key, True, [*range(len(tensors))])
-    torch.library.opcheck(torch.ops.foreshape.network.default, given, test_utils=("test_schema", "test_faketensor", "test_autograd_registration"))
+    own_operators().opcheck(torch.ops.foreshape.network.default, given, test_utils=("test_schema", "test_faketensor", "test_autograd_registration"))
     found = torch.ops.foreshape.network(*given)
     first = torch.autograd.grad(found[0].sum() + found[2].sum(), tensors, retain_graph=True)
     close(torch.autograd.grad(found[0].sum() + found[2].sum(), tensors), first)
@@ -83,13 +83,7 @@ def test_the_operator_is_one_as_torch_wants_it() -> None:
 
 
 def test_ragged_inputs_go_through_a_trace_with_their_offsets() -> None:
-    with fs.program_guard(program := fs.Program(), startup := fs.Program()):
-        x = layer.data("x", [None, 4], lod_level=1)
-        y = layer.fc(x, 3)
-        pooled = layer.sequence_pool(y, "sum")
-        scope = fs.Scope()
-        fs.Executor().run(startup, scope=scope)
-    net = fs.to_torch(program, scope, fetches=[y, pooled])
+    net = of_ragged_rows()
     torch._dynamo.reset()
     whole = torch.compile(net, backend="aot_eager", fullgraph=True)
     for lengths in ((2, 1, 3), (1, 4)):

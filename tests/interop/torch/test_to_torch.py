@@ -280,14 +280,19 @@ def test_dropout_follows_the_seed_of_torch() -> None:
     assert torch.equal(net(x), net(x))
 
 
-def test_ragged_inputs_are_jagged_tensors_or_pairs() -> None:
+def of_ragged_rows() -> nn.Module:
+    """A module whose input and first result are ragged rows; the second is their sums."""
     with fs.program_guard(program := fs.Program(), startup := fs.Program()):
         x = layer.data("x", [None, 4], lod_level=1)
         y = layer.fc(x, 3)
         pooled = layer.sequence_pool(y, "sum")
         scope = fs.Scope()
         fs.Executor().run(startup, scope=scope)
-    net = fs.to_torch(program, scope, fetches=[y, pooled])
+    return fs.to_torch(program, scope, fetches=[y, pooled])
+
+
+def test_ragged_inputs_are_jagged_tensors_or_pairs() -> None:
+    net = of_ragged_rows()
     parts = [torch.randn(n, 4) for n in (2, 1, 3)]
     want = torch.stack([(p @ net.get_parameter("fc_0.w_0") + net.get_parameter("fc_0.b_0")).sum(0) for p in parts])
     values = torch.cat(parts).requires_grad_()

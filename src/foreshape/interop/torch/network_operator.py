@@ -20,7 +20,7 @@ from foreshape.errors import ExecutionError, FeedError, SchemaError
 from foreshape.interop.torch.forward_pass import ONCE, ForwardPass, torch_value
 from foreshape.interop.torch.module_values import alias
 from foreshape.interop.torch.network_steps import NetworkStep, NetworkSteps, executor_on, known_network
-from foreshape.interop.torch.untyped_torch import torch
+from foreshape.interop.torch.untyped_torch import own_operators, torch
 from foreshape.interop.torch.write.numbers_code import one_symbol
 from foreshape.process import torch_modes as modes
 from foreshape.program import Variable
@@ -216,7 +216,7 @@ def _sized(size: Size, named: dict[str, Any]) -> Any:
     symbols = [*symbols_of(size)]
     if all(n in named for n in symbols):
         return _value(size, named)
-    made = torch.library.get_ctx().new_dynamic_size()
+    made = own_operators().get_ctx().new_dynamic_size()
     if [str(size)] == symbols:
         named[symbols[0]] = made
     return made
@@ -300,16 +300,17 @@ def _refuse(ctx: Any, *gradients: Any) -> Any:
 
 def _operator() -> Any:
     """Register the operator and its gradient with torch."""
-    library = torch.library.Library("foreshape", "DEF")
+    operators = own_operators()
+    library = operators.Library("foreshape", "DEF")
     tags = (torch.Tag.nondeterministic_seeded,)
     library.define("network(Tensor[] tensors, str key, bool training, int[] wanted) -> Tensor[]", tags=tags)
     library.define("network_backward(Tensor?[] gradients, Tensor token, Tensor[] tensors, Tensor[] kept, str key) -> Tensor[]", tags=tags)
     functions: list[tuple[str, Any, Any]] = [("network", _run, _fake), ("network_backward", _run_back, _fake_back)]
     for name, run, fake in functions:
         library.impl(name, run, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"foreshape::{name}", fake, lib=library)
-    torch.library.register_autograd("foreshape::network", _backward, setup_context=_setup, lib=library)
-    torch.library.register_autograd("foreshape::network_backward", _refuse, lib=library)
+        operators.register_fake(f"foreshape::{name}", fake, lib=library)
+    operators.register_autograd("foreshape::network", _backward, setup_context=_setup, lib=library)
+    operators.register_autograd("foreshape::network_backward", _refuse, lib=library)
     return library
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from foreshape.interop.torch.untyped_torch import torch
+from foreshape.interop.torch.untyped_torch import own_operators, torch
 from foreshape.values.torch_private import private
 
 SCHEMAS: Final = {
@@ -29,7 +29,7 @@ def packed(x: Any, lengths: Any, batch_first: bool) -> Any:
 
 def packed_shapes(x: Any, lengths: Any, batch_first: bool) -> Any:
     """Return both without numbers."""
-    context = importlib.import_module("torch.library").get_ctx()
+    context = own_operators().get_ctx()
     rows, steps = context.new_dynamic_size(), context.new_dynamic_size()
     return x.new_empty((rows, *x.shape[2:])), lengths.new_empty((steps,))
 

@@ -8,6 +8,13 @@ from foreshape.values.torch_proxy import torch as _torch
 torch: Any = _torch
 
 
+def own_operators() -> Any:
+    """Return torch's module for operators from elsewhere."""
+    from torch import library as operators
+
+    return operators
+
+
 def is_list(value: Any) -> TypeGuard[Sequence[Any]]:
     """Tell whether it is a list or a tuple."""
     return isinstance(value, (list, tuple))

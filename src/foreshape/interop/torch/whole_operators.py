@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from foreshape.interop.torch import packed_sequences
-from foreshape.interop.torch.untyped_torch import is_list, torch
+from foreshape.interop.torch.untyped_torch import is_list, own_operators, torch
 
 _KINDS: Final = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}
 """The name in torch -> the number of states."""
@@ -25,9 +25,7 @@ _CTC: Final = "(Tensor x, Tensor labels, Tensor steps, Tensor lengths, int blank
 @functools.cache
 def _operators() -> Any:
     """Define the operators ``foreshape::lstm`` and its like in torch, once; they live as long as the returned object."""
-    from torch import library as custom_operators
-
-    defining: Any = custom_operators
+    defining = own_operators()
     fragment = defining.Library("foreshape", "FRAGMENT")
     for kind in _KINDS:
         fragment.define(f"{kind}{_RECURRENT}")
