@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from support.sources import tree_of
 
 import foreshape as fs
 import foreshape.training
@@ -121,7 +122,7 @@ def test_examples_stand_in_a_section_of_examples() -> None:
     assert example_lines("A word.\n\n>>> 1\n\nExamples:\n    >>> 2") == [">>> 1"]
     found: list[str] = []
     for path in sorted(Path(fs.__file__).parent.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ClassDef | ast.FunctionDef):
                 found += [f"{path.name}: {line}" for line in example_lines(ast.get_docstring(node) or "")]
     assert not found

@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from support.sources import tree_of
+
 SOURCE = Path(__file__).parents[2] / "src"
 
 ALLOWED = [
@@ -49,7 +51,7 @@ def statements(node: ast.AST, types: bool = False) -> Iterator[ast.Import | ast.
 def needs(name: str, path: Path, known: Mapping[str, Path], types: bool = False) -> set[str]:
     """The files that one imports."""
     out: set[str] = set()
-    for statement in statements(ast.parse(path.read_text(encoding="utf-8")), types):
+    for statement in statements(tree_of(path), types):
         if isinstance(statement, ast.Import):
             out.update(alias.name for alias in statement.names)
             continue

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from support.sources import tree_of
+
 from foreshape.operator.registry import all_operators
 
 SOURCE = Path(__file__).parents[2] / "src" / "foreshape"
@@ -65,7 +67,7 @@ def written(room: str) -> set[str]:
     known = [t for t in all_operators() if not t.endswith("_grad")]
     found: set[str] = set()
     for path in (SOURCE / room).rglob("*.py"):
-        for text in _types(ast.parse(path.read_text(encoding="utf-8"))):
+        for text in _types(tree_of(path)):
             found |= {text} if text.isidentifier() else {t for t in known if re.fullmatch(text, t)}
     return found & set(known)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.sources import tree_of
 
 import foreshape
 from foreshape.errors import ExecutionError
@@ -27,7 +28,7 @@ OF_TORCH = {"torch", "F", "aten", "aten_into"}
 def trees() -> Iterator[tuple[Path, ast.Module]]:
     for file in SOURCES.rglob("*.py"):
         if file.name != "torch_private.py":
-            yield file.relative_to(SOURCES), ast.parse(file.read_text())
+            yield file.relative_to(SOURCES), tree_of(file)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -305,6 +305,7 @@ def test_a_client_that_goes_before_its_job_is_there_is_passed_over(tmp_path: Pat
     assert any("job 1 was announced and has not come" in line for line in one.lines)
 
 
+@pytest.mark.long  # it waits for twelve seconds
 def test_a_client_that_goes_before_it_says_whether_to_begin_ends_no_worker_that_is_kept(tmp_path: Path, start: Callable[..., Worker]) -> None:
     cost, _, files = described(tmp_path)
     one = start(keep=True, patience=1.0, wait=6.0)
