@@ -255,7 +255,7 @@ def test_what_does_not_fit_is_refused_with_the_line() -> None:
         (ShapeError, "as \\[time, keys\\]; say layer.unsqueeze", lambda: layer.attention_mask(x, mask=layer.data("n", ["time", "time"]))),
         (SchemaError, "the parameter w.output is shared", lambda: shared(shared(x), output_size=4)),
         (SchemaError, "at least 1 block", lambda: layer.transformer_encoder(x, 0)),
-        (SchemaError, 'norm must be "pre" or "post"', lambda: layer.transformer_encoder_block(x, 2, norm="both")),
+        (SchemaError, "norm must be 'pre' or 'post' or 'result'", lambda: layer.transformer_encoder_block(x, 2, norm="middle")),
         (ShapeError, "known and even", lambda: layer.sinusoidal_positions(layer.data("z", ["batch", "time", 5]))),
         (ShapeError, "heads 3", lambda: layer.rotary_positions(ragged, 3)),
     ]:

@@ -39,10 +39,24 @@ def backward(
     return moved @ k, moved.mT @ q, weights.to(d.dtype).mT @ d
 
 
+def capped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, cap: float) -> Tensor:
+    """Return as `forward` with each score s, before the mask, as cap * tanh(s / cap)."""
+    scores = _scores(q, k, None, False, scale / cap).tanh_().mul_(cap)
+    if mask is not None:
+        scores.add_(mask)
+    if causal:
+        scores.masked_fill_(_later(scores), -torch.inf)
+    return scores.softmax(-1).to(v.dtype) @ v
+
+
+def _later(scores: Tensor) -> Tensor:
+    return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu_(1)
+
+
 def _scores(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
     """Return the scores; of half precision in fp32, as the sums are."""
     scores = q @ k.mT
     scores = (scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores).mul_(scale)
     if mask is not None:
         scores.add_(mask)
-    return scores.masked_fill_(torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu_(1), -torch.inf) if causal else scores
+    return scores.masked_fill_(_later(scores), -torch.inf) if causal else scores

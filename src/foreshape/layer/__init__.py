@@ -12,7 +12,7 @@ from foreshape.layer.arrays import (
     array_length, array_read, array_to_lod_tensor, array_write, create_array, lod_rank_table, lod_tensor_to_array, max_sequence_len,
     reorder_lod_tensor_by_rank, shrink_memory, tensor_array_to_tensor,
 )
-from foreshape.layer.attention import attention_mask, multi_head_attention
+from foreshape.layer.attention import QueryNorm, attention_mask, multi_head_attention
 from foreshape.layer.cached_rows import AttentionCache, attention_cache
 from foreshape.layer.augmentation import (
     cutout, gaussian_noise, mixup, random_affine, random_brightness, random_contrast, random_crop, random_flip, random_rotation, random_translation,
@@ -106,7 +106,8 @@ if not TYPE_CHECKING:  # type checkers report a wrong name
 
 
 __all__ = [
-    "AttentionCache", "Constant", "Initializer", "Kaiming", "Normal", "ParamAttr", "Rotary", "TruncatedNormal", "Uniform", "Xavier", "abs", "accuracy",
+    "AttentionCache", "Constant", "Initializer", "Kaiming", "Normal", "ParamAttr", "QueryNorm", "Rotary", "TruncatedNormal", "Uniform", "Xavier", "abs",
+    "accuracy",
     "acos", "acosh", "activate", "adaptive_pool2d", "add", "addmm", "affine_grid", "allclose", "amax", "amin", "angle", "argmax", "argmin", "argsort",
     "array_length", "array_read", "array_to_lod_tensor", "array_write", "as_complex", "as_real", "asin", "asinh", "assert_true", "assign", "atan", "atan2",
     "atanh", "attention_cache", "attention_mask", "auc", "batch_norm", "bce_loss", "beam_search", "beam_search_decode", "bernoulli", "bilinear", "bincount",

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from foreshape.constructor_repr import ConstructorRepr
 from foreshape.dims import equal
 from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
 from foreshape.layer.basic import fc
 from foreshape.layer.cached_rows import AttentionCache
 from foreshape.layer.creation import fill_constant
-from foreshape.layer.functions import softmax
-from foreshape.layer.manipulation import reshape, stack, transpose, triu, unsqueeze
+from foreshape.layer.functions import softmax, tanh
+from foreshape.layer.manipulation import reshape, stack, transpose, tril, triu, unsqueeze
 from foreshape.layer.math import cast, clip, scale
 from foreshape.layer.normalization import dropout as drop
+from foreshape.layer.normalization import rms_norm
 from foreshape.layer.parameter import part_of
 from foreshape.layer.positions import Rotary, rotary_positions, size_of
 from foreshape.layer.reductions import matmul
@@ -25,11 +27,34 @@ from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, FP16, DType
 
 
+class QueryNorm(ConstructorRepr):
+    """The settings of `rms_norm` of queries and keys, for ``query_norm=`` of attention (Henry et al., "Query-Key Normalization", 2020).
+
+    Args:
+        epsilon: of `rms_norm`.
+        by_head: each head's columns alone, with one weight for all heads; otherwise all columns of a row.
+    """
+
+    __slots__ = ("by_head", "epsilon")
+
+    def __init__(self, epsilon: float = 1e-6, by_head: bool = True) -> None:
+        self.epsilon, self.by_head = float(epsilon), bool(by_head)
+
+    def normalized(self, x: Variable, size: int, name: str) -> Variable:
+        """Return ``x``, ``[..., heads * size]``, normalized; the parameter ``weight`` is in the scope ``name``."""
+        if not self.by_head:
+            return rms_norm(x, self.epsilon, name=name)
+        *lead, columns = [0, *x.spec.known_dims[1:]] if x.spec.rank == 2 else [0, 0, x.spec.known_dims[-1]]
+        by_head = reshape(x, [*lead, columns // size, size])
+        return reshape(rms_norm(by_head, self.epsilon, name=name), [*lead, columns])
+
+
 @tells_line
 def multi_head_attention(
     query: Variable, key: Variable | None = None, value: Variable | None = None, heads: int = 8, *, causal: bool = False, mask: Variable | None = None,
     rotary: bool | Rotary = False, dropout: float = 0.0, is_test: bool = False, output_size: int | None = None, bias: Any = None, weight: Any = None,
     split: bool = False, name: str = "attention", key_heads: int | None = None, head_size: int | None = None, cache: AttentionCache | None = None,
+    window: int | None = None, query_norm: QueryNorm | None = None, score_cap: float | None = None,
 ) -> Variable:  # fmt: skip
     """Compute attention of several heads (Vaswani et al., "Attention Is All You Need", 2017, section 3.2).
 
@@ -60,13 +85,16 @@ def multi_head_attention(
         key_heads: the heads of keys and values, each shared by several heads of queries in a row (Ainslie et al., "GQA", 2023); by default as many.
         head_size: the columns of a head; by default the width divided by the heads.
         cache: of ragged rows: they are attended to in later runs too; each row sees the rows before it.
+        window: row j sees no key before j - window + 1 (Beltagy et al., "Longformer", 2020); of dense input, or with a cache.
+        query_norm: normalizes queries and keys before they are turned.
+        score_cap: each score s becomes cap * tanh(s / cap) (Gemma Team, "Gemma 2", 2024); of dense input, or with a cache.
 
     Returns:
         ``[batch, time, output_size]``, or ragged rows as ``query``.
 
     Raises:
         ShapeError: other dims, or heads that do not divide the width. TypeMismatchError: ragged and dense input together.
-        SchemaError: a mask or dropout of ragged rows, or the name of a parameter of another shape.
+        SchemaError: a mask or dropout of ragged rows, a window or a cap of ragged rows without a cache, or the name of a parameter of another shape.
     """
     key = query if key is None else key
     value = key if value is None else value
@@ -88,6 +116,12 @@ def multi_head_attention(
         raise SchemaError(f"multi_head_attention({query.name}): ragged rows have no padding to mask, and one kernel without dropout; seen {seen}")
     if cache is not None and (not ragged or key is not query):
         raise SchemaError(f"multi_head_attention({query.name}): a cache is for ragged rows that attend to themselves; query is {query.spec.text()}")
+    if window is not None and window < 1:
+        raise SchemaError.must(f"multi_head_attention({query.name}): window", "at least 1", window)
+    if score_cap is not None and score_cap <= 0:
+        raise SchemaError.must(f"multi_head_attention({query.name}): score_cap", "more than 0", score_cap)
+    if ragged and cache is None and (window is not None or score_cap is not None):
+        raise SchemaError(f"multi_head_attention({query.name}): a window and a cap are for dense input, or for ragged rows with a cache")
     rows = query.spec.rank - 1
 
     def projected(x: Variable, size: int, called: str, by: str) -> Variable:
@@ -97,16 +131,18 @@ def multi_head_attention(
     with name_scope(name):
         q = projected(query, width, "query", "columns")
         k, v = (projected(x, of_keys * size, called, "columns") for x, called in ((key, "key"), (value, "value")))
+        if query_norm is not None:
+            q, k = query_norm.normalized(q, size, "query_norm"), query_norm.normalized(k, size, "key_norm")
         if ragged:
             if settings is not None:
                 q, k = (rotary_positions(x, n, *settings.key[:2], rates=settings.rates, cache=cache) for x, n in ((q, heads), (k, of_keys)))
             if cache is not None:
-                mixed = cache.attend(q, k, v, heads, of_keys)
+                mixed = cache.attend(q, k, v, heads, of_keys, window=window, score_cap=score_cap)
             else:
                 mixed = sequence_attention(q, _shared(k, of_keys, size, heads), _shared(v, of_keys, size, heads), heads, causal)
         else:
-            added = attention_mask(query, key, mask, causal)
-            mixed = _dense(q, k, v, heads, of_keys, size, added, settings, dropout, is_test)
+            added = attention_mask(query, key, mask, causal, window)
+            mixed = _dense(q, k, v, heads, of_keys, size, added, settings, dropout, is_test, score_cap)
         return projected(mixed, _width(query, 1) if output_size is None else output_size, "output", "rows")
 
 
@@ -132,7 +168,17 @@ def _width(query: Variable, heads: int) -> int:
 
 
 def _dense(
-    q: Variable, k: Variable, v: Variable, heads: int, of_keys: int, size: int, mask: Variable | None, rotary: Rotary | None, dropout: float, is_test: bool
+    q: Variable,
+    k: Variable,
+    v: Variable,
+    heads: int,
+    of_keys: int,
+    size: int,
+    mask: Variable | None,
+    rotary: Rotary | None,
+    dropout: float,
+    is_test: bool,
+    score_cap: float | None,
 ) -> Variable:
     def by_head(x: Variable, count: int, turned: bool) -> Variable:
         parts = reshape(x, [0, 0, count, size])
@@ -144,6 +190,8 @@ def _dense(
 
     q, k, v = by_head(q, heads, True), by_head(k, of_keys, True), by_head(v, of_keys, False)
     scores = matmul(q * size**-0.5, k, transpose_y=True)
+    if score_cap is not None:
+        scores = tanh(scores * (1.0 / score_cap)) * score_cap
     weights = softmax(scores if mask is None else scores + mask)
     if dropout:
         weights = drop(weights, dropout, is_test)
@@ -151,7 +199,9 @@ def _dense(
 
 
 @tells_line
-def attention_mask(query: Variable, key: Variable | None = None, mask: Variable | None = None, causal: bool = False) -> Variable | None:
+def attention_mask(
+    query: Variable, key: Variable | None = None, mask: Variable | None = None, causal: bool = False, window: int | None = None
+) -> Variable | None:
     """Return the mask added to the scores of attention: 0 for visible keys, and a number far below 0 elsewhere. One mask serves many layers.
 
     A query without a visible key attends to all keys alike.
@@ -166,6 +216,7 @@ def attention_mask(query: Variable, key: Variable | None = None, mask: Variable 
         mask: bool or integer, with True (1) for visible keys; or floating-point, added as it is, but at least -1e9 (fp16: -6e4). ``[batch, keys]`` for
             all queries and heads, ``[batch, time, keys]`` for all heads, or ``[batch, heads, time, keys]``; 1 in place of a size stands for all.
         causal: query j sees keys 0 to j only.
+        window: query j sees no key before j - window + 1.
 
     Returns:
         Of 4 dims and the element type of ``query``; None if nothing is hidden.
@@ -175,9 +226,10 @@ def attention_mask(query: Variable, key: Variable | None = None, mask: Variable 
     """
     of = query.spec.known_dtype
     added = None if mask is None else _added(mask, query)
-    if causal:
-        later = triu(fill_constant([1, 1, size_of(query, 1), size_of(query if key is None else key, 1)], of, _far(of)), 1)
-        added = later if added is None else added + later
+    if causal or window is not None:
+        far = fill_constant([1, 1, size_of(query, 1), size_of(query if key is None else key, 1)], of, _far(of))
+        for hidden in ([triu(far, 1)] if causal else []) + ([] if window is None else [tril(far, -window)]):
+            added = hidden if added is None else added + hidden
     return added
 
 

@@ -33,7 +33,17 @@ class AttentionCache:
         self.kept: list[Variable] = []
         self._turns: dict[Any, Any] = {}
 
-    def attend(self, query: Variable, key: Variable, value: Variable, heads: int = 1, key_heads: int | None = None, scale: float | None = None) -> Variable:
+    def attend(
+        self,
+        query: Variable,
+        key: Variable,
+        value: Variable,
+        heads: int = 1,
+        key_heads: int | None = None,
+        scale: float | None = None,
+        window: int | None = None,
+        score_cap: float | None = None,
+    ) -> Variable:
         """Compute attention of new rows to the rows of their texts: earlier ones in the cache, and the new ones up to their own.
 
         Args:
@@ -42,6 +52,7 @@ class AttentionCache:
             heads: the equal parts of the columns of ``query``.
             key_heads: those of ``key`` and ``value``, by default as many; they divide ``heads``, and several heads in a row share one.
             scale: the factor of the products; by default one over the root of a head's columns.
+            window, score_cap: as for `multi_head_attention`.
 
         Returns:
             Ragged rows as ``query``.
@@ -51,7 +62,8 @@ class AttentionCache:
         caches = [self._persistable(what, columns, key) for what in ("keys", "values")]
         inputs = {"Q": query, "K": key, "V": value, "Slots": self.slots, "Held": self.held, "KeyCache": caches[0], "ValueCache": caches[1]}
         outputs = {"KeyCacheOut": caches[0], "ValueCacheOut": caches[1]}
-        op = current_block().append_op("cached_attention", inputs, outputs, {"heads": heads, "key_heads": key_heads, "scale": scale or 0.0})
+        attrs = {"heads": heads, "key_heads": key_heads, "scale": scale or 0.0, "window": window or 0, "score_cap": score_cap or 0.0}
+        op = current_block().append_op("cached_attention", inputs, outputs, attrs)
         self.kept += caches
         return current_block().vars[op.output_slots["Out"][0]]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from foreshape.errors import SchemaError, ShapeError
-from foreshape.layer.attention import attention_mask, multi_head_attention
+from foreshape.layer.attention import QueryNorm, attention_mask, multi_head_attention
 from foreshape.layer.basic import Activation, fc
 from foreshape.layer.cached_rows import AttentionCache
 from foreshape.layer.normalization import dropout as drop
@@ -70,10 +70,11 @@ class _Settings:
 
     def __init__(
         self, layer: str, heads: int, inner_size: int | None, norm: str, activation: Activation, dropout: float, is_test: bool, rotary: bool | Rotary,
-        epsilon: float, weight: Any, bias: Any, split: bool, *, normalize: str = "layer", gated: bool = False, **attention: Any,
+        epsilon: float, weight: Any, bias: Any, split: bool, *, normalize: str = "layer", gated: bool = False, norms: Sequence[str] = ("pre", "post"),
+        **attention: Any,
     ) -> None:  # fmt: skip
-        if norm not in ("pre", "post"):
-            raise SchemaError(f'{layer}: norm must be "pre" or "post"; seen {norm!r}')
+        if norm not in norms:
+            raise SchemaError(f"{layer}: norm must be {' or '.join(map(repr, norms))}; seen {norm!r}")
         self.heads, self.inner_size, self.norm, self.activation = heads, inner_size, norm, activation
         self.dropout, self.is_test, self.rotary, self.epsilon, self.split = dropout, is_test, rotary, epsilon, split
         self.weight, self.bias = weight, bias
@@ -86,14 +87,16 @@ class _Settings:
         weight, bias = part_of(self.weight, name), part_of(self.bias, name)
         return multi_head_attention(x, memory, heads=self.heads, weight=weight, bias=bias, split=self.split, name=name, **named)
 
-    def residual(self, x: Variable, name: str, part: Callable[[Variable], Variable]) -> Variable:
-        """Return x + part(norm(x)), or norm(x + part(x))."""
+    def residual(self, x: Variable, name: str, part: Callable[[Variable], Variable], onto: Variable | None = None) -> Variable:
+        """Return x + part(norm(x)), or norm(x + part(x)), and their kin; ``onto`` in place of the first x."""
         norm = f"{name}_norm"
-        made = part(self.normalised(x, norm) if self.norm == "pre" else x)
+        made = part(x if self.norm in ("post", "result") else self.normalised(x, norm))
         if self.dropout:
             made = drop(made, self.dropout, self.is_test)
-        out = x + made
-        return out if self.norm == "pre" else self.normalised(out, norm)
+        if self.norm in ("both", "result"):
+            made = self.normalised(made, f"{name}_result_norm")
+        out = (x if onto is None else onto) + made
+        return self.normalised(out, norm) if self.norm == "post" else out
 
     def attend(self, x: Variable, name: str, causal: bool, mask: Variable | None) -> Variable:
         def part(h: Variable) -> Variable:
@@ -107,14 +110,14 @@ class _Settings:
 
         return self.residual(x, name, part)
 
-    def feed(self, x: Variable) -> Variable:
+    def feed(self, x: Variable, onto: Variable | None = None) -> Variable:
         def part(h: Variable) -> Variable:
             inner: Any = 4 * h.spec.known_dims[-1] if self.inner_size is None else self.inner_size
             weight, bias = part_of(self.weight, "mlp"), part_of(self.bias, "mlp")
             settings: dict[str, Any] = {"dropout": self.dropout, "is_test": self.is_test, "split": self.split, "gated": self.gated}
             return mlp(h, inner, None, self.activation, weight=weight, bias=bias, **settings)
 
-        return self.residual(x, "mlp", part)
+        return self.residual(x, "mlp", part, onto)
 
 
 def _normalised(x: Variable, normalize: str, epsilon: float, weight: Any, bias: Any, name: str) -> Variable:
@@ -136,12 +139,16 @@ def transformer_encoder_block(
     x: Variable, heads: int = 8, inner_size: int | None = None, *, norm: str = "pre", activation: Activation = "gelu", causal: bool = False,
     mask: Variable | None = None, rotary: bool | Rotary = False, dropout: float = 0.0, is_test: bool = False, epsilon: float = 1e-5, weight: Any = None,
     bias: Any = None, split: bool = False, name: str | None = None, normalize: str = "layer", gated: bool = False, key_heads: int | None = None,
-    head_size: int | None = None, cache: AttentionCache | None = None,
+    head_size: int | None = None, cache: AttentionCache | None = None, window: int | None = None, query_norm: QueryNorm | None = None,
+    score_cap: float | None = None,
 ) -> Variable:  # fmt: skip
     """Apply one block of a transformer's encoder: attention of the rows to each other, then a small network for each row.
 
     With ``norm="pre"``, h = x + attention(norm(x)) and h + mlp(norm(h)) (Xiong et al., 2020); with ``norm="post"``, h = norm(x + attention(x)) and
     norm(h + mlp(h)) (Vaswani et al., 2017). With ``causal=True`` it is the block of a language model such as GPT-2.
+
+    Language models have three more: "result", x + norm(attention(x)); "both", x + norm(attention(norm(x))); and "parallel",
+    x + attention(norm(x)) + mlp(norm(x)), where each has a norm of its own.
 
     Examples:
         >>> with fs.name_scope("encoder"):
@@ -153,7 +160,7 @@ def transformer_encoder_block(
         x: dense ``[batch, time, width]``, or ragged ``[rows, width]`` (then without ``mask``).
         heads: of the attention; they divide the width.
         inner_size: of `mlp`; by default four times the width.
-        norm: the place of the normalisation: "pre" or "post".
+        norm: the place of the normalisation: "pre", "post", "result", "both" or "parallel".
         activation: of `mlp`.
         causal, mask, rotary: as for `multi_head_attention`.
         dropout: of the results of attention and network, and within the network, in training. The weights of the attention are not dropped, so it stays
@@ -167,10 +174,11 @@ def transformer_encoder_block(
         name: of a scope around it. By default it is in the current scope, and outside of all in ``block``.
         normalize: "layer" for `layer_norm`, or "rms" for `rms_norm`.
         gated: as for `mlp`.
-        key_heads, head_size, cache: as for `multi_head_attention`.
+        key_heads, head_size, cache, window, query_norm, score_cap: as for `multi_head_attention`.
 
     Returns:
-        As x. The parameters are in the scopes ``attention``, ``attention_norm``, ``mlp`` and ``mlp_norm``.
+        As x. The parameters are in the scopes ``attention``, ``attention_norm``, ``mlp`` and ``mlp_norm``; the norms of results are in
+        ``attention_result_norm`` and ``mlp_result_norm``.
 
     Raises:
         SchemaError: another ``norm`` or ``normalize``. ShapeError, TypeMismatchError: as for `multi_head_attention`.
@@ -190,12 +198,17 @@ def transformer_encoder_block(
         split,
         normalize=normalize,
         gated=gated,
+        norms=("pre", "post", "result", "both", "parallel"),
         key_heads=key_heads,
         head_size=head_size,
         cache=cache,
+        window=window,
+        query_norm=query_norm,
+        score_cap=score_cap,
     )
     with _scope(name):
-        return of.feed(of.attend(x, "attention", causal, mask))
+        h = of.attend(x, "attention", causal, mask)
+        return of.feed(x, h) if norm == "parallel" else of.feed(h)
 
 
 @tells_line
@@ -229,10 +242,10 @@ def transformer_decoder_block(
 
 @tells_line
 def transformer_encoder(x: Variable, layers: int, heads: int = 8, inner_size: int | None = None, *, causal: bool = False, mask: Variable | None = None,
-                        name: str = "encoder", **settings: Any) -> Variable:  # fmt: skip
+                        name: str = "encoder", each: Sequence[Mapping[str, Any]] = (), **settings: Any) -> Variable:  # fmt: skip
     """Apply ``layers`` blocks of `transformer_encoder_block`, one after the other, in the scopes ``encoder.0``, ``encoder.1``, ...
 
-    The mask is made once for all of them. With the ``norm`` "pre", the result is normalised once more, by ``encoder.norm``.
+    The mask is made once for all of them. With any ``norm`` but "post", the result is normalised once more, by ``encoder.norm``.
 
     Examples:
         >>> h = layer.transformer_encoder(h, layers=6, heads=8, mask=layer.data("is_word", ["batch", "words"], "bool"))
@@ -241,6 +254,7 @@ def transformer_encoder(x: Variable, layers: int, heads: int = 8, inner_size: in
         x, heads, inner_size, causal, mask: as for `transformer_encoder_block`.
         layers: the number of blocks.
         name: of the scope around them.
+        each: arguments of single blocks, beside those for all: as many mappings as blocks, such as ``{"window": 512}``.
         settings: further arguments of `transformer_encoder_block`; names in ``weight`` and ``bias`` are followed by the number of the block.
     """
     with name_scope(name):
@@ -250,7 +264,7 @@ def transformer_encoder(x: Variable, layers: int, heads: int = 8, inner_size: in
         def block(h: Variable, own: dict[str, Any]) -> Variable:
             return transformer_encoder_block(h, heads, inner_size, causal=causal, mask=mask, **own)
 
-        return _stacked(x, layers, block, settings)
+        return _stacked(x, layers, block, settings, each)
 
 
 @tells_line
@@ -280,12 +294,17 @@ def transformer_decoder(x: Variable, memory: Variable, layers: int, heads: int =
         return _stacked(x, layers, block, settings)
 
 
-def _stacked(x: Variable, layers: int, block: Callable[[Variable, dict[str, Any]], Variable], settings: dict[str, Any]) -> Variable:
+def _stacked(
+    x: Variable, layers: int, block: Callable[[Variable, dict[str, Any]], Variable], settings: dict[str, Any], each: Sequence[Mapping[str, Any]] = ()
+) -> Variable:
     if layers < 1:
         raise SchemaError.must("there", "at least 1 block", f"layers={layers}")
+    if each and len(each) != layers:
+        raise SchemaError.must("each", f"arguments of {layers} blocks", len(each))
     for at in range(layers):
         with name_scope(str(at)):
-            x = block(x, settings | {what: part_of(settings[what], str(at)) for what in ("weight", "bias") if what in settings})
-    if settings.get("norm", "pre") == "pre":
+            own = settings | dict(each[at]) if each else settings
+            x = block(x, own | {what: part_of(own[what], str(at)) for what in ("weight", "bias") if what in own})
+    if settings.get("norm", "pre") != "post":
         x = _normalised(x, settings.get("normalize", "layer"), settings.get("epsilon", 1e-5), settings.get("weight"), settings.get("bias"), "norm")
     return x

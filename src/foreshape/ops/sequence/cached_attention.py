@@ -74,6 +74,8 @@ class CachedAttention(Operator):
     heads = attribute(AttrType.INT, 1, low=1, doc="of Q")
     key_heads = attribute(AttrType.INT, 1, low=1, doc="of K and V; divides heads")
     scale = attribute(AttrType.FLOAT, 0.0, doc="0: one over the root of a head's columns")
+    window = attribute(AttrType.INT, 0, low=0, doc="the rows looked at up to a row's own; 0: all")
+    score_cap = attribute(AttrType.FLOAT, 0.0, low=0.0, doc="each score s becomes cap * tanh(s / cap); 0: as it is")
     gradient = NOT_WRITTEN
 
     def infer_shape(self, Q: Spec, K: Spec, V: Spec, Slots: Spec, Held: Spec, KeyCache: Spec, ValueCache: Spec) -> tuple[Spec, Spec, Spec]:
@@ -103,7 +105,7 @@ class CachedAttention(Operator):
     def kernel(
         self, Q: Tensor, K: Tensor, V: Tensor, Slots: Tensor, Held: Tensor, KeyCache: Tensor, ValueCache: Tensor, *, offsets: list[Offsets]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        plan = _plan(offsets[0], Slots, Held, KeyCache)
+        plan = _plan(offsets[0], Slots, Held, KeyCache, self.window)
         out = torch.empty(Q.shape, dtype=Q.dtype, device=Q.device) if offsets[0].rows == Q.shape[0] else torch.zeros(Q.shape, dtype=Q.dtype, device=Q.device)
         if not offsets[0].rows:
             return out, KeyCache, ValueCache
@@ -116,16 +118,22 @@ class CachedAttention(Operator):
         keys, values = keys.view(by_head).transpose(1, 2), values.view(by_head).transpose(1, 2)
         for piece in plan.pieces:
             of = slice(piece.slot, piece.slot + piece.texts)
-            k, v = keys[of, :, : piece.seen], values[of, :, : piece.seen]
+            k, v = keys[of, :, piece.first : piece.seen], values[of, :, piece.first : piece.seen]
             parts = piece.texts, piece.rows, self.key_heads, group, size
             q, into = (x[piece.begin : piece.begin + piece.texts * piece.rows].view(parts) for x in (queries, out))
             if piece.rows == 1:  # the heads that share keys are rows of one product
-                into[:, 0].copy_(flash.forward(q[:, 0], k, v, piece.mask(Q), False, scale)[0])
+                into[:, 0].copy_(self._mixed(q[:, 0], k, v, piece, scale))
                 continue
             for one in range(group):
-                made = flash.forward(q[:, :, :, one].transpose(1, 2), k, v, piece.mask(Q), piece.causal, scale)[0]
-                into[:, :, :, one].copy_(made.transpose(1, 2))
+                into[:, :, :, one].copy_(self._mixed(q[:, :, :, one].transpose(1, 2), k, v, piece, scale).transpose(1, 2))
         return out, KeyCache, ValueCache
+
+    def _mixed(self, q: Tensor, k: Tensor, v: Tensor, piece: _CachedPiece, scale: float) -> Tensor:
+        """Return the values mixed for heads ``[texts, heads, rows, size]``."""
+        mask, causal = piece.mask(q), piece.causal
+        if self.score_cap:
+            return flash.capped(q, k, v, mask, causal, scale, self.score_cap)
+        return flash.forward(q, k, v, mask, causal, scale)[0]
 
     def workspace(self, Q: Spec, K: Spec, V: Spec, Slots: Spec, Held: Spec, KeyCache: Spec, ValueCache: Spec, *, strided: frozenset[str]) -> Size:
         rows, width = Q.known_dims
@@ -133,6 +141,8 @@ class CachedAttention(Operator):
         item = maximum(Q.known_dtype.itemsize, 4)
         buffer = onednn.thread_count() * rows_at_once(Q) * (minimum(context, 512) + 2 + size) * item
         mask = rows * context * (Q.known_dtype.itemsize + 1)
+        if self.score_cap:
+            buffer = buffer + rows * self.heads * context * item * 2
         return Q.nbytes + rows * self.heads * 8 + buffer + mask + 24 * rows + copies(strided, Q=Q, K=K, V=V)
 
     samples = [
@@ -170,6 +180,19 @@ class CachedAttention(Operator):
             heads=4,
             key_heads=1,
         ),
+        sample(
+            Q=f32(6, 4).ragged([1, 4, 1]),
+            K=f32(6, 4).ragged([1, 4, 1]),
+            V=f32(6, 4).ragged([1, 4, 1]),
+            Slots=i64(3, data=[0, 2, 1]),
+            Held=i64(3, data=[5, 1, 3]),
+            KeyCache=f32(3, 6, 4),
+            ValueCache=f32(3, 6, 4),
+            heads=2,
+            key_heads=2,
+            window=3,
+            score_cap=0.5,
+        ),
     ]
 
 
@@ -177,42 +200,46 @@ class _CachedPiece:
     """Texts at places in a row, with the same number of new rows each.
 
     ``slot``, ``texts``: the places. ``begin``, ``rows``: the first new row, and each text's number of them. ``seen``: the rows of the caches looked
-    at. ``held``: the rows before the new ones, if they are masked for each text; None where ``causal`` or nothing says it all.
+    at, from ``first``. ``held``: the rows before the new ones, if they are masked for each text; None where ``causal`` or nothing says it all.
     """
 
-    __slots__ = ("_mask", "begin", "causal", "held", "rows", "seen", "slot", "texts")
+    __slots__ = ("_mask", "begin", "causal", "first", "held", "rows", "seen", "slot", "texts", "window")
 
-    def __init__(self, slot: int, begin: int, rows: int, held: list[int]) -> None:
-        self.slot, self.begin, self.rows, self.texts = slot, begin, rows, len(held)
+    def __init__(self, slot: int, begin: int, rows: int, held: list[int], window: int) -> None:
+        self.slot, self.begin, self.rows, self.texts, self.window = slot, begin, rows, len(held), window
         self.seen = max(held) + rows
-        self.causal = rows > 1 and self.seen == rows
+        self.first = max(min(held) - window + 1, 0) if window else 0
+        self.causal = rows > 1 and self.seen == rows and not 0 < window < rows
         self.held = held if (rows > 1 and not self.causal) or min(held) + rows < self.seen else None
         self._mask: Tensor | None = None
 
     def mask(self, like: Tensor) -> Tensor | None:
-        """Return the mask of the rows after each new row, ``[texts, 1, rows, seen]``; the same for all layers."""
+        """Return the mask of the rows after each new row and before its window, ``[texts, 1, rows, looked at]``; the same for all layers."""
         if self.held is not None and self._mask is None:
             last = torch.tensor(self.held, device=like.device).view(-1, 1, 1, 1) + torch.arange(self.rows, device=like.device).view(-1, 1)
-            hidden = torch.arange(self.seen, device=like.device) > last
+            looked_at = torch.arange(self.first, self.seen, device=like.device)
+            hidden = looked_at > last
+            if self.window:
+                hidden |= looked_at <= last - self.window
             self._mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device).masked_fill_(hidden, -torch.inf)
         return self._mask
 
 
 class _CachePlan:
-    """The way of one run through the caches, made by the first layer and used by all.
+    """The way of one run through the caches, made by the first layer and used by all with its window.
 
     ``asked``: its case. ``places``: the row of the caches for each new row, int64.
     """
 
     __slots__ = ("asked", "context", "pieces", "places")
 
-    def __init__(self, asked: Any, at: Offsets, slots: list[int], held: list[int], context: int, columns: int) -> None:
+    def __init__(self, asked: Any, at: Offsets, slots: list[int], held: list[int], context: int, columns: int, window: int) -> None:
         self.asked, self.context = asked, context
         firsts = torch.tensor([s * context + h for s, h in zip(slots, held, strict=True)], dtype=torch.int64, device=at.last.device)
         lengths = at.host_lengths
         one_each = bool(lengths) and min(lengths) == 1 == max(lengths)
         self.places = firsts if one_each else firsts.repeat_interleave(at.lengths) + at.positions
-        self.pieces = [_CachedPiece(slot, begin, rows, before) for slot, begin, rows, before in _side_by_side(slots, at.host, lengths, held, columns)]
+        self.pieces = [_CachedPiece(*piece, window) for piece in _side_by_side(slots, at.host, lengths, held, columns)]
 
     def store(self, cache: Tensor, new: Tensor) -> None:
         """Put the new rows into a cache."""
@@ -249,18 +276,18 @@ def _side_by_side(slots: list[int], begins: list[int], lengths: list[int], held:
     return out
 
 
-def _plan(at: Offsets, slots: Tensor, held: Tensor, cache: Tensor) -> _CachePlan:
+def _plan(at: Offsets, slots: Tensor, held: Tensor, cache: Tensor, window: int) -> _CachePlan:
     asked = as_list(slots), as_list(held), cache.shape
-    found = at.kept("cached attention", lambda: [_made(at, *asked)])
+    found = at.kept(("cached attention", window), lambda: [_made(at, *asked, window)])
     if found[0].asked != asked:
-        found[0] = _made(at, *asked)
+        found[0] = _made(at, *asked, window)
     return found[0]
 
 
-def _made(at: Offsets, slots: list[int], held: list[int], cache: Any) -> _CachePlan:
+def _made(at: Offsets, slots: list[int], held: list[int], cache: Any, window: int) -> _CachePlan:
     users, context, columns = cache
     _check(slots, held, at.host_lengths, users, context)
-    return _CachePlan((slots, held, cache), at, slots, held, context, columns)
+    return _CachePlan((slots, held, cache), at, slots, held, context, columns, window)
 
 
 def _check(slots: list[int], held: list[int], lengths: list[int], users: int, context: int) -> None:
