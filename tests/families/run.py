@@ -274,7 +274,7 @@ def check(entry: dict[str, Any], level: str, training: bool) -> dict[str, Any]:
     other = drawn_inputs(entry, {n: pair[1 if n in names else 0] for n, pair in sizes.items()}, 4)
     dynamic = tuple({at: d for at, d in enumerate(dims) if d in names} or None for _, dims in parsed(entry))
     if training:
-        net = with_loss(without_dropout(net)).train()
+        net = with_loss(without_dropout(net), example).train()
         with torch.no_grad():
             copy.deepcopy(net)(*example)
     else:
@@ -363,16 +363,22 @@ def gradients(net: Any, model: Any, given: tuple[Any, ...]) -> str:
     return ""
 
 
-def with_loss(net: Any) -> Any:
+def with_loss(net: Any, example: tuple[Any, ...]) -> Any:
+    """Return a network that gives a number; one without parameters gets a factor for its inputs."""
     import torch
     from torch import nn
+
+    bare = not any(one.requires_grad for one in net.parameters()) and any(one.is_floating_point() for one in example)
 
     class Loss(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.network = net
+            self.factor = nn.Parameter(torch.ones(())) if bare else None
 
         def forward(self, *given: Any) -> Any:
+            if self.factor is not None:
+                given = tuple(one * self.factor if one.is_floating_point() else one for one in given)
             given = [one for one in torch.utils._pytree.tree_leaves(self.network(*given)) if isinstance(one, torch.Tensor) and one.is_floating_point()]
             return sum(torch.sin(one * 1.3 + 0.2).mean() for one in given)
 

@@ -38,6 +38,9 @@ CASES: dict[str, Callable[[Tensor], Any]] = {
     "signals": lambda x: (_signal(x, 2 * x.shape[2] * x.shape[3]), _signal(x, 40), _signal(x, 90)),
     "resized": lambda x: [F.interpolate(x, (x.shape[2] // 3, x.shape[3] // 4), mode=m) for m in ("nearest", "bilinear", "bicubic")],
     "traced": lambda x: x[:2] if not torch.jit.is_tracing() and x.shape[0] == 3 else x[: (x.shape[0] + 1) // 2],
+    "traced tensor": lambda x: x[: torch.min(torch.tensor(x.shape)) if torch.jit.is_tracing() else x.shape[0] // 2],
+    "whole numbers": lambda x: x.reshape(int(x.shape[0]), -1, int("1") * x.shape[3])[:, : int(x.shape[2] * 0.5), : int(len(x) * 0.7 + isinstance(1, int))],
+    "divided": lambda x: x[: torch.div(x.shape[0], 2, rounding_mode="trunc"), :, torch.div(x.shape[2], 3, rounding_mode="floor") :],
     "folded": lambda x: (_folded(x, 2, 2, 0), _folded(x, 3, 1, 1), _folded(x, 3, 2, 1), _folded(x, 3, 3, 0)),
 }
 
@@ -56,7 +59,7 @@ def test_sizes_and_values_that_are_asked_for_stay_open(name: str) -> None:
     before = F.max_pool1d, torch.linspace, torch.distributions.Distribution._validate_args
     model = fs.from_torch(Asking(name).eval(), torch.randn(3, 2, 6, 8), ({0: "batch", 2: "height", 3: "width"},))
     assert (F.max_pool1d, torch.linspace, torch.distributions.Distribution._validate_args) == before
-    assert globals()["math"] is math and "len" not in globals() and len is builtins.len
+    assert globals()["math"] is math and "len" not in globals() and "int" not in globals() and len is builtins.len
     for shape in ((3, 2, 6, 8), (5, 2, 11, 7), (1, 2, 4, 4)):
         x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
         torch.testing.assert_close(model(x), Asking(name)(x), rtol=1e-5, atol=1e-6)

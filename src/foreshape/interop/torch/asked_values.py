@@ -10,7 +10,9 @@ import builtins
 import functools
 import importlib
 import inspect
+import linecache
 import math
+import re
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -118,6 +120,52 @@ def _spectra_of_length(
     return added(frames, 0.0) / added(over, 1.0)
 
 
+class _WholeNumber(type):
+    """The class ``int``, whose calls leave an open size open."""
+
+    def __call__(cls, *given: Any, **named: Any) -> Any:
+        first = given[0] if _LEN(given) == 1 else None
+        if isinstance(first, (torch.SymInt, torch.SymFloat)):
+            return first if isinstance(first, torch.SymInt) else torch.sym_int(first)
+        return int(*given, **named)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, int)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, int)
+
+    def __eq__(cls, other: object) -> bool:
+        return other in (int, _INT)
+
+    def __hash__(cls) -> int:
+        return hash(int)
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(int, name)
+
+
+_INT: Final = _WholeNumber("int", (), {})
+_AS_CLASS: Final = re.compile(r"\b(?:is|is not|dtype\s*=)\s*int\b")
+"""Code that needs the class itself."""
+
+
+@functools.cache
+def _calls_int(file: str) -> bool:
+    """Tell whether the code of a file calls ``int``, and has no need of the class."""
+    text = "".join(linecache.getlines(file))
+    return re.search(r"\bint\(", text) is not None and _AS_CLASS.search(text) is None
+
+
+def _quotient(x: Any, y: Any, **named: Any) -> Any:
+    """Return torch.div, of two sizes as a size: torch's own makes it a tensor."""
+    mode = named.get("rounding_mode")
+    if mode is None or not any(isinstance(v, torch.SymInt) for v in (x, y)) or not all(isinstance(v, (int, torch.SymInt)) for v in (x, y)):
+        return _DIV(x, y, **named)
+    return x // y if mode == "floor" else torch.sym_int(x / y)
+
+
+_DIV: Final[Any] = torch.div
 _LINSPACE: Final[Any] = torch.linspace
 _ISTFT: Final[Any] = torch.istft
 _POOLED: Final = [f"{kind}_pool{axes}d" for kind in ("max", "avg") for axes in (1, 2, 3)]
@@ -165,13 +213,20 @@ def _validates() -> bool:
 
 
 def _is_traced(before: Callable[[], bool]) -> Callable[[], bool]:
-    """Return torch.jit.is_tracing, True for the code of networks: it asks so to go a way that holds for all sizes."""
+    """Return torch.jit.is_tracing, True for the code of networks: it asks so to go a way that holds for all sizes, or to make tensors of numbers."""
 
     def told() -> bool:
         here: Any = inspect.currentframe()
-        return before() or not of_torch(here.f_back.f_code.co_filename)
+        asked = here.f_back
+        if before() or of_torch(asked.f_code.co_filename):
+            return before()
+        return _CHOSEN.search(linecache.getline(asked.f_code.co_filename, asked.f_lineno).rstrip()) is None
 
     return told
+
+
+_CHOSEN: Final = re.compile(r"\bif (?:\w+\.)*is_tracing\(\)(?: else\b|$)")
+"""A choice between a tensor, for a trace, and a number: sizes are numbers here."""
 
 
 @contextmanager
@@ -181,8 +236,11 @@ def answered_open(module: Any) -> Generator[None]:
     places: list[tuple[dict[str, Any], str, Any]] = []
     for space in _own_spaces(module):
         places += [(space, name, own) for name, before, own in _FUNCTIONS if space.get(name, before if name == "len" else None) is before]
+        if space.get("int", int) is int and not of_torch(file := str(space.get("__file__"))) and _calls_int(file):
+            places.append((space, "int", _INT))
     places += [(functional, name, _whole_window(name, functional[name])) for name in _POOLED]
     places += [(functional, "gaussian_nll_loss", _gaussian_nll), (vars(importlib.import_module("torch")), "linspace", _even_numbers)]
+    places.append((vars(importlib.import_module("torch")), "div", _quotient))
     places += [(vars(importlib.import_module(held)), "istft", _spectra_of_length) for held in ("torch", "torch.functional")]
     jit: dict[str, Any] = vars(importlib.import_module("torch.jit"))
     places.append((jit, "is_tracing", _is_traced(jit["is_tracing"])))
