@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import warnings
 from pathlib import Path
@@ -98,6 +99,7 @@ def test_a_module_brought_over_takes_its_own_values_as_they_are() -> None:
             self.weight, self.table = nn.Parameter(torch.randn(3, 3)), nn.Embedding(3, 3)
             self.last = nn.Linear(3, 3, bias=False)
             self.last.weight = self.table.weight
+            self.unread = nn.Linear(1, 2)
             self.register_buffer("apart", torch.ones(3), persistent=False)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -107,7 +109,7 @@ def test_a_module_brought_over_takes_its_own_values_as_they_are() -> None:
     model = fs.from_torch(module, x)
     for target in (model, model.program):
         report = fs.load_state_dict(target, other.state_dict(), model.scope)
-        assert report.complete and not report.transposed and report.fitting == ("weight", "table.weight", "last.weight")
+        assert report.complete and not report.transposed and report.fitting == tuple(module.state_dict())
     torch.testing.assert_close(model(x), other(x))
     one_name = {name: value for name, value in module.state_dict().items() if name != "last.weight"}
     assert fs.load_state_dict(model, one_name).complete, "one name of a tied weight is enough"
@@ -116,6 +118,12 @@ def test_a_module_brought_over_takes_its_own_values_as_they_are() -> None:
     with pytest.raises(fs.ExecutionError, match=r"last.weight: other numbers than table.weight, with which it shares a tensor"):
         fs.load_state_dict(model, apart)
     module.load_state_dict(model.state_dict())
+    scope = copy.copy(model.scope)
+    for source, of in ((scope, None), (model.for_test(), None), (model.program.clone(), scope)):  # what is made of it has its names
+        assert list(fs.state_dict(source, of)) == list(module.state_dict())
+        assert source is scope or not fs.load_state_dict(source, other.state_dict(), of).transposed
+    assert fs.to_torch(model.for_test()).state_dict().keys() == module.state_dict().keys()
+    assert torch.equal(model.state_dict()["unread.bias"], other.unread.bias), "of values that nothing reads too"
 
 
 def test_what_does_not_fit_is_listed_and_nothing_is_changed() -> None:

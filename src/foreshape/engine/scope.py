@@ -24,7 +24,7 @@ _SHOWN, _LISTED = 10, 200
 class Scope:
     """The parameters, optimizer state and statistics of a run. `get` and `set` speak numpy."""
 
-    __slots__ = ("__weakref__", "_lock", "_values", "_waiting", "overwritten", "turns", "version")
+    __slots__ = ("__weakref__", "_lock", "_values", "_waiting", "module_names", "overwritten", "turns", "unnamed", "version")
 
     def __init__(self) -> None:
         self._values: dict[str, Tensor] = {}
@@ -36,6 +36,10 @@ class Scope:
         """The count of changes that a compiled step must notice: a tensor that is new or another one."""
         self.overwritten = 0
         """The count of values written over others, for steps with constants made of them."""
+        self.module_names: Mapping[str, str] = {}
+        """The names in the ``state_dict`` of the torch module that the values came from, each with its name here."""
+        self.unnamed: frozenset[str] = frozenset()
+        """The values of the module that are in no ``state_dict``: constants, and buffers that are not kept."""
 
     def set(self, name: str, array: Any) -> None:
         """Set the value ``name`` from an array (it is copied). A value of the same shape and element type keeps its place in memory.
@@ -130,6 +134,7 @@ class Scope:
         out = Scope()
         for name in self.names():
             out.store(name, self.tensor(name), owned=False)
+        out.module_names, out.unnamed = self.module_names, self.unnamed
         return out
 
     def __deepcopy__(self, memo: object) -> Scope:

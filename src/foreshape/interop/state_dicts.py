@@ -17,7 +17,7 @@ from foreshape.operator.computations import FlattenedProduct, MatrixProduct
 from foreshape.pictures.figures import plural
 from foreshape.program import Op, Program, Role, Variable
 from foreshape.program.call_site import warn_user
-from foreshape.spec import LOD_TENSOR
+from foreshape.spec import LOD_TENSOR, Spec
 from foreshape.values.conversion import to_tensor
 from foreshape.values.rows import Rows
 from foreshape.values.torch_proxy import Tensor, torch
@@ -25,21 +25,25 @@ from foreshape.values.torch_types import dtype_of_torch, torch_dtype
 from foreshape.wire.files import map_file
 from foreshape.wire.other_formats import CHECKPOINT, SAFETENSORS, instead_of
 
-_NAMES: Final[WeakKeyDictionary[Scope | Program, Mapping[str, str]]] = WeakKeyDictionary()
-"""By the scope and by the program of a module of torch: name in its ``state_dict`` -> name here."""
+_NAMES: Final = WeakKeyDictionary[Program, Mapping[str, str]]()
+"""By the program of a module of torch: name in its ``state_dict`` -> name here."""
 _UPDATES: Final = Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE
 _SHOWN: Final = 20
 
 
-def remember_names(names: Mapping[str, str], *of: Scope | Program) -> None:
+def remember_names(names: Mapping[str, str], scope: Scope, *programs: Program) -> None:
     """Remember the names of a module's ``state_dict``, each with its name here, for the scope and the programs made of the module."""
-    for one in of:
+    scope.module_names, scope.unnamed = names, frozenset(scope.names()) - set(names.values())
+    for one in programs:
         _NAMES[one] = names
 
 
-def names_of(program: Program) -> Mapping[str, str]:
-    """Return the names of the ``state_dict`` of the module that a program was made of, each with its name here; none for another program."""
-    return _NAMES.get(program, {})
+def module_names(program: Program, scope: Scope) -> Mapping[str, str]:
+    """Return the names of the ``state_dict`` of the module that a program, or one it is made of, came from, each with its name here; none for another one."""
+    found = _NAMES.get(program)
+    if found is None and any(own in program.global_block.vars for own in scope.module_names.values()):
+        found = scope.module_names
+    return found or {}
 
 
 @data_class(frozen=True)
@@ -97,12 +101,11 @@ def state_dict(source: Any, scope: Scope | None = None) -> dict[str, Tensor]:
         ExecutionError: a name without a value. SchemaError: ``source`` is none of these.
     """
     if isinstance(source, Scope):
-        names = _NAMES.get(source)
         held: Scope = source
-        wanted = {n: n for n in source.names()} if names is None else names
+        wanted = source.module_names or {n: n for n in source.names()}
     else:
         program, held = _of(source, scope)
-        wanted = _wanted(program)
+        wanted = _wanted(program, held)
     found = {name: held.tensor(own) for name, own in wanted.items()}
     with torch.inference_mode(False):
         return {name: value.clone() for name, value in found.items() if not isinstance(value, Rows)}
@@ -131,9 +134,8 @@ def load_state_dict(target: Any, source: Any, scope: Scope | None = None, *, str
     """
     program, held = _of(target, scope)
     given = read_state_dict(source)
-    wanted = _wanted(program)
-    of_module = program in _NAMES
-    products = set[str]() if of_module else _product_weights(program)
+    wanted = _wanted(program, held)
+    products = _product_weights(program) - set(module_names(program, held).values())
     refused: dict[str, str] = {}
     transposed: dict[str, str] = {}
     converted: dict[str, str] = {}
@@ -141,10 +143,10 @@ def load_state_dict(target: Any, source: Any, scope: Scope | None = None, *, str
     square: list[str] = []
     plain = 0
     for name, own in wanted.items():
-        value, variable = given.get(name), program.global_block.vars.get(own)
-        if value is None or variable is None:
+        value, spec = given.get(name), _spec_of(own, program, held)
+        if value is None or spec is None:
             continue
-        dims, spec = tuple(value.shape), variable.spec
+        dims = tuple(value.shape)
         of = dtype_of_torch(value.dtype)
         if of is not spec.dtype:
             if not (convert and of.is_floating and spec.known_dtype.is_floating):
@@ -171,9 +173,18 @@ def load_state_dict(target: Any, source: Any, scope: Scope | None = None, *, str
     report = LoadReport(tuple(fitting), transposed, converted, missing, tuple(n for n in given if n not in wanted), refused)
     if strict and not report.complete:
         raise ExecutionError(f"the values do not fit the network, and nothing was changed; strict=False puts in what fits: {report}")
-    values = {own: value.to(torch_dtype(program.global_block.vars[own].spec.known_dtype)).contiguous() for own, value in fitting.values()}
-    held.fill(values)
+    types = {name: _spec_of(own, program, held) for name, (own, _) in fitting.items()}
+    held.fill({own: value.to(torch_dtype(spec.known_dtype)).contiguous() for name, (own, value) in fitting.items() if (spec := types[name]) is not None})
     return report
+
+
+def _spec_of(name: str, program: Program, scope: Scope) -> Spec | None:
+    """Return the description of a value of a network; of one that nothing reads, by the tensor in its place."""
+    variable = program.global_block.vars.get(name)
+    if variable is not None or name not in scope:
+        return None if variable is None else variable.spec
+    value = scope.tensor(name)
+    return Spec(LOD_TENSOR, dtype_of_torch(value.dtype), tuple(value.shape))
 
 
 def _decide_square(square: list[str], fitting: dict[str, tuple[str, Tensor]], transposed: dict[str, str], plain: int) -> None:
@@ -211,15 +222,16 @@ def _of(target: Any, scope: Scope | None) -> tuple[Program, Scope]:
     return program, held if isinstance(held, Scope) else default_scope()
 
 
-def _wanted(program: Program) -> Mapping[str, str]:
+def _wanted(program: Program, scope: Scope) -> Mapping[str, str]:
     """Return the names of a network's values, each with its name here."""
-    names = _NAMES.get(program)
-    if names is not None:
+    names = module_names(program, scope)
+    if program in _NAMES:
         return names
+    of_module = {*names.values(), *(scope.unnamed if names else ())}
     updates = {n for op in program.all_ops() if op.role & _UPDATES for n in (*op.input_names(), *op.output_names())}
     network = {n for op in program.all_ops() if not op.role & _UPDATES for n in (*op.input_names(), *op.output_names())}
     held = [v for v in program.global_block.vars.values() if v.persistable and v.kind is LOD_TENSOR and v.spec.dims is not None]
-    return {v.name: v.name for v in held if v.name in network or v.name not in updates}
+    return {**names, **{v.name: v.name for v in held if v.name not in of_module and (v.name in network or v.name not in updates)}}
 
 
 def _product_weights(program: Program) -> set[str]:

@@ -101,9 +101,33 @@ class Counting(nn.Module):
 
 def test_an_import_leaves_the_module_as_it_was_and_tells_of_numbers_that_it_counts() -> None:
     network = Counting()
-    with pytest.warns(fs.ForeshapeWarning, match=r"changes numbers of Python in its calls.*Counting.calls from 0 to 1    test_refusals.py:\d+"):
+    with pytest.warns(fs.ForeshapeWarning, match=r"changes numbers or tensors of Python in its calls.*Counting.calls from 0 to 1    test_refusals.py:\d+"):
         from_torch(network, X)
     assert (network.calls, network.kept, network.by_name, hasattr(network, "last")) == (0, [1], {"a": 2}, False)
+
+
+class Inner(nn.Module):
+    """Puts another tensor into its attributes in each call."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times, self.kept = times, torch.zeros(3)
+        self.register_buffer("held", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x + self.kept + self.held
+        self.held = (self.held + 1.0).repeat(self.times)
+        self.kept = self.kept + 1.0
+        return y
+
+
+def test_tensors_put_into_attributes_are_buffers_of_the_same_shape_or_told() -> None:
+    network = nn.Sequential(nn.Identity(), Inner(1))
+    with pytest.warns(fs.ForeshapeWarning, match=r"Inner.kept, a tensor that is no buffer    test_refusals.py:\d+"):
+        model = from_torch(network, X)
+    assert [float(model(torch.zeros(1, 3)).mean()) for _ in range(3)] == [0.0, 1.0, 2.0]
+    with pytest.raises(fs.SchemaError, match=r"the buffer 1.held must be torch.float32 of \[3\] in each call; seen torch.float32 of \[6\]"):
+        from_torch(nn.Sequential(nn.Identity(), Inner(2)), X)
 
 
 def test_an_input_that_is_no_tensor_is_fixed_and_another_one_is_refused() -> None:

@@ -1,134 +1,24 @@
-"""The training of networks of torch beside torch's own: parameters, statistics and other buffers after some steps, and the network of a test."""
+"""The training of networks of torch: settings, layers on top, draws, the network of a test, and forms of a loss."""
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support import launch_ranks
+from support.torch_training import CLASSES, Images, brought, data_of, trained
 from torch import nn
 from torch.nn import functional as F
 
 import foreshape as fs
 from foreshape import layer
 
-CLASSES = 4
-
-
-class Images(nn.Module):
-    """Statistics of several kinds, a frozen layer, a frozen normalization, a tied weight, and a buffer that changes in each call."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 6, 3, bias=False)
-        self.cumulative, self.fast = nn.BatchNorm2d(6, momentum=None), nn.BatchNorm2d(6, momentum=0.3)
-        self.instances = nn.InstanceNorm2d(6, affine=True, track_running_stats=True)
-        self.fixed = nn.BatchNorm2d(6)
-        self.frozen, self.out, self.again = nn.Linear(6, 6).requires_grad_(False), nn.Linear(6, 6), nn.Linear(6, 6)
-        self.again.weight = self.out.weight
-        self.register_buffer("seen", torch.zeros(()))
-        self.register_buffer("scale", torch.linspace(0.5, 1.5, 6), persistent=False)
-        self.train()
-
-    def train(self, mode: bool = True) -> nn.Module:
-        super().train(mode)
-        self.fixed.eval()
-        return self
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.seen += x.shape[0]
-        x = self.fixed(torch.relu(self.instances(self.fast(self.cumulative(self.conv(x))))))
-        return self.again(torch.tanh(self.out(self.frozen(x.mean((2, 3)) * self.scale)))) * torch.tensor([1.0, 2.0, 1.0, 3.0, 1.0, 1.0])
-
-
-class Words(nn.Module):
-    """A transformer with the embedding's weight as its last one, without dropout."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(20, 8)
-        self.block = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=True, bias=False)
-        self.last = nn.Linear(8, 20, bias=False)
-        self.last.weight = self.words.weight
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.last(self.block(self.words(ids)))[:, -1]
-
-
-class Sequences(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm, self.out = nn.LSTM(5, 6, batch_first=True), nn.Linear(6, CLASSES)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.out(self.lstm(x)[0][:, -1])
-
-
-EXAMPLES: dict[type[nn.Module], Callable[[int], torch.Tensor]] = {
-    Images: lambda n: torch.randn(n, 3, 7, 6),
-    Words: lambda n: torch.randint(0, 20, (n, 5)),
-    Sequences: lambda n: torch.randn(n, 4, 5),
-}
-OPTIMIZERS: dict[str, tuple[Any, Any]] = {
-    "SGD": (lambda p: torch.optim.SGD(p, 0.1), lambda: fs.optimizer.SGD(0.1)),
-    "AdamW": (lambda p: torch.optim.AdamW(p, 0.01, weight_decay=0.01), lambda: fs.optimizer.AdamW(0.01, weight_decay=0.01)),
-}
-CASES = [(Images, "SGD"), (Words, "AdamW"), (Sequences, "AdamW")]
-
-
-def data_of(of: type[nn.Module], steps: int = 5, batch: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
-    torch.manual_seed(1)
-    return EXAMPLES[of](steps * batch), torch.randint(0, CLASSES, (steps * batch,))
-
-
-def brought(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Any:
-    """The module with the loss of classes; nothing is warned of."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", fs.ForeshapeWarning)
-        return fs.from_torch(module, (x[:8],), loss=F.cross_entropy, targets=y[:8])
-
-
-def trained(model: Any, x: torch.Tensor, y: torch.Tensor, optimizer: Any, **settings: Any) -> fs.History:
-    data = {model.feeds[0]: x.numpy(), model.targets[0]: y.numpy()}
-    chosen: dict[str, Any] = {"batch_size": 8, "shuffle": False, "progress": False, "scope": model.scope, **settings}
-    return fs.train(model.loss, data, optimizer=optimizer, **chosen)
-
-
-def check_state(seen: Mapping[str, torch.Tensor], want: Mapping[str, torch.Tensor], **within: Any) -> None:
-    assert seen.keys() == want.keys()
-    for name, value in want.items():
-        torch.testing.assert_close(seen[name], value, msg=lambda text, name=name: f"{name}: {text}", **within)
-
-
-@pytest.mark.parametrize(("of", "optimizer"), CASES, ids=lambda v: getattr(v, "__name__", v))
-def test_steps_are_those_of_torch_and_the_state_goes_back(of: type[nn.Module], optimizer: str) -> None:
-    torch.manual_seed(0)
-    module = of()
-    (x, y), reference = data_of(of), copy.deepcopy(module)
-    model = brought(module, x, y)
-    theirs, losses = OPTIMIZERS[optimizer][0](reference.parameters()), []
-    for part, labels in zip(x.split(8), y.split(8), strict=True):
-        theirs.zero_grad()
-        loss = F.cross_entropy(reference(part), labels)
-        loss.backward()
-        theirs.step()
-        losses.append(loss.item())
-    history = trained(model, x, y, OPTIMIZERS[optimizer][1]())
-    assert history.losses == pytest.approx(losses, rel=2e-6)
-    state = fs.state_dict(model.scope)
-    module.load_state_dict(state)  # strict: names, shapes
-    check_state(module.state_dict(), reference.state_dict(), rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(model.for_test()(x), module.eval()(x), rtol=1e-4, atol=1e-5)
-
 
 def test_precision_several_batches_for_an_update_and_validation_train_it_too() -> None:
-    x, y = data_of(Images)
+    x, y = data_of("images", 5)
     model = brought(Images(), x, y)
     before = model.state_dict()
     for settings in ({"precision": "bf16"}, {"precision": "fp16"}, {"accumulate": 5}, {"validation": 0.2, "shuffle": True}):
@@ -139,33 +29,8 @@ def test_precision_several_batches_for_an_update_and_validation_train_it_too() -
         assert int(scope["fast.num_batches_tracked"]) == (4 if "validation" in settings else 5), "a test moves no statistics"
 
 
-SCRIPT = """
-import sys, torch
-import foreshape as fs
-from test_training import Images, brought, data_of, trained
-torch.manual_seed(0)
-x, y = data_of(Images)
-model = brought(Images(), x, y)
-trained(model, x, y, fs.optimizer.SGD(0.1), ranks=fs.data_parallel(synchronise_batch_norm=True))
-torch.save(model.state_dict(), sys.argv[1] + sys.argv[2])
-"""
-
-
-@pytest.mark.long
-def test_two_ranks_train_it_as_one(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    root = str(Path(__file__).parents[3])
-    launch_ranks.run(2, script, tmp_path / "two", 0, environment={"PYTHONPATH": f"{root}/src:{root}/tests:{root}/tests/interop/torch"})
-    launch_ranks.run(1, script, tmp_path / "one", 0, environment={"PYTHONPATH": f"{root}/src:{root}/tests:{root}/tests/interop/torch"})
-    one, two = (torch.load(tmp_path / f"{n}0") for n in ("one", "two"))
-    for state in (one, two):  # each rank sees its own part of a batch
-        state.pop("seen")
-    check_state(two, one, rtol=1e-4, atol=1e-5)
-
-
 def test_layers_put_on_top_train_with_it() -> None:
-    x, y = data_of(Images)
+    x, y = data_of("images", 5)
     model = fs.from_torch(Images(), (x[:8],))
     with fs.program_guard(model.program):
         label = layer.data("label", shape=["batch", 1], dtype="int64")

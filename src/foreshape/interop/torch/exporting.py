@@ -19,10 +19,12 @@ from typing import Any, Final, NamedTuple
 
 from foreshape.interop.torch import with_loss
 from foreshape.interop.torch.asked_values import answered_open
+from foreshape.interop.torch.assigned_buffers import written_assignments
 from foreshape.interop.torch.export_errors import check_inputs, refused_export
 from foreshape.interop.torch.finite_values import filled_sizes, finite_values
 from foreshape.interop.torch.node_sites import calling_site
 from foreshape.interop.torch.open_axes import Axes, Bounds, input_axis
+from foreshape.interop.torch.stops import kept_stops
 from foreshape.interop.torch.traced_guards import TracedGuard, traced_guards
 from foreshape.interop.torch.training_reads import Read, recorded_reads
 from foreshape.interop.torch.untyped_torch import torch
@@ -52,7 +54,7 @@ class TracedGraph(NamedTuple):
     """A graph of torch.export.
 
     ``guards``: the demands of its trace. ``fixed``: input and axis -> the size of an axis to be open, fixed by torch. ``reads``: the lines of its code
-    that ask whether it is trained. ``counted``: numbers in Python that its code changes in each call.
+    that ask whether it is trained. ``counted``: numbers in Python and tensors beside the buffers that its code changes in each call, and reads.
     """
 
     program: Any
@@ -60,6 +62,23 @@ class TracedGraph(NamedTuple):
     fixed: dict[tuple[int, int], int]
     reads: Sequence[Read] = ()
     counted: Sequence[str] = ()
+
+
+class Counted(NamedTuple):
+    """Changes of a network's attributes by its code: words of numbers; a module and the name of a tensor -> the line."""
+
+    numbers: dict[str, None]
+    tensors: dict[tuple[Any, str], str]
+
+    def words(self, module: Any, program: Any) -> list[str]:
+        """Return words for numbers, and for tensors that the program reads."""
+        read = set(program.constants)
+        paths = {part: name for name, part in module.named_modules()}
+        places = {f"{paths[part]}.{name}".lstrip("."): (part, name, line) for (part, name), line in self.tensors.items() if part in paths}
+        return [
+            *self.numbers,
+            *(f"{type(part).__name__}.{name}, a tensor that is no buffer    {line}" for path, (part, name, line) in places.items() if path in read),
+        ]
 
 
 def export(
@@ -86,7 +105,7 @@ def export(
             except Exception as error:  # torch's own, of many classes; or the module takes no sizes so large
                 failed = error
                 continue
-            found, asked = found._replace(reads=tuple(reads), counted=tuple(counted)), lines
+            found, asked = found._replace(reads=tuple(reads), counted=counted.words(module, found.program)), lines
         if not found.fixed:
             break
     if found is None:
@@ -105,7 +124,7 @@ def export(
 
 def decomposed(program: Any, table: Any) -> Any:
     """Return an exported program with the operators of a table taken apart; an empty one leaves the coarse functional graph."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), kept_stops(program):
         warnings.simplefilter("ignore", FutureWarning)  # torch's, of its own code
         return program.run_decompositions(table)
 
@@ -113,7 +132,8 @@ def decomposed(program: Any, table: Any) -> Any:
 def _exported(module: Any, example: Any, shapes: Any, axes: Sequence[Axes]) -> TracedGraph:
     parts = [(part, {name: (value, _copied(value)) for name, value in part.__dict__.items() if name not in _MODULES}) for part in module.modules()]
     try:
-        made = torch.export.export(module, example, dynamic_shapes=_for_star(module, shapes), strict=False)
+        with written_assignments(module):
+            made = torch.export.export(module, example, dynamic_shapes=_for_star(module, shapes), strict=False)
     finally:  # the trace ran the module's code: what that left, such as a mark that it is ready or tensors without numbers, goes
         for part, before in parts:
             _restore(part, before)
@@ -146,17 +166,21 @@ def _restore(part: Any, before: Mapping[str, tuple[Any, Any]]) -> None:
 
 
 @contextmanager
-def _counted() -> Generator[dict[str, None]]:
-    """Record numbers of Python changed by a network's code, each with its line."""
+def _counted() -> Generator[Counted]:
+    """Record numbers of Python, and tensors that are no buffers, changed by a network's code, each with its line."""
     of: Any = torch.nn.Module
-    before, found = of.__setattr__, dict[str, None]()
+    before, found = of.__setattr__, Counted({}, {})
 
     def put(module: Any, name: str, value: Any) -> None:
         old = module.__dict__.get(name)
-        if type(old) in (int, float) and type(value) in (int, float) and old != value:
+        is_tensor = isinstance(old, torch.Tensor) and isinstance(value, torch.Tensor)
+        if is_tensor or (type(old) in (int, float) and type(value) in (int, float) and old != value):
             site = call_site(calling_site())
             if site is not None and not site.file.startswith(_TORCH):
-                found[f"{type(module).__name__}.{name} from {old} to {value}    {site.short()}"] = None
+                if is_tensor:
+                    found.tensors[module, name] = site.short()
+                else:
+                    found.numbers[f"{type(module).__name__}.{name} from {old} to {value}    {site.short()}"] = None
         before(module, name, value)
 
     of.__setattr__ = put

@@ -8,7 +8,7 @@ from typing import Any
 from foreshape.engine import Scope, default_scope
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.feeding.tables import described
-from foreshape.interop.state_dicts import names_of
+from foreshape.interop.state_dicts import module_names
 from foreshape.interop.torch.network_steps import NetworkSteps, forward_of
 from foreshape.lowering import lower
 from foreshape.passes.for_training import mark_parameters
@@ -74,7 +74,7 @@ def to_torch(
         return plain_module(made, scope, inputs, results)
     from foreshape.interop.torch.torch_module import TorchNetwork  # its class is one of torch's
 
-    return TorchNetwork(NetworkSteps(made, inputs, results), scope, nesting, names_of(own))
+    return TorchNetwork(NetworkSteps(made, inputs, results), scope, nesting, module_names(own, scope))
 
 
 def _names(program: Program, given: Iterable[Variable | str] | None) -> list[str]:

@@ -263,7 +263,9 @@ def _traced(
         warn_user(f"torch fixes sizes of the network that were to be open: {listed}")
     if counted:
         shown = "; ".join(counted[:3])
-        warn_user(f"the network's code changes numbers of Python in its calls, and the program has those of the first one: {shown}")
+        warn_user(
+            f"the network's code changes numbers or tensors of Python in its calls, the program has the first ones (register tensors as buffers): {shown}"
+        )
     return exported, importer
 
 

@@ -19,6 +19,8 @@ from foreshape.interop.torch.untyped_torch import torch
 Frames = Sequence[tuple[str, int, str]]
 """Files, lines and functions, the innermost last."""
 _TORCH: Final = os.path.dirname(torch.__file__) + os.sep
+_OF_USERS: Final = os.path.join(_TORCH, "nn", "utils") + os.sep
+"""Code of torch that goes another way in a test as networks' own code does, such as a spectral norm."""
 
 
 class Read(NamedTuple):
@@ -78,7 +80,7 @@ def asks_itself(reads: Iterable[Read], aware: Sequence[ModeAware]) -> list[str]:
     found: dict[str, None] = {}
     statements: dict[str, list[ast.stmt]] = {}
     for read in reads:
-        if read.file.startswith(_TORCH):
+        if read.file.startswith(_TORCH) and not read.file.startswith(_OF_USERS):
             continue
         if read.file not in statements:
             statements[read.file] = _statements(read.file)

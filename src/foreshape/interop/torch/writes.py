@@ -45,7 +45,8 @@ def written_argument(target: Any) -> int | None:
     return found
 
 
-def _storage(node: Any) -> int | None:
+def storage_of(node: Any) -> int | None:
+    """Return a number for the memory of a node's tensor."""
     value: Any = getattr(node, "meta", {}).get("val")
     return int(value.untyped_storage()._cdata) if isinstance(value, torch.Tensor) else None
 
@@ -53,7 +54,7 @@ def _storage(node: Any) -> int | None:
 def changed_kinds(exported: Any) -> set[str]:
     """Return the kinds of inputs that the graph changes in place, as ``PARAMETER``."""
     kinds = {spec.arg.name: spec.kind.name for spec in exported.graph_signature.input_specs}
-    held = {_storage(node): kinds.get(node.name, "") for node in exported.graph.nodes if node.op == "placeholder"}
+    held = {storage_of(node): kinds.get(node.name, "") for node in exported.graph.nodes if node.op == "placeholder"}
     out = {spec.kind.name.removesuffix("_MUTATION") for spec in exported.graph_signature.output_specs if spec.kind.name.endswith("_MUTATION")}
     for module in exported.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
@@ -62,7 +63,7 @@ def changed_kinds(exported: Any) -> set[str]:
             except NotFunctional:
                 continue
             if written and node.target.__name__.split(".")[0] not in _SHAPES:
-                out.add(held.get(_storage(node.args[0]), ""))
+                out.add(held.get(storage_of(node.args[0]), ""))
     return out - {""}
 
 
@@ -91,7 +92,7 @@ class Writes:
         changed = node.args[0]
         if name in _SHAPES:
             return
-        if name in _MEMORY or name in _DRAWN or not isinstance(value, Variable) or _storage(changed) is None or _storage(node) != _storage(changed):
+        if name in _MEMORY or name in _DRAWN or not isinstance(value, Variable) or storage_of(changed) is None or storage_of(node) != storage_of(changed):
             raise NotFunctional
         whole = self._write(changed, value)
         if self._of_storage(changed)[0] is not whole[-1]:  # the memory comes from elsewhere, as a part of a list does
@@ -104,10 +105,10 @@ class Writes:
         if self._sharing is None:
             self._sharing = {}
             for one in node.graph.nodes:
-                storage = _storage(one)
+                storage = storage_of(one)
                 if storage is not None:
                     self._sharing.setdefault(storage, []).append(one)
-        return self._sharing[_storage(node) or 0]
+        return self._sharing[storage_of(node) or 0]
 
     def _write(self, node: Any, value: Any) -> list[Any]:
         """Set the value of a node, and of the nodes that it is a view of; return them, the owner of the memory last."""
@@ -128,7 +129,7 @@ class Writes:
             if node.op != "call_function":
                 raise NotFunctional
             base = node.args[0] if node.args else None
-            if getattr(base, "op", None) is None or _storage(base) != _storage(node):
+            if getattr(base, "op", None) is None or storage_of(base) != storage_of(node):
                 return out
             name = node.target.__name__.split(".")[0]
             if written_argument(node.target) == 0:
