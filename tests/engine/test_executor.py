@@ -290,7 +290,21 @@ def _check_threads(main: fs.Program, executor: fs.Executor, scope: fs.Scope, los
     executor.run(wide, {"x": np.zeros((1, 512), "float32")}, [out], other)
     executor.run(wide, {"x": np.zeros((64, 512), "float32")}, [out], other)
     assert [plan.threads for plan in executor.step(wide, [out]).plan_cache.values()] == [1, 2]
+    frozen = fs.Executor(frozen=True)
+    deep, startup = fs.Program(), fs.Program()
+    with fs.program_guard(deep, startup):
+        out = layer.fc(layer.fc(layer.data("x", shape=["batch", 512]), 1024), 1024)
+    for program, fetch, of in ((wide, fetch_of(wide), other), (deep, fetch_of(deep), fs.Scope())):
+        if program is deep:
+            frozen.run(startup, scope=of)
+        frozen.run(program, {"x": np.zeros((1, 512), "float32")}, [fetch], of)
+    found = [[plan.threads for plan in frozen.step(p, [fetch_of(p)]).plan_cache.values()] for p in (wide, deep)]
+    assert found == [[1], [2]], "a row of a frozen network takes as long as to read its weights"
     assert torch.get_num_threads() == 2, "the caller's own setting is kept"
+
+
+def fetch_of(program: fs.Program) -> str:
+    return next(iter(program.global_block.ops[-1].output_names()))
 
 
 def test_a_weight_that_is_read_before_its_update_is_read_as_it_was() -> None:

@@ -18,7 +18,7 @@ from processes import Network
 import foreshape as fs
 from foreshape.process.threads import Fastest
 from foreshape.process.waiting import CALM, EVERY, WaitPolicy
-from foreshape.values.openmp import SPINS
+from foreshape.values.openmp import SERVER_SPINS, SPINS
 from foreshape.values.processors import allowed, without_processor
 from foreshape.values.torch_proxy import torch
 
@@ -75,6 +75,14 @@ def test_libgomp_waits_as_it_does_where_the_system_says_who_waits(code: str) -> 
 @linux
 def test_libgomp_waits_briefly_elsewhere_and_other_programs_are_told_nothing() -> None:
     assert spins(UNCOUNTED + RUN) == (SPINS, "False")
+
+
+@pytest.mark.long
+@linux
+def test_libgomp_of_a_server_waits_as_servers_do_unless_the_user_says_otherwise() -> None:
+    code = "from foreshape.values import openmp; openmp.wait_as_server();" + RUN + "; print(openmp.says_how_to_wait())"
+    assert spins(code) == (SERVER_SPINS, "False\nTrue")
+    assert spins(code, GOMP_SPINCOUNT="77") == ("77", "True\nTrue")
 
 
 OTHER_WORDS = ({"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "77"}, {"KMP_BLOCKTIME": "5"})

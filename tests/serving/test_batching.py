@@ -14,7 +14,7 @@ import pytest
 import foreshape as fs
 from foreshape import layer
 from foreshape.interop.batch_layout import BatchLayout, round_up
-from foreshape.interop.batch_queue import Batch, BatchQueue, Expired, QueueFull
+from foreshape.interop.batch_queue import Batch, BatchQueue, BatchTimes, Expired, QueueFull
 
 
 class Held:
@@ -162,3 +162,53 @@ def test_networks_whose_results_are_not_one_for_each_example_have_no_layout(tmp_
 def test_numbers_of_rows_are_rounded_to_few() -> None:
     rounded = {round_up(n) for n in range(1, 1 << 14)}
     assert all(n <= round_up(n) <= max(n + 8, 1.13 * n) for n in range(1, 1 << 14)) and len(rounded) < 8 * 12
+
+
+def test_short_batches_run_in_the_thread_of_their_requests_and_long_ones_do_not(models: Path) -> None:
+    model = fs.load_inference_model(models / "images", scope=fs.Scope())
+    ran: list[tuple[threading.Thread, int]] = []
+
+    class Noted:
+        feeds, fetches = model.feeds, model.fetches
+
+        def run(self, feed: Mapping[str, Any]) -> Any:
+            ran.append((threading.current_thread(), len(feed["image"])))
+            return model.run(feed)
+
+    queue, calls = BatchQueue(Noted(), BatchLayout.of_model(model), 64), list[Any]()
+    x = {"image": np.zeros((1, 3, 8, 8), "float32")}
+    queue.try_out(x)
+    for seconds, here in ((1e-9, True), (10.0, False)):
+        ran.clear()
+        queue._times = BatchTimes()
+        queue._times.took(1, seconds)
+        answers = [queue.submit(x, None, calls.append) for _ in range(3)]
+        assert len(calls) == here
+        if here:  # all three wait for one call, and it runs them together
+            assert not ran and not any(a.done() for a in answers)
+            calls.pop()()
+            assert [a.done() for a in answers] == [True] * 3 and ran == [(threading.current_thread(), 3)]
+        assert [a.result(60)["scores"].shape for a in answers] == [(1, 5)] * 3
+        assert sum(n for _, n in ran) == 3 and all((t is threading.current_thread()) == here for t, _ in ran)
+    queue.end()
+
+
+def test_requests_behind_a_batch_in_their_thread_are_not_left(models: Path) -> None:
+    model = fs.load_inference_model(models / "images", scope=fs.Scope())
+    queue, calls = BatchQueue(model, BatchLayout.of_model(model), 2), list[Any]()
+    queue._times.took(1, 1e-9)
+    small, large = ({"image": np.zeros((1, 3, side, side), "float32")} for side in (8, 16))
+    answers = [queue.submit(x, None, calls.append) for x in (small, small, small, large)]
+    calls.pop()()
+    assert [a.result(60)["scores"].shape for a in answers] == [(1, 5)] * 4 and not calls
+    queue.end()
+
+
+def test_the_times_of_batches_tell_those_of_other_sizes() -> None:
+    times = BatchTimes()
+    assert times.expected(1) == float("inf")
+    times.took(4, 1.0)
+    assert times.expected(3) == float("inf") and times.expected(7) == 1.0 and times.expected(16) == 4.0
+    for _ in range(50):
+        times.took(4, 0.25)
+    assert 0.25 <= times.expected(5) < 0.26

@@ -50,6 +50,7 @@ def hold(server: BackgroundServer, monkeypatch: pytest.MonkeyPatch) -> tuple[thr
             return run(feed)
 
     monkeypatch.setattr(model._queue, "_model", Waits())
+    monkeypatch.setattr(model._queue, "_is_short", lambda: False)
     return began, go.set
 
 

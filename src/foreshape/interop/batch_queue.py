@@ -1,10 +1,10 @@
-"""A queue of simultaneous requests to one network, joined and run as batches by a thread of its own."""
+"""A queue of simultaneous requests to one network, joined and run as batches by a thread of its own, or, where they are short, by their own thread."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from time import monotonic
 from typing import Any, Final, NamedTuple
@@ -12,9 +12,42 @@ from typing import Any, Final, NamedTuple
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.interop.batch_layout import BatchLayout, Part, Runs
 from foreshape.interop.results import Results
+from foreshape.process.threads import end_team
 
 _FEW: Final = 8
 """So many requests are taken together if they wait. Of more, half: while they run, the answers of the other half are sent, and new requests come."""
+
+
+_LINGERS: Final = 0.05
+"""The seconds for which the thread of a queue keeps its OpenMP threads without work."""
+_CALM: Final = 4
+"""After so many short batches in turn it leaves the next ones to their own threads."""
+_LONE: Final = 0.002
+"""The most seconds of one request's run in its own thread."""
+_EACH: Final = 0.0001
+"""The most seconds for each of several: reading a request and writing its answer takes longer."""
+
+
+class BatchTimes:
+    """The times of batches, by their sizes to a power of two."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}
+
+    def took(self, size: int, seconds: float) -> None:
+        """Note a batch."""
+        bits = size.bit_length()
+        before = self._seconds.get(bits, seconds)
+        self._seconds[bits] = min(0.8 * before + 0.2 * seconds, 2 * seconds)
+
+    def expected(self, size: int) -> float:
+        """Return the seconds of a batch; infinity if there was none as small."""
+        bits = size.bit_length()
+        found = self._seconds.get(bits)
+        if found is None:
+            below = max((b for b in self._seconds if b < bits), default=None)
+            found = float("inf") if below is None else self._seconds[below] * 2 ** (bits - below)
+        return found
 
 
 class QueueFull(ExecutionError):
@@ -43,6 +76,9 @@ class _Request(NamedTuple):
 class BatchQueue:
     """A queue of requests to one network. Ragged requests are joined without padding.
 
+    Batches are run by a thread of the queue, or, if they are short, by the thread of their requests: two changes of threads take longer than many a batch.
+    Only one of the two keeps OpenMP threads.
+
     Args:
         model: runs a feed; never two at once.
         layout: joins requests; None to run each alone.
@@ -50,7 +86,7 @@ class BatchQueue:
         wait: the seconds for which a batch waits for more requests; 0 takes only present ones.
         fits: tells whether a batch of these sizes (symbol -> size) may run; a single request always may.
         length: the most waiting requests.
-        ran: is told of each batch, in the queue's thread.
+        ran: is told of each batch, in its thread.
     """
 
     def __init__(
@@ -70,8 +106,9 @@ class BatchQueue:
         self._fits, self._length, self._ran = fits, length, ran
         self._waiting: deque[_Request] = deque()
         self._changed = threading.Condition()
-        self._ended = False
-        threading.Thread(target=self._serve, name="foreshape-batch-queue", daemon=True).start()
+        self._ended = self._busy = self._called = self._awake = False
+        self._times = BatchTimes()
+        self._thread: threading.Thread | None = None
 
     def __len__(self) -> int:
         """Return the number of waiting requests."""
@@ -81,12 +118,13 @@ class BatchQueue:
         """Return the results of a feed, when they are there."""
         return self.submit(feed).result()
 
-    def submit(self, feed: Mapping[str, Any], until: float | None = None) -> Future[Results]:
+    def submit(self, feed: Mapping[str, Any], until: float | None = None, soon: Callable[[Callable[[], None]], Any] | None = None) -> Future[Results]:
         """Put a request into the queue.
 
         Args:
             feed: input -> array, `LoDTensor` if ragged.
             until: the latest time to begin with it, of `time.monotonic`.
+            soon: calls a function later in this thread, as `asyncio.loop.call_soon`; it may be given the run of a short batch.
 
         Returns:
             Its results, or its error: `Expired`, or any of `InferenceModel.run`. A request whose future is cancelled is not run.
@@ -101,8 +139,26 @@ class BatchQueue:
             if self._length is not None and len(self._waiting) >= self._length:
                 raise QueueFull(f"{len(self._waiting)} requests wait, and no more may")
             self._waiting.append(request)
-            self._changed.notify()
+            if self._called:
+                pass
+            elif soon is not None and not self._busy and not self._awake and self._is_short():
+                self._called = True
+                soon(self._run_here)
+            else:
+                if soon is not None and not self._awake:
+                    end_team()
+                self._wake()
         return request.answer
+
+    def try_out(self, feed: Mapping[str, Any]) -> None:
+        """Run a feed in this thread before the first request, and note the time. Raises as `InferenceModel.run`."""
+        part = None if self._layout is None else self._layout.part(feed)
+        request = _Request(part, feed, Future(), None)
+        for counts in (False, True, True):  # the first one makes kernels
+            before = monotonic()
+            self._model.run(feed if part is None or self._layout is None else self._layout.joined([part]))
+            if counts:
+                self._times.took(self._size([request]), monotonic() - before)
 
     def end(self) -> None:
         """Take no more requests; the thread ends after the answers to present ones."""
@@ -110,17 +166,70 @@ class BatchQueue:
             self._ended = True
             self._changed.notify()
 
+    def _wake(self) -> None:
+        """Let the queue's thread look; it is made when it is first needed."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="foreshape-batch-queue", daemon=True)
+            self._thread.start()
+        self._awake = True
+        self._changed.notify()
+
     def _serve(self) -> None:
+        few = 0  # short batches in turn with nobody waiting behind them
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._ended)
+                if few >= _CALM or not self._changed.wait_for(self._has_work, _LINGERS):
+                    end_team()
+                    self._awake, few = False, 0
+                    self._changed.wait_for(self._has_work)
                 if not self._waiting:
                     return
+                few = few + 1 if self._is_short() else 0
+                self._busy = True
                 together = self._next()
+            self._run(together)
+
+    def _has_work(self) -> bool:
+        return self._ended or bool(self._waiting and not self._busy and not self._called)
+
+    def _run_here(self) -> None:
+        """Run the waiting requests in this thread. The queue's own thread takes them if they became many, or what is left."""
+        with self._changed:
+            self._called = False
+            if not self._waiting:
+                return
+            if self._busy or not self._is_short():
+                end_team()
+                self._wake()
+                return
+            self._busy = True
+            together = self._next()
+        self._run(together)
+        with self._changed:
+            if self._waiting:
+                end_team()
+                self._wake()
+
+    def _run(self, together: Sequence[_Request]) -> None:
+        began = monotonic()
+        try:
             if together:
-                began = monotonic()
                 self._answer(together)
-                self._ran(Batch(len(together), sum(self._examples(r) for r in together), monotonic() - began))
+        finally:
+            self._busy = False
+        if together:
+            took = monotonic() - began
+            self._times.took(self._size(together), took)
+            self._ran(Batch(len(together), sum(self._examples(r) for r in together), took))
+
+    def _is_short(self) -> bool:
+        """Tell whether the waiting requests are expected to be computed soon, beside the time that their requests and answers take."""
+        return self._times.expected(self._size(self._waiting)) < (_LONE if len(self._waiting) == 1 else _EACH * len(self._waiting))
+
+    def _size(self, requests: Iterable[_Request]) -> int:
+        """Return the rows of requests together, or their number."""
+        symbols = () if self._layout is None else self._layout.growing
+        return sum(1 if r.part is None else max((r.part.sizes[n] for n in symbols), default=1) for r in requests)
 
     def _next(self) -> list[_Request]:
         """Return the requests of the next batch: the first one, and all fitting ones behind it."""

@@ -36,7 +36,8 @@ Paddings = Sequence[int] | Callable[[Sequence[int]], tuple[Sequence[int], Sequen
 MOST = 96
 """The most sizes with kept kernels: a server's batches of up to 64 examples, or of the round numbers of rows of ragged ones, come again and again."""
 FEW = 400_000
-"""So many multiplications repay no second thread."""
+"""So many multiplications repay no second thread. Reading an element of a weight counts as ``WEIGHT`` of them."""
+WEIGHT = 2
 SMALL = 1 << 16
 """A scratchpad of so many bytes stays."""
 ADDED = FIRST_POST_OPERATION | OTHER
@@ -269,7 +270,7 @@ class PackedConvolution(PackedWindows):
         dims, out, made = self.windows(dims)
         library = self._library
         source, result, bias = library.strided(dims, order_of(dims)), library.strided(out, order_of(out)), self._bias_order(self._shape[:1])
-        with library.using(1 if prod(out) * prod(self._shape[1:]) < FEW else None):
+        with library.using(1 if (prod(out) + WEIGHT * self._shape[0]) * prod(self._shape[1:]) < FEW else None):
             attributes = library.attributes(result if adds else None, self._functions)
             described = made(source, self._any, bias, result, attributes[-1])
             if self._shape[0] * self._shape[1] == self._channels:
@@ -339,7 +340,7 @@ class PackedProduct(_Packed):
         k, n = self._shape
         library, rows, out = self._library, prod(dims[:-1]), (*dims[:-1], n)
         source, result, bias = library.strided((rows, k), (k, 1)), library.strided((rows, n), (n, 1)), self._bias_order((1, n))
-        with library.using(1 if rows * k * n < FEW else None):
+        with library.using(1 if (rows + WEIGHT) * k * n < FEW else None):
             described = library.product(source, self._any, bias, result, library.attributes(result if adds else None, self._functions)[-1])
             return self._finish(described, {SOURCE: source, **({ADDED: result} if adds else {}), RESULT: result}, bias, out, row_major_strides(out))
 

@@ -16,10 +16,12 @@ SMALL_STEP = 4_000_000
 
 SMALL_KERNEL = 400_000
 """The least multiply-adds on average of the products of a frozen step, which is little else, for several threads."""
+WEIGHT = 8
+"""The multiply-adds that take as long as to read one element of a weight: for few rows of feeds a step is mostly this."""
 
 
 def threads_for(ops: Step, values: Mapping[str, int], most: int) -> int:
-    """Return 1 for a small step, or one of small kernels, otherwise ``most``."""
+    """Return 1 for a small step, or one of small kernels, otherwise ``most``. The weights of a frozen step count too: it may do little else than read them."""
     if most == 1:
         return 1
     if ops.frozen:  # all products are asked before the first is counted
@@ -29,7 +31,10 @@ def threads_for(ops: Step, values: Mapping[str, int], most: int) -> int:
         multiplied, enough = None, SMALL_STEP
     total = 0
     for at, i in enumerate(ops.calls):
-        total += _work(i, multiplied[at] if multiplied is not None else multiplications(i.op), values)
+        if multiplied is None:
+            total += work_of(i, values)
+        else:
+            total += _work(i, of := multiplied[at], values) + (0 if of is None else WEIGHT * _weights(i))
         if total >= enough:
             return most
     return 1
@@ -49,6 +54,12 @@ def _work(i: KernelCall, multiplied: Size | None, values: Mapping[str, int]) -> 
     if multiplied is not None:
         return _number((multiplied,), values)
     return sum(_number(v.spec.dims, values) for n in i.op.output_names() if (v := i.op.block.find(n)) is not None and v.spec.dims is not None)
+
+
+def _weights(i: KernelCall) -> int:
+    """Return the elements of the weights that one instruction reads."""
+    found = [v for n in i.op.input_names() if (v := i.op.block.find(n)) is not None and v.persistable and v.spec.dims is not None]
+    return sum(prod([d for d in v.spec.known_dims if isinstance(d, int)]) for v in found)
 
 
 def _number(factors: Sequence[Size], values: Mapping[str, int]) -> int:

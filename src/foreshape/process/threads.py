@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import cache
 from typing import Literal
 
 from foreshape.errors import ExecutionError, whole
@@ -58,6 +60,24 @@ def back_on(threads: int) -> None:
     with _lock:
         torch.set_num_threads(threads)
         _others.remove(threads)
+
+
+def end_team() -> None:
+    """End the OpenMP threads that wait for this thread's next kernel; the next one has new ones.
+
+    They are its own. If two threads have some, there are more than processors, and libgomp lets all sleep soon (see process/waiting.py).
+    """
+    end = _end_of_team()
+    if end is not None:
+        end(1)
+
+
+@cache
+def _end_of_team() -> Callable[[int], int] | None:
+    try:
+        return ctypes.CDLL(None).omp_pause_resource_all  # pyright: ignore[reportUnknownMemberType]
+    except (AttributeError, OSError, TypeError):
+        return None
 
 
 class Threads:

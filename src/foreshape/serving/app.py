@@ -7,35 +7,32 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator
 from html import escape as html
-from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException as HTTPError
-from starlette.requests import ClientDisconnect
 
 from foreshape.serving.access import AccessLog
-from foreshape.serving.protocol import HEADER_LENGTH, read_request, write_response
+from foreshape.serving.infer_route import InferRoute
 from foreshape.serving.server_limits import RequestError
 from foreshape.serving.service import Service
 from foreshape.text.literal import escape
 from foreshape.version import VERSION
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from foreshape.serving.served_model import ServedModel
 
 log: Final = logging.getLogger("foreshape.serving")
 EXTENSIONS: Final = ("binary_tensor_data", "model_repository")
 _PACE: Final = 1.0
 """Seconds from one look at the models' files to the next."""
-_INFER: Final = "/v2/models/{model}/infer"
-_GONE: Final = 499
-"""The status, in the log alone, of a request whose client went away."""
 
 
-def make_app(service: Service, watch: bool = True) -> FastAPI:
+def make_app(service: Service, watch: bool = True) -> ASGIApp:
     """Return the application.
 
     Args:
@@ -52,13 +49,11 @@ def make_app(service: Service, watch: bool = True) -> FastAPI:
         service.repository.close()
 
     app = FastAPI(title="Foreshape", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None)  # these pages load scripts from elsewhere
-    app.add_middleware(AccessLog, service=service)
     app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(HTTPError, _unknown)
-    _add_infer(app, service)
     _add_protocol(app, service)
     _add_pages(app, service)
-    return app
+    return AccessLog(InferRoute(app, service), service)
 
 
 async def _watch(service: Service) -> None:
@@ -72,29 +67,12 @@ async def _watch(service: Service) -> None:
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
-    if error.status in (408, 413, 415):  # the rest of the body is not read
-        headers["Connection"] = "close"
-    return JSONResponse({"error": str(error), **error.facts}, error.status, headers)
+    return JSONResponse(error.content(), error.status, error.headers())
 
 
 async def _unknown(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPError)
     return JSONResponse({"error": f"{request.method} {escape(request.url.path[:200])}: {error.detail}"}, error.status_code, error.headers)
-
-
-def _add_infer(app: FastAPI, service: Service) -> None:
-    """Add the route of requests for results, without FastAPI's reading of parameters, which takes as long as all the rest."""
-
-    async def infer(request: Request) -> Response:
-        request.scope["counted_as"] = _INFER
-        try:
-            return await _infer(service, request, request.path_params["model"], request.path_params.get("version"))
-        except ClientDisconnect:
-            return Response(status_code=_GONE)
-
-    for path in (_INFER, "/v2/models/{model}/versions/{version}/infer"):
-        app.router.add_route(path, infer, methods=["POST"])
 
 
 def _add_protocol(app: FastAPI, service: Service) -> None:
@@ -141,39 +119,6 @@ def _add_protocol(app: FastAPI, service: Service) -> None:
     @app.post("/v2/repository/models/{model}/{action}")
     async def change(model: str, action: str) -> Response:  # pyright: ignore[reportUnusedFunction]
         raise RequestError(400, "models are opened and closed by their files, not by requests")
-
-
-async def _infer(service: Service, request: Request, model: str, version: str | None) -> Response:
-    limits, until = service.limits, monotonic() + service.limits.seconds
-    service.repository.find(model, version)  # before the body is read
-    async with service.body_of(request, until) as body:
-        asked = read_request(body, request.headers.get(HEADER_LENGTH), limits)
-        timeout = asked.parameters.get("timeout")  # of Triton's clients: microseconds
-        if type(timeout) is int and timeout > 0:
-            until = min(until, monotonic() + timeout / 1e6)
-        served, number = service.repository.find(model, version)  # no await from here to the queue: the model may be exchanged meanwhile
-        future = served.submit(asked, until)
-        try:
-            async with asyncio.timeout(until - monotonic()):
-                found = await asyncio.wrap_future(future)
-            response = write_response(model, number, asked, served.tensors(asked, found))
-        except TimeoutError:
-            raise RequestError(504, "the answer was not there in time", retry_after=1) from None
-        except RequestError:
-            raise
-        except Exception as error:
-            raise _translated(served, asked, error) from error
-    if response.header_length is None:
-        return Response(response.body, media_type="application/json")
-    return Response(response.body, headers={HEADER_LENGTH: str(response.header_length)}, media_type="application/octet-stream")
-
-
-def _translated(served: ServedModel, asked: Any, error: Exception) -> RequestError:
-    refusal = served.refusal(asked, error)
-    if refusal is None:
-        log.error("a request failed", exc_info=error)
-        return RequestError(500, f"the server failed: {type(error).__name__}")
-    return refusal
 
 
 def _add_pages(app: FastAPI, service: Service) -> None:

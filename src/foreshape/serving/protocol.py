@@ -71,12 +71,17 @@ def read_request(body: bytes | bytearray | memoryview, header_length: str | None
     return _RequestReader(_parse(view[:length]), view[length:]).request()
 
 
-def _parse(data: memoryview) -> dict[str, Any]:
-    def no_number(text: str) -> NoReturn:
-        raise RequestError(400, f"the request has {text}, which is no JSON")
+def _no_number(text: str) -> NoReturn:
+    raise RequestError(400, f"the request has {text}, which is no JSON")
 
+
+_reader: Final = json.JSONDecoder(parse_constant=_no_number)
+_write: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def _parse(data: memoryview) -> dict[str, Any]:
     try:
-        found = json.loads(bytes(data), parse_constant=no_number)
+        found = _reader.decode(str(data, "utf-8"))
     except RecursionError:
         raise RequestError(400, "the request is nested too deeply") from None
     except ValueError as error:  # a text that is no UTF-8 too
@@ -220,5 +225,5 @@ def write_response(model: str, version: str, request: InferRequest, results: Seq
         facts["id"] = request.id
     if parameters:
         facts["parameters"] = dict(parameters)
-    head = json.dumps(facts, separators=(",", ":")).encode()
+    head = _write(facts).encode()
     return Response(b"".join([head, *pieces]), len(head) if pieces else None)

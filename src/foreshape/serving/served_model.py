@@ -10,6 +10,9 @@ from foreshape.interop.batch_queue import Batch
 from foreshape.serving.protocol import InferRequest, NamedTensor, TensorInfo
 from foreshape.serving.server_limits import RequestError, ServerLimits
 
+Soon = Callable[[Callable[[], None]], Any]
+"""A caller of functions, later in the same thread."""
+
 
 class ServedModel(Protocol):
     """An opened model, ready to answer."""
@@ -32,11 +35,12 @@ class ServedModel(Protocol):
         """Return the parameters of its metadata."""
         ...
 
-    def submit(self, request: InferRequest, until: float) -> Future[Any]:
+    def submit(self, request: InferRequest, until: float, soon: Soon) -> Future[Any]:
         """Begin with a request, and return at once.
 
         Args:
             until: the latest time of the answer, of `time.monotonic`.
+            soon: calls a function later in this thread; short work may be done there.
 
         Raises:
             RequestError: it is refused.

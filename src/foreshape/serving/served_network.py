@@ -22,7 +22,7 @@ from foreshape.report import report_page
 from foreshape.serving.datatypes import datatype_of
 from foreshape.serving.memory_room import MemoryRoom
 from foreshape.serving.protocol import InferRequest, NamedTensor, TensorInfo
-from foreshape.serving.served_model import Opening
+from foreshape.serving.served_model import Opening, Soon
 from foreshape.serving.server_limits import RequestError
 from foreshape.spec import Spec
 from foreshape.values.lod_tensor import LoDTensor
@@ -70,6 +70,8 @@ class ServedNetwork:
         layout = self._try()
         self._joins = layout is not None
         self._queue = BatchQueue(predictor.runs, layout, opening.limits.batch, fits=self._fits, length=opening.limits.queue, ran=opening.ran)
+        if (example := self._example()) is not None:
+            self._queue.try_out(example)
 
     def _try(self) -> BatchLayout | None:
         """Run the network at its smallest sizes; return the layout of its batches, None if its requests cannot be joined."""
@@ -135,7 +137,7 @@ class ServedNetwork:
         conditions = {word: text for one in feeds.values() for word, text in one.conditions.items()}
         return {"conditions": conditions, "together": feeds.joint[:20], "batched": self._joins}
 
-    def submit(self, request: InferRequest, until: float) -> Future[Any]:
+    def submit(self, request: InferRequest, until: float, soon: Soon) -> Future[Any]:
         """Check a request, and put it into the queue."""
         if request.outputs is not None:
             for name in request.outputs:
@@ -145,7 +147,7 @@ class ServedNetwork:
         if self._room is not None and not self._room.fits(sizes := self._sizes(feed)):
             raise self._too_large(sizes)
         try:
-            return self._queue.submit(feed, until)
+            return self._queue.submit(feed, until, soon)
         except QueueFull as error:
             raise RequestError(503, str(error), retry_after=1) from error
 

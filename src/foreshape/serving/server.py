@@ -23,6 +23,7 @@ from foreshape.serving.served_model import ModelKind
 from foreshape.serving.served_network import Networks
 from foreshape.serving.server_limits import ServerLimits
 from foreshape.serving.service import Service
+from foreshape.values.openmp import wait_as_server
 
 log: Final = logging.getLogger("foreshape.serving")
 _FILES: Final = 128
@@ -41,6 +42,7 @@ def make_service(sources: Sequence[str], limits: ServerLimits | None = None, kin
     Raises:
         ForeshapeError: a model cannot be opened.
     """
+    wait_as_server()
     limits, metrics = limits or ServerLimits(), RequestMetrics()
     repository = Repository(sources, kinds if kinds is not None else [Networks()], limits, metrics.ran)
     repository.open_all()

@@ -47,3 +47,14 @@ class RequestError(ForeshapeError):
     def __init__(self, status: int, words: str, *, retry_after: int | None = None, **facts: Any) -> None:
         super().__init__(words)
         self.status, self.retry_after, self.facts = status, retry_after, facts
+
+    def content(self) -> dict[str, Any]:
+        """Return the answer's JSON."""
+        return {"error": str(self), **self.facts}
+
+    def headers(self) -> dict[str, str]:
+        """Return its headers."""
+        out = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+        if self.status in (408, 413, 415):  # the rest of the body is not read
+            out["Connection"] = "close"
+        return out

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import zlib
-from collections.abc import AsyncGenerator
-from time import monotonic
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Self
 
 from foreshape.serving.server_limits import RequestError, ServerLimits
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
+    from starlette.types import Receive
 
     from foreshape.serving.repository import Repository
     from foreshape.serving.request_metrics import RequestMetrics
 
+Headers = Sequence[tuple[bytes, bytes]]
+"""Names in small letters, and values."""
 _PACKED: Final = ("gzip", "deflate")
+
+
+class ClientGone(Exception):
+    """The end of a connection before its request's."""
 
 
 class Service:
@@ -41,42 +45,67 @@ class Service:
         if self.pending + size > self.limits.pending:
             raise RequestError(503, "the requests that wait fill the server's memory", retry_after=1)
 
-    @contextlib.asynccontextmanager
-    async def body_of(self, request: Request, until: float) -> AsyncGenerator[bytes | bytearray]:
-        """Return the body of a request, unpacked, within the server's limits; its bytes count as pending within.
-
-        Args:
-            until: the latest time of its end, of `time.monotonic`.
+    def request_of(self, headers: Headers) -> RequestReading:
+        """Return the reading of a request with these headers, a context manager.
 
         Raises:
-            RequestError: it is too large, too slow, or packed in an unknown way.
+            RequestError: it is too large, packed in an unknown way, or the server stops.
         """
         if self.stopping:
             raise RequestError(503, "the server stops", retry_after=5)
-        stated, packing = request.headers.get("content-length"), request.headers.get("content-encoding", "identity").strip().lower()
-        if packing not in (*_PACKED, "identity"):
-            raise RequestError(415, f"the Content-Encoding of a request may be {' or '.join(_PACKED)}; seen {packing[:40]!r}")
-        self.need_room(int(stated) if stated is not None and stated.isascii() and stated.isdecimal() and len(stated) < 20 else 0)
-        held, self.running = 0, self.running + 1
-        try:
-            body = bytearray()
-            try:
-                async with asyncio.timeout(until - monotonic()):
-                    async for chunk in request.stream():
-                        self.need_room(len(chunk) if len(body) + len(chunk) <= self.limits.body else self.limits.body + 1)
-                        body += chunk
-                        held += len(chunk)
-                        self.pending += len(chunk)
-            except TimeoutError:
-                raise RequestError(408, f"the request was not there within {self.limits.seconds:g} seconds") from None
-            if packing != "identity":
-                body = await asyncio.to_thread(_unpacked, bytes(body), min(self.limits.body, self.limits.pending - self.pending))
-                held += len(body)
-                self.pending += len(body)
-            yield body
-        finally:
-            self.pending -= held
-            self.running -= 1
+        return RequestReading(self, headers)
+
+
+class RequestReading:
+    """A context manager for one request: within it counts as running, and its bytes as pending.
+
+    Attributes:
+        ended: True once all of its body is there.
+    """
+
+    def __init__(self, service: Service, headers: Headers) -> None:
+        self._service, self._headers, self._held, self.ended = service, headers, 0, False
+        stated, self._packing = self.header(b"content-length"), (self.header(b"content-encoding") or "identity").strip().lower()
+        if self._packing not in (*_PACKED, "identity"):
+            raise RequestError(415, f"the Content-Encoding of a request may be {' or '.join(_PACKED)}; seen {self._packing[:40]!r}")
+        service.need_room(int(stated) if stated is not None and stated.isascii() and stated.isdecimal() and len(stated) < 20 else 0)
+
+    def header(self, name: bytes) -> str | None:
+        """Return a header of the request, by its name in small letters."""
+        return next((value.decode("latin-1") for n, value in self._headers if n == name), None)
+
+    def __enter__(self) -> Self:
+        self._service.running += 1
+        return self
+
+    def __exit__(self, *of: object) -> None:
+        self._service.pending -= self._held
+        self._service.running -= 1
+
+    async def body(self, receive: Receive) -> bytes | bytearray:
+        """Return the body, unpacked, within the server's limits. Raises `RequestError` if it is too large, `ClientGone`."""
+        service, limits = self._service, self._service.limits
+        parts: list[bytes] = []
+        size, more = 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            chunk, more = message.get("body", b""), message.get("more_body", False)
+            service.need_room(len(chunk) if size + len(chunk) <= limits.body else limits.body + 1)
+            parts.append(chunk)
+            size += len(chunk)
+            self._hold(len(chunk))
+        self.ended = True
+        body = bytearray().join(parts)  # of their own: numbers in it may be fed as they lie
+        if self._packing != "identity":
+            body = await asyncio.to_thread(_unpacked, bytes(body), min(limits.body, limits.pending - service.pending))
+            self._hold(len(body))
+        return body
+
+    def _hold(self, size: int) -> None:
+        self._held += size
+        self._service.pending += size
 
 
 def _unpacked(data: bytes, most: int) -> bytearray:

@@ -19,6 +19,8 @@ from foreshape.values.processors import processors, without_processor
 
 SPINS = "30000"
 """The looks of a thread for work before it sleeps, if nobody can tell the machine's load (see process/waiting.py)."""
+SERVER_SPINS = "100000"
+"""The same for a server, about a millisecond: its steps are short, and to wake a thread takes as long as a kernel."""
 _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
 _LOG = "TORCH_CPP_LOG_LEVEL"
 _COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -31,6 +33,8 @@ class _Process:
     """True once torch was made ready here."""
     forked = False
     """True in a child forked from a process with torch."""
+    spins: str | None = None
+    """The looks of a thread for work before it sleeps, where this process has chosen them."""
 
 
 _lock = threading.RLock()
@@ -52,8 +56,14 @@ def forked() -> bool:
 
 
 def says_how_to_wait() -> bool:
-    """Return True if the user has set the waiting of OpenMP's threads."""
-    return any(n in os.environ for n in _WAITING)
+    """Return True if the waiting of OpenMP's threads is set for good, by the user or for a server."""
+    return _Process.spins is not None or any(n in os.environ for n in _WAITING)
+
+
+def wait_as_server() -> None:
+    """Let OpenMP's threads wait as those of a server should, unless torch is loaded already or the user has set it."""
+    if not _Process.used and "torch" not in sys.modules and not says_how_to_wait():
+        _Process.spins = SERVER_SPINS
 
 
 def _make_ready() -> None:
@@ -72,7 +82,9 @@ def _settings() -> dict[str, str]:
     A rank itself tells, in words, of ranks that are gone; torch's store would write a stack of C++ calls for each look.
     """
     out: dict[str, str] = {}
-    if not says_how_to_wait() and without_processor() is None:
+    if _Process.spins is not None:
+        out["GOMP_SPINCOUNT"] = _Process.spins
+    elif not says_how_to_wait() and without_processor() is None:
         out["GOMP_SPINCOUNT"] = SPINS
     if "RANK" in os.environ and _LOG not in os.environ:
         out[_LOG] = "ERROR"

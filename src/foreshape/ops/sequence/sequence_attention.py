@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from foreshape.dims import Size, ceildiv, maximum, minimum, reaches
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.kernels import flash, onednn
-from foreshape.kernels.row_ranges import rows_in
 from foreshape.operator import OWN, AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import require_at_most, require_divides, require_equal, require_rank
 from foreshape.operator.samples import f32, reject, sample
@@ -56,35 +55,40 @@ def _plan(q: Offsets, k: Offsets, width: int, heads: int) -> _AttentionPieces:
 
 
 def _make_plan(q: Offsets, k: Offsets, width: int, heads: int) -> _AttentionPieces:
-    key = q.lengths * (k.longest + 1) + k.lengths
-    order = torch.argsort(key, stable=True)
-    unique: Any = torch.unique_consecutive  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    kinds, counts = unique(key[order], return_counts=True)
+    import numpy
+
+    begins = [numpy.asarray(o.host, "int64") for o in (q, k)]
+    key = numpy.diff(begins[0]) * (k.longest + 1) + numpy.diff(begins[1])
+    order = numpy.argsort(key, kind="stable")
+    kinds = key[order]
+    ends = [*(numpy.flatnonzero(kinds[1:] != kinds[:-1]) + 1).tolist(), len(kinds)] if len(kinds) else []
     pieces: list[_Piece] = []
     most, at, rest = max(max(q.rows, k.rows) * width // _PIECES, _LEAST), 0, False
-    for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True):
-        q_length, k_length = divmod(kind, k.longest + 1)
-        end = at + count
+    for end in ends:
+        q_length, k_length = divmod(int(kinds[at]), k.longest + 1)
         if q_length and k_length:
             each = max(q_length, k_length) * width
             step = max(most // each, 1)
-            pieces += [_piece(q, k, order[i : min(i + step, end)], min(max(heads * most // each, 1), heads)) for i in range(at, end, step)]
+            for i in range(at, end, step):
+                some = order[i : min(i + step, end)]
+                of_q = _rows_of(begins[0], some, q_length, q)
+                of_k = of_q if k is q else _rows_of(begins[1], some, k_length, k)
+                pieces.append(_Piece(len(some), of_q, of_k, min(max(heads * most // each, 1), heads)))
         else:
             rest = rest or bool(q_length or k_length)
         at = end
     return _AttentionPieces(pieces, rest)
 
 
-def _piece(q: Offsets, k: Offsets, sequences: Tensor, heads: int) -> _Piece:
-    of_q = _rows_of(q, sequences)
-    return _Piece(len(sequences), of_q, of_q if k is q else _rows_of(k, sequences), heads)
+def _rows_of(begins: Any, sequences: Any, length: int, of: Offsets) -> _RowSpan:
+    """Return the rows of some sequences of one length."""
+    import numpy
 
-
-def _rows_of(at: Offsets, sequences: Tensor) -> _RowSpan:
-    begins, lengths = at.last[sequences], at.lengths[sequences]
-    begin, count = int(begins[0]), int(lengths.sum())
-    side_by_side = bool((begins[1:] == begins[:-1] + lengths[:-1]).all())
-    return _RowSpan(begin, count, None if side_by_side else rows_in(begins, lengths))
+    first, count = begins[sequences], len(sequences)
+    if count == 1 or (first[1:] - first[:-1] == length).all():
+        return _RowSpan(int(first[0]), count * length, None)
+    rows = (first[:, None] + numpy.arange(length)).reshape(-1)
+    return _RowSpan(int(first[0]), count * length, torch.from_numpy(rows).to(of.last.device))  # pyright: ignore[reportUnknownMemberType]
 
 
 def _of(X: Tensor, rows: _RowSpan) -> Tensor:

@@ -1,0 +1,143 @@
+"""The route of requests for results, as an ASGI application before the others: the layers of FastAPI would take as long as all the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from concurrent.futures import Future
+from threading import get_ident
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from foreshape.serving.protocol import HEADER_LENGTH, read_request, write_response
+from foreshape.serving.server_limits import RequestError
+from foreshape.serving.service import ClientGone, Headers, Service
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from foreshape.serving.protocol import Response
+    from foreshape.serving.served_model import ServedModel
+
+log: Final = logging.getLogger("foreshape.serving")
+_PATH: Final = "/v2/models/{model}/infer"
+_GONE: Final = 499
+"""The status, in the log alone, of a request whose client went away."""
+_LENGTH: Final = HEADER_LENGTH.lower().encode()
+_JSON: Final = (b"content-type", b"application/json")
+_BYTES: Final = (b"content-type", b"application/octet-stream")
+
+
+class Target(NamedTuple):
+    """A model, and its version if one is asked for."""
+
+    model: str
+    version: str | None
+
+
+def target_of(path: str, last: str) -> Target | None:
+    """Return the model in a path of the protocol with this last part; None for another path."""
+    parts = path.split("/")
+    if parts[:3] != ["", "v2", "models"] or parts[-1] != last or not all(parts[3:]):
+        return None
+    if len(parts) == 5:
+        return Target(parts[3], None)
+    return Target(parts[3], parts[5]) if len(parts) == 7 and parts[4] == "versions" else None
+
+
+class InferRoute:
+    """A layer around an application: it answers requests for results, and hands on all others."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app, self._service = app, service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or (target := target_of(scope["path"], "infer")) is None:
+            await self._app(scope, receive, send)
+            return
+        scope["counted_as"] = _PATH
+        try:
+            if scope["method"] != "POST":
+                raise RequestError(405, f"{scope['method'][:20]}: results are asked for with POST")
+            response = await self._answer(target, scope, receive)
+        except RequestError as error:
+            await refuse(send, error)
+        except ClientGone:
+            await start(send, _GONE, [], b"")
+        else:
+            headers: Headers = [_JSON]
+            if response.header_length is not None:
+                headers = [_BYTES, (_LENGTH, b"%d" % response.header_length)]
+            await start(send, 200, headers, response.body)
+
+    async def _answer(self, target: Target, scope: Scope, receive: Receive) -> Response:
+        service, loop = self._service, asyncio.get_running_loop()
+        until = monotonic() + service.limits.seconds
+        service.repository.find(*target)  # before the body is read
+        with service.request_of(scope["headers"]) as reading:
+            try:
+                async with asyncio.timeout(service.limits.seconds) as limit:
+                    body = await reading.body(receive)
+                    asked = read_request(body, reading.header(_LENGTH), service.limits)
+                    timeout = asked.parameters.get("timeout")  # of Triton's clients: microseconds
+                    if type(timeout) is int and timeout > 0 and monotonic() + timeout / 1e6 < until:
+                        until = monotonic() + timeout / 1e6
+                        limit.reschedule(loop.time() + timeout / 1e6)
+                    served, number = service.repository.find(*target)  # no await from here to the queue: the model may be exchanged meanwhile
+                    try:
+                        found = await _result_of(served.submit(asked, until, loop.call_soon), loop)
+                        return write_response(target.model, number, asked, served.tensors(asked, found))
+                    except RequestError:
+                        raise
+                    except Exception as error:
+                        raise _translated(served, asked, error) from error
+            except TimeoutError:
+                if not reading.ended:
+                    raise RequestError(408, f"the request was not there within {service.limits.seconds:g} seconds") from None
+                raise RequestError(504, "the answer was not there in time", retry_after=1) from None
+
+
+async def start(send: Send, status: int, headers: Headers, body: bytes) -> None:
+    """Send a whole answer."""
+    await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"%d" % len(body)), *headers]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def refuse(send: Send, error: RequestError) -> None:
+    """Send an answer in place of results."""
+    headers = [_JSON, *((name.lower().encode(), value.encode()) for name, value in error.headers().items())]
+    await start(send, error.status, headers, json.dumps(error.content()).encode())
+
+
+async def _result_of(future: Future[Any], loop: asyncio.AbstractEventLoop) -> Any:
+    """Return the result of a future of any thread. One of this thread does not wake the loop through its pipe."""
+    waited, here = loop.create_future(), get_ident()
+
+    def wake() -> None:
+        if not waited.done():
+            waited.set_result(None)
+
+    def done(_: Any) -> None:
+        if get_ident() == here:
+            wake()
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(wake)
+
+    future.add_done_callback(done)
+    try:
+        await waited
+    except asyncio.CancelledError:
+        future.cancel()
+        raise
+    return future.result()
+
+
+def _translated(served: ServedModel, asked: Any, error: Exception) -> RequestError:
+    refusal = served.refusal(asked, error)
+    if refusal is None:
+        log.error("a request failed", exc_info=error)
+        return RequestError(500, f"the server failed: {type(error).__name__}")
+    return refusal
