@@ -184,3 +184,52 @@ def test_files_of_paddlepaddle_take_the_kernels_of_bytes(name: str) -> None:
     x = np.random.default_rng(0).standard_normal([d if isinstance(d, int) else 4 for d in spec.known_dims]).astype("float32")
     want, got = made.run(x)[0], fs.Predictor(path).run(x)[0]
     np.testing.assert_allclose(got, want, atol=np.abs(want).max() / 20)
+
+
+def test_operators_of_bytes_in_onnx_take_the_kernels_of_bytes(tmp_path: Path) -> None:
+    """QLinearConv and QLinearMatMul with constant weights are the whole numbers' formula, and frozen they are products of bytes."""
+    random = np.random.default_rng(0)
+    filters, matrix = random.integers(-127, 128, (4, 3, 3, 3), "int8"), random.integers(-127, 128, (4, 40), "int8")
+    steps, bias, columns = random.uniform(0.01, 0.03, 4).astype("float32"), random.integers(-900, 900, 4, "int32"), np.float32(0.02)
+    operands = [
+        *(tensor(f"s{k}", np.float32(s)) for k, s in enumerate((0.04, 0.5, 0.9))),
+        *(tensor(f"z{k}", np.uint8(z)) for k, z in enumerate((120, 99, 130))),
+        *(tensor(n, v) for n, v in (("w", filters), ("ws", steps), ("wz", np.zeros(4, "int8")), ("b", bias))),
+        *(tensor(n, v) for n, v in (("m", matrix), ("ms", columns), ("mz", np.int8(0)), ("rows", np.array([-1, 4])))),
+    ]
+    nodes = [
+        node("QuantizeLinear", "x s0 z0", "q"),
+        node("QLinearConv", "q s0 z0 w ws wz s1 z1 b", "c", pads=[1, 1, 1, 1]),
+        node("Transpose", "c", "t", perm=[0, 2, 3, 1]),
+        node("Reshape", "t rows", "r"),
+        node("QLinearMatMul", "r s1 z1 m ms mz s2 z2", "p"),
+        node("DequantizeLinear", "p s2 z2", "y"),
+    ]
+    graph = Graph(nodes, [value("x", "float32", ["n", 3, 6, 6])], [value("y", "float32", None)], operands)
+    made = opened(model(graph, 21), tmp_path)
+    applied = apply_all(lower(made.program.global_block, [made.fetches[0].name], frozen=True))
+    assert (applied["frozen_convolution"], applied["frozen_linear"]) == (1, 1)
+    x = random.uniform(-4, 5, (2, 3, 6, 6)).astype("float32")
+    whole = np.clip(np.rint(x / np.float32(0.04)) + 120, 0, 255) - 120
+    around = np.pad(whole, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    sums = sum(np.einsum("nchw,oc->nohw", around[:, :, i : i + 6, j : j + 6], filters[:, :, i, j].astype("float64")) for i in range(3) for j in range(3))
+    conv = np.clip(np.rint((sums + bias[:, None, None]) * (0.04 * steps.astype("float64") / 0.5)[:, None, None]), -99, 156)
+    want = (np.clip(np.rint(np.einsum("nchw,cd->nhwd", conv, matrix.astype("float64")) * 0.5 * columns / 0.9), -130, 125)).reshape(-1, 40) * 0.9
+    for got in (made.run({"x": x})[0], fs.Executor(frozen=True).run(made.program, {"x": x}, made.fetches, made.scope)[0]):
+        assert np.abs(got - want).max() <= 2 * 0.9 + 1e-4  # a half in the first rounding may go either way
+        assert (np.abs(got - want) > 1e-3).mean() < 0.05
+
+
+def test_ranges_by_entropy_are_no_worse_where_many_numbers_are_equal() -> None:
+    """Margins of one number once made the least divergence a range that cuts off what counts."""
+    random = np.random.default_rng(0)
+    x = np.maximum(random.standard_normal((64, 40)), -0.3).astype("float32")
+    x[:, 10:] = np.float32(0.0123)
+    with fs.program_guard(fs.Program(), fs.Program()):
+        given = layer.data("x", ["batch", 40])
+        out = layer.fc(given, 16, bias=False)
+        fs.Executor(seed=1).run(fs.default_startup_program(), scope=(scope := fs.Scope()))
+        plain = fs.InferenceModel.of(fs.default_main_program(), ["x"], [out], scope)
+    want = plain.run(x)[0]
+    errors = {how: np.square(fs.quantize(plain, x, activations=how).run(x)[0] - want).mean() for how in METHODS}
+    assert errors["entropy"] < 2 * errors["min_max"]

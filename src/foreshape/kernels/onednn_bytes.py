@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 from foreshape.kernels.onednn_grids import Grid
 from foreshape.kernels.onednn_library import RESULT, SOURCE, STEP_OF, ZERO_OF, Handle, Library, Unimplemented
 from foreshape.kernels.onednn_packed import DescribedPrimitive, order_of
-from foreshape.values.torch_proxy import Tensor, torch
+from foreshape.values.torch_proxy import Tensor
 
 Dims = Sequence[int]
 
@@ -47,14 +47,18 @@ class ByteStage(Protocol):
 class Rounded:
     """fp32 numbers rounded to a grid, halves to even: a kernel, and a stage of a series."""
 
-    __slots__ = ("grid",)
+    __slots__ = ("_by", "_limits", "grid")
 
     def __init__(self, grid: Grid) -> None:
+        import numpy
+
         self.grid = grid
+        self._by = float(numpy.float32(1.0) / numpy.float32(grid.step))
+        self._limits = grid.low - grid.zero, grid.high - grid.zero
 
     def __call__(self, x: Tensor) -> Tensor:
-        step, zero, low, high = self.grid
-        return torch.fake_quantize_per_tensor_affine(x, step, zero, low, high)
+        # four passes over memory: torch's fake quantization takes numbers one by one, in four times as long
+        return x.mul(self._by).round_().clamp_(*self._limits).mul_(self.grid.step)
 
     add = None
 

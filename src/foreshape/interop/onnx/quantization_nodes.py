@@ -229,9 +229,29 @@ def _requantized(c: Call, x: Variable, scales: tuple[int, int, int], zero: int, 
     return _held(c, c.op("round", {"round_type": 0}, X=c.binary("elementwise_mul", x, factor)), zero, of)
 
 
+def _by_floating(c: Call, weight: int, operands: tuple[int, ...]) -> bool:
+    """Tell whether a node with a constant weight is done as rounding around a floating product, which kernels of bytes take in.
+
+    Sums of fp32 differ from whole ones by less than the rounding behind them.
+    """
+    return isinstance(c.value(weight), OnnxConstant) and all(c.constant(at) is not None for at in operands if c.has(at))
+
+
+def _bias(c: Call, at: int, scales: tuple[int, int]) -> Variable | None:
+    """Return a bias of whole numbers in steps of the product of two scales as a constant of fp32."""
+    if not c.has(at):
+        return None
+    whole, one, other = (c.constant(k) for k in (at, *scales))
+    assert whole is not None and one is not None and other is not None
+    numbers = whole.reshape(-1).astype("float64") * one.reshape(-1).astype("float64") * other.reshape(-1).astype("float64")
+    return c.importer.parameter(f"{c.value(at).name}@numbers", numbers.astype("float32"))
+
+
 @onnx("QLinearMatMul")
 def quantized_matmul(c: Call) -> Any:
     """Operands a, its scale, its zero point, b likewise, then scale and zero point of the result."""
+    if _by_floating(c, 3, (1, 2, 4, 5, 6, 7)):
+        return as_operand(c, c.op("matmul_v2", X=floating(c, 0, 1, 2), Y=floating(c, 3, 4, 5, -1)), 0, 6, 7)
     x, y = _without_zero(c, c.x(0), 2, rows=True), _without_zero(c, c.x(3), 5)
     return _requantized(c, c.op("matmul_v2", X=x, Y=y), (1, 4, 6), 7, 0, 2)
 
@@ -239,6 +259,8 @@ def quantized_matmul(c: Call) -> Any:
 @onnx("QLinearConv")
 def quantized_convolution(c: Call) -> Any:
     """Its sums are of fp32: beyond 2^24 they are rounded before they are made numbers of 8 bits."""
+    if _by_floating(c, 3, (1, 2, 4, 5, 6, 7, 8)):
+        return as_operand(c, convolve(c, floating(c, 0, 1, 2), floating(c, 3, 4, 5, 0), _bias(c, 8, (1, 4))), 0, 6, 7)
     x, weight = _without_zero(c, c.x(0), 2), _weight(c, 3, 5)
     bias = c.optional(8)
     out = convolve(c, x, weight, None if bias is None else c.cast(bias, FP32))
@@ -248,9 +270,9 @@ def quantized_convolution(c: Call) -> Any:
 # --- what onnxruntime's quantizers write
 
 
-def floating(c: Call, at: int, scale: int, zero: int) -> Variable:
+def floating(c: Call, at: int, scale: int, zero: int, axis: int = 1) -> Variable:
     """Return an operand as floating numbers, as DequantizeLinear does; the scale and the zero point are operands by number."""
-    return c.through("DequantizeLinear", [c.value(at), c.value(scale), c.value(zero)], 13)
+    return c.through("DequantizeLinear", [c.value(at), c.value(scale), c.value(zero)], 13, axis=axis)
 
 
 def as_operand(c: Call, x: Variable, like: int, scale: int, zero: int) -> Variable:
