@@ -14,10 +14,13 @@ from foreshape.engine.fetched import fetcher
 from foreshape.engine.finite import stop_before_updates
 from foreshape.engine.scope import Scope
 from foreshape.engine.shared_state import state_of_updates
+from foreshape.engine.small_run import over
 from foreshape.errors import ExecutionError, MemoryPlanError, ShapeError, border
 from foreshape.feeding.feed import Feeder
 from foreshape.feeding.state_checks import Held
+from foreshape.kernels.instructions import can_compile
 from foreshape.lowering import Step, fuse, lower
+from foreshape.lowering.small_steps import SmallStep, may_be_small, small_step
 from foreshape.lowering.threads import threads_for, work_of_all
 from foreshape.memory import Plan, byte_text
 from foreshape.memory.liveness import liveness
@@ -32,18 +35,19 @@ _PLAN_CACHE_LIMIT = 4096
 
 
 class ShapePlan(NamedTuple):
-    """The plan for feeds of certain shapes: the symbols' values, the threads that the work repays, and the work where it is timed."""
+    """The plan for feeds of certain shapes: the symbols' values, the threads that the work repays, the work where it is timed, and a small step's form."""
 
     values: dict[str, int]
     threads: int
     work: int
+    small: SmallStep | None
 
 
 class CompiledStep:
     """A compiled step of one program version, for one list of fetches."""
 
     __slots__ = (
-        "_last", "_plan", "_roomy", "bound", "emitted", "fastest", "feeder", "fetchers", "frozen", "growth", "live", "mark", "outgrows",
+        "_last", "_may_be_small", "_plan", "_roomy", "bound", "emitted", "fastest", "feeder", "fetchers", "frozen", "growth", "live", "mark", "outgrows",
         "plain", "plan_cache", "program", "ragged", "state", "version",
     )  # fmt: skip
 
@@ -70,6 +74,7 @@ class CompiledStep:
         self.plan_cache: dict[Any, ShapePlan] = {}
         self._plan: Plan | None = None
         self._roomy: dict[str, int] | None = None
+        self._may_be_small: bool | None = None
         self.outgrows = Outgrows()
         self.growth: Growth | None = None
         self.bound: WeakKeyDictionary[Scope, tuple[int, Bound]] = WeakKeyDictionary()
@@ -100,7 +105,27 @@ class CompiledStep:
             with suppress(MemoryPlanError, ShapeError):  # then nothing is known of the peak
                 self.growth = Growth.of(peak or self.plan.peak(**{n: values.get(n, 1) for n in self.plan.symbols})) or self.growth
         work = 0 if self.fastest is None else work_of_all(self.plain, values)
-        return self.plan_cache.setdefault(signature, ShapePlan(values, threads_for(self.plain, values, threads_here()), work))
+        most = threads_here()
+        threads = threads_for(self.plain, values, max(most, 2))
+        small = self._small(values) if threads == 1 else None
+        return self.plan_cache.setdefault(signature, ShapePlan(values, min(threads, most), work, small))
+
+    def _small(self, values: Mapping[str, int]) -> SmallStep | None:
+        """Return the form of a small step; None if it stays with torch's kernels."""
+        lowered = self.emitted.lowered
+        if self._may_be_small is None:
+            self._may_be_small = self.feeder.device is None and may_be_small(lowered) and can_compile()
+        return small_step(lowered, values) if self._may_be_small else None
+
+    def function(self, bound: Bound, planned: ShapePlan) -> Callable[..., Any]:
+        """Return the function of a step over a scope for the shapes of a plan."""
+        small = planned.small
+        if small is None or bound.small is None:
+            return bound.function
+        found = bound.small.get(small)
+        if found is None:
+            found = bound.small[small] = over(small, bound.values, bound.function)
+        return found
 
     def _refuse_past(self, limit: int, values: Mapping[str, int], exact: bool) -> int | None:
         """Raise `MemoryPlanError` where the plan needs more; return the peak where it was asked. Unknown sizes (a loop's rounds) count as 1.

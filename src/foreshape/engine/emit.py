@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 from weakref import WeakMethod
@@ -11,6 +11,7 @@ from foreshape.engine.scope import Scope
 from foreshape.errors import ExecutionError
 from foreshape.feeding.state_checks import Held, compare_held, compare_spec
 from foreshape.lowering.kernel_calls import KernelCall, OpCall, Step, Value, region_of, values_of
+from foreshape.lowering.small_steps import SmallStep
 from foreshape.program import Op
 from foreshape.values.conversion import to_tensor
 from foreshape.values.emitted_code import STEP_FILE, with_ops
@@ -72,21 +73,27 @@ class Emitted:
             return method(name, value, owned)
 
         namespace["store"] = store
-        return Bound.of(self.code, namespace, self.lowered.bound(*values), held)
+        return Bound.of(self.code, namespace, self.lowered.bound(*values), held, {})
 
 
 class Bound(NamedTuple):
-    """A step over the values of one scope, the symbols that these set, and the names and the values that its text is bound to."""
+    """A step over the values of one scope, the symbols that these set, and the names and the values that its text is bound to.
+
+    ``small``: its functions for sizes for which it is small; None if its text alone counts.
+    """
 
     function: FunctionType
     held: Held
     names: Mapping[str, Any]
     values: tuple[Any, ...]
+    small: dict[SmallStep, Callable[..., Any]] | None
 
     @classmethod
-    def of(cls, code: CodeType, names: dict[str, Any], values: tuple[Any, ...], held: Held) -> Bound:
+    def of(
+        cls, code: CodeType, names: dict[str, Any], values: tuple[Any, ...], held: Held, small: dict[SmallStep, Callable[..., Any]] | None = None
+    ) -> Bound:
         """Return the step of some code."""
-        return cls(FunctionType(code, names, "step", values), held, names, values)
+        return cls(FunctionType(code, names, "step", values), held, names, values, small)
 
 
 def constant_tensor(variable: Any) -> Any:

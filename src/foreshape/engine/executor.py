@@ -147,7 +147,8 @@ class Executor(ConstructorRepr):
             if self.align_feeds:
                 tensors = aligned(tensors)
         bound, planned = self.ready(step, tensors, signature, scope)
-        fetched = self.call(step, bound.function, planned, tensors, scope)
+        function = bound.function if planned.small is None or self.check else step.function(bound, planned)
+        fetched = self.call(step, function, planned, tensors, scope)
         for value, of in zip(fetched, step.plain.fetches, strict=False):
             if value is None:
                 raise ExecutionError(f"{of.name} has no value: the block that makes it did not run")

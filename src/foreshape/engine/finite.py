@@ -8,7 +8,8 @@ from typing import Any
 
 from foreshape.errors import ForeshapeError
 from foreshape.feeding.feed import Feeder
-from foreshape.kernels.fused import FusedKernel
+from foreshape.kernels.fused import FusedKernel, Sizes
+from foreshape.kernels.instructions import FINITE, Instruction
 from foreshape.lowering.kernel_calls import FusedCall, KernelCall, Step, Value
 from foreshape.program import Role
 from foreshape.values.rows import Rows
@@ -53,7 +54,8 @@ def stop_before_updates(lowered: Step, names: Sequence[str]) -> None:
         calls.insert(0, keep)
     numbers = [f"{{{2 + at}}}" for at in range(len(values))]
     text = f"{' and '.join(f'{{isfinite}}({n}.item())' for n in numbers)} or {{stop}}({{0}}, {{1}}, {', '.join(numbers)})"
-    look = FusedCall(update.op, [copies, [*early], *values], [], kernel=FusedKernel("{op} isfinite stop", text, {"isfinite": isfinite, "stop": _stop}))
+    kernel = FusedKernel("{op} isfinite stop", text, {"isfinite": isfinite, "stop": _stop}, small=None if early else _instructions)
+    look = FusedCall(update.op, [copies, [*early], *values], [], kernel=kernel)
     look.position = update.position
     calls.insert(calls.index(update), look)
 
@@ -101,6 +103,10 @@ def _bytes(value: Value) -> int:
     spec = value.spec
     size = spec.nbytes if spec is not None and spec.dims is not None and spec.dtype is not None else MOST + 1
     return size if isinstance(size, int) else MOST + 1
+
+
+def _instructions(of: Sizes, made: Sizes) -> list[Instruction]:
+    return [Instruction(FINITE, (at,), ()) for at in range(len(of))]
 
 
 def _copies(values: Sequence[Tensor]) -> list[Tensor]:

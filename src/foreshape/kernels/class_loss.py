@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError
-from foreshape.kernels.fused import Effects, FusedKernel
+from foreshape.kernels.fused import Effects, FusedKernel, Sizes
+from foreshape.kernels.instructions import CLASS_GRADIENT, CLASS_LOSS, LOG_SOFTMAX, Instruction
 from foreshape.spec import INT64, Spec
 from foreshape.values.torch_private import private_into
 from foreshape.values.torch_proxy import Lazy, Tensor, aten, torch
@@ -61,12 +64,21 @@ class ClassLoss:
     @staticmethod
     def logarithms() -> FusedKernel:
         """Return the logarithms of the probabilities of logits ``[rows, classes]``."""
-        return FusedKernel("{op} log_softmax", "{log_softmax}({0}, 1)", {"log_softmax": Lazy(lambda: torch.log_softmax)}, effects=Effects(contiguous=(0,)))
+        kernel, small = {"log_softmax": Lazy(lambda: torch.log_softmax)}, partial(_of_matrix, LOG_SOFTMAX, (0, None, -1), 0)
+        return FusedKernel("{op} log_softmax", "{log_softmax}({0}, 1)", kernel, effects=Effects(contiguous=(0,)), small=small)
 
     def mean(self, label: Spec) -> FusedKernel:
         """Return the mean loss and the number of counted rows, of logarithms and labels."""
-        return FusedKernel("{op} loss", "{loss}({0}, {1})", {"loss": self.forward}, workspace=lambda: workspace(label))
+        small = partial(_of_matrix, CLASS_LOSS, (0, 1, -1, -2), self.ignored)
+        return FusedKernel("{op} loss", "{loss}({0}, {1})", {"loss": self.forward}, workspace=lambda: workspace(label), small=small)
 
     def gradient(self, label: Spec) -> FusedKernel:
         """Return the gradient of the logits, of logarithms, labels, the gradient of the mean, and the number of counted rows."""
-        return FusedKernel("{op} gradient", "{gradient}({0}, {1}, {2}, {3})", {"gradient": self.backward}, workspace=lambda: workspace(label))
+        text, small = "{gradient}({0}, {1}, {2}, {3})", partial(_of_matrix, CLASS_GRADIENT, (0, 1, -1, 2), self.ignored)
+        return FusedKernel("{op} gradient", text, {"gradient": self.backward}, workspace=lambda: workspace(label), small=small)
+
+
+def _of_matrix(code: int, operands: tuple[int | None, ...], ignored: int, of: Sizes, made: Sizes) -> list[Instruction] | None:
+    """Return the instruction of a kernel of logarithms ``[rows, classes]``."""
+    logs = of[0]
+    return None if logs is None else [Instruction(code, operands, (int(logs[0]), int(logs[1]), ignored))]

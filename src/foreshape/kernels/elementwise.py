@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
 from typing import Any
 
 from foreshape.kernels.frozen import gelu_by_tanh
-from foreshape.kernels.fused import Effects, FusedKernel
+from foreshape.kernels.fused import Effects, FusedKernel, Sizes
+from foreshape.kernels.instructions import ADD, COLUMN_SUMS, RELU, RELU_GRADIENT, Instruction
 from foreshape.kernels.shuffling import shuffled
 from foreshape.values.torch_proxy import F, Lazy, aten, torch
 
@@ -15,9 +18,27 @@ _TAKES_OVER = Effects(takes_over=(0, 0))
 _OUTLIVES = Effects(outlives=True)
 
 
+def _each(code: int, *operands: int | str | None, by: float = 1.0) -> Callable[[Sizes, Sizes], list[Instruction] | None]:
+    """Return the rule for the instruction of a function of each element."""
+
+    def instructions(of: Sizes, made: Sizes) -> list[Instruction] | None:
+        dims = of[0]
+        return None if dims is None else [Instruction(code, operands, (0, int(prod(dims))), (by,))]
+
+    return instructions
+
+
+def _column_sums(axes: tuple[int, ...], of: Sizes, made: Sizes) -> list[Instruction] | None:
+    """Return the instruction of a sum over all axes but the last."""
+    dims = of[0]
+    if not dims or axes != tuple(range(len(dims) - 1)):
+        return None
+    return [Instruction(COLUMN_SUMS, (0, None, -1), (int(prod(dims[:-1])), int(dims[-1])))]
+
+
 def relu() -> FusedKernel:
     """Return the rectifier, possibly in the memory of its operand."""
-    return FusedKernel("rectifier relu", "{relu}({0})", {"relu": Lazy(lambda: torch.relu)}, "{0}.relu_()", _TAKES_OVER)
+    return FusedKernel("rectifier relu", "{relu}({0})", {"relu": Lazy(lambda: torch.relu)}, "{0}.relu_()", _TAKES_OVER, small=_each(RELU, 0, None, -1))
 
 
 def activation(name: str, form: str = "") -> FusedKernel:
@@ -30,18 +51,20 @@ def activation(name: str, form: str = "") -> FusedKernel:
 
 def relu_gradient() -> FusedKernel:
     """Return the gradient of a rectifier, of its result and the gradient of the result."""
-    return FusedKernel("{op} threshold", "{threshold}({1}, {0}, 0)", {"threshold": Lazy(lambda: aten.threshold_backward)})
+    threshold = {"threshold": Lazy(lambda: aten.threshold_backward)}
+    return FusedKernel("{op} threshold", "{threshold}({1}, {0}, 0)", threshold, small=_each(RELU_GRADIENT, 0, 1, -1))
 
 
 def bias_gradient(axes: Sequence[int], of_channels: bool) -> FusedKernel:
     """Return the sum of a gradient over these axes."""
     over = axes[0] if len(axes) == 1 else tuple(axes)
-    return FusedKernel("channel bias gradient sum" if of_channels else "{op} sum", f"{{sum}}({{0}}, {over})", {"sum": Lazy(lambda: torch.sum)})
+    kind = "channel bias gradient sum" if of_channels else "{op} sum"
+    return FusedKernel(kind, f"{{sum}}({{0}}, {over})", {"sum": Lazy(lambda: torch.sum)}, small=partial(_column_sums, tuple(axes)))
 
 
 def descent(rate: str) -> FusedKernel:
     """Return ``{0} -= rate {1}``; ``rate`` is the name of a number."""
-    return FusedKernel("{op} add_", f"{{0}}.add_({{1}}, alpha=-{rate})", effects=_IN_PLACE)
+    return FusedKernel("{op} add_", f"{{0}}.add_({{1}}, alpha=-{rate})", effects=_IN_PLACE, small=_each(ADD, 1, None, 0, rate, by=-1.0))
 
 
 def add_in_place() -> FusedKernel:

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from foreshape.data_class import data_class, field
 from foreshape.dims import Size
 from foreshape.values.torch_proxy import Lazy
+
+if TYPE_CHECKING:
+    from foreshape.kernels.instructions import Instruction
 
 Order: TypeAlias = tuple[int, ...]
 """The axes of a tensor, outermost first, as they lie in memory."""
@@ -93,6 +96,7 @@ class FusedKernel:
         innermost: of a convolution, this rule where the channels of its images or filters, the first operands, lie innermost, and so those of its results.
         work: from the sizes of operands and results to its work; None if its time follows from its bytes.
         packed: the name of its constant function, made of persistables when the step is bound.
+        small: from the sizes of operands and results to its instructions in a small step; None of these where they are none of theirs.
     """
 
     kind: str
@@ -104,6 +108,7 @@ class FusedKernel:
     innermost: Callable[[], Size] | None = None
     work: Callable[[Sizes, Sizes], Work | None] | None = None
     packed: str = ""
+    small: Callable[[Sizes, Sizes], Sequence[Instruction] | None] | None = None
 
     def function(self, operands: int) -> Callable[..., Any]:
         """Return the call as a function of so many operands."""

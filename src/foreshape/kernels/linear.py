@@ -5,11 +5,14 @@ Rows are ``[..., k]``, the matrix ``[k, n]``. oneDNN computes the large ones whe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
 
 from foreshape.dims import Size, product
 from foreshape.kernels import products
-from foreshape.kernels.fused import Effects, FusedKernel, work_of_product
+from foreshape.kernels.fused import Effects, FusedKernel, Sizes, work_of_product
+from foreshape.kernels.instructions import PRODUCT, ROWS, Instruction
 from foreshape.spec import FP32, Spec
 from foreshape.values.torch_proxy import F, Lazy, torch
 
@@ -17,6 +20,7 @@ _MM, _ADDMM, _ONEDNN = Lazy(lambda: torch.mm), Lazy(lambda: torch.addmm), Lazy(p
 _LINEAR = Lazy(lambda: F.linear)
 _MATRICES = Effects(axis_order={0: (), 1: ()}, gap_bytes={0: 0, 1: 0})
 """Both matrices may be transposed, and have gaps between their rows; broadcast ones are copied."""
+_LEAVE, _TURN_SECOND, _TURN_FIRST = 0, 1, 2
 _ROWS_AND_MATRIX = Effects(contiguous=(0,), axis_order={1: ()}, gap_bytes={1: 0})
 
 
@@ -30,7 +34,7 @@ def forward(x: Spec, w: Spec, bias: bool, transposed: str = "{1}.t()") -> FusedK
     rows = "{0}" if x.rank == 2 else "{0}.flatten(0, -2)"
     small = (f"{{mm}}({rows}, {{1}})" if not bias else f"{{addmm}}({{2}}, {rows}, {{1}})") + _unflattened(x)
     large = f"{{onednn}}({{0}}, {transposed}, {'{2}' if bias else 'None'}, 'none', (), '')"
-    return _by_rows("product addmm mm", x, (k, n), w, small, large)
+    return _by_rows("product addmm mm", x, (k, n), w, small, large, _LEAVE, bias)
 
 
 def forward_turned(x: Spec, w: Spec, bias: bool, transposed: str) -> FusedKernel:
@@ -40,7 +44,8 @@ def forward_turned(x: Spec, w: Spec, bias: bool, transposed: str) -> FusedKernel
         small = "{linear}({0}, {1}, {2})" if bias else "{linear}({0}, {1})"
     else:
         small = f"{{addmm}}({{2}}, {{0}}, {transposed})" if bias else f"{{mm}}({{0}}, {transposed})"
-    return _by_rows("product addmm mm", x, (k, n), w, small, f"{{onednn}}({{0}}, {{1}}, {'{2}' if bias else 'None'}, 'none', (), '')")
+    large = f"{{onednn}}({{0}}, {{1}}, {'{2}' if bias else 'None'}, 'none', (), '')"
+    return _by_rows("product addmm mm", x, (k, n), w, small, large, _TURN_SECOND, bias)
 
 
 def input_gradient(d: Spec, w: Spec, transposed: str = "{1}.t()", turned: bool = False) -> FusedKernel:
@@ -48,10 +53,10 @@ def input_gradient(d: Spec, w: Spec, transposed: str = "{1}.t()", turned: bool =
     if turned:
         n, k = w.known_dims
         small = "{mm}({0}, {1})" if d.rank == 2 else f"{{mm}}({{0}}.flatten(0, -2), {{1}}){_unflattened(d)}"
-        return _by_rows("{op} mm", d, (n, k), w, small, f"{{onednn}}({{0}}, {transposed}, None, 'none', (), '')")
+        return _by_rows("{op} mm", d, (n, k), w, small, f"{{onednn}}({{0}}, {transposed}, None, 'none', (), '')", _LEAVE)
     k, n = w.known_dims
     small = f"{{mm}}({{0}}, {transposed})" if d.rank == 2 else f"{{mm}}({{0}}.flatten(0, -2), {transposed}){_unflattened(d)}"
-    return _by_rows("{op} mm", d, (n, k), w, small, "{onednn}({0}, {1}, None, 'none', (), '')")
+    return _by_rows("{op} mm", d, (n, k), w, small, "{onednn}({0}, {1}, None, 'none', (), '')", _TURN_SECOND)
 
 
 def weight_gradient(x: Spec, w: Spec) -> FusedKernel:
@@ -59,7 +64,8 @@ def weight_gradient(x: Spec, w: Spec) -> FusedKernel:
     (k, n), flat = w.known_dims, "" if x.rank == 2 else ".flatten(0, -2)"
     text = f"{{mm}}({{0}}{flat}.t(), {{1}}{flat})"
     needs = (lambda: products.workspace(k, _rows(x), n, turned=True)) if w.dtype is FP32 else None
-    return FusedKernel("weight gradient mm", text, {"mm": products.mm}, effects=_of_weight_gradient(x, w), workspace=needs, work=work_of_product)
+    effects, small = _of_weight_gradient(x, w), _small_gradient(-1, None, 1.0, 0.0)
+    return FusedKernel("weight gradient mm", text, {"mm": products.mm}, effects=effects, workspace=needs, work=work_of_product, small=small)
 
 
 def descent(x: Spec, w: Spec, rate: str) -> FusedKernel:
@@ -78,7 +84,8 @@ def descent(x: Spec, w: Spec, rate: str) -> FusedKernel:
         needs = lambda: products.adding_workspace(k, _rows(x), n)  # noqa: E731
     effects = _of_weight_gradient(x, w)
     effects = Effects(in_place={0: 2}, contiguous=effects.contiguous, axis_order=effects.axis_order, gap_bytes=effects.gap_bytes)
-    return FusedKernel("{op} add_product_", text, {"add_product_": products.add_product_}, effects=effects, workspace=needs, work=work_of_product)
+    small, constants = _small_gradient(2, rate, -1.0, 1.0), {"add_product_": products.add_product_}
+    return FusedKernel("{op} add_product_", text, constants, effects=effects, workspace=needs, work=work_of_product, small=small)
 
 
 def may_be_large(w: Spec) -> bool:
@@ -86,18 +93,41 @@ def may_be_large(w: Spec) -> bool:
     return _elements_for_onednn(w.known_dims[0], w.known_dims[1], w) is not None
 
 
-def _by_rows(kind: str, x: Spec, dims: Sequence[Size], w: Spec, small: str, large: str) -> FusedKernel:
-    """Return a product of rows with a matrix of these dims, by BLAS or, where it is large, by oneDNN."""
+def _by_rows(kind: str, x: Spec, dims: Sequence[Size], w: Spec, small: str, large: str, turned: int, bias: bool = False) -> FusedKernel:
+    """Return a product of rows with a matrix of these dims, by BLAS or, where it is large, by oneDNN; ``turned`` tells how the matrix lies."""
     least = _elements_for_onednn(dims[0], dims[1], w)
     constants = {name: made for name, made in (("mm", _MM), ("addmm", _ADDMM), ("linear", _LINEAR)) if f"{{{name}}}" in small}
+    steps = partial(_small_product, turned, bias)
     if least is None:
-        return FusedKernel(kind, small, constants, effects=_MATRICES if x.rank == 2 else _ROWS_AND_MATRIX, work=work_of_product)
+        return FusedKernel(kind, small, constants, effects=_MATRICES if x.rank == 2 else _ROWS_AND_MATRIX, work=work_of_product, small=steps)
     needs = lambda: products.workspace(_rows(x), dims[0], dims[1], longer=True)  # noqa: E731
     of_rows, of_matrix = products.copied(_rows(x), dims[0], dims[1])
     gaps = {0: of_rows, 1: of_matrix} if x.rank == 2 else {1: of_matrix}  # rows of more dims are copied whole to become a matrix, by BLAS, too
     effects = Effects(contiguous=(0,), axis_order={1: ()}, gap_bytes=gaps)
     constants = {**constants, "onednn": _ONEDNN}
-    return FusedKernel(f"{kind} onednn", _choice(large, small, least), constants, effects=effects, workspace=needs, work=work_of_product)
+    return FusedKernel(f"{kind} onednn", _choice(large, small, least), constants, effects=effects, workspace=needs, work=work_of_product, small=steps)
+
+
+def _small_product(turned: int, bias: bool, of: Sizes, made: Sizes) -> list[Instruction] | None:
+    """Return the instructions of a product of rows."""
+    x, out = of[0], made[0]
+    if not x or not out:
+        return None
+    dims = (int(prod(x[:-1])), int(out[-1]), int(x[-1]), turned)
+    begin = [Instruction(ROWS, (2, None, -1), dims[:2])] if bias else []
+    return [*begin, Instruction(PRODUCT, (0, 1, -1), dims, (1.0, float(bias)))]
+
+
+def _small_gradient(out: int, rate: str | None, by: float, kept: float) -> Callable[[Sizes, Sizes], list[Instruction] | None]:
+    """Return the rule for the instructions of a matrix' gradient, times the number ``rate``, in an operand or a result."""
+
+    def instructions(of: Sizes, made: Sizes) -> list[Instruction] | None:
+        x, d = of[:2]
+        if not x or not d:
+            return None
+        return [Instruction(PRODUCT, (0, 1, out, rate), (int(x[-1]), int(d[-1]), int(prod(x[:-1])), _TURN_FIRST), (by, kept))]
+
+    return instructions
 
 
 def _of_weight_gradient(x: Spec, w: Spec) -> Effects:

@@ -54,6 +54,8 @@ class Operator:
         element types, and a count of runs.
     ``group_kernel(self, <slots>)``
         optional, of an update: many updates at once, each slot a list (or None), everything changed in place.
+    ``instructions(self, <slots>)``
+        optional, of an update: from the operands' dims (None if absent) to its instructions in a small step, or None (`foreshape.kernels.instructions`).
     ``backward`` decorated with `gradient`, or ``gradient_ops(self, names)``, or ``gradient = ZERO_GRADIENT`` (or
         NOT_DIFFERENTIABLE, NOT_WRITTEN)
         the gradient.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from math import prod
 from typing import Any
 
 from foreshape.dims import Size, minimum, product
 from foreshape.errors import ExecutionError, TypeMismatchError
+from foreshape.kernels.instructions import ADAM, SCALE, Instruction
 from foreshape.operator import AttrType, attribute, operand, result
 from foreshape.operator.samples import b1, f32, f64, i64, reject, sample
 from foreshape.operator.temporaries import copies
@@ -141,6 +143,15 @@ class Adam(Update):
         if not self.use_global_beta_pow:
             private.foreach_mul_(powers1, self.beta1)
             private.foreach_mul_(powers2, self.beta2)
+
+    def instructions(self, Param: tuple[float, ...], *others: tuple[float, ...] | None) -> list[Instruction] | None:
+        """Return the instructions of a dense update in a small step."""
+        scale, decay = self._rates(1.0)
+        if any(o is not None for o in others[6:]) or scale != 1.0:
+            return None
+        powers = [] if self.use_global_beta_pow else [(5, self.beta1), (6, self.beta2)]
+        step = Instruction(ADAM, (1, 3, 0, 2, 4, 5, 6), (0, int(prod(Param))), (self.beta1, self.beta2, self.epsilon, decay))
+        return [step, *(Instruction(SCALE, (at, None, at), (0, 1), (beta, 0.0)) for at, beta in powers)]
 
     def _advance(self, power1: Tensor, power2: Tensor, beta1: float, beta2: float) -> None:
         if not self.use_global_beta_pow:

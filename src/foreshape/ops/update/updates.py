@@ -5,10 +5,12 @@ Each update changes its parameter and state in place. Sparse gradients make no t
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, ClassVar
 
 from foreshape.dims import Size, minimum, product
 from foreshape.errors import SchemaError
+from foreshape.kernels.instructions import MOMENTUM, Instruction
 from foreshape.operator import DENSE_OR_ROWS, ZERO_GRADIENT, AttrType, Operator, attribute, computations, operand, result
 from foreshape.operator.registry import refuse
 from foreshape.operator.require import require, require_equal
@@ -193,6 +195,12 @@ class Momentum(Update):
                 self.kernel(*one)
             return
         self._fused(params, grads, rates[0].item(), velocities, self.regularization_coeff if self.regularization_method else 0.0)
+
+    def instructions(self, Param: tuple[float, ...], *others: tuple[float, ...] | None) -> list[Instruction] | None:
+        """Return the instructions of a dense update in a small step."""
+        if others[-1] is not None or not self.mu or self.rescale_grad != 1.0 or (self.regularization_method and self.regularization_coeff):
+            return None
+        return [Instruction(MOMENTUM, (1, 3, 0, 2), (0, int(prod(Param)), 0, int(self.use_nesterov)), (1.0, self.mu))]
 
     def _fused(self, params: list[Tensor], grads: list[Tensor], rate: float, velocities: list[Tensor], decay: float) -> None:
         private.fused_sgd_(
