@@ -133,6 +133,7 @@ def test_a_rank_that_wakes_after_a_stall_names_itself(tmp_path: Path) -> None:
         assert re.search(r"RankError: rank 0: rank 1 lives, and has not come for 4 s", run.ranks[0].words), run.words()
 
 
+@long
 def test_a_rank_that_a_launcher_ends_says_whom_it_misses(tmp_path: Path) -> None:
     """torchrun ends the others a moment after one has died."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port",

@@ -107,5 +107,5 @@ def looks(tree: ast.Module) -> list[int]:
 def test_no_code_looks_into_the_text_of_an_error() -> None:
     assert looks(ast.parse("try:\n    f()\nexcept E as e:\n    g('x' in str(e), str(e).startswith('y'), re.search(p, str(e)))")) == [4, 4, 4]
     root = Path(fs.__file__).parent
-    found = {f"{file.relative_to(root)}:{line}" for file in root.rglob("*.py") for line in looks(tree_of(file))}
+    found = {f"{file.relative_to(root)}:{line}" for file in root.rglob("*.py") if "str(" in file.read_text(encoding="utf-8") for line in looks(tree_of(file))}
     assert {one for one in found if one.split(":")[0] not in ALLOWED} == set()
