@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 import warnings
 from pathlib import Path
@@ -134,16 +135,18 @@ def test_what_does_not_fit_is_listed_and_nothing_is_changed() -> None:
     state = Net().state_dict()
     state["first.weight"] = torch.zeros(5, 4)
     state["words.weight"] = torch.zeros(4, 9)
-    state["norm.weight"] = state["norm.weight"].half()
+    state["norm.weight"] = state["norm.weight"].double()
+    state["square.bias"] = state["square.bias"].to(torch.float8_e4m3fn)
     state["head.weight"] = torch.zeros(2)
     del state["norm.bias"]
     words = (
-        r"3 of 7 values fit",
+        r"2 of 7 values fit",
         r"  transposed: 1\n    square.weight",
-        r"does not fit: 3",
+        r"does not fit: 4",
+        r"square.bias: float8_e4m3fn\[6\], an element type not known here, and the network has f32\[6\]",
         r"words.weight: f32\[4, 9\], and the network has f32\[9, 4\]; its transpose would fit, and no product takes it so",
         r"first.weight: f32\[5, 4\], and the network has f32\[4, 6\]",
-        r"norm.weight: f16\[6\], and the network has f32\[6\]; convert=True takes it",
+        r"norm.weight: f64\[6\], and the network has f32\[6\]; convert=True takes it",
         r"missing in the source: 1\n    norm.bias",
         r"unknown to the network: 1\n    head.weight",
     )
@@ -155,10 +158,61 @@ def test_what_does_not_fit_is_listed_and_nothing_is_changed() -> None:
     assert all(np.array_equal(scope[name], value) for name, value in before.items())
     with pytest.warns(fs.ForeshapeWarning, match="square"):
         report = fs.load_state_dict(program, state, scope, strict=False, convert=True)
-    assert not report.complete and report.converted == {"norm.weight": "f16 to f32"}
+    assert not report.complete and report.converted == {"norm.weight": "f64 to f32"}
     assert np.array_equal(scope["norm.bias"], before["norm.bias"]) and np.array_equal(scope["norm.weight"], state["norm.weight"].numpy().astype("float32"))
     for one in words:
         assert re.search(one, str(error.value)), one
+
+
+def wrapped(name: str, at: int) -> str:
+    """The name of a module's value within wrappers of it, or of a part of it."""
+    first, rest = name.split(".", 1)
+    return [f"module.{name}", f"_orig_mod.{name}", f"module._orig_mod.{name}", f"{first}._orig_mod.{rest}"][at]
+
+
+@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize("of", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_names_of_wrapped_modules_and_short_floats_are_taken_and_told(at: int, of: torch.dtype) -> None:
+    program, _ = described()
+    scope, state = fs.Scope(), Net().to(of).state_dict()
+    report = fs.load_state_dict(program, {wrapped(name, at): value for name, value in state.items()}, scope)
+    assert report.complete and report.renamed == {name: wrapped(name, at) for name in state} and "under another name: 7\n" in str(report)
+    assert report.converted.keys() == (set[str]() if of is torch.float32 else state.keys()) and len(report.transposed) == 2
+    assert np.array_equal(scope["norm.weight"], state["norm.weight"].float().numpy())
+    twice = {"module.norm.bias": state["norm.bias"], **state}
+    with pytest.raises(fs.ExecutionError, match=r"unknown to the network: 1\n    module.norm.bias"):
+        fs.load_state_dict(program, twice, scope)
+
+
+@pytest.mark.parametrize("how", ["safetensors", "pt"])
+def test_several_files_with_an_index_and_their_folder_are_one_source(how: str, tmp_path: Path) -> None:
+    program, _ = described()
+    scope, state = fs.Scope(), Net().state_dict()
+    name = {"safetensors": "model.safetensors", "pt": "pytorch_model.bin"}[how]
+    index = tmp_path / f"{name}.index.json"
+
+    def refused(words: str) -> None:
+        with pytest.raises(fs.FormatError, match=words):
+            fs.load_state_dict(program, index, scope)
+
+    with pytest.raises(fs.FormatError, match=r"must be one with model.safetensors, .*; seen none of these"):
+        fs.load_state_dict(program, tmp_path, scope)
+    names = list(state)
+    for at, part in enumerate((names[:3], names[3:])):
+        saved(how, {n: state[n] for n in part}, tmp_path / f"part{at}")
+    where = {n: f"part{int(at >= 3)}" for at, n in enumerate(names)}
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": where}))
+    for source in (index, tmp_path):
+        assert fs.load_state_dict(program, source, scope).complete
+    index.write_text(json.dumps({"weight_map": {**where, names[0]: "part1"}}))
+    refused(rf"part1 must be a file with {names[0]}, as {index.name} says; seen 4 others")
+    for text, words in (
+        ("[", "no JSON"), ("[]", 'an object with "weight_map"'), ('{"weight_map": []}', 'an object with "weight_map"'),
+        ('{"weight_map": {"a": "../part0"}}', r"the file of 'a' must be the name of a file beside the index; seen '../part0'"),
+        ('{"weight_map": {"a": 3}}', "the name of a file"), ('{"weight_map": {"a": "part2"}}', "part2.*No such file"), ("[" * 100_000, "no JSON"),
+    ):  # fmt: skip
+        index.write_text(text)
+        refused(words)
 
 
 def test_optimizer_state_is_neither_missing_nor_given() -> None:
@@ -194,9 +248,11 @@ def test_files_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture
         saved(how, state, path)
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) // 2])
-        refused(r"neither a safetensors|damaged")
+        refused(r"neither a safetensors|cut off or damaged|damaged or cut off")
     torch.save({"values": Code()}, path)
-    refused(r"need code to be read")
+    refused(r"no code of a file is run; seen one that needs .*print")
+    torch.save(Net(), path)
+    refused(r"seen one that needs .*Net")
     assert "must not run" not in capsys.readouterr().out
     torch.save([torch.ones(2)], path)
     refused(r"must be name -> tensor; seen list")

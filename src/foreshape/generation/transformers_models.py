@@ -13,7 +13,7 @@ from foreshape.engine import Scope
 from foreshape.errors import FormatError, SchemaError, border
 from foreshape.generation.cached_model import LanguageModel
 from foreshape.generation.decoder_kinds import architecture_of
-from foreshape.interop.state_dicts import read_state_dict
+from foreshape.interop.state_dict_files import read_state_dict
 from foreshape.program import Program, program_guard
 from foreshape.values.torch_proxy import Tensor, torch
 

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import os
-import zipfile
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from foreshape.data_class import data_class
 from foreshape.engine import Scope, default_scope
 from foreshape.errors import ExecutionError, FormatError, SchemaError, TypeMismatchError, border
-from foreshape.interop import safetensors_file
-from foreshape.interop.parameters import MAX_BYTES
+from foreshape.interop.state_dict_files import read_state_dict
 from foreshape.operator.computations import FlattenedProduct, MatrixProduct
 from foreshape.pictures.figures import plural
 from foreshape.program import Op, Program, Role, Variable
 from foreshape.program.call_site import warn_user
-from foreshape.spec import LOD_TENSOR, Spec
-from foreshape.values.conversion import to_tensor
+from foreshape.spec import BF16, FP16, FP32, FP64, LOD_TENSOR, Spec
 from foreshape.values.rows import Rows
 from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import dtype_of_torch, torch_dtype
-from foreshape.wire.files import map_file
-from foreshape.wire.other_formats import CHECKPOINT, SAFETENSORS, instead_of
 
 _NAMES: Final = WeakKeyDictionary[Program, Mapping[str, str]]()
 """By the program of a module of torch: name in its ``state_dict`` -> name here."""
 _UPDATES: Final = Role.BACKWARD | Role.OPTIMIZE | Role.LEARNING_RATE
 _SHOWN: Final = 20
+_WITHIN: Final = {FP32: (FP16, BF16), FP64: (FP16, BF16, FP32)}
+"""Element type -> narrower ones, with no number outside its own."""
 
 
 def remember_names(names: Mapping[str, str], scope: Scope, *programs: Program) -> None:
@@ -52,14 +48,16 @@ class LoadReport:
 
     Attributes:
         fitting: values put in, or to be put in: all others too.
-        transposed: of them, those of products, in torch's ``[out, in]``, for a weight ``[in, out]`` here; name -> the reason.
-        converted: of them, those of another element type; name -> both.
+        renamed: of them, values of a module in a wrapper; name -> the longer one in the source.
+        transposed: of them, weights of products, in torch's ``[out, in]``, for a weight ``[in, out]`` here; name -> the reason.
+        converted: of them, values of another element type; name -> both.
         missing: names of the network without a value in the source.
         unexpected: names of the source unknown to the network.
         refused: name -> the difference to the network.
     """
 
     fitting: tuple[str, ...]
+    renamed: Mapping[str, str]
     transposed: Mapping[str, str]
     converted: Mapping[str, str]
     missing: tuple[str, ...]
@@ -73,7 +71,8 @@ class LoadReport:
 
     def __str__(self) -> str:
         lines = [f"{len(self.fitting)} of {plural(len(self.fitting) + len(self.missing) + len(self.refused), 'value')} fit"]
-        for word, given in (("transposed", self.transposed), ("converted", self.converted), ("does not fit", self.refused)):
+        told = {"under another name": self.renamed, "transposed": self.transposed, "converted": self.converted, "does not fit": self.refused}
+        for word, given in told.items():
             lines += _shown(word, [f"{name}: {reason}" for name, reason in given.items()])
         for word, names in (("missing in the source", self.missing), ("unknown to the network", self.unexpected)):
             lines += _shown(word, names)
@@ -118,12 +117,16 @@ def load_state_dict(target: Any, source: Any, scope: Scope | None = None, *, str
     A weight ``[in, out]`` of a product, as `foreshape.layer.fc` has it, is ``[out, in]`` in torch's linear layers: its transpose is taken. A square one goes
     as the others of the network go; where there are none as in a linear layer, with a warning. In a module brought over nothing is transposed.
 
+    Names are taken without the ``module.`` of ``DataParallel`` and the ``_orig_mod.`` of ``torch.compile``. Floats of 16 bits go into 32 bits, and 32 into
+    64, as they are; the report tells all this.
+
     Args:
         target: a model (`foreshape.from_torch`, `foreshape.load_inference_model`), or a program.
-        source: name -> tensor or array; or the path of a ``.safetensors`` file, or of one by ``torch.save`` (no code is run).
+        source: name -> tensor or array; or the path of a ``.safetensors`` file, of one by ``torch.save`` (no code is run), of an ``.index.json`` of several
+            such files, or of a folder with one of these under the names of transformers.
         scope: takes the values; by default the model's, or for a program the default scope.
         strict: refuse all if a value is missing, unknown or does not fit. Otherwise put in what fits.
-        convert: take floats of another type; by default they do not fit.
+        convert: take floats of more bits too; by default they do not fit.
 
     Returns:
         The report: ``print`` shows it.
@@ -133,8 +136,8 @@ def load_state_dict(target: Any, source: Any, scope: Scope | None = None, *, str
         wrong target or source.
     """
     program, held = _of(target, scope)
-    given = read_state_dict(source)
     wanted = _wanted(program, held)
+    given, renamed = _named_as(wanted, read_state_dict(source))
     products = _product_weights(program) - set(module_names(program, held).values())
     refused: dict[str, str] = {}
     transposed: dict[str, str] = {}
@@ -147,10 +150,15 @@ def load_state_dict(target: Any, source: Any, scope: Scope | None = None, *, str
         if value is None or spec is None:
             continue
         dims = tuple(value.shape)
-        of = dtype_of_torch(value.dtype)
+        try:
+            of = dtype_of_torch(value.dtype)
+        except TypeMismatchError:
+            refused[name] = f"{str(value.dtype).removeprefix('torch.')}{list(dims)}, an element type not known here, and the network has {spec.text()}"
+            continue
         if of is not spec.dtype:
-            if not (convert and of.is_floating and spec.known_dtype.is_floating):
-                hint = "; convert=True takes it" if of.is_floating and spec.known_dtype.is_floating else ""
+            floats = of.is_floating and spec.known_dtype.is_floating
+            if not (floats and (convert or of in _WITHIN.get(spec.known_dtype, ()))):
+                hint = "; convert=True takes it" if floats else ""
                 refused[name] = f"{of.short}{list(dims)}, and the network has {spec.text()}{hint}"
                 continue
             converted[name] = f"{of.short} to {spec.known_dtype.short}"
@@ -170,7 +178,7 @@ def load_state_dict(target: Any, source: Any, scope: Scope | None = None, *, str
     _decide_square(square, fitting, transposed, plain)
     _check_shared(fitting, refused)
     missing = tuple(n for n, own in wanted.items() if n not in given and not any(other in given for other, same in wanted.items() if same == own))
-    report = LoadReport(tuple(fitting), transposed, converted, missing, tuple(n for n in given if n not in wanted), refused)
+    report = LoadReport(tuple(fitting), renamed, transposed, converted, missing, tuple(n for n in given if n not in wanted), refused)
     if strict and not report.complete:
         raise ExecutionError(f"the values do not fit the network, and nothing was changed; strict=False puts in what fits: {report}")
     types = {name: _spec_of(own, program, held) for name, (own, _) in fitting.items()}
@@ -185,6 +193,24 @@ def _spec_of(name: str, program: Program, scope: Scope) -> Spec | None:
         return None if variable is None else variable.spec
     value = scope.tensor(name)
     return Spec(LOD_TENSOR, dtype_of_torch(value.dtype), tuple(value.shape))
+
+
+def _named_as(wanted: Mapping[str, str], given: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return tensors by the network's names, if the source has the names of a module in a wrapper; and such a name -> the source's."""
+    out: dict[str, Tensor] = {}
+    renamed: dict[str, str] = {}
+    for name, value in given.items():
+        inner = name
+        if name not in wanted:
+            inner = ".".join(part for part in name.split(".") if part != "_orig_mod")
+            while inner not in wanted and inner.startswith("module."):
+                inner = inner.removeprefix("module.")
+        if inner in wanted and inner not in given and inner not in out:
+            renamed[inner] = name
+        else:
+            inner = name
+        out[inner] = value
+    return out, renamed
 
 
 def _decide_square(square: list[str], fitting: dict[str, tuple[str, Tensor]], transposed: dict[str, str], plain: int) -> None:
@@ -256,53 +282,3 @@ def _weight_of(op: Op) -> str | None:
     if product is None or (isinstance(product, MatrixProduct) and product.y_transposed) or (isinstance(product, FlattenedProduct) and product.y_rows != 1):
         return None
     return op.operand(1)
-
-
-# --- the source
-
-
-def read_state_dict(source: Any) -> dict[str, Tensor]:
-    """Return the tensors of a source by name."""
-    if isinstance(source, (str, os.PathLike)):
-        path = os.fspath(cast("str | os.PathLike[str]", source))
-        return _tensors(_opened(path), path)
-    if not isinstance(source, Mapping):
-        raise SchemaError.must("the source", "name -> tensor, or the path of a file", f"{type(source).__name__}")
-    return _tensors(cast("Mapping[Any, Any]", source), "the source")
-
-
-def _opened(path: str) -> Mapping[Any, Any]:
-    data = map_file(path, MAX_BYTES)
-    head = bytes(data[:8])
-    if head[:4] != b"PK\x03\x04" and head[:1] != b"\x80":
-        try:
-            return safetensors_file.load(path, data)[1]
-        except (TypeMismatchError, FormatError) as error:
-            raise FormatError(f"{path}: neither a safetensors file nor one of torch.save: {instead_of(data, SAFETENSORS, CHECKPOINT) or error}") from None
-    del data
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            if any(name.endswith(("constants.pkl", "archive_format")) for name in archive.namelist()):
-                raise FormatError(f"{path}: a whole network of torch, not its values: torch.save(module.state_dict(), path) writes these")
-    try:
-        found: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # of pickle, zip and torch, of many classes
-        told = str(error).strip().split("\n", 1)[0][:300]
-        raise FormatError(f"{path}: torch cannot read the values, or they are damaged, or need code to be read: {told}") from None
-    if not isinstance(found, Mapping):
-        raise FormatError.must(f"{path}", "name -> tensor", f"{type(found).__name__}")
-    return cast("Mapping[Any, Any]", found)
-
-
-def _tensors(given: Mapping[Any, Any], of: str) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
-    inner: list[str] = []
-    for name, value in given.items():
-        if isinstance(value, Mapping):
-            inner.append(repr(name))
-        elif isinstance(value, torch.Tensor) or hasattr(value, "__array__"):
-            with border(f"{name}: {type(value).__name__} is not an array of numbers", SchemaError):
-                found[str(name)] = to_tensor(value).detach().cpu()
-    if not found and inner:
-        raise SchemaError(f"{of} holds no tensors by name, but further mappings, {', '.join(inner[:5])}: give the one with the values")
-    return found

@@ -14,7 +14,7 @@ from foreshape.interop.torch.writes import storage_of
 
 @contextmanager
 def kept_stops(program: Any) -> Generator[None]:
-    """Detach what regions without gradients read, for the time of a pass; not what they write, a buffer."""
+    """Detach the operands of regions without gradients for the time of a pass, but for written buffers."""
     made: list[Any] = []
     modules = [module for module in program.graph_module.modules() if isinstance(module, torch.fx.GraphModule)]
     for module in modules:
