@@ -50,12 +50,13 @@ def as_close(seen: Any, wanted: Any, what: str, bound: float = 1e-4) -> None:
         assert seen.sequence_lengths == wanted.sequence_lengths, what
     a, b = (np.asarray(v.to_dense() if hasattr(v, "to_dense") else v) for v in (seen, wanted))
     assert a.shape == b.shape and a.dtype == b.dtype, f"{what}: {a.dtype}{a.shape}, and on the CPU {b.dtype}{b.shape}"
-    if b.dtype.kind not in "fV":
+    if b.dtype.kind not in "fcV":
         np.testing.assert_array_equal(a, b, err_msg=what)
     elif b.size:
-        wide = b.astype("float64")
+        kind = "complex128" if b.dtype.kind == "c" else "float64"
+        wide = b.astype(kind)
         largest = np.abs(wide[np.isfinite(wide)]).max(initial=1e-3)
-        np.testing.assert_allclose(a.astype("float64"), wide, rtol=bound, atol=bound * largest, err_msg=what)
+        np.testing.assert_allclose(a.astype(kind), wide, rtol=bound, atol=bound * largest, err_msg=what)
 
 
 def both(case: Case, fetches: list[str]) -> None:
@@ -79,7 +80,8 @@ OF_EITHER_SIGN = ("svd", "eigh", "eigvalsh")
 def test_an_operator_computes_the_same(name: str, cls: type[Operator], sample: Sample) -> None:
     case = build(cls, sample.arguments)
     fetches = [n for names in case.outputs.values() for n in names]
-    both(case, fetches[:1] if any(r.updates for r in cls.schema.results) else fetches)
+    alike = cls.type == "argsort" and not sample.arguments.get("stable")  # equal elements come in another order there
+    both(case, fetches[:1] if alike or any(r.updates for r in cls.schema.results) else fetches)
 
 
 @of_each_operator(c for c in sampled() if not isinstance(c[1].gradient, NoGradient) and c[2].differentiate and c[2].exact and c[1].type not in OF_EITHER_SIGN)

@@ -296,7 +296,10 @@ class Lstsq(Operator):
         rcond = None if self.driver == "gels" else self.rcond
         columns = Y if Y.shape[-1] else Y.new_zeros((*Y.shape[:-1], 1))  # torch's kernel crashes the process without any
         try:
-            found, _, rank, values = aten.linalg_lstsq(X, columns, rcond, driver=self.driver)
+            if self.driver == "gels" or not X.is_cuda:
+                found, _, rank, values = aten.linalg_lstsq(X, columns, rcond, driver=self.driver)
+            else:  # a GPU has gels alone
+                found, _, rank, values = (t.to(X.device) for t in aten.linalg_lstsq(X.cpu(), columns.cpu(), rcond, driver=self.driver))
         except RuntimeError as error:  # LAPACK's, of numbers
             hint = "; gels takes it that the columns (or rows) of X are independent: gelsy, gelsd and gelss do not" if self.driver == "gels" else ""
             raise ExecutionError(f"lstsq: {str(error).partition(chr(10))[0]}{hint}") from error

@@ -142,6 +142,8 @@ class BatchNorm(Operator):
         check_channels(x, Scale, mean_out, variance_out, saved_mean, saved_inverse)
         fixed = self.use_global_stats or self._tests()
         moving = (mean_out, variance_out) if fixed else (None, None)
+        if Scale is None and x.is_cuda:  # without it that device gives no gradient of Bias
+            Scale = mean_out.new_ones(mean_out.shape)
         found = aten.native_batch_norm_backward(d, x, Scale, *moving, saved_mean, saved_inverse, not fixed, as_written(self.epsilon), list(requested))
         return own_order(found[0], X, last) if requested[0] else None, found[1], found[2]
 
