@@ -108,7 +108,7 @@ def brought(name: str, trains: bool) -> tuple[nn.Module, Any]:
     return module, fs.from_torch(module, given(4))
 
 
-@pytest.mark.parametrize("trains", [False, True], ids=["call", "training"])
+@pytest.mark.parametrize("trains", [pytest.param(False, marks=pytest.mark.long), True], ids=["call", "training"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_eager_torch_takes_what_is_predicted(name: str, trains: bool) -> None:
     module, model = brought(name, trains)
