@@ -25,6 +25,8 @@ def serve(
     queue: Annotated[int, typer.Option("--queue", min=1, help="The most requests that wait for one model.")] = 1000,
     connections: Annotated[int, typer.Option("--connections", min=1, help="The most open connections.")] = 8000,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="Of the kernels.")] = None,
+    users: Annotated[int, typer.Option("--users", min=1, help="The most texts that a language model writes at a time.")] = 16,
+    context: Annotated[int | None, typer.Option("--context", min=2, help="The most words of a text, given and written.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Write no line for each request.")] = False,
     operators: Operators = None,
 ) -> None:
@@ -34,7 +36,7 @@ def serve(
 
     with plain_errors():
         import_operators(operators)
-        _run(models, host, port, threads, quiet, batch=batch, memory=memory, body=body, seconds=seconds, queue=queue, connections=connections)
+        _run(models, host, port, threads, users, context, quiet, batch=batch, memory=memory, body=body, seconds=seconds, queue=queue, connections=connections)
 
 
 def _run(
@@ -42,6 +44,8 @@ def _run(
     host: str,
     port: int,
     threads: int | None,
+    users: int,
+    context: int | None,
     quiet: bool,
     *,
     batch: int,
@@ -59,6 +63,7 @@ def _run(
         raise typer.BadParameter("is a time of more than 0 seconds", param_hint="--seconds")
     with needs("foreshape serve", "serve"):
         from foreshape.serving.served_network import Networks
+        from foreshape.serving.served_writer import LanguageModels
         from foreshape.serving.server import bound, log_to_stderr, make_service
         from foreshape.serving.server import serve as serve_until_stopped
         from foreshape.serving.server_limits import ServerLimits
@@ -82,4 +87,4 @@ def _run(
             print_plain(text)
 
     with bound(host, port) as at:
-        serve_until_stopped(make_service(models, limits, [Networks(threads)]), at, say)
+        serve_until_stopped(make_service(models, limits, [Networks(threads), LanguageModels(users, context, threads)]), at, say)

@@ -15,6 +15,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException as HTTPError
 
 from foreshape.serving.access import AccessLog
+from foreshape.serving.generate_route import GenerateRoute
 from foreshape.serving.infer_route import InferRoute
 from foreshape.serving.server_limits import RequestError
 from foreshape.serving.service import Service
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from foreshape.serving.served_model import ServedModel
 
 log: Final = logging.getLogger("foreshape.serving")
-EXTENSIONS: Final = ("binary_tensor_data", "model_repository")
+EXTENSIONS: Final = ("binary_tensor_data", "generate", "model_repository")
 _PACE: Final = 1.0
 """Seconds from one look at the models' files to the next."""
 
@@ -53,7 +54,7 @@ def make_app(service: Service, watch: bool = True) -> ASGIApp:
     app.add_exception_handler(HTTPError, _unknown)
     _add_protocol(app, service)
     _add_pages(app, service)
-    return AccessLog(InferRoute(app, service), service)
+    return AccessLog(InferRoute(GenerateRoute(app, service), service), service)
 
 
 async def _watch(service: Service) -> None:

@@ -68,7 +68,7 @@ def read_request(body: bytes | bytearray | memoryview, header_length: str | None
         length = int(header_length)
     if length > limits.json:
         raise RequestError(413, f"the JSON of a request may have {limits.json:,} bytes, and this one has {length:,}; send tensors as binary data")
-    return _RequestReader(_parse(view[:length]), view[length:]).request()
+    return _RequestReader(parse_object(view[:length]), view[length:]).request()
 
 
 def _no_number(text: str) -> NoReturn:
@@ -79,7 +79,8 @@ _reader: Final = json.JSONDecoder(parse_constant=_no_number)
 _write: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def _parse(data: memoryview) -> dict[str, Any]:
+def parse_object(data: memoryview) -> dict[str, Any]:
+    """Return the JSON object in the body of a request. Raises `RequestError` if it is none."""
     try:
         found = _reader.decode(str(data, "utf-8"))
     except RecursionError:

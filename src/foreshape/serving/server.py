@@ -21,6 +21,7 @@ from foreshape.serving.repository import Repository
 from foreshape.serving.request_metrics import RequestMetrics
 from foreshape.serving.served_model import ModelKind
 from foreshape.serving.served_network import Networks
+from foreshape.serving.served_writer import LanguageModels
 from foreshape.serving.server_limits import ServerLimits
 from foreshape.serving.service import Service
 from foreshape.values.openmp import wait_as_server
@@ -37,14 +38,14 @@ def make_service(sources: Sequence[str], limits: ServerLimits | None = None, kin
     Args:
         sources: files and folders, as of `Repository`.
         limits: for the clients.
-        kinds: of models; saved networks by default.
+        kinds: of models; saved networks and language models by default.
 
     Raises:
         ForeshapeError: a model cannot be opened.
     """
     wait_as_server()
     limits, metrics = limits or ServerLimits(), RequestMetrics()
-    repository = Repository(sources, kinds if kinds is not None else [Networks()], limits, metrics.ran)
+    repository = Repository(sources, kinds if kinds is not None else [Networks(), LanguageModels()], limits, metrics.ran)
     repository.open_all()
     return Service(repository, limits, metrics)
 

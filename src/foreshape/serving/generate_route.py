@@ -1,0 +1,209 @@
+"""The routes of texts, Triton's generate extension: whole texts, and words as they are written."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+
+from foreshape.serving.infer_route import Target, refuse, start, target_of
+from foreshape.serving.protocol import parse_object
+from foreshape.serving.served_writer import ServedWriter, TextEvent, TextJob
+from foreshape.serving.server_limits import RequestError
+from foreshape.serving.service import ClientGone, Service
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_WAYS: Final = ("generate", "generate_stream")
+_EVENTS: Final = (b"content-type", b"text/event-stream; charset=utf-8")
+_GONE: Final = 499
+_MOST: Final = 64
+"""The usual limit of a text's words."""
+
+
+class TextRequest(NamedTuple):
+    """A request for a text."""
+
+    id: str | None
+    prompt: list[int]
+    settings: dict[str, Any]
+
+
+def _whole(name: str, given: object, low: int = 0) -> int:
+    if type(given) is not int or not low <= given < 1 << 62:
+        raise RequestError(400, f"{name} must be a whole number of at least {low}; seen {str(given)[:40]}")
+    return given
+
+
+def _number(name: str, given: object) -> float:
+    if type(given) not in (int, float) or not 0 <= cast("float", given) < float("inf"):
+        raise RequestError(400, f"{name} must be a number of at least 0; seen {str(given)[:40]}")
+    return float(cast("float", given))
+
+
+def _words(name: str, given: object) -> list[int]:
+    if not isinstance(given, list):
+        raise RequestError(400, f"{name} must be a list of whole numbers; seen {type(given).__name__}")
+    return [_whole(f"each of {name}", one) for one in cast("list[object]", given)]
+
+
+def _stops(name: str, given: object) -> list[list[int]]:
+    if not isinstance(given, list):
+        raise RequestError(400, f"{name} must be a list of lists of whole numbers")
+    return [_words(name, one) for one in cast("list[object]", given)]
+
+
+_SETTINGS: Final[Mapping[str, tuple[str, Callable[[str, object], Any]]]] = {
+    "max_tokens": ("most", lambda name, given: _whole(name, given, 1)),
+    "temperature": ("temperature", _number),
+    "top_k": ("top_k", _whole),
+    "top_p": ("top_p", _number),
+    "seed": ("seed", _whole),
+    "stop": ("stop", _stops),
+    "beams": ("beams", lambda name, given: _whole(name, given, 1)),
+    "length_penalty": ("length_penalty", _number),
+}
+"""The parameters of a request, with the names in `TextWriter.add` and their readers."""
+
+
+def read_text_request(body: bytes | bytearray) -> TextRequest:
+    """Return the request in a body. Raises `RequestError` if it is none."""
+    given = parse_object(memoryview(body))
+    id, parameters = given.get("id"), given.get("parameters", {})
+    if id is not None and not isinstance(id, str):
+        raise RequestError(400, "id must be a text")
+    if not isinstance(parameters, dict):
+        raise RequestError(400, "parameters must be a JSON object")
+    if unknown := given.keys() - {"id", "input_ids", "parameters"}:
+        raise RequestError(400, f"a request for a text has id, input_ids and parameters; seen {sorted(unknown)[0][:100]!r}")
+    settings: dict[str, Any] = {"most": _MOST}
+    for name, value in cast("dict[str, object]", parameters).items():
+        if name not in _SETTINGS:
+            raise RequestError(400, f"there is no parameter {name[:100]!r}; there are {', '.join(_SETTINGS)}")
+        to, read = _SETTINGS[name]
+        settings[to] = read(name, value)
+    return TextRequest(id, _words("input_ids", given.get("input_ids")), settings)
+
+
+class GenerateRoute:
+    """A layer around an application: it answers requests for texts, and hands on all others."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app, self._service = app, service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        found = None
+        if scope["type"] == "http":
+            found = next(((way, target) for way in _WAYS if (target := target_of(scope["path"], way)) is not None), None)
+        if found is None:
+            await self._app(scope, receive, send)
+            return
+        way, target = found
+        scope["counted_as"] = f"/v2/models/{{model}}/{way}"
+        sender = _Sender(send)
+        try:
+            if scope["method"] != "POST":
+                raise RequestError(405, f"{scope['method'][:20]}: texts are asked for with POST")
+            await self._answer(way == "generate_stream", target, scope, receive, sender)
+        except RequestError as error:
+            if sender.started:
+                await sender.event({"error": str(error), **error.facts})
+                await sender.end()
+            else:
+                await refuse(send, error)
+        except ClientGone:
+            if not sender.started:
+                await start(send, _GONE, [], b"")
+
+    async def _answer(self, streams: bool, target: Target, scope: Scope, receive: Receive, sender: _Sender) -> None:
+        service = self._service
+        until = monotonic() + service.limits.seconds
+        service.repository.find(*target)  # before the body is read
+        with service.request_of(scope["headers"]) as reading:
+            try:
+                async with asyncio.timeout(service.limits.seconds):
+                    body = await reading.body(receive)
+            except TimeoutError:
+                raise RequestError(408, f"the request was not there within {service.limits.seconds:g} seconds") from None
+            asked = read_text_request(body)
+            served, version = service.repository.find(*target)
+            if not isinstance(served, ServedWriter):
+                raise RequestError(400, f"{target.model[:100]} writes no texts; ask for its results with .../infer")
+            head: dict[str, Any] = {"model_name": target.model, "model_version": version, **({} if asked.id is None else {"id": asked.id})}
+            words: list[int] = []
+            async with contextlib.aclosing(_events(served, asked, until, receive)) as events:
+                async for event in events:
+                    if not streams:
+                        words += event.words
+                    elif event.words or event.reason is not None:
+                        await sender.event({**head, "output_ids": event.words, **_end_of(event)})
+                    if event.reason is not None:
+                        break
+            if streams:
+                await sender.end()
+            else:
+                await sender.whole({**head, "output_ids": words, **_end_of(event)})
+
+
+def _end_of(event: TextEvent) -> dict[str, str]:
+    return {} if event.reason is None else {"finish_reason": {"most": "length"}.get(event.reason, event.reason)}
+
+
+async def _events(served: ServedWriter, asked: TextRequest, until: float, receive: Receive) -> AsyncGenerator[TextEvent]:
+    """Yield the events of a text up to its end. When the client goes away, or nobody asks on, the text ends early.
+
+    Raises:
+        RequestError: the text's error. ClientGone: the client has gone away.
+    """
+    loop, told = asyncio.get_running_loop(), asyncio.Queue[TextEvent | None]()
+
+    def tell(event: TextEvent) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(told.put_nowait, event)
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        told.put_nowait(None)
+
+    job = TextJob(asked.prompt, asked.settings, until, tell)
+    served.write(job)
+    watcher = asyncio.create_task(watch())
+    try:
+        while True:
+            event = await told.get()
+            if event is None:
+                raise ClientGone
+            if event.error is not None:
+                raise event.error
+            yield event
+    finally:
+        watcher.cancel()
+        served.give_up(job)
+
+
+class _Sender:
+    """The answer to a request: whole, or as server-sent events."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self.started = send, False
+
+    async def event(self, content: Mapping[str, Any]) -> None:
+        """Send one event; before the first one the head."""
+        if not self.started:
+            self.started = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": [_EVENTS, (b"cache-control", b"no-store")]})
+        message: Message = {"type": "http.response.body", "body": b"data: " + json.dumps(content).encode() + b"\n\n", "more_body": True}
+        await self._send(message)
+
+    async def end(self) -> None:
+        """End the events."""
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def whole(self, content: Mapping[str, Any]) -> None:
+        """Send all at once."""
+        await start(self._send, 200, [(b"content-type", b"application/json")], json.dumps(content).encode())

@@ -1,0 +1,172 @@
+"""Texts of language models over HTTP: whole ones and word by word, many at a time, of clients that stay or go away."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+from support.asked import Answer, ask, infer, save_scale, tensor
+
+pytest.importorskip("fastapi", reason="the extra serve")
+import foreshape as fs
+from foreshape.serving.served_writer import LanguageModels
+from foreshape.serving.server import BackgroundServer
+from foreshape.serving.server_limits import ServerLimits
+
+LLAMA = Path(__file__).parents[1] / "generation" / "data" / "llama"
+TOLD = json.loads((LLAMA / "texts.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackgroundServer]:
+    scale = tmp_path_factory.mktemp("scale") / "m"
+    save_scale(scale, 2.0)
+    with BackgroundServer([f"m={scale}", f"llama={LLAMA}"], ServerLimits(queue=20), kinds=None, watch=False) as server:
+        yield server
+
+
+def written(server: BackgroundServer, prompt: Any, way: str = "generate", **parameters: Any) -> Answer:
+    return ask(server.address, "POST", f"/v2/models/llama/{way}", json.dumps({"id": "a", "input_ids": prompt, "parameters": parameters}).encode())
+
+
+def events_of(answer: Answer) -> list[Any]:
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    parts = answer.body.decode().split("\n\n")
+    assert parts.pop() == "" and all(p.startswith("data: ") for p in parts)
+    return [json.loads(p.removeprefix("data: ")) for p in parts]
+
+
+def until(holds: Any) -> None:
+    end = monotonic() + 60
+    while not holds():
+        assert monotonic() < end
+        sleep(0.005)
+
+
+def test_texts_are_those_of_transformers_whole_and_word_by_word(server: BackgroundServer) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        whole = list(pool.map(lambda p: written(server, p, max_tokens=16), TOLD["prompts"]))
+        streams = list(pool.map(lambda p: events_of(written(server, p, "generate_stream", max_tokens=16)), TOLD["prompts"]))
+    assert [a.json["output_ids"] for a in whole] == TOLD["greedy"]
+    assert [[w for e in events for w in e["output_ids"]] for events in streams] == TOLD["greedy"]
+    assert whole[0].json["id"] == "a" and whole[0].json["model_name"] == "llama" and whole[0].json["model_version"] == "1"
+    for answer, events, words in zip(whole, streams, TOLD["greedy"], strict=True):
+        reason = "length" if len(words) == 16 else "end"
+        assert answer.json["finish_reason"] == events[-1]["finish_reason"] == reason
+        assert len(events) == len(words) and not any("finish_reason" in e for e in events[:-1])
+
+
+def test_settings_are_those_of_the_writer(server: BackgroundServer) -> None:
+    prompt, words = TOLD["prompts"][0], TOLD["greedy"][0]
+    drawn = [written(server, prompt, max_tokens=8, temperature=0.9, top_k=12, top_p=0.95, seed=s).json["output_ids"] for s in (3, 3, 4)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    model = fs.language_model(LLAMA)
+    assert drawn[0] == fs.generate(model, [prompt], 8, temperature=0.9, top_k=12, top_p=0.95, seed=3)[0]
+    stopped = written(server, prompt, max_tokens=8, stop=[words[2:4]]).json
+    assert stopped["output_ids"] == words[:2] and stopped["finish_reason"] == "stop"
+    beams = written(server, prompt, "generate_stream", max_tokens=16, beams=3, length_penalty=0.7)
+    assert [w for e in events_of(beams) for w in e["output_ids"]] == TOLD["three beams, length penalty 0.7"][0]
+
+
+def test_wrong_requests_are_refused_in_words(server: BackgroundServer) -> None:
+    for prompt, parameters, status, words in (
+        ([], {}, 422, "at least one word"),
+        ([1 << 40], {}, 422, "must be in"),
+        ([1] * 5000, {}, 422, "the context has"),
+        ("the sea", {}, 400, "input_ids must be a list"),
+        ([1.5], {}, 400, "whole number"),
+        (None, {}, 400, "input_ids must be a list"),
+        ([1], {"max_tokens": 0}, 400, "at least 1"),
+        ([1], {"temperature": -1}, 400, "at least 0"),
+        ([1], {"top_p": 2}, 422, "top_p"),
+        ([1], {"stop": [[]]}, 422, "at least one"),
+        ([1], {"stop": 3}, 400, "list of lists"),
+        ([1], {"loudness": 3}, 400, "no parameter 'loudness'"),
+        ([1], {"beams": 2, "temperature": 1}, 422, "beams"),
+    ):
+        for way in ("generate", "generate_stream"):
+            found = written(server, prompt, way, **parameters)
+            assert found.status == status and words in found.json["error"], found
+    assert ask(server.address, "POST", "/v2/models/llama/generate", b"{").status == 400
+    assert ask(server.address, "POST", "/v2/models/llama/generate", b'{"text": 1}').status == 400
+    assert ask(server.address, "GET", "/v2/models/llama/generate").status == 405
+    assert ask(server.address, "POST", "/v2/models/nothing/generate", b"{}").status == 404
+    assert ask(server.address, "POST", "/v2/models/m/generate", b'{"input_ids": [1]}').status == 400
+    assert infer(server.address, "llama", [tensor("input_ids", [1], "INT64")]).status == 400
+    about = ask(server.address, "GET", "/v2/models/llama").json
+    assert about["parameters"]["users"] == 16 and about["inputs"][0]["name"] == "input_ids"
+    assert "generate" in ask(server.address, "GET", "/v2").json["extensions"]
+
+
+def test_a_client_that_goes_away_leaves_its_place(server: BackgroundServer) -> None:
+    model: Any = server.service.repository.find("llama")[0]
+    host, port = server.address.split(":")
+    for way in ("generate", "generate_stream"):
+        body = json.dumps({"input_ids": [1], "parameters": {"max_tokens": 100000, "stop": [[70000]]}}).encode()
+        one = socket.create_connection((host, int(port)), 60)
+        one.sendall(f"POST /v2/models/llama/{way} HTTP/1.1\r\nHost: m\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        if way == "generate_stream":
+            assert b"200" in one.recv(100)
+        else:
+            until(lambda: model._running)
+        one.close()
+        until(lambda: not model._running and server.service.running == 0 and server.service.pending == 0)
+    assert not model._writer.busy
+
+
+def test_more_texts_than_places_wait_and_more_than_may_wait_are_sent_away() -> None:
+    with BackgroundServer([f"llama={LLAMA}"], ServerLimits(queue=2, seconds=60), kinds=[LanguageModels(users=1)], watch=False) as server:
+        model: Any = server.service.repository.find("llama")[0]
+        go, step = threading.Event(), model._writer.step
+        model._writer.step = lambda: go.wait(60) and step()
+        with ThreadPoolExecutor(4) as pool:
+            first = [pool.submit(written, server, p, max_tokens=16) for p in TOLD["prompts"][:1]]
+            until(lambda: model._running)
+            others = [pool.submit(written, server, p, max_tokens=16) for p in TOLD["prompts"][1:3]]
+            until(lambda: model.waiting() >= 2)
+            found = written(server, [1])
+            assert found.status == 503 and found.headers["retry-after"] == "1"
+            go.set()
+            assert [f.result(60).json["output_ids"] for f in (*first, *others)] == TOLD["greedy"][:3]
+
+
+def test_an_error_of_a_step_is_told_and_the_next_text_is_written(server: BackgroundServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    model: Any = server.service.repository.find("llama")[0]
+    run = model.model.run
+
+    def fails(rows: Any, *more: Any) -> Any:
+        if [1, 2, 3] in rows:
+            raise fs.ExecutionError("no luck")
+        return run(rows, *more)
+
+    monkeypatch.setattr(model.model, "run", fails)
+    found = written(server, [1, 2, 3])
+    assert found.status == 500 and "no luck" in found.json["error"]
+    assert written(server, TOLD["prompts"][0], max_tokens=16).json["output_ids"] == TOLD["greedy"][0]
+
+
+def test_memory_bounds_the_texts_at_a_time() -> None:
+    one = fs.language_model(LLAMA, users=1)
+    least = one.plan().peak(users=1, context=one.context, batch=1, rows=513)
+    with BackgroundServer([f"llama={LLAMA}"], ServerLimits(memory=least + 3 * one.context * one.word_bytes), watch=False) as server:
+        assert 1 <= server.service.repository.find("llama")[0].facts()["users"] <= 4  # type: ignore[operator]
+        assert written(server, TOLD["prompts"][0], max_tokens=16).json["output_ids"] == TOLD["greedy"][0]
+    with pytest.raises(fs.MemoryPlanError, match="one text of"):
+        BackgroundServer([f"llama={LLAMA}"], ServerLimits(memory=least // 2))
+
+
+def test_a_client_that_asks_anew_on_one_connection_is_answered(server: BackgroundServer) -> None:
+    connection = HTTPConnection(server.address, timeout=60)
+    for way in ("generate_stream", "generate", "generate_stream"):
+        connection.request("POST", f"/v2/models/llama/{way}", json.dumps({"input_ids": TOLD["prompts"][0], "parameters": {"max_tokens": 4}}))
+        response = connection.getresponse()
+        assert response.status == 200 and response.read()
+    connection.close()
