@@ -287,3 +287,18 @@ def test_one_filter_to_a_group_is_computed_by_a_kernel_that_takes_the_same_time_
     before = len(asked)
     torch.testing.assert_close(two(x), torch.relu(torch.conv2d(x, numbers(2, 24, 3, 3))), rtol=1e-4, atol=1e-4)
     assert len(asked) == before, "of two filters every kernel is taken"
+
+
+@needs_library
+@pytest.mark.parametrize("following", [Following(), RELU, Following("gelu", form="tanh"), Following("swish", (1.0,), scale=2.0, shift=0.5)], ids=str)
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_single_row_reads_the_weight_as_it_was_given(following: Following, kept: bool) -> None:
+    """It is the first one of many rows, whether the given weight is still there or only the packed one."""
+    weight, bias, rows, added = numbers(24, 40), numbers(40), numbers(5, 24), numbers(5, 40)
+    ours = linear(weight, bias, following)
+    many, more = ours(rows), ours.add(rows, added)
+    if not kept:
+        del weight
+    torch.testing.assert_close(ours(rows[:1]), many[:1], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(ours.add(rows[:1].view(1, 1, 24), added[:1].view(1, 1, 40)), more[:1].view(1, 1, 40), atol=1e-5, rtol=1e-5)
+    assert isinstance(ours, direct.PackedProduct) and (ours._given() is not None) is kept

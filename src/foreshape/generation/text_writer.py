@@ -114,9 +114,9 @@ class TextWriter:
                 lines = [asked.index(place) for place in writing.places if not place.waiting and place in asked]
                 if lines:
                     self._go_on(writing, scores[lines])
-        for writing in [w for w in self._running if w.done]:
-            self._running.remove(writing)
-            for place in [*writing.places]:
+        if ended := [w for w in self._running if w.done]:
+            self._running = [w for w in self._running if not w.done]
+            for place in sorted((p for w in ended for p in w.places), key=lambda p: -p.number):  # from the last on: they need not move
                 self._leave(place)
 
     def run(self) -> None:
@@ -202,7 +202,7 @@ def generate(
     stop: Iterable[Sequence[int]] = (),
     seed: int | None = None,
     on_word: Callable[[int, int], None] | None = None,
-    prompt_rows: int = 512,
+    prompt_rows: int = 4096,
 ) -> list[list[int]]:
     """Write a text behind each prompt.
 
@@ -225,7 +225,7 @@ def generate(
         stop: sequences of words at the end of a text, not in the result. The model's own words for an end are in it.
         seed: of draws. Text i is drawn with ``seed + i``, whatever runs beside it.
         on_word: is called with the number of the prompt and each new word, as soon as it is known to be in the text.
-        prompt_rows: as for `TextWriter`.
+        prompt_rows: as for `TextWriter`; more by default, since all texts begin at once.
 
     Returns:
         The new words of each text.

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from math import prod
 from typing import Any, NamedTuple, Protocol
+from weakref import ref
 
 from foreshape.errors import ShapeError
 from foreshape.kernels.onednn_library import (
@@ -37,7 +38,7 @@ MOST = 96
 """The most sizes with kept kernels: a server's batches of up to 64 examples, or of the round numbers of rows of ragged ones, come again and again."""
 FEW = 400_000
 """So many multiplications repay no second thread. Reading an element of a weight counts as ``WEIGHT`` of them."""
-WEIGHT = 2
+WEIGHT = 4
 SMALL = 1 << 16
 """A scratchpad of so many bytes stays."""
 ADDED = FIRST_POST_OPERATION | OTHER
@@ -131,6 +132,14 @@ class Otherwise(Protocol):
     def add(self, x: Tensor, other: Tensor) -> Tensor: ...
 
 
+class OtherProduct(Otherwise, Protocol):
+    """Other kernels for products of rows."""
+
+    def unpacked(self, x: Tensor, other: Tensor | None) -> Tensor:
+        """Return the result over the weight as it is."""
+        ...
+
+
 class _Packed:
     """A weight, in the order for its kernels (mostly the same for all sizes), and the kernels.
 
@@ -164,7 +173,7 @@ class _Packed:
             if found is None:
                 self._check(x)
                 try:
-                    found = _kernel(self._library, self._described(x.shape, adds)) if x.numel() else self._other()
+                    found = self._unpacked(x) or (_kernel(self._library, self._described(x.shape, adds)) if x.numel() else self._other())
                 except Unimplemented:
                     found = self._other()
                 if len(self._kernels) >= MOST:
@@ -187,6 +196,10 @@ class _Packed:
         if len(dims) > 1 and tuple(dims[1]) != found.dims:
             raise ShapeError(f"what is added must be fp32 of {list(found.dims)}, as the result is; it is {list(dims[1])}")
         return found
+
+    def _unpacked(self, x: Tensor) -> Kernel | None:
+        """Return the kernel over the weight as it was given, if that is the fastest one."""
+        return None
 
     def _check(self, x: Tensor) -> None:
         """Refuse operands that no kernel takes."""
@@ -315,8 +328,16 @@ class PackedProduct(_Packed):
         bias: [n], or None.
     """
 
-    def __init__(self, library: Library, weight: Tensor, bias: Tensor | None, functions: Sequence[Function], otherwise: Callable[[Tensor], Otherwise]) -> None:
+    def __init__(
+        self, library: Library, weight: Tensor, bias: Tensor | None, functions: Sequence[Function], otherwise: Callable[[Tensor], OtherProduct]
+    ) -> None:
         super().__init__(library, weight, weight.shape, row_major_strides(weight.shape), bias, functions, otherwise)
+        self._given = ref(self._value)
+
+    def _unpacked(self, x: Tensor) -> Kernel | None:
+        """Return the kernel of a single row if its weight is still there as given: all its time goes to reading that, and torch's product reads faster."""
+        weight = self._given() if x.numel() == self._shape[0] else None
+        return None if weight is None else self._otherwise(weight).unpacked
 
     def __call__(self, x: Tensor, other: Tensor | None = None) -> Tensor:
         """Return the result of fp32 rows ``[..., k]``, with ``other``, of its shape, added before the function."""
