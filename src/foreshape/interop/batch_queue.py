@@ -20,9 +20,9 @@ _FEW: Final = 8
 
 _LINGERS: Final = 0.05
 """The seconds for which the thread of a queue keeps its OpenMP threads without work."""
-_CALM: Final = 4
-"""After so many short batches in turn it leaves the next ones to their own threads."""
-_LONE: Final = 0.002
+_CALM: Final = 64
+"""After so many short batches in turn it leaves the next ones to their own threads. OpenMP threads are made anew then, so it must not come often."""
+_LONE: Final = 0.005
 """The most seconds of one request's run in its own thread."""
 _EACH: Final = 0.0001
 """The most seconds for each of several: reading a request and writing its answer takes longer."""
