@@ -80,3 +80,24 @@ def test_what_is_refused():
         fs.append_backward(cost)
         with pytest.raises(fs.SchemaError, match="its gradients already"):
             fs.lora(main, 2)
+
+
+def test_a_network_of_torch_takes_small_matrices():
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(6, 12), torch.nn.ReLU(), torch.nn.Linear(12, 4))
+    model = fs.from_torch(module, (torch.zeros(2, 5, 6),))
+    data = {model.feeds[0]: EXAMPLES["x"], "wanted": EXAMPLES["y"]}
+    startup = fs.Program()
+    with fs.program_guard(model.program, startup):
+        out = model.fetches[0]
+        cost = layer.mean(layer.square(out - layer.data("wanted", ["batch", 5, 4])))
+        adapter = fs.lora(cost, 2, "*.weight", startup=startup)
+        fs.Executor(seed=1).run(startup, scope=model.scope)
+        before = fs.Executor().run(model.program, data, [out, cost], model.scope)
+        fs.train(cost, data, optimizer=fs.optimizer.Adam(0.02), epochs=10, progress=False, scope=model.scope, seed=0)
+    apart = fs.Executor().run(model.program, data, [out, cost], model.scope)
+    np.testing.assert_allclose(before[0], module(torch.tensor(EXAMPLES["x"])).detach(), atol=1e-5)
+    assert apart[1] < before[1] and set(adapter.pairs) == {"0.weight", "2.weight"}
+    merged = adapter.merge(model.scope)
+    np.testing.assert_allclose(fs.Executor().run(merged, data, [out.name], model.scope)[0], apart[0], atol=1e-5)

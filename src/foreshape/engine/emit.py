@@ -89,9 +89,7 @@ class Bound(NamedTuple):
     small: dict[SmallStep, Callable[..., Any]] | None
 
     @classmethod
-    def of(
-        cls, code: CodeType, names: dict[str, Any], values: tuple[Any, ...], held: Held, small: dict[SmallStep, Callable[..., Any]] | None = None
-    ) -> Bound:
+    def of(cls, code: CodeType, names: dict[str, Any], values: tuple[Any, ...], held: Held, small: dict[SmallStep, Callable[..., Any]] | None = None) -> Bound:
         """Return the step of some code."""
         return cls(FunctionType(code, names, "step", values), held, names, values, small)
 

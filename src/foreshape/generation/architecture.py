@@ -14,7 +14,7 @@ from foreshape.values.torch_proxy import Tensor, torch
 Values = Callable[[str], "Tensor | None"]
 """The value of a name in the source; None if it is not there."""
 Pick = Callable[[Tensor, "Architecture"], Tensor]
-"""A part of a weight that several products share, by its first dim."""
+"""A part of a weight of several products, by its first dim."""
 
 
 @data_class(frozen=True)
@@ -24,7 +24,7 @@ class WeightNames:
     Attributes:
         words, positions, norm, head: of the tables, the last normalization, and the output layer.
         block: the first part of the names of a block, with ``{}`` for its number.
-        parts: part of a block here -> there, or that with the share of a joined weight.
+        parts: part of a block here -> there, or a pair with the share of a joined weight.
         turned: True if the weights of products are ``[out, in]``.
     """
 
@@ -48,7 +48,7 @@ class Architecture:
         end: the words at the end of a text.
         each: arguments of single blocks.
         positions: True if it adds a learned row for each position.
-        skipped: the rows at the beginning of the positions' table that stand for nothing.
+        skipped: the unused rows at the beginning of the positions' table.
         tied: True if the table of words is the output layer too.
         head_bias: True if the output layer has a bias.
         biased: the parts of blocks with biases in the source: "qkv", "output", "mlp", "norm". The others get zeros where a block has any.
@@ -57,7 +57,7 @@ class Architecture:
         query_factor: of queries, beside one over the root of a head's columns.
         result_factor: of the results of attention and the small network.
         norm_shift: is added to the weights of normalizations.
-        turned_columns: the first columns of each head that are turned, in halves; None for all.
+        turned_columns: the turned columns, the first ones of each head, in halves; None for all.
     """
 
     vocabulary: int
@@ -83,7 +83,7 @@ class Architecture:
 
     @property
     def heads(self) -> tuple[int, int, int]:
-        """Return the heads of queries, those of keys, and the columns of one."""
+        """Return the numbers of heads of queries and of keys, and the columns of one."""
         heads = self.blocks["heads"]
         return heads, self.blocks.get("key_heads") or heads, self.blocks.get("head_size") or self.width // heads
 
@@ -154,7 +154,7 @@ class Architecture:
         return value * self.query_factor if part == ("attention.query_norm" if normed else "attention.query") else value
 
     def _halves_apart(self, value: Tensor) -> Tensor:
-        """Put the halves of turned columns where those of a whole head are, half a head apart; the others stand between."""
+        """Put the halves of turned columns half a head apart, as in a head turned whole; the others stand between."""
         size, turned = self.heads[2], self.turned_columns
         if turned is None:
             return value

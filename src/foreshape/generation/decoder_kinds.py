@@ -1,4 +1,4 @@
-"""The decoders of the transformers library that are known here: each a few settings, and the names of its weights."""
+"""The known decoders of the transformers library: each a few settings, and the names of its weights."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class DecoderKind:
         query_norm: "head" or "row": `QueryNorm`.
         head_bias: the output layer has a bias.
         norm_shift, word_factor, skipped: as for `Architecture`; a ``word_factor`` of -1 is the root of the width.
-        refused: fields that must not be true, and ``needed`` ones that must be.
+        refused, needed: fields refused where they are true, and where they are false.
     """
 
     names: WeightNames
@@ -203,7 +203,7 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
         config: of transformers, as in ``config.json``.
 
     Raises:
-        SchemaError: another kind, or a setting that is not known here. FormatError: a field is missing.
+        SchemaError: another kind, or an unknown setting. FormatError: a field is missing.
     """
     name = config.get("model_type")
     if name not in KINDS:
@@ -290,7 +290,7 @@ def _described(kind: DecoderKind, config: Mapping[str, Any]) -> Architecture:
 
 _EPSILON = {"rms": 1e-6, "layer": 1e-5}
 _BIASED = {"use_bias": True}
-"""The fields that are true where a configuration leaves them out."""
+"""Fields left out of a configuration, and true."""
 
 
 def _first(config: Mapping[str, Any], *names: str, default: Any = None) -> Any:

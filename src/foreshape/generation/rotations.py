@@ -1,4 +1,4 @@
-"""The rotations of positions that configurations of transformers tell of."""
+"""The rotations of positions in configurations of transformers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Rotation:
     Attributes:
         rotary: the settings, for all columns of a head.
         factor: of cosines and sines.
-        turned: the first columns that are turned; None for all.
-        context: the longest text that it is the same for; None without a limit.
+        turned: the turned columns, the first ones; None for all.
+        context: the longest text with these angles; None without a limit.
     """
 
     rotary: Rotary
