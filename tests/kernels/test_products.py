@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,12 +14,15 @@ import pytest
 from support.kernel_calls import columns, entries, permuted, repeated, turned_columns
 
 from foreshape.kernels import products
+from foreshape.kernels.onednn_library import library
 from foreshape.values.torch_private import private
 from foreshape.values.torch_proxy import torch
 
 
+@pytest.mark.parametrize("switch", ["", "torch"])
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 100])
-def test_products_of_rows_that_are_not_whole_steps(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_of_rows_that_are_not_whole_steps(rows: int, switch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORESHAPE_ONEDNN", switch)
     monkeypatch.setattr(products, "LARGE", 0)
     monkeypatch.setattr(products, "prefers_onednn", lambda: True)
     a, w, bias, d = (torch.from_numpy(np.random.RandomState(k).standard_normal(s).astype("f")) for k, s in enumerate([(rows, 24), (24, 40), 40, (rows, 40)]))
@@ -26,6 +32,8 @@ def test_products_of_rows_that_are_not_whole_steps(rows: int, monkeypatch: pytes
     close(products.mm(d, w.t()), d @ w.t())
     close(products.mm(a.t(), d), a.t() @ d)
     close(products.add_product_(w.clone(), a.t(), d, -0.5), w - 0.5 * (a.t() @ d))
+    close(products.add_product_(w.t().clone().t(), a.t(), d, -0.5), w - 0.5 * (a.t() @ d))
+    close(products.add_product_(w.clone(), a.t().contiguous(), d.t().contiguous().t(), -0.5), w - 0.5 * (a.t() @ d))
     cube = a[None].expand(3, rows, 24)
     close(products.onednn_linear()(cube, w.t(), bias, "none", (), ""), cube @ w + bias)
 
@@ -42,6 +50,7 @@ def test_views_come_to_the_kernel_without_gaps(view: Callable[[torch.Tensor], to
         return kernel(x, weight, bias, *rest)
 
     monkeypatch.setattr(private, "linear_pointwise", spy)
+    monkeypatch.setenv("FORESHAPE_ONEDNN", "torch")
     monkeypatch.setattr(products, "LARGE", 0)
     monkeypatch.setattr(products, "prefers_onednn", lambda: True)
     for cached in (products.onednn_linear, products._sparing_linear):  # pyright: ignore[reportPrivateUsage]
@@ -65,3 +74,34 @@ def test_onednn_is_preferred_where_blas_leaves_registers_unused(vendor: str, fla
     (tmp_path / "cpuinfo").write_text(of_one + "\n" + of_one.replace("0", "1", 1))
     assert products._is_amd_with_avx512(str(tmp_path / "cpuinfo")) is preferred  # pyright: ignore[reportPrivateUsage]
     assert not products._is_amd_with_avx512(str(tmp_path / "none"))  # pyright: ignore[reportPrivateUsage]
+
+
+TAKEN = """
+import torch
+from foreshape.kernels import products
+
+products.prefers_onednn = lambda: True
+
+def most(field):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(field)) << 10
+
+def add(k, m, n):
+    a, b, c = torch.randn(k, m), torch.randn(k, n), torch.zeros(m, n)
+    open("/proc/self/clear_refs", "w").write("5")
+    before = most("VmRSS")
+    products.add_product_(c, a.t(), b, 1.0)
+    return most("VmHWM") - before
+
+add(128, 128, 128)  # the machine code of the kernels
+for sizes in ((128, 784, 1024), (512, 2048, 512), (1024, 512, 4096)):
+    print(add(*sizes), products.adding_workspace(sizes[1], sizes[0], sizes[2]))
+"""
+
+
+@pytest.mark.skipif(library() is None or not os.access("/proc/self/clear_refs", os.W_OK), reason="needs oneDNN's own library, and Linux to tell of memory")
+def test_a_product_added_at_once_takes_no_more_than_planned() -> None:
+    done = subprocess.run([sys.executable, "-c", TAKEN], capture_output=True, text=True, check=True)
+    pairs = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    assert len(pairs) == 3
+    assert all(taken < planned + (1 << 19) for taken, planned in pairs), pairs  # and what threads have besides
+    assert max(taken for taken, _ in pairs) > 1 << 20  # the measure sees it

@@ -48,6 +48,7 @@ def turned(x: Any) -> Any:
 @pytest.mark.parametrize("network", [towers, columns, rows, steps, turned])
 def test_products_of_parts_take_what_is_planned(network: Callable[[Any], Any], by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "prefers_onednn", lambda: by == "onednn")
+    monkeypatch.setenv("FORESHAPE_ONEDNN", "torch")  # its own library packs outside of torch's allocator; see tests/kernels/test_products.py
     x = layer.data("x", [BATCH * 2, WIDE])
     x = layer.tanh(layer.fc(x, WIDE))
     loss = layer.mean(network(x))

@@ -4,7 +4,7 @@ Of a step with few numbers nearly all time goes into calls of torch: some 2 micr
 Python over addresses and numbers, compiled by numba (``pip install 'foreshape[plan]'``) and kept on disk. Products are BLAS's own, of torch's library: the
 function behind ``torch.mm``. Nothing here checks a size: `foreshape.lowering.small_steps` does.
 
-All tensors are contiguous, of fp32 but for class numbers, which are int64. `run` has a row of whole numbers for each instruction: its code, then for each of
+All tensors are contiguous, of fp32, and class numbers of int64. `run` has a row of whole numbers for each instruction: its code, then for each of
 `OPERANDS` tensors the number of its memory and the byte in it, then `DIMS` numbers; and `NUMBERS` numbers of fp64.
 """
 
@@ -31,9 +31,9 @@ PRODUCT, ROWS, RELU, RELU_GRADIENT, COLUMN_SUMS, ADD, FILL, SCALE = range(8)
 LOG_SOFTMAX, CLASS_LOSS, CLASS_GRADIENT, FINITE, MOMENTUM, ADAM = range(8, 14)
 """The codes of instructions; `run` tells each one's operands and numbers."""
 CHECKS = frozenset({CLASS_LOSS, FINITE})
-"""The instructions that may refuse their operands: `run` ends there."""
+"""The instructions with operands to refuse: `run` ends there."""
 BLAS, NOTHING = 0, 0
-"""The number of the memory that is BLAS's product; as an operand, that of none."""
+"""The number of the memory of BLAS's product; as an operand it stands for none."""
 
 
 class Instruction(NamedTuple):
@@ -41,7 +41,7 @@ class Instruction(NamedTuple):
 
     Attributes:
         code: one of the codes above.
-        operands: for each, the number of the call's operand; below 0 its results, -1 the first; None for none; a text for the number of that name.
+        operands: for each, the number of the call's operand; below 0 its results, -1 the first; None for none; a text for the number of this name.
         dims: its sizes and flags.
         numbers: its numbers.
     """
@@ -73,7 +73,7 @@ def multiply(blas: int, a: int, b: int, c: int, sizes: tuple[int, int, int], tur
 
 
 def _exp(x: Any) -> Any:
-    """Return e to the power of x, within 2 units of the last place: by a polynomial, which machine code computes for 16 numbers at once."""
+    """Return e to the power of x, within 2 units of the last place: by a polynomial, computed for 16 numbers at once."""
     x = min(max(x, np.float32(-87.0)), np.float32(88.0))
     whole = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
     rest = x - whole * np.float32(0.693359375) + whole * np.float32(2.12194440e-4)
@@ -86,7 +86,7 @@ def _exp(x: Any) -> Any:
 
 
 def run(memories: Any, table: Any, numbers: Any, count: int) -> int:
-    """Run instructions; return 0, or the number of the one that refuses its operands, from 1 on.
+    """Run instructions; return 0, or the number of the refusing one, from 1 on.
 
     Args:
         memories: the addresses of all pieces of memory, first of BLAS's product.
@@ -213,7 +213,7 @@ def run(memories: Any, table: Any, numbers: Any, count: int) -> int:
 
 
 def _intrinsics() -> dict[str, Any]:
-    """Return the functions of `run` that numba has no words for."""
+    """Return the functions of `run` unknown to numba."""
     types, cgutils = importlib.import_module("numba.core.types"), importlib.import_module("numba.core.cgutils")
     intrinsic, ir = importlib.import_module("numba.extending").intrinsic, importlib.import_module("llvmlite.ir")
     number = ir.FloatType()

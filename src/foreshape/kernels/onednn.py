@@ -16,7 +16,7 @@ from foreshape.values.processors import processors
 _BLOCK = 16
 _FEW = 3
 """The most channels of images read without blocks."""
-_SMALL, _TURNED, _TURNED_MORE = 2048, 13 << 10, 26 << 10
+SMALL, _TURNED, _TURNED_MORE = 2048, 13 << 10, 26 << 10
 """The bytes of a thread for bookkeeping, and for transposing a piece of an operand: of the first one, and of the others."""
 _WIDE, _LONG, _SPREAD = 64, 1024, 128 << 10
 """The blocks of weights packed to spread strided windows are wider, and a thread takes so much beside an image."""
@@ -40,7 +40,7 @@ def thread_count() -> int:
 def product_of_rows(k: Size, threads: int | None = None) -> Size:
     """Return bytes for a product ``[m, k]`` by ``[k, n]`` of fp32: each thread packs a piece of the second."""
     deep = minimum(k + _BLOCK, 1024) if not isinstance(k, int) else min(_BLOCK * -(-k // _BLOCK), 1024 if k > 1024 else 512)
-    return (thread_count() if threads is None else threads) * (4 * 64 * deep + _SMALL)
+    return (thread_count() if threads is None else threads) * (4 * 64 * deep + SMALL)
 
 
 def _blocks(channels: Size) -> Size:
@@ -169,7 +169,7 @@ def convolution(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsiz
     made, blocked = product(y[1:]) * itemsize, _blocked(y[1:], itemsize, groups)
     few, uneven = _reads_rows(x, w, groups), _uneven(x, y, groups, itemsize)
     read = 0 if few else _blocked(x[1:], itemsize, groups)
-    more = _extra(x, w, y, strides, itemsize) + thread_count() * _SMALL
+    more = _extra(x, w, y, strides, itemsize) + thread_count() * SMALL
     stages: list[tuple[Size, Size]] = [(read + blocked - made + uneven, _weight(w, itemsize, groups, few)), (blocked + uneven, 0)]
     by_onednn = _by_onednn(x, w, groups, (*strides, *dilations), itemsize)
     return _most(x[0], more, stages, by_onednn, _windows(x, x, w, y, groups, strides, dilations, itemsize))
@@ -180,7 +180,7 @@ def packed_convolution(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], 
     thread, and the pixels of every window if oneDNN has no kernel of its own.
     """
     one = product((*y[2:], *w[1:])) * 4
-    return thread_count() * (_SMALL + (one if _is_uncommon(w, groups, dilations) else product((*x[1:2], *w[2:], 64)) * 4))
+    return thread_count() * (SMALL + (one if _is_uncommon(w, groups, dilations) else product((*x[1:2], *w[2:], 64)) * 4))
 
 
 def innermost_convolution(
@@ -215,7 +215,7 @@ def innermost_convolution_backward(
         own = all(d == 1 for d in dilations) and w[0] == groups and all(isinstance(k, int) and k <= _IN_ROWS for k in w[2:])
         tall = reaches(x[2], high + 1) if own and isinstance(high, int) else 0
         packed = plain * tall + (4 * weight if all(n == 1 for n in x[2:]) else blocks) * (1 - tall)
-        stages.append(thread_count() * (packed + _SMALL) + weight)
+        stages.append(thread_count() * (packed + SMALL) + weight)
     by_onednn = _by_onednn(x, w, groups, (*strides, *dilations), itemsize)
     return maximum(*(s * by_onednn for s in stages), 2 * _windows(x, x, w, y, groups, strides, dilations, itemsize)) + turned
 
@@ -266,7 +266,7 @@ def convolution_backward(
     by_onednn = _by_onednn(given, w, groups, (*strides, *dilations), itemsize)
     shallow = _is_shallow(x, w, y, strides) if requested[1] and groups == 1 else 0
     if not isinstance(shallow, int) or shallow:
-        stages.append((0, thread_count() * (4 * weight + product((*y[3:], *w[1:])) * itemsize + _SMALL) * shallow))
+        stages.append((0, thread_count() * (4 * weight + product((*y[3:], *w[1:])) * itemsize + SMALL) * shallow))
     sums = 1 + 4 * thread_count() if _is_uncommon(w, groups, dilations) else 1
     no_windows = isinstance(windows, int) and windows == 0
     return _most(x[0], more, stages, by_onednn, 0 if no_windows else 2 * windows + sums * packed)

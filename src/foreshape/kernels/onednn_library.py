@@ -12,7 +12,7 @@ import ctypes
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint, c_void_p
+from ctypes import POINTER, byref, c_char, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint, c_void_p
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -319,6 +319,18 @@ class Library:
             description = self._make("reorder_primitive_desc", _pointer(source), engine, _pointer(result), engine, None, destroyed="primitive_desc")
             read, written = self.memory(source, at), self.memory(result, to)
             self.run(self.primitive(description), {SOURCE: read, RESULT: written})
+
+    def add_product(self, sizes: tuple[int, int, int], by: float, a: int, step_a: int, b: int, step_b: int, c: int, step_c: int) -> None:
+        """Compute ``c += by a b`` of matrices ``[m, k]`` and ``[k, n]`` at these addresses, in one pass over ``c``.
+
+        Args:
+            sizes: m, n and k.
+            step_a, step_b, step_c: the elements from row to row; if negative, from column to column.
+        """
+        turns, (m, n, k) = [b"T" if step < 0 else b"N" for step in (step_a, step_b)], sizes
+        steps = [c_int64(abs(step)) for step in (step_a, step_b, step_c)]
+        of = (c_char(turns[0]), c_char(turns[1]), c_int64(m), c_int64(n), c_int64(k), c_float(by), c_void_p(a), steps[0], c_void_p(b), steps[1])
+        _check(self._functions.dnnl_sgemm(*of, c_float(1.0), c_void_p(c), steps[2]), "a product added to memory")
 
     def run(self, primitive: Handle, memories: dict[int, Handle]) -> None:
         """Execute once, and wait."""

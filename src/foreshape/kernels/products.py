@@ -13,6 +13,7 @@ from typing import Any
 
 from foreshape.dims import Size, minimum, reaches
 from foreshape.kernels import onednn
+from foreshape.kernels.onednn_library import library
 from foreshape.values.torch_private import has, private
 from foreshape.values.torch_proxy import F, Tensor, torch
 
@@ -70,7 +71,9 @@ STEP = 16
 Many sizes of batches would add up.
 """
 CHUNK = 2 << 20
-"""The bytes of the pieces in which a sum is added to a weight."""
+"""The bytes of the pieces in which a sum is added to a weight, where oneDNN's own library is missing: torch's cannot add to memory."""
+_DEEP, _LONG = 384, 9984
+"""A thread of oneDNN packs pieces of this depth, so many rows of one operand and at most so many columns of the other."""
 
 
 def _in_few_sizes(kernel: Any) -> Any:
@@ -174,11 +177,13 @@ def copied(m: Size, k: Size, n: Size) -> tuple[Size, Size]:
 
 def adding_workspace(m: Size, k: Size, n: Size) -> Size:
     """Return the workspace of `add_product_` in bytes."""
-    return _adding_workspace(m, k, n, onednn.thread_count()) if prefers_onednn() else 0
+    return _adding_workspace(m, k, n, onednn.thread_count(), library() is not None) if prefers_onednn() else 0
 
 
 @lru_cache(4096)
-def _adding_workspace(m: Size, k: Size, n: Size, threads: int) -> Size:
+def _adding_workspace(m: Size, k: Size, n: Size, threads: int, at_once: bool) -> Size:
+    if at_once:  # pieces of both operands, packed by each thread
+        return reaches(m * k * n, LARGE) * threads * (4 * minimum(k, _DEEP) * (minimum(n, _LONG) + minimum(m, _DEEP)) + onednn.SMALL)
     rows = minimum(m, _chunk(n) if isinstance(n, int) else m)
     longer = minimum(1, k % STEP) * 4 * (k + STEP) * (rows + n)
     return reaches(m * k * n, LARGE) * (onednn.product_of_rows(k, threads) + 4 * rows * (k + n) + longer)
@@ -207,10 +212,23 @@ def add_product_(p: Tensor, a: Tensor, b: Tensor, alpha: float) -> Tensor:
     """Return ``p += alpha a b`` in place, of ``[m, n]``, ``[m, k]`` and ``[k, n]``."""
     if not fits(a, b):
         return p.addmm_(a, b, alpha=alpha)
+    at_once, steps = library(), [_step(t) for t in (a, b, p)]
+    if at_once is not None and all(steps) and steps[2] > 0:
+        at_once.add_product((p.shape[0], p.shape[1], a.shape[1]), alpha, a.data_ptr(), steps[0], b.data_ptr(), steps[1], p.data_ptr(), steps[2])
+        return p
     linear_, weight, rows = onednn_linear(), without_gaps(b.t()), _chunk(b.shape[1])
     for at in range(0, a.shape[0], rows):
         p[at : at + rows].add_(linear_(a[at : at + rows], weight, None, "none", [], ""), alpha=alpha)
     return p
+
+
+def _step(matrix: Tensor) -> int:
+    """Return the elements from row to row of a matrix with contiguous rows; the negative number from column to column; 0 if neither are contiguous."""
+    row, column = matrix.stride()
+    rows, columns = matrix.shape
+    if column == 1 and row >= columns:
+        return row
+    return -column if row == 1 and column >= rows else 0
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""A small step as instructions of one loop (`foreshape.kernels.instructions`), for sizes that are numbers.
+"""A small step as instructions of one loop (`foreshape.kernels.instructions`), for sizes in numbers.
 
 A step takes part if each of its calls has instructions: a fused kernel's `FusedKernel.small`, an update's `Operator.instructions`, or a constant number. Its
-values lie in one piece of memory, no larger than the calls' results at their peak, so that the plan holds. Checks come before the first update: where one of
+values lie in one piece of memory, no larger than the calls' results at their peak, so the plan holds. Checks come before the first update: where one of
 them refuses, the calls' own kernels run again from the beginning, and tell the error.
 """
 
@@ -21,7 +21,7 @@ from foreshape.operator.computations import Constant
 from foreshape.spec import FP32, INT64, LOD_TENSOR
 
 _CLASSES = {CLASS_LOSS: 1, CLASS_GRADIENT: 1}
-"""The operands that are class numbers."""
+"""The operands of class numbers."""
 _ALIGNMENTS = (64, 4)
 """The alignment of values in bytes: the better one if the memory stays as small."""
 _TRIES = 40
@@ -35,7 +35,7 @@ class SmallStep:
     Attributes:
         table, numbers: as `foreshape.kernels.instructions.run` takes them.
         nbytes: of the piece of memory for its values.
-        persistables, feeds: the tensors that it uses, by their places in the step's.
+        persistables, feeds: the used tensors, by their places in the step's.
         results: the dims of its results.
 
     Its memories are: BLAS's product, the piece, these persistables, feeds and results.
@@ -50,14 +50,14 @@ class SmallStep:
 
 
 class _Other(Exception):
-    """The sign that a step has other calls, or other values."""
+    """The sign of other calls, or other values."""
 
 
 def small_step(lowered: Step, values: Mapping[str, int]) -> SmallStep | None:
     """Return a step as instructions; None if these sizes have none.
 
     Args:
-        lowered: a step that `may_be_small`.
+        lowered: a step for which `may_be_small` is True.
         values: of the symbols.
     """
     try:
@@ -138,7 +138,7 @@ class _Maker:
         return self._placed(made, arguments, results)
 
     def _updates(self, i: OpCall) -> list[tuple[Instruction, list[Value | None]]]:
-        """Return the instructions of one update or several, with the sizes of each; state that advances does so behind all."""
+        """Return the instructions of one update or several, with the sizes of each; state advances behind all."""
         rule: Callable[..., Any] | None = getattr(i.op.operator, "instructions", None)
         if rule is None or not (i.updated or i.in_place):
             raise _Other

@@ -1,7 +1,7 @@
 """The gradient of a weight added to it at once, if only its step of gradient descent reads it.
 
 Before: ``g = mm(x', d)``, ``w -= rate * g``
-After: ``w.addmm_(x', d, alpha=-rate)``, or oneDNN's product, added in pieces; of another dense gradient ``w.add_(g, alpha=-rate)``
+After: ``w.addmm_(x', d, alpha=-rate)``, or oneDNN's product, added at once (by torch's oneDNN in pieces); of another dense gradient ``w.add_(g, alpha=-rate)``
 Unless: the step keeps the weight in full precision besides; and of the product, something else reads g, or reads w in between
 """
 
