@@ -78,3 +78,17 @@ def test_a_size_decided_by_values_is_taken_for_another_than_zero_with_a_warning(
         model = fs.from_torch(Choosing(), torch.rand(7))
     for x in (torch.linspace(0, 1, 7), torch.zeros(7)):
         torch.testing.assert_close(model(x), Choosing()(x))
+
+
+class ReadsWhileTraced(nn.Module):
+    """Asks a tensor for a size where it is traced, as torchvision's detectors do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = x[x > 0.5]
+        return chosen * (torch._shape_as_tensor(chosen)[0] if torch.jit.is_tracing() else chosen.shape[0])
+
+
+def test_code_that_reads_values_only_where_it_is_traced_goes_its_other_way() -> None:
+    model = fs.from_torch(ReadsWhileTraced(), torch.rand(7))
+    for x in (torch.linspace(0, 1, 7), torch.zeros(5)):
+        torch.testing.assert_close(model(x), ReadsWhileTraced()(x))

@@ -146,9 +146,14 @@ def boxes(count: int, images: int = 0) -> torch.Tensor:
     return torch.cat([torch.arange(count)[:, None] * 7 % images, made], 1) if images else made
 
 
+def alike(count: int) -> torch.Tensor:
+    """Return scores of which some are equal: these come in the order of the boxes."""
+    return torch.randint(0, 4, (count,)) / 4
+
+
 IMAGES = {0: "batch", 2: "height", 3: "width"}
 CASES: dict[str, tuple[type[Chosen], Any, Callable[[int], Any]]] = {
-    "nms": (Chosen, (None, {0: "boxes"}, {0: "boxes"}), lambda k: (torch.randn(1, 3, 4, 4), boxes(9 + k), torch.rand(9 + k))),
+    "nms": (Chosen, (None, {0: "boxes"}, {0: "boxes"}), lambda k: (torch.randn(1, 3, 4, 4), boxes(30 + k), alike(30 + k))),
     "regions": (Regions, (IMAGES, {0: "regions"}), lambda k: (torch.randn(2 + k, 3, 16, 18 + 2 * k), boxes(5 + k, 2 + k))),
     "one_image": (Regions, ({2: "height"}, {0: "regions"}), lambda k: (torch.randn(1, 3, 16 + k, 18), boxes(5 + k, 1))),
     "deformed": (Deformed, (IMAGES,), lambda k: (torch.randn(2 + k, 3, 8 + 2 * k, 10 + 4 * k),)),

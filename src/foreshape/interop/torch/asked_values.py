@@ -212,15 +212,18 @@ def _validates() -> bool:
     return False
 
 
-def _is_traced(before: Callable[[], bool]) -> Callable[[], bool]:
-    """Return torch.jit.is_tracing, True for the code of networks: it asks so to go a way that holds for all sizes, or to make tensors of numbers."""
+def _is_traced(before: Callable[[], bool], answers: list[bool], traced: bool) -> Callable[[], bool]:
+    """Return torch.jit.is_tracing, ``traced`` for the code of networks, noted in ``answers``; but for a choice between a tensor and a number."""
 
     def told() -> bool:
         here: Any = inspect.currentframe()
         asked = here.f_back
         if before() or of_torch(asked.f_code.co_filename):
             return before()
-        return _CHOSEN.search(linecache.getline(asked.f_code.co_filename, asked.f_lineno).rstrip()) is None
+        if _CHOSEN.search(linecache.getline(asked.f_code.co_filename, asked.f_lineno).rstrip()) is not None:
+            return False
+        answers.append(traced)
+        return traced
 
     return told
 
@@ -230,8 +233,18 @@ _CHOSEN: Final = re.compile(r"\bif (?:\w+\.)*is_tracing\(\)(?: else\b|$)")
 
 
 @contextmanager
-def answered_open(module: Any) -> Generator[None]:
-    """Answer such questions for any size and value while a module is exported."""
+def answered_open(module: Any, traced: bool = True) -> Generator[list[bool]]:
+    """Answer such questions for any size and value while a module is exported.
+
+    Args:
+        module: the network.
+        traced: the answer to its code that asks for torch.jit.is_tracing. It does to go a way that holds for all sizes, or to make tensors of numbers; but
+            in some networks this way reads values.
+
+    Yields:
+        A list that holds this answer after such a question.
+    """
+    answers = list[bool]()
     functional: dict[str, Any] = vars(importlib.import_module("torch.nn.functional"))
     places: list[tuple[dict[str, Any], str, Any]] = []
     for space in _own_spaces(module):
@@ -243,12 +256,12 @@ def answered_open(module: Any) -> Generator[None]:
     places.append((vars(importlib.import_module("torch")), "div", _quotient))
     places += [(vars(importlib.import_module(held)), "istft", _spectra_of_length) for held in ("torch", "torch.functional")]
     jit: dict[str, Any] = vars(importlib.import_module("torch.jit"))
-    places.append((jit, "is_tracing", _is_traced(jit["is_tracing"])))
+    places.append((jit, "is_tracing", _is_traced(jit["is_tracing"], answers, traced)))
     of: Any = importlib.import_module("torch.distributions").Distribution
     validated = _validates()
     of.set_default_validate_args(False)
     try:
         with _replaced(places):
-            yield
+            yield answers
     finally:
         of.set_default_validate_args(validated)

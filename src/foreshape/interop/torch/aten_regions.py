@@ -15,7 +15,7 @@ from foreshape.spec import INT32, INT64
 
 @aten("torchvision.nms")
 def _nms(t: TorchCall, boxes: Variable, scores: Variable, iou_threshold: float) -> Variable:
-    order = layer.argsort(scores, axis=0, descending=True)[1]
+    order = t.op("argsort", {"axis": 0, "descending": True, "stable": True}, X=scores)[1]
     return layer.gather(order, layer.detection.nms(layer.gather(boxes, order), iou_threshold))
 
 

@@ -95,15 +95,24 @@ def export(
     failed: Exception | None = None
     found: TracedGraph | None = None
     asked: tuple[dict[tuple[str, int], None], ...] = ()
-    for times in larger:
+    asks_traced = False
+    for times, traced in [*((times, True) for times in larger), *((times, False) for times in larger)]:
+        if not traced and (found is not None or not asks_traced):
+            break
         told, grown = _traced_at(leaves, axes, times, bounds or {})
         example, shapes = pytree().tree_unflatten(grown, tree), pytree().tree_unflatten(told, tree)
-        with warnings.catch_warnings(), _as_wanted(module, shapes_of), _counted() as counted, recorded_reads() as reads, _answers() as lines:
+        with (
+            warnings.catch_warnings(),
+            _as_wanted(module, shapes_of, traced) as asked_mode,
+            _counted() as counted,
+            recorded_reads() as reads,
+            _answers() as lines,
+        ):
             warnings.simplefilter("ignore")
             try:
                 found = _exported(module, example, shapes, axes)
             except Exception as error:  # torch's own, of many classes; or the module takes no sizes so large
-                failed = error
+                failed, asks_traced = error, asks_traced or bool(asked_mode)
                 continue
             found, asked = found._replace(reads=tuple(reads), counted=counted.words(module, found.program)), lines
         if not found.fixed:
@@ -236,10 +245,10 @@ def _said_causal(mask: Any, is_causal: bool | None = None, size: Any = None) -> 
 
 
 @contextmanager
-def _as_wanted(module: Any, shapes_of: list[Any]) -> Generator[None]:
-    """Have torch export as is wanted here."""
-    with whole_operators(), answered_open(module), _open_time(), _cumulative(module), _whole_traces(), _told_guards(shapes_of), _quiet():
-        yield
+def _as_wanted(module: Any, shapes_of: list[Any], traced: bool) -> Generator[list[bool]]:
+    """Have torch export as is wanted here; yields whether the code asks if it is traced, which is answered by ``traced``."""
+    with whole_operators(), answered_open(module, traced) as asked, _open_time(), _cumulative(module), _whole_traces(), _told_guards(shapes_of), _quiet():
+        yield asked
 
 
 @contextmanager
