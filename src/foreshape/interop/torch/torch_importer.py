@@ -332,7 +332,8 @@ class TorchImporter:
         return any(frame[:2] in asked or (frame[0], frame[2]) in functions for frame in frames_of(node))
 
     def _note_mode(self, node: Any, name: str, arguments: Sequence[Any], made: Sequence[Op]) -> None:
-        modes = [op.attributes.values.get("is_test") for op in made if op.operator is not None and "is_test" in op.operator.schema.attributes]
+        known = [op.attributes.values for op in made if op.operator is not None and "is_test" in op.operator.schema.attributes]
+        modes = [values.get("is_test") for values in known if not values.get("trainable_statistics")]
         if modes or any(word in name for word in ("dropout", "attention")):
             self.aware.append(ModeAware(frames_of(node), not all(modes)))
 

@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
+from foreshape.interop.torch.node_sites import of_torch
 from foreshape.interop.torch.untyped_torch import torch
 
 Frames = Sequence[tuple[str, int, str]]
@@ -89,7 +90,7 @@ def asks_itself(reads: Iterable[Read], aware: Sequence[ModeAware]) -> list[str]:
             found[f"{read.file}:{read.line}"] = None
     for node in aware:
         if node.active and not any((file, function) in functions for file, _, function in node.frames):
-            file, line, _ = next((frame for frame in reversed(node.frames) if not frame[0].startswith(_TORCH)), ("", 0, ""))
+            file, line, _ = next((frame for frame in reversed(node.frames) if not of_torch(frame[0])), ("", 0, ""))
             found[f"{file}:{line}"] = None
     return list(found)
 
