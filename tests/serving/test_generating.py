@@ -89,6 +89,7 @@ def test_wrong_requests_are_refused_in_words(server: BackgroundServer) -> None:
         ([1], {"top_p": 2}, 422, "top_p"),
         ([1], {"stop": [[]]}, 422, "at least one"),
         ([1], {"stop": 3}, 400, "list of lists"),
+        ([1], {"stop": [[1]] * 1025}, 400, "1024 words in all"),
         ([1], {"loudness": 3}, 400, "no parameter 'loudness'"),
         ([1], {"beams": 2, "temperature": 1}, 422, "beams"),
     ):
@@ -150,6 +151,16 @@ def test_an_error_of_a_step_is_told_and_the_next_text_is_written(server: Backgro
     monkeypatch.setattr(model.model, "run", fails)
     found = written(server, [1, 2, 3])
     assert found.status == 500 and "no luck" in found.json["error"]
+    add = model._writer.add
+
+    def unready(prompt: Any, **more: Any) -> Any:
+        if prompt == [1, 2, 4]:
+            raise RuntimeError("of no kind")
+        return add(prompt, **more)
+
+    monkeypatch.setattr(model._writer, "add", unready)
+    found = written(server, [1, 2, 4])
+    assert found.status == 500 and found.json["error"] == "the server failed: RuntimeError"
     assert written(server, TOLD["prompts"][0], max_tokens=16).json["output_ids"] == TOLD["greedy"][0]
 
 
@@ -161,6 +172,18 @@ def test_memory_bounds_the_texts_at_a_time() -> None:
         assert written(server, TOLD["prompts"][0], max_tokens=16).json["output_ids"] == TOLD["greedy"][0]
     with pytest.raises(fs.MemoryPlanError, match="one text of"):
         BackgroundServer([f"llama={LLAMA}"], ServerLimits(memory=least // 2))
+
+
+def test_too_long_and_too_slow_requests_for_texts_are_refused() -> None:
+    with BackgroundServer([f"llama={LLAMA}"], ServerLimits(json=1000, body=3000, seconds=0.5), watch=False) as server:
+        for size, words in ((400, "the JSON of a request may have 1,000 bytes"), (1500, "may have 3,000 bytes")):
+            found = written(server, [1] * size)
+            assert found.status == 413 and words in found.json["error"]
+        host, port = server.address.split(":")
+        with socket.create_connection((host, int(port)), 60) as slow:
+            slow.sendall(b"POST /v2/models/llama/generate HTTP/1.1\r\nHost: m\r\nContent-Length: 100\r\n\r\n{")
+            assert b"408" in slow.recv(1000)
+        until(lambda: server.service.running == 0 and server.service.pending == 0)
 
 
 def test_a_client_that_asks_anew_on_one_connection_is_answered(server: BackgroundServer) -> None:

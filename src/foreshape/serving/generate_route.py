@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from foreshape.serving.infer_route import Target, refuse, start, target_of
 from foreshape.serving.protocol import parse_object
 from foreshape.serving.served_writer import ServedWriter, TextEvent, TextJob
-from foreshape.serving.server_limits import RequestError
+from foreshape.serving.server_limits import RequestError, ServerLimits
 from foreshape.serving.service import ClientGone, Service
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _WAYS: Final = ("generate", "generate_stream")
 _EVENTS: Final = (b"content-type", b"text/event-stream; charset=utf-8")
 _GONE: Final = 499
+_STOPS: Final = 1024
 _MOST: Final = 64
 """The usual limit of a text's words."""
 
@@ -54,7 +55,10 @@ def _words(name: str, given: object) -> list[int]:
 def _stops(name: str, given: object) -> list[list[int]]:
     if not isinstance(given, list):
         raise RequestError(400, f"{name} must be a list of lists of whole numbers")
-    return [_words(name, one) for one in cast("list[object]", given)]
+    found = [_words(name, one) for one in cast("list[object]", given)]
+    if len(found) > _STOPS or sum(map(len, found)) > _STOPS:
+        raise RequestError(400, f"{name} may have {_STOPS} words in all: each text is compared with them at each word")
+    return found
 
 
 _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str, object], Any]]]] = {
@@ -70,8 +74,10 @@ _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str, object], Any]]]] = {
 """The parameters of a request, with the names in `TextWriter.add` and their readers."""
 
 
-def read_text_request(body: bytes | bytearray) -> TextRequest:
-    """Return the request in a body. Raises `RequestError` if it is none."""
+def read_text_request(body: bytes | bytearray, limits: ServerLimits) -> TextRequest:
+    """Return the request in a body. Raises `RequestError` if it is none, or too long for ``limits``."""
+    if len(body) > limits.json:
+        raise RequestError(413, f"the JSON of a request may have {limits.json:,} bytes, and this one has {len(body):,}")
     given = parse_object(memoryview(body))
     id, parameters = given.get("id"), given.get("parameters", {})
     if id is not None and not isinstance(id, str):
@@ -129,7 +135,7 @@ class GenerateRoute:
                     body = await reading.body(receive)
             except TimeoutError:
                 raise RequestError(408, f"the request was not there within {service.limits.seconds:g} seconds") from None
-            asked = read_text_request(body)
+            asked = read_text_request(body, service.limits)
             served, version = service.repository.find(*target)
             if not isinstance(served, ServedWriter):
                 raise RequestError(400, f"{target.model[:100]} writes no texts; ask for its results with .../infer")

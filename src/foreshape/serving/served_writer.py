@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections import deque
@@ -19,6 +20,7 @@ from foreshape.serving.protocol import InferRequest, NamedTensor, TensorInfo
 from foreshape.serving.served_model import Opening, Soon
 from foreshape.serving.server_limits import RequestError
 
+log: Final = logging.getLogger("foreshape.serving")
 _WEIGHTS: Final = (".safetensors", ".bin")
 _PROMPT_ROWS: Final = 512
 _USERS: Final = 16
@@ -178,6 +180,8 @@ class ServedWriter:
             self._running[job] = self._writer.add(job.prompt, **job.settings)
         except (FeedError, SchemaError) as error:
             job.tell(TextEvent([], error=RequestError(422, str(error), context=self.model.context)))
+        except Exception as error:  # the thread must live on, for the others
+            job.tell(TextEvent([], error=_failure(error)))
 
     def _drop_late(self) -> None:
         """End texts of gone clients, and late ones without a first word."""
@@ -210,9 +214,15 @@ class ServedWriter:
 
     def _fail(self, error: Exception) -> None:
         """Tell all present texts of an error, and go on with the next ones."""
-        words = str(error) if isinstance(error, ForeshapeError) else f"the server failed: {type(error).__name__}"
-        status = 413 if isinstance(error, MemoryPlanError) else 500
         for job, writing in list(self._running.items()):
             self._writer.drop(writing)
-            job.tell(TextEvent([], error=RequestError(status, words)))
+            job.tell(TextEvent([], error=_failure(error)))
         self._running.clear()
+
+
+def _failure(error: Exception) -> RequestError:
+    """Return the answer for an error of the writer, which goes into the log too."""
+    log.error("texts could not be written on", exc_info=error)
+    if isinstance(error, ForeshapeError):
+        return RequestError(413 if isinstance(error, MemoryPlanError) else 500, str(error))
+    return RequestError(500, f"the server failed: {type(error).__name__}")
