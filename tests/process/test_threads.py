@@ -147,7 +147,7 @@ def test_where_nobody_counts_no_more_looks_are_taken() -> None:
 
 LOOKS = (
     "from processes import Network; from foreshape.process import waiting; import os, time\n"
-    "Network(2).step(); counted = waiting.without_processor() is not None and waiting._is_libgomp()\n"
+    "Network(2).step(); counted = waiting.without_processor() is not None and waiting.is_libgomp()\n"
     "threads = lambda: len(os.listdir('/proc/self/task'))\n"
     "before = threads(); team = waiting.IdleTeam() if counted else None; beside = threads() - before\n"
     "if team: team.end()\n"

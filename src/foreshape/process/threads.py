@@ -11,6 +11,7 @@ from functools import cache
 from typing import Literal
 
 from foreshape.errors import ExecutionError, whole
+from foreshape.process.waiting import is_libgomp
 from foreshape.values.openmp import forked
 from foreshape.values.torch_proxy import torch
 
@@ -74,8 +75,8 @@ def end_team() -> None:
 
 @cache
 def _end_of_team() -> Callable[[int], int] | None:
-    try:
-        return ctypes.CDLL(None).omp_pause_resource_all  # pyright: ignore[reportUnknownMemberType]
+    try:  # another OpenMP may end the threads of others too
+        return ctypes.CDLL(None).omp_pause_resource_all if is_libgomp() else None
     except (AttributeError, OSError, TypeError):
         return None
 

@@ -109,14 +109,15 @@ def _delay() -> float | None:
 
 @cache
 def _is_ours() -> bool:
-    return not says_how_to_wait() and _is_libgomp()
+    return not says_how_to_wait() and is_libgomp()
 
 
 waiting = WaitPolicy(_delay, IdleTeam)
 """The watch of this process."""
 
 
-def _is_libgomp() -> bool:
+def is_libgomp() -> bool:
+    """Return True if the OpenMP of this process is libgomp alone."""
     try:
         maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
         functions = ctypes.CDLL(None)

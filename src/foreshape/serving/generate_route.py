@@ -140,19 +140,20 @@ class GenerateRoute:
             if not isinstance(served, ServedWriter):
                 raise RequestError(400, f"{target.model[:100]} writes no texts; ask for its results with .../infer")
             head: dict[str, Any] = {"model_name": target.model, "model_version": version, **({} if asked.id is None else {"id": asked.id})}
-            words: list[int] = []
+            words, end = list[int](), dict[str, str]()
             async with contextlib.aclosing(_events(served, asked, until, receive)) as events:
                 async for event in events:
+                    end = _end_of(event)
                     if not streams:
                         words += event.words
-                    elif event.words or event.reason is not None:
-                        await sender.event({**head, "output_ids": event.words, **_end_of(event)})
-                    if event.reason is not None:
+                    elif event.words or end:
+                        await sender.event({**head, "output_ids": event.words, **end})
+                    if end:
                         break
             if streams:
                 await sender.end()
             else:
-                await sender.whole({**head, "output_ids": words, **_end_of(event)})
+                await sender.whole({**head, "output_ids": words, **end})
 
 
 def _end_of(event: TextEvent) -> dict[str, str]:
