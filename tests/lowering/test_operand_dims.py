@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.measured import measure
 
 import foreshape as fs
 from foreshape import layer
@@ -52,3 +53,59 @@ def test_what_is_not_kept_takes_no_memory() -> None:
     fetch = [g for _, g in fs.append_backward(layer.mean(h), [x])]
     plan = fs.plan(fs.default_main_program(), fetch)
     assert plan.peak(batch=1000) <= 4 * 64 * 1000 * 8  # what comes in, the four of tanh, and what comes back: no product
+
+
+# --- dims kept without the numbers
+
+
+def part_and_mean(x: Any, y: Any, row: Any) -> Any:
+    h = layer.tanh(layer.concat([layer.slice(x * y, [1], [1], [3]), y], 1))
+    return layer.reduce_mean(layer.expand(layer.unsqueeze(layer.reduce_mean(layer.square(h), [1], keepdim=True) + 1.0, [0]), [2, -1, -1]), [2]) * 2.0
+
+
+@pytest.mark.parametrize("net", [part_and_mean, lambda x, y, row: layer.gather(layer.tanh(x) * y, layer.fill_constant([2], "int64", 1)) * row])
+def test_dims_in_the_place_of_values_give_the_same_gradients(net: Any) -> None:
+    def wide(n: str) -> Any:
+        return np.repeat(FEED[n][None], 200, 0).reshape(-1, 4) if n != "row" else FEED[n]
+
+    inputs = [layer.data(n, ["batch", 4] if n != "row" else [4], stop_gradient=False) for n in FEED]
+    loss = layer.reduce_sum(layer.square(net(*inputs)))
+    fetch = [loss, *(g for _, g in fs.append_backward(loss, inputs) if g is not None)]
+    main = fs.default_main_program()
+    feed = {n: wide(n) for n in FEED if main.global_block.find(n) is not None}
+    for a, b in zip(fs.Executor(check="fused").run(main, feed, fetch), fs.Executor(check=True).run(main, feed, fetch), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+    assert apply_all(lower(main.global_block, [v.name for v in fetch]))["kept_dims"]
+
+
+def test_a_value_kept_for_its_dims_takes_no_memory() -> None:
+    x = layer.data("x", ["batch", 64], stop_gradient=False)
+    h = x
+    for _ in range(4):
+        wide = layer.concat([h * 2.0, h * 3.0], 1)
+        h = layer.slice(wide * 0.5, [1], [32], [96])
+    fetch = [g for _, g in fs.append_backward(layer.reduce_sum(h), [x])]
+    main = fs.default_main_program()
+    plan = fs.plan(main, fetch)
+    assert plan.peak(batch=1000) <= 6 * 64 * 1000 * 4  # nothing of the forward pass but what a layer of it holds at once
+    assert measure(fs.Executor(), main, {"x": np.ones((1000, 64), "float32")}, fetch, fs.Scope()).peak <= plan.peak(batch=1000) + 256
+
+
+def test_a_copy_is_what_it_copies() -> None:
+    x = layer.data("x", ["batch", 64], stop_gradient=False)
+    h = layer.tanh(layer.assign(layer.tanh(x)))
+    fetch = [layer.assign(h), *(g for _, g in fs.append_backward(layer.mean(h), [x]))]
+    main = fs.default_main_program()
+    assert apply_all(lower(main.global_block, [v.name for v in fetch]))["identity"]
+    feed = {"x": RNG.standard_normal((3, 64)).astype("float32")}
+    for a, b in zip(fs.Executor(check="fused").run(main, feed, fetch), fs.Executor(check=True).run(main, feed, fetch), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_a_copy_of_what_changes_stays_a_copy() -> None:
+    state = layer.create_parameter([2], "float32", "state", initializer=layer.Constant(1.0))
+    before = layer.assign(state)
+    layer.assign(state * 3.0, state)
+    fs.Executor().run(fs.default_startup_program())
+    told = fs.Executor().run(fs.default_main_program(), {}, [before])
+    np.testing.assert_array_equal(told[0], [1.0, 1.0])

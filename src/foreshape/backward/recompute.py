@@ -265,7 +265,7 @@ def _dims_only(op: Op) -> dict[str, str]:
     like = op.block.vars.get(given) if given is not None else None
     out: dict[str, str] = {}
     for slot in of.gradient_reads_dims if like is not None and given is not None else ():
-        variable = op.block.vars.get(op.input(slot) or "")
+        variable = op.block.vars.get(op.input(slot) or "") if len(op.inputs.get(slot, ())) == 1 else None
         if variable is not None and like is not None and given is not None and (variable.spec.dims, variable.spec.dtype) == (like.spec.dims, like.spec.dtype):
             out[slot] = given
     return out

@@ -25,7 +25,7 @@ def dense_bytes(value: Value, spec: Spec) -> Size:
         if value.variable is not None and not value.variable.known:
             raise MemoryPlanError(f"nothing is known of {value.name}, so that its memory cannot be planned; run program.infer() for the reason")
         return 0
-    return spec.nbytes
+    return spec.dtype.itemsize if value.hollow else spec.nbytes
 
 
 ID_BYTES = 8

@@ -36,6 +36,8 @@ class Value:
     """True if it has no value when the block that makes it did not run."""
     in_scope: bool = False
     """For a value into a block: True if it is the scope's own, which kernels may change in place."""
+    hollow: bool = False
+    """True if it has dims alone: all its elements are one, of no meaning."""
 
     @property
     def spec(self) -> Spec | None:

@@ -241,7 +241,7 @@ class _Walk:
         a, b = None if argument is None else argument.spec, result.spec
         if argument is None or held is None or a is None or b is None or a.dims is None or a.dims != b.dims or a.dtype is not b.dtype:
             return
-        if not a.kind is b.kind is LOD_TENSOR or argument in self.strided:  # several of its elements may be one number in memory
+        if not a.kind is b.kind is LOD_TENSOR or argument in self.strided or argument.hollow:  # several of its elements may be one number in memory
             return
         read = [given.get(v) for v in i.reads()]
         alone = sum(r is held or (r is not None and held in r.beside) for r in read) == 1  # of two views the other is read meanwhile

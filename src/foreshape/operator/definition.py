@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _HOOKS = frozenset({"infer_shape", "infer_var_type", "kernel", "group_kernel", "instructions", "acts", "backward", "draws", "gradient_ops", "work", "workspace",
                     "retained_bytes", "rows_bytes", "sends", "sharding_rule", "computes", "totals", "backward_of", "expand"})  # fmt: skip
-_SETTINGS = frozenset({"abstract", "accumulates", "again", "awaits", "collective", "described_results", "gradient", "gradient_reads_dims", "merges_rows",
-                       "moving", "random", "region", "rejects", "samples", "side_effects", "sub_blocks", "type"})  # fmt: skip
+_SETTINGS = frozenset({"abstract", "accumulates", "again", "awaits", "collective", "described_results", "gradient", "gradient_reads_dims",
+    "gradient_reads_for", "merges_rows", "moving", "random", "region", "rejects", "samples", "side_effects", "sub_blocks", "type"})  # fmt: skip
 
 
 def define(cls: type[Operator], root: type[Operator]) -> None:

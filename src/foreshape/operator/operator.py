@@ -159,6 +159,8 @@ class Operator:
     """
     gradient_reads_dims: ClassVar[tuple[str, ...]] = ()
     """Operands whose dims alone are read by its gradient operator."""
+    gradient_reads_for: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Operand of the gradient operator -> the results for which it reads its numbers, and not its dims alone."""
     apart: ClassVar[Callable[..., PartialGradient | None] | None] = None
     """The rule of a gradient operator for a result computable by another operator; see `gradient`."""
     kernel_requested: ClassVar[bool] = False

@@ -32,7 +32,9 @@ from foreshape.lowering.fusion import (
     frozen_shuffle,
     frozen_values,
     frozen_views,
+    identity,
     in_place,
+    kept_dims,
     known_dims,
     linear,
     linear_gradient,
@@ -50,6 +52,7 @@ from foreshape.lowering.kernel_calls import Step
 BEFORE_ORDER = (
     known_dims,
     constant,
+    identity,
     frozen_rounding,
     frozen_rows,
     frozen_views,
@@ -76,6 +79,7 @@ BEFORE_ORDER = (
     rectifier_gradient,
     descent,
     in_place,
+    kept_dims,
 )
 AFTER_ORDER = (frozen_series, frozen_direct, update_groups)
 """These join calls that now stand together."""

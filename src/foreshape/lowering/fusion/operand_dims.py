@@ -1,47 +1,51 @@
-"""Operands that a gradient reads for their dims alone, not kept alive for it.
+"""Operands that a gradient reads for their dims alone, not kept alive for it, where the gradient that comes has these dims.
 
 Before: ``d_x, d_y = gradient(x, y, d_out)``, reading the dims of x alone (`Operator.gradient_reads_dims`), and d_out has these dims; or
-    ``d_x, _ = gradient(x, y, d_out)`` of ``out = x * y``, where nobody needs the gradient of y
+    ``d_x, _ = gradient(x, y, d_out)`` of ``out = x * y``, where nobody needs the gradient of y (`Operator.gradient_reads_for`)
 After: ``d_x, d_y = gradient(d_out, y, d_out)``
 """
 
 from __future__ import annotations
 
-from foreshape.lowering.fusion.graph import Graph
-from foreshape.lowering.kernel_calls import KernelCall, Value
-from foreshape.operator.computations import Product
+from foreshape.lowering.fusion.graph import Graph, spec_of
+from foreshape.lowering.kernel_calls import KernelCall, OpCall, Value
 
 
 def apply(graph: Graph) -> int:
-    products = sum(_rewrite_product(graph, i) for i, _ in graph.undoing(Product))
-    return products + sum(_rewrite(graph, i) for i in graph.plain())
+    return sum(_rewrite(graph, i) for i in graph.plain())
 
 
-def _rewrite_product(graph: Graph, i: KernelCall) -> int:
-    count, d_out = 0, i.arguments[2]
-    for at in (0, 1):
-        of = i.arguments[at]
-        if not graph.unused(i.results[1 - at]) or not isinstance(of, Value) or not isinstance(d_out, Value) or i.arguments[1 - at] is of:
-            continue
-        if of is not d_out and graph.dims(of) is not None and graph.dims(of) == graph.dims(d_out):
-            graph.read_dims(i, at, d_out)
-            count += 1
-    return count
-
-
-def _rewrite(graph: Graph, i: KernelCall) -> int:
-    operator = i.op.operator
+def read_for_dims(graph: Graph, i: KernelCall) -> list[int]:
+    """Return the numbers of the operands that a call reads for their dims alone; none of a call that is no gradient."""
+    operator = i.op.operator if isinstance(i, OpCall) else None
     forward = type(operator).forward_class if operator is not None else None
-    if operator is None or forward is None or not forward.gradient_reads_dims:
-        return 0
-    slots = operator.schema.operands
-    came = [a for o, a in zip(slots, i.arguments, strict=True) if o.name.endswith("@GRAD") and isinstance(a, Value)]
+    if operator is None or forward is None or not (forward.gradient_reads_dims or forward.gradient_reads_for):
+        return []
+    unused = {r.name for r, made in zip(operator.schema.results, i.results, strict=True) if graph.unused(made)}
+    slots = {*forward.gradient_reads_dims, *(slot for slot, results in forward.gradient_reads_for.items() if unused.issuperset(results))}
+    return [at for at, o in enumerate(operator.schema.operands) if o.name in slots]
+
+
+def _rewrite(graph: Graph, i: OpCall) -> int:
     count = 0
-    for at, (o, of) in enumerate(zip(slots, i.arguments, strict=True)):
-        if o.name not in forward.gradient_reads_dims or not isinstance(of, Value) or graph.dims(of) is None:
+    for at in read_for_dims(graph, i):
+        of = i.arguments[at]
+        if not isinstance(of, Value) or any(of is a for k, a in enumerate(i.arguments) if k != at) or graph.dims(of) is None:
             continue
-        like = next((d for d in came if graph.dims(d) == graph.dims(of)), None)
-        if like is not None and of is not like:
+        like = next((d for d in _came(i) if graph.dims(d) == graph.dims(of) and _dtype(d) is _dtype(of)), None)
+        if like is not None:
             graph.read_dims(i, at, like)
             count += 1
     return count
+
+
+def _came(i: OpCall) -> list[Value]:
+    """Return the gradients that come to a gradient."""
+    assert i.op.operator is not None
+    slots = i.op.operator.schema.operands
+    return [a for o, a in zip(slots, i.arguments, strict=True) if o.name.endswith("@GRAD") and isinstance(a, Value)]
+
+
+def _dtype(value: Value) -> object:
+    spec = spec_of(value)
+    return spec.dtype if spec is not None else None

@@ -83,6 +83,7 @@ class Unfold(Patches):
     """Y = the patches of the images in X, one a column: ``[batch, channels * kh * kw, patches]``, patches in rows from the top left."""
 
     type = "unfold"
+    gradient_reads_dims = ("X",)
     X = operand(FLOATING, doc="[batch, channels, height, width]")
     Y = result(doc="[batch, channels * kh * kw, patches]", layout="row")
 
@@ -132,6 +133,7 @@ class Fold(Patches):
     """Y = images summed from patches: each is added at its place in `unfold` with these attributes."""
 
     type = "fold"
+    gradient_reads_dims = ("X",)
     X = operand(FLOATING, doc="[batch, channels * kh * kw, patches]")
     Y = result(doc="[batch, channels, *output_sizes]", layout="row")
     output_sizes = attribute(AttrType.INTS, low=1, doc="height and width of the images")

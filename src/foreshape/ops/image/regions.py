@@ -119,6 +119,7 @@ class RoiAlign(RegionPooling):
     """
 
     type = "roi_align"
+    gradient_reads_dims = ("X",)
     sampling_ratio = attribute(AttrType.INT, -1, doc="the number of points of a part along each axis; if not above 0, its length in pixels, rounded up")
     aligned = attribute(AttrType.BOOLEAN, False)
 

@@ -23,6 +23,7 @@ class NllLoss(Operator):
     """
 
     type = "nll_loss"
+    gradient_reads_dims = ("X",)
     X = operand(FLOATING, doc="[examples, classes] or [examples, classes, height, width]")
     Label = operand(INDEX, doc="class numbers, as X without axis 1")
     Weight = operand(FLOATING, optional=True, same_type_as="X", doc="[classes]")

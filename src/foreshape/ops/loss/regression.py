@@ -178,6 +178,7 @@ class KldivLoss(Operator):
     """
 
     type = "kldiv_loss"
+    gradient_reads_dims = ("X",)
     X = operand(FLOATING, doc="any shape, with a dim 0 for batchmean")
     Target = operand(FLOATING, same_type_as="X", doc="as X")
     Loss = result(doc="as X for none, otherwise []")

@@ -360,6 +360,7 @@ class Where(Operator):
     """Out = X where Condition holds, else Y."""
 
     type = "where"
+    gradient_reads_dims = ("X", "Y")
     family = "shape"
     per_element = True
     Condition = operand((BOOL,), doc="broadcast against X and Y")

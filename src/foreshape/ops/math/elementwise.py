@@ -175,6 +175,7 @@ class ElementwiseMul(ComplexArithmetic):
     """Out = X * Y. X may be sparse rows if Y is one number."""
 
     type = "elementwise_mul"
+    gradient_reads_for = {"X": ("Y@GRAD",), "Y": ("X@GRAD",)}
     X = operand((*NUMERIC, *COMPLEX), kinds=DENSE_OR_ROWS, doc="any shape")
     _number = staticmethod(operator.mul)
     _float = "multiply"
@@ -214,6 +215,8 @@ class ElementwiseDiv(ComplexArithmetic):
     """Out = X / Y; for integers the quotient without its fraction."""
 
     type = "elementwise_div"
+    gradient_reads_dims = ("X",)
+    gradient_reads_for = {"Out": ("Y@GRAD",)}
     linear = ("X",)
     _number = staticmethod(truncated)
     _float = "divide"

@@ -264,6 +264,7 @@ class Trace(Operator):
     """
 
     type = "trace"
+    gradient_reads_dims = ("Input",)
     Input = operand(NUMERIC, doc="at least 2 dims")
     Out = result(doc="Input without the two axes")
     offset = attribute(AttrType.INT, 0)

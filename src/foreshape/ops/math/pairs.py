@@ -33,6 +33,7 @@ class Lerp(Operator):
     """Out = X + Weight * (Y - X): X where Weight is 0, Y where it is 1. Weight has no gradient."""
 
     type = "lerp"
+    gradient_reads_dims = ("X", "Y")
     per_element = True
     X = operand(FLOATING, doc="any shape")
     Y = operand(FLOATING, same_type_as="X", doc="broadcast against X")

@@ -26,6 +26,7 @@ class Mean(Operator):
     """Out = the mean of all elements of X, a tensor without dims."""
 
     type = "mean"
+    gradient_reads_dims = ("X",)
     family = "shape"
     linear = ("X",)
     X = operand(FLOATING, doc="any shape")
@@ -140,6 +141,7 @@ class ReduceSum(Reduction):
     """Out = the sums over the axes; for bools and int32, int64 numbers unless out_dtype is given."""
 
     type = "reduce_sum"
+    gradient_reads_dims = ("X",)
     linear = ("X",)
     _pooled = "sum"
     X = operand(ANY_OR_COMPLEX, doc="any shape; for bools, the count of true ones")
@@ -179,6 +181,7 @@ class ReduceMean(Reduction):
     """Out = the means over the axes."""
 
     type = "reduce_mean"
+    gradient_reads_dims = ("X",)
     linear = ("X",)
     X = operand(FLOATING, doc="any shape")
 

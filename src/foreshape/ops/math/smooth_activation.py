@@ -142,6 +142,7 @@ class Silu(Unary):
     """Out = X * sigmoid(X)."""
 
     type = "silu"
+    gradient_reads_dims = ("Out",)
 
     def computes(self) -> computations.Activation:
         return computations.Activation("swish")

@@ -120,6 +120,7 @@ class GroupNorm(Operator):
     """Y = Scale * (X - mean) / sqrt(variance + epsilon) + Bias, mean and variance over each of ``groups`` groups of channels."""
 
     type = "group_norm"
+    gradient_reads_dims = ("Y",)
     family = "norm"
     X = operand(FLOATING, doc="[batch, channels, ...], or the channels last by data_layout")
     Scale = operand(FLOATING, optional=True, doc="[channels]")

@@ -128,6 +128,7 @@ class Pool2d(Pooling):
     """
 
     type = "pool2d"
+    gradient_reads_dims = ("Out",)
     KernelSizes = operand((INT32, INT64), many=True, optional=True, attribute="ksize", doc="ksize if adaptive, as tensors of one number each")
     ksize = attribute(AttrType.INTS, [], doc="height and width of a window; of the result if adaptive; unused with global_pooling")
     pooling_type = attribute(AttrType.STRING, choices=("max", "avg"))
@@ -292,6 +293,7 @@ class MaxPool2dWithIndex(Pooling):
     """
 
     type = "max_pool2d_with_index"
+    gradient_reads_dims = ("X",)
     Mask = result(doc="int32, as Out")
     ceil_mode = attribute(AttrType.BOOLEAN, False, since=3, doc="the number of windows is rounded up")
 

@@ -72,6 +72,7 @@ class Pool3d(VolumePooling):
     """Out = the maximum or the mean of each window of the volumes in X, as pool2d for images."""
 
     type = "pool3d"
+    gradient_reads_dims = ("Out",)
     pooling_type = attribute(AttrType.STRING, choices=("max", "avg"))
     exclusive = attribute(AttrType.BOOLEAN, True, doc="a mean does not count the padding")
     ceil_mode = attribute(AttrType.BOOLEAN, False)
@@ -153,6 +154,7 @@ class MaxPool3dWithIndex(VolumePooling):
     """
 
     type = "max_pool3d_with_index"
+    gradient_reads_dims = ("X",)
     Mask = result(doc="int32, as Out")
     ceil_mode = attribute(AttrType.BOOLEAN, False, since=3, doc="the number of windows is rounded up")
 

@@ -20,6 +20,7 @@ class IndexSample(Operator):
     """Out[i, j] = X[i, Index[i, j]]: from each row the elements named by its row of Index."""
 
     type = "index_sample"
+    gradient_reads_dims = ("X",)
     X = operand(doc="[rows, columns]")
     Index = operand(INDEX, doc="[rows, n]")
     Out = result(layout="row", doc="[rows, n]")
@@ -89,6 +90,7 @@ class TakeAlongAxis(AlongAxis):
     """
 
     type = "take_along_axis"
+    gradient_reads_dims = ("Input",)
     Result = result(layout="row", doc="the dims of Index")
 
     def infer_shape(self, Input: Spec, Index: Spec) -> Spec:

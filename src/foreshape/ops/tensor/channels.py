@@ -20,6 +20,7 @@ class SpaceToDepth(Operator):
     """
 
     type = "space_to_depth"
+    gradient_reads_dims = ("X",)
     X = operand(doc="[batch, channels, height, width]; blocksize^2 divides channels, blocksize height and width")
     Out = result(layout="row", doc="[batch, channels blocksize^2, height / blocksize, width / blocksize]")
     blocksize = attribute(AttrType.LONG, low=2, high=2**15)
@@ -65,6 +66,7 @@ class ShuffleChannel(Operator):
     """
 
     type = "shuffle_channel"
+    gradient_reads_dims = ("X",)
     X = operand(FLOATING, doc="[batch, channels, height, width]; group divides channels")
     Out = result(layout="row", doc="as X")
     group = attribute(AttrType.INT, 1, low=1)

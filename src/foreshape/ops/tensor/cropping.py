@@ -53,6 +53,7 @@ class CropTensor(Operator):
     """Out = the part of X of the dims ``shape`` from ``offsets`` on (0 by default); -1 in shape is the rest of the dim."""
 
     type = "crop_tensor"
+    gradient_reads_dims = ("X",)
     X = operand(doc="any shape")
     Shape = operand(INDEX, optional=True, doc="the shape, as a tensor")
     ShapeTensor = operand(INDEX, many=True, optional=True, doc="the shape, as tensors of one number each")
@@ -102,6 +103,7 @@ class Crop(Operator):
     """Out = the part of X of the dims of Y, or ``shape`` without Y, from Offsets, or ``offsets``, on."""
 
     type = "crop"
+    gradient_reads_dims = ("X",)
     X = operand(doc="any shape")
     Y = operand(ANY, optional=True, doc="the tensor of the wanted dims")
     Offsets = operand(INDEX, optional=True, doc="offsets, as a tensor")
@@ -144,6 +146,7 @@ class Pad2d(Operator):
     """
 
     type = "pad2d"
+    gradient_reads_dims = ("X",)
     X = operand(NUMERIC, doc="[batch, channels, height, width], or channels last")
     Paddings = operand(INDEX, optional=True, doc="the paddings, as a tensor of four numbers")
     Out = result(doc="as X, the padded dims larger")

@@ -104,6 +104,7 @@ class DiagEmbed(Operator):
     """Out = the last axis of Input as the diagonal ``offset`` of matrices over the axes ``dim1`` and ``dim2``, zeros elsewhere."""
 
     type = "diag_embed"
+    gradient_reads_dims = ("Input",)
     Input = operand(doc="[..., n]")
     Out = result(doc="the dims of Input but the last, with n + |offset| put in at dim1 and dim2")
     offset = attribute(AttrType.INT, 0)
@@ -152,6 +153,7 @@ class Diagonal(Operator):
     """Out = the diagonals ``offset`` of the matrices over the axes ``axis1`` and ``axis2`` of Input, as a last axis."""
 
     type = "diagonal"
+    gradient_reads_dims = ("Input",)
     Input = operand(doc="at least two dims")
     Out = result(view_of="Input", layout="strided", doc="Input without axis1 and axis2, then the elements of the diagonal")
     offset = attribute(AttrType.INT, 0)

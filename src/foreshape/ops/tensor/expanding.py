@@ -54,6 +54,7 @@ class ExpandV2(Operator):
     """Out = X repeated along its dims of 1 to the dims ``shape``, last dims aligned; -1 keeps a dim of X."""
 
     type = "expand_v2"
+    gradient_reads_dims = ("X",)
     X = operand(ANY_OR_COMPLEX, doc="any shape")
     Shape = operand(INDEX, optional=True, doc="the shape, as a tensor")
     expand_shapes_tensor = operand(INDEX, many=True, optional=True, doc="the shape, as tensors of one number each")
@@ -92,6 +93,7 @@ class ExpandAsV2(Operator):
     """Out = X repeated along its dims of 1 to the dims of Y, or to ``target_shape`` without Y."""
 
     type = "expand_as_v2"
+    gradient_reads_dims = ("X",)
     X = operand(doc="any shape")
     Y = operand(ANY, optional=True, doc="the tensor of the wanted dims")
     Out = result(view_of="X", layout="strided", doc="the dims of Y")
@@ -153,6 +155,7 @@ class Tile(Operator):
     """Out = X repeated ``repeat_times`` along each axis, last dims aligned."""
 
     type = "tile"
+    gradient_reads_dims = ("X",)
     X = operand(doc="any shape")
     RepeatTimes = operand(INDEX, optional=True, doc="the times, as a tensor")
     repeat_times_tensor = operand(INDEX, many=True, optional=True, doc="the times, as tensors of one number each")
@@ -227,6 +230,7 @@ class Roll(Operator):
     """
 
     type = "roll"
+    gradient_reads_dims = ("X",)
     X = operand(ANY_OR_COMPLEX, doc="any shape")
     ShiftsTensor = operand(INDEX, optional=True, doc="shifts, as a tensor")
     Out = result(doc="as X")

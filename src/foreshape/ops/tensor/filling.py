@@ -53,6 +53,7 @@ class MaskedFill(Operator):
     """out = value where mask holds, else x."""
 
     type = "masked_fill"
+    gradient_reads_dims = ("x",)
     family = "shape"
     since = 3
     per_element = True

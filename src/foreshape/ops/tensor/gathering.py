@@ -74,6 +74,7 @@ class Gather(Operator):
     """Out = the entries of ``axis`` of X at the indices Index."""
 
     type = "gather"
+    gradient_reads_dims = ("X",)
     X = operand(doc="at least one dim")
     Index = operand(INDEX, doc="[n], or [n, 1], or one number")
     Axis = operand(INDEX, optional=True, doc="the axis, as a tensor of one number")
@@ -124,6 +125,7 @@ class IndexSelect(Operator):
     """Out = the entries of the axis ``dim`` of X at the indices Index."""
 
     type = "index_select"
+    gradient_reads_dims = ("X",)
     X = operand(ANY_OR_COMPLEX, doc="at least one dim")
     Index = operand(INDEX, doc="[n]")
     Out = result(layout="row", doc="X with n at dim")
@@ -160,6 +162,7 @@ class GatherNd(Operator):
     """Out = the elements (or parts) of X at the places in the rows of Index: a row of k numbers is a place in the first k axes."""
 
     type = "gather_nd"
+    gradient_reads_dims = ("X",)
     X = operand(doc="at least k dims")
     Index = operand(INDEX, doc="[..., k]")
     Out = result(doc="[..., *dims of X from k on]")
@@ -219,6 +222,7 @@ class Scatter(Operator):
     """Out = X with its rows Ids replaced by Updates; without ``overwrite``, by the sum of all Updates for the row."""
 
     type = "scatter"
+    gradient_reads_dims = ("Updates",)
     X = operand(doc="[rows, ...]")
     Ids = operand(INDEX, doc="[n], or [n, 1]")
     Updates = operand(ANY, same_type_as="X", doc="[n, ...]")
@@ -319,6 +323,7 @@ class MaskedSelect(Operator):
     """Y = the elements of X where Mask is true, in row-major order; their number is known at run time only."""
 
     type = "masked_select"
+    gradient_reads_dims = ("X",)
     X = operand(doc="any shape")
     Mask = operand((BOOL,), doc="as X")
     Y = result(doc="[n]")

@@ -39,6 +39,7 @@ class Concat(Operator):
     """Out = the tensors X one after the other along ``axis``."""
 
     type = "concat"
+    gradient_reads_dims = ("X",)
     linear = ("X",)
     X = operand(ANY_OR_COMPLEX, many=True, doc="tensors of one type, with the same dims except at axis")
     AxisTensor = operand(INDEX, optional=True, doc="the axis, as a tensor of one number")

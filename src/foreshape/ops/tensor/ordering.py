@@ -104,6 +104,7 @@ class Argsort(Operator):
     """
 
     type = "argsort"
+    gradient_reads_dims = ("X",)
     X = operand(NUMERIC, doc="any shape")
     Out = result(doc="as X")
     Indices = result(doc="as X, int64")
@@ -171,6 +172,7 @@ class TopKV2(TopKBase):
     """Out = the ``k`` largest (or smallest) elements along ``axis``, in falling (rising) order; Indices = their places."""
 
     type = "top_k_v2"
+    gradient_reads_dims = ("X",)
     axis = attribute(AttrType.INT, -1)
     largest = attribute(AttrType.BOOLEAN, True)
     sorted = attribute(AttrType.BOOLEAN, True)
@@ -205,6 +207,7 @@ class TopK(TopKBase):
     """Out = the ``k`` largest elements along the last axis, in falling order; Indices = their places."""
 
     type = "top_k"
+    gradient_reads_dims = ("X",)
 
     def infer_shape(self, X: Spec, K: Spec | None) -> tuple[Spec, Spec]:
         return self._picked(X, K, max(X.rank - 1, 0))
@@ -224,6 +227,7 @@ class Cumsum(Operator):
     """Out = the running sums of X along ``axis``: of the elements up to each (before it if ``exclusive``), from the end if ``reverse``."""
 
     type = "cumsum"
+    gradient_reads_dims = ("X",)
     X = operand(NUMERIC, doc="any shape")
     Out = result(doc="as X; one dim with flatten")
     axis = attribute(AttrType.INT, -1)

@@ -23,6 +23,7 @@ class Pad3d(Operator):
     """
 
     type = "pad3d"
+    gradient_reads_dims = ("X",)
     X = operand(NUMERIC, doc="[batch, channels, depth, height, width], or channels last")
     Paddings = operand(INDEX, optional=True, doc="the paddings, as a tensor of six numbers")
     Out = result(doc="as X, the padded dims larger")
@@ -152,6 +153,7 @@ class Pad(Operator):
     """Out = X with ``pad_value`` around it; ``paddings`` are [before, after] of each axis, first axis first."""
 
     type = "pad"
+    gradient_reads_dims = ("X",)
     X = operand(NUMERIC, doc="any shape")
     Out = result(doc="each dim of X and its two paddings")
     paddings = attribute(AttrType.INTS)

@@ -21,6 +21,7 @@ class IndexAdd(Operator):
     """Out = X with the k-th entry along ``axis`` of AddValue added to the entry Index[k] of X, for each k."""
 
     type = "index_add"
+    gradient_reads_dims = ("AddValue",)
     X = operand(NUMERIC, doc="at least one dim")
     Index = operand(INDEX, doc="[n]")
     AddValue = operand(ANY, same_type_as="X", doc="as X, with n at axis")
@@ -79,6 +80,7 @@ class IndexPut(Operator):
     """
 
     type = "index_put"
+    gradient_reads_dims = ("value",)
     x = operand(doc="at least the indexed axes")
     indices = operand((BOOL, *INDEX), many=True, doc="numbers of one shape, but for dims of 1; or bools, of the dims of x at their place")
     value = operand(ANY, same_type_as="x", doc="broadcast to [*shape of indices, *remaining dims of x]")
@@ -187,6 +189,7 @@ class ScatterNdAdd(Operator):
     """Out = X with Updates added at the places in the rows of Index: a row of k numbers is a place in the first k axes."""
 
     type = "scatter_nd_add"
+    gradient_reads_dims = ("Updates",)
     X = operand(NUMERIC, doc="at least k dims")
     Index = operand(INDEX, doc="[..., k]")
     Updates = operand(ANY, same_type_as="X", doc="[..., *dims of X from k on]")

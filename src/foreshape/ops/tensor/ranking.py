@@ -50,6 +50,7 @@ class Kthvalue(Picked):
     """Out = the ``k``-th smallest element along ``axis``, NaN last; Indices = its place, of equal ones any."""
 
     type = "kthvalue"
+    gradient_reads_dims = ("X",)
     k = attribute(AttrType.INT, 1, low=1)
 
     def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:

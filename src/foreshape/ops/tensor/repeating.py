@@ -22,6 +22,7 @@ class Expand(Operator):
     """Out = X repeated ``expand_times`` along each axis: tile with a number for each axis, unlike expand_v2."""
 
     type = "expand"
+    gradient_reads_dims = ("X",)
     X = operand(doc="any shape")
     ExpandTimes = operand(INDEX, optional=True, doc="the times, as a tensor")
     expand_times_tensor = operand(INDEX, many=True, optional=True, doc="the times, as tensors of one number each")
@@ -57,6 +58,7 @@ class ExpandAs(Operator):
     """Out = X repeated along each axis to the dims of target_tensor, multiples of its own."""
 
     type = "expand_as"
+    gradient_reads_dims = ("X",)
     X = operand(doc="any shape")
     target_tensor = operand(ANY, doc="the tensor of the wanted dims")
     Out = result(doc="the dims of target_tensor")
@@ -94,6 +96,7 @@ class BroadcastTensors(Operator):
     """Out = the tensors X, each repeated along its dims of 1 until all have the same dims; last dims aligned."""
 
     type = "broadcast_tensors"
+    gradient_reads_dims = ("X",)
     X = operand(many=True, doc="tensors of one type, any shapes fit to broadcast")
     Out = result(many=True, view_of="X", layout="strided", doc="as many as X, of one shape")
 
@@ -135,6 +138,7 @@ class Meshgrid(Operator):
     """Out[k][i, j, ...] = X[k] at the k-th of these indices: the coordinates of a grid over the vectors X. A number counts as a vector of one."""
 
     type = "meshgrid"
+    gradient_reads_dims = ("X",)
     X = operand(many=True, doc="vectors of one type, or numbers")
     Out = result(many=True, view_of="X", layout="strided", doc="as many as X, with a dim for each")
 
@@ -174,6 +178,7 @@ class RepeatInterleave(Operator):
     """Out = X with each entry of the axis ``dim`` repeated Repeats times, one after the other; RepeatsTensor has a number for each entry."""
 
     type = "repeat_interleave"
+    gradient_reads_dims = ("X",)
     X = operand(doc="at least one dim")
     RepeatsTensor = operand(INDEX, optional=True, doc="[entries]: the times of each")
     Out = result(layout="row", doc="X with the sum of the numbers at dim")

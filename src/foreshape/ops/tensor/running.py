@@ -205,6 +205,7 @@ class Cummax(RunningExtreme):
     """out = the largest of x along ``axis`` up to each element; indices = its place."""
 
     type = "cummax"
+    gradient_reads_dims = ("x",)
 
     def kernel(self, x: Tensor) -> Any:
         return self._found(torch.cummax, x)
@@ -214,6 +215,7 @@ class Cummin(RunningExtreme):
     """out = the smallest of x along ``axis`` up to each element; indices = its place."""
 
     type = "cummin"
+    gradient_reads_dims = ("x",)
 
     def kernel(self, x: Tensor) -> Any:
         return self._found(torch.cummin, x)

@@ -67,6 +67,7 @@ class SetValue(Operator):
     """
 
     type = "set_value"
+    gradient_reads_dims = ("ValueTensor",)
     Input = operand(doc="at least the named axes")
     ValueTensor = operand(ANY, optional=True, same_type_as="Input", doc="the value; by default in the attributes")
     StartsTensorList = operand(INDEX, many=True, optional=True, doc="starts, as tensors of one number each")

@@ -37,6 +37,7 @@ class Frame(Operator):
     """
 
     type = "frame"
+    gradient_reads_dims = ("X",)
     X = operand((*FLOATING, *COMPLEX), doc="[..., samples], or with axis 0 [samples, ...]")
     Out = result(layout="row", doc="[..., frame_length, frames], or [frames, frame_length, ...]")
     frame_length = attribute(AttrType.INT, low=1)
@@ -87,6 +88,7 @@ class OverlapAdd(Operator):
     """Out = the frames of X, each ``hop_length`` samples after the one before, added up: [..., (frames - 1) hop_length + length]."""
 
     type = "overlap_add"
+    gradient_reads_dims = ("X",)
     X = operand((*FLOATING, *COMPLEX), doc="[..., length, frames], or with axis 0 [frames, length, ...]")
     Out = result(layout="row", doc="[..., samples], or with axis 0 [samples, ...]")
     hop_length = attribute(AttrType.INT, low=1)

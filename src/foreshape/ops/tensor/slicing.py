@@ -160,6 +160,7 @@ class Slice(Slicing):
     """
 
     type = "slice"
+    gradient_reads_dims = ("Input",)
     linear = ("Input",)
     Input = operand(ANY_OR_COMPLEX, kinds=(LOD_TENSOR, LOD_TENSOR_ARRAY), doc="at least the named axes; or an array")
     Out = result(view_of="Input", layout="strided", doc="Input, shorter along axes; or an element")
@@ -234,6 +235,7 @@ class StridedSlice(Slicing):
     """
 
     type = "strided_slice"
+    gradient_reads_dims = ("Input",)
     StridesTensor = operand(INDEX, optional=True, doc="strides, as a tensor")
     StridesTensorList = operand(INDEX, many=True, optional=True, doc="strides, as tensors of one number each")
     Out = result(doc="Input, shorter along axes")

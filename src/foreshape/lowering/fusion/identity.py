@@ -1,0 +1,26 @@
+"""Copies that nothing tells apart from what they copy.
+
+Before: ``y = assign(x)``
+After: x is read wherever y was
+Unless: y is fetched, stored or changed, or x is persistable or changed
+"""
+
+from __future__ import annotations
+
+from foreshape.lowering.fusion.graph import Graph, spec_of
+from foreshape.lowering.kernel_calls import Value
+from foreshape.operator.computations import Identity
+from foreshape.spec import LOD_TENSOR
+
+
+def apply(graph: Graph) -> int:
+    count = 0
+    for i, _ in graph.computing(Identity):
+        x, y = i.arguments[0], i.results[0]
+        if not isinstance(x, Value) or not isinstance(y, Value) or x.persistable or graph.is_fixed(y) or i.copies or i.stores:
+            continue
+        given, made = spec_of(x), spec_of(y)
+        if given is None or made is None or not given.kind is made.kind is LOD_TENSOR or given.lod is not None or x.lod is not None or y.lod is not None:
+            continue
+        count += graph.replace({i: ()}, {y: x})
+    return count
