@@ -18,8 +18,10 @@ _FEW = 3
 """The most channels of images read without blocks."""
 SMALL, _TURNED, _TURNED_MORE = 2048, 13 << 10, 26 << 10
 """The bytes of a thread for bookkeeping, and for transposing a piece of an operand: of the first one, and of the others."""
-_WIDE, _LONG, _SPREAD = 64, 1024, 128 << 10
-"""The blocks of weights packed to spread strided windows are wider, and a thread takes so much beside an image."""
+_WIDE, _LONG, _SPREAD, _SPREAD_ONCE = 64, 1024, 28 << 10, 12 << 10
+"""The blocks of weights packed to spread strided windows are wider; a thread takes so much beside an image, and all of them once."""
+_NARROW = 8
+"""The channels of images for whose weights' gradient oneDNN has blocks of as many only, on every processor."""
 _LARGE = 11
 """The pixels of a window above which oneDNN may have no kernel but the product of matrices."""
 _IN_ROWS, _ELEMENTS = 3, 20480
@@ -43,9 +45,9 @@ def product_of_rows(k: Size, threads: int | None = None) -> Size:
     return (thread_count() if threads is None else threads) * (4 * 64 * deep + SMALL)
 
 
-def _blocks(channels: Size) -> Size:
+def _blocks(channels: Size, block: int = _BLOCK) -> Size:
     """Return channels rounded up to whole blocks."""
-    return ceildiv(channels, _BLOCK) * _BLOCK if isinstance(channels, int) else channels + _BLOCK - 1
+    return ceildiv(channels, block) * block if isinstance(channels, int) else channels + block - 1
 
 
 def _most(count: Size, more: Size, stages: Sequence[tuple[Size, Size]], by_onednn: Size, otherwise: Size) -> Size:
@@ -109,17 +111,17 @@ def _by_onednn(x: Sequence[Size], w: Sequence[Size], groups: int, steps: Sequenc
         return 0
     if groups > 1:
         return 1
-    if _is_small(x, w) and x[0] == 1:
-        return 0
-    if thread_count() > 1 or not _of_one_pixel(w) or any(s > 1 for s in steps):
-        return 1
-    return reaches(x[0], 16)
+    if thread_count() == 1 and _of_one_pixel(w) and all(s == 1 for s in steps):
+        return reaches(x[0], 16)
+    return 1 - _alone(x, w, groups) if isinstance(product(x[1:]), int) or x[0] == 1 else 1
 
 
-def _is_small(x: Sequence[Size], w: Sequence[Size]) -> bool:
-    """Return True if torch's own kernel takes a single image."""
+def _alone(x: Sequence[Size], w: Sequence[Size], groups: int) -> Size:
+    """Return 1 if torch's own kernel takes these images, or in doubt: a single small one; 0 for others."""
     size = product(x[1:])
-    return (not isinstance(size, int) or size <= _ELEMENTS) and any(not isinstance(k, int) or k <= _IN_ROWS for k in w[2:4])
+    if groups > 1 or (isinstance(size, int) and size > _ELEMENTS) or all(isinstance(k, int) and k > _IN_ROWS for k in w[2:4]):
+        return 0
+    return int(x[0] <= 1) if isinstance(x[0], int) else 1 - reaches(x[0], 2)
 
 
 def _windows(
@@ -129,13 +131,12 @@ def _windows(
     one = product((*y[2:], *w[1:])) * itemsize
     if itemsize != 4:
         return y[0] * one
-    strided = any(s > 1 for s in strides)
+    strided, alone = any(s > 1 for s in strides), _alone(given, w, groups)
     if _of_one_pixel(w) and (groups > 1 or tuple(x[2:]) == tuple(y[2:])):
-        return 0
+        return alone * one if any(d > 1 for d in dilations) else 0
     if not strided and _of_one_pixel(w):  # with pixels around it
         return y[0] * one
-    alone = groups == 1 and _is_small(given, w) and not (isinstance(given[0], int) and given[0] > 1)
-    return (thread_count() if _is_uncommon(w, groups, dilations) else 1 if alone else 0) * one
+    return (alone + (1 - alone) * thread_count() if _is_uncommon(w, groups, dilations) else alone) * one
 
 
 def _is_uncommon(w: Sequence[Size], groups: int, dilations: Sequence[int]) -> bool:
@@ -251,15 +252,20 @@ def convolution_backward(
     later: Size = weight if requested[1] else 0
     stages: list[tuple[Size, Size]] = []
     if requested[0]:
-        spread: Size = 0
         if any(s > 1 for s in strides):
             reached = [n + k - 1 for n, k in zip(y[2:], w[2:], strict=True)]
-            spread = thread_count() * (_blocked((y[1], *reached), itemsize, groups) + _SPREAD) + _spread_weight(w, itemsize, groups) - packed
-            stages.append((2 * blocked + uneven, -later))
-        stages += [(d + blocked - image + uneven, packed + spread - later), (blocked + uneven, -later)]
+            spread = thread_count() * (_blocked((y[1], *reached), itemsize, groups) + _SPREAD) + _SPREAD_ONCE + _spread_weight(w, itemsize, groups)
+            innermost = groups == 1 and len(w) == 4 and all(n == 1 for n in dilations)  # the channels, which takes no blocks
+            came, made = (product(y[1:]) * itemsize, image) if innermost else (d, blocked)
+            stages += [(came + made - image + uneven, spread - later), (2 * made + uneven, -later)]
+        else:
+            stages += [(d + blocked - image + uneven, packed - later), (blocked + uneven, -later)]
     if requested[1] or requested[2]:
         few = _reads_rows(x, w, groups)
         packed = _weight(w, itemsize, groups, few)
+        if groups == 1 and not few and isinstance(x[1], int) and x[1] <= _NARROW:
+            blocked, d = (product((_blocks(n[1], _NARROW), *n[2:])) * itemsize for n in (x, y))
+            packed = product((_blocks(w[0], _NARROW), _NARROW, *w[2:])) * itemsize
         stages += [((0 if few else blocked) + d + uneven, thread_count() * packed - later), (uneven, packed)]
     more = _extra(x, w, y, strides, itemsize) + _TURNED + (thread_count() - 1) * _TURNED_MORE
     windows = _windows(given, x, w, y, groups, strides, dilations, itemsize)
@@ -267,6 +273,10 @@ def convolution_backward(
     shallow = _is_shallow(x, w, y, strides) if requested[1] and groups == 1 else 0
     if not isinstance(shallow, int) or shallow:
         stages.append((0, thread_count() * (4 * weight + product((*y[3:], *w[1:])) * itemsize + SMALL) * shallow))
-    sums = 1 + 4 * thread_count() if _is_uncommon(w, groups, dilations) else 1
-    no_windows = isinstance(windows, int) and windows == 0
-    return _most(x[0], more, stages, by_onednn, 0 if no_windows else 2 * windows + sums * packed)
+    otherwise = windows  # written out for the image's gradient, and then for the weight's
+    if itemsize != 4:
+        otherwise = 2 * windows + packed
+    elif _is_uncommon(w, groups, dilations) and not (isinstance(windows, int) and windows == 0):  # each thread sums four parts of the weight's gradient
+        parts = 4 * weight if requested[1] or requested[2] else 0
+        otherwise = windows + (1 - _alone(given, w, groups)) * thread_count() * (parts + SMALL)
+    return _most(x[0], more, stages, by_onednn, otherwise)
