@@ -9,10 +9,12 @@ from foreshape.data_class import data_class, field
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError
 from foreshape.kernels.fused import NO_EFFECTS, NO_KERNEL, Effects, FusedKernel
+from foreshape.operator.attributes import AttrType
 from foreshape.operator.computations import Computation
+from foreshape.operator.operator import Operator
 from foreshape.operator.room import this_run
 from foreshape.program import Block, Op, Variable
-from foreshape.spec import Spec
+from foreshape.spec import FP64, Spec
 
 
 @data_class(eq=False)
@@ -164,9 +166,11 @@ class OpCall(KernelCall):
         region: its block.
         updated: of several updates in one call without results, the values changed in place.
         declared: its effects on memory; none of its own where it runs a block.
+        operator: the one with the kernel; None where it runs a block.
     """
 
     kernel: Callable[..., Any] = _no_kernel
+    operator: Operator | None = None
     kernel_requested: bool = False
     offsets: list[Argument] | None = None
     before: list[Value | None] | None = None
@@ -243,6 +247,15 @@ class FusedCall(KernelCall):
         kernel = self.kernel
         text = kernel.text if self.into is None else kernel.text_in_place
         return text.format(*map(text_of, self.arguments), **{n: name(n, value) for n, value in kernel.constants.items()})
+
+
+def kernel_operator(op: Op) -> Operator | None:
+    """Return the operator with the kernel of an op: with double precision among its operands and results the one of `Operator.in_double`."""
+    operator = op.operator
+    if operator is None or not any(field.type is AttrType.FLOAT for field in operator.schema.attributes.values()):
+        return operator
+    found = (op.block.find(name) for name in (*op.input_names(), *op.output_names()))
+    return operator.in_double if any(v is not None and v.dtype is FP64 for v in found) else operator
 
 
 def region_of(i: KernelCall) -> Region | None:

@@ -13,7 +13,7 @@ from foreshape.infer.loop_state import joined_sources
 from foreshape.kernels.fused import FusedKernel
 from foreshape.lowering.block_constants import changed_names, constant_call, is_kept
 from foreshape.lowering.expansion import expanded
-from foreshape.lowering.kernel_calls import Argument, Derived, FusedCall, KernelCall, OpCall, Step, Value, values_of
+from foreshape.lowering.kernel_calls import Argument, Derived, FusedCall, KernelCall, OpCall, Step, Value, kernel_operator, values_of
 from foreshape.lowering.own_memory import with_own_memory
 from foreshape.lowering.sizes import size_checks
 from foreshape.operator.byte_computations import UPDATE_NOTHING
@@ -219,7 +219,7 @@ class Lowering:
 
     def _lower(self, op: Op) -> None:
         self._op = op
-        operator = op.operator
+        operator = kernel_operator(op)
         if operator is None:
             if op.attributes.error is not None:
                 raise op.attributes.error
@@ -232,7 +232,7 @@ class Lowering:
         schema = operator.schema
         kernel = partial(operator.kernel, use=Use(op.inputs, _data_types(op))) if type(operator).kernel_use else operator.kernel
         made = OpCall(op, [self._argument(op.inputs.get(o.name), o.many) for o in schema.operands], [], kernel=kernel, declared=operator.effects)
-        made.kernel_requested = type(operator).kernel_requested
+        made.kernel_requested, made.operator = type(operator).kernel_requested, operator
         if type(operator).kernel_offsets:
             made.offsets = [[v and v.lod for v in a] if isinstance(a, list) else a and a.lod for a in made.arguments]
             kept = next((v for v in values_of(made.arguments) if v.persistable and v.lod is None and _lod(v) is not None), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from array import array
@@ -195,6 +196,21 @@ def shown(value: Any) -> str:
     except ValueError:  # more digits than Python writes
         return f"an integer of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__}"
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+@functools.lru_cache(maxsize=256)
+def as_written(number: float) -> float:
+    """Return the decimal number of at most 7 digits that a 32-bit one was made of: 0.001 for 0.0010000000474974513.
+
+    One of few bits, as a power of two, and one without such a decimal number are themselves.
+    """
+    import struct  # here, since torch code is written with this function's text
+
+    bits = struct.unpack("<I", struct.pack("<f", number))[0]
+    if not 1e-37 < abs(number) < 1e37 or bits % 2**12 == 0:
+        return number
+    texts = (float(f"{number:.{digits}g}") for digits in range(1, 8))
+    return next((found for found in texts if struct.unpack("<f", struct.pack("<f", found))[0] == number), number)
 
 
 def exact(value: Any) -> Any:

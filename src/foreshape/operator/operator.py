@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
-from foreshape.operator.attributes import Entry, coerce, entry_key, exact, infer_type, words_for
+from foreshape.operator.attributes import AttrType, Entry, as_written, coerce, entry_key, exact, infer_type, words_for
 from foreshape.operator.bound_attributes import BOOKKEEPING, Attributes
 from foreshape.operator.composition import Composition
 from foreshape.operator.computations import Computation
@@ -222,6 +222,13 @@ class Operator:
         from foreshape.operator.effects import declared_effects
 
         return declared_effects(self)
+
+    @cached_property
+    def in_double(self) -> Operator:
+        """The same for operands of double precision: 32-bit numbers among its attributes as they were written, 0.1 for 0.10000000149011612."""
+        values = {n: getattr(self, n) for n in self.schema.attributes}
+        values |= {n: as_written(values[n]) for n, of in self.schema.attributes.items() if of.type is AttrType.FLOAT}
+        return type(self).with_values(values)
 
     def computes(self) -> Computation | None:
         return None

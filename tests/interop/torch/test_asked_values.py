@@ -37,6 +37,7 @@ CASES: dict[str, Callable[[Tensor], Any]] = {
     "variance": lambda x: F.gaussian_nll_loss(x, x + 1, x.abs(), full=True),
     "signals": lambda x: (_signal(x, 2 * x.shape[2] * x.shape[3]), _signal(x, 40), _signal(x, 90)),
     "resized": lambda x: [F.interpolate(x, (x.shape[2] // 3, x.shape[3] // 4), mode=m) for m in ("nearest", "bilinear", "bicubic")],
+    "matrices": lambda x: [torch.linalg.matrix_norm(x, k, (-1, -2), keepdim=k == 2) for k in ("fro", "nuc", 1, 2, -math.inf)],
     "traced": lambda x: x[:2] if not torch.jit.is_tracing() and x.shape[0] == 3 else x[: (x.shape[0] + 1) // 2],
     "traced tensor": lambda x: x[: torch.min(torch.tensor(x.shape)) if torch.jit.is_tracing() else x.shape[0] // 2],
     "whole numbers": lambda x: x.reshape(int(x.shape[0]), -1, int("1") * x.shape[3])[:, : int(x.shape[2] * 0.5), : int(len(x) * 0.7 + isinstance(1, int))],
@@ -63,6 +64,20 @@ def test_sizes_and_values_that_are_asked_for_stay_open(name: str) -> None:
     for shape in ((3, 2, 6, 8), (5, 2, 11, 7), (1, 2, 4, 4)):
         x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
         torch.testing.assert_close(model(x), Asking(name)(x), rtol=1e-5, atol=1e-6)
+
+
+def test_the_slope_of_a_clamped_variance_is_torchs() -> None:
+    class Loss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.variance = nn.Parameter(torch.tensor([-1.0, 0.01, 0.2, 3.0]).abs())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.gaussian_nll_loss(x, x + 1, self.variance, eps=0.1)
+
+    module, x = Loss(), torch.ones(4)
+    module(x).backward()
+    torch.testing.assert_close(fs.from_torch(module, x, (None,)).gradients(x)["variance"], module.variance.grad)
 
 
 class Choosing(nn.Module):

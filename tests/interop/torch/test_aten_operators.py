@@ -359,6 +359,30 @@ CASES: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "complex_mm": lambda x, i, m: (torch.complex(x, x) @ torch.complex(x, x).transpose(1, 2)).abs(),
     "as_float": lambda x, i, m: i.float().mean() + i.max() + i.min(),
     "mul_scalar_mixed": lambda x, i, m: i * 1.5 + m[:, :, 0] * 2 + True * x[:, :, 0],
+    "bool_max": lambda x, i, m: (m.max(), m.max(1), m.amin(-1), m.amax((0, 1))),
+    "sum_int32": lambda x, i, m: (i.sum(dtype=torch.int32), i.int().prod(1), x.sum(1, dtype=torch.float64)),
+    "norm_types": lambda x, i, m: (torch.linalg.vector_norm(x, 2, -1, dtype=torch.float64), torch.linalg.vector_norm(torch.complex(x, x + 1), 3.0, -1)),
+    "search_side": lambda x, i, m: (
+        torch.searchsorted(torch.tensor([0.0, 1, 2]), i.float(), side="right"),
+        torch.searchsorted(torch.tensor([1.0, -1, 0]), x, sorter=torch.tensor([1, 2, 0])),
+        torch.bucketize(x * 3, torch.tensor([-2, 0, 2])),
+    ),
+    "signs_of_zero": lambda x, i, m: (torch.signbit(x * -0.0), torch.copysign(x, x * -0.0), torch.copysign(x, -2.0)),
+    "crossed_bounds": lambda x, i, m: x.clamp(1.0, -1.0),
+    "addmm_without": lambda x, i, m: torch.addmm(torch.full((4, 4), float("nan")), x[0], x[0].T, beta=0),
+    "round_to": lambda x, i, m: (x.round(decimals=2), (x * 100).round(decimals=-1)),
+    "nanmedian": lambda x, i, m: (
+        x.masked_fill(m, float("nan")).nanmedian(),
+        x.masked_fill(m & (torch.arange(4) > 0)[:, None], float("nan")).nanmedian(1),
+        torch.full_like(x, float("nan")).nanmedian(-1, True)[0],
+    ),
+    "polygamma": lambda x, i, m: torch.polygamma(0, x.abs() + 0.5) + torch.polygamma(1, x.abs() + 0.5) + torch.special.i0e(x) + torch.special.i1(x),
+    "tails": lambda x, i, m: (torch.special.erfcx(x * 2), torch.special.erfcx(x.abs() * 20), torch.special.log_ndtr(x * 6)),
+    "bits_of_numbers": lambda x, i, m: (
+        *torch.frexp(torch.stack([x, x * 1e-39, x * 1e30, x * 0, (x / 0).detach()])),
+        torch.nextafter(x.detach(), x.new_tensor(10.0)),
+    ),
+    "matrix_exp": lambda x, i, m: (torch.matrix_exp(x[:, :, :4]), torch.matrix_exp(x[:, :, 2:] * 3)),
     "cmp": lambda x, i, m: (i >= 1.5) | (i == 2) | (x[:, :, 0] > 1) | m[:, :, 0] | (i.float() != 2),
 }
 """Name -> an expression of floats ``[batch, 4, 6]``, places below 4 ``[batch, 4]`` and bools ``[batch, 4, 6]``."""
@@ -397,6 +421,51 @@ def test_the_weight_of_lerp_has_its_gradient() -> None:
     x, module = inputs(2)[0], Mixed().train()
     module(x).backward()
     torch.testing.assert_close(from_torch(module, x).gradients(x)["w"], module.w.grad)
+
+
+def test_gradients_at_zero_and_of_equal_elements_are_torchs() -> None:
+    of: dict[str, Callable[[Tensor], Tensor]] = {
+        "norm": lambda w: w.norm(dim=1) + w.norm(),
+        "normalize": F.normalize,
+        "deviation": lambda w: w.std(1),
+        "cosine": lambda w: F.cosine_similarity(w, torch.ones(3), dim=1),
+        "distances": lambda w: torch.cdist(w, w),
+        "largest": lambda w: w.max(0)[0] + w.min(0)[0],
+        "amax": lambda w: w.amax(0),
+    }
+
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            rows = torch.tensor([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [-2.0, 0.3, 0.0], [0.0, 0.3, 1.0]])
+            self.rows = nn.ParameterDict({name: nn.Parameter(rows.clone()) for name in of})
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.stack([(function(self.rows[name] * x) * 1.7).sum() for name, function in of.items()]).sum()
+
+    module, x = Sum(), torch.ones(3)
+    module(x).backward()
+    seen = from_torch(module, x, (None,)).gradients(x)
+    for name, row in module.rows.items():
+        torch.testing.assert_close(seen[f"rows.{name}"], row.grad, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("name", ["tails", "bits_of_numbers", "matrix_exp", "nanmedian", "norm_types"])
+def test_gradients_of_composed_operators_are_torchs(name: str) -> None:
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.linspace(-0.5, 0.5, 24).reshape(4, 6))
+
+        def forward(self, x: Tensor, i: Tensor, m: Tensor) -> Tensor:
+            made = torch.utils._pytree.tree_leaves(CASES[name](x.to(self.w) + self.w, i, m))
+            return sum((one.nan_to_num(0.0, 0.0, 0.0).tanh().sum() for one in made if one.requires_grad), torch.tensor(0.0)).float()
+
+    given, module = inputs(3), Sum()
+    module(*given).backward()
+    assert module.w.grad is not None
+    seen = from_torch(module, given).gradients(*given)["w"]
+    torch.testing.assert_close(seen, module.w.grad, rtol=1e-4, atol=1e-4 * float(module.w.grad.abs().max()), equal_nan=True)
 
 
 def inputs(batch: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence
 
 import foreshape as fs
 
@@ -80,6 +80,44 @@ def test_packed_sequences_are_torchs(case: str) -> None:
         module.zero_grad()
         wanted[0].backward()
         found = model.gradients(*inputs)
+        for name, parameter in module.named_parameters():
+            torch.testing.assert_close(found[name], parameter.grad, rtol=1e-4, atol=1e-5)
+
+
+class Given(nn.Module):
+    """A recurrent layer over a packed sequence that is an input; and a packed one as a result."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, packed: Any) -> Any:
+        out, last = self.layer(packed)
+        values, lengths = pad_packed_sequence(out, batch_first=True)
+        last = last if isinstance(last, tuple) else (last,)
+        return values.sin().mean() + sum(one.cos().mean() for one in last), values, lengths, out, *last
+
+
+@pytest.mark.parametrize(("kind", "ordered"), [("LSTM", False), pytest.param("GRU", True, marks=pytest.mark.long)])
+def test_packed_sequences_may_be_inputs_and_results(kind: str, ordered: bool) -> None:
+    torch.manual_seed(3)
+    module = Given(getattr(nn, kind)(5, 3))
+
+    def given(*lengths: int) -> Any:
+        return pack_sequence([torch.randn(n, 5) for n in (sorted(lengths, reverse=True) if ordered else lengths)], enforce_sorted=ordered)
+
+    model = fs.from_torch(copy.deepcopy(module), given(5, 2, 3))
+    assert not model.missing
+    for packed in (given(5, 2, 3), given(1, 4, 4, 2, 6), given(2)):
+        wanted, made = module(packed), model(packed)
+        assert isinstance(made[3], PackedSequence)
+        leaves = torch.utils._pytree.tree_leaves
+        for seen, like in zip(leaves(made), leaves(wanted), strict=True):
+            assert (seen is None) == (like is None)
+            torch.testing.assert_close(seen, like if like is None else like.detach(), rtol=1e-5, atol=1e-5)
+        module.zero_grad()
+        wanted[0].backward()
+        found = model.gradients(packed)
         for name, parameter in module.named_parameters():
             torch.testing.assert_close(found[name], parameter.grad, rtol=1e-4, atol=1e-5)
 

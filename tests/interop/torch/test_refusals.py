@@ -51,7 +51,6 @@ VALUES = "depends on values, which are not known before a run: torch.cond or tor
 TAKEN = "tensors, numbers, texts and None, in tuples, lists and dicts"
 CASES: dict[str, tuple[Any, Any, Any, str]] = {
     "nested": (nn.Linear(3, 2), torch.nested.nested_tensor([X, X[:2]], layout=torch.jagged), None, r"dense tensors: x\.to_padded_tensor.*seen a nested tensor"),
-    "packed": (nn.LSTM(3, 2), nn.utils.rnn.pack_sequence([X, X[:2]]), None, r"within forward makes it.*seen a PackedSequence"),
     "loop": (module(rounds), X, None, rf"(?s)at for _ in range\(int\(x\[0, 0\]\)\):    test_refusals.py:\d+.*{VALUES}"),
     "while": (module(halves), X, None, rf"(?s)at while x.norm\(\) > 1:    test_refusals.py.*{VALUES}"),
     "size": (module(lambda x: torch.zeros(int(x.sum().item()))), X, None, rf"(?s)test_refusals.py.*{VALUES}"),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from foreshape.interop.torch import from_torch
 
@@ -22,6 +23,16 @@ FLOATS: dict[str, Rule] = {
     "clamp_min": lambda x: x.clamp(min=0.1),
     "hardtanh": lambda x: nn.functional.hardtanh(x, -0.1, 0.3),
     "exp2": torch.exp2,
+    "pow": lambda x: (x.abs() + 1) ** 0.3 + (x.abs() + 1) ** (1 / 3),
+    "norms": lambda x: functional.layer_norm(x, (3,), eps=1e-3) + functional.group_norm(x, 3, eps=1e-3) + functional.rms_norm(x, (3,), eps=1e-3),
+    "of a sign": lambda x: functional.leaky_relu(x + 0.01, 0.1) + functional.elu(x, 0.3) + functional.selu(x),
+    "of a threshold": lambda x: functional.threshold(x, 0.1, 0.7) + functional.softshrink(x, 0.2) + functional.hardshrink(x, 0.2),
+    "smooth": lambda x: functional.softplus(x, 1.3, 2.1) + functional.gelu(x, approximate="tanh"),
+    "vector_norm": lambda x: torch.linalg.vector_norm(x, 1.7, -1, keepdim=True) + x.var(0, correction=0),
+    "losses": lambda x: functional.huber_loss(x, x * 2, delta=0.7) + functional.smooth_l1_loss(x, x * 2, beta=0.3),
+    "cross_entropy": lambda x: functional.cross_entropy(x, torch.tensor([0, 2]), label_smoothing=0.1),
+    "attention": lambda x: functional.scaled_dot_product_attention(x, x, x, scale=0.3),
+    "power of two": lambda x: x * 2.0**-30 + x * (1 + 2.0**-20),
 }
 INTEGERS: dict[str, Rule] = {
     "add": lambda x: x + (2**40 + 1),

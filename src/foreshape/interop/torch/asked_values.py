@@ -55,9 +55,7 @@ def _gaussian_nll(x: Any, target: Any, var: Any, full: bool = False, eps: float 
         var = var * torch.ones_like(x)
     elif var.dim() == x.dim() - 1:
         var = var.unsqueeze(-1)
-    held = var.clone()
-    with torch.no_grad():
-        held.clamp_(min=eps)
+    held = torch.where(var < eps, var - var.detach() + eps, var)  # torch clamps it beside the gradient
     loss = 0.5 * (torch.log(held) + (x - target) ** 2 / held) + (0.5 * math.log(2 * math.pi) if full else 0.0)
     return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
 
@@ -166,6 +164,26 @@ def _quotient(x: Any, y: Any, **named: Any) -> Any:
 
 
 _DIV: Final[Any] = torch.div
+
+
+def _matrix_norm(x: Any, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: Any = None, out: Any = None) -> Any:
+    """Return torch.linalg.matrix_norm; torch's own fixes the number of matrices."""
+    x = x if dtype is None else x.to(dtype)
+    if out is not None or x.dim() < 2 or not is_list(dim) or len(dim) != 2 or ord not in ("fro", "nuc", 1, -1, 2, -2, math.inf, -math.inf):
+        return _MATRIX_NORM(x, ord, dim, keepdim, out=out)
+    rows, columns = (int(axis) % x.dim() for axis in dim)
+    if ord == "fro":
+        return torch.linalg.vector_norm(x, 2, (rows, columns), keepdim)
+    if ord == "nuc" or abs(ord) == 2:
+        values = torch.linalg.svdvals(x.movedim((rows, columns), (-2, -1)))
+        found = values.sum(-1) if ord == "nuc" else values.amax(-1) if ord > 0 else values.amin(-1)
+    else:
+        sums = x.abs().sum(rows if abs(ord) == 1 else columns, keepdim=True)
+        found = (sums.amax if ord > 0 else sums.amin)((rows, columns))
+    return found.unsqueeze(min(rows, columns)).unsqueeze(max(rows, columns)) if keepdim else found
+
+
+_MATRIX_NORM: Final[Any] = torch.linalg.matrix_norm
 _LINSPACE: Final[Any] = torch.linspace
 _ISTFT: Final[Any] = torch.istft
 _POOLED: Final = [f"{kind}_pool{axes}d" for kind in ("max", "avg") for axes in (1, 2, 3)]
@@ -255,6 +273,7 @@ def answered_open(module: Any, traced: bool = True) -> Generator[list[bool]]:
     places += [(functional, "gaussian_nll_loss", _gaussian_nll), (vars(importlib.import_module("torch")), "linspace", _even_numbers)]
     places.append((vars(importlib.import_module("torch")), "div", _quotient))
     places += [(vars(importlib.import_module(held)), "istft", _spectra_of_length) for held in ("torch", "torch.functional")]
+    places.append((vars(importlib.import_module("torch.linalg")), "matrix_norm", _matrix_norm))
     jit: dict[str, Any] = vars(importlib.import_module("torch.jit"))
     places.append((jit, "is_tracing", _is_traced(jit["is_tracing"], answers, traced)))
     of: Any = importlib.import_module("torch.distributions").Distribution

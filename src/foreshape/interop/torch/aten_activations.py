@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from foreshape import layer
 from foreshape.interop.torch.aten_rules import aten
-from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.torch_call import TorchCall, is_held
 from foreshape.program import Variable
-
-_UNARY: Final[dict[str, Callable[[Variable], Variable]]] = {
-    "relu": layer.relu, "sigmoid": layer.sigmoid, "tanh": layer.tanh, "exp": layer.exp, "log": layer.log, "log1p": layer.log1p, "log2": layer.log2,
-    "log10": layer.log10, "expm1": layer.expm1, "sqrt": layer.sqrt, "rsqrt": layer.rsqrt, "sin": layer.sin, "cos": layer.cos, "tan": layer.tan,
-    "asin": layer.asin, "acos": layer.acos, "atan": layer.atan, "sinh": layer.sinh, "cosh": layer.cosh, "asinh": layer.asinh, "acosh": layer.acosh,
-    "atanh": layer.atanh, "erf": layer.erf, "reciprocal": layer.reciprocal, "silu": layer.silu, "mish": layer.mish, "log_sigmoid": layer.log_sigmoid,
-    "relu6": layer.relu6, "softsign": layer.softsign, "selu": layer.selu, "lgamma": layer.lgamma, "digamma": layer.digamma, "erfinv": layer.erfinv,
-}  # fmt: skip
-
+from foreshape.spec import FP64
 
 # --- activations
 
@@ -29,8 +20,20 @@ def _gelu(t: TorchCall, x: Variable, approximate: str = "none") -> Any:
 
 @aten("elu")
 def _elu(t: TorchCall, x: Variable, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
-    made = layer.elu(x if input_scale == 1 else layer.scale(x, float(input_scale)), float(alpha))
-    return made if scale == 1 else layer.scale(made, float(scale))
+    made = layer.elu(x if input_scale == 1 else t.scale(x, input_scale), float(alpha))
+    return made if scale == 1 else t.scale(made, scale)
+
+
+@aten("selu")
+def _selu(t: TorchCall, x: Variable) -> Any:
+    if t.dtype is not FP64:
+        return layer.selu(x)
+    above = layer.greater_than(x, 0.0)
+    below = layer.expm1(t.where(above, layer.fill_like(x, 0.0), x))
+    return t.scale(t.where(above, x, t.scale(below, _SELU[0])), _SELU[1])
+
+
+_SELU: Final = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 
 @aten("celu")
@@ -50,7 +53,8 @@ def _rrelu(t: TorchCall, x: Variable, *given: Any, **_: Any) -> Any:
     if training:
         made = t.op("rrelu", {"lower": float(lower), "upper": float(upper)}, X=x)[0]
     else:
-        made = layer.leaky_relu(x, (float(lower) + float(upper)) / 2)
+        slope = (float(lower) + float(upper)) / 2
+        made = t.where(layer.greater_than(x, 0.0), x, t.scale(x, slope)) if not is_held(slope, t.dtype) else layer.leaky_relu(x, slope)
     return [made, None] if "noise" in t.name else made
 
 
@@ -61,6 +65,8 @@ def _hard_swish(t: TorchCall, x: Variable) -> Any:
 
 @aten("hardsigmoid")
 def _hard_sigmoid(t: TorchCall, x: Variable) -> Any:
+    if t.dtype is FP64:  # a sixth is no number of 32 bits
+        return layer.divide(layer.clip(layer.scale(x, 1.0, 3.0), 0.0, 6.0), t.tensor(6.0, FP64))
     return layer.hard_sigmoid(x, 1 / 6, 0.5)
 
 
@@ -119,8 +125,8 @@ def _alpha_dropout(t: TorchCall, x: Variable, p: float = 0.5, train: bool = True
 
     def drop(x: Variable) -> Variable:
         kept = layer.dropout(_ones(x) if "feature" in t.name else layer.fill_like(x, 1.0), p, implementation="downgrade_in_infer")
-        put = layer.scale(kept, -least * by, least * by * (1.0 - p))
-        return layer.add(layer.multiply(x, layer.scale(kept, by)), put)
+        put = t.scale(kept, -least * by, least * by * (1.0 - p))
+        return layer.add(layer.multiply(x, t.scale(kept, by)), put)
 
     return layer.in_training(x, drop)
 

@@ -36,7 +36,7 @@ def _attention(
         if not isinstance(heads, int) or not isinstance(own, int):
             raise Refused("an open number of heads")
         key, value = (layer.repeat_interleave(v, heads // own, t.rank(v) - 3) if heads != own else v for v in (key, value))
-    scores = layer.scale(t.op("matmul_v2", {"trans_y": True}, X=query, Y=key), by)
+    scores = t.scale(t.op("matmul_v2", {"trans_y": True}, X=query, Y=key), by)
     seen: Variable | None = None
     if is_causal:  # each row sees the first column
         sizes = t.sizes([*[1] * (t.rank(scores) - 2), size_of(query, -2), size_of(key, -2)])

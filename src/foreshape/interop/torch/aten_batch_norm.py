@@ -37,7 +37,7 @@ def _followed_instances(t: TorchCall, x: Variable, weight: Any, bias: Any, mean:
     unbiased = layer.divide(layer.reduce_sum(squares, over), layer.subtract(count, 1.0))
     tested = _normalized(t, x, weight, bias, mean, variance, False, momentum, eps)
     for held, found in ((mean, layer.squeeze(own, over)), (variance, unbiased)):
-        moved = layer.add(layer.scale(held, 1.0 - float(momentum)), layer.scale(layer.reduce_mean(found, [0]), float(momentum)))
+        moved = layer.add(t.scale(held, 1.0 - float(momentum)), t.scale(layer.reduce_mean(found, [0]), float(momentum)))
         block.append_op("assign", {"X": layer.in_training(held, functools.partial(_instead, moved))}, {"Out": held})
         t.importer.changed[held.name] = held
     return layer.in_training(x, functools.partial(_instead, _instances(t, x, weight, bias, eps)), tested)
@@ -79,7 +79,7 @@ def _standardized(t: TorchCall, x: Variable, weight: Any, bias: Any, eps: float)
         return current_block().vars[op.output("Y") or ""]
     over = [a for a in range(t.rank(x)) if a != 1]
     off = layer.subtract(x, layer.reduce_mean(x, over, True))
-    made = layer.multiply(off, layer.rsqrt(layer.scale(layer.reduce_mean(layer.square(off), over, True), 1.0, float(eps))))
+    made = layer.multiply(off, layer.rsqrt(t.scale(layer.reduce_mean(layer.square(off), over, True), 1.0, float(eps))))
     for type, by in (("elementwise_mul", weight), ("elementwise_add", bias)):
         made = made if by is None else t.op(type, {"axis": 1}, X=made, Y=by)
     return made

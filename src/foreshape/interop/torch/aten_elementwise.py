@@ -5,20 +5,19 @@ from __future__ import annotations
 import functools
 import math
 import operator
-import struct
 from typing import Any, Final
 
 from foreshape import layer
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.aten_rules import aten
 from foreshape.interop.torch.open_size import OpenSize, as_variable, compute, size_of, value_of
-from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.torch_call import TorchCall, is_held
 from foreshape.program import Variable
 from foreshape.spec import BOOL, COMPLEX, FP64, INT32, INT64, DType
 
 _SAME: Final = (
     "relu sigmoid tanh exp log log1p log2 log10 expm1 sqrt rsqrt sin cos tan asin acos atan sinh cosh asinh acosh atanh erf reciprocal silu mish "
-    "log_sigmoid relu6 softsign selu lgamma digamma erfinv"
+    "log_sigmoid relu6 softsign lgamma digamma erfinv"
 )
 """The operators of one tensor of floats with the same name in `foreshape.layer`."""
 
@@ -44,9 +43,7 @@ def _of_numbers(t: TorchCall, x: Variable) -> Variable:
 def _round(t: TorchCall, x: Variable, decimals: int = 0) -> Variable:
     if not t.dtype.is_floating:
         return layer.assign(x)
-    by = 10.0**decimals
-    made = t.op("round", {"round_type": 0}, X=layer.scale(x, by) if decimals else x)
-    return layer.scale(made, 1 / by) if decimals else made
+    return t.op("round", {"round_type": 0, "decimals": decimals} if decimals else {"round_type": 0}, X=x)
 
 
 @aten("trunc", "fix")
@@ -64,18 +61,9 @@ def pair(t: TorchCall, x: Any, y: Any, of: DType) -> tuple[Variable, Variable]:
 
 def scaled(t: TorchCall, y: Any, alpha: Any, of: DType) -> Any:
     """Return ``alpha * y``."""
-    if alpha == 1:
-        return y
-    if isinstance(y, (int, float)):
-        return y * alpha
-    return layer.scale(t.tensor(y, of), float(alpha)) if _is_number(alpha, of) else layer.multiply(*pair(t, y, alpha, of))
-
-
-def _is_number(x: Any, of: DType) -> bool:
-    """Tell whether it is a number for an attribute, which has 32 bits."""
-    if not isinstance(x, (int, float)) or isinstance(x, bool) or abs(x) >= 2**24 or not math.isfinite(x):
-        return False
-    return of is not FP64 or struct.unpack("f", struct.pack("f", x))[0] == x
+    if isinstance(alpha, (int, float)) and abs(alpha) < 2**24:
+        return y * alpha if isinstance(y, (int, float)) else t.scale(t.tensor(y, of), alpha)
+    return layer.multiply(*pair(t, y, alpha, of))
 
 
 @aten("add", "sub", "rsub")
@@ -86,9 +74,9 @@ def _add(t: TorchCall, x: Any, y: Any, alpha: Any = 1) -> Any:
     if of is BOOL:
         return layer.logical_or(*pair(t, x, y, BOOL))
     y = scaled(t, y, alpha, of)
-    if _is_number(y, of) and isinstance(x, Variable):
+    if is_held(y, of) and isinstance(x, Variable):
         return layer.scale(t.cast(x, of), 1.0, float(y if name == "add" else -y))
-    if _is_number(x, of) and name != "add":
+    if is_held(x, of) and name != "add":
         return layer.scale(t.tensor(y, of), -1.0, float(x))
     return (layer.add if name == "add" else layer.subtract)(*pair(t, x, y, of))
 
@@ -97,7 +85,7 @@ def _add(t: TorchCall, x: Any, y: Any, alpha: Any = 1) -> Any:
 def _multiply(t: TorchCall, x: Any, y: Any) -> Any:
     if t.dtype is BOOL:
         return layer.logical_and(*pair(t, x, y, BOOL))
-    if _is_number(y, t.dtype) and isinstance(x, Variable):
+    if is_held(y, t.dtype) and isinstance(x, Variable):
         return layer.scale(t.cast(x, t.dtype), float(y))
     return layer.multiply(*pair(t, x, y, t.dtype))
 
@@ -144,7 +132,7 @@ def _power(t: TorchCall, x: Any, y: Any) -> Any:
             return layer.rsqrt(x)
         if y == 1:
             return layer.assign(x)
-        return layer.pow(x, float(y)) if of.is_floating or y == int(y) else layer.multiply(x, x)
+        return t.power(x, y)
     return t.op("elementwise_pow", None, X=t.tensor(x, of), Y=t.tensor(y, of))
 
 
@@ -213,7 +201,9 @@ def _clamp(t: TorchCall, x: Variable, min: Any = None, max: Any = None) -> Any:
         min, max = None, min
     if name == "hardtanh":
         min, max = -1.0 if min is None else min, 1.0 if max is None else max
-    plain = all(b is None or _is_number(b, of) for b in (min, max))
+    if isinstance(min, (int, float)) and isinstance(max, (int, float)) and min > max:
+        min = max  # the upper bound comes last
+    plain = all(b is None or is_held(b, of) for b in (min, max))
     if plain and of.is_floating:
         bounds = {"min": -math.inf if min is None else float(min), "max": math.inf if max is None else float(max)}
         return t.op("clip", bounds if name == "hardtanh" else {**bounds, "closed": True}, X=x)
@@ -237,15 +227,9 @@ def _addcmul(t: TorchCall, x: Any, y: Any, z: Any, value: Any = 1) -> Any:
 
 @aten("signbit")
 def _signbit(t: TorchCall, x: Variable) -> Any:
-    return layer.less_than(x, 0)
-
-
-@aten("erfc", "exp2", "special_i0", "i0")
-def _others(t: TorchCall, x: Any) -> Any:
-    x = t.tensor(x, t.dtype)
-    if t.name == "exp2":
-        return layer.exp(scaled(t, x, math.log(2.0), t.dtype))
-    return layer.scale(layer.erf(x), -1.0, 1.0) if t.name == "erfc" else layer.i0(x)
+    if not x.spec.known_dtype.is_floating:
+        return layer.less_than(t.cast(x, INT64), 0)
+    return layer.less_than(t.where(layer.equal(x, t.tensor(0.0, x.dtype)), layer.reciprocal(x), x), 0.0)  # -0.0 is below zero
 
 
 @aten("__lshift__", "__rshift__", "bitwise_left_shift", "bitwise_right_shift")
@@ -261,7 +245,7 @@ def _parts(t: TorchCall, x: Variable, y: Any = None) -> Any:
     if t.name == "heaviside":
         return layer.heaviside(*layer.broadcast_tensors(pair(t, x, y, t.dtype)))
     size = layer.abs(t.tensor(x, t.dtype))
-    return t.where(layer.less_than(t.tensor(y, t.dtype), 0.0), layer.scale(size, -1.0), size)
+    return t.where(_signbit(t, t.tensor(y, t.dtype)), layer.scale(size, -1.0), size)
 
 
 @aten("diff")

@@ -49,7 +49,7 @@ def _scatter(t: TorchCall, x: Variable, dim: int, index: Variable, src: Any, red
 
 @aten("index_add")
 def _index_add(t: TorchCall, x: Variable, dim: int, index: Variable, source: Variable, alpha: Any = 1) -> Any:
-    return layer.index_add(x, index, t.axis(x, dim), source if alpha == 1 else layer.scale(source, float(alpha)))
+    return layer.index_add(x, index, t.axis(x, dim), t.scale(source, alpha))
 
 
 @aten("index_reduce")

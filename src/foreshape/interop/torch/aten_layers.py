@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from foreshape import layer
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.aten_reductions import norm
 from foreshape.interop.torch.aten_rules import aten
+from foreshape.interop.torch.higher_order import scanned
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.program import Variable
@@ -47,21 +49,19 @@ def _outer(t: TorchCall, x: Variable, y: Variable) -> Any:
 @aten("addmm", "baddbmm", "addmv")
 def _addmm(t: TorchCall, x: Variable, y: Variable, z: Variable, beta: Any = 1, alpha: Any = 1) -> Any:
     made = t.op("matmul_v2", None, X=y, Y=z)
-    made = made if alpha == 1 else layer.scale(made, float(alpha))
-    return layer.add(made, x if beta == 1 else layer.scale(x, float(beta)))
+    return t.scale(made, alpha) if beta == 0 else layer.add(t.scale(made, alpha), t.scale(x, beta))
 
 
 @aten("addbmm")
 def _addbmm(t: TorchCall, x: Variable, y: Variable, z: Variable, beta: Any = 1, alpha: Any = 1) -> Any:
     made = layer.reduce_sum(t.op("matmul_v2", None, X=y, Y=z), [0])
-    made = made if alpha == 1 else layer.scale(made, float(alpha))
-    return layer.add(made, x if beta == 1 else layer.scale(x, float(beta)))
+    return t.scale(made, alpha) if beta == 0 else layer.add(t.scale(made, alpha), t.scale(x, beta))
 
 
 @aten("_cdist_forward")
 def _distances(t: TorchCall, x: Variable, y: Variable, p: float, mode: Any = None) -> Any:
     off = layer.subtract(layer.unsqueeze(x, [-2]), layer.unsqueeze(y, [-3]))
-    return norm(off, float(p), [t.rank(off) - 1], False)
+    return norm(t, off, float(p), [t.rank(off) - 1], False)
 
 
 @aten("_grouped_mm", "grouped_mm_fallback")
@@ -176,7 +176,7 @@ def _layer_norm(t: TorchCall, x: Variable, shape: Any, weight: Any = None, bias:
 def _rms_norm(t: TorchCall, x: Variable, shape: Any, weight: Any = None, eps: Any = None) -> Any:
     axes = [*range(t.rank(x) - len(shape), t.rank(x))]
     least = 1.1920928955078125e-07 if eps is None else float(eps)
-    made = layer.multiply(x, layer.rsqrt(layer.scale(layer.reduce_mean(layer.square(x), axes, keepdim=True), 1.0, least)))
+    made = layer.multiply(x, layer.rsqrt(t.scale(layer.reduce_mean(layer.square(x), axes, keepdim=True), 1.0, least)))
     made = made if weight is None else layer.multiply(made, weight)
     return [made, None] if "fused" in t.name else made
 
@@ -254,9 +254,43 @@ def _recurrent(
 ) -> Any:
     given = list(states) if is_list(states) else [states]
     x = layer.transpose(x, [1, 0, 2]) if batch_first else x
+    if len(weights) == (5 if has_biases else 3) * num_layers * (2 if bidirectional else 1):
+        out, last = _projected(t, x, given, weights, has_biases, num_layers, dropout if train else 0.0, bidirectional)
+        return [layer.transpose(out, [1, 0, 2]) if batch_first else out, *last]
     attrs, ordered = recurrent_attributes(t.name, x, weights, has_biases, num_layers, dropout, train, bidirectional)
     out, _, last, _ = t.op("rnn", attrs, Input=x, PreState=given, WeightList=ordered)
     return [layer.transpose(out, [1, 0, 2]) if batch_first else out, *last]
+
+
+def _projected(
+    t: TorchCall, x: Variable, states: list[Variable], weights: list[Variable], biases: bool, layers: int, dropout: float, both: bool
+) -> tuple[Variable, list[Variable]]:
+    """Return results and last states of an LSTM whose hidden state is projected (Sak et al., 2014), step by step."""
+    each, directions = 5 if biases else 3, 2 if both else 1
+    hidden, cell = (layer.unstack(one, 0) for one in states)
+    last: list[tuple[Variable, Variable]] = []
+    for at in range(layers):
+        outs: list[Variable] = []
+        for unit in range(at * directions, (at + 1) * directions):
+            into, within, *bias, onto = weights[each * unit : each * (unit + 1)]
+            given = layer.flip(x, [0]) if unit % directions else x
+            gates = t.op("matmul_v2", {"trans_y": True}, X=given, Y=into)
+            gates = layer.add(gates, layer.add(bias[0], bias[1])) if bias else gates
+
+            def step(state: Sequence[Variable], rows: Sequence[Variable], within: Variable = within, onto: Variable = onto) -> list[Variable]:
+                h, c = state
+                i, f, g, o = layer.split(layer.add(rows[0], t.op("matmul_v2", {"trans_y": True}, X=h, Y=within)), 4, 1)
+                c = layer.add(layer.multiply(layer.sigmoid(f), c), layer.multiply(layer.sigmoid(i), layer.tanh(g)))
+                h = t.op("matmul_v2", {"trans_y": True}, X=layer.multiply(layer.sigmoid(o), layer.tanh(c)), Y=onto)
+                return [h, c, h]
+
+            h, c, out = scanned(step, [hidden[unit], cell[unit]], [gates], 1)
+            outs.append(layer.flip(out, [0]) if unit % directions else out)
+            last.append((h, c))
+        x = layer.concat(outs, 2) if both else outs[0]
+        if dropout and at + 1 < layers:
+            x = layer.dropout(x, float(dropout))
+    return x, [layer.stack(list(column), 0) for column in zip(*last, strict=True)]
 
 
 def recurrent_attributes(

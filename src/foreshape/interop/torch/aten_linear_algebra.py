@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from foreshape import layer
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.aten_rules import aten
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.program import Variable
+from foreshape.spec import FP32, FP64
 
 
 @aten("linalg_inv", "inverse")
@@ -78,6 +79,35 @@ def _eigh(t: TorchCall, x: Variable, uplo: str = "L") -> Any:
 @aten("linalg_matrix_power", "matrix_power")
 def _power(t: TorchCall, x: Variable, n: int) -> Any:
     return layer.matrix_power(x, n)
+
+
+_TERMS: Final = 14
+
+
+@aten("linalg_matrix_exp", "matrix_exp")
+def _exponential(t: TorchCall, x: Variable) -> Any:
+    """Return the series of matrices halved until their norm is at most a half, squared as often: (Moler and Van Loan, 2003, method 3)."""
+    of, rank = x.spec.known_dtype, t.rank(x)
+    if of not in (FP32, FP64):
+        raise Refused(f"the exponential of matrices of {of}")
+    sums = layer.reduce_max(layer.reduce_sum(layer.abs(x), [rank - 2], True), [rank - 1], True)
+    times = layer.ceil(layer.log2(layer.scale(layer.maximum(sums, t.tensor(0.5, of)), 2.0)))
+    by = t.op("elementwise_pow", X=t.tensor(0.5, of), Y=times)
+    times.stop_gradient = by.stop_gradient = True
+    halved = layer.multiply(x, by)
+    unit = layer.fill_like(halved, 0.0)
+    unit = layer.add(unit, layer.eye(int(x.spec.known_dims[-1]), None, of))  # pyright: ignore[reportArgumentType]
+    made = unit
+    for n in range(_TERMS, 0, -1):
+        made = layer.add(unit, t.scale(t.op("matmul_v2", X=halved, Y=made), 1.0 / n))
+
+    def left(at: Variable, _: Variable) -> Variable:
+        return layer.less_than(at, layer.reshape(layer.reduce_max(times), [1]))
+
+    def squared(at: Variable, made: Variable) -> list[Variable]:
+        return [layer.scale(at, 1.0, 1.0), t.where(layer.less_than(at, times), t.op("matmul_v2", X=made, Y=made), made)]
+
+    return layer.while_loop(left, squared, [layer.fill_constant([1], of, 0.0), made])[1]
 
 
 @aten("bilinear")

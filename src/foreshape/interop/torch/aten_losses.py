@@ -40,9 +40,9 @@ def _huber(t: TorchCall, x: Variable, y: Variable, reduction: int = 1, beta: flo
     smooth = "smooth" in t.name
     if smooth and beta == 0:
         return _reduced(off, reduction)
-    near = layer.scale(layer.square(off), 0.5 / beta if smooth else 0.5)
-    far = layer.scale(off, 1.0, -0.5 * beta) if smooth else layer.scale(off, float(beta), -0.5 * beta * beta)
-    return _reduced(layer.where(layer.less_than(off, float(beta)), near, far), reduction)
+    near = t.scale(layer.square(off), 0.5 / beta if smooth else 0.5)
+    far = t.scale(off, 1.0, -0.5 * beta) if smooth else t.scale(off, beta, -0.5 * beta * beta)
+    return _reduced(layer.where(layer.less_than(off, t.tensor(float(beta), t.dtype)), near, far), reduction)
 
 
 @aten("binary_cross_entropy")
@@ -91,7 +91,7 @@ def _cross_entropy(
     column = None if weight is None else layer.reshape(weight, [-1, *[1] * (t.rank(x) - 1 - axis)])
     if target.dtype == x.dtype:
         if smoothing:
-            target = layer.scale(target, 1.0 - smoothing, smoothing / classes)
+            target = t.scale(target, 1.0 - smoothing, smoothing / classes)
         made = layer.multiply(logs, target if column is None else layer.multiply(target, column))
         made = layer.scale(layer.reduce_sum(made, axis), -1.0)
         if reduction == 1 and t.rank(made) > 1:
@@ -113,7 +113,7 @@ def _cross_entropy(
         soft = layer.divide(layer.reduce_sum(soft), layer.reduce_sum(number))
     else:
         soft = _reduced(soft, reduction)
-    return layer.add(layer.scale(hard, 1.0 - smoothing), layer.scale(soft, smoothing / classes))
+    return layer.add(t.scale(hard, 1.0 - smoothing), t.scale(soft, smoothing / classes))
 
 
 @aten("foreshape.ctc")

@@ -28,7 +28,7 @@ def _pool(
     x = layer.unsqueeze(x, [0]) if single else x
     if divisor is not None or any(d != 1 for d in dilations):
         made = _spaced(t, x, kind if divisor is None else "sum", sizes, strides, pads, dilations, ceil)
-        made = made if divisor is None else layer.scale(made, 1.0 / divisor)
+        made = made if divisor is None else t.scale(made, 1.0 / divisor)
         return layer.squeeze(made, [0]) if single else made
     if axes == 1:
         x, sizes, strides, pads = layer.unsqueeze(x, [2]), [1, *sizes], [1, *strides], [0, *pads]

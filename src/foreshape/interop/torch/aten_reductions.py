@@ -11,18 +11,20 @@ from foreshape.interop.torch.aten_rules import aten
 from foreshape.interop.torch.open_size import as_variable, size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.program import Variable
-from foreshape.spec import BOOL, INT64
+from foreshape.spec import BOOL, COMPLEX, INT32, INT64
 
 
 @aten("sum", "mean", "prod")
 def _sum(t: TorchCall, x: Variable, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
     name = t.name
     function = {"sum": layer.reduce_sum, "mean": layer.reduce_mean, "prod": layer.reduce_prod}[name]
-    return function(t.cast(x, t.dtype), t.axes(x, dim), keepdim)
+    return t.cast(function(t.cast(x, t.dtype), t.axes(x, dim), keepdim), t.dtype)
 
 
 @aten("amax", "amin")
 def _amax(t: TorchCall, x: Variable, dim: Any = (), keepdim: bool = False) -> Any:
+    if t.dtype is BOOL:
+        return (layer.reduce_any if "amax" in t.name else layer.reduce_all)(x, t.axes(x, dim), keepdim)
     return (layer.amax if "amax" in t.name else layer.amin)(x, t.axes(x, dim), keepdim)
 
 
@@ -41,12 +43,16 @@ def _max(t: TorchCall, x: Variable, other: Any = None, keepdim: bool = False) ->
     largest, overload = "max" in t.name, t.overload
     if isinstance(other, Variable):
         return (layer.maximum if largest else layer.minimum)(t.cast(x, t.dtype), t.cast(other, t.dtype))
+    truths = x.dtype is BOOL
+    x = layer.cast(x, INT32) if truths else x
     if overload in ("default", "") or other is None:
-        return (layer.reduce_max if largest else layer.reduce_min)(x)
+        made = (layer.reduce_max if largest else layer.reduce_min)(x)
+        return layer.cast(made, BOOL) if truths else made
     axis = t.axis(x, other)
     places = (layer.argmax if largest else layer.argmin)(x, axis, True)
-    out = (layer.reduce_max if largest else layer.reduce_min)(x, axis, keepdim)
-    return [out, places if keepdim else layer.squeeze(places, [axis])]
+    found = layer.take_along_axis(x, places, axis)  # of equal elements the gradient is one's
+    found = layer.cast(found, BOOL) if truths else found
+    return [found, places] if keepdim else [layer.squeeze(found, [axis]), layer.squeeze(places, [axis])]
 
 
 @aten("topk")
@@ -74,7 +80,7 @@ def _kthvalue(t: TorchCall, x: Variable, k: int, dim: int = -1, keepdim: bool = 
 def _median(t: TorchCall, x: Variable, dim: int | None = None, keepdim: bool = False) -> Any:
     """Return the middle elements, the lower ones of two, and with an axis their places too."""
     if t.name == "nanmedian":
-        raise Refused("a median without NaN")
+        return _median_of_numbers(t, x, dim, keepdim)
     if dim is None:
         return layer.reshape(layer.median(x, None, mode="min"), [])
     axis = t.axis(x, dim)
@@ -82,6 +88,19 @@ def _median(t: TorchCall, x: Variable, dim: int | None = None, keepdim: bool = F
     if not isinstance(size, int):
         raise Refused("the median of an open number of elements")
     return list(layer.kthvalue(x, (size + 1) // 2, axis, keepdim))
+
+
+def _median_of_numbers(t: TorchCall, x: Variable, dim: int | None, keepdim: bool) -> Any:
+    """Return the same without NaN, which is sorted behind the others; NaN where there are no others."""
+    flat = layer.reshape(x, [-1]) if dim is None else x
+    axis = 0 if dim is None else t.axis(x, dim)
+    values, places = t.op("argsort", {"axis": axis, "descending": False, "stable": True}, X=flat)
+    count = layer.reduce_sum(layer.cast(layer.logical_not(layer.is_nan(flat)), INT64), [axis], True)
+    at = layer.floor_divide(layer.maximum(layer.scale(count, 1.0, -1.0), t.tensor(0, INT64)), t.tensor(2, INT64))
+    found = [layer.take_along_axis(one, at, axis) for one in (values, places)]
+    if dim is None:
+        return layer.reshape(found[0], [])
+    return found if keepdim else [layer.squeeze(one, [axis]) for one in found]
 
 
 @aten("mode")
@@ -133,11 +152,7 @@ def _variance(t: TorchCall, x: Variable, dim: Any = None, unbiased: Any = True, 
     if all(isinstance(s, int) for s in sizes):
         count = math.prod(s for s in sizes if isinstance(s, int))
         spread = layer.reduce_mean(off, over, keepdim)
-        made = (
-            spread
-            if not correction
-            else layer.scale(layer.reduce_sum(off, over, keepdim), 1.0 / max(count - correction, 0) if count > correction else math.inf)
-        )
+        made = spread if not correction else t.scale(layer.reduce_sum(off, over, keepdim), 1.0 / max(count - correction, 0) if count > correction else math.inf)
     elif not correction:
         made = layer.reduce_mean(off, over, keepdim)
     else:
@@ -146,7 +161,7 @@ def _variance(t: TorchCall, x: Variable, dim: Any = None, unbiased: Any = True, 
             number = layer.multiply(number, as_variable(size))
         left = layer.reshape(layer.scale(layer.cast(number, x.dtype), 1.0, -float(correction)), [])
         made = layer.divide(layer.reduce_sum(off, over, keepdim), left)
-    made = layer.sqrt(made) if name.startswith("std") else made
+    made = t.root(made) if name.startswith("std") else made
     if name.endswith("_mean"):
         return [made, mean if keepdim else layer.squeeze(mean, over)]
     return made
@@ -154,20 +169,21 @@ def _variance(t: TorchCall, x: Variable, dim: Any = None, unbiased: Any = True, 
 
 @aten("linalg_vector_norm", "norm")
 def _norm(t: TorchCall, x: Variable, ord: Any = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Any:
-    return norm(x, 2.0 if ord is None else float(ord), t.axes(x, dim), keepdim)
+    x = layer.abs(x) if x.dtype in COMPLEX else x
+    return norm(t, t.cast(x, t.dtype), 2.0 if ord is None else float(ord), t.axes(x, dim), keepdim)
 
 
-def norm(x: Variable, order: float, axes: list[int] | None, keepdim: bool) -> Variable:
+def norm(t: TorchCall, x: Variable, order: float, axes: list[int] | None, keepdim: bool) -> Variable:
     """Return the norm of an order, of vectors along axes."""
     if order == 2:
-        return layer.sqrt(layer.reduce_sum(layer.square(x), axes, keepdim))
+        return t.root(layer.reduce_sum(layer.square(x), axes, keepdim))
     if order == 1:
         return layer.reduce_sum(layer.abs(x), axes, keepdim)
     if order in (math.inf, -math.inf):
         return (layer.reduce_max if order > 0 else layer.reduce_min)(layer.abs(x), axes, keepdim)
     if order == 0:
         return layer.reduce_sum(layer.cast(layer.not_equal(x, 0.0), x.dtype), axes, keepdim)
-    return layer.pow(layer.reduce_sum(layer.pow(layer.abs(x), order), axes, keepdim), 1 / order)
+    return t.power(layer.reduce_sum(t.power(layer.abs(x), order), axes, keepdim), 1 / order)
 
 
 @aten("histc")
@@ -179,7 +195,7 @@ def _histogram(t: TorchCall, x: Variable, bins: int = 100, min: float = 0, max: 
 def _cosine(t: TorchCall, x: Variable, y: Variable, dim: int = 1, eps: float = 1e-8) -> Any:
     x, y = layer.broadcast_tensors([x, y])
     axis = t.axis(x, dim)
-    lengths = [layer.clip(layer.sqrt(layer.reduce_sum(layer.square(v), axis, True)), eps, math.inf) for v in (x, y)]
+    lengths = [layer.clip(t.root(layer.reduce_sum(layer.square(v), axis, True)), eps, math.inf) for v in (x, y)]
     return layer.reduce_sum(layer.multiply(layer.divide(x, lengths[0]), layer.divide(y, lengths[1])), axis)
 
 
@@ -189,13 +205,19 @@ def _bincount(t: TorchCall, x: Variable, weights: Any = None, minlength: int = 0
 
 
 @aten("searchsorted")
-def _searchsorted(t: TorchCall, sequence: Variable, values: Any, *, out_int32: bool = False, right: bool = False, **_: Any) -> Any:
-    return layer.searchsorted(sequence, t.tensor(values, sequence.dtype), "int32" if out_int32 else INT64, right)
+def _searchsorted(
+    t: TorchCall, sequence: Variable, values: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None, sorter: Any = None
+) -> Any:
+    if sorter is not None:
+        sequence = layer.take_along_axis(sequence, sorter, t.rank(sequence) - 1)
+    of = t.promoted()
+    return layer.searchsorted(t.cast(sequence, of), t.tensor(values, of), "int32" if out_int32 else INT64, right or side == "right")
 
 
 @aten("bucketize")
 def _bucketize(t: TorchCall, values: Any, boundaries: Variable, *, out_int32: bool = False, right: bool = False) -> Any:
-    return layer.searchsorted(boundaries, t.tensor(values, boundaries.dtype), "int32" if out_int32 else INT64, right)
+    of = t.promoted()
+    return layer.searchsorted(t.cast(boundaries, of), t.tensor(values, of), "int32" if out_int32 else INT64, right)
 
 
 @aten("_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive")

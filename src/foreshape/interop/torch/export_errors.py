@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import linecache
 import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from foreshape.errors import SchemaError
 from foreshape.interop.torch.node_sites import TORCH
-from foreshape.interop.torch.untyped_torch import is_list, torch
+from foreshape.interop.torch.untyped_torch import torch
 from foreshape.program.call_site import call_site
 
 _OURS: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
@@ -82,14 +81,6 @@ def _foreign(file: str) -> bool:
     return file.startswith((TORCH, _OURS)) or (file.startswith(_STANDARD) and "-packages" not in file)
 
 
-def _parts_of(value: Any) -> Iterator[Any]:
-    """Yield a value, and those in lists, tuples and dicts."""
-    yield value
-    held: Any = list(cast("dict[Any, Any]", value).values()) if isinstance(value, dict) else value if is_list(value) else ()
-    for one in held:
-        yield from _parts_of(one)
-
-
 def check_inputs(module: Any, inputs: Sequence[Any], leaves: Sequence[Any]) -> None:
     """Check that a module takes the inputs, before torch is asked.
 
@@ -98,10 +89,6 @@ def check_inputs(module: Any, inputs: Sequence[Any], leaves: Sequence[Any]) -> N
     """
     if not isinstance(module, torch.nn.Module):
         raise SchemaError.must("module", "an nn.Module, an ExportedProgram or the path of a .pt2", f"a {type(module).__name__}")
-    packed: Any = importlib.import_module("torch.nn.utils.rnn").PackedSequence
-    if any(isinstance(one, packed) for one in _parts_of(inputs)):
-        advice = "; nn.utils.rnn.pack_padded_sequence within forward makes it of padded ones and their lengths"
-        raise SchemaError.must("example_inputs", f"tensors{advice}", "a PackedSequence")
     for leaf in leaves:
         if not isinstance(leaf, (torch.Tensor, bool, int, float, complex, str, type(None), torch.dtype, torch.device)):
             kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}".removeprefix("builtins.")

@@ -24,6 +24,7 @@ from foreshape.interop.torch.export_errors import check_inputs, refused_export
 from foreshape.interop.torch.finite_values import filled_sizes, finite_values
 from foreshape.interop.torch.node_sites import calling_site
 from foreshape.interop.torch.open_axes import Axes, Bounds, input_axis
+from foreshape.interop.torch.packed_sequences import packed_inputs, plain_inputs
 from foreshape.interop.torch.stops import kept_stops
 from foreshape.interop.torch.traced_guards import TracedGuard, traced_guards
 from foreshape.interop.torch.training_reads import Read, recorded_reads
@@ -89,7 +90,7 @@ def export(
     Raises:
         SchemaError: torch.export refuses the module; its words, and the line, are in the message.
     """
-    leaves, tree = pytree().tree_flatten(tuple(inputs))
+    leaves, tree = pytree().tree_flatten(plain_inputs(tuple(inputs)))
     check_inputs(module, inputs, leaves)
     shapes_of: list[Any] = []
     failed: Exception | None = None
@@ -103,7 +104,7 @@ def export(
         example, shapes = pytree().tree_unflatten(grown, tree), pytree().tree_unflatten(told, tree)
         with (
             warnings.catch_warnings(),
-            _as_wanted(module, shapes_of, traced) as asked_mode,
+            _as_wanted(module, inputs, shapes_of, traced) as asked_mode,
             _counted() as counted,
             recorded_reads() as reads,
             _answers() as lines,
@@ -245,9 +246,18 @@ def _said_causal(mask: Any, is_causal: bool | None = None, size: Any = None) -> 
 
 
 @contextmanager
-def _as_wanted(module: Any, shapes_of: list[Any], traced: bool) -> Generator[list[bool]]:
+def _as_wanted(module: Any, inputs: Sequence[Any], shapes_of: list[Any], traced: bool) -> Generator[list[bool]]:
     """Have torch export as is wanted here; yields whether the code asks if it is traced, which is answered by ``traced``."""
-    with whole_operators(), answered_open(module, traced) as asked, _open_time(), _cumulative(module), _whole_traces(), _told_guards(shapes_of), _quiet():
+    with (
+        packed_inputs(module, inputs),
+        whole_operators(),
+        answered_open(module, traced) as asked,
+        _open_time(),
+        _cumulative(module),
+        _whole_traces(),
+        _told_guards(shapes_of),
+        _quiet(),
+    ):
         yield asked
 
 

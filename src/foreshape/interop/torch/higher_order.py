@@ -68,13 +68,23 @@ def _loop(importer: TorchImporter, condition: Any, body: Any, carried: Sequence[
 
 
 def _scan(importer: TorchImporter, body: Any, first: Sequence[Variable], entries: Sequence[Variable], more: Sequence[Any] = ()) -> Any:
-    """Return the last state and the stacked results of a body, run for each entry of the first axis."""
+    return scanned(lambda state, rows: importer.run_graph(body, [*state, *rows, *more]), first, entries, _results_of(body) - len(first))
+
+
+def scanned(body: Callable[[Sequence[Variable], Sequence[Variable]], list[Any]], first: Sequence[Variable], entries: Sequence[Variable], results: int) -> Any:
+    """Return the last state and the stacked results of a body, run for each entry of the first axis.
+
+    Args:
+        body: takes the state and the entries, returns the next state and so many results.
+        first: the state before the first entry.
+        entries: tensors whose first axes are equal.
+        results: the number of results beside the state.
+    """
     length = size_of(entries[0], 0)
     count = len(first)
 
     def run(at: Variable, state: Sequence[Variable]) -> list[Any]:
-        rows = [layer.squeeze(layer.gather(x, at, 0), [0]) for x in entries]
-        return importer.run_graph(body, [*state, *rows, *more])
+        return body(state, [layer.squeeze(layer.gather(x, at, 0), [0]) for x in entries])
 
     if isinstance(length, int) and length <= _WRITTEN_OUT:
         state, found = list(first), list[list[Variable]]()
@@ -83,7 +93,7 @@ def _scan(importer: TorchImporter, body: Any, first: Sequence[Variable], entries
             state = made[:count]
             found.append(made[count:])
         return [*state, *(layer.stack(list(column), 0) for column in zip(*found, strict=True))]
-    arrays = [layer.create_array() for _ in range(_results_of(body) - count)]
+    arrays = [layer.create_array() for _ in range(results)]
     limit = as_variable(length)
 
     def holds(at: Variable, *_: Variable) -> Variable:

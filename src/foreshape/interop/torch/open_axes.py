@@ -7,6 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
 
 from foreshape.errors import SchemaError
+from foreshape.interop.torch.packed_sequences import is_packed
 from foreshape.interop.torch.traced_guards import TracedGuard
 from foreshape.interop.torch.untyped_torch import is_list, torch
 
@@ -14,12 +15,16 @@ Axes: TypeAlias = Mapping[int, str]
 Bounds: TypeAlias = Mapping[str, tuple[int, "int | None"]]
 """The name of a size -> its least and its largest value; None for no limit."""
 _UNBOUNDED: Final = 2**62
+_BATCH: Final = object()
+"""Stands for what is said of an input where nothing is."""
 _SOURCE: Final = re.compile(r"L\['(\w+)'\]\.size\(\)\[(\d+)\]")
 _ANY_SOURCE: Final = re.compile(r"L(\['.*\])\.size\(\)\[(\d+)\]")
 
 
 def flat_axes(inputs: Sequence[Any], dynamic: Sequence[Any] | None) -> tuple[list[Axes], Bounds]:
-    """Return axis -> name for each tensor of the inputs, in the order of torch's pytrees, and the limits; the first axis is "batch" where nothing is said.
+    """Return axis -> name for each tensor of the inputs, in the order of torch's pytrees, and the limits.
+
+    Where nothing is said the first axis is "batch", if it is as long as that of the first tensor.
 
     Args:
         inputs: of a call.
@@ -34,12 +39,16 @@ def flat_axes(inputs: Sequence[Any], dynamic: Sequence[Any] | None) -> tuple[lis
     bounds: dict[str, tuple[int, int | None]] = {}
     sizes: dict[str, tuple[int, str]] = {}
     for at, value in enumerate(inputs):
-        for leaf, said in _leaves(value, None if dynamic is None else dynamic[at]):
+        for leaf, said in _leaves(value, _BATCH if dynamic is None else dynamic[at]):
             shown = f"{said}"
             if not isinstance(leaf, torch.Tensor):
                 continue
+            if said is _BATCH:  # of another size than the first tensor's first axis it is no batch
+                many = leaf.dim() and sizes.setdefault("batch", (leaf.shape[0], ""))[0] == leaf.shape[0]
+                out.append({0: "batch"} if many else {})
+                continue
             if said is None:
-                out.append({0: "batch"} if dynamic is None and leaf.dim() else {})
+                out.append({})
                 continue
             if is_list(said) and len(said) == leaf.dim():
                 said = dict(enumerate(said))
@@ -78,7 +87,9 @@ def _named(given: Any, at: int, bounds: dict[str, tuple[int, int | None]]) -> st
 
 
 def _leaves(value: Any, said: Any) -> Generator[tuple[Any, Any]]:
-    if isinstance(value, dict):
+    if is_packed(value):
+        yield from _of_packed(value, said)
+    elif isinstance(value, dict):
         held = cast("dict[Any, Any]", value)
         names = cast("dict[Any, Any]", said) if isinstance(said, dict) else {}
         by_name = bool(names) and not all(isinstance(k, int) for k in names)
@@ -89,6 +100,17 @@ def _leaves(value: Any, said: Any) -> Generator[tuple[Any, Any]]:
             yield from _leaves(one, said[at] if is_list(said) else said)
     else:
         yield value, said
+
+
+def _of_packed(value: Any, said: Any) -> Generator[tuple[Any, Any]]:
+    """Yield rows, batch sizes and orders of a packed sequence; the numbers of rows and steps are open where the number of sequences is."""
+    said = {0: "batch"} if said is _BATCH else said
+    if said is not None and not (isinstance(said, Mapping) and [*cast("Mapping[Any, Any]", said)] == [0]):
+        raise SchemaError.must("dynamic", "None, or {0: name} with the name for the number of sequences, for a PackedSequence", f"{said}")
+    name = None if said is None else cast("Mapping[int, Any]", said)[0]
+    for part, leaf in zip(("rows", "steps", "", ""), value, strict=True):
+        shown = name if isinstance(name, str) or name is None else name.__name__
+        yield leaf, None if leaf is None or name is None else {0: f"{shown}_{part}" if part else name}
 
 
 def size_bounds(bounds: Bounds) -> list[TracedGuard]:

@@ -5,10 +5,11 @@ torch asks a tensor for the number of sequences, and an export has no numbers. I
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from foreshape.interop.torch.untyped_torch import own_operators, torch
 from foreshape.values.torch_private import private
@@ -55,9 +56,68 @@ def recurrent_shapes(rows: Any, sizes: Any, states: Any, weights: Any, biases: A
     return [rows.new_empty((rows.shape[0], states[0].shape[-1] * (2 if both else 1))), *[torch.empty_like(one) for one in states]]
 
 
+def is_packed(value: Any) -> bool:
+    """Tell whether it is torch's PackedSequence."""
+    return isinstance(value, importlib.import_module("torch.nn.utils.rnn").PackedSequence)
+
+
+class PackedParts(NamedTuple):
+    """The tensors of a PackedSequence, in the place of one among inputs: torch.export makes and reads it without its checks."""
+
+    data: Any
+    batch_sizes: Any
+    sorted_indices: Any
+    unsorted_indices: Any
+
+
+def plain_inputs(inputs: Any) -> Any:
+    """Return inputs with `PackedParts` in the place of packed sequences."""
+    return _mapped(lambda value: PackedParts(*value) if is_packed(value) else value, inputs, is_packed)
+
+
+def _mapped(function: Callable[[Any], Any], tree: Any, is_leaf: Callable[[Any], bool]) -> Any:
+    return importlib.import_module("torch.utils._pytree").tree_map(function, tree, is_leaf=is_leaf)
+
+
+@contextmanager
+def packed_inputs(module: Any, inputs: Any) -> Generator[None]:
+    """Let a module take `plain_inputs`, and its code packed sequences."""
+    if not any(is_packed(one) for one in importlib.import_module("torch.utils._pytree").tree_leaves(inputs, is_leaf=is_packed)):
+        yield
+        return
+    before = module.forward
+    kind = importlib.import_module("torch.nn.utils.rnn").PackedSequence
+
+    @functools.wraps(before)
+    def forward(*given: Any) -> Any:
+        def packed(value: Any) -> Any:
+            return kind(*value) if isinstance(value, PackedParts) else value
+
+        made = _mapped(packed, given, lambda value: isinstance(value, PackedParts))
+        for one in importlib.import_module("torch.utils._pytree").tree_leaves(made, is_leaf=is_packed):
+            note_sequences(one)
+        return before(*made)
+
+    module.forward = forward
+    try:
+        yield
+    finally:
+        del module.forward
+
+
 def _sequences(sizes: Any) -> Any:
     found = getattr(sizes, _COUNT, None)
-    return sizes[0].item() if found is None else found
+    if found is None:
+        found = sizes[0].item()
+        private.check(found >= 0)
+        setattr(sizes, _COUNT, found)
+    return found
+
+
+def note_sequences(value: Any) -> None:
+    """Note the number of sequences of a packed one that holds their order."""
+    if is_packed(value) and value.sorted_indices is not None:
+        setattr(value.batch_sizes, _COUNT, value.sorted_indices.shape[0])
 
 
 def _pack(x: Any, lengths: Any, batch_first: bool) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,8 +12,9 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import AnySize, OpenFloat, OpenQuotient, OpenSize, as_dim, float_variable
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.layer.functions import apply
+from foreshape.operator.attributes import as_written
 from foreshape.program import Variable
-from foreshape.spec import BOOL, FP32, INT64, DType
+from foreshape.spec import BOOL, FP32, FP64, INT64, DType
 from foreshape.values.torch_types import dtype_of_torch as dtype_of
 
 if TYPE_CHECKING:
@@ -126,6 +129,25 @@ class TorchCall:
             return None
         return [self.axis(x, a) for a in (axes if type(axes) in (list, tuple) else [axes])]
 
+    def scale(self, x: Variable, by: float, more: float = 0.0) -> Variable:
+        """Return ``by * x + more``, with numbers of double precision beside tensors of it."""
+        of = x.spec.known_dtype
+        if is_held(by, of) and is_held(more, of):
+            return x if by == 1 and more == 0 else layer.scale(x, float(by), float(more))
+        made = x if by == 1 else layer.multiply(x, self.tensor(float(by), of))
+        return made if more == 0 else layer.add(made, self.tensor(float(more), of))
+
+    def power(self, x: Variable, y: float) -> Variable:
+        """Return ``x`` to the power of a number, in double precision beside tensors of it."""
+        of = x.spec.known_dtype
+        return layer.pow(x, float(y)) if is_held(y, of) else self.op("elementwise_pow", X=x, Y=self.tensor(y, of))
+
+    def root(self, x: Variable) -> Variable:
+        """Return the square root of sums of squares; its slope at 0 is 0, as torch has it for norms and deviations."""
+        zero = layer.equal(x, self.tensor(0.0, x.spec.known_dtype))
+        found = layer.sqrt(self.where(zero, layer.fill_like(x, 1.0), x))
+        return self.where(zero, layer.fill_like(x, 0.0), found)
+
     def where(self, condition: Variable, x: Variable, y: Variable) -> Variable:
         """Return x where the condition holds, else y; the three are broadcast against each other."""
         dims = condition.spec.dims
@@ -137,6 +159,13 @@ class TorchCall:
     def op(self, type: str, attrs: dict[str, Any] | None = None, **inputs: Any) -> Any:
         """Append an op, and return its result, or a tuple of several."""
         return apply(type, {slot: v for slot, v in inputs.items() if v is not None}, **(attrs or {}))
+
+
+def is_held(x: Any, of: DType) -> bool:
+    """Tell whether it is a number that an attribute of 32 bits holds, beside tensors of this element type."""
+    if not isinstance(x, (int, float)) or isinstance(x, bool) or abs(x) >= 2**24 or not math.isfinite(x):
+        return False
+    return of is not FP64 or as_written(struct.unpack("f", struct.pack("f", x))[0]) == x
 
 
 def name_of(target: Any) -> tuple[str, str]:

@@ -308,7 +308,8 @@ def from_torch(
         module: an ``nn.Module``, in its mode (``train`` or ``eval``), an ``ExportedProgram``, or the path of a ``.pt2`` with one.
         example_inputs: the inputs of a call, a tuple or one tensor; not for an exported program.
         dynamic: for each input, and then for each target, None or axis -> the name of a symbol, or a ``torch.export.Dim``, whose limits are kept; equal
-            names are equal sizes. By default the first axis of each tensor is ``batch``.
+            names are equal sizes. By default the first axis of each tensor as long as the first one is ``batch``. For a PackedSequence ``{0: name}`` names the
+            number of its sequences; rows and steps are then open too.
         loss: gives one number from the module's results and the targets, such as ``torch.nn.functional.cross_entropy``; a module's own loss needs none.
         targets: an example of the loss's further inputs, a tuple or one tensor.
 

@@ -340,17 +340,17 @@ def dims_of(value: Argument) -> tuple[Size, ...] | None:
 
 def computes(i: KernelCall | None, kind: type[_Computation]) -> _Computation | None:
     """Return the computation of an original instruction, if of this kind; None otherwise."""
-    if not isinstance(i, OpCall) or i.op.operator is None:
+    if not isinstance(i, OpCall) or i.operator is None:
         return None
-    found = i.op.operator.computes()
+    found = i.operator.computes()
     return found if isinstance(found, kind) and not any(i.arguments[found.operands :]) else None
 
 
 def backward_of(i: KernelCall | None, kind: type[_Computation]) -> _Computation | None:
     """Return the computation whose usual gradient op an original instruction is, if of this kind; None otherwise."""
-    if not isinstance(i, OpCall) or i.op.operator is None:
+    if not isinstance(i, OpCall) or i.operator is None:
         return None
-    found = _undone(i.op.operator)
+    found = _undone(i.operator)
     return found if isinstance(found, kind) else None
 
 

@@ -24,7 +24,7 @@ def apply(graph: Graph) -> int:
     count = 0
     runs: dict[int, list[KernelCall]] = {}
     for i in graph.plain():
-        operator = i.op.operator
+        operator = i.operator
         if operator is not None and hasattr(operator, "group_kernel") and not i.copies and not i.stores and _is_dense(i):
             runs.setdefault(id(operator), []).append(i)
     for run in [part for whole in runs.values() for part in _parts(graph, whole)]:
@@ -35,7 +35,7 @@ def apply(graph: Graph) -> int:
         if any(a is not None and len(a) != len(run) for a in arguments):
             continue
         last = run[-1]
-        made = OpCall(last.op, list(arguments), [], kernel=last.op.operator.group_kernel, declared=_EFFECTS)  # pyright: ignore
+        made = OpCall(last.op, list(arguments), [], kernel=last.operator.group_kernel, declared=_EFFECTS, operator=last.operator)  # pyright: ignore
         made.updated = [v for i in run for v in i.writes()]
         made.workspace = no_less(*(workspace_of(i) for i in run))
         made.unknown = next((i.unknown for i in run if i.unknown), "")

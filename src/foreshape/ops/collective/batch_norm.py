@@ -8,12 +8,12 @@ from foreshape.communication.process_group import ProcessGroup
 from foreshape.dims import Size, product
 from foreshape.errors import TypeMismatchError
 from foreshape.operator import computations, gradient, operand
+from foreshape.operator.attributes import as_written
 from foreshape.operator.require import require_equal
 from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.ops.collective.messages import ALL_REDUCE, Given, Messages
 from foreshape.ops.collective.sums import Collective
 from foreshape.ops.nn.batch_norm import BatchNorm, check_channels, normal_order, own_order
-from foreshape.ops.rules.statistics import as_written
 from foreshape.ops.rules.window import is_channels_last
 from foreshape.spec import FLOATING, FP64, Spec
 from foreshape.values.torch_proxy import Tensor, aten, torch

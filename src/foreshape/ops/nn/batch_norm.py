@@ -8,12 +8,13 @@ from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.kernels.onednn import thread_count
 from foreshape.operator import OWN, AttrType, Operator, attribute, computations, gradient, operand, result
+from foreshape.operator.attributes import as_written
 from foreshape.operator.composition import Composition
 from foreshape.operator.require import require, require_equal
 from foreshape.operator.samples import f32, f64, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
-from foreshape.ops.rules.statistics import as_written, channels_of, check_per_channel, statistics_type
+from foreshape.ops.rules.statistics import channels_of, check_per_channel, statistics_type
 from foreshape.ops.rules.window import IMAGE_FORMATS, channels_back, channels_first, is_channels_last
 from foreshape.spec import FLOATING, Spec, tensor
 from foreshape.values.torch_proxy import Tensor, aten, torch

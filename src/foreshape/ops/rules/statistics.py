@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 from foreshape.dims import Size
 from foreshape.errors import TypeMismatchError
 from foreshape.operator.require import fail, require, require_at_most, require_equal
@@ -37,14 +35,3 @@ def channels_of(x: Spec, last: bool, low: int = 2, high: int = 5) -> tuple[Size,
     axis = x.rank - 1 if last else 1
     require_at_most(1, x.known_dims[axis], "X must have at least one channel", X=axis)
     return x.known_dims[axis], axis
-
-
-@functools.lru_cache(maxsize=256)
-def as_written(number: float) -> float:
-    """Return the shortest decimal number of a 32-bit one: 0.001 for 0.0010000000474974513."""
-    import struct  # here, since torch code is written with this function's text
-
-    if not 1e-37 < abs(number) < 1e37:
-        return number
-    texts = (float(f"{number:.{digits}g}") for digits in range(1, 10))
-    return next((found for found in texts if struct.unpack("f", struct.pack("f", found))[0] == number), number)

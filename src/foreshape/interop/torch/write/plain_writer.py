@@ -19,6 +19,7 @@ from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.interop.torch.write.sources import Sources
 from foreshape.interop.torch.write.stopped_gradients import learning_values
 from foreshape.interop.written_ops import Unwritten
+from foreshape.lowering.kernel_calls import kernel_operator
 from foreshape.program import Block, Op, Program, Variable
 from foreshape.program.op import is_empty_name
 from foreshape.spec import BOOL, LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
@@ -141,7 +142,7 @@ class PlainWriter:
                         self._bound.setdefault(name, token(self._new()))
 
     def _op(self, op: Op) -> None:
-        operator = op.operator
+        operator = kernel_operator(op)
         if operator is None or op.attributes.error is not None:
             raise Refused(str(op.attributes.error or "it is not known here"))
         self._scope = "/".join(op.scope)
