@@ -17,11 +17,12 @@ import os
 from collections.abc import Callable
 from functools import cache
 from types import FunctionType
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foreshape.values.torch_proxy import torch
+
+if TYPE_CHECKING:  # updates are described without numpy
+    import numpy as np
 
 SWITCH = "FORESHAPE_SMALL_STEPS"
 """The environment variable for small steps by torch's kernels too, with the value "torch"."""
@@ -286,7 +287,7 @@ def compiled() -> Callable[[Any, Any, Any, int], int]:
     """Return `run` in machine code; kept on disk between processes if possible. It is too short to let other threads in between."""
     numba = importlib.import_module("numba")
     types = numba.types
-    names = {**globals(), **_intrinsics()}
+    names = {**globals(), **_intrinsics(), "np": importlib.import_module("numpy")}
     names["_exp"] = numba.njit(error_model="numpy", inline="always")(_over(_exp, names))
     signature = types.int64(types.CPointer(types.int64), types.CPointer(types.int64), types.CPointer(types.float64), types.int64)
     loop = _over(run, names)

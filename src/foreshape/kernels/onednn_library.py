@@ -14,7 +14,6 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import POINTER, byref, c_char, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint, c_void_p
 from functools import cache
-from importlib import metadata
 from typing import Any
 
 from foreshape.errors import ForeshapeError
@@ -358,6 +357,8 @@ def library() -> Library | None:
 
 @cache
 def _installed() -> Library | None:
+    from importlib import metadata  # it takes long to import
+
     try:
         files = metadata.files(_DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
