@@ -302,3 +302,12 @@ def test_a_single_row_reads_the_weight_as_it_was_given(following: Following, kep
     torch.testing.assert_close(ours(rows[:1]), many[:1], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(ours.add(rows[:1].view(1, 1, 24), added[:1].view(1, 1, 40)), more[:1].view(1, 1, 40), atol=1e-5, rtol=1e-5)
     assert isinstance(ours, direct.PackedProduct) and (ours._given() is not None) is kept
+
+
+@pytest.mark.parametrize("form", ["none", "tanh"])
+def test_gelu_of_a_single_row_needs_no_other_memory(form: str) -> None:
+    row = numbers(1, 9000)
+    want = torch.nn.functional.gelu(row, approximate=form)
+    found = frozen.activated(row, Following("gelu", form=form))
+    torch.testing.assert_close(found, want)
+    assert found.data_ptr() == row.data_ptr()

@@ -19,7 +19,7 @@ from foreshape.kernels.onednn_stages import Each
 from foreshape.kernels.onednn_transposed import PackedTransposedConvolution
 from foreshape.kernels.window_steps import behind, is_unsound, settle
 from foreshape.values.torch_private import has, private
-from foreshape.values.torch_proxy import F, Tensor, torch
+from foreshape.values.torch_proxy import F, Tensor, aten, torch
 
 
 class Following(NamedTuple):
@@ -49,6 +49,10 @@ def has_onednn() -> bool:
     return torch.backends.mkldnn.is_available() and has(*names)
 
 
+_FEW = 1 << 13
+"""For so many elements torch's kernel of gelu is done before oneDNN's begins."""
+
+
 def activated(x: Tensor, following: Following) -> Tensor:
     """Return the activation of a tensor without other readers, with its scale and shift."""
     if following.moves:
@@ -57,7 +61,8 @@ def activated(x: Tensor, following: Following) -> Tensor:
     if name == "none":
         return x
     if name == "gelu":
-        return gelu_by_tanh(x) if form == "tanh" else F.gelu(x, approximate=form)
+        alone = x.numel() <= max(_FEW, x.shape[-1] if x.dim() else 1)  # a single row is worked on in place, as the plan has it
+        return gelu_by_tanh(x) if form == "tanh" and not alone else aten.gelu_(x, approximate=form)
     if name == "hardtanh":
         return x.clamp_(*numbers)
     if name == "leaky_relu":
@@ -70,14 +75,10 @@ def activated(x: Tensor, following: Following) -> Tensor:
     return functions[name](x) if name in functions else in_place[name](x, inplace=True)
 
 
-_FEW = 1 << 13
-"""For so many elements torch's kernel is done before oneDNN's begins."""
-
-
 def gelu_by_tanh(x: Tensor) -> Tensor:
-    """Return gelu in its approximation by tanh: of many elements by oneDNN's own library if installed, in a third of the time of torch's kernel."""
-    found = library() if x.numel() > _FEW else None
-    if found is None or x.dtype is not torch.float32 or not x.is_cpu:
+    """Return gelu in its approximation by tanh: by oneDNN's own library if installed, in a third of the time of torch's kernel."""
+    found = library()
+    if found is None or x.dtype is not torch.float32 or not x.is_cpu or not x.numel():
         return F.gelu(x, approximate="tanh")
     if x.is_contiguous():
         return _gelu_by_tanh(found)(x.view(-1)).view(x.shape)
