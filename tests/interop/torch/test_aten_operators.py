@@ -287,6 +287,7 @@ CASES: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "movedim": lambda x, i, m: x.movedim(0, 2),
     "view_as": lambda x, i, m: x.view_as(x.reshape(-1, 24).view(-1, 4, 6)),
     "narrow": lambda x, i, m: x.narrow(1, 1, 2),
+    "sel_scat_last": lambda x, i, m: torch.select_scatter(x, x[0] * 2, 0, -1),
     "sel_scat": lambda x, i, m: torch.select_scatter(x, x[:, 0], 1, 2),
     "sl_scat": lambda x, i, m: torch.slice_scatter(x, x[:, :2], 1, 0, 4, 2),
     "lerp": lambda x, i, m: torch.lerp(x, x + 1, 0.3) + torch.addcmul(x, x, x, value=0.5) + torch.addcdiv(x, x, x.abs() + 1, value=0.5),
