@@ -7,6 +7,7 @@ Unless: the numbers of x, or of a value in the same memory, are read as late
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from foreshape.kernels.fused import FusedKernel
@@ -20,7 +21,7 @@ _SMALL = 1 << 10
 
 
 def apply(graph: Graph) -> int:
-    found = {i: at for i in graph.plain() if i.op.role & Role.BACKWARD and (at := read_for_dims(graph, i))}
+    found: dict[KernelCall, list[int]] = {i: at for i in graph.plain() if i.op.role & Role.BACKWARD and (at := read_for_dims(graph, i))}
     if not found:
         return 0
     roots, last = _last_reads(graph, found)
@@ -36,7 +37,7 @@ def apply(graph: Graph) -> int:
     return count
 
 
-def _last_reads(graph: Graph, found: dict[KernelCall, list[int]]) -> tuple[dict[Value, Value], dict[Value, int]]:
+def _last_reads(graph: Graph, found: Mapping[KernelCall, list[int]]) -> tuple[dict[Value, Value], dict[Value, int]]:
     """Return value -> the value whose memory it may be in, and of these the last place at which numbers in that memory are read."""
     roots: dict[Value, Value] = {}
     last: dict[Value, int] = {}
