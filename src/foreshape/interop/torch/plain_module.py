@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from foreshape.program import Program
 _NUMBERS: Final = count(1)
 
 
-def plain_module(program: Program, scope: Scope, feeds: Sequence[str], fetches: Sequence[str]) -> Any:
+def plain_module(program: Program, scope: Scope, feeds: Sequence[str], fetches: Sequence[str], names: Mapping[str, str]) -> Any:
     """Return a program as a module of torch without anything of this package; ``module.source`` is its text.
 
     Its tensors are copies of the scope's values. It is in ``eval()`` if the program is one for a test.
@@ -23,11 +23,12 @@ def plain_module(program: Program, scope: Scope, feeds: Sequence[str], fetches: 
     Args:
         program: pruned to its fetches, with known shapes.
         feeds, fetches: the names of its inputs and results, in order.
+        names: of a module of torch, its names -> the program's: a tied weight has two.
 
     Raises:
         FormatError: operators without torch code, all listed. ExecutionError: a parameter without a value.
     """
-    source = plain_source(program, feeds, fetches)
+    source = plain_source(program, feeds, fetches, tied=names)
     module = module_of(source)
     module.load_state_dict(tensors_of(source, lambda name: scope.tensor(name).detach().clone()))
     tests = [t for op in program.all_ops() if (t := op.attributes.values.get("is_test")) is not None]

@@ -71,7 +71,7 @@ def to_torch(
     if plain:
         from foreshape.interop.torch.plain_module import plain_module
 
-        return plain_module(made, scope, inputs, results)
+        return plain_module(made, scope, inputs, results, module_names(own, scope))
     from foreshape.interop.torch.torch_module import TorchNetwork  # its class is one of torch's
 
     return TorchNetwork(NetworkSteps(made, inputs, results), scope, nesting, module_names(own, scope))

@@ -6,7 +6,7 @@ composition of others is written by its parts; one without a rule by the source 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from foreshape.errors import FormatError
 from foreshape.interop.families import import_families
@@ -23,7 +23,9 @@ import_families(__name__, __path__, "code")
 
 
 @collector_waits
-def plain_source(program: Program, feeds: Sequence[str], fetches: Sequence[str], title: str = "A network.", weights: str = "") -> PlainSource:
+def plain_source(
+    program: Program, feeds: Sequence[str], fetches: Sequence[str], title: str = "A network.", weights: str = "", tied: Mapping[str, str] | None = None
+) -> PlainSource:
     """Return a program as the source of a module of torch.
 
     Args:
@@ -32,6 +34,7 @@ def plain_source(program: Program, feeds: Sequence[str], fetches: Sequence[str],
         fetches: the names of its results, in order.
         title: the first line of the source.
         weights: the name of the file of its tensors, beside it: with it the source has a function ``load``.
+        tied: a further key in the ``state_dict`` -> the program's parameter.
 
     Raises:
         FormatError: operators without torch code, all listed; an input or result other than a tensor.
@@ -47,7 +50,7 @@ def plain_source(program: Program, feeds: Sequence[str], fetches: Sequence[str],
     block = block.program.global_block
     ends = {name: f"the input {given}: {block.vars[given].spec.text()}" for given, name in zip(feeds, writer.fed, strict=False)}
     ends |= {f"result {at}": f"{name}: {block.vars[name].spec.text()}" for at, name in enumerate(fetches)}
-    return source_of(writer, results, ends, learned(writer), title, weights)
+    return source_of(writer, results, ends, learned(writer), title, weights, tied or {})
 
 
 def learned(writer: PlainWriter) -> set[str]:

@@ -19,7 +19,7 @@ class PlainSource(NamedTuple):
 
     Attributes:
         text: the source; its class is ``Network``.
-        keys: the key of each tensor in the ``state_dict`` -> the program's parameter.
+        keys: the key of each tensor in the ``state_dict`` -> the program's parameter; two keys for a tied one.
         constants: key -> the array of a long constant, a buffer of the module.
         inputs: the names of the arguments of ``forward``.
         ops: the number of the written ops.
@@ -32,7 +32,9 @@ class PlainSource(NamedTuple):
     ops: int
 
 
-def source_of(writer: PlainWriter, results: Sequence[str], ends: Mapping[str, str], trained: set[str], title: str, weights: str) -> PlainSource:
+def source_of(
+    writer: PlainWriter, results: Sequence[str], ends: Mapping[str, str], trained: set[str], title: str, weights: str, tied: Mapping[str, str]
+) -> PlainSource:
     """Return the source of a writer's lines.
 
     Args:
@@ -40,6 +42,7 @@ def source_of(writer: PlainWriter, results: Sequence[str], ends: Mapping[str, st
         ends: the words for inputs and results, for the docstring.
         trained: the learning parameters; the others are buffers.
         weights: the file for ``load``; empty for none.
+        tied: a further key -> the program's parameter.
     """
     text = "".join([s.text for s in _all(writer.statements)]) + "".join(results)
     held = {name: key for name, key in writer.keys.items() if _mentions(text, key)}
@@ -49,8 +52,9 @@ def source_of(writer: PlainWriter, results: Sequence[str], ends: Mapping[str, st
         said += ["", "Parameters whose names torch does not take:", "", *[f"    {key}: {name}" for key, name in odd.items()]]
     lines = ['"""' + "\n".join(_in_docstring(line) for line in said).lstrip('"'), '"""', "", "from __future__ import annotations", ""]
     imports = {"torch": "import torch", **writer.sources.imports}
-    body = [*_class(writer, results, held, trained)]
-    texts = {**writer.sources.texts, **_registering(held, writer.constants, trained)}
+    second = {key: held[name] for key, name in tied.items() if name in held and key != held[name]}
+    body = [*_class(writer, results, held, trained, second)]
+    texts = {**writer.sources.texts, **_registering(held, writer.constants, trained, bool(second))}
     if weights:
         if held or writer.constants:
             imports |= {"Path": "from pathlib import Path"}
@@ -69,7 +73,8 @@ def source_of(writer: PlainWriter, results: Sequence[str], ends: Mapping[str, st
     for one in texts.values():
         lines += ["", *([""] if one.startswith(("def ", "class ", "@")) else []), *one.splitlines()]
     lines += ["", "", *body]
-    keys, ops = {key: name for name, key in held.items()}, sum(1 for _ in writer.program.all_ops())
+    named = {key: name for name, key in held.items()}
+    keys, ops = {**named, **{key: named[same] for key, same in second.items()}}, sum(1 for _ in writer.program.all_ops())
     return PlainSource("\n".join(lines) + "\n", keys, writer.constants, writer.fed, ops)
 
 
@@ -99,7 +104,7 @@ def _mentions(text: str, key: str) -> bool:
     return access(key) in text
 
 
-def _registering(held: Mapping[str, str], constants: Mapping[str, Any], trained: set[str]) -> dict[str, str]:
+def _registering(held: Mapping[str, str], constants: Mapping[str, Any], trained: set[str], tied: bool) -> dict[str, str]:
     from foreshape.interop.torch.write.helpers import registering
     from foreshape.interop.torch.write.sources import Sources
 
@@ -108,6 +113,8 @@ def _registering(held: Mapping[str, str], constants: Mapping[str, Any], trained:
         sources.add(registering.parameter)
     if constants or any(name not in trained for name in held):
         sources.add(registering.buffer)
+    if tied:
+        sources.add(registering.tied)
     return sources.texts
 
 
@@ -119,12 +126,14 @@ def _all(statements: Sequence[Statement]) -> Iterator[Statement]:
             yield from _all(body)
 
 
-def _class(writer: PlainWriter, results: Sequence[str], held: Mapping[str, str], trained: set[str]) -> Iterator[str]:
+def _class(writer: PlainWriter, results: Sequence[str], held: Mapping[str, str], trained: set[str], tied: Mapping[str, str]) -> Iterator[str]:
     yield "class Network(nn.Module):"
     yield "    def __init__(self) -> None:"
     yield "        super().__init__()"
     for name, key in held.items():
         yield f"        {_registered(writer.parameters[name], key, name in trained)}"
+    for key, same in tied.items():
+        yield f"        tied(self, {key!r}, {same!r})"
     for key, array in writer.constants.items():
         yield f"        buffer(self, {key!r}, {array.shape!r}, torch.{array.dtype})"
     yield ""

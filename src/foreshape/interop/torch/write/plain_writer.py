@@ -49,6 +49,8 @@ class PlainWriter:
         self.unwritten: list[Unwritten] = []
         self.wanted: frozenset[str] = frozenset()
         self.writes = Counter(n for op in program.all_ops() if op.is_run for n in set(op.output_names()))
+        self.rewritten = {n for op in program.all_ops() for n in op.output_slots.get("Out", ()) if n in self.parameters}
+        """The buffers written by an op's own result."""
         inner = {n for block in program.blocks[1:] for op in block.ops for n in op.output_names()}
         self.cells = {n for n in inner if program.global_block.find(n) is not None or self.writes[n] > 1}
         """The variables written by blocks: each is one name of Python throughout."""
@@ -220,7 +222,10 @@ class PlainWriter:
     def bind(self, op: Op, variable: str, expression: str) -> None:
         """Say the value of a variable from this op on."""
         if variable in self.parameters:
-            raise Refused(f"it changes {variable}, which is kept from run to run")
+            if variable not in self.rewritten or self._inside or self.parameters[variable].trainable:
+                raise Refused(f"it changes {variable}, which is kept from run to run")
+            self.statements.append(Statement([], f"{access(self.keys[variable])}.copy_(({expression}).detach())", scope=self._scope, acts=True))
+            return
         is_cell = variable in self.cells
         if not is_cell and (is_one_token(expression) or (expression.startswith("self.") and expression.replace(".", "_").isidentifier())):
             self._said(op, variable, expression, None)
@@ -274,7 +279,9 @@ class PlainWriter:
         """Return the expression of a variable; None if it has none."""
         if variable in self.cells and variable not in self.parameters:
             return token(self.cell(variable))
-        return self._bound.get(variable) or (access(self.keys[variable]) if variable in self.parameters else None)
+        if variable in self.parameters:
+            return access(self.keys[variable]) + (".clone()" if variable in self.rewritten else "")  # torch notices changes of what gradients need
+        return self._bound.get(variable)
 
     def cell(self, variable: str) -> int:
         """Return the number of a variable written by blocks."""
