@@ -410,6 +410,15 @@ def test_matrices_are_turned_in_their_last_axes_alone() -> None:
     torch.testing.assert_close(from_torch(Turned(), x)(x), Turned()(x))
 
 
+def test_places_along_an_axis_are_broadcast() -> None:
+    class Taken(nn.Module):
+        def forward(self, x: Tensor) -> list[Tensor]:
+            return [torch.take_along_dim(x, torch.zeros(1, 1, 3, dtype=torch.int64), 1), torch.take_along_dim(x[:, :1], torch.arange(3).view(1, 3, 1), 2)]
+
+    x = torch.randn(3, 3, 3)
+    torch.testing.assert_close(from_torch(Taken(), x, (None,))(x), Taken()(x))
+
+
 def test_the_weight_of_lerp_has_its_gradient() -> None:
     class Mixed(nn.Module):
         def __init__(self) -> None:

@@ -23,7 +23,11 @@ def _index_select(t: TorchCall, x: Variable, dim: int, index: Variable) -> Any:
 def _take_along(t: TorchCall, x: Variable, index: Variable, dim: int | None = None) -> Any:
     if dim is None:
         return layer.take_along_axis(layer.reshape(x, [-1]), layer.reshape(index, [-1]), 0)
-    return _gather(t, x, dim, index)
+    at = t.axis(x, dim)
+    others = [axis for axis in range(t.rank(x)) if axis != at]
+    wider = [[size_of(of, a) if a in others and by.spec.known_dims[a] == 1 else -1 for a in range(t.rank(x))] for of, by in ((index, x), (x, index))]
+    x, index = (layer.expand(v, t.sizes(dims)) if any(n != -1 for n in dims) else v for v, dims in zip((x, index), wider, strict=True))
+    return layer.take_along_axis(x, index, at)
 
 
 @aten("gather")
