@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from foreshape.interop.torch.node_sites import of_torch
+from foreshape.interop.torch.open_loops import calls_range, open_range, records
 from foreshape.interop.torch.untyped_torch import is_list, torch
 
 _LEN: Final = builtins.len
@@ -269,6 +270,8 @@ def answered_open(module: Any, traced: bool = True) -> Generator[list[bool]]:
         places += [(space, name, own) for name, before, own in _FUNCTIONS if space.get(name, before if name == "len" else None) is before]
         if space.get("int", int) is int and not of_torch(file := str(space.get("__file__"))) and _calls_int(file):
             places.append((space, "int", _INT))
+        if records() and space.get("range", range) is range and not of_torch(file := str(space.get("__file__"))) and calls_range(file):
+            places.append((space, "range", open_range))
     places += [(functional, name, _whole_window(name, functional[name])) for name in _POOLED]
     places += [(functional, "gaussian_nll_loss", _gaussian_nll), (vars(importlib.import_module("torch")), "linspace", _even_numbers)]
     places.append((vars(importlib.import_module("torch")), "div", _quotient))

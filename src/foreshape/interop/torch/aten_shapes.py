@@ -284,7 +284,8 @@ def _slice_scatter(t: TorchCall, x: Variable, src: Variable, dim: int = 0, start
 def _select_scatter(t: TorchCall, x: Variable, src: Variable, dim: int, index: Any) -> Any:
     at = t.axis(x, dim)
     index = index % x.spec.known_dims[at] if isinstance(index, int) and isinstance(x.spec.known_dims[at], int) else index  # pyright: ignore[reportOperatorIssue]
-    return layer.set_value(x, [at], [index], [_END if index == -1 else index + 1], src, dropped=[at])
+    end: Any = _END if isinstance(index, int) and index == -1 else compute(operator.add, index, 1)
+    return layer.set_value(x, [at], t.sizes([index]), t.sizes([end]), src, dropped=[at])
 
 
 @aten("constant_pad_nd", "pad")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import linecache
+import logging
 import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from foreshape.errors import SchemaError
@@ -108,3 +111,25 @@ def check_inputs(module: Any, inputs: Sequence[Any], leaves: Sequence[Any]) -> N
         named = [p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
         keyword = f"; {', '.join(named)} can be given by name alone: import a module whose forward takes it by place, or gives it" if named else ""
         raise SchemaError(f"example_inputs must be the arguments of forward{signature}, by place; seen {len(inputs)}, and {wrong}{keyword}") from None
+
+
+@contextmanager
+def quiet() -> Generator[None]:
+    """Keep torch from printing an error beside raising it: the graph so far, and logged tracebacks, unless ``TORCH_LOGS`` asks for them."""
+    trace: Any = importlib.import_module("torch.export._trace")
+    logger = logging.getLogger("torch")
+    level = logger.level
+    if "TORCH_LOGS" in os.environ:
+        yield
+        return
+    trace.print = _no_print
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        del trace.print
+
+
+def _no_print(*_: Any, **__: Any) -> None:
+    pass

@@ -8,22 +8,23 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 import importlib
 import inspect
-import logging
 import os
 import warnings
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from foreshape.interop.torch import with_loss
+from foreshape.interop.torch import open_loops, with_loss
 from foreshape.interop.torch.asked_values import answered_open
 from foreshape.interop.torch.assigned_buffers import written_assignments
-from foreshape.interop.torch.export_errors import check_inputs, refused_export
+from foreshape.interop.torch.export_errors import check_inputs, quiet, refused_export
 from foreshape.interop.torch.finite_values import filled_sizes, finite_values
 from foreshape.interop.torch.node_sites import calling_site
 from foreshape.interop.torch.open_axes import Axes, Bounds, input_axis
+from foreshape.interop.torch.open_loops import LONGEST, OpenLoop, recorded_loops, round_frames, same_loops
 from foreshape.interop.torch.packed_sequences import packed_inputs, plain_inputs
 from foreshape.interop.torch.stops import kept_stops
 from foreshape.interop.torch.traced_guards import TracedGuard, traced_guards
@@ -56,6 +57,7 @@ class TracedGraph(NamedTuple):
 
     ``guards``: the demands of its trace. ``fixed``: input and axis -> the size of an axis to be open, fixed by torch. ``reads``: the lines of its code
     that ask whether it is trained. ``counted``: numbers in Python and tensors beside the buffers that its code changes in each call, and reads.
+    ``loops``: over open sizes, to be rolled up.
     """
 
     program: Any
@@ -63,6 +65,7 @@ class TracedGraph(NamedTuple):
     fixed: dict[tuple[int, int], int]
     reads: Sequence[Read] = ()
     counted: Sequence[str] = ()
+    loops: Sequence[OpenLoop] = ()
 
 
 class Counted(NamedTuple):
@@ -83,8 +86,9 @@ class Counted(NamedTuple):
 
 
 def export(
-    module: Any, inputs: Sequence[Any], axes: Sequence[Axes], bounds: Bounds | None = None, settle: bool = True, larger: Sequence[int] = LARGER
-) -> TracedGraph:
+    module: Any, inputs: Sequence[Any], axes: Sequence[Axes], bounds: Bounds | None = None, settle: bool = True, larger: Sequence[int] = LARGER,
+    loops: bool = True,
+) -> TracedGraph:  # fmt: skip
     """Return the exported program of a module for a call with ``inputs``, traced at sizes so many times larger, the first possible ones of ``larger``.
 
     Raises:
@@ -97,13 +101,14 @@ def export(
     found: TracedGraph | None = None
     asked: tuple[dict[tuple[str, int], None], ...] = ()
     asks_traced = False
-    for times, traced in [*((times, True) for times in larger), *((times, False) for times in larger)]:
-        if not traced and (found is not None or not asks_traced):
-            break
+
+    def attempt(times: int, traced: bool, longest: int | None, rolls: bool) -> tuple[TracedGraph, tuple[dict[tuple[str, int], None], ...]]:
+        nonlocal asks_traced
         told, grown = _traced_at(leaves, axes, times, bounds or {})
         example, shapes = pytree().tree_unflatten(grown, tree), pytree().tree_unflatten(told, tree)
         with (
             warnings.catch_warnings(),
+            recorded_loops(longest, rolls) as met,
             _as_wanted(module, inputs, shapes_of, traced) as asked_mode,
             _counted() as counted,
             recorded_reads() as reads,
@@ -111,11 +116,22 @@ def export(
         ):
             warnings.simplefilter("ignore")
             try:
-                found = _exported(module, example, shapes, axes)
-            except Exception as error:  # torch's own, of many classes; or the module takes no sizes so large
-                failed, asks_traced = error, asks_traced or bool(asked_mode)
-                continue
-            found, asked = found._replace(reads=tuple(reads), counted=counted.words(module, found.program)), lines
+                made = _exported(module, example, shapes, axes)
+            except Exception:
+                asks_traced = asks_traced or bool(asked_mode)
+                raise
+        return made._replace(reads=tuple(reads), counted=counted.words(module, made.program), loops=tuple(met.met)), lines
+
+    for times, traced in [*((times, True) for times in larger), *((times, False) for times in larger)]:
+        if not traced and (found is not None or not asks_traced):
+            break
+        try:
+            found, asked = attempt(times, traced, LONGEST if times > 1 else None, loops)
+        except Exception as error:  # torch's own, of many classes; or the module takes no sizes so large
+            failed = error
+            continue
+        if found.loops and not _rolls(found, functools.partial(attempt, times + 1, traced, None, True)):
+            return export(module, inputs, axes, bounds, settle, larger, False)
         if not found.fixed:
             break
     if found is None:
@@ -128,8 +144,19 @@ def export(
         module = copy.deepcopy(module)  # a network that makes itself ready in its first call: this one is made
         with torch.no_grad():
             module(*inputs)
-        return export(module, inputs, axes, bounds, False, larger)
+        return export(module, inputs, axes, bounds, False, larger, loops)
     return found
+
+
+def _rolls(found: TracedGraph, again: Callable[[], Any]) -> bool:
+    """Tell whether a trace of other numbers of rounds is the same, its loops rolled up."""
+    if found.fixed or any(one.begun != one.count for one in found.loops):
+        return False
+    try:
+        other, _ = again()
+    except Exception:  # of torch's, or of the module's
+        return False
+    return same_loops(found.program, found.loops, other.program, other.loops)
 
 
 def decomposed(program: Any, table: Any) -> Any:
@@ -256,7 +283,7 @@ def _as_wanted(module: Any, inputs: Sequence[Any], shapes_of: list[Any], traced:
         _cumulative(module),
         _whole_traces(),
         _told_guards(shapes_of),
-        _quiet(),
+        quiet(),
     ):
         yield asked
 
@@ -287,10 +314,11 @@ def _frames_of_network(_: Any, stack: Any) -> Any:
     """Return the frames of the network's code and of torch's layers in a stack: torch alone would keep no function but ``forward``."""
     import traceback
 
-    kept: list[Any] = []
+    kept: list[Any] = round_frames()
+    marks = len(kept)
     for frame in stack:
         own = not frame.filename.startswith(_TORCH) or frame.filename.startswith(_LAYERS)
-        if own and frame.filename not in _UNSEEN and (kept or frame.name == "forward"):
+        if own and frame.filename not in _UNSEEN and (len(kept) > marks or frame.name == "forward"):
             kept.append(frame)
     return traceback.StackSummary.from_list(kept)
 
@@ -322,7 +350,7 @@ def _told_guards(shapes_of: list[Any]) -> Generator[None]:
     if before is None or not hasattr(shapes, "uninteresting_files"):
         yield
         return
-    shapes.uninteresting_files().add(__file__)
+    shapes.uninteresting_files().update((__file__, open_loops.__file__))
 
     def located(env: Any, *given: Any, **named: Any) -> Any:
         shapes_of[:] = [env]
@@ -351,28 +379,6 @@ def _symbol_names(shapes: Any, module: Any, inputs: Sequence[Any], axes: Sequenc
             shown = found[0][2:].replace("']", "", 1)
             out[str(known)] = f"{name}, axis {found[1]} of the input {shown}"
     return out
-
-
-@contextmanager
-def _quiet() -> Generator[None]:
-    """Keep torch from printing an error beside raising it: the graph so far, and logged tracebacks, unless ``TORCH_LOGS`` asks for them."""
-    trace: Any = importlib.import_module("torch.export._trace")
-    logger = logging.getLogger("torch")
-    level = logger.level
-    if "TORCH_LOGS" in os.environ:
-        yield
-        return
-    trace.print = _no_print
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        del trace.print
-
-
-def _no_print(*_: Any, **__: Any) -> None:
-    pass
 
 
 @contextmanager

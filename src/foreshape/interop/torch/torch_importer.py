@@ -12,14 +12,16 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.saved_ends import add_ends
 from foreshape.interop.torch.aten_rules import aten_rule
 from foreshape.interop.torch.higher_order import higher_order, is_higher_order
+from foreshape.interop.torch.kept_nodes import kept_node
 from foreshape.interop.torch.node_sites import TORCH, NodeLines, frames_of, path_of
+from foreshape.interop.torch.open_loops import Count, OpenLoop, rolled_graph
 from foreshape.interop.torch.open_size import OpenFloat, OpenQuotient, OpenSize, Untold, float_variable, host_number
+from foreshape.interop.torch.rolled_loops import arguments_of, counted, joined, run_loop, windowed
 from foreshape.interop.torch.torch_call import TorchCall, flat, name_of, without_memory
 from foreshape.interop.torch.traced_guards import TracedGuard, write_demands
 from foreshape.interop.torch.training_reads import ModeAware, Read
 from foreshape.interop.torch.untyped_torch import is_list, torch
 from foreshape.interop.torch.writes import NotFunctional, Writes, changed_words, written_argument
-from foreshape.operator.bound_attributes import Attributes
 from foreshape.program import Op, Program, Variable, program_guard
 from foreshape.program.call_site import here, telling_site
 from foreshape.program.current import current_block
@@ -64,6 +66,7 @@ class TorchImporter:
         inside, beside: the beginning of names left out, of a network within another module; and one put before names of constants.
         ends: True to write feed and fetch ops, as a file's program has them.
         functional: True for a graph that has gone through torch's own pass for changes in place.
+        loops: over open sizes, met in the trace.
     """
 
     def __init__(
@@ -76,8 +79,13 @@ class TorchImporter:
         beside: str = "",
         ends: bool = False,
         functional: bool = False,
+        loops: Sequence[OpenLoop] = (),
     ) -> None:
         self.exported = self.traced = exported
+        self.loops = loops
+        self.rolled = rolled_graph(exported, loops) if loops else None
+        self.counting: Variable | None = None
+        self.collected: dict[Any, Variable] = {}
         self.ends, self.functional = ends, functional
         self.kinds: dict[str, str] = {spec.arg.name: spec.kind.name for spec in exported.graph_signature.input_specs}
         self.writes = Writes(self)
@@ -90,7 +98,7 @@ class TorchImporter:
         self.guards = self.given_guards = guards
         self.unguarded: list[str] = []
         self.symbols: dict[str, Size] = {}
-        self._places: dict[str, tuple[Variable, int]] = {}
+        self.places: dict[str, tuple[Variable, int]] = {}
         self.axes = axes
         self.program = Program()
         self.values: dict[str, Any] = {}
@@ -107,7 +115,7 @@ class TorchImporter:
 
     def again(self, exported: Any, beside: str = "") -> TorchImporter:
         """Return an importer of another graph of the same network, one that torch's own pass has made functional."""
-        made = TorchImporter(exported, self.axes, self.given_guards, self.reads, self.inside, beside or self.beside, self.ends, True)
+        made = TorchImporter(exported, self.axes, self.given_guards, self.reads, self.inside, beside or self.beside, self.ends, True, self.loops)
         made.traced = self.traced
         return made
 
@@ -117,15 +125,20 @@ class TorchImporter:
         given = {spec.arg.name: spec for spec in signature.input_specs}
         with program_guard(self.program, Program()):
             for node in graph.nodes:
+                if node in self.found:  # made by a loop
+                    continue
                 if node.op == "placeholder":
                     self.found[node] = self._placeholder(node, given[node.name])
                 elif node.op == "get_attr":
                     self.found[node] = self._constant(node)
+                elif self.rolled is not None and node in self.rolled.of:
+                    self._demand_sizes()
+                    run_loop(self, self.rolled.of[node])
                 elif node.op == "call_function":
                     self._demand_sizes()
                     with telling_site(self.lines.of(node)):
                         written = written_argument(node.target) is not None
-                        self.found[node] = result = self._call(node)
+                        self.found[node] = result = self.call(node)
                         if written:
                             self.writes.note(node, result)
                 else:
@@ -157,7 +170,7 @@ class TorchImporter:
                 if written_argument(node.target) is not None:
                     raise NotFunctional
                 with telling_site(self.lines.of(node, around)):
-                    self.found[node] = self._call(node)
+                    self.found[node] = self.call(node)
             else:
                 results = node.args[0]
                 return self.given(results if type(results) in (tuple, list) or is_list(results) else [results])
@@ -177,7 +190,7 @@ class TorchImporter:
             made = block.create_variable(self.feeds[-1], of, need_check_feed=True, stop_gradient=True)
             for at, dim in enumerate(dims):
                 if not isinstance(dim, int):
-                    self._places.setdefault(str(dim), (made, at))
+                    self.places.setdefault(str(dim), (made, at))
             return made
         if kind == "TOKEN":  # torch's order of effects
             return None
@@ -212,14 +225,14 @@ class TorchImporter:
 
     def place_of(self, size: Size, x: Variable, axis: int) -> tuple[Variable, int]:
         """Return the first input, and its axis, of a size: torch asks any of them, and a loss's targets may not be there. Otherwise ``x`` itself."""
-        return self._places.get(str(size), (x, axis)) if x.name in self.feeds else (x, axis)
+        return self.places.get(str(size), (x, axis)) if x.name in self.feeds else (x, axis)
 
     def _demand_sizes(self) -> None:
         """Write the demands on sizes, once, behind the inputs."""
         guards, self.guards = self.guards, ()
         if guards:
             with telling_site(self.lines.otherwise):
-                self.unguarded = [one.words() for one in write_demands(self.program, guards, self.symbols, self._places)]
+                self.unguarded = [one.words() for one in write_demands(self.program, guards, self.symbols, self.places)]
 
     def _held(self, name: str, tensor: Any, parameter: bool) -> Variable:
         """Return the persistable variable of a parameter, a buffer or a constant; a tensor of two names is one variable."""
@@ -270,10 +283,17 @@ class TorchImporter:
         self.writes.stale.discard(node)
         if node.op != "call_function" or getattr(node.target, "_schema", None) is None:
             raise NotFunctional
-        self.found[node] = self._call(node) if written_argument(node.target) is None else self.given(node.args[0])
+        self.found[node] = self.call(node) if written_argument(node.target) is None else self.given(node.args[0])
 
-    def _call(self, node: Any) -> Any:
-        arguments, named = self.given(node.args), {k: self.given(v) for k, v in node.kwargs.items()}
+    def call(self, node: Any) -> Any:
+        """Return the results of a node, its ops written."""
+        if self.rolled is not None:
+            of_rounds = windowed(self, node)
+            of_rounds = joined(self, node) if of_rounds is None else of_rounds
+            if of_rounds is not None:
+                return of_rounds
+        arguments = self.given(node.args if self.rolled is None else arguments_of(self, node))
+        named = {k: self.given(v) for k, v in node.kwargs.items()}
         target = node.target
         if getattr(target, "__name__", "") == "getitem":
             return arguments[0][arguments[1]]
@@ -303,7 +323,7 @@ class TorchImporter:
                 self.refused[target] = None
             if not isinstance(refused, _Follows):
                 self.missing.setdefault(f"{name}.{overload}", []).append(self.lines.place_of(node, self.inside) + ("" if rule is None else f": {refused}"))
-            result = self._keep(node, f"{name}.{overload}", arguments, str(refused))
+            result = kept_node(self, node, f"{name}.{overload}", arguments, str(refused))
         path = path_of(node, self.inside)
         if path:
             for op in block.ops[first:]:
@@ -339,6 +359,8 @@ class TorchImporter:
 
     def given(self, value: Any) -> Any:
         """Return what stands for an argument of a node."""
+        if isinstance(value, Count):
+            return counted(self, value)
         if type(value).__name__ in ("immutable_list", "list", "tuple"):
             return [self.given(one) for one in value]
         if value.__class__.__name__ != "Node":
@@ -346,31 +368,6 @@ class TorchImporter:
         if value in self.writes.stale:
             self.renew(value)
         return self.found[value]
-
-    def _keep(self, node: Any, name: str, arguments: Sequence[Any], reason: str) -> Any:
-        """Keep a refused node under its own name: `show` and `plan` work around it, and no run begins."""
-        block = current_block()
-        traced = node.meta.get("val")
-        if isinstance(traced, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return Untold(reason)
-        many = type(traced) in (tuple, list)
-        listed = [one for one in (traced if many else [traced]) if isinstance(one, torch.Tensor)]
-        made: list[Variable] = []
-        for one in listed:
-            known = all(isinstance(n, int) for n in one.shape)
-            spec = Spec(LOD_TENSOR, dtype_of_torch(one.dtype), tuple(one.shape) if known else None)
-            variable = Variable.make(self.program.unique_name(node.name), block, spec, None)
-            variable.known = False
-            block.vars[variable.name] = variable
-            made.append(variable)
-        error = SchemaError(f"{name} cannot be imported: {reason}").told(op=name)
-        inputs = {f"I{at}": (v.name,) for at, v in enumerate(arguments) if isinstance(v, Variable)}
-        op = Op(block, Attributes.of(f"aten.{name}", ()).refused(error), inputs, {f"O{at}": (v.name,) for at, v in enumerate(made)}, site=here())
-        block.ops.append(op)
-        for variable in made:
-            variable.op = op
-        self.program.touch()
-        return made if many else made[0] if made else None
 
     def _name(self, node: Any, result: Any, block: Any, first: int) -> None:
         """Give the result of a node its name in torch's graph."""

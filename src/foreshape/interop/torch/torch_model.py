@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from foreshape.engine import Executor, Scope
-from foreshape.errors import ExecutionError, FeedError, GuardError, SchemaError
+from foreshape.errors import ExecutionError, FeedError, ForeshapeError, GuardError, SchemaError
 from foreshape.interop.state_dicts import remember_names, state_dict
 from foreshape.interop.torch.eager_memory import EagerGraph
 from foreshape.interop.torch.exporting import LARGER, decomposed, export, is_exported, pytree, taken_apart
 from foreshape.interop.torch.nesting import Nesting
 from foreshape.interop.torch.open_axes import Bounds, exported_axes, flat_axes, size_bounds
+from foreshape.interop.torch.open_loops import Unlike
 from foreshape.interop.torch.open_size import OpenSize
 from foreshape.interop.torch.size_limits import SizeLimits
 from foreshape.interop.torch.torch_importer import TorchImporter
@@ -177,6 +178,15 @@ def _is_a_number(variable: Variable) -> bool:
     return variable.spec.dims is not None and variable.spec.elements == 1 and variable.spec.known_dtype.is_floating
 
 
+def _run(importer: TorchImporter) -> None:
+    """Import a graph; a loop with operators without a form here ends the import, and they are among the refused ones."""
+    try:
+        importer.run()
+    except ForeshapeError:
+        if not importer.loops or not importer.refused:
+            raise
+
+
 def _taken_apart(exported: Any, importer: TorchImporter) -> tuple[Any, TorchImporter] | None:
     """Return the graph and its import with operators without a form here taken apart by torch, all of them or one; None where this gains nothing."""
     all_of_them = list(importer.refused)
@@ -185,7 +195,7 @@ def _taken_apart(exported: Any, importer: TorchImporter) -> tuple[Any, TorchImpo
         if graph is None:
             continue
         made = importer.again(graph)
-        made.run()
+        _run(made)
         if not any(name.startswith("prims.") for name in made.missing):
             return graph, made
     return None
@@ -195,13 +205,13 @@ def _imported(exported: Any, importer: TorchImporter) -> tuple[Any, TorchImporte
     """Return a graph and its import: as it is, else functional, and as far apart as operators without a form here demand."""
     whole = True
     try:
-        importer.run()
+        _run(importer)
     except NotFunctional:
         whole = False
     if not whole or importer.refused:
         exported = decomposed(exported, {})
         importer = importer.again(exported)
-        importer.run()
+        _run(importer)
     for _ in range(_ROUNDS):
         apart = _taken_apart(exported, importer)
         if apart is None:
@@ -245,13 +255,21 @@ def _traced(
     fixed: dict[tuple[int, int], int] = {}
     counted: list[str] = []
 
-    def imported(larger: Sequence[int]) -> tuple[Any, TorchImporter]:
-        made = export(module, inputs, axes, bounds, larger=larger)
+    def imported(larger: Sequence[int], loops: bool = True) -> tuple[Any, TorchImporter]:
+        made = export(module, inputs, axes, bounds, larger=larger, loops=loops)
         fixed.clear()
         fixed.update(made.fixed)
         counted[:] = made.counted
-        importer = TorchImporter(made.program, axes, [*made.guards, *size_bounds(bounds)], made.reads, inside, beside)
-        exported, importer = _imported(made.program, importer)
+        guards = [*made.guards, *size_bounds(bounds)]
+        try:
+            importer = TorchImporter(made.program, axes, guards, made.reads, inside, beside, loops=made.loops)
+            exported, importer = _imported(made.program, importer)
+        except (Unlike, ForeshapeError):
+            if not made.loops:
+                raise
+            return imported(larger, False)
+        if made.loops and importer.missing:
+            return imported(larger, False)
         importer.sizes = _sizes_of(importer.program, importer.feeds, _tensors(inputs))
         return exported, importer
 

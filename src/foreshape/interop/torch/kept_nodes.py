@@ -1,0 +1,45 @@
+"""Nodes of torch's graphs without a form here: they are kept under their own names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from foreshape.errors import SchemaError
+from foreshape.interop.torch.open_size import Untold
+from foreshape.interop.torch.untyped_torch import torch
+from foreshape.operator.bound_attributes import Attributes
+from foreshape.program import Op, Variable
+from foreshape.program.call_site import here
+from foreshape.program.current import current_block
+from foreshape.spec import LOD_TENSOR, Spec
+from foreshape.values.torch_types import dtype_of_torch
+
+if TYPE_CHECKING:
+    from foreshape.interop.torch.torch_importer import TorchImporter
+
+
+def kept_node(importer: TorchImporter, node: Any, name: str, arguments: Sequence[Any], reason: str) -> Any:
+    """Keep a refused node under its own name: `show` and `plan` work around it, and no run begins."""
+    block = current_block()
+    traced = node.meta.get("val")
+    if isinstance(traced, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return Untold(reason)
+    many = type(traced) in (tuple, list)
+    listed = [one for one in (traced if many else [traced]) if isinstance(one, torch.Tensor)]
+    made: list[Variable] = []
+    for one in listed:
+        known = all(isinstance(n, int) for n in one.shape)
+        spec = Spec(LOD_TENSOR, dtype_of_torch(one.dtype), tuple(one.shape) if known else None)
+        variable = Variable.make(importer.program.unique_name(node.name), block, spec, None)
+        variable.known = False
+        block.vars[variable.name] = variable
+        made.append(variable)
+    error = SchemaError(f"{name} cannot be imported: {reason}").told(op=name)
+    inputs = {f"I{at}": (v.name,) for at, v in enumerate(arguments) if isinstance(v, Variable)}
+    op = Op(block, Attributes.of(f"aten.{name}", ()).refused(error), inputs, {f"O{at}": (v.name,) for at, v in enumerate(made)}, site=here())
+    block.ops.append(op)
+    for variable in made:
+        variable.op = op
+    importer.program.touch()
+    return made if many else made[0] if made else None
