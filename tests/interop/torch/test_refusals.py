@@ -53,7 +53,6 @@ CASES: dict[str, tuple[Any, Any, Any, str]] = {
     "nested": (nn.Linear(3, 2), torch.nested.nested_tensor([X, X[:2]], layout=torch.jagged), None, r"dense tensors: x\.to_padded_tensor.*seen a nested tensor"),
     "loop": (module(rounds), X, None, rf"(?s)at for _ in range\(int\(x\[0, 0\]\)\):    test_refusals.py:\d+.*{VALUES}"),
     "while": (module(halves), X, None, rf"(?s)at while x.norm\(\) > 1:    test_refusals.py.*{VALUES}"),
-    "size": (module(lambda x: torch.zeros(int(x.sum().item()))), X, None, rf"(?s)test_refusals.py.*{VALUES}"),
     "wrong sizes": (module(lambda x: x @ torch.ones(5, 2)), X, None, r"(?s)got \[batch, 3\] X \[5, 2\].*test_refusals.py"),
     "numpy": (module(lambda x: torch.from_numpy(np.sin(x.numpy()))), X, None, r"(?s)test_refusals.py.*NumPy's functions are not recorded"),
     "name": (module(lambda x: x + unknown), X, None, r"(?s)name 'unknown' is not defined\s+at .*test_refusals.py"),  # type: ignore[name-defined]  # noqa: F821
@@ -146,3 +145,9 @@ def test_an_input_that_is_no_tensor_is_fixed_and_another_one_is_refused() -> Non
 def test_a_list_of_names_is_one_for_each_axis() -> None:
     model = from_torch(Pair(), (X, X), (["batch", None], {0: "batch"}))
     assert repr(model) == "TorchModel(x: f32[batch, 3], y: f32[batch, 3] -> add: f32[batch, 3])"
+
+
+def test_a_size_by_a_number_of_floats_is_missing_with_its_line() -> None:
+    model = fs.from_torch(module(lambda x: torch.zeros(int(x.sum().item()))), X)
+    with pytest.raises(fs.ExecutionError, match=r"test_refusals\.py:\d+\): a number of a tensor of floats"):
+        model(X)
