@@ -207,10 +207,14 @@ def test_several_files_with_an_index_and_their_folder_are_one_source(how: str, t
     index.write_text(json.dumps({"weight_map": {**where, names[0]: "part1"}}))
     refused(rf"part1 must be a file with {names[0]}, as {index.name} says; seen 4 others")
     for text, words in (
-        ("[", "no JSON"), ("[]", 'an object with "weight_map"'), ('{"weight_map": []}', 'an object with "weight_map"'),
+        ("[", "no JSON"),
+        ("[]", 'an object with "weight_map"'),
+        ('{"weight_map": []}', 'an object with "weight_map"'),
         ('{"weight_map": {"a": "../part0"}}', r"the file of 'a' must be the name of a file beside the index; seen '../part0'"),
-        ('{"weight_map": {"a": 3}}', "the name of a file"), ('{"weight_map": {"a": "part2"}}', "part2.*No such file"), ("[" * 100_000, "no JSON"),
-    ):  # fmt: skip
+        ('{"weight_map": {"a": 3}}', "the name of a file"),
+        ('{"weight_map": {"a": "part2"}}', "part2.*No such file"),
+        ("[" * 100_000, "no JSON"),
+    ):
         index.write_text(text)
         refused(words)
 

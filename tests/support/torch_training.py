@@ -151,12 +151,21 @@ class Spectral(Pictures):
 
 
 KINDS: dict[str, Callable[[], nn.Module]] = {
-    "images": Images, "words": Words, "sequences": Sequences, "dropout_0": lambda: Pictures(Drops(0.0)), "dropout": lambda: Pictures(Drops(0.25)),
-    "batch_norm": lambda: Pictures(nn.BatchNorm2d(6)), "batch_norm_cumulative": lambda: Pictures(nn.BatchNorm2d(6, momentum=None)),
+    "images": Images,
+    "words": Words,
+    "sequences": Sequences,
+    "dropout_0": lambda: Pictures(Drops(0.0)),
+    "dropout": lambda: Pictures(Drops(0.25)),
+    "batch_norm": lambda: Pictures(nn.BatchNorm2d(6)),
+    "batch_norm_cumulative": lambda: Pictures(nn.BatchNorm2d(6, momentum=None)),
     "batch_norm_plain": lambda: Pictures(nn.BatchNorm2d(6, affine=False)),
     "batch_norm_untracked": lambda: Pictures(nn.BatchNorm2d(6, track_running_stats=False)),
-    "tied": Tied, "frozen": Frozen, "counts": lambda: Pictures(Counts()), "averages": lambda: Pictures(Averages()), "spectral": Spectral,
-}  # fmt: skip
+    "tied": Tied,
+    "frozen": Frozen,
+    "counts": lambda: Pictures(Counts()),
+    "averages": lambda: Pictures(Averages()),
+    "spectral": Spectral,
+}
 SHAPES = {"words": None, "sequences": (4, 5), "tied": (1, 5), "images": (3, 7, 6)}
 OPTIMIZERS: dict[str, tuple[Any, Any]] = {
     "SGD": (lambda p: torch.optim.SGD(p, 0.1), lambda: fs.optimizer.SGD(0.1)),

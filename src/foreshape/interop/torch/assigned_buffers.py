@@ -26,7 +26,7 @@ def _copied(tensor: Any, value: Any) -> Any:
 
 @contextmanager
 def written_assignments(module: Any) -> Generator[None]:
-    """Write the tensors that a call of a module puts in the place of buffers into these, at its end.
+    """Write tensors put in the place of buffers by a call of a module into these, at its end.
 
     Raises:
         SchemaError: a tensor of another shape or element type.

@@ -1,4 +1,4 @@
-"""Regions of torch's graphs without gradients (``torch.no_grad``), kept where torch's own pass writes them out and forgets that."""
+"""Regions of torch's graphs without gradients (``torch.no_grad``), kept through torch's own pass, which writes them out."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _detached(region: Any) -> list[Any]:
 
 
 def _written(node: Any) -> list[Any]:
-    """Return the nodes that an operator writes."""
+    """Return the nodes written by an operator."""
     arguments = getattr(getattr(node.target, "_schema", None), "arguments", ())
     places = [(at, a.name) for at, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write]
     return [node.args[at] if at < len(node.args) else node.kwargs.get(name) for at, name in places]
