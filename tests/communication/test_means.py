@@ -11,7 +11,7 @@ from support import launch_ranks as launch
 from support import mean_cases as cases
 from support.ranks_compared import EXACT, apart
 
-QUICK = ("weighted/1", "likelihood/3", "mean by mean/3", "number and penalty/1", "overlap/1")
+QUICK = ("weighted/1", "likelihood/3", "number and penalty/1")
 ALL = [f"{name}/{accumulate}" for name in (*cases.ONE_WEIGHT, *cases.OTHERS) for accumulate in (1, 3)]
 
 pytestmark = pytest.mark.filterwarnings("ignore:accumulate=")

@@ -43,6 +43,7 @@ def each(of: list[int]) -> None:
         x.bit_length()
 
 
+@pytest.mark.long
 def test_work_that_grows_with_the_square_is_noticed() -> None:
     assert calls(lambda: each([0] * 100)) >= 100
     assert_calls_grow_with_size(lambda n: lambda: each([0] * n), 100, 1000)

@@ -111,7 +111,7 @@ def test_what_a_loop_calls_is_counted_in_each_round_and_not_twice() -> None:
     found = fs.profile(feed={"x": images(3, 4)}, fetch=[total], runs=3)
     inside = {c.what: c.calls for c in found.calls if c.calls > 1}
     assert inside["tanh"] == inside["less_than"] == 5
-    (around,) = [c for c in found.calls if c.what == "while"]
+    (around,) = [c for c in found.calls if c.what.split(" + ")[-1] == "while"]
     within = sum(c.seconds for c in found.calls if c.calls == 5)
     assert within > 0
     assert around.seconds + within <= found.seconds

@@ -128,6 +128,7 @@ def test_a_length_beyond_the_steps_is_an_error() -> None:
         model(torch.randn(2, 6, 5), torch.tensor([7, 2]))
 
 
+@pytest.mark.long
 def test_cells_of_recurrent_layers_are_torchs() -> None:
     class Cells(nn.Module):
         def __init__(self) -> None:

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from foreshape.errors import SchemaError
-from foreshape.interop.torch.untyped_torch import torch
+from foreshape.interop.torch.untyped_torch import pytree, torch
 
 
 def _apart(results: Any, tensor: Any) -> Any:
     """Return results with a copy of a tensor in its place."""
-    found: Any = torch.utils._pytree.tree_map(functools.partial(_copied, tensor), results)
+    found: Any = pytree().tree_map(functools.partial(_copied, tensor), results)
     return found
 
 

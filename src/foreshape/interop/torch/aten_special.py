@@ -1,4 +1,4 @@
-"""Import of special functions, and of what takes numbers apart."""
+"""Import of special functions, and of functions of the parts of numbers."""
 
 from __future__ import annotations
 

@@ -14,9 +14,8 @@ from typing import Any, Final, NamedTuple
 from foreshape.dims import Size, evaluate
 from foreshape.errors import MemoryPlanError
 from foreshape.interop.torch.eager_workspaces import kept_in_result, workspace
-from foreshape.interop.torch.exporting import pytree
 from foreshape.interop.torch.node_sites import Frame, frames_of, site_of
-from foreshape.interop.torch.untyped_torch import is_list, torch
+from foreshape.interop.torch.untyped_torch import is_list, pytree, torch
 from foreshape.optimizer import SGD, Adagrad, Adamax, Momentum, Optimizer, RMSProp
 from foreshape.program.call_site import call_site
 

@@ -29,7 +29,7 @@ from foreshape.interop.torch.packed_sequences import packed_inputs, plain_inputs
 from foreshape.interop.torch.stops import kept_stops
 from foreshape.interop.torch.traced_guards import TracedGuard, traced_guards
 from foreshape.interop.torch.training_reads import Read, recorded_reads
-from foreshape.interop.torch.untyped_torch import torch
+from foreshape.interop.torch.untyped_torch import pytree, torch
 from foreshape.interop.torch.whole_operators import whole_operators
 from foreshape.interop.torch.writes import changed_kinds
 from foreshape.program.call_site import call_site, warn_user
@@ -45,11 +45,6 @@ _TORCH: Final = os.path.dirname(torch.__file__) + os.sep
 _LAYERS: Final = os.path.join(_TORCH, "nn") + os.sep
 _UNSEEN: Final = (with_loss.__file__, contextlib.__file__)
 """No lines of a user are in these."""
-
-
-def pytree() -> Any:
-    """Return torch's functions of nested inputs and results; they have no public place."""
-    return importlib.import_module("torch.utils._pytree")
 
 
 class TracedGraph(NamedTuple):
@@ -86,9 +81,14 @@ class Counted(NamedTuple):
 
 
 def export(
-    module: Any, inputs: Sequence[Any], axes: Sequence[Axes], bounds: Bounds | None = None, settle: bool = True, larger: Sequence[int] = LARGER,
+    module: Any,
+    inputs: Sequence[Any],
+    axes: Sequence[Axes],
+    bounds: Bounds | None = None,
+    settle: bool = True,
+    larger: Sequence[int] = LARGER,
     loops: bool = True,
-) -> TracedGraph:  # fmt: skip
+) -> TracedGraph:
     """Return the exported program of a module for a call with ``inputs``, traced at sizes so many times larger, the first possible ones of ``larger``.
 
     Raises:

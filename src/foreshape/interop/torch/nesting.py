@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from foreshape.interop.torch.exporting import pytree
-from foreshape.interop.torch.untyped_torch import torch
+from foreshape.interop.torch.untyped_torch import pytree, torch
 
 _TREES: Final = pytree()  # a trace of torch follows no import
 

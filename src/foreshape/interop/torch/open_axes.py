@@ -16,7 +16,7 @@ Bounds: TypeAlias = Mapping[str, tuple[int, "int | None"]]
 """The name of a size -> its least and its largest value; None for no limit."""
 _UNBOUNDED: Final = 2**62
 _BATCH: Final = object()
-"""Stands for what is said of an input where nothing is."""
+"""The entry of an input without named axes."""
 _SOURCE: Final = re.compile(r"L\['(\w+)'\]\.size\(\)\[(\d+)\]")
 _ANY_SOURCE: Final = re.compile(r"L(\['.*\])\.size\(\)\[(\d+)\]")
 

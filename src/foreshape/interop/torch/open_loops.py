@@ -145,7 +145,7 @@ def _round_of(node: Any) -> tuple[int, int] | None:
 
 
 class Count(NamedTuple):
-    """A number that changes with the round: in the first one, and the step."""
+    """A number of each round: in the first one, and the step."""
 
     first: int
     step: int

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from foreshape.interop.torch.untyped_torch import own_operators, torch
+from foreshape.interop.torch.untyped_torch import own_operators, pytree, torch
 from foreshape.values.torch_private import private
 
 SCHEMAS: Final = {
@@ -76,13 +76,13 @@ def plain_inputs(inputs: Any) -> Any:
 
 
 def _mapped(function: Callable[[Any], Any], tree: Any, is_leaf: Callable[[Any], bool]) -> Any:
-    return importlib.import_module("torch.utils._pytree").tree_map(function, tree, is_leaf=is_leaf)
+    return pytree().tree_map(function, tree, is_leaf=is_leaf)
 
 
 @contextmanager
 def packed_inputs(module: Any, inputs: Any) -> Generator[None]:
     """Let a module take `plain_inputs`, and its code packed sequences."""
-    if not any(is_packed(one) for one in importlib.import_module("torch.utils._pytree").tree_leaves(inputs, is_leaf=is_packed)):
+    if not any(is_packed(one) for one in pytree().tree_leaves(inputs, is_leaf=is_packed)):
         yield
         return
     before = module.forward
@@ -94,7 +94,7 @@ def packed_inputs(module: Any, inputs: Any) -> Generator[None]:
             return kind(*value) if isinstance(value, PackedParts) else value
 
         made = _mapped(packed, given, lambda value: isinstance(value, PackedParts))
-        for one in importlib.import_module("torch.utils._pytree").tree_leaves(made, is_leaf=is_packed):
+        for one in pytree().tree_leaves(made, is_leaf=is_packed):
             note_sequences(one)
         return before(*made)
 

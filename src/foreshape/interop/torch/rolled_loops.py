@@ -102,7 +102,7 @@ def _size(importer: TorchImporter, expression: Any) -> AnySize:
 
 
 def arguments_of(importer: TorchImporter, node: Any) -> Any:
-    """Return the arguments of a node: in a loop with what it counts, behind it with the values of all rounds."""
+    """Return the arguments of a node: in a loop with its counts, behind it with the values of all rounds."""
     graph = importer.rolled
     assert graph is not None
     loop = graph.of.get(node)
@@ -112,7 +112,7 @@ def arguments_of(importer: TorchImporter, node: Any) -> Any:
 
 
 def counted(importer: TorchImporter, count: Count) -> OpenSize:
-    """Return a number that changes with the round of the loop being written."""
+    """Return a number counted by the loop being written."""
     at = importer.counting
     assert at is not None
     return OpenSize(None, lambda: layer.scale(at, float(count.step), float(count.first)))
@@ -133,7 +133,7 @@ def windowed(importer: TorchImporter, node: Any) -> Variable | None:
 
 
 def joined(importer: TorchImporter, node: Any) -> Variable | None:
-    """Return what ``torch.stack`` and ``torch.cat`` give of the values of all rounds; None for other nodes.
+    """Return the result of ``torch.stack`` or ``torch.cat`` of the values of all rounds; None for other nodes.
 
     Raises:
         SchemaError: another operator takes them.

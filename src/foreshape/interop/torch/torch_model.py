@@ -11,7 +11,7 @@ from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, FeedError, ForeshapeError, GuardError, SchemaError
 from foreshape.interop.state_dicts import remember_names, state_dict
 from foreshape.interop.torch.eager_memory import EagerGraph
-from foreshape.interop.torch.exporting import LARGER, decomposed, export, is_exported, pytree, taken_apart
+from foreshape.interop.torch.exporting import LARGER, decomposed, export, is_exported, taken_apart
 from foreshape.interop.torch.nesting import Nesting
 from foreshape.interop.torch.open_axes import Bounds, exported_axes, flat_axes, size_bounds
 from foreshape.interop.torch.open_loops import Unlike
@@ -20,7 +20,7 @@ from foreshape.interop.torch.size_limits import SizeLimits
 from foreshape.interop.torch.torch_importer import TorchImporter
 from foreshape.interop.torch.traced_guards import traced_guards
 from foreshape.interop.torch.training_reads import asks_itself
-from foreshape.interop.torch.untyped_torch import torch
+from foreshape.interop.torch.untyped_torch import pytree, torch
 from foreshape.interop.torch.with_loss import NETWORK, mode_of_test, with_loss
 from foreshape.interop.torch.writes import NotFunctional
 from foreshape.passes import for_test

@@ -21,7 +21,7 @@ Frames = Sequence[tuple[str, int, str]]
 """Files, lines and functions, the innermost last."""
 _TORCH: Final = os.path.dirname(torch.__file__) + os.sep
 _OF_USERS: Final = os.path.join(_TORCH, "nn", "utils") + os.sep
-"""Code of torch that goes another way in a test as networks' own code does, such as a spectral norm."""
+"""Code of torch with another way in a test, as networks' own code has, such as a spectral norm."""
 
 
 class Read(NamedTuple):

@@ -1,5 +1,6 @@
 """torch for the type checker without types: the ones of its graphs and exports are partly unknown."""
 
+import importlib
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
@@ -13,6 +14,11 @@ def own_operators() -> Any:
     from torch import library as operators
 
     return operators
+
+
+def pytree() -> Any:
+    """Return torch's functions of nested inputs and results; they have no public place."""
+    return importlib.import_module("torch.utils._pytree")
 
 
 def is_list(value: Any) -> TypeGuard[Sequence[Any]]:

@@ -1,4 +1,4 @@
-"""Copies that nothing tells apart from what they copy.
+"""Copies as good as their sources.
 
 Before: ``y = assign(x)``
 After: x is read wherever y was
