@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from support.measured import measure
 
 import foreshape as fs
@@ -89,6 +90,18 @@ def test_a_value_kept_for_its_dims_takes_no_memory() -> None:
     plan = fs.plan(main, fetch)
     assert plan.peak(batch=1000) <= 6 * 64 * 1000 * 4  # nothing of the forward pass but what a layer of it holds at once
     assert measure(fs.Executor(), main, {"x": np.ones((1000, 64), "float32")}, fetch, fs.Scope()).peak <= plan.peak(batch=1000) + 256
+
+
+def test_what_lies_in_a_value_kept_for_its_dims_is_not_looked_at() -> None:
+    x = layer.data("x", ["batch", 64], stop_gradient=False)
+    fetch = [g for _, g in fs.append_backward(layer.reduce_sum(layer.slice(x * 2.0, [1], [0], [32])), [x])]
+    assert apply_all(lower(fs.default_main_program().global_block, [v.name for v in fetch]))["kept_dims"]
+    torch.use_deterministic_algorithms(True, warn_only=True)  # fills new memory with NaN
+    try:
+        (found,) = fs.Executor(check="fused").run(feed={"x": np.ones((8, 64), "float32")}, fetch=fetch)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert found.sum() == 8 * 32 * 2
 
 
 def test_a_copy_is_what_it_copies() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -75,11 +76,14 @@ def calls(describe: Callable[[], fs.Variable], train: bool) -> tuple[float, Coun
 
     described()
     before = sys.getprofile()
+    gc.collect()
+    gc.disable()  # what others left behind is not this description's work
     sys.setprofile(seen)
     try:
         ops = described()
     finally:
         sys.setprofile(before)
+        gc.enable()
     return sum(modules.values()) / ops, modules
 
 
