@@ -50,7 +50,7 @@ Tree = Any
 leaves = st.one_of(st.integers(-6, 9), st.sampled_from(NAMES[:4]), st.sampled_from(NAMES))
 trees = st.recursive(leaves, lambda inner: st.tuples(st.sampled_from(BINARY), inner, inner), max_leaves=9)
 numbers = st.fixed_dictionaries({n: st.one_of(st.integers(0, 12), st.integers(0, 10**4)) for n in NAMES})
-quick = settings(max_examples=examples(250), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+quick = settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 
 
 def built(tree: Tree) -> Size:

@@ -36,6 +36,7 @@ def test_no_view_leads_a_kernel_to_a_reference() -> None:
     assert len([1 for _, how in seen() if how != ROW]) > 150
 
 
+@pytest.mark.long
 def test_no_network_comes_to_a_reference() -> None:
     """Of a recurrence there is no other implementation; of the others, what operands in a row come to on this processor."""
     usual = {one for (_, how), of in seen().items() if how == ROW for one in references(of)}
