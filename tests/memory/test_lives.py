@@ -74,7 +74,7 @@ def test_every_value_lives_in_a_record_that_is_as_large_and_its_own(name: str) -
 # --- what is read
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in SLOW or not is_quick(n, 2) else n for n in NAMES])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in SLOW or not is_quick(n, 5) else n for n in NAMES])
 def test_two_steps_are_the_same_in_every_way_to_run_them(name: str) -> None:
     check_ways(replayed(name))
 
