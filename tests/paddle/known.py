@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from foreshape.operator.registry import get
+from foreshape.operator.registry import find
 from foreshape.operator.samples import SampleTensor
 from foreshape.spec import FP64
 
@@ -21,7 +21,8 @@ def know(types: str, when: When, why: str) -> None:
 
 def reason(type: str, arguments: Arguments) -> str | None:
     """Why this sample of an operator (or its gradient, of the type with ``_grad``) comes out otherwise there, or None."""
-    later = get(type).schema.later
+    cls = find(type)  # none for a gradient that is made of others
+    later = {} if cls is None else cls.schema.later
     newer = ", ".join(sorted(n for n in later.keys() & arguments.keys() if arguments[n] != later[n].default))
     known = next((why for when, why in KNOWN.get(type, []) if when(arguments)), None)
     return known or (f"PaddlePaddle 2.6.2 does not read what only PaddlePaddle 3 has: {newer}" if newer else None)

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import pytest
 from support.asked import Answer, ask, infer, save_scale, tensor
+from support.waiting import until
 
 pytest.importorskip("fastapi", reason="the extra serve")
 import foreshape as fs
@@ -42,13 +42,6 @@ def events_of(answer: Answer) -> list[Any]:
     parts = answer.body.decode().split("\n\n")
     assert parts.pop() == "" and all(p.startswith("data: ") for p in parts)
     return [json.loads(p.removeprefix("data: ")) for p in parts]
-
-
-def until(holds: Any) -> None:
-    end = monotonic() + 60
-    while not holds():
-        assert monotonic() < end
-        sleep(0.005)
 
 
 def test_texts_are_those_of_transformers_whole_and_word_by_word(server: BackgroundServer) -> None:

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.asked import Answer, ask, infer, save_scale, tensor
+from support.waiting import until
 
 pytest.importorskip("fastapi", reason="the extra serve")
 import foreshape as fs
@@ -52,13 +52,6 @@ def hold(server: BackgroundServer, monkeypatch: pytest.MonkeyPatch) -> tuple[thr
     monkeypatch.setattr(model._queue, "_model", Waits())
     monkeypatch.setattr(model._queue, "_is_short", lambda: False)
     return began, go.set
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def data_of(found: Answer) -> Any:

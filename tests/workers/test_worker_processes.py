@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.waiting import until
 
 import foreshape as fs
 from foreshape import layer
@@ -46,10 +47,9 @@ class Process:
 
     def sees(self, pattern: str) -> re.Match[str]:
         """Wait until the process has written something."""
-        until = time.monotonic() + WITHIN
-        while (found := re.search(pattern, self.text)) is None:
-            assert self.process.poll() is None and time.monotonic() < until, self.text
-            time.sleep(0.1)
+        until(lambda: re.search(pattern, self.text) or self.process.poll() is not None, lambda: self.text)
+        found = re.search(pattern, self.text)
+        assert found is not None, self.text
         return found
 
     def end(self) -> int:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import foreshape as fs
+from foreshape.interop.torch.untyped_torch import own_operators
 
 SCHEMAS = {
     "nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -87,7 +88,7 @@ PLAIN: dict[str, Callable[..., Any]] = {"nms": nms, "roi_align": roi_align, "roi
 def _shapes(name: str, *given: Any) -> Any:
     x = given[0]
     if name == "nms":
-        return x.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.int64)
+        return x.new_empty(own_operators().get_ctx().new_dynamic_size(), dtype=torch.int64)
     if name == "deform_conv2d":
         return x.new_empty(x.shape[0], given[1].shape[0], *given[2].shape[2:])
     out = x.new_empty(given[1].shape[0], x.shape[1], *given[3:5])
@@ -98,10 +99,10 @@ def _shapes(name: str, *given: Any) -> Any:
 def operators() -> Iterator[None]:
     """Define torchvision's operators, unless it is there."""
     missing = [name for name in SCHEMAS if not hasattr(torch.ops.torchvision, name)]
-    held = torch.library.Library("torchvision", "FRAGMENT")
+    held = own_operators().Library("torchvision", "FRAGMENT")
     for name in missing:
         held.define(name + SCHEMAS[name])
-        torch.library.register_fake(f"torchvision::{name}", lambda *given, name=name: _shapes(name, *given), lib=held)
+        own_operators().register_fake(f"torchvision::{name}", lambda *given, name=name: _shapes(name, *given), lib=held)
     yield
     held._destroy()
 
