@@ -12,6 +12,8 @@ from foreshape.spec import FP64
 Arguments = Mapping[str, Any]
 When = Callable[[Arguments], bool]
 KNOWN: dict[str, list[tuple[When, str]]] = {}
+AS_FOUND = frozenset({"mv"})
+"""Operators that come out otherwise there by what lies in memory: by chance as here."""
 
 
 def know(types: str, when: When, why: str) -> None:
