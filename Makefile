@@ -20,8 +20,8 @@ $(VENV)/dev: $(VENV)/demo
 demo: $(VENV)/demo         ## describe, train, save, reload and classify: the handwritten digits
 	$(VENV)/bin/foreshape demo --out out
 
-test: $(VENV)/dev          ## the whole test suite
-	$(RUN) pytest -n 2 -m "not long and not paddle and not onnx and not browser and not cuda"
+test: $(VENV)/dev          ## the whole test suite; what is said of the files themselves is checked by `make check`
+	$(RUN) pytest -n 2 --ignore tests/house -m "not long and not paddle and not onnx and not browser and not cuda"
 
 test-long: $(VENV)/dev     ## the exhaustive checks
 	FORESHAPE_EXAMPLES=all $(RUN) pytest -n 2 -m "(long or hypothesis) and not longest and not paddle and not onnx and not cuda"
@@ -49,6 +49,7 @@ check: $(VENV)/dev         ## style, types, the order of the rooms, and words
 	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/python tests/house/words.py
+	$(RUN) pytest tests/house
 
 bench: $(VENV)/dev         ## measure against what a user would pick instead
 	$(VENV)/bin/python benchmarks/run.py

@@ -58,7 +58,7 @@ def test_the_loss_takes_no_more_than_it_says_and_not_much_less(size: tuple[int, 
         assert taken <= m.bound <= taken * NEAR + SMALL, f"{name} takes {taken} bytes and says {m.bound}"
 
 
-@pytest.mark.parametrize("trains", [True, False])
+@pytest.mark.parametrize("trains", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_step_with_the_loss_takes_what_is_planned(trains: bool) -> None:
     longest, count, classes, labels = 60, 8, 80, 12
     steps, words = lengths(longest, count, "of any length", 1), lengths(labels, count, "of any length", 2)

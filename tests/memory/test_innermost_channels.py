@@ -26,7 +26,10 @@ def images(size: int, flat: bool) -> np.ndarray:
     return np.ones((2, size * size, 32) if flat else (2, size, size, 32), "float32")
 
 
-@pytest.mark.parametrize(("groups", "window", "image", "reshaped"), [(32, 7, 8, False), (32, 3, 2, True), (1, 3, 8, False)])
+@pytest.mark.parametrize(
+    ("groups", "window", "image", "reshaped"),
+    [(32, 7, 8, False), *(pytest.param(*case, marks=pytest.mark.long) for case in ((32, 3, 2, True), (1, 3, 8, False)))],
+)
 def test_a_step_is_planned_with_its_packed_weights(groups: int, window: int, image: int, reshaped: bool) -> None:
     x = layer.data("x", shape=["batch", image * image, 32] if reshaped else ["batch", image, image, 32])
     hidden = layer.fc(x, 32, flatten_last=1)

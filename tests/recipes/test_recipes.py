@@ -151,7 +151,7 @@ RECIPES: dict[str, tuple[Callable[..., None], dict[str, str], dict[str, float]]]
 """What is looked at, what is written in place of what stands in the page for the quick test, and how much less is asked of it then."""
 
 
-@pytest.mark.parametrize("name", one_in(2, RECIPES))
+@pytest.mark.parametrize("name", one_in(3, RECIPES))
 def test_a_small_recipe_learns(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     look, smaller, less = RECIPES[name]

@@ -12,6 +12,7 @@ import torch
 PAGE = Path(__file__).parents[3] / "docs" / "coming-from-pytorch.md"
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_the_recipe_for_lightning_trains_and_comes_back_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("lightning")
