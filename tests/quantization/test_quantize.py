@@ -17,9 +17,10 @@ from support.trained_digits import Digits, trained_digits
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.kernels.onednn_library import library
 from foreshape.lowering import lower
 from foreshape.lowering.fusion import apply_all
-from foreshape.lowering.kernel_calls import OpCall
+from foreshape.lowering.kernel_calls import FusedCall, OpCall
 from foreshape.quantization.ranges_of_values import METHODS
 from foreshape.quantization.rewrite import as_bytes
 
@@ -233,3 +234,37 @@ def test_ranges_by_entropy_are_no_worse_where_many_numbers_are_equal() -> None:
     want = plain.run(x)[0]
     errors = {how: np.square(fs.quantize(plain, x, activations=how).run(x)[0] - want).mean() for how in METHODS}
     assert errors["entropy"] < 2 * errors["min_max"]
+
+
+def test_functions_and_sums_between_roundings_are_one_call_of_bytes(tmp_path: Path) -> None:
+    """A convolution with few weights, and a hardswish written out with each step rounded, on grids with zero points."""
+    random = np.random.default_rng(0)
+    operands = [tensor("w", random.integers(-127, 128, (8, 3, 1, 1), "int8")), tensor("ws", np.float32(0.01)), tensor("three", np.uint8(150))]
+    operands += [tensor("s3", np.float32(0.02)), tensor("six", np.float32(6.0)), tensor("low", np.float32(0.0)), tensor("top", np.float32(6.0))]
+    grids = {"x": (0.04, 120), "c": (0.05, 100), "h": (0.02353, 0), "m": (0.2, 3), "y": (0.04, 20)}
+    nodes: list[Any] = []
+    for name, (step, zero) in grids.items():
+        operands += [tensor(f"s_{name}", np.float32(step)), tensor(f"z_{name}", np.uint8(zero))]
+
+    def rounded(name: str, at: str) -> str:
+        nodes.extend([node("QuantizeLinear", f"{name} s_{at} z_{at}", f"{at}_q"), node("DequantizeLinear", f"{at}_q s_{at} z_{at}", f"{at}_r")])
+        return f"{at}_r"
+
+    x = rounded("x", "x")
+    nodes += [node("DequantizeLinear", "w ws", "w_r"), node("DequantizeLinear", "three s3", "three_r"), node("Conv", f"{x} w_r", "c")]
+    c = rounded("c", "c")
+    nodes += [node("Add", f"{c} three_r", "a"), node("Clip", "a low top", "h")]
+    nodes += [node("Mul", f"{c} {rounded('h', 'h')}", "m")]
+    nodes += [node("Div", f"{rounded('m', 'm')} six", "d")]
+    last = rounded("d", "y")
+    made = opened(model(Graph(nodes, [value("x", "float32", ["n", 3, 5, 7])], [value(last, "float32", None)], operands), 21), tmp_path)
+    lowered = lower(made.program.global_block, [made.fetches[0].name], frozen=True)
+    applied = apply_all(lowered)
+    assert applied["frozen_rounding"] == 5
+    if library() is not None:
+        (series,) = lowered.calls
+        assert isinstance(series, FusedCall) and len(series.parts) == 5, "the input's rounding, the convolution, and one for each of the others"
+    given = random.uniform(-4, 5, (2, 3, 5, 7)).astype("float32")
+    want, got = made.run({"x": given})[0], fs.Executor(frozen=True).run(made.program, {"x": given}, made.fetches, made.scope)[0]
+    assert np.abs(got - want).max() <= 3 * 0.04 + 1e-4  # a half in a rounding may go either way
+    assert (np.abs(got - want) > 1e-3).mean() < 0.1

@@ -16,7 +16,7 @@ def quantize(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A saved network, without its ending, or its .onnx.")],
     data: Annotated[Path, typer.Option("--data", metavar="PATH", help="Examples: an .npz with an array for each input, an .npy of one input, or a folder.")],
     out: Annotated[str, typer.Option("--out", metavar="NAME", help="The files to write: NAME.pdmodel and NAME.pdiparams, or NAME.onnx with that ending.")],
-    activations: Annotated[str, typer.Option("--activations", help="The choice of ranges: min_max, percentile or entropy.")] = "min_max",
+    activations: Annotated[str, typer.Option("--activations", help="The choice of ranges: min_max, percentile or entropy.")] = "percentile",
     exclude: Annotated[list[str] | None, typer.Option("--exclude", metavar="PATTERN", help="Layers to leave in fp32, by result, weight or operator.")] = None,
     within: Annotated[float | None, typer.Option("--within", metavar="LOSS", help="Leave layers in fp32 until the results differ by so little.")] = None,
 ) -> None:

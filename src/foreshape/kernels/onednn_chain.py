@@ -179,20 +179,24 @@ def _planned(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]
     operands, made, room = list(step.sources), list[tuple[DescribedPrimitive, tuple[int, ...], int]](), 0
     found: DescribedPrimitive | tuple[int, ...] | None = None
     grid: Grid | None = None
+    read = on  # by the kernel; other bytes are made fp32 before
     if isinstance(stage, ByteStage) and (wanted is not None or any(on) or isinstance(stage, Rounded)):
-        try:
-            found, grid = stage.in_bytes(library, of, on, wanted)
-        except Unimplemented:
-            if isinstance(stage, Rounded):
-                raise
+        centred = [one if one is None or not one.zero else None for one in on]
+        for read in (on, centred):
+            try:
+                found, grid = stage.in_bytes(library, of, read, wanted)
+                break
+            except Unimplemented:
+                if isinstance(stage, Rounded):
+                    raise
     if found is None:
-        found = stage.described(library, of)
+        found, read = stage.described(library, of), [None] * len(on)
         if not isinstance(found, DescribedPrimitive):
             return _Planned([], found, on[0])
-        for at, one in enumerate(on):
-            if one is not None:
-                made.append((turned(library, of[at], one, None), (operands[at],), -1 - room))
-                operands[at], room = -1 - room, room + _aligned(4 * prod(of[at]))
+    for at, one in enumerate(on):
+        if one is not None and read[at] is None:
+            made.append((turned(library, of[at], one, None), (operands[at],), -1 - room))
+            operands[at], room = -1 - room, room + _aligned(4 * prod(of[at]))
     assert isinstance(found, DescribedPrimitive)
     if found.steps != order_of(found.dims):
         raise Unimplemented("a kernel's result lies otherwise than the next one reads it")

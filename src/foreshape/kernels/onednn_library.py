@@ -166,10 +166,10 @@ class Library:
         """Return True if products of bytes have exact sums and are fast: other processors lose a bit, or take more time than for fp32."""
         return bool(self._functions.dnnl_get_effective_cpu_isa() & _DOTS)
 
-    def number(self, of: int | float) -> Handle:
-        """Return memory of one number, a float or a whole one."""
-        held = c_int32(of) if isinstance(of, int) else c_float(of)
-        return self.memory(self.strided((1,), (1,), _S32 if isinstance(of, int) else F32), ctypes.addressof(held), held)
+    def number(self, of: int | float, rank: int = 1) -> Handle:
+        """Return memory of one number, a float or a whole one, of so many dims."""
+        held, ones = c_int32(of) if isinstance(of, int) else c_float(of), (1,) * rank
+        return self.memory(self.strided(ones, ones, _S32 if isinstance(of, int) else F32), ctypes.addressof(held), held)
 
     def same(self, a: Handle, b: Handle) -> bool:
         return bool(self._functions.dnnl_memory_desc_equal(_pointer(a), _pointer(b)))

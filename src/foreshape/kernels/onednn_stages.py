@@ -123,7 +123,8 @@ class Paired(NamedTuple):
 
     def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
         x, y = dims[:2]
-        if any(grid is not None and grid.zero for grid in grids) or (self.adds and grids[2] is not None):
+        shift = -sum(grid.step * grid.zero for grid in grids if grid is not None)
+        if (shift and (self.kind != "add" or self.adds)) or (self.adds and grids[2] is not None):
             raise Unimplemented("bytes with a zero point")
         if len(x) != len(y) or any(b not in (a, 1) for a, b in zip(x, y, strict=True)):
             told = f"{list(y)} does not broadcast to {list(x)}"
@@ -135,21 +136,36 @@ class Paired(NamedTuple):
             raise ShapeError.must("what is added", f"{list(x)}, as the result is", f"{[list(z) for z in dims[2:]]}")
         orders = {SOURCE: one, OTHER: other, **({ADDED: _lying(library, x)} if self.adds else {}), RESULT: result}
         read = {name: grid for name, grid in zip((SOURCE, OTHER), grids, strict=False) if grid is not None}
-        functions = self.functions if end is None else (*self.functions, ("linear", 1.0 / end.step, float(end.zero)))
+        functions = ([("linear", 1.0, shift)] if shift else []) + [*self.functions] + ([] if end is None else [("linear", 1.0 / end.step, float(end.zero))])
         after = library.attributes(orders.get(ADDED), functions, dict.fromkeys(read, 0))
         made = computed(library, orders, x, partial(library.binary, self.kind, one, other, result), after)
         return made._replace(constants={STEP_OF | name: library.number(grid.step) for name, grid in read.items()}), end
 
 
 class Each(NamedTuple):
-    """A function of each element."""
+    """A function of each element, and others of its result."""
 
     function: Function
+    then: tuple[Function, ...] = ()
 
     def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
         (x,) = dims
         lying = _lying(library, x)
-        return computed(library, {SOURCE: lying, RESULT: lying}, x, partial(library.elementwise, self.function, lying))
+        after = library.attributes(None, self.then)
+        return computed(library, {SOURCE: lying, RESULT: lying}, x, partial(library.elementwise, self.function, lying), after)
+
+    def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
+        """Return the function of the sum with a number, which brings the zero point to 0: kernels of sums know steps, those of functions do not."""
+        (x,), (on,) = dims, grids
+        end = wanted if wanted is not None and wanted.is_whole else None
+        functions = (self.function, *self.then, *([] if end is None else [("linear", 1.0 / end.step, float(end.zero))]))
+        zero = library.number(0.0 if on is None else -on.step * on.zero, len(x))
+        source, result = _lying(library, x, F32 if on is None else on.of), _lying(library, x, F32 if end is None else end.of)
+        after = library.attributes(None, functions, {} if on is None else {SOURCE: 0})
+        made = computed(
+            library, {SOURCE: source, RESULT: result}, x, partial(library.binary, "add", source, library.strided((1,) * len(x), (1,) * len(x)), result), after
+        )
+        return made._replace(constants={OTHER: zero, **({} if on is None else {STEP_OF | SOURCE: library.number(on.step)})}), end
 
 
 class Normalized(NamedTuple):

@@ -26,7 +26,7 @@ def quantize(
     model: InferenceModel,
     data: Any = None,
     *,
-    activations: Activations = "min_max",
+    activations: Activations = "percentile",
     percentile: float = 99.99,
     per_channel: bool = True,
     exclude: str | Sequence[str] = (),
@@ -42,8 +42,8 @@ def quantize(
     Args:
         model: an opened network; or one made by `quantize` for training, trained meanwhile: its scales are the trained ones, and no data are needed.
         data: examples of the network's inputs as they come in use, some dozens: a feed as for `InferenceModel.run`, or an iterable of feeds.
-        activations: the choice of each value's range: the largest size of its numbers ("min_max"), the size not reached by ``percentile`` percent of them
-            exceed, or the one with the least loss of information ("entropy").
+        activations: the choice of each value's range: the size that so many ``percentile`` percent of its numbers do not exceed ("percentile"), the largest
+            size ("min_max"), or the one with the least loss of information ("entropy").
         per_channel: a scale for each channel of a weight's results; otherwise one for each weight.
         exclude: patterns of layers to leave in fp32, by the names of their results or weights, or their operators: ``"conv2d_0*"``.
         accuracy: a function from a model to its accuracy, the higher the better; or "outputs": the results on ``data`` beside the model's own, as 1 less

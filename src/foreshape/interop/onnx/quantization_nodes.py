@@ -121,20 +121,21 @@ def dequantize(c: Call) -> Any:
 
 
 def _known(c: Call, axis: int) -> Any:
-    """Return constant whole numbers as floating ones: a vector, as of a bias, at once, and a weight of bytes by ``dequantize_linear``; None for others."""
+    """Return constant whole numbers as floating ones: one, or a vector as of a bias, at once; a weight of bytes by ``dequantize_linear``; None for others."""
     constant, scale, zero = c.value(0), c.constant(1), c.constant(2) if c.has(2) else 0
     if scale is None or zero is None or scale.ndim > 1 or getattr(c.value(1).record, "code", 1) != 1:
         return None
     dims = constant.record.dims if constant.record is not None else constant.array.shape
-    if not dims:
-        return None
-    if len(dims) == 1:
-        numbers = (c.constant(0).astype("float64") - zero) * scale.astype("float64")
-        return c.importer.parameter(f"{constant.name}@numbers", numbers.astype("float32"))
+    whole = c.constant(0) if len(dims) < 2 or all(d == 1 for d in dims) else None
+    if whole is not None:
+        numbers = ((whole.astype("float64") - zero) * scale.astype("float64")).astype("float32")
+        return c.full(list(dims), FP32, float(numbers.reshape(-1)[0])) if numbers.size == 1 else c.importer.parameter(f"{constant.name}@numbers", numbers)
     axis = c.axis(axis, len(dims)) if scale.size > 1 else -1
     x = c.x(0) if c.importer.type_in_file(constant) is INT8 and not np.any(zero) and axis in (-1, 0, 1) else None
-    if x is None or not x.persistable:
+    if x is None:
         return None
+    if not x.persistable:  # few numbers come as an op
+        x = c.importer.parameter(f"{constant.name}@whole", c.constant(0))
     step = c.importer.parameter(f"{constant.name}@scale", (scale.astype("float32") * np.float32(LEVELS)).reshape(-1))
     zeros = c.importer.parameter(f"{constant.name}@zero", np.zeros(scale.size, "int32"))
     block = c.importer.block

@@ -100,5 +100,6 @@ def apply_all(lowered: Step) -> dict[str, int]:
     graph.drop_constants()
     graph.reorder()
     found += [rewrite.apply(graph) for rewrite in AFTER_ORDER]
+    graph.drop_constants()
     graph.finish()
     return {rewrite.__name__.rpartition(".")[2]: count for rewrite, count in zip(REWRITES, found, strict=True)}

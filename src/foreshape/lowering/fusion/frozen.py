@@ -122,12 +122,15 @@ def _is_behind(graph: Graph, chain: Chain, reader: KernelCall) -> bool:
 
 
 def affine_of(graph: Graph, i: KernelCall) -> tuple[float, float] | None:
-    """Return factor and sum of an instruction that multiplies its first operand by a number, and adds one; a constant divisor counts."""
+    """Return factor and sum of an instruction that multiplies its first operand by a number, and adds one; a constant second operand counts."""
     scaling, affine = computes(i, Scaling), computes(i, Affine)
     if scaling is not None or affine is not None:
         return (scaling.by, 0.0) if scaling is not None else None if affine is None else (affine.by, affine.shift)
-    by = constant_number(graph, i.arguments[1]) if computes(i, Quotient) is not None else None
-    return (1.0 / by, 0.0) if by and dims_of(i.arguments[0]) == dims_of(i.results[0]) else None
+    kind = next((kind for kind in (Sum, Product, Quotient) if computes(i, kind) is not None), None)
+    by = None if kind is None else constant_number(graph, i.arguments[1])
+    if by is None or (kind is Quotient and not by) or dims_of(i.arguments[0]) != dims_of(i.results[0]):
+        return None
+    return (1.0, by) if kind is Sum else (by if kind is Product else 1.0 / by, 0.0)
 
 
 def constant_number(graph: Graph, value: Argument) -> float | None:

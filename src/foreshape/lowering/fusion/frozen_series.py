@@ -22,7 +22,7 @@ from foreshape.kernels.onednn_chain import ALIGNMENT, ChainKernel, Series
 from foreshape.kernels.onednn_library import DIMS, POWERS, library
 from foreshape.kernels.onednn_stages import ChainSlice, Each, Enlarged, Joined, Normalized, Paired, Pooled, Same, ShuffledChannels, mean_of_pixels
 from foreshape.lowering.call_memory import workspace_of
-from foreshape.lowering.fusion.frozen import activation
+from foreshape.lowering.fusion.frozen import activation, affine_of
 from foreshape.lowering.fusion.graph import Graph, computes, dims_of, fused, fused_as, spec_of
 from foreshape.lowering.fusion.series_values import in_dims, is_mean_of_pixels, same, takes_no_logarithm
 from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, OpCall, Value, values_of
@@ -30,6 +30,7 @@ from foreshape.operator.byte_computations import GridRounding
 from foreshape.operator.computations import (
     ChannelShuffling,
     Concat,
+    Constant,
     Identity,
     ImagePooling,
     NearestUpsample,
@@ -38,7 +39,6 @@ from foreshape.operator.computations import (
     Reduction,
     Relu,
     Reshape,
-    Scaling,
     Slicing,
     Softmax,
     Split,
@@ -86,8 +86,8 @@ def apply(graph: Graph) -> int:
     whole = graph.lowered.whole
     made: set[Value] = {*graph.lowered.feeds} if whole else set()  # values in the layout of the library's kernels
     for i in [i for place in graph.places for i in place]:
-        if whole and not i.reads() and not i.stores:
-            continue  # a constant
+        if not i.reads() and not i.stores and fused_as(i, Constant) is not None:
+            continue
         found = _stages(graph, i, made)
         if not found:
             count += _join(graph, run)
@@ -149,9 +149,9 @@ def _other(graph: Graph, i: KernelCall, values: list[Value]) -> _Stage | None:
     following = RELU if fused_as(i, Relu) is not None else activation(i)
     if following is not None:
         return _Stage(i, values, Each(frozen.in_library(following)[0]))
-    scaling, pooling, softmax = computes(i, Scaling), computes(i, ImagePooling), computes(i, Softmax)
-    if scaling is not None:
-        return _Stage(i, values, Each(("linear", scaling.by, 0.0)))
+    pooling, softmax, by = computes(i, ImagePooling), computes(i, Softmax), affine_of(graph, i)
+    if by is not None and values[0] is i.arguments[0]:
+        return _Stage(i, values[:1], Each(("linear", *by)))
     if pooling is not None:
         return _Stage(i, values, Pooled(pooling.how, pooling.window, pooling.strides, pooling.before, pooling.behind, pooling.rounds_up))
     rank = len(dims_of(values[0]) or ())
@@ -210,9 +210,11 @@ def _merged(graph: Graph, run: list[_Stage]) -> list[_Stage]:
             out.append(replace(of, rounding=s.of))
             makers[s.result] = out[-1]
             continue
-        if of is not None and isinstance(of.stage, Paired) and of.rounding is None:
-            if isinstance(s.stage, Each) and not of.stage.functions:
-                merged = of.stage._replace(functions=(s.stage.function,))
+        if of is not None and isinstance(of.stage, Each) and isinstance(s.stage, Each) and of.rounding is None:
+            merged = of.stage._replace(then=(*of.stage.then, s.stage.function))
+        elif of is not None and isinstance(of.stage, Paired) and of.rounding is None:
+            if isinstance(s.stage, Each):
+                merged = of.stage._replace(functions=(*of.stage.functions, s.stage.function))
             elif s.stage in (Paired("add"), Paired("add", tried=True)) and not of.stage.adds and not of.stage.functions and _alike(graph, s):
                 merged = of.stage._replace(adds=True)
         if of is None or merged is None:

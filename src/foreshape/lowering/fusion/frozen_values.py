@@ -13,8 +13,9 @@ from typing import Any
 
 from foreshape.errors import ExecutionError, ForeshapeError
 from foreshape.kernels import elementwise
-from foreshape.lowering.fusion.graph import Graph, fused, spec_of
+from foreshape.lowering.fusion.graph import Graph, fused, fused_as, spec_of
 from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, OpCall, Value, values_of
+from foreshape.operator.computations import Constant
 from foreshape.values.torch_proxy import torch
 
 MOST = 64 << 20
@@ -45,7 +46,7 @@ def apply(graph: Graph) -> int:
     places = {value: at for at, value in enumerate(kept)}
     new: dict[KernelCall, Sequence[KernelCall]] = {}
     for i in calls.values():
-        new[i] = [fused(i, elementwise.packed_constant(name, places[value]), [], [value]) for value in made[id(i)] if value in places]
+        new[i] = [fused(i, elementwise.packed_constant(name, places[value]), [], [value], fused_as(i, Constant)) for value in made[id(i)] if value in places]
     return len(calls) if graph.replace(new) else 0
 
 
