@@ -311,3 +311,21 @@ def test_gelu_of_a_single_row_needs_no_other_memory(form: str) -> None:
     found = frozen.activated(row, Following("gelu", form=form))
     torch.testing.assert_close(found, want)
     assert found.data_ptr() == row.data_ptr()
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_ragged_rows_of_any_number_are_computed_by_few_kernels(added: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, bias, rows, other = numbers(24, 40), numbers(40), numbers(300, 24), numbers(300, 40)
+    ours = frozen.linear(weight, bias, RELU, ragged=True)
+    assert isinstance(ours, direct.PackedProduct)
+    made: list[int] = []
+    described = ours._described
+    monkeypatch.setattr(ours, "_described", lambda dims, adds: (made.append(dims[0]), described(dims, adds))[1])
+    for count in range(0, 301):
+        x, y = rows[:count], other[:count]
+        want = torch.relu(x @ weight + bias + (y if added else 0.0))
+        torch.testing.assert_close(ours.add(x, y) if added else ours(x), want, atol=1e-5, rtol=1e-5)
+    assert len(made) <= 2 * direct.PART + 300 // direct.PART, "made again and again"
+    if added:
+        with pytest.raises(ShapeError, match="what is added must be"):
+            ours.add(rows[:33], other[:32])

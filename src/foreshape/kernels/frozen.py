@@ -328,16 +328,16 @@ def transposed_convolution(
     return PackedTransposedConvolution(found, weight, bias, *settings, in_library(following), otherwise)
 
 
-def linear(weight: Tensor, bias: Tensor | None, following: Following, given: ByteWeight | None = None) -> PackedProduct | FrozenLinear:
+def linear(weight: Tensor, bias: Tensor | None, following: Following, given: ByteWeight | None = None, ragged: bool = False) -> PackedProduct | FrozenLinear:
     """Return a product of rows with a constant weight and its activation (see `FrozenLinear`), by oneDNN's own library if installed.
 
-    ``given``: the bytes of the weight, for rows of bytes.
+    ``given``: the bytes of the weight, for rows of bytes. ``ragged``: the number of rows is another in most calls.
     """
     found = library()
     if found is None:
         return FrozenLinear(weight, bias, following)
     after, otherwise = in_library(following), partial(FrozenLinear, bias=bias, following=following)
-    return PackedProduct(found, weight, bias, after, otherwise) if given is None else ByteProduct(found, weight, bias, after, otherwise, given)
+    return PackedProduct(found, weight, bias, after, otherwise, ragged) if given is None else ByteProduct(found, weight, bias, after, otherwise, given)
 
 
 Fold = float | tuple[float, float] | Literal["add", "multiply"]

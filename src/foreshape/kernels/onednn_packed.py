@@ -35,7 +35,9 @@ from foreshape.values.torch_proxy import Tensor, torch
 Paddings = Sequence[int] | Callable[[Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 """Zeros around images: for each axis, at both ends; or from the sizes of the images to the zeros before and behind each axis."""
 MOST = 96
-"""The most sizes with kept kernels: a server's batches of up to 64 examples, or of the round numbers of rows of ragged ones, come again and again."""
+"""The most sizes with kept kernels: a server's batches of up to 64 examples come again and again, and so do the parts of ragged rows."""
+PART = 32
+"""Ragged rows are parted at a multiple of this, or of a 32nd of their number: so few kernels, which take longer to make than to run, do for all numbers."""
 FEW = 400_000
 """So many multiplications repay no second thread. Reading an element of a weight counts as ``WEIGHT`` of them."""
 WEIGHT = 4
@@ -61,8 +63,8 @@ class _PackedCall:
             library.place(self.scratchpad, held.data_ptr())
 
 
-Kernel = Callable[["Tensor", "Tensor | None"], "Tensor"]
-"""A kernel for one size: of its operand, and of an added one."""
+Kernel = Callable[["Tensor", "Tensor | None", "Tensor | None"], "Tensor"]
+"""A kernel for one size: of its operand, an added one, and a place for the result; kernels besides the library's make another one."""
 
 
 class DescribedPrimitive(NamedTuple):
@@ -98,14 +100,14 @@ def _kernel(library: Library, of: DescribedPrimitive) -> Kernel:
     rows = steps == row_major_strides(shape)
     free: list[_PackedCall] = []
 
-    def run(x: Tensor, other: Tensor | None, primitive: Handle = primitive) -> Tensor:  # it holds the primitive
+    def run(x: Tensor, other: Tensor | None, into: Tensor | None = None, primitive: Handle = primitive) -> Tensor:  # it holds the primitive
         if x.dtype is not number or not x.is_cpu:  # kernels are kept by sizes
             raise ShapeError(f"what comes in must be fp32 in memory; it is {x.dtype} {list(x.shape)} on {x.device}")
         try:
             call = free.pop()
         except IndexError:  # the first one, or all are in use by other threads
             call = _PackedCall(library, orders, constants, scratch)
-        y = empty(shape, steps, dtype=number, device="cpu")  # whatever the user's defaults are
+        y = empty(shape, steps, dtype=number, device="cpu") if into is None else into  # whatever the user's defaults are
         place(call.source, x.data_ptr())
         place(call.result, y.data_ptr())
         if other is not None:
@@ -215,7 +217,7 @@ class _Packed:
             weight = torch.empty(prod(self._shape), dtype=torch.float32, device="cpu")
             self._library.reorder(self._order, self._value.data_ptr(), self._rows, weight.data_ptr())
         kernel = self._otherwise(weight.view(self._shape))
-        return lambda x, other: kernel(x) if other is None else kernel.add(x, other)
+        return lambda x, other, into: kernel(x) if other is None else kernel.add(x, other)
 
     def _finish(self, primitive: Handle, orders: dict[int, Handle], bias: Handle | None, dims: Sequence[int], steps: Sequence[int]) -> DescribedPrimitive:
         """Return a described primitive with its weight. The order wanted by the first one is the weight's from then on."""
@@ -245,7 +247,7 @@ class PackedWindows(_Packed):
         """Return the result of fp32 images ``[n, channels, height, width]``, with ``other``, of its shape, added before the function."""
         key = (x.shape, self._library.threads(), other is not None)
         kernel = self._kernels.get(key) or self._find(key, x, other is not None)
-        return kernel(x.contiguous(memory_format=torch.channels_last), other)
+        return kernel(x.contiguous(memory_format=torch.channels_last), other, None)
 
     add = __call__
 
@@ -326,26 +328,47 @@ class PackedProduct(_Packed):
     Args:
         weight: [k, n], fp32.
         bias: [n], or None.
+        ragged: the number of rows is another in most calls.
     """
 
     def __init__(
-        self, library: Library, weight: Tensor, bias: Tensor | None, functions: Sequence[Function], otherwise: Callable[[Tensor], OtherProduct]
-    ) -> None:
+        self, library: Library, weight: Tensor, bias: Tensor | None, functions: Sequence[Function], otherwise: Callable[[Tensor], OtherProduct],
+        ragged: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(library, weight, weight.shape, row_major_strides(weight.shape), bias, functions, otherwise)
-        self._given = ref(self._value)
+        self._given, self._ragged = ref(self._value), ragged
 
     def _unpacked(self, x: Tensor) -> Kernel | None:
         """Return the kernel of a single row if its weight is still there as given: all its time goes to reading that, and torch's product reads faster."""
         weight = self._given() if x.numel() == self._shape[0] else None
-        return None if weight is None else self._otherwise(weight).unpacked
+        if weight is None:
+            return None
+        unpacked = self._otherwise(weight).unpacked
+        return lambda x, other, into: unpacked(x, other)
 
     def __call__(self, x: Tensor, other: Tensor | None = None) -> Tensor:
         """Return the result of fp32 rows ``[..., k]``, with ``other``, of its shape, added before the function."""
-        key = (x.shape, self._library.threads(), other is not None)
-        kernel = self._kernels.get(key) or self._find(key, x, other is not None)
-        return kernel(x.contiguous(), other)
+        if self._ragged and x.dim() == 2 and (rest := x.shape[0] % max(PART, (1 << x.shape[0].bit_length()) >> 6)) and rest < x.shape[0]:
+            return self._in_parts(x, other, x.shape[0] - rest)
+        return self._kernel_of(x, other)(x.contiguous(), other, None)
 
     add = __call__
+
+    def _kernel_of(self, x: Tensor, other: Tensor | None) -> Kernel:
+        key = (x.shape, self._library.threads(), other is not None)
+        return self._kernels.get(key) or self._find(key, x, other is not None)
+
+    def _in_parts(self, x: Tensor, other: Tensor | None, first: int) -> Tensor:
+        """Return the result, of so many rows by one kernel and of the rest by another."""
+        if other is not None and (other.dim() != 2 or len(other) != len(x)):
+            raise ShapeError(f"what is added must be of {[len(x), self._shape[1]]}, as the result is; it is of {list(other.shape)}")
+        y: Tensor = torch.empty((len(x), self._shape[1]), dtype=torch.float32, device="cpu")
+        for rows in (slice(first), slice(first, None)):
+            part, added, into = x[rows].contiguous(), None if other is None else other[rows], y[rows]
+            made = self._kernel_of(part, added)(part, added, into)
+            if made is not into:
+                into.copy_(made)
+        return y
 
     def _check(self, x: Tensor) -> None:
         self._fit(x.shape)

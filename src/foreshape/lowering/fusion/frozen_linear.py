@@ -62,6 +62,10 @@ class _RowProduct:
     def rows(self) -> Argument:
         return self.call.arguments[0]
 
+    @property
+    def is_ragged(self) -> bool:
+        return isinstance(self.rows, Value) and self.rows.lod is not None
+
     def values(self) -> list[Value]:
         return [*self.weight.values, *self.chain.values()]
 
@@ -105,7 +109,7 @@ def _join(graph: Graph, group: Sequence[_RowProduct]) -> bool:
     if dims is None:
         return False
     makers, counts = [_folds(p) for p in group], [len(p.values()) for p in group]
-    name = graph.pack("linear", [v for p in group for v in p.values()], 4 * first.k * total, partial(_joined, makers, counts))
+    name = graph.pack("linear", [v for p in group for v in p.values()], 4 * first.k * total, partial(_joined, makers, counts, first.is_ragged))
     out = Value("joined", graph.fresh(), made=tensor(FP32, *dims[:-1], total))
     needs = lambda: products.workspace(rows_of(first.rows), first.k, total, longer=True)  # noqa: E731
     taken: dict[KernelCall, Sequence[KernelCall]] = {i: () for p in group for i in p.chain.gone}
@@ -119,12 +123,12 @@ def _join(graph: Graph, group: Sequence[_RowProduct]) -> bool:
     return graph.replace(taken)
 
 
-def _joined(makers: Sequence[Callable[..., Any]], counts: Sequence[int], *values: Any) -> Any:
+def _joined(makers: Sequence[Callable[..., Any]], counts: Sequence[int], ragged: bool, *values: Any) -> Any:
     """Return the packed product with several matrices beside one another."""
     ends = [*accumulate(counts)]
     made = [make(*values[end - count : end]) for make, count, end in zip(makers, counts, ends, strict=True)]
     weights, biases = [w for w, _ in made], [b if b is not None else w.new_zeros(w.shape[1]) for w, b in made]
-    return linear(torch.cat(weights, 1), torch.cat(biases), NOTHING)
+    return linear(torch.cat(weights, 1), torch.cat(biases), NOTHING, ragged=ragged)
 
 
 def _folds(p: _RowProduct) -> Callable[..., tuple[Any, Any]]:
@@ -138,12 +142,12 @@ def _folds(p: _RowProduct) -> Callable[..., tuple[Any, Any]]:
 
 
 def _maker(p: _RowProduct) -> Callable[..., Any]:
-    chain, folds, bytes, turned = p.chain, _folds(p), p.weight.bytes, p.turned
+    chain, folds, bytes, turned, ragged = p.chain, _folds(p), p.weight.bytes, p.turned, p.is_ragged
 
     def make(weight: Any, *values: Any) -> Any:
         if bytes is None:
             given, following = chain.ends(values)
-            return linear(*folds(weight, *given), following)
+            return linear(*folds(weight, *given), following, ragged=ragged)
         whole = bytes(weight, values[0])
         given, following = chain.ends(values[1:])
         steps = folded(whole.steps, chain.folds(), given)[0]
