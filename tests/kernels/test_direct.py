@@ -16,6 +16,7 @@ from foreshape.kernels import frozen, onednn_library
 from foreshape.kernels import onednn_packed as direct
 from foreshape.kernels.frozen import Following, FrozenConvolution, FrozenLinear, convolution, linear, transposed_convolution
 from foreshape.kernels.onednn_library import LibraryError, Unimplemented, library
+from foreshape.kernels.onednn_ragged import PART
 from foreshape.kernels.onednn_transposed import PackedTransposedConvolution
 
 needs_library = pytest.mark.skipif(library() is None, reason="oneDNN's library is not installed for this machine")
@@ -325,7 +326,7 @@ def test_ragged_rows_of_any_number_are_computed_by_few_kernels(added: bool, monk
         x, y = rows[:count], other[:count]
         want = torch.relu(x @ weight + bias + (y if added else 0.0))
         torch.testing.assert_close(ours.add(x, y) if added else ours(x), want, atol=1e-5, rtol=1e-5)
-    assert len(made) <= 2 * direct.PART + 300 // direct.PART, "made again and again"
+    assert len(made) <= 2 * PART + 300 // PART, "made again and again"
     if added:
         with pytest.raises(ShapeError, match="what is added must be"):
             ours.add(rows[:33], other[:32])

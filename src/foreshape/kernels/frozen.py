@@ -15,6 +15,7 @@ from foreshape.kernels.onednn_chain import ChainKernel, Series
 from foreshape.kernels.onednn_library import Function, Library, library
 from foreshape.kernels.onednn_packed import MOST, PackedConvolution, PackedProduct, Paddings
 from foreshape.kernels.onednn_packed_bytes import ByteConvolution, ByteProduct, ByteWeight
+from foreshape.kernels.onednn_ragged import RaggedProduct
 from foreshape.kernels.onednn_stages import Each
 from foreshape.kernels.onednn_transposed import PackedTransposedConvolution
 from foreshape.kernels.window_steps import behind, is_unsound, settle
@@ -337,7 +338,9 @@ def linear(weight: Tensor, bias: Tensor | None, following: Following, given: Byt
     if found is None:
         return FrozenLinear(weight, bias, following)
     after, otherwise = in_library(following), partial(FrozenLinear, bias=bias, following=following)
-    return PackedProduct(found, weight, bias, after, otherwise, ragged) if given is None else ByteProduct(found, weight, bias, after, otherwise, given)
+    if given is not None:
+        return ByteProduct(found, weight, bias, after, otherwise, given)
+    return (RaggedProduct if ragged else PackedProduct)(found, weight, bias, after, otherwise)
 
 
 Fold = float | tuple[float, float] | Literal["add", "multiply"]

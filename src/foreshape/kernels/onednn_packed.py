@@ -36,8 +36,6 @@ Paddings = Sequence[int] | Callable[[Sequence[int]], tuple[Sequence[int], Sequen
 """Zeros around images: for each axis, at both ends; or from the sizes of the images to the zeros before and behind each axis."""
 MOST = 96
 """The most sizes with kept kernels: a server's batches of up to 64 examples come again and again, and so do the parts of ragged rows."""
-PART = 32
-"""Ragged rows are parted at a multiple of this, or of a 32nd of their number: so few kernels, which take longer to make than to run, do for all numbers."""
 FEW = 400_000
 """So many multiplications repay no second thread. Reading an element of a weight counts as ``WEIGHT`` of them."""
 WEIGHT = 4
@@ -328,15 +326,13 @@ class PackedProduct(_Packed):
     Args:
         weight: [k, n], fp32.
         bias: [n], or None.
-        ragged: the number of rows is another in most calls.
     """
 
     def __init__(
-        self, library: Library, weight: Tensor, bias: Tensor | None, functions: Sequence[Function], otherwise: Callable[[Tensor], OtherProduct],
-        ragged: bool = False,
-    ) -> None:  # fmt: skip
+        self, library: Library, weight: Tensor, bias: Tensor | None, functions: Sequence[Function], otherwise: Callable[[Tensor], OtherProduct]
+    ) -> None:
         super().__init__(library, weight, weight.shape, row_major_strides(weight.shape), bias, functions, otherwise)
-        self._given, self._ragged = ref(self._value), ragged
+        self._given = ref(self._value)
 
     def _unpacked(self, x: Tensor) -> Kernel | None:
         """Return the kernel of a single row if its weight is still there as given: all its time goes to reading that, and torch's product reads faster."""
@@ -348,27 +344,14 @@ class PackedProduct(_Packed):
 
     def __call__(self, x: Tensor, other: Tensor | None = None) -> Tensor:
         """Return the result of fp32 rows ``[..., k]``, with ``other``, of its shape, added before the function."""
-        if self._ragged and x.dim() == 2 and (rest := x.shape[0] % max(PART, (1 << x.shape[0].bit_length()) >> 6)) and rest < x.shape[0]:
-            return self._in_parts(x, other, x.shape[0] - rest)
-        return self._kernel_of(x, other)(x.contiguous(), other, None)
+        return self.kernel_of(x, other)(x.contiguous(), other, None)
 
     add = __call__
 
-    def _kernel_of(self, x: Tensor, other: Tensor | None) -> Kernel:
+    def kernel_of(self, x: Tensor, other: Tensor | None) -> Kernel:
+        """Return the kernel for rows, and for a tensor to be added."""
         key = (x.shape, self._library.threads(), other is not None)
         return self._kernels.get(key) or self._find(key, x, other is not None)
-
-    def _in_parts(self, x: Tensor, other: Tensor | None, first: int) -> Tensor:
-        """Return the result, of so many rows by one kernel and of the rest by another."""
-        if other is not None and (other.dim() != 2 or len(other) != len(x)):
-            raise ShapeError(f"what is added must be of {[len(x), self._shape[1]]}, as the result is; it is of {list(other.shape)}")
-        y: Tensor = torch.empty((len(x), self._shape[1]), dtype=torch.float32, device="cpu")
-        for rows in (slice(first), slice(first, None)):
-            part, added, into = x[rows].contiguous(), None if other is None else other[rows], y[rows]
-            made = self._kernel_of(part, added)(part, added, into)
-            if made is not into:
-                into.copy_(made)
-        return y
 
     def _check(self, x: Tensor) -> None:
         self._fit(x.shape)
