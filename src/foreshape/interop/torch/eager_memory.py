@@ -182,6 +182,8 @@ def _called(node: Any, values: Mapping[Any, Any]) -> Any:
         return node.target(*arguments, **named)
     if name == "ctc":
         raise MemoryPlanError("the memory of eager torch cannot be told: torch has no shapes without numbers for ctc_loss")
+    if name.startswith("jagged"):
+        raise MemoryPlanError("the memory of eager torch cannot be told: its jagged tensors have no shapes without numbers")
     x, states, *rest = arguments
     if not is_list(states):  # a dropout
         return getattr(torch, name)(*arguments)

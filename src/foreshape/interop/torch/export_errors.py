@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from foreshape.errors import SchemaError
+from foreshape.interop.torch.jagged_tensors import JaggedRefused
 from foreshape.interop.torch.node_sites import TORCH
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.program.call_site import call_site
@@ -28,6 +29,7 @@ _HINTS: Final[tuple[tuple[str, str], ...]] = (
     ),
     (r"ScriptModule", "a module of torch.jit has no code to be exported: give the module that it was made of"),
     (r"[Uu]ninitialized parameter|LazyModule", "a lazy module has its parameters after its first call: call it once before"),
+    (r"RaggedSize", "the size of a ragged axis is no number: x.offsets().diff() has the length of each sequence, and x.values() all rows"),
     (r"\.numpy\(\)|numpy", "NumPy's functions are not recorded: the same functions of torch are"),
     (
         r"data-dependent|GuardOnDataDependent|DataDependentOutput|\.item\(\)|nonzero|argument 'size' failed to unpack|FakeTensor.*to a Python number",
@@ -59,8 +61,8 @@ def refused_export(failed: BaseException | None, symbols: Mapping[str, str] | No
     known = {symbol: told for symbol, told in (symbols or {}).items() if re.search(rf"\b{symbol}\b", words)}
     words = re.sub(r"\b[su]\d+\b", lambda found: known.get(found[0], found[0]).split(",")[0], words)
     at = _line(failed, text)
-    hint = next((told for pattern, told in _HINTS if re.search(pattern, f"{type(failed).__name__} {text}")), "")
-    said = f"torch.export refuses the module: {words}"
+    hint = "" if isinstance(failed, JaggedRefused) else next((told for pattern, told in _HINTS if re.search(pattern, f"{type(failed).__name__} {text}")), "")
+    said = f"{'the module has no form here' if isinstance(failed, JaggedRefused) else 'torch.export refuses the module'}: {words}"
     said += "".join(f"\n    {told}" for told in known.values())
     if at is not None:
         said += f"\n    at {linecache.getline(*at).strip()}    {os.path.basename(at[0])}:{at[1]}"
@@ -98,8 +100,8 @@ def check_inputs(module: Any, inputs: Sequence[Any], leaves: Sequence[Any]) -> N
             advice = "; torch.as_tensor makes one of an array" if hasattr(leaf, "__array__") else ""
             raise SchemaError.must("example_inputs", f"tensors, numbers, texts and None, in tuples, lists and dicts{advice}", f"a {kind}")
         if isinstance(leaf, torch.Tensor) and leaf.is_nested:
-            seen = f"a nested tensor of {leaf.size(0)} parts"
-            raise SchemaError.must("example_inputs", "dense tensors: x.to_padded_tensor(0.0) makes one, with the lengths beside it for a mask", seen)
+            seen = f"a nested tensor of {leaf.size(0)} parts of the layout {leaf.layout}"
+            raise SchemaError.must("example_inputs", "nested tensors of the layout torch.jagged, ragged in axis 1, or dense ones", seen)
         if isinstance(leaf, torch.Tensor) and leaf.layout is not torch.strided:
             raise SchemaError.must("example_inputs", "dense tensors: x.to_dense() makes one", f"one of the layout {leaf.layout}")
     if isinstance(module, torch.jit.ScriptModule):

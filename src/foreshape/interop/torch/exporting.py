@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from foreshape.interop.torch import open_loops, with_loss
+from foreshape.interop.torch import open_loops, packed_sequences, with_loss
 from foreshape.interop.torch.asked_values import answered_open
 from foreshape.interop.torch.assigned_buffers import written_assignments
 from foreshape.interop.torch.export_errors import check_inputs, quiet, refused_export
@@ -43,7 +43,7 @@ CUMULATIVE: Final = -1.0
 
 _TORCH: Final = os.path.dirname(torch.__file__) + os.sep
 _LAYERS: Final = os.path.join(_TORCH, "nn") + os.sep
-_UNSEEN: Final = (with_loss.__file__, contextlib.__file__)
+_UNSEEN: Final = (with_loss.__file__, packed_sequences.__file__, contextlib.__file__)
 """No lines of a user are in these."""
 
 
@@ -369,7 +369,7 @@ def _told_guards(shapes_of: list[Any]) -> Generator[None]:
 def _symbol_names(shapes: Any, module: Any, inputs: Sequence[Any], axes: Sequence[Axes]) -> dict[str, str]:
     """Return torch's symbol -> the name, the input and the axis of the size."""
     trees = pytree()
-    given = trees.tree_flatten_with_path(dict(inspect.signature(module.forward).bind(*inputs).arguments))[0]
+    given = trees.tree_flatten_with_path(dict(inspect.signature(module.forward).bind(*plain_inputs(tuple(inputs))).arguments))[0]
     places = [trees.keystr(path) for path, leaf in given if isinstance(leaf, torch.Tensor)]
     out: dict[str, str] = {}
     for known, sources in getattr(shapes, "var_to_sources", {}).items():

@@ -1,4 +1,4 @@
-"""Nodes of torch's graphs without a form here: they are kept under their own names."""
+"""Nodes of torch's graphs without a form here, kept under their own names; and counters of batches, kept where they are."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from foreshape.spec import LOD_TENSOR, Spec
 from foreshape.values.torch_types import dtype_of_torch
 
 if TYPE_CHECKING:
+    from foreshape.interop.torch.torch_call import TorchCall
     from foreshape.interop.torch.torch_importer import TorchImporter
 
 
@@ -43,3 +44,9 @@ def kept_node(importer: TorchImporter, node: Any, name: str, arguments: Sequence
         variable.op = op
     importer.program.touch()
     return made if many else made[0] if made else None
+
+
+def batches_counted(t: TorchCall, count: Variable, step: int) -> Variable:
+    """Add to a counter of batches, in place, in training alone."""
+    current_block().append_op("elementwise_add", {"X": count, "Y": t.importer.in_training()}, {"Out": count})
+    return count

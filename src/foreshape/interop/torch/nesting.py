@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from foreshape.interop.torch.untyped_torch import pytree, torch
+from foreshape.dims import Size
+from foreshape.errors import FeedError
+from foreshape.interop.torch.jagged_tensors import is_jagged, parts_of
+from foreshape.interop.torch.open_size import OpenSize
+from foreshape.interop.torch.untyped_torch import is_list, pytree, torch
+from foreshape.program import Program, Variable
+from foreshape.values.lod_tensor import LoDTensor
 
 _TREES: Final = pytree()  # a trace of torch follows no import
 
@@ -25,7 +31,7 @@ class Nesting:
     def filled(self, results: Sequence[Any]) -> Any:
         """Return tensors in the nesting."""
         found = iter(results)
-        leaves = [next(found) if kind == "tensor" else _size(next(found)) if kind == "size" else value for kind, value in self._kinds]
+        leaves = [_FILLED[kind](next(found)) if kind in _FILLED else value for kind, value in self._kinds]
         return _TREES.tree_unflatten(leaves, self._tree)
 
     @staticmethod
@@ -41,6 +47,63 @@ class Nesting:
 def _size(value: Any) -> Any:
     """Return a size that a result holds; of a trace it may be one already."""
     return value.reshape(-1)[0].item() if isinstance(value, torch.Tensor) else value
+
+
+def _jagged(value: Any) -> Any:
+    """Return a ragged result, a jagged tensor or rows and offsets, as a jagged tensor."""
+    return torch.nested.nested_tensor_from_jagged(*value) if is_list(value) else value
+
+
+def _tensor(value: Any) -> Any:
+    return value
+
+
+_FILLED: Final[Mapping[str, Callable[[Any], Any]]] = {"tensor": _tensor, "size": _size, "jagged": _jagged}
+
+
+def result_kind(value: Any) -> tuple[str, Any]:
+    """Return the kind of a result in an import: "tensor", "jagged", "size", or "value" with the value."""
+    if isinstance(value, Variable):
+        return ("jagged" if value.spec.lod is not None else "tensor"), None
+    return ("size", None) if isinstance(value, OpenSize) else ("value", value)
+
+
+def as_tensor(value: Any, given: Iterable[Any]) -> Any:
+    """Return a fetched value as a tensor: a ragged one jagged, with the offsets of an input if they are equal, as torch compares sequences by them."""
+    if not isinstance(value, LoDTensor):
+        return torch.as_tensor(value)
+    offsets = torch.as_tensor(value.offsets()[0])
+    same = (one.offsets() for one in given if is_jagged(one) and one.lengths() is None)
+    return torch.nested.nested_tensor_from_jagged(torch.as_tensor(value.data), next((one for one in same if torch.equal(one, offsets)), offsets))
+
+
+def feed_dims(program: Program, name: str) -> tuple[Size, ...]:
+    """Return the dims of an input; of a ragged one the number of sequences behind them."""
+    spec = program.global_block.vars[name].spec
+    return spec.known_dims if spec.lod is None else (*spec.known_dims, *spec.lod.counts)
+
+
+def sizes_fed(value: Any) -> tuple[int, ...]:
+    """Return the sizes of a fed tensor, in the order of `feed_dims`."""
+    if not is_jagged(value):
+        return tuple(value.shape)
+    counts = value.lengths()
+    rows = value.values().shape
+    return (rows[0] if counts is None else int(counts.sum()), *rows[1:], value.shape[0])
+
+
+def check_alike(program: Program, names: Sequence[str], given: Sequence[Any]) -> None:
+    """Check that inputs with one symbol for their rows have the same sequences.
+
+    Raises:
+        FeedError: they have others.
+    """
+    first: dict[Size, tuple[str, Any]] = {}
+    for name, value in zip(names, given, strict=True):
+        if is_jagged(value):
+            of = first.setdefault(program.global_block.vars[name].spec.known_dims[0], (name, value))
+            if of[1] is not value and not torch.equal(parts_of(of[1]).lengths, parts_of(value).lengths):
+                raise FeedError(f"{of[0]} and {name} must have sequences of the same lengths: in the example their ragged sizes were one")
 
 
 def _opened(tree: str, kinds: Sequence[tuple[str, Any]]) -> Nesting:

@@ -7,6 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
 
 from foreshape.errors import SchemaError
+from foreshape.interop.torch.jagged_tensors import is_jagged, parts_of
 from foreshape.interop.torch.packed_sequences import is_packed
 from foreshape.interop.torch.traced_guards import TracedGuard
 from foreshape.interop.torch.untyped_torch import is_list, torch
@@ -38,8 +39,9 @@ def flat_axes(inputs: Sequence[Any], dynamic: Sequence[Any] | None) -> tuple[lis
     out: list[Axes] = []
     bounds: dict[str, tuple[int, int | None]] = {}
     sizes: dict[str, tuple[int, str]] = {}
+    alike: list[Any] = []
     for at, value in enumerate(inputs):
-        for leaf, said in _leaves(value, _BATCH if dynamic is None else dynamic[at]):
+        for leaf, said in _leaves(value, _BATCH if dynamic is None else dynamic[at], alike):
             shown = f"{said}"
             if not isinstance(leaf, torch.Tensor):
                 continue
@@ -86,18 +88,20 @@ def _named(given: Any, at: int, bounds: dict[str, tuple[int, int | None]]) -> st
     return name
 
 
-def _leaves(value: Any, said: Any) -> Generator[tuple[Any, Any]]:
+def _leaves(value: Any, said: Any, alike: list[Any]) -> Generator[tuple[Any, Any]]:
     if is_packed(value):
         yield from _of_packed(value, said)
+    elif isinstance(value, torch.Tensor) and value.is_nested:
+        yield from _of_jagged(value, said, alike)
     elif isinstance(value, dict):
         held = cast("dict[Any, Any]", value)
         names = cast("dict[Any, Any]", said) if isinstance(said, dict) else {}
         by_name = bool(names) and not all(isinstance(k, int) for k in names)
         for key, one in held.items():
-            yield from _leaves(one, names.get(key) if by_name else said)
+            yield from _leaves(one, names.get(key) if by_name else said, alike)
     elif is_list(value):
         for at, one in enumerate(value):
-            yield from _leaves(one, said[at] if is_list(said) else said)
+            yield from _leaves(one, said[at] if is_list(said) and len(said) == len(value) else said, alike)
     else:
         yield value, said
 
@@ -111,6 +115,26 @@ def _of_packed(value: Any, said: Any) -> Generator[tuple[Any, Any]]:
     for part, leaf in zip(("rows", "steps", "", ""), value, strict=True):
         shown = name if isinstance(name, str) or name is None else name.__name__
         yield leaf, None if leaf is None or name is None else {0: f"{shown}_{part}" if part else name}
+
+
+def _of_jagged(value: Any, said: Any, alike: list[Any]) -> Generator[tuple[Any, Any]]:
+    """Yield rows and lengths of a jagged tensor. The number of rows is always open; equal sequences have one name for it, the others one each."""
+    if not is_jagged(value) or isinstance(value.shape[1], int):
+        seen = f"{list(value.shape)}" if is_jagged(value) else f"a nested tensor of the layout {value.layout}"
+        raise SchemaError.must("example_inputs", "dense tensors, or nested ones of the layout torch.jagged that are ragged in axis 1", seen)
+    said = {0: _BATCH} if said is _BATCH else dict(enumerate(said)) if is_list(said) else said or {}
+    if not isinstance(said, Mapping) or not all(isinstance(axis, int) and 0 <= axis < value.dim() for axis in cast("Mapping[Any, Any]", said)):
+        raise SchemaError.must("dynamic", f"None or a mapping of the axes 0 to {value.dim() - 1} of a jagged tensor to names", f"{said}")
+    said = cast("Mapping[int, Any]", said)
+    if value.shape[1] not in alike:
+        alike.append(value.shape[1])
+    at = alike.index(value.shape[1])
+    rows = said.get(1) or (f"rows_{at}" if at else "rows")
+    if not isinstance(rows, str):
+        raise SchemaError.must("dynamic", "a name for the ragged axis of a jagged tensor, of all its rows", f"{rows}")
+    parts, batch = parts_of(value), said.get(0)
+    yield parts.rows, {0: rows, **{axis - 1: name for axis, name in said.items() if axis > 1}}
+    yield parts.lengths, batch if batch is _BATCH else {0: batch}
 
 
 def size_bounds(bounds: Bounds) -> list[TracedGuard]:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
+from foreshape.interop.torch.jagged_tensors import first_alike, is_jagged, parts_of, plain_results, stand_ins
 from foreshape.interop.torch.untyped_torch import own_operators, pytree, torch
 from foreshape.values.torch_private import private
 
@@ -71,8 +73,8 @@ class PackedParts(NamedTuple):
 
 
 def plain_inputs(inputs: Any) -> Any:
-    """Return inputs with `PackedParts` in the place of packed sequences."""
-    return _mapped(lambda value: PackedParts(*value) if is_packed(value) else value, inputs, is_packed)
+    """Return inputs with `PackedParts` in the place of packed sequences, and `JaggedParts` in the place of jagged tensors."""
+    return _mapped(lambda value: PackedParts(*value) if is_packed(value) else parts_of(value) if is_jagged(value) else value, inputs, is_packed)
 
 
 def _mapped(function: Callable[[Any], Any], tree: Any, is_leaf: Callable[[Any], bool]) -> Any:
@@ -81,11 +83,12 @@ def _mapped(function: Callable[[Any], Any], tree: Any, is_leaf: Callable[[Any], 
 
 @contextmanager
 def packed_inputs(module: Any, inputs: Any) -> Generator[None]:
-    """Let a module take `plain_inputs`, and its code packed sequences."""
-    if not any(is_packed(one) for one in pytree().tree_leaves(inputs, is_leaf=is_packed)):
-        yield
+    """Let a module take `plain_inputs`, and its code packed sequences and jagged tensors, which it may also give."""
+    if isinstance(module, torch.jit.ScriptModule):
+        yield  # refused by torch
         return
     before = module.forward
+    shared = first_alike(inputs)
     kind = importlib.import_module("torch.nn.utils.rnn").PackedSequence
 
     @functools.wraps(before)
@@ -96,8 +99,9 @@ def packed_inputs(module: Any, inputs: Any) -> Generator[None]:
         made = _mapped(packed, given, lambda value: isinstance(value, PackedParts))
         for one in pytree().tree_leaves(made, is_leaf=is_packed):
             note_sequences(one)
-        return before(*made)
+        return plain_results(before(*stand_ins(made, shared)))
 
+    forward.__dict__["__signature__"] = inspect.signature(before)  # functools.wraps takes a method's own one, with self
     module.forward = forward
     try:
         yield

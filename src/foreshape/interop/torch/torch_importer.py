@@ -10,9 +10,10 @@ from foreshape.dims import Size, symbol
 from foreshape.errors import SchemaError
 from foreshape.interop.refused import Refused
 from foreshape.interop.saved_ends import add_ends
+from foreshape.interop.torch.aten_jagged import JaggedInputs
 from foreshape.interop.torch.aten_rules import aten_rule
 from foreshape.interop.torch.higher_order import higher_order, is_higher_order
-from foreshape.interop.torch.kept_nodes import kept_node
+from foreshape.interop.torch.kept_nodes import batches_counted, kept_node
 from foreshape.interop.torch.node_sites import TORCH, NodeLines, frames_of, path_of
 from foreshape.interop.torch.open_loops import Count, OpenLoop, rolled_graph
 from foreshape.interop.torch.open_size import OpenFloat, OpenQuotient, OpenSize, Untold, float_variable, host_number
@@ -26,7 +27,7 @@ from foreshape.program import Op, Program, Variable, program_guard
 from foreshape.program.call_site import here, telling_site
 from foreshape.program.current import current_block
 from foreshape.program.scopes import placed
-from foreshape.spec import FP32, INT64, LOD_TENSOR, Spec
+from foreshape.spec import FP32, INT64, LOD_TENSOR, Lod, Spec
 from foreshape.values.torch_types import dtype_of_torch
 
 
@@ -104,6 +105,8 @@ class TorchImporter:
         self.values: dict[str, Any] = {}
         self.feeds, self.constant_inputs = list[str](), list[tuple[str, Any]]()
         self.results, self.packings = list[Any](), list[Any]()
+        self.input_dims: list[tuple[Size, ...]] = []
+        self.jagged = JaggedInputs(exported)
         self.fetches: list[Variable] = []
         self.changed: dict[str, Variable] = {}
         self.missing: dict[str, list[str]] = {}
@@ -145,6 +148,7 @@ class TorchImporter:
                     with telling_site(self.lines.of(node)):
                         self._output(node, signature.output_specs)
                         self._fetch()
+        self.jagged.drop_unused()
         return self.program
 
     def _fetch(self) -> None:
@@ -182,11 +186,20 @@ class TorchImporter:
             if not isinstance(traced, torch.Tensor):
                 self.constant_inputs.append((node.name, traced if traced is not None else getattr(spec.arg, "value", None)))
                 return self.constant_inputs[-1][1]
-            axes: Mapping[int, str] = self.axes[len(self.feeds)] if len(self.feeds) < len(self.axes) else {}
+            given = len(self.input_dims)
+            axes: Mapping[int, str] = self.axes[given] if given < len(self.axes) else {}
             dims = [self._dim(n, axes.get(at)) for at, n in enumerate(traced.shape)]
+            self.input_dims.append(tuple(dims))
             of = Spec(LOD_TENSOR, dtype_of_torch(traced.dtype), tuple(dims))
             block = self.program.global_block
-            self.feeds.append(node.name if node.name not in block.vars else self.program.unique_name(node.name))  # a parameter may have it
+            part = self.jagged.part(node)
+            if part is not None and part.is_lengths:
+                return self.jagged.lengths(part, self.found[part.other])
+            name = node.name if part is None else part.name
+            self.feeds.append(name if name not in block.vars else self.program.unique_name(name))  # a parameter may have it
+            if part is not None:
+                count = self._dim(part.other.meta["val"].shape[0], self.axes[given + 1].get(0))
+                of = Spec(LOD_TENSOR, of.dtype, tuple(dims), Lod(self.feeds[-1], (count,)))
             made = block.create_variable(self.feeds[-1], of, need_check_feed=True, stop_gradient=True)
             for at, dim in enumerate(dims):
                 if not isinstance(dim, int):
@@ -259,7 +272,7 @@ class TorchImporter:
     def _output(self, node: Any, specs: Sequence[Any]) -> None:
         block = self.program.global_block
         for spec, found in zip(specs, node.args[0], strict=True):
-            value = self.given(found)
+            value = self.jagged.result(found, self.given(found))
             if spec.kind.name == "BUFFER_MUTATION":
                 self._change(block.vars[self.names[spec.target.removeprefix(self.inside)]], value)
             elif spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT"):
@@ -310,7 +323,7 @@ class TorchImporter:
         try:
             if rule is None:
                 raise Refused("there is no function for it")
-            rule = _batches_counted if self._counts_batches(node, name, arguments) else rule
+            rule = batches_counted if self._counts_batches(node, name, arguments) else rule
             for argument in flat(arguments):
                 if isinstance(argument, Variable) and not argument.known:
                     raise _Follows(f"it depends on {argument.name}, which is not known")
@@ -354,7 +367,7 @@ class TorchImporter:
     def _note_mode(self, node: Any, name: str, arguments: Sequence[Any], made: Sequence[Op]) -> None:
         known = [op.attributes.values for op in made if op.operator is not None and "is_test" in op.operator.schema.attributes]
         modes = [values.get("is_test") for values in known if not values.get("trainable_statistics")]
-        if modes or any(word in name for word in ("dropout", "attention")):
+        if (modes and "jagged" not in name) or any(word in name for word in ("dropout", "attention")):  # a pooling's is_test is PaddlePaddle's
             self.aware.append(ModeAware(frames_of(node), not all(modes)))
 
     def given(self, value: Any) -> Any:
@@ -384,9 +397,3 @@ class TorchImporter:
                 op.rename_input(old, node.name)
         result.name = node.name
         block.vars[node.name] = result
-
-
-def _batches_counted(t: TorchCall, count: Variable, step: int) -> Variable:
-    """Add to a counter of batches, in place, in training alone."""
-    current_block().append_op("elementwise_add", {"X": count, "Y": t.importer.in_training()}, {"Out": count})
-    return count

@@ -12,10 +12,9 @@ from foreshape.errors import ExecutionError, FeedError, ForeshapeError, GuardErr
 from foreshape.interop.state_dicts import remember_names, state_dict
 from foreshape.interop.torch.eager_memory import EagerGraph
 from foreshape.interop.torch.exporting import LARGER, decomposed, export, is_exported, taken_apart
-from foreshape.interop.torch.nesting import Nesting
+from foreshape.interop.torch.nesting import Nesting, as_tensor, check_alike, feed_dims, result_kind, sizes_fed
 from foreshape.interop.torch.open_axes import Bounds, exported_axes, flat_axes, size_bounds
 from foreshape.interop.torch.open_loops import Unlike
-from foreshape.interop.torch.open_size import OpenSize
 from foreshape.interop.torch.size_limits import SizeLimits
 from foreshape.interop.torch.torch_importer import TorchImporter
 from foreshape.interop.torch.traced_guards import traced_guards
@@ -76,9 +75,7 @@ class TorchModel:
         self._executor = Executor()
         self._gradients: tuple[Program, dict[str, str]] | None = None
         self._test = test
-        self.eager = EagerGraph(
-            importer.traced, [self.program.global_block.vars[name].spec.known_dims for name in importer.feeds], importer.inside, self._with_loss
-        )
+        self.eager = EagerGraph(importer.traced, importer.input_dims, importer.inside, self._with_loss)
         self.sizes = importer.sizes
         self.limits = SizeLimits(self.program, open_sizes(self.program, importer.feeds), importer.given_guards, importer.symbols)
 
@@ -93,8 +90,7 @@ class TorchModel:
     @property
     def nesting(self) -> Nesting:
         """Return the nesting of the results."""
-        kinds = [("size", None) if isinstance(v, OpenSize) else ("tensor", None) if isinstance(v, Variable) else ("value", v) for v in self._results]
-        return Nesting(self._out_tree, kinds)
+        return Nesting(self._out_tree, [result_kind(v) for v in self._results])
 
     def __call__(self, *inputs: Any) -> Any:
         """Return the module's results, as tensors in its own nesting; with the loss's targets behind its inputs ``(results, loss)``.
@@ -105,7 +101,7 @@ class TorchModel:
         feed = self._feed(inputs)
         both = self._with_loss and len(feed) > len(self.feeds)
         names = [v.name for v in self.fetches] + ([self.loss.name] if both and self.loss is not None else [])
-        found = [torch.as_tensor(value) for value in self._run(self.program, feed, names)]
+        found = [as_tensor(value, feed.values()) for value in self._run(self.program, feed, names)]
         results = self.nesting.filled(found[: len(self.fetches)])
         return (results, found[-1]) if both else results
 
@@ -166,6 +162,7 @@ class TorchModel:
         if len(given) != len(names):
             more = f", and for the loss {', '.join(self.targets)}" if self.targets else ""
             raise FeedError(f"the network takes the tensors {', '.join(self.feeds)}{more}; seen {len(given)}")
+        check_alike(self.program, names, given)
         return {name: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for name, leaf in zip(names, given, strict=True)}
 
     def __repr__(self) -> str:
@@ -230,7 +227,7 @@ def _sizes_of(program: Program, feeds: Sequence[str], tensors: Sequence[Any]) ->
         raise FeedError(f"the network takes the tensors {', '.join(feeds)}; seen {len(tensors)}")
     sizes: dict[str, int] = {}
     for name, tensor in zip(feeds, tensors, strict=True):
-        for dim, n in zip(program.global_block.vars[name].spec.known_dims, tensor.shape, strict=True):
+        for dim, n in zip(feed_dims(program, name), sizes_fed(tensor), strict=True):
             if not isinstance(dim, int):
                 sizes[str(dim)] = int(n)
     return sizes
@@ -238,7 +235,7 @@ def _sizes_of(program: Program, feeds: Sequence[str], tensors: Sequence[Any]) ->
 
 def open_sizes(program: Program, feeds: Sequence[str]) -> list[str]:
     """Return the names of the open sizes of the inputs."""
-    dims = (dim for name in feeds for dim in program.global_block.vars[name].spec.known_dims)
+    dims = (dim for name in feeds for dim in feed_dims(program, name))
     return list(dict.fromkeys(str(dim) for dim in dims if not isinstance(dim, int)))
 
 

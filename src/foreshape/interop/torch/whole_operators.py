@@ -11,7 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from foreshape.interop.torch import packed_sequences
+from foreshape.interop.torch import jagged_tensors, packed_sequences
 from foreshape.interop.torch.untyped_torch import is_list, own_operators, torch
 
 _KINDS: Final = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}
@@ -45,6 +45,9 @@ def _operators() -> Any:
         fragment.define(f"{kind}{_DROPOUT}")
         fragment.impl(kind, functools.partial(_dropped, kind), "CompositeExplicitAutograd")
         defining.register_fake(f"foreshape::{kind}", _as_given, lib=fragment)
+    for name, schema in jagged_tensors.SCHEMAS.items():
+        fragment.define(name + schema)
+        defining.register_fake(f"foreshape::{name}", jagged_tensors.SHAPED[name], lib=fragment)
     fragment.define(f"ctc{_CTC}")
     fragment.impl("ctc", _aligned, "CompositeExplicitAutograd")
     defining.register_fake("foreshape::ctc", _for_each, lib=fragment)
@@ -135,7 +138,7 @@ def whole_operators() -> Generator[None]:
         user._VF = _Whole(functions)
     library.__dict__.update(replaced)
     try:
-        with packed_sequences.packed_layers():
+        with packed_sequences.packed_layers(), jagged_tensors.jagged_tensors():
             yield
     finally:
         library.__dict__.update(own)
