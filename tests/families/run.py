@@ -372,10 +372,13 @@ def buffers_after(net: Any, exact: Any, model: Any) -> str:
 
 
 def with_loss(net: Any, example: tuple[Any, ...]) -> Any:
-    """Return a network that gives a number; one without parameters gets a factor for its inputs."""
+    """Return a network that gives a number; one without parameters gets a factor for its first floating input."""
     import torch
     from torch import nn
 
+    if any(map(nn.parameter.is_lazy, net.parameters())):  # its first call makes them
+        with torch.no_grad():
+            net(*example)
     bare = not any(one.requires_grad for one in net.parameters()) and any(one.is_floating_point() for one in example)
 
     class Loss(nn.Module):
@@ -386,7 +389,8 @@ def with_loss(net: Any, example: tuple[Any, ...]) -> Any:
 
         def forward(self, *given: Any) -> Any:
             if self.factor is not None:
-                given = tuple(one * self.factor if one.is_floating_point() else one for one in given)
+                first = next(at for at, one in enumerate(given) if one.is_floating_point())
+                given = (*given[:first], given[first] * self.factor, *given[first + 1 :])
             given = [one for one in torch.utils._pytree.tree_leaves(self.network(*given)) if isinstance(one, torch.Tensor) and one.is_floating_point()]
             return sum(torch.sin(one * 1.3 + 0.2).mean() for one in given)
 
