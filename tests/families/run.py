@@ -5,11 +5,11 @@
     run.py --only nn.LSTM,timm.* --verbose
 
 Each entry of a .toml is a family: its name is the class or function unless ``make`` says another one (``module:name`` below the file's library).
-``arguments`` make the network, ``config`` the configuration of one of transformers; ``more`` goes into each call. A text that begins with @ is a name
-of the library, or an expression of one. ``inputs`` are written as variables are here: an element type (f32, intN: integers below N, mask: ones with
-zeros at the end, part: between 0 and 1, logs: logarithms of parts, lengths:N of at most N) and dims. ``sizes`` has for a symbol the example's size and
-another one; ``take`` the results that are compared; ``like`` another entry to begin with; ``skip`` why a family is left out,
-``refused`` why it cannot be imported.
+``arguments`` make the network, ``config`` the configuration of one of transformers, beside the default one unless it is ``bare``; ``more`` goes into
+each call. A text that begins with @ is a name of the library, or an expression of one.
+``inputs`` are written as variables are here: an element type (f32, intN: integers below N, mask: ones with zeros at the end, part: between 0 and 1,
+logs: logarithms of parts, lengths:N of at most N) and dims. ``sizes`` has for a symbol the example's size and another one; ``take`` the results that
+are compared; ``like`` another entry to begin with; ``skip`` why a family is left out, ``refused`` why it cannot be imported.
 
 A comparison passes within 1e-4 of the largest number of a run in double precision, or within 4 times of eager torch's own error. Each family has a
 process of its own. Exits with 1 if one fails that is not refused for a reason, or the other way about.
@@ -54,7 +54,7 @@ def entries() -> Iterator[tuple[str, dict[str, Any]]]:
 def merged(table: dict[str, Any], base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     like = table.get(own.get("like", ""), {})
     out = {**base, **like, **own}
-    out["config"] = {**base.get("config", {}), **like.get("config", {}), **own.get("config", {})}
+    out["config"] = {**({} if out.get("bare") else base.get("config", {})), **like.get("config", {}), **own.get("config", {})}
     out["make"] = own["make"]
     return out
 

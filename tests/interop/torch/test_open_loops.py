@@ -56,6 +56,38 @@ def _windows(net: Over, x: Tensor) -> Tensor:
     return torch.cat(out, 1)
 
 
+def _met_again(net: Over, x: Tensor) -> Tensor:
+    h, out = x.new_zeros(x.shape[0], 3), []
+    for t in range(x.shape[1]):
+        h = net.cell(x[:, t], h)
+        out.append(h)
+    first = net.turn(torch.stack(out, dim=1)) + x * torch.arange(x.shape[1])[:, None]
+    out = [torch.sin(first[:, :1])]
+    for t in range(x.shape[1]):
+        h = net.cell(first[:, t], h)
+        out.append(net.turn(h)[:, None])
+    return torch.cat(out, 1)[:, 1:] + first
+
+
+def _unbound(net: Over, x: Tensor) -> Tensor:
+    h, out = x.new_zeros(x.shape[0], 3), []
+    for t, word in enumerate(x.unbind(1)):
+        h = net.cell(word, h)
+        out.append(h * t)
+    return torch.cat([torch.stack(out, 1), h[:, None]], 1)
+
+
+def _split(net: Over, x: Tensor) -> Tensor:
+    out = []
+    for word in x.split(1, dim=1):
+        out += [net.turn(net.cell(word[:, 0]))]
+    return torch.stack(out).transpose(0, 1) + x
+
+
+def _iterated(net: Over, x: Tensor) -> Tensor:
+    return torch.stack([torch.sin(net.cell(word)) for word in x.transpose(0, 1)], 2)
+
+
 def _two(net: Over, x: Tensor) -> Tensor:
     h, seen = x[:, 0], []
     for t in range(x.shape[1]):
@@ -71,6 +103,10 @@ LOOPS: dict[str, Callable[[Over, Tensor], Any]] = {
     "without a state": _without_state,
     "written": _written,
     "windows": _windows,
+    "met again": _met_again,
+    "unbound": _unbound,
+    "split": _split,
+    "iterated": _iterated,
 }
 """Rolled up."""
 
@@ -109,6 +145,22 @@ def _broken(net: Over, x: Tensor) -> Tensor:
     return h
 
 
+def _of_others(net: Over, x: Tensor) -> Tensor:
+    h = x[:, 0]
+    for t in range(x.shape[1]):
+        h = torch.sin(h + x[:, t])
+    return torch.stack([h * n for n in range(10)], 1)  # as many as the rounds of the trace
+
+
+def _reversed(net: Over, x: Tensor) -> Tensor:
+    parts = x.split(1, 1)
+    return torch.cat([*parts[1:], parts[0]], 1) + torch.cat(parts, 1) * len(parts) + torch.stack(x.unbind(1), 1)
+
+
+def _pairs(net: Over, x: Tensor) -> Tensor:
+    return torch.stack([a * b for a, b in zip(x.unbind(1), x.flip(1).unbind(1), strict=True)], 1)
+
+
 WRITTEN_OUT: dict[str, Callable[[Over, Tensor], Any]] = {
     "leaks": _leaks,
     "listed": _listed,
@@ -116,11 +168,14 @@ WRITTEN_OUT: dict[str, Callable[[Over, Tensor], Any]] = {
     "chosen": _chosen,
     "first of all": _first_of_all,
     "two": _two,
+    "of others": _of_others,
+    "reversed": _reversed,
+    "pairs": _pairs,
 }
 LOOPS |= WRITTEN_OUT
 
 
-LONG = ("written", "stacked", "without a state", "chosen", "first of all", "two")
+LONG = ("written", "stacked", "without a state", "chosen", "first of all", "two", "windows", "leaks", "broken", "pairs", "iterated", "split", "met again")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in LONG else n for n in LOOPS])

@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from foreshape.interop.torch.node_sites import of_torch
-from foreshape.interop.torch.open_loops import calls_range, open_range, records
+from foreshape.interop.torch.recorded_loops import calls_range, open_range, records
 from foreshape.interop.torch.untyped_torch import is_list, torch
 
 _LEN: Final = builtins.len

@@ -8,9 +8,9 @@ from typing import Any
 
 from foreshape import layer
 from foreshape.interop.torch.aten_rules import aten
-from foreshape.interop.torch.exporting import CUMULATIVE
 from foreshape.interop.torch.open_size import compute, size_of
 from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.traced_layers import CUMULATIVE
 from foreshape.program import Variable
 from foreshape.program.current import current_block
 from foreshape.spec import FP32, FP64, INT64

@@ -25,15 +25,30 @@ def pairs(given: Any, count: int) -> list[int]:
 # --- products
 
 
+def _product(t: TorchCall, x: Variable, y: Variable, transposed: bool = False) -> Variable:
+    """Return a product of matrices; of integers, without a kernel of ours, as a sum of products."""
+    if not x.spec.known_dtype.is_integer:
+        return t.op("matmul_v2", {"trans_y": True} if transposed else None, X=x, Y=y)
+    if transposed:
+        y = layer.transpose(y, [1, 0])
+    if t.rank(y) == 1:
+        return t.cast(layer.reduce_sum(layer.multiply(x, y), [t.rank(x) - 1]), x.spec.known_dtype)
+    lone = t.rank(x) == 1
+    x = layer.unsqueeze(x, [0]) if lone else x
+    each = layer.multiply(layer.unsqueeze(x, [t.rank(x)]), layer.unsqueeze(y, [t.rank(y) - 2]))
+    made = t.cast(layer.reduce_sum(each, [t.rank(each) - 2]), x.spec.known_dtype)
+    return layer.squeeze(made, [t.rank(made) - 2]) if lone else made
+
+
 @aten("linear")
 def _linear(t: TorchCall, x: Variable, weight: Variable, bias: Variable | None = None) -> Any:
-    made = t.op("matmul_v2", {"trans_y": True}, X=x, Y=weight)
+    made = _product(t, x, weight, True)
     return made if bias is None else layer.add(made, bias)
 
 
 @aten("matmul", "mm", "bmm", "mv")
 def _matmul(t: TorchCall, x: Variable, y: Variable) -> Any:
-    return t.op("matmul_v2", None, X=x, Y=y)
+    return _product(t, x, y)
 
 
 @aten("dot", "vdot")
@@ -48,13 +63,13 @@ def _outer(t: TorchCall, x: Variable, y: Variable) -> Any:
 
 @aten("addmm", "baddbmm", "addmv")
 def _addmm(t: TorchCall, x: Variable, y: Variable, z: Variable, beta: Any = 1, alpha: Any = 1) -> Any:
-    made = t.op("matmul_v2", None, X=y, Y=z)
+    made = _product(t, y, z)
     return t.scale(made, alpha) if beta == 0 else layer.add(t.scale(made, alpha), t.scale(x, beta))
 
 
 @aten("addbmm")
 def _addbmm(t: TorchCall, x: Variable, y: Variable, z: Variable, beta: Any = 1, alpha: Any = 1) -> Any:
-    made = layer.reduce_sum(t.op("matmul_v2", None, X=y, Y=z), [0])
+    made = layer.reduce_sum(_product(t, y, z), [0])
     return t.scale(made, alpha) if beta == 0 else layer.add(t.scale(made, alpha), t.scale(x, beta))
 
 
@@ -87,13 +102,42 @@ def _einsum(t: TorchCall, equation: str, xs: Any, **_: Any) -> Any:
     terms = left.split(",")
     if not arrow:  # the letters that are there once
         right = ("..." if "..." in left else "") + "".join(letter for letter in sorted(set(left) - {",", "."}) if left.count(letter) == 1)
+
+    def contract(terms: Sequence[str], right: str, xs: Sequence[Variable]) -> Variable:
+        return layer.einsum(f"{','.join(terms)}->{right}", *xs) if not xs[0].spec.known_dtype.is_integer else _sum_of_products(terms, right, xs)
+
     while len(terms) > 2:  # two at a time, from the front, as torch has them
         later = "".join(terms[2:]) + right
         both = terms[0] + terms[1]
         kept = "".join(dict.fromkeys(letter for letter in both.replace("...", "") if letter in later))
         made = f"...{kept}" if "..." in both else kept
-        xs, terms = [layer.einsum(f"{terms[0]},{terms[1]}->{made}", *xs[:2]), *xs[2:]], [made, *terms[2:]]
-    return layer.einsum(f"{','.join(terms)}->{right}", *xs)
+        xs, terms = [contract(terms[:2], made, xs[:2]), *xs[2:]], [made, *terms[2:]]
+    return contract(terms, right, xs)
+
+
+def _sum_of_products(terms: Sequence[str], right: str, xs: Sequence[Variable]) -> Variable:
+    """Return an einsum of integers: operands broadcast along all letters, multiplied and summed."""
+    wide = max([len(x.spec.known_dims) - len(term.replace("...", "")) for term, x in zip(terms, xs, strict=True) if "..." in term], default=0)
+    marks = "".join(chr(0x370 + at) for at in range(wide))  # a letter for each axis of ...
+
+    def spelt(term: str, rank: int) -> str:
+        return term.replace("...", marks[wide - (rank - len(term.replace("...", ""))) :]) if "..." in term else term
+
+    own = [spelt(term, len(x.spec.known_dims)) for term, x in zip(terms, xs, strict=True)]
+    right = right.replace("...", marks)
+    if any(len(set(term)) != len(term) for term in own):
+        raise Refused("a diagonal of integers")
+    letters = [*right, *sorted(set("".join(own)) - set(right))]
+    made: Variable | None = None
+    for term, x in zip(own, xs, strict=True):
+        order = [term.index(letter) for letter in letters if letter in term]
+        x = layer.transpose(x, order) if order != sorted(order) else x
+        missing = [at for at, letter in enumerate(letters) if letter not in term]
+        x = layer.unsqueeze(x, missing) if missing else x
+        made = x if made is None else layer.multiply(made, x)
+    assert made is not None
+    summed = [*range(len(right), len(letters))]
+    return layer.cast(layer.reduce_sum(made, summed), xs[0].spec.known_dtype) if summed else made
 
 
 # --- convolution

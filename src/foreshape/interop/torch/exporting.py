@@ -17,17 +17,19 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from foreshape.interop.torch import open_loops, packed_sequences, with_loss
+from foreshape.interop.torch import packed_sequences, recorded_loops, with_loss
 from foreshape.interop.torch.asked_values import answered_open
 from foreshape.interop.torch.assigned_buffers import written_assignments
 from foreshape.interop.torch.export_errors import check_inputs, quiet, refused_export
 from foreshape.interop.torch.finite_values import filled_sizes, finite_values
 from foreshape.interop.torch.node_sites import calling_site
 from foreshape.interop.torch.open_axes import Axes, Bounds, input_axis
-from foreshape.interop.torch.open_loops import LONGEST, OpenLoop, recorded_loops, round_frames, same_loops
+from foreshape.interop.torch.open_loops import same_loops
 from foreshape.interop.torch.packed_sequences import packed_inputs, plain_inputs
+from foreshape.interop.torch.recorded_loops import LONGEST, OpenLoop, round_frames
 from foreshape.interop.torch.stops import kept_stops
 from foreshape.interop.torch.traced_guards import TracedGuard, traced_guards
+from foreshape.interop.torch.traced_layers import traced_layers
 from foreshape.interop.torch.training_reads import Read, recorded_reads
 from foreshape.interop.torch.untyped_torch import pytree, torch
 from foreshape.interop.torch.whole_operators import whole_operators
@@ -37,9 +39,6 @@ from foreshape.program.call_site import call_site, warn_user
 LARGER: Final = (8, 2, 1)
 """Open sizes are traced so many times larger than the example's, lest one becomes 1 on the way: torch takes a 1 for fixed. The next one is
 tried where the network takes no sizes so large."""
-
-CUMULATIVE: Final = -1.0
-"""Stands for ``momentum=None`` of batch normalization while a module is exported: torch asks a tensor for its number there."""
 
 _TORCH: Final = os.path.dirname(torch.__file__) + os.sep
 _LAYERS: Final = os.path.join(_TORCH, "nn") + os.sep
@@ -100,15 +99,15 @@ def export(
     failed: Exception | None = None
     found: TracedGraph | None = None
     asked: tuple[dict[tuple[str, int], None], ...] = ()
-    asks_traced = False
+    asks_traced = asks_loops = False
 
     def attempt(times: int, traced: bool, longest: int | None, rolls: bool) -> tuple[TracedGraph, tuple[dict[tuple[str, int], None], ...]]:
-        nonlocal asks_traced
+        nonlocal asks_traced, asks_loops
         told, grown = _traced_at(leaves, axes, times, bounds or {})
         example, shapes = pytree().tree_unflatten(grown, tree), pytree().tree_unflatten(told, tree)
         with (
             warnings.catch_warnings(),
-            recorded_loops(longest, rolls) as met,
+            recorded_loops.recording(longest, rolls) as met,
             _as_wanted(module, inputs, shapes_of, traced) as asked_mode,
             _counted() as counted,
             recorded_reads() as reads,
@@ -118,7 +117,7 @@ def export(
             try:
                 made = _exported(module, example, shapes, axes)
             except Exception:
-                asks_traced = asks_traced or bool(asked_mode)
+                asks_traced, asks_loops = asks_traced or bool(asked_mode), asks_loops or met.asked
                 raise
         return made._replace(reads=tuple(reads), counted=counted.words(module, made.program), loops=tuple(met.met)), lines
 
@@ -134,6 +133,8 @@ def export(
             return export(module, inputs, axes, bounds, settle, larger, False)
         if not found.fixed:
             break
+    if found is None and loops and asks_loops:  # a list of rounds may be used as no list of ours can be
+        return export(module, inputs, axes, bounds, settle, larger, False)
     if found is None:
         raise refused_export(failed, _symbol_names(shapes_of[-1], module, inputs, axes) if shapes_of else None) from failed
     for lines, words, way in zip(asked, ("values are finite", "a size decided by values is zero"), ("finite ones", "others"), strict=False):
@@ -268,10 +269,6 @@ def _for_star(module: Any, shapes: Any) -> Any:
     return (shapes,) if kinds and kinds[0] is inspect.Parameter.VAR_POSITIONAL else shapes
 
 
-def _said_causal(mask: Any, is_causal: bool | None = None, size: Any = None) -> bool:
-    return bool(is_causal)
-
-
 @contextmanager
 def _as_wanted(module: Any, inputs: Sequence[Any], shapes_of: list[Any], traced: bool) -> Generator[list[bool]]:
     """Have torch export as is wanted here; yields whether the code asks if it is traced, which is answered by ``traced``."""
@@ -279,8 +276,7 @@ def _as_wanted(module: Any, inputs: Sequence[Any], shapes_of: list[Any], traced:
         packed_inputs(module, inputs),
         whole_operators(),
         answered_open(module, traced) as asked,
-        _open_time(),
-        _cumulative(module),
+        traced_layers(module),
         _whole_traces(),
         _told_guards(shapes_of),
         quiet(),
@@ -292,22 +288,6 @@ def _as_wanted(module: Any, inputs: Sequence[Any], shapes_of: list[Any], traced:
 def _answers() -> Generator[tuple[dict[tuple[str, int], None], dict[tuple[str, int], None]]]:
     with finite_values() as finite, filled_sizes() as filled:
         yield finite, filled
-
-
-@contextmanager
-def _open_time() -> Generator[None]:
-    """Keep the lengths of sequences open in nn.Transformer, where numbers of a mask are asked for."""
-    transformer: Any = importlib.import_module("torch.nn.modules.transformer")
-    name = "_detect_is_causal_mask"
-    before = getattr(transformer, name, None)
-    if before is None:
-        yield
-        return
-    setattr(transformer, name, _said_causal)
-    try:
-        yield
-    finally:
-        setattr(transformer, name, before)
 
 
 def _frames_of_network(_: Any, stack: Any) -> Any:
@@ -350,7 +330,7 @@ def _told_guards(shapes_of: list[Any]) -> Generator[None]:
     if before is None or not hasattr(shapes, "uninteresting_files"):
         yield
         return
-    shapes.uninteresting_files().update((__file__, open_loops.__file__))
+    shapes.uninteresting_files().update((__file__, recorded_loops.__file__))
 
     def located(env: Any, *given: Any, **named: Any) -> Any:
         shapes_of[:] = [env]
@@ -379,20 +359,6 @@ def _symbol_names(shapes: Any, module: Any, inputs: Sequence[Any], axes: Sequenc
             shown = found[0][2:].replace("']", "", 1)
             out[str(known)] = f"{name}, axis {found[1]} of the input {shown}"
     return out
-
-
-@contextmanager
-def _cumulative(module: Any) -> Generator[None]:
-    """Give batch normalizations without a momentum, which follow the mean of all batches, a number for it that their import knows."""
-    of = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm)
-    changed = [part for part in module.modules() if isinstance(part, of) and part.momentum is None and part.running_mean is not None]
-    for part in changed:
-        part.momentum = CUMULATIVE
-    try:
-        yield
-    finally:
-        for part in changed:
-            part.momentum = None
 
 
 def is_exported(given: Any) -> bool:

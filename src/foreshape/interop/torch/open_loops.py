@@ -1,147 +1,24 @@
-"""Loops of a network's code over an open size, as ``for t in range(x.shape[1])``: traced round by round, and rolled up again.
+"""Loops of a network's code over an open size, rolled up again from the rounds of a trace.
 
 The rounds of a trace must be the same but for what they count, and two traces of different numbers of rounds must be rolled into the same graph.
 """
 
 from __future__ import annotations
 
-import functools
-import linecache
-import traceback
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from foreshape.interop.torch.node_sites import frames_of
+from foreshape.interop.torch.recorded_loops import LEAST, ROUND, OpenLoop
 from foreshape.interop.torch.untyped_torch import is_list, torch
-
-LONGEST: Final = 24
-"""A trace at larger sizes than the example's has so many rounds at most."""
-_LEAST: Final = 3
-_ROUND: Final = "<round of an open loop "
-_STARTED: list[OpenLoops] = []
-
-
-@dataclass
-class OpenLoop:
-    """A loop met in a trace: the open number of its rounds as torch has it, the number in this trace, and the rounds begun."""
-
-    rounds: Any
-    count: int
-    begun: int = 0
-
-
-class LongLoop(Exception):
-    """A trace would have too many rounds."""
-
-
-class OpenLoops:
-    """The loops of one trace; ``longest`` rounds at most."""
-
-    def __init__(self, longest: int | None) -> None:
-        self.longest = longest
-        self.met: list[OpenLoop] = []
-        self.inside: list[tuple[int, int]] = []
-
-    def run(self, start: int, rounds: Any, count: int) -> Generator[int]:
-        """Yield the numbers of a loop, each node made meanwhile being marked by its round."""
-        if self.longest is not None and count > self.longest:
-            raise LongLoop
-        loop, number = OpenLoop(rounds, count), len(self.met)
-        self.met.append(loop)
-        for at in range(count):
-            loop.begun += 1
-            self.inside.append((number, at))
-            try:
-                yield start + at
-            finally:
-                self.inside.pop()
-
-
-class _Rounds:
-    """A range with an open end."""
-
-    def __init__(self, start: int, stop: Any) -> None:
-        self.start, self.stop = start, stop
-
-    def whole(self) -> range:
-        return range(self.start, int(self.stop))
-
-    def __iter__(self) -> Iterator[int]:
-        rounds = self.stop - self.start
-        known: OpenLoops | None = _STARTED[-1] if _STARTED else None
-        count = getattr(rounds.node, "hint", None) if isinstance(rounds, torch.SymInt) else None
-        if known is None or known.inside or count is None or count < _LEAST:
-            return iter(self.whole())
-        return known.run(self.start, rounds, int(count))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.whole(), name)
-
-    def __len__(self) -> int:
-        return len(self.whole())
-
-    def __getitem__(self, at: Any) -> Any:
-        return cast("Any", self.whole())[at]
-
-    def __reversed__(self) -> Iterator[int]:
-        return reversed(self.whole())
-
-    def __contains__(self, other: object) -> bool:
-        return other in self.whole()
-
-
-def records() -> bool:
-    """Tell whether loops are recorded."""
-    return bool(_STARTED)
-
-
-def open_range(*given: Any) -> Any:
-    """Return the builtin ``range``, with an open end where a loop is recorded."""
-    start, stop = (0, *given) if len(given) == 1 else given if len(given) == 2 else (None, None)
-    if _STARTED and isinstance(start, int) and isinstance(stop, torch.SymInt):
-        return _Rounds(start, stop)
-    return range(*given)
-
-
-@functools.cache
-def calls_range(file: str) -> bool:
-    """Tell whether the code of a file has loops over ranges, and has no need of the class itself."""
-    text = "".join(linecache.getlines(file))
-    return " in range(" in text and ", range)" not in text
-
-
-@contextmanager
-def recorded_loops(longest: int | None, asked: bool) -> Generator[OpenLoops]:
-    """Record the loops over open sizes of a trace within the block, if asked for."""
-    loops = OpenLoops(longest)
-    if not asked:
-        yield loops
-        return
-    _STARTED.append(loops)
-    try:
-        yield loops
-    finally:
-        _STARTED.pop()
-
-
-def round_frames() -> list[Any]:
-    """Return a frame for the trace of a node, that names the round of a loop in which it is made; none outside."""
-    if not _STARTED or not _STARTED[-1].inside:
-        return []
-    number, at = _STARTED[-1].inside[-1]
-    return [traceback.FrameSummary(f"{_ROUND}{number}>", at + 1, "loop", lookup_line=False, line="")]
 
 
 def _round_of(node: Any) -> tuple[int, int] | None:
     frames = frames_of(node)
-    if node.op != "call_function" or not frames or not frames[0][0].startswith(_ROUND):
+    if node.op != "call_function" or not frames or not frames[0][0].startswith(ROUND):
         return None
-    return int(frames[0][0].removeprefix(_ROUND).rstrip(">")), frames[0][1] - 1
-
-
-# --- rolled up
+    return int(frames[0][0].removeprefix(ROUND).rstrip(">")), frames[0][1] - 1
 
 
 class Count(NamedTuple):
@@ -218,6 +95,11 @@ class RolledGraph:
             inner.add(node)
             rounds[found[0]][found[1]].append(node)
         self.loops = [self._rolled(loop, held, more) for loop, held, more in zip(loops, rounds, sizes, strict=True) if any(held)]
+        for made in self.loops:  # one that goes on with what another one left
+            read = {one for node in made.body for one in node.all_input_nodes} | {first for _, first in made.carried.values()}
+            for one in read:
+                if self.of.get(one, made) is not made:
+                    self._behind(one)
         for node in graph.nodes:
             if node not in self.of and any(one in self.of for one in node.all_input_nodes):
                 self.behind[node] = self._behind(node.args)
@@ -225,11 +107,13 @@ class RolledGraph:
                     raise Unlike
                 if any(one in self.of for value in node.kwargs.values() for one in _nodes(value)):
                     raise Unlike
+            if getattr(node.target, "__name__", "") == "all_rounds.default" and not has(self.behind.get(node), Collected):
+                raise Unlike  # a list as long as the loop, of other tensors
 
     def _rolled(self, loop: OpenLoop, rounds: list[list[Any]], sizes: list[Any]) -> RolledLoop:
         skipped = 0 if self._alike(rounds[0], rounds[1]) else 1
         rounds = rounds[skipped:]
-        if len(rounds) < _LEAST or not rounds[0] or not all(self._alike(rounds[0], one) for one in rounds[1:-1]):
+        if len(rounds) < LEAST or not rounds[0] or not all(self._alike(rounds[0], one) for one in rounds[1:-1]):
             raise Unlike
         rounds[-1] = self._last(rounds[1], rounds[-1])
         made = RolledLoop(loop, skipped, {node for one in rounds for node in one if node is not None}, rounds[1], sizes=sizes)

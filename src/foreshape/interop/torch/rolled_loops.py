@@ -143,6 +143,8 @@ def joined(importer: TorchImporter, node: Any) -> Variable | None:
     if arguments is None or not any(has(value, Collected) for value in arguments if is_list(value)):
         return None
     name = name_of(node.target)[0]
+    if name == "foreshape.all_rounds":
+        name, arguments = ("stack" if arguments[3] else "cat"), [arguments[0], arguments[2]]
     if name not in ("stack", "cat") or type(arguments[0]) is not list:
         raise SchemaError(f"{name} of the values of all rounds of a loop has no form here")
     parts: list[Variable] = []

@@ -15,8 +15,9 @@ from foreshape.interop.torch.aten_rules import aten_rule
 from foreshape.interop.torch.higher_order import higher_order, is_higher_order
 from foreshape.interop.torch.kept_nodes import batches_counted, kept_node
 from foreshape.interop.torch.node_sites import TORCH, NodeLines, frames_of, path_of
-from foreshape.interop.torch.open_loops import Count, OpenLoop, rolled_graph
+from foreshape.interop.torch.open_loops import Count, rolled_graph
 from foreshape.interop.torch.open_size import OpenFloat, OpenQuotient, OpenSize, Untold, float_variable, host_number
+from foreshape.interop.torch.recorded_loops import OpenLoop
 from foreshape.interop.torch.rolled_loops import arguments_of, counted, joined, run_loop, windowed
 from foreshape.interop.torch.torch_call import TorchCall, flat, name_of, without_memory
 from foreshape.interop.torch.traced_guards import TracedGuard, write_demands

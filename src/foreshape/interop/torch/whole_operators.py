@@ -11,7 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from foreshape.interop.torch import jagged_tensors, packed_sequences
+from foreshape.interop.torch import jagged_tensors, packed_sequences, recorded_loops
 from foreshape.interop.torch.untyped_torch import is_list, own_operators, torch
 
 _KINDS: Final = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}
@@ -48,6 +48,9 @@ def _operators() -> Any:
     for name, schema in jagged_tensors.SCHEMAS.items():
         fragment.define(name + schema)
         defining.register_fake(f"foreshape::{name}", jagged_tensors.SHAPED[name], lib=fragment)
+    fragment.define(f"all_rounds{recorded_loops.ALL_ROUNDS}")
+    fragment.impl("all_rounds", recorded_loops.joined_rounds, "CompositeExplicitAutograd")
+    defining.register_fake("foreshape::all_rounds", recorded_loops.shape_of_rounds, lib=fragment)
     fragment.define(f"ctc{_CTC}")
     fragment.impl("ctc", _aligned, "CompositeExplicitAutograd")
     defining.register_fake("foreshape::ctc", _for_each, lib=fragment)
@@ -132,13 +135,13 @@ def whole_operators() -> Generator[None]:
     users: list[Any] = [importlib.import_module(name) for name in ("torch.nn.modules.rnn", "torch.nn.functional", "torch.nn.utils.rnn")]
     before = [user._VF for user in users]
     library: Any = importlib.import_module("torch")
-    replaced = {"max_pool1d": _pooled, "ctc_loss": _of_alignments}
+    replaced = {"max_pool1d": _pooled, "ctc_loss": _of_alignments, "stack": recorded_loops.stacked, "cat": recorded_loops.concatenated}
     own = {name: getattr(library, name) for name in replaced}
     for user, functions in zip(users, before, strict=True):
         user._VF = _Whole(functions)
     library.__dict__.update(replaced)
     try:
-        with packed_sequences.packed_layers(), jagged_tensors.jagged_tensors():
+        with packed_sequences.packed_layers(), jagged_tensors.jagged_tensors(), recorded_loops.open_entries():
             yield
     finally:
         library.__dict__.update(own)

@@ -1,0 +1,106 @@
+"""Layers of torch as a trace takes them: masks not read, batch normalizations without a momentum, and modules asked to be as they are."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from foreshape.interop.torch.untyped_torch import torch
+
+CUMULATIVE: Final = -1.0
+"""Stands for ``momentum=None`` of batch normalization while a module is exported: torch asks a tensor for its number there."""
+
+
+def _said_causal(mask: Any, is_causal: bool | None = None, size: Any = None) -> bool:
+    return bool(is_causal)
+
+
+@contextmanager
+def _open_time() -> Generator[None]:
+    """Keep the lengths of sequences open in nn.Transformer, where numbers of a mask are asked for."""
+    transformer: Any = importlib.import_module("torch.nn.modules.transformer")
+    name = "_detect_is_causal_mask"
+    before = getattr(transformer, name, None)
+    if before is None:
+        yield
+        return
+    setattr(transformer, name, _said_causal)
+    try:
+        yield
+    finally:
+        setattr(transformer, name, before)
+
+
+@contextmanager
+def _cumulative(module: Any) -> Generator[None]:
+    """Give batch normalizations without a momentum, which follow the mean of all batches, a number for it that their import knows."""
+    of = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm)
+    changed = [part for part in module.modules() if isinstance(part, of) and part.momentum is None and part.running_mean is not None]
+    for part in changed:
+        part.momentum = CUMULATIVE
+    try:
+        yield
+    finally:
+        for part in changed:
+            part.momentum = None
+
+
+# --- modules asked to be as they are
+
+
+def _wanted(given: Any, named: Any) -> Iterator[Any]:
+    """Yield the element types and devices of arguments of ``Module.to``."""
+    for one in (*given, *named.values()):
+        if isinstance(one, torch.Tensor):
+            yield from (one.dtype, one.device)
+        elif isinstance(one, torch.dtype):
+            yield one
+        elif isinstance(one, (str, torch.device)):
+            yield torch.device(one)
+
+
+def _is_already(module: Any, wanted: Iterator[Any]) -> bool:
+    tensors = [*module.parameters(), *module.buffers()]
+
+    def has(tensor: Any, one: Any) -> bool:
+        if isinstance(one, torch.dtype):
+            return tensor.dtype == one or not (tensor.is_floating_point() or tensor.is_complex())
+        return tensor.device.type == one.type
+
+    return all(has(tensor, one) for one in wanted for tensor in tensors)
+
+
+_NAMED: Final = {"float": torch.float32, "double": torch.float64, "half": torch.float16, "bfloat16": torch.bfloat16, "cpu": torch.device("cpu")}
+
+
+def _as_asked(name: str, before: Any) -> Any:
+    @functools.wraps(before)
+    def call(module: Any, *given: Any, **named: Any) -> Any:
+        wanted = _wanted(given, named) if name == "to" else iter((_NAMED[name],))
+        return module if _is_already(module, wanted) else before(module, *given, **named)
+
+    return call
+
+
+@contextmanager
+def _kept_modules() -> Generator[None]:
+    """Return modules themselves asked for their own element type and device: torch would give them new parameters."""
+    of: Any = torch.nn.Module
+    own = {name: getattr(of, name) for name in ("to", *_NAMED)}
+    for name, method in own.items():
+        setattr(of, name, _as_asked(name, method))
+    try:
+        yield
+    finally:
+        for name, method in own.items():
+            setattr(of, name, method)
+
+
+@contextmanager
+def traced_layers(module: Any) -> Generator[None]:
+    """Keep to such forms while a module is exported."""
+    with _open_time(), _cumulative(module), _kept_modules():
+        yield
