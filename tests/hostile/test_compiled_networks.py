@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.survival import checked_words
 
@@ -23,8 +24,8 @@ from compiled_mutations import parts, sealed
 pytestmark = pytest.mark.skipif(library() is None, reason="oneDNN's library is not installed for this machine")
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=["fp32", "bytes"])
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A compiled network of few kernels, one of most kinds, without the network itself."""
     folder = tmp_path_factory.mktemp("whole")
     with fs.program_guard(fs.Program(), fs.Program()):
@@ -35,7 +36,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         out = layer.softmax(layer.fc(layer.layer_norm(layer.reduce_mean(y, [2, 3])), 5))
         scope = fs.Scope()
         fs.Executor(seed=1).run(fs.default_startup_program(), scope=scope)
-        fs.save_inference_model(folder / "net", [x], [out], scope=scope)
+        if request.param == "bytes":
+            model = fs.quantize(fs.InferenceModel.of(fs.default_main_program(), [x.name], [out], scope), np.ones((1, 3, 16, 12), "float32"))
+            fs.save_inference_model(folder / "net", model.feeds, model.fetches, program=model.program, scope=model.scope)
+        else:
+            fs.save_inference_model(folder / "net", [x], [out], scope=scope)
     fs.compile_model(folder / "net", [{"x": [1, 3, 16, 12]}])
     for ending in (".pdmodel", ".pdiparams"):
         (folder / f"net{ending}").unlink()

@@ -18,7 +18,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.interop import compiled_file
 from foreshape.interop.compiled_file import CompiledFile
-from foreshape.kernels.onednn_library import SWITCH, library
+from foreshape.kernels.onednn_library import SOURCE, STEP_OF, SWITCH, library
 
 pytestmark = pytest.mark.skipif(library() is None, reason="oneDNN's library is not installed for this machine")
 SIZES = [{"x": [1, 3, 16, 12]}, {"x": [2, 3, 8, 8]}]
@@ -48,6 +48,19 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = fs.compile_model(path, SIZES)
     assert made.path == f"{path}.compiled" and made.nbytes == os.path.getsize(made.path) and made.difference == 0.0 and len(made.kernels) == 2
     return path
+
+
+def test_a_network_of_bytes_is_the_same(net: Path, tmp_path: Path) -> None:
+    model = fs.load_inference_model(net, scope=fs.Scope())
+    made = fs.quantize(model, [numbers(*of["x"]) for of in SIZES])
+    fs.save_inference_model(tmp_path / "bytes", made.feeds, made.fetches, program=made.program, scope=made.scope)
+    assert fs.compile_model(tmp_path / "bytes", SIZES).difference == 0.0
+    whole, compiled = fs.Predictor(tmp_path / "bytes"), fs.Predictor(tmp_path / "bytes.compiled")
+    for of in SIZES:
+        x = numbers(*of["x"])
+        assert same(compiled.run(x), whole.run(x))
+    primitives = CompiledFile(tmp_path / "bytes.compiled").description.sizes[0].primitives
+    assert sum(STEP_OF | SOURCE in dict(p.constants) for p in primitives) > 3, "few kernels read bytes"
 
 
 def numbers(*dims: int) -> Any:

@@ -18,9 +18,10 @@ from foreshape.checked_json.bounded_json import parse
 from foreshape.checked_json.readers import checksum, count, document, listing, mapping, of_format, optional, series, text
 from foreshape.errors import FeedError, ForeshapeWarning, FormatError, MemoryPlanError, SchemaError, border
 from foreshape.interop.results import Results, feed_of
-from foreshape.kernels.compiled_chain import LARGEST, CompiledChain, CompiledSize, DoesNotFit, compiled_size
+from foreshape.kernels.compiled_chain import CompiledChain, DoesNotFit
 from foreshape.kernels.onednn_library import library
 from foreshape.kernels.recorded_library import RecordedLibrary
+from foreshape.kernels.written_chain import LARGEST, CompiledSize, compiled_size
 from foreshape.process.machine_memory import default_limit
 from foreshape.version import VERSION
 from foreshape.wire.files import map_file

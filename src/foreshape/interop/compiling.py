@@ -17,7 +17,7 @@ from foreshape.interop.compiled_file import BEGIN, ENDING, FORMAT, HEAD, MAGIC, 
 from foreshape.interop.inference import load_inference_model, parameters_of
 from foreshape.interop.model import InferenceModel
 from foreshape.interop.program_files import find_program, holds_onnx
-from foreshape.kernels import compiled_chain
+from foreshape.kernels import written_chain
 from foreshape.kernels.onednn_chain import Series
 from foreshape.kernels.onednn_library import Library, LibraryError, library
 from foreshape.kernels.recorded_library import RecordedLibrary
@@ -132,8 +132,9 @@ class _Constants:
         self._end = 0
         self._known: dict[bytes, int] = {}
 
-    def number(self, tensor: Tensor) -> int:
-        """Return the number of a constant."""
+    def number(self, of: Any) -> int:
+        """Return the number of a constant, a tensor or a number of C."""
+        tensor: Tensor = of if isinstance(of, torch.Tensor) else torch.tensor([of.value], dtype=torch.int32 if isinstance(of.value, int) else torch.float32)
         data = memoryview(_bytes(tensor))
         key = hashlib.sha256(data).digest()
         at = self._known.get(key)
@@ -200,7 +201,7 @@ def _size(model: InferenceModel, shapes: Mapping[str, Sequence[int]], found: Lib
     try:
         with found.using(threads), torch.inference_mode():
             line = series.line(recorder, [torch.empty(dims[of]) if isinstance(of, int) else of for of in operands])
-            words = compiled_chain.write(line, recorder, dims, operands, constants.number)
+            words = written_chain.write(line, recorder, dims, operands, constants.number)
     except LibraryError as error:
         raise ExecutionError(f"oneDNN's library has no kernel for a part of the network: {error}") from error
     results = call.writes()

@@ -1,237 +1,25 @@
-"""A series of oneDNN's kernels for one size, written down: each primitive with its places in memory, and run again without torch.
+"""A written series of oneDNN's kernels, run again without torch.
 
-The written one may come from anywhere. So each number is checked, and no primitive is made with an operand or a result outside of its memory.
+It may come from anywhere. So each number is checked, and no primitive is made with an operand or a result outside of its memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
-from foreshape.checked_json.readers import Reader, anything, count, listing, number, one_of, optional, record, refuse, series, text, truth, tupled
 from foreshape.errors import FormatError
-from foreshape.kernels.onednn_chain import ALIGNMENT, ChainCall, ChainLine, MemoryPlace, PlacedPrimitive
-from foreshape.kernels.onednn_library import (
-    BIAS,
-    BINARY,
-    DIMS,
-    ELEMENTWISE,
-    OTHER,
-    POOLING,
-    RESULT,
-    SCALE,
-    SCRATCHPAD,
-    SEVERAL,
-    SHIFT,
-    SOURCE,
-    WEIGHTS,
-    Handle,
-    LibraryError,
-)
+from foreshape.kernels.onednn_chain import ALIGNMENT, ChainCall, MemoryPlace, PlacedPrimitive
+from foreshape.kernels.onednn_library import F32, RESULT, S32, SCALE, SCRATCHPAD, SEVERAL, SHIFT, SOURCE, STEP_OF, WEIGHTS, ZERO_OF, Handle, LibraryError
 from foreshape.kernels.onednn_packed import ADDED, order_of
 from foreshape.kernels.recorded_library import RecordedLibrary
-
-LARGEST = 2**40
-"""The largest dim, step or offset, in elements or bytes."""
-MOST_PRIMITIVES, _MOST_JOINED = 20_000, 1024
+from foreshape.kernels.written_chain import KINDS, LARGEST, After, CompiledSize, KernelKind, Memory, WrittenPrimitive, arguments_read, read_after
 
 
 class DoesNotFit(FormatError):
     """The error for a network compiled for another library, machine or number of threads."""
-
-
-# --- what is written
-
-
-class _Memory(NamedTuple):
-    """A tensor in memory: its dims and the steps between elements; without steps, in an order of the primitive's choice."""
-
-    dims: tuple[int, ...]
-    steps: tuple[int, ...] | None
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes from its first element to behind its last one; 0 without steps."""
-        if self.steps is None:
-            return 0
-        return 4 * (1 + sum((n - 1) * s for n, s in zip(self.dims, self.steps, strict=True)))
-
-
-class _After(NamedTuple):
-    """The operations behind a computation: a tensor is added, and functions of each element follow."""
-
-    added: _Memory | None
-    functions: tuple[tuple[str, float, float], ...]
-
-
-class _WrittenPrimitive(NamedTuple):
-    """A primitive as it is written.
-
-    ``threads``: 1, or 0 for all. ``kernel``: the name of its kernel. ``places``: argument, operand or result of the series (-1 for the
-    piece of memory), byte in it. ``constants``: argument, number of the constant. ``layout`` is the weight's.
-    """
-
-    kind: str
-    arguments: list[Any]
-    threads: int
-    kernel: str
-    places: list[tuple[int, int, int]]
-    constants: list[tuple[int, int]]
-    layout: list[int]
-
-
-class CompiledSize(NamedTuple):
-    """A series for one size as it is written.
-
-    ``given``: the dims of its operands; ``results``: the dims of its results; ``threads`` and ``nbytes``: the number of its threads, and of the bytes of values
-    between kernels.
-    """
-
-    given: list[tuple[int, ...]]
-    results: list[tuple[int, ...]]
-    threads: int
-    nbytes: int
-    primitives: list[_WrittenPrimitive]
-
-
-_dim, _step, _place = count(1, LARGEST), count(0, LARGEST), count(0, LARGEST)
-_dims = tupled(_dim, DIMS, 1)
-_pair = tupled(count(0, 2**31 - 1), DIMS)
-
-
-def _signed(what: str, given: Any) -> int:
-    return given if type(given) is int and abs(given) < 2**31 else refuse(what, "a whole number below 2^31", given)
-
-
-def _memory(steps: bool) -> Reader[_Memory]:
-    """Return a reader of a tensor in memory, with steps or without."""
-    read = series(_Memory, _dims, tupled(_step, DIMS, 1) if steps else optional(anything))
-
-    def checked(what: str, given: Any) -> _Memory:
-        out = read(what, given)
-        if out.steps is None:
-            return out if not steps else refuse(what, "a tensor with steps between its elements", given)
-        if not steps or len(out.steps) != len(out.dims):
-            refuse(what, "dims, and as many steps" if steps else "dims alone", given)
-        if out.nbytes > LARGEST or prod(out.dims) > LARGEST:
-            refuse(what, f"within {LARGEST} bytes", given)
-        return out
-
-    return checked
-
-
-_lies, _open = _memory(True), _memory(False)
-_window, _moved = tupled(count(1, 2**31 - 1), DIMS), tupled(_signed, DIMS)
-
-
-_function: Reader[tuple[str, float, float]] = series(lambda *of: of, one_of(*ELEMENTWISE), number, number)
-_after = series(_After, optional(_lies), tupled(_function, 32))
-
-
-class _Kind(NamedTuple):
-    """A kind of computation: the readers of its arguments, and the tensors that it reads and writes, by the names of the primitive's arguments.
-
-    A number is the place of the tensor's description among the arguments. ``constant``: the names of constants.
-    """
-
-    readers: tuple[Reader[Any], ...]
-    names: Mapping[int, int]
-    constant: frozenset[int] = frozenset()
-    least: int | None = None
-    """So many arguments are enough."""
-
-
-_PACKED = {SOURCE: 0, WEIGHTS: 1, BIAS: 2, RESULT: 3}
-_KINDS: dict[str, _Kind] = {
-    "convolution": _Kind((_lies, _open, optional(_lies), _lies, _window, _window, _pair, _moved, _after, truth), _PACKED, frozenset({WEIGHTS, BIAS}), 9),
-    "product": _Kind((_lies, _open, optional(_lies), _lies, _after), _PACKED, frozenset({WEIGHTS, BIAS})),
-    "binary": _Kind((one_of(*BINARY), _lies, _lies, _lies, _after), {SOURCE: 1, OTHER: 2, RESULT: 3}),
-    "elementwise": _Kind((_function, _lies, _after), {SOURCE: 1, RESULT: 1}),
-    "pooling": _Kind((one_of(*POOLING), _lies, _lies, _window, _window, _pair, _pair, _after), {SOURCE: 1, RESULT: 2}),
-    "softmax": _Kind((_lies, count(0, DIMS), _after), {SOURCE: 0, RESULT: 0}),
-    "normalized_rows": _Kind((_lies, number, truth, truth, _after), {SOURCE: 0, RESULT: 0}),
-    "nearest": _Kind((_lies, _lies, _after), {SOURCE: 0, RESULT: 1}),
-    "joined": _Kind((tupled(_lies, _MOST_JOINED, 1), _lies, count(0, DIMS), _after), {RESULT: 1}),
-    "reordered": _Kind((_lies, _lies, _after), {SOURCE: 0, RESULT: 1}),
-}
-
-
-def _arguments(what: str, given: list[Any], kind: _Kind) -> list[Any]:
-    return series(lambda *of: list(of), *kind.readers, or_first=kind.least)(what, given)
-
-
-_number = count(0, 2**31 - 1)
-_written: Reader[_WrittenPrimitive] = series(
-    _WrittenPrimitive,
-    one_of(*_KINDS),
-    anything,
-    count(0, 1),
-    text(200),
-    listing(series(lambda *of: of, _number, count(-1, 10_000), _place), 2 * _MOST_JOINED),
-    listing(series(lambda *of: of, _number, _number), 16),
-    listing(count(-LARGEST, LARGEST), 200),
-)
-compiled_size: Reader[CompiledSize] = record(
-    CompiledSize,
-    given=listing(_dims, 1000),
-    results=listing(_dims, 1000, 1),
-    threads=count(1, 4096),
-    nbytes=count(0, LARGEST),
-    primitives=listing(_written, MOST_PRIMITIVES, 1),
-)
-"""The reader of a series for one size."""
-
-
-# --- writing
-
-
-def write(line: ChainLine, library: RecordedLibrary, given: Sequence[tuple[int, ...]], operands: Sequence[Any], number: Callable[[Any], int]) -> dict[str, Any]:
-    """Return a series for one size in words of JSON.
-
-    Args:
-        line: the series, described by ``library``.
-        given: the dims of the arrays of each call.
-        operands: of the series: the number of one of these, or a tensor of torch with constant elements.
-        number: keeps a constant, and returns its number.
-    """
-    tensors = [*(one if isinstance(one, int) else None for one in operands), *(len(given) + at for at in range(len(line.outs)))]
-    primitives: list[Any] = []
-    for of in line.primitives:
-        recipe = library.made[id(of.description)][1]
-        places: list[list[int]] = []
-        kept = [[name, number(memory.held)] for name, memory in of.constants.items()]
-        for name, place in of.places.items():
-            tensor = -1 if place.tensor is None else tensors[place.tensor]
-            if tensor is None:
-                kept.append([name, number(operands[place.tensor or 0])])
-            else:
-                places.append([name, tensor, place.offset])
-        layout = library.layout(library.wanted_weights(of.description)) if WEIGHTS in of.constants else []
-        arguments = [_in_words(library, a) for a in (*recipe.arguments, *recipe.named.values())]
-        primitives.append([recipe.method, arguments, int(recipe.threads == 1), library.implementation(of.description), places, kept, layout])
-    results = [list(dims) for dims, _ in line.outs]
-    return {"given": [list(d) for d in given], "results": results, "threads": library.threads(), "nbytes": line.nbytes, "primitives": primitives}
-
-
-def _in_words(library: RecordedLibrary, given: Any) -> Any:
-    """Return an argument of a description in words of JSON."""
-    if isinstance(given, Handle):
-        made = library.made.get(id(given))
-        if made is not None:  # attributes
-            of = {**dict(zip(("added", "functions", "steps", "zeros"), made[1].arguments, strict=False)), **made[1].named}
-            if of.get("steps") or of.get("zeros"):
-                raise LibraryError("kernels of bytes are not compiled")
-            added, functions = of.get("added"), of.get("functions")
-            return [_in_words(library, added), [*map(list, functions or ())]]
-        return [library.dims(given), None if library.is_open(given) else library.steps(given)]
-    if isinstance(given, (list, tuple)):
-        return [_in_words(library, one) for one in given]  # pyright: ignore[reportUnknownVariableType]
-    return given
-
-
-# --- reading and running
 
 
 class CompiledChain:
@@ -259,24 +47,26 @@ class CompiledChain:
             raise FormatError("not every result is computed")
         self._free: list[tuple[ChainCall, Any]] = []
 
-    def _made(self, at: int, of: _WrittenPrimitive) -> PlacedPrimitive:
+    def _made(self, at: int, of: WrittenPrimitive) -> PlacedPrimitive:
         """Return a primitive with its places."""
-        library, what, kind = self._library, f"primitive {at}, a {of.kind}", _KINDS[of.kind]
-        given = _arguments(what, of.arguments, kind)
+        library, what, kind = self._library, f"primitive {at}, a {of.kind}", KINDS[of.kind]
+        given = arguments_read(what, of.arguments, kind)
         _check(what, of.kind, given)
-        orders: dict[int, _Memory] = {name: given[n] for name, n in kind.names.items() if isinstance(given[n], _Memory)}
+        orders: dict[int, Memory] = {name: given[n] for name, n in kind.names.items() if isinstance(given[n], Memory)}
         if of.kind == "joined":
             orders.update({SEVERAL + k: one for k, one in enumerate(given[0])})
         if of.kind == "normalized_rows":
-            row = _Memory(given[0].dims[-1:], (1,))
+            row = Memory(given[0].dims[-1:], (1,))
             orders.update({name: row for name, wanted in ((SCALE, given[2]), (SHIFT, given[3])) if wanted})
-        after: _After = given[next(n for n, read in enumerate(kind.readers) if read is _after)]
+        after: After = given[next(n for n, read in enumerate(kind.readers) if read is read_after)]
         if after.added is not None:
             orders[ADDED] = after.added
         handles: dict[int, Handle] = {name: self._handle(m) for name, m in orders.items()}
+        grids = _grids(what, orders, after)
         with library.using(1) if of.threads else nullcontext():
             description = self._described(what, of, kind, given, handles, after)
-        sizes = {name: m.nbytes for name, m in orders.items()}
+        sizes = {name: m.nbytes for name, m in orders.items()} | {name: 4 * n for name, n in grids.items()}
+        handles.update({name: library.strided((n,), (1,), F32 if name < ZERO_OF else S32) for name, n in grids.items()})
         if WEIGHTS in handles:
             handles[WEIGHTS] = wanted = library.wanted_weights(description)
             if library.layout(wanted) != of.layout:
@@ -287,7 +77,7 @@ class CompiledChain:
             handles[SCRATCHPAD], sizes[SCRATCHPAD] = pad, nbytes
         places, kept = {name: (tensor, begin) for name, tensor, begin in of.places}, dict(of.constants)
         named = [*(name for name, _, _ in of.places), *(name for name, _ in of.constants)]
-        if sorted(named) != sorted(handles) or not kind.constant & handles.keys() <= kept.keys() or kept.keys() & {RESULT, SCRATCHPAD}:
+        if sorted(named) != sorted(handles) or not (kind.constant & handles.keys()) | grids.keys() <= kept.keys() or kept.keys() & {RESULT, SCRATCHPAD}:
             raise FormatError(f"{what}: its operands and results are others than those with places")
         for name, (tensor, begin) in places.items():
             self._check_place(what, name, tensor, begin, sizes[name], 4 if of.kind == "reordered" and name == SOURCE else ALIGNMENT)
@@ -301,14 +91,14 @@ class CompiledChain:
         found = {name: MemoryPlace(None if tensor < 0 else tensor, begin, handles[name]) for name, (tensor, begin) in places.items()}
         return PlacedPrimitive(library.primitive(description), found, memories, description)
 
-    def _handle(self, of: _Memory) -> Handle:
-        return self._library.any(of.dims) if of.steps is None else self._library.strided(of.dims, of.steps)
+    def _handle(self, of: Memory) -> Handle:
+        return self._library.any(of.dims, of.of) if of.steps is None else self._library.strided(of.dims, of.steps, of.of)
 
-    def _described(self, what: str, of: _WrittenPrimitive, kind: _Kind, given: list[Any], handles: dict[int, Handle], after: _After) -> Handle:
+    def _described(self, what: str, of: WrittenPrimitive, kind: KernelKind, given: list[Any], handles: dict[int, Handle], after: After) -> Handle:
         """Return the description of a primitive, with its old kernel."""
         library = self._library
         by_argument: dict[int, Handle] = {n: handles[name] for name, n in kind.names.items() if name in handles}
-        attributes = library.attributes(handles.get(ADDED), after.functions)
+        attributes = library.attributes(handles.get(ADDED), after.functions, dict(after.grids), after.zeros)
         arguments: list[Any] = []
         for n, value in enumerate(given):
             is_joined = of.kind == "joined" and n == 0
@@ -354,6 +144,21 @@ class CompiledChain:
                     raise LibraryError(f"oneDNN could not compute a kernel of a series: status {status}")
         self._free.append((call, piece))
         return [_shaped(room, dims) for room, dims in zip(out, of.results, strict=True)]
+
+
+def _grids(what: str, orders: dict[int, Memory], after: After) -> dict[int, int]:
+    """Return the constants of grids with the numbers of their elements: steps, for some axes each its own, and zero points."""
+    out: dict[int, int] = {}
+    for name, axes in after.grids:
+        dims = orders[name].dims if name in orders else ()
+        if not dims or axes >> len(dims) or STEP_OF | name in out:
+            raise FormatError(f"{what}: steps of argument {name} along the axes {axes:b}, which are not there")
+        out[STEP_OF | name] = prod(n for at, n in enumerate(dims) if axes >> at & 1)
+    for name in after.zeros:
+        if name not in orders or ZERO_OF | name in out:
+            raise FormatError(f"{what}: a zero point of argument {name}, which is not there")
+        out[ZERO_OF | name] = 1
+    return out
 
 
 def _overlap(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:

@@ -24,7 +24,7 @@ _DISTRIBUTION, _FILE, _MAJOR = "onednn-cpu-gomp", "libdnnl.so.3", 3
 """The build for processors with GNU's OpenMP, whose threads are torch's."""
 
 _CPU, _IN_ORDER, _FORWARD, _DIRECT, _TRANSPOSED_DIRECT, _ANY = 1, 1, 96, 1, 10, 1
-F32, S8, U8, _S32 = 3, 5, 6, 4
+F32, S8, U8, S32 = 3, 5, 6, 4
 """The element types of memory."""
 _DOTS = 0x48
 """The instructions with exact sums of products of bytes: VNNI, with vectors of 256 or 512 bits."""
@@ -169,7 +169,7 @@ class Library:
     def number(self, of: int | float, rank: int = 1) -> Handle:
         """Return memory of one number, a float or a whole one, of so many dims."""
         held, ones = c_int32(of) if isinstance(of, int) else c_float(of), (1,) * rank
-        return self.memory(self.strided(ones, ones, _S32 if isinstance(of, int) else F32), ctypes.addressof(held), held)
+        return self.memory(self.strided(ones, ones, S32 if isinstance(of, int) else F32), ctypes.addressof(held), held)
 
     def same(self, a: Handle, b: Handle) -> bool:
         return bool(self._functions.dnnl_memory_desc_equal(_pointer(a), _pointer(b)))

@@ -280,8 +280,8 @@ class PackedConvolution(PackedWindows):
         self._channels, self._columns = per * groups, columns
 
     def _described(self, dims: Sequence[int], adds: bool) -> DescribedPrimitive:
-        dims, out, made = self.windows(dims)
         library = self._library
+        dims, out, made = self.windows(dims, library)
         source, result, bias = library.strided(dims, order_of(dims)), library.strided(out, order_of(out)), self._bias_order(self._shape[:1])
         with library.using(1 if (prod(out) + WEIGHT * self._shape[0]) * prod(self._shape[1:]) < FEW else None):
             attributes = library.attributes(result if adds else None, self._functions)
@@ -295,7 +295,9 @@ class PackedConvolution(PackedWindows):
         """Return the dims of the result where the library's are ``out``."""
         return (*out[:2], out[3], 1) if self._columns else tuple(out)
 
-    def windows(self, dims: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...], Callable[[Handle, Handle, Handle | None, Handle, Handle], Handle]]:
+    def windows(
+        self, dims: Sequence[int], library: Library
+    ) -> tuple[tuple[int, ...], tuple[int, ...], Callable[[Handle, Handle, Handle | None, Handle, Handle], Handle]]:
         """Return the library's dims of images and of the result, and a function from layouts and attributes to the description."""
         self._fit(dims)
         if self._columns and dims[3] != 1:
@@ -312,7 +314,7 @@ class PackedConvolution(PackedWindows):
             given = f"paddings {list(before)} and {list(behind)}"
             raise ShapeError(f"windows of {list(self._shape[2:])} do not fit into images {list(dims)} with {given}")
         strides = [min(s, n) for n, s in zip(padded, strides, strict=True)]  # a longer step ends behind the image too
-        dilations, library = effective_dilations(dilations, self._shape[2:]), self._library
+        dilations = effective_dilations(dilations, self._shape[2:])
 
         def made(source: Handle, weights: Handle, bias: Handle | None, result: Handle, attributes: Handle) -> Handle:
             return library.convolution(source, weights, bias, result, strides, dilations, before, behind, attributes)

@@ -31,13 +31,14 @@ class _Bytes:
     """A weight of bytes in the order for its kernels, and the bias."""
 
     def __init__(self, library: Library, given: ByteWeight, dims: Sequence[int], bias: Tensor | None, functions: Sequence[Function], axes: int) -> None:
-        self._library, self._dims, self._functions, self._axes = library, tuple(dims), tuple(functions), axes
+        self._dims, self._functions, self._axes = tuple(dims), tuple(functions), axes
         self._whole, self._steps, self._bias = given.whole.contiguous(), given.steps.float().contiguous(), bias
         self._packed: list[tuple[Handle, Tensor]] = []
         self.any = library.any(dims, S8)
 
     def described(
         self,
+        library: Library,
         source: Dims,
         out: Dims,
         on: Sequence[Grid | None],
@@ -51,7 +52,7 @@ class _Bytes:
 
         The sum is computed in units of the step of an added operand, so that its bytes are added as they are.
         """
-        library, given = self._library, on[0]
+        given = on[0]
         if given is None or not library.multiplies_bytes:
             raise Unimplemented("it multiplies no bytes")
         end = wanted if wanted is not None and wanted.is_whole else None
@@ -76,7 +77,7 @@ class _Bytes:
         with library.using(1 if prod(out) * prod(self._dims) // self._dims[-1 if len(self._dims) == 2 else 0] < 4 * FEW else None):
             attributes = library.attributes(orders.get(ADDED), functions, steps, zeros)
             made = library.quick(make(orders[SOURCE], self.any, order, orders[RESULT], attributes[-1]))
-            constants[WEIGHTS] = self._ordered(library.wanted_weights(made))
+            constants[WEIGHTS] = self._ordered(library, library.wanted_weights(made))
         names = tuple(n for n in (SOURCE, ADDED) if n in orders)
         return DescribedPrimitive(made, names, orders, constants, tuple(result_dims), order_of(result_dims)), end
 
@@ -86,8 +87,7 @@ class _Bytes:
         bias: Any = torch.zeros(len(self._steps)) if self._bias is None else self._bias
         return (bias / unit - zero).contiguous()
 
-    def _ordered(self, wanted: Handle) -> Handle:
-        library = self._library
+    def _ordered(self, library: Library, wanted: Handle) -> Handle:
         for order, value in self._packed:
             if library.same(order, wanted):
                 return library.memory(order, value.data_ptr(), value)
@@ -108,11 +108,11 @@ class ByteConvolution(PackedConvolution):
         self._in_bytes = _Bytes(library, given, dims, bias, functions, 3 if groups > 1 else 1)
 
     def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
-        x, out, make = self.windows(dims[0])
+        x, out, make = self.windows(dims[0], library)
         made = self.upright(out)
         if len(dims) > 1 and tuple(dims[1]) != made:
             raise Unimplemented("what is added is of other dims")
-        return self._in_bytes.described(x, out, grids, wanted, make, made, order_of, self._shape[:1])
+        return self._in_bytes.described(library, x, out, grids, wanted, make, made, order_of, self._shape[:1])
 
 
 class ByteProduct(PackedProduct):
@@ -128,4 +128,4 @@ class ByteProduct(PackedProduct):
         made, rows = (*dims[0][:-1], n), prod(dims[0][:-1])
         if len(dims) > 1 and tuple(dims[1]) != made:
             raise Unimplemented("what is added is of other dims")
-        return self._in_bytes.described((rows, k), (rows, n), grids, wanted, library.product, made, row_major_strides, (1, n))
+        return self._in_bytes.described(library, (rows, k), (rows, n), grids, wanted, library.product, made, row_major_strides, (1, n))

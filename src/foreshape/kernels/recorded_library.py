@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from foreshape.kernels.onednn_library import Handle, Library
 
-_STRIDES, _COUNT, _DIMS, _PADDED, _KIND, _INNER_COUNT, _INNER_BLOCKS, _INNER_AXES = 14, 256, 257, 260, 262, 263, 264, 265
+_STRIDES, _COUNT, _DIMS, _TYPE, _PADDED, _KIND, _INNER_COUNT, _INNER_BLOCKS, _INNER_AXES = 14, 256, 257, 258, 260, 262, 263, 264, 265
 """Properties of a description of memory."""
 BLOCKED = 2
 """The kind of memory with steps between elements, or between blocks of them."""
@@ -70,6 +70,10 @@ class RecordedLibrary(Library):
     def dims(self, order: Handle) -> list[int]:
         """Return the dims of a description of memory."""
         return self._numbers(order, _DIMS, self._number(order, _COUNT))
+
+    def element_type(self, order: Handle) -> int:
+        """Return the element type of a description of memory."""
+        return self._number(order, _TYPE)
 
     def is_open(self, order: Handle) -> bool:
         """Return True for memory whose order the primitive chooses."""
