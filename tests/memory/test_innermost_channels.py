@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,6 +12,10 @@ from support.measured import measure, sizes_of
 
 import foreshape as fs
 from foreshape import layer
+
+
+AVX512 = torch.backends.cpu.get_cpu_capability().startswith("AVX512") and "ONEDNN_MAX_CPU_ISA" not in os.environ
+"""Other instructions have other kernels, which pack less than is planned."""
 
 
 @pytest.fixture(autouse=True)
@@ -43,5 +48,5 @@ def test_a_step_is_planned_with_its_packed_weights(groups: int, window: int, ima
     seen = measure(executor, program, feed, [loss], scope)
     planned = plan.peak(**sizes_of(plan, executor, feed))
     assert seen.peak <= planned
-    if groups > 1 and not reshaped:  # of a reshaped one the layout is unknown, so that both are planned
+    if groups > 1 and not reshaped and AVX512:  # of a reshaped one the layout is unknown, so that both are planned
         assert planned <= seen.peak * 1.05 + 24 * 1024
