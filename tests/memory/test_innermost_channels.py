@@ -13,7 +13,6 @@ from support.measured import measure, sizes_of
 import foreshape as fs
 from foreshape import layer
 
-
 AVX512 = torch.backends.cpu.get_cpu_capability().startswith("AVX512") and "ONEDNN_MAX_CPU_ISA" not in os.environ
 """Other instructions have other kernels, which pack less than is planned."""
 
