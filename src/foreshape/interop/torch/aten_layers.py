@@ -13,7 +13,7 @@ from foreshape.interop.torch.higher_order import scanned
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.program import Variable
-from foreshape.spec import INT64
+from foreshape.spec import FP32, FP64, INT64
 
 
 def pairs(given: Any, count: int) -> list[int]:
@@ -297,6 +297,11 @@ def _recurrent(
     t: TorchCall, x: Variable, states: Any, weights: Any, has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool
 ) -> Any:
     given = list(states) if is_list(states) else [states]
+    of = x.spec.known_dtype
+    if of not in (FP32, FP64):  # computed in single precision
+        wide = [t.cast(one, FP32) for one in given], [t.cast(one, FP32) for one in weights]
+        found = _recurrent(t, t.cast(x, FP32), *wide, has_biases, num_layers, dropout, train, bidirectional, batch_first)
+        return [t.cast(one, of) for one in found]
     x = layer.transpose(x, [1, 0, 2]) if batch_first else x
     if len(weights) == (5 if has_biases else 3) * num_layers * (2 if bidirectional else 1):
         out, last = _projected(t, x, given, weights, has_biases, num_layers, dropout if train else 0.0, bidirectional)

@@ -11,6 +11,7 @@ from foreshape.interop.torch.jagged_tensors import is_jagged, parts_of
 from foreshape.interop.torch.open_size import OpenSize
 from foreshape.interop.torch.untyped_torch import is_list, pytree, torch
 from foreshape.program import Program, Variable
+from foreshape.spec import BF16
 from foreshape.values.lod_tensor import LoDTensor
 
 _TREES: Final = pytree()  # a trace of torch follows no import
@@ -68,10 +69,14 @@ def result_kind(value: Any) -> tuple[str, Any]:
     return ("size", None) if isinstance(value, OpenSize) else ("value", value)
 
 
-def as_tensor(value: Any, given: Iterable[Any]) -> Any:
-    """Return a fetched value as a tensor: a ragged one jagged, with the offsets of an input if they are equal, as torch compares sequences by them."""
+def as_tensor(value: Any, like: Variable, given: Iterable[Any]) -> Any:
+    """Return the fetched value of a variable as a tensor: bfloat16, for which arrays have no type, as it is there; a ragged one jagged.
+
+    The latter has the offsets of an input if they are equal, as torch compares sequences by them.
+    """
     if not isinstance(value, LoDTensor):
-        return torch.as_tensor(value)
+        found = torch.as_tensor(value)
+        return found.bfloat16() if like.spec.dtype is BF16 else found
     offsets = torch.as_tensor(value.offsets()[0])
     same = (one.offsets() for one in given if is_jagged(one) and one.lengths() is None)
     return torch.nested.nested_tensor_from_jagged(torch.as_tensor(value.data), next((one for one in same if torch.equal(one, offsets)), offsets))

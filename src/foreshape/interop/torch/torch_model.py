@@ -100,8 +100,9 @@ class TorchModel:
         """
         feed = self._feed(inputs)
         both = self._with_loss and len(feed) > len(self.feeds)
-        names = [v.name for v in self.fetches] + ([self.loss.name] if both and self.loss is not None else [])
-        found = [as_tensor(value, feed.values()) for value in self._run(self.program, feed, names)]
+        fetches = [*self.fetches, *([self.loss] if both and self.loss is not None else [])]
+        values = self._run(self.program, feed, [v.name for v in fetches])
+        found = [as_tensor(value, of, feed.values()) for of, value in zip(fetches, values, strict=True)]
         results = self.nesting.filled(found[: len(self.fetches)])
         return (results, found[-1]) if both else results
 
@@ -123,7 +124,8 @@ class TorchModel:
             self._gradients = program, {parameter.name: gradient.name for parameter, gradient in pairs}
         program, names = self._gradients
         found = self._run(program, self._feed(inputs), list(names.values()))
-        return {name: torch.as_tensor(value) for name, value in zip(names, found, strict=True)}
+        variables = [program.global_block.var(name) for name in names.values()]
+        return {name: as_tensor(value, of, ()) for name, of, value in zip(names, variables, found, strict=True)}
 
     def for_test(self) -> TorchModel:
         """Return the network as torch's ``eval`` has it, with the same parameters and scope: without dropout, normalized by the moving statistics."""

@@ -95,10 +95,17 @@ def _of_alignments(x: Any, labels: Any, steps: Any, lengths: Any, blank: int = 0
     """Return torch.ctc_loss, of padded labels and lengths in tensors whole: torch has no shapes for it."""
     if x.dim() != 3 or labels.dim() != 2 or not (isinstance(steps, torch.Tensor) and isinstance(lengths, torch.Tensor)):
         return _CTC_LOSS(x, labels, steps, lengths, blank, reduction, zero_infinity)
+    x = x.float() if torch.is_autocast_enabled(x.device.type) else x
     made = torch.ops.foreshape.ctc(x, labels, steps, lengths, blank, zero_infinity)
     if reduction == 1:
         return (made / lengths.clamp(min=1).to(made.dtype)).mean()
     return made if reduction == 0 else made.sum()
+
+
+def _autocast(x: Any) -> Any:
+    """Return a tensor in the element type of the region of torch.autocast around, as torch casts operands of its own operators."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if x.dtype == torch.float32 and torch.is_autocast_enabled(kind) else x
 
 
 _CTC_LOSS: Final[Any] = torch.ctc_loss
@@ -123,6 +130,8 @@ class _Whole:
             if isinstance(weights, torch.Tensor) or len(rest) != 6:  # packed
                 return function(x, states, weights, *rest)
             given = list(states) if name == "lstm" else [states]
+            if name != "gru":  # torch casts its products alone in a gru
+                x, (given, weights) = _autocast(x), ([_autocast(one) for one in given], [_autocast(one) for one in weights])
             return tuple(getattr(torch.ops.foreshape, name)(x, given, list(weights), *rest))
 
         return call
