@@ -43,7 +43,7 @@ def _celu(t: TorchCall, x: Variable, alpha: float = 1.0) -> Any:
 
 @aten("leaky_relu")
 def _leaky_relu(t: TorchCall, x: Variable, negative_slope: float = 0.01) -> Any:
-    return layer.leaky_relu(x, float(negative_slope))
+    return t.op("leaky_relu", {"alpha": float(negative_slope), "open": True}, X=x)
 
 
 @aten("rrelu", "rrelu_with_noise_functional")
@@ -54,7 +54,7 @@ def _rrelu(t: TorchCall, x: Variable, *given: Any, **_: Any) -> Any:
         made = t.op("rrelu", {"lower": float(lower), "upper": float(upper)}, X=x)[0]
     else:
         slope = (float(lower) + float(upper)) / 2
-        made = t.where(layer.greater_than(x, 0.0), x, t.scale(x, slope)) if not is_held(slope, t.dtype) else layer.leaky_relu(x, slope)
+        made = t.where(layer.greater_than(x, 0.0), x, t.scale(x, slope)) if not is_held(slope, t.dtype) else _leaky_relu(t, x, slope)
     return [made, None] if "noise" in t.name else made
 
 

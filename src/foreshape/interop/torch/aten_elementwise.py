@@ -36,7 +36,9 @@ def _of_numbers(t: TorchCall, x: Variable) -> Variable:
         return layer.subtract(layer.cast(layer.greater_than(x, 0), t.dtype), layer.cast(layer.less_than(x, 0), t.dtype))
     if name in ("floor", "ceil") and not t.dtype.is_floating:
         return layer.assign(x)
-    return {"abs": layer.abs, "square": layer.square, "floor": layer.floor, "ceil": layer.ceil}.get(name, layer.sign)(x)
+    made = {"abs": layer.abs, "square": layer.square, "floor": layer.floor, "ceil": layer.ceil}.get(name, layer.sign)(x)
+    made.stop_gradient = made.stop_gradient or name in ("sign", "sgn")  # not 0 times a slope that may be infinite
+    return made
 
 
 @aten("round")
@@ -112,11 +114,29 @@ def _remainder(t: TorchCall, x: Any, y: Any) -> Any:
     return layer.remainder(*pair(t, x, y, t.dtype))
 
 
+def change(x: Variable) -> Variable:
+    """Return zeros with the gradient of x."""
+    held = layer.assign(x)
+    held.stop_gradient = True
+    return layer.subtract(x, held)
+
+
+@aten("maximum", "minimum")
+def _extreme(t: TorchCall, x: Any, y: Any) -> Any:
+    return extreme(t, t.name == "maximum", *pair(t, x, y, t.dtype))
+
+
 @aten("fmod")
 def _fmod(t: TorchCall, x: Any, y: Any) -> Any:
     x, y = pair(t, x, y, t.dtype)
     left = layer.remainder(layer.abs(x), layer.abs(y))
-    return layer.where(layer.less_than(x, 0), layer.scale(left, -1.0), left)
+    left = layer.where(layer.less_than(x, 0), layer.scale(left, -1.0), left)
+    if not t.dtype.is_floating:
+        return left
+    left.stop_gradient = True
+    whole = layer.round(layer.divide(layer.subtract(x, left), y))
+    whole.stop_gradient = True
+    return layer.add(left, layer.subtract(change(x), layer.multiply(whole, change(y))))
 
 
 @aten("pow")
@@ -136,7 +156,12 @@ def _power(t: TorchCall, x: Any, y: Any) -> Any:
     return t.op("elementwise_pow", None, X=t.tensor(x, of), Y=t.tensor(y, of))
 
 
-_TWO: Final[dict[str, Any]] = {"maximum": layer.maximum, "minimum": layer.minimum, "fmax": layer.fmax, "fmin": layer.fmin, "atan2": layer.atan2}
+def extreme(t: TorchCall, largest: bool, x: Variable, y: Variable, ties: str = "both") -> Variable:
+    """Return the larger, or the smaller, of each two numbers; the gradient of equal ones is shared, or one's."""
+    return t.op("elementwise_max" if largest else "elementwise_min", {"ties": ties} if x.spec.known_dtype.is_floating else None, X=x, Y=y)
+
+
+_TWO: Final[dict[str, Any]] = {"fmax": layer.fmax, "fmin": layer.fmin, "atan2": layer.atan2}
 _COMPARED: Final = {"eq": "equal", "ne": "not_equal", "lt": "less_than", "le": "less_equal", "gt": "greater_than", "ge": "greater_equal"}
 _LOGICAL: Final[dict[str, Any]] = {"logical_and": layer.logical_and, "logical_or": layer.logical_or, "logical_xor": layer.logical_xor}
 _BITS: Final = {"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor", "__and__": "and", "__or__": "or", "__xor__": "xor"}
@@ -202,7 +227,7 @@ def _clamp(t: TorchCall, x: Variable, min: Any = None, max: Any = None) -> Any:
     if name == "hardtanh":
         min, max = -1.0 if min is None else min, 1.0 if max is None else max
     if isinstance(min, (int, float)) and isinstance(max, (int, float)) and min > max:
-        min = max  # the upper bound comes last
+        return layer.fill_like(x, float(max), of) if is_held(max, of) else layer.expand_as(t.tensor(max, of), x)
     plain = all(b is None or is_held(b, of) for b in (min, max))
     if plain and of.is_floating:
         bounds = {"min": -math.inf if min is None else float(min), "max": math.inf if max is None else float(max)}
@@ -214,8 +239,8 @@ def _clamp(t: TorchCall, x: Variable, min: Any = None, max: Any = None) -> Any:
                 x = t.where((beyond if name == "hardtanh" else below)(x, limit), limit, x)
         return x
     if min is not None:
-        x = layer.maximum(x, t.tensor(min, of))
-    return x if max is None else layer.minimum(x, t.tensor(max, of))
+        x = extreme(t, True, x, t.tensor(min, of), "X")
+    return x if max is None else extreme(t, False, x, t.tensor(max, of), "X")
 
 
 @aten("addcmul", "addcdiv")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -76,6 +77,8 @@ def _addbmm(t: TorchCall, x: Variable, y: Variable, z: Variable, beta: Any = 1, 
 @aten("_cdist_forward")
 def _distances(t: TorchCall, x: Variable, y: Variable, p: float, mode: Any = None) -> Any:
     off = layer.subtract(layer.unsqueeze(x, [-2]), layer.unsqueeze(y, [-3]))
+    if p == math.inf:  # each of equal distances has the whole gradient here
+        return layer.reduce_max(layer.abs(off), [t.rank(off) - 1])
     return norm(t, off, float(p), [t.rank(off) - 1], False)
 
 
@@ -284,8 +287,17 @@ def _embedding_bag(
     width = weight.spec.known_dims[-1]
     zeros = layer.fill_constant([bags, int(width)], rows.spec.known_dtype, 0.0)  # pyright: ignore[reportArgumentType]
     place = layer.expand_as(layer.unsqueeze(bag, [1]), rows)
-    how = {"sum": "add", "mean": "mean", "max": "amax"}[kind]
-    made = layer.put_along_axis(zeros, place, rows, 0, how, kind == "sum")
+    if kind == "max":  # of the first of equal numbers, which has the gradient
+        most = layer.put_along_axis(zeros, place, rows, 0, "amax", False)
+        rank = layer.expand_as(layer.unsqueeze(layer.range(0, layer.cast(layer.slice(layer.shape(rows), [0], [0], [1]), INT64), 1), [1]), place)
+        later = layer.fill_like(rank, float(2**30))
+        rank = t.where(layer.equal(rows, layer.take_along_axis(most, place, 0)), rank, later)
+        none = layer.fill_constant([bags, int(width)], INT64, 2**30)  # pyright: ignore[reportArgumentType]
+        first = layer.put_along_axis(none, place, rank, 0, "amin", True)
+        empty = layer.greater_equal(first, none)
+        made = t.where(empty, zeros, layer.take_along_axis(rows, t.where(empty, layer.fill_like(first, 0), first), 0))
+    else:
+        made = layer.put_along_axis(zeros, place, rows, 0, {"sum": "add", "mean": "mean"}[kind], kind == "sum")
     return [made, None, None, None]
 
 

@@ -11,6 +11,7 @@ from foreshape.dims import less_equal
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.aten_rules import aten
 from foreshape.interop.torch.aten_shapes import padded_by_sizes
+from foreshape.interop.torch.aten_special import x_log_y
 from foreshape.interop.torch.open_size import FLOORDIV, OpenSize, as_dim, as_variable, compute, host_number, size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
@@ -27,6 +28,37 @@ def _reduced(x: Variable, reduction: int) -> Variable:
 @aten("mse_loss")
 def _mse(t: TorchCall, x: Variable, y: Variable, reduction: int = 1) -> Any:
     return _reduced(layer.square(layer.subtract(x, y)), reduction)
+
+
+@aten("multi_margin_loss")
+def _multi_margin(t: TorchCall, x: Variable, target: Variable, p: Any = 1, margin: Any = 1, weight: Any = None, reduction: int = 1) -> Any:
+    single = t.rank(x) == 1
+    x, target = (layer.unsqueeze(x, [0]), layer.reshape(target, [1])) if single else (x, target)
+    own = layer.unsqueeze(target, [1])
+    off = layer.relu(t.scale(layer.subtract(x, layer.take_along_axis(x, own, 1)), 1.0, float(margin)))
+    off = layer.square(off) if p == 2 else off
+    off = off if weight is None else layer.multiply(off, layer.unsqueeze(layer.gather(weight, target), [1]))
+    classes = layer.range(0, as_variable(size_of(x, 1)), 1, dtype=INT64)
+    others = t.cast(layer.not_equal(own, layer.unsqueeze(classes, [0])), t.dtype)
+    made = _reduced(layer.reduce_mean(layer.multiply(off, others), [1]), reduction)
+    return layer.reshape(made, []) if single else made
+
+
+@aten("multilabel_margin_loss", "multilabel_margin_loss_forward")
+def _multilabel_margin(t: TorchCall, x: Variable, target: Variable, reduction: int = 1) -> Any:
+    single = t.rank(x) == 1
+    x, target = (layer.unsqueeze(x, [0]), layer.unsqueeze(target, [0])) if single else (x, target)
+    ended = layer.less_equal(layer.cumsum(t.cast(layer.less_than(target, 0), INT64), 1), 0)  # the labels before the first one below 0
+    label = t.where(ended, target, layer.fill_like(target, 0))
+    classes = layer.unsqueeze(layer.range(0, as_variable(size_of(x, 1)), 1, dtype=INT64), [0, 1])
+    meant = layer.logical_and(layer.equal(layer.unsqueeze(label, [2]), classes), layer.unsqueeze(ended, [2]))
+    others = layer.logical_not(layer.reduce_any(meant, [1], True))
+    off = layer.subtract(layer.unsqueeze(x, [1]), layer.unsqueeze(layer.take_along_axis(x, label, 1), [2]))
+    counted = t.cast(layer.logical_and(others, layer.unsqueeze(ended, [2])), t.dtype)
+    each = layer.reduce_mean(layer.reduce_sum(layer.multiply(layer.relu(t.scale(off, 1.0, 1.0)), counted), [1]), [1])
+    made = _reduced(each, reduction)
+    made = layer.reshape(made, []) if single else made
+    return [made, None] if "forward" in t.name else made
 
 
 @aten("l1_loss")
@@ -132,7 +164,12 @@ def _ctc(t: TorchCall, x: Variable, target: Variable, steps: Variable, lengths: 
 
 @aten("kl_div")
 def _kl(t: TorchCall, x: Variable, y: Variable, reduction: int = 1, log_target: bool = False) -> Any:
-    made = t.op("kldiv_loss", {"reduction": "none", "log_target": log_target}, X=x, Target=y)
+    if y.stop_gradient:
+        made = t.op("kldiv_loss", {"reduction": "none", "log_target": log_target}, X=x, Target=y)
+    elif log_target:
+        made = layer.multiply(layer.exp(y), layer.subtract(y, x))
+    else:
+        made = layer.subtract(x_log_y(t, y, y), layer.multiply(y, x))
     return _reduced(made, reduction)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from foreshape import layer
 from foreshape.interop.refused import Refused
+from foreshape.interop.torch.aten_elementwise import change, extreme
 from foreshape.interop.torch.aten_rules import aten
 from foreshape.interop.torch.open_size import as_variable, size_of
 from foreshape.interop.torch.torch_call import TorchCall
@@ -42,10 +43,12 @@ def _arg(t: TorchCall, x: Variable, dim: Any = None, keepdim: bool = False) -> A
 def _max(t: TorchCall, x: Variable, other: Any = None, keepdim: bool = False) -> Any:
     largest, overload = "max" in t.name, t.overload
     if isinstance(other, Variable):
-        return (layer.maximum if largest else layer.minimum)(t.cast(x, t.dtype), t.cast(other, t.dtype))
+        return extreme(t, largest, t.cast(x, t.dtype), t.cast(other, t.dtype))
     truths = x.dtype is BOOL
     x = layer.cast(x, INT32) if truths else x
     if overload in ("default", "") or other is None:
+        if t.dtype.is_floating:
+            return (layer.amax if largest else layer.amin)(x)  # the gradient is shared by equal elements
         made = (layer.reduce_max if largest else layer.reduce_min)(x)
         return layer.cast(made, BOOL) if truths else made
     axis = t.axis(x, other)
@@ -79,10 +82,17 @@ def _kthvalue(t: TorchCall, x: Variable, k: int, dim: int = -1, keepdim: bool = 
 @aten("median", "nanmedian")
 def _median(t: TorchCall, x: Variable, dim: int | None = None, keepdim: bool = False) -> Any:
     """Return the middle elements, the lower ones of two, and with an axis their places too."""
+    if dim is None:
+        made = _median_of_numbers(t, x, None, False) if t.name == "nanmedian" else layer.reshape(layer.median(x, None, mode="min"), [])
+        if not t.dtype.is_floating:
+            return made
+        made.stop_gradient = True  # the gradient is shared by all equal elements
+        equal = layer.equal(x, made)
+        count = layer.maximum(layer.reduce_sum(t.cast(equal, t.dtype)), t.tensor(1.0, t.dtype))
+        share = layer.divide(layer.reduce_sum(t.where(equal, change(x), layer.fill_like(x, 0.0))), count)
+        return layer.add(made, share)
     if t.name == "nanmedian":
         return _median_of_numbers(t, x, dim, keepdim)
-    if dim is None:
-        return layer.reshape(layer.median(x, None, mode="min"), [])
     axis = t.axis(x, dim)
     size = x.spec.known_dims[axis]
     if not isinstance(size, int):
@@ -180,10 +190,25 @@ def norm(t: TorchCall, x: Variable, order: float, axes: list[int] | None, keepdi
     if order == 1:
         return layer.reduce_sum(layer.abs(x), axes, keepdim)
     if order in (math.inf, -math.inf):
-        return (layer.reduce_max if order > 0 else layer.reduce_min)(layer.abs(x), axes, keepdim)
+        return (layer.amax if order > 0 else layer.amin)(layer.abs(x), axes, keepdim)
     if order == 0:
         return layer.reduce_sum(layer.cast(layer.not_equal(x, 0.0), x.dtype), axes, keepdim)
     return t.power(layer.reduce_sum(t.power(layer.abs(x), order), axes, keepdim), 1 / order)
+
+
+@aten("dist")
+def _distance(t: TorchCall, x: Variable, y: Variable, p: float = 2) -> Any:
+    return norm(t, layer.subtract(x, y), float(p), None, False)
+
+
+@aten("_pdist_forward", "pdist")
+def _distances(t: TorchCall, x: Variable, p: float = 2) -> Any:
+    """Return the distance of each two rows, the first one's smaller than the second one's."""
+    rows = layer.range(0, as_variable(size_of(x, 0)), 1, dtype=INT64)
+    pairs = layer.nonzero(layer.less_than(layer.unsqueeze(rows, [1]), layer.unsqueeze(rows, [0])))
+    first, second = (layer.gather(x, layer.squeeze(one, [1])) for one in layer.split(pairs, 2, 1))
+    off = layer.subtract(first, second)
+    return layer.reduce_max(layer.abs(off), [1]) if p == math.inf else norm(t, off, float(p), [1], False)
 
 
 @aten("histc")

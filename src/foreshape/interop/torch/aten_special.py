@@ -28,7 +28,25 @@ def _others(t: TorchCall, x: Any) -> Any:
     x = t.tensor(x, t.dtype)
     if t.name == "exp2":
         return layer.exp(t.scale(x, math.log(2.0)))
+    if t.name == "special_i0e":  # a corner at 0
+        return t.where(layer.equal(x, t.tensor(0.0, t.dtype)), layer.fill_like(x, 1.0), layer.i0e(x))
     return layer.scale(layer.erf(x), -1.0, 1.0) if t.name == "erfc" else _NAMED[t.name](x)
+
+
+@aten("sinc")
+def _sinc(t: TorchCall, x: Any) -> Any:
+    x = t.scale(t.tensor(x, t.dtype), math.pi)
+    zero, one = layer.equal(x, t.tensor(0.0, t.dtype)), layer.fill_like(x, 1.0)
+    x = t.where(zero, one, x)
+    return t.where(zero, one, layer.divide(layer.sin(x), x))
+
+
+@aten("xlogy")
+def x_log_y(t: TorchCall, x: Any, y: Any) -> Any:
+    x, y = layer.broadcast_tensors(pair(t, x, y, t.dtype))
+    zero = t.tensor(0.0, t.dtype)
+    none = layer.logical_and(layer.equal(x, zero), layer.less_equal(y, zero))
+    return layer.multiply(x, layer.log(t.where(none, layer.fill_like(y, 1.0), y)))
 
 
 @aten("polygamma")

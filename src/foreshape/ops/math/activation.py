@@ -6,7 +6,7 @@ from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
+from foreshape.operator import OWN, AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.require import require, require_equal
 from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.operator.temporaries import copies
@@ -96,10 +96,11 @@ class Relu6(Unary):
 
 
 class LeakyRelu(Unary):
-    """Out = X where X > 0, else alpha * X; the slope at 0 is 1, as PaddlePaddle has it."""
+    """Out = X where X > 0, else alpha * X; the slope at 0 is 1, as PaddlePaddle has it, or with ``open`` alpha."""
 
     type = "leaky_relu"
     alpha = attribute(AttrType.FLOAT, 0.02, doc="the slope below 0")
+    open = attribute(AttrType.BOOLEAN, False, since=OWN, doc="the slope at 0 is alpha, as of torch's leaky_relu")
 
     def computes(self) -> computations.Activation:
         return computations.Activation("leaky_relu", (self.alpha,))
@@ -109,11 +110,13 @@ class LeakyRelu(Unary):
 
     @gradient("X", "Out@GRAD", gives="X@GRAD")
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        if self.open:
+            return aten.leaky_relu_backward(d_out, X, self.alpha, False)
         of = torch.finfo(X.dtype)
         moved = torch.add(X, of.tiny if X.itemsize > 2 else of.smallest_normal * of.eps)  # so torch's kernel takes 0 as positive
         return aten_into.leaky_relu_backward(d_out, moved, self.alpha, False, into=moved)
 
-    samples = [*USUAL, sample(X=f32(3, 5, distinct=True), alpha=0.3)]
+    samples = [*USUAL, sample(X=f32(3, 5, distinct=True), alpha=0.3), sample(X=f32(3, 5, distinct=True), alpha=0.3, open=True)]
     rejects = NOT_INTEGERS
 
 

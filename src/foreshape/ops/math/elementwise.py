@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
 from foreshape import dims as sizes
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import DENSE_OR_ROWS, ZERO_GRADIENT, AttrType, Operator, attribute, computations, gradient, operand, result
+from foreshape.operator import DENSE_OR_ROWS, OWN, ZERO_GRADIENT, AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.fields import Layout
 from foreshape.operator.require import fail, require
 from foreshape.operator.samples import f32, i32, i64, reject, sample
@@ -260,54 +259,59 @@ class ElementwiseDiv(ComplexArithmetic):
 
 
 class Extreme(Elementwise):
-    """The base of the larger and the smaller of two: the gradient of equal ones is Y's."""
+    """The base of the larger and the smaller of two: the gradient of equal ones is Y's, or by ``ties`` X's or shared."""
 
     abstract = True
+    ties = attribute(AttrType.STRING, "Y", choices=("Y", "X", "both"), since=OWN, doc="whose gradient equal ones have; both: a half each, as of torch.maximum")
     samples = [
         sample(X=f32(2, 3), Y=f32(2, 3)),
         sample(X=f32(2, 3, 5), Y=f32(3), axis=1),
         sample(X=f32(5), Y=f32(2, 3, 5)),
         sample(X=i64(3, data=[4, 5, 6]), Y=i64(3, data=[1, 8, 3])),
+        *(sample(X=f32(2, 3, 5), Y=f32(3), axis=1, ties=ties) for ties in ("X", "both")),
     ]
 
-    _takes_first: ClassVar[Callable[..., Tensor]]
-    """The mask of results equal to the first of two tensors."""
+    _takes: ClassVar[str]  # torch's comparison by which a number is taken
 
-    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=Elementwise._gradients_before_sum)
+    def _takes_first(self, x: Tensor, y: Tensor) -> Tensor:
+        return getattr(torch, self._takes)(x, y)
+
+    def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec, *, requested: tuple[bool, ...]) -> sizes.Size:
+        return self._gradients_before_sum(X, Y, d_out, requested=requested) + (2 * (d_out.nbytes + d_out.elements) if self.ties == "both" else 0)
+
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...], into: Tensor | None = None) -> Any:
-        first = self._takes_first(*self._pair(X, Y))
-        d_y = torch.where(first, 0.0, d_out) if requested[1] else None
+        x, y = self._pair(X, Y)
+        alone = first = self._takes_first(x, y) if self.ties == "Y" else self._takes_first(y, x).logical_not_()
+        if self.ties == "both":
+            alone, halves = self._takes_first(x, y), torch.where(x == y, d_out * 0.5, d_out)
+            d_out = halves if into is None else into.copy_(halves)
+        d_y = torch.where(alone, 0.0, d_out) if requested[1] else None
         return self._summed(X, Y, where_else_zero(first, d_out, into) if requested[0] else None, d_y)
 
 
 class ElementwiseMax(Extreme):
-    """Out = the larger of X and Y; the gradient of equal ones is Y's."""
+    """Out = the larger of X and Y."""
 
     type = "elementwise_max"
     _number = staticmethod(sizes.maximum)
+    _takes = "gt"
     _float = "maximum"
 
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.maximum(*self._pair(X, Y), out=into)
 
-    @staticmethod
-    def _takes_first(x: Tensor, y: Tensor) -> Tensor:
-        return torch.gt(x, y)
-
 
 class ElementwiseMin(Extreme):
-    """Out = the smaller of X and Y; the gradient of equal ones is Y's."""
+    """Out = the smaller of X and Y."""
 
     type = "elementwise_min"
     _number = staticmethod(sizes.minimum)
+    _takes = "lt"
     _float = "minimum"
 
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.minimum(*self._pair(X, Y), out=into)
-
-    @staticmethod
-    def _takes_first(x: Tensor, y: Tensor) -> Tensor:
-        return torch.lt(x, y)
 
 
 class ElementwisePow(Elementwise):
