@@ -9,6 +9,7 @@ from typing import Any
 from foreshape import layer
 from foreshape.dims import less_equal
 from foreshape.interop.refused import Refused
+from foreshape.interop.torch.aten_elementwise import change
 from foreshape.interop.torch.aten_rules import aten
 from foreshape.interop.torch.aten_shapes import padded_by_sizes
 from foreshape.interop.torch.aten_special import x_log_y
@@ -80,6 +81,10 @@ def _huber(t: TorchCall, x: Variable, y: Variable, reduction: int = 1, beta: flo
 @aten("binary_cross_entropy")
 def _bce(t: TorchCall, x: Variable, y: Variable, weight: Any = None, reduction: int = 1) -> Any:
     made = t.op("bce_loss", None, X=x, Label=y)
+    if not y.stop_gradient:  # ours has no gradient of it
+        slope = layer.subtract(layer.log1p(layer.scale(x, -1.0)), layer.log(x))
+        slope.stop_gradient = True
+        made = layer.add(made, layer.multiply(change(y), slope))
     return _reduced(made if weight is None else layer.multiply(made, weight), reduction)
 
 
