@@ -435,3 +435,26 @@ def test_tangents_of_forward_mode_are_refused() -> None:
         assert network(x).shape == (2, 2)
         with pytest.raises(fs.ExecutionError, match="has a tangent of forward-mode differentiation"):
             network(forward_ad.make_dual(x, torch.ones_like(x)))
+
+
+class Scaled(nn.Module):
+    """A network with a buffer that is not saved, one that is, and constants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(3, 3)
+        self.register_buffer("scale", torch.arange(3.0), persistent=False)
+        self.register_buffer("shift", torch.arange(3.0))
+        self.mixed = torch.randn(3, 100)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.out(x) * self.scale + self.shift) @ self.mixed
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["engine", "plain"])
+def test_what_a_module_does_not_save_is_not_saved_of_its_network(plain: bool) -> None:
+    module, x = Scaled(), torch.ones(2, 3)
+    net = fs.to_torch(fs.from_torch(module, x), plain=plain)
+    assert net.state_dict().keys() == module.state_dict().keys()
+    net.load_state_dict(module.state_dict())
+    torch.testing.assert_close(net(x), module(x))

@@ -156,3 +156,57 @@ def whole_operators() -> Generator[None]:
         library.__dict__.update(own)
         for user, functions in zip(users, before, strict=True):
             user._VF = functions
+
+
+class _WholeTorch:
+    """The module torch, with recurrent layers whole."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _KINDS:
+            return getattr(torch, name)
+
+        def call(x: Any, second: Any, third: Any, *rest: Any) -> Any:
+            packed = isinstance(third, (tuple, torch.Tensor)) and isinstance(second, torch.Tensor) and is_list(rest[0])
+            states, weights = (third, rest[0]) if packed else (second, third)
+            given = list(states) if name == "lstm" else [states]
+            if packed:
+                return tuple(getattr(torch.ops.foreshape, f"packed_{name}")(x, second, given, list(weights), *rest[1:]))
+            return tuple(getattr(torch.ops.foreshape, name)(x, given, list(weights), *rest))
+
+        return call
+
+
+@contextmanager
+def whole_layers(names: dict[str, Any], layers: bool) -> Generator[None]:
+    """Keep recurrent layers whole in an export of code whose global names are given."""
+    with whole_operators():
+        before = names["torch"]
+        names["torch"] = _WholeTorch() if layers else before
+        try:
+            yield
+        finally:
+            names["torch"] = before
+
+
+def with_torch_layers(exported: Any) -> None:
+    """Put torch's own operators in the places of the whole ones, in a graph of torch.export."""
+    for node in exported.graph.nodes:
+        name = str(node.target).removeprefix("foreshape.").removesuffix(".default")
+        if name == str(node.target):
+            continue
+        args = list(node.args)
+        kind = name.removeprefix("packed_")
+        if kind in _KINDS:
+            at = 2 if name != kind else 1
+            if kind != "lstm":
+                args[at] = args[at][0]
+            node.target = getattr(getattr(torch.ops.aten, kind), "data" if name != kind else "input")
+            node.meta["val"] = tuple(node.meta["val"])
+        elif name == "pack":
+            node.target = torch.ops.aten._pack_padded_sequence.default
+        elif name == "pad_packed":
+            rows, sizes, _, batch_first, value, steps = args
+            args = [rows, sizes, batch_first, value, steps]
+            node.target = torch.ops.aten._pad_packed_sequence.default
+        node.args = tuple(args)
+    exported.graph_module.recompile()

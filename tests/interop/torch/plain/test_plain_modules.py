@@ -16,6 +16,7 @@ from foreshape import layer
 from foreshape.cli.model_conversion import print_converted
 from foreshape.errors import FormatError
 from foreshape.interop.torch_files import convert_to_torch
+from foreshape.layer.detection import multiclass_nms
 
 
 def network() -> tuple[Any, Any]:
@@ -175,10 +176,84 @@ def test_a_model_is_exported_with_open_sizes(tmp_path: Path) -> None:
 
 def test_a_refusal_of_an_export_names_the_operators_whose_numbers_decide(tmp_path: Path) -> None:
     count, x = layer.data("count", shape=[1], dtype="int64"), layer.data("x", shape=["batch", 2])
-    _, total = layer.while_loop(lambda at, _: at < count, lambda at, v: [at + 1, v * 2.0], [layer.fill_constant([1], "int64", 0), layer.scale(x, 1.0)])
+    _, total = layer.while_loop(lambda at, _: at < count, lambda at, v: [at + 1, layer.concat([v, x], 1)], [layer.fill_constant([1], "int64", 0), x * 1.0])
     fs.save_inference_model(str(tmp_path / "m"), [count, x], [total], scope=fs.Scope())
-    with pytest.raises(FormatError, match=r"numbers decide on its way or its sizes, in while\): .*; write a \.py"):
+    with pytest.raises(FormatError, match=r"numbers decide on its way or its sizes, in .*while.*is of another size in each round.*; write a \.py"):
         convert_to_torch(tmp_path / "m.pdmodel", tmp_path / "m.pt2")
+
+
+def looped(of_known: bool) -> tuple[list[Any], Any]:
+    """A loop of five rounds, or of as many as an input says, with a branch in each."""
+    x = layer.data("x", shape=["batch", 2])
+    count = layer.fill_constant([1], "int64", 5) if of_known else layer.data("count", shape=[1], dtype="int64")
+
+    def turn(at: Any, v: Any) -> list[Any]:
+        return [at + 1, layer.cond(layer.reduce_sum(v) > 3.0, lambda: v - 3.0, lambda: v * 2.0 + x)]
+
+    _, total = layer.while_loop(lambda at, _: at < count, turn, [layer.fill_constant([1], "int64", 0), layer.scale(x, 1.0)])
+    return [x] if of_known else [x, count], layer.scale(total, 2.0)
+
+
+def branched() -> tuple[list[Any], Any]:
+    x = layer.data("x", shape=["batch", 4])
+    return [x], layer.cond(layer.reduce_sum(x) > 0.0, lambda: layer.fc(x, 3), lambda: layer.reduce_max(x, 1, keepdim=True) * layer.fc(x, 3))
+
+
+def suppressed() -> tuple[list[Any], Any]:
+    middle, scores = layer.data("middle", shape=["batch", 6, 2]), layer.data("scores", shape=["batch", 3, 6])
+    found = multiclass_nms(layer.concat([middle - 0.7, middle + 0.7], 2), scores, 0.1, 4, 5, nms_threshold=0.2, nms_eta=0.9, background_label=1)
+    return [middle, scores], [found[0], found[1], found[2]]
+
+
+def recurrent() -> tuple[list[Any], Any]:
+    x, lengths = layer.data("x", shape=["batch", "time", 3]), layer.data("lengths", shape=["batch"], dtype="int64")
+    return [x, lengths], [layer.lstm(x, 4, bidirectional=True)[0], layer.gru(x, 4, length=lengths)[0]]
+
+
+NUMBERS_DECIDE = {
+    "known rounds": lambda: looped(True),
+    "rounds of an input": lambda: looped(False),
+    "branches": branched,
+    "suppression": suppressed,
+    "recurrence": recurrent,
+}
+
+
+@pytest.mark.parametrize("name", [n if n in ("known rounds", "suppression") else pytest.param(n, marks=pytest.mark.long) for n in NUMBERS_DECIDE])
+def test_what_numbers_decide_is_exported(name: str, tmp_path: Path) -> None:
+    """Loops, branches, suppression and recurrent layers, with every open size open."""
+    inputs, results = NUMBERS_DECIDE[name]()
+    results = results if isinstance(results, list) else [results]
+    fs.save_inference_model(str(tmp_path / "m"), inputs, results, scope=started())
+    model = fs.load_inference_model(str(tmp_path / "m"), scope=fs.Scope())
+    written = convert_to_torch(tmp_path / "m.pdmodel", tmp_path / "m.pt2")
+    assert written.fixed == ()
+    found = torch.export.load(tmp_path / "m.pt2").module()
+    draws = np.random.RandomState(5)
+    for batch in (1, 2, 5):
+        sizes = {"batch": batch, "time": 7}
+        feed: dict[str, np.ndarray] = {}
+        for variable in inputs:
+            dims = [d if isinstance(d, int) else sizes[str(d)] for d in variable.spec.known_dims]
+            feed[variable.name] = draws.randint(1, 7, dims) if variable.spec.known_dtype.is_integer else draws.randn(*dims).astype("float32")
+        seen = found(*map(torch.from_numpy, feed.values()))
+        for one, wanted in zip(seen if isinstance(seen, tuple) else [seen], model.run(feed).values(), strict=True):
+            np.testing.assert_allclose(one.detach(), np.asarray(wanted), atol=1e-5)
+
+
+def test_a_branch_within_a_loop_is_written_though_its_condition_is_said_later() -> None:
+    x, most = layer.data("x", shape=["batch", 2]), layer.data("most", shape=[1])
+
+    def turn(v: Any, goes_on: Any) -> list[Any]:
+        v = v * 2.0
+        last = layer.cond(layer.reduce_sum(v) > 50.0, lambda: layer.scale(v, 0.0), lambda: layer.scale(v, 1.0))
+        return [v, (layer.reduce_sum(last) < most) & (layer.reduce_sum(last) > 0.0)]
+
+    total, _ = layer.while_loop(lambda _, goes_on: goes_on, turn, [layer.scale(x, 1.0), most > 0.0])
+    module = fs.to_torch(fs.default_main_program(), fs.Scope(), feeds=[x, most], fetches=total, plain=True)
+    for limit in (3.0, 40.0, 400.0):
+        feed = {"x": np.ones((1, 2), "float32"), "most": np.full(1, limit, "float32")}
+        np.testing.assert_array_equal(module(*map(torch.from_numpy, feed.values())), fs.Executor().run(feed=feed, fetch=[total])[0])
 
 
 def test_other_endings_are_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from foreshape.errors import FormatError
 from foreshape.interop.families import import_families
 from foreshape.interop.refused import Refused
-from foreshape.interop.torch.write.code_rules import rule_of
+from foreshape.interop.torch.write.code_rules import Flow, rule_of
 from foreshape.interop.torch.write.plain_source import PlainSource, source_of
 from foreshape.interop.torch.write.plain_writer import PlainWriter
 from foreshape.interop.written_ops import listed
@@ -24,7 +24,13 @@ import_families(__name__, __path__, "code")
 
 @collector_waits
 def plain_source(
-    program: Program, feeds: Sequence[str], fetches: Sequence[str], title: str = "A network.", weights: str = "", tied: Mapping[str, str] | None = None
+    program: Program,
+    feeds: Sequence[str],
+    fetches: Sequence[str],
+    title: str = "A network.",
+    weights: str = "",
+    tied: Mapping[str, str] | None = None,
+    flow: Flow = "python",
 ) -> PlainSource:
     """Return a program as the source of a module of torch.
 
@@ -35,12 +41,13 @@ def plain_source(
         title: the first line of the source.
         weights: the name of the file of its tensors, beside it: with it the source has a function ``load``.
         tied: a further key in the ``state_dict`` -> the program's parameter.
+        flow: the form of loops and branches.
 
     Raises:
         FormatError: operators without torch code, all listed; an input or result other than a tensor.
     """
     block = expanded(program.global_block, list(fetches), keep=lambda op: rule_of(op.type) is not None)
-    writer = PlainWriter(block.program)
+    writer = PlainWriter(block.program, flow)
     try:
         results = writer.run(feeds, fetches)
     except Refused as refused:

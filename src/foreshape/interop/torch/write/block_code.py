@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from foreshape.infer.loop_state import names_in, sub_block
+from foreshape.infer.loop_state import carried_names, names_in, sub_block
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.code_rules import writes
+from foreshape.interop.torch.write.functional_blocks import write_branch, write_loop
 from foreshape.interop.torch.write.helpers import tensor_lists
 from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.spec import BOOL, INT32
@@ -15,7 +16,12 @@ from foreshape.spec import BOOL, INT32
 @writes("while")
 def _while(w: PlainOp) -> None:
     asked = names_in(w.op, "Condition")[0]
+    if w.writer.is_functional:
+        write_loop(w)
+        return
     with w.writer.inside() as body:
+        if w.writer.flow != "python":
+            w.writer.open_cells(carried_names(w.op))
         w.writer.ops(sub_block(w.op))
     w.writer.block([(f"while {w.writer.value(asked)}:", body)])
 
@@ -25,6 +31,9 @@ def _conditional(w: PlainOp) -> None:
     asked = names_in(w.op, "Cond")
     if w.of.is_scalar_condition:
         condition = w.writer.value(asked[0])
+        if w.writer.is_functional:
+            write_branch(w, condition)
+            return
     else:
         condition = " and ".join(f"{w.writer.value(n)}.numel() > 0" for n in asked)
     with w.writer.inside() as body:
@@ -38,6 +47,13 @@ def _select(w: PlainOp) -> str:
     if any(w.spec("X", at).lod is not None for at in range(count)):
         raise Refused("X is ragged")
     out = w.x("X", count - 1)
+    if w.writer.is_functional:
+        if any(w.dims("X", at) != w.dims("X") for at in range(1, count)):
+            raise Refused("its operands are of different sizes, and an export holds one")
+        for at in range(count - 2, -1, -1):
+            is_it = f"{mask}.reshape(()) == {at}"
+            out = f"torch.where({is_it}, {w.x('X', at)}, {out})"
+        return out
     for at in range(count - 2, -1, -1):
         out = f"{out} if {mask} else {w.x('X', at)}" if w.dtype("Mask") is BOOL else f"{w.x('X', at)} if {mask} == {at} else {out}"
     return out

@@ -6,11 +6,14 @@ They stand here and not beside the operators' classes: an operator knows nothing
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from foreshape.interop.torch.write.plain_op import PlainOp
 
+Flow = Literal["python", "folded", "functional", "selected"]
+"""The form of loops and branches: Python's; Python's, with the numbers known before the run as constants, for a trace to follow them; torch's operators of
+functions, ``while_loop`` and ``cond``; ``while_loop``, with both ways of a branch run, and their results chosen from."""
 CodeRule = Callable[["PlainOp"], Any]
 """A function of a `PlainOp`. It returns an expression, or a tuple of them for the results in the schema's order (a list for a slot of several, None for an
 unread one), or a `Several`; None if it has said the values of the variables itself.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.code_rules import writes
 from foreshape.interop.torch.write.helpers import number_rows
+from foreshape.interop.torch.write.numbers_code import nested
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code, tuple_of
 from foreshape.interop.torch.write.plain_writer import LONG_CONSTANT
 from foreshape.spec import BOOL, LOD_TENSOR, DType
@@ -40,6 +42,9 @@ def _fill(w: PlainOp) -> str:
     of = w.result("Out").known_dtype
     if w.has("ValueTensor"):
         return f"{w.cast(w.x('ValueTensor') + '.reshape(())', w.dtype('ValueTensor'), of)}.expand({_shape(w)}).clone()"
+    dims = [d for d in w.result("Out").known_dims if isinstance(d, int)]
+    if w.writer.flow != "python" and not of.is_floating and len(dims) == w.result("Out").rank and 0 < prod(dims) <= LONG_CONSTANT:
+        return f"torch.tensor({nested([_number(w, of)] * prod(dims), dims)}, {_made(w, of)})"  # a trace takes it for a constant
     return f"torch.full({_shape(w)}, {_number(w, of)}, {_made(w, of)})"
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from foreshape.dims import product
 from foreshape.interop.torch.write.code_rules import writes
-from foreshape.interop.torch.write.helpers import entries
+from foreshape.interop.torch.write.helpers import entries, unstable_order
 from foreshape.interop.torch.write.kernel_rules import kernel_rule
 from foreshape.interop.torch.write.plain_op import PlainOp
+from foreshape.kernels.introsort import MOST_ELEMENTS
 from foreshape.spec import INT64
+
+_FEW = 16
+"""Up to so many elements an introsort keeps the order of equal ones."""
 
 
 def _row(w: PlainOp, slot: str) -> str:
@@ -82,5 +87,10 @@ def _numbers(w: PlainOp, attribute: str, slot: str) -> list[str]:
 def _argsort(w: PlainOp) -> Any:
     if not w.rank("X"):
         return kernel_rule(w)
-    found = w.several(f"torch.sort({w.x('X')}, dim={w.of.axis}, descending={w.of.descending}, stable=True)", 2)
+    count = product(w.dims("X"))
+    if w.of.stable or (isinstance(count, int) and not _FEW < count <= MOST_ELEMENTS):
+        made = f"torch.sort({w.x('X')}, dim={w.of.axis}, descending={w.of.descending}, stable=True)"
+    else:
+        made = w.call(unstable_order.unstable_sort, w.x("X"), w.of.axis, w.of.descending)
+    found = w.several(made, 2)
     return found[0], found[1]

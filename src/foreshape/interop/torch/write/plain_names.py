@@ -6,7 +6,7 @@ import builtins
 import keyword
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Final
 
@@ -103,10 +103,10 @@ def drop_unread(statements: list[Statement], wanted: set[int], cells: set[int]) 
             if not (one.acts or any(n in wanted or n in cells for n in one.writes())):
                 continue
             before, whole = -1, one.bodies
+            wanted.update(n for head, _ in whole for n in tokens_in(head))
             while before != len(wanted):  # what a later round reads is kept in the former one
                 before = len(wanted)
-                one.bodies = [(head, drop_unread(body, wanted, cells)) for head, body in whole]
-                wanted.update(n for head, _ in whole for n in tokens_in(head))
+                one = replace(one, bodies=[(head, drop_unread(body, wanted, cells)) for head, body in whole])
             wanted.update(tokens_in(one.text))
         elif not (one.acts or any(n in wanted for n in one.targets)):
             continue

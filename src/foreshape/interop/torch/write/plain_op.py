@@ -51,7 +51,15 @@ class PlainOp(DescribedOp):
 
     def known(self, slot: str, at: int = 0) -> Any:
         """Return the numbers of an operand as an array if they are known before the run, otherwise None."""
-        return self.writer.known(self.variable(slot, at)) if self.has(slot) else None
+        if not self.has(slot):
+            return None
+        import numpy
+
+        variable = self.variable(slot, at)
+        spec = variable.spec
+        if self.writer.writes[variable.name] > 1 or spec.value is None or spec.dims is None or not all(isinstance(n, int) for n in (*spec.value, *spec.dims)):
+            return None
+        return numpy.array(spec.value, "bool" if spec.dtype is BOOL else spec.known_dtype.numpy_name).reshape(spec.dims)
 
     def spec(self, slot: str, at: int = 0) -> Spec:
         """Return the spec of an operand."""
@@ -122,7 +130,7 @@ class PlainOp(DescribedOp):
         if not self.has(slot):
             return None
         variable = self.variable(slot, at)
-        array = self.writer.known(variable)
+        array = self.known(slot, at)
         if array is not None:
             return [str(int(n)) for n in array.reshape(-1).tolist()]
         value = variable.spec.value

@@ -42,7 +42,7 @@ def source_of(
         ends: the words for inputs and results, for the docstring.
         trained: the learning parameters; the others are buffers.
         weights: the file for ``load``; empty for none.
-        tied: a further key -> the program's parameter.
+        tied: a further key -> the program's parameter. Other values are not saved, where it has some: the module the program came from did not.
     """
     text = "".join([s.text for s in _all(writer.statements)]) + "".join(results)
     held = {name: key for name, key in writer.keys.items() if _mentions(text, key)}
@@ -53,7 +53,7 @@ def source_of(
     lines = ['"""' + "\n".join(_in_docstring(line) for line in said).lstrip('"'), '"""', "", "from __future__ import annotations", ""]
     imports = {"torch": "import torch", **writer.sources.imports}
     second = {key: held[name] for key, name in tied.items() if name in held and key != held[name]}
-    body = [*_class(writer, results, held, trained, second)]
+    body = [*_class(writer, results, held, trained, second, {*tied, *tied.values()})]
     texts = {**writer.sources.texts, **_registering(held, writer.constants, trained, bool(second))}
     if weights:
         if held or writer.constants:
@@ -126,16 +126,17 @@ def _all(statements: Sequence[Statement]) -> Iterator[Statement]:
             yield from _all(body)
 
 
-def _class(writer: PlainWriter, results: Sequence[str], held: Mapping[str, str], trained: set[str], tied: Mapping[str, str]) -> Iterator[str]:
+def _class(writer: PlainWriter, results: Sequence[str], held: Mapping[str, str], trained: set[str], tied: Mapping[str, str], saved: set[str]) -> Iterator[str]:
     yield "class Network(nn.Module):"
     yield "    def __init__(self) -> None:"
     yield "        super().__init__()"
     for name, key in held.items():
-        yield f"        {_registered(writer.parameters[name], key, name in trained)}"
+        kept = not saved or name in trained or name in saved
+        yield f"        {_registered(writer.parameters[name], key, name in trained, kept)}"
     for key, same in tied.items():
         yield f"        tied(self, {key!r}, {same!r})"
     for key, array in writer.constants.items():
-        yield f"        buffer(self, {key!r}, {array.shape!r}, torch.{array.dtype})"
+        yield f"        buffer(self, {key!r}, {array.shape!r}, torch.{array.dtype}{', persistent=False' if saved else ''})"
     yield ""
     yield f"    def forward(self, {', '.join(writer.fed)}):" if writer.fed else "    def forward(self):"
     if any("«device»" in s.text for s in _all(writer.statements)):
@@ -144,11 +145,11 @@ def _class(writer: PlainWriter, results: Sequence[str], held: Mapping[str, str],
     yield f"        return {', '.join(with_names(r, writer.names).replace('«device»', 'device') for r in results)}"
 
 
-def _registered(variable: Variable, key: str, learns: bool) -> str:
+def _registered(variable: Variable, key: str, learns: bool, kept: bool) -> str:
     spec = variable.spec
     of = "bfloat16" if spec.known_dtype.name == "bf16" else spec.known_dtype.numpy_name
     dims = tuple(d if isinstance(d, int) else 0 for d in spec.known_dims)
-    return f"{'parameter' if learns else 'buffer'}(self, {key!r}, {dims!r}{'' if of == 'float32' else f', torch.{of}'})"
+    return f"{'parameter' if learns else 'buffer'}(self, {key!r}, {dims!r}{'' if of == 'float32' else f', torch.{of}'}{'' if kept else ', persistent=False'})"
 
 
 def _lines(statements: Sequence[Statement], writer: PlainWriter, indent: str) -> Iterator[str]:

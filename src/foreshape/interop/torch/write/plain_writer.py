@@ -10,7 +10,8 @@ from typing import Any, Final
 from foreshape.dims import Dim, Size, symbols_of
 from foreshape.errors import DescriptionError
 from foreshape.interop.refused import Refused
-from foreshape.interop.torch.write.code_rules import Several, rule_of
+from foreshape.interop.torch.write.code_rules import Flow, Several, rule_of
+from foreshape.interop.torch.write.helpers import number_rows
 from foreshape.interop.torch.write.kernel_rules import kernel_rule
 from foreshape.interop.torch.write.numbers_code import is_size, nested, one_symbol, size_code
 from foreshape.interop.torch.write.parameter_names import access, state_keys
@@ -23,6 +24,7 @@ from foreshape.lowering.kernel_calls import kernel_operator
 from foreshape.program import Block, Op, Program, Variable
 from foreshape.program.op import is_empty_name
 from foreshape.spec import BOOL, LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
+from foreshape.values.offsets import Offsets
 
 LONG_CONSTANT: Final = 64
 """Constants of more numbers than this are buffers of the module, not written out."""
@@ -37,10 +39,13 @@ class PlainWriter:
         sources: the functions called by the code.
         unwritten: the ops without torch code.
         wanted: the variables read by ops or fetches.
+        results: the fetched ones.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, flow: Flow = "python") -> None:
         self.program = program
+        self.flow: Flow = flow
+        self.is_functional = flow in ("functional", "selected")
         self.parameters = {v.name: v for v in program.global_block.vars.values() if v.persistable and v.kind is LOD_TENSOR}
         self.keys = state_keys(self.parameters)
         self.constants: dict[str, Any] = {}
@@ -48,6 +53,7 @@ class PlainWriter:
         self.sources = Sources()
         self.unwritten: list[Unwritten] = []
         self.wanted: frozenset[str] = frozenset()
+        self.results: frozenset[str] = frozenset()
         self.writes = Counter(n for op in program.all_ops() if op.is_run for n in set(op.output_names()))
         self.rewritten = {n for op in program.all_ops() for n in op.output_slots.get("Out", ()) if n in self.parameters}
         """The buffers written by an op's own result."""
@@ -74,6 +80,7 @@ class PlainWriter:
     def run(self, feeds: Sequence[str], fetches: Sequence[str]) -> list[str]:
         """Write the main block; the expressions of the results. ``statements`` are the lines then, and ``names`` the values' names."""
         block = self.program.global_block
+        self.results = frozenset(fetches)
         self.wanted = frozenset({*fetches, *(n for op in self.program.all_ops() for n in op.all_reads())})
         for name in feeds:
             self._feed(name, block.vars[name])
@@ -108,7 +115,7 @@ class PlainWriter:
             number = self._new()
             self.names[number] = self.free(identifier(f"{spec.lod.source}_offsets"))
             self.fed.append(self.names[number])
-            self._bind_offsets(spec.lod, self.let(f"{self.used(offsets_of_levels())}({token(number)})"))
+            self._bind_offsets(spec.lod, self.let(f"{self.used(Offsets)}({token(number)})"))
 
     def _result(self, variable: Variable) -> str:
         value = self.value(variable.name)
@@ -194,7 +201,7 @@ class PlainWriter:
         """Write results with known whole numbers as constants, whatever makes them."""
         names = [n for n in op.output_names() if not is_empty_name(n)]
         specs = [self._spec_of(op, n) for n in names]
-        if not names or op.sub_block_indices() or any(n in self.cells or n in self.parameters for n in names):
+        if not names or op.sub_block_indices() or any((n in self.cells and self.flow == "python") or n in self.parameters for n in names):
             return False
         for spec in specs:
             if spec is None or spec.value is None or spec.dims is None or spec.lod or not all(isinstance(d, int) for d in spec.dims):
@@ -205,15 +212,10 @@ class PlainWriter:
                 return False
         for name, spec in zip(names, specs, strict=True):
             assert spec is not None
-            self.bind(op, name, self.constant_sizes(spec))
+            listed = [str(bool(v)) if spec.dtype is BOOL else self.size(v) for v in spec.value or ()]
+            made = nested(listed, [d for d in spec.known_dims if isinstance(d, int)])
+            self.bind(op, name, f"torch.tensor({made}, dtype=torch.{spec.known_dtype.numpy_name}, device={self.device()})")
         return True
-
-    def constant_sizes(self, spec: Spec) -> str:
-        """Return a tensor of known numbers."""
-        assert spec.value is not None
-        of = f"dtype=torch.{spec.known_dtype.numpy_name}, device={self.device()}"
-        listed = [str(bool(v)) if spec.dtype is BOOL else self.size(v) for v in spec.value]
-        return f"torch.tensor({nested(listed, [d for d in spec.known_dims if isinstance(d, int)])}, {of})"
 
     def _spec_of(self, op: Op, name: str) -> Spec | None:
         made, variable = op.made.get(name), op.block.find(name)
@@ -231,7 +233,7 @@ class PlainWriter:
             self._said(op, variable, expression, None)
             return
         number = self.cell(variable) if is_cell else self._new()
-        statement = Statement([number], expression, scope=self._scope)
+        statement = Statement([number], self._inner(expression), scope=self._scope)
         self.statements.append(statement)
         self._said(op, variable, token(number), statement)
 
@@ -295,6 +297,13 @@ class PlainWriter:
                 self.arrays.append(number)
         return tokens_in(found)[0]
 
+    def open_cells(self, names: Sequence[str]) -> None:
+        """Note the sizes of variables at the begin of a loop's round."""
+        for name in names:
+            described = self._anywhere(name)
+            if name in self.cells and described is not None and described.spec.dims is not None:
+                self._open_sizes(token(self.cell(name)), described.spec)
+
     def _anywhere(self, name: str) -> Variable | None:
         return next((b.vars[name] for b in self.program.blocks if name in b.vars), None)
 
@@ -303,15 +312,6 @@ class PlainWriter:
         if name not in self.cells and name not in self._bound:
             return "[]"
         return self.value(name)
-
-    def known(self, variable: Variable) -> Any:
-        """Return the numbers of a variable as an array if they are known before the run: inferred, not of a parameter; otherwise None."""
-        import numpy
-
-        spec = variable.spec
-        if self.writes[variable.name] > 1 or spec.value is None or spec.dims is None or not all(isinstance(n, int) for n in (*spec.value, *spec.dims)):
-            return None
-        return numpy.array(spec.value, "bool" if spec.dtype is BOOL else spec.known_dtype.numpy_name).reshape(spec.dims)
 
     def constant(self, name: str, array: Any) -> str:
         """Return a buffer of the module with the numbers of an array."""
@@ -326,8 +326,14 @@ class PlainWriter:
         if is_one_token(expression):
             return expression
         number = self._new()
-        self.statements.append(Statement([number], expression, scope=self._scope))
+        self.statements.append(Statement([number], self._inner(expression), scope=self._scope))
         return token(number)
+
+    def _inner(self, expression: str) -> str:
+        """Return an expression as it stands in a function of torch's: a graph within another holds no constant tensors."""
+        if not self.is_functional or not self._inside or "torch.tensor(" not in expression:
+            return expression
+        return expression.replace("torch.tensor(", f"{self.used(number_rows.tensor_of)}(")
 
     def several(self, expression: str, count: int) -> list[str]:
         """Give names to the parts of a tuple."""
@@ -390,10 +396,3 @@ class PlainWriter:
     def block(self, heads: Sequence[tuple[str, list[Statement]]]) -> None:
         """Append heads with the lines below them."""
         self.statements.append(Statement((), "", bodies=list(heads), scope=self._scope))
-
-
-def offsets_of_levels() -> Callable[..., Any]:
-    """Return the class of offsets."""
-    from foreshape.values.offsets import Offsets
-
-    return Offsets

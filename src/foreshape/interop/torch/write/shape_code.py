@@ -118,6 +118,11 @@ def _slice(w: PlainOp) -> Any:
     ends = _given(w, "ends", "EndsTensor")
     if starts is None or ends is None:
         return kernel_rule(w)
+    known = w.ints("Input") if w.writer.flow != "python" and w.rank("Input") == 1 else None
+    if known is not None and starts[0].lstrip("-").isdigit() and ends[0].lstrip("-").isdigit():
+        numbers = known[int(starts[0]) : int(ends[0])]
+        whole = f"[{', '.join(numbers)}]" if w.result("Out").known_dims else numbers[0]
+        return f"torch.tensor({whole}, dtype={w.type(w.dtype('Input'))}, device={w.device()})"
     return _cut(w, starts, ends, ["1"] * len(starts))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,3 +34,10 @@ def spaced(start: Tensor, stop: Tensor, count: int, dtype: torch.dtype) -> Tenso
     at = torch.arange(count, dtype=wide, device=start.device)
     step = (last - first) / max(count - 1, 1)
     return torch.where(at < count // 2, first + step * at, last - step * (count - 1 - at)).to(dtype) if count > 1 else first.reshape(1).to(dtype)
+
+
+def tensor_of(numbers: int | float | bool | Sequence[Any], dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor:
+    """Return nested numbers as a tensor that is filled, not a constant."""
+    if isinstance(numbers, Sequence):
+        return torch.stack([tensor_of(one, dtype, device) for one in numbers]) if numbers else torch.zeros((0,), dtype=dtype, device=device)
+    return torch.full((), numbers, dtype=dtype, device=device)

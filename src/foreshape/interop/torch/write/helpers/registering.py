@@ -12,10 +12,10 @@ def parameter(module: nn.Module, key: str, shape: tuple[int, ...], dtype: torch.
     owner.register_parameter(name, nn.Parameter(torch.zeros(shape, dtype=dtype)))
 
 
-def buffer(module: nn.Module, key: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:
+def buffer(module: nn.Module, key: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32, persistent: bool = True) -> None:
     """Register a buffer; each part of its key but the last is a module."""
     owner, name = owner_of(module, key)
-    owner.register_buffer(name, torch.zeros(shape, dtype=dtype))
+    owner.register_buffer(name, torch.zeros(shape, dtype=dtype), persistent)
 
 
 def tied(module: nn.Module, key: str, other: str) -> None:
