@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from typing import Any
 
 import pytest
@@ -155,3 +157,46 @@ def test_limits_of_a_size_are_told_with_the_rule_and_the_guard_of_torch() -> Non
         assert text.startswith(first)
         assert "torch's trace: words <= 64, asked in y = x + self.places[: x.shape[1]]    test_traced_demands.py:" in text
         assert ("    elementwise_add: words <= 64    test_traced_demands.py:" in text) == (words == 101)
+
+
+class Windows(nn.Module):
+    """Attention within windows after each of some strided convolutions, all padded: sizes nest."""
+
+    def __init__(self, stages: int) -> None:
+        super().__init__()
+        self.down = nn.ModuleList([nn.Conv2d(3, 8, 4, 2, 1), *(nn.Conv2d(8, 8, 2, 2) for _ in range(stages - 1))])
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for down in self.down:
+            x = nn.functional.pad(x, (0, (2 - x.shape[3] % 2) % 2, 0, (2 - x.shape[2] % 2) % 2))
+            x = down(x).permute(0, 2, 3, 1)
+            batch, height, width, features = x.shape
+            y = nn.functional.pad(x, (0, 0, 0, (3 - width % 3) % 3, 0, (3 - height % 3) % 3))
+            high, wide = y.shape[1:3]
+            y = y.view(batch, high // 3, 3, wide // 3, 3, features).permute(0, 1, 3, 2, 4, 5).reshape(-1, 9, features)
+            y = torch.softmax(self.inner(y), 1).view(-1, high // 3, wide // 3, 3, 3, features)
+            x = (x + y.permute(0, 1, 3, 2, 4, 5).reshape(-1, high, wide, features)[:, :height, :width]).permute(0, 3, 1, 2)
+        if x.shape[2] > 3 and math.ceil(high / 2) > 1:  # of sizes that have symbols of their own in the trace
+            x = x * 2
+        return x.mean((2, 3))
+
+
+def test_sizes_of_nested_windows_have_symbols_and_their_questions_are_guards() -> None:
+    """sympy took minutes for two stages, and more for each further one."""
+    module = Windows(3).eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # no question stays without a guard
+        model = from_torch(module, (torch.randn(2, 3, 32, 32),), ({0: "batch", 2: "height", 3: "width"},))
+    for dims in ((2, 3, 32, 32), (3, 3, 37, 53), (1, 3, 64, 30)):
+        x = torch.randn(dims)
+        torch.testing.assert_close(model(x), module(x).detach(), rtol=1e-5, atol=1e-6)
+    with pytest.raises(fs.GuardError, match=r"at if x.shape\[2\] > 3 and"):
+        model(torch.randn(2, 3, 20, 32))
+    with pytest.raises(fs.GuardError, match=r"2 divides|took another way"):
+        from_torch(Rounded(), (torch.randn(2, 6),), ({1: "time"},))(torch.randn(2, 7))
+
+
+class Rounded(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if math.ceil(x.shape[1] / 2) * 2 == x.shape[1] else x[:, 1:]

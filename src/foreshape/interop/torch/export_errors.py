@@ -83,7 +83,7 @@ def _line(failed: BaseException | None, text: str) -> tuple[str, int] | None:
 
 
 def _foreign(file: str) -> bool:
-    return file.startswith((TORCH, _OURS)) or (file.startswith(_STANDARD) and "-packages" not in file)
+    return file.startswith((TORCH, _OURS)) or f"{os.sep}sympy{os.sep}" in file or (file.startswith(_STANDARD) and "-packages" not in file)
 
 
 def check_inputs(module: Any, inputs: Sequence[Any], leaves: Sequence[Any]) -> None:

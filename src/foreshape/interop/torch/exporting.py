@@ -22,6 +22,7 @@ from foreshape.interop.torch.asked_values import answered_open
 from foreshape.interop.torch.assigned_buffers import written_assignments
 from foreshape.interop.torch.export_errors import check_inputs, quiet, refused_export
 from foreshape.interop.torch.finite_values import filled_sizes, finite_values
+from foreshape.interop.torch.named_sizes import long_sizes_named
 from foreshape.interop.torch.node_sites import calling_site
 from foreshape.interop.torch.open_axes import Axes, Bounds, input_axis
 from foreshape.interop.torch.open_loops import same_loops
@@ -162,7 +163,7 @@ def _rolls(found: TracedGraph, again: Callable[[], Any]) -> bool:
 
 def decomposed(program: Any, table: Any) -> Any:
     """Return an exported program with the operators of a table taken apart; an empty one leaves the coarse functional graph."""
-    with warnings.catch_warnings(), kept_stops(program):
+    with warnings.catch_warnings(), kept_stops(program), long_sizes_named():
         warnings.simplefilter("ignore", FutureWarning)  # torch's, of its own code
         return program.run_decompositions(table)
 
@@ -177,8 +178,7 @@ def _exported(module: Any, example: Any, shapes: Any, axes: Sequence[Axes]) -> T
             _restore(part, before)
     given = [node.meta["val"] for node in made.graph.nodes if node.op == "placeholder"][-len(axes) :] if axes else []
     tensors = [value for value in given if isinstance(value, torch.Tensor)]
-    if len(tensors) != len(axes):
-        return TracedGraph(made, traced_guards(made), {})
+    axes = axes if len(tensors) == len(axes) else ()
     fixed = {(at, axis): int(tensors[at].shape[axis]) for at, said in enumerate(axes) for axis in said if _is_fixed(tensors[at].shape[axis])}
     return TracedGraph(made, traced_guards(made), fixed)
 
@@ -236,8 +236,7 @@ def taken_apart(exported: Any, targets: Iterable[Any]) -> Any:
     """Return the graph with these operators written out by torch's own decompositions; None if there are none, or torch fails."""
     first, more = torch.export.default_decompositions(), importlib.import_module("torch._decomp").decomposition_table
     chosen = {target: table[target] for target in targets for table in (more, first) if target in table}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"), long_sizes_named():
         try:
             return exported.run_decompositions(chosen) if chosen else None
         except Exception:  # torch's own, of several classes; some decompositions do what no exported graph may: the operators stay missing, and are told
@@ -279,6 +278,7 @@ def _as_wanted(module: Any, inputs: Sequence[Any], shapes_of: list[Any], traced:
         traced_layers(module),
         _whole_traces(),
         _told_guards(shapes_of),
+        long_sizes_named(),
         quiet(),
     ):
         yield asked

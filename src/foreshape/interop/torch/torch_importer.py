@@ -133,13 +133,14 @@ class TorchImporter:
                     continue
                 if node.op == "placeholder":
                     self.found[node] = self._placeholder(node, given[node.name])
-                elif node.op == "get_attr":
+                    continue
+                if node.op == "get_attr":
                     self.found[node] = self._constant(node)
-                elif self.rolled is not None and node in self.rolled.of:
-                    self._demand_sizes()
+                    continue
+                self._demand_sizes()
+                if self.rolled is not None and node in self.rolled.of:
                     run_loop(self, self.rolled.of[node])
                 elif node.op == "call_function":
-                    self._demand_sizes()
                     with telling_site(self.lines.of(node)):
                         written = written_argument(node.target) is not None
                         self.found[node] = result = self.call(node)

@@ -12,6 +12,7 @@ from functools import reduce
 from typing import Any, Final, NamedTuple, cast
 
 from foreshape.dims import MAX_TEXT, Size, equal, floordiv, less_equal, maximum, minimum, mod, parse, product, substitute, symbol, symbols_of
+from foreshape.interop.torch.named_sizes import named_sizes
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.program import Program, Variable
 from foreshape.program.call_site import Site, call_site, here, telling_site
@@ -29,6 +30,8 @@ class TracedGuard(NamedTuple):
     site: Site
     own: bool
     """It is asked by code outside of torch, or by its layers; or torch went on with one size in the place of another."""
+    meant: Mapping[str, Any] = {}
+    """The name of a symbol for a long size -> the size."""
 
     def words(self) -> str:
         """Return the relation, between torch's symbols, and its line."""
@@ -44,11 +47,12 @@ def traced_guards(exported: Any) -> list[TracedGuard]:
             if isinstance(size, torch.SymInt):
                 traced = size.node.shape_env
                 replaced = {one.name for one in traced.replacements}
-                return [_told(guard, replaced) for guard in traced.guards]
+                names = named_sizes(traced)
+                return [_told(guard, replaced) for guard in traced.guards] + [_told(guard, replaced, names.meant) for guard in names.guards]
     return []
 
 
-def _told(guard: Any, replaced: set[str]) -> TracedGuard:
+def _told(guard: Any, replaced: set[str], meant: Mapping[str, Any] | None = None) -> TracedGuard:
     frame = guard.sloc.framework_loc
     file = getattr(frame, "filename", "")
     own = bool(file) and (not file.startswith(_TORCH) or file.startswith(_LAYERS))
@@ -58,7 +62,7 @@ def _told(guard: Any, replaced: set[str]) -> TracedGuard:
         site = file, int(frame.lineno), frame.name
     if type(guard.expr).__name__ == "Equality":
         own = own or any((side.is_Symbol and side.name in replaced) or type(side).__name__ in ("Mod", "PythonMod") for side in guard.expr.args)
-    return TracedGuard(guard.expr, site, own)
+    return TracedGuard(guard.expr, site, own, meant or {})
 
 
 # --- sympy's sizes as ours
@@ -73,19 +77,37 @@ _OPERATIONS: Final[dict[str, Callable[..., Size]]] = {
 }
 
 
+_ROUNDED: Final = ("CeilToInt", "FloorToInt", "TruncToInt")
+
+
 class _Foreign(Exception):
     """Sympy's expression has no form here."""
+
+
+class _Known(dict[str, Size]):
+    """Our sizes for torch's symbols, the ones of long sizes computed when asked for."""
+
+    def __init__(self, symbols: Mapping[str, Size], meant: Mapping[str, Any]) -> None:
+        super().__init__(symbols)
+        self._meant = meant
+
+    def __missing__(self, name: str) -> Size:
+        if name not in self._meant:
+            raise _Foreign
+        found = self[name] = _size(self._meant[name], self)
+        return found
 
 
 def _size(expression: Any, symbols: Mapping[str, Size]) -> Size:
     if expression.is_Integer:
         return int(expression)
     if expression.is_Symbol:
-        if expression.name not in symbols:
-            raise _Foreign
         return symbols[expression.name]
-    parts = [_size(one, symbols) for one in expression.args]
     name = type(expression).__name__
+    if name in _ROUNDED and type(expression.args[0]).__name__ == "IntTrueDiv":  # as math.ceil(height / 2)
+        over, under = (_size(one, symbols) for one in expression.args[0].args)
+        return floordiv(over + (under - 1 if name == "CeilToInt" else 0), under)
+    parts = [_size(one, symbols) for one in expression.args]
     if name in ("Pow", "PowByNatural") and isinstance(parts[1], int) and parts[1] > 0:
         return product([parts[0]] * parts[1])
     if name not in _OPERATIONS:
@@ -121,7 +143,7 @@ def _demands(relation: Any, symbols: Mapping[str, Size]) -> list[tuple[Size, str
 def demands_of(guard: TracedGuard, symbols: Mapping[str, Size]) -> list[tuple[Size, str, Size]] | None:
     """Return the demands of a guard, as left, relation and right; None where it has no form here."""
     try:
-        return _demands(guard.relation, symbols)
+        return _demands(guard.relation, _Known(symbols, guard.meant))
     except _Foreign:
         return None
 
