@@ -57,7 +57,7 @@ def series(kernel: Any, last: Grid, reads: Grid, adds: Grid | None, pooled: bool
 
 
 def compared(of: Series, last: Grid, *given: Any) -> None:
-    want = of._otherwise(given)
+    want = of.otherwise(given)
     got = of(*given)
     assert got.shape == want.shape
     off = (got - want).abs()

@@ -72,9 +72,12 @@ class Series:
         self._last = [[v for v in {*s.sources} if all(v not in later.sources for later in steps[at + 1 :])] for at, s in enumerate(steps)]
 
     def __call__(self, *given: Tensor) -> Any:
+        return self.line_of(given)(given)
+
+    def line_of(self, given: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Any]:
+        """Return the kernels for the sizes of some operands: a `ChainLine`, or other kernels."""
         key = self._key(given)
-        line = self._lines.get(key)
-        return (self._find(key, given) if line is None else line)(given)
+        return self._lines.get(key) or self._find(key, given)
 
     def _key(self, given: Sequence[Tensor]) -> Hashable:
         """Return the key of a call's kernels."""
@@ -85,8 +88,7 @@ class Series:
 
     def clocked(self, *given: Tensor) -> tuple[Any, list[KernelTime]]:
         """Return the result of a call, and the times of its kernels; no times for sizes of other kernels."""
-        key = self._key(given)
-        line = self._lines.get(key) or self._find(key, given)
+        line = self.line_of(given)
         if not isinstance(line, ChainLine):
             return line(given), []
         times: list[KernelTime] = []
@@ -102,15 +104,15 @@ class Series:
             found = self._lines.get(key)
             if found is None:
                 try:
-                    found = self.line(self._library, given) if all(x.numel() for x in given) else self._otherwise
+                    found = self.line(self._library, given) if all(x.numel() for x in given) else self.otherwise
                 except Unimplemented:
-                    found = self._otherwise
+                    found = self.otherwise
                 if len(self._lines) >= MOST:
                     del self._lines[next(iter(self._lines))]
                 self._lines[key] = found
             return found
 
-    def _otherwise(self, given: Sequence[Tensor]) -> Any:
+    def otherwise(self, given: Sequence[Tensor]) -> Any:
         """Run step by step, by other kernels."""
         values: list[Any] = [*given]
         for step, last in zip(self._steps, self._last, strict=True):
@@ -287,14 +289,14 @@ class ChainLine:
         self.primitives.append(PlacedPrimitive(library.primitive(described.primitive), orders, described.constants, described.primitive))
         self._step_of.append(step)
 
-    def __call__(self, given: Sequence[Tensor], times: list[KernelTime] | None = None) -> Any:
+    def __call__(self, given: Sequence[Tensor], times: list[KernelTime] | None = None, into: Sequence[Tensor] | None = None) -> Any:
         try:
             call = self._free.pop()
         except IndexError:  # the first one, or all are in use by other threads
             call = ChainCall(self._library, self.primitives, self._given + len(self.outs))
         piece = torch.empty(self.nbytes, dtype=torch.uint8, device="cpu")
         held = [x if last else x.contiguous() for x, last in zip(given, self.last, strict=True)]
-        out = [torch.empty_strided(dims, steps, dtype=torch.float32, device="cpu") for dims, steps in self.outs]
+        out = into or [torch.empty_strided(dims, steps, dtype=torch.float32, device="cpu") for dims, steps in self.outs]
         call.place(piece.data_ptr(), [x.data_ptr() for x in (*held, *out)])
         for execute in call.executions if times is None else self._clocked(call.executions, times):
             status = execute()

@@ -197,6 +197,11 @@ class _Packed:
             raise ShapeError(f"what is added must be fp32 of {list(found.dims)}, as the result is; it is {list(dims[1])}")
         return found
 
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of the weight."""
+        return self._value.nbytes
+
     def _unpacked(self, x: Tensor) -> Kernel | None:
         """Return the kernel over the weight as it was given, if that is the fastest one."""
         return None

@@ -1,30 +1,44 @@
-"""Products of ragged rows, of which there is another number in most calls."""
+"""Kernels of ragged rows, of which there is another number in most calls.
+
+They compute the rows in two parts: up to a multiple of `PART`, or of a 32nd of their number, and the rest. Few kernels do for all numbers of rows so: a
+kernel takes longer to make than to run.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from foreshape.errors import ShapeError
+from foreshape.kernels.onednn_chain import ChainKernel, ChainLine, Series
+from foreshape.kernels.onednn_library import Library
 from foreshape.kernels.onednn_packed import PackedProduct
 from foreshape.values.torch_proxy import Tensor, torch
 
 PART = 32
+LARGE = 1 << 20
+"""Of so many bytes of weights a single row's product is the reading of them, which kernels besides series do faster."""
+
+
+def first_of(count: int) -> int:
+    """Return the rows of the first part; 0 for one part."""
+    rest = count % max(PART, (1 << count.bit_length()) >> 6)
+    return count - rest if rest else 0
 
 
 class RaggedProduct(PackedProduct):
-    """A `PackedProduct` of rows in two parts: up to a multiple of `PART`, or of a 32nd of their number, and the rest.
-
-    Few kernels do for all numbers of rows so: a kernel takes longer to make than to run.
-    """
+    """A `PackedProduct` of rows in two parts."""
 
     def __call__(self, x: Tensor, other: Tensor | None = None) -> Tensor:
         """Return the result as `PackedProduct` does."""
         count = len(x) if x.dim() == 2 else 0
-        rest = count % max(PART, (1 << count.bit_length()) >> 6)
-        if not rest or rest == count:
+        first = first_of(count)
+        if not first:
             return super().__call__(x, other)
         if other is not None and (other.dim() != 2 or len(other) != count):
             raise ShapeError.must("what is added", f"{[count, self._shape[1]]}, as the result is", f"{list(other.shape)}")
         y: Tensor = torch.empty((count, self._shape[1]), dtype=torch.float32, device="cpu")
-        for rows in (slice(count - rest), slice(count - rest, None)):
+        for rows in (slice(first), slice(first, None)):
             part, added, into = x[rows].contiguous(), None if other is None else other[rows], y[rows]
             made = self.kernel_of(part, added)(part, added, into)
             if made is not into:
@@ -32,3 +46,29 @@ class RaggedProduct(PackedProduct):
         return y
 
     add = __call__
+
+
+class RaggedSeries(Series):
+    """A `Series` of rows in two parts: each of its steps computes every row by itself."""
+
+    def __init__(self, library: Library, steps: Sequence[ChainKernel], count: int) -> None:
+        super().__init__(library, steps, count)
+        self._is_large = sum(s.stage.nbytes for s in steps if isinstance(s.stage, PackedProduct)) > LARGE
+
+    def __call__(self, *given: Tensor) -> Any:
+        count = len(given[0])
+        if any(len(x) != count for x in given):
+            raise ShapeError.must("operands", f"of {count} rows, as the first is", ", ".join(str(list(x.shape)) for x in given))
+        if count == 1 and self._is_large:
+            return self.otherwise(given)
+        first = first_of(count)
+        if not first:
+            return super().__call__(*given)
+        parts = [[x[rows].contiguous() for x in given] for rows in (slice(first), slice(first, None))]
+        lines = [line for part in parts if isinstance(line := self.line_of(part), ChainLine)]
+        if len(lines) < len(parts):
+            return self.otherwise(given)
+        out: list[Tensor] = [torch.empty((count, dims[1]), dtype=torch.float32, device="cpu") for dims, _ in lines[0].outs]
+        for line, part, rows in zip(lines, parts, (slice(first), slice(first, None)), strict=True):
+            line(part, into=[y[rows] for y in out])
+        return out[0] if len(out) == 1 else out

@@ -38,7 +38,7 @@ def _rewrite(graph: Graph, i: KernelCall, of: LayerNorm) -> bool:
 def _stand_in(graph: Graph, x: Argument, by: list[Argument], of: LayerNorm, gone: list[KernelCall], last: KernelCall) -> bool:
     """Replace the calls of a normalization of x by a packed kernel; the last one makes its result."""
     spec = spec_of(x)
-    if spec is None or spec.dtype is not FP32 or spec.rank == 4 or (isinstance(x, Value) and x.lod is not None):
+    if spec is None or spec.dtype is not FP32 or spec.rank == 4 or (isinstance(x, Value) and x.lod is not None and (spec.rank != 2 or of.begin != 1)):
         return False
     given = [v for v in by if isinstance(v, Value)]
     if not all(is_frozen_fp32(graph, v) for v in given):

@@ -20,6 +20,7 @@ from foreshape.kernels import frozen, packed
 from foreshape.kernels.frozen import RELU
 from foreshape.kernels.onednn_chain import ALIGNMENT, ChainKernel, Series
 from foreshape.kernels.onednn_library import DIMS, POWERS, library
+from foreshape.kernels.onednn_ragged import RaggedSeries
 from foreshape.kernels.onednn_stages import ChainSlice, Each, Enlarged, Joined, Normalized, Paired, Pooled, Same, ShuffledChannels, mean_of_pixels
 from foreshape.lowering.call_memory import workspace_of
 from foreshape.lowering.fusion.frozen import activation, affine_of
@@ -89,7 +90,7 @@ def apply(graph: Graph) -> int:
         if not i.reads() and not i.stores and fused_as(i, Constant) is not None:
             continue
         found = _stages(graph, i, made)
-        if not found:
+        if not found or (run and _rows(run[-1]) is not _rows(found[0])):
             count += _join(graph, run)
             run = []
         run += found
@@ -109,15 +110,19 @@ def _stages(graph: Graph, i: KernelCall, made: set[Value]) -> list[_Stage]:
     values = values_of(i.arguments)
     if not all(map(_is_plain, (*values, *values_of(i.results[:1])))):
         return []
+    if len({id(v.lod) for v in (*values, *values_of(i.results[:1]))}) > 1:
+        return []  # ragged rows beside others
     if isinstance(i, FusedCall) and i.kernel.packed:  # rows of four dims lie otherwise than images do
         return [] if i.effects.contiguous and any(_rank(v) == 4 for v in (*values, *i.writes())) else [_Stage(i, values)]
     if made.isdisjoint(values):
         return []
     parting = computes(i, Split)
-    if parting is not None:
+    if parting is not None and values[0].lod is None:
         return _parts(graph, i, values, parting.axis)
     found = _other(graph, i, values) if isinstance(i.results[0], Value) else None
-    return [] if found is None else [found]
+    if found is None or (_rows(found) is not None and not isinstance(found.stage, (Each, Paired))):
+        return []  # of ragged rows only what is done row by row
+    return [found]
 
 
 def _parts(graph: Graph, i: KernelCall, values: list[Value], axis: int) -> list[_Stage]:
@@ -139,9 +144,14 @@ def _parts(graph: Graph, i: KernelCall, values: list[Value], axis: int) -> list[
 
 
 def _is_plain(value: Argument) -> bool:
-    """Return True for a dense tensor of fp32, with no more dims than the library's limit."""
+    """Return True for a tensor of fp32 with no more dims than the library's limit, or for ragged rows."""
     spec = spec_of(value)
-    return spec is not None and spec.dtype is FP32 and spec.rank <= DIMS and isinstance(value, Value) and value.lod is None
+    return spec is not None and spec.dtype is FP32 and spec.rank <= DIMS and isinstance(value, Value) and (value.lod is None or spec.rank == 2)
+
+
+def _rows(s: _Stage) -> Value | None:
+    """Return the offsets of the ragged rows of a stage, None for others."""
+    return s.result.lod
 
 
 def _other(graph: Graph, i: KernelCall, values: list[Value]) -> _Stage | None:
@@ -331,10 +341,10 @@ def _pack(graph: Graph, run: list[_Stage], inside: dict[Value, int], outside: Se
         else:
             makers.append((0, None, _by_kernels(s), s.stage, sources, s.slot, len(scales), rounds))
         all_values += scales
-    return graph.pack("series", all_values, 0, partial(_made, tuple(makers), len(outside)))
+    return graph.pack("series", all_values, 0, partial(_made, tuple(makers), len(outside), _rows(run[0]) is not None))
 
 
-def _made(makers: Sequence[tuple[Any, ...]], count: int, *values: Any) -> Series:
+def _made(makers: Sequence[tuple[Any, ...]], count: int, ragged: bool, *values: Any) -> Series:
     """Return the series, from the values of persistables."""
     found = library()
     assert found is not None
@@ -348,7 +358,7 @@ def _made(makers: Sequence[tuple[Any, ...]], count: int, *values: Any) -> Series
         rounding = None if rounds is None else rounds(*values[at : at + more])
         at += more
         steps.append(ChainKernel(stage, otherwise, sources, slot, rounding))
-    return Series(found, steps, count)
+    return (RaggedSeries if ragged else Series)(found, steps, count)
 
 
 def _by_kernels(s: _Stage) -> Callable[..., Any]:
