@@ -17,7 +17,7 @@ from foreshape.values.torch_proxy import Tensor, torch
 
 PART = 32
 LARGE = 1 << 20
-"""Of so many bytes of weights a single row's product is the reading of them, which kernels besides series do faster."""
+"""The least bytes of weights whose reading takes the time of a single row: kernels besides series read faster."""
 
 
 def first_of(count: int) -> int:
