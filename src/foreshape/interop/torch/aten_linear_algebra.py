@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
 from foreshape import layer
 from foreshape.interop.refused import Refused
+from foreshape.interop.torch.aten_elementwise import change
 from foreshape.interop.torch.aten_rules import aten
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.program import Variable
@@ -24,9 +26,57 @@ def _determinant(t: TorchCall, x: Variable) -> Any:
 
 @aten("linalg_solve")
 def _solve(t: TorchCall, x: Variable, y: Variable, *, left: bool = True) -> Any:
-    if not left:
-        raise Refused("a matrix on the right")
-    return layer.solve(x, y)
+    return layer.solve(x, y) if left else _turned(t, layer.solve(_turned(t, x), _turned(t, y)))
+
+
+def _turned(t: TorchCall, x: Variable) -> Variable:
+    """Return matrices transposed."""
+    rank = t.rank(x)
+    return layer.transpose(x, [*range(rank - 2), rank - 1, rank - 2])
+
+
+@aten("linalg_solve_triangular")
+def _solve_triangular(t: TorchCall, x: Variable, y: Variable, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Any:
+    if left:
+        return layer.triangular_solve(x, y, upper, unitriangular=unitriangular)
+    return _turned(t, layer.triangular_solve(_turned(t, x), _turned(t, y), not upper, unitriangular=unitriangular))
+
+
+@aten("cholesky_solve")
+def _cholesky_solve(t: TorchCall, x: Variable, factor: Variable, upper: bool = False) -> Any:
+    return layer.cholesky_solve(x, factor, upper)
+
+
+@aten("linalg_pinv", "pinverse")
+def _pseudo_inverse(t: TorchCall, x: Variable, *given: Any, **named: Any) -> Any:
+    """Return the pseudo-inverse by singular values; those up to ``max(atol, rtol * the largest)`` count as 0 (Penrose, 1955)."""
+    of, dims = x.spec.known_dtype, x.spec.known_dims[-2:]
+    names = ("rcond",) if t.name == "pinverse" or t.overload in ("default", "rcond_tensor") else ("atol", "rtol")
+    settings = dict(zip(names, given, strict=False)) | named
+    atol, rtol = settings.get("atol"), settings.get("rtol", settings.get("rcond"))
+    if of not in (FP32, FP64) or not all(isinstance(n, int) for n in dims):
+        raise Refused("the pseudo-inverse of matrices of complex numbers, or of open sizes")
+    if rtol is None:
+        rtol = 0.0 if atol is not None else max(int(n) for n in dims) * (2.0**-23 if of is FP32 else 2.0**-52)
+    u, s, v = layer.svd(x)
+    least = layer.multiply(layer.reduce_max(s, [t.rank(s) - 1], True), t.tensor(rtol, of))
+    least = least if atol is None else layer.maximum(least, t.tensor(atol, of))
+    kept = layer.greater_than(s, least)
+    one = layer.fill_like(s, 1.0)
+    inverse = t.where(kept, layer.reciprocal(t.where(kept, s, one)), layer.fill_like(s, 0.0))
+    found = t.op("matmul_v2", {"trans_y": True}, X=layer.multiply(_turned(t, v), layer.unsqueeze(inverse, [t.rank(s) - 1])), Y=u)
+    found.stop_gradient = True
+
+    def product(*of: Variable) -> Variable:
+        return functools.reduce(lambda a, b: t.op("matmul_v2", X=a, Y=b), of)
+
+    # its change with x (Golub and Pereyra, 1973), which holds for equal singular values too
+    held, moved = layer.assign(x), change(x)
+    held.stop_gradient = True
+    turned, back = _turned(t, moved), _turned(t, found)
+    first, second = product(found, back, turned), product(turned, back, found)
+    rest = layer.subtract(layer.add(first, second), layer.add(product(first, held, found), product(found, held, second)))
+    return layer.add(found, layer.subtract(rest, product(found, moved, found)))
 
 
 @aten("linalg_cholesky", "cholesky")

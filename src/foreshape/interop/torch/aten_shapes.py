@@ -6,12 +6,14 @@ import operator
 from typing import Any
 
 from foreshape import layer
+from foreshape.dims import less_equal
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.aten_rules import aten
 from foreshape.interop.torch.open_size import OpenSize, as_dim, as_variable, compute, size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.program import Variable
+from foreshape.program.current import current_block
 from foreshape.spec import BOOL, COMPLEX, FP64, INT32, INT64
 
 _END = 2**31 - 1
@@ -81,7 +83,11 @@ def _unsqueeze(t: TorchCall, x: Variable, dim: int) -> Any:
 @aten("squeeze")
 def _squeeze(t: TorchCall, x: Variable, dim: Any = None) -> Any:
     axes = [*range(t.rank(x))] if dim is None else t.axes(x, dim) or []
-    axes = [a for a in axes if x.spec.known_dims[a] == 1]
+    dims = x.spec.known_dims
+    for axis in (a for a in axes if not isinstance(dims[a], int) and less_equal(2, dims[a]) is not True):
+        attrs = {"left": "2", "relation": "<=", "right": f"x0.{axis}", "requirement": "squeeze leaves out an axis of 1, of an open size here"}
+        current_block().append_op("size_demand", {"X": [x]}, {}, attrs)
+    axes = [a for a in axes if dims[a] == 1]
     return layer.squeeze(x, axes) if axes else x
 
 

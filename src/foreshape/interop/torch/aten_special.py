@@ -33,6 +33,24 @@ def _others(t: TorchCall, x: Any) -> Any:
     return layer.scale(layer.erf(x), -1.0, 1.0) if t.name == "erfc" else _NAMED[t.name](x)
 
 
+@aten("gcd")
+def _common_divisor(t: TorchCall, x: Any, y: Any) -> Any:
+    """Return the greatest common divisors by Euclid's algorithm."""
+    of = t.dtype
+    zero, one = t.tensor(0, INT64), t.tensor(1, INT64)
+
+    def left(_: Variable, rest: Variable) -> Variable:
+        return layer.reshape(layer.reduce_any(layer.not_equal(rest, zero)), [1])
+
+    def step(found: Variable, rest: Variable) -> list[Variable]:
+        ended = layer.equal(rest, zero)
+        more = layer.remainder(found, t.where(ended, layer.expand_as(one, rest), rest))
+        return [t.where(ended, found, rest), t.where(ended, rest, more)]
+
+    sizes = (layer.abs(layer.assign(one)) for one in layer.broadcast_tensors(pair(t, x, y, INT64)))
+    return t.cast(layer.while_loop(left, step, list(sizes))[0], of)
+
+
 @aten("sinc")
 def _sinc(t: TorchCall, x: Any) -> Any:
     x = t.scale(t.tensor(x, t.dtype), math.pi)

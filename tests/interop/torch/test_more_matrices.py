@@ -1,0 +1,70 @@
+"""Solutions, pseudo-inverses and divisors beside torch, with the batch open; and axes that are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import foreshape as fs
+
+
+def _regular(x: Tensor) -> Tensor:
+    return x[..., :3] + 4 * torch.eye(3)
+
+
+CASES: dict[str, Callable[[Tensor], Any]] = {
+    "solve on the right": lambda x: torch.linalg.solve(_regular(x), x[:, :2, :3], left=False),
+    "triangular": lambda x: torch.linalg.solve_triangular(_regular(x).tril(), x, upper=False),
+    "triangular on the right": lambda x: torch.linalg.solve_triangular(_regular(x).triu(), x[:, :2, :3], upper=True, left=False, unitriangular=True),
+    "cholesky": lambda x: torch.cholesky_solve(x, torch.linalg.cholesky(_regular(x) @ _regular(x).mT)),
+    "pseudo-inverse": lambda x: torch.linalg.pinv(x),
+    "pseudo-inverse with a bound": lambda x: torch.linalg.pinv(x, rtol=0.4),
+    "of low rank": lambda x: torch.linalg.pinv(x[:, :1].mT @ x[:, :1], atol=0.01),
+    "gcd": lambda x: (torch.gcd((x * 40).long(), torch.tensor([12, 0, -18, 7])), torch.lcm((x * 40).int(), torch.tensor(12, dtype=torch.int32))),
+}
+
+
+class Each(nn.Module):
+    """All of them, of the inputs and of a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.linspace(-0.3, 0.5, 12).reshape(3, 4))
+
+    def forward(self, x: Tensor) -> Any:
+        return [function(x + self.shift) for function in CASES.values()]
+
+
+class Loss(Each):
+    """A number of them."""
+
+    def forward(self, x: Tensor) -> Any:
+        return sum((one.sin().sum() for one in torch.utils._pytree.tree_leaves(super().forward(x)) if one.is_floating_point()), x.new_zeros(()))
+
+
+def test_solutions_and_divisors_are_torchs() -> None:
+    net = Each()
+    model = fs.from_torch(net, torch.randn(2, 3, 4), ({0: "batch"},))
+    x = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(model(x), net(x), rtol=1e-3, atol=1e-4)
+    loss = Loss()
+    loss(x).backward()
+    assert loss.shift.grad is not None
+    found = fs.from_torch(loss, torch.randn(2, 3, 4), ({0: "batch"},)).gradients(x)["shift"]
+    torch.testing.assert_close(found, loss.shift.grad, rtol=1e-3, atol=1e-3 * float(loss.shift.grad.abs().max()))
+
+
+def test_squeeze_of_an_open_axis_refuses_a_size_of_1() -> None:
+    class Squeezed(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.squeeze() * 2
+
+    model = fs.from_torch(Squeezed(), torch.randn(2, 1, 3), ({0: "batch", 2: "time"},))
+    assert model(torch.randn(4, 1, 5)).shape == (4, 5)
+    for shape in ((1, 1, 3), (2, 1, 1)):
+        with pytest.raises(fs.GuardError, match="squeeze leaves out an axis of 1"):
+            model(torch.randn(shape))
