@@ -25,7 +25,7 @@ from torch import nn
 import foreshape as fs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from support.measured import allocated, measure, sizes_of, storage_bytes
+from support.measured import allocated, sizes_of, step_peak, storage_bytes
 
 RATE = 1e-3
 Given = tuple[nn.Module, tuple[Any, ...]]
@@ -86,9 +86,9 @@ class WithLoss(nn.Module):
 class TorchStep:
     """A step of a module, its optimizer one of torch."""
 
-    def __init__(self, module: Any, inputs: tuple[Any, ...]) -> None:
+    def __init__(self, module: Any, inputs: tuple[Any, ...], fused: bool = True) -> None:
         self.module, self.inputs = module, inputs
-        self.optimizer = torch.optim.AdamW(module.parameters(), RATE, fused=True)
+        self.optimizer = torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], RATE, fused=fused or None)
 
     def __call__(self) -> float:
         self.optimizer.zero_grad()
@@ -119,7 +119,7 @@ class ImportedStep:
 
     def peak(self) -> tuple[int, int]:
         plan = fs.plan(self.main, [self.loss])
-        return measure(self.executor, self.main, self.feed, [self.loss], self.scope).peak, plan.peak(**sizes_of(plan, self.executor, self.feed))
+        return step_peak(self.executor, self.main, self.feed, [self.loss], self.scope), plan.peak(**sizes_of(plan, self.executor, self.feed))
 
 
 def steps_of(network: nn.Module, inputs: tuple[Any, ...]) -> dict[str, Any]:

@@ -162,6 +162,13 @@ def fresh(feed: dict[str, Any]) -> dict[str, Any]:
     return {n: fs.LoDTensor(v.data, v.sequence_lengths) if isinstance(v, fs.LoDTensor) else v for n, v in feed.items()}
 
 
+def step_peak(executor: fs.Executor, program: fs.Program, feed: dict[str, Any], fetch: Sequence[Any], scope: fs.Scope, warm: int = 2) -> int:
+    """`Measured.peak` alone, without a look at the lines."""
+    for _ in range(warm):
+        executor.run(program, fresh(feed), fetch, scope)
+    return held_bytes(scope) + fed_bytes(feed) + allocated(lambda: executor.run(program, fresh(feed), fetch, scope))
+
+
 def sizes_of(plan: Plan, executor: fs.Executor, feed: dict[str, Any]) -> dict[str, int]:
     """What a plan's symbols are with this feed; those that only the run tells count as 1, as the executor's limit has it."""
     feeder = executor.step(plan.program, plan.fetch).feeder

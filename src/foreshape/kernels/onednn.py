@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from math import prod
 
 from foreshape.dims import Size, ceildiv, maximum, minimum, product, reaches
 from foreshape.values.processors import processors
@@ -18,10 +19,14 @@ _FEW = 3
 """The most channels of images read without blocks."""
 SMALL, _TURNED, _TURNED_MORE = 2048, 13 << 10, 26 << 10
 """The bytes of a thread for bookkeeping, and for transposing a piece of an operand: of the first one, and of the others."""
-_WIDE, _LONG, _SPREAD, _SPREAD_ONCE = 64, 1024, 28 << 10, 12 << 10
-"""The blocks of weights packed to spread strided windows are wider; a thread takes so much beside an image, and all of them once."""
+_WIDE, _LONG, _SPREAD, _SPREAD_ONCE = 64, 1024, 8216, 12416
+"""The blocks of weights packed to spread strided windows are wider; a thread takes so much beside its pieces of images, and all of them once."""
+_PIECE, _SPREAD_MORE = 16 << 10, 4 << 10
+"""The bytes to whose multiples such pieces are rounded up, and those of a thread where sizes are no whole number of strides."""
 _NARROW = 8
 """The channels of images for whose weights' gradient oneDNN has blocks of as many only, on every processor."""
+_BROAD = 9
+"""The pixels along a side of a strided window from which on oneDNN may have another kernel to spread it."""
 _LARGE = 11
 """The pixels of a window above which oneDNN may have no kernel but the product of matrices."""
 _IN_ROWS, _ELEMENTS = 3, 20480
@@ -86,6 +91,8 @@ def _reads_rows(x: Sequence[Size], w: Sequence[Size], groups: int) -> bool:
 def _spread_weight(dims: Sequence[Size], itemsize: int, groups: int) -> Size:
     """Return the bytes of a weight packed to spread strided windows."""
     out, per = dims[0], dims[1]
+    if groups == 1 and isinstance(out, int) and isinstance(per, int) and out <= _LONG and per <= _WIDE // 2:
+        return product((out, _blocks(per), *dims[2:])) * itemsize
     if not isinstance(per, int):
         per = per + _WIDE - 1
     elif per > _WIDE // 2:
@@ -93,6 +100,30 @@ def _spread_weight(dims: Sequence[Size], itemsize: int, groups: int) -> Size:
     if not isinstance(out, int) or out > _LONG:
         out = out + _WIDE
     return _weight((out, per, *dims[2:]), itemsize, groups)
+
+
+def _spread(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int]) -> Size:
+    """Return the bytes of all threads to spread strided windows: an image with its border, and rows of the result where strides do not divide it or windows."""
+    reached: list[Size] = []
+    for n, made, k, s in zip(y[2:], x[2:], w[2:], strides, strict=True):
+        padding = max(((n - 1) * s + k - made) // 2, 0) if isinstance(n, int) and isinstance(made, int) and isinstance(k, int) else 0
+        reached.append(n + 2 * (max(k - 1 - padding, 0) // s if isinstance(k, int) else k))
+    pieces = _rounded(product((y[1], *reached)) * itemsize) + _SPREAD
+    if any(not isinstance(n, int) or n % s for dims in (x, w) for n, s in zip(dims[2:], strides, strict=True)):
+        pieces = pieces + _rounded(_blocked((x[1], prod(strides), ceildiv(x[-1], strides[-1])), itemsize, groups)) + _SPREAD_MORE
+    if _is_broad(w):
+        pieces = pieces + 2 * _SPREAD_MORE
+    return thread_count() * pieces + _SPREAD_ONCE
+
+
+def _is_broad(w: Sequence[Size]) -> bool:
+    """Return True if strided windows may be so large that oneDNN spreads them otherwise."""
+    return any(not isinstance(k, int) or k >= _BROAD for k in w[2:])
+
+
+def _rounded(size: Size) -> Size:
+    """Return bytes rounded up to whole pieces."""
+    return ceildiv(size, _PIECE) * _PIECE if isinstance(size, int) else size + _PIECE
 
 
 def _extra(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], strides: Sequence[int], itemsize: int) -> Size:
@@ -253,12 +284,11 @@ def convolution_backward(
     stages: list[tuple[Size, Size]] = []
     if requested[0]:
         if any(s > 1 for s in strides):
-            reached = [n + k - 1 for n, k in zip(y[2:], w[2:], strict=True)]
-            spread = thread_count() * (_blocked((y[1], *reached), itemsize, groups) + _SPREAD) + _SPREAD_ONCE + _spread_weight(w, itemsize, groups)
+            spread = _spread(x, w, y, itemsize, groups, strides) + _spread_weight(w, itemsize, groups)
             innermost = groups == 1 and len(w) == 4 and all(n == 1 for n in dilations)  # the channels, which takes no blocks
             came, made = (product(y[1:]) * itemsize, image) if innermost else (d, blocked)
             stages += [(came + made - image + uneven, spread - later), (2 * made + uneven, -later)]
-        else:
+        if all(s == 1 for s in strides) or _is_broad(w):
             stages += [(d + blocked - image + uneven, packed - later), (blocked + uneven, -later)]
     if requested[1] or requested[2]:
         few = _reads_rows(x, w, groups)
@@ -267,7 +297,11 @@ def convolution_backward(
             blocked, d = (product((_blocks(n[1], _NARROW), *n[2:])) * itemsize for n in (x, y))
             packed = product((_blocks(w[0], _NARROW), _NARROW, *w[2:])) * itemsize
         stages += [((0 if few else blocked) + d + uneven, thread_count() * packed - later), (uneven, packed)]
-    more = _extra(x, w, y, strides, itemsize) + _TURNED + (thread_count() - 1) * _TURNED_MORE
+    more = _extra(x, w, y, strides, itemsize) + thread_count() * SMALL
+    if groups > 1:
+        more = more + _TURNED
+    if requested[1] or requested[2]:
+        more = more + (thread_count() - 1) * _TURNED_MORE
     windows = _windows(given, x, w, y, groups, strides, dilations, itemsize)
     by_onednn = _by_onednn(given, w, groups, (*strides, *dilations), itemsize)
     shallow = _is_shallow(x, w, y, strides) if requested[1] and groups == 1 else 0

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from foreshape.dims import Size
-from foreshape.spec import Spec
+from foreshape.dims import Size, reaches
+from foreshape.spec import INT64, Spec
 
 _TILE = 60 * 60
-"""The elements of a tile in torch's transposition of a matrix."""
+"""The elements of a tile in torch's transposition of a matrix, and the least elements of a matrix transposed by tiles."""
 
 
 def turned(strided: Collection[str], **operands: Spec | None) -> Size:
     """Return the bytes besides the results to make some possibly strided operands contiguous."""
-    return sum(_TILE * spec.known_dtype.itemsize for slot, spec in operands.items() if spec is not None and spec.rank == 2 and _slot(slot) in strided)
+    found: Size = 0
+    for slot, spec in operands.items() if strided else ():
+        if spec is not None and spec.rank == 2 and _slot(slot) in strided:
+            found = found + _TILE * spec.known_dtype.itemsize * reaches(spec.elements, _TILE)  # of fewer elements torch copies them one by one
+    return found
 
 
 def _slot(keyword: str) -> str:
@@ -28,6 +32,11 @@ def copies(strided: Collection[str], **operands: Spec | None) -> Size:
         if spec is not None and _slot(slot) in strided:
             out = out + spec.nbytes
     return out + turned(strided, **operands)
+
+
+def widened(*indices: Spec) -> Size:
+    """Return the bytes of indices as 64-bit numbers, for those that are not."""
+    return sum([8 * spec.elements for spec in indices if spec.dtype is not INT64], 0)
 
 
 def one_like(slot: str, times: int = 1) -> Callable[..., Size]:

@@ -11,7 +11,7 @@ from foreshape.kernels.bounded_softmax import bounded_softmax
 from foreshape.operator import AttrType, attribute, computations, gradient
 from foreshape.operator.require import axis_of, require
 from foreshape.operator.samples import f32, reject, sample
-from foreshape.operator.temporaries import copies, one_like
+from foreshape.operator.temporaries import copies
 from foreshape.operator.traits import WHOLE, ShardingRule
 from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, SHARED, USUAL, Unary, times
 from foreshape.spec import Spec
@@ -49,9 +49,9 @@ class LogSigmoid(Unary):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return F.logsigmoid(X) if into is None else aten_into.log_sigmoid(X, into=into)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
-    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return times(torch.neg(X).sigmoid_(), d_out, into)
+    @gradient("X", "Out@GRAD", gives="X@GRAD")
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        return torch.neg(X).sigmoid_().mul_(d_out)
 
     samples = USUAL
     rejects = NOT_INTEGERS
@@ -87,9 +87,9 @@ class TanhShrink(Unary):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.sub(X, torch.tanh(X), out=into)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
-    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return times(torch.tanh(X).square_(), d_out, into)
+    @gradient("X", "Out@GRAD", gives="X@GRAD")
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        return torch.tanh(X).square_().mul_(d_out)
 
     samples = USUAL
     rejects = NOT_INTEGERS
@@ -106,9 +106,10 @@ class Softsign(Unary):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.div(X, torch.abs(X).add_(1.0), out=into)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
-    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return torch.div(d_out, torch.abs(X).add_(1.0).square_(), out=into)
+    @gradient("X", "Out@GRAD", gives="X@GRAD")
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        slope = torch.abs(X).add_(1.0).square_()
+        return torch.div(d_out, slope, out=slope)
 
     samples = USUAL
     rejects = NOT_INTEGERS
@@ -266,10 +267,10 @@ class Stanh(Unary):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.mul(X, self.scale_a, out=into).tanh_().mul_(self.scale_b)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
-    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+    @gradient("X", "Out@GRAD", gives="X@GRAD")
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         slope = torch.mul(X, self.scale_a).tanh_().square_().neg_().add_(1.0)
-        return times(slope, d_out, into).mul_(self.scale_a * self.scale_b)
+        return slope.mul_(d_out).mul_(self.scale_a * self.scale_b)
 
     samples = [*USUAL, sample(X=f32(3, 5), scale_a=0.3, scale_b=-2.0)]
     rejects = NOT_INTEGERS

@@ -23,9 +23,9 @@ class Expm1(FloatingFunction):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.expm1(X, out=into)
 
-    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=one_like("Out"))
-    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return times(Out + 1.0, d_out, into)
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT)
+    def backward(self, Out: Tensor, d_out: Tensor) -> Tensor:
+        return (Out + 1.0).mul_(d_out)
 
     samples = [*USUAL, *OF_INTEGERS]
 
@@ -96,9 +96,9 @@ class Erfinv(Unary):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.erfinv(X, out=into)
 
-    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=one_like("Out"))
-    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return times(Out.square().exp_(), d_out, into).mul_(math.sqrt(math.pi) / 2.0)
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT)
+    def backward(self, Out: Tensor, d_out: Tensor) -> Tensor:
+        return Out.square().exp_().mul_(d_out).mul_(math.sqrt(math.pi) / 2.0)
 
     samples = [sample(X=f32(2, 3, 5, low=-0.9, high=0.9)), sample(X=f32(0, 4)), sample(X=f32(low=-0.9, high=0.9))]
     rejects = NOT_INTEGERS
@@ -163,9 +163,9 @@ class BesselI0(OfLowerSlots):
     def kernel(self, x: Tensor, *, into: Tensor | None = None) -> Tensor:
         return aten.special_i0(x) if into is None else aten_into.special_i0(x, into=into)
 
-    @gradient("x", "out@GRAD", gives="x@GRAD", may_share=_SHARED_LOWER, workspace=one_like("x"))
-    def backward(self, x: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return times(aten.special_i1(x), d_out, into)
+    @gradient("x", "out@GRAD", gives="x@GRAD")
+    def backward(self, x: Tensor, d_out: Tensor) -> Tensor:
+        return aten.special_i1(x).mul_(d_out)
 
     samples = _BESSEL
     rejects = _NO_INTEGERS_LOWER
@@ -179,9 +179,9 @@ class BesselI0e(OfLowerSlots):
     def kernel(self, x: Tensor, *, into: Tensor | None = None) -> Tensor:
         return aten.special_i0e(x) if into is None else aten_into.special_i0e(x, into=into)
 
-    @gradient("x", "out", "out@GRAD", gives="x@GRAD", may_share=_SHARED_LOWER, workspace=one_like("x", 2))
-    def backward(self, x: Tensor, out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return times(aten.special_i1e(x).sub_(torch.copysign(out, x)), d_out, into)  # out is positive: with the sign of x
+    @gradient("x", "out", "out@GRAD", gives="x@GRAD", workspace=one_like("x"))
+    def backward(self, x: Tensor, out: Tensor, d_out: Tensor) -> Tensor:
+        return aten.special_i1e(x).sub_(torch.copysign(out, x)).mul_(d_out)  # out is positive: with the sign of x
 
     samples = _BESSEL
     rejects = _NO_INTEGERS_LOWER

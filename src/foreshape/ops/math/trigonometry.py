@@ -9,8 +9,7 @@ from foreshape.errors import TypeMismatchError
 from foreshape.operator import Operator, gradient, operand, result
 from foreshape.operator.require import require_equal, require_rank
 from foreshape.operator.samples import f32, f64, i32, i64, reject, sample
-from foreshape.operator.temporaries import one_like
-from foreshape.ops.math.activation import NOT_INTEGERS, SHARED, USUAL, Unary, times
+from foreshape.ops.math.activation import NOT_INTEGERS, USUAL, Unary
 from foreshape.spec import FLOATING, FP64, INT32, INT64, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 
@@ -24,9 +23,9 @@ class ByItsSlope(Unary):
     def _slope(self, X: Tensor) -> Tensor:
         raise NotImplementedError
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
-    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return times(self._slope(X), d_out, into)
+    @gradient("X", "Out@GRAD", gives="X@GRAD")
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        return self._slope(X).mul_(d_out)
 
 
 _WITHIN_ONE = [sample(X=f32(2, 3, 5, low=-0.9, high=0.9)), sample(X=f32(0, 4)), sample(X=f32(low=-0.9, high=0.9))]

@@ -9,8 +9,7 @@ from foreshape.errors import TypeMismatchError
 from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.require import fail
 from foreshape.operator.samples import b1, f32, i64, reject, sample
-from foreshape.operator.temporaries import one_like
-from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, OF_INTEGERS, SHARED, USUAL, FloatingFunction, Unary, times
+from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, OF_INTEGERS, SHARED, USUAL, FloatingFunction, Unary
 from foreshape.ops.math.complex_numbers import c64, conjugate, conjugate_bytes, real_type
 from foreshape.ops.rules.known_floats import HELD, in_precision
 from foreshape.ops.rules.known_values import carry, known_number, magnitude, mapped
@@ -94,9 +93,10 @@ class Log1p(FloatingFunction):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.log1p(X, out=into)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
-    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return torch.div(d_out, X + 1.0, out=into)
+    @gradient("X", "Out@GRAD", gives="X@GRAD")
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        slope = X + 1.0
+        return torch.div(d_out, slope, out=slope)
 
     samples = [*POSITIVE, *OF_INTEGERS]
 
@@ -137,9 +137,9 @@ class Rsqrt(Unary):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.rsqrt(X, out=into)
 
-    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=one_like("Out"))
-    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return times((Out * Out).mul_(Out), d_out, into).mul_(-0.5)
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT)
+    def backward(self, Out: Tensor, d_out: Tensor) -> Tensor:
+        return (Out * Out).mul_(Out).mul_(d_out).mul_(-0.5)
 
     samples = [sample(X=f32(2, 3, 5, low=0.2)), sample(X=f32(0, 4)), sample(X=f32(low=0.2))]
     rejects = NOT_INTEGERS
@@ -182,9 +182,9 @@ class Abs(Unary):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.abs(X, out=into)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
-    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return times(torch.sgn(X), d_out, into)
+    @gradient("X", "Out@GRAD", gives="X@GRAD")
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        return torch.sgn(X).mul_(d_out)
 
     samples = [*USUAL, sample(X=i64(3, data=[2, -3, 0])), sample(X=c64(2, 3, 5)), sample(X=c64(0, 4))]
 
@@ -200,9 +200,9 @@ class Reciprocal(Unary):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.reciprocal(X, out=into)
 
-    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT, may_share=SHARED, workspace=one_like("Out"))
-    def backward(self, Out: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return times(Out * Out, d_out, into).neg_()
+    @gradient("Out", "Out@GRAD", gives="X@GRAD", like=LIKE_OUT)
+    def backward(self, Out: Tensor, d_out: Tensor) -> Tensor:
+        return (Out * Out).mul_(d_out).neg_()
 
     samples = POSITIVE
     rejects = NOT_INTEGERS
@@ -216,9 +216,9 @@ class Sin(Unary):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.sin(X, out=into)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
-    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return times(torch.cos(X), d_out, into)
+    @gradient("X", "Out@GRAD", gives="X@GRAD")
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        return torch.cos(X).mul_(d_out)
 
     samples = USUAL
     rejects = NOT_INTEGERS
@@ -232,9 +232,9 @@ class Cos(Unary):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.cos(X, out=into)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
-    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return times(torch.sin(X), d_out, into).neg_()
+    @gradient("X", "Out@GRAD", gives="X@GRAD")
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        return torch.sin(X).mul_(d_out).neg_()
 
     samples = USUAL
     rejects = NOT_INTEGERS
@@ -251,9 +251,9 @@ class Erf(Unary):
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.erf(X, out=into)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
-    def backward(self, X: Tensor, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return times(torch.mul(X, X).neg_().exp_(), d_out, into).mul_(2.0 / math.sqrt(math.pi))
+    @gradient("X", "Out@GRAD", gives="X@GRAD")
+    def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
+        return torch.mul(X, X).neg_().exp_().mul_(d_out).mul_(2.0 / math.sqrt(math.pi))
 
     samples = USUAL
     rejects = NOT_INTEGERS
@@ -288,12 +288,10 @@ class Pow(Operator):
             return torch.pow(X, torch.full((), power, dtype=X.dtype, device=X.device), out=into)
         return torch.pow(X, power, out=into)
 
-    @gradient("X", "FactorTensor", "Out@GRAD", gives="X@GRAD", may_share=SHARED, workspace=one_like("X"))
-    def backward(self, X: Tensor, FactorTensor: Tensor | None, d_out: Tensor, *, into: Tensor | None = None) -> Tensor:
+    @gradient("X", "FactorTensor", "Out@GRAD", gives="X@GRAD")
+    def backward(self, X: Tensor, FactorTensor: Tensor | None, d_out: Tensor) -> Tensor:
         power = self._power(X, FactorTensor)
-        if power == 0:
-            return torch.zeros_like(d_out) if into is None else into.zero_()
-        return times(torch.pow(X, power - 1.0), d_out, into).mul_(power)
+        return torch.zeros_like(d_out) if power == 0 else torch.pow(X, power - 1.0).mul_(d_out).mul_(power)
 
     samples = [
         sample(X=f32(2, 3)),

@@ -9,7 +9,7 @@ from foreshape.errors import SchemaError
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import axis_of, require_equal, require_rank
 from foreshape.operator.samples import f32, i32, i64, reject, sample
-from foreshape.operator.temporaries import copies
+from foreshape.operator.temporaries import copies, widened
 from foreshape.ops.rules.known_values import carry
 from foreshape.ops.tensor.gathering import check_index, entries_at, placed
 from foreshape.spec import ANY, INDEX, NUMERIC, Spec
@@ -36,10 +36,10 @@ class IndexSample(Operator):
         return X.gather(1, Index.long().contiguous())
 
     def workspace(self, X: Spec, Index: Spec, *, strided: frozenset[str]) -> Size:
-        return 16 * Index.elements + copies(strided, Index=Index)
+        return widened(Index) + copies(strided, Index=Index)
 
     def _gradient_workspace(self, X: Spec, Index: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
-        return 8 * Index.elements + copies(strided, Index=Index, Out_GRAD=d_out)
+        return widened(Index) + copies(strided, Index=Index, Out_GRAD=d_out)
 
     @gradient("X", "Index", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, Index: Tensor, d_out: Tensor) -> Tensor:
@@ -78,9 +78,11 @@ class AlongAxis(Operator):
         """Return Index counted from the front."""
         axis: int = self.Axis
         size = Input.shape[axis]
-        check_index(Index, size, "an index", -size)
+        least = check_index(Index, size, "an index", -size)
         index = Index.long()
-        return torch.where(index < 0, index + size, index) if index.numel() and bool((index < 0).any()) else index
+        if least is None:
+            return torch.where(index < 0, index + size, index)
+        return index.remainder(size) if least < 0 else index
 
 
 class TakeAlongAxis(AlongAxis):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foreshape.dims import Size
+from foreshape.dims import Size, maximum, product
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.computations import Picking
 from foreshape.operator.require import axis_of, fail, require, require_at_most, require_equal, require_rank, unknown_size
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
-from foreshape.operator.temporaries import copies
+from foreshape.operator.temporaries import copies, widened
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.known_values import carry, chosen, known_axis, known_number, number_at_run, whole_dims
 from foreshape.spec import ANY, ANY_OR_COMPLEX, BOOL, FP32, INDEX, INT64, INTEGER, LOD_TENSOR, Spec
@@ -19,12 +19,14 @@ from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
 
 
-def check_index(index: Tensor, size: int, what: str, low: int = 0) -> None:
-    """Refuse indices outside of low..size-1, on the CPU, where the check is cheap; elsewhere the device's kernel refuses them."""
-    if index.numel() and index.device.type == "cpu":
-        least, most = index.aminmax()
-        if least.item() < low or most.item() >= size:
-            raise ExecutionError(f"{what} must be in [{low}, {size}); seen {least.item()} to {most.item()}")
+def check_index(index: Tensor, size: int, what: str, low: int = 0) -> int | None:
+    """Refuse indices outside of low..size-1, on the CPU, where the check is cheap; elsewhere the device's kernel refuses them. Returns the least, if known."""
+    if not index.numel() or index.device.type != "cpu":
+        return None
+    least, most = (int(n.item()) for n in index.aminmax())
+    if least < low or most >= size:
+        raise ExecutionError(f"{what} must be in [{low}, {size}); seen {least} to {most}")
+    return least
 
 
 def _column(index: Spec, slot: str) -> tuple[Size, ...]:
@@ -200,10 +202,13 @@ class GatherNd(Operator):
         return out if Index.dim() > 1 else out.clone()  # for one place torch returns a view
 
     def workspace(self, X: Spec, Index: Spec, *, strided: frozenset[str]) -> Size:
-        return 8 * Index.elements + copies(strided, X=X)
+        *places, k = Index.known_dims
+        part = X.known_dtype.itemsize * product(X.known_dims[int(k) :])  # of each place in the result, which is made when the check of a column has ended
+        column = maximum(Index.known_dtype.itemsize - part, 0) * product(places) if k != 1 or strided else 0
+        return maximum(column, widened(Index)) + copies(strided, X=X)
 
     def _gradient_workspace(self, X: Spec, Index: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
-        return 8 * Index.elements + copies(strided, Out_GRAD=d_out)
+        return widened(Index) + copies(strided, Out_GRAD=d_out)
 
     @gradient("X", "Index", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, Index: Tensor, d_out: Tensor) -> Tensor:
@@ -249,10 +254,10 @@ class Scatter(Operator):
         return X.index_fill(0, ids, 0).index_add_(0, ids, Updates)
 
     def workspace(self, X: Spec, Ids: Spec, Updates: Spec, *, strided: frozenset[str]) -> Size:
-        return 8 * Ids.elements + copies(strided, X=X, Updates=Updates)
+        return widened(Ids) + copies(strided, X=X, Updates=Updates)
 
     def _gradient_workspace(self, Ids: Spec, Updates: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
-        return 8 * Ids.elements + copies(strided, Out_GRAD=d_out)
+        return widened(Ids) + copies(strided, Out_GRAD=d_out)
 
     def _infer_gradient(self, Ids: Spec, Updates: Spec, d_out: Spec) -> tuple[Spec, Spec]:
         return Scatter.infer_shape(self, d_out, Ids, Updates), Updates.like()

@@ -44,7 +44,7 @@ class IndexAdd(Operator):
         return (X.clone() if into is None else into).index_add_(self.axis, Index, AddValue)
 
     def workspace(self, X: Spec, Index: Spec, AddValue: Spec, *, strided: frozenset[str]) -> Size:
-        return 8 * Index.elements + copies(strided, AddValue=AddValue)
+        return copies(strided, Index=Index, AddValue=AddValue)
 
     def _infer_gradient(self, Index: Spec, AddValue: Spec, d_out: Spec) -> tuple[Spec, Spec]:
         return IndexAdd.infer_shape(self, d_out, Index, AddValue), AddValue.like()
