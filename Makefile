@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python -m
 # The tests start many processes, each of which would compile everything again where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-longest test-browser test-gpu test-isa check bench bench-memory bench-ranks bench-cost bench-inference bench-torch bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs fuzz-frozen paddle onnx torch-families proto docs wheel clean
+.PHONY: demo test test-long test-longest test-browser test-gpu test-isa check bench bench-memory bench-ranks bench-cost bench-inference bench-torch bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs fuzz-frozen paddle onnx torch-families bench-torch-families proto docs wheel clean
 
 $(VENV)/demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -134,6 +134,9 @@ $(TORCH_FAMILIES_VENV)/bin/python:
 
 torch-families: $(TORCH_FAMILIES_PYTHON) ## networks of torch.nn, torchvision, timm and transformers brought over and compared (in the Python of TORCH_FAMILIES_PYTHON, or one made for it): make torch-families ONLY='timm.*'
 	PYTHONPATH=src $(TORCH_FAMILIES_PYTHON) tests/families/run.py --grad $(if $(ONLY),--only '$(ONLY)')
+
+bench-torch-families: $(TORCH_FAMILIES_PYTHON) ## memory as planned and measured, beside eager torch, and time of a training step of these networks: make bench-torch-families ONLY='timm.*' SECONDS=2
+	PYTHONPATH=src $(TORCH_FAMILIES_PYTHON) benchmarks/torch_families.py $(if $(ONLY),--only '$(ONLY)') --seconds $(if $(SECONDS),$(SECONDS),0)
 
 $(VENV)/docs: $(VENV)/demo
 	$(PIP) -e '.[demo,docs]'

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
-from foreshape.dims import Size, maximum
+from foreshape.dims import Size, evaluate, maximum, product, symbols_of
 from foreshape.kernels.fused import Effects, Order
 from foreshape.kernels.packed import CHANNELS_LAST
-from foreshape.lowering.call_memory import copies_by_rule, workspace_of
+from foreshape.lowering.call_memory import copies_by_rule, same_size, workspace_of
 from foreshape.lowering.kernel_calls import KernelCall, Value, values_of
+
+_PRIME = 1009
 
 
 class AxisOrders:
@@ -26,7 +29,10 @@ class AxisOrders:
 
     def view(self, i: KernelCall, source: Value, value: Value, layout: str | None) -> None:
         """Take in a view."""
-        if layout == "reshaped" or (layout == "same" and source not in self.strided):
+        if source not in self.strided and layout in ("reshaped", "same"):
+            return
+        if layout == "reshaped":
+            self.strided[value] = self.reshaped(source, value)
             return
         order = self.order(source) or ()
         axes = range(len(order)) if layout == "same" else _axes(i.effects, len(order))
@@ -47,11 +53,26 @@ class AxisOrders:
             self.repeated.add(value)
         self._set_order(value, axis_order)
 
+    def reshaped(self, source: Value, value: Value) -> Order | None:
+        """Return the order of the axes of a view with other dims, which takes axes apart or joins neighbours in memory; () of a copy; None if unknown."""
+        order = self.order(source)
+        if order is None or source in self.gapped or source.spec is None or value.spec is None:
+            return None
+        groups = _groups(source.spec.known_dims, value.spec.known_dims)
+        if groups is None:
+            return None
+        place = {axis: at for at, axis in enumerate(order)}
+        if any(place[b] != place[a] + 1 for old, _ in groups for a, b in itertools.pairwise(old)):
+            return () if all(d != 1 for d in source.spec.known_dims) else None
+        return tuple(axis for _, new in sorted((place[old[0]] if old else len(order), new) for old, new in groups) for axis in new)
+
     def same(self, i: KernelCall, value: Value) -> None:
         """Take in a result in memory of its own that lies as its operands do: those of its dims, if they lie alike. Operands that are copied say nothing."""
         settled = {*i.effects.contiguous, *i.effects.axis_order}
         if not any(v in self.strided for n, given in enumerate(i.arguments) if n not in settled for v in values_of([given])):
             return
+        if all((order := self.order(v)) is not None and order == tuple(range(len(order))) for v in i.reads()):
+            return  # parts of values, too, are made whole in this order
         dims = value.spec.dims if value.spec is not None else None
         like = [v for v in i.reads() if v.spec is not None and v.spec.dims == dims] if dims is not None else []
         orders = {self.order(v) for v in like}
@@ -125,6 +146,32 @@ class AxisOrders:
     def _set_order(self, value: Value, order: Order | None) -> None:
         if order is None or any(a != at for at, a in enumerate(order)):
             self.strided[value] = order
+
+
+def _groups(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], list[int]]] | None:
+    """Return the axes of ``old`` and of ``new`` that have as many elements together, as few as possible at once; None if they cannot be told."""
+    names = sorted({n for d in (*old, *new) for n in symbols_of(d)})
+    values = {n: _PRIME + 2 * at for at, n in enumerate(names)}  # numbers that show what is equal; it is proved below
+    counts = [[evaluate(d, values) for d in dims] for dims in (old, new)]
+    if any(n < 1 for each in counts for n in each):
+        return None
+    out: list[tuple[list[int], list[int]]] = []
+    at = [0, 0]
+    while at != [len(old), len(new)]:
+        taken: list[list[int]] = [[], []]
+        most = [1, 1]
+        side = 0 if at[0] < len(old) else 1
+        while most[0] != most[1] or not (taken[0] or taken[1]):
+            if at[side] == len(counts[side]):
+                return None
+            most[side] *= counts[side][at[side]]
+            taken[side].append(at[side])
+            at[side] += 1
+            side = int(most[0] > most[1])
+        if not same_size(product([old[k] for k in taken[0]]), product([new[k] for k in taken[1]])):
+            return None
+        out.append((taken[0], taken[1]))
+    return out
 
 
 def _axes(of: Effects, rank: int) -> Sequence[int] | None:

@@ -205,8 +205,9 @@ class _Walk:
         if value in retained and made:
             record.size = record.size + retained[value]
             holds(record, {**given, **{v: self.current.get(v) for v in i.writes()}})
-        if layout == "reshaped" and source in self.strided:  # it may be a view after all, which lies as its base
-            self.strided[value] = None
+        if layout == "reshaped" and source in self.strided:
+            if self.layouts.reshaped(source, value) is None:  # it may be a view after all, which lies as its base
+                self.strided[value] = None
         elif self.strided and (layout == "same" or isinstance(i, FusedCall)):
             self.layouts.same(i, value)
         if effects.takes_over is not None and effects.takes_over[0] == n:
@@ -229,7 +230,7 @@ class _Walk:
         if layout == "strided":
             return True
         if layout == "reshaped" and source in self.strided:
-            return False
+            return bool(self.layouts.reshaped(source, value))
         a, b = source.spec, value.spec
         return not effects.may_sum or (
             a is not None and b is not None and a.dims is not None and b.dims is not None and same_size(product(a.dims), product(b.dims))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
-from foreshape.dims import Size, no_less, product
+from foreshape.dims import Size, maximum, no_less, product
 from foreshape.kernels import onednn, pointwise
 from foreshape.operator import AttrType, attribute, computations, gradient, operand, result
 from foreshape.operator.require import require, require_at_most, require_divides, require_equal, unknown_size
@@ -123,7 +123,7 @@ class TransposedConvolution(Windowed):
             return onednn.convolution_transpose(x, w, whole, *settings, bias) + cut
         back = (onednn.convolution(whole, w, x, *settings), onednn.convolution_backward(whole, w, x, *settings, (False, True, False)))
         held = 0 if self._axes == 2 and not last and self._native(pads) is not None else Filter.nbytes + Input.nbytes
-        return no_less(*back) + cut + held
+        return maximum(*back) + cut + held
 
     def kernel(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None, OutputSizes: Sequence[Tensor]) -> Tensor:
         last = is_channels_last(self.data_format)

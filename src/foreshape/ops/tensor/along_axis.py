@@ -74,6 +74,10 @@ class AlongAxis(Operator):
                 require_equal(a, b, f"Index must have the dims of Input but at axis {axis}", Input=k, Index=k)
         return axis
 
+    def _counted(self, Index: Spec) -> Size:
+        """Return the bytes of an index counted from the front, which is another one where a number is negative."""
+        return widened(Index) + 8 * Index.elements
+
     def _places(self, Input: Tensor, Index: Tensor) -> Tensor:
         """Return Index counted from the front."""
         axis: int = self.Axis
@@ -103,11 +107,11 @@ class TakeAlongAxis(AlongAxis):
     def kernel(self, Input: Tensor, Index: Tensor) -> Tensor:
         return Input.gather(self.Axis, self._places(Input, Index).contiguous())
 
-    def workspace(self, Input: Spec, Index: Spec) -> Size:
-        return 32 * Index.elements
+    def workspace(self, Input: Spec, Index: Spec, *, strided: frozenset[str]) -> Size:
+        return self._counted(Index) + copies(strided, Index=Index)
 
     def _gradient_workspace(self, Input: Spec, Index: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
-        return 32 * Index.elements + copies(strided, Result_GRAD=d_out)
+        return self._counted(Index) + copies(strided, Index=Index, Result_GRAD=d_out)
 
     @gradient("Input", "Index", "Result@GRAD", gives="Input@GRAD", workspace=_gradient_workspace)
     def backward(self, Input: Tensor, Index: Tensor, d_out: Tensor) -> Tensor:
