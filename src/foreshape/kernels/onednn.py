@@ -117,7 +117,7 @@ def _spread(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: i
 
 
 def _is_broad(w: Sequence[Size]) -> bool:
-    """Return True if strided windows may be so large that oneDNN spreads them otherwise."""
+    """Return True if strided windows may be too large for the usual way to spread them."""
     return any(not isinstance(k, int) or k >= _BROAD for k in w[2:])
 
 

@@ -54,7 +54,7 @@ class AxisOrders:
         self._set_order(value, axis_order)
 
     def reshaped(self, source: Value, value: Value) -> Order | None:
-        """Return the order of the axes of a view with other dims, which takes axes apart or joins neighbours in memory; () of a copy; None if unknown."""
+        """Return the order of the axes of a view with other dims, with axes taken apart or neighbours in memory joined; () of a copy; None if unknown."""
         order = self.order(source)
         if order is None or source in self.gapped or source.spec is None or value.spec is None:
             return None
@@ -149,7 +149,7 @@ class AxisOrders:
 
 
 def _groups(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], list[int]]] | None:
-    """Return the axes of ``old`` and of ``new`` that have as many elements together, as few as possible at once; None if they cannot be told."""
+    """Return axes of ``old`` and of ``new`` with as many elements together, as few as possible at once; None if they cannot be told."""
     names = sorted({n for d in (*old, *new) for n in symbols_of(d)})
     values = {n: _PRIME + 2 * at for at, n in enumerate(names)}  # numbers that show what is equal; it is proved below
     counts = [[evaluate(d, values) for d in dims] for dims in (old, new)]

@@ -35,7 +35,7 @@ def copies(strided: Collection[str], **operands: Spec | None) -> Size:
 
 
 def widened(*indices: Spec) -> Size:
-    """Return the bytes of indices as 64-bit numbers, for those that are not."""
+    """Return the bytes of copies of indices as 64-bit numbers, if they are others."""
     return sum([8 * spec.elements for spec in indices if spec.dtype is not INT64], 0)
 
 

@@ -75,7 +75,7 @@ class AlongAxis(Operator):
         return axis
 
     def _counted(self, Index: Spec) -> Size:
-        """Return the bytes of an index counted from the front, which is another one where a number is negative."""
+        """Return the bytes of an index counted from the front: another one if a number is negative."""
         return widened(Index) + 8 * Index.elements
 
     def _places(self, Input: Tensor, Index: Tensor) -> Tensor:
