@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from recipes.pages import DOCS, code_of, count, names, ran, table
+from support.as_torch_code import check_page
 from support.some import one_in
 
 import foreshape as fs
@@ -155,14 +156,18 @@ RECIPES: dict[str, tuple[Callable[..., None], dict[str, str], dict[str, float]]]
 def test_a_small_recipe_learns(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     look, smaller, less = RECIPES[name]
-    look(ran(name, smaller, twice=name == "notebooks"), **less)
+    found = ran(name, smaller, twice=name == "notebooks")
+    look(found, **less)
+    assert check_page(found, tmp_path), "its networks are also modules of torch, and torch code"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_whole_recipe_learns(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    RECIPES[name][0](ran(name, {}))
+    found = ran(name, {})
+    RECIPES[name][0](found)
+    assert check_page(found, tmp_path)
 
 
 def test_each_recipe_is_tried_shown_and_linked() -> None:

@@ -89,6 +89,8 @@ NAMES = {
     # networks of torch
     "pack_padded_sequence": PrivateName("_VF._pack_padded_sequence", "packed sequences of a network of torch", "1.0"),
     "pad_packed_sequence": PrivateName("_VF._pad_packed_sequence", "packed sequences of a network of torch", "1.0"),
+    "pack_padded": PrivateName("ops.aten._pack_padded_sequence.default", "recurrent layers with lengths in an exported program", "1.0"),
+    "pad_packed": PrivateName("ops.aten._pad_packed_sequence.default", "recurrent layers with lengths in an exported program", "1.0"),
     "check": PrivateName("_check", "telling a trace what holds for sizes", "2.1"),
     # processes
     "get_default_store": PrivateName("distributed.distributed_c10d._get_default_store", "joining a process group that is there", "1.9"),

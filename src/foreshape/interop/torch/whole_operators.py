@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from foreshape.interop.torch import jagged_tensors, packed_sequences, recorded_loops
 from foreshape.interop.torch.untyped_torch import is_list, own_operators, torch
+from foreshape.values.torch_private import private
 
 _KINDS: Final = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}
 """The name in torch -> the number of states."""
@@ -203,10 +204,10 @@ def with_torch_layers(exported: Any) -> None:
             node.target = getattr(getattr(torch.ops.aten, kind), "data" if name != kind else "input")
             node.meta["val"] = tuple(node.meta["val"])
         elif name == "pack":
-            node.target = torch.ops.aten._pack_padded_sequence.default
+            node.target = private.pack_padded
         elif name == "pad_packed":
             rows, sizes, _, batch_first, value, steps = args
             args = [rows, sizes, batch_first, value, steps]
-            node.target = torch.ops.aten._pad_packed_sequence.default
+            node.target = private.pad_packed
         node.args = tuple(args)
     exported.graph_module.recompile()

@@ -6,7 +6,7 @@ from typing import Any
 
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.code_rules import writes
-from foreshape.interop.torch.write.helpers import ragged_steps
+from foreshape.interop.torch.write.helpers import ragged_attention, ragged_steps
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code
 
 
@@ -55,3 +55,20 @@ def _recurrent(w: PlainOp) -> Any:
     given += [str(w.of.hidden_size), number_code(w.of.dropout_prob), "self.training", str(w.of.is_bidirec)]
     found = w.several(w.call(ragged_steps.ragged_recurrent, *given), 3 if w.of.mode == "LSTM" else 2)
     return found[0], found[1], found[2] if len(found) > 2 else None, None
+
+
+@writes("sequence_attention")
+def _attention(w: PlainOp) -> Any:
+    given = [
+        w.x("Q"),
+        w.x("K"),
+        w.x("V"),
+        sequences(w, "Q"),
+        sequences(w, "K"),
+        w.of.heads,
+        w.of.causal,
+        number_code(w.of.scale),
+        w.op.output("LogSumExp") in w.writer.wanted,
+    ]
+    out, sums = w.several(w.call(ragged_attention.ragged_attention, *given), 2)
+    return out, sums
