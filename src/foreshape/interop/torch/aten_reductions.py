@@ -196,6 +196,14 @@ def norm(t: TorchCall, x: Variable, order: float, axes: list[int] | None, keepdi
     return t.power(layer.reduce_sum(t.power(layer.abs(x), order), axes, keepdim), 1 / order)
 
 
+@aten("_weight_norm", "_weight_norm_interface")
+def _weight_norm(t: TorchCall, v: Variable, g: Variable, dim: int = 0) -> Any:
+    """Return a weight of a direction and a length for each slice along an axis."""
+    found = norm(t, v, 2.0, [axis for axis in range(t.rank(v)) if axis != t.axis(v, dim)] if dim != -1 else None, dim != -1)
+    made = layer.multiply(v, layer.divide(g, found))
+    return [made, found] if t.name == "_weight_norm_interface" else made
+
+
 @aten("dist")
 def _distance(t: TorchCall, x: Variable, y: Variable, p: float = 2) -> Any:
     return norm(t, layer.subtract(x, y), float(p), None, False)

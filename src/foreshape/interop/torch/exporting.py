@@ -236,7 +236,7 @@ def taken_apart(exported: Any, targets: Iterable[Any]) -> Any:
     """Return the graph with these operators written out by torch's own decompositions; None if there are none, or torch fails."""
     first, more = torch.export.default_decompositions(), importlib.import_module("torch._decomp").decomposition_table
     chosen = {target: table[target] for target in targets for table in (more, first) if target in table}
-    with warnings.catch_warnings(action="ignore"), long_sizes_named():
+    with warnings.catch_warnings(action="ignore"), kept_stops(exported), long_sizes_named():
         try:
             return exported.run_decompositions(chosen) if chosen else None
         except Exception:  # torch's own, of several classes; some decompositions do what no exported graph may: the operators stay missing, and are told

@@ -131,11 +131,8 @@ class TorchImporter:
             for node in graph.nodes:
                 if node in self.found:  # made by a loop
                     continue
-                if node.op == "placeholder":
-                    self.found[node] = self._placeholder(node, given[node.name])
-                    continue
-                if node.op == "get_attr":
-                    self.found[node] = self._constant(node)
+                if node.op in ("placeholder", "get_attr"):
+                    self.found[node] = self._placeholder(node, given[node.name]) if node.op == "placeholder" else self._constant(node)
                     continue
                 self._demand_sizes()
                 if self.rolled is not None and node in self.rolled.of:

@@ -208,9 +208,11 @@ def _imported(exported: Any, importer: TorchImporter) -> tuple[Any, TorchImporte
     except NotFunctional:
         whole = False
     if not whole or importer.refused:
-        exported = decomposed(exported, {})
-        importer = importer.again(exported)
-        _run(importer)
+        apart = _taken_apart(exported, importer)  # both in one pass of torch, which takes as long as a trace
+        exported = decomposed(exported, {}) if apart is None else apart[0]
+        importer = importer.again(exported) if apart is None else apart[1]
+        if apart is None:
+            _run(importer)
     for _ in range(_ROUNDS):
         apart = _taken_apart(exported, importer)
         if apart is None:

@@ -84,7 +84,7 @@ class _Foreign(Exception):
     """Sympy's expression has no form here."""
 
 
-class _Known(dict[str, Size]):
+class _SizesBySymbol(dict[str, Size]):
     """Our sizes for torch's symbols, the ones of long sizes computed when asked for."""
 
     def __init__(self, symbols: Mapping[str, Size], meant: Mapping[str, Any]) -> None:
@@ -143,7 +143,7 @@ def _demands(relation: Any, symbols: Mapping[str, Size]) -> list[tuple[Size, str
 def demands_of(guard: TracedGuard, symbols: Mapping[str, Size]) -> list[tuple[Size, str, Size]] | None:
     """Return the demands of a guard, as left, relation and right; None where it has no form here."""
     try:
-        return _demands(guard.relation, _Known(symbols, guard.meant))
+        return _demands(guard.relation, _SizesBySymbol(symbols, guard.meant))
     except _Foreign:
         return None
 
