@@ -1,4 +1,4 @@
-"""Regions of torch.autocast: results and gradients are torch's, in the element types that torch gives them."""
+"""Regions of torch.autocast: results and gradients are torch's, in its element types."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_region_of_autocast_is_computed_in_torchs_types() -> None:
     assert [one.dtype for one in model(x)] == [torch.bfloat16, torch.bfloat16, torch.float32, torch.float32, torch.float32]
 
 
-class Loss(nn.Module):
+class NumberOfRegion(nn.Module):
     """A number of the results of another network."""
 
     def __init__(self, network: nn.Module) -> None:
@@ -54,7 +54,7 @@ class Loss(nn.Module):
 
 
 def test_gradients_through_a_region_of_autocast_are_torchs() -> None:
-    net = Loss(Region())
+    net = NumberOfRegion(Region())
     x = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(1))
     found = fs.from_torch(net, torch.randn(2, 3, 4), ({0: "batch"},)).gradients(x)
     net(x).backward()

@@ -28,7 +28,7 @@ CASES: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-class Each(nn.Module):
+class Solutions(nn.Module):
     """All of them, of the inputs and of a parameter."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Each(nn.Module):
         return [function(x + self.shift) for function in CASES.values()]
 
 
-class Loss(Each):
+class SumOfSolutions(Solutions):
     """A number of them."""
 
     def forward(self, x: Tensor) -> Any:
@@ -47,11 +47,11 @@ class Loss(Each):
 
 
 def test_solutions_and_divisors_are_torchs() -> None:
-    net = Each()
+    net = Solutions()
     model = fs.from_torch(net, torch.randn(2, 3, 4), ({0: "batch"},))
     x = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(2))
     torch.testing.assert_close(model(x), net(x), rtol=1e-3, atol=1e-4)
-    loss = Loss()
+    loss = SumOfSolutions()
     loss(x).backward()
     assert loss.shift.grad is not None
     found = fs.from_torch(loss, torch.randn(2, 3, 4), ({0: "batch"},)).gradients(x)["shift"]

@@ -8,6 +8,7 @@ from typing import Any
 
 from foreshape import layer
 from foreshape.interop.refused import Refused
+from foreshape.interop.torch.aten_elementwise import change
 from foreshape.interop.torch.aten_reductions import norm
 from foreshape.interop.torch.aten_rules import aten
 from foreshape.interop.torch.higher_order import scanned
@@ -254,9 +255,20 @@ def _local_response_norm(t: TorchCall, x: Variable, size: int, alpha: float = 1e
 
 
 @aten("embedding")
-def _embedding(t: TorchCall, weight: Variable, ids: Variable, padding_idx: int = -1, *_: Any) -> Any:
+def _embedding(t: TorchCall, weight: Variable, ids: Variable, padding_idx: int = -1, scale_grad: bool = False, *_: Any) -> Any:
     padded = {"padding_idx": padding_idx, "keeps_padding": True} if padding_idx >= 0 and weight.trainable else None
-    return t.op("lookup_table_v2", padded, W=weight, Ids=ids)
+    rows = t.op("lookup_table_v2", padded, W=weight, Ids=ids)
+    return _by_frequency(t, rows, weight, ids) if scale_grad else rows
+
+
+def _by_frequency(t: TorchCall, rows: Variable, weight: Variable, ids: Variable) -> Variable:
+    """Return rows of a table, their gradients divided by how often each is taken."""
+    flat = layer.reshape(ids, [-1])
+    none = layer.fill_constant([int(weight.spec.known_dims[0])], rows.spec.known_dtype, 0.0)  # pyright: ignore[reportArgumentType]
+    counts = layer.unsqueeze(layer.put_along_axis(none, flat, layer.fill_like(flat, 1.0, rows.spec.known_dtype), 0, "add"), [1])
+    held = layer.assign(rows)
+    held.stop_gradient = True
+    return layer.add(held, layer.divide(change(rows), t.op("lookup_table_v2", None, W=counts, Ids=ids)))
 
 
 @aten("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only")
@@ -272,6 +284,8 @@ def _embedding_bag(
     include_last: bool = False,
     padding_idx: int | None = None,
 ) -> Any:
+    if scale_grad and not weight.stop_gradient:
+        raise Refused("scale_grad_by_freq: torch divides the gradients of bags by counts of other rows")
     count = layer.slice(layer.shape(ids), [0], [0], [1])
     offsets = t.cast(offsets, INT64)
     if include_last:

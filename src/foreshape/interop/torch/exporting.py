@@ -30,7 +30,7 @@ from foreshape.interop.torch.packed_sequences import packed_inputs, plain_inputs
 from foreshape.interop.torch.recorded_loops import LONGEST, OpenLoop, round_frames
 from foreshape.interop.torch.stops import kept_stops
 from foreshape.interop.torch.traced_guards import TracedGuard, traced_guards
-from foreshape.interop.torch.traced_layers import traced_layers
+from foreshape.interop.torch.traced_layers import make_ready, traced_layers
 from foreshape.interop.torch.training_reads import Read, recorded_reads
 from foreshape.interop.torch.untyped_torch import pytree, torch
 from foreshape.interop.torch.whole_operators import whole_operators
@@ -96,6 +96,7 @@ def export(
     """
     leaves, tree = pytree().tree_flatten(plain_inputs(tuple(inputs)))
     check_inputs(module, inputs, leaves)
+    make_ready(module, inputs)
     shapes_of: list[Any] = []
     failed: Exception | None = None
     found: TracedGraph | None = None
@@ -162,10 +163,17 @@ def _rolls(found: TracedGraph, again: Callable[[], Any]) -> bool:
 
 
 def decomposed(program: Any, table: Any) -> Any:
-    """Return an exported program with the operators of a table taken apart; an empty one leaves the coarse functional graph."""
+    """Return an exported program with the operators of a table taken apart; an empty one leaves the coarse functional graph.
+
+    Raises:
+        SchemaError: torch fails at it.
+    """
     with warnings.catch_warnings(), kept_stops(program), long_sizes_named():
         warnings.simplefilter("ignore", FutureWarning)  # torch's, of its own code
-        return program.run_decompositions(table)
+        try:
+            return program.run_decompositions(table)
+        except Exception as error:  # torch's own, of many classes
+            raise refused_export(error, None) from error
 
 
 def _exported(module: Any, example: Any, shapes: Any, axes: Sequence[Axes]) -> TracedGraph:

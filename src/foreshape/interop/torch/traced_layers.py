@@ -99,8 +99,48 @@ def _kept_modules() -> Generator[None]:
             setattr(of, name, method)
 
 
+# --- clusters of classes
+
+
+def _by_logarithms(layer: Any, x: Any, target: Any) -> Any:
+    """Return the results of AdaptiveLogSoftmaxWithLoss of all classes: torch's own asks which clusters have targets."""
+    found = layer.log_prob(x if x.dim() > 1 else x.unsqueeze(0))
+    output = found.gather(1, target.reshape(-1, 1)).squeeze(1)
+    return _adaptive()._ASMoutput(output if x.dim() > 1 else output.squeeze(0), -output.mean())
+
+
+def _adaptive() -> Any:
+    return importlib.import_module("torch.nn.modules.adaptive")
+
+
+@contextmanager
+def _whole_clusters() -> Generator[None]:
+    of = _adaptive().AdaptiveLogSoftmaxWithLoss
+    before = of.forward
+    of.forward = _by_logarithms
+    try:
+        yield
+    finally:
+        of.forward = before
+
+
+def make_ready(module: Any, inputs: Any) -> None:
+    """Run a module with lazy layers once, as in a test, to give them parameters."""
+    lazy: Any = importlib.import_module("torch.nn.parameter")
+    if not any(lazy.is_lazy(one) for one in (*module.parameters(), *module.buffers())):
+        return
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        with torch.no_grad():
+            module(*inputs)
+    finally:
+        for part, mode in modes:
+            part.training = mode
+
+
 @contextmanager
 def traced_layers(module: Any) -> Generator[None]:
     """Keep to such forms while a module is exported."""
-    with _open_time(), _cumulative(module), _kept_modules():
+    with _open_time(), _cumulative(module), _kept_modules(), _whole_clusters():
         yield
