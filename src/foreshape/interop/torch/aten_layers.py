@@ -92,9 +92,8 @@ def _grouped(t: TorchCall, x: Variable, weight: Variable, offsets: Variable, *_:
     rows = layer.range(0, layer.cast(layer.slice(layer.shape(x), [0], [0], [1]), INT64), 1, dtype=INT64)
     group = layer.unsqueeze(layer.searchsorted(t.cast(offsets, INT64), rows, right=True), [1])
     made: Variable | None = None
-    for at in range(groups):
+    for at, matrix in enumerate(layer.unstack(weight)):  # of which the gradient is put together at once
         own = t.cast(layer.equal(group, layer.fill_constant([], INT64, at)), x.spec.known_dtype)
-        matrix = layer.squeeze(layer.slice(weight, [0], [at], [at + 1]), [0])
         part = layer.multiply(t.op("matmul_v2", None, X=x, Y=matrix), own)
         made = part if made is None else layer.add(made, part)
     return made
