@@ -121,7 +121,7 @@ def _divide(w: PlainOp) -> str:
 @writes("elementwise_floordiv")
 def _floor_divide(w: PlainOp) -> str:
     x, y = pair(w)
-    return f"{x} // {y}"
+    return f"{x}.detach() // {y}.detach()" if w.dtype("X").is_floating else f"{x} // {y}"
 
 
 @writes("scale")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from foreshape.backward import GRAD
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.code_rules import Several
-from foreshape.interop.torch.write.helpers.own_gradients import straight_through, with_gradient
+from foreshape.interop.torch.write.helpers.own_gradients import straight_through, with_gradient, without_gradient
 from foreshape.interop.torch.write.kernel_text import free_names, plain_text
 from foreshape.interop.torch.write.numbers_code import number_code
 from foreshape.operator.fields import Gradient
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from foreshape.interop.torch.write.plain_op import PlainOp
 
 _OWN_GRADIENTS: Final = frozenset(("cholesky_solve", "cvm", "data_norm", "eigh", "elementwise_heaviside", "nanmedian")) | frozenset(
-    ("put_along_axis", "sigmoid_focal_loss", "spectral_norm", "teacher_student_sigmoid_loss", "warprnnt")
+    ("put_along_axis", "sigmoid_focal_loss", "smooth_l1_loss", "spectral_norm", "teacher_student_sigmoid_loss", "warprnnt")
 )
 """Operators whose kernels autograd would go through in another way than their gradient does, or not at all."""
+_WITHOUT_GRADIENT: Final = frozenset(("deformable_conv", "deformable_conv_v1", "linear_chain_crf"))
+"""Operators whose kernels, and those of their gradients, write into places as autograd does not follow: a backward pass through them is refused in words."""
 _ROOMS: Final = {
     "foreshape.ops.update.": "it changes parameters, in training",
     "foreshape.ops.collective.": "it speaks with other ranks",
@@ -62,6 +64,8 @@ def kernel_rule(w: PlainOp) -> Any:
     run = _instance(name, attributes, w.of)
     if w.op.type.startswith("fake_") and "_quantize_dequantize_" in w.op.type:  # the gradient goes through as if nothing were rounded
         run = w.call(straight_through, run)
+    if w.op.type in _WITHOUT_GRADIENT:
+        run = w.call(without_gradient, run, repr(w.op.type))
     call = _with_gradient(w, cls, run, given) if w.op.type in _OWN_GRADIENTS else f"{run}({', '.join(given)})"
     results = cls.schema.results
     if any(r.many for r in results):

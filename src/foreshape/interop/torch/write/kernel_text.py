@@ -68,6 +68,8 @@ class _Plain(ast.NodeTransformer):
         self.count = 0
         self.fresh: set[str] = set()
         """The names of new tensors without another reference."""
+        self.unpacked: set[str] = set()
+        """The names of parts of a tuple."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         args = node.args
@@ -76,6 +78,8 @@ class _Plain(ast.NodeTransformer):
                 del args.kwonlyargs[at], args.kw_defaults[at]
                 self.count += 1
         outer, self.fresh = self.fresh, _fresh_names(node)
+        targets = [t for n in ast.walk(node) if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Tuple)]
+        self.unpacked = {one.id for t in targets for one in t.elts if isinstance(one, ast.Name)}
         node.body = [*_flat(self.visit(one) for one in node.body)]
         self.fresh = outer
         return node
@@ -128,6 +132,19 @@ class _Plain(ast.NodeTransformer):
             return node
         return ast.Constant(not stops) if not left else left[0] if len(left) == 1 else ast.BoolOp(node.op, left)
 
+    def visit_Return(self, node: ast.Return) -> ast.AST:
+        """Change nothing in place in the last line: a local value of it has no later reader."""
+        parts = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+        for part in parts:
+            function = part.func if isinstance(part, ast.Call) else None
+            if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Name) or function.value.id not in self.unpacked:
+                continue
+            if function.attr.endswith("_") and function.attr[:-1] in _FUNCTIONS:
+                function.attr = function.attr[:-1]
+                self.count += 1
+        self.generic_visit(node)
+        return node
+
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         call = node.value
         if isinstance(call, ast.Call):
@@ -165,7 +182,9 @@ class _Plain(ast.NodeTransformer):
         self.generic_visit(node)
         out = next((k for k in node.keywords if k.arg == "out"), None)
         if out is not None:
-            if isinstance(out.value, ast.Constant):
+            if isinstance(out.value, ast.Constant) or (
+                isinstance(out.value, ast.IfExp) and _truth(out.value.orelse) is False and isinstance(out.value.body, ast.Name)
+            ):
                 node.keywords.remove(out)
                 self.count += 1
             elif isinstance(out.value, ast.Name):

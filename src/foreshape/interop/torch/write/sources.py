@@ -30,7 +30,7 @@ _IMPORTED: Final = {
 }
 _STAND_INS: Final = ("foreshape.dims", "foreshape.dims.derived", "foreshape.operator.require", "foreshape.operator.room", "foreshape.values.torch_types")
 """Rooms with functions for kernels; `helpers.run_time` has them under the same names."""
-_ROOMS: Final = ("foreshape.interop.torch.write.helpers.", "foreshape.ops.", "foreshape.kernels.", "foreshape.values.offsets")
+_ROOMS: Final = ("foreshape.interop.torch.write.helpers.", "foreshape.ops.", "foreshape.kernels.", "foreshape.values.offsets", "foreshape.operator.attributes")
 """The modules whose functions may be copied."""
 _NEVER: Final = ("onednn", "packed", "frozen", "fused", "recurrent_net", "pages", "lstm_steps", "gru_steps")
 """Modules of ours, below ``foreshape.kernels``, for other code."""

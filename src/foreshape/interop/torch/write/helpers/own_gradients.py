@@ -54,3 +54,22 @@ class OwnGradient(torch.autograd.Function):
             found: Any = ctx.back(*[gradients[at].contiguous() if kind == "g" else next(saved) for kind, at in ctx.takes])
         made = dict(zip(ctx.gives, listed(found), strict=False))
         return (None, None, None, None, *[made.get(at) for at in range(ctx.count)])
+
+
+def without_gradient(run: Callable[..., Any], kind: str) -> Callable[..., Any]:
+    """Return a function that computes ``run``, and refuses a backward pass through it in words."""
+
+    class Refusing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, named: dict[str, Any], *given: Any) -> Any:
+            return run(*given, **named)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            raise RuntimeError(f"the gradient of {kind} is not written in torch code: a module with the network's own backward pass has it")
+
+    def call(*given: Any, **named: Any) -> Any:
+        refusing: Any = Refusing
+        return refusing.apply(named, *given) if torch.is_grad_enabled() else run(*given, **named)
+
+    return call
