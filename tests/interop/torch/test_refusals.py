@@ -66,7 +66,6 @@ CASES: dict[str, tuple[Any, Any, Any, str]] = {
     "array": (Pair(), (X, np.ones(3)), None, rf"{TAKEN}; torch.as_tensor makes one of an array; seen a numpy.ndarray"),
     "sparse": (Pair(), (X, X.to_sparse()), None, r"dense tensors: x.to_dense\(\) makes one; seen one of the layout torch.sparse_coo"),
     "function": (torch.relu, X, None, r"an nn.Module, an ExportedProgram or the path of a .pt2; seen a builtin"),
-    "lazy": (nn.LazyLinear(3), X, None, r"a lazy module has its parameters after its first call"),
     "device": (nn.Linear(3, 3, device="meta"), X, None, r"must lie on one device"),
     "text for axes": (Pair(), (X, X), ("batch", None), r"None or a mapping of axes to names for the input 0.*seen batch"),
     "axis": (Pair(), (X, X), ({2: "batch"}, None), r"the input 0 has 2 dims; seen axis 2"),

@@ -28,7 +28,6 @@ _HINTS: Final[tuple[tuple[str, str], ...]] = (
         "quantized modules of torch.ao have no form here: give the one before that",
     ),
     (r"ScriptModule", "a module of torch.jit has no code to be exported: give the module that it was made of"),
-    (r"[Uu]ninitialized parameter|LazyModule", "a lazy module has its parameters after its first call: call it once before"),
     (r"RaggedSize", "the size of a ragged axis is no number: x.offsets().diff() has the length of each sequence, and x.values() all rows"),
     (r"\.numpy\(\)|numpy", "NumPy's functions are not recorded: the same functions of torch are"),
     (
