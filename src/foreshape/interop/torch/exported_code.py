@@ -32,7 +32,7 @@ from foreshape.wire import replacing
 _CLOSE: Final = 1e-4
 """The greatest difference of an exported program from its module, as a part of the largest number."""
 _LARGER: Final = 8
-"""The factor of the sizes of a trace to those of a comparison."""
+"""The factor from the sizes of a comparison to the ones of a trace."""
 _LAYERS: Final = re.compile(r"\btorch\.(lstm|gru|rnn_tanh|rnn_relu)\b")
 _NOT_ONE: Final = re.compile(r"\bu\d+ >= 2\b")
 """In the words of an assertion of a trace: a size is not 0 or 1, as at the traced sizes."""
@@ -54,6 +54,9 @@ def export_code(path: str, program: Program, feeds: Sequence[str], fetches: Sequ
     Raises:
         FormatError: torch.export refuses it, with the reason.
     """
+    ragged = [name for name in feeds if program.global_block.vars[name].spec.lod is not None]
+    if ragged:
+        raise FormatError(f"torch.export takes dense inputs alone; {', '.join(ragged)} is ragged: write a .py, whose sequences come as offsets")
     specs = {name: program.global_block.vars[name].spec.known_dims for name in feeds}
     opened = {name: [axis for axis, d in enumerate(dims) if not isinstance(d, int)] for name, dims in specs.items()}
     first = {name: [axis for axis in axes if axis == 0] for name, axes in opened.items()}

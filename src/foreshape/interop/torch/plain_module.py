@@ -20,7 +20,7 @@ _NUMBERS: Final = count(1)
 def plain_module(program: Program, scope: Scope, feeds: Sequence[str], fetches: Sequence[str], names: Mapping[str, str]) -> Any:
     """Return a program as a module of torch without anything of this package; ``module.source`` is its text.
 
-    Its tensors are copies of the scope's values; of a module of torch, its ``state_dict`` has the keys of that one. It is in ``eval()`` if the program is one
+    Its tensors are copies of the scope's values; of a module of torch, its ``state_dict`` has the same keys. It is in ``eval()`` if the program is one
     for a test.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -112,6 +113,24 @@ def test_ragged_rows_come_with_their_offsets() -> None:
     wanted = fs.Executor().run(feed={"words": fs.LoDTensor(rows, [[2, 3]])}, fetch=[pooled], scope=scope)[0]
     np.testing.assert_allclose(values.detach(), np.asarray(wanted.data), atol=1e-6)
     assert levels[0].tolist() == [0, 2, 5]
+
+
+def test_a_ragged_network_becomes_a_file_and_no_export(tmp_path: Path) -> None:
+    words = layer.data("words", shape=["words", 8], lod_level=1)
+    pooled = layer.sequence_pool(layer.fc(words, 4), "average")
+    fs.save_inference_model(str(tmp_path / "m"), [words], [pooled], scope=started())
+    model = fs.load_inference_model(str(tmp_path / "m"), scope=fs.Scope())
+    convert_to_torch(tmp_path / "m.pdmodel", tmp_path / "ragged_net.py")
+    found = importlib.util.spec_from_file_location("ragged_net", tmp_path / "ragged_net.py")
+    assert found is not None and found.loader is not None
+    code = importlib.util.module_from_spec(found)
+    found.loader.exec_module(code)
+    rows = np.random.RandomState(1).randn(6, 8).astype("float32")
+    seen = code.load()(torch.from_numpy(rows), [torch.tensor([0, 2, 2, 6])])
+    wanted = model.run({"words": fs.LoDTensor(rows, [[2, 0, 4]])})[0]
+    np.testing.assert_allclose(seen.detach(), wanted, atol=1e-6)
+    with pytest.raises(FormatError, match=r"dense inputs alone; words is ragged: write a \.py"):
+        convert_to_torch(tmp_path / "m.pdmodel", tmp_path / "m.pt2")
 
 
 def test_names_that_torch_refuses_get_others() -> None:

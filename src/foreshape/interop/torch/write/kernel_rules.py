@@ -28,7 +28,7 @@ _OWN_GRADIENTS: Final = frozenset(("cholesky_solve", "cvm", "data_norm", "eigh",
 )
 """Operators whose kernels autograd would go through in another way than their gradient does, or not at all."""
 _WITHOUT_GRADIENT: Final = frozenset(("deformable_conv", "deformable_conv_v1", "linear_chain_crf"))
-"""Operators whose kernels, and those of their gradients, write into places as autograd does not follow: a backward pass through them is refused in words."""
+"""Operators, and gradients of them, with kernels writing into places as autograd does not follow: a backward pass through them is refused in words."""
 _ROOMS: Final = {
     "foreshape.ops.update.": "it changes parameters, in training",
     "foreshape.ops.collective.": "it speaks with other ranks",
