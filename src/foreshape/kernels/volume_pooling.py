@@ -44,6 +44,11 @@ def maxima(x: Tensor, axes: Axes) -> tuple[Tensor, Tensor]:
     return out, (d * axes[1].size + h) * axes[2].size + w
 
 
+def greatest(x: Tensor, axes: Axes) -> Tensor:
+    """Return the maximum of each window alone."""
+    return aten.max_pool3d_with_indices(_filled(x, axes, _least(x)), *_window(axes))[0]
+
+
 def maxima_backward(x: Tensor, d: Tensor, axes: Axes) -> Tensor:
     """Return the gradient, added to the first maximum of each window."""
     filled = _filled(x, axes, _least(x))

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.kernels.pooling import INDEX_BYTES, Axis
-from foreshape.kernels.volume_pooling import maxima, maxima_backward, means, means_backward
+from foreshape.kernels.volume_pooling import greatest, maxima, maxima_backward, means, means_backward
 from foreshape.kernels.window_steps import lacking
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import require, require_at_most, require_equal, unknown_size
@@ -58,6 +58,10 @@ class VolumePooling(Pooling):
 
     def _bytes(self, X: Spec, out: Spec, last: bool = False, algorithm: str = "EXPLICIT", ceil: bool = False) -> Size:
         """Return the bytes of padded volumes, and of twice the windows' results with their places."""
+        return 2 * self._filled_bytes(X, last, algorithm, ceil) + 2 * out.nbytes + 5 * INDEX_BYTES * out.elements
+
+    def _filled_bytes(self, X: Spec, last: bool, algorithm: str, ceil: bool) -> Size:
+        """Return the bytes of padded volumes."""
         dims = channels_first_dims(X, last)
         filled: Size = 0
         if not (self.global_pooling or self.adaptive):
@@ -65,7 +69,7 @@ class VolumePooling(Pooling):
             more = [before + behind + (s - 1 if ceil else 0) for (before, behind), s in zip(pads, self.strides, strict=True)]
             sizes = (n + m + lacking(n, k, m, s) for n, m, k, s in zip(dims[2:], more, self.ksize, self.strides, strict=True))
             filled = product((*dims[:2], *sizes)) * X.known_dtype.itemsize
-        return 2 * filled + 2 * out.nbytes + 5 * INDEX_BYTES * out.elements
+        return filled
 
 
 class Pool3d(VolumePooling):
@@ -89,15 +93,16 @@ class Pool3d(VolumePooling):
         x = channels_first(X, last)
         axes = self._windows(x, self.padding_algorithm, self.ceil_mode)
         if self.pooling_type == "max":
-            out = aten.adaptive_max_pool3d(x, self._adapted())[0] if axes is None else maxima(x, axes)[0]
+            out = aten.adaptive_max_pool3d(x, self._adapted())[0] if axes is None else greatest(x, axes)
         else:
             out = F.adaptive_avg_pool3d(x, self._adapted()) if axes is None else means(x, axes, self.exclusive)
         return channels_back(out, last)
 
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
         last = is_channels_last(self.data_format)
-        needs = self._bytes(X, self.infer_shape(X), last, self.padding_algorithm, self.ceil_mode) + copies(strided, X=X)
-        return needs + (X.nbytes if last else 0)
+        out = self.infer_shape(X)
+        needs = self._filled_bytes(X, last, self.padding_algorithm, self.ceil_mode) + INDEX_BYTES * out.elements + copies(strided, X=X)
+        return needs + (X.nbytes + out.nbytes if last else 0)
 
     def _infer_gradient(self, X: Spec, Out: Spec, d_out: Spec) -> Spec:
         made = Pool3d.infer_shape(self, X)

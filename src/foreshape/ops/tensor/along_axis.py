@@ -36,7 +36,7 @@ class IndexSample(Operator):
         return X.gather(1, Index.long().contiguous())
 
     def workspace(self, X: Spec, Index: Spec, *, strided: frozenset[str]) -> Size:
-        return widened(Index) + copies(strided, Index=Index)
+        return 2 * (widened(Index) + copies(strided, Index=Index))
 
     def _gradient_workspace(self, X: Spec, Index: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return widened(Index) + copies(strided, Index=Index, Out_GRAD=d_out)
