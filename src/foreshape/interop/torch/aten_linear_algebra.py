@@ -49,7 +49,7 @@ def _cholesky_solve(t: TorchCall, x: Variable, factor: Variable, upper: bool = F
 
 @aten("linalg_pinv", "pinverse")
 def _pseudo_inverse(t: TorchCall, x: Variable, *given: Any, **named: Any) -> Any:
-    """Return the pseudo-inverse by singular values; those up to ``max(atol, rtol * the largest)`` count as 0 (Penrose, 1955)."""
+    """Return the pseudo-inverse by singular values, up to ``max(atol, rtol * the largest)`` taken as 0 (Penrose, 1955)."""
     of, dims = x.spec.known_dtype, x.spec.known_dims[-2:]
     names = ("rcond",) if t.name == "pinverse" or t.overload in ("default", "rcond_tensor") else ("atol", "rtol")
     settings = dict(zip(names, given, strict=False)) | named

@@ -61,7 +61,7 @@ class OpenLoops:
 
 
 def _rounds(start: int, rounds: Any) -> Iterator[int] | None:
-    """Return the recorded numbers of a loop; None for one that is written out."""
+    """Return the recorded numbers of a loop; None for one written out."""
     known: OpenLoops | None = _STARTED[-1] if _STARTED else None
     count = getattr(rounds.node, "hint", None) if isinstance(rounds, torch.SymInt) else None
     if known is None or known.inside or count is None or count < LEAST:
@@ -215,7 +215,7 @@ def joined_rounds(xs: Any, rounds: int, dim: int, stack: bool) -> Any:
 
 
 def shape_of_rounds(xs: Any, rounds: Any, dim: int, stack: bool) -> Any:
-    """Return the shape, for tensors whose number is ``rounds``, or more by those before the loop."""
+    """Return the shape, for tensors whose number is ``rounds``, or more by the ones before the loop."""
     more = len(xs) - int(rounds.node.hint if isinstance(rounds, torch.SymInt) else rounds)
     sizes = list(xs[-1].shape)
     if stack:
@@ -249,7 +249,7 @@ concatenated: Final = _joining(_CAT, False)
 
 
 def round_frames() -> list[Any]:
-    """Return a frame for the trace of a node, that names the round of a loop in which it is made; none outside."""
+    """Return a frame for the trace of a node, with the round of the loop around it; none outside."""
     if not _STARTED or not _STARTED[-1].inside:
         return []
     number, at = _STARTED[-1].inside[-1]

@@ -36,7 +36,7 @@ def _open_time() -> Generator[None]:
 
 @contextmanager
 def _cumulative(module: Any) -> Generator[None]:
-    """Give batch normalizations without a momentum, which follow the mean of all batches, a number for it that their import knows."""
+    """Give batch normalizations without a momentum, of the mean of all batches, a number for it known to their import."""
     of = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm)
     changed = [part for part in module.modules() if isinstance(part, of) and part.momentum is None and part.running_mean is not None]
     for part in changed:
@@ -103,7 +103,7 @@ def _kept_modules() -> Generator[None]:
 
 
 def _by_logarithms(layer: Any, x: Any, target: Any) -> Any:
-    """Return the results of AdaptiveLogSoftmaxWithLoss of all classes: torch's own asks which clusters have targets."""
+    """Return the results of AdaptiveLogSoftmaxWithLoss from all classes: torch's own asks for the clusters with targets."""
     found = layer.log_prob(x if x.dim() > 1 else x.unsqueeze(0))
     output = found.gather(1, target.reshape(-1, 1)).squeeze(1)
     return _adaptive()._ASMoutput(output if x.dim() > 1 else output.squeeze(0), -output.mean())
