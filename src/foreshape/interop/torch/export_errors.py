@@ -35,6 +35,7 @@ _HINTS: Final[tuple[tuple[str, str], ...]] = (
         "what the code does there depends on values, which are not known before a run: torch.cond or torch.where choose by values",
     ),
     (r"Constraints violated|ConstraintViolation|specializ", "a size that was to be open is fixed by the code: leave its axis out of dynamic"),
+    (r"cannot be solved|unable to solve", "the code asks of sizes what torch cannot solve: leave an axis out of dynamic"),
     (r"dynamic_shapes|dynamic shapes", "dynamic must have an entry for each argument of forward, in its nesting"),
     (r"input type|Unsupported type|pytree|register_dataclass|not a known type", "inputs and results are tensors, in tuples, lists and dicts"),
     (r"same device", "the module and its inputs must lie on one device: module.to(device)"),
