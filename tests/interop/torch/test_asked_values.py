@@ -42,6 +42,7 @@ CASES: dict[str, Callable[[Tensor], Any]] = {
     "traced tensor": lambda x: x[: torch.min(torch.tensor(x.shape)) if torch.jit.is_tracing() else x.shape[0] // 2],
     "whole numbers": lambda x: x.reshape(int(x.shape[0]), -1, int("1") * x.shape[3])[:, : int(x.shape[2] * 0.5), : int(len(x) * 0.7 + isinstance(1, int))],
     "divided": lambda x: x[: torch.div(x.shape[0], 2, rounding_mode="trunc"), :, torch.div(x.shape[2], 3, rounding_mode="floor") :],
+    "around the middle": lambda x: torch.arange(64.0)[32 - torch.tensor(x.shape[2]) : 32 + torch.tensor(x.shape[2])],
     "folded": lambda x: (_folded(x, 2, 2, 0), _folded(x, 3, 1, 1), _folded(x, 3, 2, 1), _folded(x, 3, 3, 0)),
 }
 

@@ -194,3 +194,8 @@ def _masked_select(t: TorchCall, x: Variable, mask: Variable) -> Any:
         x, numbers = layer.broadcast_tensors([x, layer.cast(mask, x.spec.known_dtype)])
         mask = layer.cast(numbers, BOOL)
     return layer.masked_select(x, mask)
+
+
+@aten("sym_storage_offset")
+def _storage_offset(t: TorchCall, x: Variable) -> int:
+    return 0  # each value has memory of its own here
