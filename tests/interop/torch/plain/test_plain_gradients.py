@@ -23,6 +23,7 @@ KINKS = {"atan2-1": "both operands are 0", "soft_relu-4": "at the threshold", "e
 TORCHS = (
     "a leaf Variable that requires grad is being used in an in-place operation",  # statistics, given as inputs here
     "is being modified inplace with grad mode enabled",  # likewise
+    "The function 'native_batch_norm' is not differentiable with respect to argument 'running_",  # likewise
     "tensor does not have a device",  # a group norm of nothing
     "returned an invalid gradient at index 0 - got [0,",  # a pixel shuffle of nothing
 )
