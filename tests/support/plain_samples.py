@@ -69,7 +69,8 @@ def differences(cls: type[Operator], sample: Sample) -> str:
 
 def _differ(seen: Any, wanted: Any, exact: bool) -> str:
     if isinstance(seen, tuple):
-        seen, levels = seen
+        seen, offsets = seen
+        levels = offsets if isinstance(offsets, list) else [offsets]
         given = wanted.offsets_on(None).levels if isinstance(wanted, LoDTensor) else []
         if len(levels) != len(given) or not all(map(torch.equal, levels, given)):
             return f"offsets {levels}, wanted {given}"

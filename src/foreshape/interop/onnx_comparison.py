@@ -40,6 +40,9 @@ def check_written(path: str, network: InferenceModel) -> Iterator[ComparedResult
         FormatError: onnxruntime is not installed; the checker or onnxruntime refuses the file.
     """
     onnxruntime = need_onnxruntime("a comparison")
+    ragged = next((name for name in network.feeds if network.program.global_block.var(name).spec.lod is not None), None)
+    if ragged is not None:
+        raise FormatError(f"{ragged} is ragged: only networks of dense inputs are compared")
     found = importlib.util.find_spec("onnx")
     if found is not None and found.origin is not None:  # a folder of this name is no package
         checker: Any = importlib.import_module("onnx.checker")
@@ -65,14 +68,12 @@ def check_written(path: str, network: InferenceModel) -> Iterator[ComparedResult
 def comparison_sizes(program: Program, feeds: Sequence[str]) -> Iterator[dict[str, list[int]]]:
     """Yield the sizes of inputs for each comparison: the network's nearest ones to the wished."""
     block = program.global_block
-    ragged = next((name for name in feeds if block.var(name).spec.lod is not None), None)
-    if ragged is not None:
-        raise FormatError(f"{ragged} is ragged: only networks of dense inputs are compared")
+    rows = {name for name in feeds if block.var(name).spec.lod is not None}
     specs = {name: block.var(name).spec.known_dims for name in feeds}
     before: dict[str, list[int]] | None = None
     for first, image, other in _SIZES:
         wished = {
-            name: [d if isinstance(d, int) else first if at == 0 else image if len(dims) >= 4 else other for at, d in enumerate(dims)]
+            name: [d if isinstance(d, int) else first if at == 0 and name not in rows else image if len(dims) >= 4 else other for at, d in enumerate(dims)]
             for name, dims in specs.items()
         }
         found = program.feeds.nearest(wished) if wished else {}

@@ -51,7 +51,7 @@ class Offsets:
     @property
     def rows(self) -> int:
         """Return the number of rows."""
-        return self.host[-1]
+        return self.kept("rows", lambda: self.host[-1])
 
     @property
     def host(self) -> list[int]:

@@ -18,8 +18,9 @@ from typing import Any, Final
 
 from foreshape.dims import symbols_of
 from foreshape.errors import FormatError
-from foreshape.interop.onnx_comparison import comparison_sizes, drawn_feed
+from foreshape.interop.onnx_comparison import comparison_sizes
 from foreshape.interop.torch.export_errors import quiet
+from foreshape.interop.torch.exported_sequences import inputs_of, open_sizes, refused_op, take_single_sequences, traced_offsets
 from foreshape.interop.torch.plain_module import module_of
 from foreshape.interop.torch.untyped_torch import is_list, torch
 from foreshape.interop.torch.whole_operators import whole_layers, with_torch_layers
@@ -54,9 +55,6 @@ def export_code(path: str, program: Program, feeds: Sequence[str], fetches: Sequ
     Raises:
         FormatError: torch.export refuses it, with the reason.
     """
-    ragged = [name for name in feeds if program.global_block.vars[name].spec.lod is not None]
-    if ragged:
-        raise FormatError(f"torch.export takes dense inputs alone; {', '.join(ragged)} is ragged: write a .py, whose sequences come as offsets")
     specs = {name: program.global_block.vars[name].spec.known_dims for name in feeds}
     opened = {name: [axis for axis, d in enumerate(dims) if not isinstance(d, int)] for name, dims in specs.items()}
     first = {name: [axis for axis in axes if axis == 0] for name, axes in opened.items()}
@@ -67,8 +65,9 @@ def export_code(path: str, program: Program, feeds: Sequence[str], fetches: Sequ
         compared.append(wished)
     modules, reason = _modules(program, feeds, fetches, tensors)
     told: list[str] = []
-    none: dict[str, list[int]] = {name: [] for name in feeds}
-    for axes in (opened, first, none):
+    rows = {name for name in feeds if program.global_block.vars[name].spec.lod is not None}  # open in each: other lengths are other rows
+    ways = [opened, first, {name: [axis for axis in first[name] if name in rows] for name in feeds}]
+    for axes in [axes for at, axes in enumerate(ways) if axes not in ways[:at]]:
         large = _nearest(program, feeds, {n: [_LARGER * d if at in axes[n] else d for at, d in enumerate(example[n])] for n in feeds})
         for module in modules:
             for traced in (large, example) if large is not None and large != example else (example,):
@@ -80,7 +79,8 @@ def export_code(path: str, program: Program, feeds: Sequence[str], fetches: Sequ
                         for sizes in compared:
                             _check(found, module, program, feeds, {n: [d if at in axes[n] else traced[n][at] for at, d in enumerate(sizes[n])] for n in feeds})
                 except Exception as error:  # torch.export's own, of any class
-                    told.append(" ".join(str(error).split("\n")[:2])[:300].strip() or type(error).__name__)
+                    words = " ".join(str(error).split("\n")[:2])[:300].strip() or type(error).__name__
+                    told.append(refused_op(error, module, program) + words)
                     if type(error).__name__ == "GuardOnDataDependentSymNode":  # whatever the sizes
                         break
                     continue
@@ -112,7 +112,8 @@ def _modules(program: Program, feeds: Sequence[str], fetches: Sequence[str], ten
 
 def _numbers_decide(program: Program, feeds: Sequence[str]) -> str:
     """Return in words the operators whose numbers decide on the way or on sizes."""
-    known = {n for name in feeds for d in program.global_block.vars[name].spec.known_dims for n in symbols_of(d)}
+    specs = [program.global_block.vars[name].spec for name in feeds]
+    known = {n for s in specs for d in (*s.known_dims, *(s.lod.counts if s.lod is not None else ())) for n in symbols_of(d)}
     found: dict[str, None] = {}
     for op in program.all_ops():
         if op.sub_block_indices():
@@ -127,16 +128,18 @@ def _numbers_decide(program: Program, feeds: Sequence[str]) -> str:
 
 
 def _exported(module: Any, program: Program, feeds: Sequence[str], sizes: Sizes, axes: Axes) -> Any:
-    dynamic = tuple(dict.fromkeys(axes[name], torch.export.Dim.DYNAMIC) for name in feeds)
-    with warnings.catch_warnings(), _small_constants(), whole_layers(vars(sys.modules[type(module).__module__]), _LAYERS.search(module.source) is not None):
+    dynamic = open_sizes(program, feeds, axes)
+    layers = whole_layers(vars(sys.modules[type(module).__module__]), _LAYERS.search(module.source) is not None)
+    with warnings.catch_warnings(), _small_constants(), layers, traced_offsets(module):
         warnings.simplefilter("ignore")  # of torch's own code
-        found = torch.export.export(module, _inputs(program, feeds, sizes, 0), dynamic_shapes=dynamic if feeds else None)
+        found = torch.export.export(module, inputs_of(program, feeds, sizes, 0), dynamic_shapes=dynamic if feeds else None)
     with_torch_layers(found)
     for node in [*found.graph.nodes]:
         if str(node.target) == "aten._assert_scalar.default" and _NOT_ONE.search(str(node.args[1])):
             found.graph.erase_node(node)
     found.graph_module.recompile()
     found._guards_code = [guard for guard in found._guards_code if " != " not in guard]
+    take_single_sequences(found)
     return found
 
 
@@ -152,14 +155,9 @@ def _small_constants() -> Generator[None]:
         tracing.CONSTANT_NUMEL_LIMIT = before
 
 
-def _inputs(program: Program, feeds: Sequence[str], sizes: Sizes, seed: int) -> tuple[Any, ...]:
-    drawn = drawn_feed(program, sizes, seed)
-    return tuple([torch.from_numpy(drawn[name]) for name in feeds])
-
-
 def _check(found: Any, module: Any, program: Program, feeds: Sequence[str], sizes: Sizes) -> None:
     """Refuse an exported program with other results than the module, at other sizes."""
-    given = _inputs(program, feeds, sizes, 1)
+    given = inputs_of(program, feeds, sizes, 1)
     with torch.inference_mode():
         try:
             wanted = _flat(module(*given))

@@ -11,7 +11,7 @@ from foreshape.dims import Dim, Size, symbols_of
 from foreshape.errors import DescriptionError
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.code_rules import Flow, Several, rule_of
-from foreshape.interop.torch.write.helpers import number_rows
+from foreshape.interop.torch.write.helpers import number_rows, ragged_inputs
 from foreshape.interop.torch.write.kernel_rules import kernel_rule
 from foreshape.interop.torch.write.numbers_code import is_size, nested, one_symbol, size_code
 from foreshape.interop.torch.write.parameter_names import access, state_keys
@@ -24,7 +24,6 @@ from foreshape.lowering.kernel_calls import kernel_operator
 from foreshape.program import Block, Op, Program, Variable
 from foreshape.program.op import is_empty_name
 from foreshape.spec import BOOL, LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
-from foreshape.values.offsets import Offsets
 
 LONG_CONSTANT: Final = 64
 """Constants of more numbers than this are buffers of the module, not written out."""
@@ -74,6 +73,8 @@ class PlainWriter:
         self._count = 0
         self._device = ""
         self._scope = ""
+        self._begun = 0
+        """The number of statements before the present op's."""
 
     # --- the whole
 
@@ -107,15 +108,15 @@ class PlainWriter:
         self._device = self._device or f"{token(number)}.device"
         self._open_sizes(token(number), spec)
         if spec.lod is not None:
-            self._feed_offsets(spec)
+            self._feed_offsets(spec, f"{token(number)}.shape[0]")
 
-    def _feed_offsets(self, spec: Spec) -> None:
+    def _feed_offsets(self, spec: Spec, rows: str) -> None:
         assert spec.lod is not None
         if self.offsets_of(spec.lod) is None:
             number = self._new()
             self.names[number] = self.free(identifier(f"{spec.lod.source}_offsets"))
             self.fed.append(self.names[number])
-            self._bind_offsets(spec.lod, self.let(f"{self.used(Offsets)}({token(number)})"))
+            self._bind_offsets(spec.lod, self.let(f"{self.used(ragged_inputs.sequences_of)}({token(number)}, {rows})"))
 
     def _result(self, variable: Variable) -> str:
         value = self.value(variable.name)
@@ -123,7 +124,7 @@ class PlainWriter:
             offsets = self.offsets_of(variable.spec.lod)
             if offsets is None:
                 raise Refused(f"{variable} is ragged, and nothing is known of its sequences")
-            return f"({value}, {offsets}.levels)"
+            return f"({value}, {offsets}.last)" if len(variable.spec.lod.counts) == 1 else f"({value}, [*{offsets}.levels])"
         return value
 
     def offsets_of(self, lod: Lod) -> str | None:
@@ -154,7 +155,7 @@ class PlainWriter:
         operator = kernel_operator(op)
         if operator is None or op.attributes.error is not None:
             raise Refused(str(op.attributes.error or "it is not known here"))
-        self._scope = "/".join(op.scope)
+        self._scope, self._begun = "/".join(op.scope), len(self.statements)
         if self._known_sizes(op):
             return
         function = rule_of(op.type)
@@ -230,7 +231,8 @@ class PlainWriter:
             return
         is_cell = variable in self.cells
         if not is_cell and (is_one_token(expression) or (expression.startswith("self.") and expression.replace(".", "_").isidentifier())):
-            self._said(op, variable, expression, None)
+            made = self.statements[-1] if len(self.statements) > self._begun else None
+            self._said(op, variable, expression, made if made is not None and tokens_in(expression) and tokens_in(expression)[0] in made.targets else None)
             return
         number = self.cell(variable) if is_cell else self._new()
         statement = Statement([number], self._inner(expression), scope=self._scope)

@@ -49,6 +49,12 @@ def _pool(w: PlainOp) -> Any:
     return w.call(ragged_steps.ragged_pool, w.x("X"), sequences(w, "X"), f'"{w.of.pooltype}"', number_code(w.of.pad_value)), None
 
 
+@writes("sequence_pad")
+def _pad(w: PlainOp) -> Any:
+    out, lengths = w.several(w.call(ragged_steps.ragged_pad, w.x("X"), w.x("PadValue"), sequences(w, "X"), w.of.padded_length), 2)
+    return out, lengths
+
+
 @writes("sequence_rnn")
 def _recurrent(w: PlainOp) -> Any:
     given = [w.x("Input"), w.optional("InitHidden"), w.optional("InitCell"), f"[{', '.join(w.all('WeightList'))}]", sequences(w, "Input"), f'"{w.of.mode}"']

@@ -134,8 +134,8 @@ def _stand_in(value: Any) -> Any:
     return None
 
 
-_PUBLIC: Final = frozenset({"fft_c2c", "fft_r2c", "fft_c2r", "unique", "ctc_loss", "ctc_loss_gradient"})
-"""Kernels of torch without a public function, with gradients."""
+_PUBLIC: Final = frozenset({"fft_c2c", "fft_r2c", "fft_c2r", "unique", "ctc_loss", "ctc_loss_gradient", "check"})
+"""Kernels of torch without a public function, with gradients; and its word for a trace."""
 
 
 def _torch_path(found: re.Match[str]) -> str:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from foreshape.values.torch_private import private
+
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:
     """Return an activation by its name."""
@@ -120,6 +122,15 @@ def ragged_pool(x: Tensor, offsets: Any, how: str, empty: float) -> Tensor:
         count = lengths.clamp(min=1).to(x.dtype).reshape(none.shape)
         out = out / (count if how == "AVERAGE" else count.sqrt())
     return out.masked_fill(none, empty) if empty else out
+
+
+def ragged_pad(x: Tensor, value: Tensor, offsets: Any, length: int) -> tuple[Tensor, Tensor]:
+    """Return sequences padded to a length (-1: of the longest), ``[sequences, length, *row]``, and their own lengths."""
+    most = offsets.longest if length == -1 else length
+    private.check(offsets.longest <= most)
+    place = offsets.segments * most + offsets.positions
+    out = value.expand(offsets.count * most, *x.shape[1:]).index_copy(0, place, x)
+    return out.reshape(offsets.count, most, *x.shape[1:]), offsets.lengths
 
 
 def ragged_recurrent(

@@ -1,0 +1,16 @@
+"""Ragged inputs of written code: rows, and the offsets of their sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from foreshape.values.offsets import Offsets
+
+
+def sequences_of(offsets: Tensor | Sequence[Tensor], rows: int) -> Offsets:
+    """Return the sequences of an input of ``rows`` rows, by its offsets: a tensor, or one for each level, outermost first."""
+    made = Offsets([offsets] if isinstance(offsets, Tensor) else [*offsets])
+    made.kept("rows", lambda: rows)
+    return made
