@@ -66,6 +66,8 @@ def test_a_classifier_of_ragged_texts_is_exported(tmp_path: Path) -> None:
         lambda words, x: layer.sequence_expand(layer.sequence_pool(x, "min"), x) + x,
         lambda words, x: layer.sequence_pool(layer.sequence_conv(x, 6, 3), "sqrt"),
         lambda words, x: layer.sequence_reverse(x),
+        lambda words, x: layer.lstm(x, 6, num_layers=2, bidirectional=True)[0],
+        lambda words, x: layer.gru(x, 6)[1],
         lambda words, x: layer.sequence_erase(words, [3, 4, 7]),
         lambda words, x: layer.sequence_pad(x, layer.fill_constant([1], "float32", 0.5))[0],
     ],

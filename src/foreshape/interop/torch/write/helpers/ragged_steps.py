@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from foreshape.values.offsets import Offsets
 from foreshape.values.torch_private import private
 
 
@@ -142,13 +143,17 @@ def ragged_recurrent(
     count = offsets.count
     given = [x.new_zeros(units, count, hidden) if s is None else s for s in ((h0, c0) if mode == "LSTM" else (h0,))]
     out_width = hidden * (2 if both else 1)
-    if not offsets.longest:
+    if not count:
         return (x.new_zeros(0, out_width), *given)
-    full = offsets.order[: offsets.alive[0]]
-    states = [s.index_select(1, full) for s in given]
+    steps = Offsets.of_lengths(offsets.lengths.clamp(min=1))  # an empty sequence has a step of zeros, which is left out of the results
+    full = (offsets.lengths > 0).reshape(1, -1, 1)
+    here = steps.last[:-1].index_select(0, offsets.segments) + offsets.positions
+    rows = x.new_zeros(steps.rows, x.shape[1]).index_copy(0, here, x).index_select(0, steps.by_time)
+    sizes = (steps.lengths > torch.arange(steps.longest, device=x.device).unsqueeze(1)).sum(1).cpu()
+    states = [s.index_select(1, steps.order) for s in given]
     function: Any = {"LSTM": torch.lstm, "GRU": torch.gru, "RNN_TANH": torch.rnn_tanh, "RNN_RELU": torch.rnn_relu}[mode]
-    rows = x.index_select(0, offsets.by_time)
     settings = (True, units // (2 if both else 1), dropout, training, both)
-    found = function(rows, torch.tensor(offsets.alive), tuple(states) if mode == "LSTM" else states[0], ordered, *settings)
+    found = function(rows, sizes, tuple(states) if mode == "LSTM" else states[0], ordered, *settings)
     last: list[Tensor] = [*found[1:]]
-    return (found[0].index_select(0, offsets.from_time), *[s.index_copy(1, full, new) for s, new in zip(given, last, strict=True)])
+    made = found[0].index_select(0, steps.from_time).index_select(0, here)
+    return (made, *[torch.where(full, s.index_copy(1, steps.order, new), s) for s, new in zip(given, last, strict=True)])
