@@ -25,7 +25,7 @@ linux = pytest.mark.skipif(sys.platform != "linux" or platform.libc_ver()[0] != 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["convolutions", "256"],
+        pytest.param(["convolutions", "256"], marks=pytest.mark.long),
         *(pytest.param(a, marks=pytest.mark.long) for a in (["products", "4096"], ["attention", "256"], ["recurrent", "1024"])),
         *(pytest.param([*a, "inference"], marks=pytest.mark.long) for a in (["convolutions", "256"], ["attention", "512"])),
     ],

@@ -45,7 +45,7 @@ def turned(x: Any) -> Any:
 
 
 @pytest.mark.parametrize("by", ["onednn", "blas"])
-@pytest.mark.parametrize("network", [towers, columns, rows, steps, turned])
+@pytest.mark.parametrize("network", [towers, turned, *(pytest.param(net, marks=pytest.mark.long) for net in (columns, rows, steps))])
 def test_products_of_parts_take_what_is_planned(network: Callable[[Any], Any], by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "prefers_onednn", lambda: by == "onednn")
     monkeypatch.setenv("FORESHAPE_ONEDNN", "torch")  # its own library packs outside of torch's allocator; see tests/kernels/test_products.py

@@ -15,7 +15,6 @@ from support.zoo import NAMES, network
 import foreshape as fs
 from foreshape.interop.torch_files import convert_to_torch
 
-QUICK = ("clas_PPLCNet_x0_25",)
 WITHIN = 1e-5
 """Of the largest number of a result."""
 ALONE = """
@@ -42,7 +41,8 @@ def check(seen: Any, wanted: list[np.ndarray], words: str) -> None:
         np.testing.assert_allclose(a, b, rtol=0, atol=WITHIN * largest, err_msg=f"{words}, result {at}")
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.long) for n in NAMES])
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
 def test_a_network_as_torch(name: str, tmp_path: Path) -> None:
     of = network(name)
     program, scope, feed = fs.load_program(of.data), of.scope(), of.feed

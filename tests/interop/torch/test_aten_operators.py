@@ -483,7 +483,7 @@ def inputs(batch: int) -> tuple[Tensor, Tensor, Tensor]:
     return torch.randn(batch, 4, 6, generator=drawn), torch.randint(0, 4, (batch, 4), generator=drawn), torch.rand(batch, 4, 6, generator=drawn) > 0.5
 
 
-@pytest.mark.parametrize("first", [pytest.param(n, marks=[pytest.mark.long] if at % 4 else []) for at, n in enumerate(range(0, len(CASES), EACH))])
+@pytest.mark.parametrize("first", [pytest.param(n, marks=[pytest.mark.long] if at % 8 else []) for at, n in enumerate(range(0, len(CASES), EACH))])
 def test_operators_give_what_torch_gives(first: int) -> None:
     module = Many(list(CASES)[first : first + EACH]).eval()
     model = from_torch(module, inputs(2), ({0: "batch"},) * 3)

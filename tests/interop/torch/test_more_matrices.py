@@ -46,6 +46,7 @@ class SumOfSolutions(Solutions):
         return sum((one.sin().sum() for one in torch.utils._pytree.tree_leaves(super().forward(x)) if one.is_floating_point()), x.new_zeros(()))
 
 
+@pytest.mark.long
 def test_solutions_and_divisors_are_torchs() -> None:
     net = Solutions()
     model = fs.from_torch(net, torch.randn(2, 3, 4), ({0: "batch"},))

@@ -175,7 +175,22 @@ WRITTEN_OUT: dict[str, Callable[[Over, Tensor], Any]] = {
 LOOPS |= WRITTEN_OUT
 
 
-LONG = ("written", "stacked", "without a state", "chosen", "first of all", "two", "windows", "leaks", "broken", "pairs", "iterated", "split", "met again")
+LONG = (
+    "written",
+    "stacked",
+    "without a state",
+    "chosen",
+    "first of all",
+    "two",
+    "windows",
+    "leaks",
+    "broken",
+    "pairs",
+    "iterated",
+    "split",
+    "met again",
+    "unbound",
+)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in LONG else n for n in LOOPS])

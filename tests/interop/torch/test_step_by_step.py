@@ -52,7 +52,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", [pytest.param(n, marks=pytest.mark.long) if " " in n else n for n in CASES])
-@pytest.mark.parametrize("opened", [True, False])
+@pytest.mark.parametrize("opened", [pytest.param(True, marks=pytest.mark.long), False])
 def test_steps_are_torchs(case: str, opened: bool) -> None:
     torch.manual_seed(2)
     module = CASES[case]()
