@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from foreshape.dims import Dim, evaluate, symbols_of
 from foreshape.interop.onnx_comparison import drawn_feed
+from foreshape.interop.torch.replaced import replaced
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.interop.torch.write.numbers_code import one_symbol
 from foreshape.program import Program
@@ -88,16 +89,9 @@ def traced_offsets(module: Any) -> Generator[None]:
     if offsets is None:
         yield
         return
-    before: dict[str, Any] = {name: vars(offsets)[name] for name in _TRACED}
-    for name, made in _TRACED.items():
-        setattr(offsets, name, property(made))
-    names["len"] = _length  # Python's own is a number
-    try:
+    code = sys.modules[type(module).__module__]
+    with replaced(offsets, **{name: property(made) for name, made in _TRACED.items()}), replaced(code, len=_length):  # Python's own is a number
         yield
-    finally:
-        del names["len"]
-        for name, made in before.items():
-            setattr(offsets, name, made)
 
 
 def _length(of: Any) -> Any:

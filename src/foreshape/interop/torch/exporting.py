@@ -28,6 +28,7 @@ from foreshape.interop.torch.open_axes import Axes, Bounds, input_axis
 from foreshape.interop.torch.open_loops import same_loops
 from foreshape.interop.torch.packed_sequences import packed_inputs, plain_inputs
 from foreshape.interop.torch.recorded_loops import LONGEST, OpenLoop, round_frames
+from foreshape.interop.torch.replaced import replaced
 from foreshape.interop.torch.stops import kept_stops
 from foreshape.interop.torch.traced_guards import TracedGuard, traced_guards
 from foreshape.interop.torch.traced_layers import make_ready, traced_layers
@@ -316,14 +317,8 @@ def _whole_traces() -> Generator[None]:
     """Record of each node the lines of all functions that it comes from."""
     of: Any = importlib.import_module("torch.fx.proxy").TracerBase
     name = "_filter_traceback_frames"
-    before = getattr(of, name, None)
-    if before is not None:
-        setattr(of, name, _frames_of_network)
-    try:
+    with replaced(of, **({name: _frames_of_network} if hasattr(of, name) else {})):
         yield
-    finally:
-        if before is not None:
-            setattr(of, name, before)
 
 
 @contextmanager
@@ -347,11 +342,8 @@ def _told_guards(shapes_of: list[Any]) -> Generator[None]:
             return dataclasses.replace(found, maybe_user_loc=calling_site())
         return found
 
-    setattr(of, name, located)
-    try:
+    with replaced(of, **{name: located}):
         yield
-    finally:
-        setattr(of, name, before)
 
 
 def _symbol_names(shapes: Any, module: Any, inputs: Sequence[Any], axes: Sequence[Axes]) -> dict[str, str]:

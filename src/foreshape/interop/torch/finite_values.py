@@ -12,6 +12,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from foreshape.interop.torch.replaced import replaced
 from foreshape.interop.torch.untyped_torch import torch
 
 _TORCH: Final = os.path.dirname(torch.__file__) + os.sep
@@ -80,8 +81,5 @@ def filled_sizes() -> Generator[dict[Line, None]]:
             lines[_asking()] = None
             return before(env, asked, fallback_value=False)
 
-    setattr(of, name, evaluated)
-    try:
+    with replaced(of, **{name: evaluated}):
         yield lines
-    finally:
-        setattr(of, name, before)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple
 
+from foreshape.interop.torch.replaced import replaced
 from foreshape.interop.torch.untyped_torch import is_list, own_operators, pytree, torch
 from foreshape.values.torch_private import private
 
@@ -293,17 +294,12 @@ _REPLACED: Final[dict[tuple[str, str], Callable[..., Any]]] = {
 @contextmanager
 def jagged_tensors() -> Generator[None]:
     """Have torch make stand-ins in the place of jagged tensors within the block."""
-    before: list[tuple[Any, str, Any]] = []
-    for (path, name), own in _REPLACED.items():
-        of: Any = importlib.import_module(path)
-        if hasattr(of, name):
-            before.append((of, name, getattr(of, name)))
-            setattr(of, name, own)
-    try:
+    with ExitStack() as stack:
+        for (path, name), own in _REPLACED.items():
+            of: Any = importlib.import_module(path)
+            if hasattr(of, name):
+                stack.enter_context(replaced(of, **{name: own}))
         yield
-    finally:
-        for of, name, own in before:
-            setattr(of, name, own)
 
 
 def stand_ins(given: Any, shared: Sequence[int]) -> Any:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from foreshape.interop.torch.node_sites import of_torch
+from foreshape.interop.torch.replaced import replaced
 from foreshape.interop.torch.untyped_torch import is_list, torch
 
 LONGEST: Final = 24
@@ -185,23 +186,9 @@ def open_entries() -> Generator[None]:
     of: Any = torch.Tensor
     library: Any = importlib.import_module("torch")
     names = ("__iter__", "unbind", "split")
-    held = cast("dict[str, Any]", vars(of))
-    own = {name: held.get(name) for name in names}
-    functions = {name: getattr(library, name) for name in ("unbind", "split")}
-    for name in names:
-        setattr(of, name, _by_entries(name, getattr(of, name)))
-    for name, function in functions.items():
-        setattr(library, name, _by_entries(name, function))
-    try:
+    methods = {name: _by_entries(name, getattr(of, name)) for name in names}
+    with replaced(of, **methods), replaced(library, **{name: _by_entries(name, getattr(library, name)) for name in names[1:]}):
         yield
-    finally:
-        for name, function in functions.items():
-            setattr(library, name, function)
-        for name, function in own.items():
-            if function is None:
-                delattr(of, name)
-            else:
-                setattr(of, name, function)
 
 
 # --- the values of all rounds in one tensor

@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from foreshape.interop.torch.replaced import replaced
 from foreshape.interop.torch.untyped_torch import torch
 
 CUMULATIVE: Final = -1.0
@@ -23,15 +24,8 @@ def _open_time() -> Generator[None]:
     """Keep the lengths of sequences open in nn.Transformer, where numbers of a mask are asked for."""
     transformer: Any = importlib.import_module("torch.nn.modules.transformer")
     name = "_detect_is_causal_mask"
-    before = getattr(transformer, name, None)
-    if before is None:
+    with replaced(transformer, **({name: _said_causal} if hasattr(transformer, name) else {})):
         yield
-        return
-    setattr(transformer, name, _said_causal)
-    try:
-        yield
-    finally:
-        setattr(transformer, name, before)
 
 
 @contextmanager
@@ -89,14 +83,8 @@ def _as_asked(name: str, before: Any) -> Any:
 def _kept_modules() -> Generator[None]:
     """Return modules themselves asked for their own element type and device: torch would give them new parameters."""
     of: Any = torch.nn.Module
-    own = {name: getattr(of, name) for name in ("to", *_NAMED)}
-    for name, method in own.items():
-        setattr(of, name, _as_asked(name, method))
-    try:
+    with replaced(of, **{name: _as_asked(name, getattr(of, name)) for name in ("to", *_NAMED)}):
         yield
-    finally:
-        for name, method in own.items():
-            setattr(of, name, method)
 
 
 # --- clusters of classes
@@ -111,17 +99,6 @@ def _by_logarithms(layer: Any, x: Any, target: Any) -> Any:
 
 def _adaptive() -> Any:
     return importlib.import_module("torch.nn.modules.adaptive")
-
-
-@contextmanager
-def _whole_clusters() -> Generator[None]:
-    of = _adaptive().AdaptiveLogSoftmaxWithLoss
-    before = of.forward
-    of.forward = _by_logarithms
-    try:
-        yield
-    finally:
-        of.forward = before
 
 
 def make_ready(module: Any, inputs: Any) -> None:
@@ -142,5 +119,6 @@ def make_ready(module: Any, inputs: Any) -> None:
 @contextmanager
 def traced_layers(module: Any) -> Generator[None]:
     """Keep to such forms while a module is exported."""
-    with _open_time(), _cumulative(module), _kept_modules(), _whole_clusters():
+    clusters = _adaptive().AdaptiveLogSoftmaxWithLoss
+    with _open_time(), _cumulative(module), _kept_modules(), replaced(clusters, forward=_by_logarithms):
         yield
