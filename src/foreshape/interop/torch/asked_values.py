@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Final
 
-from foreshape.interop.torch.node_sites import of_torch
+from foreshape.interop.torch.node_sites import code_of, of_torch
 from foreshape.interop.torch.recorded_loops import calls_range, open_range, records
 from foreshape.interop.torch.untyped_torch import is_list, torch
 
@@ -145,15 +145,23 @@ class _WholeNumber(type):
 
 
 _INT: Final = _WholeNumber("int", (), {})
-_AS_CLASS: Final = re.compile(r"\b(?:is|is not|dtype\s*=)\s*int\b")
-"""Code that needs the class itself."""
+_NAMED_INT: Final = re.compile(r"int\b(\(?)")  # begins with what is searched fast
+_AS_CLASS: Final = re.compile(r"\b(?:is|is not|dtype\s*=)\s*$")
+"""Code before the name ``int`` that needs the class itself."""
 
 
 @functools.cache
 def _calls_int(file: str) -> bool:
     """Tell whether the code of a file calls ``int``, and has no need of the class."""
-    text = "".join(linecache.getlines(file))
-    return re.search(r"\bint\(", text) is not None and _AS_CLASS.search(text) is None
+    text, calls = code_of(file), False
+    for named in _NAMED_INT.finditer(text):
+        before = text[max(0, named.start() - 20) : named.start()]
+        if before[-1:].isalnum() or before[-1:] == "_":
+            continue
+        if _AS_CLASS.search(before) is not None:
+            return False
+        calls = calls or named[1] == "("
+    return calls
 
 
 def _quotient(x: Any, y: Any, **named: Any) -> Any:

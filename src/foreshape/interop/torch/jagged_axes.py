@@ -8,7 +8,7 @@ from typing import Any
 
 from foreshape.interop.torch.jagged_rules import RULES, axis_of, beside, check_alike, dense_axis, like, per_element, rule, shown
 from foreshape.interop.torch.jagged_tensors import JaggedRefused, JaggedTensor, RaggedSize, flat_sizes, is_stand_in
-from foreshape.interop.torch.untyped_torch import is_list, torch
+from foreshape.interop.torch.untyped_torch import defined_operators, is_list, torch
 
 
 def _along(position: int, default: int | None, moved: int = 0) -> Callable[..., Any]:
@@ -57,7 +57,7 @@ for _names, _position, _default, _moved in (
 def _softmax(function: Any, input: Any, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Any:
     if dim is not None and axis_of(input, dim) == input.ragged:
         rows = input.rows if dtype is None else input.rows.to(dtype)
-        return like(input, torch.ops.foreshape.jagged_softmax(rows, input.sequences.lengths, "log" in function.__name__))
+        return like(input, defined_operators().jagged_softmax(rows, input.sequences.lengths, "log" in function.__name__))
     if dim is None:
         raise JaggedRefused(f"torch.{function.__name__} of a jagged tensor without dim=")
     made = torch.log_softmax if "log" in function.__name__ else torch.softmax
@@ -101,10 +101,10 @@ def _over_rows(name: str, x: JaggedTensor, rows: Any) -> Any:
     if name == "sum" and not rows.dtype.is_floating_point:
         rows = rows.to(torch.int64)
     if name in ("sum", "mean"):
-        return torch.ops.foreshape.jagged_pool(rows, lengths, name, 0.0 if name == "sum" else math.nan)
+        return defined_operators().jagged_pool(rows, lengths, name, 0.0 if name == "sum" else math.nan)
     if name in ("amax", "amin") and rows.dtype.is_floating_point:
         info = torch.finfo(rows.dtype)
-        return torch.ops.foreshape.jagged_pool(rows, lengths, name, info.min if name == "amax" else info.max)
+        return defined_operators().jagged_pool(rows, lengths, name, info.min if name == "amax" else info.max)
     raise JaggedRefused(f"torch.{name} over the ragged axis of {rows.dtype} has no form here")
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from foreshape.interop.torch.jagged_rules import RULES, like, need_dense_last, per_element, rule, shown, shown_one
 from foreshape.interop.torch.jagged_tensors import JaggedRefused, is_stand_in
-from foreshape.interop.torch.untyped_torch import torch
+from foreshape.interop.torch.untyped_torch import defined_operators, torch
 
 _PER_ELEMENT: Final = frozenset(
     (
@@ -83,7 +83,7 @@ def _multiplied(function: Any, input: Any, other: Any) -> Any:
         return like(input, torch.matmul(input.rows, other))
     if is_stand_in(input) and is_stand_in(other) and input.sequences is other.sequences and (input.dim(), input.ragged, other.ragged) == (3, 2, 1):
         lengths = input.sequences.lengths  # the rows of the padding are zeros
-        x, y = (torch.ops.foreshape.jagged_pad(one.rows, lengths, 0.0) for one in (input, other))
+        x, y = (defined_operators().jagged_pad(one.rows, lengths, 0.0) for one in (input, other))
         if other.dim() == 3:
             return torch.matmul(x.transpose(1, 2), y)
     raise JaggedRefused(f"torch.matmul of {shown_one(input)} and {shown_one(other)} has no form here")
@@ -105,7 +105,7 @@ def _embedded(function: Any, input: Any, *rest: Any, **named: Any) -> Any:
 def _padded(function: Any, input: Any, padding: float, output_size: Any = None) -> Any:
     if output_size is not None:
         raise JaggedRefused("to_padded_tensor with output_size has no form here: the longest sequence tells the size")
-    made = torch.ops.foreshape.jagged_pad(input.rows, input.sequences.lengths, float(padding))
+    made = defined_operators().jagged_pad(input.rows, input.sequences.lengths, float(padding))
     return made.movedim(1, input.ragged) if input.ragged > 1 else made
 
 
@@ -125,4 +125,4 @@ def _attended(function: Any, query: Any, key: Any, value: Any, attn_mask: Any = 
         raise JaggedRefused(f"attention over jagged tensors takes equal heads and widths; seen {shown(given, {})}")
     by = float(scale) if scale is not None else 1 / math.sqrt(int(query.rows.shape[2]))
     lengths, keys = query.sequences.lengths, key.sequences.lengths
-    return like(query, torch.ops.foreshape.jagged_attention(query.rows, key.rows, value.rows, lengths, keys, bool(is_causal), by))
+    return like(query, defined_operators().jagged_attention(query.rows, key.rows, value.rows, lengths, keys, bool(is_causal), by))

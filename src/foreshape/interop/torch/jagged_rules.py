@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from foreshape.interop.torch.jagged_tensors import JaggedRefused, JaggedTensor, is_stand_in
-from foreshape.interop.torch.untyped_torch import torch
+from foreshape.interop.torch.untyped_torch import defined_operators, torch
 
 RULES: Final[dict[str, Callable[..., Any]]] = {}
 """The name of a function of torch -> the function in its place."""
@@ -64,7 +64,7 @@ def beside(name: str, x: JaggedTensor, value: Any) -> Any:
     value = value.squeeze(x.ragged - first)
     if first or _is_one(value.shape[0]):
         return value
-    return torch.ops.foreshape.jagged_expand(value, x.sequences.lengths, x.rows)
+    return defined_operators().jagged_expand(value, x.sequences.lengths, x.rows)
 
 
 def _is_one(size: Any) -> bool:

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple
 
 from foreshape.interop.torch.replaced import replaced
-from foreshape.interop.torch.untyped_torch import is_list, own_operators, pytree, torch
+from foreshape.interop.torch.untyped_torch import defined_operators, is_list, own_operators, pytree, torch
 from foreshape.values.torch_private import private
 
 SCHEMAS: Final = {
@@ -253,7 +253,7 @@ def _made(rows: Any, offsets: Any, lengths: Any = None, ragged_idx: int = 1, **_
     if known is None:
         known = Sequences(offsets.diff(), offsets)
         setattr(offsets, _OF, known)
-    return JaggedTensor(torch.ops.foreshape.jagged(rows, known.lengths), known, ragged_idx)
+    return JaggedTensor(defined_operators().jagged(rows, known.lengths), known, ragged_idx)
 
 
 def _made_whole(rows: Any, offsets: Any, ragged_idx: int = 1, **_: Any) -> Any:
@@ -268,14 +268,14 @@ def _of_list(tensors: Sequence[Any], offsets: Any = None, dtype: Any = None, dev
     lengths = torch.cat([torch.full((1,), one.shape[0], dtype=torch.int64) for one in tensors])
     rows = torch.cat([*tensors]).to(dtype=dtype or tensors[0].dtype)
     of = Sequences(lengths)
-    return JaggedTensor(torch.ops.foreshape.jagged(rows, lengths), of), of.offsets
+    return JaggedTensor(defined_operators().jagged(rows, lengths), of), of.offsets
 
 
 def _narrowed(x: Any, starts: Any, lengths: Any) -> Any:
     places = torch.arange(x.shape[1], device=x.device)
     first, count = (one.to(torch.int64).expand(x.shape[0]) for one in (starts, lengths))
     rows = x[(places >= first.unsqueeze(1)) & (places < (first + count).unsqueeze(1))]
-    return JaggedTensor(torch.ops.foreshape.jagged(rows, count), Sequences(count)), None, None
+    return JaggedTensor(defined_operators().jagged(rows, count), Sequences(count)), None, None
 
 
 def _no() -> bool:
@@ -311,7 +311,7 @@ def stand_ins(given: Any, shared: Sequence[int]) -> Any:
             return value
         first = shared[len(made)]
         of = made[first].sequences if first < len(made) else Sequences(value.lengths)
-        rows = torch.ops.foreshape.jagged(value.rows, value.lengths)
+        rows = defined_operators().jagged(value.rows, value.lengths)
         if first < len(made):
             private.check(rows.shape[0] == made[first].rows.shape[0])
             private.check(value.lengths.shape[0] == of.count)
@@ -335,7 +335,7 @@ def _plain(value: Any) -> Any:
         return value
     if value.ragged != 1:
         raise JaggedRefused(f"a result whose ragged axis is {value.ragged}: transpose it to be axis 1")
-    return torch.ops.foreshape.jagged(value.rows, value.sequences.lengths)
+    return defined_operators().jagged(value.rows, value.sequences.lengths)
 
 
 def first_alike(inputs: Any) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 from typing import Any, Final, TypeAlias
@@ -34,6 +35,15 @@ def frames_of(node: Any) -> tuple[Frame, ...]:
 def of_torch(file: str) -> bool:
     """Tell whether a file of a trace is torch's, of this machine or of the trace's, or this package's."""
     return file.startswith((TORCH, _HERE)) or any(part in file for part in _ELSEWHERE)
+
+
+def code_of(file: str) -> str:
+    """Return the text of code: of a file, read at once, for many are looked through; else what Python knows of it, as of a cell of a notebook."""
+    try:
+        with open(file, "rb") as held:
+            return held.read().decode(errors="replace")
+    except OSError:
+        return "".join(linecache.getlines(file))
 
 
 def calling_site() -> Site:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from foreshape.interop.torch.jagged_tensors import first_alike, is_jagged, parts_of, plain_results, stand_ins
-from foreshape.interop.torch.untyped_torch import own_operators, pytree, torch
+from foreshape.interop.torch.untyped_torch import defined_operators, own_operators, pytree, torch
 from foreshape.values.torch_private import private
 
 SCHEMAS: Final = {
@@ -125,14 +125,14 @@ def note_sequences(value: Any) -> None:
 
 
 def _pack(x: Any, lengths: Any, batch_first: bool) -> Any:
-    rows, sizes = torch.ops.foreshape.pack(x, lengths, batch_first)
+    rows, sizes = defined_operators().pack(x, lengths, batch_first)
     private.check(sizes.shape[0] <= x.shape[1 if batch_first else 0])
     setattr(sizes, _COUNT, x.shape[0 if batch_first else 1])
     return rows, sizes
 
 
 def _pad(rows: Any, sizes: Any, batch_first: bool, value: float, steps: Any) -> Any:
-    return torch.ops.foreshape.pad_packed(rows, sizes, _sequences(sizes), batch_first, float(value), steps)
+    return defined_operators().pad_packed(rows, sizes, _sequences(sizes), batch_first, float(value), steps)
 
 
 FUNCTIONS: Final = {"_pack_padded_sequence": _pack, "_pad_packed_sequence": _pad}
@@ -153,7 +153,7 @@ def _forward(before: Callable[..., Any]) -> Callable[..., Any]:
             states = [torch.zeros((*lead, width), dtype=rows.dtype, device=rows.device) for width in widths]
         else:
             states = [one if order is None else one.index_select(1, order) for one in (hx if name == "lstm" else [hx])]
-        function = getattr(torch.ops.foreshape, f"packed_{name}")
+        function = getattr(defined_operators(), f"packed_{name}")
         settings = module.bias, module.num_layers, float(module.dropout), module.training, module.bidirectional
         out, *last = function(rows, sizes, states, list(module._flat_weights), *settings)
         last = [one if back is None else one.index_select(1, back) for one in last]

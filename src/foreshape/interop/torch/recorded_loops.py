@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import linecache
 import traceback
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from foreshape.interop.torch.node_sites import of_torch
+from foreshape.interop.torch.node_sites import code_of, of_torch
 from foreshape.interop.torch.replaced import replaced
-from foreshape.interop.torch.untyped_torch import is_list, torch
+from foreshape.interop.torch.untyped_torch import defined_operators, is_list, torch
 
 LONGEST: Final = 24
 """A trace at larger sizes than the example's has so many rounds at most."""
@@ -115,7 +114,7 @@ def open_range(*given: Any) -> Any:
 @functools.cache
 def calls_range(file: str) -> bool:
     """Tell whether the code of a file has loops over ranges, and has no need of the class itself."""
-    text = "".join(linecache.getlines(file))
+    text = code_of(file)
     return " in range(" in text and ", range)" not in text
 
 
@@ -224,7 +223,7 @@ def _joining(before: Any, stack: bool) -> Any:
         if loop is None:
             return before(tensors, *given, **named)
         rank = tensors[-1].dim() + stack
-        return torch.ops.foreshape.all_rounds(list(tensors), loop.rounds, dim % rank, stack)
+        return defined_operators().all_rounds(list(tensors), loop.rounds, dim % rank, stack)
 
     return call
 

@@ -1,5 +1,6 @@
 """torch for the type checker without types: the ones of its graphs and exports are partly unknown."""
 
+import functools
 import importlib
 from collections.abc import Sequence
 from typing import Any, TypeGuard
@@ -14,6 +15,13 @@ def own_operators() -> Any:
     from torch import library as operators
 
     return operators
+
+
+@functools.cache
+def defined_operators() -> Any:
+    """Return Foreshape's operators in torch; the first use of them defines them, which takes a tenth of a second where many modules are loaded."""
+    importlib.import_module("foreshape.interop.torch.whole_operators").define()
+    return torch.ops.foreshape
 
 
 def pytree() -> Any:

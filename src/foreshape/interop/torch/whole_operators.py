@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from foreshape.interop.torch import jagged_tensors, packed_sequences, recorded_loops
-from foreshape.interop.torch.untyped_torch import is_list, own_operators, torch
+from foreshape.interop.torch.untyped_torch import defined_operators, is_list, own_operators, torch
 from foreshape.values.torch_private import private
 
 _KINDS: Final = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}
@@ -24,7 +24,7 @@ _CTC: Final = "(Tensor x, Tensor labels, Tensor steps, Tensor lengths, int blank
 
 
 @functools.cache
-def _operators() -> Any:
+def define() -> Any:
     """Define the operators ``foreshape::lstm`` and its like in torch, once; they live as long as the returned object."""
     defining = own_operators()
     fragment = defining.Library("foreshape", "FRAGMENT")
@@ -97,7 +97,7 @@ def _of_alignments(x: Any, labels: Any, steps: Any, lengths: Any, blank: int = 0
     if x.dim() != 3 or labels.dim() != 2 or not (isinstance(steps, torch.Tensor) and isinstance(lengths, torch.Tensor)):
         return _CTC_LOSS(x, labels, steps, lengths, blank, reduction, zero_infinity)
     x = x.float() if torch.is_autocast_enabled(x.device.type) else x
-    made = torch.ops.foreshape.ctc(x, labels, steps, lengths, blank, zero_infinity)
+    made = defined_operators().ctc(x, labels, steps, lengths, blank, zero_infinity)
     if reduction == 1:
         return (made / lengths.clamp(min=1).to(made.dtype)).mean()
     return made if reduction == 0 else made.sum()
@@ -123,7 +123,7 @@ class _Whole:
         if name in packed_sequences.FUNCTIONS:
             return packed_sequences.FUNCTIONS[name]
         if name.rstrip("_") in _DROPOUTS:
-            return getattr(torch.ops.foreshape, name.rstrip("_"))
+            return getattr(defined_operators(), name.rstrip("_"))
         if name not in _KINDS:
             return function
 
@@ -133,7 +133,7 @@ class _Whole:
             given = list(states) if name == "lstm" else [states]
             if name != "gru":  # torch casts its products alone in a gru
                 x, (given, weights) = _autocast(x), ([_autocast(one) for one in given], [_autocast(one) for one in weights])
-            return tuple(getattr(torch.ops.foreshape, name)(x, given, list(weights), *rest))
+            return tuple(getattr(defined_operators(), name)(x, given, list(weights), *rest))
 
         return call
 
@@ -141,7 +141,6 @@ class _Whole:
 @contextmanager
 def whole_operators() -> Generator[None]:
     """Keep recurrent layers, alpha dropouts and alignments whole, and pooled lengths open, while a module is exported."""
-    _operators()
     users: list[Any] = [importlib.import_module(name) for name in ("torch.nn.modules.rnn", "torch.nn.functional", "torch.nn.utils.rnn")]
     before = [user._VF for user in users]
     library: Any = importlib.import_module("torch")
@@ -171,8 +170,8 @@ class _WholeTorch:
             states, weights = (third, rest[0]) if packed else (second, third)
             given = list(states) if name == "lstm" else [states]
             if packed:
-                return tuple(getattr(torch.ops.foreshape, f"packed_{name}")(x, second, given, list(weights), *rest[1:]))
-            return tuple(getattr(torch.ops.foreshape, name)(x, given, list(weights), *rest))
+                return tuple(getattr(defined_operators(), f"packed_{name}")(x, second, given, list(weights), *rest[1:]))
+            return tuple(getattr(defined_operators(), name)(x, given, list(weights), *rest))
 
         return call
 
