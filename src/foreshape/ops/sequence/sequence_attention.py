@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -42,19 +43,44 @@ class _Piece(NamedTuple):
     heads: int
 
 
-class _AttentionPieces(NamedTuple):
-    """The pieces, without sequences without rows in Q or K; ``rest``: there are some, so their rows stay zeros."""
+class _AttentionPieces:
+    """The rows that are attended to together.
 
-    pieces: list[_Piece]
-    rest: bool
+    Attributes:
+        whole: all sequences with all heads, where each is as long as the others and has rows; otherwise None.
+    """
+
+    def __init__(self, q: Offsets, k: Offsets, width: int, heads: int) -> None:
+        self._given = q, k, width, heads
+        q_rows, k_rows = _equal_rows(q), _equal_rows(k)
+        self.whole = _Piece(q.count, q_rows, k_rows, heads) if q_rows is not None and k_rows is not None else None
+
+    @property
+    def pieces(self) -> list[_Piece]:
+        """Sequences of equal lengths together, so a dense kernel takes many at once and no row is padded; those without rows in Q or K are left out."""
+        return self._divided[0]
+
+    @property
+    def rest(self) -> bool:
+        """Tell whether some sequences are left out, so that their rows stay zeros."""
+        return self._divided[1]
+
+    @functools.cached_property
+    def _divided(self) -> tuple[list[_Piece], bool]:
+        return _divide(*self._given)
+
+
+def _equal_rows(of: Offsets) -> _RowSpan | None:
+    """Return all rows, of sequences that are as long as each other."""
+    length = of.rows // of.count if of.count else 0
+    return _RowSpan(0, of.rows, None) if length and of.host == [*range(0, of.rows + 1, length)] else None
 
 
 def _plan(q: Offsets, k: Offsets, width: int, heads: int) -> _AttentionPieces:
-    """Return the plan: sequences of equal lengths together, so a dense kernel takes many at once and no row is padded."""
-    return q.kept(("attention", None if k is q else k, width, heads), lambda: _make_plan(q, k, width, heads))
+    return q.kept(("attention", None if k is q else k, width, heads), lambda: _AttentionPieces(q, k, width, heads))
 
 
-def _make_plan(q: Offsets, k: Offsets, width: int, heads: int) -> _AttentionPieces:
+def _divide(q: Offsets, k: Offsets, width: int, heads: int) -> tuple[list[_Piece], bool]:
     import numpy
 
     begins = [numpy.asarray(o.host, "int64") for o in (q, k)]
@@ -77,7 +103,7 @@ def _make_plan(q: Offsets, k: Offsets, width: int, heads: int) -> _AttentionPiec
         else:
             rest = rest or bool(q_length or k_length)
         at = end
-    return _AttentionPieces(pieces, rest)
+    return pieces, rest
 
 
 def _rows_of(begins: Any, sequences: Any, length: int, of: Offsets) -> _RowSpan:
@@ -101,16 +127,21 @@ def _parts(X: Tensor, piece: _Piece, heads: int) -> tuple[Tensor, ...]:
     return (whole,) if piece.heads == heads else whole.split(piece.heads, 1)
 
 
+def _by_row(made: Tensor, height: int) -> Tensor:
+    """Return ``[sequences, heads, length, width / heads]`` as ``[rows, width]``."""
+    return made.transpose(1, 2).reshape(height, -1)
+
+
 def _put(into: Tensor, rows: _RowSpan, piece: _Piece, heads: int, first: int, made: Tensor) -> None:
     """Write ``[sequences, heads, length, width / heads]`` of a piece into its rows, from head ``first`` on."""
-    by_row, end = made.transpose(1, 2), rows.begin + rows.height
+    end = rows.begin + rows.height
     if rows.picked is not None:
-        into.index_copy_(0, rows.picked, by_row.reshape(rows.height, -1))
+        into.index_copy_(0, rows.picked, _by_row(made, rows.height))
     elif piece.heads == heads:
-        into[rows.begin : end] = by_row.reshape(rows.height, -1)
+        into[rows.begin : end] = _by_row(made, rows.height)
     else:
         there = into[rows.begin : end].view(piece.sequences, rows.height // piece.sequences, heads, -1)
-        there[:, :, first : first + made.shape[1]] = by_row
+        there[:, :, first : first + made.shape[1]] = made.transpose(1, 2)
 
 
 def _new(X: Tensor, columns: int, dtype: Any, plan: _AttentionPieces, at: Offsets) -> Tensor:
@@ -175,9 +206,14 @@ class SequenceAttention(Operator):
         same_offsets(offsets[1], offsets[2], "sequence_attention: K and V must have the same sequences")
         plan = _plan(offsets[0], offsets[1], Q.shape[1], self.heads)
         q, k, v = _straight(Q), _straight(K), _straight(V)
+        scale = self._scale_of(Q)
+        whole = plan.whole
+        if whole is not None and whole.q.height == Q.shape[0]:  # the kernel's results are these: nothing is copied
+            query, key, value = (_parts(_of(x, at), whole, self.heads)[0] for x, at in ((q, whole.q), (k, whole.k), (v, whole.k)))
+            made, total = flash.forward(query, key, value, None, self.causal, scale)
+            return _by_row(made, Q.shape[0]), _by_row(total.unsqueeze(-1), Q.shape[0])
         out = _new(Q, Q.shape[1], Q.dtype, plan, offsets[0])
         sums = _new(Q, self.heads, torch.float64 if Q.dtype is torch.float64 else torch.float32, plan, offsets[0])
-        scale = self._scale_of(Q)
         for piece in plan.pieces:
             first = 0
             given = (_of(q, piece.q), _of(k, piece.k), _of(v, piece.k))
