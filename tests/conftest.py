@@ -6,6 +6,7 @@ import gc
 import inspect
 import os
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from zlib import crc32
 
@@ -27,10 +28,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.long)
 
 
-def pytest_collection_finish() -> None:
-    """What is collected stays: no search for garbage, of which many tests ask for one, needs to look through it again."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays: no search for garbage while it grows, and none needs to look through it again. Later ones are
+    ten times as rare as usual: what torch makes to trace a network is much, and little of it garbage."""
+    gc.disable()
+    result = yield
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10 * gc.get_threshold()[0], *gc.get_threshold()[1:])
+    gc.enable()
+    return result
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

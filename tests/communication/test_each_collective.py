@@ -67,7 +67,7 @@ def wanted_gradient(name: str, ds: Sequence[np.ndarray], rank: int) -> np.ndarra
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_each_collective_gives_what_it_says(ranks: int, tmp_path: Path) -> None:
-    launch.run(ranks, Path(each_collective.__file__), tmp_path / "out")
+    launch.run(ranks, Path(each_collective.__file__), tmp_path / "out", prepared=True)
     found = [dict(np.load(tmp_path / f"out.{rank}.npz")) for rank in range(ranks)]
     assert len(found[0]) == 2 * 2 * len(each_collective.calls(ranks)) + len(each_collective.DIFFERENTIATED)
     for key in found[0]:

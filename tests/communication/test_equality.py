@@ -36,7 +36,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_two_ranks_train_as_one_rank_does(tmp_path: Path) -> None:
-    launch.run(2, Path(cases.__file__), tmp_path / "out", "data_parallel", *QUICK)
+    launch.run(2, Path(cases.__file__), tmp_path / "out", "data_parallel", *QUICK, prepared=True)
     found, other = (dict(np.load(tmp_path / f"out.{rank}.npz")) for rank in range(2))
     assert found.keys() == other.keys()
     for key, value in found.items():

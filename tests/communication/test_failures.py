@@ -87,7 +87,7 @@ def test_who_does_not_come_is_named(what: str, rank: int, says: str, strategy: s
     ],
 )
 def test_what_stops_a_rank_stops_all_and_is_said_on_each(what: str, rank: int, own: str, others: str | None, strategy: str, tmp_path: Path) -> None:
-    with launch.started(2, SCRIPT, what, rank, tmp_path, strategy) as run:
+    with launch.started(2, SCRIPT, what, rank, tmp_path, strategy, prepared=True) as run:
         codes = run.wait()
         assert codes[1 - rank] == 3 and codes[rank] in (1, 3), run.words()
         for n in range(2):
@@ -254,7 +254,7 @@ SETTINGS = Path(__file__).parents[1] / "support" / "rank_settings.py"
     ],
 )
 def test_ranks_that_would_train_apart_are_refused_before_the_first_step(what: str, says: str) -> None:
-    with launch.started(2, SETTINGS, what) as run:
+    with launch.started(2, SETTINGS, what, prepared=True) as run:
         codes = run.wait()
         if what == "nothing":
             assert codes == [0, 0] and all("TRAINED" in r.words for r in run.ranks), run.words()

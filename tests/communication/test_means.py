@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:accumulate=")
 
 def compare(ranks: int, chosen: Sequence[str], folder: Path) -> None:
     """Train over ranks and alone."""
-    launch.run(ranks, Path(cases.__file__), folder / "out", *chosen)
+    launch.run(ranks, Path(cases.__file__), folder / "out", *chosen, prepared=True)
     first, *others = (dict(np.load(folder / f"out.{rank}.npz")) for rank in range(ranks))
     for case in chosen:
         name, accumulate = case.split("/")

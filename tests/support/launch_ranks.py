@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.prepared_process import PreparedProcess
+
 SAFETY = 240.0
 """Seconds after which ranks that hang are ended: no measure of anything."""
 SOURCES = Path(__file__).parents[2] / "src"
@@ -25,7 +27,7 @@ class Rank:
     """One process, and where its words go."""
 
     number: int
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | PreparedProcess
     log: Path
 
     @property
@@ -68,7 +70,7 @@ class Started:
                 rank.process.wait(max(self.until - time.monotonic(), 0.1))
             except subprocess.TimeoutExpired:
                 raise AssertionError(f"rank {rank.number} hangs\n{self.words()}") from None
-        return [rank.process.returncode for rank in chosen]
+        return [rank.process.wait() for rank in chosen]
 
     def wait_for(self, what: Callable[[], Any], words: str) -> None:
         """Wait until something holds.
@@ -102,13 +104,14 @@ def variables() -> dict[str, str]:
 @contextmanager
 def started(
     ranks: int, script: Path | str, *arguments: object, deadline: float = SAFETY, environment: Mapping[str, str] | None = None,
-    each: Callable[[int], Mapping[str, str]] | None = None, port: int | None = None,
+    each: Callable[[int], Mapping[str, str]] | None = None, port: int | None = None, prepared: bool = False,
 ) -> Generator[Started]:  # fmt: skip
     """Ranks that run a script; all that is left of them is ended with the context.
 
     Args:
         environment: variables of all ranks.
         each: a rank's number -> variables of its own.
+        prepared: fork them from a process that has torch imported: sooner, and by what they hold of memory no longer like new ones.
     """
     port = free_port() if port is None else port
     with tempfile.TemporaryDirectory(prefix="ranks") as folder:
@@ -120,9 +123,13 @@ def started(
                     **(environment or {}), **(each(number) if each is not None else {}),
                 }  # fmt: skip
                 log = Path(folder) / f"rank{number}"
+                command = [str(script), *map(str, arguments)]
                 with log.open("wb") as out:
-                    command = [sys.executable, str(script), *map(str, arguments)]
-                    found.append(Rank(number, subprocess.Popen(command, env=whole, stdout=out, stderr=out, start_new_session=True), log))
+                    if prepared:
+                        process = PreparedProcess(command, whole, log)
+                    else:
+                        process = subprocess.Popen([sys.executable, *command], env=whole, stdout=out, stderr=out, start_new_session=True)
+                found.append(Rank(number, process, log))
             yield Started(found, time.monotonic() + deadline)
         finally:
             for rank in found:
