@@ -281,10 +281,10 @@ def _for_star(module: Any, shapes: Any) -> Any:
 def _as_wanted(module: Any, inputs: Sequence[Any], shapes_of: list[Any], traced: bool) -> Generator[list[bool]]:
     """Have torch export as is wanted here; yields whether the code asks if it is traced, which is answered by ``traced``."""
     with (
+        traced_layers(module),  # first: the network may be such a layer
         packed_inputs(module, inputs),
         whole_operators(),
         answered_open(module, traced) as asked,
-        traced_layers(module),
         _whole_traces(),
         _told_guards(shapes_of),
         long_sizes_named(),
