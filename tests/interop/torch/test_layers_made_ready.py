@@ -1,10 +1,9 @@
-"""Layers taken by torch.export in another form alone: lazy ones, clusters of classes, responses across maps, gradients by frequency."""
+"""Layers taken by torch.export in another form alone: lazy ones, clusters of classes, gradients by frequency."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -38,14 +37,6 @@ def test_clusters_of_classes_take_any_targets() -> None:
     for target in (torch.tensor([0, 4, 2, 1]), torch.tensor([12, 6])):
         x = torch.randn(len(target), 8)
         torch.testing.assert_close(model(x, target), net(x, target), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("size", [1, 3, 4, 5])
-def test_a_response_is_normalized_across_maps(size: int) -> None:
-    net = nn.CrossMapLRN2d(size, alpha=0.1, beta=0.6, k=1.5)
-    model = fs.from_torch(net, torch.randn(2, 6, 4, 4), ({0: "batch", 2: "height"},))
-    x = torch.randn(3, 6, 5, 4)
-    torch.testing.assert_close(model(x), net(x))
 
 
 class RowsByFrequency(nn.Module):

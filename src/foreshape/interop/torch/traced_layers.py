@@ -1,5 +1,4 @@
-"""Layers of torch as a trace takes them: masks not read, batch normalizations without a momentum, modules asked to be as they are, and others
-by operators of torch."""
+"""Layers of torch as a trace takes them: masks not read, batch normalizations without a momentum, and modules asked to be as they are."""
 
 from __future__ import annotations
 
@@ -102,12 +101,6 @@ def _adaptive() -> Any:
     return importlib.import_module("torch.nn.modules.adaptive")
 
 
-def _across_maps(layer: Any, x: Any) -> Any:
-    """Return CrossMapLRN2d, a function with a gradient of its own in torch, by torch's operator; its window has an odd width, and a mean of ``size`` maps."""
-    width = (layer.size - 1) // 2 * 2 + 1
-    return torch.nn.functional.local_response_norm(x, width, layer.alpha * width / layer.size, layer.beta, layer.k)
-
-
 def make_ready(module: Any, inputs: Any) -> None:
     """Run a module with lazy layers once, as in a test, to give them parameters."""
     lazy: Any = importlib.import_module("torch.nn.parameter")
@@ -127,6 +120,5 @@ def make_ready(module: Any, inputs: Any) -> None:
 def traced_layers(module: Any) -> Generator[None]:
     """Keep to such forms while a module is exported."""
     clusters = _adaptive().AdaptiveLogSoftmaxWithLoss
-    maps = replaced(torch.nn.CrossMapLRN2d, forward=_across_maps)
-    with _open_time(), _cumulative(module), _kept_modules(), replaced(clusters, forward=_by_logarithms), maps:
+    with _open_time(), _cumulative(module), _kept_modules(), replaced(clusters, forward=_by_logarithms):
         yield
