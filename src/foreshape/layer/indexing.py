@@ -227,7 +227,7 @@ def index_select(x: Variable, index: Variable, axis: int = 0) -> Variable:
 
     Args:
         x: of any shape.
-        index: int32 or int64.
+        index: int32 or int64; a negative one counts from the back.
         axis: the axis.
     """
     return apply("index_select", {"X": x, "Index": index}, dim=axis)

@@ -6,7 +6,7 @@ from typing import Any
 
 from foreshape import layer
 from foreshape.interop.torch.aten_rules import aten
-from foreshape.interop.torch.open_size import as_variable, size_of
+from foreshape.interop.torch.open_size import size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.program import Variable
 from foreshape.spec import BOOL, INT32, INT64
@@ -72,11 +72,11 @@ def _index(t: TorchCall, x: Variable, indices: Any) -> Any:
     if len(index) == 1:
         one, at = index[0], axes[0]
         if t.rank(one) == 1:
-            return layer.index_select(x, _from_front(t, one, x, at), at)
-        flat = layer.index_select(x, _from_front(t, layer.reshape(one, [-1]), x, at), at)
+            return layer.index_select(x, one, at)
+        flat = layer.index_select(x, layer.reshape(one, [-1]), at)
         before, after = [size_of(x, a) for a in range(at)], [size_of(x, a) for a in range(at + 1, t.rank(x))]
         return t.reshape(flat, [*before, *[size_of(one, a) for a in range(t.rank(one))], *after])
-    index = [t.cast(_from_front(t, one, x, at), INT64) for one, at in zip(index, axes, strict=True)]
+    index = [t.cast(one, INT64) for one in index]
     if any(one.spec.dims != index[0].spec.dims for one in index):
         index = list(layer.broadcast_tensors(index))
     rest = [a for a in range(t.rank(x)) if a not in axes]
@@ -106,16 +106,6 @@ def _places(t: TorchCall, indices: Any) -> list[tuple[int, Variable]]:
     return places
 
 
-def _from_front(t: TorchCall, index: Variable, x: Variable, axis: int) -> Variable:
-    """Return places with negative ones counted from the front."""
-    known = index.spec.value
-    if known is not None and all(isinstance(n, int) and n >= 0 for n in known):
-        return index
-    size = size_of(x, axis)
-    more = layer.cast(as_variable(size), index.spec.known_dtype)
-    return t.where(layer.less_than(index, 0), layer.add(index, more), index)
-
-
 @aten("index_put", "_unsafe_index_put")
 def _index_put(t: TorchCall, x: Variable, indices: Any, values: Any, accumulate: bool = False) -> Any:
     """Return ``x`` with values at tensors of places: the axes with places go first, and back afterwards."""
@@ -127,7 +117,7 @@ def _index_put(t: TorchCall, x: Variable, indices: Any, values: Any, accumulate:
         return t.where(layer.unsqueeze(mask, more) if more else mask, layer.reshape(values, []), x)
     places = _places(t, indices)
     axes = [at for at, _ in places]
-    index = [t.cast(_from_front(t, one, x, at), INT64) for at, one in places]
+    index = [t.cast(one, INT64) for _, one in places]
     if axes == [*range(len(axes))]:
         return layer.index_put(x, index, values, accumulate)
     rest = [a for a in range(t.rank(x)) if a not in axes]
@@ -155,7 +145,7 @@ def _index_copy(t: TorchCall, x: Variable, dim: int, index: Variable, source: An
     if t.rank(values) == t.rank(x):
         values = layer.transpose(values, order)
     moved = layer.transpose(x, order) if at else x
-    made = layer.index_put(moved, [_from_front(t, layer.reshape(index, [-1]), x, at)], values)
+    made = layer.index_put(moved, [layer.reshape(index, [-1])], values)
     return layer.transpose(made, [order.index(a) for a in range(t.rank(x))]) if at else made
 
 
@@ -172,14 +162,14 @@ def _masked_scatter(t: TorchCall, x: Variable, mask: Variable, source: Variable)
 @aten("take")
 def _take(t: TorchCall, x: Variable, index: Variable) -> Any:
     flat = layer.reshape(x, [-1])
-    taken = layer.index_select(flat, _from_front(t, layer.reshape(index, [-1]), flat, 0), 0)
+    taken = layer.index_select(flat, layer.reshape(index, [-1]), 0)
     return t.reshape(taken, [size_of(index, a) for a in range(t.rank(index))])
 
 
 @aten("put")
 def _put(t: TorchCall, x: Variable, index: Variable, source: Variable, accumulate: bool = False) -> Any:
     flat = layer.reshape(x, [-1])
-    made = layer.index_put(flat, [_from_front(t, layer.reshape(index, [-1]), flat, 0)], layer.reshape(source, [-1]), accumulate)
+    made = layer.index_put(flat, [layer.reshape(index, [-1])], layer.reshape(source, [-1]), accumulate)
     return t.reshape(made, [size_of(x, a) for a in range(t.rank(x))])
 
 

@@ -1,6 +1,6 @@
 """Constants of a fixed shape, made once, when the step is compiled.
 
-Before: ``c = constant()``, of at most 1024 elements, in every run; in a frozen step also whole numbers known by inference, as from dims that are numbers
+Before: ``c = constant()``, of at most 1024 elements, in every run; also whole numbers known by inference, as from dims that are numbers
 After: ``c``, a tensor shared by every run
 Unless: c is fetched or stored, or something changes it in place
 """
@@ -34,7 +34,7 @@ def apply(graph: Graph) -> int:
         if elements > MAX_ELEMENTS or any(out in r.writes() for r in graph.readers(out)):
             continue
         count += graph.replace({i: [fused(i, elementwise.constant(Lazy(partial(_made, i))), [], [out], of)]})
-    return count + (sum(_inferred(graph, i) for i in graph.plain()) if graph.lowered.frozen else 0)
+    return count + sum(_inferred(graph, i) for i in graph.plain())
 
 
 def _inferred(graph: Graph, i: OpCall) -> bool:

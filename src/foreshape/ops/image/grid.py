@@ -7,7 +7,6 @@ from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
-from foreshape.kernels.products import matmul
 from foreshape.kernels.sampling import read_nearest, read_nearest_backward
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import require, require_at_most, require_equal, unknown_size
@@ -141,16 +140,10 @@ class AffineGrid(Operator):
             require_at_most(1, size, f"the sizes in output_shape must be at least 1; seen {size}", Theta=None)
         return Theta.with_dims((batch, *image, axes))
 
-    def _base(self, theta: Tensor, image: Sequence[int]) -> Tensor:
-        """Return the place of each pixel, ``[pixels, axes + 1]``: x first, and 1 last."""
-        axes: list[Tensor] = []
-        for size in image:
-            if self.align_corners:
-                axes.append(torch.linspace(-1, 1, size, dtype=theta.dtype, device=theta.device))
-            else:
-                axes.append((torch.arange(size, dtype=theta.dtype, device=theta.device) * 2 + 1) / size - 1)
-        places = torch.meshgrid(*axes, indexing="ij")
-        return torch.stack([*reversed(places), torch.ones_like(places[0])], -1).view(-1, len(image) + 1)
+    def _terms(self, like: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+        """Return the places along each axis of an image, in the order of its dims, ``[size, 1]``."""
+        ends = [1.0 if self.align_corners else 1 - 1 / size for size in sizes]
+        return [torch.linspace(-end, end, size, dtype=like.dtype, device=like.device).unsqueeze(1) for size, end in zip(sizes, ends, strict=True)]
 
     def kernel(self, Theta: Tensor, OutputShape: Tensor | None) -> Tensor:
         shape = sizes_at_run(self.output_shape, OutputShape)
@@ -159,28 +152,38 @@ class AffineGrid(Operator):
         if len(shape) != axes + 2 or batch != Theta.shape[0] or min(shape[2:]) < 1:
             wanted = f"the batch, {Theta.shape[0]}, the channels and {axes} sizes of at least 1"
             raise ExecutionError(f"affine_grid: OutputShape must be {wanted}; seen {list(shape)}")
-        image = list(shape[2:])
-        return matmul(self._base(Theta, image), Theta.transpose(1, 2)).view(Theta.shape[0], *image, axes)
+        by_axis = Theta.unbind(2)
+        out = by_axis[axes].view(batch, *[1] * axes, axes)
+        for at, places in enumerate(self._terms(Theta, shape[2:])):  # all terms but the last are far smaller than the result
+            out = out + (places * by_axis[axes - 1 - at].unsqueeze(1)).view(batch, *[1] * at, len(places), *[1] * (axes - 1 - at), axes)
+        return out
 
-    def workspace(self, Theta: Spec, OutputShape: Spec | None, *, strided: frozenset[str]) -> Size:
-        return self._needs(Theta, self.infer_shape(Theta, OutputShape)) + copies(strided, Theta=Theta)
+    def workspace(self, Theta: Spec, OutputShape: Spec | None) -> Size:
+        made = self.infer_shape(Theta, OutputShape)
+        return self._needs(made) + 2 * product(made.known_dims[:-2]) * made.known_dims[-1] * made.known_dtype.itemsize
 
-    def _needs(self, Theta: Spec, out: Spec) -> Size:
-        pixels = product(out.known_dims[1:-1])
-        return (pixels * 16 + out.elements + 4096) * Theta.known_dtype.itemsize + 2 * Theta.nbytes
+    def _needs(self, grid: Spec) -> Size:
+        """Return the bytes of the places along each axis, and of numbers of each image for them."""
+        batch, *image, axes = grid.known_dims
+        lines: Size = 0
+        for size in image:
+            lines = lines + size
+        return (lines + axes) * (2 * batch * axes + 1) * grid.known_dtype.itemsize
 
     def _infer_gradient(self, Theta: Spec, OutputShape: Spec | None, d_out: Spec) -> Spec:
         made = AffineGrid.infer_shape(self, Theta, OutputShape)
         check_made(Output_GRAD=(d_out, made))
         return Theta.like()
 
-    def _gradient_workspace(self, Theta: Spec, OutputShape: Spec | None, d_out: Spec, *, strided: frozenset[str]) -> Size:
-        return self._needs(Theta, d_out) + copies(strided, Output_GRAD=d_out)
+    def _gradient_workspace(self, Theta: Spec, OutputShape: Spec | None, d_out: Spec) -> Size:
+        return self._needs(d_out)
 
     @gradient("Theta", "OutputShape", "Output@GRAD", gives="Theta@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(self, Theta: Tensor, OutputShape: Tensor | None, d_out: Tensor) -> Tensor:
-        base = self._base(d_out, d_out.shape[1:-1])
-        return matmul(base.t(), d_out.reshape(d_out.shape[0], base.shape[0], Theta.shape[1])).transpose(1, 2).contiguous()
+        image = d_out.shape[1:-1]
+        lines = [d_out.sum([other for other in range(1, len(image) + 1) if other != at]) for at in range(1, len(image) + 1)]  # [batch, size, axes]
+        parts = [(places * line).sum(1) for places, line in zip(self._terms(d_out, image), lines, strict=True)]
+        return torch.stack([*reversed(parts), lines[0].sum(1)], 2)
 
     samples = [
         sample(Theta=f32(2, 2, 3), output_shape=[2, 7, 4, 5]),

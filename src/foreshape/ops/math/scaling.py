@@ -34,6 +34,17 @@ def _has_fractions(x: Tensor | Rows) -> bool:
     return x.dtype.is_floating_point or x.dtype.is_complex
 
 
+def _held(number: float, of: Any) -> Any:
+    """Return a number as a tensor, made once, where torch computes in its own element type: it takes as long to make one of a number as to scale a small X."""
+    return _tensor(number, of) if number and (of is torch.float32 or of is torch.float64) else number
+
+
+@lru_cache(1024)
+def _tensor(number: float, of: Any) -> Tensor:
+    with torch.inference_mode(False):  # gradients of torch's may be computed with it
+        return torch.tensor(number, dtype=of)
+
+
 class Scale(Operator):
     """Out = scale * X + bias, or scale * (X + bias) if ``bias_after_scale`` is False. For integers the whole parts of ``scale`` and ``bias`` count."""
 
@@ -88,9 +99,9 @@ class Scale(Operator):
         if not _has_fractions(X):
             scale, bias = int(scale), int(bias)
         if bias == 0:
-            return torch.mul(X, scale, out=into)
+            return torch.mul(X, _held(scale, X.dtype), out=into)
         if scale == 1:
-            return torch.add(X, bias, out=into)
+            return torch.add(X, _held(bias, X.dtype), out=into)
         return torch.mul(X, scale, out=into).add_(bias) if self.bias_after_scale else torch.add(X, bias, out=into).mul_(scale)
 
     def gradient_ops(self, slots: GradientSlots) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from foreshape.dims import Size
 from foreshape.operator.require import RuleError, require_broadcast, require_broadcast_to, require_equal
@@ -69,13 +70,20 @@ def sum_to(grad: Tensor, of: Tensor, other: Tensor, axis: int) -> Tensor:
     """Return ``grad`` (of the broadcast result) summed over the broadcast axes of ``of``, in the shape of ``of``."""
     if grad.shape == of.shape:
         return grad
-    shape = of.shape
-    padded = tuple(aligned(of, other, axis).shape)
-    padded = (1,) * (grad.dim() - len(padded)) + padded
-    over = [k for k in range(grad.dim()) if padded[k] == 1 and grad.shape[k] != 1]
+    over, keeps, whole = _summed(grad.shape, of.shape, other.dim(), axis)
     if over:
-        grad = grad.sum(over, keepdim=True)
-    return grad.reshape(shape)
+        grad = grad.sum(over, keeps)
+    return grad if whole else grad.reshape(of.shape)
+
+
+@lru_cache(4096)  # shapes come again in each step, and to compare them takes longer than a small sum
+def _summed(grad: tuple[int, ...], of: tuple[int, ...], other: int, axis: int) -> tuple[tuple[int, ...], bool, bool]:
+    """Return the axes to sum over, whether they stay with one entry, and whether the sum has the shape ``of`` then."""
+    start = len(grad) - len(of) if axis == -1 or len(of) >= other else axis
+    padded = (1,) * start + of + (1,) * (len(grad) - start - len(of))
+    over = tuple([k for k, (size, own) in enumerate(zip(grad, padded, strict=True)) if own == 1 != size])
+    gone = {k for k in range(len(grad)) if not start <= k < start + len(of)}
+    return over, {*over} != gone or not over, {*over} == gone or not gone
 
 
 def before_sum(wanted: bool, of: Spec, out: Spec) -> Size:

@@ -11,7 +11,7 @@ from foreshape.operator.require import axis_of, require_equal, require_rank
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies, widened
 from foreshape.ops.rules.known_values import carry
-from foreshape.ops.tensor.gathering import check_index, entries_at, placed
+from foreshape.ops.tensor.gathering import check_index, entries_at, from_front, placed
 from foreshape.spec import ANY, INDEX, NUMERIC, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 
@@ -80,13 +80,7 @@ class AlongAxis(Operator):
 
     def _places(self, Input: Tensor, Index: Tensor) -> Tensor:
         """Return Index counted from the front."""
-        axis: int = self.Axis
-        size = Input.shape[axis]
-        least = check_index(Index, size, "an index", -size)
-        index = Index.long()
-        if least is None:
-            return torch.where(index < 0, index + size, index)
-        return index.remainder(size) if least < 0 else index
+        return from_front(Index.long(), Input.shape[self.Axis])
 
 
 class TakeAlongAxis(AlongAxis):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from foreshape.dims import Size, maximum, product
@@ -29,6 +30,27 @@ def check_index(index: Tensor, size: int, what: str, low: int = 0) -> int | None
     return least
 
 
+def picked(take: Callable[[Tensor], Tensor], index: Tensor, size: int, low: int = 0) -> Tensor:
+    """Return the result of a kernel with a check of its own, but for negative indices; refuse indices outside of low..size-1 in words."""
+    if low and index.device.type != "cpu":
+        return take(from_front(index, size))
+    try:
+        return take(index)
+    except (IndexError, RuntimeError):
+        least = check_index(index, size, "an index", low)
+        if least is None or least >= 0:
+            raise
+        return take(from_front(index, size))
+
+
+def from_front(index: Tensor, size: int) -> Tensor:
+    """Return indices with negative ones counted from the front, and refuse others than -size..size-1."""
+    least = check_index(index, size, "an index", -size)
+    if least is None:
+        return torch.where(index < 0, index + size, index)
+    return index.remainder(size) if least < 0 else index
+
+
 def _column(index: Spec, slot: str) -> tuple[Size, ...]:
     """Return the dims of an index: none, one, or [n, 1], counted as one."""
     dims = index.known_dims
@@ -40,11 +62,11 @@ def _column(index: Spec, slot: str) -> tuple[Size, ...]:
 
 
 def entries_at(X: Spec, axis: int, index: Spec) -> list[Any] | None:
-    """Return the known values at the known entries of an axis, counted from the front; None if one is not known, or outside."""
+    """Return the known values at the known entries of an axis; None if one is not known, or outside."""
     entries, size = index.value or (), X.known_dims[axis]
-    if not isinstance(size, int) or not whole_dims(entries) or any(not 0 <= k < size for k in entries):
+    if not isinstance(size, int) or not whole_dims(entries) or any(not -size <= k < size for k in entries):
         return None
-    return chosen(X, {axis: entries})
+    return chosen(X, {axis: [k % size for k in entries]})
 
 
 def placed(value: Sequence[Any], places: Sequence[Any], updates: Sequence[Any]) -> list[Any] | None:
@@ -59,10 +81,7 @@ def placed(value: Sequence[Any], places: Sequence[Any], updates: Sequence[Any]) 
 
 def _taken(X: Tensor, index: Tensor, axis: int) -> Tensor:
     """Return the entries of ``axis`` named by ``index``; for an index without dims, without the axis."""
-    check_index(index, X.shape[axis], "an index")
-    if index.dim() == 1:
-        return X.index_select(axis, index)
-    out = X.index_select(axis, index.reshape(-1))
+    out = picked(partial(X.index_select, axis), index if index.dim() == 1 else index.reshape(-1), X.shape[axis])
     return out if index.dim() else out.squeeze(axis)
 
 
@@ -124,7 +143,10 @@ class Gather(Operator):
 
 
 class IndexSelect(Operator):
-    """Out = the entries of the axis ``dim`` of X at the indices Index."""
+    """Out = the entries of the axis ``dim`` of X at the indices Index; a negative one counts from the back.
+
+    PaddlePaddle 2.6 refuses negative ones.
+    """
 
     type = "index_select"
     gradient_reads_dims = ("X",)
@@ -142,18 +164,22 @@ class IndexSelect(Operator):
         return out if X.value is None or Index.value is None else carry(out, entries_at(X, axis, Index))
 
     def kernel(self, X: Tensor, Index: Tensor) -> Tensor:
-        return _taken(X, Index, self.dim)
+        size = X.shape[self.dim]
+        return picked(partial(X.index_select, self.dim), Index, size, -size)
 
     def workspace(self, X: Spec, Index: Spec, *, strided: frozenset[str]) -> Size:
-        return copies(strided, X=X)
+        return Index.nbytes + copies(strided, X=X)
 
-    @gradient("X", "Index", "Out@GRAD", gives="X@GRAD")
+    def _gradient_workspace(self, X: Spec, Index: Spec, d_out: Spec) -> Size:
+        return Index.nbytes
+
+    @gradient("X", "Index", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, Index: Tensor, d_out: Tensor) -> Tensor:
-        return _given_back(X, Index, self.dim, d_out)
+        return _given_back(X, from_front(Index, X.shape[self.dim]), self.dim, d_out)
 
     samples = [
         sample(X=f32(4, 3), Index=i64(5, high=3)),
-        sample(X=f32(2, 4, 3), Index=i32(5, high=2), dim=-1),
+        sample(X=f32(2, 4, 3), Index=i32(5, low=-3, high=2), dim=-1),
         sample(X=f32(0, 3), Index=i64(2, high=2), dim=1),
         sample(X=c64(4, 3), Index=i64(5, high=3)),
     ]
@@ -191,14 +217,14 @@ class GatherNd(Operator):
             out += chosen(X, {axis: (place % dims[axis],) for axis, place in enumerate(row)}) or ()
         return out
 
-    def _places(self, X: Tensor, Index: Tensor) -> tuple[Tensor, ...]:
-        columns = Index.unbind(-1)
-        for axis, column in enumerate(columns):
-            check_index(column, X.shape[axis], f"an index into axis {axis}", -X.shape[axis])
-        return columns
-
     def kernel(self, X: Tensor, Index: Tensor) -> Tensor:
-        out = X[self._places(X, Index)]
+        columns = Index.unbind(-1)
+        try:
+            out = X[columns]
+        except IndexError:
+            for axis, column in enumerate(columns):
+                check_index(column, X.shape[axis], f"an index into axis {axis}", -X.shape[axis])
+            raise
         return out if Index.dim() > 1 else out.clone()  # for one place torch returns a view
 
     def workspace(self, X: Spec, Index: Spec, *, strided: frozenset[str]) -> Size:

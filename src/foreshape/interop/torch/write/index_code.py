@@ -30,7 +30,7 @@ def _gather(w: PlainOp) -> str:
 
 @writes("index_select")
 def _index_select(w: PlainOp) -> str:
-    return f"torch.index_select({w.x('X')}, {w.of.dim}, {w.x('Index')})"
+    return f"{w.x('X')}[{':, ' * (w.of.dim % w.rank('X'))}{w.x('Index')}]"  # torch.index_select refuses negative numbers
 
 
 @writes("gather_nd")
