@@ -30,15 +30,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected stays: no search for garbage while it grows, and none needs to look through it again. Later ones are
-    ten times as rare as usual: what torch makes to trace a network is much, and little of it garbage."""
+    """No search for garbage while what is collected grows. Later ones are ten times as rare as usual: what torch makes to trace a network
+    is much, and little of it garbage."""
     gc.disable()
     result = yield
-    gc.collect()
-    gc.freeze()
+    keep()
     gc.set_threshold(10 * gc.get_threshold()[0], *gc.get_threshold()[1:])
     gc.enable()
     return result
+
+
+_kept_modules = 0
+
+
+def keep() -> None:
+    """What there is stays: no search for garbage, of which many tests ask for one, needs to look through it again."""
+    global _kept_modules
+    gc.collect()
+    gc.freeze()
+    _kept_modules = len(sys.modules)
+
+
+def pytest_runtest_logfinish() -> None:
+    """Modules that a test has imported stay too."""
+    if len(sys.modules) > _kept_modules + 100:
+        keep()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

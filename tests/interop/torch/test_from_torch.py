@@ -13,7 +13,7 @@ from torch import nn
 
 import foreshape as fs
 from foreshape.interop.convert_models import convert_model
-from foreshape.interop.torch import TorchModel, from_torch
+from foreshape.interop.torch import TorchModel, exporting, from_torch, torch_model
 
 
 class Images(nn.Module):
@@ -121,13 +121,22 @@ def test_gradients_and_statistics_are_those_of_torch(name: str) -> None:
         torch.testing.assert_close(model.state_dict()[n], b, rtol=1e-4, atol=1e-5, msg=lambda text, n=n: f"{n}: {text}")
 
 
-def test_operators_without_a_form_are_listed_and_no_run_begins() -> None:
+def test_operators_without_a_form_are_listed_and_no_run_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def counted(exported: Any, targets: list[Any]) -> Any:
+        asked.append(len(targets))
+        return exporting.taken_apart(exported, targets)
+
+    monkeypatch.setattr(torch_model, "taken_apart", counted)
+
     class Odd(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.special.zeta(x, x) + torch.igamma(x, x)
 
     model = from_torch(Odd(), (torch.ones(2, 3),))
     assert set(model.missing) == {"special_zeta.default", "igamma.default"}
+    assert asked == [2, 1, 1], "a pass of torch, which takes long, is not made again in vain"
     assert "special_zeta" in str(model.program)
     with pytest.raises(fs.ExecutionError, match=r"special_zeta.default: 1 in the module itself \(test_from_torch.py:\d+\)\s+igamma.default: 1 in the module"):
         model(torch.ones(2, 3))

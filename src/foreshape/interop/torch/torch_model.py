@@ -186,10 +186,14 @@ def _run(importer: TorchImporter) -> None:
             raise
 
 
-def _taken_apart(exported: Any, importer: TorchImporter) -> tuple[Any, TorchImporter] | None:
-    """Return the graph and its import with operators without a form here taken apart by torch, all of them or one; None where this gains nothing."""
-    all_of_them = list(importer.refused)
-    for targets in [all_of_them, *([one] for one in all_of_them)] if len(all_of_them) > 1 else [all_of_them] if all_of_them else []:
+def _taken_apart(exported: Any, importer: TorchImporter, in_vain: set[Any]) -> tuple[Any, TorchImporter] | None:
+    """Return the graph and its import with operators without a form here taken apart by torch, all of them or one; None where this gains nothing.
+
+    Args:
+        in_vain: operators taken apart into torch's own primitives, also without a form: not tried again, and added to.
+    """
+    wanted = [target for target in importer.refused if target not in in_vain]
+    for targets in [wanted, *([one] for one in wanted)] if len(wanted) > 1 else [wanted] if wanted else []:
         graph = taken_apart(exported, targets)
         if graph is None:
             continue
@@ -197,24 +201,26 @@ def _taken_apart(exported: Any, importer: TorchImporter) -> tuple[Any, TorchImpo
         _run(made)
         if not any(name.startswith("prims.") for name in made.missing):
             return graph, made
+        if len(targets) == 1:
+            in_vain.update(targets)
     return None
 
 
 def _imported(exported: Any, importer: TorchImporter) -> tuple[Any, TorchImporter]:
     """Return a graph and its import: as it is, else functional, and as far apart as operators without a form here demand."""
-    whole = True
+    whole, in_vain = True, set[Any]()
     try:
         _run(importer)
     except NotFunctional:
         whole = False
     if not whole or importer.refused:
-        apart = _taken_apart(exported, importer)  # both in one pass of torch, which takes as long as a trace
+        apart = _taken_apart(exported, importer, in_vain)  # both in one pass of torch, which takes as long as a trace
         exported = decomposed(exported, {}) if apart is None else apart[0]
         importer = importer.again(exported) if apart is None else apart[1]
         if apart is None:
             _run(importer)
     for _ in range(_ROUNDS):
-        apart = _taken_apart(exported, importer)
+        apart = _taken_apart(exported, importer, in_vain)
         if apart is None:
             break
         exported, importer = apart
