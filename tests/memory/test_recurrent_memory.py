@@ -67,12 +67,14 @@ def test_the_peak_is_the_planned_one(net: str, layers: int, both: bool, out: boo
     assert (1 - UNDER) * seen.peak <= planned <= (1 + over) * seen.peak + SMALL, f"planned {planned:,}, measured {seen.peak:,}: {planned / seen.peak:.3f}"
 
 
-@pytest.mark.parametrize(("steps", "batch", "hidden"), [(9, 32, 8), (32, 16, 64)])
-def test_a_small_lstm_of_whole_sequences_is_planned_to_its_pages(steps: int, batch: int, hidden: int) -> None:
+@pytest.mark.parametrize(("net", "layers", "steps", "batch", "hidden"), [
+    ("lstm", 1, 9, 32, 8), ("lstm", 1, 32, 16, 64), ("gru", 2, 6, 3, 8), ("simple_rnn", 1, 6, 3, 8), ("simple_rnn", 2, 20, 5, 16),
+])  # fmt: skip
+def test_small_whole_sequences_are_planned_to_their_pages(net: str, layers: int, steps: int, batch: int, hidden: int) -> None:
     main, start = fs.Program(), fs.Program()
     with fs.program_guard(main, start):
         x = layer.data("x", ["time", "batch", hidden])
-        loss = layer.reduce_mean(layer.square(layer.lstm(x, hidden, time_major=True)[0]))
+        loss = layer.reduce_mean(layer.square(NETS[net](x, hidden, num_layers=layers, time_major=True)[0]))
         fs.optimizer.SGD(0.1).minimize(loss)
     executor, scope = fs.Executor(), fs.Scope()
     executor.run(start, scope=scope)

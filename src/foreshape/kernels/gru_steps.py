@@ -13,12 +13,6 @@ from foreshape.kernels.recurrence import StepSchedule
 from foreshape.values.torch_proxy import Tensor, torch
 
 
-def state_before(h0: Tensor, state: Tensor, schedule: StepSchedule) -> Tensor:
-    """Return at each place the state of the step before it."""
-    first = schedule.widths[0] if schedule.widths else 0
-    return torch.cat((h0[:first], state.index_select(0, schedule.before)))
-
-
 # --- r, z, n, the reset after the product
 
 
@@ -56,7 +50,7 @@ def reset_after_gradient(made: list[Tensor], weight: Tensor, h0: Tensor, d_state
     gates, share, state = made
     made.clear()
     size = state.shape[1]
-    before = state_before(h0, state, schedule)
+    before = schedule.states_before(h0, state)
     r, z, n = gates.view(-1, 3, size).unbind(1)
     to_n = (1.0 - z) * (1.0 - n * n)
     factor = gates.new_empty((schedule.places, 3, size))
@@ -123,7 +117,7 @@ class ResetBefore:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the gradients of the inputs' share, of ``h0`` (sorted), of the two weights; ``d_state`` is overwritten."""
         size = state.shape[1]
-        before = state_before(h0, state, schedule)
+        before = schedule.states_before(h0, state)
         u, r, c = gates.view(-1, 3, size).unbind(1)
         to_u = (before - c if self.origin else c - before) * slope(self.gate, u)
         to_c = (1.0 - u if self.origin else u) * slope(self.candidate, c)
@@ -170,4 +164,4 @@ def plain_gradient(state: Tensor, weight: Tensor, h0: Tensor, d_state: Tensor, s
         to = states[t - 1] if t else d_h0
         (to[: split[t]] if to.shape[0] != split[t] else to).addmm_(now, back)
     del slopes
-    return d_state, d_h0, mm(state_before(h0, state, schedule).t(), d_state)
+    return d_state, d_h0, mm(schedule.states_before(h0, state).t(), d_state)

@@ -126,8 +126,7 @@ def backward(
 ) -> Gradients:
     """Return the gradients. ``d_state`` and ``d_cell`` (None: zeros), the gradients at the places, are overwritten."""
     size = trace.cell.shape[1]
-    first = schedule.widths[0] if schedule.widths else 0
-    cell_before = torch.cat((c0[:first], trace.cell.index_select(0, schedule.before)))
+    cell_before = schedule.states_before(c0, trace.cell)
     g, i, f, o = trace.gates.view(-1, 4, size).unbind(1)
     # the factor from a gradient of the cell (of the hidden state, for o) to one of each gate, for all rows at once
     factor = trace.gates.new_empty((schedule.places, 4, size))
@@ -176,7 +175,7 @@ def backward(
         if peep is not None:
             to_c.addcmul_(made[1][t][:, 1], peep[0]).addcmul_(made[1][t][:, 2], peep[1])
     del factor, factors, to_cell
-    state_before = torch.cat((h0[:first], trace.state.index_select(0, schedule.before)))
+    state_before = schedule.states_before(h0, trace.state)
     d_peep = None
     if peep is not None:
         parts = d_gates.view(-1, 4, size)

@@ -38,8 +38,12 @@ class StepSchedule:
     pick: Tensor | None
     """The row of each place; None if it is the row of the same number."""
 
-    def __init__(self, lengths: Tensor, order: Tensor, alive: Sequence[int], cutter: StepGrouping | None, first: Tensor, stride: int, rows: int) -> None:
-        """Lay out the sequences. ``first`` has the row of each sequence's first step and ``stride`` leads to the next."""
+    def __init__(
+        self, lengths: Tensor, order: Tensor, alive: Sequence[int], cutter: StepGrouping | None, first: Tensor, stride: int, rows: int, straight: bool = False
+    ) -> None:
+        """Lay out the sequences. ``first`` has the row of each sequence's first step and ``stride`` leads to the next. ``straight``: each row is at the place of
+        its number.
+        """
         self.widths, self.pieces = cut(alive, cutter)
         self.lengths, self.order, self.rows = lengths, order, rows
         self.count = order.shape[0]
@@ -47,17 +51,20 @@ class StepSchedule:
         self.places = self.starts[-1]
         self._alive = alive
         self._idle = self._before = self._ends = self._rest = self._place = self._real = None
-        device = order.device
+        self.pick = None if straight else self._find_rows(first, stride)
+
+    def _find_rows(self, first: Tensor, stride: int) -> Tensor:
+        """Return the row of each place, and note the idle places."""
+        device = self.order.device
         width = torch.tensor(self.widths, dtype=torch.int64, device=device)
         time = torch.repeat_interleave(width)
         starts = torch.tensor(self.starts[:-1], dtype=torch.int64, device=device)
         rank = torch.arange(self.places, device=device) - starts[time]
-        sorted_lengths = lengths[order]
-        ends = sorted_lengths[rank]
-        self.pick = first[order][rank] + torch.minimum(time, ends - 1) * stride
-        if sum(alive) < self.places:
+        ends = self.lengths[self.order][rank]
+        if sum(self._alive) < self.places:
             idle = time >= ends
             self._idle, self._real = idle.nonzero().flatten(), (~idle).nonzero().flatten()
+        return first[self.order][rank] + torch.minimum(time, ends - 1) * stride
 
     @staticmethod
     def of(offsets: Offsets, reverse: bool = False, cutter: StepGrouping | None = None) -> StepSchedule:
@@ -85,10 +92,7 @@ class StepSchedule:
             left: Any = (batch - ended)[:steps]
             alive = [n for n in left.tolist() if n]
         first = column + (length - 1) * batch if reverse else column
-        made = StepSchedule(length, order, alive, cutter, first, -batch if reverse else batch, steps * batch)
-        if lengths is None and not reverse:
-            made.pick = None
-        return made
+        return StepSchedule(length, order, alive, cutter, first, -batch if reverse else batch, steps * batch, lengths is None and not reverse)
 
     def steps(self, places: Tensor) -> Sequence[Tensor]:
         """Return the values at the places of each step, as views."""
@@ -170,14 +174,15 @@ class StepSchedule:
         """Return the idle places; None if there is none."""
         return self._idle
 
-    @property
-    def before(self) -> Tensor:
-        """Return for each place after the first step the place of the step before it: ``[places - widths[0]]``."""
+    def states_before(self, start: Tensor, state: Tensor) -> Tensor:
+        """Return at each place the state of the step before it; of the first step, ``start``'s (sorted)."""
+        first = self.widths[0] if self.widths else 0
+        if len(self.pieces) <= 1:
+            return torch.cat((start[:first], state[: self.places - first]))
         if self._before is None:
-            parts = [torch.arange(s, s + w) for s, w in zip(self.starts, self.widths[1:], strict=False)]
-            made = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64)
+            made = torch.cat([torch.arange(s, s + w) for s, w in zip(self.starts, self.widths[1:], strict=False)])
             self._before = made.to(self.order.device)
-        return self._before
+        return torch.cat((start[:first], state.index_select(0, self._before)))
 
     # --- states, one for each sequence
 

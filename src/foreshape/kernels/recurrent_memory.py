@@ -30,7 +30,12 @@ UNDONE = {"LSTM": 12, "GRU": 9, "RNN_TANH": 3, "RNN_RELU": 3}
 """The hidden sizes of their gradient at each place, before their own gradient is used."""
 AFTER = {"LSTM": 12 - LEFT["LSTM"], "GRU": 9 - LEFT["GRU"], "RNN_TANH": 2 - LEFT["RNN_TANH"], "RNN_RELU": 2 - LEFT["RNN_RELU"]}
 """The hidden sizes at each place, beyond `LEFT`, for products with their gradient: the gradient as it was, and in rows of its own."""
-SMALL = 4096
+ORDER = 3 * 8
+"""The bytes of a sequence in the tables of a schedule: its length, its place in the order, and its last step's place."""
+PLACES = 2 * 8
+"""The bytes of a place in them, where rows are not at the places of their own numbers: its row, and the place of a row."""
+FINDING = 6 * 8
+"""The bytes of a place while these are found, before the states are there."""
 _lengths: ContextVar[Mapping[Size, Sequence[int]] | None] = ContextVar("lengths", default=None)
 
 
@@ -82,6 +87,18 @@ class Layers:
         """Return True for an LSTM by one kernel call for each unit."""
         return self.full and self._pieces
 
+    @property
+    def straight(self) -> bool:
+        """Return True if each row is at the place of its own number, so that no unit copies rows."""
+        return self.full and self.directions == 1 and not self._pieces
+
+    @property
+    def _tables(self) -> Size:
+        """Return the bytes of the schedules kept with dense sequences. Those of ragged rows stay with the offsets."""
+        if self.steps is None or self.whole:
+            return 0
+        return self.directions * ORDER * self.sequences + (self.directions - self.full) * PLACES * self.rows
+
     def _call(self, layer: int) -> tuple[Size, Size, Size, int]:
         """Return the sizes of a unit's one kernel call."""
         assert self.steps is not None
@@ -115,7 +132,7 @@ class Layers:
     @property
     def kept(self) -> Size:
         """Return the bytes kept until the gradient."""
-        total: Size = 0
+        total = self._tables
         for layer in range(self.layers):
             if self.whole:
                 left = lstm_memory.workspace(*self._call(layer)) + self.rows * self.hidden * self._item
@@ -143,12 +160,15 @@ class Layers:
                 taken = lstm_memory.taken_without_gradient(self.rows, self.sequences, columns, self.hidden)
         else:
             gates = GATES[self.mode] * self.hidden
-            moved = self._item * columns * self.rows + self._product(columns, gates)
+            moved = (0 if self.straight else self._item * columns * self.rows) + self._product(columns, gates)
             later = (LEFT[self.mode] * self.hidden - gates) * self._item * self.rows
             taken = maximum(moved - later, 0) + (2 * self._weights(last) if self.mode == "LSTM" else 0)
             if not train:
                 taken = taken + LEFT[self.mode] * self.hidden * self._item * self.rows
-        states = self._states * (2 + self.layers * self.directions)
+        units = self._states * self.layers * self.directions
+        if self.straight:
+            return taken + units
+        states = units + 2 * self._states
         return maximum(taken, 2 * self.rows * self.hidden * self._item) + states if self.directions == 2 else taken + states
 
     def _product(self, k: Size, n: Size) -> Size:
@@ -164,23 +184,29 @@ class Layers:
         return GATES[self.mode] * self.hidden * (self._columns(layer) + self.hidden + 2) * self._item
 
     def backward(self, wanted: bool) -> Size:
-        """Return the workspace of the gradient besides kept values and results, at its first unit, with all kept values still there. ``wanted``: the gradient
-        of the rows is one of the results.
-        """
+        """Return the workspace of the gradient besides kept values and results. ``wanted``: the gradient of the rows is one of the results."""
         last = self.layers - 1
         columns, h, item = self._columns(last), self.hidden, self._item
         weights = sum((self._weights(k) * self.directions for k in range(self.layers)), start=0 * self.rows)
         if self.whole:
             rows = columns - (self.features if wanted else 0) + (h if self.directions == 2 else 0)  # of a half of the results' gradient
             return maximum(lstm_memory.whole_gradient_taken(*self._call(last)) + self._states + rows * self.rows * item - (weights - self._weights(last)), 0)
-        states = 4 * self.sequences * h * item + SMALL
+        states = (2 if self.straight else 4) * self.sequences * h * item
         features = self.features if wanted else 0  # of the result, not made yet
         moved = (columns if wanted or last else 0) - features
         if self._pieces:
             taken = self._room(last).taken + lstm_memory.weight_gradients_taken(columns, h)
             return maximum(taken + item * self.rows * moved + states - (weights - self._weights(last)), 0)
-        first = (UNDONE[self.mode] * h - features) * item * self.rows - weights
-        after = (AFTER[self.mode] * h + columns + (columns if wanted or last else 0) - features) * item * self.rows
-        if self.directions == 2:  # at the second direction there is a gradient of the rows already, and one unit less
-            after = maximum(after, after + ((columns if wanted or last else 0) - LEFT[self.mode] * h) * item * self.rows)
-        return maximum(maximum(first, after) + states + (self._packed if self.mode.startswith("RNN") else 0), 0)
+        most: Size = 0
+        freed: Size = 0  # of the units of later layers; the state of a straight one is a result or the rows of the next layer
+        for layer in range(last, -1, -1):
+            weights = weights - self._weights(layer) * self.directions  # not made yet, once this layer's are
+            columns = self._columns(layer)
+            rows = columns if wanted or layer else 0
+            first = (UNDONE[self.mode] * h - features) * item * self.rows - weights - self._weights(layer) * self.directions
+            after = (AFTER[self.mode] * h + (0 if self.straight else columns) + rows - features) * item * self.rows - weights
+            if self.directions == 2:  # at the second direction there is a gradient of the rows already, and one unit less
+                after = maximum(after, after + (rows - LEFT[self.mode] * h) * item * self.rows)
+            most = maximum(most, first - freed, after - freed)
+            freed = freed + (LEFT[self.mode] - self.straight) * h * item * self.rows * self.directions
+        return most + states + (self._packed if self.mode.startswith("RNN") else 0)
