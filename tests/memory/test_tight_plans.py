@@ -44,7 +44,24 @@ def waves() -> tuple[fs.Variable, dict[str, Any]]:
     return layer.sin(layer.sin(layer.fc(x, 300))), {"x": numbers(200, 300)}
 
 
-@pytest.mark.parametrize("described", [spread, picked, turned, waves], ids=lambda one: one.__name__)
+def frequencies() -> tuple[fs.Variable, dict[str, Any]]:
+    x = layer.data("x", shape=["batch", 24, 16])
+    return layer.real(layer.fft(layer.fc(x, 32, flatten_last=1), axis=[1, 2])), {"x": numbers(8, 24, 16)}
+
+
+def bags() -> tuple[fs.Variable, dict[str, Any]]:
+    ids, at, zeros = layer.data("ids", ["words"], "int64"), layer.data("at", ["words", 1], "int64"), layer.data("zeros", ["batch", 16])
+    rows = layer.embedding(ids, [2000, 16])
+    feed = {"ids": RANDOM.integers(0, 2000, 400), "at": RANDOM.integers(0, 9, (400, 1)), "zeros": np.zeros((9, 16), "float32")}
+    return layer.put_along_axis(zeros, layer.expand_as(at, rows), rows, 0, "mean"), feed
+
+
+def enlarged() -> tuple[fs.Variable, dict[str, Any]]:
+    x = layer.data("x", shape=["batch", 4, 12, 12])
+    return layer.interpolate(layer.fc(x, 12, flatten_last=1), scale=2, mode="nearest", align_corners=False), {"x": numbers(8, 4, 12, 12)}
+
+
+@pytest.mark.parametrize("described", [spread, picked, turned, waves, frequencies, bags, enlarged], ids=lambda one: one.__name__)
 def test_a_step_takes_what_is_planned(described: Callable[[], tuple[fs.Variable, dict[str, Any]]]) -> None:
     result, feed = described()
     loss = layer.mean(result)

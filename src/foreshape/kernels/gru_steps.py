@@ -12,7 +12,6 @@ from foreshape.kernels.products import mm
 from foreshape.kernels.recurrence import StepSchedule
 from foreshape.values.torch_proxy import Tensor, torch
 
-
 # --- r, z, n, the reset after the product
 
 

@@ -41,8 +41,8 @@ class StepSchedule:
     def __init__(
         self, lengths: Tensor, order: Tensor, alive: Sequence[int], cutter: StepGrouping | None, first: Tensor, stride: int, rows: int, straight: bool = False
     ) -> None:
-        """Lay out the sequences. ``first`` has the row of each sequence's first step and ``stride`` leads to the next. ``straight``: each row is at the place of
-        its number.
+        """Lay out the sequences. ``first`` has the row of each sequence's first step and ``stride`` leads to the next. ``straight``: each row is at the place
+        of its number.
         """
         self.widths, self.pieces = cut(alive, cutter)
         self.lengths, self.order, self.rows = lengths, order, rows

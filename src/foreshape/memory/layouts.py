@@ -74,6 +74,8 @@ class AxisOrders:
         if all((order := self.order(v)) is not None and order == tuple(range(len(order))) for v in i.reads()):
             return  # parts of values, too, are made whole in this order
         dims = value.spec.dims if value.spec is not None else None
+        if dims is not None and len(dims) < 2:
+            return
         like = [v for v in i.reads() if v.spec is not None and v.spec.dims == dims] if dims is not None else []
         orders = {self.order(v) for v in like}
         if len(orders) == 1 and all(v in like or v not in self.strided for v in i.reads()):

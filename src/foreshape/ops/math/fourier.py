@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from foreshape.dims import Size
+from foreshape.dims import Size, maximum
 from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import require, require_at_most, require_equal
 from foreshape.operator.samples import f32, reject, sample
+from foreshape.operator.temporaries import copies
 from foreshape.ops.math.complex_numbers import COMPLEX_OF, REAL, c64, in_a_row, real_type
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.known_values import axes_of
@@ -85,14 +86,14 @@ class FftC2c(Fourier):
     def work(self, X: Spec) -> Size:
         return self._work(X)
 
-    def workspace(self, X: Spec) -> Size:
-        return 4 * X.nbytes
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return X.nbytes + copies(strided, X=X)
 
     def kernel(self, X: Tensor) -> Tensor:
         return transformed(X, self.axes, self._divides(), self.forward)
 
-    def _gradient_workspace(self, d_out: Spec) -> Size:
-        return 4 * d_out.nbytes
+    def _gradient_workspace(self, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return d_out.nbytes + copies(strided, Out_GRAD=d_out)
 
     @gradient("Out@GRAD", gives="X@GRAD", like={"X@GRAD": "Out@GRAD"}, workspace=_gradient_workspace, layout={"X@GRAD": "row"})
     def backward(self, d_out: Tensor) -> Tensor:
@@ -137,8 +138,8 @@ class FftR2c(Fourier):
     def work(self, X: Spec) -> Size:
         return self._work(X)
 
-    def workspace(self, X: Spec) -> Size:
-        return 8 * X.nbytes
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return self.infer_shape(X).nbytes + copies(strided, X=X)
 
     def kernel(self, X: Tensor) -> Tensor:
         out = from_real(X, self.axes, self._divides(), self.onesided)
@@ -148,8 +149,9 @@ class FftR2c(Fourier):
         check_made(Out_GRAD=(d_out, FftR2c.infer_shape(self, X)))
         return X.like()
 
-    def _gradient_workspace(self, X: Spec, d_out: Spec) -> Size:
-        return 10 * X.nbytes
+    def _gradient_workspace(self, X: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        whole = 2 * X.nbytes if self.onesided else copies(strided, Out_GRAD=d_out)
+        return whole + 3 * X.nbytes  # the complex transform twice, less the real result
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace, layout={"X@GRAD": "row"})
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
@@ -201,8 +203,9 @@ class FftC2r(Fourier):
     def work(self, X: Spec) -> Size:
         return self._work(X)
 
-    def workspace(self, X: Spec) -> Size:
-        return 6 * X.nbytes
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        given = X.nbytes if self.forward else copies(strided, X=X)
+        return given + maximum(self.infer_shape(X).nbytes, X.nbytes if len(self.axes) == 1 else 2 * X.nbytes)
 
     def kernel(self, X: Tensor) -> Tensor:
         last: int = self.axes[-1]
@@ -215,8 +218,8 @@ class FftC2r(Fourier):
         dims[last] = dims[last] // 2 + 1
         return d_out.with_dims(dims).with_dtype(COMPLEX_OF[d_out.known_dtype])
 
-    def _gradient_workspace(self, d_out: Spec) -> Size:
-        return 8 * d_out.nbytes
+    def _gradient_workspace(self, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return self._infer_gradient(d_out).nbytes + copies(strided, Out_GRAD=d_out)
 
     @gradient("Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace, layout={"X@GRAD": "row"})
     def backward(self, d_out: Tensor) -> Tensor:

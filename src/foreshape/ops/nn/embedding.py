@@ -78,7 +78,9 @@ class Lookup(Operator):
     def _gradient_workspace(self, Ids: Spec, d_out: Spec, W: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, Ids=Ids, Out_GRAD=d_out) + (0 if self.padding_idx == -1 else 9 * Ids.elements)
 
-    @gradient("Ids", "Out@GRAD", "W", gives="W@GRAD", infer=_infer_gradient, kinds=_gradient_kind, workspace=_gradient_workspace)
+    _given = ("Ids", "Out@GRAD", "W")
+
+    @gradient(*_given, gives="W@GRAD", infer=_infer_gradient, kinds=_gradient_kind, workspace=_gradient_workspace, layout={"W@GRAD": "row"})
     def backward(self, Ids: Tensor, d_out: Tensor, W: Tensor) -> Any:
         ids = self._ids(Ids)
         padding = self._padding(W)

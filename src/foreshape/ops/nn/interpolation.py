@@ -14,6 +14,7 @@ from foreshape.operator import AttrType, Operator, attribute, computations, grad
 from foreshape.operator.require import require, require_at_most, unknown_size
 from foreshape.operator.room import require_room
 from foreshape.operator.samples import f32, i32, i64, reject, sample
+from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.known_floats import exact_ratio
 from foreshape.ops.rules.known_values import known_sizes, sizes_at_run
 from foreshape.ops.rules.window import IMAGE_FORMATS, channels_back, channels_first, channels_first_dims, is_channels_last
@@ -140,11 +141,17 @@ class Interpolation(Operator):
         out = self._resized(x, size, scales) if x.shape[0] and x.shape[1] else x.new_empty((*x.shape[:2], *size))  # torch wants channels
         return channels_back(out, last)
 
-    def workspace(self, X: Spec, OutSize: Spec | None, SizeTensor: tuple[Spec, ...], Scale: Spec | None) -> Size:
-        return self._workspace(X, self.infer_shape(X, OutSize, SizeTensor, Scale))
+    def workspace(self, X: Spec, OutSize: Spec | None, SizeTensor: tuple[Spec, ...], Scale: Spec | None, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X) if self._needs_no_more(X) else self._workspace(X, self.infer_shape(X, OutSize, SizeTensor, Scale))
 
-    def _gradient_workspace(self, X: Spec, OutSize: Spec | None, SizeTensor: tuple[Spec, ...], Scale: Spec | None, d_out: Spec) -> Size:
-        return self._workspace(X, d_out)
+    def _gradient_workspace(
+        self, X: Spec, OutSize: Spec | None, SizeTensor: tuple[Spec, ...], Scale: Spec | None, d_out: Spec, *, strided: frozenset[str]
+    ) -> Size:
+        return copies(strided, Out_GRAD=d_out) if self._needs_no_more(X) else self._workspace(X, d_out)
+
+    def _needs_no_more(self, X: Spec) -> bool:
+        """Tell whether the kernel needs only the two images, in either order of axes."""
+        return False
 
     def _workspace(self, X: Spec, out: Spec) -> Size:
         """Return the bytes of both images with their channels last, and of the tables between them."""
@@ -221,19 +228,22 @@ class NearestInterpV2(Interpolation):
         at = torch.arange(out, device=x.device, dtype=torch.float32) * step(size, out, scale, self.align_corners)
         return (at + 0.5 if self.align_corners else at).long().clamp_(max=size - 1)
 
-    def _by_torch(self, x: Tensor, size: Sequence[int]) -> bool:
+    def _by_torch(self, x: Tensor) -> bool:
         """Tell whether torch's kernel has these places: of one new pixel too, the first."""
         return not self.align_corners and x.is_floating_point() and x.dim() == 4
 
+    def _needs_no_more(self, X: Spec) -> bool:
+        return not self.align_corners and X.dtype in FLOATING and X.rank == 4
+
     def _resized(self, x: Tensor, size: list[int], scales: Scales) -> Tensor:
-        if self._by_torch(x, size):
+        if self._by_torch(x):
             return aten.upsample_nearest2d(x, size, *scales)
         for axis, (new, scale) in enumerate(zip(size, scales, strict=True), 2):
             x = x.index_select(axis, self._index(x, axis, new, scale))
         return x
 
     def _undone(self, x: Tensor, d: Tensor, size: list[int], scales: Scales) -> Tensor:
-        if self._by_torch(x, size):
+        if self._by_torch(x):
             return aten.upsample_nearest2d_backward(d, size, list(x.shape), *scales)
         for axis, (new, scale) in enumerate(zip(size, scales, strict=True), 2):
             dims = (*d.shape[:axis], x.shape[axis], *d.shape[axis + 1 :])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foreshape.dims import Size
+from foreshape.dims import Size, maximum
 from foreshape.errors import SchemaError
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import axis_of, require_equal, require_rank
@@ -41,7 +41,7 @@ class IndexSample(Operator):
     def _gradient_workspace(self, X: Spec, Index: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return widened(Index) + copies(strided, Index=Index, Out_GRAD=d_out)
 
-    @gradient("X", "Index", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
+    @gradient("X", "Index", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace, layout={"X@GRAD": "row"})
     def backward(self, X: Tensor, Index: Tensor, d_out: Tensor) -> Tensor:
         return d_out.new_zeros(X.shape).scatter_add_(1, Index.long(), d_out)
 
@@ -107,7 +107,7 @@ class TakeAlongAxis(AlongAxis):
     def _gradient_workspace(self, Input: Spec, Index: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return self._counted(Index) + copies(strided, Index=Index, Result_GRAD=d_out)
 
-    @gradient("Input", "Index", "Result@GRAD", gives="Input@GRAD", workspace=_gradient_workspace)
+    @gradient("Input", "Index", "Result@GRAD", gives="Input@GRAD", workspace=_gradient_workspace, layout={"Input@GRAD": "row"})
     def backward(self, Input: Tensor, Index: Tensor, d_out: Tensor) -> Tensor:
         return d_out.new_zeros(Input.shape).scatter_add_(self.Axis, self._places(Input, Index), d_out)
 
@@ -149,7 +149,7 @@ class PutAlongAxis(AlongAxis):
     type = "put_along_axis"
     Input = operand(NUMERIC, doc="at least one dim")
     Value = operand(ANY, same_type_as="Input", doc="as Index")
-    Result = result(doc="as Input")
+    Result = result(layout="row", doc="as Input")
     Reduce = attribute(AttrType.STRING, "assign", choices=("assign", *REDUCTIONS))
     Include_self = attribute(AttrType.BOOLEAN, True)
 
@@ -164,20 +164,30 @@ class PutAlongAxis(AlongAxis):
 
     def kernel(self, Input: Tensor, Index: Tensor, Value: Tensor) -> Tensor:
         index = self._places(Input, Index)
-        if self.Reduce == "assign":
-            if Input.device.type == "cpu" or not index.numel():
-                return Input.scatter(self.Axis, index, Value)
+        if self.Reduce == "assign" and Input.device.type != "cpu" and index.numel():
             last, _ = _last_of_each(Input, self.Axis, index)
-            return torch.where(last > 0, Value.gather(self.Axis, (last - 1).clamp_(min=0)), Input)
-        return Input.scatter_reduce(self.Axis, index, Value, REDUCTIONS[self.Reduce], include_self=self.Include_self)
+            return torch.where(last > 0, Value.gather(self.Axis, (last - 1).clamp_(min=0)), Input).contiguous()
+        out = Input.clone(memory_format=torch.contiguous_format)
+        if self.Reduce == "assign":
+            return out.scatter_(self.Axis, index, Value)
+        return out.scatter_reduce_(self.Axis, index, Value, REDUCTIONS[self.Reduce], include_self=self.Include_self)
 
-    def workspace(self, Input: Spec, Index: Spec, Value: Spec, *, strided: frozenset[str]) -> Size:
-        return 32 * Index.elements + copies(strided, Input=Input, Value=Value) + (0 if self.Reduce == "assign" else 2 * Input.nbytes)
+    def workspace(self, Input: Spec, Index: Spec, Value: Spec) -> Size:
+        return self._counted(Index) + (Value.nbytes + Input.nbytes + 8 * Input.elements if self.Reduce == "mean" else 0)
 
-    def _gradient_workspace(self, Input: Spec, Index: Spec, Value: Spec, Result: Spec, d_out: Spec) -> Size:
-        return 56 * Index.elements + 4 * Value.nbytes + 5 * Input.nbytes + 8 * Input.elements
+    def _gradient_workspace(self, Input: Spec, Index: Spec, Value: Spec, Result: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        how = REDUCTIONS.get(self.Reduce, "assign")
+        if how == "sum":
+            return self._counted(Index)
+        if how == "mean":  # the counts
+            return self._counted(Index) + Input.nbytes + copies(strided, Result_GRAD=d_out)
+        if how == "assign":  # the count of each place, twice while it is summed up, or the places of the last ones
+            return self._counted(Index) + 8 * Index.elements + maximum(8 * Index.elements, 8 * Input.elements + 9 * Index.elements)
+        return self._counted(Index) + 4 * Value.nbytes + 5 * Input.nbytes + 8 * (Index.elements + Input.elements)
 
-    @gradient("Input", "Index", "Value", "Result", "Result@GRAD", gives=("Input@GRAD", "Value@GRAD"), workspace=_gradient_workspace)
+    _given, _made = ("Input", "Index", "Value", "Result", "Result@GRAD"), ("Input@GRAD", "Value@GRAD")
+
+    @gradient(*_given, gives=_made, workspace=_gradient_workspace, layout={"Input@GRAD": "row", "Value@GRAD": "row"})
     def backward(self, Input: Tensor, Index: Tensor, Value: Tensor, Result: Tensor, d_out: Tensor) -> Any:
         axis: int = self.Axis
         index = self._places(Input, Index)
@@ -203,7 +213,7 @@ class PutAlongAxis(AlongAxis):
             d_value = torch.where(among > 0, share.gather(axis, index), 0.0)
         if how == "assign" or not self.Include_self:
             d_input.scatter_(axis, index, 0.0)
-        return d_input, d_value
+        return d_input.contiguous(), d_value.contiguous()
 
     def _of_product(self, Input: Tensor, index: Tensor, Value: Tensor, d_out: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradients of the factors: each is the product of the others, without a division, since a factor may be 0."""

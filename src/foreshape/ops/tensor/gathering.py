@@ -236,7 +236,7 @@ class GatherNd(Operator):
     def _gradient_workspace(self, X: Spec, Index: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return widened(Index) + copies(strided, Out_GRAD=d_out)
 
-    @gradient("X", "Index", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
+    @gradient("X", "Index", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace, layout={"X@GRAD": "row"})
     def backward(self, X: Tensor, Index: Tensor, d_out: Tensor) -> Tensor:
         return d_out.new_zeros(X.shape).index_put_(tuple(Index.unbind(-1)), d_out, accumulate=True)
 
@@ -371,7 +371,7 @@ class MaskedSelect(Operator):
     def kernel(self, X: Tensor, Mask: Tensor) -> Tensor:
         return torch.masked_select(X, Mask)
 
-    @gradient("X", "Mask", "Y@GRAD", gives="X@GRAD")
+    @gradient("X", "Mask", "Y@GRAD", gives="X@GRAD", layout={"X@GRAD": "row"})
     def backward(self, X: Tensor, Mask: Tensor, d_out: Tensor) -> Tensor:
         return d_out.new_zeros(X.shape).masked_scatter_(Mask, d_out)
 

@@ -10,6 +10,7 @@ from foreshape.kernels.onednn import thread_count
 from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import require, require_at_most, require_equal
 from foreshape.operator.samples import b1, f32, f64, i32, i64, reject, sample
+from foreshape.operator.temporaries import copies
 from foreshape.ops.math.reduction import reduced
 from foreshape.ops.rules.broadcast import broadcast_lod
 from foreshape.ops.rules.gradient_dims import check_made
@@ -38,7 +39,7 @@ class Picked(Operator):
         out = reduced(X, (axis,), self.keepdim)
         return out, out.with_dtype(INT64)
 
-    @gradient("X", "Indices", "Out@GRAD", gives="X@GRAD")
+    @gradient("X", "Indices", "Out@GRAD", gives="X@GRAD", layout={"X@GRAD": "row"})
     def backward(self, X: Tensor, Indices: Tensor, d_out: Tensor) -> Tensor:
         if not X.dim():
             return d_out.reshape(X.shape).clone()
@@ -313,7 +314,9 @@ class Searchsorted(Operator):
         lod = broadcast_lod(Values, SortedSequence, dims) if len(of) > 1 else Values.lod
         return Spec(Values.kind, INT32 if self.out_int32 else INT64, dims, lod)
 
-    def workspace(self, SortedSequence: Spec, Values: Spec) -> Size:
+    def workspace(self, SortedSequence: Spec, Values: Spec, *, strided: frozenset[str]) -> Size:
+        if SortedSequence.dtype is Values.dtype:
+            return copies(strided, SortedSequence=SortedSequence, Values=Values)
         return 16 * (SortedSequence.elements + Values.elements)
 
     def kernel(self, SortedSequence: Tensor, Values: Tensor) -> Tensor:

@@ -184,7 +184,7 @@ class RunningExtreme(Operator):
     def _gradient_workspace(self, x: Spec, indices: Spec, d_out: Spec) -> Size:
         return 8 * x.elements if self.dtype == INT32.code else 0
 
-    @gradient("x", "indices", "out@GRAD", gives="x@GRAD", workspace=_gradient_workspace)
+    @gradient("x", "indices", "out@GRAD", gives="x@GRAD", workspace=_gradient_workspace, layout={"x@GRAD": "row"})
     def backward(self, x: Tensor, indices: Tensor, d_out: Tensor) -> Tensor:
         if not x.dim():
             return d_out.reshape(x.shape).clone()
