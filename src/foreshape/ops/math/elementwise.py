@@ -13,7 +13,8 @@ from foreshape.operator.fields import Layout
 from foreshape.operator.require import fail, require
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.ops.math.complex_numbers import c64, conjugate, conjugate_bytes
-from foreshape.ops.rules.broadcast import aligned, before_sum, broadcast_dims, broadcast_lod, check_axis, sum_to, where_else_zero
+from foreshape.ops.rules.broadcast import aligned, before_sum, broadcast_dims, broadcast_lod, check_axis, sum_to
+from foreshape.ops.rules.held_numbers import held
 from foreshape.ops.rules.known_floats import HELD, Arithmetic, calculated
 from foreshape.ops.rules.known_values import carry, combined, power, truncated
 from foreshape.spec import COMPLEX, NUMERIC, SELECTED_ROWS, Kind, Spec
@@ -282,12 +283,17 @@ class Extreme(Elementwise):
     @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...], into: Tensor | None = None) -> Any:
         x, y = self._pair(X, Y)
-        alone = first = self._takes_first(x, y) if self.ties == "Y" else self._takes_first(y, x).logical_not_()
+        zero = held(0.0, d_out.dtype)
         if self.ties == "both":
-            alone, halves = self._takes_first(x, y), torch.where(x == y, d_out * 0.5, d_out)
-            d_out = halves if into is None else into.copy_(halves)
-        d_y = torch.where(alone, 0.0, d_out) if requested[1] else None
-        return self._summed(X, Y, where_else_zero(first, d_out, into) if requested[0] else None, d_y)
+            d_out = torch.where(x == y, d_out * held(0.5, d_out.dtype), d_out, out=into)
+        if self.ties == "X":
+            second = self._takes_first(y, x)
+            d_y = torch.where(second, d_out, zero) if requested[1] else None
+        else:
+            first = self._takes_first(x, y)
+            d_y = torch.where(first, zero, d_out) if requested[1] else None
+            second = self._takes_first(y, x) if self.ties == "both" else first.logical_not_()
+        return self._summed(X, Y, torch.where(second, zero, d_out, out=into) if requested[0] else None, d_y)
 
 
 class ElementwiseMax(Extreme):

@@ -14,6 +14,7 @@ from foreshape.operator.require import fail, require, require_equal
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.ops.math.activation import SHARED
 from foreshape.ops.math.complex_numbers import c64
+from foreshape.ops.rules.held_numbers import held
 from foreshape.ops.rules.known_floats import HELD, Arithmetic, calculated, in_type
 from foreshape.ops.rules.known_floats import whole as whole_part
 from foreshape.ops.rules.known_values import carry, known_number, mapped, truth
@@ -34,15 +35,9 @@ def _has_fractions(x: Tensor | Rows) -> bool:
     return x.dtype.is_floating_point or x.dtype.is_complex
 
 
-def _held(number: float, of: Any) -> Any:
-    """Return a number as a tensor, made once, where torch computes in its own element type: it takes as long to make one of a number as to scale a small X."""
-    return _tensor(number, of) if number and (of is torch.float32 or of is torch.float64) else number
-
-
-@lru_cache(1024)
-def _tensor(number: float, of: Any) -> Tensor:
-    with torch.inference_mode(False):  # gradients of torch's may be computed with it
-        return torch.tensor(number, dtype=of)
+def _factor(number: float, of: Any) -> Any:
+    """Return a number as torch takes it fastest: a tensor where torch computes in its element type."""
+    return held(number, of) if number and (of is torch.float32 or of is torch.float64) else number
 
 
 class Scale(Operator):
@@ -99,9 +94,9 @@ class Scale(Operator):
         if not _has_fractions(X):
             scale, bias = int(scale), int(bias)
         if bias == 0:
-            return torch.mul(X, _held(scale, X.dtype), out=into)
+            return torch.mul(X, _factor(scale, X.dtype), out=into)
         if scale == 1:
-            return torch.add(X, _held(bias, X.dtype), out=into)
+            return torch.add(X, _factor(bias, X.dtype), out=into)
         return torch.mul(X, scale, out=into).add_(bias) if self.bias_after_scale else torch.add(X, bias, out=into).mul_(scale)
 
     def gradient_ops(self, slots: GradientSlots) -> None:

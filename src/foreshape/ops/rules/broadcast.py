@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from foreshape.dims import Size
 from foreshape.operator.require import RuleError, require_broadcast, require_broadcast_to, require_equal
+from foreshape.ops.rules.held_numbers import held
 from foreshape.spec import Lod, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 
@@ -93,4 +94,4 @@ def before_sum(wanted: bool, of: Spec, out: Spec) -> Size:
 
 def where_else_zero(condition: Tensor, d: Tensor, into: Tensor | None) -> Tensor:
     """Return ``d`` where the condition holds, else 0; in the memory of ``d`` if it is given as ``into`` too."""
-    return torch.where(condition, d, 0.0) if into is None else into.masked_fill_(condition.logical_not(), 0.0)
+    return torch.where(condition, d, held(0.0, d.dtype), out=into)

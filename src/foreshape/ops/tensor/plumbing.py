@@ -19,6 +19,7 @@ from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
 
 HELD = (*DENSE_OR_ROWS, LOD_TENSOR_ARRAY)
+_ARRAYS = frozenset({TensorArray, type(None)})
 
 
 class Assign(Operator):
@@ -92,10 +93,10 @@ class Sum(Operator):
         return ragged.with_dims(dims)
 
     def kernel(self, X: list[Any], *, into: Tensor | None = None) -> Any:
-        if any(isinstance(x, TensorArray) or x is None for x in X):
+        if not _ARRAYS.isdisjoint(map(type, X)):
             return _sum_of_arrays(X)
-        dense = [x for x in X if not isinstance(x, Rows)]
-        sparse = [x for x in X if isinstance(x, Rows)]
+        sparse = [x for x in X if type(x) is Rows]
+        dense = [x for x in X if type(x) is not Rows] if sparse else X
         if not dense:
             return Rows.joined(sparse)
         if len(dense) > 1:

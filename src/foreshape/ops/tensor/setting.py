@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from foreshape.dims import Size, bounds, ceildiv, maximum, minimum, product
@@ -56,6 +57,24 @@ def _one(size: Size, start: Size | None, end: Size | None, step: Size | None, ax
         elif (count := _count(size, start, end, step)) is not None:
             require_equal(count, 1, f"one entry must be taken of axis {axis}, which the value does not have; starts and ends leave {count}", Input=axis)
     return 1
+
+
+@lru_cache(4096)  # it is the same in each step
+def _index(
+    dims: tuple[int, ...], axes: tuple[int, ...], starts: tuple[int, ...], ends: tuple[int, ...], steps: tuple[int, ...]
+) -> tuple[tuple[slice, ...], tuple[int, ...]]:
+    """Return the entries of a tensor of these dims as an index, in rising order, and the reversed axes of the value."""
+    index, turned = [slice(None)] * len(dims), list[int]()
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        if step == 0:
+            raise ExecutionError("set_value: steps must not be 0")
+        at = _taken(dims[axis], start, end, step)
+        if step > 0:
+            index[axis] = slice(at.start, at.stop, step)
+        else:
+            index[axis] = slice(at[-1], at[0] + 1, -step) if len(at) else slice(0, 0)
+            turned.append(axis % len(dims))
+    return tuple(index), tuple(turned)
 
 
 class SetValue(Operator):
@@ -162,21 +181,11 @@ class SetValue(Operator):
             elif (to := wanted[len(wanted) - 1 - at]) is not None:
                 require_broadcast_to(size, to, f"the value has {size} where {to} entries are set", ValueTensor=len(dims) - 1 - at)
 
-    def _part(self, x: Tensor, given: tuple[Any, Any, Any]) -> tuple[Tensor, list[int]]:
+    def _part(self, x: Tensor, given: tuple[Any, Any, Any]) -> tuple[Tensor, tuple[int, ...]]:
         """Return the entries as a view, in rising order, and the reversed axes of the value."""
-        index: list[Any] = [slice(None)] * x.dim()
-        turned: list[int] = []
-        axes: tuple[int, ...] = self.axes
-        for axis, start, end, step in zip(axes, *self._ranges(*given, False), strict=True):
-            if step == 0:
-                raise ExecutionError("set_value: steps must not be 0")
-            at = _taken(x.shape[axis], start, end, step)
-            if step > 0:
-                index[axis] = slice(at.start, at.stop, step)
-            else:
-                index[axis] = slice(at[-1], at[0] + 1, -step) if len(at) else slice(0, 0)
-                turned.append(axis % x.dim())
-        part = x[tuple(index)]
+        starts, ends, steps = self._ranges(*given, False)
+        index, turned = _index(x.shape, tuple(self.axes), tuple(starts), tuple(ends), tuple(steps))
+        part = x[index]
         for axis in self.decrease_axes:
             if part.shape[axis] != 1:
                 raise ExecutionError(f"set_value: an index is out of range: {part.shape[axis]} entries are taken of axis {axis}, where one is set")
@@ -191,12 +200,18 @@ class SetValue(Operator):
         if value is None:
             value = torch.tensor(self._numbers(dtype_of_torch(Input.dtype)), dtype=Input.dtype, device=Input.device).reshape(tuple(self.shape))
         wanted = self._value_dims(part.shape)
+        if list(value.shape) != wanted:
+            value = self._repeated(value, wanted)
+        value = value.reshape(part.shape)
+        part.copy_(value.flip(turned) if turned else value)
+        return out
+
+    def _repeated(self, value: Tensor, wanted: list[int]) -> Tensor:
+        """Return the value in the dims of what is set."""
         extra = max(value.dim() - len(wanted), 0)
         if any(n != 1 for n in value.shape[:extra]) or any(a not in (1, b) for a, b in zip(value.shape[extra:][::-1], wanted[::-1], strict=False)):
             raise ExecutionError(f"set_value: the value must be repeated to what is set, {wanted}; it has the dims {list(value.shape)}")
-        value = value.reshape(value.shape[extra:]).expand(wanted).reshape(part.shape)
-        part.copy_(value.flip(turned) if turned else value)
-        return out
+        return value.reshape(value.shape[extra:]).expand(wanted)
 
     def _turned(self, StepsTensorList: Any) -> bool:
         return bool(StepsTensorList) or any(s < 0 for s in self.steps)
@@ -223,8 +238,10 @@ class SetValue(Operator):
         if requested[1] and ValueTensor is not None:
             part, turned = self._part(d_out, given)
             d = (part.flip(turned) if turned else part).reshape(self._value_dims(part.shape))
-            own = ValueTensor.shape[max(ValueTensor.dim() - d.dim(), 0) :]
-            d_value = sum_to(d, ValueTensor.reshape(own), d, -1).reshape(ValueTensor.shape).clone()
+            if d.shape != ValueTensor.shape:
+                own = ValueTensor.shape[max(ValueTensor.dim() - d.dim(), 0) :]
+                d = sum_to(d, ValueTensor.reshape(own), d, -1).reshape(ValueTensor.shape)
+            d_value = d.clone()
         if not requested[0]:
             return None, d_value
         d_input = d_out.clone() if into is None else into

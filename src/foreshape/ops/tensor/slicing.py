@@ -6,6 +6,7 @@ Negative starts and ends count from the back; starts and ends past the dim are c
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from foreshape.dims import Size, bounds, ceildiv, maximum, minimum
@@ -128,13 +129,18 @@ class Slicing(Operator):
 
     def _view(self, x: Tensor, starts: Sequence[int], ends: Sequence[int]) -> Tensor:
         """Return the entries between starts and ends; one must be left of a dropped axis."""
-        rank = x.dim()
-        index: list[Any] = [slice(None)] * rank
-        dropped = self.decrease_axis
-        for axis, start, end in zip(self.axes, starts, ends, strict=True):
-            index[axis] = slice(start, None if end >= OPEN or (start == -1 and end == 0 and axis in dropped) else end)
-        out = x[tuple(index)]
+        dropped: tuple[int, ...] = tuple(self.decrease_axis)
+        out = x[_index(x.dim(), tuple(self.axes), tuple(starts), tuple(ends), dropped)]
         return _without(out, dropped) if dropped else out
+
+
+@lru_cache(4096)  # it is the same in each step
+def _index(rank: int, axes: tuple[int, ...], starts: tuple[int, ...], ends: tuple[int, ...], dropped: tuple[int, ...]) -> tuple[slice, ...]:
+    """Return the entries between starts and ends as an index."""
+    index = [slice(None)] * rank
+    for axis, start, end in zip(axes, starts, ends, strict=True):
+        index[axis] = slice(start, None if end >= OPEN or (start == -1 and end == 0 and axis in dropped) else end)
+    return tuple(index)
 
 
 def _entries(size: int, start: int, end: int, stride: int, one: bool) -> range:
