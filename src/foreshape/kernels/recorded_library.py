@@ -12,8 +12,6 @@ from foreshape.kernels.onednn_library import Handle, Library
 
 _STRIDES, _COUNT, _DIMS, _TYPE, _PADDED, _KIND, _INNER_COUNT, _INNER_BLOCKS, _INNER_AXES = 14, 256, 257, 258, 260, 262, 263, 264, 265
 """Properties of a description of memory."""
-BLOCKED = 2
-"""The kind of memory with steps between elements, or between blocks of them."""
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 

@@ -10,8 +10,6 @@ from foreshape.pictures.layered import Segment
 from foreshape.pictures.markup import Markup, escape, tag
 from foreshape.pictures.widths import wide
 
-FAMILIES: Final = ("image", "product", "norm", "activation", "sequence", "table", "loss", "shape", "control", "other")
-"""The sorts of layers with a colour of their own."""
 LINE, MARGIN = 15.0, 12.0
 _WIDE: Final = 6.7
 """The rough width of a character in the font of the drawing."""

@@ -23,8 +23,3 @@ def aten(*names: str) -> Callable[[AtenRule], AtenRule]:
 def aten_rule(name: str, overload: str) -> AtenRule | None:
     """Return the function for an operator: the overload's, else the name's, else the one of the name without the mark of a change in place."""
     return _RULES.get(f"{name}.{overload}") or _RULES.get(name) or _RULES.get(name.rstrip("_")) or None
-
-
-def known_aten() -> list[str]:
-    """Return the names of all operators with a function."""
-    return sorted(_RULES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from foreshape.dims import Size
 from foreshape.kernels.shuffling import shuffled
@@ -25,8 +26,11 @@ class Shuffled(Operator):
     X = operand(FLOATING, doc="[batch, channels, height, width], or channels last")
     data_format = attribute(AttrType.STRING, "NCHW", choices=("NCHW", "NHWC"))
 
+    _factor_name: ClassVar[str]
+    _grows: ClassVar[bool]
+
     def _factor(self) -> int:
-        raise NotImplementedError
+        return getattr(self, self._factor_name)
 
     def _first(self) -> bool:
         return self.data_format == "NCHW"
@@ -36,7 +40,7 @@ class Shuffled(Operator):
         require_rank(4, x, slot)
         r = self._checked(slot)
         n, c, h, w = x.known_dims if self._first() else (x.known_dims[k] for k in (0, 3, 1, 2))
-        words = f"the channels, {c}, must be divisible by the square of {self._word()}, {r * r}"
+        words = f"the channels, {c}, must be divisible by the square of {self._factor_name}, {r * r}"
         c = require_divides(r * r, c, words, **{slot: 1 if self._first() else 3})
         return x.with_dims((n, c, h * r, w * r) if self._first() else (n, h * r, w * r, c))
 
@@ -48,16 +52,13 @@ class Shuffled(Operator):
         dims = list(x.known_dims)
         for axis in range(1, 4):
             size = dims[axis]
-            words = f"{self._word()}, {r}, must divide the dim at axis {axis}, {size}"
+            words = f"{self._factor_name}, {r}, must divide the dim at axis {axis}, {size}"
             dims[axis] = size * (r * r) if axis == channels else require_divides(r, size, words, **{slot: axis})
         return x.with_dims(dims)
 
-    def _word(self) -> str:
-        return next(n for n in self.schema.attributes if n.endswith("factor"))
-
     def _checked(self, slot: str) -> int:
         r = self._factor()
-        require(1 <= r < MOST, f"{self._word()} must be at least 1 and below {MOST}; seen {r}", **{slot: None})
+        require(1 <= r < MOST, f"{self._factor_name} must be at least 1 and below {MOST}; seen {r}", **{slot: None})
         return r
 
     def _dims(self, dims: Sequence[int], grow: bool) -> list[int]:
@@ -74,6 +75,25 @@ class Shuffled(Operator):
             return shuffle(x, self._factor())
         return shuffle(x.permute(0, 3, 1, 2), self._factor()).permute(0, 2, 3, 1)
 
+    def infer_shape(self, X: Spec) -> Spec:
+        return self._grown(X, "X") if self._grows else self._shrunk(X, "X")
+
+    def kernel(self, X: Tensor) -> Tensor:
+        return self._moved(X, self._grows)
+
+    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, X=X)
+
+    def _before(self, d_out: Spec) -> Spec:
+        return self._shrunk(d_out, "Out@GRAD") if self._grows else self._grown(d_out, "Out@GRAD")
+
+    def _gradient_workspace(self, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return copies(strided, Out_GRAD=d_out)
+
+    @gradient("Out@GRAD", gives="X@GRAD", infer=_before, workspace=_gradient_workspace)
+    def backward(self, d_out: Tensor) -> Tensor:
+        return self._moved(d_out, not self._grows)
+
 
 class PixelShuffle(Shuffled):
     """Out = an image ``upscale_factor`` times as high and wide, with channels as new pixels: r*r channels become an r by r square."""
@@ -82,28 +102,8 @@ class PixelShuffle(Shuffled):
     X = operand(FLOATING, doc="[batch, channels * r * r, height, width], or channels last")
     Out = result(doc="[batch, channels, height * r, width * r], or channels last")
     upscale_factor = attribute(AttrType.INT, 1)
-
-    def _factor(self) -> int:
-        return self.upscale_factor
-
-    def infer_shape(self, X: Spec) -> Spec:
-        return self._grown(X, "X")
-
-    def kernel(self, X: Tensor) -> Tensor:
-        return self._moved(X, True)
-
-    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
-        return copies(strided, X=X)
-
-    def _before(self, d_out: Spec) -> Spec:
-        return self._shrunk(d_out, "Out@GRAD")
-
-    def _gradient_workspace(self, d_out: Spec, *, strided: frozenset[str]) -> Size:
-        return copies(strided, Out_GRAD=d_out)
-
-    @gradient("Out@GRAD", gives="X@GRAD", infer=_before, workspace=_gradient_workspace)
-    def backward(self, d_out: Tensor) -> Tensor:
-        return self._moved(d_out, False)
+    _factor_name = "upscale_factor"
+    _grows = True
 
     samples = [
         sample(X=f32(2, 8, 3, 5), upscale_factor=2),
@@ -124,28 +124,8 @@ class PixelUnshuffle(Shuffled):
     X = operand(FLOATING, doc="[batch, channels, height * r, width * r], or channels last")
     Out = result(doc="[batch, channels * r * r, height, width], or channels last")
     downscale_factor = attribute(AttrType.INT, 1)
-
-    def _factor(self) -> int:
-        return self.downscale_factor
-
-    def infer_shape(self, X: Spec) -> Spec:
-        return self._shrunk(X, "X")
-
-    def kernel(self, X: Tensor) -> Tensor:
-        return self._moved(X, False)
-
-    def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
-        return copies(strided, X=X)
-
-    def _before(self, d_out: Spec) -> Spec:
-        return self._grown(d_out, "Out@GRAD")
-
-    def _gradient_workspace(self, d_out: Spec, *, strided: frozenset[str]) -> Size:
-        return copies(strided, Out_GRAD=d_out)
-
-    @gradient("Out@GRAD", gives="X@GRAD", infer=_before, workspace=_gradient_workspace)
-    def backward(self, d_out: Tensor) -> Tensor:
-        return self._moved(d_out, True)
+    _factor_name = "downscale_factor"
+    _grows = False
 
     samples = [
         sample(X=f32(2, 3, 4, 10), downscale_factor=2),

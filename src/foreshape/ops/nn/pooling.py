@@ -286,14 +286,10 @@ class Pool2d(Pooling):
     ]
 
 
-class MaxPool2dWithIndex(Pooling):
-    """Out = the maximum of each window of X; Mask = its place in its image, ``row * width + column``.
+class PlacedMaxima(Pooling):
+    """The base of the maxima of windows with their places."""
 
-    A window behind the image, of ceil_mode, has the least number of the element type, and some place.
-    """
-
-    type = "max_pool2d_with_index"
-    gradient_reads_dims = ("X",)
+    abstract = True
     Mask = result(doc="int32, as Out")
     ceil_mode = attribute(AttrType.BOOLEAN, False, since=3, doc="the number of windows is rounded up")
 
@@ -301,6 +297,29 @@ class MaxPool2dWithIndex(Pooling):
         channels, image = self._image(X, False)
         out = with_image(X, channels, self._counts(image, ceil=self.ceil_mode), False)
         return out, out.with_dtype(INT32)
+
+    def _gradient_workspace(self, X: Spec, Mask: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
+        return Mask.elements * INDEX_BYTES + copies(strided, Mask=Mask, Out_GRAD=d_out)
+
+    def _infer_gradient(self, X: Spec, Mask: Spec, d_out: Spec) -> Spec:
+        made, mask = PlacedMaxima.infer_shape(self, X)
+        check_made(Mask=(Mask, mask), Out_GRAD=(d_out, made))
+        return X.like()
+
+    @gradient("X", "Mask", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Mask: Tensor, d_out: Tensor) -> Tensor:
+        out = torch.zeros(X.shape, dtype=d_out.dtype, device=d_out.device)
+        return out.flatten(2).scatter_add_(2, Mask.flatten(2).long(), d_out.flatten(2)).view(X.shape)
+
+
+class MaxPool2dWithIndex(PlacedMaxima):
+    """Out = the maximum of each window of X; Mask = its place in its image, ``row * width + column``.
+
+    A window behind the image, of ceil_mode, has the least number of the element type, and some place.
+    """
+
+    type = "max_pool2d_with_index"
+    gradient_reads_dims = ("X",)
 
     def kernel(self, X: Tensor) -> tuple[Tensor, Tensor]:
         axes = self._axes(X, ceil=self.ceil_mode)
@@ -313,19 +332,6 @@ class MaxPool2dWithIndex(Pooling):
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
         sizes = self._sizes(X, ceil=self.ceil_mode)
         return copies(strided, X=X) + (sizes.windows * INDEX_BYTES if sizes.native else sizes.filled + 4 * sizes.windows * INDEX_BYTES)
-
-    def _gradient_workspace(self, X: Spec, Mask: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
-        return Mask.elements * INDEX_BYTES + copies(strided, Mask=Mask, Out_GRAD=d_out)
-
-    def _infer_gradient(self, X: Spec, Mask: Spec, d_out: Spec) -> Spec:
-        made, mask = MaxPool2dWithIndex.infer_shape(self, X)
-        check_made(Mask=(Mask, mask), Out_GRAD=(d_out, made))
-        return X.like()
-
-    @gradient("X", "Mask", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
-    def backward(self, X: Tensor, Mask: Tensor, d_out: Tensor) -> Tensor:
-        out = torch.zeros(X.shape, dtype=d_out.dtype, device=d_out.device)
-        return out.flatten(2).scatter_add_(2, Mask.flatten(2).long(), d_out.flatten(2)).view(X.shape)
 
     samples = [
         sample(X=f32(2, 3, 7, 8, distinct=True), ksize=[3, 2], strides=[2, 2]),

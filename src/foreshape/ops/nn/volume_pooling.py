@@ -14,7 +14,7 @@ from foreshape.operator import AttrType, Operator, attribute, gradient, operand,
 from foreshape.operator.require import require, require_at_most, require_equal, unknown_size
 from foreshape.operator.samples import f32, i32, reject, sample
 from foreshape.operator.temporaries import copies
-from foreshape.ops.nn.pooling import Pooling
+from foreshape.ops.nn.pooling import PlacedMaxima, Pooling
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.known_values import known_sizes, sizes_at_run
 from foreshape.ops.rules.window import (
@@ -28,7 +28,7 @@ from foreshape.ops.rules.window import (
     pads_of,
     with_image,
 )
-from foreshape.spec import FLOATING, INDEX, INT32, Spec
+from foreshape.spec import FLOATING, INDEX, Spec
 from foreshape.values.torch_private import private
 from foreshape.values.torch_proxy import F, Tensor, aten, torch
 
@@ -152,7 +152,7 @@ class Pool3d(VolumePooling):
     ]
 
 
-class MaxPool3dWithIndex(VolumePooling):
+class MaxPool3dWithIndex(PlacedMaxima, VolumePooling):
     """Out = the maximum of each window of X; Mask = its place in its volume, ``(plane * height + row) * width + column``.
 
     A window behind the volume, of ceil_mode, has the least number of the element type, and some place.
@@ -160,13 +160,6 @@ class MaxPool3dWithIndex(VolumePooling):
 
     type = "max_pool3d_with_index"
     gradient_reads_dims = ("X",)
-    Mask = result(doc="int32, as Out")
-    ceil_mode = attribute(AttrType.BOOLEAN, False, since=3, doc="the number of windows is rounded up")
-
-    def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
-        channels, sizes = self._image(X, False)
-        out = with_image(X, channels, self._counts(sizes, ceil=self.ceil_mode), False)
-        return out, out.with_dtype(INT32)
 
     def kernel(self, X: Tensor) -> tuple[Tensor, Tensor]:
         axes = self._windows(X, ceil=self.ceil_mode)
@@ -175,20 +168,6 @@ class MaxPool3dWithIndex(VolumePooling):
 
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
         return self._bytes(X, self.infer_shape(X)[0], ceil=self.ceil_mode) + copies(strided, X=X)
-
-    def _infer_gradient(self, X: Spec, Mask: Spec, d_out: Spec) -> Spec:
-        made, mask = MaxPool3dWithIndex.infer_shape(self, X)
-        check_made(Mask=(Mask, mask), Out_GRAD=(d_out, made))
-        return X.like()
-
-    def _gradient_workspace(self, X: Spec, Mask: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
-        return Mask.elements * INDEX_BYTES + copies(strided, Mask=Mask, Out_GRAD=d_out)
-
-    @gradient("X", "Mask", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
-    def backward(self, X: Tensor, Mask: Tensor, d_out: Tensor) -> Tensor:
-        out = torch.zeros(X.shape, dtype=d_out.dtype, device=d_out.device)
-        out.flatten(2).scatter_add_(2, Mask.flatten(2).long(), d_out.flatten(2))
-        return out
 
     samples = [
         sample(X=f32(2, 3, 5, 6, 7, distinct=True), ksize=[2, 3, 2], strides=[2, 1, 3]),

@@ -71,14 +71,14 @@ def sum_to(grad: Tensor, of: Tensor, other: Tensor, axis: int) -> Tensor:
     """Return ``grad`` (of the broadcast result) summed over the broadcast axes of ``of``, in the shape of ``of``."""
     if grad.shape == of.shape:
         return grad
-    over, keeps, whole = _summed(grad.shape, of.shape, other.dim(), axis)
+    over, keeps, whole = _axes_to_sum(grad.shape, of.shape, other.dim(), axis)
     if over:
         grad = grad.sum(over, keeps)
     return grad if whole else grad.reshape(of.shape)
 
 
 @lru_cache(4096)  # shapes come again in each step, and to compare them takes longer than a small sum
-def _summed(grad: tuple[int, ...], of: tuple[int, ...], other: int, axis: int) -> tuple[tuple[int, ...], bool, bool]:
+def _axes_to_sum(grad: tuple[int, ...], of: tuple[int, ...], other: int, axis: int) -> tuple[tuple[int, ...], bool, bool]:
     """Return the axes to sum over, whether they stay with one entry, and whether the sum has the shape ``of`` then."""
     start = len(grad) - len(of) if axis == -1 or len(of) >= other else axis
     padded = (1,) * start + of + (1,) * (len(grad) - start - len(of))

@@ -10,7 +10,7 @@ from foreshape.errors import ExecutionError
 from foreshape.kernels import flash, onednn
 from foreshape.operator import NOT_WRITTEN, OWN, ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
 from foreshape.operator.require import require, require_at_most, require_divides, require_equal, require_rank
-from foreshape.operator.samples import f32, i64, reject, sample
+from foreshape.operator.samples import Sample, f32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.ragged_rules import ragged
 from foreshape.ops.sequence.sequence_attention import rows_at_once
@@ -49,6 +49,13 @@ class CachedPositions(Operator):
         reject(X=f32(6, 2).ragged([3, 1, 2]), Held=i64(2), says="a number for each sequence"),
         reject(X=f32(6, 2).ragged([3, 1, 2]), Held=i64(3, 1), says="Held must have 1 dim"),
     ]
+
+
+def _texts(lengths: list[int], width: int, key_width: int, slots: list[int], held: list[int], cache: tuple[int, int], **attributes: Any) -> Sample:
+    """Return a sample of texts with so many new rows each, at places in caches of users and rows of context."""
+    q, k, v = (f32(sum(lengths), columns).ragged(lengths) for columns in (width, key_width, key_width))
+    places, rows, caches = i64(len(slots), data=slots), i64(len(held), data=held), (*cache, key_width)
+    return sample(Q=q, K=k, V=v, Slots=places, Held=rows, KeyCache=f32(*caches), ValueCache=f32(*caches), **attributes)
 
 
 class CachedAttention(Operator):
@@ -146,53 +153,10 @@ class CachedAttention(Operator):
         return Q.nbytes + rows * self.heads * 8 + buffer + mask + 24 * rows + copies(strided, Q=Q, K=K, V=V)
 
     samples = [
-        sample(
-            Q=f32(5, 4).ragged([3, 2]),
-            K=f32(5, 4).ragged([3, 2]),
-            V=f32(5, 4).ragged([3, 2]),
-            Slots=i64(2, data=[2, 0]),
-            Held=i64(2, data=[0, 0]),
-            KeyCache=f32(3, 6, 4),
-            ValueCache=f32(3, 6, 4),
-            heads=2,
-            key_heads=2,
-        ),
-        sample(
-            Q=f32(5, 12).ragged([1, 3, 1]),
-            K=f32(5, 6).ragged([1, 3, 1]),
-            V=f32(5, 6).ragged([1, 3, 1]),
-            Slots=i64(3, data=[1, 3, 0]),
-            Held=i64(3, data=[4, 2, 0]),
-            KeyCache=f32(4, 7, 6),
-            ValueCache=f32(4, 7, 6),
-            heads=4,
-            key_heads=2,
-            scale=0.4,
-        ),
-        sample(
-            Q=f32(2, 8).ragged([1, 1]),
-            K=f32(2, 2).ragged([1, 1]),
-            V=f32(2, 2).ragged([1, 1]),
-            Slots=i64(2, data=[0, 1]),
-            Held=i64(2, data=[3, 0]),
-            KeyCache=f32(3, 5, 2),
-            ValueCache=f32(3, 5, 2),
-            heads=4,
-            key_heads=1,
-        ),
-        sample(
-            Q=f32(6, 4).ragged([1, 4, 1]),
-            K=f32(6, 4).ragged([1, 4, 1]),
-            V=f32(6, 4).ragged([1, 4, 1]),
-            Slots=i64(3, data=[0, 2, 1]),
-            Held=i64(3, data=[5, 1, 3]),
-            KeyCache=f32(3, 6, 4),
-            ValueCache=f32(3, 6, 4),
-            heads=2,
-            key_heads=2,
-            window=3,
-            score_cap=0.5,
-        ),
+        _texts([3, 2], 4, 4, [2, 0], [0, 0], (3, 6), heads=2, key_heads=2),
+        _texts([1, 3, 1], 12, 6, [1, 3, 0], [4, 2, 0], (4, 7), heads=4, key_heads=2, scale=0.4),
+        _texts([1, 1], 8, 2, [0, 1], [3, 0], (3, 5), heads=4, key_heads=1),
+        _texts([1, 4, 1], 4, 4, [0, 2, 1], [5, 1, 3], (3, 6), heads=2, key_heads=2, window=3, score_cap=0.5),
     ]
 
 

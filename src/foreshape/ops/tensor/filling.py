@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.dims import Size, product
-from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
+from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.attributes import Raw
-from foreshape.operator.require import fail, require, require_at_most, require_equal, require_rank, unknown_size
+from foreshape.operator.require import fail, require, require_equal, require_rank
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
-from foreshape.operator.temporaries import copies
 from foreshape.ops.math.compare import broadcast
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.broadcast import before_sum
-from foreshape.ops.rules.known_values import carry, fits, known_number, number_at_run, selected
+from foreshape.ops.rules.known_values import carry, fits, selected
 from foreshape.ops.tensor.creation import DTYPE_DOC, SHAPE_OPERANDS_DOC, shape_at_run, shape_from
-from foreshape.ops.tensor.gathering import check_index
+from foreshape.ops.tensor.gathering import OneHotV2, check_index
 from foreshape.spec import ANY, BOOL, COMPLEX, FP32, FP64, INDEX, INT64, INTEGER, MAX_VALUE_ELEMENTS, Spec, tensor
 from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
@@ -155,7 +154,7 @@ class ShardIndex(Operator):
     ]
 
 
-class OneHot(Operator):
+class OneHot(OneHotV2):
     """Out = for each number in X ``depth`` zeros with a one at the number: one_hot_v2 of X without its last dim of 1.
 
     A number outside of 0..depth-1 is an error, or with ``allow_out_of_range`` a row of zeros.
@@ -163,37 +162,16 @@ class OneHot(Operator):
 
     type = "one_hot"
     X = operand(INTEGER, doc="[..., 1]")
-    depth_tensor = operand(INDEX, optional=True, doc="depth, as a tensor of one number")
     Out = result(doc="[..., depth]")
-    depth = attribute(AttrType.INT, -1)
     dtype = attribute(AttrType.INT, FP32, doc=f"for Out {DTYPE_DOC}")
-    allow_out_of_range = attribute(AttrType.BOOLEAN, False)
-    gradient = ZERO_GRADIENT
 
     def infer_shape(self, X: Spec, depth_tensor: Spec | None) -> Spec:
         require(X.rank >= 2, f"X must have at least 2 dims, not {X.rank}", X=None)
         require_equal(X.known_dims[-1], 1, "the last dim of X must be 1", X=X.rank - 1)
-        depth = known_number(self.depth, depth_tensor, "depth_tensor")
-        if depth is None:
-            depth = unknown_size("depth")
-        require_at_most(1, depth, f"depth must be at least 1; seen {depth}")
-        return X.with_dims((*X.known_dims[:-1], depth)).with_dtype(element_type(self.dtype))
-
-    def workspace(self, X: Spec, depth_tensor: Spec | None, *, strided: frozenset[str]) -> Size:
-        each = 23 if self.allow_out_of_range else 0 if X.dtype is INT64 else 8
-        return each * X.elements + copies(strided, X=X)
+        return super().infer_shape(X.with_dims(X.known_dims[:-1]), depth_tensor)
 
     def kernel(self, X: Tensor, depth_tensor: Tensor | None) -> Tensor:
-        depth = number_at_run(self.depth, depth_tensor)
-        if depth < 1:
-            raise ExecutionError(f"one_hot: depth must be at least 1; seen {depth}")
-        out = torch.zeros((*X.shape[:-1], depth), dtype=torch_dtype(self.dtype), device=X.device)
-        index = X.long()
-        if not self.allow_out_of_range:
-            check_index(X, depth, "a number")
-            return out.scatter_(-1, index, 1)
-        outside = (index < 0) | (index >= depth)
-        return out.scatter_(-1, index.masked_fill(outside, 0), (~outside).to(out.dtype))
+        return self._rows(X.squeeze(-1), depth_tensor)
 
     samples = [
         sample(X=i64(2, 3, 1, high=3), depth=4),

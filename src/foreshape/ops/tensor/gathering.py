@@ -332,7 +332,12 @@ class OneHotV2(Operator):
         return each * X.elements + copies(strided, X=X)
 
     def kernel(self, X: Tensor, depth_tensor: Tensor | None) -> Tensor:
+        return self._rows(X, depth_tensor)
+
+    def _rows(self, X: Tensor, depth_tensor: Tensor | None) -> Tensor:
         depth = number_at_run(self.depth, depth_tensor)
+        if depth < 1:
+            raise ExecutionError(f"{self.type}: depth must be at least 1; seen {depth}")
         out = torch.zeros((*X.shape, depth), dtype=torch_dtype(self.dtype), device=X.device)
         index = X.long().unsqueeze(-1)
         if not self.allow_out_of_range:

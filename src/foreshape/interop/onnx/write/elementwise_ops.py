@@ -10,7 +10,7 @@ from foreshape.interop.onnx.write.op_writers import writes
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
-from foreshape.spec import BF16, BOOL, FP32, INT8, INT16, INT32, INT64, TYPE_OF_CODE, UINT8, DType
+from foreshape.spec import BF16, BOOL, FP32, INT8, INT16, INT32, INT64, UINT8, DType
 
 _UNARY: Final = {
     "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "sqrt": "Sqrt", "exp": "Exp", "log": "Log", "floor": "Floor", "ceil": "Ceil", "abs": "Abs",
@@ -391,8 +391,3 @@ def _dropout(w: WrittenOp) -> Any:
     if w.of.dropout_implementation == "upscale_in_train" or not w.of.dropout_prob:
         return w.node("Identity", w.x("X"))
     return w.node("Mul", w.x("X"), w.like(1.0 - w.of.dropout_prob, "X"))
-
-
-def dtype_of_code(w: WrittenOp, code: int, otherwise: DType) -> DType:
-    """Return the element type of an attribute's number; ``otherwise`` for none."""
-    return otherwise if code < 0 else TYPE_OF_CODE[code]

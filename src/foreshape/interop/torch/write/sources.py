@@ -58,7 +58,7 @@ class Sources:
         if not module.startswith(_ROOMS) or any(f".{part}" in module and module.startswith("foreshape.kernels.") for part in _NEVER):
             raise Refused(f"it uses {module}.{thing.__name__}, which is no torch code")
         name = thing.__name__
-        if name in self.texts:
+        if name in self.texts or name in self._names.values():
             raise Refused(f"two functions in its file would have the name {name}")
         self._names[thing] = name
         text = plain_text(textwrap.dedent(inspect.getsource(thing)))
