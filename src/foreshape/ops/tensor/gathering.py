@@ -164,7 +164,7 @@ class IndexSelect(Operator):
         return out if X.value is None or Index.value is None else carry(out, entries_at(X, axis, Index))
 
     def kernel(self, X: Tensor, Index: Tensor) -> Tensor:
-        size = X.shape[self.dim]
+        size: int = X.shape[self.dim]
         return picked(partial(X.index_select, self.dim), Index, size, -size)
 
     def workspace(self, X: Spec, Index: Spec, *, strided: frozenset[str]) -> Size:
@@ -175,7 +175,8 @@ class IndexSelect(Operator):
 
     @gradient("X", "Index", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, Index: Tensor, d_out: Tensor) -> Tensor:
-        return _given_back(X, from_front(Index, X.shape[self.dim]), self.dim, d_out)
+        size: int = X.shape[self.dim]
+        return _given_back(X, from_front(Index, size), self.dim, d_out)
 
     samples = [
         sample(X=f32(4, 3), Index=i64(5, high=3)),
