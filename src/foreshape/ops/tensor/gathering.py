@@ -164,8 +164,9 @@ class IndexSelect(Operator):
         return out if X.value is None or Index.value is None else carry(out, entries_at(X, axis, Index))
 
     def kernel(self, X: Tensor, Index: Tensor) -> Tensor:
-        size: int = X.shape[self.dim]
-        return picked(partial(X.index_select, self.dim), Index, size, -size)
+        axis: int = self.dim
+        size = X.shape[axis]
+        return picked(partial(X.index_select, axis), Index, size, -size)
 
     def workspace(self, X: Spec, Index: Spec, *, strided: frozenset[str]) -> Size:
         return Index.nbytes + copies(strided, X=X)
@@ -175,8 +176,8 @@ class IndexSelect(Operator):
 
     @gradient("X", "Index", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, Index: Tensor, d_out: Tensor) -> Tensor:
-        size: int = X.shape[self.dim]
-        return _given_back(X, from_front(Index, size), self.dim, d_out)
+        axis: int = self.dim
+        return _given_back(X, from_front(Index, X.shape[axis]), axis, d_out)
 
     samples = [
         sample(X=f32(4, 3), Index=i64(5, high=3)),
