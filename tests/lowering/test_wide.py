@@ -76,7 +76,7 @@ def steps(net: Callable[..., Any], count: int, what: str) -> int:
 @pytest.mark.parametrize("what", DONE)
 @pytest.mark.parametrize("net", [of_one_value, *(pytest.param(net, marks=pytest.mark.long) for net in (behind_a_layer, one_by_one)), towers])
 def test_twice_as_many_ops_take_twice_as_many_steps(net: Callable[..., Any], what: str) -> None:
-    count = FEW.get(what, 24) if net is of_one_value else 12 if net is towers else 24
+    count = FEW.get(what, 16) if net is of_one_value else 8 if net is towers else 24
     steps(net, count, what)  # what is looked up once
     few, more, most = (steps(net, count * times, what) for times in (1, 2, 4))
     assert most - more <= 2.5 * (more - few), f"{few}, {more}, {most}"
