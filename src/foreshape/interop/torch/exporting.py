@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import math
 import os
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -89,8 +90,12 @@ def export(
     settle: bool = True,
     larger: Sequence[int] = LARGER,
     loops: bool = True,
+    more: Mapping[str, int] | None = None,
 ) -> TracedGraph:
     """Return the exported program of a module for a call with ``inputs``, traced at sizes so many times larger, the first possible ones of ``larger``.
+
+    Args:
+        more: name -> what is added to a size then.
 
     Raises:
         SchemaError: torch.export refuses the module; its words, and the line, are in the message.
@@ -106,7 +111,7 @@ def export(
 
     def attempt(times: int, traced: bool, longest: int | None, rolls: bool) -> tuple[TracedGraph, tuple[dict[tuple[str, int], None], ...]]:
         nonlocal asks_traced, asks_loops
-        told, grown = _traced_at(leaves, axes, times, bounds or {})
+        told, grown = _traced_at(leaves, axes, times, bounds or {}, more or {})
         example, shapes = pytree().tree_unflatten(grown, tree), pytree().tree_unflatten(told, tree)
         with (
             warnings.catch_warnings(),
@@ -133,11 +138,11 @@ def export(
             failed = error
             continue
         if found.loops and not _rolls(found, functools.partial(attempt, times + 1, traced, None, True)):
-            return export(module, inputs, axes, bounds, settle, larger, False)
+            return export(module, inputs, axes, bounds, settle, larger, False, more)
         if not found.fixed:
             break
     if found is None and loops and asks_loops:  # a list of rounds may be used as no list of ours can be
-        return export(module, inputs, axes, bounds, settle, larger, False)
+        return export(module, inputs, axes, bounds, settle, larger, False, more)
     if found is None:
         raise refused_export(failed, _symbol_names(shapes_of[-1], module, inputs, axes) if shapes_of else None) from failed
     for lines, words, way in zip(asked, ("values are finite", "a size decided by values is zero"), ("finite ones", "others"), strict=False):
@@ -148,7 +153,7 @@ def export(
         module = copy.deepcopy(module)  # a network that makes itself ready in its first call: this one is made
         with torch.no_grad():
             module(*inputs)
-        return export(module, inputs, axes, bounds, False, larger, loops)
+        return export(module, inputs, axes, bounds, False, larger, loops, more)
     return found
 
 
@@ -252,8 +257,8 @@ def taken_apart(exported: Any, targets: Iterable[Any]) -> Any:
             return None
 
 
-def _traced_at(leaves: Sequence[Any], axes: Sequence[Axes], times: int, bounds: Bounds) -> tuple[list[Any], list[Any]]:
-    """Return for each input its open axes as torch wants them, and the example with these axes so many times larger."""
+def _traced_at(leaves: Sequence[Any], axes: Sequence[Axes], times: int, bounds: Bounds, more: Mapping[str, int]) -> tuple[list[Any], list[Any]]:
+    """Return for each input its open axes as torch wants them, and the example with these axes so many times larger, and ``more``."""
     left, told, grown = list(axes), list[Any](), list[Any]()
     for leaf in leaves:
         if not isinstance(leaf, torch.Tensor):
@@ -262,13 +267,20 @@ def _traced_at(leaves: Sequence[Any], axes: Sequence[Axes], times: int, bounds: 
             continue
         open_axes = left.pop(0)
         told.append(dict.fromkeys(open_axes, torch.export.Dim.AUTO) or None)
-        repeats = [times if axis in open_axes and n > 0 else 1 for axis, n in enumerate(leaf.shape)]
-        made = leaf.repeat(repeats) if any(r > 1 for r in repeats) else leaf
-        for axis, name in open_axes.items():
-            most = bounds.get(name, (0, None))[1]
-            made = made if most is None else made.narrow(axis, 0, min(most, made.shape[axis]))
-        grown.append(made)
+        wanted = {name: leaf.shape[axis] * times + more.get(name, 0) for axis, name in open_axes.items()}
+        limits = {name: bounds.get(name, (0, None))[1] for name in wanted}
+        grown.append(resized(leaf, open_axes, {name: n if (most := limits[name]) is None else min(most, n) for name, n in wanted.items()}))
     return told, grown
+
+
+def resized(tensor: Any, axes: Mapping[int, str], sizes: Mapping[str, int]) -> Any:
+    """Return a tensor with other sizes of its open axes, its numbers repeated."""
+    wanted = {axis: sizes[name] for axis, name in axes.items() if tensor.shape[axis] and name in sizes}
+    repeats = [math.ceil(wanted[axis] / n) if axis in wanted else 1 for axis, n in enumerate(tensor.shape)]
+    made = tensor.repeat(repeats) if any(r > 1 for r in repeats) else tensor
+    for axis, n in wanted.items():
+        made = made.narrow(axis, 0, n)
+    return made
 
 
 def _for_star(module: Any, shapes: Any) -> Any:

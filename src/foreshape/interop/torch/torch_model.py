@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, FeedError, ForeshapeError, GuardError, SchemaError
 from foreshape.interop.state_dicts import remember_names, state_dict
+from foreshape.interop.torch.both_ways import is_plain, of_either_way
 from foreshape.interop.torch.eager_memory import EagerGraph
-from foreshape.interop.torch.exporting import LARGER, decomposed, export, is_exported, taken_apart
+from foreshape.interop.torch.exporting import LARGER, TracedGraph, decomposed, export, is_exported, taken_apart
 from foreshape.interop.torch.nesting import Nesting, as_tensor, check_alike, feed_dims, result_kind, sizes_fed
 from foreshape.interop.torch.open_axes import Bounds, exported_axes, flat_axes, size_bounds
 from foreshape.interop.torch.open_loops import Unlike
@@ -24,7 +25,7 @@ from foreshape.interop.torch.with_loss import NETWORK, mode_of_test, with_loss
 from foreshape.interop.torch.writes import NotFunctional
 from foreshape.passes import for_test
 from foreshape.program import Program, Variable, program_guard
-from foreshape.program.call_site import warn_user
+from foreshape.program.call_site import Site, warn_user
 
 _ROUNDS: Final = 5
 """So many times at most operators without a form here are taken apart by torch; a part may have parts."""
@@ -261,28 +262,39 @@ def _traced(
     """Return the graph of a module and its import."""
     fixed: dict[tuple[int, int], int] = {}
     counted: list[str] = []
+    traces: list[TracedGraph] = []
 
-    def imported(larger: Sequence[int], loops: bool = True) -> tuple[Any, TorchImporter]:
-        made = export(module, inputs, axes, bounds, larger=larger, loops=loops)
+    def imported(
+        larger: Sequence[int], loops: bool = True, more: Mapping[str, int] | None = None, without: Collection[Site] = (), trace: TracedGraph | None = None
+    ) -> tuple[Any, TorchImporter]:
+        made = trace or export(module, inputs, axes, bounds, larger=larger, loops=loops, more=more)
+        traces[:] = [made]
         fixed.clear()
         fixed.update(made.fixed)
         counted[:] = made.counted
-        guards = [*made.guards, *size_bounds(bounds)]
+        guards = [*(one for one in made.guards if one.site not in without), *size_bounds(bounds)]
         try:
             importer = TorchImporter(made.program, axes, guards, made.reads, inside, beside, loops=made.loops)
             exported, importer = _imported(made.program, importer)
         except (Unlike, ForeshapeError):
             if not made.loops:
                 raise
-            return imported(larger, False)
+            return imported(larger, False, more, without)
         if made.loops and importer.missing:
-            return imported(larger, False)
+            return imported(larger, False, more, without)
         importer.sizes = _sizes_of(importer.program, importer.feeds, _tensors(inputs))
         return exported, importer
 
     exported, importer = imported(LARGER)
     if axes and not _takes(importer):  # the code goes another way at larger sizes
         exported, importer = imported((1,))
+    if axes and is_plain(inputs) and not importer.missing and not fixed:
+        trace, said = traces[-1], [*counted]
+        found = of_either_way(importer, lambda more, sites: imported(LARGER, True, more, sites, None if more else trace), module, inputs, _as_test)
+        exported, importer = found or (exported, importer)
+        if found is None:
+            fixed.clear()
+            counted[:] = said
     if fixed:
         listed = "; ".join(f"axis {axis} of the input {importer.feeds[at]} ({axes[at][axis]}) is {size}" for (at, axis), size in fixed.items())
         warn_user(f"torch fixes sizes of the network that were to be open: {listed}")
@@ -292,6 +304,12 @@ def _traced(
             f"the network's code changes numbers or tensors of Python in its calls, the program has the first ones (register tensors as buffers): {shown}"
         )
     return exported, importer
+
+
+def _as_test(exported: Any, importer: TorchImporter) -> TorchModel:
+    scope = Scope()
+    _fill(scope, importer)
+    return TorchModel(importer, scope, exported.call_spec.out_spec).for_test()
 
 
 def import_exported(exported: Any, dynamic: Sequence[Any] | None = None, ends: bool = False) -> tuple[Any, TorchImporter]:
