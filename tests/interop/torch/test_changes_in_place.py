@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import foreshape as fs
-from foreshape.interop.torch import from_torch, torch_model
+from foreshape.interop.torch import from_torch, module_import
 
 
 def parts(x: torch.Tensor) -> Any:
@@ -88,7 +88,7 @@ def test_memory_changed_in_place_is_seen_through_every_view(name: str, monkeypat
         raise AssertionError("the network was traced a second time")
 
     if name != "torch":
-        monkeypatch.setattr(torch_model, "decomposed", traced_again)
+        monkeypatch.setattr(module_import, "decomposed", traced_again)
     module = Of(WITHOUT_A_SECOND_TRACE.get(name, by_torch_itself))
     model = from_torch(module, torch.rand(4, 3))
     for rows in (4, 6):
@@ -112,7 +112,7 @@ class Counting(nn.Module):
 
 
 def test_buffers_that_change_keep_their_last_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_model, "decomposed", None)
+    monkeypatch.setattr(module_import, "decomposed", None)
     module = Counting().train()
     model = from_torch(module, torch.rand(4, 3))
     assert sorted(model.buffers) == ["norm.num_batches_tracked", "norm.running_mean", "norm.running_var", "seen"]

@@ -13,7 +13,7 @@ from torch import nn
 
 import foreshape as fs
 from foreshape.interop.convert_models import convert_model
-from foreshape.interop.torch import TorchModel, exporting, from_torch, torch_model
+from foreshape.interop.torch import TorchModel, exporting, from_torch, module_import
 
 
 class Images(nn.Module):
@@ -128,7 +128,7 @@ def test_operators_without_a_form_are_listed_and_no_run_begins(monkeypatch: pyte
         asked.append(len(targets))
         return exporting.taken_apart(exported, targets)
 
-    monkeypatch.setattr(torch_model, "taken_apart", counted)
+    monkeypatch.setattr(module_import, "taken_apart", counted)
 
     class Odd(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

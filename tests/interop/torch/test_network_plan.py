@@ -208,7 +208,7 @@ def test_operators_without_a_form_here_are_in_eagers_alone(monkeypatch: pytest.M
 
     monkeypatch.delitem(aten_rules._RULES, "softmax")
     monkeypatch.delitem(aten_rules._RULES, "_softmax", raising=False)
-    monkeypatch.setattr("foreshape.interop.torch.torch_model.taken_apart", lambda *_: None)
+    monkeypatch.setattr("foreshape.interop.torch.module_import.taken_apart", lambda *_: None)
     plan = fs.plan(Branch(), torch.randn(4, 64))
     assert plan.model.missing and plan.eager().peak > 0 and "not told: the memory of Foreshape's step cannot be told" in repr(plan)
     with pytest.raises(MemoryPlanError, match="no form here: softmax"):

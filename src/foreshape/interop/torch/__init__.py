@@ -1,7 +1,8 @@
 """Networks of torch as programs, by torch.export.
 
 `exporting` makes the graph, `torch_importer` goes through it, and the functions of the files ``aten_*`` write each of ATen's operators with ours;
-`aten_rules` finds them by name. `torch_model` is the network, called as the module is. And programs as modules of torch: `to_torch`.
+`aten_rules` finds them by name. `module_import` does it all for a module, and `torch_model` is the network, called as the module is. And programs as
+modules of torch: `to_torch`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from foreshape.engine import Scope
 from foreshape.errors import FormatError, SchemaError
 from foreshape.interop.parameters import Stored, stored_array
 from foreshape.interop.torch.archive import read_exported
-from foreshape.interop.torch.torch_model import import_exported
+from foreshape.interop.torch.module_import import import_exported
 from foreshape.program import Program
 from foreshape.program.gc_pause import collector_waits
 from foreshape.values.conversion import to_numpy

@@ -55,7 +55,7 @@ class TorchImporter:
         names: name of a parameter or buffer in the module -> its name in the program: another one where several share a tensor.
         constants: the names of constants, which no module names.
         symbols: torch's symbol of a size -> ours.
-        traced, sizes: the graph as torch traced it, with its changes in place; and the values of open sizes in the example, from `torch_model`.
+        traced, sizes: the graph as torch traced it, with its changes in place; and the values of open sizes in the example, from `module_import`.
         aware: the nodes with another form in a test.
         masks: of attention, by name and element type: numbers to be added, and rows with a visible column.
         packings: the packed sequences met so far.

@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from foreshape.engine import Executor, Scope
-from foreshape.errors import ExecutionError, FeedError, ForeshapeError, GuardError, SchemaError
+from foreshape.errors import ExecutionError, FeedError, GuardError, SchemaError
 from foreshape.interop.state_dicts import remember_names, state_dict
-from foreshape.interop.torch.both_ways import is_plain, of_either_way
 from foreshape.interop.torch.eager_memory import EagerGraph
-from foreshape.interop.torch.exporting import LARGER, TracedGraph, decomposed, export, is_exported, taken_apart
-from foreshape.interop.torch.nesting import Nesting, as_tensor, check_alike, feed_dims, result_kind, sizes_fed
-from foreshape.interop.torch.open_axes import Bounds, exported_axes, flat_axes, size_bounds
-from foreshape.interop.torch.open_loops import Unlike
+from foreshape.interop.torch.exporting import is_exported
+from foreshape.interop.torch.module_import import import_exported, import_module, sizes_of, tensors_of
+from foreshape.interop.torch.nesting import Nesting, as_tensor, check_alike, feed_dims, result_kind
+from foreshape.interop.torch.open_axes import Bounds, flat_axes
 from foreshape.interop.torch.size_limits import SizeLimits
 from foreshape.interop.torch.torch_importer import TorchImporter
-from foreshape.interop.torch.traced_guards import traced_guards
 from foreshape.interop.torch.training_reads import asks_itself
 from foreshape.interop.torch.untyped_torch import pytree, torch
 from foreshape.interop.torch.with_loss import NETWORK, mode_of_test, with_loss
-from foreshape.interop.torch.writes import NotFunctional
 from foreshape.passes import for_test
 from foreshape.program import Program, Variable, program_guard
-from foreshape.program.call_site import Site, warn_user
-
-_ROUNDS: Final = 5
-"""So many times at most operators without a form here are taken apart by torch; a part may have parts."""
+from foreshape.program.call_site import warn_user
 
 
 class TorchModel:
@@ -86,7 +80,7 @@ class TorchModel:
         Raises:
             FeedError: another number of tensors.
         """
-        return _sizes_of(self.program, [*self.feeds, *self.targets], _tensors((inputs,)))
+        return sizes_of(self.program, [*self.feeds, *self.targets], tensors_of((inputs,)))
 
     @property
     def nesting(self) -> Nesting:
@@ -147,7 +141,7 @@ class TorchModel:
         try:
             return self._executor.run(program, feed, fetches, self.scope)
         except GuardError as error:
-            values = _sizes_of(program, list(feed), list(feed.values()))
+            values = sizes_of(program, list(feed), list(feed.values()))
             raise error.reworded(f"{error}{self.limits.refusal(values, error.required)}") from None
 
     def _feed(self, inputs: Sequence[Any]) -> dict[str, Any]:
@@ -178,132 +172,10 @@ def _is_a_number(variable: Variable) -> bool:
     return variable.spec.dims is not None and variable.spec.elements == 1 and variable.spec.known_dtype.is_floating
 
 
-def _run(importer: TorchImporter) -> None:
-    """Import a graph; a loop with operators without a form here ends the import, and they are among the refused ones."""
-    try:
-        importer.run()
-    except ForeshapeError:
-        if not importer.loops or not importer.refused:
-            raise
-
-
-def _taken_apart(exported: Any, importer: TorchImporter, in_vain: set[Any]) -> tuple[Any, TorchImporter] | None:
-    """Return the graph and its import with operators without a form here taken apart by torch, all of them or one; None where this gains nothing.
-
-    Args:
-        in_vain: operators taken apart into torch's own primitives, also without a form: not tried again, and added to.
-    """
-    wanted = [target for target in importer.refused if target not in in_vain]
-    for targets in [wanted, *([one] for one in wanted)] if len(wanted) > 1 else [wanted] if wanted else []:
-        graph = taken_apart(exported, targets)
-        if graph is None:
-            continue
-        made = importer.again(graph)
-        _run(made)
-        if not any(name.startswith("prims.") for name in made.missing):
-            return graph, made
-        if len(targets) == 1:
-            in_vain.update(targets)
-    return None
-
-
-def _imported(exported: Any, importer: TorchImporter) -> tuple[Any, TorchImporter]:
-    """Return a graph and its import: as it is, else functional, and as far apart as operators without a form here demand."""
-    whole, in_vain = True, set[Any]()
-    try:
-        _run(importer)
-    except NotFunctional:
-        whole = False
-    if not whole or importer.refused:
-        apart = _taken_apart(exported, importer, in_vain)  # both in one pass of torch, which takes as long as a trace
-        exported = decomposed(exported, {}) if apart is None else apart[0]
-        importer = importer.again(exported) if apart is None else apart[1]
-        if apart is None:
-            _run(importer)
-    for _ in range(_ROUNDS):
-        apart = _taken_apart(exported, importer, in_vain)
-        if apart is None:
-            break
-        exported, importer = apart
-    importer.program.mark_loaded()
-    return exported, importer
-
-
-def _tensors(inputs: Sequence[Any]) -> list[Any]:
-    return [leaf for leaf in pytree().tree_flatten(tuple(inputs))[0] if isinstance(leaf, torch.Tensor)]
-
-
-def _sizes_of(program: Program, feeds: Sequence[str], tensors: Sequence[Any]) -> dict[str, int]:
-    if len(tensors) != len(feeds):
-        raise FeedError(f"the network takes the tensors {', '.join(feeds)}; seen {len(tensors)}")
-    sizes: dict[str, int] = {}
-    for name, tensor in zip(feeds, tensors, strict=True):
-        for dim, n in zip(feed_dims(program, name), sizes_fed(tensor), strict=True):
-            if not isinstance(dim, int):
-                sizes[str(dim)] = int(n)
-    return sizes
-
-
 def open_sizes(program: Program, feeds: Sequence[str]) -> list[str]:
     """Return the names of the open sizes of the inputs."""
     dims = (dim for name in feeds for dim in feed_dims(program, name))
     return list(dict.fromkeys(str(dim) for dim in dims if not isinstance(dim, int)))
-
-
-def _takes(importer: TorchImporter) -> bool:
-    """Tell whether the demands of the program hold for the sizes of the example."""
-    sizes = importer.sizes
-    return all(guard.condition.answer(sizes) is not False for guard in importer.program.guard_list() if guard.condition.symbols <= sizes.keys())
-
-
-def _traced(
-    module: Any, inputs: Sequence[Any], axes: Sequence[Mapping[int, str]], bounds: Bounds, inside: str = "", beside: str = ""
-) -> tuple[Any, TorchImporter]:
-    """Return the graph of a module and its import."""
-    fixed: dict[tuple[int, int], int] = {}
-    counted: list[str] = []
-    traces: list[TracedGraph] = []
-
-    def imported(
-        larger: Sequence[int], loops: bool = True, more: Mapping[str, int] | None = None, without: Collection[Site] = (), trace: TracedGraph | None = None
-    ) -> tuple[Any, TorchImporter]:
-        made = trace or export(module, inputs, axes, bounds, larger=larger, loops=loops, more=more)
-        traces[:] = [made]
-        fixed.clear()
-        fixed.update(made.fixed)
-        counted[:] = made.counted
-        guards = [*(one for one in made.guards if one.site not in without), *size_bounds(bounds)]
-        try:
-            importer = TorchImporter(made.program, axes, guards, made.reads, inside, beside, loops=made.loops)
-            exported, importer = _imported(made.program, importer)
-        except (Unlike, ForeshapeError):
-            if not made.loops:
-                raise
-            return imported(larger, False, more, without)
-        if made.loops and importer.missing:
-            return imported(larger, False, more, without)
-        importer.sizes = _sizes_of(importer.program, importer.feeds, _tensors(inputs))
-        return exported, importer
-
-    exported, importer = imported(LARGER)
-    if axes and not _takes(importer):  # the code goes another way at larger sizes
-        exported, importer = imported((1,))
-    if axes and is_plain(inputs) and not importer.missing and not fixed:
-        trace, said = traces[-1], [*counted]
-        found = of_either_way(importer, lambda more, sites: imported(LARGER, True, more, sites, None if more else trace), module, inputs, _as_test)
-        exported, importer = found or (exported, importer)
-        if found is None:
-            fixed.clear()
-            counted[:] = said
-    if fixed:
-        listed = "; ".join(f"axis {axis} of the input {importer.feeds[at]} ({axes[at][axis]}) is {size}" for (at, axis), size in fixed.items())
-        warn_user(f"torch fixes sizes of the network that were to be open: {listed}")
-    if counted:
-        shown = "; ".join(counted[:3])
-        warn_user(
-            f"the network's code changes numbers or tensors of Python in its calls, the program has the first ones (register tensors as buffers): {shown}"
-        )
-    return exported, importer
 
 
 def _as_test(exported: Any, importer: TorchImporter) -> TorchModel:
@@ -312,19 +184,13 @@ def _as_test(exported: Any, importer: TorchImporter) -> TorchModel:
     return TorchModel(importer, scope, exported.call_spec.out_spec).for_test()
 
 
-def import_exported(exported: Any, dynamic: Sequence[Any] | None = None, ends: bool = False) -> tuple[Any, TorchImporter]:
-    """Return the graph of an exported program and its import; sizes have the names of ``dynamic``, else of torch's Dims, else ``batch`` and torch's own."""
-    axes, bounds = exported_axes(exported, dynamic)
-    return _imported(exported, TorchImporter(exported, axes, [*traced_guards(exported), *bounds], ends=ends))
-
-
 def _of_test(module: Any, inputs: Sequence[Any], bounds: Bounds, importer: TorchImporter, scope: Scope, targets: int | None) -> TorchModel | None:
     """Return the network imported in torch's ``eval`` mode, if the operators of the one in training do not tell all of it; otherwise None."""
     asked = asks_itself(importer.reads, importer.aware) if any(part.training for part in module.modules()) else []
     if not asked:
         return None
     with mode_of_test(module):
-        exported, made = _traced(module, inputs, importer.axes, bounds, importer.inside, "for_test.")
+        exported, made = import_module(module, inputs, importer.axes, bounds, _as_test, importer.inside, "for_test.")
     shown = ", ".join(asked[:3]) + (f" and {len(asked) - 3} more" if len(asked) > 3 else "")
     warn_user(
         f"the network's code asks whether it is trained, or always drops, in {shown}: for_test() of the model is its eval mode, imported apart; a copy "
@@ -371,7 +237,7 @@ def from_torch(
             raise SchemaError("an exported program has its loss in its graph; loss= is for an nn.Module")
         exported, importer = import_exported(module, dynamic)
         if module.example_inputs is not None:
-            importer.sizes = _sizes_of(importer.program, importer.feeds, _tensors(module.example_inputs))
+            importer.sizes = sizes_of(importer.program, importer.feeds, tensors_of(module.example_inputs))
         named = exported.state_dict
         _fill(scope, importer)
     else:
@@ -380,11 +246,11 @@ def from_torch(
         inputs, aims = ((*given,) if type(given) in (tuple, list) else (given,) for given in (example_inputs, targets))
         network = module
         if loss is not None:
-            network, told = with_loss(module, loss, len(inputs), len(aims)), len(_tensors(aims))
+            network, told = with_loss(module, loss, len(inputs), len(aims)), len(tensors_of(aims))
         elif aims:
             raise SchemaError("targets are inputs of a loss: give loss= too")
         axes, bounds = flat_axes([*inputs, *aims], dynamic)
-        exported, importer = _traced(network, (*inputs, *aims), axes, bounds, NETWORK if loss is not None else "")
+        exported, importer = import_module(network, (*inputs, *aims), axes, bounds, _as_test, NETWORK if loss is not None else "")
         named = module.state_dict(keep_vars=True)
         _fill(scope, importer)
         if bounds:
