@@ -12,6 +12,7 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.torch.aten_rules import aten
 from foreshape.interop.torch.open_size import OpenSize, as_variable, compute, size_of, value_of
 from foreshape.interop.torch.torch_call import TorchCall, is_held
+from foreshape.interop.torch.written_gelu import gelu_operand
 from foreshape.program import Variable
 from foreshape.spec import BOOL, COMPLEX, FP64, INT32, INT64, DType
 
@@ -89,7 +90,8 @@ def _multiply(t: TorchCall, x: Any, y: Any) -> Any:
         return layer.logical_and(*pair(t, x, y, BOOL))
     if is_held(y, t.dtype) and isinstance(x, Variable):
         return layer.scale(t.cast(x, t.dtype), float(y))
-    return layer.multiply(*pair(t, x, y, t.dtype))
+    of = gelu_operand(t.node) if t.importer.rolled is None else None
+    return layer.multiply(*pair(t, x, y, t.dtype)) if of is None else layer.gelu(t.importer.found[of], True)
 
 
 @aten("div", "true_divide")
