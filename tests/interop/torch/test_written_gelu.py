@@ -1,4 +1,4 @@
-"""GELU written out in the arithmetic of a network is imported as one operator, which keeps its operand alone."""
+"""GELU written out in the arithmetic of a network is imported as one operator."""
 
 from __future__ import annotations
 

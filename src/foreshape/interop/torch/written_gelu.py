@@ -41,7 +41,7 @@ def _name(node: Any) -> str:
 
 
 def _before(node: Any) -> Iterator[Any]:
-    """Yield a node and its operands through arithmetic, the nearest first."""
+    """Yield a node and its operands through arithmetic, the nearest ones first, and at most some two dozen of them."""
     seen, left = {node}, [node]
     while left and len(seen) <= _MOST:
         one = left.pop(0)
@@ -82,7 +82,7 @@ def _read(node: Any, x: Any, tanh: Any) -> Polynomial | None:
 
 
 def _product(a: Polynomial, b: Polynomial) -> Polynomial | None:
-    """Return a product of two; None where its powers are above those of the approximation."""
+    """Return a product of two polynomials; None where a power is above the highest of the approximation."""
     out: Polynomial = {}
     for (i, j), one in a.items():
         for (k, n), other in b.items():
