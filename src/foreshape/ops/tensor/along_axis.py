@@ -80,7 +80,8 @@ class AlongAxis(Operator):
 
     def _places(self, Input: Tensor, Index: Tensor) -> Tensor:
         """Return Index counted from the front."""
-        return from_front(Index.long(), Input.shape[self.Axis])
+        size: int = Input.shape[self.Axis]
+        return from_front(Index.long(), size)
 
 
 class TakeAlongAxis(AlongAxis):
