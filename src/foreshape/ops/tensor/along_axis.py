@@ -80,8 +80,8 @@ class AlongAxis(Operator):
 
     def _places(self, Input: Tensor, Index: Tensor) -> Tensor:
         """Return Index counted from the front."""
-        size: int = Input.shape[self.Axis]
-        return from_front(Index.long(), size)
+        axis: int = self.Axis
+        return from_front(Index.long(), Input.shape[axis])
 
 
 class TakeAlongAxis(AlongAxis):
