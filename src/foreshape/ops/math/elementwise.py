@@ -8,13 +8,12 @@ from typing import Any, ClassVar
 
 from foreshape import dims as sizes
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import DENSE_OR_ROWS, OWN, ZERO_GRADIENT, AttrType, Operator, attribute, computations, gradient, operand, result
+from foreshape.operator import DENSE_OR_ROWS, ZERO_GRADIENT, AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.fields import Layout
 from foreshape.operator.require import fail, require
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.ops.math.complex_numbers import c64, conjugate, conjugate_bytes
 from foreshape.ops.rules.broadcast import aligned, before_sum, broadcast_dims, broadcast_lod, check_axis, sum_to
-from foreshape.ops.rules.held_numbers import held
 from foreshape.ops.rules.known_floats import HELD, Arithmetic, calculated
 from foreshape.ops.rules.known_values import carry, combined, power, truncated
 from foreshape.spec import COMPLEX, NUMERIC, SELECTED_ROWS, Kind, Spec
@@ -85,7 +84,7 @@ class ComplexArithmetic(Elementwise):
 
 
 _GIVES = ("X@GRAD", "Y@GRAD")
-_LIKE_BOTH = Elementwise._gradient_specs  # pyright: ignore[reportPrivateUsage]
+LIKE_BOTH = Elementwise._gradient_specs  # pyright: ignore[reportPrivateUsage]
 _SHARE = {"X@GRAD": "Out@GRAD"}
 _RESHAPED: dict[str, Layout] = {"X@GRAD": "reshaped"}
 _BOTH_RESHAPED: dict[str, Layout] = {"X@GRAD": "reshaped", "Y@GRAD": "reshaped"}
@@ -124,7 +123,7 @@ class ElementwiseAdd(ComplexArithmetic):
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.add(*self._pair(X, Y), out=into)
 
-    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, view_of={"X@GRAD": "Out@GRAD", "Y@GRAD": "Out@GRAD"}, layout=_BOTH_RESHAPED)
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=LIKE_BOTH, view_of={"X@GRAD": "Out@GRAD", "Y@GRAD": "Out@GRAD"}, layout=_BOTH_RESHAPED)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         return self._summed(X, Y, d_out if requested[0] else None, d_out if requested[1] else None)
 
@@ -162,7 +161,7 @@ class ElementwiseSub(ComplexArithmetic):
     def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
         return Y.nbytes if Y.dims != d_out.dims else 0
 
-    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED, workspace=_gradient_workspace)
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=LIKE_BOTH, view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         d_x, d_y = self._summed(X, Y, d_out if requested[0] else None, d_out if requested[1] else None)
         return d_x, None if d_y is None else d_y.neg()
@@ -201,7 +200,7 @@ class ElementwiseMul(ComplexArithmetic):
         needs = sizes.no_less(before_sum(requested[0], X, d_out), before_sum(requested[1], Y, d_out))
         return needs + conjugate_bytes(X) + conjugate_bytes(Y)
 
-    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=_gradient_workspace)
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=LIKE_BOTH, may_share=_SHARE, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...], into: Tensor | None = None) -> Any:
         x, y = self._pair(X, Y)
         d_y = sum_to(d_out * conjugate(x), Y, X, self.axis) if requested[1] else None
@@ -242,7 +241,7 @@ class ElementwiseDiv(ComplexArithmetic):
         needs = before_sum(requested[1], Y, d_out) + (before_sum(True, X, d_out) if requested[0] else d_out.nbytes)
         return needs + sizes.no_less(conjugate_bytes(Y), conjugate_bytes(Out))
 
-    @gradient("X", "Y", "Out", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=_gradient_workspace)
+    @gradient("X", "Y", "Out", "Out@GRAD", gives=_GIVES, infer=LIKE_BOTH, may_share=_SHARE, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, Out: Tensor, d_out: Tensor, *, requested: tuple[bool, ...], into: Tensor | None = None) -> Any:
         d_x = torch.div(d_out, conjugate(self._pair(X, Y)[1]), out=into)
         return self._summed(X, Y, d_x if requested[0] else None, (d_x * conjugate(Out)).neg_() if requested[1] else None)
@@ -259,67 +258,6 @@ class ElementwiseDiv(ComplexArithmetic):
     rejects = [reject(X=i64(2, data=[1, 2]), Y=i64(2, data=[1, 0]), says="Y must not be 0")]
 
 
-class Extreme(Elementwise):
-    """The base of the larger and the smaller of two: the gradient of equal ones is Y's, or by ``ties`` X's or shared."""
-
-    abstract = True
-    ties = attribute(AttrType.STRING, "Y", choices=("Y", "X", "both"), since=OWN, doc="whose gradient equal ones have; both: a half each, as of torch.maximum")
-    samples = [
-        sample(X=f32(2, 3), Y=f32(2, 3)),
-        sample(X=f32(2, 3, 5), Y=f32(3), axis=1),
-        sample(X=f32(5), Y=f32(2, 3, 5)),
-        sample(X=i64(3, data=[4, 5, 6]), Y=i64(3, data=[1, 8, 3])),
-        *(sample(X=f32(2, 3, 5), Y=f32(3), axis=1, ties=ties) for ties in ("X", "both")),
-    ]
-
-    _takes: ClassVar[str]  # torch's comparison by which a number is taken
-
-    def _takes_first(self, x: Tensor, y: Tensor) -> Tensor:
-        return getattr(torch, self._takes)(x, y)
-
-    def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec, *, requested: tuple[bool, ...]) -> sizes.Size:
-        return self._gradients_before_sum(X, Y, d_out, requested=requested) + (2 * (d_out.nbytes + d_out.elements) if self.ties == "both" else 0)
-
-    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, may_share=_SHARE, workspace=_gradient_workspace)
-    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...], into: Tensor | None = None) -> Any:
-        x, y = self._pair(X, Y)
-        zero = held(0.0, d_out.dtype)
-        if self.ties == "both":
-            d_out = torch.where(x == y, d_out * held(0.5, d_out.dtype), d_out, out=into)
-        if self.ties == "X":
-            second = self._takes_first(y, x)
-            d_y = torch.where(second, d_out, zero) if requested[1] else None
-        else:
-            first = self._takes_first(x, y)
-            d_y = torch.where(first, zero, d_out) if requested[1] else None
-            second = self._takes_first(y, x) if self.ties == "both" else first.logical_not_()
-        return self._summed(X, Y, torch.where(second, zero, d_out, out=into) if requested[0] else None, d_y)
-
-
-class ElementwiseMax(Extreme):
-    """Out = the larger of X and Y."""
-
-    type = "elementwise_max"
-    _number = staticmethod(sizes.maximum)
-    _takes = "gt"
-    _float = "maximum"
-
-    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return torch.maximum(*self._pair(X, Y), out=into)
-
-
-class ElementwiseMin(Extreme):
-    """Out = the smaller of X and Y."""
-
-    type = "elementwise_min"
-    _number = staticmethod(sizes.minimum)
-    _takes = "lt"
-    _float = "minimum"
-
-    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
-        return torch.minimum(*self._pair(X, Y), out=into)
-
-
 class ElementwisePow(Elementwise):
     """Out = X to the power Y."""
 
@@ -332,7 +270,7 @@ class ElementwisePow(Elementwise):
     def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
         return 5 * d_out.nbytes
 
-    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, workspace=_gradient_workspace)
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=LIKE_BOTH, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         x, y = self._pair(X, Y)
         d_x = torch.where(y == 0, 0.0, d_out * y * torch.pow(x, y - 1)) if requested[0] else None
@@ -363,7 +301,7 @@ class ElementwiseMod(Elementwise):
     def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec) -> sizes.Size:
         return 3 * d_out.nbytes
 
-    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=_LIKE_BOTH, view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED, workspace=_gradient_workspace)
+    @gradient("X", "Y", "Out@GRAD", gives=_GIVES, infer=LIKE_BOTH, view_of={"X@GRAD": "Out@GRAD"}, layout=_RESHAPED, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         x, y = self._pair(X, Y)
         d_y = (d_out * torch.floor(x / y)).neg_() if requested[1] else None

@@ -1,22 +1,85 @@
-"""The larger and the smaller of two without NaN, and the extremes along axes with a gradient shared by all equal ones."""
+"""The larger and the smaller of two, of NaN or without it, and the extremes along axes with a gradient shared by all equal ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from foreshape.dims import Size
+from foreshape.dims import Size, maximum, minimum
 from foreshape.errors import TypeMismatchError
-from foreshape.operator import Operator, gradient, operand, result
+from foreshape.operator import OWN, AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.ops.math.compare import broadcast
+from foreshape.ops.math.elementwise import LIKE_BOTH, Elementwise
 from foreshape.ops.math.reduction import ReduceExtreme, Reduction, spread
 from foreshape.ops.rules.broadcast import before_sum, sum_to, where_else_zero
+from foreshape.ops.rules.held_numbers import held
 from foreshape.spec import FLOATING, INT32, INT64, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 
 NUMBERS = (*FLOATING, INT32, INT64)
 GIVES = ("X@GRAD", "Y@GRAD")
+
+
+class Extreme(Elementwise):
+    """The base of the larger and the smaller of two: the gradient of equal ones is Y's, or by ``ties`` X's or shared."""
+
+    abstract = True
+    ties = attribute(AttrType.STRING, "Y", choices=("Y", "X", "both"), since=OWN, doc="whose gradient equal ones have; both: a half each, as of torch.maximum")
+    samples = [
+        sample(X=f32(2, 3), Y=f32(2, 3)),
+        sample(X=f32(2, 3, 5), Y=f32(3), axis=1),
+        sample(X=f32(5), Y=f32(2, 3, 5)),
+        sample(X=i64(3, data=[4, 5, 6]), Y=i64(3, data=[1, 8, 3])),
+        *(sample(X=f32(2, 3, 5), Y=f32(3), axis=1, ties=ties) for ties in ("X", "both")),
+    ]
+
+    _takes: ClassVar[str]  # torch's comparison by which a number is taken
+
+    def _takes_first(self, x: Tensor, y: Tensor) -> Tensor:
+        return getattr(torch, self._takes)(x, y)
+
+    def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec, *, requested: tuple[bool, ...]) -> Size:
+        return self._gradients_before_sum(X, Y, d_out, requested=requested) + (2 * (d_out.nbytes + d_out.elements) if self.ties == "both" else 0)
+
+    @gradient("X", "Y", "Out@GRAD", gives=GIVES, infer=LIKE_BOTH, may_share={"X@GRAD": "Out@GRAD"}, workspace=_gradient_workspace)
+    def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...], into: Tensor | None = None) -> Any:
+        x, y = self._pair(X, Y)
+        zero = held(0.0, d_out.dtype)
+        if self.ties == "both":
+            d_out = torch.where(x == y, d_out * held(0.5, d_out.dtype), d_out, out=into)
+        if self.ties == "X":
+            second = self._takes_first(y, x)
+            d_y = torch.where(second, d_out, zero) if requested[1] else None
+        else:
+            first = self._takes_first(x, y)
+            d_y = torch.where(first, zero, d_out) if requested[1] else None
+            second = self._takes_first(y, x) if self.ties == "both" else first.logical_not_()
+        return self._summed(X, Y, torch.where(second, zero, d_out, out=into) if requested[0] else None, d_y)
+
+
+class ElementwiseMax(Extreme):
+    """Out = the larger of X and Y."""
+
+    type = "elementwise_max"
+    _number = staticmethod(maximum)
+    _takes = "gt"
+    _float = "maximum"
+
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.maximum(*self._pair(X, Y), out=into)
+
+
+class ElementwiseMin(Extreme):
+    """Out = the smaller of X and Y."""
+
+    type = "elementwise_min"
+    _number = staticmethod(minimum)
+    _takes = "lt"
+    _float = "minimum"
+
+    def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
+        return torch.minimum(*self._pair(X, Y), out=into)
 
 
 class OfTwo(Operator):
