@@ -23,6 +23,13 @@ class Bags(nn.Module):
         return F.embedding_bag(ids, self.table, mode=self.mode).sin().sum()
 
 
+def test_bags_between_given_offsets_have_their_own_sizes() -> None:
+    net = nn.EmbeddingBag(9, 4, mode="mean")
+    model = from_torch(net, (torch.tensor([1, 8, 1]), torch.tensor([0, 2])), ({0: "ids"}, {0: "bags"}))
+    given = torch.tensor([0, 2, 2, 5]), torch.tensor([0, 1, 1])
+    torch.testing.assert_close(model(*given), net(*given).detach())
+
+
 @pytest.mark.parametrize("mode", ["sum", "mean"])
 def test_bags_of_equal_sizes_are_one_pooling(mode: str) -> None:
     module, ids = Bags(mode), torch.tensor([[1, 8, 1], [0, 2, 2]])

@@ -82,7 +82,7 @@ def _embedding_bag(
 def _equal_bags(t: TorchCall, ids: Variable, offsets: Variable) -> int | None:
     """Return the number of ids in each bag, where the offsets are counted from 0 in steps of it, as for ids of two dims; None for other bags."""
     made = t.node.args[2]
-    if name_of(made.target)[0] != "arange" or len(made.args) != 3 or made.args[0] != 0 or not isinstance(made.args[2], int):
+    if made.op != "call_function" or name_of(made.target)[0] != "arange" or len(made.args) != 3 or made.args[0] != 0 or not isinstance(made.args[2], int):
         return None
     (count,), (bags,), size = ids.spec.known_dims, offsets.spec.known_dims, made.args[2]
     return size if equal(count, bags * size) is True else None

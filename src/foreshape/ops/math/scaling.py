@@ -35,9 +35,9 @@ def _has_fractions(x: Tensor | Rows) -> bool:
     return x.dtype.is_floating_point or x.dtype.is_complex
 
 
-def _factor(number: float, of: Any) -> Any:
-    """Return a number as torch takes it fastest: a tensor where torch computes in its element type."""
-    return held(number, of) if number and (of is torch.float32 or of is torch.float64) else number
+def _factor(number: float, x: Tensor) -> Any:
+    """Return a number as torch takes it fastest: on processors a tensor, where torch computes in its element type."""
+    return held(number, x.dtype) if number and x.is_cpu and (x.dtype is torch.float32 or x.dtype is torch.float64) else number
 
 
 class Scale(Operator):
@@ -94,9 +94,9 @@ class Scale(Operator):
         if not _has_fractions(X):
             scale, bias = int(scale), int(bias)
         if bias == 0:
-            return torch.mul(X, _factor(scale, X.dtype), out=into)
+            return torch.mul(X, _factor(scale, X), out=into)
         if scale == 1:
-            return torch.add(X, _factor(bias, X.dtype), out=into)
+            return torch.add(X, _factor(bias, X), out=into)
         return torch.mul(X, scale, out=into).add_(bias) if self.bias_after_scale else torch.add(X, bias, out=into).mul_(scale)
 
     def gradient_ops(self, slots: GradientSlots) -> None:

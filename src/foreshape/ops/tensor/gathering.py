@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from foreshape.dims import Size, maximum, product
+from foreshape.dims import Size
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.computations import Picking
@@ -230,10 +230,7 @@ class GatherNd(Operator):
         return out if Index.dim() > 1 else out.clone()  # for one place torch returns a view
 
     def workspace(self, X: Spec, Index: Spec, *, strided: frozenset[str]) -> Size:
-        *places, k = Index.known_dims
-        part = X.known_dtype.itemsize * product(X.known_dims[int(k) :])  # of each place in the result, which is made when the check of a column has ended
-        column = maximum(Index.known_dtype.itemsize - part, 0) * product(places) if k != 1 or strided else 0
-        return maximum(column, widened(Index)) + copies(strided, X=X)
+        return widened(Index) + copies(strided, X=X)
 
     def _gradient_workspace(self, X: Spec, Index: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return widened(Index) + copies(strided, Out_GRAD=d_out)
