@@ -25,6 +25,7 @@ INTERNAL = {
     "Block": "append_described apply apply_names before forward_names infer_op name_result outer_names",
     "Op": "forgets made",
     "Variable": "forget known role_words",
+    "Writing": "end go_on width",
     "Scope": "defer fill move overwritten store version",
 }  # fmt: skip
 """Class -> what other rooms ask of it and users do not: the reference leaves that out."""
@@ -48,7 +49,11 @@ def _imports(module: Path) -> dict[str, tuple[str, str]]:
 def exports(module: Path) -> dict[str, str]:
     """Name -> the module that it comes from, of everything in the ``__all__`` of a file; of a constant made there, its own module."""
     own = ".".join(["foreshape", *module.relative_to(SOURCE).with_suffix("").parts]).removesuffix(".__init__")
-    origin, names = _imports(module), []
+    origin, names = _imports(module), list[str]()
+    if "__all__" in origin:  # that of another file
+        return exports(_file(origin["__all__"][0]))
+    if module == SOURCE / "__init__.py":  # its ``__all__`` is all that is listed
+        names = sorted(origin)
     for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
             names = ast.literal_eval(node.value)
@@ -117,7 +122,8 @@ def reference() -> dict[str, str]:
     body += ["## Element types and kinds", "", "Constants, for `dtype=`, `data_type=` and `kind=`.", "", *(entry("foreshape", n, 3) for n in constants)]
     pages["reference/fs.md"] = "\n".join(body)
     for name, module in {**{n: m for n, m in modules.items() if n != "layer"}, "training": "foreshape.training"}.items():
-        names = [n for n, o in exports(_file(module)).items() if not _is_module(n, o)]
+        listed = exports(_file(module)).items()
+        names = [n for n, o in listed if not _is_module(n, o) and o != "foreshape.values.torch_proxy"]  # torch has a reference of its own
         pages[f"reference/{name}.md"] = "\n".join([f"# fs.{name}", "", first_line(module), "", *(entry(module, n) for n in names)])
         index += [f"- [fs.{name}]({name}.md): {', '.join(f'`{n}`' for n in names)}"]
     index += ["", "## layer", ""]

@@ -109,3 +109,4 @@ from foreshape.workers import job as job
 from foreshape.workers import send as send
 
 program = new_program
+del new_program  # its name in its own room alone

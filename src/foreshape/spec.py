@@ -89,7 +89,6 @@ COMPLEX: Final = (COMPLEX64, COMPLEX128)
 ANY: Final = (BOOL, *NUMERIC)
 """All but complex numbers; an operator lists these if it takes them."""
 ANY_OR_COMPLEX: Final = DTYPES
-
 EVERY_TYPE: Final = (*DTYPES, *UNSIGNED)
 
 DTYPE_OF_CODE: Final = {d.code: d for d in DTYPES}
@@ -143,20 +142,22 @@ FETCH_LIST: Final = Kind("FETCH_LIST", 10)
 STEP_SCOPES: Final = Kind("STEP_SCOPES", 11)
 LOD_RANK_TABLE: Final = Kind("LOD_RANK_TABLE", 12)
 LOD_TENSOR_ARRAY: Final = Kind("LOD_TENSOR_ARRAY", 13)
-PLACE_LIST: Final = Kind("PLACE_LIST", 14)
-READER: Final = Kind("READER", 15)
-RAW: Final = Kind("RAW", 17)
-TUPLE: Final = Kind("TUPLE", 18)
+"""The kind of a list of tensors, filled one by one, such as the results of a loop's steps (`layer.array_write`)."""
 INT: Final = Kind("INT", None)
+"""The kind of one whole number, a Python ``int`` beside the tensors."""
 FLOAT: Final = Kind("FLOAT", None)
+"""The kind of one number, a Python ``float`` beside the tensors."""
 STRING: Final = Kind("STRING", 25)
 """The kind of a text."""
 INTS: Final = Kind("INTS", None)
+"""The kind of a list of whole numbers."""
 FLOATS: Final = Kind("FLOATS", None)
+"""The kind of a list of numbers."""
 STRINGS: Final = Kind("STRINGS", 26)
+"""The kind of a list of texts."""
 
-KINDS: Final = (LOD_TENSOR, SELECTED_ROWS, FEED_MINIBATCH, FETCH_LIST, STEP_SCOPES, LOD_RANK_TABLE, LOD_TENSOR_ARRAY, PLACE_LIST,
-                READER, RAW, TUPLE, INT, FLOAT, STRING, INTS, FLOATS, STRINGS)  # fmt: skip
+KINDS: Final = (LOD_TENSOR, SELECTED_ROWS, FEED_MINIBATCH, FETCH_LIST, STEP_SCOPES, LOD_RANK_TABLE, LOD_TENSOR_ARRAY, Kind("PLACE_LIST", 14),
+                Kind("READER", 15), Kind("RAW", 17), Kind("TUPLE", 18), INT, FLOAT, STRING, INTS, FLOATS, STRINGS)  # fmt: skip
 TENSOR_KINDS: Final = (LOD_TENSOR, SELECTED_ROWS, LOD_TENSOR_ARRAY)
 _KIND_OF_NAME: Final = {k.name: k for k in KINDS}
 

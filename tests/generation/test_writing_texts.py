@@ -73,6 +73,18 @@ def test_a_dropped_text_leaves_its_place(llama):
     assert (made[0].reason, made[-1].reason) == ("dropped", "dropped")
 
 
+def test_a_writer_and_its_texts_are_shown(llama: fs.LanguageModel):
+    writer = fs.TextWriter(llama)
+    made = writer.add([1, 2, 3], most=2)
+    assert repr(made) == "Writing(waiting, 0 of at most 2 words: [])"
+    assert repr(writer) == f"TextWriter(waiting: 1, running: 0, places: 0 of {llama.users})"
+    writer.step()
+    assert repr(made) == f"Writing(running, 1 of at most 2 words: {made.words})"
+    assert repr(writer) == f"TextWriter(waiting: 0, running: 1, places: 1 of {llama.users})"
+    writer.run()
+    assert repr(made) == f"Writing(ended by 'most', 2 of at most 2 words: {made.words})"
+
+
 def test_words_that_stop_a_text(llama):
     prompt = texts_of(DATA / "llama")["prompts"][1]
     (whole,) = fs.generate(llama, [prompt], 16)

@@ -68,9 +68,9 @@ def test_describing_imports_no_torch() -> None:
 def test_every_public_name_is_there_and_the_package_lists_each_once_and_nothing_else() -> None:
     code = "import foreshape as fs; from foreshape.lazy_names import lazy_names as lazy; before = dir(fs)\n"
     code += "[getattr(fs, n) for n in (*lazy(fs._EXPORTS), *fs._ROOMS, *fs.__all__, *before)]\n"
-    code += "print(before == dir(fs) == sorted({*fs.__all__, *fs._ROOMS}), len(before))"
-    same, number = run(code).split()
-    assert same == "True" and int(number) > 70
+    code += "print(before == dir(fs) == sorted({*fs.__all__, *fs._ROOMS}), len(before), len({id(getattr(fs, n)) for n in before}))"
+    same, number, objects = run(code).split()
+    assert same == "True" and int(number) == int(objects) > 100
 
 
 def test_the_map_of_the_house_has_each_room_in_the_order_of_imports() -> None:

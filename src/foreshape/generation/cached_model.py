@@ -100,13 +100,25 @@ class LanguageModel:
         return to_tensor(self._run(feed)[0])
 
     def copy_rows(self, origin: int, to: int, count: int) -> None:
-        """Copy the first ``count`` words from one place of the cache to another."""
+        """Copy the first words of a text from one place of the cache to another.
+
+        Args:
+            origin: the number of the place to copy from, in ``[0, users)``.
+            to: the number of the place to copy to.
+            count: the number of words.
+        """
         with torch.inference_mode():
             for kept in self._kept:
                 kept[to, :count].copy_(kept[origin, :count])
 
     def reorder(self, places: Sequence[int], origins: Sequence[int], count: int) -> None:
-        """Give each of ``places`` the first ``count`` words of its origin, as they were before."""
+        """Give places of the cache the first words of others, all as they were before.
+
+        Args:
+            places: the numbers of the places to be filled, in ``[0, users)``.
+            origins: for each of them the number of the place with its words; one can serve several.
+            count: the number of words, the same for all.
+        """
         moved = [(to, origin) for to, origin in zip(places, origins, strict=True) if to != origin]
         if moved:
             to, origin = (torch.tensor(column) for column in zip(*moved, strict=True))

@@ -49,7 +49,20 @@ class TextWriter:
         seed: int | None = None,
         on_word: Callable[[int], None] | None = None,
     ) -> Writing:
-        """Let a text be written behind ``prompt``; see `generate`.
+        """Let a text be written behind ``prompt``: it waits until places in the cache are free.
+
+        Args:
+            prompt: the numbers of its first words, each in ``[0, vocabulary)``; fewer than the context has.
+            most: the most words to be written. The end of the context ends a text, too.
+            temperature, top_k, top_p: of the choice of words, as for `generate`.
+            beams: texts kept side by side, as for `generate`. Each takes a place in the cache. They exclude ``temperature``, ``stop`` and ``on_word``.
+            length_penalty: of beams, as for `generate`.
+            stop: sequences of words at the end of the text, not in the result.
+            seed: of draws: they are the same whatever texts run beside it. With None they differ from run to run.
+            on_word: is called with each new word, as soon as it is known to be in the text.
+
+        Returns:
+            The text. Its ``words`` grow with each `step`.
 
         Raises:
             FeedError: no prompt, a word out of range, or more words than the context. SchemaError: settings out of range.
@@ -125,7 +138,7 @@ class TextWriter:
             self.step()
 
     def stream(self, writing: Writing) -> Iterator[int]:
-        """Yield the words of one text as they come; the others go on too. Raises as `step`."""
+        """Yield the words of one text, ``writing`` from `add`, as they come; the others go on too. Raises as `step`."""
         given = 0
         while True:
             yield from writing.words[given : writing.sure]
@@ -135,7 +148,7 @@ class TextWriter:
             self.step()
 
     def drop(self, writing: Writing) -> None:
-        """End a text as it is, and free its place."""
+        """End a text as it is, ``writing`` from `add`, and free its places."""
         if writing in self._waiting:
             self._waiting.remove(writing)
         if writing in self._running:
@@ -143,6 +156,9 @@ class TextWriter:
             for place in [*writing.places]:
                 self._leave(place)
         writing.end("dropped")
+
+    def __repr__(self) -> str:
+        return f"TextWriter(waiting: {len(self._waiting)}, running: {len(self._running)}, places: {len(self._places)} of {self.model.users})"
 
     # --- places
 

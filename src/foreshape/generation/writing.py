@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Collection, Sequence
 
 import numpy
@@ -29,7 +30,16 @@ class CachePlace:
 
 
 class Writing:
-    """A text being written.
+    """A text being written, made by `TextWriter.add`.
+
+    Args:
+        prompt: the numbers of its first words.
+        most: the most words to be written.
+        ends: words at the end of texts. As the first one of them is written, it ends this text, and stays in it.
+        stops: sequences of words, none empty. As the first one is written, it ends the text, and is taken out of it.
+        choice: the settings of the choice of each word from its scores.
+        seed: of draws; with None they differ from run to run.
+        on_word: is called with each word, as soon as it is sure to stay.
 
     Attributes:
         prompt: its first words.
@@ -102,9 +112,13 @@ class Writing:
             self._tell()
 
     def end(self, reason: str) -> None:
-        """Let the text be at its end."""
+        """Let the text be at its end, with this ``reason``."""
         self.reason = reason
         self._tell()
+
+    def __repr__(self) -> str:
+        state = f"ended by {self.reason!r}" if self.done else "running" if self.places else "waiting"
+        return f"{type(self).__name__}({state}, {len(self.words)} of at most {self.most} words: {reprlib.repr(self.words)})"
 
     def _tell(self) -> None:
         if self._on_word is not None:

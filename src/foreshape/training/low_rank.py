@@ -20,6 +20,10 @@ _LATER = Role.BACKWARD | Role.OPTIMIZE
 class LowRank:
     """The small matrices of a network, made by `lora`.
 
+    Args:
+        program, pairs, scale: the attributes of these names.
+        turned: the names of the weights ``[out, in]``, of products with their transposes.
+
     Attributes:
         program: the network.
         pairs: the name of a weight -> the names of its two small matrices, ``[in, rank]`` and ``[rank, out]``.
