@@ -20,6 +20,8 @@ FRONT = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.
 _LINK = re.compile(r"(\[[^\]\[]*(?:\[[^\]]*\][^\]\[]*)?\])\(([^)\s#:]+)(#[^)\s]*)?\)")
 _CODE = re.compile(r"(^```.*?^```|``.*?``|`[^`\n]*`)", re.M | re.S)
 _NO_LINK = re.compile(r"\](\s?)\[")
+INNER = ("dims", "interop", "memory", "ops", "passes")
+"""Rooms for who extends the package; the architecture tells of them."""
 INTERNAL = {
     "Program": "counters forget guard_list html_of inference layer_name mark_loaded names parameter_settings refresh refresh_quietly role touch version",
     "Block": "append_described apply apply_names before forward_names infer_op name_result outer_names",
@@ -121,9 +123,8 @@ def reference() -> dict[str, str]:
         body += [f"## {room}", "", first_line(f"foreshape.{room}"), "", *(entry("foreshape", n, 3) for n in names)]
     body += ["## Element types and kinds", "", "Constants, for `dtype=`, `data_type=` and `kind=`.", "", *(entry("foreshape", n, 3) for n in constants)]
     pages["reference/fs.md"] = "\n".join(body)
-    for name, module in {**{n: m for n, m in modules.items() if n != "layer"}, "training": "foreshape.training"}.items():
-        listed = exports(_file(module)).items()
-        names = [n for n, o in listed if not _is_module(n, o) and o != "foreshape.values.torch_proxy"]  # torch has a reference of its own
+    for name, module in {**{n: m for n, m in modules.items() if n not in ("layer", *INNER)}, "training": "foreshape.training"}.items():
+        names = [n for n, o in exports(_file(module)).items() if not _is_module(n, o)]
         pages[f"reference/{name}.md"] = "\n".join([f"# fs.{name}", "", first_line(module), "", *(entry(module, n) for n in names)])
         index += [f"- [fs.{name}]({name}.md): {', '.join(f'`{n}`' for n in names)}"]
     index += ["", "## layer", ""]
