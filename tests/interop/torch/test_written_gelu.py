@@ -50,6 +50,28 @@ def test_others_are_left_as_they_are(name: str) -> None:
     assert not any(of(OTHERS[name]))
 
 
+@pytest.mark.parametrize("share", [True, False])
+def test_what_is_long_or_shared_again_and_again_is_read_in_few_steps(share: bool) -> None:
+    def written(x: torch.Tensor) -> torch.Tensor:
+        y = x.exp()
+        for _ in range(60 if share else 1200):
+            y = y + (y if share else x)
+        return torch.tanh(y) * x
+
+    assert not any(of(written))
+
+
+def test_it_is_left_as_it_is_where_memory_is_changed() -> None:
+    def written(x: torch.Tensor) -> torch.Tensor:
+        made = WRITTEN["half"](x)
+        return made + x.mul_(2.0)
+
+    x = torch.linspace(-2, 2, 15).view(3, 5)
+    model = fs.from_torch(Written(written), (x,))
+    assert not any(op.type == "gelu" for op in model.program.global_block.ops)
+    torch.testing.assert_close(model(x), Written(written)(x))
+
+
 def test_the_imported_network_has_it_as_one_operator() -> None:
     x = torch.linspace(-4, 4, 15).view(3, 5)
     model = fs.from_torch(Written(WRITTEN["factors"]), (x,))

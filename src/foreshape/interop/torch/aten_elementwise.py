@@ -91,7 +91,7 @@ def _multiply(t: TorchCall, x: Any, y: Any) -> Any:
     if is_held(y, t.dtype) and isinstance(x, Variable):
         return layer.scale(t.cast(x, t.dtype), float(y))
     of = gelu_operand(t.node) if t.importer.rolled is None else None
-    return layer.multiply(*pair(t, x, y, t.dtype)) if of is None else layer.gelu(t.importer.found[of], True)
+    return layer.multiply(*pair(t, x, y, t.dtype)) if of is None or t.importer.writes.has_any else layer.gelu(t.importer.found[of], True)
 
 
 @aten("div", "true_divide")

@@ -123,6 +123,8 @@ def of_either_way(
     if asked is None:
         return None
     for more, some in (({}, asked), asked.elsewhere(first.sizes, LARGER[0])):
+        if not some.demands:  # no size near these has other answers
+            continue
         try:
             exported, importer = imported(more, some.sites)
         except ForeshapeError:  # the module takes no sizes of the other way

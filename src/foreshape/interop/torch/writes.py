@@ -6,6 +6,7 @@ here are changes of whole tensors, and of parts that slices, selections, reshape
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -85,6 +86,11 @@ class Writes:
         self.stale: set[Any] = set()
         self.buffers: dict[Any, Any] = {}
         self._sharing: dict[int, list[Any]] | None = None
+
+    @functools.cached_property
+    def has_any(self) -> bool:
+        """Tell whether an operator of the graph changes memory. Raises as `written_argument`."""
+        return next((True for n in self.importer.exported.graph.nodes if n.op == "call_function" and written_argument(n.target) is not None), False)
 
     def note(self, node: Any, value: Any) -> None:
         """Take the result of an operator that changes its first argument as the new value of that, and of what shares its memory."""

@@ -7,10 +7,8 @@ to find each order of the factors of x / 2 + x T / 2, with T of sqrt(2 / pi) (x 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
-
-from foreshape.interop.torch.writes import written_argument
 
 Polynomial: TypeAlias = dict[tuple[int, int], float]
 """The powers of x and of T -> their factor."""
@@ -25,12 +23,14 @@ _WITHIN: Final[Polynomial] = {(1, 0): _SCALE, (3, 0): _SCALE * 0.044715}
 
 
 def gelu_operand(node: Any) -> Any | None:
-    """Return the operand of a product equal to a GELU in its tanh approximation; None for other products."""
-    tanhs = [n for n in _before(node) if _name(n) == "tanh"]
-    if len(tanhs) != 1 or any(n.op == "call_function" and written_argument(n.target) is not None for n in node.graph.nodes):
+    """Return the operand of a product equal to a GELU in its tanh approximation, in a graph that changes nothing in place; None for other products."""
+    nodes = _before(node)
+    tanhs = [n for n in nodes if _name(n) == "tanh"]
+    if len(tanhs) != 1:
         return None
-    for x in _before(tanhs[0].args[0]):
-        if _is(_read(tanhs[0].args[0], x, None), _WITHIN) and _is(_read(node, x, tanhs[0]), _RESULT):
+    within = _before(tanhs[0].args[0])
+    for x in within:
+        if _is(_read(within[0], within, {x: {(1, 0): 1.0}}), _WITHIN) and _is(_read(node, nodes, {x: {(1, 0): 1.0}, tanhs[0]: {(0, 1): 1.0}}), _RESULT):
             return x if getattr(x.meta.get("val"), "dtype", None) == node.meta["val"].dtype else None
     return None
 
@@ -40,33 +40,34 @@ def _name(node: Any) -> str:
     return "" if schema is None else schema.name.removeprefix("aten::")
 
 
-def _before(node: Any) -> Iterator[Any]:
-    """Yield a node and its operands through arithmetic, the nearest ones first, and at most some two dozen of them."""
-    seen, left = {node}, [node]
-    while left and len(seen) <= _MOST:
-        one = left.pop(0)
-        yield one
+def _before(node: Any) -> list[Any]:
+    """Return a node and its operands through arithmetic, the nearest ones first, and no more than one approximation has."""
+    found, at = [node], 0
+    while at < len(found) < _MOST:
+        one = found[at]
+        at += 1
         if _name(one) in _ARITHMETIC:
-            new = [a for a in one.args if hasattr(a, "op") and a not in seen]
-            seen.update(new)
-            left += dict.fromkeys(new)
+            found += dict.fromkeys(a for a in one.args if hasattr(a, "op") and a not in found)
+    return found
 
 
 _ARITHMETIC: Final = ("add", "mul", "div", "pow")
 
 
-def _read(node: Any, x: Any, tanh: Any) -> Polynomial | None:
-    """Return a node, or a number, as a polynomial in x and in a tanh; None if it is none."""
-    if node is x:
-        return {(1, 0): 1.0}
-    if tanh is not None and node is tanh:
-        return {(0, 1): 1.0}
+def _read(node: Any, within: Sequence[Any], known: dict[Any, Polynomial | None]) -> Polynomial | None:
+    """Return one of some nodes, or a number, as a polynomial of the known ones; None if it is none. Each node is read once: operands may be shared."""
     if isinstance(node, int | float):
         return {(0, 0): float(node)}
-    name = _name(node) if hasattr(node, "op") else ""
+    if node not in known:
+        known[node] = _combined(node, within, known) if node in within else None
+    return known[node]
+
+
+def _combined(node: Any, within: Sequence[Any], known: dict[Any, Polynomial | None]) -> Polynomial | None:
+    name = _name(node)
     if name not in _ARITHMETIC or len(node.args) != 2 or node.kwargs:
         return None
-    a, b = (_read(one, x, tanh) for one in node.args)
+    a, b = (_read(one, within, known) for one in node.args)
     if a is None or b is None:
         return None
     if name == "add":
