@@ -277,6 +277,8 @@ class SequenceAttention(Operator):
         sample(Q=f32(9, 4).ragged([4, 0, 5]), K=f32(9, 4).ragged([4, 0, 5]), V=f32(9, 4).ragged([4, 0, 5])),
         sample(Q=f32(6, 4).ragged([2, 0, 1, 3]), K=f32(10, 4).ragged([5, 2, 0, 3]), V=f32(10, 4).ragged([5, 2, 0, 3]), heads=2, scale=0.3),
         sample(Q=f32(7, 6).ragged([2, 1], [3, 0, 4]), K=f32(7, 6).ragged([2, 1], [3, 0, 4]), V=f32(7, 6).ragged([2, 1], [3, 0, 4]), heads=3, causal=True),
+        sample(Q=f32(6, 4).ragged([3, 3]), K=f32(4, 4).ragged([2, 2]), V=f32(4, 4).ragged([2, 2]), heads=2),
+        sample(Q=f32(5, 6).ragged([5]), K=f32(5, 6).ragged([5]), V=f32(5, 6).ragged([5]), heads=3, causal=True),
         sample(Q=f32(8, 2).ragged([3, 2, 3]), K=f32(8, 2).ragged([2, 4, 2]), V=f32(8, 2).ragged([2, 4, 2]), causal=True),
         sample(Q=f32(0, 2).ragged([]), K=f32(0, 2).ragged([]), V=f32(0, 2).ragged([])),
         sample(Q=f32(0, 2).ragged([0, 0]), K=f32(3, 2).ragged([3, 0]), V=f32(3, 2).ragged([3, 0]), differentiate=False),
