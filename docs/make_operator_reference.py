@@ -53,6 +53,7 @@ def entry(cls: type[Operator]) -> str:
     for a in cls.schema.attributes.values():
         default = "required" if a.default is REQUIRED else f"default {list(a.default) if isinstance(a.default, tuple) else a.default!r}"
         choices = f"; one of {', '.join(map(repr, a.choices))}" if a.choices else ""
+        choices += "".join(f"; at {word} {bound}" for word, bound in (("least", a.low), ("most", a.high)) if bound is not None)
         later = f"; of PaddlePaddle {a.since}" if a.since > 2 else ""
         lines.append(f"- attribute `{a.name}` {a.type.name}, {default}{choices}{later}. {a.doc}".rstrip())
     lines += [f"- gradient: {gradient_words(cls)}", f"- file: `{cls.__module__.removeprefix('foreshape.').replace('.', '/')}.py`", ""]

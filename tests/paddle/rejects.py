@@ -5,7 +5,7 @@ result, and "unstable" where a second run made others.
 
 ``python tests/paddle/rejects.py --paddle PYTHON [--operators "kron cross"] [--keep FOLDER]``
 
-Of 1,728 rejects PaddlePaddle 2.6.2 accepts 233, and both versions 178. These are meaningful in both and still refused here: einsum `ii->i`; complex with
+Of 1,728 rejects then PaddlePaddle 2.6.2 accepts 233, and both versions 178. These are meaningful in both and still refused here: einsum `ii->i`; complex with
 real numbers in elementwise_add and matmul_v2; circular pads beyond the dim and negative replicate pads of pad3d; quantize of bfloat16; training of
 fake_quantize_range_abs_max; several elements of an array by slice. The others stay refused: an operand or attribute would be ignored in silence, the first
 of several numbers taken, memory read outside of a tensor, state written in other dims, an axis given twice, a number out of its range, nothing computed.

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.communication.process_group import ProcessGroup
 from foreshape.dims import Size, product
-from foreshape.errors import TypeMismatchError
 from foreshape.operator import computations, gradient, operand
 from foreshape.operator.attributes import as_written
 from foreshape.operator.require import require_equal
-from foreshape.operator.samples import f32, i64, reject, sample
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.ops.collective.messages import ALL_REDUCE, Given, Messages
 from foreshape.ops.collective.sums import Collective
 from foreshape.ops.nn.batch_norm import BatchNorm, check_channels, normal_order, own_order
@@ -185,7 +184,6 @@ class SyncBatchNorm(Collective, BatchNorm):
     rejects = [
         reject(X=f32(4), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3), says="X must have 2 to 5 dims"),
         reject(X=f32(4, 3), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3), Counts=f32(2), says="Counts must be one number"),
-        reject(X=i64(4, 3), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3), says="floating", error=TypeMismatchError),
     ]
 
 

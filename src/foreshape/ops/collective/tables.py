@@ -6,7 +6,7 @@ from typing import Any
 
 from foreshape.communication.process_group import ProcessGroup, numbers_of, team_of
 from foreshape.dims import Size, ceildiv, product
-from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
+from foreshape.errors import ExecutionError
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import require_equal, require_rank
 from foreshape.operator.samples import f32, i32, i64, reject, sample
@@ -134,7 +134,6 @@ class SplitLookup(Collective):
     rejects = [
         reject(W=f32(7), Ids=i64(4), height=7, nranks=1, says="W must have 2 dims"),
         reject(W=f32(7, 3), Ids=i64(4), height=7, nranks=2, says="W must have the rows of one rank"),
-        reject(W=f32(7, 3), Ids=f32(4), height=7, nranks=1, says="must be one of", error=TypeMismatchError),
     ]
 
 
@@ -199,9 +198,4 @@ class CEmbedding(Operator):
         sample(W=f32(4, 3), Ids=i64(0, 5)),
         sample(W=f32(0, 3), Ids=i64(2, high=6), differentiate=False),
     ]
-    rejects = [
-        reject(W=f32(7), Ids=i64(4), says="W must have 2 dims"),
-        reject(W=f32(7, 3), Ids=f32(4), says="must be one of", error=TypeMismatchError),
-        reject(W=i64(7, 3), Ids=i64(4), says="floating", error=TypeMismatchError),
-        reject(W=f32(7, 3), Ids=i64(4), start_index=-1, says="attribute start_index must be at least 0", error=SchemaError),
-    ]
+    rejects = [reject(W=f32(7), Ids=i64(4), says="W must have 2 dims")]

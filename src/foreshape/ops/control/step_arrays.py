@@ -250,7 +250,6 @@ class ArrayToLodTensor(Operator):
         sample(X=[i64(0, 3)], RankTable=i64(0).ragged([0, 0])),
     ]
     rejects = [
-        reject(X=f32(5, 3), RankTable=i64(5).ragged([2, 0, 3]), says="X must be of kind LOD_TENSOR_ARRAY", error=TypeMismatchError),
         reject(X=[f32()], RankTable=i64(1).ragged([1]), says="at least one dim"),
         reject(X=[], RankTable=i64(1).ragged([1]), says="nothing is written to X before"),
     ]

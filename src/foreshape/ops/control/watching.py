@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from foreshape.dims import Size
-from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
+from foreshape.errors import ExecutionError
 from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, operand, refuse, result
 from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.require import require, require_at_most, require_equal
@@ -91,7 +91,6 @@ class Print(Operator):
         sample(In=f32()),
         sample(In=f32(0, 3)),
     ]
-    rejects = [reject(In=f32(2), print_phase="SIDEWAYS", says="print_phase must be one of", error=SchemaError)]
 
 
 class Assert(Operator):
@@ -120,10 +119,7 @@ class Assert(Operator):
         sample(Cond=b1(1, data=[True]), Data=[f32(2, 3), i64(4)]),
         sample(Cond=b1(data=True), summarize=3),
     ]
-    rejects = [
-        reject(Cond=b1(2), says="Cond must hold one bool"),
-        reject(Cond=i64(1), says="Cond must be one of bool", error=TypeMismatchError),
-    ]
+    rejects = [reject(Cond=b1(2), says="Cond must hold one bool")]
 
 
 class CheckNumerics(Operator):
@@ -181,7 +177,6 @@ class CheckNumerics(Operator):
     rejects = [
         reject(tensor=f32(2, 0), says="tensor must not be empty"),
         reject(tensor=f32(2), output_dir="logs", says="output_dir must be empty"),
-        reject(tensor=i64(2), says="fp16, bf16, fp32, fp64", error=TypeMismatchError),
     ]
 
 

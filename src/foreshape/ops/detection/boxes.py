@@ -105,7 +105,6 @@ class BoxCoder(Operator):
         reject(PriorBox=f32(5, 4), TargetBox=f32(3, 4), code_type="decode_center_size", says="TargetBox must have 3 dims"),
         reject(PriorBox=f32(5, 4), TargetBox=f32(3, 7, 4), code_type="decode_center_size", says="as many priors as TargetBox has columns"),
         reject(PriorBox=f32(5, 4), TargetBox=f32(3, 5, 4), code_type="decode_center_size", axis=1, says="as many priors as TargetBox has rows"),
-        reject(PriorBox=f32(5, 4), TargetBox=f32(3, 5, 4), code_type="decode", says="must be one of", error=SchemaError),
     ]
 
 
@@ -144,7 +143,6 @@ class IouSimilarity(Operator):
     rejects = [
         reject(X=f32(3, 5), Y=f32(3, 4), says="X must be boxes of 4 numbers"),
         reject(X=f32(3, 4), Y=f32(2, 3, 4), says="Y must have 2 dims"),
-        reject(X=f32(3, 4), Y=f64(3, 4), says="the element type of X", error=TypeMismatchError),
     ]
 
 

@@ -81,7 +81,6 @@ class BipartiteMatch(Operator):
     rejects = [
         reject(DistMat=f32(7), says="DistMat must have 2 dims"),
         reject(DistMat=f32(7, 3).ragged([2, 1], [3, 0, 4]), says="1 level"),
-        reject(DistMat=f32(7, 3), match_type="all", says="must be one of", error=SchemaError),
     ]
 
 

@@ -219,7 +219,6 @@ class MulticlassNms3(_Suppression):
     ]  # fmt: skip
     rejects = [
         reject(BBoxes=f32(7, 3, 4), Scores=f32(7, 3), RoisNum=i32(3, 2), score_threshold=0.1, nms_top_k=4, keep_top_k=5, says="RoisNum must have 1 dims"),
-        reject(BBoxes=f32(7, 3, 4), Scores=f32(7, 3), RoisNum=f32(3), score_threshold=0.1, nms_top_k=4, keep_top_k=5, says="int", error=TypeMismatchError),
         *MulticlassNms.rejects[1:4],
     ]
 

@@ -208,8 +208,6 @@ class DensityPriorBox(_Priors):
     rejects = [
         reject(Input=f32(1, 5, 3, 4), Image=f32(1, 3, 30, 60), fixed_sizes=[4.0], densities=[1, 2], fixed_ratios=[1.0], variances=[0.1] * 4,
                says="a density for each", error=SchemaError),
-        reject(Input=f32(1, 5, 3, 4), Image=f32(1, 3, 30, 60), fixed_sizes=[4.0], densities=[0], fixed_ratios=[1.0], variances=[0.1] * 4,
-               says="at least 1", error=SchemaError),
         reject(Input=f32(1, 5, 3, 4), Image=f32(1, 3, 30, 60), fixed_sizes=[4.0], densities=[1], fixed_ratios=[], variances=[0.1] * 4,
                says="fixed_ratios must be one or more", error=SchemaError),
         reject(Input=f32(1, 5, 3, 4), Image=f32(1, 3, 30, 60), fixed_sizes=[4.0], densities=[1], fixed_ratios=[1.0], variances=[0.1] * 5,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from foreshape.dims import Size
-from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import require, require_at_most, require_equal, require_rank
 from foreshape.operator.samples import f32, i32, i64, reject, sample
@@ -104,8 +103,6 @@ class NllLoss(Operator):
         reject(X=f32(4, 7), Label=i64(4, 1), says="Label must have 1 dims"),
         reject(X=f32(4, 7, 3), Label=i64(4, 3), says="X must have 2 or 4 dims"),
         reject(X=f32(4, 7), Label=i64(4), Weight=f32(6), says="one number for each class"),
-        reject(X=f32(4, 7), Label=f32(4), says="Label must be one of int32, int64", error=TypeMismatchError),
-        reject(X=f32(4, 7), Label=i64(4), reduction="max", says="one of", error=SchemaError),
     ]
 
 
@@ -148,8 +145,6 @@ class LabelSmooth(Operator):
     rejects = [
         reject(X=f32(4, 7), PriorDist=f32(1, 6), says="one number for each class"),
         reject(X=f32(), says="the axis of the classes"),
-        reject(X=f32(4, 7), epsilon=1.5, says="at most 1", error=SchemaError),
-        reject(X=i64(4, 7), says="floating", error=TypeMismatchError),
     ]
 
 
@@ -219,5 +214,4 @@ class SigmoidFocalLoss(Operator):
         reject(X=f32(4, 3), Label=i32(4, 2), FgNum=i32(1), says="1 column"),
         reject(X=f32(4, 3), Label=i32(4, 1), FgNum=i32(2), says="one number"),
         reject(X=f32(4), Label=i32(4, 1), FgNum=i32(1), says="X must have 2 dims"),
-        reject(X=f32(4, 3), Label=f32(4, 1), FgNum=i32(1), says="int32", error=TypeMismatchError),
     ]

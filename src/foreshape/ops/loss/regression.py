@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.dims import Size
-from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import require, require_same_dims
-from foreshape.operator.samples import f32, i64, reject, sample
+from foreshape.operator.samples import f32, reject, sample
 from foreshape.operator.temporaries import copies, one_like
 from foreshape.operator.totals import SUM, Total, Totals
 from foreshape.ops.rules.gradient_dims import check_made
@@ -73,7 +72,6 @@ class SigmoidCrossEntropyWithLogits(Operator):
         reject(X=f32(4, 7), Label=f32(4, 7), pos_weight=f32(7), says="pos_weight must have the dims of X"),
         reject(X=f32(4, 7), Label=f32(4, 6), says="Label must have the dims of X"),
         reject(X=f32(4, 7), Label=f32(4), says="Label must have the dims of X"),
-        reject(X=f32(4), Label=i64(4), says="Label must be floating-point", error=TypeMismatchError),
     ]
 
 
@@ -110,11 +108,7 @@ class HuberLoss(Operator):
         return d_y.neg() if requested[0] else None, d_y if requested[1] else None
 
     samples = [sample(X=f32(4, 1), Y=f32(4, 1), delta=1.0), sample(X=f32(2, 3, 5), Y=f32(2, 3, 5), delta=0.5), sample(X=f32(0, 1), Y=f32(0, 1), delta=1.0)]
-    rejects = [
-        reject(X=f32(4, 1), Y=f32(4, 2), delta=1.0, says="Y must have the dims of X"),
-        reject(X=f32(4), Y=f32(4), says="needs the attribute delta", error=SchemaError),
-        reject(X=f32(4), Y=f32(4), delta=-1.0, says="at least 0", error=SchemaError),
-    ]
+    rejects = [reject(X=f32(4, 1), Y=f32(4, 2), delta=1.0, says="Y must have the dims of X")]
 
 
 class BceLoss(Operator):
@@ -220,5 +214,4 @@ class KldivLoss(Operator):
     rejects = [
         reject(X=f32(4, 7), Target=f32(4, 6), says="Target must have the dims of X"),
         reject(X=f32(), Target=f32(), reduction="batchmean", says="X must have a dim 0 for batchmean"),
-        reject(X=f32(4), Target=f32(4), reduction="max", says="one of", error=SchemaError),
     ]

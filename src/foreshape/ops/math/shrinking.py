@@ -7,7 +7,7 @@ from dataclasses import replace
 from foreshape.errors import SchemaError
 from foreshape.operator import AttrType, attribute, gradient
 from foreshape.operator.samples import Reject, Sample, f32, sample
-from foreshape.ops.math.activation import NOT_INTEGERS, SHARED, USUAL, Unary
+from foreshape.ops.math.activation import SHARED, USUAL, Unary
 from foreshape.values.torch_proxy import F, Tensor, aten, aten_into
 
 
@@ -27,7 +27,6 @@ class HardShrink(Unary):
         return aten_into.hardshrink_backward(d_out, X, self.threshold, into=into)
 
     samples = [*USUAL, sample(X=f32(3, 5, distinct=True), threshold=0.9), sample(X=f32(3, 5, distinct=True), threshold=-1.0)]
-    rejects = NOT_INTEGERS
 
 
 class Softshrink(Unary):
@@ -49,7 +48,7 @@ class Softshrink(Unary):
         return aten_into.softshrink_backward(d_out, X, self._lambda(), into=into)
 
     samples = [*USUAL, *(Sample({"X": f32(3, 5, distinct=True), "lambda": value}) for value in (0.9, 0.0))]
-    rejects = [*NOT_INTEGERS, Reject({"X": f32(2), "lambda": -0.5}, "at least 0", SchemaError)]
+    rejects = [Reject({"X": f32(2), "lambda": -0.5}, "at least 0", SchemaError)]
 
 
 class ThresholdedRelu(Unary):
@@ -75,4 +74,3 @@ class ThresholdedRelu(Unary):
         sample(X=f32(3, 5, distinct=True), threshold=-0.9),
         sample(X=f32(3, 5, distinct=True), threshold=0.3, value=-3.5),
     ]
-    rejects = NOT_INTEGERS

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 
 from foreshape.dims import Size
-from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
-from foreshape.operator.samples import f32, i64, reject, sample
+from foreshape.operator.samples import f32, sample
 from foreshape.operator.temporaries import one_like
-from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, OF_INTEGERS, SHARED, USUAL, FloatingFunction, Unary, times
+from foreshape.ops.math.activation import LIKE_OUT, OF_INTEGERS, SHARED, USUAL, FloatingFunction, Unary, times
 from foreshape.ops.math.trigonometry import ByItsSlope
 from foreshape.spec import FLOATING, Spec
 from foreshape.values.torch_proxy import Tensor, aten, aten_into, torch
@@ -53,7 +52,6 @@ class Logit(Unary):
         sample(X=f32(0, 4)),
         sample(X=f32(low=0.1, high=0.9)),
     ]
-    rejects = [*NOT_INTEGERS, reject(X=f32(2), eps=-0.1, says="eps must be at least 0", error=SchemaError)]
 
 
 _ABOVE_ZERO = [sample(X=f32(2, 3, 5, low=0.3, high=5.0)), sample(X=f32(0, 4)), sample(X=f32(low=0.3, high=5.0))]
@@ -101,11 +99,9 @@ class Erfinv(Unary):
         return Out.square().exp_().mul_(d_out).mul_(math.sqrt(math.pi) / 2.0)
 
     samples = [sample(X=f32(2, 3, 5, low=-0.9, high=0.9)), sample(X=f32(0, 4)), sample(X=f32(low=-0.9, high=0.9))]
-    rejects = NOT_INTEGERS
 
 
 _SHARED_LOWER = {"x@GRAD": "out@GRAD"}
-_NO_INTEGERS_LOWER = [reject(x=i64(2, 3), says="floating", error=TypeMismatchError)]
 
 
 class OfLowerSlots(Operator):
@@ -145,10 +141,6 @@ class Polygamma(OfLowerSlots):
         sample(x=f32(0, 4), n=2),
         sample(x=f32(low=0.5, high=2.0), n=2),
     ]
-    rejects = [
-        reject(x=i64(2, 3), n=1, says="floating", error=TypeMismatchError),
-        reject(x=f32(2), n=-1, says="n must be at least 0", error=SchemaError),
-    ]
 
 
 _BESSEL = [sample(x=f32(2, 3, 5)), sample(x=f32(4, low=5.0, high=12.0)), sample(x=f32(0, 4)), sample(x=f32())]
@@ -168,7 +160,6 @@ class BesselI0(OfLowerSlots):
         return aten.special_i1(x).mul_(d_out)
 
     samples = _BESSEL
-    rejects = _NO_INTEGERS_LOWER
 
 
 class BesselI0e(OfLowerSlots):
@@ -184,7 +175,6 @@ class BesselI0e(OfLowerSlots):
         return aten.special_i1e(x).sub_(torch.copysign(out, x)).mul_(d_out)  # out is positive: with the sign of x
 
     samples = _BESSEL
-    rejects = _NO_INTEGERS_LOWER
 
 
 class BesselI1(OfLowerSlots):
@@ -204,7 +194,6 @@ class BesselI1(OfLowerSlots):
         return times(slope.masked_fill_(x == 0, 0.5), d_out, into)
 
     samples = [*_BESSEL, _AT_ZERO]
-    rejects = _NO_INTEGERS_LOWER
 
 
 class BesselI1e(OfLowerSlots):
@@ -224,4 +213,3 @@ class BesselI1e(OfLowerSlots):
         return times(slope.masked_fill_(x == 0, 0.5), d_out, into)
 
     samples = [*_BESSEL, sample(x=f32(3, data=[0.0, 1.0, -1.0]), differentiate=False)]
-    rejects = _NO_INTEGERS_LOWER

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 
 from foreshape.dims import Size
-from foreshape.errors import TypeMismatchError
 from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.require import fail
-from foreshape.operator.samples import b1, f32, i64, reject, sample
-from foreshape.ops.math.activation import LIKE_OUT, NOT_INTEGERS, OF_INTEGERS, SHARED, USUAL, FloatingFunction, Unary
+from foreshape.operator.samples import f32, i64, reject, sample
+from foreshape.ops.math.activation import LIKE_OUT, OF_INTEGERS, SHARED, USUAL, FloatingFunction, Unary
 from foreshape.ops.math.complex_numbers import c64, conjugate, conjugate_bytes, real_type
 from foreshape.ops.rules.known_floats import HELD, in_precision
 from foreshape.ops.rules.known_values import carry, known_number, magnitude, mapped
@@ -37,7 +36,6 @@ class Exp(FloatingFunction):
         return torch.mul(d_out, conjugate(Out), out=into)
 
     samples = [*USUAL, *OF_INTEGERS, sample(X=c64(2, 3))]
-    rejects = [reject(X=b1(2, 3), says="complex64, complex128", error=TypeMismatchError)]
 
 
 class Logarithm(FloatingFunction):
@@ -123,7 +121,6 @@ class Sqrt(Unary):
         return torch.div(d_out, Out, out=into).mul_(0.5)
 
     samples = POSITIVE
-    rejects = NOT_INTEGERS
 
 
 class Rsqrt(Unary):
@@ -142,7 +139,6 @@ class Rsqrt(Unary):
         return (Out * Out).mul_(Out).mul_(d_out).mul_(-0.5)
 
     samples = [sample(X=f32(2, 3, 5, low=0.2)), sample(X=f32(0, 4)), sample(X=f32(low=0.2))]
-    rejects = NOT_INTEGERS
 
 
 class Square(Unary):
@@ -205,7 +201,6 @@ class Reciprocal(Unary):
         return (Out * Out).mul_(d_out).neg_()
 
     samples = POSITIVE
-    rejects = NOT_INTEGERS
 
 
 class Sin(Unary):
@@ -221,7 +216,6 @@ class Sin(Unary):
         return torch.cos(X).mul_(d_out)
 
     samples = USUAL
-    rejects = NOT_INTEGERS
 
 
 class Cos(Unary):
@@ -237,7 +231,6 @@ class Cos(Unary):
         return torch.sin(X).mul_(d_out).neg_()
 
     samples = USUAL
-    rejects = NOT_INTEGERS
 
 
 class Erf(Unary):
@@ -256,7 +249,6 @@ class Erf(Unary):
         return torch.mul(X, X).neg_().exp_().mul_(d_out).mul_(2.0 / math.sqrt(math.pi))
 
     samples = USUAL
-    rejects = NOT_INTEGERS
 
 
 class Pow(Operator):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.dims import Size
-from foreshape.errors import TypeMismatchError
 from foreshape.kernels.bags import outside
 from foreshape.operator import OWN, AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.require import require, require_equal, require_rank
@@ -112,11 +111,7 @@ class LookupTableV2(Lookup):
         sample(W=f32(7, 3), Ids=i64(0, 5)),
         sample(W=f32(0, 3), Ids=i64(0), differentiate=False),
     ]
-    rejects = [
-        reject(W=f32(7), Ids=i64(4), says="W must have 2 dims"),
-        reject(W=f32(7, 3), Ids=f32(4), says="must be one of", error=TypeMismatchError),
-        reject(W=i64(7, 3), Ids=i64(4), says="floating", error=TypeMismatchError),
-    ]
+    rejects = [reject(W=f32(7), Ids=i64(4), says="W must have 2 dims")]
 
 
 class LookupTable(Lookup):

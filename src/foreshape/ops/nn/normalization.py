@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.dims import Size, product
-from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.errors import TypeMismatchError
 from foreshape.kernels.onednn import thread_count
 from foreshape.kernels.window_steps import as_contiguous
 from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
@@ -109,7 +109,6 @@ class LayerNorm(Operator):
     rejects = [
         reject(X=f32(4, 5), begin_norm_axis=2, says="begin_norm_axis must be in [1, 2)"),
         reject(X=f32(), says="begin_norm_axis must be in"),
-        reject(X=f32(4, 5), begin_norm_axis=-(2**31), says="at least 1", error=SchemaError),
         reject(X=f32(4, 5), Scale=f32(4), says="one number for each element"),
         reject(X=f32(4, 0), says="must not be empty"),
         reject(X=f32(4, 5), Scale=f64(5), says="Scale must be fp32", error=TypeMismatchError),
@@ -185,7 +184,6 @@ class GroupNorm(Operator):
         reject(X=f32(2, 5, 3), groups=2**31 - 1, says="must divide the channels"),
         reject(X=f32(5), groups=1, says="X must have 2 to 5 dims"),
         reject(X=f32(2, 6, 3), Scale=f32(3), groups=2, says="one number for each channel"),
-        reject(X=f32(2, 6, 3), groups=0, says="at least 1", error=SchemaError),
     ]
 
 
@@ -349,7 +347,6 @@ class SpectralNorm(Operator):
         sample(Weight=f32(4, 3, 2, low=0.5), U=f32(3, low=0.5), V=f32(8, low=0.5), dim=1, power_iters=0),
     ]
     rejects = [
-        reject(Weight=f32(4, 5), U=f32(4), V=f32(5), power_iters=2**31 - 1, says="at most 1000", error=SchemaError),
         reject(Weight=f32(4), U=f32(4), V=f32(1), says="Weight must have 2 to 5 dims"),
         reject(Weight=f32(4, 5), U=f32(5), V=f32(5), says="U must have one number for each row"),
         reject(Weight=f32(4, 5), U=f32(4), V=f32(4), says="V must have one number for each column"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.dims import Size
-from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.errors import TypeMismatchError
 from foreshape.kernels import lstm_steps as steps
 from foreshape.operator import NOT_WRITTEN, AttrType, attribute, operand, result
 from foreshape.operator.composition import Composition
@@ -74,7 +74,6 @@ class FusionGru(ResetBeforeGru):
         reject(X=f32(9, 5), WeightX=f32(5, 12), WeightH=f32(4, 12), says="X must be ragged", error=TypeMismatchError),
         reject(X=f32(9, 5).ragged([4, 5]), WeightX=f32(6, 12), WeightH=f32(4, 12), says="as many rows as X has columns"),
         reject(X=f32(9, 5).ragged([4, 5]), WeightX=f32(5, 12), WeightH=f32(3, 12), says="Weight must be [4, 12]"),
-        reject(X=f32(9, 5).ragged([4, 5]), WeightX=f32(5, 12), WeightH=f32(4, 12), mkldnn_data_type="int8", says="one of", error=SchemaError),
     ]
 
 

@@ -142,8 +142,6 @@ class SequenceConv(Operator):
         reject(X=f32(9, 2), Filter=f32(6, 7), contextLength=3, says="X must be ragged", error=TypeMismatchError),
         reject(X=f32(9, 2).ragged([9]), Filter=f32(5, 7), contextLength=3, says="the rows of Filter must be contextLength times"),
         reject(X=f32(9, 2).ragged([9]), Filter=f32(6), contextLength=3, says="Filter must have 2 dims"),
-        reject(X=f32(9, 2).ragged([9]), Filter=f32(0, 7), contextLength=0, says="contextLength must be at least 1", error=SchemaError),
-        reject(X=f32(9, 2).ragged([9]), Filter=f32(6, 7), contextLength=3, contextStride=2, says="contextStride must be one of 1", error=SchemaError),
         reject(X=f32(9, 2).ragged([9]), Filter=f32(6, 7), contextLength=3, paddingTrainable=True, says="PaddingData is missing", error=SchemaError),
         reject(X=f32(9, 2).ragged([9]), PaddingData=f32(3, 2), Filter=f32(6, 7), contextLength=3, paddingTrainable=True, says="0 + 2"),
         reject(X=f32(9, 2).ragged([9]), PaddingData=f32(2, 3), Filter=f32(6, 7), contextLength=3, paddingTrainable=True, says="the columns of PaddingData"),

@@ -11,7 +11,7 @@ from foreshape.kernels.segments import column, empty_sequences, ends, segment_su
 from foreshape.operator import NOT_WRITTEN, AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.require import fail, require, require_equal, require_rank
-from foreshape.operator.samples import SampleTensor, f32, i64, reject, sample
+from foreshape.operator.samples import SampleTensor, f32, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.ragged_rules import one_per_sequence, ragged, rows, same_sequences
@@ -135,11 +135,7 @@ class SequencePool(Operator):
             f32(4, 0).ragged([1, 3]),
         )
     ]
-    rejects = [
-        reject(X=f32(3, 2), says="X must be ragged", error=TypeMismatchError),
-        reject(X=i64(3, 2).ragged([3]), says="floating", error=TypeMismatchError),
-        reject(X=f32(3, 2).ragged([3]), pooltype="MEDIAN", says="pooltype must be one of", error=SchemaError),
-    ]
+    rejects = [reject(X=f32(3, 2), says="X must be ragged", error=TypeMismatchError)]
 
 
 def _pooling(pooltype: Any, pad_value: float) -> computations.SequencePooling | None:
@@ -346,10 +342,4 @@ class SequenceTopkAvgPooling(Operator):
         reject(X=f32(6, 2).ragged([6]), ROW=f32(2, 1).ragged([2]), COLUMN=f32(3, 1).ragged([3]), topks=[1], channel_num=1, says="a column"),
         reject(X=f32(6, 1).ragged([6]), ROW=f32(2, 1).ragged([2]), COLUMN=f32(3, 1).ragged([3]), topks=[3, 1], channel_num=1, says="rising", error=SchemaError),
         reject(X=f32(6, 1).ragged([6]), ROW=f32(2, 1).ragged([2]), COLUMN=f32(3, 1).ragged([3]), topks=[], channel_num=1, says="rising", error=SchemaError),
-        reject(
-            X=f32(6, 1).ragged([6]), ROW=f32(2, 1).ragged([2]), COLUMN=f32(3, 1).ragged([3]), topks=[0], channel_num=1, says="at least 1", error=SchemaError
-        ),
-        reject(
-            X=f32(6, 1).ragged([6]), ROW=f32(2, 1).ragged([2]), COLUMN=f32(3, 1).ragged([3]), topks=[1], channel_num=0, says="at least 1", error=SchemaError
-        ),
     ]

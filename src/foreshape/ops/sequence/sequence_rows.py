@@ -79,7 +79,6 @@ class SequenceSlice(Operator):
         reject(X=f32(3, 2).ragged([3]), Offset=i64(1, 1), Length=i64(1), says="Length must have 2 dims"),
         reject(X=f32(3, 2).ragged([3]), Offset=i64(1, 1), Length=i64(1, 1, data=[-1]), says="at least 0"),
         reject(X=f32(3, 2).ragged([3]), Offset=i64(1, 1), Length=i64(1, 1, data=[4]), says="must fit the rows of X"),
-        reject(X=f32(3, 2).ragged([3]), Offset=f32(1, 1), Length=i64(1, 1), says="int", error=TypeMismatchError),
     ]
 
 
@@ -123,7 +122,6 @@ class SequenceErase(Operator):
         reject(X=i64(3, 1), tokens=[1], says="X must be ragged", error=TypeMismatchError),
         reject(X=i64(3).ragged([3]), tokens=[1], says="2 dims"),
         reject(X=i64(3, 2).ragged([3]), tokens=[1], says="a column"),
-        reject(X=f32(3, 1).ragged([3]), tokens=[1], says="int", error=TypeMismatchError),
     ]
 
 
@@ -185,7 +183,6 @@ class SequenceScatter(Operator):
         reject(X=f32(2, 6), Ids=i64(4).ragged([1, 3]), Updates=f32(4).ragged([4]), says="as many sequences"),
         reject(X=f32(2, 6, 1), Ids=i64(4).ragged([1, 3]), Updates=f32(4).ragged([1, 3]), says="X must have 2 dims"),
         reject(X=f32(2, 6), Ids=i64(4, 2).ragged([1, 3]), Updates=f32(4).ragged([1, 3]), says="a column"),
-        reject(X=f32(2, 6), Ids=i64(4).ragged([1, 3]), Updates=i64(4).ragged([1, 3]), says="the element type of X", error=TypeMismatchError),
     ]
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foreshape.dims import Size
-from foreshape.errors import SchemaError, TypeMismatchError
 from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
 from foreshape.operator.require import require_rank
-from foreshape.operator.samples import f32, i32, i64, reject, sample
+from foreshape.operator.samples import i32, i64, reject, sample
 from foreshape.spec import INDEX, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 
@@ -99,9 +98,4 @@ class Hash(Operator):
         sample(X=i32(2, 11, low=-9, high=9)),
         sample(X=i64(0, 3), num_hash=2),
     ]
-    rejects = [
-        reject(X=i64(3), says="X must have 2 dims"),
-        reject(X=i64(3, 2), num_hash=0, says="num_hash", error=SchemaError),
-        reject(X=i64(3, 2), mod_by=0, says="mod_by", error=SchemaError),
-        reject(X=f32(3, 2), says="int32, int64", error=TypeMismatchError),
-    ]
+    rejects = [reject(X=i64(3), says="X must have 2 dims")]

@@ -7,10 +7,10 @@ from math import prod
 from typing import Any
 
 from foreshape.dims import Size, minimum, product
-from foreshape.errors import ExecutionError, TypeMismatchError
+from foreshape.errors import ExecutionError
 from foreshape.kernels.instructions import ADAM, SCALE, Instruction
 from foreshape.operator import AttrType, attribute, operand, result
-from foreshape.operator.samples import b1, f32, f64, i64, reject, sample
+from foreshape.operator.samples import b1, f32, f64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.update.sparse import block_bytes, in_blocks
 from foreshape.ops.update.updates import Update, check_one_number, number, one_layout, put_updated
@@ -181,8 +181,6 @@ class Adam(Update):
                says="Moment2 must have the dims of Param"),
         reject(Param=f32(3), Grad=f32(3), LearningRate=f32(1), Moment1=f32(3), Moment2=f32(3), Beta1Pow=f32(3), Beta2Pow=f32(1),
                says="Beta1Pow must hold one number"),
-        reject(Param=f32(3), Grad=f32(3), LearningRate=f32(1), Moment1=f32(3), Moment2=f32(3), Beta1Pow=f32(1), Beta2Pow=f32(1), SkipUpdate=i64(1),
-               says="SkipUpdate must be one of bool", error=TypeMismatchError),
     ]  # fmt: skip
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from foreshape.dims import Size
-from foreshape.errors import SchemaError
 from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
 from foreshape.operator.require import require
 from foreshape.operator.samples import f32, f64, reject, sample
@@ -92,7 +91,6 @@ class MergedMomentum(Merged):
         reject(Param=[f32(3), f32(4)], Grad=[f32(3), f32(4)], Velocity=[f32(3), f32(4)], LearningRate=[f32(1)], mu=0.9, regularization_method=["l2_decay"],
                says="regularization_method must have no entry, or one for each"),
         reject(Param=[f32(3)], Grad=[f32(3)], Velocity=[f32(3)], LearningRate=[f32(1), f32(1)], mu=0.9, says="LearningRate must have one tensor"),
-        reject(Param=[f32(3)], Grad=[f32(3)], Velocity=[f32(3)], LearningRate=[f32(1)], says="needs the attribute mu", error=SchemaError),
     ]  # fmt: skip
 
 
