@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import symtable
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ _SAME_MEMORY: Final = "view view_as select narrow unsqueeze squeeze t transpose 
 _VIEWS: Final = frozenset(_SAME_MEMORY.split())
 
 
+@functools.lru_cache(4096)  # here and below: the sources of kernels, read for each file that has them
 def plain_text(source: str) -> str:
     """Return a function's source without ``into``, and with new values in place of changed temporary ones. Other source comes back as it is."""
     tree = ast.parse(source)
@@ -25,7 +27,8 @@ def plain_text(source: str) -> str:
     return ast.unparse(made) if changed.count else source.rstrip()
 
 
-def free_names(source: str) -> set[str]:
+@functools.lru_cache(4096)
+def free_names(source: str) -> frozenset[str]:
     """Return the names taken by a source of its module, or of Python: without annotations."""
     bare = ast.unparse(ast.fix_missing_locations(_Bare().visit(ast.parse(source))))
     found: set[str] = set()
@@ -35,12 +38,13 @@ def free_names(source: str) -> set[str]:
         waiting += table.get_children()
         top = table.get_type() == "module"
         found.update(s.get_name() for s in table.get_symbols() if s.is_referenced() and (s.is_global() or (top and not s.is_assigned())))
-    return found
+    return frozenset(found)
 
 
-def all_names(source: str) -> set[str]:
+@functools.lru_cache(4096)
+def all_names(source: str) -> frozenset[str]:
     """Return every name of a source, the ones in annotations among them."""
-    return {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+    return frozenset(node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name))
 
 
 class _Bare(ast.NodeTransformer):
