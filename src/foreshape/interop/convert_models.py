@@ -96,12 +96,12 @@ def convert_model(source: Path, target: Path, params: Path | None = None, *, for
     program, held = open_program(model)
     drop_size_demands(program)
     give_padding_as_it_is(program)
+    write_older_forms(program)
     missing = lacking(program)
     refused = [one for one in missing if not one.slight]
     if refused and not force:
         listed = "".join(f"\n    {one.words}" for one in refused)
         raise FormatError(f"{model} needs what PaddlePaddle 2.6.2 lacks, and is not written (unless forced, for Foreshape alone):{listed}")
-    write_older_forms(program)
     if force:
         program.refresh_quietly()
     else:

@@ -94,6 +94,31 @@ def _cumsum(place: _InsertionPoint, op: Op) -> None:
         place.block.remove_op(op)
 
 
+def _grouped_matmul(place: _InsertionPoint, op: Op) -> None:
+    """Multiply all rows by the matrix of each group, and add those of its own: there is no such operator there."""
+    x, y, ends = (place.variable(op, slot) for slot in ("X", "Y", "Ends"))
+    groups, of = y.spec.known_dims[0], x.spec.known_dtype
+    if not isinstance(groups, int) or not groups or of not in (FP32, FP64):
+        return
+
+    def filled(number: int, like: Variable) -> Variable:
+        return place.write("fill_any_like", {"X": like}, {"value": float(number), "dtype": INT64.code})[0]
+
+    (column,) = place.write("slice", {"Input": x}, {"axes": [1], "starts": [0], "ends": [1]})
+    ones = filled(1, column)
+    (behind,) = place.write("cumsum", {"X": ones}, {"axis": 0})
+    (row,) = place.write("elementwise_sub", {"X": behind, "Y": ones})
+    (group,) = place.write("searchsorted", {"SortedSequence": place.cast(ends, INT64), "Values": row}, {"right": True})
+    parts: list[Variable] = []
+    for at in range(groups):
+        (matrix,) = place.write("slice", {"Input": y}, {"axes": [0], "starts": [at], "ends": [at + 1], "decrease_axis": [0]})
+        (product,) = place.write("matmul_v2", {"X": x, "Y": matrix})
+        (own,) = place.write("equal", {"X": group, "Y": filled(at, group)})
+        parts += place.write("elementwise_mul", {"X": product, "Y": place.cast(own, of)})
+    place.write("sum", {"X": parts}, out=op.output("Out"))
+    place.block.remove_op(op)
+
+
 def _rnn(place: _InsertionPoint, op: Op) -> None:
     """Name a result always written by the kernel there."""
     if not op.output("DropoutState"):
@@ -114,6 +139,7 @@ _FORMS: Final[Mapping[str, Callable[[_InsertionPoint, Op], None]]] = {
     "gather": _widened(BOOL),
     "where": _where,
     "cumsum": _cumsum,
+    "grouped_matmul": _grouped_matmul,
     "rnn": _rnn,
     "assert": _assert,
 }

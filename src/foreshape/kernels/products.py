@@ -222,6 +222,14 @@ def add_product_(p: Tensor, a: Tensor, b: Tensor, alpha: float) -> Tensor:
     return p
 
 
+def put_product(out: Tensor, a: Tensor, b: Tensor) -> None:
+    """Write ``a b`` of ``[m, k]`` and ``[k, n]`` into ``out``, ``[m, n]``, with the workspace of `add_product_`."""
+    if fits(a, b):
+        add_product_(out.zero_(), a, b, 1.0)
+    else:
+        torch.mm(a, b, out=out)
+
+
 def _step(matrix: Tensor) -> int:
     """Return the elements from row to row of a matrix with contiguous rows; the negative number from column to column; 0 if neither are contiguous."""
     row, column = matrix.stride()

@@ -153,6 +153,24 @@ def bmm(x: Variable, y: Variable) -> Variable:
     return current_block().apply("bmm", {"X": x, "Y": y})
 
 
+def grouped_matmul(x: Variable, y: Variable, ends: Variable) -> Variable:
+    """Return each row of ``x`` times the matrix of its group, as ``[rows, columns]``; the rows behind the last group are zeros.
+
+    Rows sorted by their expert, with the ends of the experts' rows, give a mixture of experts where each row meets its own expert alone (Gale et al.,
+    "MegaBlocks: Efficient Sparse Training with Mixture-of-Experts", 2022).
+
+    Args:
+        x: floats, ``[rows, k]``.
+        y: a matrix for each group, ``[groups, k, columns]``, as ``x``.
+        ends: int32 or int64, ``[groups]``: group g has the rows from ``ends[g - 1]``, or 0, up to ``ends[g]``. They don't fall, and are at most ``rows``;
+            others are an `ExecutionError` when the program runs.
+
+    Raises:
+        ShapeError: the columns of ``x`` are not the rows of the matrices, or the ends are not as many as these.
+    """
+    return current_block().apply("grouped_matmul", {"X": x, "Y": y, "Ends": ends})
+
+
 def dot(x: Variable, y: Variable) -> Variable:
     """Return the inner products of the vectors in the last dims of ``x`` and ``y``, both ``[n]`` or ``[batch, n]``.
 

@@ -62,6 +62,17 @@ def test_the_older_form_gives_the_same(name: str, tmp_path: Path) -> None:
     assert got.dtype == want.dtype and np.array_equal(got, want)
 
 
+def test_groups_of_rows_are_multiplied_by_operators_of_paddlepaddle(tmp_path: Path) -> None:
+    x, y, ends = layer.data("x", ["rows", 4]), layer.data("y", [3, 4, 5]), layer.data("ends", [3], dtype="int32")
+    fs.save_inference_model(tmp_path / "m", [x, y, ends], [layer.grouped_matmul(x, y, ends)])
+    assert not convert_model(tmp_path / "m.pdmodel", tmp_path / "out.pdmodel").lacking
+    older = fs.load_inference_model(tmp_path / "out", scope=fs.Scope())
+    assert all(op.operator is None or type(op.operator).since <= 2 for op in older.program.all_ops())
+    feeds = {"x": RNG.random((7, 4), "float32"), "y": RNG.random((3, 4, 5), "float32"), "ends": np.int32([2, 2, 6])}
+    rows = [feeds["x"][at] @ feeds["y"][group] for at, group in enumerate([0, 0, 2, 2, 2, 2])]
+    np.testing.assert_allclose(older.run(feeds)[0], [*rows, np.zeros(5)], rtol=1e-6)
+
+
 def test_operators_of_ours_alone_are_listed_as_lacking(tmp_path: Path) -> None:
     feeds = {"b": RNG.random((1, 6, 4), "float32"), "s": RNG.random((1, 2, 6), "float32"), "n": np.int64([3])}
     fed = [value(n, str(a.dtype), a.shape) for n, a in feeds.items()]

@@ -14,7 +14,7 @@ from foreshape.interop.torch.higher_order import scanned
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.program import Variable
-from foreshape.spec import FP32, FP64, INT64
+from foreshape.spec import FP32, FP64
 
 
 def pairs(given: Any, count: int) -> list[int]:
@@ -84,18 +84,10 @@ def _distances(t: TorchCall, x: Variable, y: Variable, p: float, mode: Any = Non
 
 @aten("_grouped_mm", "grouped_mm_fallback")
 def _grouped(t: TorchCall, x: Variable, weight: Variable, offsets: Variable, *_: Any, **__: Any) -> Any:
-    """Return the rows times the matrix of their group, ``weight[group]``; ``offsets`` are the ends of the groups. Each matrix is applied to all rows."""
-    groups = weight.spec.known_dims[0]
-    if not isinstance(groups, int) or t.rank(x) != 2 or t.rank(weight) != 3:
-        raise Refused("an open number of groups, or groups of columns")
-    rows = layer.range(0, layer.cast(layer.slice(layer.shape(x), [0], [0], [1]), INT64), 1, dtype=INT64)
-    group = layer.unsqueeze(layer.searchsorted(t.cast(offsets, INT64), rows, right=True), [1])
-    made: Variable | None = None
-    for at, matrix in enumerate(layer.unstack(weight)):  # of which the gradient is put together at once
-        own = t.cast(layer.equal(group, layer.fill_constant([], INT64, at)), x.spec.known_dtype)
-        part = layer.multiply(t.op("matmul_v2", None, X=x, Y=matrix), own)
-        made = part if made is None else layer.add(made, part)
-    return made
+    """Return the rows times the matrix of their group, ``weight[group]``; ``offsets`` are the ends of the groups."""
+    if t.rank(x) != 2 or t.rank(weight) != 3:
+        raise Refused("groups of columns")
+    return layer.grouped_matmul(x, weight, offsets)
 
 
 @aten("einsum")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 from foreshape.interop.onnx.write.elementwise_ops import pair
 from foreshape.interop.onnx.write.op_writers import writes
+from foreshape.interop.onnx.write.terms import count_to, size_of, term
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
@@ -38,6 +41,21 @@ def _flattened_product(w: WrittenOp) -> OnnxValue:
     if m == 1 and other - n == 1:
         return made
     return w.node("Reshape", made, w.node("Concat", w.shape(x, 0, m), w.shape(y, n, other), axis=0))
+
+
+@writes("grouped_matmul")
+def _grouped_product(w: WrittenOp) -> Any:
+    """Multiply all rows by the matrix of each group in turn, with zeros for the rows of others."""
+    count = w.spec("Y").known_dims[0]
+    if not isinstance(count, int):
+        raise Refused(f"{count} groups: it takes a fixed number")
+    x, y, ends = term(w, "X"), term(w, "Y"), term(w, "Ends").cast(INT64)
+    if not count:
+        return x.node("MatMul", y.total(0).value).value
+    at = count_to(size_of(w, "X", 0)).with_dims(1)
+    group = (ends.with_dims(0) <= at).cast(INT64).total(1, keep=True)
+    parts = [group.same(g).where(x.node("MatMul", y.at(0, g).value), 0.0) for g in range(count)]
+    return functools.reduce(operator.add, parts).value
 
 
 @writes("dot")

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.code_rules import writes
+from foreshape.interop.torch.write.helpers import extra_functions
 from foreshape.interop.torch.write.kernel_rules import kernel_rule
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code, tuple_of
 from foreshape.spec import BOOL, INT64, dtype
@@ -115,6 +116,11 @@ def _einsum(w: PlainOp) -> Any:
 @writes("bmm")
 def _bmm(w: PlainOp) -> str:
     return f"torch.bmm({w.x('X')}, {w.x('Y')})"
+
+
+@writes("grouped_matmul")
+def _grouped_matmul(w: PlainOp) -> str:
+    return w.call(extra_functions.grouped_product, w.x("X"), w.x("Y"), w.x("Ends"))
 
 
 @writes("dot")

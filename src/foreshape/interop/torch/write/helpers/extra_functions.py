@@ -18,3 +18,13 @@ def truncated_quotient(x: Tensor, y: Tensor) -> Tensor:
     """Divide integers, without the fraction. torch's own rounding towards zero traps the processor at the least integer by -1."""
     quotient = torch.floor_divide(x, y)
     return quotient + ((quotient < 0) & (quotient * y != x)).to(quotient.dtype)
+
+
+def grouped_product(x: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
+    """Return each row of ``x`` times the matrix of its group: group g has the rows up to ``ends[g]``. The rows behind are zeros."""
+    rows = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
+    group = (ends <= rows).sum(1, keepdim=True)
+    out = x.new_zeros((x.shape[0], matrices.shape[2]))
+    for g, matrix in enumerate(matrices.unbind(0)):
+        out = torch.where(group == g, x @ matrix, out)
+    return out
