@@ -112,7 +112,7 @@ def _grouped_matmul(place: _InsertionPoint, op: Op) -> None:
     parts: list[Variable] = []
     for at in range(groups):
         (matrix,) = place.write("slice", {"Input": y}, {"axes": [0], "starts": [at], "ends": [at + 1], "decrease_axis": [0]})
-        (product,) = place.write("matmul_v2", {"X": x, "Y": matrix})
+        (product,) = place.write("matmul_v2", {"X": x, "Y": matrix}, {"trans_y": bool(op.attributes.values.get("trans_y"))})
         (own,) = place.write("equal", {"X": group, "Y": filled(at, group)})
         parts += place.write("elementwise_mul", {"X": product, "Y": place.cast(own, of)})
     place.write("sum", {"X": parts}, out=op.output("Out"))

@@ -153,7 +153,7 @@ def bmm(x: Variable, y: Variable) -> Variable:
     return current_block().apply("bmm", {"X": x, "Y": y})
 
 
-def grouped_matmul(x: Variable, y: Variable, ends: Variable) -> Variable:
+def grouped_matmul(x: Variable, y: Variable, ends: Variable, transpose_y: bool = False) -> Variable:
     """Return each row of ``x`` times the matrix of its group, as ``[rows, columns]``; the rows behind the last group are zeros.
 
     Rows sorted by their expert, with the ends of the experts' rows, give a mixture of experts where each row meets its own expert alone (Gale et al.,
@@ -161,14 +161,15 @@ def grouped_matmul(x: Variable, y: Variable, ends: Variable) -> Variable:
 
     Args:
         x: floats, ``[rows, k]``.
-        y: a matrix for each group, ``[groups, k, columns]``, as ``x``.
+        y: a matrix for each group, ``[groups, k, columns]``, as ``x``; where ``transpose_y``, ``[groups, columns, k]``.
         ends: int32 or int64, ``[groups]``: group g has the rows from ``ends[g - 1]``, or 0, up to ``ends[g]``. They don't fall, and are at most ``rows``;
             others are an `ExecutionError` when the program runs.
+        transpose_y: exchange the last two dims of ``y`` first.
 
     Raises:
         ShapeError: the columns of ``x`` are not the rows of the matrices, or the ends are not as many as these.
     """
-    return current_block().apply("grouped_matmul", {"X": x, "Y": y, "Ends": ends})
+    return current_block().apply("grouped_matmul", {"X": x, "Y": y, "Ends": ends}, {"trans_y": transpose_y})
 
 
 def dot(x: Variable, y: Variable) -> Variable:

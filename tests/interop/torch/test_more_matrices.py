@@ -69,3 +69,33 @@ def test_squeeze_of_an_open_axis_refuses_a_size_of_1() -> None:
     for shape in ((1, 1, 3), (2, 1, 1)):
         with pytest.raises(fs.GuardError, match="squeeze leaves out an axis of 1"):
             model(torch.randn(shape))
+
+
+class Experts(nn.Module):
+    """A mixture of experts: the rows in the order of their experts, each multiplied by the matrix of its own, held as it is or turned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.linspace(-1, 1, 3 * 8 * 16).reshape(3, 8, 16))
+        self.down = nn.Parameter(torch.linspace(1, -1, 3 * 8 * 16).reshape(3, 8, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        expert, at = (x[:, 0] > 0).long().mul(2).sort(stable=True)
+        ends = (expert[:, None] <= torch.arange(3)).sum(0).int()
+        h = torch._grouped_mm(x[at].bfloat16(), self.up.bfloat16().transpose(-2, -1), offs=ends)
+        return torch._grouped_mm(h.tanh(), self.down.bfloat16(), offs=ends).float().square().mean()
+
+
+@pytest.mark.skipif(not hasattr(torch, "_grouped_mm"), reason="this PyTorch has no products of groups")
+def test_rows_of_experts_meet_their_own_matrix_alone() -> None:
+    x = torch.linspace(-2, 1, 7 * 16).reshape(7, 16)
+    module = Experts()
+    model = fs.from_torch(module, (x,), ({0: "rows"},))
+    assert [op.attributes.values["trans_y"] for op in model.program.global_block.ops if op.type == "grouped_matmul"] == [True, False]
+    for rows in (7, 3):
+        module.zero_grad()
+        loss = module(x[:rows])
+        loss.backward()
+        assert float(model(x[:rows])) == pytest.approx(loss.item(), rel=1e-2)
+        for name, gradient in model.gradients(x[:rows]).items():
+            torch.testing.assert_close(gradient, module.get_parameter(name).grad, rtol=0.02, atol=2e-3)

@@ -13,6 +13,7 @@ from foreshape.interop.torch.aten_rules import aten
 from foreshape.interop.torch.higher_order import scanned
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
+from foreshape.operator.computations import Transposition
 from foreshape.program import Variable
 from foreshape.spec import FP32, FP64
 
@@ -87,6 +88,10 @@ def _grouped(t: TorchCall, x: Variable, weight: Variable, offsets: Variable, *_:
     """Return the rows times the matrix of their group, ``weight[group]``; ``offsets`` are the ends of the groups."""
     if t.rank(x) != 2 or t.rank(weight) != 3:
         raise Refused("groups of columns")
+    turned = weight.op
+    made = None if turned is None or turned.operator is None else turned.operator.computes()
+    if turned is not None and isinstance(made, Transposition) and [axis % 3 for axis in made.axes] == [0, 2, 1]:  # so its gradient is a parameter's own
+        return layer.grouped_matmul(x, next(turned.input_variables()), offsets, transpose_y=True)
     return layer.grouped_matmul(x, weight, offsets)
 
 

@@ -50,6 +50,7 @@ def _grouped_product(w: WrittenOp) -> Any:
     if not isinstance(count, int):
         raise Refused(f"{count} groups: it takes a fixed number")
     x, y, ends = term(w, "X"), term(w, "Y"), term(w, "Ends").cast(INT64)
+    y = y.turned(0, 2, 1) if w.of.trans_y else y
     if not count:
         return x.node("MatMul", y.total(0).value).value
     at = count_to(size_of(w, "X", 0)).with_dims(1)

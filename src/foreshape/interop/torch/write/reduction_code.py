@@ -120,7 +120,7 @@ def _bmm(w: PlainOp) -> str:
 
 @writes("grouped_matmul")
 def _grouped_matmul(w: PlainOp) -> str:
-    return w.call(extra_functions.grouped_product, w.x("X"), w.x("Y"), w.x("Ends"))
+    return w.call(extra_functions.grouped_product, w.x("X"), w.x("Y") + ".mT" * w.of.trans_y, w.x("Ends"))
 
 
 @writes("dot")
