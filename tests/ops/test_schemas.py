@@ -1,4 +1,4 @@
-"""Written once, run for every operator: what its schema alone refuses, before its rule is asked."""
+"""Written once, run for every operator: what its schema alone refuses, before its rule is asked, and what the words of its schema say that it refuses."""
 
 from __future__ import annotations
 
@@ -8,14 +8,24 @@ from typing import Any
 
 import pytest
 from support.harness import build, of_each_operator, operators
+from support.mutations import mutations
 
-from foreshape.errors import SchemaError, TypeMismatchError
+from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
 from foreshape.operator.fields import REQUIRED, Attribute, Operand
 from foreshape.operator.operator import Operator
 from foreshape.operator.samples import SampleTensor
 from foreshape.spec import BOOL, COMPLEX64, FP32, FP64, INT32, INT64, LOD_RANK_TABLE, LOD_TENSOR_ARRAY, DType
 
 TYPES = (FP32, FP64, INT32, INT64, BOOL, COMPLEX64)
+TAKES_MORE = {
+    "average_accumulates": ("in_num_accumulates", "in_old_num_accumulates", "in_num_updates"), "beam_search": ("pre_ids", "pre_scores", "scores"),
+    "box_clip": ("ImInfo",), "cross_entropy_grad2": ("XShape",), "density_prior_box": ("Input", "Image"), "fused_elementwise_add": ("axis",),
+    "fused_elementwise_div": ("axis",), "fused_elementwise_mul": ("axis",), "fused_elementwise_sub": ("axis",), "fusion_seqexpand_concat_fc": ("X",),
+    "fusion_seqpool_cvm_concat": ("CVM",), "generate_proposals": ("ImInfo",), "generate_proposals_v2": ("ImShape",), "linear_interp_v2": ("OutSize",),
+    "lu_unpack": ("Pivots",), "pow2_decay_with_linear_warmup": ("LearningRate", "Step"), "prior_box": ("Input", "Image"),
+    "retinanet_detection_output": ("ImInfo",), "sequence_pad": ("PadValue",), "set_value": ("none_axes",), "unique": ("axis",),
+}  # fmt: skip
+"""What an operator takes in more forms than its words name, as PaddlePaddle does, or leaves unread."""
 OPERATORS = [(c.type, c) for c in operators() if c.samples]
 
 
@@ -98,3 +108,15 @@ def test_an_attribute_out_of_its_range_is_refused(name: str, cls: type[Operator]
         for value, says in beyond(attribute):
             of_lists = attribute.type.name.endswith("S")
             refused(cls, {**cls.samples[0].arguments, attribute.name: [value] if of_lists else value}, SchemaError, f"attribute {attribute.name} must be", says)
+
+
+@of_each_operator(OPERATORS)
+def test_dims_and_axes_other_than_the_words_say_are_refused(name: str, cls: type[Operator]) -> None:
+    for given, why, arguments in mutations(cls):
+        if given not in TAKES_MORE.get(cls.type, ()):
+            try:
+                build(cls, arguments)
+            except (ShapeError, TypeMismatchError, SchemaError) as error:
+                assert error.op == cls.type and error.required is not None and error.required.split("\n")[0] in str(error), (given, why)
+            else:
+                pytest.fail(f"{given} is taken: {why}")

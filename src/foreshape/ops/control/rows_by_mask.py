@@ -181,7 +181,6 @@ class MergeLodTensor(Operator):
                level=1, differentiate=False),
     ]  # fmt: skip
     rejects = [
-        reject(X=f32(5, 2), Mask=b1(5), InTrue=f32(3, 4), InFalse=f32(2, 4), says="Mask must have 2 dims"),
         reject(X=f32(5, 2), Mask=b1(5, 1), InTrue=f32(3, 4), InFalse=f32(3, 4), says="together as many rows as Mask"),
         reject(X=f32(5, 2), Mask=b1(5, 1), InTrue=f32(3, 4), InFalse=f32(2, 3), says="must be alike"),
         reject(X=f32(5, 2), Mask=b1(5, 1), InTrue=f32(3, 4), InFalse=f32(2), says="InFalse must have 2 dims"),

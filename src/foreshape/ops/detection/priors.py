@@ -272,7 +272,6 @@ class AnchorGenerator(Operator):
         sample(Input=f32(1, 5, 0, 4), anchor_sizes=[32.0], aspect_ratios=[2.0], variances=[1.0] * 4),
     ]
     rejects = [
-        reject(Input=f32(5, 3, 4), anchor_sizes=[32.0], aspect_ratios=[1.0], variances=[0.1] * 4, says="Input must have 4 dims"),
         reject(Input=f32(2, 5, 3, 4), anchor_sizes=[32.0], aspect_ratios=[1.0], variances=[0.1], says="variances must be 4", error=SchemaError),
         reject(Input=f32(2, 5, 3, 4), anchor_sizes=[32.0], aspect_ratios=[1.0], variances=[0.1] * 4, stride=[16.0], says="stride must be 2", error=SchemaError),
         reject(Input=f32(2, 5, 3, 4), anchor_sizes=[], aspect_ratios=[1.0], variances=[0.1] * 4, says="anchor_sizes must be", error=SchemaError),

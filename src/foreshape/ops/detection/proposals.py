@@ -144,14 +144,8 @@ class GenerateProposals(_Proposals):
                Variances=f64(3, 4, 2, 4, low=0.1, high=0.3), pre_nms_topN=0, post_nms_topN=-1, nms_thresh=0.9, min_size=30.0, eta=0.8),
     ]  # fmt: skip
     rejects = [
-        reject(Scores=f32(2, 3, 5), BboxDeltas=f32(2, 12, 2, 5), ImInfo=f32(2, 3), Anchors=f32(2, 5, 3, 4), Variances=f32(2, 5, 3, 4), pre_nms_topN=20,
-               post_nms_topN=6, nms_thresh=0.5, min_size=2.0, eta=1.0, says="Scores must have 4 dims"),
-        reject(Scores=f32(2, 3, 2, 5), BboxDeltas=f32(2, 3, 2, 5), ImInfo=f32(2, 3), Anchors=f32(2, 5, 3, 4), Variances=f32(2, 5, 3, 4), pre_nms_topN=20,
-               post_nms_topN=6, nms_thresh=0.5, min_size=2.0, eta=1.0, says="four channels for each"),
         reject(Scores=f32(2, 3, 2, 5), BboxDeltas=f32(2, 12, 2, 5), ImInfo=f32(2, 2), Anchors=f32(2, 5, 3, 4), Variances=f32(2, 5, 3, 4), pre_nms_topN=20,
                post_nms_topN=6, nms_thresh=0.5, min_size=2.0, eta=1.0, says="3 columns"),
-        reject(Scores=f32(2, 3, 2, 5), BboxDeltas=f32(2, 12, 2, 5), ImInfo=f32(2, 3), Anchors=f32(2, 5, 2, 4), Variances=f32(2, 5, 3, 4), pre_nms_topN=20,
-               post_nms_topN=6, nms_thresh=0.5, min_size=2.0, eta=1.0, says="one of Anchors for each score"),
         reject(Scores=f32(2, 3, 2, 5), BboxDeltas=f32(2, 12, 2, 5), ImInfo=f32(3, 3), Anchors=f32(2, 5, 3, 4), Variances=f32(2, 5, 3, 4), pre_nms_topN=20,
                post_nms_topN=6, nms_thresh=0.5, min_size=2.0, eta=1.0, says="for each image"),
     ]  # fmt: skip
@@ -193,12 +187,4 @@ class GenerateProposalsV2(_Proposals):
                Anchors=boxes(2, 5, 3), Variances=f32(2, 5, 3, 4, low=0.1, high=0.3), pre_nms_topN=0, post_nms_topN=6, nms_thresh=0.0, min_size=4.0, eta=1.0),
         sample(Scores=f32(0, 3, 2, 5), BboxDeltas=f32(0, 12, 2, 5), ImShape=f32(0, 2), Anchors=boxes(2, 5, 3), Variances=f32(2, 5, 3, 4),
                pre_nms_topN=0, post_nms_topN=6, nms_thresh=0.5, min_size=4.0, eta=1.0),
-    ]  # fmt: skip
-    rejects = [
-        reject(Scores=f32(2, 3, 2, 5), BboxDeltas=f32(2, 12, 2, 4), ImShape=f32(2, 2), Anchors=f32(2, 5, 3, 4), Variances=f32(2, 5, 3, 4), pre_nms_topN=20,
-               post_nms_topN=6, nms_thresh=0.5, min_size=2.0, eta=1.0, says="the same height and width"),
-        reject(Scores=f32(2, 3, 2, 5), BboxDeltas=f32(3, 12, 2, 5), ImShape=f32(2, 2), Anchors=f32(2, 5, 3, 4), Variances=f32(2, 5, 3, 4), pre_nms_topN=20,
-               post_nms_topN=6, nms_thresh=0.5, min_size=2.0, eta=1.0, says="as many images"),
-        reject(Scores=f32(2, 3, 2, 5), BboxDeltas=f32(2, 12, 2, 5), ImShape=f32(2, 2), Anchors=f32(2, 5, 3, 4), Variances=f32(2, 5, 12), pre_nms_topN=20,
-               post_nms_topN=6, nms_thresh=0.5, min_size=2.0, eta=1.0, says="Variances must be boxes"),
     ]  # fmt: skip

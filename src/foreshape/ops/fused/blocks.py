@@ -69,10 +69,7 @@ class FusedDropoutAdd(Operator):
         sample(x=f32(2, 3, 5), y=f32(2, 3, 5), is_test=True, p=0.25, mode="downscale_in_infer"),
         sample(x=f32(0, 3), y=f32(0, 3), p=0.0),
     ]
-    rejects = [
-        reject(x=f32(2, 3), y=f32(2, 3), says="its form for training is not supported"),
-        reject(x=f32(2, 3), y=f32(2, 4), is_test=True, says="y must have the dims of the sum"),
-    ]
+    rejects = [reject(x=f32(2, 3), y=f32(2, 3), says="its form for training is not supported")]
 
 
 class FusedBiasDropoutResidualLayerNorm(Operator):
@@ -113,11 +110,7 @@ class FusedBiasDropoutResidualLayerNorm(Operator):
         sample(X=f32(2, 3, 5), Residual=f32(2, 3, 5), is_test=True, dropout_implementation="upscale_in_train", ln_epsilon=1e-3),
         sample(X=f32(2, 3, 5), Residual=f32(2, 3, 5), Bias=f32(5), dropout_rate=0.0),
     ]
-    rejects = [
-        reject(X=f32(2, 3, 5), Residual=f32(2, 3, 5), says="its form for training is not supported"),
-        reject(X=f32(2, 3, 5), Residual=f32(2, 3, 4), is_test=True, says="Residual must have the dims of the sum"),
-        reject(X=f32(2, 3, 5), Residual=f32(2, 3, 5), Bias=f32(4), is_test=True, says="Bias must have one number"),
-    ]
+    rejects = [reject(X=f32(2, 3, 5), Residual=f32(2, 3, 5), says="its form for training is not supported")]
 
 
 class FusedAttention(Operator):
@@ -243,7 +236,6 @@ class FusedAttention(Operator):
     ]  # fmt: skip
     rejects = [
         reject(X=f32(2, 3, 8), QKVW=f32(3, 2, 4, 8), OutLinearW=f32(8, 8), says="its form for training is not supported"),
-        reject(X=f32(2, 3, 8), QKVW=f32(3, 2, 4, 7), OutLinearW=f32(8, 8), is_test=True, says="as many numbers as X is wide"),
         reject(X=f32(2, 3, 8), QKVW=f32(3, 2, 4, 8), OutLinearW=f32(7, 8), is_test=True, says="a row for each number of all heads"),
         reject(X=f32(2, 3, 8), QKVW=f32(3, 2, 4, 8), OutLinearW=f32(8, 8), CacheKV=f32(2, 2), is_test=True, says="CacheKV"),
         reject(X=f32(2, 3, 8), QKVW=f32(3, 2, 4, 8), SrcMask=f32(2, 3, 3, 3), OutLinearW=f32(8, 8), is_test=True, says="SrcMask must broadcast"),
@@ -336,10 +328,4 @@ class FusedFeedforward(Operator):
         sample(X=f32(2, 3, 5), Linear1Weight=f32(5, 7), Linear2Weight=f32(7, 5), Ln1Scale=f32(5), Ln1Bias=f32(5), is_test=True, act_method="relu",
                pre_layer_norm=True, dropout1_implementation="upscale_in_train", add_residual=False),
     ]  # fmt: skip
-    rejects = [
-        reject(X=f32(2, 3, 5), Linear1Weight=f32(5, 7), Linear2Weight=f32(7, 5), says="its form for training is not supported"),
-        reject(X=f32(2, 3, 5), Linear1Weight=f32(4, 7), Linear2Weight=f32(7, 5), is_test=True, says="as many rows as X is wide"),
-        reject(X=f32(2, 3, 5), Linear1Weight=f32(5, 7), Linear2Weight=f32(6, 5), is_test=True, says="as Linear1Weight has columns"),
-        reject(X=f32(2, 3, 5), Linear1Weight=f32(5, 7), Linear2Weight=f32(7, 4), is_test=True, says="as many columns as X is wide"),
-        reject(X=f32(2, 3, 5), Linear1Weight=f32(5, 7), Linear2Weight=f32(7, 5), Ln2Scale=f32(4), is_test=True, says="Ln2Scale must have one number"),
-    ]
+    rejects = [reject(X=f32(2, 3, 5), Linear1Weight=f32(5, 7), Linear2Weight=f32(7, 5), says="its form for training is not supported")]

@@ -118,11 +118,7 @@ class FusedGemmEpilogue(Operator):
         sample(X=f32(5, 4), Y=f32(3, 5), Bias=f32(3), trans_x=True, trans_y=True, activation="relu"),
         sample(X=f32(4, 5), Y=f32(5, 3), Bias=f32(3), activation="gelu"),
     ]
-    rejects = [
-        reject(X=f32(4, 5), Y=f32(6, 3), Bias=f32(3), says="as many as the rows of Y"),
-        reject(X=f32(4, 5), Y=f32(5, 3), Bias=f32(4), says="one number for each column of Y"),
-        reject(X=f32(2, 4, 5), Y=f32(5, 3), Bias=f32(3), trans_x=True, says="X must have 2 dims"),
-    ]
+    rejects = [reject(X=f32(2, 4, 5), Y=f32(5, 3), Bias=f32(3), trans_x=True, says="X must have 2 dims")]
 
 
 class FusedFcElementwiseLayernorm(Operator):
@@ -159,12 +155,7 @@ class FusedFcElementwiseLayernorm(Operator):
         sample(X=f32(4, 5), W=f32(5, 3), Y=f32(4, 3), Bias0=f32(3), Scale=f32(3), Bias1=f32(3)),
         sample(X=f32(2, 4, 5), W=f32(5, 3), Y=f32(2, 4, 3), x_num_col_dims=2, begin_norm_axis=2, activation_type="relu", epsilon=1e-3),
     ]
-    rejects = [
-        reject(X=f32(4, 5), W=f32(6, 3), Y=f32(4, 3), says="as many as the rows of W"),
-        reject(X=f32(4, 5), W=f32(5, 3), Y=f32(4, 2), says="Y must have the dims of the sum that it is in"),
-        reject(X=f32(4, 5), W=f32(5, 3), Y=f32(4, 3), Scale=f32(4), says="one number for each element of an example"),
-        reject(X=f32(4, 5), W=f32(5, 3), Y=f32(4, 3), begin_norm_axis=2, says="begin_norm_axis must be in [1, 2)"),
-    ]
+    rejects = [reject(X=f32(4, 5), W=f32(6, 3), Y=f32(4, 3), says="as many as the rows of W")]
 
 
 def check_alike(out: Spec, other: Spec, slot: str) -> None:
@@ -215,7 +206,6 @@ class FusionSquaredMatSub(Operator):
         return None, None, None, of("scale", {"scale": self.scalar}, X=out)
 
     samples = [sample(X=f32(2, 3), Y=f32(3, 5), scalar=0.5), sample(X=f32(0, 3), Y=f32(3, 5))]
-    rejects = [reject(X=f32(2, 3), Y=f32(4, 5), says="as many as the rows of Y"), reject(X=f32(2, 3, 4), Y=f32(4, 5), says="X must have 2 dims")]
 
 
 class FusionRepeatedFcRelu(Operator):

@@ -41,10 +41,6 @@ class FusedSoftmaxMask(Operator):
         return of("softmax_grad", {"axis": -1}, **{"Out": Out, "Out@GRAD": d_out})
 
     samples = [sample(X=f32(2, 3, 4, 5), Mask=f32(2, 1, 4, 5)), sample(X=f32(1, 2, 8, 8), Mask=f32(1, 1, 8, 8))]
-    rejects = [
-        reject(X=f32(2, 3, 4, 5), Mask=f32(2, 3, 4, 5), says="dim 1 of Mask must be 1"),
-        reject(X=f32(2, 3, 4, 5), Mask=f32(2, 1, 4, 6), says="Mask must have the dims of X"),
-    ]
 
 
 class FusedSoftmaxMaskUpperTriangle(Operator):
@@ -71,7 +67,6 @@ class FusedSoftmaxMaskUpperTriangle(Operator):
         return private.softmax_gradient(d_out, Out, -1, Out.dtype)
 
     samples = [sample(X=f32(2, 3, 4, 4)), sample(X=f32(1, 2, 1, 1))]
-    rejects = [reject(X=f32(2, 3, 4, 5), says="the last two dims of X must be equal"), reject(X=f32(3, 4, 4), says="X must have 4 dims")]
 
 
 class MultiheadMatmul(Operator):
@@ -170,7 +165,5 @@ class FusedEmbeddingEltwiseLayernorm(Operator):
     rejects = [
         reject(Ids=[i64(2, 3), i64(2, 3)], Embs=[f32(7, 5)], Bias=f32(5), Scale=f32(5), says="as many tensors as Ids"),
         reject(Ids=[i64(2, 3), i64(2, 4)], Embs=[f32(7, 5), f32(7, 5)], Bias=f32(5), Scale=f32(5), says="of one minibatch"),
-        reject(Ids=[i64(2, 3), i64(2, 3)], Embs=[f32(7, 5), f32(7, 4)], Bias=f32(5), Scale=f32(5), says="of one width"),
-        reject(Ids=[i64(2, 3)], Embs=[f32(7, 5)], Bias=f32(4), Scale=f32(5), says="Bias must have one number for each"),
         reject(Ids=[i64(2, 3, 4)], Embs=[f32(7, 5)], Bias=f32(5), Scale=f32(5), says="must have 1 at the last"),
     ]

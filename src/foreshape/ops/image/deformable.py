@@ -186,7 +186,6 @@ class DeformableConv(Deformable):
         ),
     ]
     rejects = [
-        reject(Input=f32(2, 3, 5), Offset=f32(2, 12, 4, 4), Filter=f32(4, 3, 2, 3), Mask=f32(2, 6, 4, 4), says="Input must have 4 dims"),
         reject(Input=f32(2, 3, 5, 6), Offset=f32(2, 13, 4, 4), Filter=f32(4, 3, 2, 3), Mask=f32(2, 6, 4, 4), says="two numbers for each pixel"),
         reject(Input=f32(2, 3, 5, 6), Offset=f32(2, 12, 4, 5), Filter=f32(4, 3, 2, 3), Mask=f32(2, 6, 4, 4), says="Offset must have the image size"),
         reject(Input=f32(2, 3, 5, 6), Offset=f32(2, 12, 4, 4), Filter=f32(4, 3, 2, 3), Mask=f32(3, 6, 4, 4), says="Mask must have the batch"),
@@ -243,7 +242,4 @@ class DeformableConvV1(Deformable):
             im2col_step=1,
         ),
     ]
-    rejects = [
-        reject(Input=f32(2, 4, 5, 6), Offset=f32(2, 12, 4, 4), Filter=f32(4, 3, 2, 3), says="the channels of Input"),
-        reject(Input=f32(2, 3, 5, 6), Offset=f32(2, 12, 4), Filter=f32(4, 3, 2, 3), says="Offset must have 4 dims"),
-    ]
+    rejects = [reject(Input=f32(2, 4, 5, 6), Offset=f32(2, 12, 4, 4), Filter=f32(4, 3, 2, 3), says="the channels of Input")]

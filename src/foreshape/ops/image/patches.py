@@ -117,7 +117,6 @@ class Unfold(Patches):
         sample(X=f32(0, 3, 5, 7), kernel_sizes=[2, 3]),
     ]
     rejects = [
-        reject(X=f32(3, 5, 7), kernel_sizes=[2, 3], says="X must have 4 dims"),
         reject(X=f32(2, 3, 5, 7), kernel_sizes=[6, 3], says="a patch must fit into the padded image"),
         reject(X=f32(2, 3, 5, 7), kernel_sizes=[2], says="kernel_sizes must have 2 numbers"),
         reject(X=f32(2, 3, 5, 7), kernel_sizes=[2, 2], strides=[1], says="strides must have 2 numbers"),
@@ -175,7 +174,6 @@ class Fold(Patches):
         sample(X=f32(0, 12, 20), output_sizes=[5, 7], kernel_sizes=[2, 3]),
     ]
     rejects = [
-        reject(X=f32(2, 18), output_sizes=[5, 7], kernel_sizes=[2, 3], says="X must have 3 dims"),
         reject(X=f32(2, 19, 20), output_sizes=[5, 7], kernel_sizes=[2, 3], says="the channels times the 6 pixels"),
         reject(X=f32(2, 18, 21), output_sizes=[5, 7], kernel_sizes=[2, 3], says="dim 2 of X must be the 4 times 5 patches"),
         reject(X=f32(2, 18, 20), output_sizes=[5], kernel_sizes=[2, 3], says="output_sizes must have 2 numbers"),
@@ -263,7 +261,6 @@ class Im2Sequence(Operator):
         sample(X=f32(2, 3, 6, 5), kernels=[5, 2], strides=[3, 4]),
     ]
     rejects = [
-        reject(X=f32(3, 5, 7), kernels=[2, 3], says="X must have 4 dims"),
         reject(X=f32(2, 3, 5, 7), kernels=[7, 3], says="a patch must fit into the padded image"),
         reject(X=f32(2, 3, 5, 7), kernels=[2], says="kernels must have 2 numbers"),
         reject(X=f32(2, 3, 5, 7), kernels=[2, 2], paddings=[1, 1], says="paddings must have 4 numbers"),

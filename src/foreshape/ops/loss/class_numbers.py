@@ -209,9 +209,3 @@ class SigmoidFocalLoss(Operator):
         sample(X=f32(2, 5), Label=i32(2, 1, low=0, high=5), FgNum=i32(1, data=[0]), gamma=1.5, alpha=0.6),
         sample(X=f32(0, 3), Label=i32(0, 1), FgNum=i32(1, data=[2])),
     ]
-    rejects = [
-        reject(X=f32(4, 3), Label=i32(5, 1), FgNum=i32(1), says="one Label for each row"),
-        reject(X=f32(4, 3), Label=i32(4, 2), FgNum=i32(1), says="1 column"),
-        reject(X=f32(4, 3), Label=i32(4, 1), FgNum=i32(2), says="one number"),
-        reject(X=f32(4), Label=i32(4, 1), FgNum=i32(1), says="X must have 2 dims"),
-    ]

@@ -191,12 +191,10 @@ class Nce(Operator):
     ]  # fmt: skip
     rejects = [
         reject(Input=f32(5, 3), Label=i64(4, 2), Weight=f32(7, 3), num_total_classes=7, says="as many rows"),
-        reject(Input=f32(5, 3), Label=i64(5, 2), Weight=f32(7, 4), num_total_classes=7, says="of one width"),
         reject(Input=f32(5, 3), Label=i64(5, 2), Weight=f32(6, 3), num_total_classes=7, says="Weight must have 7 rows"),
         reject(Input=f32(5, 3), Label=i64(5, 2), Weight=f32(7, 3), Bias=f32(6, 1), num_total_classes=7, says="Bias must have one number for each row"),
         reject(Input=f32(5, 3), Label=i64(5, 2), Weight=f32(7, 3), SampleWeight=f32(4), num_total_classes=7, says="SampleWeight must have one number"),
         reject(Input=f32(5, 3), Label=i64(5, 2, 1), Weight=f32(7, 3), num_total_classes=7, says="Label must have 1 or 2 dims"),
-        reject(Input=f32(3), Label=i64(5, 2), Weight=f32(7, 3), num_total_classes=7, says="Input must have 2 dims"),
         reject(Input=f32(5, 3), Label=i64(5, 2), Weight=f32(7, 3), num_total_classes=7, sampler=CUSTOM, says="needs CustomDistProbs", error=SchemaError),
         reject(Input=f32(5, 3), Label=i64(5, 2), Weight=f32(1, 3), num_total_classes=1, sampler=LOG_UNIFORM, says="at least 2 classes"),
     ]

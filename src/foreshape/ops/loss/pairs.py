@@ -50,11 +50,7 @@ class HingeLoss(Operator):
         sample(Logits=f32(7, 1, distinct=True), Labels=f32(7, 1, data=[[0], [1], [1], [0], [0], [1], [1]])),
         sample(Logits=f32(0, 1), Labels=f32(0, 1)),
     ]
-    rejects = [
-        reject(Logits=f32(4, 2), Labels=f32(4, 2), says="Logits must have 1 column"),
-        reject(Logits=f32(4, 1), Labels=f32(3, 1), says="Labels must have as many rows as Logits"),
-        reject(Logits=f32(4), Labels=f32(4), says="Logits must have 2 dims"),
-    ]
+    rejects = [reject(Logits=f32(4, 1), Labels=f32(3, 1), says="Labels must have as many rows as Logits")]
 
 
 class RankLoss(Operator):
@@ -138,10 +134,7 @@ class MarginRankLoss(Operator):
         sample(Label=f32(7, 1, data=[[-1], [1], [1], [-1], [-1], [1], [1]]), X1=f32(7, 1), X2=f32(7, 1), margin=0.1),
         sample(Label=f32(0, 1), X1=f32(0, 1), X2=f32(0, 1)),
     ]
-    rejects = [
-        reject(Label=f32(4, 2), X1=f32(4, 2), X2=f32(4, 2), says="Label must have 1 column"),
-        reject(Label=f32(4, 1), X1=f32(3, 1), X2=f32(4, 1), says="X1 must have as many rows as Label"),
-    ]
+    rejects = [reject(Label=f32(4, 2), X1=f32(4, 2), X2=f32(4, 2), says="Label must have 1 column")]
 
 
 class BprLoss(Operator):
@@ -245,7 +238,3 @@ class TeacherStudentSigmoidLoss(Operator):
                soft_max_lower_bound=-1.5, differentiate=False),
         sample(X=f32(0, 1), Label=f32(0, 1)),
     ]  # fmt: skip
-    rejects = [
-        reject(X=f32(4, 2), Label=f32(4, 2), says="X must have 1 column"),
-        reject(X=f32(4, 1), Label=f32(3, 1), says="Label must have as many rows as X"),
-    ]

@@ -70,7 +70,6 @@ class SigmoidCrossEntropyWithLogits(Operator):
     ]
     rejects = [
         reject(X=f32(4, 7), Label=f32(4, 7), pos_weight=f32(7), says="pos_weight must have the dims of X"),
-        reject(X=f32(4, 7), Label=f32(4, 6), says="Label must have the dims of X"),
         reject(X=f32(4, 7), Label=f32(4), says="Label must have the dims of X"),
     ]
 
@@ -131,7 +130,6 @@ class BceLoss(Operator):
         return aten.binary_cross_entropy_backward(d_out, X, Label, None, 0)
 
     samples = [sample(X=f32(2, 3, 5, low=0.1, high=0.9), Label=f32(2, 3, 5, low=0.0, high=1.0)), sample(X=f32(0, 3), Label=f32(0, 3))]
-    rejects = [reject(X=f32(4, 7), Label=f32(4, 6), says="Label must have the dims of X")]
 
 
 class LogLoss(Operator):
@@ -211,7 +209,4 @@ class KldivLoss(Operator):
         *(sample(X=f32(4, 7), Target=f32(4, 7, low=-3.0), reduction=r, log_target=True) for r in ("none", "batchmean")),
         sample(X=f32(), Target=f32(low=0.1, high=0.9)),
     ]
-    rejects = [
-        reject(X=f32(4, 7), Target=f32(4, 6), says="Target must have the dims of X"),
-        reject(X=f32(), Target=f32(), reduction="batchmean", says="X must have a dim 0 for batchmean"),
-    ]
+    rejects = [reject(X=f32(), Target=f32(), reduction="batchmean", says="X must have a dim 0 for batchmean")]

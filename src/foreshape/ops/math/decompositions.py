@@ -110,7 +110,6 @@ class Svd(Operator):
         sample(X=WIDE, full_matrices=True, differentiate=False),
         sample(X=f32(0, 3, 2), differentiate=False),
     ]
-    rejects = [reject(X=f32(3), says="at least 2 dims")]
 
 
 class Qr(Operator):
@@ -186,7 +185,6 @@ class Qr(Operator):
         sample(X=TALL, mode="r", differentiate=False),
         sample(X=f32(0, 3, 2), differentiate=False),
     ]
-    rejects = [reject(X=f32(3), says="at least 2 dims")]
 
 
 class MatrixRank(Operator):
@@ -240,7 +238,6 @@ class MatrixRank(Operator):
         sample(X=PAIR, TolTensor=f32(3, 1, data=[[0.0], [2.5], [9.0]])),
     ]
     rejects = [
-        reject(X=f32(3), says="at least 2 dims"),
         reject(X=f32(2, 3), hermitian=True, says="square matrices"),
         reject(X=f32(4, 2, 2), TolTensor=f32(3), says="equal or 1"),
     ]
@@ -318,10 +315,6 @@ class Eigh(Symmetric):
         sample(X=f32(1, 1, low=0.5)),
         sample(X=f32(0, 3, 3), differentiate=False),
     ]
-    rejects = [
-        reject(X=f32(2, 3), says="square matrices"),
-        reject(X=f32(3), says="at least 2 dims"),
-    ]
 
 
 class Eigvalsh(Symmetric):
@@ -354,4 +347,3 @@ class Eigvalsh(Symmetric):
         sample(X=_THREE, is_test=True, differentiate=False),
         sample(X=f32(1, 1, low=0.5)),
     ]
-    rejects = [reject(X=f32(2, 3), says="square matrices"), reject(X=f32(3), says="at least 2 dims")]

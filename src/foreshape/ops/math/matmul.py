@@ -92,10 +92,7 @@ class Mul(Operator):
         sample(X=f32(2, 6), Y=f32(2, 3, 5), y_num_col_dims=2),
         sample(X=f32(0, 3), Y=f32(3, 5)),
     ]
-    rejects = [
-        reject(X=f32(2, 3), Y=f32(4, 5), says="the columns of X must equal the rows of Y"),
-        reject(X=f32(2), Y=f32(2, 5), says="more than x_num_col_dims"),
-    ]
+    rejects = [reject(X=f32(2, 3), Y=f32(4, 5), says="the columns of X must equal the rows of Y")]
 
 
 class BatchedProduct(Operator):
@@ -289,11 +286,6 @@ class Bmm(Operator):
         return bmm(d_out, Y.mT) if requested[0] else None, bmm(X.mT, d_out) if requested[1] else None
 
     samples = [sample(X=f32(2, 4, 3), Y=f32(2, 3, 5)), sample(X=f32(0, 4, 3), Y=f32(0, 3, 5))]
-    rejects = [
-        reject(X=f32(2, 4, 3), Y=f32(1, 3, 5), says="one batch"),
-        reject(X=f32(2, 4, 3), Y=f32(2, 4, 5), says="the columns of X"),
-        reject(X=f32(4, 3), Y=f32(2, 3, 5), says="X must have 3 dims"),
-    ]
 
 
 class Dot(Operator):
@@ -322,7 +314,7 @@ class Dot(Operator):
         return d * Y if requested[0] else None, d * X if requested[1] else None
 
     samples = [sample(X=f32(3), Y=f32(3)), sample(X=f32(2, 3), Y=f32(2, 3)), sample(X=f32(0, 3), Y=f32(0, 3))]
-    rejects = [reject(X=f32(3), Y=f32(4), says="the dims of X"), reject(X=f32(), Y=f32(), says="1 or 2 dims")]
+    rejects = [reject(X=f32(), Y=f32(), says="1 or 2 dims")]
 
 
 class Addmm(Operator):
@@ -369,8 +361,4 @@ class Addmm(Operator):
         sample(Input=f32(2, 1), X=f32(2, 3), Y=f32(3, 5)),
         sample(Input=f32(1, 5), X=f32(0, 3), Y=f32(3, 5)),
     ]
-    rejects = [
-        reject(Input=f32(2, 4), X=f32(2, 3), Y=f32(3, 5), says="the dims of the product"),
-        reject(Input=f32(5), X=f32(2, 3), Y=f32(4, 5), says="the columns of X"),
-        reject(Input=f32(5), X=f32(3), Y=f32(3, 5), says="X must have 2 dims"),
-    ]
+    rejects = [reject(Input=f32(2, 4), X=f32(2, 3), Y=f32(3, 5), says="the dims of the product")]

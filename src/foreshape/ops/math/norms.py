@@ -53,7 +53,7 @@ class LogSumExp(Operator):
         sample(X=f32(0, 3), axis=[1]),
         sample(X=f32(), axis=[]),
     ]
-    rejects = [reject(X=f32(2, 3), axis=[2], says="axis must be in [-2, 2)"), reject(X=f32(2, 3), axis=[0, 0], says="each axis once")]
+    rejects = [reject(X=f32(2, 3), axis=[0, 0], says="each axis once")]
 
 
 class PNorm(Operator):
@@ -114,7 +114,7 @@ class PNorm(Operator):
         sample(X=f32(0, 3)),
         sample(X=f32(low=0.5, high=1.0)),
     ]
-    rejects = [reject(X=f32(2, 3), axis=2, says="axis must be in [-2, 2)"), reject(X=f32(0, 3), axis=0, porder=math.inf, says="needs an element")]
+    rejects = [reject(X=f32(0, 3), axis=0, porder=math.inf, says="needs an element")]
 
 
 class FrobeniusNorm(Reduction):
@@ -191,7 +191,6 @@ class Norm(Operator):
         return torch.sub(d_out, out, out=out).div_(Norm)
 
     samples = [sample(X=f32(2, 3, 5)), sample(X=f32(2, 3, 5), axis=1, epsilon=1e-3), sample(X=f32(0, 3))]
-    rejects = [reject(X=f32(2, 3), axis=2, says="axis must be in [-2, 2)"), reject(X=f32(), says="axis must be in")]
 
 
 class SquaredL2Norm(Operator):
@@ -309,5 +308,4 @@ class Renorm(Operator):
     rejects = [
         reject(X=f32(), p=2.0, axis=0, max_norm=0.5, says="at least 1 dim"),
         reject(X=f32(3, 4), p=0.0, axis=0, max_norm=0.5, says="p must be more than 0"),
-        reject(X=f32(3, 4), p=2.0, axis=2, max_norm=0.5, says="axis must be in"),
     ]

@@ -130,8 +130,6 @@ class Reduction(Operator):
         sample(X=f32(2, 3, distinct=True), dim=[1], out_dtype=FP64.code),
     ]
     rejects = [
-        reject(X=f32(2, 3), dim=[2], says="dim must be in [-2, 2)"),
-        reject(X=f32(2, 3), dim=[-(2**31)], says="dim must be in"),
         reject(X=f32(2, 3), dim=[1, -1], says="each axis once"),
         reject(X=f32(2, 3), dim=[1], out_dtype=99, says="no element type", error=TypeMismatchError),
     ]
@@ -313,7 +311,7 @@ class Logic(Reduction):
         sample(X=b1(0, 3), dim=[0]),
         sample(X=b1(), dim=[]),
     ]
-    rejects = [reject(X=b1(2, 3), dim=[2], says="dim must be in [-2, 2)")]
+    rejects = ()
 
 
 class ReduceAll(Logic):

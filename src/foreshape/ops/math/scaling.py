@@ -116,10 +116,7 @@ class Scale(Operator):
         sample(X=c64(2, 3), scale=2.5, bias=-1.5),
         sample(X=c64(2, 3), scale=-0.5, bias=1.5, bias_after_scale=False),
     ]
-    rejects = [
-        reject(X=f32(2), ScaleTensor=f32(2), says="must hold one number"),
-        reject(X=i64(2), scale=float("nan"), says="scale must be finite for integers"),
-    ]
+    rejects = [reject(X=i64(2), scale=float("nan"), says="scale must be finite for integers")]
 
 
 class Clip(Operator):
@@ -188,7 +185,6 @@ class Clip(Operator):
     rejects = [
         reject(X=f32(2), min=2.0, max=1.0, says="min must be at most max"),
         reject(X=f32(2), min=float("nan"), max=1.0, says="min must be at most max"),
-        reject(X=f32(2), min=0.0, max=1.0, Min=f32(3), says="must hold one number"),
     ]
 
 
@@ -272,4 +268,4 @@ class Increment(Operator):
         slots.add("assign", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")})
 
     samples = [sample(X=f32(1), step=2.5), sample(X=i64(1, data=[4])), sample(X=i32(data=[2**31 - 1]), step=-3.0), sample(X=i32(data=[2**31 - 1]))]
-    rejects = [reject(X=f32(2), says="X must hold one number"), reject(X=i64(1), step=float("inf"), says="step must be finite")]
+    rejects = [reject(X=i64(1), step=float("inf"), says="step must be finite")]

@@ -105,12 +105,7 @@ class TriangularSolve(Operator):
         sample(X=_MATRICES, Y=f32(1, 2, 5), transpose=True),
         sample(X=f32(0, 3, 3), Y=f32(0, 3, 2)),
     ]
-    rejects = [
-        reject(X=f32(2, 3), Y=f32(3, 5), says="square matrices"),
-        reject(X=f32(3, 3), Y=f32(2, 5), says="as many rows"),
-        reject(X=f32(3, 3), Y=f32(3), says="Y must have at least 2 dims"),
-        reject(X=f32(2, 3, 3), Y=f32(5, 3, 1), says="equal or 1"),
-    ]
+    rejects = [reject(X=f32(2, 3, 3), Y=f32(5, 3, 1), says="equal or 1")]
 
 
 class Solve(Operator):
@@ -185,7 +180,6 @@ class Solve(Operator):
         sample(X=f32(0, 3, 3), Y=f32(0, 3, 2)),
     ]
     rejects = [
-        reject(X=f32(2, 3), Y=f32(3, 5), says="square matrices"),
         reject(X=f32(3, 3), Y=f32(2, 5), says="as many rows"),
         reject(X=f32(3, 3), Y=f32(2), says="as many numbers"),
         reject(X=f32(2, 3, 3), Y=f32(5, 3, 2), says="equal or 1"),
@@ -239,7 +233,6 @@ class CholeskySolve(Operator):
         sample(X=f32(2, 5), Y=_MATRICES, upper=True),
         sample(X=f32(0, 3, 2), Y=f32(0, 3, 3)),
     ]
-    rejects = [reject(X=f32(3, 2), Y=f32(2, 3), says="square matrices"), reject(X=f32(2, 5), Y=f32(3, 3), says="as many rows")]
 
 
 _ALIKE = f32(4, 2, data=[[1.0, 2.0], [-0.5, -1.0], [0.75, 1.5], [1.5, 3.0]])
@@ -319,9 +312,6 @@ class Lstsq(Operator):
         *(sample(X=TALL, Y=f32(4, 0), driver=driver, rcond=1e-6) for driver in ("gels", "gelss")),
     ]
     rejects = [
-        reject(X=f32(4), Y=f32(4), says="X must have at least 2 dims"),
-        reject(X=f32(4, 2), Y=f32(4), says="Y must have 2 dims"),
-        reject(X=f32(4, 2), Y=f32(3, 5), says="as many rows as those of X"),
         reject(X=f32(3, 4, 2), Y=f32(2, 4, 5), says="the same dims before those of the matrices"),
         reject(X=f32(0, 2), Y=f32(0, 5), says="must have rows and columns"),
     ]

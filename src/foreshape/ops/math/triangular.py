@@ -76,7 +76,6 @@ class Lu(Operator):
         return matmul(aten.lu_unpack(Out, Pivots, False, True)[0], d)
 
     samples = [sample(X=PAIR), sample(X=TALL), sample(X=WIDE), sample(X=f32(0, 2, 2))]
-    rejects = [reject(X=f32(3), says="at least 2 dims")]
 
 
 def _squares(of: Spec, count: int) -> Size:

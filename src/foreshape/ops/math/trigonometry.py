@@ -190,7 +190,4 @@ class Atan2(Operator):
         sample(X1=i64(2, 3, low=-3), X2=i64(2, 3, low=-3)),
         sample(X1=i32(4), X2=i32(4)),
     ]
-    rejects = [
-        reject(X1=f32(2, 3), X2=f32(3), says="X2 must have 2 dims"),
-        reject(X1=f32(2, 3), X2=f32(2, 1), says="the dims of X1"),
-    ]
+    rejects = [reject(X1=f32(2, 3), X2=f32(3), says="X2 must have 2 dims")]

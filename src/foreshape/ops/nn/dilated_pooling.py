@@ -158,7 +158,6 @@ class DilatedPool(Operator):
         sample(X=f32(0, 3, 7), pooling_type="avg", ksize=[3], strides=[2], dilations=[2], paddings=[1, 0]),
     ]
     rejects = [
-        reject(X=f32(3, 7), pooling_type="max", ksize=[3], strides=[2], dilations=[2], paddings=[1, 0], says="X must have 3, 4 or 5 dims"),
         reject(X=f32(2, 3, 7), pooling_type="max", ksize=[3, 3], strides=[2], dilations=[2], paddings=[1, 0], says="ksize must have 1 numbers"),
         reject(X=f32(2, 3, 7), pooling_type="max", ksize=[3], strides=[2], dilations=[2], paddings=[1], says="paddings must have 2 numbers"),
         reject(

@@ -106,7 +106,6 @@ class Dropout(Operator):
         sample(X=f32(0, 3), fix_seed=True, seed=5),
         sample(X=f32(), fix_seed=True, seed=5),
     ]
-    rejects = [reject(X=f32(2, 3), Seed=i32(2), says="Seed must be one number")]
 
 
 class RRelu(Operator):
@@ -197,7 +196,4 @@ class GumbelSoftmax(OverAxis):
         sample(X=f32(), exact=False, differentiate=False),
         sample(X=f32(0, 4), hard=True),
     ]
-    rejects = [
-        reject(X=f32(2, 3), axis=2, says="axis must be in [-2, 2)"),
-        reject(X=f32(2, 3), temperature=0.0, says="temperature must be more than 0"),
-    ]
+    rejects = [reject(X=f32(2, 3), temperature=0.0, says="temperature must be more than 0")]

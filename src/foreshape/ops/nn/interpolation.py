@@ -199,7 +199,6 @@ class Interpolation(Operator):
         reject(X=f32(2, 3, 0, 5), out_h=2, out_w=4, says="there must be a pixel"),
         reject(X=f32(2, 3, 4, 5), scale=[0.0, 1.0], says="above 0"),
         reject(X=f32(2, 3, 4, 5), scale=[0.1, 1.0], says="at least 1"),
-        reject(X=f32(2, 3, 4, 5), OutSize=i32(3, data=[2, 3, 4]), says="two numbers"),
     ]
 
 

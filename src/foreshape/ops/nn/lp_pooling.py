@@ -116,7 +116,6 @@ class LpPool2d(LpWindows):
         sample(x=f32(0, 3, 7, 8), kernel_size=[3, 2]),
     ]
     rejects = [
-        reject(x=f32(2, 3, 7), kernel_size=[2, 2], says="x must have 4 dims"),
         reject(x=f32(2, 3, 1, 7), kernel_size=[2, 2], says="must fit into the padded image"),
         reject(x=f32(2, 3, 7, 7), kernel_size=[2, 2], norm_type=0.0, says="norm_type must be a number other than 0"),
         reject(x=f32(2, 3, 7, 7), kernel_size=[2], says="kernel_size must have 2 numbers"),

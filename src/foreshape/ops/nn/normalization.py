@@ -107,9 +107,6 @@ class LayerNorm(Operator):
         sample(X=f32(0, 5), Scale=f32(5), Bias=f32(5)),
     ]
     rejects = [
-        reject(X=f32(4, 5), begin_norm_axis=2, says="begin_norm_axis must be in [1, 2)"),
-        reject(X=f32(), says="begin_norm_axis must be in"),
-        reject(X=f32(4, 5), Scale=f32(4), says="one number for each element"),
         reject(X=f32(4, 0), says="must not be empty"),
         reject(X=f32(4, 5), Scale=f64(5), says="Scale must be fp32", error=TypeMismatchError),
     ]
@@ -182,8 +179,6 @@ class GroupNorm(Operator):
     rejects = [
         reject(X=f32(2, 5, 3), groups=2, says="must divide the channels"),
         reject(X=f32(2, 5, 3), groups=2**31 - 1, says="must divide the channels"),
-        reject(X=f32(5), groups=1, says="X must have 2 to 5 dims"),
-        reject(X=f32(2, 6, 3), Scale=f32(3), groups=2, says="one number for each channel"),
     ]
 
 
@@ -238,11 +233,7 @@ class InstanceNorm(Operator):
         sample(X=f32(2, 3, 5), epsilon=1e-3),
         sample(X=f32(0, 3, 5), Scale=f32(3), Bias=f32(3)),
     ]
-    rejects = [
-        reject(X=f32(2), says="X must have 2 to 5 dims"),
-        reject(X=f32(2, 3, 5), Scale=f32(5), says="one number for each channel"),
-        reject(X=f32(2, 3, 5), Bias=f64(3), says="Bias must be fp32", error=TypeMismatchError),
-    ]
+    rejects = [reject(X=f32(2, 3, 5), Bias=f64(3), says="Bias must be fp32", error=TypeMismatchError)]
 
 
 # --- the kernels of both, over [batch, channels, ...]
@@ -350,7 +341,5 @@ class SpectralNorm(Operator):
         reject(Weight=f32(4), U=f32(4), V=f32(1), says="Weight must have 2 to 5 dims"),
         reject(Weight=f32(4, 5), U=f32(5), V=f32(5), says="U must have one number for each row"),
         reject(Weight=f32(4, 5), U=f32(4), V=f32(4), says="V must have one number for each column"),
-        reject(Weight=f32(4, 5), U=f32(4, 1), V=f32(5), says="U must have 1 dim"),
-        reject(Weight=f32(4, 5), U=f32(4), V=f32(5), dim=2, says="dim must be 0 or 1"),
         reject(Weight=f32(4, 0), U=f32(4), V=f32(0), says="must not be empty"),
     ]

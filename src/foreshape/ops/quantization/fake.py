@@ -120,7 +120,6 @@ class FakeChannelWiseQuantizeAbsMax(Fake):
         sample(X=f32(4)),
     ]
     rejects = [
-        reject(X=f32(4, 3, 5), quant_axis=2, says="quant_axis must be 0 or 1"),
         reject(X=f32(4), quant_axis=1, says="the axis 1 of the channels"),
         reject(X=f32(4, 0), says="X must not be empty"),
     ]
@@ -189,7 +188,6 @@ class FakeQuantizeMovingAverageAbsMax(Fake):
         sample(X=f32(0, 3), InScale=f32(data=1.5), is_test=True),
     ]
     rejects = [
-        reject(X=f32(4, 3), InScale=f32(2), is_test=True, says="InScale must hold one number"),
         reject(X=f32(4, 3), InScale=f32(1), says="InAccum and InState are needed in training"),
         reject(X=f32(0, 3), InScale=f32(1), InAccum=f32(1), InState=f32(1), says="X must not be empty"),
     ]
@@ -240,10 +238,7 @@ class FakeQuantizeRangeAbsMax(Fake):
         sample(X=f32(4, 3), InScale=f32(1, data=[1.5]), is_test=True),
         sample(X=f32(4, 3), InScale=f32(1, data=[1.5]), Iter=i64(1), is_test=True, bit_length=4, round_type=0),
     ]
-    rejects = [
-        reject(X=f32(4, 3), InScale=f32(2), is_test=True, says="InScale must hold one number"),
-        reject(X=f32(4, 3), InScale=f32(1), Iter=i64(1), says="its form for training is not supported"),
-    ]
+    rejects = [reject(X=f32(4, 3), InScale=f32(1), Iter=i64(1), says="its form for training is not supported")]
 
 
 class MovingAverageAbsMaxScale(Passing):
@@ -278,7 +273,4 @@ class MovingAverageAbsMaxScale(Passing):
         sample(X=f32(4, 3), is_test=True),
         sample(X=f32(0, 3), InAccum=f32(1, data=[3.0]), InState=f32(1, data=[1.5]), is_test=True, differentiate=False),
     ]
-    rejects = [
-        reject(X=f32(4, 3), says="InAccum and InState are needed in training"),
-        reject(X=f32(4, 3), InAccum=f32(2), InState=f32(1), says="InAccum must hold one number"),
-    ]
+    rejects = [reject(X=f32(4, 3), says="InAccum and InState are needed in training")]

@@ -128,9 +128,7 @@ class QuantizeLinear(LinearQuantization):
         sample(X=f32(0, 3), Scale=f32(1, data=[1.5]), quant_axis=-1),
     ]
     rejects = [
-        reject(X=f32(4, 3, 5), Scale=f32(2), quant_axis=-1, says="Scale must hold one number"),
         reject(X=f32(4, 3, 5), Scale=f32(3), says="Scale must have one number for each channel"),
-        reject(X=f32(4, 3, 5), Scale=f32(5), quant_axis=2, says="quant_axis must be -1, 0 or 1"),
         reject(X=f32(4), Scale=f32(4), quant_axis=1, says="the axis 1 of the channels"),
         reject(X=f32(4, 3), Scale=f32(1), quant_axis=-1, is_test=False, says="InAccum and InState are needed in training"),
     ]
@@ -174,11 +172,7 @@ class DequantizeLinear(LinearQuantization):
         sample(X=f32(4, 3), Scale=f32(1, data=[1.5]), quant_axis=-1, only_observer=True),
         sample(X=f32(0, 3), Scale=f32(1, data=[1.5]), quant_axis=-1),
     ]
-    rejects = [
-        reject(X=f32(4, 3, 5), Scale=f32(2), quant_axis=-1, says="Scale must hold one number"),
-        reject(X=f32(4, 3, 5), Scale=f32(3), says="Scale must have one number for each channel"),
-        reject(X=f32(4, 3, 5), Scale=f32(5), quant_axis=2, says="quant_axis must be -1, 0 or 1"),
-    ]
+    rejects = [reject(X=f32(4, 3, 5), Scale=f32(3), says="Scale must have one number for each channel")]
 
 
 class FakeDequantizeMaxAbs(Operator):
@@ -203,10 +197,7 @@ class FakeDequantizeMaxAbs(Operator):
         sample(X=f32(4, 3), Scale=f32(1, data=[1.5]), max_range=127.0),
         sample(X=f32(0, 3), Scale=f32(data=1.5), max_range=7.0),
     ]
-    rejects = [
-        reject(X=f32(4, 3), Scale=f32(2), max_range=127.0, says="Scale must hold one number"),
-        reject(X=f32(4, 3), Scale=f32(1), max_range=0.0, says="max_range must be more than 0"),
-    ]
+    rejects = [reject(X=f32(4, 3), Scale=f32(1), max_range=0.0, says="max_range must be more than 0")]
 
 
 class FakeChannelWiseDequantizeMaxAbs(Operator):
@@ -252,11 +243,9 @@ class FakeChannelWiseDequantizeMaxAbs(Operator):
         sample(X=f32(4, 3, 5), Scales=[f32(5, low=0.5), f32(1, low=0.5)], x_num_col_dims=2, quant_bits=[8, 4]),
     ]
     rejects = [
-        reject(X=f32(4, 3, 5), Scales=[f32(3)], says="one number for each channel"),
         reject(X=f32(4, 3, 5), Scales=[f32(5), f32(2)], x_num_col_dims=2, quant_bits=[8, 8], says="Scales must hold one number"),
         reject(X=f32(4, 3, 5), Scales=[f32(5), f32(1)], x_num_col_dims=3, quant_bits=[8, 8], says="the axis 3 of the channels"),
         reject(X=f32(4, 3, 5), Scales=[f32(5), f32(1)], x_num_col_dims=2, says="a number for each of Scales"),
-        reject(X=f32(4, 3, 5), Scales=[f32(5)], quant_axis=2, says="quant_axis must be 0 or 1"),
     ]
 
 
@@ -286,10 +275,7 @@ class DequantizeAbsMax(Operator):
         sample(X=_BYTES, Scale=f32(1, data=[1.5]), max_range=127.0),
         sample(X=replace(i32(2, 3, 5, low=-30000, high=30000), dtype=INT16), Scale=f32(1, data=[0.75]), max_range=32767.0),
     ]
-    rejects = [
-        reject(X=_BYTES, Scale=f32(2), max_range=127.0, says="Scale must hold one number"),
-        reject(X=_BYTES, Scale=f32(1), max_range=0.0, says="max_range must not be 0"),
-    ]
+    rejects = [reject(X=_BYTES, Scale=f32(1), max_range=0.0, says="max_range must not be 0")]
 
 
 class DequantizeLog(Operator):
@@ -316,8 +302,4 @@ class DequantizeLog(Operator):
     samples = [
         sample(X=_BYTES, Dict=f32(_DICTIONARY)),
         sample(X=replace(i32(5, data=[-128, -1, 0, 1, 127]), dtype=INT8), Dict=f32(_DICTIONARY)),
-    ]
-    rejects = [
-        reject(X=_BYTES, Dict=f32(127), says="Dict must have 128 numbers"),
-        reject(X=_BYTES, Dict=f32(128, 1), says="Dict must have 1 dim"),
     ]

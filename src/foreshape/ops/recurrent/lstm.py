@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.dims import Size
-from foreshape.errors import TypeMismatchError
 from foreshape.kernels import lstm_steps as steps
 from foreshape.kernels.packed_memory import Packed, of_requested
 from foreshape.kernels.recurrence import StepSchedule
@@ -146,10 +145,8 @@ class Lstm(PackedLstm):
         sample(Input=f32(0, 8).ragged([]), Weight=f32(2, 8), Bias=f32(1, 14)),
     ]  # fmt: skip
     rejects = [
-        reject(Input=f32(9, 12), Weight=f32(3, 12), Bias=f32(1, 21), says="Input must be ragged", error=TypeMismatchError),
         reject(Input=f32(9, 13).ragged([4, 5]), Weight=f32(3, 12), Bias=f32(1, 21), says="must be 4 hidden sizes"),
         reject(Input=f32(9, 12).ragged([4, 5]), Weight=f32(4, 12), Bias=f32(1, 21), says="Weight must be [3, 12]"),
-        reject(Input=f32(9, 12).ragged([4, 5]), Weight=f32(3, 12), Bias=f32(1, 12), says="Bias must be [1, 21]"),
         reject(Input=f32(9, 12).ragged([4, 5]), Weight=f32(3, 12), Bias=f32(1, 21), H0=f32(2, 3), says="H0 and C0 must be given both"),
         reject(Input=f32(9, 12).ragged([4, 5]), Weight=f32(3, 12), Bias=f32(1, 21), H0=f32(3, 3), C0=f32(2, 3), says="H0 must be [2, 3]"),
     ]
@@ -225,10 +222,7 @@ class Lstmp(PackedLstm):
         sample(Input=f32(7, 8).ragged([2, 1], [3, 0, 4]), Weight=f32(3, 8), ProjWeight=f32(2, 3), Bias=f32(1, 14), proj_activation="sigmoid", cell_clip=0.5),
         sample(Input=f32(0, 8).ragged([0]), Weight=f32(3, 8), ProjWeight=f32(2, 3), Bias=f32(1, 14), differentiate=False),
     ]  # fmt: skip
-    rejects = [
-        reject(Input=f32(9, 12).ragged([4, 5]), Weight=f32(2, 12), ProjWeight=f32(4, 2), Bias=f32(1, 21), says="the rows of ProjWeight"),
-        reject(Input=f32(9, 12).ragged([4, 5]), Weight=f32(3, 12), ProjWeight=f32(3, 2), Bias=f32(1, 21), says="Weight must be [2, 12]"),
-    ]
+    rejects = [reject(Input=f32(9, 12).ragged([4, 5]), Weight=f32(2, 12), ProjWeight=f32(4, 2), Bias=f32(1, 21), says="the rows of ProjWeight")]
 
 
 class LstmUnit(Operator):
@@ -276,8 +270,4 @@ class LstmUnit(Operator):
         return torch.cat((*parts, d * i * steps.slope("tanh", g)), 1), d * f
 
     samples = [sample(X=f32(3, 8), C_prev=f32(3, 2)), sample(X=f32(5, 12), C_prev=f32(5, 3), forget_bias=1.0), sample(X=f32(0, 8), C_prev=f32(0, 2))]
-    rejects = [
-        reject(X=f32(3, 8), C_prev=f32(2, 2), says="as many rows"),
-        reject(X=f32(3, 9), C_prev=f32(3, 2), says="four times the columns"),
-        reject(X=f32(8), C_prev=f32(3, 2), says="X must have 2 dims"),
-    ]
+    rejects = [reject(X=f32(3, 9), C_prev=f32(3, 2), says="four times the columns")]

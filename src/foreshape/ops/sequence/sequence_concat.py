@@ -85,7 +85,6 @@ class SequenceConcat(Operator):
         sample(X=[f32(0, 2).ragged([]), f32(0, 2).ragged([])]),
     ]
     rejects = [
-        reject(X=[f32(3, 2).ragged([3]), f32(3, 2)], says="X must be ragged", error=TypeMismatchError),
         reject(X=[f32(3, 2).ragged([3]), i64(3, 2).ragged([3])], says="all X must have one element type", error=TypeMismatchError),
         reject(X=[f32(3, 2).ragged([3]), f32(3, 2).ragged([1, 2])], says="all X must have as many outermost sequences"),
         reject(X=[f32(3, 2).ragged([3]), f32(3, 2).ragged([1], [3])], says="all X must have as many levels of sequences; seen 1 and 2"),

@@ -80,7 +80,6 @@ class SequencePad(Operator):
         sample(X=f32(0, 2).ragged([0, 0]), PadValue=f32(1), padded_length=3),
     ]
     rejects = [
-        reject(X=f32(3, 2), PadValue=f32(1), says="X must be ragged", error=TypeMismatchError),
         reject(X=f32(3).ragged([3]), PadValue=f32(1), says="at least 2 dims"),
         reject(X=f32(3, 2).ragged([3]), PadValue=f32(3), says="one number or one row of X"),
         reject(X=f32(3, 2, 5).ragged([3]), PadValue=f32(2), says="one number or one row of X"),
@@ -140,9 +139,6 @@ class SequenceUnpad(Operator):
         sample(X=f32(0, 3, 2), Length=i64(0)),
     ]
     rejects = [
-        reject(X=f32(3), Length=i64(3), says="at least 2 dims"),
-        reject(X=f32(3, 4), Length=i64(3, 1), says="Length must have 1 dims"),
-        reject(X=f32(3, 4), Length=i64(2), says="one number per sequence"),
         reject(X=f32(3, 4), Length=i64(3, data=[1, 5, 0]), says="at most the time of X"),
         reject(X=f32(3, 4), Length=i64(3, data=[1, -1, 0]), says="at least 0"),
     ]
@@ -195,6 +191,5 @@ class SequenceMask(Operator):
     rejects = [
         reject(X=i64(3), maxlen=0, out_dtype=3, says="maxlen must be at least 1"),
         reject(X=i64(3), MaxLenTensor=i32(1, data=[-1]), out_dtype=3, says="maxlen must be at least 1"),
-        reject(X=i64(3), MaxLenTensor=i32(2, data=[1, 2]), out_dtype=3, says="must hold one number"),
         reject(X=i64(3), out_dtype=99, says="no element type", error=TypeMismatchError),
     ]

@@ -118,7 +118,6 @@ class BeamSearch(Operator):
         reject(pre_ids=i64(3, 1), pre_scores=f32(4, 1), scores=f32(4, 2), beam_size=2, end_id=0, says="pre_ids must have one number for each row"),
         reject(pre_ids=i64(4, 1), pre_scores=f32(4, 2), scores=f32(4, 2), beam_size=2, end_id=0, says="pre_scores must have one number for each row"),
         reject(pre_ids=i64(), pre_scores=f32(1), scores=f32(1, 2), beam_size=2, end_id=0, says="pre_ids must have one number for each row"),
-        reject(pre_ids=i64(4, 1), pre_scores=f32(4, 1), ids=i64(4, 3), scores=f32(4, 2), beam_size=2, end_id=0, says="ids and scores must have the same dims"),
         reject(pre_ids=i64(4, 1), pre_scores=f32(4, 1), scores=f32(4), beam_size=2, end_id=0, says="scores must have 2 dims"),
         reject(pre_ids=i64(4, 1), pre_scores=f32(4, 1), scores=f32(4, 2).ragged([2, 2]), level=1, beam_size=2, end_id=0, says="level must be one of scores"),
     ]
@@ -266,8 +265,4 @@ class GatherTree(Operator):
         sample(Ids=i64(1, 2, 3), Parents=i64(1, 2, 3, low=-5)),
         sample(Ids=i64(0, 2, 3), Parents=i64(0, 2, 3)),
         sample(Ids=i64(4, 0, 3), Parents=i64(4, 0, 3)),
-    ]
-    rejects = [
-        reject(Ids=i64(3, 2, 2), Parents=i64(3, 2, 4), says="the same dims"),
-        reject(Ids=i64(3, 2), Parents=i64(3, 2), says="Ids must have 3 dims"),
     ]

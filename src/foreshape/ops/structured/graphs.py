@@ -9,7 +9,7 @@ from foreshape.errors import ExecutionError
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import require, require_equal, require_rank, unknown_size
 from foreshape.operator.room import require_room
-from foreshape.operator.samples import f32, i32, i64, reject, sample
+from foreshape.operator.samples import f32, i32, i64, sample
 from foreshape.ops.rules.ragged_rules import check_numbers
 from foreshape.spec import FLOATING, INDEX, INT32, Spec
 from foreshape.values.torch_proxy import Tensor, torch
@@ -86,10 +86,6 @@ class GraphSendRecv(Operator):
         sample(X=f32(4, 3), Src_index=i64(5, data=[0, 1, 2, 0, 3]), Dst_index=i64(5, data=[1, 2, 1, 0, 1]), reduce_op="MAX"),
         sample(X=f32(4, 3, 2), Src_index=i64(5, data=[0, 1, 2, 0, 3]), Dst_index=i64(5, data=[1, 2, 1, 0, 1]), reduce_op="MIN", out_size=[3]),
     ]
-    rejects = [
-        reject(X=f32(4, 3), Src_index=i64(5), Dst_index=i64(4), says="as many of Src_index as of Dst_index"),
-        reject(X=f32(4, 3), Src_index=i64(5, 1), Dst_index=i64(5), says="Src_index must have 1 dims"),
-    ]
 
 
 class SegmentPool(Operator):
@@ -135,7 +131,6 @@ class SegmentPool(Operator):
     samples = [sample(X=f32(5, 3), SegmentIds=i64(5, data=[0, 0, 1, 1, 2]), pooltype=how) for how in _HOW] + [
         sample(X=f32(4, 3), SegmentIds=i32(4, data=[0, 2, 2, 3]))
     ]
-    rejects = [reject(X=f32(5, 3), SegmentIds=i64(4), says="a segment for each row")]
 
 
 MOST_SEGMENTS = 1 << 31

@@ -50,11 +50,6 @@ class IndexSample(Operator):
         sample(X=f32(0, 5), Index=i64(0, 2)),
         sample(X=i64(2, 3), Index=i64(2, 0)),
     ]
-    rejects = [
-        reject(X=f32(3, 5), Index=i64(4, 2), says="as many rows as X"),
-        reject(X=f32(3, 5, 2), Index=i64(3, 2), says="X must have 2 dims"),
-        reject(X=f32(3, 5), Index=i64(3), says="Index must have 2 dims"),
-    ]
 
 
 class AlongAxis(Operator):
@@ -121,8 +116,6 @@ class TakeAlongAxis(AlongAxis):
     rejects = [
         reject(Input=f32(3, 5), Index=i64(2, 5), Axis=1, says="the dims of Input but at axis 1"),
         reject(Input=f32(3, 5), Index=i64(3), Axis=0, says="Index must have 2 dims"),
-        reject(Input=f32(3, 5), Index=i64(3, 5), Axis=2, says="Axis must be in [-2, 2)"),
-        reject(Input=f32(), Index=i64(), Axis=0, says="Axis must be in"),
     ]
 
 
@@ -242,6 +235,5 @@ class PutAlongAxis(AlongAxis):
     ]
     rejects = [
         reject(Input=f32(3, 5), Index=i64(2, 5), Value=f32(2, 5), Axis=1, says="the dims of Input but at axis 1"),
-        reject(Input=f32(3, 5), Index=i64(3, 2), Value=f32(3, 3), Axis=1, says="the dims of Index"),
         reject(Input=f32(3, 5), Index=i64(3, 2), Value=f32(2), Axis=1, says="Value must have 2 dims"),
     ]

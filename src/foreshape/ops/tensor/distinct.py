@@ -160,7 +160,6 @@ class UniqueWithCounts(Distinct):
         return out, self._as_index(index), self._as_index(counts)
 
     samples = [sample(X=i64(7, data=[3, 1, 3, 2, 1, 1, 9])), sample(X=f32(3), dtype=2), sample(X=i64(0))]
-    rejects = [reject(X=i64(2, 3), says="X must have 1 dims")]
 
 
 class UniqueConsecutive(Distinct):
@@ -205,10 +204,7 @@ class UniqueConsecutive(Distinct):
         sample(X=i32(2, 5, 3, high=1), axis=[-2], return_inverse=True),
         sample(X=i64(0), return_inverse=True, return_counts=True),
     ]
-    rejects = [
-        reject(X=i64(2, 3), axis=[2], says="axis must be in [-2, 2)"),
-        reject(X=i64(2, 3), axis=[0, 1], says="axis must be one axis"),
-    ]
+    rejects = [reject(X=i64(2, 3), axis=[0, 1], says="axis must be one axis")]
 
 
 class WhereIndex(Operator):
@@ -235,4 +231,3 @@ class WhereIndex(Operator):
         return torch.nonzero(Condition).contiguous()
 
     samples = [sample(Condition=b1(3, 4)), sample(Condition=i64(5, high=1)), sample(Condition=f32(2, 3)), sample(Condition=b1(0, 3))]
-    rejects = [reject(Condition=b1(), says="at least one dim")]

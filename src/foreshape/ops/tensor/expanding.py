@@ -212,7 +212,7 @@ class Flip(Operator):
         sample(X=i64(4), axis=[0]),
         sample(X=c64(2, 3), axis=[1]),
     ]
-    rejects = [reject(X=f32(2, 3), axis=[2], says="axis must be in [-2, 2)"), reject(X=f32(2, 3), axis=[1, -1], says="each axis once")]
+    rejects = [reject(X=f32(2, 3), axis=[1, -1], says="each axis once")]
 
 
 class Reverse(Flip):
@@ -220,7 +220,6 @@ class Reverse(Flip):
 
     type = "reverse"
     samples = [sample(X=f32(2, 3, 4), axis=[0, -1]), sample(X=f32(0, 3), axis=[0]), sample(X=i64(4), axis=[0])]
-    rejects = [reject(X=f32(2, 3), axis=[2], says="axis must be in [-2, 2)")]
 
 
 class Roll(Operator):
@@ -264,7 +263,7 @@ class Roll(Operator):
         sample(X=f32(0, 3), shifts=[1], axis=[1]),
         sample(X=f32(4, 3), ShiftsTensor=i64(1, data=[-2]), axis=[-2]),
     ]
-    rejects = [reject(X=f32(2, 3), shifts=[1], axis=[2], says="axis must be"), reject(X=f32(2, 3), shifts=[1, 2], axis=[1], says="one for each axis")]
+    rejects = [reject(X=f32(2, 3), shifts=[1, 2], axis=[1], says="one for each axis")]
 
 
 class TrilTriu(Operator):
@@ -306,4 +305,3 @@ class TrilTriu(Operator):
         sample(X=f32(0, 3, 4), lower=True, diagonal=2),
         sample(X=i64(3, 2), lower=False),
     ]
-    rejects = [reject(X=f32(3), lower=True, says="at least 2 dims")]

@@ -134,10 +134,8 @@ class Gather(Operator):
         sample(X=i64(4, data=[5, 6, 7, 8]), Index=i64(2, data=[3, 1])),
     ]
     rejects = [
-        reject(X=f32(4, 3), Index=i64(2), axis=2, says="axis must be in [-2, 2)"),
         reject(X=f32(4, 3), Index=i64(2, 3), says="must be a column"),
         reject(X=f32(4, 3), Index=i64(2, 1, 1), says="Index must have one dim"),
-        reject(X=f32(), Index=i64(2), says="axis must be in"),
     ]
 
 
@@ -184,7 +182,6 @@ class IndexSelect(Operator):
         sample(X=f32(0, 3), Index=i64(2, high=2), dim=1),
         sample(X=c64(4, 3), Index=i64(5, high=3)),
     ]
-    rejects = [reject(X=f32(4, 3), Index=i64(2), dim=-3, says="dim must be in [-2, 2)"), reject(X=f32(4, 3), Index=i64(), says="Index must have one dim")]
 
 
 class GatherNd(Operator):
@@ -244,7 +241,7 @@ class GatherNd(Operator):
         sample(X=f32(4, 3), Index=i64(0, 2)),
         sample(X=f32(4, 3), Index=i64(1, data=[2])),
     ]
-    rejects = [reject(X=f32(4, 3), Index=i64(5, 3), says="from 1 to 2 axes"), reject(X=f32(4, 3), Index=i64(), says="at least one dim")]
+    rejects = [reject(X=f32(4, 3), Index=i64(5, 3), says="from 1 to 2 axes")]
 
 
 class Scatter(Operator):
@@ -379,4 +376,4 @@ class MaskedSelect(Operator):
         return d_out.new_zeros(X.shape).masked_scatter_(Mask, d_out)
 
     samples = [sample(X=f32(2, 3), Mask=b1(2, 3)), sample(X=i64(0), Mask=b1(0))]
-    rejects = [reject(X=f32(2, 3), Mask=b1(2, 4), says="the dims of X"), reject(X=f32(2, 3), Mask=b1(2), says="Mask must have 2 dims")]
+    rejects = [reject(X=f32(2, 3), Mask=b1(2), says="Mask must have 2 dims")]

@@ -81,8 +81,6 @@ class Concat(Operator):
     rejects = [
         reject(X=[f32(2, 3), f32(4, 5)], says="the same dims but at axis 0"),
         reject(X=[f32(2, 3), f32(2)], says="as many dims"),
-        reject(X=[f32(2), f32(2)], axis=1, says="axis must be in [-1, 1)"),
-        reject(X=[f32(), f32()], says="axis must be in"),
         reject(X=[f32(2), i64(2)], says="one element type", error=TypeMismatchError),
     ]
 
@@ -179,7 +177,6 @@ class Split(Operator):
         reject(X=f32(7, 2), sections=[-1, -1], says="one -1"),
         reject(X=f32(7, 2), says="into how many parts"),
         reject(X=f32(7, 2), num=2**31 - 1, says="into how many parts"),
-        reject(X=f32(), num=1, says="axis must be in"),
     ]
 
 
@@ -227,7 +224,6 @@ class Stack(Operator):
     ]
     rejects = [
         reject(X=[f32(2, 3), f32(2, 4)], says="the same dims"),
-        reject(X=[f32(2, 3), f32(2, 3)], axis=3, says="axis must be in [-3, 3)"),
         reject(X=[f32(2), i64(2)], says="one element type", error=TypeMismatchError),
     ]
 
@@ -285,7 +281,6 @@ class Unstack(Unstacking):
     rejects = [
         reject(X=f32(2, 3), num=3, says="num = 3 must be the dim"),
         reject(X=f32(0, 3), says="from 1 to"),
-        reject(X=f32(), says="axis must be in"),
     ]
 
 
@@ -309,4 +304,4 @@ class Unbind(Unstacking):
         slots.add("stack", {"X": slots.grad_of_output("Out")}, {"Y": slots.input("X")}, {"axis": self.axis})
 
     samples = [sample(X=f32(2, 3)), sample(X=f32(2, 3, 4), axis=-1), sample(X=f32(0, 3), axis=1)]
-    rejects = [reject(X=f32(2, 3), axis=2, says="axis must be in [-2, 2)"), reject(X=f32(70000), says="from 1 to")]
+    rejects = [reject(X=f32(70000), says="from 1 to")]

@@ -64,8 +64,6 @@ class ArgExtreme(Operator):
         sample(X=i64(3, 4), axis=-2, dtype=-1),
     ]
     rejects = [
-        reject(X=f32(2, 3), axis=2, says="axis must be in [-2, 2)"),
-        reject(X=f32(2, 3), axis=-(2**63), says="axis must be in"),
         reject(X=f32(0, 3), axis=0, says="at least 1"),
         reject(X=f32(0, 3), flatten=True, says="must not be empty"),
     ]
@@ -141,7 +139,6 @@ class Argsort(Operator):
         sample(X=i64(5)),
         sample(X=i64(7, high=2), stable=True),
     ]
-    rejects = [reject(X=f32(2, 3), axis=-3, says="axis must be in [-2, 2)")]
 
 
 class TopKBase(Operator):
@@ -198,7 +195,6 @@ class TopKV2(TopKBase):
     rejects = [
         reject(X=f32(2, 5), k=6, says="k must be at most the dim at axis 1, 5"),
         reject(X=f32(2, 5), k=0, says="at least 1"),
-        reject(X=f32(2, 5), axis=2, says="axis must be in [-2, 2)"),
         reject(X=f32(), k=2, says="k must be 1"),
     ]
 
@@ -280,7 +276,6 @@ class Cumsum(Operator):
         sample(X=i32(5)),
         sample(X=f32()),
     ]
-    rejects = [reject(X=f32(2, 3), axis=2, says="axis must be in [-2, 2)")]
 
 
 class Shape(Operator):

@@ -76,7 +76,6 @@ class Kthvalue(Picked):
     ]
     rejects = [
         reject(X=f32(2, 5), k=6, says="k must be at most the dim at axis 1, 5"),
-        reject(X=f32(2, 5), axis=2, says="axis must be in [-2, 2)"),
         reject(X=f32(0, 3), axis=0, says="at least 1"),
         reject(X=f32(), k=2, says="k must be at most"),
     ]
@@ -116,7 +115,7 @@ class Mode(Picked):
         sample(X=f32()),
         sample(X=f32(0, 3)),
     ]
-    rejects = [reject(X=f32(2, 5), axis=2, says="axis must be in [-2, 2)"), reject(X=f32(0, 3), axis=0, says="at least 1")]
+    rejects = [reject(X=f32(0, 3), axis=0, says="at least 1")]
 
 
 class Medians(Operator):
@@ -238,7 +237,6 @@ class Nanmedian(Medians):
         sample(X=f32(2, 4, data=[[1.0, _NAN, 4.0, 2.0], [_NAN] * 4]), axis=[1], keepdim=False, mode="min", differentiate=False),
     ]
     rejects = [
-        reject(X=f32(2, 3), axis=[2], says="axis must be in [-2, 2)"),
         reject(X=f32(2, 3), axis=[0, 0], says="each axis once"),
         reject(X=f32(0, 3), axis=[0], says="at least 1"),
     ]
@@ -279,7 +277,6 @@ class Median(Medians):
         *(sample(x=f32(), keepdim=False), sample(x=f32(0, 3), axis=[1]), sample(x=i64(3, 4, low=-9), axis=[1]), sample(x=i32(5), mode="min")),
     ]
     rejects = [
-        reject(x=f32(2, 3), axis=[2], says="axis must be in [-2, 2)"),
         reject(x=f32(2, 3), axis=[0, 0], says="each axis once"),
         reject(x=f32(0, 3), axis=[0], says="at least 1"),
     ]

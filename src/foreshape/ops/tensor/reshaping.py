@@ -198,11 +198,7 @@ class FlattenContiguousRange(Reshaping):
         sample(X=f32(), start_axis=0, stop_axis=-1),
         sample(X=f32(2, 3), start_axis=1, stop_axis=1),
     ]
-    rejects = [
-        reject(X=f32(2, 3), start_axis=1, stop_axis=0, says="start_axis must be at most stop_axis"),
-        reject(X=f32(2, 3), start_axis=0, stop_axis=2, says="stop_axis must be in [-2, 2)"),
-        reject(X=f32(2, 3), start_axis=-(2**31), stop_axis=1, says="start_axis must be in"),
-    ]
+    rejects = [reject(X=f32(2, 3), start_axis=1, stop_axis=0, says="start_axis must be at most stop_axis")]
 
 
 class Flatten2(Reshaping):
@@ -219,7 +215,6 @@ class Flatten2(Reshaping):
         return self._with_shape(as_matrix(X, self.axis), X, requested)
 
     samples = [sample(X=f32(2, 3, 4)), sample(X=f32(2, 3, 4), axis=0), sample(X=f32(0, 3, 4), axis=2), sample(X=f32(2, 3, 4), axis=3)]
-    rejects = [reject(X=f32(2, 3), axis=3, says="axis must be in [-3, 3)"), reject(X=f32(2, 3), axis=-(2**31), says="axis must be")]
 
 
 def flattened(dims: Sequence[Size], axis: int) -> tuple[Size, Size]:
@@ -255,11 +250,7 @@ class Squeeze2(Ones):
         sample(X=f32(1), axes=[0]),
         sample(X=i64(1, data=[4]), axes=[0]),
     ]
-    rejects = [
-        reject(X=f32(2, 1), axes=[2], says="axes must be in [-2, 2)"),
-        reject(X=f32(2, 1), axes=[1, -1], says="each axis once"),
-        reject(X=f32(2, 1), axes=[-(2**31)], says="axes must be in"),
-    ]
+    rejects = [reject(X=f32(2, 1), axes=[1, -1], says="each axis once")]
 
 
 def squeezed(dims: Sequence[Size], axes: Sequence[int]) -> list[Size]:
@@ -306,7 +297,7 @@ class Unsqueeze2(Ones):
         sample(X=f32(0, 3), AxesTensor=i64(2, data=[1, 0])),
         sample(X=f32(2, 3), AxesTensorList=[i32(1, data=[-2]), i32(1, data=[0])]),
     ]
-    rejects = [reject(X=f32(2, 3), axes=[3], says="axes must be in [-3, 3)"), reject(X=f32(2), axes=[0] * 64, says="at most 64 dims")]
+    rejects = [reject(X=f32(2), axes=[0] * 64, says="at most 64 dims")]
 
 
 def unsqueezed(dims: Sequence[Size], axes: Sequence[Size | None]) -> tuple[list[Size], bool]:
@@ -381,6 +372,5 @@ class Transpose2(Operator):
     rejects = [
         reject(X=f32(2, 3, 5), axis=[0, 1], says="order all 3 axes"),
         reject(X=f32(2, 3), axis=[0, 0], says="each axis once"),
-        reject(X=f32(2, 3), axis=[0, 2], says="axis must be in [-2, 2)"),
         reject(X=f32(), axis=[0], says="order all 0 axes"),
     ]

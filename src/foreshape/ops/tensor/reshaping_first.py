@@ -83,7 +83,6 @@ class Flatten(FirstReshaping):
         return as_matrix(X, self.axis)
 
     samples = [sample(X=f32(2, 3, 4)), sample(X=f32(2, 3, 4), axis=0), sample(X=f32(0, 3, 4), axis=2), sample(X=f32(2, 3, 4), axis=3)]
-    rejects = [reject(X=f32(2, 3), axis=3, says="axis must be in [-3, 3)")]
 
 
 class FirstOnes(FirstReshaping):
@@ -115,7 +114,7 @@ class Squeeze(FirstOnes):
         sample(X=f32(0, 1), axes=[1]),
         sample(X=i64(1, data=[4]), axes=[0]),
     ]
-    rejects = [reject(X=f32(2, 1), axes=[2], says="axes must be in [-2, 2)"), reject(X=f32(2, 1), axes=[1, -1], says="each axis once")]
+    rejects = [reject(X=f32(2, 1), axes=[1, -1], says="each axis once")]
 
 
 class Unsqueeze(FirstOnes):
@@ -139,7 +138,6 @@ class Unsqueeze(FirstOnes):
         sample(X=f32(0, 3), AxesTensor=i64(2, data=[1, 0])),
         sample(X=f32(2, 3), AxesTensorList=[i32(1, data=[-2]), i32(1, data=[0])]),
     ]
-    rejects = [reject(X=f32(2, 3), axes=[3], says="axes must be in [-3, 3)")]
 
 
 class Transpose(Operator):

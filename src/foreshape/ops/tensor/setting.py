@@ -264,7 +264,6 @@ class SetValue(Operator):
         sample(Input=f32(), values=[2.0], shape=[]),
     ]
     rejects = [
-        reject(Input=f32(4, 5), axes=[2], starts=[0], ends=[1], values=[1.0], shape=[1], says="axes must be in [-2, 2)"),
         reject(Input=f32(4, 5), axes=[0], starts=[0, 1], ends=[1], values=[1.0], shape=[1], says="starts must have as many"),
         reject(Input=f32(4, 5), axes=[0], starts=[0], ends=[1], steps=[0], values=[1.0], shape=[1], says="steps must not be 0"),
         reject(Input=f32(4, 5), axes=[0], starts=[0], ends=[1], values=[1.0, 2.0], shape=[3], says="needs 3 values; seen 2"),

@@ -67,7 +67,6 @@ class SimilarityFocus(Operator):
         sample(X=f32(0, 3, 5, 4), axis=3, indexes=[2]),
     ]
     rejects = [
-        reject(X=f32(2, 3, 4), axis=1, indexes=[0], says="X must have 4 dims"),
         reject(X=f32(2, 3, 4, 5), axis=1, indexes=[3], says="indexes must be less than the dim of X at axis, 3"),
         reject(X=f32(2, 3, 4, 5), axis=1, indexes=[], says="at least one"),
     ]

@@ -113,8 +113,6 @@ class Adadelta(EachElement):
                rho=0.8, epsilon=1e-3, multi_precision=True),
     ]  # fmt: skip
     rejects = [
-        reject(Param=f32(3), Grad=f32(3), LearningRate=f32(1), AvgSquaredGrad=f32(2), AvgSquaredUpdate=f32(3),
-               says="AvgSquaredGrad must have the dims of Param"),
         reject(Param=f32(3), Grad=f32(3), LearningRate=f32(1), AvgSquaredGrad=f32(3), AvgSquaredUpdate=f64(3),
                says="AvgSquaredUpdate must have the element type of Param", error=TypeMismatchError),
     ]  # fmt: skip
@@ -158,10 +156,6 @@ class Adamax(EachElement):
         sample(Param=f32(4), Grad=f32(4), LearningRate=f32(), Moment=f64(4), InfNorm=f64(4, low=0.1), Beta1Pow=f32(data=0.5), MasterParam=f64(4),
                beta1=0.5, beta2=0.75, epsilon=1e-3, multi_precision=True),
     ]  # fmt: skip
-    rejects = [
-        reject(Param=f32(3), Grad=f32(3), LearningRate=f32(1), Moment=f32(3), InfNorm=f32(2), Beta1Pow=f32(1), says="InfNorm must have the dims of Param"),
-        reject(Param=f32(3), Grad=f32(3), LearningRate=f32(1), Moment=f32(3), InfNorm=f32(3), Beta1Pow=f32(3), says="Beta1Pow must hold one number"),
-    ]
 
 
 class DecayedAdagrad(EachElement):

@@ -92,7 +92,6 @@ class DecaySelectedRows(Operator):
         return out.add_(param.sign(), alpha=self.l1) if self.l1 else out
 
     samples = [sample(Param=f32(3, 2), Grad=f32(3, 2), l2=0.5), sample(Param=f32(4), Grad=f32(4), l1=0.25, l2=0.5)]
-    rejects = [reject(Param=f32(3, 2), Grad=f32(3, 4), l2=0.5, says="the dims of Param")]
 
 
 class AccumulateSelectedRows(Operator):
@@ -128,7 +127,6 @@ class AccumulateSelectedRows(Operator):
         return Sum.add_(Grad)
 
     samples = [sample(Sum=f32(3, 2), Grad=f32(3, 2), batches=4)]
-    rejects = [reject(Sum=f32(3, 2), Grad=f32(3, 4), says="the dims of Sum")]
 
 
 class EmptySelectedRows(Operator):
