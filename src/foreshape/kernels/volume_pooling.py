@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from foreshape.kernels.pooling import Axis
-from foreshape.values.torch_proxy import F, Tensor, aten, torch
+from foreshape.kernels.pooling import Axis, are_few, maxima_of_slices
+from foreshape.values.torch_proxy import F, Tensor, aten, aten_into, torch
 
 Axes: TypeAlias = Sequence[Axis]
 
@@ -46,15 +46,30 @@ def maxima(x: Tensor, axes: Axes) -> tuple[Tensor, Tensor]:
 
 def greatest(x: Tensor, axes: Axes) -> Tensor:
     """Return the maximum of each window alone."""
-    return aten.max_pool3d_with_indices(_filled(x, axes, _least(x)), *_window(axes))[0]
+    filled = _filled(x, axes, _least(x))
+    if are_few([a.span for a in axes]) and x.device.type == "cpu" and x.is_contiguous():
+        return maxima_of_slices(filled, axes)
+    return aten.max_pool3d_with_indices(filled, *_window(axes))[0]
 
 
 def maxima_backward(x: Tensor, d: Tensor, axes: Axes) -> Tensor:
-    """Return the gradient, added to the first maximum of each window."""
-    filled = _filled(x, axes, _least(x))
-    window = _window(axes)
-    index = aten.max_pool3d_with_indices(filled, *window)[1]
-    return _inside(aten.max_pool3d_with_indices_backward(d, filled, *window, [0, 0, 0], [1, 1, 1], False, index), axes)
+    """Return the gradient, added to the first maximum of each window: it is found again with the channels last, where torch's kernel takes many at once."""
+    padded, window = _filled(x, axes, _least(x)), (*_window(axes), [0, 0, 0], [1, 1, 1], False)
+    if x.device.type == "cpu" and x.shape[1] > 1:
+        padded = padded.contiguous(memory_format=torch.channels_last_3d)
+    index = aten.max_pool3d_with_indices(padded, *window)[1]
+    if padded.is_contiguous(memory_format=torch.channels_last_3d):
+        d = d.contiguous(memory_format=torch.channels_last_3d)
+    if padded.data_ptr() == x.data_ptr():
+        out = aten.max_pool3d_with_indices_backward(d, padded, *window, index)
+    else:  # torch reads only its strides, so it has room for the gradient
+        out = aten_into.max_pool3d_with_indices_backward(d, padded, *window, index, into=padded)
+    del d, index
+    if padded.shape != x.shape:
+        for at, a in enumerate(axes, 2):
+            out = out.narrow(at, a.before, a.size)
+        return torch.empty_like(x).copy_(out)
+    return out.contiguous() if x.is_contiguous() else out
 
 
 def means(x: Tensor, axes: Axes, exclusive: bool) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from foreshape.data_class import data_class
 from foreshape.dims import Size, ceildiv, maximum, minimum, no_less, product
-from foreshape.kernels.pooling import FEW, INDEX_BYTES, Axes, Axis, maxima, maxima_backward, maxima_with_index, means, means_backward
+from foreshape.kernels.pooling import INDEX_BYTES, Axes, Axis, are_few, maxima, maxima_backward, maxima_with_index, means, means_backward
 from foreshape.kernels.window_steps import lacking
 from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.require import require, require_at_most, unknown_size
@@ -187,9 +187,11 @@ class Pool2d(Pooling):
         if self.pooling_type == "avg":
             return windows if self.global_pooling else needs
         by_torch = needs + sizes.windows * INDEX_BYTES
-        if self.global_pooling or self.adaptive or sum(self.ksize) > FEW or last:
+        if self.global_pooling or self.adaptive or last or not are_few(self.ksize):
             return by_torch
-        by_slices = sizes.filled + (sizes.rows if self.ksize[0] > 1 else windows)
+        tall, wide = self.ksize[0] > 1, self.ksize[1] > 1
+        first = sizes.filled + sizes.rows - windows if tall else 0  # the rows of windows, of the filled image
+        by_slices = no_less(first, sizes.rows if tall else sizes.filled) if wide or tall else sizes.filled
         return no_less(by_slices, by_torch) if strided else by_slices
 
     def _adapted(self, KernelSizes: Sequence[Tensor]) -> Any:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from foreshape.dims import Size, product
+from foreshape.dims import Size, maximum, minimum, no_less, product
 from foreshape.errors import ExecutionError
-from foreshape.kernels.pooling import INDEX_BYTES, Axis
+from foreshape.kernels.pooling import INDEX_BYTES, Axis, are_few, slices_workspace
 from foreshape.kernels.volume_pooling import greatest, maxima, maxima_backward, means, means_backward
 from foreshape.kernels.window_steps import lacking
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
@@ -58,18 +58,18 @@ class VolumePooling(Pooling):
 
     def _bytes(self, X: Spec, out: Spec, last: bool = False, algorithm: str = "EXPLICIT", ceil: bool = False) -> Size:
         """Return the bytes of padded volumes, and of twice the windows' results with their places."""
-        return 2 * self._filled_bytes(X, last, algorithm, ceil) + 2 * out.nbytes + 5 * INDEX_BYTES * out.elements
+        return 2 * self._filled(X, last, algorithm, ceil)[0] + 2 * out.nbytes + 5 * INDEX_BYTES * out.elements
 
-    def _filled_bytes(self, X: Spec, last: bool, algorithm: str, ceil: bool) -> Size:
-        """Return the bytes of padded volumes."""
+    def _filled(self, X: Spec, last: bool, algorithm: str, ceil: bool) -> tuple[Size, tuple[Size, ...]]:
+        """Return the bytes of padded volumes, 0 without padding, and their depth, height and width."""
         dims = channels_first_dims(X, last)
-        filled: Size = 0
-        if not (self.global_pooling or self.adaptive):
-            pads = [(0, k - 1) for k in self.ksize] if algorithm == "SAME" else pads_of(self.paddings, algorithm, dims[2:], self.ksize, self.strides)
-            more = [before + behind + (s - 1 if ceil else 0) for (before, behind), s in zip(pads, self.strides, strict=True)]
-            sizes = (n + m + lacking(n, k, m, s) for n, m, k, s in zip(dims[2:], more, self.ksize, self.strides, strict=True))
-            filled = product((*dims[:2], *sizes)) * X.known_dtype.itemsize
-        return filled
+        if self.global_pooling or self.adaptive:
+            return 0, tuple(dims[2:])
+        pads = [(0, k - 1) for k in self.ksize] if algorithm == "SAME" else pads_of(self.paddings, algorithm, dims[2:], self.ksize, self.strides)
+        more = [before + behind + (s - 1 if ceil else 0) for (before, behind), s in zip(pads, self.strides, strict=True)]
+        reaching = [lacking(n, k, m, s) for n, m, k, s in zip(dims[2:], more, self.ksize, self.strides, strict=True)]
+        sizes = tuple(n + m + r for n, m, r in zip(dims[2:], more, reaching, strict=True))
+        return product((*dims[:2], *sizes)) * X.known_dtype.itemsize * (1 if any(more) else minimum(1, maximum(*reaching))), sizes
 
 
 class Pool3d(VolumePooling):
@@ -101,8 +101,13 @@ class Pool3d(VolumePooling):
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
         last = is_channels_last(self.data_format)
         out = self.infer_shape(X)
-        needs = self._filled_bytes(X, last, self.padding_algorithm, self.ceil_mode) + INDEX_BYTES * out.elements + copies(strided, X=X)
-        return needs + (X.nbytes + out.nbytes if last else 0)
+        filled, sizes = self._filled(X, last, self.padding_algorithm, self.ceil_mode)
+        by_torch = filled + INDEX_BYTES * out.elements + copies(strided, X=X) + (X.nbytes + out.nbytes if last else 0)
+        if self.global_pooling or self.adaptive or self.pooling_type == "avg" or last or not are_few(self.ksize):
+            return by_torch
+        batch, channels, *counts = out.known_dims
+        by_slices = slices_workspace(filled, sizes, self.ksize, counts, batch * channels * X.known_dtype.itemsize)
+        return no_less(by_slices, by_torch) if strided else by_slices
 
     def _infer_gradient(self, X: Spec, Out: Spec, d_out: Spec) -> Spec:
         made = Pool3d.infer_shape(self, X)
@@ -111,8 +116,13 @@ class Pool3d(VolumePooling):
 
     def _gradient_workspace(self, X: Spec, Out: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         last = is_channels_last(self.data_format)
-        needs = self._bytes(X, Out, last, self.padding_algorithm, self.ceil_mode) + copies(strided, X=X, Out_GRAD=d_out)
-        return needs + (2 * X.nbytes + d_out.nbytes if last else 0)
+        if self.pooling_type == "avg" or self.global_pooling or self.adaptive:
+            needs = self._bytes(X, Out, last, self.padding_algorithm, self.ceil_mode)
+        else:  # the places are found with the channels last
+            filled, _ = self._filled(X, last, self.padding_algorithm, self.ceil_mode)
+            found = Out.nbytes + INDEX_BYTES * Out.elements
+            needs = no_less(X.nbytes, found, 2 * filled - X.nbytes, filled - X.nbytes + found)
+        return needs + copies(strided, X=X, Out_GRAD=d_out) + (2 * X.nbytes + d_out.nbytes if last else 0)
 
     @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
