@@ -176,6 +176,8 @@ LOOPS |= WRITTEN_OUT
 
 
 LONG = (
+    "of others",
+    "reversed",
     "written",
     "stacked",
     "without a state",

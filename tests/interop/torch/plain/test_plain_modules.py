@@ -236,7 +236,7 @@ NUMBERS_DECIDE = {
 }
 
 
-@pytest.mark.parametrize("name", [n if n in ("known rounds", "suppression") else pytest.param(n, marks=pytest.mark.long) for n in NUMBERS_DECIDE])
+@pytest.mark.parametrize("name", [n if n == "known rounds" else pytest.param(n, marks=pytest.mark.long) for n in NUMBERS_DECIDE])
 def test_what_numbers_decide_is_exported(name: str, tmp_path: Path) -> None:
     """Loops, branches, suppression and recurrent layers, with every open size open."""
     inputs, results = NUMBERS_DECIDE[name]()
