@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.described import assert_loss_and_gradients, build, count, differentiable, expect, looped, run, run_all, started, trained
+from support.some import each
 
 import foreshape as fs
 from foreshape import layer
@@ -43,7 +44,7 @@ BODIES: dict[str, tuple[Body, Body]] = {
 }
 
 
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", each(2, BODIES))
 def test_what_has_other_sizes_after_each_round(name: str) -> None:
     here, there = BODIES[name]
 

@@ -140,7 +140,7 @@ def test_the_initial_state_of_an_lstm_has_the_batch_of_its_input():
 # --- run
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n == "vgg11" else n for n in REPLAYED])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in ("vgg11", "resnet50", "googlenet") else n for n in REPLAYED])
 def test_every_fetch_of_every_step_and_the_last_parameters_agree(name):
     of = case(name)
     executor = fs.Executor()

@@ -29,9 +29,9 @@ def of_seeds(first: int, count: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("way", ways())
 def test_what_failed_once_and_some_drawn_networks_compute_frozen_what_they_compute(way: str) -> None:
-    outcome = fuzzer.run_cases([*CASES, *of_seeds(0, 12)], way)
+    outcome = fuzzer.run_cases([*CASES, *of_seeds(0, 6)], way)
     assert not outcome.faults, outcome.faults
-    assert set(outcome.said[: len(CASES)]) == {"compared"} and outcome.said.count("compared") > len(CASES) + 7
+    assert set(outcome.said[: len(CASES)]) == {"compared"} and outcome.said.count("compared") > len(CASES) + 3
 
 
 @pytest.mark.long

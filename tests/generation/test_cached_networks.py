@@ -39,7 +39,7 @@ def settings(request):
     return SETTINGS[request.param]
 
 
-@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("frozen", [pytest.param(False, marks=pytest.mark.long), True])
 def test_rows_in_pieces_are_the_rows_of_the_whole(settings, frozen):
     main, startup, whole, dense = (fs.Program() for _ in range(4))
     with fs.program_guard(main, startup):

@@ -6,6 +6,7 @@ import json
 
 import decoders
 import pytest
+from support.some import each
 
 import foreshape as fs
 
@@ -17,7 +18,7 @@ def model_of(told, **settings) -> fs.LanguageModel:
     return fs.language_model(told["config"], state, **settings)
 
 
-@pytest.mark.parametrize("name", [n if at % 2 == 0 else pytest.param(n, marks=pytest.mark.long) for at, n in enumerate(TOLD)])
+@pytest.mark.parametrize("name", each(4, TOLD))
 def test_texts_are_those_of_transformers(name):
     """Texts of transformers' one by one are those written here side by side, and with prompts in parts."""
     told, prompts = TOLD[name], decoders.prompts()

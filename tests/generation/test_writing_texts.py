@@ -33,7 +33,7 @@ def texts_of(folder: Path):
 def test_texts_are_those_of_transformers(folder):
     """The folders hold networks of transformers, and the texts that its own ``generate`` wrote, one prompt at a time."""
     told = texts_of(folder)
-    for users, prompt_rows in ((3, 512), (6, 7), (8, 9)):
+    for users, prompt_rows in ((3, 512), (8, 7)):
         model = fs.language_model(folder, users=users)
         assert fs.generate(model, told["prompts"], 16, prompt_rows=prompt_rows) == told["greedy"]
         assert fs.generate(model, told["prompts"], 16, beams=3, length_penalty=0.7, prompt_rows=prompt_rows) == told["three beams, length penalty 0.7"]

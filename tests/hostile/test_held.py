@@ -57,7 +57,7 @@ FEEDS: dict[str, Any] = {
 NETWORKS = {"dense": dense, "normalised": normalised, "looked_up": looked_up, "recurrent": recurrent}
 CASES = [
     *((network, "Momentum") for network in NETWORKS),
-    *(pytest.param("dense", optimizer, marks=() if is_quick(optimizer, 2) else pytest.mark.long) for optimizer in OPTIMIZERS),
+    *(pytest.param("dense", optimizer, marks=() if is_quick(optimizer, 4) else pytest.mark.long) for optimizer in OPTIMIZERS),
 ]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.some import each
 
 import foreshape as fs
 from foreshape import layer
@@ -51,7 +52,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
         pytest.skip("oneDNN's library is not installed for this machine")
 
 
-@pytest.mark.parametrize("how", ["fetched", *(pytest.param(how, marks=pytest.mark.long) for how in ("kept", "read")), "kept and read"])
+@pytest.mark.parametrize("how", each(4, ("kept and read", "kept", "read", "fetched")))
 @pytest.mark.parametrize("name", NETWORKS)
 def test_any_result_of_any_op(name: str, how: str) -> None:
     scope = fs.Scope()

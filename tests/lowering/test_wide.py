@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.some import each
 
 import foreshape as fs
 from foreshape import layer
@@ -74,7 +75,7 @@ def steps(net: Callable[..., Any], count: int, what: str) -> int:
 
 
 @pytest.mark.parametrize("what", DONE)
-@pytest.mark.parametrize("net", [of_one_value, *(pytest.param(net, marks=pytest.mark.long) for net in (behind_a_layer, one_by_one)), towers])
+@pytest.mark.parametrize("net", each(4, (of_one_value, behind_a_layer, one_by_one, towers)))
 def test_twice_as_many_ops_take_twice_as_many_steps(net: Callable[..., Any], what: str) -> None:
     count = FEW.get(what, 16) if net is of_one_value else 8 if net is towers else 24
     steps(net, count, what)  # what is looked up once

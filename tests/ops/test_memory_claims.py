@@ -44,7 +44,7 @@ PATTERN = 0xA5
 MANY = 137
 
 
-@of_each_operator(CASES, quick=5)
+@of_each_operator(CASES, quick=10)
 def test_results_are_where_they_are_said_to_be(name: str, cls: type[Operator], sample: Sample) -> None:
     for call in calls(cls, sample):
         plain = prove(call.laid(in_a_row))
@@ -54,7 +54,7 @@ def test_results_are_where_they_are_said_to_be(name: str, cls: type[Operator], s
                 same_numbers(seen, want, f"{call.cls.type}: {layout.__name__} operands give other numbers")
 
 
-@of_each_operator(CASES, quick=5)
+@of_each_operator(CASES, quick=10)
 def test_what_is_said_to_lie_in_a_row_does_so_wherever_one_operand_lies(name: str, cls: type[Operator], sample: Sample) -> None:
     for call in calls(cls, sample):
         rows = [at for at, r in enumerate(call.cls.schema.results) if r.layout == "row"]
@@ -63,7 +63,7 @@ def test_what_is_said_to_lie_in_a_row_does_so_wherever_one_operand_lies(name: st
             assert all(t.is_contiguous() for at in rows for t in tensors_of(made[at])), f"{call.cls.type}: {slot.name} lies otherwise"
 
 
-@of_each_operator(CASES, quick=5)
+@of_each_operator(CASES, quick=10)
 def test_results_are_written_into_the_memory_that_they_may_take(name: str, cls: type[Operator], sample: Sample) -> None:
     for call in calls(cls, sample):
         for layout in (in_a_row, permuted, part):
@@ -77,7 +77,7 @@ def test_results_are_written_into_the_memory_that_they_may_take(name: str, cls: 
                     prove_into(call, at, in_a_row)
 
 
-@of_each_operator(CASES, quick=5)
+@of_each_operator(CASES, quick=10)
 def test_results_are_where_they_are_said_to_be_where_a_dim_is_one(name: str, cls: type[Operator], sample: Sample) -> None:
     for size in sizes_of(cls, sample):
         for call in resized(cls, sample, size, 1):
@@ -88,7 +88,7 @@ def test_results_are_where_they_are_said_to_be_where_a_dim_is_one(name: str, cls
 WITH_GRADIENTS = [c for c in CASES if c[1].grad_class is not None]
 
 
-@of_each_operator(WITH_GRADIENTS, quick=5)
+@of_each_operator(WITH_GRADIENTS, quick=10)
 def test_a_gradient_reads_nothing_that_it_does_not_take(name: str, cls: type[Operator], sample: Sample) -> None:
     call = forward(cls, sample)
     if kept_by_results(call):

@@ -96,7 +96,7 @@ def test_the_kernel_gives_what_the_rule_says(name: str, cls: type[Operator], sam
                 assert v.reshape(-1).tolist() == list(s.value), field.name
 
 
-@of_each_operator(CASES)
+@of_each_operator(CASES, quick=3)
 def test_the_symbolic_answer_substituted_is_the_concrete_one(name: str, cls: type[Operator], sample: Sample) -> None:
     operator, key = key_of(build(cls, sample.arguments))
     concrete = answer(operator, key).results
@@ -141,7 +141,7 @@ def each_of(first: list[Any], second: list[Any]) -> list[tuple[Any, Any]]:
     return out
 
 
-@of_each_operator((c for c in CASES if c[2].exact), quick=3)
+@of_each_operator((c for c in CASES if c[2].exact), quick=6)
 def test_the_program_runs_saves_and_reads_back(name: str, cls: type[Operator], sample: Sample) -> None:
     case = build(cls, sample.arguments)
     if any(r.updates for r in cls.schema.results) or not case.outputs:
@@ -166,7 +166,7 @@ def test_the_program_runs_saves_and_reads_back(name: str, cls: type[Operator], s
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-@of_each_operator(CASES, quick=3)
+@of_each_operator(CASES, quick=6)
 def test_the_text_form_reads_back(name: str, cls: type[Operator], sample: Sample) -> None:
     program = build(cls, sample.arguments).program
     parsed = Program.parse(str(program))
@@ -177,7 +177,7 @@ def gradient_cases() -> list[tuple[str, type[Operator], Sample]]:
     return [c for c in CASES if not isinstance(c[1].gradient, NoGradient) and c[2].differentiate]
 
 
-@of_each_operator(gradient_cases(), quick=3)
+@of_each_operator(gradient_cases(), quick=6)
 def test_the_gradient_agrees_with_finite_differences(name: str, cls: type[Operator], sample: Sample) -> None:
     probe = build(cls, sample.arguments, double=True)
     rng = np.random.RandomState(3)

@@ -109,7 +109,7 @@ def is_drawn(operator: Operator) -> bool:
     return type(operator).random and not getattr(operator, "is_test", False)
 
 
-@of_each_operator(SAYS["per_element"])
+@of_each_operator(SAYS["per_element"], quick=3)
 def test_parts_of_operands_give_parts_of_results(name: str, cls: type[Operator], sample: Sample) -> None:
     operator, key, given = given_of(cls, sample)
     rule = None if is_drawn(operator) else operator.sharding_rule(*key)

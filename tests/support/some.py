@@ -22,6 +22,11 @@ def one_in(count: int, cases: Iterable[_Case], name: Callable[[_Case], str] = st
     return [pytest.param(c, id=name(c), marks=() if is_quick(name(c), count) else pytest.mark.long) for c in cases]
 
 
+def each(count: int, cases: Iterable[_Case]) -> list[Any]:
+    """Cases for `pytest.mark.parametrize`, of which the first is quick, and each so many further: for a few with a telling order."""
+    return [pytest.param(c, marks=pytest.mark.long if at % count else ()) for at, c in enumerate(cases)]
+
+
 def examples(count: int) -> int:
     """How many examples hypothesis draws: a third of them in the quick suite, all in `make test-long`."""
     return count if os.environ.get("FORESHAPE_EXAMPLES") == "all" else max(20, count // 3)

@@ -16,7 +16,7 @@ def groups() -> list[str]:
     return sorted({name.split("_")[1][:1] for name in CASES if name not in REFUSED})
 
 
-@pytest.mark.parametrize("letter", one_in(2, groups()))
+@pytest.mark.parametrize("letter", one_in(4, groups()))
 def test_operators_give_what_onnx_wants(letter: str) -> None:
     failed: list[str] = []
     for name, case in CASES.items():

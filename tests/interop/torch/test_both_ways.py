@@ -44,7 +44,7 @@ class Windows(nn.Module):
 
 CASES: list[Any] = [
     pytest.param(Chunks(), torch.randn(2, 8), {0: "batch", 1: "words"}, [(3, 9), (2, 11), (1, 12)], id="multiples"),
-    pytest.param(Chunks(), torch.randn(2, 6), {0: "batch", 1: "words"}, [(3, 9), (2, 11), (1, 12)], id="others"),
+    pytest.param(Chunks(), torch.randn(2, 6), {0: "batch", 1: "words"}, [(3, 9), (2, 11), (1, 12)], id="others", marks=pytest.mark.long),
     pytest.param(Windows(), torch.randn(2, 1, 8, 6), {2: "height", 3: "width"}, [(2, 1, 12, 7), (2, 1, 9, 8), (2, 1, 5, 5), (2, 1, 4, 4)], id="windows"),
 ]
 

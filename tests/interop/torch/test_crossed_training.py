@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support import launch_ranks
+from support.some import each
 from support.torch_training import KINDS, OPTIMIZERS, brought, check_state, data_of, made, reference, trained
 
 import foreshape as fs
@@ -56,7 +57,7 @@ def check_training(kind: str, optimizer: str, precision: str, accumulate: int) -
     assert all(torch.equal(state[n], want[n]) for n in want.keys() - floats)
 
 
-@pytest.mark.parametrize("case", QUICK, ids=lambda c: "-".join(map(str, c)))
+@pytest.mark.parametrize("case", each(2, QUICK), ids=lambda c: "-".join(map(str, c)))
 def test_steps_are_those_of_torch_and_the_state_goes_back(case: Any) -> None:
     check_training(*case)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from support.some import each
 from torch import nn
 
 import foreshape as fs
@@ -68,7 +69,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", each(2, FUNCTIONS))
 def test_functions_of_jagged_tensors_are_torchs_at_other_lengths(name: str) -> None:
     module = Of(FUNCTIONS[name])
     model = fs.from_torch(module, (jagged([3, 2]),))
@@ -129,7 +130,7 @@ def test_a_network_over_texts_gives_ragged_features_and_trains() -> None:
         assert_like([p.grad for p in module.parameters()], [trained.gradients(ids, y)[n] for n, _ in module.named_parameters()])
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", each(2, (True, False)))
 def test_attention_over_jagged_tensors_is_the_one_over_each_sequence(causal: bool) -> None:
     """torch's own takes few widths on a processor, and no empty sequence: each sequence by itself is compared."""
     module = Block(causal)
@@ -195,7 +196,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", each(3, REFUSED))
 def test_other_functions_of_jagged_tensors_are_refused_at_their_line(name: str) -> None:
     function, words = REFUSED[name]
     with warnings.catch_warnings(), pytest.raises(SchemaError, match=words) as raised:
