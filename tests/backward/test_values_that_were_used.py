@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.described import count, expect, looped, trained
+from support.some import each
 
 from foreshape import layer
 from foreshape.program.current import current_block
@@ -109,7 +110,7 @@ EAGER: dict[Callable[[Any], Any], Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("describe", EAGER, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("describe", each(2, EAGER), ids=lambda f: f.__name__)
 def test_a_gradient_takes_the_value_that_was_used(describe: Callable[[Any], Any]) -> None:
     expect(*trained(describe), EAGER[describe])
 

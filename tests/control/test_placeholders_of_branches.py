@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 from support.described import X, count, expect, forms_of, less, looped, trained
+from support.some import each_of_product
 
 import foreshape as fs
 from foreshape import layer
 
+WAYS = ("a loop", "a branch", "a branch, read after the loop", "a branch by itself")
 PLACEHOLDERS = {
     "a number": lambda: layer.fill_constant([], "fp32", 0.0),
     "of another rank": lambda: layer.fill_constant([1], "fp32", 0.0),
@@ -23,8 +25,7 @@ def _nothing() -> None:
     return None
 
 
-@pytest.mark.parametrize("placeholder", PLACEHOLDERS)
-@pytest.mark.parametrize("way", ["a loop", "a branch", "a branch, read after the loop", "a branch by itself"])
+@pytest.mark.parametrize(("placeholder", "way"), each_of_product(3, PLACEHOLDERS, WAYS))
 def test_what_a_block_has_written_is_read_after_it_and_in_later_rounds(way: str, placeholder: str) -> None:
     def describe(x: Any) -> Any:
         u = PLACEHOLDERS[placeholder]()

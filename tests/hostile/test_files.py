@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.messages import attr, block, dense, fixed32, good, message, number, op, program, relu, slot, text, var, varint
-from support.some import one_in
+from support.some import each_of_product, one_in
 from support.survival import survive
 
 from foreshape.errors import FormatError, SchemaError, ShapeError, TypeMismatchError
@@ -237,8 +237,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("where", ["variable", "op", "attribute", "string", "slot", "site", "constant"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "where"), each_of_product(3, NAMES, ("variable", "op", "attribute", "string", "slot", "site", "constant")))
 def test_6_names_of_all_kinds_come_through(name: str, where: str) -> None:
     n = NAMES[name]
     files: dict[str, Callable[[], bytes]] = {
@@ -428,8 +427,7 @@ def test_15_negative_zero_and_nan_keep_their_bits() -> None:
 DIMS = [[0], [0, 4], [-1, 0], [2**31], [2**31 - 1, 2], [2**40], [2**59, 1], [1] * 9, [-1] * 64, [2**60], [1, 2**58, 0], [], [-1, -1, -1]]
 
 
-@pytest.mark.parametrize("dims", DIMS, ids=lambda d: f"17-{str(d)[:24]}")
-@pytest.mark.parametrize("level", [None, 1, 8])
+@pytest.mark.parametrize(("dims", "level"), each_of_product(2, DIMS, (None, 1, 8)), ids=lambda d: f"17-{str(d)[:24]}")
 def test_17_dims_of_all_sizes_go_through_inference(dims: list[int], level: int | None) -> None:
     ops = [op(t, [("X", ["x"]), *([("Y", ["x"])] if t in ("mul", "elementwise_add", "matmul_v2") else [])], [("Out", [t])])
            for t in ("relu", "mul", "elementwise_add", "softmax", "mean", "sum", "matmul_v2", "scale", "assign", "reduce_sum", "transpose2", "reshape2")]  # fmt: skip

@@ -89,7 +89,12 @@ def calls(describe: Callable[[], fs.Variable], train: bool) -> tuple[float, Coun
 
 @pytest.mark.parametrize(
     ("describe", "forward", "trained"),
-    [(chain, 50, 84), (given_weights, 69, 101), (images, 94, 116), (transformer, 64, 85), (recurrent, 220, 175), (tables, 92, 123), (arithmetic, 40, None)],
+    [
+        (chain, 50, 84),
+        (images, 94, 116),
+        (transformer, 64, 85),
+        *(pytest.param(*c, marks=pytest.mark.long) for c in ((given_weights, 69, 101), (recurrent, 220, 175), (tables, 92, 123), (arithmetic, 40, None))),
+    ],
 )
 def test_an_op_costs_so_many_calls(describe: Callable[[], fs.Variable], forward: int, trained: int | None) -> None:
     for train, budget in ((False, forward), (True, trained)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -23,8 +24,13 @@ def one_in(count: int, cases: Iterable[_Case], name: Callable[[_Case], str] = st
 
 
 def each(count: int, cases: Iterable[_Case]) -> list[Any]:
-    """Cases for `pytest.mark.parametrize`, of which the first is quick, and each so many further: for a few with a telling order."""
+    """Cases for `pytest.mark.parametrize`, of which the first is quick, and each so many further."""
     return [pytest.param(c, marks=pytest.mark.long if at % count else ()) for at, c in enumerate(cases)]
+
+
+def each_of_product(count: int, *parts: Iterable[Any]) -> list[Any]:
+    """As `each`, for several parameters: of every combination of their values."""
+    return [pytest.param(*c, marks=pytest.mark.long if at % count else ()) for at, c in enumerate(itertools.product(*parts))]
 
 
 def examples(count: int) -> int:

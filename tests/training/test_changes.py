@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.some import each
 
 import foreshape as fs
 from foreshape import layer
@@ -123,7 +124,7 @@ def made(given: dict[str, Any]) -> dict[str, Any]:
     return {n: v() if callable(v) else v for n, v in given.items()}
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", each(2, CHANGES))
 def test_what_has_changed_is_named_and_refused(name: str, tmp_path: Path) -> None:
     before, after, says = CHANGES[name]
     stopped(tmp_path, **made(before))
@@ -138,7 +139,7 @@ def test_what_has_changed_is_named_and_refused(name: str, tmp_path: Path) -> Non
     assert values(train(tmp_path, **made(before))) == values(train(None, **made(before)))  # and without the change it goes on as if never stopped
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", each(3, CHANGES))
 def test_what_has_changed_is_taken_where_that_is_asked_for(name: str, tmp_path: Path) -> None:
     before, after, _ = CHANGES[name]
     stopped(tmp_path, **made(before))

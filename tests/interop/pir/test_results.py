@@ -11,6 +11,7 @@ import pytest
 import torch
 from differences import DIFFERENT, UNKNOWN
 from support.paddle3 import FOLDER, TOLERANCE, Case, apart, cases, numbers
+from support.some import each
 
 import foreshape as fs
 from foreshape.interop import write_parameters
@@ -62,7 +63,7 @@ def test_a_network_computes_as_in_paddlepaddle(name: str) -> None:
     assert not wrong([name], NETWORKS)
 
 
-@pytest.mark.parametrize("name", RUN)
+@pytest.mark.parametrize("name", each(3, RUN))
 def test_a_network_that_is_saved_as_pdmodel_is_the_same(name: str, tmp_path: Path) -> None:
     """Its file in the format of 2.x is read as the same program, computes bit by bit the same, and so does the frozen network, nearly."""
     of = NETWORKS[name]
@@ -79,7 +80,7 @@ def test_a_network_that_is_saved_as_pdmodel_is_the_same(name: str, tmp_path: Pat
     assert set(of.differences(frozen)) <= set(listed)
 
 
-@pytest.mark.parametrize("name", RUN)
+@pytest.mark.parametrize("name", each(3, RUN))
 def test_a_network_opens_with_its_parameter_file(name: str, tmp_path: Path) -> None:
     """Feeds and fetches have the file's names and order, and parameters are found in the order of the parameter file."""
     of = NETWORKS[name]
