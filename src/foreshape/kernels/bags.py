@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from foreshape.dims import Size
 from foreshape.errors import ExecutionError
 from foreshape.kernels.fused import Effects, FusedKernel, call_text
 from foreshape.values.offsets import Offsets
@@ -86,9 +87,13 @@ class Bag:
         """Return the bags, of the table, the ids and, where these are ragged, their offsets."""
         return FusedKernel("{op} bag", call_text("bag", 3 if ragged else 2), {"bag": self.forward})
 
-    def gradient(self, ragged: bool, sparse: bool) -> FusedKernel:
+    def gradient(self, ragged: bool, sparse: bool, wide: bool, spread: Size) -> FusedKernel:
         """Return the gradient of the table, of ids, the gradient of the bags, the table and offsets. The values of sparse rows are the bags' gradient,
-        without copying.
+        without copying, and their ids are the given ones if these are 64 bits ``wide`` and none is padding; a dense gradient takes ``spread`` bytes
+        meanwhile: a value for each id.
         """
-        text = f"{{rows}}({{0}}, {{1}}, {{2}}.shape[0]{', {3}' if ragged else ''}){'' if sparse else '.to_dense()'}"
-        return FusedKernel("bag gradient rows", text, {"rows": self.backward}, effects=Effects(rows_of=1))
+        text = f"{{rows}}({{0}}, {{1}}, {{2}}.shape[0]{', {3}' if ragged else ''})"
+        if sparse:
+            return FusedKernel("bag gradient rows", text, {"rows": self.backward}, effects=Effects(rows_of=1, shares_ids=wide and self.padding == -1))
+        of = Effects(result_order={0: (0, 1)})
+        return FusedKernel("bag gradient", f"{text}.to_dense()", {"rows": self.backward}, effects=of, workspace=lambda: spread)

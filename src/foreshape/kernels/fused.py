@@ -57,6 +57,7 @@ class Effects:
         may_sum: a view of another number of elements than its operand's is none, but a sum: a gradient.
         outlives: its result outlives the step, since it is the same in each.
         rows_of: the operand that the resulting sparse rows share values with, so that they take memory for their ids alone.
+        shares_ids: these ids, too, are an operand's own.
         merges_rows: sparse operands are merged first, into a workspace.
         elements: result that is an array and keeps its elements -> the operand added to them; None if one is taken out.
     """
@@ -75,6 +76,7 @@ class Effects:
     may_sum: bool = False
     outlives: bool = False
     rows_of: int | None = None
+    shares_ids: bool = False
     merges_rows: bool = True
     elements: Mapping[int, int | None] = field(default_factory=dict[int, "int | None"])
 

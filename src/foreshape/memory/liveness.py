@@ -124,7 +124,7 @@ class _Walk:
         if spec.kind is SELECTED_ROWS:
             self.rows[value] = found = rows_size(i, spec, self.rows)
             if i is not None and i.effects.rows_of is not None:  # the values are the bags', made before
-                return ids_size(i)
+                return 0 if i.effects.shares_ids else ids_size(i)
             return found
         if spec.kind is LOD_TENSOR and spec.dims is None and i is not None:
             self.unknown.append(UnknownMemory(i.op, f"how many dims {value.name} has is known when it runs"))
@@ -208,7 +208,7 @@ class _Walk:
         if layout == "reshaped" and source in self.strided:
             if self.layouts.reshaped(source, value) is None:  # it may be a view after all, which lies as its base
                 self.strided[value] = None
-        elif self.strided and (layout == "same" or isinstance(i, FusedCall)):
+        elif self.strided and (layout == "same" or (isinstance(i, FusedCall) and n not in effects.result_order)):
             self.layouts.same(i, value)
         if effects.takes_over is not None and effects.takes_over[0] == n:
             self._offer(at, i, i.argument(effects.takes_over[1], number), value, given, record)

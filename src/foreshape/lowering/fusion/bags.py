@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from foreshape.dims import minimum
 from foreshape.kernels.bags import Bag
-from foreshape.lowering.fusion.graph import Graph, backward_of, computes, dims_of, fused
+from foreshape.lowering.fusion.graph import Graph, backward_of, computes, dims_of, fused, spec_of
 from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, Step, Value
 from foreshape.operator.computations import Embedding, Pooled, Reduction, SequencePooling
-from foreshape.spec import SELECTED_ROWS, Spec
+from foreshape.spec import INT64, SELECTED_ROWS, Spec
+from foreshape.values.rows import CHUNK
 
 
 def apply(graph: Graph) -> int:
@@ -55,7 +57,11 @@ def _rewrite(graph: Graph, i: KernelCall, of: Embedding) -> bool:
         new = {i: [fused(i, bag.pooled(bool(offsets)), [table, ids, *offsets], [pool.results[0]])], pool: ()}
     if grad is not None:
         d_bag = back[0].arguments[-1]
-        new[grad] = [fused(grad, bag.gradient(bool(offsets), of.sparse), [ids, d_bag, table, *offsets], [grad.results[0]])]
+        value, number = spec_of(d_bag), spec_of(ids)
+        if value is None or number is None:
+            return False
+        spread = minimum(number.elements, CHUNK) * value.known_dims[-1] * value.known_dtype.itemsize
+        new[grad] = [fused(grad, bag.gradient(bool(offsets), of.sparse, number.dtype is INT64, spread), [ids, d_bag, table, *offsets], [grad.results[0]])]
         new[back[0]] = ()
     return graph.replace(new)
 
