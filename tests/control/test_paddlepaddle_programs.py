@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.some import each, each_of_product
 
 import foreshape as fs
 from foreshape import layer
@@ -45,11 +46,12 @@ def test_all_cases_are_there() -> None:
     assert len(CASES) >= 21
 
 
-@pytest.mark.parametrize("check", [False, True], ids=["compiled", "checked"])
-@pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)
-def test_every_step_fetches_what_it_fetched_there(path: Path, check: bool) -> None:
+@pytest.mark.parametrize(
+    ("check", "path"), each_of_product(2, (False, True), CASES), ids=lambda v: v.stem if isinstance(v, Path) else "checked" if v else "compiled"
+)
+def test_every_step_fetches_what_it_fetched_there(way: str, path: Path) -> None:
     program, scope, feed = inferred(path), scope_of(path), by_name(path, "feed/")
-    executor = fs.Executor(check=check)
+    executor = fs.Executor(check=way == "checked")
     steps = 0
     while wanted := by_name(path, f"step{steps}/"):
         got = executor.run(program, feed, list(wanted), scope)
@@ -59,7 +61,7 @@ def test_every_step_fetches_what_it_fetched_there(path: Path, check: bool) -> No
     assert steps == (1 if path.stem in ONE_STEP else 2)
 
 
-@pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", each(3, CASES), ids=lambda p: p.stem)
 def test_a_file_comes_back_byte_for_byte_and_as_text(path: Path) -> None:
     loaded = fs.load_program(path)
     assert loaded.to_bytes() == path.read_bytes()

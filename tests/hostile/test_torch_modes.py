@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.some import each
 
 import foreshape as fs
 from foreshape import layer
@@ -95,7 +96,7 @@ def test_26_a_class_of_the_users_is_fed_as_a_tensor() -> None:
     np.testing.assert_array_equal(run(torch.tensor(X).as_subclass(Doubling)), torch.tanh(torch.tensor(X)).numpy())
 
 
-@pytest.mark.parametrize("transform", ["vmap", "grad", "functionalize"])
+@pytest.mark.parametrize("transform", each(3, ("grad", "vmap", "functionalize")))
 def test_26_what_stands_for_other_tensors_is_refused(transform: str) -> None:
     inside = getattr(torch.func, transform)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.some import each_of_product
 
 import foreshape as fs
 from foreshape import layer
@@ -96,8 +97,10 @@ def times(t: int = 7, s: int = 5, d: int = 8, batch: int = BATCH) -> dict[str, A
 NETS = [usual, scaled_scores, scaled_twice, not_scaled, turned]
 
 
-@pytest.mark.parametrize("mask", [None, (1, 1, 7, 5), (BATCH, 1, 1, 5), (BATCH, HEADS, 7, 5), (HEADS, 7, 5), (7, 5), (5,), (1, HEADS, 7, 1)])
-@pytest.mark.parametrize("net", NETS)
+MASKS = (None, (1, 1, 7, 5), (BATCH, 1, 1, 5), (BATCH, HEADS, 7, 5), (HEADS, 7, 5), (7, 5), (5,), (1, HEADS, 7, 1))
+
+
+@pytest.mark.parametrize(("net", "mask"), each_of_product(3, NETS, MASKS))
 def test_attention_and_its_gradient(net: Net, mask: tuple[int, ...] | None) -> None:
     more = {} if mask is None else {"mask": numbers(*mask)}
     for run in (Run(net, heads() | more), Run(of_heads(net), times() | more)):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.some import each_of_product
 
 import foreshape as fs
 from foreshape import layer
@@ -61,9 +62,10 @@ def padding(keys: int, *lengths: int, low: float = -1e9, at_end: bool = True) ->
     return np.where(there if at_end else there[:, ::-1], 0.0, low).astype("float32")[:, None, None]
 
 
-@pytest.mark.parametrize("row_first", [True, False])
-@pytest.mark.parametrize("sizes", [(7, 7), (9, 4), (4, 9), (130, 300)])
-@pytest.mark.parametrize("kind", ["end", "start", "all of one", "far less", "far more", "learned numbers"])
+@pytest.mark.parametrize(
+    ("kind", "sizes", "row_first"),
+    each_of_product(3, ("end", "start", "all of one", "far less", "far more", "learned numbers"), ((7, 7), (9, 4), (4, 9), (130, 300)), (True, False)),
+)
 def test_padding_and_what_is_later_are_hidden_by_the_kernel(kind: str, sizes: tuple[int, int], row_first: bool) -> None:
     time, keys = sizes
     lengths = (keys, keys // 2, 1)

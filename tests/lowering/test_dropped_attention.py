@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.measured import allocator_events, most_and_last
+from support.some import each_of_product
 
 import foreshape as fs
 from foreshape import layer
@@ -78,8 +79,10 @@ def heads(t: int = 7, s: int = 5, d: int = 8, batch: int = 2) -> dict[str, Any]:
     return {"q": numbers(batch, HEADS, t, d), "k": numbers(batch, HEADS, s, d, seed=1), "v": numbers(batch, HEADS, s, d, seed=2)}
 
 
-@pytest.mark.parametrize("mask", [None, (2, 1, 1, 5), (1, 1, 7, 5), (2, HEADS, 7, 5)])
-@pytest.mark.parametrize("net", [usual, turned, with_seed, later_hidden, drawn_before_and_after])
+@pytest.mark.parametrize(
+    ("net", "mask"),
+    each_of_product(3, (usual, turned, with_seed, later_hidden, drawn_before_and_after), (None, (2, 1, 1, 5), (1, 1, 7, 5), (2, HEADS, 7, 5))),
+)
 def test_the_same_numbers_are_dropped(net: Net, mask: tuple[int, ...] | None) -> None:
     feed = heads() | ({} if mask is None else {"mask": numbers(*mask)})
     source, found = compared(net, feed)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.some import each_of_product
 
 import foreshape as fs
 from foreshape import layer
@@ -49,11 +50,9 @@ def both(make: Any, feed: Any, mode: str, **more: Any) -> str:
     return fused[3]
 
 
-@pytest.mark.parametrize("column", [False, True])
-@pytest.mark.parametrize("padding", [None, pytest.param(2, marks=pytest.mark.long), pytest.param(-1, marks=pytest.mark.long)])
-@pytest.mark.parametrize("mode", ["sum", "mean", "sqrt"])
-@pytest.mark.parametrize("lengths", RAGGED.values(), ids=RAGGED)
-def test_ragged_bags(lengths: Any, mode: str, padding: int | None, column: bool) -> None:
+@pytest.mark.parametrize(("name", "mode", "padding", "column"), each_of_product(7, RAGGED, ("sum", "mean", "sqrt"), (None, 2, -1), (False, True)))
+def test_ragged_bags(name: str, mode: str, padding: int | None, column: bool) -> None:
+    lengths = RAGGED[name]
     count = sum(lengths[-1])
     ids = np.random.RandomState(1).randint(0, HEIGHT, (count, 1) if column else count)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.some import each_of_product
 
 import foreshape as fs
 from foreshape import layer
@@ -65,9 +66,7 @@ MASKS: dict[str, Callable[..., Any] | None] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("scaled", [True, False])
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("values", VALUES)
+@pytest.mark.parametrize(("values", "mask", "scaled"), each_of_product(3, VALUES, MASKS, (True, False)))
 def test_attention_of_one_value_in_several_places(values: str, mask: str, scaled: bool) -> None:
     describe = attention(VALUES[values], MASKS[mask], scaled)
     same(describe)

@@ -89,7 +89,7 @@ def jobs(cls: type[Operator], taken: bool) -> list[tuple[str, Callable[[], str]]
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pages without rights are asked of Linux")
 @pytest.mark.parametrize("cls", [
-    pytest.param(c, id=c.type, marks=() if c.type in ("batch_norm", "grid_sampler", "momentum", "lookup_table_v2", "sequence_softmax") else pytest.mark.long)
+    pytest.param(c, id=c.type, marks=() if c.type in ("momentum", "lookup_table_v2", "sequence_softmax") else pytest.mark.long)
     for c in operators()
 ])  # fmt: skip
 def test_kernels_stay_within_operands_that_their_rules_take(cls: type[Operator]) -> None:

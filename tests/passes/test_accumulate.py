@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.some import each_of_product
 
 import foreshape as fs
 from foreshape import layer, optimizer
@@ -62,8 +63,7 @@ OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize(("name", "check"), each_of_product(3, OPTIMIZERS, (False, True)))
 def test_several_batches_update_as_one_as_large(name: str, check: bool) -> None:
     net = Described(OPTIMIZERS[name]())
     executor = fs.Executor(check=check)

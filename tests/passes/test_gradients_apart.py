@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.retrained import QUICK_AND_LONG, Network, assert_same, described, droppable, images, least_of, loss_of, numbers, trained
+from support.some import each_of_product
 
 import foreshape as fs
 from foreshape import layer
@@ -51,8 +52,7 @@ def image_gradients(program: fs.Program) -> list[str]:
     return [n for op in program.all_ops() if op.type.endswith("conv2d_grad") for n in op.outputs.get("Input@GRAD", ())]
 
 
-@pytest.mark.parametrize("describe", [images, wide, odd], ids=lambda d: d.__name__)
-@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize(("first", "describe"), each_of_product(2, (False, True), (images, wide, odd)))
 def test_a_step_computes_the_same(describe: Any, first: bool) -> None:
     network = describe()
     names = image_gradients(network.main)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.some import each_of_product
 
 import foreshape as fs
 from foreshape import layer
@@ -79,8 +80,7 @@ def same(a: Any, b: Any) -> bool:
     return a.tobytes() == b.tobytes()
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "bad"), each_of_product(3, CASES, (np.nan, np.inf)))
 def test_the_scope_is_as_it_was_and_the_batch_is_named(case: str, bad: float) -> None:
     network, cost, optimizer, options = CASES[case]
     with fs.program():

@@ -257,7 +257,7 @@ def large_constants(n: int) -> bytes:
 GROWING = (many_feeds, taken_names, deep_regions, long_list, many_types, large_constants)
 
 
-@pytest.mark.parametrize("make", GROWING)
+@pytest.mark.parametrize("make", [pytest.param(m, marks=pytest.mark.long) if m in (deep_regions, large_constants) else m for m in GROWING])
 def test_time_and_memory_grow_as_the_file(make: Callable[[int], bytes]) -> None:
     def read(data: bytes) -> tuple[float, float]:
         tracemalloc.start()

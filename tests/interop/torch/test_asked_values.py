@@ -57,7 +57,10 @@ class Asking(nn.Module):
         return CASES[self.name](x)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in ("signals", "folded otherwise") else n for n in CASES])
+LONG = ("signals", "folded otherwise", "resized", "rounded", "normal", "variance", "steps", "traced tensor")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in LONG else n for n in CASES])
 def test_sizes_and_values_that_are_asked_for_stay_open(name: str) -> None:
     before = F.max_pool1d, torch.linspace, torch.distributions.Distribution._validate_args
     model = fs.from_torch(Asking(name).eval(), torch.randn(3, 2, 6, 8), ({0: "batch", 2: "height", 3: "width"},))

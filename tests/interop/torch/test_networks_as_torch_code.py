@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.as_torch_code import check_as_torch
+from support.some import each_of_product
 from torch import nn
 from torch.nn import functional as F
 
@@ -82,8 +83,7 @@ def adamw_losses(module: Any, x: torch.Tensor, y: torch.Tensor) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize("plain", [False, True], ids=["engine", "plain"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("plain", "name"), each_of_product(2, (False, True), NETWORKS), ids=lambda v: v if isinstance(v, str) else "plain" if v else "engine")
 def test_five_losses_by_adamw_are_torchs_to_six_digits(name: str, plain: bool) -> None:
     torch.manual_seed(0)
     make, sample, count = NETWORKS[name]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.some import each
 from torch import nn
 
 import foreshape as fs
@@ -85,7 +86,7 @@ def close(seen: Any, want: Any) -> None:
     torch.testing.assert_close(seen, want, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", each(2, NETWORKS))
 def test_results_gradients_and_buffers_are_those_of_the_module_step_by_step(name: str) -> None:
     module, net, sample = both(name)
     assert set(net.state_dict()) == set(module.state_dict())
@@ -213,7 +214,7 @@ def test_a_part_of_the_results_and_of_the_parameters_takes_gradients() -> None:
     assert not target.is_inference() and not target.requires_grad
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", each(2, NETWORKS))
 def test_a_kept_graph_gives_the_same_gradients_again_or_a_clear_error(name: str) -> None:
     _, net, sample = both(name)
     loss = loss_of(net(sample(3)))
