@@ -46,9 +46,7 @@ def test_all_cases_are_there() -> None:
     assert len(CASES) >= 21
 
 
-@pytest.mark.parametrize(
-    ("check", "path"), each_of_product(2, (False, True), CASES), ids=lambda v: v.stem if isinstance(v, Path) else "checked" if v else "compiled"
-)
+@pytest.mark.parametrize(("way", "path"), each_of_product(2, ("compiled", "checked"), CASES), ids=lambda v: getattr(v, "stem", v))
 def test_every_step_fetches_what_it_fetched_there(way: str, path: Path) -> None:
     program, scope, feed = inferred(path), scope_of(path), by_name(path, "feed/")
     executor = fs.Executor(check=way == "checked")
