@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.some import each
 
 import foreshape as fs
 from foreshape import layer
@@ -34,7 +35,7 @@ def described(settings, words, cache=None):
     return layer.transformer_encoder(h, 2, 4, causal=True, cache=cache, **settings)
 
 
-@pytest.fixture(params=SETTINGS)
+@pytest.fixture(params=each(2, SETTINGS))
 def settings(request):
     return SETTINGS[request.param]
 

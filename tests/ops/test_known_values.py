@@ -21,7 +21,7 @@ from foreshape.spec import FP32, FP64, INDEX, INT64, LOD_TENSOR, MAX_VALUE_ELEME
 CASES = [c for c in sampled() if not c[1].region and c[1].expand is Operator.expand and not c[1].accumulates and c[2].exact]
 
 
-@of_each_operator(CASES)
+@of_each_operator(CASES, quick=3)
 def test_known_values_are_what_the_kernel_makes(name: str, cls: type[Operator], sample: Sample) -> None:
     case = build(cls, sample.arguments)
     operator, key = key_of(case)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from recipes.pages import DOCS, code_of, count, names, ran, table
 from support.as_torch_code import check_page
-from support.some import one_in
 
 import foreshape as fs
 
@@ -152,7 +151,7 @@ RECIPES: dict[str, tuple[Callable[..., None], dict[str, str], dict[str, float]]]
 """What is looked at, what is written in place of what stands in the page for the quick test, and how much less is asked of it then."""
 
 
-@pytest.mark.parametrize("name", one_in(3, RECIPES))
+@pytest.mark.parametrize("name", [n if n == "forecasting" else pytest.param(n, marks=pytest.mark.long) for n in RECIPES])
 def test_a_small_recipe_learns(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     look, smaller, less = RECIPES[name]

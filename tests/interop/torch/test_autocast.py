@@ -89,7 +89,7 @@ WITHIN: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize("name", [n if n in ("lstm", "ctc") else pytest.param(n, marks=pytest.mark.long) for n in WITHIN])
+@pytest.mark.parametrize("name", [n if n == "lstm" else pytest.param(n, marks=pytest.mark.long) for n in WITHIN])
 def test_layers_within_a_region_of_autocast(name: str) -> None:
     net = Within(*WITHIN[name]).eval()
     model = fs.from_torch(net, torch.randn(2, 3, 4), ({0: "batch"},))

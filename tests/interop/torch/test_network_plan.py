@@ -109,7 +109,7 @@ def brought(name: str, trains: bool) -> tuple[nn.Module, Any]:
 
 
 @pytest.mark.parametrize("trains", [pytest.param(False, marks=pytest.mark.long), True], ids=["call", "training"])
-@pytest.mark.parametrize("name", [n if n in ("residual", "text") else pytest.param(n, marks=pytest.mark.long) for n in NETWORKS])
+@pytest.mark.parametrize("name", [n if n in ("residual", "branch") else pytest.param(n, marks=pytest.mark.long) for n in NETWORKS])
 def test_eager_torch_takes_what_is_predicted(name: str, trains: bool) -> None:
     module, model = brought(name, trains)
     given = NETWORKS[name][1]
