@@ -23,7 +23,8 @@ TAKES_MORE = {
     "fused_elementwise_div": ("axis",), "fused_elementwise_mul": ("axis",), "fused_elementwise_sub": ("axis",), "fusion_seqexpand_concat_fc": ("X",),
     "fusion_seqpool_cvm_concat": ("CVM",), "generate_proposals": ("ImInfo",), "generate_proposals_v2": ("ImShape",), "linear_interp_v2": ("OutSize",),
     "lu_unpack": ("Pivots",), "pow2_decay_with_linear_warmup": ("LearningRate", "Step"), "prior_box": ("Input", "Image"),
-    "retinanet_detection_output": ("ImInfo",), "sequence_pad": ("PadValue",), "set_value": ("none_axes",), "unique": ("axis",),
+    "reduce_all": ("out_dtype",), "reduce_any": ("out_dtype",), "retinanet_detection_output": ("ImInfo",), "sequence_pad": ("PadValue",),
+    "set_value": ("none_axes", "dtype"), "unique": ("axis",), "unsqueeze": ("axes",), "unsqueeze2": ("axes",),
 }  # fmt: skip
 """What an operator takes in more forms than its words name, as PaddlePaddle does, or leaves unread."""
 OPERATORS = [(c.type, c) for c in operators() if c.samples]

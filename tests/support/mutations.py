@@ -13,7 +13,7 @@ from foreshape.operator.samples import SampleTensor
 _DIMS = re.compile(r"(?:ragged (?:rows )?)?\[([^\[\]]*)\](.*)")
 _OPEN = re.compile(r"\.\.\.|\*\w*")
 _AXES = re.compile(r"(axis|axes|dim)$")
-_NO_AXIS = 97
+_NO_NUMBER = 97
 _COUNTED = ("sequences", "images")
 """The words for a dim that counts the sequences of ragged operands."""
 
@@ -40,10 +40,16 @@ def mutations(cls: type[Operator]) -> Iterator[tuple[str, str, Mapping[str, Any]
                 for why, changed in _changed(name, doc, tensors, {n: words_of(docs[n]) for n in tensors}):
                     yield name, f"{doc!r}, {why}", {**sample.arguments, name: changed if one is given else [*given[:-1], changed]}
                 break
+    arguments = cls.samples[0].arguments
     for name, attribute in cls.schema.attributes.items():
-        if _AXES.search(name) and not cls.per_element and attribute.type.name in ("INT", "INTS", "LONG", "LONGS"):
-            value: Any = [_NO_AXIS] if attribute.type.name.endswith("S") else _NO_AXIS
-            yield name, f"is {_NO_AXIS}", {**cls.samples[0].arguments, name: value}
+        if name in ("dtype", "out_dtype") and attribute.type.name == "INT":
+            yield name, "is no element type", {**arguments, name: _NO_NUMBER}
+        elif _AXES.search(name) and not cls.per_element and attribute.type.name in ("INT", "LONG"):
+            yield name, f"is {_NO_NUMBER}", {**arguments, name: _NO_NUMBER}
+        elif _AXES.search(name) and attribute.type.name in ("INTS", "LONGS"):
+            yield name, f"has {_NO_NUMBER}", {**arguments, name: [_NO_NUMBER]}
+            if name in ("axis", "axes", "dim"):
+                yield name, "has an axis twice", {**arguments, name: [0, 0]}
 
 
 def _changed(name: str, doc: str, tensors: Mapping[str, SampleTensor], said: Mapping[str, tuple[str, ...] | None]) -> Iterator[tuple[str, SampleTensor]]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from foreshape.dims import Dim, Size, ceildiv, maximum
-from foreshape.errors import ExecutionError, SchemaError, ShapeError, TypeMismatchError
+from foreshape.errors import ExecutionError, SchemaError, ShapeError
 from foreshape.kernels.pages import full
 from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, computations, operand, result
 from foreshape.operator.require import RuleError, axis_of, fail, require, require_at_most, unknown_size
@@ -121,7 +121,6 @@ class FillConstant(Operator):
         reject(shape=[2**40, 2**40], says="64-bit"),
         reject(shape=[2], dtype=3, str_value="two", says="a number of type int64", error=SchemaError),
         reject(shape=[2], dtype=21, value=300.0, says="does not fit int8", error=SchemaError),
-        reject(shape=[2], dtype=77, says="no element type number 77", error=TypeMismatchError),
         reject(ShapeTensor=i64(1000), says="at most 64"),
     ]
 
@@ -160,7 +159,6 @@ class FillAnyLike(Operator):
         sample(X=b1(4), value=0.5),
         sample(X=f32(0, 3)),
     ]
-    rejects = [reject(X=f32(2), dtype=99, says="no element type number 99", error=TypeMismatchError)]
 
 
 class FillConstantBatchSizeLike(Operator):

@@ -236,10 +236,7 @@ class Nanmedian(Medians):
         sample(X=f32(3, 4, distinct=True), axis=[1], mode="min"),
         sample(X=f32(2, 4, data=[[1.0, _NAN, 4.0, 2.0], [_NAN] * 4]), axis=[1], keepdim=False, mode="min", differentiate=False),
     ]
-    rejects = [
-        reject(X=f32(2, 3), axis=[0, 0], says="each axis once"),
-        reject(X=f32(0, 3), axis=[0], says="at least 1"),
-    ]
+    rejects = [reject(X=f32(0, 3), axis=[0], says="at least 1")]
 
 
 class Median(Medians):
@@ -276,10 +273,7 @@ class Median(Medians):
         sample(x=f32(3, 3, data=[[1.0, _NAN, 4.0], [_NAN, _NAN, _NAN], [3.0, 2.0, 1.0]]), axis=[1], keepdim=False, differentiate=False),
         *(sample(x=f32(), keepdim=False), sample(x=f32(0, 3), axis=[1]), sample(x=i64(3, 4, low=-9), axis=[1]), sample(x=i32(5), mode="min")),
     ]
-    rejects = [
-        reject(x=f32(2, 3), axis=[0, 0], says="each axis once"),
-        reject(x=f32(0, 3), axis=[0], says="at least 1"),
-    ]
+    rejects = [reject(x=f32(0, 3), axis=[0], says="at least 1")]
 
 
 class Searchsorted(Operator):

@@ -114,7 +114,6 @@ class Squeeze(FirstOnes):
         sample(X=f32(0, 1), axes=[1]),
         sample(X=i64(1, data=[4]), axes=[0]),
     ]
-    rejects = [reject(X=f32(2, 1), axes=[1, -1], says="each axis once")]
 
 
 class Unsqueeze(FirstOnes):
@@ -170,4 +169,4 @@ class Transpose(Operator):
         sample(X=f32(0, 3, 5), axis=[1, 0, 2]),
         sample(X=f32(), axis=[]),
     ]
-    rejects = [reject(X=f32(2, 3, 5), axis=[0, 1], says="order all 3 axes"), reject(X=f32(2, 3), axis=[0, 0], says="each axis once")]
+    rejects = [reject(X=f32(2, 3, 5), axis=[0, 1], says="order all 3 axes")]
