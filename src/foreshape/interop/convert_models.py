@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from foreshape.data_class import data_class
@@ -12,9 +12,9 @@ from foreshape.interop.convert import stored_parameters
 from foreshape.interop.inference import parameters_of
 from foreshape.interop.paddle2_forms import write_older_forms
 from foreshape.interop.parameters import Stored, write_combined
-from foreshape.interop.program_files import MODEL, find_program, open_program, programs_in
+from foreshape.interop.program_files import MODEL, HeldParameters, find_program, open_program, programs_in
 from foreshape.operator import OWN
-from foreshape.program import Op, Program
+from foreshape.program import Op, Program, Variable
 from foreshape.program.unknown import is_unknown
 from foreshape.wire import save_program
 
@@ -107,15 +107,19 @@ def convert_model(source: Path, target: Path, params: Path | None = None, *, for
     else:
         program.refresh()
     parameters = parameters_of(program)
-    if held is not None and params is None:
-        values = held.stored()
-    else:
-        values = stored_parameters(beside if params is None else os.fspath(params), parameters) if parameters else {}
+    values = parameter_values(parameters, held, beside, params)
     stored = into.removesuffix(_PAIR[0]) + _PAIR[1]
     if parameters and (held is not None or not same_file(beside if params is None else params, stored)):
         write_combined(stored, values)
     save_program(program, into)
     return Converted(into, stored if parameters else "", sum(1 for _ in program.all_ops()), values, missing)
+
+
+def parameter_values(parameters: Mapping[str, Variable], held: HeldParameters | None, beside: str, params: str | os.PathLike[str] | None) -> dict[str, Stored]:
+    """Return the tensors of a model's parameters: of the file ``params``, else held in the program's file, else of the file beside it."""
+    if held is not None and params is None:
+        return held.stored()
+    return stored_parameters(beside if params is None else os.fspath(params), parameters) if parameters else {}
 
 
 def models_in(folder: Path) -> Iterator[tuple[str, str]]:

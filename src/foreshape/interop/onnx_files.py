@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 from foreshape.engine import Executor, Scope, default_scope
 from foreshape.errors import FormatError, border
-from foreshape.interop.convert import stored_parameters
-from foreshape.interop.convert_models import same_file
+from foreshape.interop.convert_models import parameter_values, same_file
 from foreshape.interop.inference import Given, StoredValues, columns, for_inference, parameters_of, values_of
 from foreshape.interop.onnx.write import WrittenModel, write_onnx
 from foreshape.interop.parameters import Stored, stored_array
@@ -79,9 +78,5 @@ def opened_for_onnx(source: Path, params: Path | None = None) -> tuple[Program, 
     model, beside = find_program(source)
     program, held = open_program(model)
     program.refresh()
-    parameters = parameters_of(program)
-    if held is not None and params is None:
-        values = held.stored()
-    else:
-        values = stored_parameters(beside if params is None else os.fspath(params), parameters) if parameters else {}
+    values = parameter_values(parameters_of(program), held, beside, params)
     return for_test(program), values

@@ -87,6 +87,13 @@ class TruncatedNormal(Normal):
         return "truncated_gaussian_random", super().op(shape, of)[1]
 
 
+def _of_variance(variance: float, uniform: bool, shape: Sequence[Size], of: DType, seed: int) -> tuple[str, dict[str, Any]]:
+    if uniform:
+        limit = math.sqrt(3.0 * variance)
+        return "uniform_random", _attributes(shape, of, min=-limit, max=limit, seed=seed)
+    return "gaussian_random", _attributes(shape, of, mean=0.0, std=math.sqrt(variance), seed=seed)
+
+
 class Xavier(Initializer):
     """Glorot and Bengio, 2010: variance 2 / (fan in + fan out).
 
@@ -101,12 +108,7 @@ class Xavier(Initializer):
         self.uniform, self.seed = uniform, seed
 
     def op(self, shape: Sequence[Size], of: DType) -> tuple[str, dict[str, Any]]:
-        fan_in, fan_out = fans(shape)
-        scale = 2.0 / max(1, fan_in + fan_out)
-        if self.uniform:
-            limit = math.sqrt(3.0 * scale)
-            return "uniform_random", _attributes(shape, of, min=-limit, max=limit, seed=self.seed)
-        return "gaussian_random", _attributes(shape, of, mean=0.0, std=math.sqrt(scale), seed=self.seed)
+        return _of_variance(2.0 / max(1, sum(fans(shape))), self.uniform, shape, of, self.seed)
 
 
 class Kaiming(Initializer):
@@ -123,11 +125,7 @@ class Kaiming(Initializer):
         self.uniform, self.seed = uniform, seed
 
     def op(self, shape: Sequence[Size], of: DType) -> tuple[str, dict[str, Any]]:
-        scale = 2.0 / max(1, fans(shape)[0])
-        if self.uniform:
-            limit = math.sqrt(3.0 * scale)
-            return "uniform_random", _attributes(shape, of, min=-limit, max=limit, seed=self.seed)
-        return "gaussian_random", _attributes(shape, of, mean=0.0, std=math.sqrt(scale), seed=self.seed)
+        return _of_variance(2.0 / max(1, fans(shape)[0]), self.uniform, shape, of, self.seed)
 
 
 def _attributes(shape: Sequence[Size], of: DType, **own: Any) -> dict[str, Any]:

@@ -258,34 +258,21 @@ def infinite(c: Call) -> Any:
 # --- activations
 
 
-@onnx("LeakyRelu")
-def leaky_relu(c: Call) -> Any:
-    return c.op("leaky_relu", {"alpha": c.attribute("alpha", 0.01)}, X=c.x())
+_ACTIVATIONS = {
+    "LeakyRelu": ("leaky_relu", {"alpha": ("alpha", 0.01)}),
+    "Elu": ("elu", {"alpha": ("alpha", 1.0)}),
+    "Celu": ("celu", {"alpha": ("alpha", 1.0)}),
+    "Selu": ("selu", {"alpha": ("alpha", 1.67326319217681884765625), "scale": ("gamma", 1.05070102214813232421875)}),
+    "ThresholdedRelu": ("thresholded_relu", {"threshold": ("alpha", 1.0)}),
+    "HardSigmoid": ("hard_sigmoid", {"slope": ("alpha", 0.2), "offset": ("beta", 0.5)}),
+}
+"""The activations with numbers: their type here, and for each attribute its name in ONNX and its default there."""
 
 
-@onnx("Elu")
-def elu(c: Call) -> Any:
-    return c.op("elu", {"alpha": c.attribute("alpha", 1.0)}, X=c.x())
-
-
-@onnx("Celu")
-def celu(c: Call) -> Any:
-    return c.op("celu", {"alpha": c.attribute("alpha", 1.0)}, X=c.x())
-
-
-@onnx("Selu")
-def selu(c: Call) -> Any:
-    return c.op("selu", {"alpha": c.attribute("alpha", 1.67326319217681884765625), "scale": c.attribute("gamma", 1.05070102214813232421875)}, X=c.x())
-
-
-@onnx("ThresholdedRelu")
-def thresholded_relu(c: Call) -> Any:
-    return c.op("thresholded_relu", {"threshold": c.attribute("alpha", 1.0)}, X=c.x())
-
-
-@onnx("HardSigmoid")
-def hard_sigmoid(c: Call) -> Any:
-    return c.op("hard_sigmoid", {"slope": c.attribute("alpha", 0.2), "offset": c.attribute("beta", 0.5)}, X=c.x())
+@onnx("LeakyRelu", "Elu", "Celu", "Selu", "ThresholdedRelu", "HardSigmoid")
+def activation(c: Call) -> Any:
+    type, attributes = _ACTIVATIONS[c.node.operator]
+    return c.op(type, {n: c.attribute(*read) for n, read in attributes.items()}, X=c.x())
 
 
 @onnx("Gelu", since=20)

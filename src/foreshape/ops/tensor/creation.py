@@ -281,6 +281,13 @@ def _floats_between(start: float, end: float, step: float, of: DType) -> int | N
     return max(0, math.ceil(steps)) if abs(steps) < 2.0**63 else None
 
 
+def _spaced(Num: Spec, dtype: int) -> Spec:
+    count = known_number(0, Num, "Num")
+    if count is not None:
+        require_at_most(1, count, f"Num must be at least 1; seen {count}", Num=None)
+    return tensor(element_type(dtype), count if count is not None else unknown_size("Num"))
+
+
 class Linspace(Operator):
     """Out = Num numbers from Start to Stop, evenly spaced, both included."""
 
@@ -295,10 +302,7 @@ class Linspace(Operator):
     def infer_shape(self, Start: Spec, Stop: Spec, Num: Spec) -> Spec:
         known_number(0, Start, "Start")
         known_number(0, Stop, "Stop")
-        count = known_number(0, Num, "Num")
-        if count is not None:
-            require_at_most(1, count, f"Num must be at least 1; seen {count}", Num=None)
-        return tensor(element_type(self.dtype), count if count is not None else unknown_size("Num"))
+        return _spaced(Num, self.dtype)
 
     def kernel(self, Start: Tensor, Stop: Tensor, Num: Tensor) -> Tensor:
         count = int(Num.item())
@@ -349,10 +353,7 @@ class Logspace(Operator):
     def infer_shape(self, Start: Spec, Stop: Spec, Num: Spec, Base: Spec) -> Spec:
         for slot, spec in (("Start", Start), ("Stop", Stop), ("Base", Base)):
             known_number(0, spec, slot)
-        count = known_number(0, Num, "Num")
-        if count is not None:
-            require_at_most(1, count, f"Num must be at least 1; seen {count}", Num=None)
-        return tensor(element_type(self.dtype), count if count is not None else unknown_size("Num"))
+        return _spaced(Num, self.dtype)
 
     def kernel(self, Start: Tensor, Stop: Tensor, Num: Tensor, Base: Tensor) -> Tensor:
         count = int(Num.item())

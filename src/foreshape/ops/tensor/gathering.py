@@ -184,6 +184,16 @@ class IndexSelect(Operator):
     ]
 
 
+def named_axes(X: Spec, Index: Spec) -> int:
+    """Return how many axes of X a row of Index names."""
+    require(Index.rank > 0, "Index must have at least one dim", Index=None)
+    k = Index.known_dims[-1]
+    if not isinstance(k, int):
+        fail("how many axes a row of Index names must be known before the run", Index=Index.rank - 1)
+    require(1 <= k <= X.rank, f"a row of Index must name from 1 to {X.rank} axes of X, not {k}", X=None, Index=Index.rank - 1)
+    return k
+
+
 class GatherNd(Operator):
     """Out = the elements (or parts) of X at the places in the rows of Index: a row of k numbers is a place in the first k axes."""
 
@@ -194,11 +204,7 @@ class GatherNd(Operator):
     Out = result(doc="[..., *dims of X from k on]")
 
     def infer_shape(self, X: Spec, Index: Spec) -> Spec:
-        require(Index.rank > 0, "Index must have at least one dim", Index=None)
-        k = Index.known_dims[-1]
-        if not isinstance(k, int):
-            fail("how many axes a row of Index names must be known before the run", Index=Index.rank - 1)
-        require(1 <= k <= X.rank, f"a row of Index must name from 1 to {X.rank} axes of X, not {k}", X=None, Index=Index.rank - 1)
+        k = named_axes(X, Index)
         out = Spec(LOD_TENSOR, X.dtype, Index.known_dims[:-1] + X.known_dims[k:], Index.lod if Index.rank > 1 else None)
         return out if X.value is None or Index.value is None else carry(out, self._known(X, Index, k))
 

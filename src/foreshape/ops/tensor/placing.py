@@ -7,12 +7,12 @@ from typing import Any
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
-from foreshape.operator.require import axis_of, fail, require, require_broadcast_to, require_equal, require_rank
+from foreshape.operator.require import axis_of, require, require_broadcast_to, require_equal, require_rank
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.broadcast import broadcast_dims, sum_to
 from foreshape.ops.rules.known_values import carry, stretched
-from foreshape.ops.tensor.gathering import check_index, placed
+from foreshape.ops.tensor.gathering import check_index, named_axes, placed
 from foreshape.spec import ANY, BOOL, INDEX, NUMERIC, Spec
 from foreshape.values.torch_proxy import Tensor, aten, torch
 
@@ -195,11 +195,7 @@ class ScatterNdAdd(Operator):
     Out = result(may_share="X", doc="as X")
 
     def infer_shape(self, X: Spec, Index: Spec, Updates: Spec) -> Spec:
-        require(Index.rank > 0, "Index must have at least one dim", Index=None)
-        k = Index.known_dims[-1]
-        if not isinstance(k, int):
-            fail("how many axes a row of Index names must be known before the run", Index=Index.rank - 1)
-        require(1 <= k <= X.rank, f"a row of Index must name from 1 to {X.rank} axes of X, not {k}", X=None, Index=Index.rank - 1)
+        k = named_axes(X, Index)
         wanted = (*Index.known_dims[:-1], *X.known_dims[k:])
         require_rank(len(wanted), Updates, "Updates")
         for axis, (a, b) in enumerate(zip(wanted, Updates.known_dims, strict=True)):

@@ -180,14 +180,17 @@ def _brelu(w: WrittenOp) -> OnnxValue:
     return w.node("Clip", w.x("X"), w.like(w.of.t_min, "X"), w.like(w.of.t_max, "X"))
 
 
-@writes("leaky_relu")
-def _leaky_relu(w: WrittenOp) -> OnnxValue:
-    return w.node("LeakyRelu", w.x("X"), alpha=float(w.of.alpha))
+_ACTIVATIONS: Final = {
+    "leaky_relu": ("LeakyRelu", {"alpha": "alpha"}), "elu": ("Elu", {"alpha": "alpha"}), "selu": ("Selu", {"alpha": "alpha", "gamma": "scale"}),
+    "hard_sigmoid": ("HardSigmoid", {"alpha": "slope", "beta": "offset"}),
+}  # fmt: skip
 
 
-@writes("elu")
-def _elu(w: WrittenOp) -> OnnxValue:
-    return w.node("Elu", w.x("X"), alpha=float(w.of.alpha))
+@writes(*_ACTIVATIONS)
+def _activation(w: WrittenOp) -> OnnxValue:
+    operator, attributes = _ACTIVATIONS[w.op.type]
+    numbers: dict[str, Any] = {n: float(getattr(w.of, ours)) for n, ours in attributes.items()}
+    return w.node(operator, w.x("X"), **numbers)
 
 
 @writes("celu")
@@ -197,16 +200,6 @@ def _celu(w: WrittenOp) -> OnnxValue:
         return w.node("Celu", x, alpha=alpha)
     grown = w.node("Mul", w.like(alpha, "X"), w.node("Sub", w.node("Exp", w.node("Div", x, w.like(alpha, "X"))), w.like(1.0, "X")))
     return w.node("Add", w.node("Max", x, w.like(0.0, "X")), w.node("Min", grown, w.like(0.0, "X")))
-
-
-@writes("selu")
-def _selu(w: WrittenOp) -> OnnxValue:
-    return w.node("Selu", w.x("X"), alpha=float(w.of.alpha), gamma=float(w.of.scale))
-
-
-@writes("hard_sigmoid")
-def _hard_sigmoid(w: WrittenOp) -> OnnxValue:
-    return w.node("HardSigmoid", w.x("X"), alpha=float(w.of.slope), beta=float(w.of.offset))
 
 
 @writes("hard_swish")

@@ -37,6 +37,13 @@ def _one(w: WrittenOp, value: Any, of: DType) -> Any:
     return tensor_of("", w.writer.code_of(held), (1,), numpy.array([value], "bool" if held is BOOL else held.numpy_name).tobytes())
 
 
+def wanted_shape(w: WrittenOp) -> Any:
+    """Return the shape of the attribute, or the row of int64 that its tensors say instead."""
+    if w.has("ShapeTensor"):
+        return w.row("ShapeTensor")
+    return w.row_of("ShapeTensorList") if w.op.input_slots.get("ShapeTensorList") else [int(d) for d in w.of.shape]
+
+
 def number_of(of: DType, value: float, text: str) -> Any:
     """Return the filling number of ``value`` or, more exact, ``str_value``."""
     if text:
@@ -50,11 +57,7 @@ def number_of(of: DType, value: float, text: str) -> Any:
 @writes("fill_constant")
 def _fill(w: WrittenOp) -> OnnxValue:
     of = w.result("Out").known_dtype
-    shape: Any = [int(d) for d in w.of.shape]
-    if w.has("ShapeTensor"):
-        shape = w.row("ShapeTensor")
-    elif w.op.input_slots.get("ShapeTensorList"):
-        shape = w.row_of("ShapeTensorList")
+    shape = wanted_shape(w)
     if w.has("ValueTensor"):
         value = w.cast(w.reshape(w.x("ValueTensor"), 1), w.dtype("ValueTensor"), of)
         return w.node("Expand", value, shape if isinstance(shape, OnnxValue) else w.ints(*shape))

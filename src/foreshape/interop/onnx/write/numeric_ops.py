@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from foreshape.interop.onnx.write.elementwise_ops import pair
-from foreshape.interop.onnx.write.filling_ops import filled
+from foreshape.interop.onnx.write.filling_ops import filled, wanted_shape
 from foreshape.interop.onnx.write.op_writers import writes
 from foreshape.interop.onnx.write.product_ops import norm_of
 from foreshape.interop.onnx.write.terms import Term, constant, count_to, joined, term
@@ -135,12 +135,7 @@ def _logspace(w: WrittenOp) -> Any:
 
 @writes("empty")
 def _empty(w: WrittenOp) -> Any:
-    shape: Any = [int(d) for d in w.of.shape]
-    if w.has("ShapeTensor"):
-        shape = w.row("ShapeTensor")
-    elif w.op.input_slots.get("ShapeTensorList"):
-        shape = w.row_of("ShapeTensorList")
-    return filled(w, shape, 0, w.result("Out").known_dtype)
+    return filled(w, wanted_shape(w), 0, w.result("Out").known_dtype)
 
 
 # --- older forms of cutting and repeating
