@@ -16,6 +16,7 @@ from foreshape.communication.process_group import ProcessGroup, numbers_of, set_
 from foreshape.communication.status import StatusBoard
 from foreshape.communication.store import store_at, within
 from foreshape.errors import ExecutionError, RankError
+from foreshape.values.openmp import variables_set
 from foreshape.values.torch_private import private
 from foreshape.values.torch_proxy import torch
 
@@ -239,13 +240,8 @@ def _settings(host: str) -> Generator[None]:
     device = next((n for _, n in socket.if_nameindex() if n in ("lo", "lo0")), None) if hasattr(socket, "if_nameindex") else None
     if device is not None and (host == "localhost" or host == "::1" or host.startswith("127.")):
         wanted["GLOO_SOCKET_IFNAME"] = device
-    new = {name: value for name, value in wanted.items() if name not in os.environ}
-    os.environ.update(new)
-    try:
+    with variables_set({name: value for name, value in wanted.items() if name not in os.environ}):
         yield
-    finally:
-        for name in new:
-            os.environ.pop(name, None)
 
 
 def _of_group(patience: float, own: bool) -> Ranks:

@@ -68,7 +68,7 @@ def wait_as_server() -> None:
 
 def _make_ready() -> None:
     before = "torch" in sys.modules
-    with _set_while_loading(_settings()):
+    with variables_set(_settings()):
         torch = importlib.import_module("torch")
     if _Process.forked:
         torch.set_num_threads(1)
@@ -92,7 +92,7 @@ def _settings() -> dict[str, str]:
 
 
 @contextmanager
-def _set_while_loading(settings: dict[str, str]) -> Generator[None]:
+def variables_set(settings: dict[str, str]) -> Generator[None]:
     """Set variables meanwhile; other programs started later do not see them."""
     os.environ.update(settings)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from foreshape.communication.process_group import ProcessGroup, team_of
 from foreshape.dims import Size, floordiv, maximum, symbol
@@ -30,15 +30,22 @@ class _ShardExchange(Collective):
 
     abstract = True
     nranks = attribute(AttrType.INT, 0, low=0, doc=COUNT_DOC)
+    _undone_by: ClassVar[str]
+    samples = [sample(X=f32(3, 2), nranks=1), sample(X=i64(4), nranks=1)]
 
     def _team(self) -> ProcessGroup | None:
         return team_of(self.ring_id, self.nranks, self.type)
+
+    def gradient_ops(self, slots: GradientSlots) -> None:
+        attrs: dict[str, Any] = {"ring_id": self.ring_id, "nranks": self.nranks, "use_calc_stream": True}
+        slots.add(self._undone_by, {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, attrs)
 
 
 class CAllgather(_ShardExchange):
     """Out = the X of all ranks one after the other, along the first axis. Its gradient is summed over the ranks, each getting its part."""
 
     type = "c_allgather"
+    _undone_by = "c_reducescatter"
     way = ALL_GATHER
     starts = True
     X = operand(NUMERIC, doc="at least one dim, the same dims on every rank")
@@ -54,17 +61,12 @@ class CAllgather(_ShardExchange):
             return X.clone()
         return team.gather(X, self.type) if self.use_calc_stream else team.start_gather(X.contiguous(), self.type)
 
-    def gradient_ops(self, slots: GradientSlots) -> None:
-        attrs: dict[str, Any] = {"ring_id": self.ring_id, "nranks": self.nranks, "use_calc_stream": True}
-        slots.add("c_reducescatter", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, attrs)
-
-    samples = [sample(X=f32(3, 2), nranks=1), sample(X=i64(4), nranks=1)]
-
 
 class CReducescatter(_ShardExchange):
     """Out = this rank's part of the sum of X over the ranks, along the first axis. Its gradient is gathered from the ranks."""
 
     type = "c_reducescatter"
+    _undone_by = "c_allgather"
     way = REDUCE_SCATTER
     starts = True
     X = operand(NUMERIC, doc="the same dims on every rank, the first a multiple of the number of ranks")
@@ -87,11 +89,6 @@ class CReducescatter(_ShardExchange):
             return X.clone()
         return team.scatter_sum(X, self.type) if self.use_calc_stream else team.start_scatter_sum(X.contiguous(), self.type)
 
-    def gradient_ops(self, slots: GradientSlots) -> None:
-        attrs: dict[str, Any] = {"ring_id": self.ring_id, "nranks": self.nranks, "use_calc_stream": True}
-        slots.add("c_allgather", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, attrs)
-
-    samples = [sample(X=f32(3, 2), nranks=1), sample(X=i64(4), nranks=1)]
     rejects = [reject(X=f32(3), nranks=2, says="the number of ranks must divide the first dim")]
 
 
@@ -125,6 +122,7 @@ class Alltoall(_ShardExchange):
     """
 
     type = "alltoall"
+    _undone_by = "alltoall"
     way = ALL_TO_ALL
     X = operand(NUMERIC, doc="the same dims on every rank, the first a multiple of the number of ranks")
     Out = result(doc="as X")
@@ -141,11 +139,6 @@ class Alltoall(_ShardExchange):
         rows = [X.shape[0] // team.ranks] * team.ranks
         return team.exchange(X, rows, rows, self.type)
 
-    def gradient_ops(self, slots: GradientSlots) -> None:
-        attrs: dict[str, Any] = {"ring_id": self.ring_id, "nranks": self.nranks, "use_calc_stream": True}
-        slots.add("alltoall", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, attrs)
-
-    samples = [sample(X=f32(3, 2), nranks=1), sample(X=i64(4), nranks=1)]
     rejects = [reject(X=f32(3), nranks=2, says="the number of ranks must divide the first dim")]
 
 

@@ -14,7 +14,7 @@ from foreshape.operator.samples import f32, f64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.detection.multiclass_nms import check_width, require_box_or_polygon
 from foreshape.ops.detection.sample_boxes import boxes, polygons
-from foreshape.ops.rules.image_boxes import require_boxes
+from foreshape.ops.rules.image_boxes import require_boxes, require_scored
 from foreshape.ops.rules.ragged_rules import new_lod, rows
 from foreshape.spec import FP32, FP64, INT32, Spec
 from foreshape.values.offsets import Offsets, as_list
@@ -47,10 +47,7 @@ class MatrixNms(Operator):
     gradient = NOT_DIFFERENTIABLE
 
     def infer_shape(self, BBoxes: Spec, Scores: Spec) -> tuple[Spec, Spec, Spec]:
-        require_boxes(BBoxes, "BBoxes", 3)
-        require_rank(3, Scores, "Scores")
-        require_equal(BBoxes.known_dims[0], Scores.known_dims[0], "BBoxes and Scores must have as many images", BBoxes=0, Scores=0)
-        require_equal(BBoxes.known_dims[1], Scores.known_dims[2], "there must be one score of each class for each box", BBoxes=1, Scores=2)
+        require_scored(BBoxes, Scores)
         count = unknown_size("rows")
         return Scores.dense((count, 6)), Scores.dense((count, 1), INT32), Scores.dense((Scores.known_dims[0],), INT32)
 

@@ -22,6 +22,12 @@ def _variances(variances: Sequence[float], like: Tensor) -> Tensor:
     return like.new_tensor(variances).expand(like.shape).contiguous()
 
 
+def _require_positive(**given: Sequence[float]) -> None:
+    for name, numbers in given.items():
+        if not numbers or any(n <= 0 for n in numbers):
+            fail(f"{name} must be one or more numbers larger than 0; seen {list(numbers)}", SchemaError)
+
+
 class _Priors(Operator):
     """The base of operators that lay boxes over an image: their middles, and the steps between them."""
 
@@ -167,10 +173,7 @@ class DensityPriorBox(_Priors):
         height, width = self._cells(Input, Image)
         if not self.fixed_sizes or len(self.fixed_sizes) != len(self.densities):
             fail(f"there must be a density for each of fixed_sizes, at least one; seen {len(self.densities)} and {len(self.fixed_sizes)}", SchemaError)
-        for name in ("fixed_sizes", "fixed_ratios"):
-            numbers: tuple[float, ...] = getattr(self, name)
-            if not numbers or any(n <= 0 for n in numbers):
-                fail(f"{name} must be one or more numbers larger than 0; seen {list(numbers)}", SchemaError)
+        _require_positive(fixed_sizes=self.fixed_sizes, fixed_ratios=self.fixed_ratios)
         count = self._count()
         out = Input.dense((height * width * count, 4) if self.flatten_to_2d else (height, width, count, 4))
         return out, out
@@ -241,10 +244,7 @@ class AnchorGenerator(Operator):
             numbers: tuple[float, ...] = getattr(self, name)
             if len(numbers) != count or any(n <= 0 for n in numbers):
                 fail(f"{name} must be {count} numbers larger than 0; seen {list(numbers)}", SchemaError)
-        for name in ("anchor_sizes", "aspect_ratios"):
-            sizes: tuple[float, ...] = getattr(self, name)
-            if not sizes or any(s <= 0 for s in sizes):
-                fail(f"{name} must be one or more numbers larger than 0; seen {list(sizes)}", SchemaError)
+        _require_positive(anchor_sizes=self.anchor_sizes, aspect_ratios=self.aspect_ratios)
         out = Input.dense((*Input.known_dims[2:], len(self.anchor_sizes) * len(self.aspect_ratios), 4))
         return out, out
 

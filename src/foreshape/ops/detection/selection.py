@@ -6,11 +6,11 @@ from foreshape.dims import Size
 from foreshape.kernels.boxes import corners_of, overlaps_of_areas, pairs_taken, places_in_groups
 from foreshape.kernels.detections import candidates, suppress
 from foreshape.operator import NOT_DIFFERENTIABLE, OWN, AttrType, Operator, attribute, operand, result
-from foreshape.operator.require import require_equal, require_rank, unknown_size
+from foreshape.operator.require import require_equal, unknown_size
 from foreshape.operator.samples import f32, f64, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.detection.sample_boxes import boxes
-from foreshape.ops.rules.image_boxes import require_boxes
+from foreshape.ops.rules.image_boxes import require_scored
 from foreshape.spec import FP32, FP64, INDEX, INT64, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 
@@ -37,10 +37,7 @@ class NonMaxSuppression(Operator):
     gradient = NOT_DIFFERENTIABLE
 
     def infer_shape(self, BBoxes: Spec, Scores: Spec, MaxPerClass: Spec | None, IouThreshold: Spec | None, ScoreThreshold: Spec | None) -> Spec:
-        require_boxes(BBoxes, "BBoxes", 3)
-        require_rank(3, Scores, "Scores")
-        require_equal(BBoxes.known_dims[0], Scores.known_dims[0], "BBoxes and Scores must have as many images", BBoxes=0, Scores=0)
-        require_equal(BBoxes.known_dims[1], Scores.known_dims[2], "there must be one score of each class for each box", BBoxes=1, Scores=2)
+        require_scored(BBoxes, Scores)
         for (slot, _), spec in zip(LIMITS, (MaxPerClass, IouThreshold, ScoreThreshold), strict=True):
             if spec is not None:
                 require_equal(spec.elements, 1, f"{slot} must hold one number, not {spec.elements}", **{slot: None})

@@ -26,3 +26,11 @@ def images_of(numbers: Tensor, rows: int, slot: str) -> Offsets:
     if not divide(of.lengths, rows):
         raise ExecutionError(f"{slot} must say how many of {rows} rows are of each image; seen {of.shown_lengths()}")
     return of
+
+
+def require_scored(BBoxes: Spec, Scores: Spec) -> None:
+    """Require boxes ``[images, boxes, 4]``, and a score of each class for each box, ``[images, classes, boxes]``."""
+    require_boxes(BBoxes, "BBoxes", 3)
+    require_rank(3, Scores, "Scores")
+    require_equal(BBoxes.known_dims[0], Scores.known_dims[0], "BBoxes and Scores must have as many images", BBoxes=0, Scores=0)
+    require_equal(BBoxes.known_dims[1], Scores.known_dims[2], "there must be one score of each class for each box", BBoxes=1, Scores=2)

@@ -55,10 +55,7 @@ def read(path: Any) -> tuple[dict[str, Tensor], Any]:
     Raises:
         FormatError: it cannot be read, or differs from the bytes that were written.
     """
-    data = map_file(path, _LARGEST)
-    at = _digits_at(data, len(data))
-    if at is None:
-        raise _no_checkpoint(path, data)
+    data, at = _begun(path)
     if _digest(data, at) != data[at : at + 64]:
         raise FormatError(f"{path}: its bytes are not those that were written (the checksum differs)")
     try:
@@ -72,15 +69,17 @@ def read(path: Any) -> tuple[dict[str, Tensor], Any]:
 
 def checksum(path: Any) -> str:
     """Return the checksum in a file's header. Raises `FormatError` if it has none."""
-    data = map_file(path, _LARGEST)
-    at = _digits_at(data, len(data))
-    if at is None:
-        raise _no_checkpoint(path, data)
+    data, at = _begun(path)
     return bytes(data[at : at + 64]).decode("ascii", "replace")
 
 
-def _no_checkpoint(path: Any, data: Any) -> FormatError:
-    return FormatError(f"{path}: no checkpoint: {instead_of(data, CHECKPOINT) or f'{len(data)} bytes that are none, or only the beginning of one'}")
+def _begun(path: Any) -> tuple[Any, int]:
+    """Return the bytes of a checkpoint, and the place of its checksum."""
+    data = map_file(path, _LARGEST)
+    at = _digits_at(data, len(data))
+    if at is None:
+        raise FormatError(f"{path}: no checkpoint: {instead_of(data, CHECKPOINT) or f'{len(data)} bytes that are none, or only the beginning of one'}")
+    return data, at
 
 
 def _digits_at(data: Any, length: int) -> int | None:
