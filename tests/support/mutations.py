@@ -55,11 +55,16 @@ def mutations(cls: type[Operator]) -> Iterator[tuple[str, str, Mapping[str, Any]
 def _changed(name: str, doc: str, tensors: Mapping[str, SampleTensor], said: Mapping[str, tuple[str, ...] | None]) -> Iterator[tuple[str, SampleTensor]]:
     given, words = tensors[name], said[name]
     dims = given.dims
+    either = re.search(r"; or (?:dense|\[.*\].*) with ", doc)
+    if either and given.lengths:
+        doc = doc[: either.start()]
+        words = words_of(doc)
     if re.match(r"ragged\b|\[[^\]]*\], ragged", doc) and given.lengths and not re.search(r"\bor\b", doc):
         yield "dense", replace(given, lengths=())
     other = re.search(r"(?:^|, )(?:as|broadcast against) (\w+)(?:[,;:]|$)", doc)
     if other and other[1] in tensors and dims and dims[-1] > 1 and dims == tensors[other[1]].dims:
         yield "other dims", of_dims(given, (*dims[:-1], dims[-1] + 1))
+        yield "more dims than the other", of_dims(given, (*dims, 2))
     if re.search(r"^(the )?number$|^one number\b(?! (of|for|or))|a tensor of one number$", doc) and dims in ((), (1,)):
         yield "two numbers", of_dims(given, (2,))
     if re.match(r"at least (one|two|three) dim", doc):

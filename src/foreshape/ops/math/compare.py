@@ -308,10 +308,7 @@ class AllClose(IsClose):
         sample(Input=f32(0, 3), Other=f32(0, 3)),
         sample(Input=f32(), Other=f32()),
     ]
-    rejects = [
-        reject(Input=f32(2), Other=f32(2), rtol="small", says="rtol must write a number", error=SchemaError),
-        reject(Input=f32(2, 3), Other=f32(3), says="Other must have 2 dims"),
-    ]
+    rejects = [reject(Input=f32(2), Other=f32(2), rtol="small", says="rtol must write a number", error=SchemaError)]
 
 
 class EqualAll(Operator):

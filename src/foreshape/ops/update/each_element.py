@@ -178,7 +178,6 @@ class DecayedAdagrad(EachElement):
         sample(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(1, low=0.1, high=0.2), Moment=f32(3, 2, low=0.0)),
         sample(Param=f32(4), Grad=f32(4), LearningRate=f32(), Moment=f32(4, low=0.1), decay=0.5, epsilon=1e-3),
     ]
-    rejects = [reject(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(1), Moment=f32(3), says="Moment must have the dims of Param")]
 
 
 class Proximal(EachElement):
@@ -243,4 +242,3 @@ class Lion(EachElement):
         sample(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(1, low=0.1, high=0.2), Moment=f32(3, 2)),
         sample(Param=f32(4), Grad=f32(4), LearningRate=f32(low=0.1, high=0.2), Moment=f64(4), MasterParam=f64(4), weight_decay=0.5),
     ]
-    rejects = [reject(Param=f32(3, 2), Grad=f32(3, 2), LearningRate=f32(1), Moment=f32(3), says="Moment must have the dims of Param")]
