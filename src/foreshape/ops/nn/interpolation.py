@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, ClassVar, TypeAlias
 
-from foreshape.dims import Size, no_less, product
+from foreshape.dims import Size, no_less, product, reaches
 from foreshape.errors import ExecutionError
 from foreshape.kernels.resizing import step
 from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
@@ -142,7 +142,8 @@ class Interpolation(Operator):
         return channels_back(out, last)
 
     def workspace(self, X: Spec, OutSize: Spec | None, SizeTensor: tuple[Spec, ...], Scale: Spec | None, *, strided: frozenset[str]) -> Size:
-        return copies(strided, X=X) if self._needs_no_more(X) else self._workspace(X, self.infer_shape(X, OutSize, SizeTensor, Scale))
+        out = self.infer_shape(X, OutSize, SizeTensor, Scale)
+        return copies(strided, X=X) + self._turned(X, out) if self._needs_no_more(X) else self._workspace(X, out)
 
     def _gradient_workspace(
         self, X: Spec, OutSize: Spec | None, SizeTensor: tuple[Spec, ...], Scale: Spec | None, d_out: Spec, *, strided: frozenset[str]
@@ -152,6 +153,10 @@ class Interpolation(Operator):
     def _needs_no_more(self, X: Spec) -> bool:
         """Tell whether the kernel needs only the two images, in either order of axes."""
         return False
+
+    def _turned(self, X: Spec, out: Spec) -> Size:
+        """Return the bytes of a kernel that needs only the two images, for copies of them with their channels last."""
+        return 0
 
     def _workspace(self, X: Spec, out: Spec) -> Size:
         """Return the bytes of both images with their channels last, and of the tables between them."""
@@ -206,6 +211,10 @@ def _each(scale: Sequence[float], axes: int) -> tuple[float, ...]:
     return (scale[0],) * axes if len(scale) == 1 else tuple(scale)
 
 
+_SMALL = 128
+"""Torch's kernel for the nearest pixel turns images of so many rows and columns together, at most, and of several channels."""
+
+
 class NearestInterpV2(Interpolation):
     """Out = for each place the nearest pixel of X, or with ``align_corners`` false the one at or before it."""
 
@@ -233,6 +242,12 @@ class NearestInterpV2(Interpolation):
 
     def _needs_no_more(self, X: Spec) -> bool:
         return not self.align_corners and X.dtype in FLOATING and X.rank == 4
+
+    def _turned(self, X: Spec, out: Spec) -> Size:
+        if is_channels_last(self.data_layout):
+            return 0
+        _, channels, height, width = out.known_dims
+        return (1 - reaches(height + width, _SMALL + 1)) * reaches(channels, 2) * (X.nbytes + out.nbytes)
 
     def _resized(self, x: Tensor, size: list[int], scales: Scales) -> Tensor:
         if self._by_torch(x):
