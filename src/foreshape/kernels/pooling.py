@@ -114,12 +114,12 @@ def maxima_of_slices(x: Tensor, axes: Sequence[Axis]) -> Tensor:
 
 
 def _slice(x: Tensor, at: int, axis: Axis, first: int) -> Tensor:
-    """Return the elements that have the place ``first`` in their window along axis ``at``."""
+    """Return the elements at the place ``first`` of their window along axis ``at``."""
     return x[(slice(None),) * at + (slice(first, first + (axis.count - 1) * axis.stride + 1, axis.stride),)]
 
 
 def slices_workspace(filled: Size, image: Sequence[Size], spans: Sequence[int], counts: Sequence[Size], each: Size) -> Size:
-    """Return the bytes that `maxima_of_slices` takes besides its result.
+    """Return the bytes of `maxima_of_slices` besides its result.
 
     Args:
         filled: the bytes of the image with its filling; 0 without any.

@@ -155,7 +155,7 @@ class Interpolation(Operator):
         return False
 
     def _turned(self, X: Spec, out: Spec) -> Size:
-        """Return the bytes of a kernel that needs only the two images, for copies of them with their channels last."""
+        """Return the bytes of copies with the channels last, for a kernel with no other workspace."""
         return 0
 
     def _workspace(self, X: Spec, out: Spec) -> Size:
