@@ -121,3 +121,9 @@ def test_dims_and_axes_other_than_the_words_say_are_refused(name: str, cls: type
                 assert error.op == cls.type and error.required is not None and error.required.split("\n")[0] in str(error), (given, why)
             else:
                 pytest.fail(f"{given} is taken: {why}")
+
+
+def test_words_of_most_operators_name_what_is_refused() -> None:
+    """Words that name nothing would leave an operator unchecked without a failure."""
+    counts = [sum(1 for _ in mutations(cls)) for _, cls in OPERATORS]
+    assert sum(counts) >= 1400 and sum(map(bool, counts)) >= 0.6 * len(counts), (sum(counts), sum(map(bool, counts)), len(counts))
