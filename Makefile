@@ -1,12 +1,13 @@
 PYTHON ?= python3
 VENV := .venv
-PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt
+# Compiling all of torch takes longer than to compile what is imported, at its first import.
+PIP := $(VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 RUN := $(VENV)/bin/python -m
 
 # The tests start many processes, each of which would compile everything again where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-longest test-browser test-gpu test-isa check bench bench-memory bench-ranks bench-cost bench-inference bench-torch bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs fuzz-frozen paddle onnx torch-families bench-torch-families proto docs wheel clean
+.PHONY: demo test test-long test-longest test-browser test-gpu test-isa check check-types check-style bench bench-memory bench-ranks bench-cost bench-inference bench-torch bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs fuzz-frozen paddle onnx torch-families bench-torch-families proto docs wheel clean
 
 $(VENV)/demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -43,10 +44,14 @@ ISA := ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=
 test-isa: $(VENV)/dev      ## the whole test suite as on other processors, one after the other
 	for setting in $(ISA); do echo "== $$setting"; env $$setting $(RUN) pytest -n 2 -m "not long and not paddle and not onnx and not browser and not cuda" || exit 1; done
 
-check: $(VENV)/dev         ## style, types, the order of the rooms, and words
+check: check-types check-style ## style, types, the order of the rooms, and words; on two cores: make -j2 check
+
+check-types: $(VENV)/dev
+	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
+
+check-style: $(VENV)/dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/python tests/house/words.py
 	$(RUN) pytest tests/house
