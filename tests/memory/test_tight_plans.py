@@ -58,8 +58,8 @@ def bags() -> tuple[fs.Variable, dict[str, Any]]:
 
 def tables(sparse: bool = False, words: int = 20) -> tuple[fs.Variable, dict[str, Any]]:
     ids = [layer.data(f"ids_{at}", ["batch", words], "int64") for at in range(3)]
-    pooled = [layer.embedding_bag(one, [60 * (at + 1), 16], is_sparse=sparse) for at, one in enumerate(ids)]
-    feed = {f"ids_{at}": RANDOM.integers(0, 60, (40, words)) for at in range(3)}
+    pooled = [layer.embedding_bag(one, [9000 * (at + 1), 16], is_sparse=sparse) for at, one in enumerate(ids)]
+    feed = {f"ids_{at}": RANDOM.integers(0, 9000, (40, words)) for at in range(3)}
     fs.optimizer.AdamW(0.1).minimize(loss := layer.mean(layer.fc(layer.concat(pooled, 1), 3)))
     return loss, feed
 
@@ -68,12 +68,25 @@ def sparse_tables() -> tuple[fs.Variable, dict[str, Any]]:
     return tables(True, 7)
 
 
+def means(sparse: bool = True) -> tuple[fs.Variable, dict[str, Any]]:
+    ids = [layer.data(f"ids_{at}", ["batch", 3], "int64") for at in range(3)]
+    pooled = [layer.embedding_bag(one, [400, 64], "mean", is_sparse=sparse) for one in ids]
+    return layer.square(layer.concat(pooled, 1)), {f"ids_{at}": RANDOM.integers(0, 400, (300, 3)) for at in range(3)}
+
+
+def dense_means() -> tuple[fs.Variable, dict[str, Any]]:
+    return means(False)
+
+
 def enlarged() -> tuple[fs.Variable, dict[str, Any]]:
     x = layer.data("x", shape=["batch", 4, 12, 12])
     return layer.interpolate(layer.fc(x, 12, flatten_last=1), scale=2, mode="nearest", align_corners=False), {"x": numbers(8, 4, 12, 12)}
 
 
-@pytest.mark.parametrize("described", [spread, picked, turned, waves, frequencies, bags, tables, sparse_tables, enlarged], ids=lambda one: one.__name__)
+DESCRIBED = (spread, picked, turned, waves, frequencies, bags, tables, sparse_tables, means, dense_means, enlarged)
+
+
+@pytest.mark.parametrize("described", DESCRIBED, ids=lambda one: one.__name__)
 def test_a_step_takes_what_is_planned(described: Callable[[], tuple[fs.Variable, dict[str, Any]]]) -> None:
     result, feed = described()
     loss = result

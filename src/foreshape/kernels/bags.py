@@ -87,13 +87,16 @@ class Bag:
         """Return the bags, of the table, the ids and, where these are ragged, their offsets."""
         return FusedKernel("{op} bag", call_text("bag", 3 if ragged else 2), {"bag": self.forward})
 
-    def gradient(self, ragged: bool, sparse: bool, wide: bool, spread: Size) -> FusedKernel:
-        """Return the gradient of the table, of ids, the gradient of the bags, the table and offsets. The values of sparse rows are the bags' gradient,
-        without copying, and their ids are the given ones if these are 64 bits ``wide`` and none is padding; a dense gradient takes ``spread`` bytes
-        meanwhile: a value for each id.
+    def gradient(self, ragged: bool, sparse: bool, wide: bool, bags: Size, spread: Size) -> FusedKernel:
+        """Return the gradient of the table, of ids, the gradient of the bags, the table and offsets.
+
+        Sparse rows hold the ids, if these are 64 bits ``wide`` and none is padding, and of sums the bags' gradient itself. Otherwise this is weighted in a copy
+        of ``bags`` bytes. A dense gradient takes ``spread`` bytes meanwhile: a value for each id.
         """
         text = f"{{rows}}({{0}}, {{1}}, {{2}}.shape[0]{', {3}' if ragged else ''})"
+        sums = self.how == "SUM"
         if sparse:
-            return FusedKernel("bag gradient rows", text, {"rows": self.backward}, effects=Effects(rows_of=1, shares_ids=wide and self.padding == -1))
+            hold = (*([0] if wide and self.padding == -1 else []), *([1] if sums else []))
+            return FusedKernel("bag gradient rows", text, {"rows": self.backward}, effects=Effects(rows_of=1, rows_hold=hold))
         of = Effects(result_order={0: (0, 1)})
-        return FusedKernel("bag gradient", f"{text}.to_dense()", {"rows": self.backward}, effects=of, workspace=lambda: spread)
+        return FusedKernel("bag gradient", f"{text}.to_dense()", {"rows": self.backward}, effects=of, workspace=lambda: spread if sums else spread + bags)

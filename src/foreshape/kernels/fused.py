@@ -56,8 +56,8 @@ class Effects:
         dropped: the axes of its operand that such a view has not.
         may_sum: a view of another number of elements than its operand's is none, but a sum: a gradient.
         outlives: its result outlives the step, since it is the same in each.
-        rows_of: the operand that the resulting sparse rows share values with, so that they take memory for their ids alone.
-        shares_ids: these ids, too, are an operand's own.
+        rows_of: the operand with the distinct values of the resulting sparse rows, of which each has one.
+        rows_hold: the operands among ids and these values that the rows hold themselves; of the others they have copies.
         merges_rows: sparse operands are merged first, into a workspace.
         elements: result that is an array and keeps its elements -> the operand added to them; None if one is taken out.
     """
@@ -76,7 +76,7 @@ class Effects:
     may_sum: bool = False
     outlives: bool = False
     rows_of: int | None = None
-    shares_ids: bool = False
+    rows_hold: tuple[int, ...] = ()
     merges_rows: bool = True
     elements: Mapping[int, int | None] = field(default_factory=dict[int, "int | None"])
 

@@ -149,25 +149,38 @@ def maxima_with_index(x: Tensor, axes: Axes) -> tuple[Tensor, Tensor]:
 
 
 def maxima_backward(x: Tensor, d: Tensor, axes: Axes) -> Tensor:
-    """Return the gradient, added to the first maximum of each window. This maximum is found again, with the channels last: there torch's kernel works on many
-    channels at once, in a fraction of the time.
+    """Return the gradient, added to the first maximum of each window."""
+    native = _native(axes)
+    return at_first_maxima(x, x if native is not None else _filled(x, axes, _least(x)), native or _bare(axes), d, axes)
+
+
+def at_first_maxima(x: Tensor, padded: Tensor, window: Sequence[Any], d: Tensor, axes: Sequence[Axis]) -> Tensor:
+    """Return the gradient of images or volumes, added to the first maximum of each window. This maximum is found again, with the channels last: there
+    torch's kernel works on many channels at once, in a fraction of the time.
+
+    Args:
+        x, d: the images, and the gradient of the maxima.
+        padded: ``x`` with its filling, if ``window`` does not pad it.
+        window: window, strides, padding, dilation and ceil_mode for torch's kernel.
+        axes: the windows along each axis.
     """
-    window = _native(axes)
-    padded = x if window is not None else _filled(x, axes, _least(x))
-    window = window or _bare(axes)
+    spatial = x.dim() - 2
+    name, last = f"max_pool{spatial}d_with_indices", torch.channels_last if spatial == 2 else torch.channels_last_3d
     if x.device.type == "cpu" and x.shape[1] > 1:
-        padded = padded.contiguous(memory_format=torch.channels_last)
-    index = aten.max_pool2d_with_indices(padded, *window)[1]
-    if padded.is_contiguous(memory_format=torch.channels_last):
-        d = d.contiguous(memory_format=torch.channels_last)
+        padded = padded.contiguous(memory_format=last)
+    index = getattr(aten, name)(padded, *window)[1]
+    if padded.is_contiguous(memory_format=last):
+        d = d.contiguous(memory_format=last)
     # torch reads only the strides of the image, so a copy of it has room for the gradient
     if padded.data_ptr() == x.data_ptr():
-        out = aten.max_pool2d_with_indices_backward(d, padded, *window, index)
+        out = getattr(aten, f"{name}_backward")(d, padded, *window, index)
     else:
-        out = aten_into.max_pool2d_with_indices_backward(d, padded, *window, index, into=padded)
+        out = getattr(aten_into, f"{name}_backward")(d, padded, *window, index, into=padded)
     del d, index
     if padded.shape != x.shape:
-        return torch.empty_like(x).copy_(_inside(out, axes))
+        for at, a in enumerate(axes, 2):
+            out = out.narrow(at, a.before, a.size)
+        return torch.empty_like(x).copy_(out)
     return out.contiguous() if x.is_contiguous() else out
 
 

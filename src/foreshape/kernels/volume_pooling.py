@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from foreshape.kernels.pooling import Axis, are_few, maxima_of_slices
-from foreshape.values.torch_proxy import F, Tensor, aten, aten_into, torch
+from foreshape.kernels.pooling import Axis, are_few, at_first_maxima, maxima_of_slices
+from foreshape.values.torch_proxy import F, Tensor, aten, torch
 
 Axes: TypeAlias = Sequence[Axis]
 
@@ -53,23 +53,8 @@ def greatest(x: Tensor, axes: Axes) -> Tensor:
 
 
 def maxima_backward(x: Tensor, d: Tensor, axes: Axes) -> Tensor:
-    """Return the gradient, added to the first maximum of each window: it is found again with the channels last, where torch's kernel takes many at once."""
-    padded, window = _filled(x, axes, _least(x)), (*_window(axes), [0, 0, 0], [1, 1, 1], False)
-    if x.device.type == "cpu" and x.shape[1] > 1:
-        padded = padded.contiguous(memory_format=torch.channels_last_3d)
-    index = aten.max_pool3d_with_indices(padded, *window)[1]
-    if padded.is_contiguous(memory_format=torch.channels_last_3d):
-        d = d.contiguous(memory_format=torch.channels_last_3d)
-    if padded.data_ptr() == x.data_ptr():
-        out = aten.max_pool3d_with_indices_backward(d, padded, *window, index)
-    else:  # torch reads only its strides, so it has room for the gradient
-        out = aten_into.max_pool3d_with_indices_backward(d, padded, *window, index, into=padded)
-    del d, index
-    if padded.shape != x.shape:
-        for at, a in enumerate(axes, 2):
-            out = out.narrow(at, a.before, a.size)
-        return torch.empty_like(x).copy_(out)
-    return out.contiguous() if x.is_contiguous() else out
+    """Return the gradient, added to the first maximum of each window."""
+    return at_first_maxima(x, _filled(x, axes, _least(x)), (*_window(axes), [0, 0, 0], [1, 1, 1], False), d, axes)
 
 
 def means(x: Tensor, axes: Axes, exclusive: bool) -> Tensor:

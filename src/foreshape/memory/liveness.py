@@ -12,7 +12,18 @@ from foreshape.data_class import data_class
 from foreshape.dims import Size, maximum, product
 from foreshape.infer.loop_state import GRAD, sub_block
 from foreshape.kernels.fused import Effects
-from foreshape.lowering.call_memory import carried_by_rounds, dense_bytes, ids_size, is_rows, may_be_view, requested_of, retained_of, rows_size, same_size
+from foreshape.lowering.call_memory import (
+    are_ids,
+    carried_by_rounds,
+    dense_bytes,
+    ids_size,
+    is_rows,
+    may_be_view,
+    requested_of,
+    retained_of,
+    rows_size,
+    same_size,
+)
 from foreshape.lowering.kernel_calls import FusedCall, KernelCall, OpCall, Region, Step, Value, values_of
 from foreshape.memory.layouts import AxisOrders
 from foreshape.memory.records import GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, LiveBuffer, Liveness, UnknownMemory, holds, needed_at
@@ -72,6 +83,8 @@ class _Walk:
         self.lowered, self.block, self.within, self.reuse_allowed = lowered, lowered.block, within, reuse
         self.rows = rows
         """The bytes of sparse rows."""
+        self.shared: dict[Value, Size] = {}
+        """The bytes of the distinct values of sparse rows with shared ones."""
         self.used = {v for i in lowered.calls for v in (*i.reads(), *(s for _, s in i.copies), *(s for _, s in i.stores))} | set(lowered.fetches)
         self.current: dict[Value, LiveBuffer | None] = {}
         self.arrays: dict[str, LiveBuffer] = {}
@@ -123,12 +136,22 @@ class _Walk:
             return 0 if i is None else NUMBER_BYTES
         if spec.kind is SELECTED_ROWS:
             self.rows[value] = found = rows_size(i, spec, self.rows)
-            if i is not None and i.effects.rows_of is not None:  # the values are the bags', made before
-                return 0 if i.effects.shares_ids else ids_size(i)
+            if i is not None and i.effects.rows_of is not None:
+                return self._copied_rows(i, value, i.effects.rows_of)
             return found
         if spec.kind is LOD_TENSOR and spec.dims is None and i is not None:
             self.unknown.append(UnknownMemory(i.op, f"how many dims {value.name} has is known when it runs"))
         return dense_bytes(value, spec)
+
+    def _copied_rows(self, i: KernelCall, rows: Value, values: int) -> Size:
+        """Return the bytes of sparse rows with shared values, without their operands' own."""
+        held = [v for at in i.effects.rows_hold if (v := i.argument(at, 0)) is not None]
+        size = 0 if any(v.spec is not None and are_ids(v.spec) for v in held) else ids_size(i)
+        of = i.argument(values, 0)
+        if of is None or of.spec is None:
+            return size
+        self.shared[rows] = of.spec.nbytes
+        return size if of in held else size + of.spec.nbytes
 
     def _new(self, i: KernelCall, at: int, value: Value, size: Size) -> LiveBuffer:
         what = GRADIENTS if _is_parameter_gradient(self.block, value.name) else TEMPORARIES
@@ -151,9 +174,11 @@ class _Walk:
             self.read(source, position, at)
             self._new(i, at, copy, self._size(source, i))
         given = {v: self.read(v, position, at) for v in i.reads()}
-        for value in given if i.effects.merges_rows else ():
-            if value in self.rows:
+        for value in given:
+            if value in self.rows and i.effects.merges_rows:
                 self._workspace(at, i, self.rows[value])  # the merged rows
+            elif value in self.shared:
+                self._workspace(at, i, self.shared[value])  # these values times a factor, each once
         if isinstance(i, OpCall) and i.region is not None:
             self._region(at, i, i.region, given)
         else:
@@ -202,6 +227,9 @@ class _Walk:
         record.fixed = effects.outlives
         if is_rows(value) or (source is not None and may_be_view(source, value)):
             holds(record, given)
+            for held in effects.rows_hold:
+                argument = i.argument(held, 0)
+                record.elements += [kept] if argument is not None and (kept := given.get(argument)) is not None else []
         if value in retained and made:
             record.size = record.size + retained[value]
             holds(record, {**given, **{v: self.current.get(v) for v in i.writes()}})

@@ -61,7 +61,9 @@ def _rewrite(graph: Graph, i: KernelCall, of: Embedding) -> bool:
         if value is None or number is None:
             return False
         spread = minimum(number.elements, CHUNK) * value.known_dims[-1] * value.known_dtype.itemsize
-        new[grad] = [fused(grad, bag.gradient(bool(offsets), of.sparse, number.dtype is INT64, spread), [ids, d_bag, table, *offsets], [grad.results[0]])]
+        new[grad] = [
+            fused(grad, bag.gradient(bool(offsets), of.sparse, number.dtype is INT64, value.nbytes, spread), [ids, d_bag, table, *offsets], [grad.results[0]])
+        ]
         new[back[0]] = ()
     return graph.replace(new)
 

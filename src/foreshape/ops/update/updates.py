@@ -103,8 +103,7 @@ class Sgd(Update):
 
     def workspace(self, Param: Spec, Grad: Spec, LearningRate: Spec, MasterParam: Spec | None, *, rows: Size) -> Size:
         if Grad.kind is SELECTED_ROWS:
-            most = CHUNK + CHUNK // 16  # rows at a time, and of bags the value of each once, by estimate
-            return minimum(rows, most * product(Grad.known_dims[1:]) * Grad.known_dtype.itemsize)
+            return minimum(rows, CHUNK * product(Grad.known_dims[1:]) * Grad.known_dtype.itemsize)
         return 0 if MasterParam is None else MasterParam.nbytes  # the gradient in its element type
 
     def computes(self) -> computations.SgdUpdate:
