@@ -29,7 +29,7 @@ import make_fusion_reference as reference
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(fusion.__file__).parent
 LOWERING = sorted([*FOLDER.glob("*.py"), *FOLDER.parent.glob("*.py")])
-SHARED = {"__init__", "byte_weights", "frozen", "graph", "images", "products", "series_values", "soundness"}
+SHARED = {"__init__", "byte_weights", "frozen", "graph", "images", "plain_calls", "products", "series_values", "soundness"}
 KINDS = tuple(c for c in vars(computations).values() if isinstance(c, type) and issubclass(c, Computation) and c not in (Computation, computations.ForwardOnly))
 
 
@@ -257,6 +257,15 @@ def turned() -> Any:
     return loss
 
 
+def spread() -> Any:
+    x = layer.data("x", shape=["batch", 5])
+    left, right = layer.unsqueeze(layer.unsqueeze(x, [1]), [3]), layer.unsqueeze(layer.fc(x, 4), [2, 3])
+    examples = layer.cast(layer.slice(layer.shape(x), [0], [0], [1]), "float32")
+    loss = layer.reduce_sum(layer.square(layer.multiply(left, right))) / examples
+    fs.optimizer.SGD(0.1).minimize(loss)
+    return loss
+
+
 EXPECTED: dict[Callable[[], Any], dict[str, int]] = {
     own: {"constant": 1, "linear": 1, "descent": 2},
     images: {"convolution": 2, "convolution_gradient": 2, "rectifier": 1, "rectifier_gradient": 1, "descent": 6},
@@ -264,6 +273,7 @@ EXPECTED: dict[Callable[[], Any], dict[str, int]] = {
     bags: {"bags": 1, "linear": 1, "linear_gradient": 1},
     kept: {"class_loss": 0, "linear": 2},
     wider: {"class_loss": 0, "linear": 1},
+    spread: {"views": 1, "read_sizes": 1},
     turned: {"linear": 3, "linear_gradient": 3, "descent": 7, "normalization": 2},
 }
 

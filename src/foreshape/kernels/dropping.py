@@ -21,8 +21,11 @@ def draw_kept(shape: Sequence[int], keep: float, device: Any, generator: Generat
     kept = torch.empty(shape, dtype=torch.uint8, device=device)
     if kept.device.type != "cpu":
         return kept.bernoulli_(keep, generator=generator)
-    last, flat = round(keep * _RANGE) - 1, kept.view(-1).view(torch.bool)
-    drawn = torch.empty(min(PIECE, flat.numel()), dtype=torch.int32)
+    last = round(keep * _RANGE) - 1
+    if kept.numel() <= PIECE:
+        torch.le(torch.empty(shape, dtype=torch.int32).random_(generator=generator), last, out=kept.view(torch.bool))
+        return kept
+    flat, drawn = kept.view(-1).view(torch.bool), torch.empty(PIECE, dtype=torch.int32)
     for first in range(0, flat.numel(), PIECE):
         into = flat[first : first + PIECE]
         torch.le(drawn[: into.numel()].random_(generator=generator), last, out=into)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from foreshape.data_class import data_class
@@ -56,6 +57,7 @@ Axes: TypeAlias = tuple[Axis, Axis]
 """The windows along the height and along the width."""
 
 
+@lru_cache(1024)
 def _native(axes: Axes) -> tuple[Any, ...] | None:
     """Return the window, strides, padding, dilation and ceil_mode of these windows for torch's kernels; None if they do not have them."""
     h, w = axes

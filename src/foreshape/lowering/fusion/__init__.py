@@ -2,7 +2,7 @@
 
 Each module of `REWRITES` is one rewrite: its docstring tells the calls before and after, and the exceptions. ``apply(graph) -> int`` returns the number of
 rewrites. It asks operators for their computations (`foreshape.operator.computations`) and knows none by its type. The program is never touched. The other
-modules are no rewrites: `graph` serves all of them, `products`, `images` and `frozen` some.
+modules are no rewrites: `graph` serves all of them, `plain_calls`, `products` and `images` some.
 
 Rewrites match by hand, with the queries of `graph`. Declared patterns were tried on `linear`, `linear_gradient`, `convolution` and `attention`: the steps
 of 123 programs were the same, the rewrites 43 lines shorter, the matcher 90 lines long, and the four took up to 90 % longer. Most of a rewrite is
@@ -26,12 +26,12 @@ from foreshape.lowering.fusion import (
     frozen_direct,
     frozen_linear,
     frozen_normalization,
+    frozen_picks,
     frozen_rounding,
     frozen_rows,
     frozen_series,
     frozen_shuffle,
     frozen_values,
-    frozen_views,
     identity,
     in_place,
     kept_dims,
@@ -42,9 +42,11 @@ from foreshape.lowering.fusion import (
     normalization,
     operand_dims,
     passed_gradients,
+    read_sizes,
     rectifier,
     rectifier_gradient,
     update_groups,
+    views,
 )
 from foreshape.lowering.fusion.graph import Graph
 from foreshape.lowering.kernel_calls import Step
@@ -55,7 +57,9 @@ BEFORE_ORDER = (
     identity,
     frozen_rounding,
     frozen_rows,
-    frozen_views,
+    read_sizes,
+    frozen_picks,
+    views,
     frozen_activation,
     bags,
     passed_gradients,

@@ -8,9 +8,9 @@ Unless: one of the numbers is found by the run, or a dropped axis may have other
 from __future__ import annotations
 
 from foreshape.kernels.fused import FusedKernel
-from foreshape.lowering.fusion.frozen_views import slice_text
 from foreshape.lowering.fusion.graph import Graph, computes, fused
 from foreshape.lowering.fusion.known_dims import shape_of
+from foreshape.lowering.fusion.plain_calls import slice_text
 from foreshape.lowering.kernel_calls import OpCall
 from foreshape.operator.computations import Reshape, Slicing, Transposition
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from foreshape.data_class import data_class
 from foreshape.kernels.fused import Effects, FusedKernel
-from foreshape.lowering.fusion.frozen_views import are_equal, is_plain, slice_text
 from foreshape.lowering.fusion.graph import Graph, computes, fused, spec_of
+from foreshape.lowering.fusion.plain_calls import are_equal, is_plain, slice_text
 from foreshape.lowering.kernel_calls import KernelCall, OpCall, Value
 from foreshape.operator.computations import Activation, Affine, Cast, Identity, Power, Product, Relu, Reshape, Scaling, Slicing, Sum
 from foreshape.spec import tensor

@@ -11,7 +11,10 @@ from foreshape.operator.totals import SUM, Total, Totals
 from foreshape.ops.loss.loss import check_classes
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.spec import FLOATING, FP32, FP64, INDEX, INT32, INT64, Spec
-from foreshape.values.torch_proxy import F, Tensor, torch
+from foreshape.values.torch_proxy import F, Tensor, aten, aten_into, torch
+
+_REDUCTIONS = ("none", "mean", "sum")
+"""As torch's kernels number them."""
 
 
 class NllLoss(Operator):
@@ -29,7 +32,7 @@ class NllLoss(Operator):
     Out = result(doc="as Label for none, otherwise []")
     Total_weight = result(doc="[]")
     ignore_index = attribute(AttrType.LONG, -100)
-    reduction = attribute(AttrType.STRING, "mean", choices=("none", "mean", "sum"))
+    reduction = attribute(AttrType.STRING, "mean", choices=_REDUCTIONS)
 
     def infer_shape(self, X: Spec, Label: Spec, Weight: Spec | None) -> tuple[Spec, Spec]:
         dims = X.known_dims
@@ -49,20 +52,30 @@ class NllLoss(Operator):
             return {}
         return {"Out": Total(by=("Total_weight",)) if self.reduction == "mean" else SUM, "Total_weight": SUM}
 
-    def _weights(self, X: Tensor, Label: Tensor, Weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _weights(self, X: Tensor, Label: Tensor, Weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return the labels as an index (0 where ignored), and the weight of each (0 where ignored)."""
-        index = Label if Label.dtype == torch.int64 else Label.long()
+        index = Label.long()
         check_classes(index, X.shape[1], self.ignore_index)
         counted = index != self.ignore_index
         index = index * counted
-        weights = counted.to(X.dtype) if Weight is None else Weight.take(index).masked_fill_(counted.logical_not_(), 0.0)
-        return index, weights
+        return index, Weight.take(index).masked_fill_(counted.logical_not_(), 0.0)
 
     def workspace(self, X: Spec, Label: Spec, Weight: Spec | None, *, strided: frozenset[str]) -> Size:
-        item = X.known_dtype.itemsize
-        return (9 + (0 if Label.dtype is INT64 else 8) + 3 * item) * Label.elements + copies(strided, X=X, Label=Label, Weight=Weight)
+        own = 0 if Weight is None else 9 + 3 * X.known_dtype.itemsize
+        return (own + (0 if Label.dtype is INT64 else 8)) * Label.elements + copies(strided, X=X, Label=Label, Weight=Weight)
+
+    def _unweighted(self, X: Tensor, Label: Tensor) -> tuple[Tensor, Tensor]:
+        index, forward = Label.long(), aten.nll_loss_forward if X.dim() == 2 else aten.nll_loss2d_forward
+        try:
+            out, total = forward(X, index, None, _REDUCTIONS.index(self.reduction), self.ignore_index)
+        except IndexError:
+            check_classes(index, X.shape[1], self.ignore_index)
+            raise
+        return (torch.where(total == 0.0, 0.0, out) if self.reduction == "mean" else out), total
 
     def kernel(self, X: Tensor, Label: Tensor, Weight: Tensor | None) -> tuple[Tensor, Tensor]:
+        if Weight is None:
+            return self._unweighted(X, Label)
         index, weights = self._weights(X, Label, Weight)
         losses = X.gather(1, index.unsqueeze(1)).squeeze(1).mul_(weights).neg_()
         losses.masked_fill_(weights == 0.0, 0.0)  # not the NaN of an infinite logarithm
@@ -83,6 +96,9 @@ class NllLoss(Operator):
 
     @gradient("X", "Label", "Weight", "Out@GRAD", "Total_weight", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Label: Tensor, Weight: Tensor | None, d_out: Tensor, Total_weight: Tensor) -> Tensor:
+        if Weight is None:
+            back, out = aten_into.nll_loss_backward if X.dim() == 2 else aten_into.nll_loss2d_backward, X.new_empty(X.shape)
+            return back(d_out, X, Label.long(), None, _REDUCTIONS.index(self.reduction), self.ignore_index, Total_weight, into=out)
         index, weights = self._weights(X, Label, Weight)
         slopes = weights.mul_(d_out).neg_()
         if self.reduction == "mean":

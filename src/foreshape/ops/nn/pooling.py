@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from foreshape.data_class import data_class
@@ -85,9 +86,10 @@ class Windows(Operator):
 
     def _axes(self, x: Tensor, algorithm: str = "EXPLICIT", ceil: bool = False) -> Axes | None:
         """Return the windows over the images in ``x``; None if they are adaptive (or the whole image)."""
-        if self.global_pooling or self.adaptive:
-            return None
-        image = (x.shape[2], x.shape[3])
+        return None if self.global_pooling or self.adaptive else self._axes_of((x.shape[2], x.shape[3]), algorithm, ceil)
+
+    @lru_cache(1024)  # noqa: B019  the same in each step; operators of one kind are one instance
+    def _axes_of(self, image: tuple[int, int], algorithm: str, ceil: bool) -> Axes:
         pads = pads_of(self.paddings, algorithm, image, self.ksize, self.strides)
         counts = self._counts(image, algorithm, ceil)
         h, w = (Axis(n, k, s, pad[0], c) for n, k, s, pad, c in zip(image, self.ksize, self.strides, pads, counts, strict=True))  # pyright: ignore[reportArgumentType]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from foreshape.dims import Size, maximum, no_less, product
@@ -96,6 +97,16 @@ class TransposedConvolution(Windowed):
         full = [(n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip(image, self.strides, dilations, window, strict=True)]
         return [(before, f - before - size) for (before, _), f, size in zip(pads, full, sizes, strict=True)], full
 
+    @lru_cache(1024)  # noqa: B019  the same in each step; operators of one kind are one instance
+    def _cut(self, image: tuple[int, ...], window: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[list[tuple[int, int]], tuple[list[int], list[int]] | None]:
+        """Return the cuts of `_plain`, and those of torch's own."""
+        cut, _ = self._plain(image, window, sizes)
+        return cut, self._native(cut)
+
+    @lru_cache(1024)  # noqa: B019  the same in each step; operators of one kind are one instance
+    def _sizes_at_run(self, image: tuple[int, ...], window: tuple[int, ...], asked: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(self._sizes(image, window, asked))
+
     def _native(self, cut: Sequence[tuple[Any, Any]]) -> tuple[list[int], list[int]] | None:
         """Return the padding and output padding for torch's own cut, if it can: it cuts both ends alike."""
         more = [before - after for before, after in cut]
@@ -129,8 +140,7 @@ class TransposedConvolution(Windowed):
         last = is_channels_last(self.data_format)
         x = channels_first(Input, last)
         image, window = x.shape[2:], Filter.shape[2:]
-        cut, _ = self._plain(image, window, self._sizes(image, window, sizes_at_run(self.output_size, None, OutputSizes)))
-        native = self._native(cut)
+        cut, native = self._cut(image, window, self._sizes_at_run(image, window, tuple(sizes_at_run(self.output_size, None, OutputSizes))))
         if native is not None:
             out = pointwise.transpose(x, Filter, Bias, self.strides, native[0], native[1], self.groups, self._dilations())
         else:
@@ -164,10 +174,10 @@ class TransposedConvolution(Windowed):
     def backward(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None, OutputSizes: Sequence[Tensor], d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         last = is_channels_last(self.data_format)
         x, d = channels_first(Input, last), channels_first(d_out, last)
-        cut, _ = self._plain(x.shape[2:], Filter.shape[2:], d.shape[2:])
+        cut, native = self._cut(x.shape[2:], Filter.shape[2:], d.shape[2:])
         d_bias = d.sum((0, *range(2, 2 + self._axes))) if requested[2] else None
-        padding, more = self._native(cut) or ((0,) * self._axes, (0,) * self._axes)
-        if self._native(cut) is None:
+        padding, more = native or ((0,) * self._axes, (0,) * self._axes)
+        if native is None:
             d = F.pad(d, [c for pair in reversed(cut) for c in pair])
         d_x, d_filter, _ = pointwise.gradients(
             d, x, Filter, None, self.strides, padding, self._dilations(), True, more, self.groups, [requested[0], requested[1], False]

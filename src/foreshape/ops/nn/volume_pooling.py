@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from foreshape.dims import Size, maximum, minimum, no_less, product
@@ -45,9 +46,10 @@ class VolumePooling(Pooling):
 
     def _windows(self, x: Tensor, algorithm: str = "EXPLICIT", ceil: bool = False) -> list[Axis] | None:
         """Return the windows over the volumes in ``x``; None if they are adaptive (or the whole volume)."""
-        if self.global_pooling or self.adaptive:
-            return None
-        sizes = tuple(x.shape[2:])
+        return None if self.global_pooling or self.adaptive else self._windows_of(x.shape[2:], algorithm, ceil)
+
+    @lru_cache(1024)  # noqa: B019  the same in each step; operators of one kind are one instance
+    def _windows_of(self, sizes: tuple[int, ...], algorithm: str, ceil: bool) -> list[Axis]:
         pads = pads_of(self.paddings, algorithm, sizes, self.ksize, self.strides)
         counts = self._counts(sizes, algorithm, ceil)
         each: Any = zip(sizes, self.ksize, self.strides, pads, counts, strict=True)

@@ -12,6 +12,7 @@ from foreshape.kernels.instructions import ADAM, SCALE, Instruction
 from foreshape.operator import AttrType, attribute, operand, result
 from foreshape.operator.samples import b1, f32, f64, sample
 from foreshape.operator.temporaries import copies
+from foreshape.ops.rules.held_numbers import held
 from foreshape.ops.update.sparse import block_bytes, in_blocks
 from foreshape.ops.update.updates import Update, check_one_number, number, one_layout, put_updated
 from foreshape.spec import BOOL, FLOATING, SELECTED_ROWS, Spec
@@ -141,8 +142,8 @@ class Adam(Update):
         rate, epsilon = corrected(rate, self.epsilon, number(powers1[0]), number(powers2[0]))
         fused_step(params, [g.contiguous() for g in grads], moments1, moments2, self.beta1, self.beta2, rate, epsilon, decay)
         if not self.use_global_beta_pow:
-            private.foreach_mul_(powers1, self.beta1)
-            private.foreach_mul_(powers2, self.beta2)
+            for powers, beta in ((powers1, self.beta1), (powers2, self.beta2)):
+                private.foreach_mul_(powers, held(beta, powers[0].dtype) if powers[0].device.type == "cpu" else beta)
 
     def instructions(self, Param: tuple[float, ...], *others: tuple[float, ...] | None) -> list[Instruction] | None:
         """Return the instructions of a dense update in a small step."""

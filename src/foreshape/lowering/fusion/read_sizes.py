@@ -1,0 +1,70 @@
+"""Sizes read at once, instead of a call for each step of their arithmetic.
+
+Before: whole numbers of ``shape(x)``, cut, joined or cast, each a dim of x or a number
+After: ``sizes = sizes_of(x)``
+Unless: the result is fetched or stored, or something changes it in place
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from foreshape.dims import equal
+from foreshape.kernels.fused import FusedKernel
+from foreshape.lowering.fusion.graph import Graph, fused, spec_of
+from foreshape.lowering.fusion.plain_calls import is_plain
+from foreshape.lowering.kernel_calls import KernelCall, OpCall, Value, values_of
+from foreshape.values.torch_proxy import Tensor, torch
+from foreshape.values.torch_types import torch_dtype
+
+
+def apply(graph: Graph) -> int:
+    return sum(_sizes(graph, i) for i in reversed(graph.plain()))
+
+
+def _sizes(graph: Graph, i: OpCall) -> bool:
+    """Replace a call for dims of a tensor that are made of other such calls."""
+    spec, operator = spec_of(i.results[0]) if i.results else None, i.op.operator
+    if spec is None or spec.value is None or spec.rank > 1 or operator is None or operator.side_effects or all(isinstance(n, int) for n in spec.value):
+        return False
+    if not is_plain(graph, i):
+        return False
+    root = _root(graph, i)
+    dims = graph.dims(root)
+    if root is None or dims is None or graph.maker(root) is graph.maker(i.arguments[0]) or root in i.reads():
+        return False
+    found = (n if isinstance(n, int) else next((-1 - at for at, d in enumerate(dims) if equal(n, d) is True), None) for n in spec.value)
+    places = [n for n in found if n is not None]
+    if len(places) < len(spec.value) or any(isinstance(n, int) and n < 0 for n in spec.value):
+        return False
+    make = partial(_sizes_of, places=places, dtype=torch_dtype(spec.known_dtype), scalar=not spec.rank)
+    if not graph.replace({i: [fused(i, FusedKernel("{op} sizes", "{sizes}({0})", {"sizes": make}), [root], i.results[:1])]}):
+        return False
+    graph.drop_unused(values_of(i.arguments))
+    return True
+
+
+def _root(graph: Graph, i: KernelCall) -> Value | None:
+    """Return the tensor whose dims calls lead to a call, through whole numbers known by inference."""
+    waiting, seen = [i], {id(i)}
+    found: Value | None = None
+    while waiting:
+        for v in waiting.pop().reads():
+            spec, made = spec_of(v), graph.maker(v)
+            if spec is not None and spec.value is not None and spec.known_dtype.is_integer:
+                if made is not None and id(made) not in seen:
+                    seen.add(id(made))
+                    waiting.append(made)
+            elif found is not None and v is not found:
+                return None
+            else:
+                found = v
+    return found
+
+
+def _sizes_of(x: Tensor, places: Sequence[int], dtype: Any, scalar: bool) -> Tensor:
+    dims = x.shape
+    found = [n if n >= 0 else dims[-1 - n] for n in places]
+    return torch.tensor(found[0] if scalar else found, dtype=dtype)
