@@ -1,8 +1,8 @@
 """Sizes read at once, instead of a call for each step of their arithmetic.
 
-Before: whole numbers of ``shape(x)``, cut, joined or cast, each a dim of x or a number
-After: ``sizes = sizes_of(x)``
-Unless: the result is fetched or stored, or something changes it in place
+Before: whole numbers of ``shape(x)``, cut, joined or cast, each a dim of x or a number; and ``y = fill(sizes)``
+After: ``sizes = sizes_of(x)``; and ``y``, filled by the dims of x
+Unless: the result is fetched or stored, or something changes it in place; or nothing else would hold x for so long
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ from typing import Any
 
 from foreshape.dims import equal
 from foreshape.kernels.fused import FusedKernel
+from foreshape.kernels.pages import full
 from foreshape.lowering.fusion.graph import Graph, fused, spec_of
 from foreshape.lowering.fusion.plain_calls import is_plain
 from foreshape.lowering.kernel_calls import KernelCall, OpCall, Value, values_of
+from foreshape.operator.computations import Filled
 from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import torch_dtype
 
 
 def apply(graph: Graph) -> int:
-    return sum(_sizes(graph, i) for i in reversed(graph.plain()))
+    count = sum(_sizes(graph, i) for i in reversed(graph.plain()))
+    return count + sum(_filled(graph, i, of.number) for i, of in graph.computing(Filled) if of.number is not None and any(i.arguments))
 
 
 def _sizes(graph: Graph, i: OpCall) -> bool:
@@ -32,18 +35,44 @@ def _sizes(graph: Graph, i: OpCall) -> bool:
     if not is_plain(graph, i):
         return False
     root = _root(graph, i)
-    dims = graph.dims(root)
-    if root is None or dims is None or graph.maker(root) is graph.maker(i.arguments[0]) or root in i.reads():
+    if root is None or graph.maker(root) is graph.maker(i.arguments[0]):
         return False
-    found = (n if isinstance(n, int) else next((-1 - at for at, d in enumerate(dims) if equal(n, d) is True), None) for n in spec.value)
-    places = [n for n in found if n is not None]
-    if len(places) < len(spec.value) or any(isinstance(n, int) and n < 0 for n in spec.value):
+    places = _places(graph, i, root, spec.value)
+    if places is None:
         return False
     make = partial(_sizes_of, places=places, dtype=torch_dtype(spec.known_dtype), scalar=not spec.rank)
     if not graph.replace({i: [fused(i, FusedKernel("{op} sizes", "{sizes}({0})", {"sizes": make}), [root], i.results[:1])]}):
         return False
     graph.drop_unused(values_of(i.arguments))
     return True
+
+
+def _filled(graph: Graph, i: OpCall, number: float) -> bool:
+    """Replace a call for a tensor of one number in sizes that are made of dims."""
+    spec = spec_of(i.results[0])
+    if spec is None or spec.dims is None or not is_plain(graph, i):
+        return False
+    root = _root(graph, i)
+    places = None if root is None else _places(graph, i, root, spec.dims)
+    if root is None or places is None:
+        return False
+    make = partial(_filled_by, places=places, number=number, dtype=torch_dtype(spec.known_dtype))
+    if not graph.replace({i: [fused(i, FusedKernel("{op} by dims", "{filled}({0})", {"filled": make}), [root], i.results[:1])]}):
+        return False
+    graph.drop_unused(values_of(i.arguments))
+    return True
+
+
+def _places(graph: Graph, i: OpCall, root: Value, sizes: Sequence[Any]) -> list[int] | None:
+    """Return each size: a number, or ``-1 - axis`` for a dim of x. Return None for another size, or where reading x would hold it longer."""
+    dims = graph.dims(root)
+    if dims is None or root in i.reads():
+        return None
+    if not (root.feed or graph.is_fixed(root)) and all(graph.position(r) < graph.position(i) for r in graph.readers(root)):
+        return None
+    found = (n if isinstance(n, int) else next((-1 - at for at, d in enumerate(dims) if equal(n, d) is True), None) for n in sizes)
+    places = [n for n in found if n is not None]
+    return None if len(places) < len(sizes) or any(isinstance(n, int) and n < 0 for n in sizes) else places
 
 
 def _root(graph: Graph, i: KernelCall) -> Value | None:
@@ -64,7 +93,15 @@ def _root(graph: Graph, i: KernelCall) -> Value | None:
     return found
 
 
-def _sizes_of(x: Tensor, places: Sequence[int], dtype: Any, scalar: bool) -> Tensor:
+def _read(x: Tensor, places: Sequence[int]) -> list[int]:
     dims = x.shape
-    found = [n if n >= 0 else dims[-1 - n] for n in places]
+    return [n if n >= 0 else dims[-1 - n] for n in places]
+
+
+def _sizes_of(x: Tensor, places: Sequence[int], dtype: Any, scalar: bool) -> Tensor:
+    found = _read(x, places)
     return torch.tensor(found[0] if scalar else found, dtype=dtype)
+
+
+def _filled_by(x: Tensor, places: Sequence[int], number: float, dtype: Any) -> Tensor:
+    return full(_read(x, places), number, dtype)
