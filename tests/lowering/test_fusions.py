@@ -274,7 +274,7 @@ EXPECTED: dict[Callable[[], Any], dict[str, int]] = {
     bags: {"bags": 1, "linear": 1, "linear_gradient": 1},
     kept: {"class_loss": 0, "linear": 2},
     wider: {"class_loss": 0, "linear": 1},
-    spread: {"views": 1, "read_sizes": 2},
+    spread: {"views": 1, "read_sizes": 3},
     turned: {"linear": 3, "linear_gradient": 3, "descent": 7, "normalization": 2},
 }
 

@@ -57,7 +57,6 @@ BEFORE_ORDER = (
     identity,
     frozen_rounding,
     frozen_rows,
-    read_sizes,
     frozen_picks,
     views,
     frozen_activation,
@@ -82,6 +81,7 @@ BEFORE_ORDER = (
     rectifier,
     rectifier_gradient,
     descent,
+    read_sizes,
     in_place,
     kept_dims,
 )

@@ -32,7 +32,7 @@ def _sizes(graph: Graph, i: OpCall) -> bool:
     spec, operator = spec_of(i.results[0]) if i.results else None, i.op.operator
     if spec is None or spec.value is None or spec.rank > 1 or operator is None or operator.side_effects or all(isinstance(n, int) for n in spec.value):
         return False
-    if not is_plain(graph, i):
+    if any(isinstance(n, float) for n in spec.value) or not is_plain(graph, i):
         return False
     root = _root(graph, i)
     if root is None or graph.maker(root) is graph.maker(i.arguments[0]):
