@@ -1,7 +1,7 @@
 """Kernels of ragged rows, of which there is another number in most calls.
 
 They compute the rows in two parts: up to a multiple of `PART`, or of a 32nd of their number, and the rest. Few kernels do for all numbers of rows so: a
-kernel takes longer to make than to run.
+kernel takes longer to make than to run. A series has a few rows of zeros behind the others instead, where these take less than a second part.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from foreshape.dims import Size, reaches
 from foreshape.errors import ShapeError
 from foreshape.kernels.onednn_chain import ChainKernel, ChainLine, Series
 from foreshape.kernels.onednn_library import Library
 from foreshape.kernels.onednn_packed import PackedProduct
-from foreshape.values.torch_proxy import Tensor, torch
+from foreshape.values.torch_proxy import F, Tensor, torch
 
 PART = 32
+FILLED = 512
+"""With fewer rows, and more than `PART`, a series fills them up to a multiple of at most `MULTIPLE`."""
+MULTIPLE = 16
 LARGE = 1 << 20
 """The least bytes of weights whose reading takes the time of a single row: kernels besides series read faster."""
 
@@ -64,6 +68,8 @@ class RaggedSeries(Series):
         first = first_of(count)
         if not first:
             return super().__call__(*given)
+        if count < FILLED:
+            return self._filled(given, count)
         parts = [[x[rows].contiguous() for x in given] for rows in (slice(first), slice(first, None))]
         lines = [line for part in parts if isinstance(line := self.line_of(part), ChainLine)]
         if len(lines) < len(parts):
@@ -72,3 +78,25 @@ class RaggedSeries(Series):
         for line, part, rows in zip(lines, parts, (slice(first), slice(first, None)), strict=True):
             line(part, into=[y[rows] for y in out])
         return out[0] if len(out) == 1 else out
+
+    def _filled(self, given: Sequence[Tensor], count: int) -> Any:
+        lacking = -count % (MULTIPLE if count > FILLED // 2 else MULTIPLE // 2)
+        if not lacking:
+            return super().__call__(*given)
+        more = [F.pad(x, (0, 0, 0, lacking)) for x in given]
+        line = self.line_of(more)
+        if not isinstance(line, ChainLine):
+            return self.otherwise(given)
+        made = line(more)
+        return made[:count].clone() if isinstance(made, Tensor) else [y[:count].clone() for y in made]
+
+
+def filling_bytes(rows: Size, copied: Size, inner: Size) -> Size:
+    """Return the workspace for rows behind the others.
+
+    Args:
+        rows: the number of rows.
+        copied: the bytes of a row of all operands and results.
+        inner: the bytes of a row of all values in between.
+    """
+    return (reaches(rows, PART + 1) - reaches(rows, FILLED)) * ((rows + MULTIPLE) * copied + MULTIPLE * inner)

@@ -15,12 +15,12 @@ from functools import partial
 from typing import Any
 
 from foreshape.data_class import data_class, field
-from foreshape.dims import Size, equal, evaluate, maximum, symbols_of
+from foreshape.dims import Size, equal, evaluate, maximum, product, symbols_of
 from foreshape.kernels import frozen, packed
 from foreshape.kernels.frozen import RELU
 from foreshape.kernels.onednn_chain import ALIGNMENT, ChainKernel, Series
 from foreshape.kernels.onednn_library import DIMS, POWERS, library
-from foreshape.kernels.onednn_ragged import RaggedSeries
+from foreshape.kernels.onednn_ragged import RaggedSeries, filling_bytes
 from foreshape.kernels.onednn_stages import ChainSlice, Each, Enlarged, Joined, Normalized, Paired, Pooled, Same, ShuffledChannels, mean_of_pixels
 from foreshape.lowering.call_memory import workspace_of
 from foreshape.lowering.fusion.frozen import activation, affine_of
@@ -262,7 +262,7 @@ def _join(graph: Graph, run: list[_Stage]) -> bool:
     slots = _give_slots(run, inside, out)
     work = maximum(*{workspace_of(s.of) for s in everything})
     pieces: Size = sum((maximum(*sizes) for sizes in slots), start=0)
-    total = pieces + work + _between(run) + ALIGNMENT * (len(slots) + len(outside) + 1)
+    total = pieces + work + _between(run) + ALIGNMENT * (len(slots) + len(outside) + 1) + _filling(run, [*outside, *out], inside)
     name, last = _pack(graph, run, inside, outside), everything[-1].of
     inner = {_packed(s) for s in everything} - {""}
     made = fused(last, packed.series(name, [*map(_rank, outside)], [*map(_rank, out)], lambda: total), [*outside], [*out])
@@ -279,6 +279,15 @@ def _between(run: list[_Stage]) -> Size:
     rounded = {s.result for s in run if s.rounding is not None or _rounds(s)}
     read = [[spec.nbytes + ALIGNMENT for v in (*s.sources, s.result) if v in rounded and (spec := spec_of(v)) is not None] for s in run]
     return maximum(0, *{sum(sizes, start=0) for sizes in read})
+
+
+def _filling(run: list[_Stage], copied: Sequence[Value], inside: dict[Value, int]) -> Size:
+    """Return the bytes for rows behind ragged ones."""
+    if _rows(run[0]) is None:
+        return 0
+    dims = [dims_of(v) or (0,) for v in (*copied, *inside)]
+    of_row = [product(d[1:]) * FP32.itemsize for d in dims]
+    return filling_bytes(dims[0][0], sum(of_row[: len(copied)], start=0), sum(of_row[len(copied) :], start=0))
 
 
 def _rank(value: Value) -> int:

@@ -118,7 +118,9 @@ def _rows_of(begins: Any, sequences: Any, length: int, of: Offsets) -> _RowSpan:
 
 
 def _of(X: Tensor, rows: _RowSpan) -> Tensor:
-    return X[rows.begin : rows.begin + rows.height] if rows.picked is None else X.index_select(0, rows.picked)
+    if rows.picked is not None:
+        return X.index_select(0, rows.picked)
+    return X if rows.height == X.shape[0] else X[rows.begin : rows.begin + rows.height]
 
 
 def _parts(X: Tensor, piece: _Piece, heads: int) -> tuple[Tensor, ...]:
@@ -202,7 +204,7 @@ class SequenceAttention(Operator):
     def _scale_of(self, Q: Tensor) -> float:
         return self.scale or 1 / math.sqrt(Q.shape[1] // self.heads)
 
-    def kernel(self, Q: Tensor, K: Tensor, V: Tensor, *, offsets: list[Offsets]) -> tuple[Tensor, Tensor]:
+    def kernel(self, Q: Tensor, K: Tensor, V: Tensor, *, offsets: list[Offsets], requested: tuple[bool, bool]) -> tuple[Tensor, Tensor | None]:
         same_offsets(offsets[1], offsets[2], "sequence_attention: K and V must have the same sequences")
         plan = _plan(offsets[0], offsets[1], Q.shape[1], self.heads)
         q, k, v = _straight(Q), _straight(K), _straight(V)
@@ -211,7 +213,7 @@ class SequenceAttention(Operator):
         if whole is not None and whole.q.height == Q.shape[0]:  # the kernel's results are these: nothing is copied
             query, key, value = (_parts(_of(x, at), whole, self.heads)[0] for x, at in ((q, whole.q), (k, whole.k), (v, whole.k)))
             made, total = flash.forward(query, key, value, None, self.causal, scale)
-            return _by_row(made, Q.shape[0]), _by_row(total.unsqueeze(-1), Q.shape[0])
+            return _by_row(made, Q.shape[0]), _by_row(total.unsqueeze(-1), Q.shape[0]) if requested[1] else None
         out = _new(Q, Q.shape[1], Q.dtype, plan, offsets[0])
         sums = _new(Q, self.heads, torch.float64 if Q.dtype is torch.float64 else torch.float32, plan, offsets[0])
         for piece in plan.pieces:

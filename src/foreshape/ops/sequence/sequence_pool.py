@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -79,9 +80,9 @@ class SequencePool(Operator):
         return out, torch.zeros((), dtype=_number(X), device=X.device) if requested[1] else None
 
     def _sums(self, X: Tensor, where: Offsets) -> Tensor:
-        out = segment_sum(X, where)
+        out, rows = segment_sum(X, where), max(where.rows, 1)
         if self.pooltype != "SUM":
-            out.mul_(_weights(where, self.pooltype, X))
+            out.mul_(1.0 / (rows if self.pooltype == "AVERAGE" else math.sqrt(rows)) if where.count == 1 else _weights(where, self.pooltype, X))
         if self.pad_value != 0.0:
             empty = empty_sequences(where)
             if empty is not None:
