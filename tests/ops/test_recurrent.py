@@ -179,6 +179,16 @@ def test_a_last_cell_is_exact_where_inputs_are_enormous() -> None:
     close(schedule.unsorted(last_cell), wanted.detach(), "cell")
 
 
+@pytest.mark.parametrize(("rows", "states"), [(30, 3), (7, 3), (15, 6), (15, 1)], ids=str)
+def test_a_gradient_of_whole_sequences_of_other_sizes_is_refused(rows: int, states: int) -> None:
+    weights, start = (torch.randn(16, 2), torch.randn(16, 4), torch.randn(16), torch.randn(16)), torch.zeros(3, 4)
+    run = lstm_pieces.whole(torch.randn(15, 2), weights, start, start, 5, False, True)[3]
+    assert run is not None
+    d_rows, d_last, d_cell = torch.randn(15, 4), torch.randn(states, 4), torch.randn(states, 4)
+    with pytest.raises(RuntimeError, match="is invalid for input of size"):  # torch's kernel would write beside its memory
+        lstm_pieces.whole_gradient(run, torch.randn(rows, 2), weights, d_rows, d_last, d_cell, False)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_empty_sequences_keep_their_state_and_two_levels_run_over_the_inner_one(mode: str) -> None:
     lengths = [0, 4, 0, 2, 0]

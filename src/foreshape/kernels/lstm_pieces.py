@@ -159,7 +159,9 @@ def whole(
     """Return the same if all sequences have all ``steps``: the hidden states, the last of them and the last cells, and the values for the gradient."""
     size = h0.shape[1]
     with torch.set_grad_enabled(train):
-        y, last, cell, workspace = private.rnn_layer(x.view(steps, -1, x.shape[1]), *weights, h0, c0, reverse, [], LSTM, size, 1, True, False, False, train)
+        y, last, cell, workspace = private.rnn_layer(
+            x.view(steps, len(h0), x.shape[1]), *weights, h0, c0, reverse, [], LSTM, size, 1, True, False, False, train
+        )
     return y.view(-1, size), last.view_as(h0), cell.view_as(c0), SavedPiece(h0, c0, y, last, cell, workspace) if train else None
 
 
@@ -175,8 +177,9 @@ def whole_gradient(
     """Return its gradients of x, h0, c0, and of the four weights, each in memory of its own."""
     steps, batch, size = run.y.shape
     given = None if d_rows is None else d_rows.contiguous().view(steps, batch, size)
+    d_last, d_cell = (None if d is None else d.reshape(run.h.shape) for d in (d_last, d_cell))
     dx, dw, dv, db, db2, dh, dc = private.rnn_layer_backward(
-        x.view(steps, batch, -1),
+        x.view(steps, batch, x.shape[1]),  # torch's kernel compares no sizes: with others it writes beside its memory
         *weights,
         run.h,
         run.c,
