@@ -147,9 +147,11 @@ def _by_onednn(x: Sequence[Size], w: Sequence[Size], groups: int, steps: Sequenc
     return 1 - _alone(x, w, groups) if isinstance(product(x[1:]), int) or x[0] == 1 else 1
 
 
-def _alone(x: Sequence[Size], w: Sequence[Size], groups: int) -> Size:
-    """Return 1 if torch's own kernel takes these images, or in doubt: a single small one; 0 for others."""
+def _alone(x: Sequence[Size], w: Sequence[Size], groups: int, surely: bool = False) -> Size:
+    """Return 1 if torch's own kernel takes these images, or in doubt but for ``surely``: a single small one; 0 for others."""
     size = product(x[1:])
+    if surely and not all(isinstance(n, int) for n in (size, *w[2:4])):
+        return 0
     if groups > 1 or (isinstance(size, int) and size > _ELEMENTS) or all(isinstance(k, int) and k > _IN_ROWS for k in w[2:4]):
         return 0
     return int(x[0] <= 1) if isinstance(x[0], int) else 1 - reaches(x[0], 2)
@@ -312,5 +314,5 @@ def convolution_backward(
         otherwise = 2 * windows + packed
     elif _is_uncommon(w, groups, dilations) and not (isinstance(windows, int) and windows == 0):  # each thread sums four parts of the weight's gradient
         parts = 4 * weight if requested[1] or requested[2] else 0
-        otherwise = windows + (1 - _alone(given, w, groups)) * thread_count() * (parts + SMALL)
+        otherwise = windows + (1 - _alone(given, w, groups, surely=True)) * thread_count() * (parts + SMALL)
     return _most(x[0], more, stages, by_onednn, otherwise)

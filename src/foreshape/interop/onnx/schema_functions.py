@@ -29,7 +29,7 @@ def function_of(node: NodeRecord, opset: int, values: Sequence[Any], folder: str
     if node.domain not in _DOMAINS:
         return None
     try:
-        known: Any = importlib.import_module("onnx").defs
+        known: Any = importlib.import_module("onnx.defs")
     except ModuleNotFoundError:
         raise Refused("it is not known here; the package onnx may have its function: pip install 'foreshape[onnx]'") from None
     if not known.has(node.operator, domain=node.domain):

@@ -153,7 +153,8 @@ class AffineGrid(Operator):
         by_axis = Theta.unbind(2)
         out = by_axis[axes].view(batch, *[1] * axes, axes)
         for at, places in enumerate(self._terms(Theta, shape[2:])):  # all terms but the last are far smaller than the result
-            out = out + (places * by_axis[axes - 1 - at].unsqueeze(1)).view(batch, *[1] * at, len(places), *[1] * (axes - 1 - at), axes)
+            term = (places * by_axis[axes - 1 - at].unsqueeze(1)).view(batch, *[1] * at, len(places), *[1] * (axes - 1 - at), axes)
+            out = torch.add(out, term, out=None if at < axes - 1 else out.new_empty((batch, *shape[2:], axes)))
         return out
 
     def workspace(self, Theta: Spec, OutputShape: Spec | None) -> Size:

@@ -109,7 +109,7 @@ class Convolution(Windowed):
 
     def computes(self) -> computations.ImageConvolution | computations.PaddedImageConvolution | None:
         of_images = self._axes == 2 and not is_channels_last(self.data_format)
-        if not of_images or len(self.paddings) not in (2, 4):
+        if not of_images or len(self.paddings) not in (2, 4) or not len(self.strides) == len(self.dilations) == 2:
             return None
         if self.padding_algorithm == "SAME":
             return computations.PaddedImageConvolution(self.strides, self._dilations(), self.groups, self._pads)

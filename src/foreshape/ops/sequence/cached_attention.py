@@ -146,7 +146,7 @@ class CachedAttention(Operator):
         mask = rows * context * (Q.known_dtype.itemsize + 1)
         if self.score_cap:
             buffer = buffer + rows * self.heads * context * item * 2
-        return Q.nbytes + rows * self.heads * 8 + buffer + mask + 24 * rows + copies(strided, Q=Q, K=K, V=V)
+        return Q.nbytes + rows * self.heads * 8 + buffer + mask + 24 * rows + copies(strided, Q=Q, K=K, V=V, KeyCache=KeyCache, ValueCache=ValueCache)
 
     samples = [
         _texts([3, 2], 4, 4, [2, 0], [0, 0], (3, 6), heads=2, key_heads=2),

@@ -8,7 +8,7 @@ from foreshape.dims import Size, maximum
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import axis_of, require_equal, require_rank
 from foreshape.operator.samples import f32, i32, i64, reject, sample
-from foreshape.operator.temporaries import copies, widened
+from foreshape.operator.temporaries import copies, turned, widened
 from foreshape.ops.rules.known_values import carry
 from foreshape.ops.tensor.gathering import check_index, entries_at, from_front, placed
 from foreshape.spec import ANY, INDEX, NUMERIC, Spec
@@ -165,8 +165,9 @@ class PutAlongAxis(AlongAxis):
             return out.scatter_(self.Axis, index, Value)
         return out.scatter_reduce_(self.Axis, index, Value, REDUCTIONS[self.Reduce], include_self=self.Include_self)
 
-    def workspace(self, Input: Spec, Index: Spec, Value: Spec) -> Size:
-        return self._counted(Index) + (Value.nbytes + Input.nbytes + 8 * Input.elements if self.Reduce == "mean" else 0)
+    def workspace(self, Input: Spec, Index: Spec, Value: Spec, *, strided: frozenset[str]) -> Size:
+        counts = Value.nbytes + Input.nbytes + 8 * Input.elements if self.Reduce == "mean" else 0
+        return self._counted(Index) + copies(strided, Index=Index, Value=Value) + turned(strided, Input=Input) + counts
 
     def _gradient_workspace(self, Input: Spec, Index: Spec, Value: Spec, Result: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         how = REDUCTIONS.get(self.Reduce, "assign")

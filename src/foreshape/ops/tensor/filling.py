@@ -164,6 +164,9 @@ class OneHot(OneHotV2):
         require_equal(X.known_dims[-1], 1, "the last dim of X must be 1", X=X.rank - 1)
         return super().infer_shape(X.with_dims(X.known_dims[:-1]), depth_tensor)
 
+    def workspace(self, X: Spec, depth_tensor: Spec | None, *, strided: frozenset[str]) -> Size:
+        return super().workspace(X.with_dims(X.known_dims[:-1]), depth_tensor, strided=strided)
+
     def kernel(self, X: Tensor, depth_tensor: Tensor | None) -> Tensor:
         return self._rows(X.squeeze(-1), depth_tensor)
 
