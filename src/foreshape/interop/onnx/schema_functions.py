@@ -29,8 +29,8 @@ def function_of(node: NodeRecord, opset: int, values: Sequence[Any], folder: str
     if node.domain not in _DOMAINS:
         return None
     try:
-        known: Any = importlib.import_module("onnx.defs")
-    except ModuleNotFoundError:
+        known: Any = importlib.import_module("onnx").defs
+    except (ModuleNotFoundError, AttributeError):  # a folder of this name is a module without anything in it
         raise Refused("it is not known here; the package onnx may have its function: pip install 'foreshape[onnx]'") from None
     if not known.has(node.operator, domain=node.domain):
         return None

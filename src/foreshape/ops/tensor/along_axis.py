@@ -167,7 +167,7 @@ class PutAlongAxis(AlongAxis):
 
     def workspace(self, Input: Spec, Index: Spec, Value: Spec, *, strided: frozenset[str]) -> Size:
         counts = Value.nbytes + Input.nbytes + 8 * Input.elements if self.Reduce == "mean" else 0
-        return self._counted(Index) + copies(strided, Index=Index, Value=Value) + turned(strided, Input=Input) + counts
+        return self._counted(Index) + maximum(copies(strided, Index=Index), turned(strided, Input=Input) + counts)
 
     def _gradient_workspace(self, Input: Spec, Index: Spec, Value: Spec, Result: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         how = REDUCTIONS.get(self.Reduce, "assign")
