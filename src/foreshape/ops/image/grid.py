@@ -151,10 +151,12 @@ class AffineGrid(Operator):
             wanted = f"the batch, {Theta.shape[0]}, the channels and {axes} sizes of at least 1"
             raise ExecutionError(f"affine_grid: OutputShape must be {wanted}; seen {list(shape)}")
         by_axis = Theta.unbind(2)
+        sizes = shape[2:]
         out = by_axis[axes].view(batch, *[1] * axes, axes)
-        for at, places in enumerate(self._terms(Theta, shape[2:])):  # all terms but the last are far smaller than the result
+        for at, places in enumerate(self._terms(Theta, sizes)):  # all terms but the last are far smaller than the result
             term = (places * by_axis[axes - 1 - at].unsqueeze(1)).view(batch, *[1] * at, len(places), *[1] * (axes - 1 - at), axes)
-            out = torch.add(out, term, out=None if at < axes - 1 else out.new_empty((batch, *shape[2:], axes)))
+            # the result lies in a row; a sum would lie as its terms do
+            out = out + term if at < axes - 1 else out.new_empty((batch, *sizes, axes)).copy_(out).add_(term)
         return out
 
     def workspace(self, Theta: Spec, OutputShape: Spec | None) -> Size:

@@ -6,7 +6,6 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from foreshape.backward import GRAD
@@ -151,7 +150,7 @@ def _text_of(cls: type[Operator]) -> tuple[str, list[str], dict[str, Any]]:
             continue
         owner = next(c for c in cls.__mro__ if name in vars(c))
         function: Any = vars(owner)[name]
-        plain: Callable[..., Any] = getattr(function, "__func__", getattr(function, "func", getattr(function, "fget", function)))
+        plain: Any = inspect.unwrap(getattr(function, "__func__", getattr(function, "func", getattr(function, "fget", function))))
         source = textwrap.dedent(inspect.getsource(plain))
         if name == "kernel" and plain.__name__ != name:  # of a gradient, within the class of its operator
             source = _without_decorators(source)

@@ -20,7 +20,7 @@ _VIEWS: Final = frozenset(_SAME_MEMORY.split())
 
 @functools.lru_cache(4096)  # here and below: the sources of kernels, read for each file that has them
 def plain_text(source: str) -> str:
-    """Return a function's source without ``into``, and with new values in place of changed temporary ones. Other source comes back as it is."""
+    """Return a function's source without ``into`` and kept results, and with new values in place of changed temporary ones. Other source stays as it is."""
     tree = ast.parse(source)
     changed = _Plain()
     made = ast.fix_missing_locations(changed.visit(tree))
@@ -81,6 +81,9 @@ class _Plain(ast.NodeTransformer):
             if one.arg in ("into", "use"):
                 del args.kwonlyargs[at], args.kw_defaults[at]
                 self.count += 1
+        kept = [one for one in node.decorator_list if not ast.unparse(one).startswith("lru_cache(")]
+        self.count += len(node.decorator_list) - len(kept)
+        node.decorator_list = kept  # a size in a trace is no key
         outer, self.fresh = self.fresh, _fresh_names(node)
         targets = [t for n in ast.walk(node) if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Tuple)]
         self.unpacked = {one.id for t in targets for one in t.elts if isinstance(one, ast.Name)}
