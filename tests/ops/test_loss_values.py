@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import foreshape as fs
+from foreshape.operator import all_operators
 from foreshape.program import Program
 from foreshape.spec import tensor
 
@@ -51,6 +53,17 @@ def test_a_label_that_is_no_class_is_refused() -> None:
         for type, label in (("nll_loss", np.array([bad, 0])), ("bpr_loss", np.array([[bad], [0]]))):
             with pytest.raises(fs.ExecutionError, match="a class number must be in"):
                 computed(type, {"X": normal(2, C), "Label": label}, None, "Out" if type == "nll_loss" else "Y")
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@pytest.mark.parametrize("image", [(), (3, 2)], ids=["rows", "images"])
+def test_the_gradient_alone_refuses_such_a_label(image: tuple[int, ...], reduction: str) -> None:
+    of = all_operators()["nll_loss_grad"]
+    operator: Any = of.with_values(dict(of.describe({"reduction": reduction}).values))
+    label = torch.full((2, *image), 10**6)
+    d_out = torch.ones(label.shape if reduction == "none" else ())
+    with pytest.raises(fs.ExecutionError, match="a class number must be in"):  # torch's kernel would write beside its memory
+        operator.kernel(torch.randn(2, C, *image), label, None, d_out, torch.tensor(2.0))
 
 
 def test_ranking_by_pairs_of_classes() -> None:

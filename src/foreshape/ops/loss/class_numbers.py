@@ -97,8 +97,10 @@ class NllLoss(Operator):
     @gradient("X", "Label", "Weight", "Out@GRAD", "Total_weight", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Label: Tensor, Weight: Tensor | None, d_out: Tensor, Total_weight: Tensor) -> Tensor:
         if Weight is None:
-            back, out = aten_into.nll_loss_backward if X.dim() == 2 else aten_into.nll_loss2d_backward, X.new_empty(X.shape)
-            return back(d_out, X, Label.long(), None, _REDUCTIONS.index(self.reduction), self.ignore_index, Total_weight, into=out)
+            index, out = Label.long(), X.new_empty(X.shape)
+            check_classes(index, X.shape[1], self.ignore_index)  # torch's kernel of images compares not all: it would write beside its memory
+            back = aten_into.nll_loss_backward if X.dim() == 2 else aten_into.nll_loss2d_backward
+            return back(d_out, X, index, None, _REDUCTIONS.index(self.reduction), self.ignore_index, Total_weight, into=out)
         index, weights = self._weights(X, Label, Weight)
         slopes = weights.mul_(d_out).neg_()
         if self.reduction == "mean":
