@@ -15,6 +15,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.interop.batch_layout import BatchLayout, round_up
 from foreshape.interop.batch_queue import Batch, BatchQueue, BatchTimes, Expired, QueueFull
+from foreshape.kernels.onednn_ragged import FILLED
 
 
 class Held:
@@ -61,10 +62,11 @@ def test_waiting_images_are_one_batch_for_each_size(models: Path) -> None:
     assert [(b.requests, b.examples) for b in told[:3]] == [(1, 1), (4, 6), (1, 1)]
 
 
-def test_ragged_texts_are_joined_without_padding(models: Path) -> None:
+@pytest.mark.parametrize("longest", [200, 600])
+def test_ragged_texts_are_joined_without_padding(models: Path, longest: int) -> None:
     held, queue, model, _ = held_queue(models / "texts")
     draw = np.random.default_rng(3)
-    lengths = [[5], [3, 0, 4], [], [17], [200], [1, 1]]
+    lengths = [[5], [3, 0, 4], [], [17], [longest], [1, 1]]
     feeds = [{"words": fs.LoDTensor(draw.integers(0, 50, sum(one)), [one])} for one in lengths]
     for feed, found in zip(feeds, answered(held, queue, feeds), strict=True):
         want = model.run(feed)
@@ -72,7 +74,8 @@ def test_ragged_texts_are_joined_without_padding(models: Path) -> None:
         assert found["rows"].sequence_lengths == want["rows"].sequence_lengths
         np.testing.assert_allclose(found["rows"].data, want["rows"].data, rtol=1e-5, atol=1e-6)
     rows = sum(map(sum, lengths[1:]))
-    assert [one["words"] for one in held.seen] == [(round_up(5),), (round_up(rows),)] and round_up(rows) < 1.13 * rows
+    taken = rows if rows < FILLED else round_up(rows)  # kernels fill up a few rows themselves
+    assert [one["words"] for one in held.seen] == [(5,), (taken,)] and taken < 1.13 * rows
 
 
 def test_two_ragged_inputs_and_a_dense_one_are_joined(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from foreshape.values.offsets import Offsets
 from foreshape.values.rows import Rows
 from foreshape.values.selected_rows import SelectedRows
 from foreshape.values.tensor_array import TensorArray
+from foreshape.values.torch_proxy import Tensor
 
 
 def names_of(program: Program, fetch: Any) -> tuple[str, ...]:
@@ -62,7 +63,15 @@ def fetcher(of: Value, frozen: bool) -> Callable[[Any], Any]:
         array = to_numpy(value.contiguous() if frozen else value)
         return array.copy() if shared else array
 
-    return to_numpy if not shared and not frozen and of.variable is not None and of.variable.kind is LOD_TENSOR else other
+    def tensor(value: Tensor) -> Any:
+        if not value.is_contiguous():
+            return other(value)
+        if not shared:
+            return to_numpy(value)
+        require_room(of.name, value.nbytes, "a copy of what is fetched")
+        return to_numpy(value).copy()
+
+    return other if of.variable is None or of.variable.kind is not LOD_TENSOR else to_numpy if not shared and not frozen else tensor
 
 
 def _element(data: Any, offsets: Offsets | None) -> Any:

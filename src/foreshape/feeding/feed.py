@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, cast
 
+import numpy
+
 from foreshape.dims import Size, evaluate, symbol_name, symbols_of
 from foreshape.errors import FeedError, GuardError
 from foreshape.feeding.converted import converted
@@ -24,14 +26,14 @@ from foreshape.values.lod_tensor import LoDTensor
 from foreshape.values.offsets import Offsets
 from foreshape.values.rows import Rows
 from foreshape.values.selected_rows import SelectedRows
-from foreshape.values.torch_proxy import Tensor
+from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import torch_dtype
 
 
 class Feeder:
     """The conversion of one step's fed values to tensors, in the order of its inputs."""
 
-    __slots__ = ("device", "guards", "inputs", "names", "program", "types")
+    __slots__ = ("_dense", "device", "guards", "inputs", "names", "program", "types")
 
     def __init__(self, program: Program, inputs: Sequence[Value], guards: Guards, device: Any) -> None:
         self.program = program
@@ -40,6 +42,8 @@ class Feeder:
         self.device = device
         self.names = [v.name for v in inputs]
         self.types = [torch_dtype(_spec(v).known_dtype) for v in inputs]
+        is_dense = device is None and all(v.lod is None and _spec(v).kind is not SELECTED_ROWS and _spec(v).known_dtype.numpy_name for v in inputs)
+        self._dense = [(v.name, numpy.dtype(_spec(v).known_dtype.numpy_name)) for v in inputs] if is_dense else None
 
     def tensors(self, feed: Mapping[str, Any], notes: Notes | None = None) -> tuple[list[Any], tuple[Any, ...]]:
         """Return the arguments of the step (the tensors, then the offsets of ragged ones), and the shapes of them all.
@@ -52,6 +56,15 @@ class Feeder:
             FeedError: a value is missing, unknown, or not as described.
         """
         out: list[Any] = []
+        if self._dense is not None and len(feed) == len(self._dense):  # arrays as they are wanted, the usual feed
+            for name, dtype in self._dense:
+                given: Any = feed.get(name)
+                if given.__class__ is not numpy.ndarray or given.dtype != dtype:
+                    break
+                out.append(torch.from_numpy(given) if given.flags.carray and given.size else to_tensor(given))  # pyright: ignore[reportUnknownMemberType]
+            else:
+                return out, tuple([t.shape for t in out])
+            out = []
         offsets: list[Offsets] = []
         for value, wanted in zip(self.inputs, self.types, strict=True):
             given = feed.get(value.name)

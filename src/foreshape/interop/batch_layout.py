@@ -9,6 +9,7 @@ from foreshape.dims import Size, symbol_name, symbols_of
 from foreshape.errors import ForeshapeError, SchemaError
 from foreshape.interop.model import InferenceModel
 from foreshape.interop.results import Results
+from foreshape.kernels.onednn_ragged import FILLED
 from foreshape.ops.rules.ragged_rules import longest, longest_outermost
 from foreshape.spec import Spec
 from foreshape.values.lod_tensor import LoDTensor
@@ -62,7 +63,7 @@ class BatchLayout:
     Attributes:
         batch: the symbol of the number of examples.
         growing: this and other symbols growing with it.
-        rounds: fill ragged rows up to one of a few numbers, for kernels prepared anew for each number.
+        rounds: fill many ragged rows up to one of a few numbers, for kernels prepared anew for each number. Of few rows the kernels do it.
     """
 
     batch: str
@@ -165,7 +166,7 @@ class BatchLayout:
         return out
 
     def joined(self, parts: Sequence[Part]) -> dict[str, Any]:
-        """Return one feed of several requests. If it ``rounds``, some more sequences stand behind the last one."""
+        """Return one feed of several requests. If it ``rounds``, some more sequences stand behind many rows."""
         import numpy
 
         out: dict[str, Any] = {}
@@ -175,7 +176,8 @@ class BatchLayout:
                 out[name] = LoDTensor.joined(given) if len(given) > 1 else given[0]
             else:
                 out[name] = numpy.concatenate(given) if len(given) > 1 else given[0]
-        return self._filled(out) if self.rounds and all(len(e.counts) == 1 for e in self._inputs.values()) else out
+        rounds = self.rounds and len(parts) > 1 and all(len(e.counts) == 1 for e in self._inputs.values())
+        return self._filled(out) if rounds and max(len(v.data) for v in out.values()) >= FILLED else out
 
     def _filled(self, feed: dict[str, Any]) -> dict[str, Any]:
         """Return a feed of sequences of one level with some more sequences of zeros, for round numbers of rows."""

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from foreshape.engine import Executor, Scope
+from foreshape.engine.prepared_run import repeated
 from foreshape.errors import FeedError, SchemaError, TypeMismatchError
 from foreshape.interop.results import Results, feed_of
 from foreshape.operator.computations import Identity, Scaling
@@ -33,6 +34,8 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
     _open: Program
     _fixed: dict[str, Sequence[Any]]
     _asked: dict[str, str]
+    _run: tuple[Executor, list[str], Callable[[Any], list[Any]]] | None
+    """The executor, the names of the results, and its prepared run."""
 
     @classmethod
     def of(cls, program: Program, feeds: list[str], fetches: list[Variable], scope: Scope, executor: Executor | None = None) -> InferenceModel:
@@ -45,7 +48,7 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
             executor: runs it; by default one of its own.
         """
         out = cls((program, feeds, fetches))
-        out.scope, out.executor, out._open, out._fixed = scope, executor, program, {}
+        out.scope, out.executor, out._open, out._fixed, out._run = scope, executor, program, {}, None
         out._asked = {asked: v.name for v in fetches if (asked := copied_from(v)) is not None}
         return out
 
@@ -79,15 +82,18 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
         Raises:
             FeedError, GuardError: invalid feeds.
         """
-        named = feed_of(self.feeds, (feed, *more))
+        named = feed if feed.__class__ is dict and not more else feed_of(self.feeds, (feed, *more))
         for name, dims in self._fixed.items():
             shape = tuple(getattr(named[name], "shape", ())) if name in named else ()
             if len(shape) == len(dims) and any(isinstance(d, int) and d >= 0 and d != n for d, n in zip(dims, shape, strict=True)):
                 raise FeedError(f"{name} was fixed to {list(dims)}, and an array of {list(shape)} is fed")
         if self.executor is None:
             self.executor = Executor()
-        names = [v.name for v in self.fetches]
-        return Results(dict(zip(names, self.executor.run(self._open, named, names, self.scope), strict=True)), self._asked)
+        if self._run is None or self._run[0] is not self.executor:
+            names = [v.name for v in self.fetches]
+            self._run = self.executor, names, repeated(self.executor, self._open, names, self.scope)
+        _, names, run = self._run
+        return Results(zip(names, run(named), strict=True), self._asked)
 
     def with_feed_shapes(self, shapes: Mapping[str, Sequence[Any]]) -> InferenceModel:
         """Return the model with inputs of these shapes; see `Program.with_feed_shapes`. It shares the parameters and the compiled programs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from foreshape.errors import FeedError
@@ -46,7 +46,7 @@ class Results(dict[str, Any]):
     asked: Mapping[str, str]
     """Name when the model was saved -> name in the model."""
 
-    def __init__(self, values: Mapping[str, Any], asked: Mapping[str, str]) -> None:
+    def __init__(self, values: Mapping[str, Any] | Iterable[tuple[str, Any]], asked: Mapping[str, str]) -> None:
         super().__init__(values)
         self.asked = asked
 

@@ -62,6 +62,7 @@ class ServedNetwork:
         self._predictor, model = predictor, predictor.model
         block = model.program.global_block
         self._specs = {n: block.var(n).spec for n in (*model.feeds, *(v.name for v in model.fetches))}
+        self._symbols = {n: _symbols(self._specs[n]) for n in model.feeds}
         self._named = {**model.asked, **{n: n for n in predictor.outputs}}
         self.platform, self.notes = "foreshape", list[str]()
         self.inputs, self.outputs = ([_info(n, self._specs[n]) for n in names] for names in (predictor.inputs, predictor.outputs))
@@ -113,17 +114,17 @@ class ServedNetwork:
         """Return the sizes of the symbols of a feed, and the lengths of its longest sequences."""
         out: dict[str, int] = {}
         for name, value in feed.items():
-            spec = self._specs[name]
-            for dim, size in zip(spec.known_dims, value.shape, strict=False):
-                if not isinstance(dim, int) and (symbol := symbol_name(dim)) is not None:
-                    out[symbol] = size
-            if spec.lod is not None and isinstance(value, LoDTensor):
+            axes, counts, tallest = self._symbols[name]
+            shape = value.shape
+            for axis, symbol in axes:
+                if axis < len(shape):
+                    out[symbol] = shape[axis]
+            if tallest and isinstance(value, LoDTensor):
                 levels = value.sequence_lengths
-                for count, level in zip(spec.lod.counts, levels, strict=False):
-                    if not isinstance(count, int) and (symbol := symbol_name(count)) is not None:
-                        out[symbol] = len(level)
-                out[str(longest(spec.lod))] = max(levels[-1], default=0)
-                out.setdefault(str(longest_outermost(spec.lod)), value.shape[0])
+                for level, symbol in counts:
+                    out[symbol] = len(levels[level])
+                out[tallest[0]] = max(levels[-1], default=0)
+                out.setdefault(tallest[1], shape[0])
         return out
 
     def _fits(self, sizes: Mapping[str, int]) -> bool:
@@ -231,6 +232,15 @@ class ServedNetwork:
 
     def close(self) -> None:
         self._queue.end()
+
+
+def _symbols(spec: Spec) -> tuple[list[tuple[int, str]], list[tuple[int, str]], tuple[str, ...]]:
+    """Return the axes and the levels whose sizes are symbols, each with its symbol, and the symbols of the longest sequences."""
+    named = [
+        [(at, symbol) for at, size in enumerate(sizes) if not isinstance(size, int) and (symbol := symbol_name(size)) is not None]
+        for sizes in (spec.known_dims, () if spec.lod is None else spec.lod.counts)
+    ]
+    return named[0], named[1], () if spec.lod is None else (str(longest(spec.lod)), str(longest_outermost(spec.lod)))
 
 
 def _info(name: str, spec: Spec) -> TensorInfo:

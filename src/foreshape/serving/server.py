@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import resource
 import socket
@@ -169,6 +170,7 @@ def serve(service: Service, at: socket.socket, say: Callable[[str], None] = prin
         while not server.started and not task.done():
             await asyncio.sleep(0.01)
         if server.started:
+            gc.freeze()  # modules and models stay: to look through them for garbage takes a tenth of a second of some request
             models = ", ".join(f"{n} ({', '.join(service.repository.versions(n))})" for n in service.repository.names())
             say(f"http://{f'[{host}]' if ':' in host else host}:{port}: {models}")
         await task

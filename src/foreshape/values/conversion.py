@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from foreshape.values.torch_private import private
@@ -27,10 +28,17 @@ def to_tensor(array: Any) -> Tensor:
     flags = array.flags
     if array.dtype.isnative and flags.writeable and ((flags.c_contiguous and array.size) or all(s >= 0 for s in array.strides)):
         return torch.from_numpy(array)  # pyright: ignore[reportUnknownMemberType]
-    of = torch.from_numpy(numpy.empty(0, array.dtype.newbyteorder("="))).dtype  # pyright: ignore[reportUnknownMemberType]
-    out = torch.empty(array.shape, dtype=of, device="cpu")
+    out = torch.empty(array.shape, dtype=_type_of(array.dtype), device="cpu")
     out.numpy()[...] = array
     return out
+
+
+@cache
+def _type_of(dtype: Any) -> Any:
+    """Return torch's element type for numpy's. Raise `TypeError` if it has none."""
+    import numpy
+
+    return torch.from_numpy(numpy.empty(0, dtype.newbyteorder("="))).dtype  # pyright: ignore[reportUnknownMemberType]
 
 
 def _own(array: Tensor) -> Tensor:
@@ -53,7 +61,7 @@ def _plain(array: Tensor) -> Tensor:
 
 def to_numpy(value: Tensor) -> Any:
     """Return an array with a tensor's numbers (bf16 as fp32, since numpy has no bf16)."""
-    if value.device.type != "cpu":
+    if not value.is_cpu:
         value = value.cpu()
     return (value.float() if value.dtype is torch.bfloat16 else value).numpy()
 
