@@ -29,7 +29,7 @@ import make_fusion_reference as reference
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(fusion.__file__).parent
 LOWERING = sorted([*FOLDER.glob("*.py"), *FOLDER.parent.glob("*.py")])
-SHARED = {"__init__", "byte_weights", "frozen", "graph", "images", "plain_calls", "products", "series_values", "soundness"}
+SHARED = {"__init__", "byte_weights", "frozen", "graph", "images", "plain_calls", "products", "series_memory", "series_values", "soundness"}
 KINDS = tuple(c for c in vars(computations).values() if isinstance(c, type) and issubclass(c, Computation) and c not in (Computation, computations.ForwardOnly))
 
 

@@ -160,7 +160,7 @@ class _Work(NamedTuple):
     result: int
 
 
-class _Planned(NamedTuple):
+class PlannedStep(NamedTuple):
     """The primitives of a step, none where its result is its operand as it lies; the dims and the grid of its result; the bytes between."""
 
     primitives: list[tuple[DescribedPrimitive, tuple[int, ...], int]]
@@ -169,7 +169,7 @@ class _Planned(NamedTuple):
     room: int = 0
 
 
-def _planned(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]], grids: Sequence[Grid | None], number: int, leaves: bool) -> _Planned:
+def planned(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]], grids: Sequence[Grid | None], number: int, leaves: bool) -> PlannedStep:
     """Return the work of a step: by a kernel for bytes, or with its operands made fp32 before and its result made bytes behind.
 
     Args:
@@ -194,7 +194,7 @@ def _planned(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]
     if found is None:
         found, read = stage.described(library, of), [None] * len(on)
         if not isinstance(found, DescribedPrimitive):
-            return _Planned([], found, on[0])
+            return PlannedStep([], found, on[0])
     for at, one in enumerate(on):
         if one is not None and read[at] is None:
             made.append((turned(library, of[at], one, None), (operands[at],), -1 - room))
@@ -209,7 +209,7 @@ def _planned(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]
         made[-1] = (described, read, -1 - room)
         made.append((turned(library, found.dims, grid, end), (-1 - room,), number))
         grid, room = end, room + _aligned(4 * prod(found.dims))
-    return _Planned(made, found.dims, grid, room)
+    return PlannedStep(made, found.dims, grid, room)
 
 
 def _aligned(size: int) -> int:
@@ -224,7 +224,7 @@ class ChainLine:
     """
 
     def __init__(self, library: Library, steps: Sequence[ChainKernel], given: Sequence[Tensor], out: Sequence[int]) -> None:
-        self._library, self._given = library, len(given)
+        self.library, self._given = library, len(given)
         dims: list[tuple[int, ...]] = [tuple(x.shape) for x in given]
         grids: list[Grid | None] = [None] * len(given)
         roots = list(range(len(given)))  # the value in whose memory one lies
@@ -232,7 +232,7 @@ class ChainLine:
         room = 0  # for what is made of a step's operands, and of what its result is made
         for at, step in enumerate(steps):
             number = len(given) + at
-            found = _planned(library, step, dims, grids, number, number in out)
+            found = self.plan(step, dims, grids, number, number in out)
             work += [_Work(at, *one) for one in found.primitives]
             dims.append(found.dims)
             grids.append(found.grid)
@@ -260,6 +260,14 @@ class ChainLine:
         self.outs = [(torch.Size(dims[v]), order_of(dims[v])) for v in out]
         self._free: list[ChainCall] = []
 
+    def plan(self, step: ChainKernel, dims: Sequence[tuple[int, ...]], grids: Sequence[Grid | None], number: int, leaves: bool) -> PlannedStep:
+        """Return the work of a step, as `planned`."""
+        return planned(self.library, step, dims, grids, number, leaves)
+
+    def primitive(self, description: Handle) -> Handle:
+        """Return the primitive of a description."""
+        return self.library.primitive(description)
+
     def _divide(self, steps: Sequence[ChainKernel], needed: Sequence[int], out: Sequence[int]) -> list[_Where]:
         """Return the place of each step's result."""
         sizes: dict[int, int] = {}
@@ -276,7 +284,7 @@ class ChainLine:
 
     def _add(self, step: int, described: DescribedPrimitive, where: Sequence[tuple[_Where, int]]) -> None:
         """Add the primitive of a step, with the places and the bytes of its operands and result."""
-        library = self._library
+        library = self.library
         orders: dict[int, MemoryPlace] = {}
         for name, (place, size) in zip((*described.names, RESULT), where, strict=True):
             begin, used = (name == described.names[0] and described.part) or (0, library.nbytes(described.orders[name]))
@@ -286,14 +294,14 @@ class ChainLine:
         pad = library.scratchpad(described.primitive)
         if library.nbytes(pad):
             orders[SCRATCHPAD] = MemoryPlace(None, self._scratch, pad)
-        self.primitives.append(PlacedPrimitive(library.primitive(described.primitive), orders, described.constants, described.primitive))
+        self.primitives.append(PlacedPrimitive(self.primitive(described.primitive), orders, described.constants, described.primitive))
         self._step_of.append(step)
 
     def __call__(self, given: Sequence[Tensor], times: list[KernelTime] | None = None, into: Sequence[Tensor] | None = None) -> Any:
         try:
             call = self._free.pop()
         except IndexError:  # the first one, or all are in use by other threads
-            call = ChainCall(self._library, self.primitives, self._given + len(self.outs))
+            call = ChainCall(self.library, self.primitives, self._given + len(self.outs))
         piece = torch.empty(self.nbytes, dtype=torch.uint8, device="cpu")
         held = [x if last else x.contiguous() for x, last in zip(given, self.last, strict=True)]
         out = into or [torch.empty_strided(dims, steps, dtype=torch.float32, device="cpu") for dims, steps in self.outs]
@@ -307,7 +315,7 @@ class ChainLine:
 
     def _clocked(self, executions: Sequence[Callable[[], int]], times: list[KernelTime]) -> Iterator[Callable[[], int]]:
         """Yield the executions with a clock for each."""
-        self._names = self._names or [self._library.implementation(of.description) for of in self.primitives]
+        self._names = self._names or [self.library.implementation(of.description) for of in self.primitives]
         for execute, step, name in zip(executions, self._step_of, self._names, strict=True):
             began = perf_counter()
             yield execute

@@ -14,7 +14,7 @@ from foreshape.errors import ShapeError
 from foreshape.kernels.onednn_chain import ChainKernel, ChainLine, Series
 from foreshape.kernels.onednn_library import Library
 from foreshape.kernels.onednn_packed import PackedProduct
-from foreshape.values.torch_proxy import F, Tensor, torch
+from foreshape.values.torch_proxy import Tensor, torch
 
 PART = 32
 FILLED = 512
@@ -80,15 +80,25 @@ class RaggedSeries(Series):
         return out[0] if len(out) == 1 else out
 
     def _filled(self, given: Sequence[Tensor], count: int) -> Any:
-        lacking = -count % (MULTIPLE if count > FILLED // 2 else MULTIPLE // 2)
+        lacking = lacking_of(count)
         if not lacking:
             return super().__call__(*given)
-        more = [F.pad(x, (0, 0, 0, lacking)) for x in given]
+        more = [with_zeros(x, lacking) for x in given]
         line = self.line_of(more)
         if not isinstance(line, ChainLine):
             return self.otherwise(given)
         made = line(more)
         return made[:count].clone() if isinstance(made, Tensor) else [y[:count].clone() for y in made]
+
+
+def lacking_of(count: int) -> int:
+    """Return the rows of zeros behind so many rows, fewer than `FILLED`."""
+    return 0 if count <= PART else -count % (MULTIPLE if count > FILLED // 2 else MULTIPLE // 2)
+
+
+def with_zeros(rows: Tensor, count: int) -> Tensor:
+    """Return rows with so many more of zeros behind them."""
+    return torch.cat([rows, rows.new_zeros(count, rows.shape[1])]) if count else rows
 
 
 def filling_bytes(rows: Size, copied: Size, inner: Size) -> Size:

@@ -35,12 +35,15 @@ def rounding(name: str, workspace: Callable[[], Size]) -> FusedKernel:
     return FusedKernel("rounding ", f"{name}({{0}})", workspace=workspace, packed=name)
 
 
-def series(name: str, operand_ranks: Sequence[int], result_ranks: Sequence[int], workspace: Callable[[], Size]) -> FusedKernel:
-    """Return a series of kernels; operands and results of four dims are images, whose channels lie last."""
+def series(name: str, operand_ranks: Sequence[int], result_ranks: Sequence[int], workspace: Callable[[], Size], with_offsets: bool = False) -> FusedKernel:
+    """Return a series of kernels; operands and results of four dims are images with their channels innermost.
+
+    ``with_offsets``: the offsets of its rows are the last operand.
+    """
     effects = Effects(
         contiguous=tuple(at for at, rank in enumerate(operand_ranks) if rank != 4),
         axis_order={at: CHANNELS_LAST for at, rank in enumerate(operand_ranks) if rank == 4},
         result_order={at: CHANNELS_LAST for at, rank in enumerate(result_ranks) if rank == 4},
     )
-    text = call_text("series", len(operand_ranks)).replace("{series}", name)
+    text = call_text("series", len(operand_ranks) + with_offsets).replace("{series}", name)
     return FusedKernel("product ", text, effects=effects, workspace=workspace, packed=name)

@@ -362,14 +362,6 @@ class Reduction(Computation):
 
 
 @data_class(frozen=True)
-class SequencePooling(Computation):
-    """The rows of each innermost sequence of X0 pooled; an empty sequence gives zeros."""
-
-    inputs: ClassVar[tuple[str, ...]] = ("X0", "Out0@GRAD")
-    how: Pooled
-
-
-@data_class(frozen=True)
 class Embedding(Computation):
     """The rows of the table X0 at the ids X1. Row ``padding`` gives zeros: -1 for none, other negative numbers count from the end.
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from foreshape.errors import FeedError
 from foreshape.values.conversion import is_masked, plain, to_tensor
 from foreshape.values.offsets import Offsets
+from foreshape.values.torch_proxy import torch
+
+_FEW = 64
+"""So many sequences are counted faster as numbers of Python's than as an array."""
 
 
 class LoDTensor:
@@ -34,11 +38,13 @@ class LoDTensor:
             raise FeedError("sequence_lengths is a list of levels, each a list of whole numbers, as [[3, 1, 2]]") from None
         self._offsets: Any = None
         for at, level in enumerate(self._lengths):
-            if len(level) and int(level.min()) < 0:
-                raise FeedError(f"sequence lengths must be at least 0; level {at} has {int(level.min())}")
+            few = level.tolist() if len(level) <= _FEW else None
+            least = int(level.min()) if few is None else min(few, default=0)
+            if least < 0:
+                raise FeedError(f"sequence lengths must be at least 0; level {at} has {least}")
             last = at + 1 == len(self._lengths)
             below = len(self.data) if last else len(self._lengths[at + 1])
-            total = int(level.sum()) if len(level) and int(level.max()) <= below else sum(level.tolist())  # the first may wrap around
+            total = int(level.sum()) if few is None and int(level.max()) <= below else sum(few or level.tolist())  # the first may wrap around
             if total != below:
                 what = "rows" if last else f"sequences of level {at + 1}"
                 raise FeedError(f"the lengths of level {at} sum to {total}, and there are {below} {what}")
@@ -149,6 +155,9 @@ class LoDTensor:
     def offsets_on(self, device: Any) -> Any:
         """Return the offsets for the engine's kernels; made once, on the given device or the CPU."""
         if self._offsets is None or self._offsets.levels[0].device != (device or self._offsets.levels[0].device):
+            if device is None and all(len(level) <= _FEW for level in self._lengths):
+                self._offsets = Offsets([torch.tensor([0, *accumulate(level.tolist())], dtype=torch.int64, device="cpu") for level in self._lengths])
+                return self._offsets
             levels = [to_tensor(level) for level in self._lengths]
             self._offsets = Offsets.of_lengths(*(levels if device is None else [level.to(device) for level in levels]))
         return self._offsets

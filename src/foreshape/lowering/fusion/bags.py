@@ -14,7 +14,8 @@ from foreshape.dims import minimum
 from foreshape.kernels.bags import Bag
 from foreshape.lowering.fusion.graph import Graph, backward_of, computes, dims_of, fused, spec_of
 from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, Step, Value
-from foreshape.operator.computations import Embedding, Pooled, Reduction, SequencePooling
+from foreshape.operator.computations import Embedding, Pooled, Reduction
+from foreshape.operator.sequence_computations import SequencePooling
 from foreshape.spec import INT64, SELECTED_ROWS, Spec
 from foreshape.values.rows import CHUNK
 

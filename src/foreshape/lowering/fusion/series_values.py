@@ -1,14 +1,18 @@
-"""Values of a series of oneDNN's kernels: their dims, means and logarithms. Shared by rewrites of frozen steps; no rewrite."""
+"""Values of a series of oneDNN's kernels: their dims, means, logarithms and attentions. Shared by rewrites of frozen steps; no rewrite."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from foreshape.dims import Size, equal
 from foreshape.kernels.onednn_stages import Same
-from foreshape.lowering.fusion.graph import Graph, computes
-from foreshape.lowering.kernel_calls import Argument, Value, values_of
+from foreshape.kernels.onednn_texts import Attended
+from foreshape.lowering.fusion.graph import Graph, computes, dims_of
+from foreshape.lowering.kernel_calls import Argument, KernelCall, OpCall, Value, values_of
 from foreshape.operator.computations import Concat, Identity, MatrixProduct, Reduction, Reshape, Scaling, Slicing, Split, Transposition
+from foreshape.operator.sequence_computations import AttentionInSequences
 
 _WITHOUT_LOGARITHMS = (MatrixProduct, Identity, Scaling, Reshape, Slicing, Split, Concat, Transposition)
 """A softmax may have zeros where all that is made of it is one of these; a product sums over it."""
@@ -53,3 +57,24 @@ def in_dims(a: Sequence[Size] | None, b: Sequence[Size] | None) -> Same | None:
             return None
         dims.append(size if isinstance(size, int) else -1 - (axis or 0))
     return Same(tuple(dims))
+
+
+def attention_stage(graph: Graph, i: KernelCall) -> Attended | None:
+    """Return the computation of an attention within sequences of one ragged value; None of another call."""
+    of, values = computes(i, AttentionInSequences), values_of(i.arguments)
+    if of is None or not isinstance(i, OpCall) or of.causal or graph.lowered.whole or len(values) != 3:
+        return None
+    rows, dims, result = values[0].lod, dims_of(values[0]), i.results[0]
+    if rows is None or dims is None or any(o is not rows for o in values_of(i.offsets or [])) or not isinstance(result, Value) or result.lod is not rows:
+        return None
+    width = dims[1]
+    return Attended(of.heads, of.scale or (width // of.heads) ** -0.5) if isinstance(width, int) else None
+
+
+def attending(i: OpCall) -> Callable[..., Any]:
+    """Return the kernel of an attention as a function of Q, K, V and their offsets."""
+    return partial(_attend, i.kernel)
+
+
+def _attend(kernel: Callable[..., Any], q: Any, k: Any, v: Any, offsets: Any) -> Any:
+    return kernel(q, k, v, offsets=[offsets] * 3, requested=(True, False))[0]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from foreshape.dims import Size, ceildiv, maximum, minimum, reaches
 from foreshape.errors import TypeMismatchError
 from foreshape.kernels import flash, onednn
-from foreshape.operator import OWN, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator import OWN, AttrType, Operator, attribute, gradient, operand, result, sequence_computations
 from foreshape.operator.require import require_at_most, require_divides, require_equal, require_rank
 from foreshape.operator.samples import f32, reject, sample
 from foreshape.operator.temporaries import copies
@@ -196,6 +196,9 @@ class SequenceAttention(Operator):
         same_sequences(Q, K, "Q", "K")
         same_sequences(K, V, "K", "V")
         return Q.like(), rows(FP64 if Q.dtype is FP64 else FP32, (Q.known_dims[0], self.heads), lod)
+
+    def computes(self) -> sequence_computations.AttentionInSequences:
+        return sequence_computations.AttentionInSequences(self.heads, self.causal, self.scale)
 
     def work(self, Q: Spec, K: Spec, V: Spec) -> Size:
         sequences = ragged(K, "K").counts[-1]  # as if all were of one length

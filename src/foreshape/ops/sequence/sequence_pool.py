@@ -9,10 +9,11 @@ from typing import Any
 from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.kernels.segments import column, empty_sequences, ends, segment_sum
-from foreshape.operator import NOT_WRITTEN, AttrType, Operator, attribute, computations, gradient, operand, result
+from foreshape.operator import NOT_WRITTEN, AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.require import fail, require, require_equal, require_rank
 from foreshape.operator.samples import SampleTensor, f32, reject, sample
+from foreshape.operator.sequence_computations import SequencePooling
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.ragged_rules import one_per_sequence, ragged, rows, same_sequences
@@ -69,7 +70,7 @@ class SequencePool(Operator):
         own = X.with_dtype(FP64 if X.dtype is FP64 else FP32)
         return copies(strided, X=X) + (X.nbytes + own.nbytes + own.known_dtype.itemsize * X.known_dims[0] if requested[1] else 0)
 
-    def computes(self) -> computations.SequencePooling | None:
+    def computes(self) -> SequencePooling | None:
         return _pooling(self.pooltype, self.pad_value)
 
     def kernel(self, X: Tensor, *, offsets: list[Offsets], requested: tuple[bool, bool]) -> tuple[Tensor, Tensor | None]:
@@ -138,8 +139,8 @@ class SequencePool(Operator):
     ]
 
 
-def _pooling(pooltype: Any, pad_value: float) -> computations.SequencePooling | None:
-    return computations.SequencePooling(pooltype) if pooltype in _SUMS and pad_value == 0.0 else None
+def _pooling(pooltype: Any, pad_value: float) -> SequencePooling | None:
+    return SequencePooling(pooltype) if pooltype in _SUMS and pad_value == 0.0 else None
 
 
 def _width(X: Tensor) -> int:
@@ -195,7 +196,7 @@ class SequencePoolGrad(Operator):
         made = 0 if self.pooltype == "SUM" else d_out.nbytes
         return made + (0 if index is None else 16 * index.elements)
 
-    def backward_of(self) -> computations.SequencePooling | None:
+    def backward_of(self) -> SequencePooling | None:
         return _pooling(self.pooltype, self.pad_value)
 
     def kernel(self, *tensors: Any, offsets: list[Offsets]) -> Tensor:
