@@ -85,7 +85,7 @@ ENTRANCES: dict[str, tuple[Any, str, Callable[[Path], Any], Callable[[Any], Any]
     "read_array": (npy_file, "read_file", array_file, npy_file.read_array),
     "container.read": (container, "map_file", checkpoint_file, container.read),
     "Scope.set": (scope, "to_tensor", lambda f: np.ones(3), lambda a: fs.Scope().set("x", a)),
-    "Executor, a fed value": (feed, "to_tensor", lambda f: None, run),
+    "Executor, a fed value": (feed.Feeder, "tensors", lambda f: None, run),
     "Executor, a step": (compiled_step, "emit", lambda f: None, run),
     "Executor, binding": (emit.Emitted, "bind", lambda f: None, run),
     "digest": (digest, "_array", lambda f: np.ones(3), digest.digest),

@@ -66,11 +66,15 @@ class NllLoss(Operator):
 
     def _unweighted(self, X: Tensor, Label: Tensor) -> tuple[Tensor, Tensor]:
         index, forward = Label.long(), aten.nll_loss_forward if X.dim() == 2 else aten.nll_loss2d_forward
+        if not X.is_cpu:
+            check_classes(index, X.shape[1], self.ignore_index)  # a kernel of a GPU that stops ends all work on it
         try:
             out, total = forward(X, index, None, _REDUCTIONS.index(self.reduction), self.ignore_index)
         except IndexError:
             check_classes(index, X.shape[1], self.ignore_index)
             raise
+        if self.reduction == "none":
+            return out, X.new_zeros(())  # torch's kernel for GPUs writes no total
         return (torch.where(total == 0.0, 0.0, out) if self.reduction == "mean" else out), total
 
     def kernel(self, X: Tensor, Label: Tensor, Weight: Tensor | None) -> tuple[Tensor, Tensor]:
