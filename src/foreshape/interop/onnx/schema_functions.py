@@ -29,9 +29,13 @@ def function_of(node: NodeRecord, opset: int, values: Sequence[Any], folder: str
     if node.domain not in _DOMAINS:
         return None
     try:
-        known: Any = importlib.import_module("onnx").defs
-    except (ModuleNotFoundError, AttributeError):  # a folder of this name is a module without anything in it
-        raise Refused("it is not known here; the package onnx may have its function: pip install 'foreshape[onnx]'") from None
+        known: Any = getattr(importlib.import_module("onnx"), "defs", None)
+    except ModuleNotFoundError as error:
+        if error.name != "onnx":  # it is there, and lacks something itself
+            raise
+        known = None
+    if known is None:  # a folder of this name is a module without anything in it
+        raise Refused("it is not known here; the package onnx may have its function: pip install 'foreshape[onnx]'")
     if not known.has(node.operator, domain=node.domain):
         return None
     try:
