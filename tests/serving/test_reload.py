@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,25 @@ def test_versions_of_a_folder(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "m")
         refreshed(server)
         assert value(at)[0] == 404
+
+
+def test_a_model_of_the_beginning_is_freed_when_another_takes_its_place(tmp_path: Path) -> None:
+    save_scale(tmp_path / "m", 1.0)
+    with BackgroundServer([str(tmp_path / "m.pdmodel")], watch=False) as server:
+        gc.freeze()  # as a server does when it begins
+        try:
+            programs = [weakref.ref(model._predictor.model.program) for _, _, model in server.service.repository.served()]
+            save_scale(tmp_path / "m", 2.0)
+            refreshed(server)
+            assert value(server.address) == 2.0
+            for _ in range(50):  # the thread of its queue ends by itself
+                gc.collect()
+                if programs[0]() is None:
+                    break
+                threading.Event().wait(0.1)
+            assert programs[0]() is None
+        finally:
+            gc.unfreeze()
 
 
 def test_no_request_is_lost_while_a_model_is_exchanged(tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ class ChainLine:
     """
 
     def __init__(self, library: Library, steps: Sequence[ChainKernel], given: Sequence[Tensor], out: Sequence[int]) -> None:
-        self.library, self._given = library, len(given)
+        self.onednn, self._given = library, len(given)
         dims: list[tuple[int, ...]] = [tuple(x.shape) for x in given]
         grids: list[Grid | None] = [None] * len(given)
         roots = list(range(len(given)))  # the value in whose memory one lies
@@ -262,11 +262,11 @@ class ChainLine:
 
     def plan(self, step: ChainKernel, dims: Sequence[tuple[int, ...]], grids: Sequence[Grid | None], number: int, leaves: bool) -> PlannedStep:
         """Return the work of a step, as `planned`."""
-        return planned(self.library, step, dims, grids, number, leaves)
+        return planned(self.onednn, step, dims, grids, number, leaves)
 
     def primitive(self, description: Handle) -> Handle:
         """Return the primitive of a description."""
-        return self.library.primitive(description)
+        return self.onednn.primitive(description)
 
     def _divide(self, steps: Sequence[ChainKernel], needed: Sequence[int], out: Sequence[int]) -> list[_Where]:
         """Return the place of each step's result."""
@@ -284,7 +284,7 @@ class ChainLine:
 
     def _add(self, step: int, described: DescribedPrimitive, where: Sequence[tuple[_Where, int]]) -> None:
         """Add the primitive of a step, with the places and the bytes of its operands and result."""
-        library = self.library
+        library = self.onednn
         orders: dict[int, MemoryPlace] = {}
         for name, (place, size) in zip((*described.names, RESULT), where, strict=True):
             begin, used = (name == described.names[0] and described.part) or (0, library.nbytes(described.orders[name]))
@@ -301,7 +301,7 @@ class ChainLine:
         try:
             call = self._free.pop()
         except IndexError:  # the first one, or all are in use by other threads
-            call = ChainCall(self.library, self.primitives, self._given + len(self.outs))
+            call = ChainCall(self.onednn, self.primitives, self._given + len(self.outs))
         piece = torch.empty(self.nbytes, dtype=torch.uint8, device="cpu")
         held = [x if last else x.contiguous() for x, last in zip(given, self.last, strict=True)]
         out = into or [torch.empty_strided(dims, steps, dtype=torch.float32, device="cpu") for dims, steps in self.outs]
@@ -315,7 +315,7 @@ class ChainLine:
 
     def _clocked(self, executions: Sequence[Callable[[], int]], times: list[KernelTime]) -> Iterator[Callable[[], int]]:
         """Yield the executions with a clock for each."""
-        self._names = self._names or [self.library.implementation(of.description) for of in self.primitives]
+        self._names = self._names or [self.onednn.implementation(of.description) for of in self.primitives]
         for execute, step, name in zip(executions, self._step_of, self._names, strict=True):
             began = perf_counter()
             yield execute

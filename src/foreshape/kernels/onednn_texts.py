@@ -69,7 +69,7 @@ class TextLine(ChainLine):
         super().__init__(library, steps, given, out)
 
     def plan(self, step: ChainKernel, dims: Sequence[tuple[int, ...]], grids: Sequence[Grid | None], number: int, leaves: bool) -> PlannedStep:
-        of, threads = [dims[s] for s in step.sources], self.library.threads()
+        of, threads = [dims[s] for s in step.sources], self.onednn.threads()
         if not isinstance(step.stage, Attended):
             found = self._kept.get((number, *of, threads))
             if found is None:
@@ -82,11 +82,11 @@ class TextLine(ChainLine):
             raise ShapeError.must("Q, K and V", f"[{self._rows} or more, {heads} equal parts]", f"{[list(d) for d in of]}")
         made = self._own.get((step.stage, width))
         if made is None:
-            made = self._own[step.stage, width] = step.stage.primitives(self.library, self._rows, width)
-            self._own.update((d.primitive, self.library.primitive(d.primitive)) for d in made)
+            made = self._own[step.stage, width] = step.stage.primitives(self.onednn, self._rows, width)
+            self._own.update((d.primitive, self.onednn.primitive(d.primitive)) for d in made)
         scores, softmax, out = made
         q, k, v = step.sources
-        room = -(-self.library.nbytes(scores.orders[RESULT]) // ALIGNMENT) * ALIGNMENT
+        room = -(-self.onednn.nbytes(scores.orders[RESULT]) // ALIGNMENT) * ALIGNMENT
         return PlannedStep([(scores, (q, k), -1), (softmax, (-1,), -1), (out, (-1, v), number)], of[0], None, room)
 
     def primitive(self, description: Handle) -> Handle:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -129,7 +130,7 @@ class Repository:
             for version in list(versions):
                 if (name, version) in gone:
                     log.info("%s version %s is served no more: its files are gone", name, version)
-                    versions.pop(version).model.close()
+                    _leave(versions.pop(version).model)
             if not versions:
                 del self._served[name]
         self._failed = {key: failed for key, failed in self._failed.items() if key in found}
@@ -162,7 +163,7 @@ class Repository:
         before = versions.get(key[1])
         versions[key[1]] = version
         if before is not None:
-            before.model.close()
+            _leave(before.model)
 
     def _fail(self, key: Key, signature: Any, error: Exception) -> None:
         words = escape(str(error) or type(error).__name__)
@@ -212,6 +213,12 @@ class Repository:
 
     def _kind(self, path: str) -> ModelKind | None:
         return next((kind for kind in self._kinds if kind.finds(path)), None)
+
+
+def _leave(model: ServedModel) -> None:
+    """Close a model for good. Its objects refer to one another, and may be of those that the server left out of the search for garbage."""
+    model.close()
+    gc.unfreeze()
 
 
 def _source(given: str) -> tuple[str | None, str]:
