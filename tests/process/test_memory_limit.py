@@ -11,6 +11,7 @@ import pytest
 import foreshape as fs
 from foreshape import layer
 from foreshape.memory.plan import Plan
+from foreshape.operator.room import MemoryLimit
 from foreshape.process.machine_memory import found_limits
 
 
@@ -32,12 +33,12 @@ def test_a_feed_past_the_limit_changes_nothing_and_is_told_with_what_it_would_be
     executor, scope = fs.Executor(seed=1, memory_limit=limit), fs.Scope()
     executor.run(fs.default_startup_program(), scope=scope)
     before = {n: scope.get(n).copy() for n in scope.names()}
-    with pytest.raises(fs.MemoryPlanError, match=r"this run needs .* for batch = 101, and the executor's memory_limit is ") as caught:
+    with pytest.raises(fs.MemoryPlanError, match=r"this run needs .* for batch = 101, and it may take .* \(the executor's memory_limit\):") as caught:
         executor.run(main, feed(101), loss, scope)
     words = str(caught.value)
     for what, size in fs.plan(main, loss).breakdown(batch=101).items():
         assert (what in words) == (size > 0)
-    assert "the largest is fc_0.tmp_" in words and "test_memory_limit.py:" in words
+    assert "the largest is fc_0.tmp_" in words and "test_memory_limit.py:" in words and words.endswith("\n    the largest that fits is batch = 100")
     assert before.keys() == set(scope.names()) and all(np.array_equal(before[n], scope.get(n)) for n in before)
     assert np.isfinite(executor.run(main, feed(100), loss, scope)[0]).all()
     assert not all(np.array_equal(before[n], scope.get(n)) for n in before)
@@ -117,8 +118,39 @@ def test_what_attributes_and_fed_numbers_ask_for_is_refused_before_it_is_allocat
     executor = fs.Executor(memory_limit="1 GiB")
     with pytest.raises(fs.MemoryPlanError, match=r"linspace: a result of f32\[2147483647\] takes 8,589,934,588 bytes"):
         executor.run(feed=feed | {"number": np.array([many], "int32")}, fetch=fed)
-    with pytest.raises(fs.MemoryPlanError, match="this run needs"):
+    with pytest.raises(fs.MemoryPlanError, match=r"this run needs 512 GiB, and it may take .* \(90% of the .*, as no memory_limit is set\):"):
         fs.Executor().run(fetch=described)
+    executor = fs.Executor()
+    with pytest.raises(fs.MemoryPlanError, match=r"takes 8,589,934,588 bytes, and this run may take 64 \(half a word\)"):
+        executor._limit = MemoryLimit(64, "half a word")  # pyright: ignore[reportPrivateUsage]
+        executor.run(feed=feed | {"number": np.array([many], "int32")}, fetch=fed)
+
+
+def test_the_largest_sizes_that_fit_are_told_as_the_program_takes_them() -> None:
+    x = layer.data("x", shape=["batch", 8])
+    rows = layer.reshape(x, [-1, 16, 8])  # a multiple of 16
+    out = layer.exp(layer.matmul(rows, rows, transpose_y=True))
+    with pytest.raises(fs.MemoryPlanError, match=r"\n    the largest that fits is batch = 96$"):
+        fs.Executor(memory_limit=10_000).run(feed={"x": np.ones((1600, 8), "float32")}, fetch=out)
+    with fs.program():
+        x = layer.data("x", shape=["batch", "words", 1])
+        out = layer.reduce_sum(layer.matmul(x, x, transpose_y=True))
+        feed = {"x": np.ones((10, 200_000, 1), "float32")}
+        with pytest.raises(fs.MemoryPlanError, match=r"this run needs 1\.5 TiB for batch = 10, words = 200,000, and it may take (.*)\n") as caught:
+            fs.Executor().run(feed=feed, fetch=out)
+        words = str(caught.value)
+        assert "as no memory_limit is set" in words and "the executor's" not in words
+        length = int(words.rpartition("words = ")[2].partition(", the other")[0].replace(",", ""))
+        plan, limit = fs.plan(fs.default_main_program(), out), fs.Executor().memory_limit
+        assert limit is not None
+        assert plan.peak(batch=10, words=length) <= limit < plan.peak(batch=10, words=length + 1)
+        with pytest.raises(fs.MemoryPlanError, match=r"\n    it does not fit even with batch = 1 or words = 1$"):
+            fs.Executor(memory_limit=40).run(feed=feed, fetch=out)
+    with fs.program():  # as of a file: each input has a symbol of its own
+        a, b = layer.data("a", shape=[-1, 8]), layer.data("b", shape=[-1, 8])
+        out = layer.reduce_sum(layer.exp(a)) + layer.reduce_sum(layer.exp(b))
+        with pytest.raises(fs.MemoryPlanError, match=r"\n    the largest that fits is batch = [0-9]+$"):
+            fs.Executor(memory_limit=4_000).run(feed={"a": np.ones((99, 8), "float32"), "b": np.ones((99, 8), "float32")}, fetch=out)
 
 
 @pytest.mark.parametrize(("files", "want"), [
@@ -133,4 +165,5 @@ def test_the_limit_of_a_container_counts(files: dict[str, str], want: int | None
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert (want in found_limits(tmp_path)) if want is not None else all(n > 2**28 for n in found_limits(tmp_path))
+    limits = list(found_limits(tmp_path))
+    assert any(one.size == want and "control group in" in one.words for one in limits) if want is not None else all(one.size > 2**28 for one in limits)

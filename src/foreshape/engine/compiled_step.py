@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary, ref
 from foreshape.engine.emit import Bound, Emitted, emit
 from foreshape.engine.fetched import fetcher
 from foreshape.engine.finite import stop_before_updates
+from foreshape.engine.past_limit import past_limit
 from foreshape.engine.scope import Scope
 from foreshape.engine.shared_state import state_of_updates
 from foreshape.engine.small_run import over
@@ -22,9 +23,9 @@ from foreshape.kernels.instructions import can_compile
 from foreshape.lowering import Step, fuse, lower
 from foreshape.lowering.small_steps import SmallStep, may_be_small, small_step
 from foreshape.lowering.threads import threads_for, work_of_all
-from foreshape.memory import Plan, byte_text
+from foreshape.memory import Plan
 from foreshape.memory.liveness import liveness
-from foreshape.memory.records import unknown_words
+from foreshape.operator.room import MemoryLimit
 from foreshape.process.pages import Growth, Outgrows
 from foreshape.process.threads import Fastest, threads_here
 from foreshape.program import Program
@@ -93,12 +94,10 @@ class CompiledStep:
             self._plan = Plan(self.program, [v.name for v in self.plain.fetches], self.live)
         return self._plan
 
-    def plan_shapes(
-        self, signature: Any, given: Sequence[Any], held: Held, longest: Mapping[str, int], limit: int | None = None, exact: bool = True
-    ) -> ShapePlan:
+    def plan_shapes(self, signature: Any, given: Sequence[Any], held: Held, longest: Mapping[str, int], limit: MemoryLimit | None = None) -> ShapePlan:
         """Check new shapes, compare their memory with a limit, and choose their threads."""
         values = {**self.feeder.check_shapes(given, held), **longest}
-        peak = self._refuse_past(limit, values, exact) if limit is not None and self.plain.calls else None
+        peak = self._refuse_past(limit, values) if limit is not None and self.plain.calls else None
         if len(self.plan_cache) >= _PLAN_CACHE_LIMIT:
             self.plan_cache.clear()
         if self.feeder.device is None and self.plain.calls and self.outgrows(sum(prod(t.shape) for t in given[: len(self.feeder.inputs)])):
@@ -127,32 +126,24 @@ class CompiledStep:
             found = bound.small[small] = over(small, bound.values, bound.function)
         return found
 
-    def _refuse_past(self, limit: int, values: Mapping[str, int], exact: bool) -> int | None:
+    def _refuse_past(self, limit: MemoryLimit, values: Mapping[str, int]) -> int | None:
         """Raise `MemoryPlanError` where the plan needs more; return the peak where it was asked. Unknown sizes (a loop's rounds) count as 1.
 
-        Args:
-            exact: ask the plan for each shape. Otherwise ask it for sizes twice as large, and admit smaller ones after that.
+        A limit other than an exact one asks the plan for sizes twice as large, and admits smaller ones afterwards.
         """
         plan = self.plan
         given = {n: values.get(n, 1) for n in plan.symbols}
-        if not exact:
+        if not limit.exact:
             if self._roomy is not None and all(size <= self._roomy[n] for n, size in given.items()):
                 return None
             twice = {n: 2 * size + 16 for n, size in given.items()}
             with suppress(MemoryPlanError, ShapeError):  # twice as much may be past any number
-                if plan.peak(**twice) <= limit:
+                if plan.peak(**twice) <= limit.size:
                     self._roomy = twice
                     return None
         peak = plan.peak(**given)
-        if peak > limit:
-            parts = "".join(f"\n    {what:18} {byte_text(size):>9}" for what, size in plan.breakdown(**given).items() if size)
-            sizes = ", ".join(f"{n} = {v:,}" for n, v in sorted(given.items()))
-            largest = plan.holders(**given)[0]
-            needs = byte_text(peak) + (f" for {sizes}" if sizes else "") + unknown_words(plan.unknown(**given))
-            raise MemoryPlanError(
-                f"this run needs {needs}, and the executor's memory_limit is {byte_text(limit)}:"
-                f"{parts}\n    the largest is {largest.name}, {largest.spec}, {byte_text(largest.size)}    {largest.line}"
-            )
+        if peak > limit.size:
+            raise past_limit(plan, limit, given, values)
         return peak
 
     def exchange(self, scope: Scope, other: Bound) -> Bound:

@@ -23,7 +23,7 @@ from foreshape.feeding.feed import aligned
 from foreshape.feeding.state_checks import NOTHING
 from foreshape.hints import tells_arguments
 from foreshape.memory import bytes_of
-from foreshape.operator.room import this_run
+from foreshape.operator.room import MemoryLimit, this_run
 from foreshape.ops.tensor.random_state import check_state
 from foreshape.process import torch_modes as modes
 from foreshape.process.devices import device_of
@@ -83,9 +83,9 @@ class Executor(ConstructorRepr):
         self._given = {"seed": seed, "keep_memory": keep_memory, "memory_limit": memory_limit, "threads": threads}
         self._threads = Threads(threads)
         self.align_feeds, self.frozen = align_feeds, frozen and device == "cpu"  # weights are packed for the processor's kernels
-        self._exact_limit = memory_limit is not None and memory_limit != "none"
-        usual = default_limit() if memory_limit is None and device == "cpu" else None
-        self.memory_limit = usual if memory_limit is None or memory_limit == "none" else bytes_of(memory_limit)
+        self._limit = None if memory_limit == "none" else default_limit() if memory_limit is None and device == "cpu" else None
+        if memory_limit is not None and memory_limit != "none":
+            self._limit = MemoryLimit(bytes_of(memory_limit), "the executor's memory_limit", exact=True)
         self.check, self.notes = check, Notes()
         self.finite: tuple[str, ...] = ()
         """Fetches that must be finite: otherwise a step makes no update and raises `foreshape.engine.finite.NotFinite`."""
@@ -102,6 +102,11 @@ class Executor(ConstructorRepr):
 
     def _arguments(self) -> Mapping[str, Any]:
         return self._given
+
+    @property
+    def memory_limit(self) -> int | None:
+        """Return the most bytes of a run; None without a limit."""
+        return None if self._limit is None else self._limit.size
 
     def run(
         self, program: Program | None = None, feed: Any = None, fetch: Sequence[Variable | str] | Variable | str = (), scope: Scope | None = None
@@ -165,7 +170,7 @@ class Executor(ConstructorRepr):
             tensors, signature: as the step's feeder gives them.
         """
         longest: dict[str, int] = {}
-        if self._exact_limit and len(tensors) > len(step.feeder.inputs):  # ragged ones
+        if self._limit is not None and self._limit.exact and len(tensors) > len(step.feeder.inputs):  # ragged ones
             with self._threads.planned():
                 longest = step.feeder.longest(tensors, step.plan.symbols)
             signature = (*signature, *longest.values())
@@ -179,7 +184,7 @@ class Executor(ConstructorRepr):
             planned = step.plan_cache.get(signature)
         if planned is None:
             with compiling, taking, self._threads.planned():
-                planned = step.plan_shapes(signature, tensors, held, longest, self.memory_limit, self._exact_limit)
+                planned = step.plan_shapes(signature, tensors, held, longest, self._limit)
         return bound, planned
 
     def call(self, step: CompiledStep, function: Any, planned: ShapePlan, given: Sequence[Any], scope: Scope | None = None, mode: Any = None) -> Any:
@@ -191,7 +196,7 @@ class Executor(ConstructorRepr):
             scope: for the checks of an executor that has them.
             mode: makes the mode of torch's in which kernels run; torch's inference mode by default.
         """
-        this_run.generator, this_run.memory_limit = self._generator, self.memory_limit
+        this_run.generator, this_run.memory_limit = self._generator, self._limit
         before, fastest = threads_here(), step.fastest if planned.threads > 1 else None
         threads = fastest.choose() if fastest is not None else planned.threads if planned.threads == 1 else min(planned.threads, self._threads.most())
         if threads != before:

@@ -256,8 +256,8 @@ class CompiledModel:
 
     def _made(self, of: CompiledSize) -> CompiledChain | None:
         limit = default_limit()
-        if limit is not None and of.nbytes > limit:
-            raise MemoryPlanError(f"this size needs {of.nbytes} bytes, and the limit of this machine is {limit}")
+        if limit is not None and of.nbytes > limit.size:
+            raise MemoryPlanError(f"this size needs {of.nbytes:,} bytes, and a run may take {limit.size:,} ({limit.words})")
         if self._library is None:
             found = library()
             assert found is not None

@@ -128,7 +128,7 @@ class SizeCheck:
                 self._of_shapes[shapes] = made
         limit = this_run.memory_limit
         for size, text in made:
-            if limit is not None and size > limit:
+            if limit is not None and size > limit.size:
                 require_room(self.op.type, size, f"a result of {text}", line_of(self.op.site, self.op.type), self.op.call_site)
 
     def _look(self, operands: Sequence[Any], offsets: Sequence[Any]) -> list[tuple[int, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foreshape.errors import Line, MemoryPlanError
 
@@ -12,8 +12,22 @@ if TYPE_CHECKING:
     from torch import Generator
 
 
+class MemoryLimit(NamedTuple):
+    """The most memory of a run.
+
+    Attributes:
+        size: bytes.
+        words: its origin, as "the executor's memory_limit".
+        exact: a run of each shape is compared with it. Otherwise shapes far below one that fits are admitted at once.
+    """
+
+    size: int
+    words: str
+    exact: bool = False
+
+
 class _Run(threading.local):  # of a thread: kernels and blocks are called by the step's text, with their operands alone
-    memory_limit: int | None = None
+    memory_limit: MemoryLimit | None = None
     generator: Generator | None = None
     """The source of random numbers with seed 0; None: torch's default one."""
     run_block: Callable[[Any, Sequence[Any]], list[Any]] | None = None
@@ -34,6 +48,6 @@ def require_room(type: str, size: int, what: str, where: str = "", site: Line | 
         where, site: the end of the text, and the user's line, if known.
     """
     limit = this_run.memory_limit
-    if limit is not None and size > limit:
-        words = f"{type}: {what} takes {size:,} bytes, and this run may take {limit:,} (the executor's memory_limit){where}"
-        raise MemoryPlanError(words).told(op=type, required=f"at most {limit:,} bytes", seen=f"{size:,} bytes", site=site)
+    if limit is not None and size > limit.size:
+        words = f"{type}: {what} takes {size:,} bytes, and this run may take {limit.size:,} ({limit.words}){where}"
+        raise MemoryPlanError(words).told(op=type, required=f"at most {limit.size:,} bytes", seen=f"{size:,} bytes", site=site)

@@ -7,22 +7,31 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
+from foreshape.operator.room import MemoryLimit
 from foreshape.values.processors import groups
 
 SHARE = 0.9
 """The default share of the memory for a run."""
 
 
+class FoundLimit(NamedTuple):
+    """A limit of the memory of this process: bytes, and its origin in words."""
+
+    size: int
+    words: str
+
+
 @cache
-def default_limit() -> int | None:
-    """Return the default limit in bytes; None if the system does not tell its memory. Asked once."""
+def default_limit() -> MemoryLimit | None:
+    """Return the default limit; None if the system does not tell its memory. Asked once."""
     least = min(found_limits(), default=None)
-    return None if least is None else int(least * SHARE)
+    return None if least is None else MemoryLimit(int(least.size * SHARE), f"{SHARE:.0%} of {least.words}, as no memory_limit is set")
 
 
-def found_limits(root: Path = Path("/")) -> Iterator[int]:
-    """Yield the bytes of the machine's memory, and the limits of each control group around this process and its own.
+def found_limits(root: Path = Path("/")) -> Iterator[FoundLimit]:
+    """Yield the machine's memory, and the limits of each control group around this process and its own.
 
     Args:
         root: the root of the system's tree.
@@ -30,7 +39,7 @@ def found_limits(root: Path = Path("/")) -> Iterator[int]:
     if hasattr(os, "sysconf") and {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= os.sysconf_names.keys():
         pages = os.sysconf("SC_PHYS_PAGES")
         if pages > 0:
-            yield pages * os.sysconf("SC_PAGE_SIZE")
+            yield FoundLimit(pages * os.sysconf("SC_PAGE_SIZE"), "the memory of this machine")
     for controller, name in (("", "memory.max"), ("memory", "memory.limit_in_bytes")):
         for folder in groups(controller, root):
             try:
@@ -38,12 +47,12 @@ def found_limits(root: Path = Path("/")) -> Iterator[int]:
             except OSError:  # an unreadable file limits nothing
                 continue
             if re.fullmatch(r"[0-9]{1,20}", word) and int(word) > 0:  # no limit is "max", or a number beyond any machine
-                yield int(word)
+                yield FoundLimit(int(word), f"the limit of its control group in {folder / name}")
     try:
         import resource
     except ImportError:  # a system without such limits
         return
-    for what in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+    for what, option in ((resource.RLIMIT_AS, "-v"), (resource.RLIMIT_DATA, "-d")):
         soft, _ = resource.getrlimit(what)
         if soft not in (resource.RLIM_INFINITY, -1) and soft > 0:
-            yield soft
+            yield FoundLimit(soft, f"the limit of this process (ulimit {option})")

@@ -52,7 +52,8 @@ class Repository:
     def __init__(self, sources: Sequence[str], kinds: Sequence[ModelKind], limits: ServerLimits, ran: Callable[[str, str], Callable[[Batch], None]]) -> None:
         self._sources = [_source(one) for one in sources]
         self._kinds, self._limits, self._ran = kinds, limits, ran
-        self._memory = limits.memory or default_limit() or 1 << 62
+        usual = default_limit()
+        self._memory = limits.memory or (usual.size if usual is not None else 1 << 62)
         self._served: dict[str, dict[str, ServedVersion]] = {}
         self._failed: dict[Key, tuple[Any, str]] = {}
         self._seen: dict[Key, Any] = {}

@@ -96,7 +96,7 @@ def prepare(job: Job, folder: str, rank: int, ranks: int) -> Prepared:
     share = min(-(-job.batch_size // shares), arrays.count)
     peak, left_out = _peak(program, fetch, main, arrays, share, ranks > 1)
     reply = Reply(rank, socket.gethostname()[:1000], alike_of(program, job.feeds, arrays.facts()), arrays.count, share, peak, left_out[:MOST_WORDS],
-                  min(found_limits(), default=None))  # fmt: skip
+                  min((limit.size for limit in found_limits()), default=None))  # fmt: skip
     return Prepared(job, main, startup, loss, metrics, data, validation, scope, folder, reply)
 
 

@@ -365,7 +365,7 @@ def fit_together(parts: Sequence[ShardedValue], ranks: int) -> bool:
     limit = default_limit()
     each = ((p, max(q.ways for q in p.pieces)) for p in parts)
     whole = sum(int(evaluate(p.size, {})) * p.dtype.itemsize * p.count(ranks) * ways for p, ways in each)
-    return limit is None or whole * ranks <= limit * _GATHERED
+    return limit is None or whole * ranks <= limit.size * _GATHERED
 
 
 def _explained(text: str) -> RankError:
