@@ -143,14 +143,14 @@ def test_check_lists_open_guards_and_unknown_operators(tmp_path: Path) -> None:
     text = str(program).replace("order", "# order") + "\nOut=c?: f32[n, 3] = no_such_operator(X=a) {}\n"
     fs.Program.parse(text).save(tmp_path / "open.pdmodel")
     code, out, _ = call("check", tmp_path / "open.pdmodel")
-    assert code == 0
-    assert "a: [n, 3]\nb: [m, 3]\ntogether: m and n: equal, or one of them 1\nsmallest: a [1, 3]; b [1, 3]\n" in out
+    assert code == 1  # of an unknown operator
+    assert "a: [n, 3]\nb: [m, 3]\ntogether: m and n: equal, or one of them 1\nsmallest sizes: a [1, 3]; b [1, 3]\n" in out
     assert "open until values are fed" not in out and "1 open guard," in out
     assert "open until values are fed: elementwise_add: " in call("check", tmp_path / "open.pdmodel", "--guards")[1]
     assert "\nthe operator 'no_such_operator' is not known here (op 1 of block 0)\n" in out
     code, out, _ = call("check", tmp_path / "open.pdmodel", "--json")
     facts = json.loads(out)
-    assert facts["ok"] is True and facts["unknown_operators"] == {"no_such_operator": 1}
+    assert facts["ok"] is False and facts["unknown_operators"] == {"no_such_operator": 1}
     assert facts["guards"][0]["condition"] == "n == m, or one of them is 1"
     assert facts["inputs"][0] == {"name": "a", "dims": ["n", "3"], "conditions": {"n": "any"}, "words": "a: [n, 3]", "smallest": [1, 3]}
     assert facts["together"] == ["m and n: equal, or one of them 1"] and facts["known_in_the_run"] == []
@@ -195,8 +195,8 @@ def test_plan_tells_the_peak_the_formula_what_it_is_for_and_who(model: Path, mon
     monkeypatch.setattr("foreshape.kernels.products.prefers_onednn", lambda: False)
     code, out, err = call("plan", model, "--batch", 1000)
     assert (code, err) == (0, "")
-    for words in ("peak for batch = 1,000: 78.4 KiB (80,332 bytes)", "formula: 332 B + 80 B*batch", "most is needed at op 4 of 5, elementwise_add  ",
-                  "arena: 78.1 KiB (80,000 bytes), the least there can be; beside it, kept from run to run: 332 bytes", "parameters", "59.8 %", "images",
+    for words in ("peak for batch = 1,000: 78.4 KiB (80,332 bytes)", "formula: 332 B + 80 B*batch", "the peak is at op 4 of 5, elementwise_add  ",
+                  "arena: 78.1 KiB (80,000 bytes), the lower bound; besides, kept between runs: 332 bytes", "parameters", "59.8 %", "images",
                   "f32[batch, 12]", "48,000", "temporaries", "test_cli.py:", "fetched: fc_1.tmp_1"):  # fmt: skip
         assert words in out, words
     code, out, _ = call("plan", model, "--batch", 1000, "--json")

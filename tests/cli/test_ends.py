@@ -196,9 +196,9 @@ class Screen(io.StringIO):
 
 def test_sentences_are_broken_between_words_in_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    line = "most is needed at op 29 of 37, flatten_contiguous_range_grad_and_more    net.py:5"
+    line = "the peak is at op 29 of 37, flatten_contiguous_range_grad_and_more    net.py:5"
     assert broken(f"a\n{line}", Screen()).splitlines() == [
-        "a", "most is needed at op 29 of 37,", "    flatten_contiguous_range_grad_and_more", "    net.py:5"]  # fmt: skip
+        "a", "the peak is at op 29 of 37,", "    flatten_contiguous_range_grad_and_more", "    net.py:5"]  # fmt: skip
     assert broken(line, io.StringIO()).splitlines() == broken(line, Screen()).splitlines()  # who sets COLUMNS means what is piped, too
     monkeypatch.delenv("COLUMNS")
     assert broken(line, io.StringIO()) == line

@@ -45,8 +45,8 @@ def test_a_function_makes_what_is_planned(tmp_path: Path, monkeypatch: pytest.Mo
     code, out, _ = call("plan", of + "program", "--batch", "3")
     assert code == 0 and out.startswith("peak for batch = 3: ")
     for place, option, words in [
-        (of + "three", [], "it gives 3 values"), (of + "missing", [], "has no attribute 'missing'"), ("nowhere_at_all:net", [], "No module named"),
-        (of + "net", ["--train", "Adamm"], "is no optimizer of fs.optimizer"), (of + "program", ["--train", "SGD"], "planned as it is"),
+        (of + "three", [], "it returns 3 values"), (of + "missing", [], "has no attribute 'missing'"), ("nowhere_at_all:net", [], "No module named"),
+        (of + "net", ["--train", "Adamm"], "is no optimizer of fs.optimizer; did you mean Adam"), (of + "program", ["--train", "SGD"], "planned as it is"),
         (of + "net", ["--ranks", "4"], "is for saved programs"), ("net.pdmodel", ["--train", "SGD"], "is for a network of torch"),
     ]:  # fmt: skip
         code, _, err = call("plan", place, *option)
@@ -69,7 +69,10 @@ def test_a_file_of_torch_is_planned_as_its_module_is_and_its_values_are_converte
         assert code == 0 and facts["eager"]["peak"] == plan.eager().peak and facts["ours"]["peak"] == plan.ours.peak(**plan.sizes)
     code, out, _ = call("plan", "net.pt2", "--train", "AdamW", "--within", "1MiB")
     assert code == 0 and out.startswith("a training step with AdamW at batch = ") and "batch within 1.0 MiB: " in out
-    for option, words in ([], "the memory depends on batch: give --batch=..."), (["--shape", "input=4,9"], "input is f32[batch, 8]; given is 4, 9"):
+    for option, words in (
+        ([], "the memory depends on batch: give --batch=..."),
+        (["--shape", "input=4,9"], "input is f32[batch, 8]; the shape of --set is 4, 9"),
+    ):
         code, _, err = call("plan", "net.pt2", *option)
         assert code != 0 and words in err
     values = {name: value.numpy() for name, value in module.state_dict().items()}

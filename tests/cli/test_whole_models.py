@@ -73,14 +73,14 @@ def operators(tmp_path: Path) -> Iterator[Path]:
 def test_show_and_check_go_on_after_operators_that_are_not_known(path: Path) -> None:
     code, out, _ = call("show", path)
     assert code == 0
-    assert "the operator 'thrice' is not known here (2 ops, the first is op 3 of block 0); what depends on it is marked ?" in out
-    assert "the operator 'nobodys' is not known here (op 5 of block 0); what depends on it is marked ?" in out
+    assert "the operator 'thrice' is not known here (2 ops, the first is op 3 of block 0); results that depend on it are marked ?" in out
+    assert "the operator 'nobodys' is not known here (op 5 of block 0); results that depend on it are marked ?" in out
     rows = {line.split()[2]: line for line in out.splitlines() if len(line.split()) > 3 and line.split()[0].isdecimal()}
     assert "f32[batch, 3] ?" in rows["d"] and "?" not in rows["e"] and "f32[batch, 3]" in rows["e"]
     code, out, _ = call("check", path)
-    assert code == 0
+    assert code == 1
     assert ["thrice", "2", "not", "known"] in rows_of(out) and ["tanh", "1", "yes"] in rows_of(out)
-    assert "what depends on operators that are not known is marked unknown: 4 variables\n0 errors, 0 open guards, 2 unknown operators\n" in out
+    assert "of unknown shape, since they depend on these operators: 4 variables\n0 errors, 0 open guards, 2 unknown operators\n" in out
     facts = json.loads(call("check", path, "--json")[1])
     assert facts["unknown_operators"] == {"nobodys": 1, "thrice": 2} and facts["uncertain_variables"] == 4
     assert facts["unknown"][0] == {"type": "thrice", "count": 2, "first": "op 3 of block 0", "reason": None}
@@ -101,7 +101,7 @@ def test_run_and_plan_refuse_all_of_them_at_once(path: Path, tmp_path: Path) -> 
 def test_an_operator_of_ones_own_makes_it_known(path: Path, operators: Path, tmp_path: Path) -> None:
     assert "the operator 'thrice' is not known" in call("check", path)[1]  # what was read before must not be taken for what it is now
     code, out, _ = call("check", path, "--operators", operators)
-    assert code == 0 and ["thrice", "2", "yes"] in rows_of(out) and "1 unknown operator\n" in out
+    assert code == 1 and ["thrice", "2", "yes"] in rows_of(out) and "1 unknown operator\n" in out
     code, out, _ = call("show", path, "--operators", operators)
     assert code == 0 and "thrice' is not known" not in out
     np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
@@ -117,8 +117,8 @@ def test_an_operator_of_ones_own_makes_it_known(path: Path, operators: Path, tmp
     [
         ("x = (1\n", "mine_of_a_test.py:1: not Python: '(' was never closed"),
         ("import nothing_of_that_name\n", "ModuleNotFoundError: No module named 'nothing_of_that_name'\n    mine_of_a_test.py:1    import nothing"),
-        ("x = 1\n", "mine_of_a_test.py has no operator in it: a class of foreshape.Operator with a type"),
-        ("raise SystemExit(3)\n", "cannot be imported: it ends the process (3)"),
+        ("x = 1\n", "mine_of_a_test.py defines no operator: a subclass of foreshape.Operator with a type"),
+        ("raise SystemExit(3)\n", "cannot be imported: it exits with 3"),
         ("import foreshape as fs\nclass Bad(fs.Operator):\n    type = 'bad'\n", "cannot be imported: SchemaError: "),
     ],
 )
@@ -137,7 +137,7 @@ def test_files_that_cannot_be_such_a_module_are_refused(path: Path, tmp_path: Pa
     assert code == 2 and "there is no such file" in err
     (tmp_path / "json.py").write_text("x = 1\n")
     code, _, err = call("check", path, "--operators", tmp_path / "json.py")
-    assert code == 1 and "there is another module of the name json" in err and sys.modules["json"] is json
+    assert code == 1 and "a module named json is already imported" in err and sys.modules["json"] is json
 
 
 def test_convert_writes_what_run_reads(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_the_command_shows_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     given = ("plan", tmp_path / "net.pdmodel", "--ranks", 2, "--batch", 64, "--measured", tmp_path / "step.json")
     code, out, _ = call(*given, "--device", "1TFLOPS:100GB/s", "--plot", tmp_path / "both.svg")
     assert code == 0
-    assert "measured: 11 ms, of which a rank waits 4 ms at most; step 7, the median of 20; 424 bytes given by rank 0, " in out
+    assert "measured: 11 ms, of which a rank waits at most 4 ms; step 7, the median of 20; 424 bytes sent by rank 0, " in out
     assert "measured, rank 1: rank" in (tmp_path / "both.svg").read_text()
     assert facts(*given)["measured"]["sent"] == {"count_examples": 24, "c_allreduce_sum": 400}
     assert "measured: 11 ms" in call(*given)[1], "where times are not known, too"

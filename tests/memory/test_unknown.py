@@ -85,7 +85,7 @@ def test_the_plan_says_what_it_leaves_out(doubled: tuple[Program, str], tmp_path
     path = tmp_path / "net.pdmodel"
     path.write_bytes(program.to_bytes())
     printed = CliRunner().invoke(app, ["plan", str(path), "--set", "batch=4"])
-    assert printed.exit_code == 0 and "not in these figures is what doubled_in_doubt_" in printed.output, printed.output
+    assert printed.exit_code == 0 and "not in these figures is the workspace of doubled_in_doubt_" in printed.output, printed.output
     facts = json.loads(CliRunner().invoke(app, ["plan", str(path), "--set", "batch=4", "--json"]).stdout)
     assert facts["unknown"][0]["op"] == unknown.op.type and says in facts["unknown"][0]["why"]
 

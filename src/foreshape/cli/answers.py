@@ -31,7 +31,7 @@ def run_network(
     feeds = pairs_of(feed, "--feed", "x=in.npy")
     if is_compiled(file):
         if params is not None or lengths or operators or profile or device != "cpu":
-            raise typer.BadParameter("a compiled network runs with --feed, --fetch and --out; the others are options of the network itself", param_hint="FILE")
+            raise typer.BadParameter("a compiled network takes --feed, --fetch and --out; the others are options of the network itself", param_hint="FILE")
         with plain_errors():
             _run_compiled(file, feeds, fetch, out)
         return
@@ -47,7 +47,7 @@ def run_network(
         program, _, fetches = load_inference_model(os.fspath(file), executor, scope, None if params is None else os.fspath(params))
         names = list(fetch or [v.name for v in fetches])
         if not names:
-            raise SchemaError("the file names no result: say with --fetch what to compute")
+            raise SchemaError("the file names no result: name one with --fetch")
         results = executor.run(program, values, names, scope)
         _write(out, names if fetch else [asked_for(v) for v in fetches], results)
         if profile:
@@ -94,7 +94,7 @@ def print_compiled(model: Path, params: Path | None, shapes: Sequence[str] | Non
 
     made = compile_model(model, _sizes(shapes), out=out, params=None if params is None else os.fspath(params), threads=threads)
     same = made.difference == 0.0
-    how = "its results are the network's to the bit" if same else f"its results differ from the network's by {made.difference:.1g} at most"
+    how = "its results are equal to the network's, bit for bit" if same else f"its results differ from the network's by {made.difference:.1g} at most"
     with printing():
         print_plain(f"{made.path}: {byte_text(made.nbytes)}, {' and '.join(map(str, made.kernels))} kernels; {how}")
 

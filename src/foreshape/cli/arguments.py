@@ -7,27 +7,43 @@ from typing import Annotated
 
 import typer
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A saved program: a .pdmodel, a .json of PaddlePaddle 3, an .onnx, torch's .pt2, or its folder.")]
+_PROGRAM = "A saved program (.pdmodel, .json of PaddlePaddle 3, .onnx, or .pt2 of torch), or its folder"
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help=f"{_PROGRAM}.")]
+FileOrFunction = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help=f"{_PROGRAM}; or package:function, a function that returns a module of torch and an example of its inputs."),
+]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help=f"{_PROGRAM}.")]
 Sizes = Annotated[
     list[str] | None,
-    typer.Option("--set", "--shape", metavar="NAME=SIZES", help="A shape of an input, as x=8,3,224,224, or one open size, as words=3000. May be repeated."),
+    typer.Option(
+        "--set", "--shape", metavar="NAME=SIZES", help="The shape of an input, as x=8,3,224,224, or the value of an open size, as words=3000. Can be repeated."
+    ),
 ]
 Operators = Annotated[
-    list[Path] | None, typer.Option("--operators", metavar="FILE.py", help="A module with operators of your own, imported first. May be repeated.")
+    list[Path] | None, typer.Option("--operators", metavar="FILE.py", help="A Python file with operators of your own, imported first. Can be repeated.")
+]
+Params = Annotated[
+    Path | None, typer.Option("--params", metavar="PATH", help="The parameters, if they are not beside the program: a .pdiparams file, or a folder of files.")
 ]
 FromTo = Annotated[
     list[str],
     typer.Argument(
-        metavar="[FROM] TO",
-        help="FROM: its parameters, if not beside it: a .pdiparams or .safetensors file, or a folder with a file for each. "
-        "TO: a .pdmodel, .onnx, .py, .pt2, .pdiparams or .safetensors file, or a folder.",
+        metavar="PATH",
+        help="The file or folder to write: a .pdmodel, .onnx, .py, .pt2, .pdiparams or .safetensors file, or a folder. Of two paths, the first has "
+        "the parameters: a .pdiparams or .safetensors file, or a folder with a file for each.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for a program to read.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Also draw the result into a .png, .svg or .pdf file.")]
 
-Bandwidth = Annotated[str, typer.Option("--bandwidth", metavar="RATE", help="What a link of a rank carries, as 25Gb/s (bits) or 3GB/s (bytes).")]
-Latency = Annotated[str, typer.Option("--latency", metavar="TIME", help="How long a message is under way, as 30us.")]
+Bandwidth = Annotated[str, typer.Option("--bandwidth", metavar="RATE", help="The bandwidth of each rank's link, as 25Gb/s (bits) or 3GB/s (bytes).")]
+Latency = Annotated[str, typer.Option("--latency", metavar="TIME", help="The latency of a message, as 30us.")]
 Device = Annotated[
-    str | None, typer.Option("--device", metavar="FILE", help="A calibration, or rates as 150TFLOPS:2TB/s; this machine, if it was calibrated, where left out.")
+    str | None,
+    typer.Option(
+        "--device", metavar="FILE", help="A file of foreshape calibrate, or rates, as 150TFLOPS:2TB/s. Default: this machine's calibration, if there is one."
+    ),
 ]
-Threads = Annotated[int, typer.Option("--threads", min=1, help="Of a calibrated machine, how many threads each rank has.")]
+Threads = Annotated[int, typer.Option("--threads", min=1, help="The number of threads of each rank, for a calibrated machine.")]

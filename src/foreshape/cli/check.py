@@ -37,6 +37,10 @@ class _Findings:
         """Return ``yes``, ``yes, but its gradient``, or the reason why not."""
         return "no: refused, or an operand is" if type in self._refused else support(type)
 
+    def can_run(self, unknown: Sequence[Op], errors: Sequence[DescriptionError]) -> bool:
+        """Tell whether the whole program can run: dead ops, and shapes unlike the file's, do no harm."""
+        return not (unknown or errors or self.early)
+
     def look_at_order(self, program: Program) -> None:
         """Look for reads before writes and for dead ops in a program without errors: the blocks of its ops exist."""
         self.early, self.dead = read_before_written(program), dead_ops(program)
@@ -44,7 +48,7 @@ class _Findings:
 
 @collector_waits
 def print_check(program: Program, shapes: Mapping[str, Sequence[Any]], json: bool, guards: bool) -> bool:
-    """Print the findings in a program, with other shapes of its inputs if given. Return True without an error."""
+    """Print the findings in a program, with other shapes of its inputs if given. Return True if the whole program can run."""
     unknown, errors = program.diagnose()
     found = _Findings(program)
     if not errors:
@@ -60,14 +64,14 @@ def print_check(program: Program, shapes: Mapping[str, Sequence[Any]], json: boo
     else:
         with printing():
             _print(program, found, unknown, errors, guards)
-    return not errors
+    return found.can_run(unknown, errors)
 
 
 def _facts(program: Program, found: _Findings, unknown: Sequence[Op], errors: Sequence[DescriptionError]) -> dict[str, Any]:
     parameters, elements = kept_of(program)
     size = total(parameters)
     return {
-        "ok": not errors,
+        "ok": found.can_run(unknown, errors),
         "errors": [{"error": type(e).__name__, "message": str(e)} for e in errors],
         "guards": guard_facts(program),
         "unknown_operators": operator_counts(unknown),
@@ -119,15 +123,16 @@ def _print(program: Program, found: _Findings, unknown: Sequence[Op], errors: Se
     parameters, elements = kept_of(program)
     shown = f"{elements:,}" if isinstance(elements, int) else str(elements)
     print_plain(f"parameters: {len(parameters):,} with {shown} numbers, {human_bytes(total(parameters))}")
-    _some([f"not as the file has it: {name_text(d.variable.name)} is {d.variable.spec.text()}; the file says {d.stored}" for d in found.differences])
+    _some([f"differs from the file: {name_text(d.variable.name)} is {d.variable.spec.text()}; the file says {d.stored}" for d in found.differences])
     _some([_early_words(e) for e in found.early])
-    _some([f"dead, nothing that is fetched depends on it: {op_place(op)}" for op in found.dead])
+    _some([f"dead, since no fetched result depends on it: {op_place(op)}" for op in found.dead])
     kinds = unknown_types(unknown)
     for one in kinds:
         print_plain(one.words)
     if kinds:
-        print_plain(f"what depends on operators that are not known is marked unknown: {count_words(found.uncertain, 'variable')}")
-    print_plain(f"{count_words(len(errors), 'error')}, {count_words(len(listed), 'open guard')}, {count_words(len(kinds), 'unknown operator')}")
+        print_plain(f"of unknown shape, since they depend on these operators: {count_words(found.uncertain, 'variable')}")
+    early = f", {count_words(len(found.early), 'early read')}" if found.early else ""
+    print_plain(f"{count_words(len(errors), 'error')}, {count_words(len(listed), 'open guard')}, {count_words(len(kinds), 'unknown operator')}{early}")
 
 
 def _early_words(early: Early) -> str:

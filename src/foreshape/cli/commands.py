@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foreshape.cli.arguments import Bandwidth, Device, File, FromTo, Json, Latency, Operators, Sizes, Threads
+from foreshape.cli import completion
+from foreshape.cli.arguments import Bandwidth, Device, File, FileOrFunction, FromTo, Json, Latency, Model, Operators, Params, Plot, Sizes, Threads
+from foreshape.cli.command_words import CommandGroup
 from foreshape.cli.output import drop_unprintable, fitted, plain_errors, print_json, print_plain, printing, whole_command
 from foreshape.cli.quantizing import quantize
+from foreshape.cli.rank_commands import calibrate, simulate
 from foreshape.cli.serve import serve
+from foreshape.cli.worker import worker
 
 if TYPE_CHECKING:
     from foreshape.program import Program
@@ -23,7 +27,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    add_completion=False,
+    cls=CommandGroup,
 )
 
 
@@ -37,7 +41,7 @@ def run_command() -> None:
             command = fitted(typer.main.get_command(app))
         finally:
             app.registered_commands = every
-        command()
+        command(prog_name="foreshape")  # also of python -m foreshape: the shell completes this name
 
 
 def _version(wanted: bool) -> None:
@@ -63,19 +67,20 @@ def _options(version: Annotated[bool, typer.Option("--version", callback=_versio
     """Describe a network, know everything about it, then run and train it."""
 
 
-@app.command(short_help="A program as a table: ops, shapes, types, bytes.")
+@app.command(short_help="Show a program as a table: ops, shapes, types, bytes.")
 def show(
     file: File,
     sizes: Sizes = None,
     operators: Operators = None,
     json: Json = False,
-    tail: Annotated[bool, typer.Option("--tail", help="Only the last layers, each with the words that select it, as in for_training('last pool').")] = False,
-    output: Annotated[Path | None, typer.Option("--output", help="Also save the program, with the shapes that were given.")] = None,
-    summary: Annotated[bool, typer.Option("--summary", help="Its layers instead of its ops: what each gives, its parameters, bytes and work.")] = False,
-    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Of a summary: how many rows the inputs have; 1 where it is left out.")] = None,
-    depth: Annotated[int | None, typer.Option("--depth", min=1, help="Of a summary: how many levels of groups are opened.")] = None,
+    tail: Annotated[bool, typer.Option("--tail", help="Show only the last layers, each with the words that select it in for_training('last pool').")] = False,
+    output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Also save the program, with the shapes of --set.")] = None,
+    summary: Annotated[bool, typer.Option("--summary", help="Show the layers instead of the ops: the output, parameters, bytes and work of each.")] = False,
+    batch: Annotated[int | None, typer.Option("--batch", min=1, help="With --summary: the number of rows of the inputs. Default: 1.")] = None,
+    depth: Annotated[int | None, typer.Option("--depth", min=1, help="With --summary: the number of levels of nested groups to open.")] = None,
 ) -> None:
-    """Show a program as a table: ops, result shapes, types, bytes, parameters and totals; or, with --summary, its layers on one screen."""
+    """Show a program as a table: ops, result shapes, types, bytes, parameters and totals; or, with --summary, its layers on one screen. Errors are
+    counted, and foreshape check lists them."""
     from foreshape.cli.options import sizes_of
     from foreshape.cli.show import print_tables, program_facts
     from foreshape.cli.tail import print_tail, tail_facts
@@ -98,16 +103,18 @@ def show(
             print_tables(program, unknown, errors)
 
 
-@app.command(short_help="Every error of a network, and the sizes its inputs take.")
+@app.command(short_help="List every error of a network, and the sizes that its inputs take.")
 def check(
     file: File,
     sizes: Sizes = None,
     operators: Operators = None,
     json: Json = False,
-    guards: Annotated[bool, typer.Option("--guards", help="Also list the open guards, op by op, that the sizes of the inputs are solved from.")] = False,
+    guards: Annotated[bool, typer.Option("--guards", help="Also list the open guards: the conditions of each op on the sizes of the inputs.")] = False,
 ) -> None:
-    """Check a whole network: every error, which sizes the inputs take, which operators it has and which are not known, its parameters, shapes
-    that are not those of the file, variables that are read before they are written, dead ops. Exits with 1 on an error."""
+    """Check a whole network: list its errors, the accepted sizes of its inputs, its operators, its parameters, shapes unlike the file's, and
+    dead ops.
+
+    Exits with 1 if the network has an error, an unknown operator, or a variable read before it is written."""
     from foreshape.cli.check import print_check
     from foreshape.cli.options import sizes_of
     from foreshape.cli.user_operators import import_operators
@@ -121,15 +128,15 @@ def check(
         raise typer.Exit(1)
 
 
-@app.command(short_help="One page about a network, for any browser.")
+@app.command(short_help="Write a page about a network, for any browser.")
 def report(
     file: File,
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Where to; beside the model, as NAME.html, where left out.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="The page to write. Default: NAME.html beside the model.")] = None,
     sizes: Sizes = None,
     operators: Operators = None,
 ) -> None:
-    """Write one page about a network, to be opened in any browser, without a network: its layers drawn, every op with its shapes and where they
-    come from, which sizes the inputs take, memory by batch, work."""
+    """Write a page about a network, for any browser without a connection: a drawing of its layers, every op with its shapes and their origin, the
+    accepted sizes of its inputs, its work, and its memory by batch."""
     from foreshape.cli.options import another_file, sizes_of
 
     given = sizes_of(sizes)
@@ -143,41 +150,46 @@ def report(
             print_plain(f"{path}: {path.stat().st_size:,} bytes")
 
 
-@app.command(short_help="The memory that a program needs before it runs.")
+@app.command(short_help="Compute the memory that a program needs, before it runs.")
 def plan(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="As of show; or package:function, which makes a network of torch and an example of its inputs.")],
-    fetch: Annotated[list[str] | None, typer.Option("--fetch", metavar="NAME", help="A requested output. May be repeated.")] = None,
-    batch: Annotated[
-        int | None, typer.Option("--batch", min=0, help="How many rows (of ragged inputs, sequences) every input has: all symbols that are dim 0 of an input.")
-    ] = None,
+    file: FileOrFunction,
+    fetch: Annotated[list[str] | None, typer.Option("--fetch", metavar="NAME", help="A result to compute. Can be repeated.")] = None,
+    batch: Annotated[int | None, typer.Option("--batch", min=0, help="The number of rows of every input; of a ragged input, of sequences.")] = None,
     sizes: Sizes = None,
     within: Annotated[
         str | None,
         typer.Option(
             "--within",
             metavar="BYTES",
-            help="A limit, as 16GiB: exits with 1 if it does not fit; without --batch, the largest that fits is found.",
+            help="A memory limit, as 16GiB. Without --batch, the largest batch within it is computed. Exits with 1 if the program does not fit.",
         ),
     ] = None,
     train: Annotated[
-        str | None, typer.Option("--train", metavar="OPTIMIZER", help="Of a network of torch: plan a training step, by AdamW or another of fs.optimizer.")
+        str | None,
+        typer.Option(
+            "--train",
+            metavar="OPTIMIZER",
+            help="For a module of torch: plan a training step by this optimizer of fs.optimizer, as AdamW.",
+            autocompletion=completion.optimizers,
+        ),
     ] = None,
-    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw the arena into a .png, .svg or .pdf file.")] = None,
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page in which every box of the arena tells what it is.")] = None,
-    ranks: Annotated[int | None, typer.Option("--ranks", min=1, help="Plan for so many ranks, over which --batch and the like are divided.")] = None,
+    plot: Plot = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a page that shows each tensor in memory, and when.")] = None,
+    ranks: Annotated[int | None, typer.Option("--ranks", min=1, help="Plan for this many ranks, over which the batch is divided.")] = None,
     bandwidth: Bandwidth = "25Gb/s",
     latency: Latency = "30us",
     device: Device = None,
     threads: Threads = 1,
     measured: Annotated[
-        Path | None, typer.Option("--measured", metavar="FILE", help="A step that a run of --ranks has measured (FORESHAPE_TIMELINE), beside the planned one.")
+        Path | None, typer.Option("--measured", metavar="FILE", help="With --ranks: a step measured in a run (FORESHAPE_TIMELINE), to compare with the plan.")
     ] = None,
     operators: Operators = None,
     json: Json = False,
 ) -> None:
-    """Say what memory a program needs before it runs: the peak, its formula, what it is for, and what fits. With --ranks also what each rank
-    sends and waits for, how long a step takes, and by which strategy it is best trained; a program without updates each rank uses on its part
-    of the batch."""
+    """Compute the memory that a program needs, before it runs: the peak, its formula, its parts, and the largest batch that fits.
+
+    With --ranks: also the messages and waiting times of each rank, the time of a step, and the best strategy. A program without updates is run by
+    each rank on its part of the batch."""
     from foreshape.cli.factory import is_exported_file, is_factory
     from foreshape.cli.options import another_file, sizes_of, with_shapes
     from foreshape.cli.plan import print_plan
@@ -216,86 +228,51 @@ def plan(
         raise typer.Exit(1)
 
 
-@app.command(short_help="Measure this machine, so that plans know times.")
-def calibrate(
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Where to; in the user's cache directory where left out.")] = None,
-    threads: Annotated[list[int] | None, typer.Option("--threads", help="A number of threads. May be repeated; 1 and all where left out.")] = None,
-    link: Annotated[bool, typer.Option("--link", help="Measure what is between the ranks in place of the kernels; torchrun starts it.")] = False,
-    json: Json = False,
-) -> None:
-    """Measure this machine's kernels, so that plans know how long a step takes: about half a minute for each number of threads."""
-    from foreshape.cli.ranks import calibrate_here, calibrate_link
-
-    with plain_errors():
-        if link:
-            calibrate_link(out, json)
-        else:
-            calibrate_here(out, list(threads or ()), json)
+app.command(short_help="Measure this machine, so that plans can predict times.")(calibrate)
+app.command(short_help="Simulate the training of a program on many ranks.")(simulate)
 
 
-@app.command(short_help="Simulate the training of a program on many ranks.")
-def simulate(
-    file: File,
-    ranks: Annotated[list[int] | None, typer.Option("--ranks", min=1, help="A number of ranks. May be repeated; 8 to 4,096 where left out.")] = None,
-    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Of the whole step, divided over the ranks.")] = None,
-    batch_per_rank: Annotated[int | None, typer.Option("--batch-per-rank", min=1, help="Of each rank, so that the whole step's grows.")] = None,
-    sizes: Sizes = None,
-    within: Annotated[str | None, typer.Option("--within", metavar="BYTES", help="The memory of a rank, as 16GiB.")] = None,
-    bandwidth: Bandwidth = "25Gb/s",
-    latency: Latency = "30us",
-    tree: Annotated[bool, typer.Option("--tree", help="Sums may go by trees where that is faster, as NCCL's do, and not by rings alone.")] = False,
-    device: Device = None,
-    threads: Threads = 1,
-    seed: Annotated[int, typer.Option("--seed", help="Of the stragglers.")] = 0,
-    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it into a .png, .svg or .pdf file.")] = None,
-    json: Json = False,
-) -> None:
-    """Simulate the training of a program on many ranks, with stragglers: time per step, efficiency, memory, and what holds it up."""
-    from foreshape.cli.options import sizes_of, with_shapes
-    from foreshape.cli.ranks import print_simulation
-    from foreshape.interop import load_program
-
-    given = sizes_of(sizes)
-    if (batch is None) == (batch_per_rank is None):
-        raise typer.BadParameter("give --batch or --batch-per-rank", param_hint="--batch")
-    with plain_errors():
-        program, values = with_shapes(load_program(os.fspath(file)), given)
-        print_simulation(
-            program, file.stem, list(ranks or ()), batch, batch_per_rank, values, within, bandwidth, latency, tree, device, threads, seed, plot, json
-        )
-
-
-@app.command(short_help="Run a saved network: feeds and results are .npy files.")
+@app.command(short_help="Run a saved network; inputs and results are .npy files.")
 def run(
     file: File,
-    params: Annotated[Path | None, typer.Option("--params", help="The parameters: a .pdiparams file, or a folder of files.")] = None,
-    feed: Annotated[list[str] | None, typer.Option("--feed", metavar="NAME=FILE.npy", help="The value of an input. May be repeated.")] = None,
-    lengths: Annotated[list[str] | None, typer.Option("--lengths", metavar="NAME=LISTS", help="Sequence lengths of a ragged input, as x=[[3,1,2]].")] = None,
-    fetch: Annotated[list[str] | None, typer.Option("--fetch", metavar="NAME", help="A result, where the file names none. May be repeated.")] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where each result is written to, as a .npy file.")] = Path("."),
-    device: Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda.")] = "cpu",
+    params: Params = None,
+    feed: Annotated[list[str] | None, typer.Option("--feed", metavar="NAME=FILE.npy", help="The value of an input. Can be repeated.")] = None,
+    lengths: Annotated[
+        list[str] | None, typer.Option("--lengths", metavar="NAME=LISTS", help="The sequence lengths of a ragged input, as x=[[3,1,2]]. Can be repeated.")
+    ] = None,
+    fetch: Annotated[
+        list[str] | None, typer.Option("--fetch", metavar="NAME", help="A result to compute. Can be repeated. Default: the results that the file names.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for the results, a .npy file for each.")] = Path("."),
+    device: Annotated[
+        str, typer.Option("--device", metavar="DEVICE", help="The device to compute on: cpu or cuda.", autocompletion=completion.devices)
+    ] = "cpu",
     operators: Operators = None,
-    profile: Annotated[bool, typer.Option("--profile", help="Then run it some more times, as fast as it can, and print which layers take how long.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Then run it several more times, and print how long each layer takes.")] = False,
 ) -> None:
-    """Run a saved network: feeds and results are .npy files."""
+    """Run a saved network; inputs and results are .npy files."""
     from foreshape.cli.answers import run_network
 
     run_network(file, params, feed, lengths, fetch, out, device, operators, profile)
 
 
-@app.command(name="compile", short_help="Keep what a first answer waits for beside a network, in one file.")
+@app.command(name="compile", short_help="Prepare a network for this machine, so that its first answer comes at once.")
 def compile_network(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A saved program (.pdmodel, .json of PaddlePaddle 3, .onnx, .pt2), or its folder.")],
-    params: Annotated[Path | None, typer.Option("--params", help="The parameters, if not beside it: a .pdiparams file.")] = None,
+    model: Model,
+    params: Params = None,
     shapes: Annotated[
         list[str] | None,
-        typer.Option("--shape", metavar="NAME=SIZES", help="The size of an input, as x=1,3,48,192. The same input again begins another size of the network."),
+        typer.Option(
+            "--shape",
+            metavar="NAME=SIZES",
+            help="The shape of an input, as x=1,3,48,192. Can be repeated; an input named again begins another size of the network.",
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The file; by default MODEL.compiled beside the network.")] = None,
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Of its kernels; by default as many as the work repays.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The file to write. Default: MODEL.compiled beside the network.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="The number of threads of the kernels. Default: as many as are faster.")] = None,
 ) -> None:
-    """Write a network, read, inferred, fused and packed for this machine, to one file. foreshape run and fs.Predictor open it as a network, and run it
-    without waiting for any of that. Where it does not fit, on another machine or for another size, they open the network itself."""
+    """Write a network to one file, after it is read, inferred, fused and packed for this machine. foreshape run and fs.Predictor open this file as they
+    open a network, and answer at once. On another machine, or for other sizes, they open the network itself."""
     from foreshape.cli.answers import print_compiled
 
     with plain_errors():
@@ -303,52 +280,70 @@ def compile_network(
 
 
 app.command(short_help="Serve saved networks over HTTP.")(serve)
-app.command(short_help="Quantize a network to numbers of 8 bits.")(quantize)
+app.command(short_help="Quantize a network to 8-bit integers.")(quantize)
 
 
-@app.command(short_help="Write a model for PaddlePaddle 2, as ONNX or torch code, or its parameters in another form.")
+@app.command(short_help="Convert a model to PaddlePaddle 2, ONNX or torch code, or its parameters to another kind of file.")
 def convert(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A saved program (.pdmodel, .json of PaddlePaddle 3, .onnx, .pt2), or its folder.")],
+    model: Model,
     paths: FromTo,
-    force: Annotated[bool, typer.Option("--force", help="Write also a model that needs what PaddlePaddle 2.6.2 lacks: it opens here alone.")] = False,
-    opset: Annotated[int | None, typer.Option("--opset", help="Of an .onnx: its operator set, 13 to 28. By default 18, or the least newer one.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Of an .onnx: compare its results in onnxruntime with those here, at two sizes.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also write a model with operators that PaddlePaddle 2.6.2 lacks. Only Foreshape opens it.")] = False,
+    opset: Annotated[
+        int | None, typer.Option("--opset", metavar="NUMBER", help="For .onnx: the operator set, 13 to 28. Default: 18, or the first newer one that suffices.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="For .onnx: compare its results in onnxruntime with those here, at two sizes. Exits with 1 if they differ.")
+    ] = False,
 ) -> None:
-    """Convert a model to the pair NAME.pdmodel and NAME.pdiparams for PaddlePaddle 2.6.2, to NAME.onnx, to torch code without a need of Foreshape
-    (NAME.py and NAME.safetensors, or NAME.pt2), or its parameters to another form of file. To a folder, each model in the folder MODEL is written; with
-    FROM, a file for each parameter. Element types and numbers stay as they are.
+    """Convert a model, or its parameters. The ending of the last PATH says to what:
 
-    A model with operators missing in PaddlePaddle 2.6.2, ONNX or torch code is not written: they are listed, and the command exits with 1."""
+    \b
+    NAME.pdmodel             for PaddlePaddle 2.6.2, with NAME.pdiparams
+    NAME.onnx                for ONNX
+    NAME.py, NAME.pt2        torch code, which does not need Foreshape
+    NAME.pdiparams           the parameters alone
+    NAME.safetensors         the parameters alone
+    NAME                     a folder: each model in the folder MODEL, for
+                             PaddlePaddle; of two paths, a file per parameter
+
+    Element types and values do not change. Exits with 1 if a model has operators that its new format lacks; they are listed, and it is not written."""
     from foreshape.cli.model_conversion import print_converted
 
     if len(paths) > 2:
-        raise typer.BadParameter(f"{len(paths)} paths follow MODEL; it is TO, or FROM and TO", param_hint="[FROM] TO")
+        raise typer.BadParameter(f"{len(paths)} paths follow MODEL: give the path to write, or the parameters' path and the path to write", param_hint="PATH")
     with plain_errors():
         right = print_converted(os.fspath(model), None if len(paths) == 1 else paths[0], paths[-1], force, opset, check)
     if not right:
         raise typer.Exit(1)
 
 
-@app.command(short_help="List the operators by family, or those with a word.")
+@app.command(short_help="List the operators, or those with a word in their description.")
 def ops(
-    word: Annotated[str | None, typer.Argument(metavar="[WORD]", help="Only operators with this in their name, family, file or line of help.")] = None,
+    word: Annotated[
+        str | None,
+        typer.Argument(metavar="WORD", help="List only operators with this in their name, family, file or line of help.", autocompletion=completion.operators),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """List the operators by family: the file of each, whether it has a gradient, reads ragged values or sparse rows, and what it does."""
+    """List the operators by family. Exits with 1 if no operator has the word."""
     from foreshape.cli.operators import print_operators
 
     with plain_errors(), printing():
-        print_operators(word, json)
+        found = print_operators(word, json)
+    if not found:
+        raise typer.Exit(1)
 
 
 @app.command(
-    short_help="Run a script; its mistakes are told in plain words.", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+    short_help="Run a training script, and report its errors without a traceback.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 def train(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python script that describes a network and trains it.")],
-    args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="What the script finds in sys.argv.")] = None,
+    args: Annotated[list[str] | None, typer.Argument(metavar="ARG", help="The arguments of the script, in its sys.argv.")] = None,
 ) -> None:
-    """Run a script that describes and trains a network; a mistake is told in plain words."""
+    """Run a Python script, for example a training. Errors are reported by the lines of the script, without a traceback. Exits as the script
+    does."""
     from foreshape.cli.script import run_script
 
     code = run_script(script, list(args or ()))
@@ -359,25 +354,11 @@ def train(
     raise typer.Exit(code)
 
 
-@app.command(short_help="Train what is sent here: a process for each rank.")
-def worker(
-    listen: Annotated[str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where rank 0 waits for a client; 127.0.0.1:29600 if not given.")] = None,
-    connect: Annotated[str | None, typer.Option("--connect", metavar="HOST:PORT", help="Where a client waits for rank 0, which goes there.")] = None,
-    job: Annotated[Path | None, typer.Option("--job", metavar="FILE", help="A file with the job, which rank 0 reads; no client then.")] = None,
-    folder: Annotated[Path, typer.Option("--folder", metavar="DIR", help="What a job reads and writes is in here, and nowhere else.")] = Path("."),
-    wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for a job.")] = 3600.0,
-    patience: Annotated[float, typer.Option("--patience", metavar="SECONDS", help="How long ranks and client wait for one another.")] = 25.0,
-    keep: Annotated[bool, typer.Option("--keep", help="Take another job after the first.")] = False,
-) -> None:
-    """Train what is sent here: run it with torchrun, a process for each rank, as torchrun --nproc-per-node 4 -m foreshape worker."""
-    from foreshape.cli.worker import run_worker
-
-    with plain_errors():
-        run_worker(listen, connect, job, folder, wait, patience, keep)
+app.command(short_help="Train jobs that are sent to this machine, with a process for each rank.")(worker)
 
 
-@app.command(short_help="A network from its description to its use.")
-def demo(out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the files are written to.")] = Path("out")) -> None:
+@app.command(short_help="Train, save and use a small network of handwritten digits.")
+def demo(out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for the files that are written.")] = Path("out")) -> None:
     """Describe, train, save, open again and use a network that reads handwritten digits."""
     from foreshape.cli.output import console
 

@@ -12,9 +12,11 @@ from typing import Any, Final
 
 import typer
 
+from foreshape.cli.completion import is_optimizer, optimizers
 from foreshape.cli.output import print_json, print_plain, printing
 from foreshape.cli.plan import plan_facts, print_plan, ways_to_set
 from foreshape.errors import MemoryPlanError, SchemaError
+from foreshape.hints import near
 from foreshape.memory import bytes_of
 from foreshape.program import Program
 
@@ -44,7 +46,7 @@ def _of_shapes(program: Program, sizes: Mapping[str, Sequence[int | str]]) -> di
             continue
         dims = variable.spec.known_dims
         if len(dims) != len(given) or any(isinstance(d, int) and d != n for d, n in zip(dims, given, strict=True)):
-            raise SchemaError(f"{name} is {variable.spec.text()}; given is {', '.join(map(str, given))}")
+            raise SchemaError(f"{name} is {variable.spec.text()}; the shape of --set is {', '.join(map(str, given))}")
         found |= {str(d): n for d, n in zip(dims, given, strict=True) if isinstance(n, int) and not isinstance(d, int)}
     return found
 
@@ -68,7 +70,7 @@ def made_by(place: str) -> tuple[Any, Any]:
     if made.__class__ is not tuple:
         return made, None
     if len(made) != 2:
-        raise SchemaError(f"{place} must give a network, or a network and an example of its inputs; it gives {len(made)} values")
+        raise SchemaError(f"{place} must return a network, or a network and an example of its inputs; it returns {len(made)} values")
     return made
 
 
@@ -104,8 +106,11 @@ def print_network_plan(
     if fetch:
         raise typer.BadParameter("is for saved programs", param_hint="--fetch")
     kind = getattr(optimizer, train) if train in optimizer.__all__ else None
-    if train is not None and not (isinstance(kind, type) and issubclass(kind, optimizer.Optimizer)):
-        raise typer.BadParameter(f"{train!r} is no optimizer of fs.optimizer, as AdamW or SGD", param_hint="--train")
+    if train is not None and not is_optimizer(kind):
+        meant = " or ".join(near(train, optimizers()))
+        raise typer.BadParameter(
+            f"{train!r} is no optimizer of fs.optimizer{f'; did you mean {meant}?' if meant else ', as AdamW or SGD'}", param_hint="--train"
+        )
     network = plan(made, example, optimizer=None if kind is None else kind())
     rows = network.meaning("batch")
     values |= _of_shapes(network.model.program, sizes) | (dict.fromkeys(rows or ["batch"], batch) if batch is not None else {})

@@ -38,18 +38,16 @@ def _facts(cls: type[Operator]) -> dict[str, Any]:
     }
 
 
-def print_operators(word: str | None, json: bool) -> None:
-    """Print a table of the operators with ``word`` in their facts, or all; or JSON."""
+def print_operators(word: str | None, json: bool) -> bool:
+    """Print a table of the operators with ``word`` in their facts, or all; or JSON. Return True if there is one."""
     found = facts(word)
-    if json:
-        print_json(found)
-        return
-    if not found:
-        print_plain(f"no operator has {word!r} in its name, family, file or line of help")
-        return
+    if json or not found:
+        print_json(found) if json else print_plain(f"no operator has {word!r} in its name, family, file or line of help")
+        return bool(found)
     out = console()
     for family, members in groupby(found, key=lambda one: one["family"]):
         table = new_table(family, "operator", "file", "gradient", "ragged", "sparse", "what it does")
         for one in members:
             new_row(table, one["operator"], one["file"], *("yes" if one[k] else "" for k in ("differentiable", "ragged", "sparse")), one["help"])
         out.print(table)
+    return True

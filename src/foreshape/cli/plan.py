@@ -120,15 +120,15 @@ def _print(facts: dict[str, Any]) -> None:
             print_plain(f"does not fit within {limit}: {human_bytes(over)} too much" if over > 0 else f"fits within {limit}")
         print_plain(f"formula: {facts['formula_here']}")
         for one in facts["unknown"][:_MOST_UNKNOWN]:
-            print_plain(f"not in these figures is what {one['op']} may need besides, which is not known: {escape(one['why'])}    {one['line']}".rstrip())
+            print_plain(f"not in these figures is the workspace of {one['op']}, which is unknown: {escape(one['why'])}    {one['line']}".rstrip())
         if len(facts["unknown"]) > _MOST_UNKNOWN:
-            print_plain(f"nor what {len(facts['unknown']) - _MOST_UNKNOWN:,} other ops may need besides")
+            print_plain(f"nor are the workspaces of {len(facts['unknown']) - _MOST_UNKNOWN:,} other ops")
         if facts["op"] is not None:
             where = f"    {facts['line']}" if facts["line"] else ""
-            print_plain(f"most is needed at op {facts['position']} of {facts['ops']}, {facts['op']}{where}")
+            print_plain(f"the peak is at op {facts['position']} of {facts['ops']}, {facts['op']}{where}")
         bound = facts["lower_bound"]
-        times = "the least there can be" if facts["arena"] == bound else f"{facts['arena'] / bound:.3f} times the least there can be"
-        print_plain(f"arena: {human_bytes(facts['arena'])}, {times}; beside it, kept from run to run: {human_bytes(facts['held'])}")
+        times = "the lower bound" if facts["arena"] == bound else f"{facts['arena'] / bound:.3f} times the lower bound"
+        print_plain(f"arena: {human_bytes(facts['arena'])}, {times}; besides, kept between runs: {human_bytes(facts['held'])}")
         if facts["fetch"]:
             print_plain(f"fetched: {', '.join(map(name_text, facts['fetch']))}")
         table = new_table("at the peak", "for", "bytes", "share")

@@ -2,40 +2,57 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from foreshape.cli import completion
+from foreshape.cli.arguments import Model
 from foreshape.cli.output import plain_errors, print_plain, printing
-
-_METHODS = ("min_max", "percentile", "entropy")
 
 
 def quantize(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A saved network, without its ending, or its .onnx.")],
-    data: Annotated[Path, typer.Option("--data", metavar="PATH", help="Examples: an .npz with an array for each input, an .npy of one input, or a folder.")],
-    out: Annotated[str, typer.Option("--out", metavar="NAME", help="The files to write: NAME.pdmodel and NAME.pdiparams, or NAME.onnx with that ending.")],
-    activations: Annotated[str, typer.Option("--activations", help="The choice of ranges: min_max, percentile or entropy.")] = "percentile",
-    exclude: Annotated[list[str] | None, typer.Option("--exclude", metavar="PATTERN", help="Layers to leave in fp32, by result, weight or operator.")] = None,
-    within: Annotated[float | None, typer.Option("--within", metavar="LOSS", help="Leave layers in fp32 until the results differ by so little.")] = None,
+    model: Model,
+    data: Annotated[
+        Path,
+        typer.Option(
+            "--data",
+            metavar="PATH",
+            help="Examples of the inputs: an .npz file with an array for each input, an .npy file for a single input, or a folder of such files.",
+        ),
+    ],
+    out: Annotated[str, typer.Option("--out", metavar="NAME", help="The network to write: NAME.onnx, or NAME for NAME.pdmodel and NAME.pdiparams.")],
+    activations: Annotated[
+        str, typer.Option("--activations", metavar="METHOD", help="How ranges are chosen: min_max, percentile or entropy.", autocompletion=completion.methods)
+    ] = "percentile",
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option("--exclude", metavar="PATTERN", help="Layers to leave in fp32, by the name of a result, weight or operator. Can be repeated."),
+    ] = None,
+    within: Annotated[
+        float | None, typer.Option("--within", metavar="LOSS", help="The largest loss: as many layers are left in fp32 as are needed for it.")
+    ] = None,
 ) -> None:
-    """Quantize a network to numbers of 8 bits, with ranges measured on examples."""
-    if activations not in _METHODS:
-        raise typer.BadParameter(f"is one of {', '.join(_METHODS)}", param_hint="--activations")
+    """Quantize a network to 8-bit integers, with ranges measured on examples."""
+    if activations not in completion.METHODS:
+        raise typer.BadParameter(f"is one of {', '.join(completion.METHODS)}", param_hint="--activations")
     with plain_errors():
         from foreshape.engine import Scope
         from foreshape.interop import load_inference_model, save_inference_model, save_onnx
         from foreshape.quantization import quantize
 
-        found = load_inference_model(model, scope=Scope())
+        found = load_inference_model(os.fspath(model), scope=Scope())
         limits: dict[str, Any] = {} if within is None else {"accuracy": "outputs", "within": within}
         made = quantize(found, _feeds(data), activations=activations, exclude=exclude or (), **limits)
         save = save_onnx if out.endswith(".onnx") else save_inference_model
         save(out, made.feeds, made.fetches, program=made.program, scope=made.scope)
         bytes = sum(v.persistable and v.dtype is not None and v.dtype.name == "int8" for v in made.program.global_block.vars.values())
+        from foreshape.cli.show import count_words
+
         with printing():
-            print_plain(f"{out}: {bytes} weights as bytes")
+            print_plain(f"{out}: {count_words(bytes, 'weight')} of 8 bits")
 
 
 def _feeds(path: Path) -> list[Any]:
@@ -46,7 +63,7 @@ def _feeds(path: Path) -> list[Any]:
 
     files = sorted(p for p in path.iterdir() if p.suffix in (".npz", ".npy")) if path.is_dir() else [path]
     if not files:
-        raise FeedError(f"{path} has no .npz and no .npy")
+        raise FeedError(f"{path} has no .npz and no .npy file")
     feeds: list[Any] = []
     for file in files:
         try:

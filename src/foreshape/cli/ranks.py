@@ -140,22 +140,22 @@ def _print_plan(facts: dict[str, Any]) -> None:
             print_plain(facts["never"] or f"the smallest number of ranks on which it fits: {facts['smallest']:,}")
         time = facts["time"]
         if time is None:
-            print_plain("times are not known: run `foreshape calibrate`, or give --device")
+            print_plain("times are unknown: run `foreshape calibrate`, or give --device")
         else:
             print_plain(f"step: {_ms(time['seconds'])}: {_ms(time['computing'])} of kernels, {_ms(time['exposed'])} of waiting for messages")
             print_plain(f"communication: {_ms(time['communicating'])}, of which {100 * time['hidden']:.0f} % passes while kernels run")
             if time["guessed"] > 0.1 and "FLOPS" not in facts["device"]:
-                print_plain(f"{100 * time['guessed']:.0f} % of the time is of kernels that were not measured, by their bytes and work")
+                print_plain(f"{100 * time['guessed']:.0f} % of the time is estimated from bytes and work: these kernels were not measured")
             print_plain(f"device: {facts['device']}; network: {facts['network']}")
         measured = facts.get("measured")
         if measured is not None:
             waits = max(one["exposed"] for one in measured["ranks"])
             given, planned = sum(measured["sent"].values()), sum(facts["sent"].values())
             print_plain(
-                f"measured: {_ms(measured['seconds'])}, of which a rank waits {_ms(waits)} at most; step {measured['step']:,}, the median of "
-                f"{measured['steps']:,}; {given:,} bytes given by rank 0, {planned:,} planned"
+                f"measured: {_ms(measured['seconds'])}, of which a rank waits at most {_ms(waits)}; step {measured['step']:,}, the median of "
+                f"{measured['steps']:,}; {given:,} bytes sent by rank 0, {planned:,} planned"
             )
-        columns = ("what", "op", "bytes given", "as a formula", "sent on the link", "ready", "begins", "has come", "needed at op", "line")
+        columns = ("value", "op", "bytes", "formula", "bytes on the link", "ready", "start", "end", "needed at op", "line")
         table = new_table("collectives of a step", *columns)
         for one in facts["collectives"]:
             times = [_ms(one[k]) if time is not None else "" for k in ("ready", "began", "came")]
@@ -165,7 +165,7 @@ def _print_plan(facts: dict[str, Any]) -> None:
             out.print(table)
         else:
             print_plain("nothing is sent: each rank has its part of the examples")
-        table = new_table("strategies, the best first", "strategy", "peak of a rank", "fits", "bytes given", "step", "hidden")
+        table = new_table("strategies, best first", "strategy", "peak of a rank", "fits", "bytes", "step", "hidden")
         for one in facts["alternatives"]:
             when = one["time"]
             fits = "" if one["fits"] is None else "yes" if one["fits"] else "no"
@@ -197,8 +197,8 @@ def simulation_table(points: Sequence[ScalingPoint], title: str) -> Any:
 def print_simulation(
     program: Program, name: str, numbers: Sequence[int], batch: int | None, batch_per_rank: int | None, sizes: dict[str, int], within: str | None,
     bandwidth: str, latency: str, tree: bool, device: str | None, threads: int, seed: int, plot: Path | None, json: bool,
-) -> None:  # fmt: skip
-    """Print a simulation over numbers of ranks, and draw it."""
+) -> bool:  # fmt: skip
+    """Print a simulation over numbers of ranks, and draw it. Return True unless there is a limit, and the program fits on none of them."""
     numbers = numbers or NUMBERS
     first = batch if batch is not None else (batch_per_rank or 0) * numbers[0]
     network = Network.of(bandwidth, latency, tree)
@@ -210,11 +210,12 @@ def print_simulation(
     if json:
         names = list(ScalingPoint.__dataclass_fields__)
         print_json([{**{n: getattr(p, n) for n in names}, "bottleneck": p.bottleneck} for p in points])
-        return
-    with printing():
-        console().print(simulation_table(points, f"{plan.name}; {plan.device}; {network}"))
-        for words in said(points):
-            print_plain(words)
+    else:
+        with printing():
+            console().print(simulation_table(points, f"{plan.name}; {plan.device}; {network}"))
+            for words in said(points):
+                print_plain(words)
+    return within is None or any(p.fits for p in points)
 
 
 def said(points: Sequence[ScalingPoint]) -> list[str]:
@@ -241,7 +242,7 @@ def calibrate_here(out: Path | None, threads: Sequence[int], json: bool) -> None
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     shown = Console(stderr=True, quiet=json)
-    shown.print("measuring this machine's kernels, about half a minute for each number of threads; what else runs meanwhile is measured with them")
+    shown.print("measuring this machine's kernels, about half a minute for each number of threads; other programs that run meanwhile distort the result")
     with Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=shown, disable=not shown.is_terminal) as bar:
         task = bar.add_task("", total=1.0)
         found = calibrate(
@@ -268,10 +269,10 @@ def calibrate_link(out: Path | None, json: bool) -> None:
     from foreshape.cost.link import measure_link
 
     if out is not None:
-        raise typer.BadParameter("what is between ranks is shown, and not saved", param_hint="--out")
+        raise typer.BadParameter("the link between ranks is printed, not saved", param_hint="--out")
     with join(_PATIENCE) as ranks:
         if ranks.team is None:
-            raise ExecutionError("there is one rank alone: start it as torchrun --nproc-per-node 2 -m foreshape calibrate --link")
+            raise ExecutionError("there is only one rank: start this with torchrun --nproc-per-node 2 -m foreshape calibrate --link")
         network, slower = measure_link(ranks.team)
     if not ranks.first:
         return

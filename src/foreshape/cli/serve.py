@@ -14,24 +14,26 @@ from foreshape.cli.output import plain_errors, print_plain, printing
 def serve(
     models: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL...", help="A saved network, NAME=MODEL, or a folder of networks, of which each may have a folder for each version."),
+        typer.Argument(metavar="MODEL", help="A saved network, NAME=MODEL, or a folder of networks. A network may have a folder for each of its versions."),
     ],
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Where to listen; 0 takes a free port.")] = 8000,
-    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on; other machines reach 0.0.0.0.")] = "127.0.0.1",
-    batch: Annotated[int, typer.Option("--batch", min=1, help="The most examples that are computed together.")] = 64,
-    memory: Annotated[str | None, typer.Option("--memory", metavar="BYTES", help="For all models together, as 4GiB; nine tenths of the machine's.")] = None,
-    body: Annotated[str, typer.Option("--body", metavar="BYTES", help="The most bytes of one request.")] = "64MiB",
-    seconds: Annotated[float, typer.Option("--seconds", metavar="TIME", help="The time for one request.")] = 30.0,
-    queue: Annotated[int, typer.Option("--queue", min=1, help="The most requests that wait for one model.")] = 1000,
-    connections: Annotated[int, typer.Option("--connections", min=1, help="The most open connections.")] = 8000,
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Of the kernels.")] = None,
-    users: Annotated[int, typer.Option("--users", min=1, help="The most texts that a language model writes at a time.")] = 16,
-    context: Annotated[int | None, typer.Option("--context", min=2, help="The most words of a text, given and written.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Write no line for each request.")] = False,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8000,
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on; 0.0.0.0 accepts other machines.")] = "127.0.0.1",
+    batch: Annotated[int, typer.Option("--batch", min=1, help="The largest number of examples that are computed together.")] = 64,
+    memory: Annotated[
+        str | None, typer.Option("--memory", metavar="BYTES", help="The memory of all models together, as 4GiB. Default: nine tenths of the machine's.")
+    ] = None,
+    body: Annotated[str, typer.Option("--body", metavar="BYTES", help="The largest size of a request.")] = "64MiB",
+    seconds: Annotated[float, typer.Option("--seconds", metavar="TIME", help="The time limit of a request.")] = 30.0,
+    queue: Annotated[int, typer.Option("--queue", min=1, help="The largest number of requests that wait for one model.")] = 1000,
+    connections: Annotated[int, typer.Option("--connections", min=1, help="The largest number of open connections.")] = 8000,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="The number of threads of the kernels.")] = None,
+    users: Annotated[int, typer.Option("--users", min=1, help="The largest number of texts that a language model writes at the same time.")] = 16,
+    context: Annotated[int | None, typer.Option("--context", min=2, help="The longest text of a language model in tokens, prompt and answer together.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not log each request.")] = False,
     operators: Operators = None,
 ) -> None:
     """Serve saved networks over HTTP, by the Open Inference Protocol, version 2: clients of Triton and KServe work. Simultaneous requests are
-    computed together. Changed files are opened anew. A page about each network is at /, figures for Prometheus are at /metrics."""
+    computed together, and changed files are opened again. A page about each network is at /, metrics for Prometheus are at /metrics."""
     from foreshape.cli.user_operators import import_operators
 
     with plain_errors():

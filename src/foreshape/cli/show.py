@@ -213,9 +213,9 @@ def print_tables(program: Program, unknown: Sequence[Op], errors: Sequence[Descr
         for line in _total_lines(program, sums):
             print_plain(line)
         for one in unknown_types(unknown):
-            print_plain(f"{one.words}; what depends on it is marked ?")
+            print_plain(f"{one.words}; results that depend on it are marked ?")
         if errors:
-            print_plain(f"{count_words(len(errors), 'error')}: foreshape check tells which")
+            print_plain(f"{count_words(len(errors), 'error')}: foreshape check lists them")
 
 
 def kept_of(program: Program) -> tuple[list[Variable], Size]:
@@ -231,9 +231,9 @@ def print_feeds(program: Program) -> None:
         print_plain(line)
     smallest = feeds.smallest
     if smallest is not None and len(program.guard_list()):
-        print_plain("smallest: " + "; ".join(f"{name} {sizes}" for name, sizes in smallest.items()))
+        print_plain("smallest sizes: " + "; ".join(f"{name} {sizes}" for name, sizes in smallest.items()))
     if feeds.later:
-        print_plain(f"{count_words(len(feeds.later), 'condition')} on sizes that only the run tells: checked when it does")
+        print_plain(f"{count_words(len(feeds.later), 'condition')} on sizes that are known only in the run, which checks them")
 
 
 def _total_lines(program: Program, sums: _Sums) -> Iterator[str]:
@@ -247,4 +247,4 @@ def _total_lines(program: Program, sums: _Sums) -> Iterator[str]:
     yield f"results, all together: {human_bytes(total(sums.results))}{rest}"
     guards = len(program.guard_list())
     if guards:
-        yield f"{count_words(guards, 'open guard')}, checked when values are fed: foreshape check says which sizes hold them"
+        yield f"{count_words(guards, 'open guard')}, checked when values are fed: foreshape check lists the sizes that satisfy them"

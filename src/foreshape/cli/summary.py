@@ -26,9 +26,9 @@ def print_summary(program: Program, unknown: Sequence[Op], errors: Sequence[Desc
     with printing():
         print_plain(summary.text(min(columns_of(sys.stdout) or _WIDTH, _WIDEST)))
         for one in unknown_types(unknown):
-            print_plain(f"{one.words}; what depends on it is marked ?")
+            print_plain(f"{one.words}; results that depend on it are marked ?")
         if errors:
-            print_plain(f"{count_words(len(errors), 'error')}: foreshape check tells which")
+            print_plain(f"{count_words(len(errors), 'error')}: foreshape check lists them")
 
 
 def _facts(row: Row) -> dict[str, Any]:

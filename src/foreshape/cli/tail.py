@@ -30,7 +30,7 @@ def print_tail(program: Program) -> None:
             new_row(table, *((words, _ops_of(layer)) if position == 0 else ("", "")), variable.name, variable.spec.text() + ("" if variable.known else " ?"))
     with printing():
         console().print(table)
-        print_plain("what goes into one of them is selected with before, as in: before " + (layers[-1][1] if layers else "last softmax"))
+        print_plain("the input of a layer is selected with before, as in: before " + (layers[-1][1] if layers else "last softmax"))
 
 
 def _ops_of(layer: NamedLayer) -> str:

@@ -32,7 +32,7 @@ def _import(shown: str, path: str) -> None:
     name = os.path.basename(path).removesuffix(".py")
     taken = sys.modules.get(name)
     if name in sys.builtin_module_names or (taken is not None and os.path.abspath(getattr(taken, "__file__", None) or "") != path):
-        stop(f"{shown}: there is another module of the name {name}, which is needed here: call the file otherwise")
+        stop(f"{shown}: a module named {name} is already imported: rename the file")
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # of a file with the ending .py
     module = importlib.util.module_from_spec(spec)
@@ -46,8 +46,8 @@ def _import(shown: str, path: str) -> None:
         stop(f"{shown} cannot be imported: {words_of(error, path)}")
     except SystemExit as leaving:
         sys.modules.pop(name, None)
-        stop(f"{shown} cannot be imported: it ends the process ({leaving.code})")
+        stop(f"{shown} cannot be imported: it exits with {leaving.code}")
     finally:
         sys.path[:] = before
     if all_operators() == known:
-        stop(f"{shown} has no operator in it: a class of foreshape.Operator with a type")
+        stop(f"{shown} defines no operator: a subclass of foreshape.Operator with a type")

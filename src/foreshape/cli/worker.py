@@ -1,27 +1,40 @@
-"""The command of a worker: its options as settings, and its words on the output."""
+"""The command ``worker``: its options as settings, and its words on the output."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from foreshape.cli.output import print_plain
+from foreshape.cli.output import plain_errors, print_plain
 
 
-def run_worker(listen: str | None, connect: str | None, job: Path | None, folder: Path, wait: float, patience: float, keep: bool) -> None:
-    """Work until the job is done."""
+def worker(
+    listen: Annotated[
+        str | None, typer.Option("--listen", metavar="HOST:PORT", help="The address where rank 0 waits for a client. Default: 127.0.0.1:29600.")
+    ] = None,
+    connect: Annotated[str | None, typer.Option("--connect", metavar="HOST:PORT", help="The address of a waiting client, to which rank 0 connects.")] = None,
+    job: Annotated[Path | None, typer.Option("--job", metavar="FILE", help="A file with the job, instead of a client.")] = None,
+    folder: Annotated[Path, typer.Option("--folder", metavar="DIR", help="The only folder that a job may read and write.")] = Path("."),
+    wait: Annotated[float, typer.Option("--wait", metavar="SECONDS", help="The time to wait for a job.")] = 3600.0,
+    patience: Annotated[float, typer.Option("--patience", metavar="SECONDS", help="The time that ranks and client wait for one another.")] = 25.0,
+    keep: Annotated[bool, typer.Option("--keep", help="Take further jobs after the first.")] = False,
+) -> None:
+    """Train jobs sent to this machine. Start it with torchrun, with a process for each rank: torchrun --nproc-per-node 4 -m foreshape
+    worker."""
     if sum(one is not None for one in (listen, connect, job)) > 1:
         raise typer.BadParameter("give one of --listen, --connect and --job")
     if not wait > 0 or not patience > 0:
         raise typer.BadParameter("--wait and --patience are seconds, more than 0")
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch's words on a lost connection are replaced here
-    from foreshape.workers.worker import WorkerSettings, work
+    with plain_errors():
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch's words on a lost connection are replaced here
+        from foreshape.workers.worker import WorkerSettings, work
 
-    def say(text: str) -> None:
-        print_plain(text)
+        def say(text: str) -> None:
+            print_plain(text)
 
-    usual = WorkerSettings()
-    where = usual.listen if listen is None and connect is None and job is None else listen
-    work(WorkerSettings(os.fspath(folder), where, connect, None if job is None else os.fspath(job), wait, patience, keep), say)
+        usual = WorkerSettings()
+        where = usual.listen if listen is None and connect is None and job is None else listen
+        work(WorkerSettings(os.fspath(folder), where, connect, None if job is None else os.fspath(job), wait, patience, keep), say)

@@ -125,6 +125,12 @@ def modules_with(type: str) -> list[str]:
     return found.get(type, [])
 
 
+def defined_types() -> list[str]:
+    """Return the types defined in the files of this package, without an import of the files."""
+    modules_with("")
+    return sorted(_Progress.defined)
+
+
 def _unread() -> list[list[tuple[str, str]]]:
     """Return the modules whose texts are not read yet, and their files: by folders, the largest last, since it is most likely asked for."""
     unread = _Progress.unread
