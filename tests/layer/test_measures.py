@@ -46,6 +46,22 @@ def test_precision_and_recall_of_a_batch_and_of_all() -> None:
             np.testing.assert_allclose(given, exact, rtol=1e-5)
 
 
+def test_scores_that_are_none_and_other_labels() -> None:
+    p, yes, scores = layer.data("p", ["batch", 2]), layer.data("yes", ["batch", 1], "int64"), layer.data("scores", ["batch", 3])
+    area, counts = layer.auc(p, yes)[0], layer.precision_recall(scores, yes)[0]
+    best, two = layer.accuracy(scores, yes), layer.accuracy(scores, yes, 2)
+    executor, scope, program = fs.Executor(), fs.Scope(), fs.default_main_program()
+    executor.run(fs.default_startup_program(), scope=scope)
+    for labels in ([[-100], [1]], [[2], [1]]):
+        with pytest.raises(fs.ExecutionError, match=f"auc: Label must be 0 or 1; seen {min(labels)[0]} to {max(labels)[0]}"):
+            executor.run(fs.passes.prune(program, None, [area.name]), {"p": DATA["p"][:2], "yes": np.array(labels)}, [area.name], scope)
+    none = np.array([[np.nan] * 3, [1, np.nan, 0], [0, 1, 2]], "float32")
+    with pytest.raises(fs.ExecutionError, match="MaxProbs must be numbers other than NaN; seen nan in 2 rows"):
+        executor.run(fs.passes.prune(program, None, [counts.name]), {"scores": none, "yes": np.array([[0], [1], [2]])}, [counts.name], scope)
+    found = fs.evaluate({"best": best, "two": two}, {"scores": none, "yes": np.array([[0], [1], [2]])})
+    np.testing.assert_allclose([found["best"], found["two"]], 1 / 3)
+
+
 def test_what_does_not_fit() -> None:
     p, yes = layer.data("p", ["batch", 2]), layer.data("yes", ["batch", 1], "int64")
     with pytest.raises(fs.SchemaError, match="auc: num_thresholds must be at least 1; seen 0"):

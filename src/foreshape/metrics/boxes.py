@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from foreshape.errors import ExecutionError, SchemaError, ShapeError
+from foreshape.errors import SchemaError, ShapeError
+from foreshape.metrics.checks import check_numbers, class_numbers, same_count, undefined
 from foreshape.metrics.metric import Metric, State
 from foreshape.program import Variable
 
@@ -15,10 +16,16 @@ from foreshape.program import Variable
 class MeanAveragePrecision(Metric):
     """The mean over the classes, and over ``iou``, of the average precision of the found boxes.
 
-    As in PASCAL VOC (Everingham et al., 2010): boxes are taken from the best score down. Each is compared with the true box of its class with the
-    largest overlap (intersection over union). It is right if the overlap is at least ``iou`` and the true box has not been found yet.
+    Boxes are taken from the best score down; of equal scores in the order of the images. A true box is found once, by an overlap (intersection over
+    union) of at least ``iou``. The rules of matching differ where true boxes overlap:
+
+    - "coco", the default: of the true boxes of its class not found yet a box finds the one with the largest overlap, as in COCO's own evaluation (Lin et
+      al., 2014).
+    - "voc": a box is compared with the true box of its class with the largest overlap alone. It is wrong if this one has been found already, as in PASCAL
+      VOC (Everingham et al., 2010).
+
     The average precision is the area under the largest precision at each recall or a higher one. It is exact: class, score and
-    correctness of each found box are kept until the end.
+    correctness of each found box are kept until the end. COCO counts the best 100 boxes of an image and class, and this measure all of them.
 
     Args:
         found: ragged ``[boxes, 6]``, a sequence for each image: class number, score and corners (x1, y1, x2, y2), as from
@@ -28,17 +35,19 @@ class MeanAveragePrecision(Metric):
         classes: the number of classes.
         iou: the smallest overlap; of several numbers, as COCO's ``[0.5, 0.55, ..., 0.95]``, the mean is taken.
         points: take the precision at so many recalls from 0 to 1 instead (11 as in VOC 2007, 101 as in COCO).
+        matching: "coco" or "voc".
         each: a number of each class, ``[classes]``, in place of their mean. It is NaN for a class without true boxes, left out of the mean.
 
     Raises:
-        ShapeError: inputs of other dims, or not ragged. SchemaError: other numbers.
+        ShapeError: inputs of other dims, or not ragged. SchemaError: other numbers, or another rule. ExecutionError: in a batch, a class number outside of
+            the classes, an infinite or NaN score or corner, or an image with different numbers of boxes and labels.
     """
 
     ragged: ClassVar[bool] = True
 
     def __init__(
         self, found: Variable, boxes: Variable, labels: Variable, *, classes: int, iou: float | Sequence[float] = 0.5, points: int | None = None,
-        each: bool = False,
+        matching: Literal["coco", "voc"] = "coco", each: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(found, boxes, labels)
         for what, given, width in (("found", found, 6), ("boxes", boxes, 4), ("labels", labels, 1)):
@@ -48,23 +57,27 @@ class MeanAveragePrecision(Metric):
         self.iou = [float(x) for x in (iou if isinstance(iou, Sequence) else [iou])]
         if classes < 1 or not self.iou or not all(0 < x <= 1 for x in self.iou) or (points is not None and points < 2):
             raise SchemaError.must("MeanAveragePrecision: classes", "at least 1, iou above 0 up to 1, points at least 2", f"{classes}, {iou}, {points}")
-        self.classes, self.points, self.each = classes, points, each
+        if matching not in ("coco", "voc"):
+            raise SchemaError.must("MeanAveragePrecision: matching", "'coco' or 'voc'", f"{matching!r}")
+        self.classes, self.points, self.each, self.matching = classes, points, each, matching
         self.shape = (classes,) if each else ()
 
     def begin(self) -> State:
         return {"found": np.zeros((0, 2 + len(self.iou))), "true": np.zeros(self.classes)}
 
     def add(self, state: State, *arrays: Any) -> None:
-        found, boxes, labels = (_images(a) for a in arrays)
+        name, (found, boxes, labels) = type(self).__name__, (_images(a) for a in arrays)
+        same_count(f"{name}", found=len(found), boxes=len(boxes), labels=len(labels))
         rows = [state["found"]]
         for here, truth, kinds in zip(found, boxes, labels, strict=True):
-            here, kinds = here[here[:, 0] >= 0].astype(np.float64), kinds.reshape(-1).astype(np.int64)
-            for numbers in (here[:, 0], kinds):
-                if numbers.size and not 0 <= numbers.min() <= numbers.max() < self.classes:
-                    raise ExecutionError.must("MeanAveragePrecision: a class number", f"in [0, {self.classes})", f"{numbers.min():g} to {numbers.max():g}")
+            here = here.reshape(-1, 6) if not here.size else here[~(here[:, 0] < 0)]
+            same_count(f"{name}: of an image", boxes=len(truth), labels=len(kinds))
+            here, truth = check_numbers(name, "found boxes", here, finite=True), check_numbers(name, "true boxes", truth, finite=True)
+            class_numbers(name, "found boxes", here[:, 0], self.classes)
+            kinds = class_numbers(name, "label", kinds.reshape(-1), self.classes)
             state["true"] = state["true"] + np.bincount(kinds, minlength=self.classes)
             here = here[np.argsort(-here[:, 1], kind="stable")]
-            rows.append(np.concatenate([here[:, :2], self._right(here, truth.astype(np.float64), kinds)], 1))
+            rows.append(np.concatenate([here[:, :2], self._right(here, truth, kinds)], 1))
         state["found"] = np.concatenate(rows)
 
     def _right(self, found: Any, truth: Any, kinds: Any) -> Any:
@@ -79,12 +92,14 @@ class MeanAveragePrecision(Metric):
         whole = areas[0] + areas[1] - within
         overlap = np.divide(within, whole, out=np.zeros_like(within), where=whole > 0)
         overlap[found[:, None, 0] != kinds[None]] = -1.0
-        best = overlap.argmax(1)
-        for at, least in enumerate(self.iou):
+        largest, coco = overlap.max(1), self.matching == "coco"
+        for at, least in enumerate(min(x, 1 - 1e-10) for x in self.iou):  # pycocotools takes boxes as equal that differ by rounding
             free = np.ones(len(truth), bool)
-            for row, which in enumerate(best):
-                if overlap[row, which] >= least and free[which]:
-                    out[row, at], free[which] = 1.0, False
+            for row in np.flatnonzero(largest >= least):
+                open_to_it = np.where(free, overlap[row], -1.0) if coco else overlap[row]
+                best = len(truth) - 1 - int(open_to_it[::-1].argmax()) if coco else int(open_to_it.argmax())  # of equal ones pycocotools takes the last
+                if open_to_it[best] >= least and free[best]:
+                    out[row, at], free[best] = 1.0, False
         return out
 
     def value(self, state: State) -> Any:
@@ -96,7 +111,7 @@ class MeanAveragePrecision(Metric):
             each[kind] = np.mean([self._average(right[:, at], true[kind]) for at in range(len(self.iou))])
         if self.each:
             return each
-        return float(np.nanmean(each)) if true.any() else np.nan
+        return float(np.nanmean(each)) if true.any() else undefined(type(self).__name__, "there is no true box")
 
     def _average(self, right: Any, true: float) -> float:
         hits = np.cumsum(right)
@@ -104,7 +119,7 @@ class MeanAveragePrecision(Metric):
         highest = np.append(np.maximum.accumulate(precision[::-1])[::-1], 0.0)  # at each recall, or a higher one
         if self.points is None:
             return float((np.diff(recall, prepend=0.0) * highest[:-1]).sum())
-        at = np.searchsorted(recall, np.linspace(0, 1, self.points) - 1e-12)
+        at = np.searchsorted(recall, np.linspace(0, 1, self.points))
         return float(highest[at].mean())
 
 

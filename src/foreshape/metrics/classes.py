@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from foreshape.errors import ExecutionError, SchemaError, ShapeError
-from foreshape.metrics.metric import Metric, State, check_weight, spread
+from foreshape.errors import SchemaError, ShapeError
+from foreshape.metrics.checks import NOTHING, check_numbers, class_numbers, same_count, undefined, weights_of, whole_or_none
+from foreshape.metrics.metric import Metric, State, check_weight
 from foreshape.program import Variable
 
 Average = Literal["macro", "micro", "weighted", "binary"]
@@ -25,7 +26,7 @@ class _Classes(Metric):
         threshold: makes each column a class of its own: an example can have several or none, and the label has 0 or 1 for each. 0.5
             for one column by default.
         axis: of the classes; 1 for ``[batch, classes, height, width]``.
-        ignore_index: a label that does not count.
+        ignore_index: a label left out.
         weight: of each example, ``[batch]`` or ``[batch, 1]``, or of each label.
     """
 
@@ -38,7 +39,9 @@ class _Classes(Metric):
         self.axis = at = (-1 if axis is None else axis) % max(spec.rank, 1)
         if not -spec.rank <= (axis or 0) < max(spec.rank, 1):
             raise ShapeError.must(f"{name}: axis", f"one of the {spec.rank} dims of the prediction", axis)
-        self.scores, self.threshold, self.ignore_index = spec.known_dtype.is_floating, threshold, ignore_index
+        self.scores, self.ignore_index = spec.known_dtype.is_floating, whole_or_none(name, "ignore_index", ignore_index)
+        self.least = 0.5 if threshold is None else threshold
+        """The largest score of a class not predicted."""
         self.columns = self.scores and spec.rank > 1 and dims[at] != 1
         """True for a score of each class; otherwise there is one score, or a class number."""
         self.several = self.columns and threshold is not None
@@ -59,23 +62,44 @@ class _Classes(Metric):
             )
         check_weight(self, weight, label, at if self.soft or self.several else None)
 
-    def chosen(self, prediction: Any, label: Any, weight: Any = None) -> tuple[Any, Any, Any]:
-        """Return the predicted and true class numbers and weights of the elements that count."""
-        found, true = np.asarray(prediction), np.asarray(label)
+    def counted(self, prediction: Any, label: Any, weight: Any = None) -> tuple[Any, Any, Any]:
+        """Return predictions, labels and weights of the counted examples, checked.
+
+        Predictions are scores ``[examples, classes]``, scores ``[examples]``, or class numbers. Labels are class numbers; with several classes for each
+        example they are 0 and 1, ``[examples, classes]``, as the weights are.
+        """
+        name, scores, true = type(self).__name__, np.asarray(prediction), np.asarray(label)
+        scores = self._rows(scores) if self.columns else scores.reshape(-1)
+        true = self._rows(true) if self.soft or self.several else true.reshape(-1)
+        same_count(name, prediction=len(scores), label=len(true))
+        weights = weights_of(name, weight, len(true))
+        if self.soft:
+            check_numbers(name, "label", true[weights > 0])
+            true = true.argmax(-1)
+        if self.several:
+            weights = np.where(true == self.ignore_index, 0.0, weights[:, None])
+            kept = (weights > 0).any(1)
+        else:
+            kept = (weights > 0) & (true != self.ignore_index)
+        scores, true, weights = scores[kept], true[kept], weights[kept]
+        if self.scores:
+            check_numbers(name, "prediction", scores[weights > 0] if self.several else scores)
+        else:
+            scores = class_numbers(name, "prediction", scores, self.classes)
+        ignores = self.ignore_index is not None
+        if self.several:
+            true = class_numbers(name, "label", np.where(weights > 0, true, 0), 2, ignores)
+        return scores, class_numbers(name, "label", true, self.classes, ignores), weights
+
+    def _rows(self, values: Any) -> Any:
+        return np.moveaxis(values, self.axis, -1).reshape(-1, self.classes)
+
+    def chosen(self, *arrays: Any) -> tuple[Any, Any, Any]:
+        """Return the predicted and true class numbers and weights of the counted examples."""
+        scores, true, weights = self.counted(*arrays)
         if self.columns:
-            found = found.argmax(self.axis)
-            true = true.argmax(self.axis) if self.soft else true
-        elif self.scores:
-            found = found > (0.5 if self.threshold is None else self.threshold)
-        found, true = found.reshape(-1).astype(np.int64), true.reshape(-1).astype(np.int64)
-        weights = np.ones(len(true)) if weight is None else spread(weight, len(true))
-        if self.ignore_index is not None:
-            kept = true != self.ignore_index
-            found, true, weights = found[kept], true[kept], weights[kept]
-        for what, numbers in (("prediction", found), ("label", true)):
-            if numbers.size and not 0 <= numbers.min() <= numbers.max() < self.classes:
-                raise ExecutionError(f"{type(self).__name__}: a class number must be in [0, {self.classes}); the {what} has {numbers.min()} to {numbers.max()}")
-        return found, true, weights
+            return scores.argmax(-1), true, weights
+        return (scores > self.least).astype(np.int64) if self.scores else scores, true, weights
 
 
 class _Counted(_Classes):
@@ -86,10 +110,8 @@ class _Counted(_Classes):
 
     def add(self, state: State, *arrays: Any) -> None:
         if self.several:
-            yes, true = (np.moveaxis(np.asarray(a), self.axis, -1).reshape(-1, self.classes) for a in arrays[:2])
-            assert self.threshold is not None
-            yes, true = yes > self.threshold, true > 0.5
-            weights = spread(arrays[2], len(true))[:, None] if len(arrays) > 2 else 1.0
+            scores, true, weights = self.counted(*arrays)
+            yes, true = scores > self.least, true > 0
             for key, hit in (("right", yes & true), ("predicted", yes), ("true", true)):
                 state[key] = state[key] + (hit * weights).sum(0)
             return
@@ -109,7 +131,7 @@ class _Counted(_Classes):
         if average == "micro":
             return float(each)
         weights = state["true"] if average == "weighted" else np.ones(self.classes) if self.several else (state["predicted"] + state["true"] > 0) * 1.0
-        return float((each * weights).sum() / weights.sum()) if weights.sum() else float("nan")
+        return float((each * weights).sum() / weights.sum()) if weights.sum() else undefined(type(self).__name__, NOTHING)
 
 
 class _Fraction(_Classes):
@@ -120,7 +142,7 @@ class _Fraction(_Classes):
 
     def value(self, state: State) -> Any:
         right, of = state["right"]
-        return right / of if of else float("nan")
+        return float(right / of) if of else undefined(type(self).__name__, NOTHING)
 
 
 class Accuracy(_Fraction):
@@ -132,8 +154,8 @@ class Accuracy(_Fraction):
 
     def add(self, state: State, *arrays: Any) -> None:
         if self.several:
-            right = (np.asarray(arrays[0]) > self.threshold) == (np.asarray(arrays[1]) > 0.5)
-            right, weights = right.reshape(-1), np.ones(right.size) if len(arrays) < 3 else spread(arrays[2], right.size)
+            scores, true, weights = self.counted(*arrays)
+            right = (scores > self.least) == (true > 0)
         else:
             found, true, weights = self.chosen(*arrays)
             right = found == true
@@ -155,10 +177,7 @@ class TopKAccuracy(_Fraction):
             raise SchemaError(f"TopKAccuracy needs scores of at least k classes for each example, k from 1; seen k={k!r} and {prediction.spec.text()}")
 
     def add(self, state: State, *arrays: Any) -> None:
-        _, true, weights = self.chosen(*arrays)
-        scores = np.moveaxis(np.asarray(arrays[0]), self.axis, -1).reshape(-1, self.classes)
-        if self.ignore_index is not None:
-            scores = scores[np.asarray(arrays[1]).reshape(-1) != self.ignore_index]
+        scores, true, weights = self.counted(*arrays)
         own = np.take_along_axis(scores, true[:, None], 1)
         before = (scores > own).sum(1) + ((scores == own) & (np.arange(self.classes) < true[:, None])).sum(1)
         state["right"] = state["right"] + [weights[before < self.k].sum(), weights.sum()]
@@ -201,7 +220,7 @@ class Recall(_Averaged):
 
 
 class F1(_Averaged):
-    """The harmonic mean of precision and recall of each class, ``2 right / (predicted + true)``; 0 for a class that is never right.
+    """The harmonic mean of precision and recall of each class, ``2 right / (predicted + true)``; 0 for a class never right.
 
     Examples:
         >>> fs.train(cost, data, metrics={"f1": fs.metrics.F1(probabilities, label)}, validation=validation)
@@ -214,7 +233,7 @@ class F1(_Averaged):
             "micro", of the counts of all classes together. "binary", class 1 of two. None, a number of each class.
         options: ``classes``, their number, needed if the prediction is class numbers. ``threshold`` makes each column
             a class of its own: an example can have several or none, and the label has 0 or 1 for each. ``axis`` of the classes, 1 for
-            ``[batch, classes, height, width]``. ``ignore_index``, a label that does not count. ``weight`` of each example or label.
+            ``[batch, classes, height, width]``. ``ignore_index``, a label left out. ``weight`` of each example or label.
 
     Raises:
         ShapeError: a label or weights of other dims. SchemaError: another average; an unknown number of classes.

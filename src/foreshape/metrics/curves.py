@@ -7,7 +7,8 @@ from typing import Any, Literal
 import numpy as np
 
 from foreshape.errors import ExecutionError, SchemaError, ShapeError
-from foreshape.metrics.metric import Metric, State, check_weight, spread
+from foreshape.metrics.checks import NOTHING, check_numbers, class_numbers, same_count, undefined, weights_of, whole_or_none
+from foreshape.metrics.metric import Metric, State, check_weight
 from foreshape.program import Variable
 
 
@@ -22,16 +23,24 @@ class AUC(Metric):
         label: 0 or 1, ``[batch]`` or ``[batch, 1]``.
         curve: "ROC" or "PR".
         thresholds: the number of steps; all scores by default.
-        weight: of each example, ``[batch]`` or ``[batch, 1]``.
+        ignore_index: a label left out.
+        weight: of each example, ``[batch]`` or ``[batch, 1]``; 0 leaves one out.
 
-    The area is NaN if all examples are of one class.
+    The area is NaN, with a warning, if all examples are of one class; the average precision if none is of class 1.
 
     Raises:
-        ShapeError: other dims. SchemaError: another curve, or no step.
+        ShapeError: other dims. SchemaError: another curve, or no step. ExecutionError: in a batch, another label, a NaN score, or a weight below 0.
     """
 
     def __init__(
-        self, score: Variable, label: Variable, curve: Literal["ROC", "PR"] = "ROC", *, thresholds: int | None = None, weight: Variable | None = None
+        self,
+        score: Variable,
+        label: Variable,
+        curve: Literal["ROC", "PR"] = "ROC",
+        *,
+        thresholds: int | None = None,
+        ignore_index: int | None = None,
+        weight: Variable | None = None,
     ) -> None:
         super().__init__(score, label, weight)
         dims, of = list(score.spec.known_dims), list(label.spec.known_dims)
@@ -43,7 +52,7 @@ class AUC(Metric):
         check_weight(self, weight, label)
         if curve not in ("ROC", "PR") or (thresholds is not None and not thresholds >= 1):
             raise SchemaError.must("AUC: curve", "'ROC' or 'PR', and thresholds at least 1", f"{curve!r} and {thresholds!r}")
-        self.curve, self.thresholds = curve, thresholds
+        self.curve, self.thresholds, self.ignore_index = curve, thresholds, whole_or_none("AUC", "ignore_index", ignore_index)
 
     def begin(self) -> State:
         if self.thresholds is None:
@@ -51,17 +60,20 @@ class AUC(Metric):
         return {"counts": np.zeros(2 * (self.thresholds + 1))}
 
     def add(self, state: State, *arrays: Any) -> None:
-        score, label, *weight = (np.asarray(a) for a in arrays)
-        score = (score[:, -1] if score.ndim == 2 else score).astype(np.float64)
-        label = label.reshape(-1) != 0
-        weights = [spread(w, len(score)) for w in weight]
+        score, label = (np.asarray(a) for a in arrays[:2])
+        score, label = score[:, -1] if score.ndim == 2 else score.reshape(-1), label.reshape(-1)
+        same_count("AUC", score=len(score), label=len(label))
+        weights = weights_of("AUC", arrays[2] if len(arrays) > 2 else None, len(label))
+        kept = (weights > 0) & (label != self.ignore_index)
+        score, weights = check_numbers("AUC", "score", score[kept]), weights[kept]
+        label = class_numbers("AUC", "label", label[kept], 2, self.ignore_index is not None)
         if self.thresholds is None:
-            state["examples"] = np.concatenate([state["examples"], np.stack([score, label, *weights], 1)])
+            state["examples"] = np.concatenate([state["examples"], np.stack([score, label, weights][: len(self.inputs)], 1)])
             return
         if score.size and not 0 <= score.min() <= score.max() <= 1:
             raise ExecutionError.must("AUC: with thresholds, a score", "from 0 to 1", f"{score.min():g} to {score.max():g}")
         at = 2 * (score * self.thresholds).astype(np.int64) + label
-        state["counts"] = state["counts"] + np.bincount(at, weights[0] if weights else None, len(state["counts"]))
+        state["counts"] = state["counts"] + np.bincount(at, weights, len(state["counts"]))
 
     def value(self, state: State) -> Any:
         if self.thresholds is None:
@@ -73,7 +85,8 @@ class AUC(Metric):
             counts = state["counts"]
         false, true = (np.append(0.0, np.cumsum(counts[start::2][::-1])) for start in (0, 1))  # from the largest score down
         if not true[-1] or (self.curve == "ROC" and not false[-1]):
-            return float("nan")
+            seen = "all that count are of class 0" if false[-1] else "all that count are of class 1" if true[-1] else NOTHING
+            return undefined("AUC", f"{self.curve} needs examples of {'both classes' if self.curve == 'ROC' else 'class 1'}, and {seen}")
         if self.curve == "ROC":
             return float((np.diff(false) * (true[1:] + true[:-1])).sum() / 2 / (true[-1] * false[-1]))
         found = true[1:] + false[1:]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, TypeAlias
 
-import numpy as np
-
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.program import Variable
 
@@ -64,9 +62,3 @@ def check_weight(metric: Metric, weight: Variable | None, like: Variable, axis: 
     given = [d for d in weight.spec.known_dims if d != 1]
     if given not in ([d for d in dims if d != 1], dims[:1]):
         raise ShapeError(f"{type(metric).__name__}: weight must be one for each example, or of the dims of the label; it is {weight.spec.text()}")
-
-
-def spread(weight: Any, count: int) -> Any:
-    """Return weights of examples as one for each of ``count`` elements, in the order of the examples."""
-    flat = np.asarray(weight, np.float64).reshape(-1)
-    return flat if flat.size == count else np.repeat(flat, count // max(flat.size, 1))

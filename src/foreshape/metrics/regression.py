@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from foreshape.errors import ShapeError
-from foreshape.metrics.metric import Metric, State, check_weight, spread
+from foreshape.metrics.checks import NOTHING, check_numbers, same_count, undefined, weights_of
+from foreshape.metrics.metric import Metric, State, check_weight
 from foreshape.program import Variable
 
 
@@ -35,9 +36,12 @@ class _Errors(Metric):
         state["errors"] = state["errors"] + [(weights * self.error(guess - truth)).sum(), weights.sum()]
 
     def flat(self, guess: Any, truth: Any, weight: Any = None) -> tuple[Any, Any, Any]:
-        """Return both as fp64 in a row, and the weight of each element."""
-        x, y = (np.asarray(a, np.float64).reshape(-1) for a in (guess, truth))
-        return x, y, np.ones(len(y)) if weight is None else spread(weight, len(y))
+        """Return both as fp64 in a row, 0 without a weight, and the weight of each element."""
+        name, x, y = type(self).__name__, np.asarray(guess).reshape(-1), np.asarray(truth).reshape(-1)
+        same_count(name, guess=x.size, truth=y.size)
+        weights = weights_of(name, weight, y.size)
+        x, y = (np.where(weights > 0, a, 0.0) for a in (x, y))
+        return check_numbers(name, "guess", x, finite=True), check_numbers(name, "truth", y, finite=True), weights
 
     def error(self, difference: Any) -> Any:
         """Return the error of each element."""
@@ -46,7 +50,7 @@ class _Errors(Metric):
     def mean(self, state: State) -> float:
         """Return the mean error."""
         total, count = state["errors"]
-        return float(total / count) if count else math.nan
+        return float(total / count) if count else undefined(type(self).__name__, NOTHING)
 
 
 class MAE(_Errors):
@@ -72,7 +76,7 @@ class RMSE(_Errors):
         weight: of each example, ``[batch]`` or ``[batch, 1]``, or of each element; 0 leaves one out.
 
     Raises:
-        ShapeError: a truth or weights of other dims.
+        ShapeError: a truth or weights of other dims. ExecutionError: infinite or NaN numbers, or weights below 0, in a batch.
     """
 
     def value(self, state: State) -> Any:
@@ -80,7 +84,10 @@ class RMSE(_Errors):
 
 
 class R2(_Errors):
-    """The fraction of the variance that is explained, 1 - sum((y - x)^2) / sum((y - mean(y))^2): of several columns the mean over these.
+    """The explained fraction of the variance, 1 - sum((y - x)^2) / sum((y - mean(y))^2): of several columns the mean over these.
+
+    The second sum is joined from sums of parts, each around its own mean, to keep its digits far from zero (Chan, Golub and LeVeque,
+    "Algorithms for computing the sample variance", The American Statistician 37, 1983).
 
     Args:
         guess, truth, weight: see `RMSE`.
@@ -94,19 +101,38 @@ class R2(_Errors):
         self.columns = math.prod(d for d in columns if isinstance(d, int)) if all(isinstance(d, int) for d in columns) else 1
 
     def begin(self) -> State:
-        return {key: np.zeros(self.columns) for key in ("errors", "truth", "squares", "weights")}
+        return {"parts": np.zeros((0, 5 * self.columns))}
 
     def add(self, state: State, *arrays: Any) -> None:
         guess, truth, weights = (a.reshape(-1, self.columns) for a in self.flat(*arrays))
-        for key, of in (("errors", (guess - truth) ** 2), ("truth", truth), ("squares", truth**2), ("weights", 1.0)):
-            state[key] = state[key] + (weights * of).sum(0)
+        none = np.zeros_like(truth)
+        elements = np.stack([weights, truth, none, none, weights * (guess - truth) ** 2], 1)
+        state["parts"] = _joined(np.concatenate([self._parts(state), elements])).reshape(1, -1)
+
+    def _parts(self, state: State) -> Any:
+        return state["parts"].reshape(-1, 5, self.columns)
 
     def value(self, state: State) -> Any:
-        if not state["weights"].any():
-            return math.nan
-        errors, spreading = state["errors"], state["squares"] - state["truth"] ** 2 / state["weights"]
-        found = 1 - np.divide(errors, spreading, out=(errors > 0) * 1.0, where=spreading > 1e-12 * state["squares"])
-        return float(found.mean())
+        weights, _, _, squares, errors = _joined(self._parts(state))
+        if not weights.any():
+            return undefined("R2", NOTHING)
+        explained = 1 - np.divide(errors, squares, out=(errors > 0) * 1.0, where=squares > 0)
+        return float(explained[weights > 0].mean())
+
+
+def _joined(parts: Any) -> Any:
+    """Return one part of several, ``[parts, 5, columns]``.
+
+    A part has for each column its weight, a number of it, the mean less this number, the squares around the mean, and the errors.
+    """
+    if not len(parts):
+        return np.zeros(parts.shape[1:])
+    weights, numbers, offsets, squares, errors = np.moveaxis(parts, 1, 0)
+    total = weights.sum(0)
+    number = numbers[(weights > 0).argmax(0), np.arange(parts.shape[2])]
+    away = np.where(weights > 0, numbers - number + offsets, 0.0)
+    offset = np.divide((weights * away).sum(0), total, out=np.zeros_like(total), where=total > 0)
+    return np.stack([total, number, offset, squares.sum(0) + (weights * (away - offset) ** 2).sum(0), errors.sum(0)])
 
 
 class Perplexity(Metric):
@@ -128,10 +154,11 @@ class Perplexity(Metric):
         return {"loss": np.zeros(2)}
 
     def add(self, state: State, *arrays: Any) -> None:
-        loss = np.asarray(arrays[0], np.float64).reshape(-1)
-        weights = np.ones(len(loss)) if len(arrays) < 2 else spread(arrays[1], len(loss))
-        state["loss"] = state["loss"] + [(loss * weights)[weights != 0].sum(), weights.sum()]
+        loss = np.asarray(arrays[0]).reshape(-1)
+        weights = weights_of("Perplexity", arrays[1] if len(arrays) > 1 else None, loss.size)
+        loss = check_numbers("Perplexity", "loss", np.where(weights > 0, loss, 0.0))
+        state["loss"] = state["loss"] + [(loss * weights).sum(), weights.sum()]
 
     def value(self, state: State) -> Any:
         total, count = state["loss"]
-        return float(np.exp(total / count)) if count else math.nan
+        return float(np.exp(total / count)) if count else undefined("Perplexity", NOTHING)

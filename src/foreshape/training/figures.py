@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from foreshape.engine import Executor, Scope
-from foreshape.errors import SchemaError
+from foreshape.errors import ForeshapeError, SchemaError
 from foreshape.metrics import Metric
 from foreshape.passes import prune
 from foreshape.passes.over_examples import OverExamples, Statistic, by_example, measure, same_measure
@@ -94,7 +94,7 @@ class _OfMetric:
     """The figures of a metric."""
 
     def __init__(self, name: str, metric: Metric) -> None:
-        self.metric = metric
+        self.name, self.metric = name, metric
         self.fetches = [v.name for v in metric.inputs]
         self.names = [" ".join([name, *map(str, at)]) for at in np.ndindex(metric.shape)]
         self.keys = {key: f"{name}/{key}" for key in metric.begin()}
@@ -105,7 +105,11 @@ class _OfMetric:
     def add(self, sums: Sums, taken: Taken, batch: Share) -> None:
         if batch.own:
             state = {key: sums[name] for key, name in self.keys.items()}
-            self.metric.add(state, *(taken[name] if self.metric.ragged else _numbers(taken[name]) for name in self.fetches))
+            try:
+                self.metric.add(state, *(taken[name] if self.metric.ragged else _numbers(taken[name]) for name in self.fetches))
+            except ForeshapeError as error:
+                error.add_note(f"in the figure {self.name!r} of {', '.join(self.fetches)}")
+                raise
             sums.update((name, state[key]) for key, name in self.keys.items())
 
     def value(self, sums: Sums) -> Any:

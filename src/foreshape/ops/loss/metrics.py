@@ -17,11 +17,11 @@ from foreshape.values.torch_proxy import Tensor, torch
 class Accuracy(Operator):
     """Accuracy = the part of the rows with their Label among Indices; Correct is their number, and Total the number of rows.
 
-    All three have the element type of Out, as PaddlePaddle describes them. Without rows the accuracy is 0.
+    All three have the element type of Out, as PaddlePaddle describes them. Without rows the accuracy is 0. A row with NaN in Out is not right.
     """
 
     type = "accuracy"
-    Out = operand(FLOATING, doc="[rows, k]: the k largest scores, read for the element type only")
+    Out = operand(FLOATING, doc="[rows, k]: the k largest scores")
     Indices = operand(INDEX, doc="[rows, k]: the classes of these scores")
     Label = operand(INDEX, doc="[rows, 1]")
     Accuracy = result(doc="[]")
@@ -44,11 +44,14 @@ class Accuracy(Operator):
         return {"Accuracy": Total(by=("Total",)), "Correct": SUM, "Total": SUM}
 
     def workspace(self, Out: Spec, Indices: Spec, Label: Spec) -> Size:
-        return (1 if Indices.dtype is Label.dtype else 9) * Indices.elements + Label.nbytes
+        return (1 if Indices.dtype is Label.dtype else 9) * Indices.elements + 2 * Out.elements + Label.nbytes
 
     def kernel(self, Out: Tensor, Indices: Tensor, Label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         rows = Indices.shape[0]
-        correct = (Indices == Label).any(1).sum().to(Out.dtype)
+        right = (Indices == Label).any(1)
+        if Out.numel():  # NaN is the largest score: a row has it first
+            right &= ~Out.isnan().any(1)
+        correct = right.sum().to(Out.dtype)
         return correct / max(rows, 1), correct, torch.full((), rows, dtype=Out.dtype, device=Out.device)
 
     samples = [
@@ -96,9 +99,11 @@ class Auc(Operator):
         return 48 * Label.elements + 96 * (self.num_thresholds + 1)
 
     def kernel(self, Predict: Tensor, Label: Tensor, StatPos: Tensor, StatNeg: Tensor, InsTagWeight: Tensor | None) -> Any:
-        score, label = Predict[:, -1], Label.reshape(-1) != 0
+        score, label = Predict[:, -1], Label.reshape(-1) == 1
+        if bool((~label & (Label.reshape(-1) != 0)).any()):
+            raise ExecutionError(f"auc: Label must be 0 or 1; seen {int(Label.min())} to {int(Label.max())}")
         if len(score) and not (float(score.min()) >= 0 and float(score.max()) <= 1):
-            raise ExecutionError(f"Predict must be from 0 to 1; seen {float(score.min())} to {float(score.max())}")
+            raise ExecutionError(f"auc: Predict must be from 0 to 1; seen {float(score.min())} to {float(score.max())}")
         at = (score * self.num_thresholds).long()
         positive, negative = self._counted(StatPos.view(-1), at[label]), self._counted(StatNeg.view(-1), at[~label])
         over, under = positive.flip(0).cumsum(0).double(), negative.flip(0).cumsum(0).double()
@@ -153,7 +158,7 @@ class PrecisionRecall(Operator):
 
     type = "precision_recall"
     gradient = NOT_DIFFERENTIABLE
-    MaxProbs = operand(_FLOATS, doc="[rows, 1], read for the element type only")
+    MaxProbs = operand(_FLOATS, doc="[rows, 1]: the largest scores")
     Indices = operand((INT32,), doc="[rows, 1]")
     Labels = operand((INT32,), doc="[rows, 1]")
     Weights = operand(_FLOATS, optional=True, same_type_as="MaxProbs", doc="[rows, 1]")
@@ -185,6 +190,8 @@ class PrecisionRecall(Operator):
         for slot, numbers in (("Indices", found), ("Labels", label)):
             if bool(((numbers < 0) | (numbers >= count)).any()):
                 raise ExecutionError(f"precision_recall: {slot} must be from 0 to {count - 1}; seen {int(numbers.min())} to {int(numbers.max())}")
+        if bool(MaxProbs.isnan().any()):
+            raise ExecutionError(f"precision_recall: MaxProbs must be numbers other than NaN; seen nan in {int(MaxProbs.isnan().sum())} rows")
         weight = MaxProbs.new_ones(len(found)) if Weights is None else Weights.reshape(-1)
         right = torch.where(found == label, weight, 0.0)
         wrong = weight - right

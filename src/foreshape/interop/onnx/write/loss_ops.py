@@ -182,7 +182,8 @@ def _accuracy(w: WrittenOp) -> Any:
     of, indices = w.dtype("Out"), term(w, "Indices")
     label = term(w, "Label").cast(indices.of)
     rows = indices.size(0).without(0)
-    correct = indices.same(label).some(1).cast(FP32).total(0).cast(of)
+    right = indices.same(label).some(1) & ~term(w, "Out").node("IsNaN", to=BOOL).some(1)
+    correct = right.cast(FP32).total(0).cast(of)
     return (correct / rows.most(1).cast(of)).value, correct.value, rows.cast(of).value
 
 
