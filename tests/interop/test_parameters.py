@@ -195,5 +195,6 @@ def test_a_pickle_is_refused(tmp_path):
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(fs.FormatError, match="cannot be read"):
         read_parameters(tmp_path / "nothing", ["w"])
-    with pytest.raises(fs.FormatError, match="cannot be written"):
-        write_parameters(tmp_path / "no" / "folder", {"w": np.zeros(2)})
+    (tmp_path / "file").touch()
+    with pytest.raises(fs.FormatError, match="cannot be written: Not a directory"):
+        write_parameters(tmp_path / "file" / "below", {"w": np.zeros(2)})

@@ -132,3 +132,16 @@ def test_ranks_know_the_loss_of_all_before_they_update(network: Callable[..., An
     ops = for_ranks.program.global_block.ops
     told = max(at for at, op in enumerate(ops) if for_ranks.loss in op.output_names())
     assert told < min(at for at, op in enumerate(ops) if op.role & Role.OPTIMIZE)
+
+
+@pytest.mark.parametrize(("optimizer", "words"), [
+    (None, (r"trained by SGD\(learning_rate=0.01\), the default without optimizer=; if the loss grew before, scale the columns of x \(up to 5e\+04\), "
+           r"y \(up to 1e\+05\) to a mean of 0 and a deviation of 1, or take a lower learning rate, or fs.optimizer.Adam\(0.001\); parameters")),
+    (SGD(0.1), r"trained by SGD\(learning_rate=0.1\); if the loss grew before, scale the columns of x .*, or fs.optimizer.Adam\(0.001\); parameters"),
+])  # fmt: skip
+def test_a_network_that_diverges_on_raw_columns_says_by_which_optimizer_and_what_to_do(optimizer: Any, words: str) -> None:
+    with fs.program():
+        loss = layer.mean(layer.square(dense(layer.data("x", 6), None) - layer.data("y", 1)))
+    x = np.linspace(0, 1, 600, dtype="float32").reshape(100, 6) * 50_000
+    with pytest.raises(fs.ExecutionError, match=words):
+        fs.train(loss, {"x": x, "y": 2 * x[:, -1:]}, optimizer=optimizer, epochs=9, batch_size=100, scope=fs.Scope(), progress=False)

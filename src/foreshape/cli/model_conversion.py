@@ -91,7 +91,6 @@ def _convert_folder(model: str, target: str, force: bool) -> bool:
     for path, place in found:
         into = os.path.join(target, f"{place}.pdmodel")
         try:
-            os.makedirs(os.path.dirname(into), exist_ok=True)
             _print_model(convert_model(path, into, force=force))
         except ForeshapeError as error:
             if len(found) == 1:

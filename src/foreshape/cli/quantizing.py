@@ -11,6 +11,7 @@ import typer
 from foreshape.cli import completion
 from foreshape.cli.arguments import Model
 from foreshape.cli.output import plain_errors, print_plain, printing
+from foreshape.folders import require_writable
 
 
 def quantize(
@@ -43,6 +44,7 @@ def quantize(
         from foreshape.interop import load_inference_model, save_inference_model, save_onnx
         from foreshape.quantization import quantize
 
+        require_writable(out if out.endswith((".onnx", ".pdmodel")) else f"{out}.pdmodel")
         found = load_inference_model(os.fspath(model), scope=Scope())
         limits: dict[str, Any] = {} if within is None else {"accuracy": "outputs", "within": within}
         made = quantize(found, _feeds(data), activations=activations, exclude=exclude or (), **limits)

@@ -19,6 +19,7 @@ from foreshape.cost.draw import draw_simulation, draw_timeline
 from foreshape.cost.measured import Measured
 from foreshape.cost.simulation import NUMBERS, ScalingPoint, simulate
 from foreshape.errors import ExecutionError, FormatError, MemoryPlanError
+from foreshape.folders import require_writable
 from foreshape.memory import byte_text, bytes_of
 from foreshape.program import Program
 from foreshape.text.literal import escape, name_text
@@ -236,6 +237,8 @@ def calibrate_here(out: Path | None, threads: Sequence[int], json: bool) -> None
 
     if any(n < 1 or n > 1024 for n in threads):
         raise typer.BadParameter("a number of threads is from 1 to 1024", param_hint="--threads")
+    if out is not None:
+        require_writable(out)
     executor, scope = Executor(), Scope()
 
     from rich.console import Console

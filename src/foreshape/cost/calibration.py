@@ -84,7 +84,6 @@ class Calibration:
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write it to a file, in the user's cache directory where none is named. Return the path."""
         target = Path(path) if path is not None else default_path()
-        target.parent.mkdir(parents=True, exist_ok=True)
         kernels = {str(n): {"step": k.step, "among": k.among, "kinds": k.kinds, "memory": k.memory} for n, k in sorted(self.threads.items())}
         with replacing(target) as file:
             file.write(json.dumps({"format": FORMAT, "machine": self.machine, "threads": kernels}, allow_nan=False).encode())

@@ -11,7 +11,7 @@ from foreshape.cost.measured import Measured, joined
 from foreshape.cost.ranks_plan import RanksPlan
 from foreshape.cost.simulation import ScalingPoint
 from foreshape.errors import needs
-from foreshape.pictures.picture import require_image
+from foreshape.pictures.picture import require_image, save_figure
 from foreshape.text.literal import escape
 
 MOST_RANKS = 8
@@ -121,6 +121,6 @@ def _figure(path: str | os.PathLike[str], size: tuple[float, float]) -> tuple[An
     def save() -> None:
         with rc_context({"svg.hashsalt": "plan", "font.size": 9}):
             made = {"Date": None} if os.fspath(path).lower().endswith(".svg") else None
-            figure.savefig(os.fspath(path), dpi=150, metadata=made)
+            save_figure(figure, path, dpi=150, metadata=made)
 
     return figure, save

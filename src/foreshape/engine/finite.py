@@ -62,10 +62,20 @@ def stop_before_updates(lowered: Step, names: Sequence[str]) -> None:
 
 def not_finite(feeder: Feeder, feed: Mapping[str, Any]) -> dict[str, int]:
     """Return input -> the count of its numbers that are not finite, of inputs with any."""
+    counts = {n: t.numel() - int(t.isfinite().sum()) for n, t in _fed(feeder, feed).items()}
+    return {n: count for n, count in counts.items() if count}
+
+
+def largest(feeder: Feeder, feed: Mapping[str, Any]) -> dict[str, float]:
+    """Return input -> the largest magnitude of its numbers, of inputs with floating-point numbers."""
+    return {n: float(t.abs().max()) for n, t in _fed(feeder, feed).items() if t.numel()}
+
+
+def _fed(feeder: Feeder, feed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return input -> its tensor, of inputs with floating-point or complex numbers."""
     tensors, _ = feeder.tensors(feed, None)
     found = {v.name: given.values if isinstance(given, Rows) else given for v, given in zip(feeder.inputs, tensors, strict=False)}
-    counts = {n: t.numel() - int(t.isfinite().sum()) for n, t in found.items() if t.is_floating_point() or t.is_complex()}
-    return {n: count for n, count in counts.items() if count}
+    return {n: t for n, t in found.items() if t.is_floating_point() or t.is_complex()}
 
 
 def _first_update(lowered: Step, names: Sequence[str]) -> int | None:

@@ -121,7 +121,6 @@ def _write_folder(folder: str, values: Mapping[str, Stored]) -> None:
             path, last = inside(waiting, name), inside(folder, name)
             if os.path.isdir(last):
                 raise FormatError(f"the parameter {name[:100]!r}: {last} is a folder, not a file")
-            os.makedirs(os.path.dirname(path), exist_ok=True)
             with replacing(path) as file:
                 write_stored(file, value)
         for name in values:

@@ -10,7 +10,7 @@ from foreshape.errors import needs
 from foreshape.memory.byte_counts import byte_text
 from foreshape.memory.figures import Buffer, Figures
 from foreshape.memory.records import CLASSES, GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, unknown_words
-from foreshape.pictures.picture import require_image
+from foreshape.pictures.picture import require_image, save_figure
 from foreshape.text.literal import escape
 
 COLOURS: dict[str, str] = {
@@ -68,7 +68,7 @@ def draw(plan: Figures, path: str | os.PathLike[str], symbols: Mapping[str, int]
         _title(figure, plan, symbols, height, held)
         _legend(figure, plan.breakdown(**symbols))
         made = {"Date": None} if os.fspath(path).lower().endswith(".svg") else None
-        figure.savefig(os.fspath(path), dpi=150, metadata=made)  # pyright: ignore[reportUnknownMemberType]
+        save_figure(figure, path, dpi=150, metadata=made)
 
 
 def _scale(most: int) -> tuple[float, str]:

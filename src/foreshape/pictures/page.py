@@ -9,7 +9,7 @@ import os
 import re
 from typing import Any, Final
 
-from foreshape.errors import FormatError
+from foreshape.folders import cannot_be_written, make_folder
 
 _SCRIPT: Final = re.compile(r"<script>(.*?)</script>", re.S)
 
@@ -25,12 +25,13 @@ def assemble(template: str, data: Any) -> str:
 
 
 def write_page_file(path: str | os.PathLike[str], text: str) -> None:
-    """Write a page. Raise `FormatError` if the file cannot be written, or not all of it."""
+    """Write a page or a drawing, in a folder made if missing. Raise `FormatError` if the file cannot be written, or not all of it."""
     try:
+        make_folder(path)
         with open(path, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
     except (OSError, ValueError) as error:
-        raise FormatError(f"{os.fspath(path)!r} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+        raise cannot_be_written(path, error) from None
 
 
 def harmless_json(value: Any) -> str:

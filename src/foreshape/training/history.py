@@ -12,7 +12,7 @@ from foreshape.errors import ExecutionError, needs
 from foreshape.pictures.chart import drawn_points, line_chart
 from foreshape.pictures.figures import plural
 from foreshape.pictures.markup import card, cut, ends, folded, markup_table
-from foreshape.pictures.picture import require_image
+from foreshape.pictures.picture import require_image, save_figure
 from foreshape.pictures.widths import right, wide
 
 RATE = "learning rate"
@@ -137,7 +137,7 @@ class History:
             a.grid(alpha=0.3)
             self._name_lines(a)
         if path is not None:
-            figure.savefig(path)
+            save_figure(figure, path)
         return figure
 
     @staticmethod

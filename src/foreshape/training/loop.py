@@ -141,6 +141,8 @@ def train(
                 over, made, metrics or {}, taken, kept, executor if executor is not None else Executor(seed=seed),
                 scope, shown(progress, console) if joined.first else Quiet(), seed, epochs, hooks,
             )  # fmt: skip
+            if kept is not None and joined.first:
+                over.guarded(lambda kept=kept: kept.place(0))  # a folder that cannot be written to is told before the first step
             if measured is not None:
                 run.evaluation = Validation(for_test(made.program), measured, metrics or {}, over, run.executor, run.scope)
             if not over.alone:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from foreshape.engine.finite import not_finite
+from foreshape.engine.finite import largest, not_finite
 from foreshape.errors import ExecutionError
 from foreshape.feeding.feed import Feeder
 from foreshape.operator.computations import (
@@ -19,15 +19,27 @@ from foreshape.operator.computations import (
     Sum,
 )
 from foreshape.ops.loss.cross_entropy import CrossEntropy2
+from foreshape.optimizer import Adam, AdamW, Optimizer
 from foreshape.program import Op, Program
 from foreshape.training.distributed.distributed_session import DistributedSession
+from foreshape.training.training_programs import is_default
 
+_LARGE: Final = 10.0
+"""Inputs with greater numbers are named: those of scaled columns are mostly less than 4."""
 _SCORES: Final = (MatrixProduct, FlattenedProduct, Sum, ImageConvolution, PaddedImageConvolution, Relu)
 """The computations of scores with any sign."""
 
 
 def loss_not_finite(
-    loss: float, own: float, place: str, made: bool, fed: Mapping[str, Any], feeder: Feeder, over: DistributedSession, check: object
+    loss: float,
+    own: float,
+    place: str,
+    made: bool,
+    fed: Mapping[str, Any],
+    feeder: Feeder,
+    over: DistributedSession,
+    check: object,
+    optimizer: Optimizer | None,
 ) -> ExecutionError:
     """Word the error of a step whose loss is not finite; all ranks do it together.
 
@@ -37,12 +49,26 @@ def loss_not_finite(
         made: True if it has updated parameters all the same.
         fed: the feed of this rank.
         check: the executor's.
+        optimizer: of the updates; None for the program's own.
     """
     hint = "" if check else "; check=True finds the op that made it"
     counts = [f"{count:,} of {name}" for name, count in not_finite(feeder, fed).items()]
     of_fed = f"; not finite of what was fed: {', '.join(counts)}" if counts else ""
     kept = "" if made else "; parameters and the optimizer's state are as they were before this step"
-    return ExecutionError(f"the loss {over.local_loss} is {loss}{over.not_finite(own)} at {place}{hint}{of_fed}{kept}{scores_for_shares(over.described)}")
+    cause = of_fed + scores_for_shares(over.described)
+    cause += "" if cause else _divergence(fed, feeder, optimizer)
+    return ExecutionError(f"the loss {over.local_loss} is {loss}{over.not_finite(own)} at {place}{hint}{cause}{kept}")
+
+
+def _divergence(fed: Mapping[str, Any], feeder: Feeder, optimizer: Optimizer | None) -> str:
+    """Name the optimizer of a run that may have diverged, and the remedies: a lower rate, and scaled inputs where they are large."""
+    by = "the program's own updates" if optimizer is None else repr(optimizer)
+    default = ", the default without optimizer=" if optimizer is not None and is_default(optimizer) else ""
+    large = {name: number for name, number in largest(feeder, fed).items() if number > _LARGE}
+    words = ", ".join(f"{name} (up to {number:.3g})" for name, number in large.items())
+    scale = f"scale the columns of {words} to a mean of 0 and a deviation of 1, or " if large else ""
+    adam = "" if isinstance(optimizer, Adam | AdamW) else ", or fs.optimizer.Adam(0.001)"
+    return f"; trained by {by}{default}; if the loss grew before, {scale}take a lower learning rate{adam}"
 
 
 def scores_for_shares(program: Program) -> str:

@@ -103,8 +103,7 @@ class TrainingSession:
 
     @property
     def rows_grow(self) -> bool:
-        ends = [type(c).on_epoch_end for c in self.callbacks]
-        return any(not end.__module__.startswith("foreshape.training.callbacks.") for end in ends)
+        return any(not type(c).on_epoch_end.__module__.startswith("foreshape.training.callbacks.") for c in self.callbacks)
 
     @property
     def divided(self) -> bool:
@@ -363,7 +362,8 @@ class TrainingSession:
         return f"step {len(self.history.losses) + 1} (epoch {self.position.epoch}, batch {self.position.batch + 1})"
 
     def _not_finite(self, loss: float, own: float, share: Share, made: bool) -> ExecutionError:
-        return loss_not_finite(loss, own, self._place(), made, share, self.executor.step(self.step_of, self.fetch).feeder, self.over, self.executor.check)
+        feeder = self.executor.step(self.step_of, self.fetch).feeder
+        return loss_not_finite(loss, own, self._place(), made, share, feeder, self.over, self.executor.check, self.made.optimizer)
 
     def _evaluate(self) -> dict[str, float]:
         """Return the figures of the validation data; the random generators are left as they were."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from weakref import ReferenceType, WeakKeyDictionary, ref
+from weakref import ReferenceType, WeakKeyDictionary, WeakSet, ref
 
 from foreshape.engine import Scope
 from foreshape.errors import SchemaError
@@ -108,6 +108,8 @@ _MADE: WeakKeyDictionary[Owner, WeakKeyDictionary[Program, list[_Known]]] = Weak
 """By optimizer and described program: training again with the same optimizer compiles nothing again."""
 _LAST: WeakKeyDictionary[Program, Optimizer] = WeakKeyDictionary()
 """By described program: the optimizer of its last training."""
+_DEFAULTS: WeakSet[Optimizer] = WeakSet()
+"""The optimizers taken since none was given."""
 _OWNERS: WeakKeyDictionary[Program, Owner] = WeakKeyDictionary()
 """By program with updates of its own: the owner of the state added for it."""
 _WIDTH, _SUMMED = 160, 5_000
@@ -159,7 +161,10 @@ def make(
         return _gathering(of, scalar_loss(cost, startup).name, startup, accumulate)
     if optimizer is None:
         optimizer = _LAST.get(of)
-    _LAST[of] = optimizer = optimizer if optimizer is not None else SGD(0.01)
+    if optimizer is None:
+        optimizer = SGD(0.01)
+        _DEFAULTS.add(optimizer)
+    _LAST[of] = optimizer
     owner = _owner(optimizer)
     known = _MADE.setdefault(owner, WeakKeyDictionary()).setdefault(of, [])
     settings = {n: v for n, v in vars(optimizer).items() if not n.startswith("_")}
@@ -180,6 +185,11 @@ def make(
     known[:] = [*known[1 - _REMEMBERED :], one]
     claim(owner, one.parts[0], startup, one.names, handed_out=scope is None)
     return one.given(optimizer)
+
+
+def is_default(optimizer: Optimizer) -> bool:
+    """Tell whether an optimizer was taken since none was given."""
+    return optimizer in _DEFAULTS
 
 
 def _made(cost: Variable, optimizer: Optimizer, others: frozenset[str], startup: Program, accumulate: int, precision: str) -> _Known:

@@ -11,6 +11,7 @@ from collections.abc import Generator
 from typing import IO, Any
 
 from foreshape.errors import FormatError
+from foreshape.folders import make_folder
 
 
 def read_file(path: Any, limit: int) -> bytes:
@@ -86,7 +87,7 @@ def _checked_size(file: IO[bytes], shown: str, limit: int) -> int:
 
 @contextlib.contextmanager
 def replacing(path: Any, lasting: bool = True) -> Generator[IO[bytes]]:
-    """Open a file for writing; it replaces ``path`` when all is written, and otherwise leaves the old one.
+    """Open a file for writing; it replaces ``path`` when all is written, and otherwise leaves the old one. A missing folder is made.
 
     Args:
         lasting: wait until it is on the disk, so that it outlasts a failure of the system.
@@ -102,6 +103,7 @@ def replacing(path: Any, lasting: bool = True) -> Generator[IO[bytes]]:
         if os.path.exists(target) and not os.path.isfile(target):
             raise FormatError(f"{target}: not a regular file")
         target = os.path.realpath(target)
+        make_folder(target)
         folder = os.path.dirname(target) or "."
         mode = stat.S_IMODE(os.stat(target).st_mode) if os.path.exists(target) else None
         named = os.path.join(folder, f".writing-{secrets.token_hex(8)}")

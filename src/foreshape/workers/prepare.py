@@ -12,6 +12,7 @@ from foreshape.checked_json.readers import MOST_WORDS
 from foreshape.engine import Executor, LoDTensor, Scope
 from foreshape.errors import ExecutionError, FeedError, FormatError, MemoryPlanError, SchemaError
 from foreshape.feeding.state_checks import compare_spec
+from foreshape.folders import require_writable
 from foreshape.interop import load_safetensors
 from foreshape.interop.npy_file import map_array
 from foreshape.memory.records import unknown_words
@@ -50,7 +51,7 @@ class Prepared:
 
 
 def prepare(job: Job, folder: str, rank: int, ranks: int) -> Prepared:
-    """Check everything that a job asks of a rank, and change nothing.
+    """Check everything that a job asks of a rank. Nothing is changed, but missing folders for its files are made.
 
     Args:
         folder: nothing outside of it is read or written.
@@ -75,6 +76,10 @@ def prepare(job: Job, folder: str, rank: int, ranks: int) -> Prepared:
     for path in (job.values, job.save_to, job.checkpoint and job.checkpoint.folder, job.model and job.model.path):
         if path is not None:
             within(folder, path)
+    if rank == 0:  # which writes the files after the training
+        for path in (job.save_to, job.model and job.model.path):
+            if path is not None:
+                require_writable(within(folder, path))
     data = _open(job.data, folder)
     validation = None if job.validation is None else _open(job.validation, folder)
     arrays = Arrays(data, job.batch_size, job.shuffle, job.seed, main)

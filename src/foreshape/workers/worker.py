@@ -326,10 +326,10 @@ class _Leader(_Rank):
         """Write the files asked for by the job; returns the paths."""
         job, out = ready.job, list[str]()
         if job.save_to is not None:
-            out.append(_with_folder(ready.path(job.save_to)))
+            out.append(ready.path(job.save_to))
             save_safetensors(out[-1], ready.scope, network_values(ready.main))
         if job.model is not None:
-            prefix = _with_folder(ready.path(job.model.path))
+            prefix = ready.path(job.model.path)
             save_inference_model(prefix, job.model.feeds, job.model.fetches, program=ready.main, scope=ready.scope)
             out += [f"{prefix}.pdmodel", f"{prefix}.pdiparams"]
         return out
@@ -379,12 +379,3 @@ def too_much(replies: list[Reply]) -> str:
         if memory is not None and needed > memory:
             words.append(f"rank {numbers([r.rank for r in here])} on {host}: {byte_text(needed)} are needed, and {byte_text(memory)} are there")
     return "; ".join(words)
-
-
-def _with_folder(path: str) -> str:
-    """Return a path, with its folder made if missing."""
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-    except OSError as error:
-        raise FormatError(f"the folder of {path!r} cannot be made: {error.strerror or error}") from None
-    return path

@@ -7,7 +7,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from foreshape.errors import ExecutionError, FormatError
+from foreshape.errors import ExecutionError
+from foreshape.folders import cannot_be_written, make_folder
 from foreshape.training.callbacks.base import Callback, Run
 
 
@@ -15,7 +16,7 @@ class CSVLog(Callback):
     """A callback that writes a row for each epoch into a CSV file with a head; a resumed run writes the earlier rows, too.
 
     Args:
-        path: the file; it is replaced when a run begins.
+        path: the file, in a folder made if missing; it is replaced when a run begins.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -47,10 +48,11 @@ class CSVLog(Callback):
 
     def _write(self, mode: str, rows: list[dict[str, Any]]) -> None:
         try:
+            make_folder(self.path)
             with open(self.path, mode, newline="", encoding="utf-8") as file:
                 csv.DictWriter(file, self._names, extrasaction="ignore", lineterminator="\n").writerows(rows)
         except (OSError, ValueError) as error:
-            raise FormatError(f"{os.fspath(self.path)} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+            raise cannot_be_written(self.path, error) from None
 
 
 class TensorBoard(Callback):

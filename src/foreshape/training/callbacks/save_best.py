@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from foreshape.engine import Scope
 from foreshape.errors import ExecutionError
+from foreshape.folders import require_writable
 from foreshape.interop.tensors import save_safetensors
 from foreshape.training.callbacks.base import Run, Watch
 
@@ -17,7 +18,7 @@ class SaveBest(Watch):
     ``fs.load_safetensors(path)`` puts them into a scope.
 
     Args:
-        path: the file; a better one replaces it only when complete.
+        path: the file, in a folder made if missing; a better one replaces it only when complete.
         metric, mode: as for `Watch`.
     """
 
@@ -29,6 +30,8 @@ class SaveBest(Watch):
         super().on_train_begin(run)
         if run.divided:
             raise ExecutionError("SaveBest cannot write parameters that are divided over ranks: use a Checkpoint, which can")
+        if run.first:
+            require_writable(self.path)
 
     def files_written(self) -> Sequence[str | os.PathLike[str]]:
         return [self.path] if self.best is not None else []

@@ -11,6 +11,7 @@ from typing import Any
 from foreshape.constructor_repr import ConstructorRepr
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, FormatError
+from foreshape.folders import require_writable
 from foreshape.hints import tells_arguments
 from foreshape.interop.parameters import Pieces
 from foreshape.program import Program
@@ -68,13 +69,11 @@ class Checkpoint(ConstructorRepr):
         """Return the path of the checkpoint after so many steps, in a folder made if missing.
 
         Raises:
-            FormatError: the folder cannot be made.
+            FormatError: the folder cannot be made or written to.
         """
-        try:
-            os.makedirs(self.path, exist_ok=True)
-        except (OSError, ValueError) as error:
-            raise FormatError(f"{self.path!r} cannot be made: {getattr(error, 'strerror', None) or error}") from None
-        return os.path.join(self.path, f"step-{steps:09d}.safetensors")
+        path = os.path.join(self.path, f"step-{steps:09d}.safetensors")
+        require_writable(path)
+        return path
 
     def save(self, program: Program, scope: Scope, state: State, facts: Facts, parts: Any = None) -> str:
         """Write one checkpoint, then remove the old ones. Returns its path.

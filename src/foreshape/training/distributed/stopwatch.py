@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from foreshape.communication.join import Ranks
 from foreshape.communication.process_group import Passage, all_teams, numbers_of
 from foreshape.cost.measured import Measured, MeasuredMessage, MeasuredStep, step_of
+from foreshape.folders import require_writable
 from foreshape.values.torch_proxy import torch
 
 T = TypeVar("T")
@@ -30,6 +31,8 @@ class Stopwatch:
     def __init__(self, ranks: Ranks, path: str | None = None) -> None:
         self.ranks = ranks
         self.path = path if path is not None else os.environ.get(VARIABLE) or None
+        if self.path is not None and ranks.first:
+            require_writable(self.path)
         self._count = 0
         self._steps: deque[tuple[int, MeasuredStep]] = deque(maxlen=KEPT)
 
