@@ -7,9 +7,12 @@ may treat differently. Each message says the requirement, the given values and t
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from operator import index
 from types import TracebackType
 from typing import Protocol, Self, SupportsIndex, cast
+
+from foreshape.hints import did_you_mean
 
 _KEPT = "\n\t\xa0\u3000"
 _MOST = 20_000
@@ -57,9 +60,17 @@ class ForeshapeError(Exception):
         return self
 
     @classmethod
-    def must(cls, slot: str, required: str, seen: object, verb: str = "seen") -> Self:
-        """Return the error that ``slot`` must be ``required``; ``verb`` stands before the ``seen`` value."""
-        return cls(f"{slot} must be {required}; {verb} {seen}").told(slot=slot, required=required, seen=seen)
+    def must(cls, slot: str, required: str, seen: object, verb: str = "seen", hint: str = "") -> Self:
+        """Return the error that ``slot`` must be ``required``; ``verb`` stands before the ``seen`` value, the ``hint`` at the end."""
+        return cls(f"{slot} must be {required}; {verb} {seen}{hint}").told(slot=slot, required=required, seen=seen)
+
+    @classmethod
+    def one_of(cls, slot: str, choices: Iterable[object], seen: object) -> Self:
+        """Return the error that ``slot`` must be one of the ``choices``, with the nearest to ``seen``."""
+        there = list(choices)
+        words = [repr(c) for c in there]
+        required = " or ".join(words) if len(words) == 2 else f"one of {', '.join(words)}"
+        return cls.must(slot, required, f"{seen!r:.100}", hint=did_you_mean(seen, there))
 
     def reworded(self, text: str) -> Self:
         """Return the same error, its class and fields, with another text."""
@@ -85,6 +96,10 @@ class TypeMismatchError(DescriptionError):
 
 class SchemaError(DescriptionError):
     """A use of an operation against its definition: a slot, an attribute, a name, an unknown type."""
+
+
+class NoValueError(SchemaError, TypeError):
+    """A use of a variable as if it had a value while the network is described. For Python it is a `TypeError`: an operator then tries the other side."""
 
 
 class FormatError(ForeshapeError):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import islice
 from typing import Final, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _MOST: Final = 4
+_NO_WORD: Final = re.compile(r"\W")
 _NO_PARAMETER: Final = re.compile(r"got an unexpected keyword argument '(\w+)'")
 
 ARGUMENTS_ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
@@ -67,16 +70,76 @@ _NOTES: Final = {"num_flatten_dims": ", which counts the dims of the features fr
 """Argument -> its different meaning here."""
 
 
+CHOICES_ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
+    "bfloat16": ("bf16",),
+    **dict.fromkeys(("float16", "half", "amp", "mixed", "mixed_float16"), ("fp16",)),
+    **dict.fromkeys(("float32", "full", "single"), ("fp32",)),
+    **dict.fromkeys(("average", "mean"), ("avg", "AVERAGE", "mean")),
+    "avg": ("AVERAGE", "mean"),
+    **dict.fromkeys(("channels_last", "channel_last"), ("NHWC", "NDHWC")),
+    **dict.fromkeys(("channels_first", "channel_first"), ("NCHW", "NCDHW")),
+    **dict.fromkeys(("gpu", "nvidia"), ("cuda",)),
+    **dict.fromkeys(("replicate", "edge", "nearest"), ("edge", "replicate", "border")),
+    **dict.fromkeys(("constant", "zero"), ("constant", "zeros", "zero")),
+    **dict.fromkeys(("linear", "cubic"), ("bilinear", "bicubic")),
+    "long": ("int64",),
+    "short": ("int16",),
+    "byte": ("uint8",),
+    "ort": ("onnxruntime",),
+    **dict.fromkeys(("minimize", "minimum", "lower"), ("min",)),
+    **dict.fromkeys(("maximize", "maximum", "higher"), ("max",)),
+}
+"""A word of other libraries for a choice -> its words here; of several, the possible ones."""
+_MOST_SEARCHED: Final = 5_000
+"""The most names compared by spelling."""
+
+
 def near(name: str, there: Iterable[str]) -> list[str]:
     """Return a few names spelled like a missing one, or with it as a word, the nearest first."""
     import difflib
 
-    lower = {n.lower(): n for n in there if not n.startswith("_")}
-    close = difflib.get_close_matches(name.lower(), lower, _MOST, 0.7)
-    likeness = [difflib.SequenceMatcher(None, n, name.lower()).ratio() for n in close]
-    close = [n for n, ratio in zip(close, likeness, strict=True) if ratio > likeness[0] - 0.1]
-    with_it = [n for n in sorted(lower) if len(name) > 2 and f"_{name.lower().strip('_')}_" in f"_{n}_"]
-    return [lower[n] for n in dict.fromkeys([*close, *with_it])][:_MOST]
+    lower = {n.lower(): n for n in there}
+    wanted = name[:100].lower()
+    letters = sorted(wanted)
+    searched = [*lower][:_MOST_SEARCHED]
+    close = [n for n in searched if len(n) == len(letters) and sorted(n) == letters] or difflib.get_close_matches(wanted, searched, _MOST, 0.7)
+    likeness = {n: difflib.SequenceMatcher(None, n, wanted).ratio() for n in close}
+    close = sorted((n for n in close if likeness[n] > likeness[close[0]] - 0.1), key=lambda n: (-likeness[n], n))
+    words = _NO_WORD.sub("_", wanted).strip("_")
+    with_it = [n for n in sorted(lower) if len(name) > 2 and f"_{words}_" in f"_{_NO_WORD.sub('_', n)}_"]
+    return [lower[wanted]] if wanted in lower else [lower[n] for n in dict.fromkeys([*close, *with_it])][:_MOST]
+
+
+def did_you_mean(name: object, there: Iterable[object], shown: Callable[[str], str] = repr) -> str:
+    """Return ``: did you mean 'relu'?`` for an unknown name, or an empty text where none of the names ``there`` is like it.
+
+    Args:
+        name: the unknown name; anything but a text has none like it.
+        there: the known names. Others than texts are passed over.
+        shown: writes a name.
+    """
+    if not isinstance(name, str):
+        return ""
+    known = [n for n in there if isinstance(n, str)]
+    found = [n for n in CHOICES_ELSEWHERE.get(name.lower(), ()) if n in known and n != name] or near(name, known)
+    return f": did you mean {' or '.join(map(shown, found))}?" if found else ""
+
+
+def near_path(path: str) -> str:
+    """Return ``: did you mean 'models/net.onnx'?`` for a path of nothing, by the names in its folder, or the folders beside a missing folder."""
+    folder, name = os.path.split(os.path.normpath(path)) if path else ("", "")
+    try:
+        with os.scandir(folder or os.curdir) as entries:
+            names = [e.name for e in islice(entries, _MOST_SEARCHED)]
+    except FileNotFoundError:
+        return near_path(folder) if folder and folder != path else ""
+    except (OSError, ValueError):
+        return ""
+    if not name:
+        return ""
+    stems = {n.partition(".")[0]: n for n in sorted(names, reverse=True)}
+    found = near(name, names) or [stems[n] for n in near(name.partition(".")[0], stems)]
+    return f": did you mean {' or '.join(repr(os.path.join(folder, n)) for n in found)}?" if found else ""
 
 
 def no_such_name(module: str, name: str, elsewhere: Mapping[str, str], there: Collection[str] = (), room: str = "") -> AttributeError:
@@ -93,8 +156,8 @@ def no_such_name(module: str, name: str, elsewhere: Mapping[str, str], there: Co
     words = f"module {module!r} has no attribute {name!r}"
     if here is not None:
         return AttributeError(f"{words}: here it is {here}", name=name)
-    meant = [] if name.startswith("_") else [f"{room}.{n}" if room else n for n in near(name, there)]
-    return AttributeError(f"{words}: did you mean {' or '.join(meant)}?" if meant else words, name=name)
+    known = [] if name.startswith("_") else [n for n in there if not n.startswith("_")]
+    return AttributeError(words + did_you_mean(name, known, lambda n: f"{room}.{n}" if room else n), name=name)
 
 
 def no_such_argument(error: TypeError, called: str, parameters: Iterable[str]) -> TypeError:
@@ -113,8 +176,7 @@ def no_such_argument(error: TypeError, called: str, parameters: Iterable[str]) -
     here = [p for p in ARGUMENTS_ELSEWHERE.get(name, ()) if p in known]
     words = f"here it is {' and '.join(here) if name == 'betas' else here[0]}{_NOTES.get(name, '')}" if here else None
     if words is None:
-        alike = near(name, known)
-        words = f"did you mean {' or '.join(alike)}?" if alike else f"its arguments are {', '.join(known)}"
+        words = did_you_mean(name, known, str)[2:] or f"its arguments are {', '.join(known)}"
     return TypeError(f"{called}() got an unexpected keyword argument {name!r}: {words}")
 
 

@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 
 from foreshape.dims import INT64_MAX, Dim, Size, bounds, product
 from foreshape.errors import ShapeError, TypeMismatchError
+from foreshape.hints import did_you_mean
 
 MAX_RANK: Final = 64
 """The largest number of dims of a tensor (PyTorch's own limit)."""
@@ -100,8 +101,7 @@ _DTYPE_OF_NAME: Final[dict[str, DType]] = _NAMED | {"bfloat16": BF16, "float": F
 
 
 def dtype(of: object) -> DType:
-    """Return the element type named by ``of``: a `DType`, a name ("fp32", "float32", "f32", any case), a numpy dtype,
-    or Python's ``int`` (64 bits), ``float`` (32, as all numbers here) or ``bool``.
+    """Return the element type named by ``of``: a `DType`, a name ("fp32", "float32", "f32"), numpy's or torch's, or Python's int (64 bits), float (32) or bool.
 
     Raises:
         TypeMismatchError: no element type has this name.
@@ -110,12 +110,12 @@ def dtype(of: object) -> DType:
         return of
     if of is int:
         return INT64
-    name = of if isinstance(of, str) else getattr(of, "name", None) or getattr(of, "__name__", None)
+    name = of if isinstance(of, str) else getattr(of, "name", None) or getattr(of, "__name__", None) or str(of).removeprefix("torch.")
     if isinstance(name, str):
         found = _DTYPE_OF_NAME.get(name) or _DTYPE_OF_NAME.get(name.lower())
         if found is not None:
             return found
-    raise TypeMismatchError.must("an element type", f"one of {', '.join(d.name for d in DTYPES)}", f"{of!r}")
+    raise TypeMismatchError.must("an element type", f"one of {', '.join(d.name for d in DTYPES)}", f"{of!r}", hint=did_you_mean(name, _DTYPE_OF_NAME))
 
 
 class Kind:
@@ -166,7 +166,7 @@ def kind(of: object) -> Kind:
     """Return the kind given, or named, by ``of``. Raises `TypeMismatchError` for an unknown name."""
     found = of if isinstance(of, Kind) else _KIND_OF_NAME.get(of.upper()) if isinstance(of, str) else None
     if found is None:
-        raise TypeMismatchError.must("a kind", f"one of {', '.join(_KIND_OF_NAME)}", f"{of!r}")
+        raise TypeMismatchError.one_of("a kind", _KIND_OF_NAME, of)
     return found
 
 

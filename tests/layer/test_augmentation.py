@@ -140,7 +140,7 @@ def test_your_own_by_in_training_and_what_it_refuses() -> None:
         (lambda x: layer.random_flip(x, probability=2), fs.SchemaError, "from 0 to 1"),
         (lambda x: layer.random_crop(x, 9, 1), fs.ShapeError, "must fit in the padded image"),
         (lambda x: layer.random_translation(x, -1), fs.SchemaError, "at least 0"),
-        (lambda x: layer.random_translation(x, 1, fill="nothing"), fs.SchemaError, "fill must be 'zeros', 'border' or 'reflection'"),
+        (lambda x: layer.random_translation(x, 1, fill="nothing"), fs.SchemaError, "fill must be one of 'zeros', 'border', 'reflection'"),
         (lambda x: layer.random_zoom(x, 1.0), fs.SchemaError, "from 0 to below 1"),
         (lambda x: layer.random_rotation(x, float("nan")), fs.SchemaError, "at least 0"),
         (lambda x: layer.random_rotation(layer.data("open", shape=["batch", 3, "height", "width"]), 9), fs.ShapeError, "whose height and width are numbers"),

@@ -257,7 +257,7 @@ def test_what_is_described_wrongly_is_refused_with_words() -> None:
     with fs.program_guard(fs.Program(), fs.Program()):
         x, y = layer.data("x", shape=[-1, 4]), layer.data("y", shape=[-1, 2], dtype="int64")
         wide = layer.data("wide", shape=[-1, "width"])
-        with pytest.raises(SchemaError, match="sampler must be one of uniform, log_uniform, custom_dist; seen 'other'"):
+        with pytest.raises(SchemaError, match="sampler must be one of 'uniform', 'log_uniform', 'custom_dist'; seen 'other'"):
             layer.nce(x, y, 7, sampler="other")
         with pytest.raises(SchemaError, match="takes the argument custom_dist"):
             layer.nce(x, y, 7, sampler="custom_dist")

@@ -206,8 +206,8 @@ def test_mean_average_precision_of_boxes(iou: Any, points: int | None) -> None:
     ("make", "error", "says"),
     [
         (lambda d: metrics.F1(layer.argmax(d["scores"], 1), d["label"]), fs.SchemaError, r"F1: say how many classes=\.\.\. there are"),
-        (lambda d: metrics.F1(d["scores"], d["label"], "mean"), fs.SchemaError, "average must be 'macro', 'micro', 'weighted', 'binary', None"),
-        (lambda d: metrics.F1(d["scores"], d["label"], "binary"), fs.SchemaError, "'binary' is of two classes; seen 'binary' and 4 classes"),
+        (lambda d: metrics.F1(d["scores"], d["label"], "mean"), fs.SchemaError, "average must be one of 'macro', 'micro', 'weighted', 'binary', None"),
+        (lambda d: metrics.F1(d["scores"], d["label"], "binary"), fs.SchemaError, "'binary' is of two classes; seen 4 classes"),
         (lambda d: metrics.F1(d["scores"], d["label"], classes=3), fs.ShapeError, "classes=3, and the prediction is"),
         (lambda d: metrics.F1(d["scores"], d["truth"]), fs.ShapeError, "the label must be of the dims of the prediction without its classes"),
         (lambda d: metrics.IoU(d["image"], d["mask"]), fs.ShapeError, "IoU: the label must be"),

@@ -343,7 +343,7 @@ def test_a_schedule_without_sense_is_refused() -> None:
 @pytest.mark.parametrize(("rule", "says"), [
     (lambda: fs.optimizer.Adam(0.1, epsilon=-1.0), r"Adam: epsilon must be a finite number of at least 0; seen -1\.0"),
     (lambda: fs.optimizer.AdamW(0.1, epsilon=float("nan")), "AdamW: epsilon must be a finite number of at least 0; seen nan"),
-    (lambda: fs.optimizer.Momentum(0.1, float("inf")), "Momentum: mu must be a finite number; seen inf"),
+    (lambda: fs.optimizer.Momentum(0.1, float("inf")), "Momentum: momentum must be a finite number of at least 0; seen inf"),
     (lambda: fs.optimizer.RMSProp(0.1, epsilon=-1e-9), "RMSProp: epsilon must be"),
 ])  # fmt: skip
 def test_numbers_that_no_update_can_have_are_refused(rule: Any, says: str) -> None:

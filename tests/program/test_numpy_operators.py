@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import foreshape as fs
 from foreshape import layer
@@ -185,9 +187,12 @@ def test_a_variable_is_hashed_by_what_it_is() -> None:
 
 
 WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "branch": (lambda x: 1 if x else 0, r"x has no value while the network is described, so that Python cannot branch on it\n    at .*test_numpy_operators.py"),
+    "branch": (
+        lambda x: 1 if x else 0,
+        r"x has no value while the network is described, so that Python cannot branch on it: layer.cond .*\n    at .*test_numpy",
+    ),
     "in-list": (lambda x: x in [x + 1], r"whether two variables are the same one is asked with `is`, and `in` a list or tuple asks with =="),
-    "iterate": (list, r"x: how long it is only the run tells \(f32\[batch, 3\]\), so that it cannot be iterated over\n    at .*test_numpy"),
+    "iterate": (list, r"x: how long it is only the run tells \(f32\[batch, 3\]\), so that it cannot be iterated over; layer.rnn .*\n    at .*test_numpy"),
     "unpack": (lambda x: (lambda a, b: a)(*x), "it cannot be iterated over"),
     "len": (len, "so that it has no len: see its shape"),
     "no-dims": (lambda x: list(x.sum()), "it has no dims, so that it cannot be iterated over"),
@@ -197,7 +202,23 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
     "array-of-int": (lambda x: x.astype("int64") * np.array([0.5, 1, 2]), "an array of float64 beside it is of another kind"),
     "array-past": (lambda x: x.astype("int8") * np.array([500]), "does not have the numbers of the array beside it: 500 to 500"),
     "list": (lambda x: x * [1, 2, 3], r"x: a list beside it may mean numbers or variables: give np.array\(...\)"),
-    "numpy-function": (lambda x: np.sum(x), r"x has no value while the network is described, so that np.sum cannot compute with it: use its methods"),
+    "numpy-function": (lambda x: np.sum(x), r"x has no value while the network is described, so that np.sum cannot compute with it: here it is x.sum\(\)"),
+    "numpy-ufunc": (lambda x: np.exp(x), r"np.exp cannot compute with it: here it is layer.exp\(x\)\n    at .*test_numpy"),
+    "numpy-maximum": (lambda x: np.maximum(x, 0), r"np.maximum cannot compute with it: here it is layer.maximum"),
+    "numpy-other-name": (lambda x: np.isnan(x), r"np.isnan cannot compute with it: layer.is_nan\(x\)"),
+    "numpy-reduction": (lambda x: np.add.reduce(x), "np.add cannot compute with it"),
+    "torch-function": (torch.relu, r"torch.relu cannot compute with it: here it is layer.relu\(x\)\n    at .*test_numpy"),
+    "torch-list": (lambda x: torch.cat([x, x]), "torch.cat cannot compute with it: here it is layer.concat"),
+    "torch-module": (torch.nn.Linear(3, 2), r"torch.linear cannot compute with it: here it is layer.fc\(x, output_size\)\n    at .*test_numpy"),
+    "torch-loss": (lambda x: torch.nn.functional.cross_entropy(x, x), r"here it is layer.softmax_with_cross_entropy\(scores, label\)\n    at .*test_numpy"),
+    "torch-method": (lambda x: torch.ones(3).dot(x), "torch.dot cannot compute with it"),
+    "float": (float, r"it is no number for float\(\): fetch it from a run, as fs.Executor\(\).run\(program, feed, \[x\]\)\n    at .*test_numpy"),
+    "int": (int, r"it is no number for int\(\): fetch it"),
+    "complex": (complex, r"it is no number for complex\(\)"),
+    "square root": (math.sqrt, r"it is no number for float\(\)"),
+    "round": (round, r"round\(\) has no number of it: layer.round\(x\)"),
+    "format": (lambda x: f"{x:.3f}", "it cannot be written as '.3f': fetch it"),
+    "set": (lambda x: x.__setitem__(0, 1.0), "its parts cannot be set in place: x = layer.setitem"),
     "equal-to-a-list": (lambda x: x == [1, 2, 3], r"x: a list beside it may mean numbers or variables: give np.array\(...\)"),
     "array-as-an-index": (lambda x: x[np.array([1, 0])], "an index is made of integers, .* and None; .*use layer.gather"),
     "list-at-the-left": (lambda x: (1, 2, 3) * x, "x: a tuple beside it may mean numbers or variables"),
@@ -224,8 +245,29 @@ def test_what_cannot_be_is_said_at_the_users_line(name: str) -> None:
     assert Path(__file__).name in str(caught.value)
 
 
+def test_operators_of_numpy_and_torch_leave_their_place_to_the_variable() -> None:
+    with fs.program_guard(fs.Program(), fs.Program()):
+        x = layer.data("x", shape=[3])
+        for one in (np.ones(3, "float32"), torch.ones(3), np.float32(2)):
+            for made in (one + x, one - x, one * x, one / x, one**x, one % x, one // x, one < x, one <= x, one > x, one >= x, one == x, one != x):
+                assert isinstance(made, fs.Variable) and made.shape == [3]
+        assert [op.type for op in x.block.ops if op.type in ("less_than", "greater_than")] == ["greater_than", "less_than"] * 3
+        assert (np.ones((2, 3), "float32") @ x).shape == (torch.ones(2, 3) @ x).shape == [2]
+        assert f"{x}" == str(x) and isinstance(np.add(np.ones(3), x), fs.Variable)
+
+
 @pytest.mark.parametrize(
-    ("name", "says"), [("sigmoid", r": here it is layer.sigmoid\(x\)"), ("permute", ": here it is layer.transpose"), ("no_such", "'no_such'$"), ("_x", "'_x'$")]
+    ("name", "says"),
+    [
+        ("sigmoid", r": here it is layer.sigmoid\(x\)"),
+        ("permute", ": here it is layer.transpose"),
+        ("no_such", "'no_such'$"),
+        ("_x", "'_x'$"),
+        ("numpy", r": here it is fs.Executor\(\).run\(program, feed, \[x\]\)"),
+        ("item", "fs.Executor"),
+        ("backward", "fs.train"),
+        ("detach", "x.stop_gradient"),
+    ],
 )
 def test_a_method_that_is_a_function_here_is_named(name: str, says: str) -> None:
     with fs.program_guard(fs.Program(), fs.Program()), pytest.raises(AttributeError, match=says):

@@ -12,6 +12,7 @@ from foreshape.cli import completion
 from foreshape.cli.arguments import Model
 from foreshape.cli.output import plain_errors, print_plain, printing
 from foreshape.folders import require_writable
+from foreshape.hints import did_you_mean
 
 
 def quantize(
@@ -38,7 +39,7 @@ def quantize(
 ) -> None:
     """Quantize a network to 8-bit integers, with ranges measured on examples."""
     if activations not in completion.METHODS:
-        raise typer.BadParameter(f"is one of {', '.join(completion.METHODS)}", param_hint="--activations")
+        raise typer.BadParameter(f"is one of {', '.join(completion.METHODS)}{did_you_mean(activations, completion.METHODS)}", param_hint="--activations")
     with plain_errors():
         from foreshape.engine import Scope
         from foreshape.interop import load_inference_model, save_inference_model, save_onnx

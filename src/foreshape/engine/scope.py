@@ -8,6 +8,7 @@ from typing import Any
 
 from foreshape.engine.shared_state import Turns
 from foreshape.errors import ExecutionError, border
+from foreshape.hints import did_you_mean
 from foreshape.kernels.pages import copied, is_aligned
 from foreshape.pictures.figures import plural, short_bytes
 from foreshape.pictures.markup import card, cut, ends, escape, folded, markup_table
@@ -72,7 +73,10 @@ class Scope:
         if found is None:
             found = self._made(name)
         if found is None:
-            raise ExecutionError(f"there is no value for {name!r} in the scope; it holds {len(self.names())} values: run the startup program, or set it")
+            known = self.names()
+            raise ExecutionError(
+                f"there is no value for {name!r} in the scope; it holds {len(known)} values: run the startup program, or set it{did_you_mean(name, known)}"
+            )
         return found
 
     def defer(self, name: str, make: Callable[[], Tensor]) -> None:

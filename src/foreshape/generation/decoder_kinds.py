@@ -326,7 +326,7 @@ def _layer_types(kind: DecoderKind, config: Mapping[str, Any], layers: int) -> l
 def _activation(name: str) -> Any:
     known: dict[str, Any] = {"gelu_new": _tanh_gelu, "gelu_pytorch_tanh": _tanh_gelu, "gelu": "gelu", "relu": "relu", "silu": "silu", "swish": "silu"}
     if name not in known:
-        raise SchemaError(f"the activation must be one of {', '.join(known)}; seen {name!r}")
+        raise SchemaError.one_of("the activation", known, name)
     return known[name]
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 from foreshape.engine import Executor, Scope
 from foreshape.engine.prepared_run import repeated
 from foreshape.errors import FeedError, SchemaError, TypeMismatchError
+from foreshape.hints import did_you_mean
 from foreshape.interop.results import Results, feed_of
 from foreshape.operator.computations import Identity, Scaling
 from foreshape.passes.for_training import Frozen, Statistics
@@ -141,7 +142,7 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
             each = {feeds[0]: augment} if callable(augment) else augment
             for name, function in each.items():
                 if name not in feeds:
-                    raise SchemaError(f"augment: the network has no input {name!r}; they are: {', '.join(feeds)}")
+                    raise SchemaError(f"augment: the network has no input {name!r}; they are: {', '.join(feeds)}{did_you_mean(name, feeds)}")
                 _put_before(program, name, function)
         written = {n for op in program.all_ops() for n in op.output_names()}
         scope = Scope()

@@ -6,7 +6,7 @@ import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from foreshape.errors import SchemaError
 from foreshape.interop.compiled_file import CompiledFile, CompiledModel, is_compiled, open_compiled, shapes_text
@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # a compiled network answers without them
     from foreshape.interop.onnx_session import OnnxSession
     from foreshape.memory import Plan
     from foreshape.profiling import Profile
+
+Engine = Literal["foreshape", "onnxruntime"]
 
 
 class Predictor:
@@ -55,10 +57,10 @@ class Predictor:
         wait: float = 0.002,
         memory_limit: int | str | None = None,
         device: str = "cpu",
-        engine: Literal["foreshape", "onnxruntime"] = "foreshape",
+        engine: Engine = "foreshape",
     ) -> None:
-        if engine not in ("foreshape", "onnxruntime"):
-            raise SchemaError(f'engine must be "foreshape" or "onnxruntime"; seen {engine!r}')
+        if engine not in get_args(Engine):
+            raise SchemaError.one_of("engine", get_args(Engine), engine)
         self._given = path, params
         self._settings: tuple[str, int | Literal["adaptive"] | None, int | str | None] = device, threads, memory_limit
         self._session: OnnxSession | CompiledModel | None = None

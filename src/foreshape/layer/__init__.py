@@ -20,7 +20,7 @@ from foreshape.layer.augmentation import (
 )
 from foreshape.layer.basic import activate, bilinear, data, fc, mean
 from foreshape.layer.argument_errors import close, hide_files
-from foreshape.layer.called_elsewhere import CALLED_ELSEWHERE
+from foreshape.layer.called_elsewhere import CALLED_ELSEWHERE, FUNCTIONS_ELSEWHERE, METHODS_ELSEWHERE
 from foreshape.layer.class_losses import cross_entropy, sigmoid_focal_loss, softmax_focal_loss, softmax_with_cross_entropy
 from foreshape.layer.control import case, cond, switch_case, while_loop
 from foreshape.layer.creation import assign, eye, fill_constant, fill_like, gaussian_random, linspace, logspace, randint, randperm, range, uniform_random
@@ -150,5 +150,8 @@ close(globals(), __all__)
 hide_files(globals(), __all__)
 
 # A user who expects a method known from other arrays on a variable is told the function.
-METHOD_HINTS: dict[str, str] = {n: f"layer.{n}(x)" for n in __all__ if n[0].islower()} | {n: w for n, w in CALLED_ELSEWHERE.items() if n[0].islower()}
+_FUNCTIONS = {n: f"layer.{n}(x)" for n in __all__ if n[0].islower()} | {n: w for n, w in CALLED_ELSEWHERE.items() if n[0].islower()}
+METHOD_HINTS: dict[str, str] = _FUNCTIONS | METHODS_ELSEWHERE
 """Names that users may expect as a variable's methods -> the code to write."""
+FUNCTION_HINTS: dict[str, str] = _FUNCTIONS | FUNCTIONS_ELSEWHERE
+"""Names of numpy's and torch's functions, some behind ``torch.``, -> the code to write."""

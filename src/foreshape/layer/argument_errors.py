@@ -18,7 +18,8 @@ from typing import Any, Final, NamedTuple
 
 from foreshape.errors import DescriptionError, ForeshapeError, SchemaError
 from foreshape.hints import no_such_argument
-from foreshape.layer.requirements import documented, fits, parameters_of, quick_looks, seen, signature_of, words
+from foreshape.layer.requirements import documented, fits, parameters_of, quick_looks, seen, signature_of, takes_variable, words
+from foreshape.operator.attributes import instead_of_variable
 from foreshape.program.call_site import here, located
 from foreshape.program.rollback import counts, take_back
 
@@ -29,19 +30,20 @@ _closed: set[type] = set()
 """The classes with the border around their constructor: several may inherit one."""
 
 
-def close(room: dict[str, Any], names: Iterable[str]) -> None:
+def close(room: dict[str, Any], names: Iterable[str], *, first: bool = False) -> None:
     """Put the border around the functions and the constructors of these names.
 
     Args:
         room: the users' module, by its ``globals()``.
         names: names of anything else are left as they are.
+        first: compare the arguments of functions with their annotations first, as those of constructors: their results are used much later.
     """
     done: dict[FunctionType, Callable[..., Any]] = {}  # a function may have two names
     for name in names:
         function = room[name]
         if isinstance(function, FunctionType):
             if function not in done:
-                done[function] = bordered(function)
+                done[function] = bordered(function, first)
                 done[function].__module__ = room["__name__"]  # where it is found, by pickle too
             room[name] = done[function]
         elif isinstance(function, type):
@@ -65,10 +67,11 @@ def hide_files(room: dict[str, Any], names: Collection[str]) -> None:
         del room[name]
 
 
-def bordered(function: FunctionType) -> Callable[..., Any]:
+def bordered(function: FunctionType, first: bool = False) -> Callable[..., Any]:
     """Return a describing function with this package's errors and the user's line, whose failed calls leave nothing half described.
 
-    Its first parameter, if an operand, may be given as ``input``, too, as in PaddlePaddle's programs.
+    Its first parameter, if an operand, may be given as ``input``, too, as in PaddlePaddle's programs. With ``first`` its arguments are compared with its
+    annotations before it is called.
 
     Errors of the user's own functions pass as they are, and so does Python's word on missing or unknown arguments.
     """
@@ -82,6 +85,8 @@ def bordered(function: FunctionType) -> Callable[..., Any]:
             named[operand] = named.pop("input")
         before = counts()
         try:
+            if first and (wrong := _Called(function.__name__, function, function).misfits(args, named)):
+                raise SchemaError(_Called(function.__name__, function, function).words(wrong))
             return function(*args, **named)
         except BaseException as error:
             take_back(before)
@@ -204,7 +209,7 @@ class _Called(NamedTuple):
 
 def _requirement(name: str, value: object, wanted: Any, said: str | None) -> str:
     asked = f"must be {words(wanted)}" + (f" ({said})" if said else "") if wanted is not Any else f"must be: {said}" if said else "is wrong"
-    return f"{name} {asked}; seen {seen(value)}"
+    return f"{name} {asked}; seen {seen(value)}{instead_of_variable(value) if takes_variable(wanted) else ''}"
 
 
 def _suspects(given: list[tuple[str, Any]], function: Callable[..., Any], trace: TracebackType | None) -> list[tuple[str, Any]]:

@@ -376,7 +376,7 @@ def _check_share(what: str, name: str, share: float) -> None:
 
 def _check_fill(what: str, fill: str) -> None:
     if fill not in ("zeros", "border", "reflection"):
-        raise SchemaError.must(f"{what}: fill", "'zeros', 'border' or 'reflection'", f"{fill!r}")
+        raise SchemaError.one_of(f"{what}: fill", ("zeros", "border", "reflection"), fill)
 
 
 def _around_zero(what: str, amount: float) -> Range:

@@ -8,14 +8,19 @@ from typing import Any
 
 from foreshape.dims import Size, product
 from foreshape.errors import SchemaError, ShapeError
+from foreshape.hints import did_you_mean
 from foreshape.layer.parameter import create_parameter, param_attr
-from foreshape.operator.registry import find
+from foreshape.operator.registry import all_operators, find
 from foreshape.program.call_site import here, tells_line
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable, dims_of
 from foreshape.spec import LOD_TENSOR, SELECTED_ROWS, Spec
 
 Activation = str | Callable[[Variable], Variable] | None
+_NONE = ("", "none", "linear", "identity")
+"""Names of other libraries for no activation."""
+_ALONG = ("softmax", "log_softmax", "maxout")
+"""Activations over more than one element."""
 
 
 @tells_line
@@ -74,10 +79,22 @@ def activate(x: Variable, activation: Activation, prefix: str | None = None) -> 
     if isinstance(activation, str):
         operator = find(activation)
         if operator is None or not {"X"} <= operator.schema.operand_names:
-            raise SchemaError(f"there is no activation {activation!r}")
+            raise SchemaError(_no_activation(activation)).told(slot="activation", seen=repr(activation))
         out = current_block().apply(activation, {"X": x}, prefix=prefix)
         return out if isinstance(out, Variable) else out[0]
-    return activation(x)
+    out: Any = activation(x)
+    if not isinstance(out, Variable):  # as a class of torch's, which is no activation yet
+        raise SchemaError.must("activation", "a name, as 'relu', or a function from variable to variable, as layer.relu", f"{activation!r:.100}")
+    return out
+
+
+def _no_activation(name: str) -> str:
+    """Return the words for no activation of a name, with the nearest."""
+    if name.lower() in _NONE:
+        return f"there is no activation {name!r}: None, the default, is none"
+    known = [t for t, of in all_operators().items() if of.forward_class is None and set(of.schema.operand_names) == {"X"} and (of.per_element or t in _ALONG)]
+    meant = did_you_mean(name, known) or ": it is a name, as 'relu' or 'softmax', or a function, as layer.gelu"
+    return f"there is no activation {name!r}{meant}"
 
 
 @tells_line

@@ -42,3 +42,34 @@ CALLED_ELSEWHERE: Final = {
     **dict.fromkeys(("RandomErasing", "random_erasing"), "layer.cutout"),
 }
 """Name -> the code to write here."""
+
+_FETCHED: Final = "fs.Executor().run(program, feed, [x]), which gives its value as an array"
+_TRAINED: Final = "fs.train(cost, data, optimizer=...), or fs.append_backward(cost)"
+METHODS_ELSEWHERE: Final = {
+    **dict.fromkeys(("numpy", "item", "tolist", "cpu", "data", "eval"), _FETCHED),
+    **dict.fromkeys(("backward", "grad", "zero_grad", "step", "minimize"), _TRAINED),
+    **dict.fromkeys(("detach", "requires_grad", "requires_grad_"), "x.stop_gradient = True"),
+    **dict.fromkeys(("cuda", "device", "gpu"), "fs.Executor('cuda'), which computes all there"),
+    **dict.fromkeys(("to", "type", "type_as"), "x.astype('int64'); the device is the executor's"),
+    **{
+        name: f"x.astype({of!r})"
+        for name, of in (("float", "fp32"), ("double", "fp64"), ("half", "fp16"), ("long", "int64"), ("int", "int32"), ("bool", "bool"))
+    },
+    **dict.fromkeys(("clone", "copy", "contiguous"), "layer.assign(x), where a copy is needed at all"),
+    **dict.fromkeys(("dim", "rank"), "x.ndim"),
+    **dict.fromkeys(("get_shape", "shape_as_list"), "x.shape"),
+    "numel": "x.size",
+    **dict.fromkeys(("mm", "bmm", "dot"), "layer.matmul(x, y)"),
+    "t": "x.T",
+}
+"""A method of arrays and tensors elsewhere -> the code to write here."""
+FUNCTIONS_ELSEWHERE: Final = {
+    "torch.cross_entropy": "layer.softmax_with_cross_entropy(scores, label)",
+    "torch.cross_entropy_loss": "layer.softmax_with_cross_entropy(scores, label)",
+    **dict.fromkeys(("amax", "amin"), "x.max(axis), x.min(axis)"),
+    "vstack": "layer.concat([x, y], axis=0)",
+    "hstack": "layer.concat([x, y], axis=1)",
+    "absolute": "abs(x)",
+    "negative": "-x",
+}
+"""A function of numpy's or of torch's on tensors -> the code to write here, for other names than of a method or a layer."""

@@ -91,7 +91,7 @@ def prelu(x: Variable, mode: str = "all", weight: Any = None, data_format: str =
     block = current_block()
     dims = x.spec.known_dims
     if mode not in ("all", "channel", "element"):
-        raise SchemaError.must(f"prelu({x.name}): mode", "all, channel or element", f"{mode!r}")
+        raise SchemaError.one_of(f"prelu({x.name}): mode", ("all", "channel", "element"), mode)
     if mode != "all" and len(dims) < 2:
         raise ShapeError(f"prelu({x.name}): the input must have at least 2 dims in mode {mode}; it is {x.spec.text()}")
     channel = dims[1 if data_format.startswith("NC") else -1] if mode == "channel" else 1

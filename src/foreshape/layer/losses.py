@@ -182,7 +182,7 @@ def nll_loss(
 
 def _reduced(layer: str, loss: Variable, reduction: str) -> Variable:
     if reduction not in ("none", "sum", "mean"):
-        raise SchemaError.must(f"{layer}: reduction", "none, sum or mean", f"{reduction!r}")
+        raise SchemaError.one_of(f"{layer}: reduction", ("none", "sum", "mean"), reduction)
     return loss if reduction == "none" else reduce_sum(loss) if reduction == "sum" else mean(loss)
 
 

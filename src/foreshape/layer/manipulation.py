@@ -376,7 +376,7 @@ def interpolate(
         SchemaError: not one of output_size and scale, or another mode.
     """
     if mode not in _INTERPOLATIONS:
-        raise SchemaError.must(f"interpolate({x.name}): mode", f"one of {', '.join(_INTERPOLATIONS)}", f"{mode!r}")
+        raise SchemaError.one_of(f"interpolate({x.name}): mode", _INTERPOLATIONS, mode)
     if (output_size is None) == (scale is None):
         raise SchemaError(f"interpolate({x.name}) takes one of output_size and scale")
     axes = len(x.spec.known_dims) - 2

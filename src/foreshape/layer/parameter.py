@@ -45,7 +45,7 @@ class ParamAttr:
 
     def __post_init__(self) -> None:
         if self.split not in (None, *SPLITS):
-            raise SchemaError.must("split", f"{' or '.join(map(repr, SPLITS))}", f"{self.split!r}")
+            raise SchemaError.one_of("split", SPLITS, self.split)
 
 
 SPLITS = ("columns", "rows")

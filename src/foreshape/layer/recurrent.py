@@ -102,7 +102,7 @@ def simple_rnn(
         (out, hidden): as for `lstm`.
     """
     if activation not in ("tanh", "relu"):
-        raise SchemaError(f'simple_rnn: activation must be "tanh" or "relu"; seen {activation!r}')
+        raise SchemaError.one_of("simple_rnn: activation", ("tanh", "relu"), activation)
     prefix = current_block().program.layer_name("simple_rnn", name)
     layers = _Layers(f"RNN_{activation.upper()}", hidden_size, num_layers, bidirectional, dropout, is_test, seed, prefix)
     weights = layers.weights(x, input_weight, hidden_weight, bias, hidden_bias)

@@ -112,9 +112,14 @@ def fits(value: object, wanted: Any) -> bool:
         if isinstance(value, (bytes, Variable, Mapping)) or not hasattr(value, "__iter__") or getattr(value, "ndim", 1) == 0:
             return False
         if not isinstance(value, (list, tuple)):  # an iterator would be used up
-            return not hasattr(value, "dtype") or all(fits(one, inner[0]) for one in islice(cast("Iterable[Any]", value), 1))
+            return not (hasattr(value, "dtype") or hasattr(value, "shape")) or all(fits(one, inner[0]) for one in islice(cast("Iterable[Any]", value), 1))
         return all(fits(one, inner[0]) for one in cast("list[Any]", value))
     return callable(value) if kind is Callable else isinstance(value, kind)
+
+
+def takes_variable(wanted: Any) -> bool:
+    """Tell whether a variable, alone or in a list, fits an annotation."""
+    return wanted is Variable or any(takes_variable(one) for one in get_args(wanted))
 
 
 def _is_number(value: object, whole: bool) -> bool:

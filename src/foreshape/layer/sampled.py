@@ -65,7 +65,7 @@ def nce(
     block = current_block()
     prefix = block.program.layer_name("nce", name)
     if sampler not in _SAMPLERS:
-        raise SchemaError.must(f"nce({x.name}): sampler", f"one of {', '.join(_SAMPLERS)}", f"{sampler!r}")
+        raise SchemaError.one_of(f"nce({x.name}): sampler", _SAMPLERS, sampler)
     if (sampler == "custom_dist") != (custom_dist is not None):
         raise SchemaError(f"nce({x.name}): the sampler custom_dist, and no other, takes the argument custom_dist; seen sampler {sampler!r}")
     width = _width("nce", x)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from foreshape.errors import SchemaError, ShapeError
+from foreshape.hints import did_you_mean
 from foreshape.layer.parameter import create_parameter, param_attr
 from foreshape.layer.weights import by_example
 from foreshape.program.block import Block
@@ -79,7 +80,8 @@ def _parameter(block: Block, attr: Any) -> Variable:
     name = param_attr(attr).name
     found = block.program.global_block.vars.get(name) if name is not None else None
     if found is None:
-        raise SchemaError(f"crf_decoding: there is no parameter {name!r}; give linear_chain_crf a transition of that name, or pass the variable")
+        meant = did_you_mean(name, block.program.global_block.vars)
+        raise SchemaError(f"crf_decoding: there is no parameter {name!r}; give linear_chain_crf a transition of that name, or pass the variable{meant}")
     return found
 
 

@@ -125,7 +125,7 @@ def _normalised(x: Variable, normalize: str, epsilon: float, weight: Any, bias: 
     if normalize == "rms":
         return rms_norm(x, epsilon, weight=part_of(weight, name, False), name=name)
     if normalize != "layer":
-        raise SchemaError(f'normalize must be "layer" or "rms"; seen {normalize!r}')
+        raise SchemaError.one_of("normalize", ("layer", "rms"), normalize)
     return layer_norm(x, max(x.spec.rank - 1, 1), epsilon, weight=part_of(weight, name, False), bias=part_of(bias, name, False), name=name)
 
 

@@ -41,7 +41,7 @@ def weighted_mean(x: Variable, weight: Variable, *, empty: str = "zero") -> Vari
         ShapeError: weights of other dims. SchemaError: another word.
     """
     if empty not in ("zero", "nan"):
-        raise SchemaError.must("weighted_mean: empty", "'zero' or 'nan'", f"{empty!r}")
+        raise SchemaError.one_of("weighted_mean: empty", ("zero", "nan"), empty)
     whole, ones = reduce_sum(by_example(x, weight, "weighted_mean")), fill_like(x, 1.0)
     ones.stop_gradient = True
     total = reduce_sum(by_example(ones, weight, "weighted_mean"))

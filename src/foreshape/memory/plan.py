@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from foreshape.dims import Size, is_symbol
 from foreshape.errors import MemoryPlanError, SchemaError, border
+from foreshape.hints import did_you_mean
 from foreshape.lowering import fuse, lower
 from foreshape.memory.figures import Figures
 from foreshape.memory.formula import peak_lines
@@ -128,7 +129,7 @@ def _names(program: Program, fetch: Iterable[Variable | str]) -> list[str]:
     for one in fetch:
         name = one.name if isinstance(one, Variable) else one
         if block.find(name) is None:
-            raise SchemaError(f"there is no variable {name!r} in the program's global block")
+            raise SchemaError(f"there is no variable {name!r} in the program's global block{did_you_mean(name, block.vars)}")
         names.append(name)
     if not names:
         names = [n for op in block.ops if op.type == "fetch" for n in op.input_names()]

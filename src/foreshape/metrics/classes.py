@@ -188,11 +188,10 @@ class _Averaged(_Counted):
 
     def __init__(self, prediction: Variable, label: Variable, average: Average | None = "macro", **options: Any) -> None:
         super().__init__(prediction, label, **options)
-        if average not in _AVERAGES or (average == "binary" and self.classes != 2):
-            raise SchemaError(
-                f"{type(self).__name__}: average must be {', '.join(map(repr, _AVERAGES))}, and 'binary' is of two classes; seen {average!r} and "
-                f"{self.classes} classes"
-            )
+        if average not in _AVERAGES:
+            raise SchemaError.one_of(f"{type(self).__name__}: average", _AVERAGES, average)
+        if average == "binary" and self.classes != 2:
+            raise SchemaError(f"{type(self).__name__}: average 'binary' is of two classes; seen {self.classes} classes")
         self.average: Average | None = average
         self.shape = (self.classes,) if average is None else ()
 

@@ -50,8 +50,10 @@ class AUC(Metric):
                 f"and {label.spec.text()}"
             )
         check_weight(self, weight, label)
-        if curve not in ("ROC", "PR") or (thresholds is not None and not thresholds >= 1):
-            raise SchemaError.must("AUC: curve", "'ROC' or 'PR', and thresholds at least 1", f"{curve!r} and {thresholds!r}")
+        if curve not in ("ROC", "PR"):
+            raise SchemaError.one_of("AUC: curve", ("ROC", "PR"), curve)
+        if thresholds is not None and not thresholds >= 1:
+            raise SchemaError.must("AUC: thresholds", "at least 1", thresholds)
         self.curve, self.thresholds, self.ignore_index = curve, thresholds, whole_or_none("AUC", "ignore_index", ignore_index)
 
     def begin(self) -> State:

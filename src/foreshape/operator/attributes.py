@@ -190,12 +190,24 @@ def _refused(name: str, type: AttrType, value: Any) -> SchemaError:
 
 
 def shown(value: Any) -> str:
-    """Return a value in an error: of bounded length."""
+    """Return a value in an error: of bounded length. Of an array it is the class, the element type and the dims."""
+    dims = getattr(value, "shape", None)
+    if dims.__class__.__name__ in ("tuple", "Size") and dims and not isinstance(value, type):
+        return f"{type(value).__name__} {str(getattr(value, 'dtype', '')).removeprefix('torch.')} {list(dims)}".replace("  ", " ")
     try:
         text = repr(value)
     except ValueError:  # more digits than Python writes
         return f"an integer of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__}"
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def instead_of_variable(value: Any) -> str:
+    """Return the advice for an array or a list in the place of a variable; empty for other values."""
+    dims: list[Any] = [] if isinstance(value, (list, tuple)) else [*getattr(value, "shape", ())]
+    if not (isinstance(value, (list, tuple)) or hasattr(value, "__array__")):
+        return ""
+    data = f"x = layer.data('x', {['batch', *dims[1:]]})" if dims else "layer.data"
+    return f"; a layer describes a network: {data} is an input, fed when it runs, and layer.assign(value) a constant"
 
 
 @functools.lru_cache(maxsize=256)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
+from foreshape.hints import did_you_mean
 from foreshape.operator.attributes import AttrType, Entry, as_written, coerce, entry_key, exact, infer_type, words_for
 from foreshape.operator.bound_attributes import BOOKKEEPING, Attributes
 from foreshape.operator.composition import Composition
@@ -332,7 +333,7 @@ class Operator:
         many = isinstance(held, tuple)
         for one in held if many else (held,):  # pyright: ignore[reportUnknownVariableType]
             if field.choices is not None and one not in field.choices:
-                raise SchemaError.must(f"attribute {name}", f"one of {', '.join(map(repr, field.choices))}", f"{one!r}")
+                raise SchemaError.one_of(f"attribute {name}", field.choices, one)  # pyright: ignore[reportUnknownArgumentType]
             if (field.low is not None and not one >= field.low) or (field.high is not None and not one <= field.high):
                 low = "" if field.low is None else f"at least {field.low}"
                 high = "" if field.high is None else f"at most {field.high}"
@@ -372,4 +373,4 @@ def _rebind(type: str, values: Mapping[str, Any]) -> Operator:
 
 def _unknown_attribute(cls: type[Operator], name: str) -> str:
     known = ", ".join(cls.schema.attributes) or "none"
-    return f"{cls.type} has no attribute {name!r}; its attributes are: {known}"
+    return f"{cls.type} has no attribute {name!r}; its attributes are: {known}{did_you_mean(name, cls.schema.attributes)}"

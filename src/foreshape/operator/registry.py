@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from foreshape.errors import SchemaError
+from foreshape.hints import did_you_mean
 
 if TYPE_CHECKING:
     from foreshape.operator.operator import Operator
@@ -73,11 +74,7 @@ def get(type: str) -> type[Operator]:
     if found is None:
         if type in _refusals:
             raise SchemaError(f"there can be no operator {type!r} here: {_refusals[type]}")
-        import difflib
-
-        near = difflib.get_close_matches(type[:100], all_operators(), n=3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise SchemaError(f"there is no operator {type[:100]!r}{hint}")
+        raise SchemaError(f"there is no operator {type[:100]!r}{did_you_mean(type, all_operators(), str)}")
     return found
 
 

@@ -84,5 +84,5 @@ __all__ = [
     "warmup",
 ]
 
-close(globals(), __all__)
+close(globals(), __all__, first=True)
 hide_files(globals(), __all__)

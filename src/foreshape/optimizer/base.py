@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +24,13 @@ from foreshape.program import Op, Program, Role, Variable, default_startup_progr
 from foreshape.program.gc_pause import collector_waits
 from foreshape.spec import FP32, DType, tensor
 
+_FRACTION = (1.0, "at least 0 and below 1")
+_NOT_NEGATIVE = (math.inf, "a finite number of at least 0")
+_BOUNDS: dict[str, tuple[float, str]] = {
+    **dict.fromkeys(("beta1", "beta2", "rho"), _FRACTION),
+    **dict.fromkeys(("momentum", "epsilon", "initial_accumulator_value", "coefficient", "lars_coeff", "lars_weight_decay", "l1", "l2"), _NOT_NEGATIVE),
+}
+"""A setting of optimizers -> the number above all its values, from 0 on, and its words."""
 UpdateOp: TypeAlias = tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]
 """The update op of one parameter: type, inputs, outputs, attributes."""
 
@@ -54,6 +62,7 @@ class Optimizer(ConstructorRepr):
         freeze: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.learning_rate = _checked_rate(learning_rate)
+        as_decay(weight_decay)  # an invalid coefficient is refused here
         self.weight_decay = weight_decay
         if clip is not None and (not hasattr(clip, "append") or hasattr(clip, "__len__")):
             raise SchemaError(f"clip= is an object, such as fs.optimizer.ClipByGlobalNorm(1.0); seen {clip!r}")
@@ -61,6 +70,13 @@ class Optimizer(ConstructorRepr):
         self.groups = _checked_groups(groups, self.decays_itself)
         self.freeze = checked_patterns("freeze=", freeze)
         self._owner = Owner()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a setting. Raises `SchemaError` for a number out of its range."""
+        bounds = _BOUNDS.get(name)
+        if bounds is not None and isinstance(value, (int, float)) and not 0 <= value < bounds[0]:
+            raise SchemaError.must(f"{type(self).__name__}: {name}", bounds[1], shown(value))
+        super().__setattr__(name, value)
 
     def for_run(self, *, epochs: float | None, steps_per_epoch: float | None) -> Optimizer:
         """Return the optimizer for a run of so many epochs: schedules in epochs, or over the whole run, get steps.
@@ -293,12 +309,14 @@ def _checked_rate(given: Any) -> Any:
     """Check a learning rate. Raises `SchemaError` for an invalid one."""
     if isinstance(given, Variable) or (hasattr(given, "append") and not hasattr(given, "__len__")):
         return given
-    try:
+    number, advice = math.nan, ""
+    with contextlib.suppress(OverflowError, TypeError, ValueError):
         number = float(given)
-    except (OverflowError, TypeError, ValueError):
-        number = math.nan
+    if isinstance(given, (str, bytes, bool)):  # which float() takes
+        number, advice = math.nan, "" if math.isnan(number) else f": give it as a number, {number!r}"
     if not 0.0 <= number < math.inf:
-        raise SchemaError(f"a learning rate is a number of at least 0, a variable or a schedule, such as fs.optimizer.cosine(0.1); seen {shown(given)}")
+        required = "a number of at least 0, a variable or a schedule, such as fs.optimizer.cosine(0.1)"
+        raise SchemaError(f"a learning rate is {required}; seen {shown(given)}{advice}").told(slot="learning_rate", required=required, seen=shown(given))
     return given
 
 

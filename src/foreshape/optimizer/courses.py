@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from foreshape.errors import SchemaError
-from foreshape.optimizer.schedule import Schedule, apply, number, positive, where
+from foreshape.optimizer.schedule import Schedule, apply, number, positive, rate_of, where
 from foreshape.program import Variable
 
 Unit = Literal["epochs", "steps"]
@@ -214,7 +214,7 @@ def cosine(
             unknown number of steps.
     """
     out = _Cosine(epochs, steps, warmup, steps_per_epoch)
-    out.learning_rate, out.end = float(learning_rate), float(end)
+    out.learning_rate, out.end = rate_of("cosine", "learning_rate", learning_rate), rate_of("cosine", "end", end)
     return out
 
 
@@ -237,7 +237,7 @@ def one_cycle(
     if not 0.0 < rising < 1.0:
         raise SchemaError(f"one_cycle rises for a part of the run between 0 and 1; seen rising={rising}")
     out = _OneCycle(epochs, steps, 0.0, steps_per_epoch)
-    out.peak, out.rising = float(peak), float(rising)
+    out.peak, out.rising = rate_of("one_cycle", "peak", peak), float(rising)
     out.start = float(peak) / 25.0 if start is None else float(start)
     out.end = out.start / 1e4 if end is None else float(end)
     return out
@@ -256,7 +256,8 @@ def polynomial(
         SchemaError: as `cosine`; a power not above 0.
     """
     out = _Polynomial(epochs, steps, warmup, steps_per_epoch)
-    out.learning_rate, out.end, out.power = float(learning_rate), float(end), positive("polynomial", "power", power)
+    out.learning_rate, out.end = rate_of("polynomial", "learning_rate", learning_rate), rate_of("polynomial", "end", end)
+    out.power = positive("polynomial", "power", power)
     return out
 
 
@@ -286,7 +287,7 @@ def piecewise(
         raise SchemaError(f"the boundaries of piecewise must rise, and come after the warmup; seen {list(boundaries)} and a warmup of {warmup}")
     last = boundaries[-1]
     out = _Piecewise(last if epochs is not None else None, last if steps is not None else None, warmup, steps_per_epoch)
-    out.rates, out.boundaries = tuple(float(r) for r in rates), boundaries
+    out.rates, out.boundaries = tuple(rate_of("piecewise", "rates", r) for r in rates), boundaries
     return out
 
 
@@ -305,7 +306,8 @@ def exponential(
         SchemaError: as `cosine`; a factor not above 0.
     """
     out = _Exponential(1.0 if epochs is None and steps is None else epochs, steps, warmup, steps_per_epoch, whole_run=False)
-    out.learning_rate, out.factor, out.staircase = float(learning_rate), positive("exponential", "factor", factor), staircase
+    out.learning_rate = rate_of("exponential", "learning_rate", learning_rate)
+    out.factor, out.staircase = positive("exponential", "factor", factor), staircase
     return out
 
 
@@ -323,7 +325,7 @@ def warmup(learning_rate: float | Schedule, *, epochs: float | None = None, step
     if epochs is None and steps is None:
         raise SchemaError("warmup needs epochs= or steps=: how long the rate rises")
     out = _Warmup(epochs, steps, 0.0, steps_per_epoch)
-    out.learning_rate = learning_rate if isinstance(learning_rate, Schedule) else float(learning_rate)
+    out.learning_rate = learning_rate if isinstance(learning_rate, Schedule) else rate_of("warmup", "learning_rate", learning_rate)
     return out
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from foreshape.constructor_repr import ConstructorRepr
 from foreshape.errors import SchemaError
+from foreshape.operator.attributes import shown
 from foreshape.program import Variable
 from foreshape.spec import SELECTED_ROWS
 
@@ -17,8 +20,8 @@ class WeightDecay(ConstructorRepr):
     l1 = False
 
     def __init__(self, coefficient: float) -> None:
-        if not coefficient >= 0:
-            raise SchemaError(f"{type(self).__name__} needs a coefficient of at least 0; seen {coefficient}")
+        if not _is_coefficient(coefficient):
+            raise SchemaError(f"{type(self).__name__} needs a coefficient of at least 0; seen {shown(coefficient)}")
         self.coefficient = float(coefficient)
 
     def append(self, parameter: Variable, gradient: Variable) -> Variable:
@@ -48,7 +51,13 @@ class L1Decay(WeightDecay):
     l1 = True
 
 
+def _is_coefficient(given: object) -> bool:
+    return not isinstance(given, bool) and isinstance(given, (int, float)) and 0 <= given < math.inf
+
+
 def as_decay(given: float | WeightDecay | None) -> WeightDecay | None:
     """Return the decay of an optimizer's argument ``weight_decay``: a number is `L2Decay`'s coefficient; None and 0 are no decay."""
+    if not (given is None or isinstance(given, WeightDecay) or _is_coefficient(given)):
+        raise SchemaError.must("weight_decay", "a number of at least 0, an L1Decay or L2Decay, or None", shown(given))
     decay = given if given is None or isinstance(given, WeightDecay) else L2Decay(given)
     return decay if decay is not None and decay.coefficient else None

@@ -53,7 +53,7 @@ class _Decay(Schedule):
     """The base of schedules with a decay by ``decay_rate`` every ``decay_steps``; with ``staircase`` in jumps."""
 
     def __init__(self, learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False) -> None:
-        self.learning_rate, self.decay_rate = float(learning_rate), float(decay_rate)
+        self.learning_rate, self.decay_rate = rate_of(type(self).__name__, "learning_rate", learning_rate), float(decay_rate)
         self.decay_steps = positive(type(self).__name__, "decay_steps", decay_steps)
         self.staircase = staircase
 
@@ -90,7 +90,8 @@ class PolynomialDecay(Schedule):
     """
 
     def __init__(self, learning_rate: float, decay_steps: float, end_learning_rate: float = 0.0001, power: float = 1.0, cycle: bool = False) -> None:
-        self.learning_rate, self.end_learning_rate, self.power, self.cycle = float(learning_rate), float(end_learning_rate), float(power), cycle
+        self.learning_rate, self.power, self.cycle = rate_of("PolynomialDecay", "learning_rate", learning_rate), float(power), cycle
+        self.end_learning_rate = rate_of("PolynomialDecay", "end_learning_rate", end_learning_rate)
         self.decay_steps = positive("PolynomialDecay", "decay_steps", decay_steps)
 
     def rate(self, step: Variable) -> Variable:
@@ -113,7 +114,7 @@ class PiecewiseDecay(Schedule):
     """
 
     def __init__(self, boundaries: Sequence[int], values: Sequence[float]) -> None:
-        self.boundaries, self.values = [int(b) for b in boundaries], [float(v) for v in values]
+        self.boundaries, self.values = [int(b) for b in boundaries], [rate_of("PiecewiseDecay", "values", v) for v in values]
         if len(self.values) != len(self.boundaries) + 1:
             raise SchemaError(f"PiecewiseDecay needs one value more than boundaries; seen {len(self.values)} and {len(self.boundaries)}")
         if any(a >= b for a, b in zip(self.boundaries, self.boundaries[1:], strict=False)):
@@ -130,7 +131,7 @@ class CosineDecay(Schedule):
     """learning_rate / 2 * (cos(epoch * pi / epochs) + 1), where epoch = floor(step / step_each_epoch) (Loshchilov and Hutter, 2017)."""
 
     def __init__(self, learning_rate: float, step_each_epoch: float, epochs: float) -> None:
-        self.learning_rate = float(learning_rate)
+        self.learning_rate = rate_of("CosineDecay", "learning_rate", learning_rate)
         self.step_each_epoch = positive("CosineDecay", "step_each_epoch", step_each_epoch)
         self.epochs = positive("CosineDecay", "epochs", epochs)
 
@@ -143,7 +144,7 @@ class NoamDecay(Schedule):
     """learning_rate * d_model^-0.5 * min(n^-0.5, n * warmup_steps^-1.5), where n counts steps from 1 (Vaswani et al., 2017)."""
 
     def __init__(self, d_model: float, warmup_steps: float, learning_rate: float = 1.0) -> None:
-        self.learning_rate = float(learning_rate)
+        self.learning_rate = rate_of("NoamDecay", "learning_rate", learning_rate)
         self.d_model = positive("NoamDecay", "d_model", d_model)
         self.warmup_steps = positive("NoamDecay", "warmup_steps", warmup_steps)
 
@@ -157,7 +158,7 @@ class LinearWarmup(Schedule):
     """From ``start_lr`` in a line to ``end_lr`` during ``warmup_steps``, then ``learning_rate``, a number or a schedule."""
 
     def __init__(self, learning_rate: float | Schedule, warmup_steps: float, start_lr: float, end_lr: float) -> None:
-        self.learning_rate = learning_rate if isinstance(learning_rate, Schedule) else float(learning_rate)
+        self.learning_rate = learning_rate if isinstance(learning_rate, Schedule) else rate_of("LinearWarmup", "learning_rate", learning_rate)
         self.warmup_steps = positive("LinearWarmup", "warmup_steps", warmup_steps)
         self.start_lr, self.end_lr = float(start_lr), float(end_lr)
 
@@ -171,6 +172,14 @@ class LinearWarmup(Schedule):
         after = given.rate(step) if isinstance(given, Schedule) else number(given)
         warm = step * ((self.end_lr - self.start_lr) / self.warmup_steps) + self.start_lr
         return where(step < number(self.warmup_steps), warm, after)
+
+
+def rate_of(what: str, name: str, value: float) -> float:
+    """Return a learning rate of a schedule. Raises `SchemaError` for one below 0, or not finite."""
+    number = float(value)
+    if not 0 <= number < math.inf:
+        raise SchemaError.must(f"{what}: {name}", "a finite number of at least 0", value)
+    return number
 
 
 def positive(what: str, name: str, value: float) -> float:

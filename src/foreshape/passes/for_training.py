@@ -46,7 +46,7 @@ def for_training(
         ``statistics``; all frozen together with moving statistics.
     """
     if statistics not in _MODES:
-        raise SchemaError.must("statistics", f"{' or '.join(map(repr, _MODES))}", f"{statistics!r}")
+        raise SchemaError.one_of("statistics", _MODES, statistics)
     if frozen is True and statistics == "moving":
         raise SchemaError("what is frozen keeps its statistics: leave statistics='moving' or frozen=True out")
     unknown = sorted({op.type for op in program.all_ops() if is_unknown(op)})

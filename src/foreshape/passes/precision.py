@@ -29,7 +29,7 @@ INITIAL_SCALE, GROWS_AFTER, GROWS_BY, FALLS_BY = 2.0**15, 1000, 2.0, 0.5
 def checked_precision(given: str) -> str:
     """Return a value of ``precision=``. Raises `SchemaError` for any other."""
     if given not in TYPES:
-        raise SchemaError(f"precision= is {', '.join(map(repr, TYPES))}; seen {given!r}")
+        raise SchemaError.one_of("precision=", TYPES, given)
     return given
 
 

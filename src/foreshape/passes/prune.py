@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from foreshape.errors import SchemaError
+from foreshape.hints import did_you_mean
 from foreshape.operator.attributes import AttrType
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.computations import Selection
@@ -83,7 +84,7 @@ def _names(program: Program, given: Iterable[Variable | str]) -> list[str]:
     for one in (given,) if isinstance(given, (Variable, str)) else given:
         name = one.name if isinstance(one, Variable) else one
         if program.global_block.find(name) is None:
-            raise SchemaError(f"there is no variable {name!r} in the program's global block")
+            raise SchemaError(f"there is no variable {name!r} in the program's global block{did_you_mean(name, program.global_block.vars)}")
         if isinstance(one, Variable) and one.block.program is not program:
             raise SchemaError(f"{name} is a variable of another program")
         out.append(name)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from foreshape.errors import SchemaError
+from foreshape.hints import did_you_mean
 from foreshape.operator.computations import FlattenedProduct
 from foreshape.ops.collective.shares import CountExamples
 from foreshape.passes.data_parallelism import DataParallel
@@ -43,7 +44,7 @@ class SplitLayers:
             raise SchemaError.must("degree", "at least 1 rank", self.degree)
         for name, split in self.layers:
             if split not in (COLUMNS, ROWS):
-                raise SchemaError.must(name, f"split by {COLUMNS!r} or {ROWS!r}", f"{split!r}")
+                raise SchemaError.one_of(f"{name}: split", (COLUMNS, ROWS), split)
 
     @property
     def patience(self) -> float:
@@ -113,7 +114,7 @@ class SplitLayers:
         said = {n: s.split for n, s in program.parameter_settings.items() if s.split is not None}
         for name, split in self.layers:
             if name not in program.global_block.vars:
-                raise SchemaError(f"split_layers(layers=...) names {name!r}, and the program has no such weight")
+                raise SchemaError(f"split_layers(layers=...) names {name!r}, and the program has no such weight{did_you_mean(name, program.global_block.vars)}")
             said[name] = split
         if self.choose:
             said = chosen(program.global_block, degree, said) | said

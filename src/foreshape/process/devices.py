@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.errors import ExecutionError
+from foreshape.hints import did_you_mean
 from foreshape.values.torch_proxy import torch
 
 
@@ -24,7 +25,7 @@ def device_of(name: Any) -> Any:
     count = _count(torch.cuda)
     here = "" if not count else " or cuda" if count == 1 else f" or cuda, cuda:0 to cuda:{count - 1}"
     why = f"; this PyTorch, {torch.__version__}, is built without CUDA" if str(name).startswith("cuda") and torch.version.cuda is None else ""
-    raise ExecutionError(f"there is no device {name!r} here: it can be cpu{here}{why}")
+    raise ExecutionError(f"there is no device {name!r} here: it can be cpu{here}{why}{did_you_mean(name, ('cpu', 'cuda'))}")
 
 
 def _count(room: Any) -> int:

@@ -12,6 +12,7 @@ from foreshape.errors import ShapeError, TypeMismatchError
 from foreshape.program.call_site import tells_line
 from foreshape.program.constant import value_attributes
 from foreshape.program.described import Described
+from foreshape.program.no_value import NoValue
 from foreshape.spec import dtype
 
 
@@ -26,7 +27,7 @@ def _is_single(number: float | int) -> bool:
 ArithmeticT = TypeVar("ArithmeticT", bound="Arithmetic")
 
 
-class Arithmetic(Described):
+class Arithmetic(NoValue):
     """Python's operators and indices: ``+ - * / // % ** @``, ``== != < <= > >=``, ``& | ^ ~``, ``abs``, minus, and slices.
 
     They have numpy's meaning: both sides are broadcast, and a comparison gives a bool for each element. A number or an array beside a variable takes
@@ -34,7 +35,6 @@ class Arithmetic(Described):
     """
 
     __slots__ = ()
-    __array_ufunc__ = None  # an array at the left leaves the operator to the variable
 
     def _apply(self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None) -> Any:
         """Append an op to the current block, and return its results."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 from foreshape.dims import Dim, Size, product
-from foreshape.errors import SchemaError, ShapeError
+from foreshape.errors import NoValueError, ShapeError
 from foreshape.operator.attributes import several
 from foreshape.program.arithmetic import Arithmetic
 from foreshape.program.call_site import here, located, tells_line
@@ -49,21 +49,8 @@ class ArrayMethods(Arithmetic):
         if dims and isinstance(dims[0], int) and self.spec.lod is None:
             return dims[0]
         why = "it has no dims" if not dims else f"how long it is only the run tells ({self.spec.text()})"
-        raise located(SchemaError(f"{self.name}: {why}, so that {so}"), here())
-
-    def __contains__(self, item: object) -> NoReturn:
-        raise located(
-            SchemaError(f"{self.name} has no value while the network is described, so that Python cannot look for something in it: use (x == value).any()"),
-            here(),
-        )
-
-    def __array__(self, *args: Any, **named: Any) -> NoReturn:
-        raise located(SchemaError(f"{self.name} has no value while the network is described, so that numpy cannot have it as an array: "
-                                  "use its methods or foreshape.layer, and fetch what they give"), here())  # fmt: skip
-
-    def __array_function__(self, function: Any, types: Any, args: Any, named: Any) -> NoReturn:
-        raise located(SchemaError(f"{self.name} has no value while the network is described, so that np.{function.__name__} cannot compute with it: "
-                                  "use its methods or foreshape.layer"), here())  # fmt: skip
+        how = "" if not dims else "; layer.rnn and layer.while_loop go along an axis of open size"
+        raise located(NoValueError(f"{self.name}: {why}, so that {so}{how}"), here())
 
     # --- along axes
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from foreshape.errors import DescriptionError, SchemaError
+from foreshape.hints import did_you_mean
+from foreshape.operator.attributes import instead_of_variable, shown
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import get
@@ -105,8 +107,14 @@ class Block:
         """Return the variable of this name here or in a parent. Raises `SchemaError` if there is none."""
         found = self.find(name)
         if found is None:
-            raise SchemaError(f"there is no variable {name!r} in block {self.idx} or its parents")
+            raise SchemaError(f"there is no variable {name!r} in block {self.idx} or its parents{did_you_mean(name, self.names_within_reach())}")
         return found
+
+    def names_within_reach(self) -> Iterator[str]:
+        """Yield the names of the variables here and in the parents."""
+        yield from self.vars
+        if self.parent is not None and self.parent is not self:
+            yield from self.parent.names_within_reach()
 
     def outer_names(self) -> tuple[frozenset[str], frozenset[str]]:
         """Return the outer names read and written by this block and the blocks within it."""
@@ -262,7 +270,7 @@ class Block:
                 elif isinstance(one, str):
                     names.append(one)
                 else:
-                    raise SchemaError(f"{slot} of {cls.type} takes variables; seen {one!r}")
+                    raise SchemaError(f"{slot} of {cls.type} takes variables; seen {shown(one)}{instead_of_variable(value)}")
             out[slot] = tuple(names)
         return out
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
 from foreshape.errors import SchemaError, whole
+from foreshape.hints import did_you_mean
 from foreshape.operator.attributes import exact
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.computations import Computation
@@ -224,7 +225,7 @@ class Op:
             if exact(value) != exact(later.default):
                 entries.insert(next((at for at, e in enumerate(entries) if e[0] > name), len(entries)), (name, later.type, value))
         elif not any(e[0] == name for e in entries):
-            raise SchemaError(f"{self.type} has no attribute {name!r}")
+            raise SchemaError(f"{self.type} has no attribute {name!r}{did_you_mean(name, self.attributes.values)}")
         else:
             entries = [(name, e[1], value) if e[0] == name else e for e in entries]
         self.attributes = Attributes.of(self.type, tuple(entries))

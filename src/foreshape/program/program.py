@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import DescriptionError, SchemaError
+from foreshape.hints import did_you_mean
 from foreshape.pictures import Picture
 from foreshape.pictures.tables import TableOfLayers
 from foreshape.program.block import Block
@@ -113,7 +114,7 @@ class Program:
                 return records.variable(name)
             if records is None and name in block.vars:
                 return block.vars[name]
-        raise SchemaError(f"the program has no variable {name!r}")
+        raise SchemaError(f"the program has no variable {name!r}{did_you_mean(name, (n for block in self.blocks for n in block.vars))}")
 
     def all_ops(self) -> Iterator[Op]:
         """Yield the ops of all blocks, block by block."""

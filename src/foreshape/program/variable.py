@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, symbol
 from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
 from foreshape.pictures.markup import cut, escape
 from foreshape.program.array_methods import ArrayMethods
-from foreshape.program.call_site import Site, call_site, here, located, tells_line
+from foreshape.program.call_site import Site, call_site, here, tells_line
 from foreshape.program.current import current_block
 from foreshape.program.declared import DeclaredForm
 from foreshape.program.elsewhere import elsewhere
@@ -170,12 +170,6 @@ class Variable(ArrayMethods):
 
     def _repr_html_(self) -> str:
         return self.block.program.html_of(self)
-
-    def __bool__(self) -> NoReturn:
-        hint = ""
-        if self.op is not None and self.op.type in ("equal", "not_equal"):
-            hint = "; whether two variables are the same one is asked with `is`, and `in` a list or tuple asks with =="
-        raise located(SchemaError(f"{self.name} has no value while the network is described, so that Python cannot branch on it{hint}"), here())
 
 
 def _spec_of(name: str, of: Any, given: Sequence[Any] | None, lod_level: int, value: Any) -> Spec:

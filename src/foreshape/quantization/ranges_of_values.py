@@ -73,7 +73,7 @@ def scales_of(model: InferenceModel, feeds: Sequence[Mapping[str, Any]], names: 
     import numpy
 
     if activations not in METHODS:
-        raise SchemaError(f"activations must be {', '.join(map(repr, METHODS))}; seen {activations!r}")
+        raise SchemaError.one_of("activations", METHODS, activations)
     if not 0.0 < percentile <= 100.0:
         raise SchemaError(f"percentile must be more than 0 and at most 100; seen {percentile}")
     largest = dict.fromkeys(names, 0.0)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from foreshape.errors import ExecutionError, needs
+from foreshape.hints import did_you_mean
 from foreshape.pictures.chart import drawn_points, line_chart
 from foreshape.pictures.figures import plural
 from foreshape.pictures.markup import card, cut, ends, folded, markup_table
@@ -47,6 +48,8 @@ class History:
 
     def column(self, name: str) -> list[float]:
         """Return one figure of every epoch. Raises `KeyError` for an unknown name."""
+        if self.epochs and name not in (known := self._names()):
+            raise KeyError(f"there is no figure {name!r}; there are {', '.join(map(repr, known))}{did_you_mean(name, known)}")
         return [row[name] for row in self.epochs]
 
     def __str__(self) -> str:

@@ -109,7 +109,7 @@ def train(
             raise SchemaError(f"a metric cannot be called {name!r}: the history has a figure of that name")
     epochs, seed = whole("epochs", epochs, 0, ExecutionError), whole("seed", seed, 0, ExecutionError)
     if on_change not in WORDS:
-        raise ExecutionError.must("on_change", f"{' or '.join(map(repr, WORDS))}", f"{on_change!r}")
+        raise ExecutionError.one_of("on_change", WORDS, on_change)
     startup = startup if startup is not None else startup_of(program)
     hooks = [_as_callback(c) for c in (cast("Any", callbacks) if hasattr(callbacks, "__iter__") else (callbacks,))]
     for what, given in (("data", data), ("validation data", validation)):

@@ -123,7 +123,7 @@ def draw(program: Program, depth: int | None = None, boxes: int = BOXES, part: s
     layers = folded_sections(program)
     sections = {layer.name: layer for layer in layers} if is_sections(layers) else {}
     if part is not None and part not in (sections or SECTIONS[:1]):
-        raise SchemaError.must("part", f"one that this program has, {' or '.join(map(repr, sections or SECTIONS[:1]))}", f"{part!r}")
+        raise SchemaError.one_of("part", sections or SECTIONS[:1], part)
     if part == SECTIONS[0] and sections:
         layers, sections = folded_layers(program), {}
     group = sections.get(part or "")

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol, cast
 from foreshape.constructor_repr import ConstructorRepr
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, FormatError
+from foreshape.hints import did_you_mean
 from foreshape.program import Program
 from foreshape.training.checkpoint.state import CallbackState, Position
 from foreshape.training.history import History, check_row
@@ -208,7 +209,7 @@ class Watch(Callback):
         self.metric = metric
         self.mode = mode if mode is not None else _mode_of(metric)
         if self.mode not in ("min", "max"):
-            raise ExecutionError.must(f"{type(self).__name__} cannot tell whether {metric!r} is better small or large: mode", "'min' or 'max'", f"{mode!r}")
+            raise ExecutionError.one_of(f"{type(self).__name__} cannot tell whether {metric!r} is better small or large: mode", ("min", "max"), mode)
         self.best: float | None = None
 
     def _arguments(self) -> Mapping[str, Any]:
@@ -230,7 +231,7 @@ class Watch(Callback):
     def _missing(self, figures: Sequence[str]) -> str:
         return (
             f"{type(self).__name__} watches {self.metric!r}; the history of this run has {', '.join(map(repr, figures))}; a callback that adds a "
-            "figure names it in `adds`, or stands before this one and writes it into the row"
+            f"figure names it in `adds`, or stands before this one and writes it into the row{did_you_mean(self.metric, figures)}"
         )
 
     def is_better(self, now: float, by: float = 0.0) -> bool:
