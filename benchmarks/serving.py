@@ -180,7 +180,7 @@ def plain_app(folder: Path, threads: int | None) -> Any:
         found = await run_in_threadpool(session.run, None, feed)
         results = [NamedTensor(o.name, "FP32", a) for o, a in zip(session.get_outputs(), found, strict=True) if a.dtype == np.float32]
         response = write_response(model, "1", asked, results)
-        return Response(response.body, headers={HEADER_LENGTH: str(response.header_length)}, media_type="application/octet-stream")
+        return Response(b"".join(response.pieces), headers={HEADER_LENGTH: str(response.header_length)}, media_type="application/octet-stream")
 
     infer.__annotations__ = {"request": Request, "model": str}
     app.post("/v2/models/{model}/infer", response_model=None)(infer)

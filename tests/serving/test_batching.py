@@ -14,7 +14,8 @@ import pytest
 import foreshape as fs
 from foreshape import layer
 from foreshape.interop.batch_layout import BatchLayout, round_up
-from foreshape.interop.batch_queue import Batch, BatchQueue, BatchTimes, Expired, QueueFull
+from foreshape.interop.batch_queue import Batch, BatchQueue, Expired, QueueFull
+from foreshape.interop.batch_times import BatchSize, BatchTimes
 from foreshape.kernels.onednn_ragged import FILLED
 
 
@@ -184,7 +185,7 @@ def test_short_batches_run_in_the_thread_of_their_requests_and_long_ones_do_not(
     for seconds, here in ((1e-9, True), (10.0, False)):
         ran.clear()
         queue._times = BatchTimes()
-        queue._times.took(1, seconds)
+        queue._times.took(BatchSize(1, (8, 8)), seconds)
         answers = [queue.submit(x, None, calls.append) for _ in range(3)]
         assert len(calls) == here
         if here:  # all three wait for one call, and it runs them together
@@ -199,7 +200,7 @@ def test_short_batches_run_in_the_thread_of_their_requests_and_long_ones_do_not(
 def test_requests_behind_a_batch_in_their_thread_are_not_left(models: Path) -> None:
     model = fs.load_inference_model(models / "images", scope=fs.Scope())
     queue, calls = BatchQueue(model, BatchLayout.of_model(model), 2), list[Any]()
-    queue._times.took(1, 1e-9)
+    queue._times.took(BatchSize(1, (8, 8)), 1e-9)
     small, large = ({"image": np.zeros((1, 3, side, side), "float32")} for side in (8, 16))
     answers = [queue.submit(x, None, calls.append) for x in (small, small, small, large)]
     calls.pop()()
@@ -209,9 +210,9 @@ def test_requests_behind_a_batch_in_their_thread_are_not_left(models: Path) -> N
 
 def test_the_times_of_batches_tell_those_of_other_sizes() -> None:
     times = BatchTimes()
-    assert times.expected(1) == float("inf")
-    times.took(4, 1.0)
-    assert times.expected(3) == float("inf") and times.expected(7) == 1.0 and times.expected(16) == 4.0
+    assert times.expected(BatchSize(1)) == float("inf")
+    times.took(BatchSize(4), 1.0)
+    assert [times.expected(BatchSize(n)) for n in (3, 7, 16)] == [float("inf"), 1.0, 4.0]
     for _ in range(50):
-        times.took(4, 0.25)
-    assert 0.25 <= times.expected(5) < 0.26
+        times.took(BatchSize(4), 0.25)
+    assert 0.25 <= times.expected(BatchSize(5)) < 0.26

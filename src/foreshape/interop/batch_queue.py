@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.interop.batch_layout import BatchLayout, Part, Runs
+from foreshape.interop.batch_times import BatchSize, BatchTimes
 from foreshape.interop.results import Results
 from foreshape.process.threads import end_team
 
@@ -26,28 +27,6 @@ _LONE: Final = 0.005
 """The most seconds of one request's run in its own thread."""
 _EACH: Final = 0.0001
 """The most seconds for each of several: reading a request and writing its answer takes longer."""
-
-
-class BatchTimes:
-    """The times of batches, by their sizes to a power of two."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[int, float] = {}
-
-    def took(self, size: int, seconds: float) -> None:
-        """Note a batch."""
-        bits = size.bit_length()
-        before = self._seconds.get(bits, seconds)
-        self._seconds[bits] = min(0.8 * before + 0.2 * seconds, 2 * seconds)
-
-    def expected(self, size: int) -> float:
-        """Return the seconds of a batch; infinity if there was none as small."""
-        bits = size.bit_length()
-        found = self._seconds.get(bits)
-        if found is None:
-            below = max((b for b in self._seconds if b < bits), default=None)
-            found = float("inf") if below is None else self._seconds[below] * 2 ** (bits - below)
-        return found
 
 
 class QueueFull(ExecutionError):
@@ -71,6 +50,7 @@ class _Request(NamedTuple):
     feed: Mapping[str, Any]
     answer: Future[Results]
     until: float | None
+    size: BatchSize
 
 
 class BatchQueue:
@@ -107,7 +87,7 @@ class BatchQueue:
         self._waiting: deque[_Request] = deque()
         self._changed = threading.Condition()
         self._ended = self._busy = self._called = self._awake = False
-        self._times = BatchTimes()
+        self._times = BatchTimes(is_linear=layout is not None)
         self._thread: threading.Thread | None = None
 
     def __len__(self) -> int:
@@ -132,7 +112,8 @@ class BatchQueue:
         Raises:
             QueueFull: too many wait. ExecutionError: the queue has ended.
         """
-        request = _Request(None if self._layout is None else self._layout.part(feed), feed, Future(), until)
+        part = None if self._layout is None else self._layout.part(feed)
+        request = _Request(part, feed, Future(), until, self._size_of(feed, part))
         with self._changed:
             if self._ended:
                 raise ExecutionError("the queue takes no more requests: its network is closed")
@@ -153,12 +134,11 @@ class BatchQueue:
     def try_out(self, feed: Mapping[str, Any]) -> None:
         """Run a feed in this thread before the first request, and note the time. Raises as `InferenceModel.run`."""
         part = None if self._layout is None else self._layout.part(feed)
-        request = _Request(part, feed, Future(), None)
         for counts in (False, True, True):  # the first one makes kernels
             before = monotonic()
             self._model.run(feed if part is None or self._layout is None else self._layout.joined([part]))
             if counts:
-                self._times.took(self._size([request]), monotonic() - before)
+                self._times.took(self._size_of(feed, part), monotonic() - before)
 
     def end(self) -> None:
         """Take no more requests; the thread ends after the answers to present ones."""
@@ -219,17 +199,20 @@ class BatchQueue:
             self._busy = False
         if together:
             took = monotonic() - began
-            self._times.took(self._size(together), took)
+            self._times.took(BatchSize.together(r.size for r in together), took)
             self._ran(Batch(len(together), sum(self._examples(r) for r in together), took))
 
     def _is_short(self) -> bool:
         """Tell whether the waiting requests are expected to be computed soon, beside the time that their requests and answers take."""
-        return self._times.expected(self._size(self._waiting)) < (_LONE if len(self._waiting) == 1 else _EACH * len(self._waiting))
+        return self._times.expected(BatchSize.together(r.size for r in self._waiting)) < (_LONE if len(self._waiting) == 1 else _EACH * len(self._waiting))
 
-    def _size(self, requests: Iterable[_Request]) -> int:
-        """Return the rows of requests together, or their number."""
-        symbols = () if self._layout is None else self._layout.growing
-        return sum(1 if r.part is None else max((r.part.sizes[n] for n in symbols), default=1) for r in requests)
+    def _size_of(self, feed: Mapping[str, Any], part: Part | None) -> BatchSize:
+        """Return the rows of a request, and its other dims and longest sequences."""
+        if part is None or self._layout is None:
+            return BatchSize(0, tuple(size for value in feed.values() for size in getattr(value, "shape", ())))
+        growing = self._layout.growing
+        rows = max((size for symbol, size in part.sizes.items() if symbol in growing), default=1)
+        return BatchSize(rows, tuple(size for symbol, size in part.sizes.items() if symbol not in growing))
 
     def _next(self) -> list[_Request]:
         """Return the requests of the next batch: the first one, and all fitting ones behind it."""

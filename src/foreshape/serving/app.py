@@ -47,7 +47,7 @@ def make_app(service: Service, watch: bool = True) -> ASGIApp:
         yield
         if task is not None:
             task.cancel()
-        service.repository.close()
+        service.close()
 
     app = FastAPI(title="Foreshape", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None)  # these pages load scripts from elsewhere
     app.add_exception_handler(RequestError, _refused)

@@ -10,7 +10,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from foreshape.serving.infer_route import Target, refuse, start, target_of
-from foreshape.serving.protocol import parse_object
+from foreshape.serving.protocol import need_short
+from foreshape.serving.request_json import parse_object
 from foreshape.serving.served_writer import ServedWriter, TextEvent, TextJob
 from foreshape.serving.server_limits import RequestError, ServerLimits
 from foreshape.serving.service import ClientGone, Service
@@ -76,9 +77,8 @@ _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str, object], Any]]]] = {
 
 def read_text_request(body: bytes | bytearray, limits: ServerLimits) -> TextRequest:
     """Return the request in a body. Raises `RequestError` if it is none, or too long for ``limits``."""
-    if len(body) > limits.json:
-        raise RequestError(413, f"the JSON of a request may have {limits.json:,} bytes, and this one has {len(body):,}")
-    given = parse_object(memoryview(body))
+    need_short(len(body), limits)
+    given = parse_object(body)
     id, parameters = given.get("id"), given.get("parameters", {})
     if id is not None and not isinstance(id, str):
         raise RequestError(400, "id must be a text")
@@ -135,7 +135,7 @@ class GenerateRoute:
                     body = await reading.body(receive)
             except TimeoutError:
                 raise RequestError(408, f"the request was not there within {service.limits.seconds:g} seconds") from None
-            asked = read_text_request(body, service.limits)
+            asked = await service.aside(len(body), read_text_request, body, service.limits)
             served, version = service.repository.find(*target)
             if not isinstance(served, ServedWriter):
                 raise RequestError(400, f"{target.model[:100]} writes no texts; ask for its results with .../infer")

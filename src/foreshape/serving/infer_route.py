@@ -18,8 +18,9 @@ from foreshape.serving.service import ClientGone, Headers, Service
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from foreshape.serving.protocol import Response
+    from foreshape.serving.protocol import InferRequest, Response
     from foreshape.serving.served_model import ServedModel
+    from foreshape.serving.server_limits import ServerLimits
 
 log: Final = logging.getLogger("foreshape.serving")
 _PATH: Final = "/v2/models/{model}/infer"
@@ -61,48 +62,76 @@ class InferRoute:
         try:
             if scope["method"] != "POST":
                 raise RequestError(405, f"{scope['method'][:20]}: results are asked for with POST")
-            response = await self._answer(target, scope, receive)
+            await self._answer(target, scope, receive, send)
         except RequestError as error:
             await refuse(send, error)
         except ClientGone:
             await start(send, _GONE, [], b"")
-        else:
-            headers: Headers = [_JSON]
-            if response.header_length is not None:
-                headers = [_BYTES, (_LENGTH, b"%d" % response.header_length)]
-            await start(send, 200, headers, response.body)
 
-    async def _answer(self, target: Target, scope: Scope, receive: Receive) -> Response:
+    async def _answer(self, target: Target, scope: Scope, receive: Receive, send: Send) -> None:
         service, loop = self._service, asyncio.get_running_loop()
         until = monotonic() + service.limits.seconds
         service.repository.find(*target)  # before the body is read
         with service.request_of(scope["headers"]) as reading:
             try:
                 async with asyncio.timeout(service.limits.seconds) as limit:
-                    body = await reading.body(receive)
-                    asked = read_request(body, reading.header(_LENGTH), service.limits)
-                    timeout = asked.parameters.get("timeout")  # of Triton's clients: microseconds
-                    if type(timeout) is int and timeout > 0 and monotonic() + timeout / 1e6 < until:
-                        until = monotonic() + timeout / 1e6
-                        limit.reschedule(loop.time() + timeout / 1e6)
-                    served, number = service.repository.find(*target)  # no await from here to the queue: the model may be exchanged meanwhile
-                    try:
-                        found = await _result_of(served.submit(asked, until, loop.call_soon), loop)
-                        return write_response(target.model, number, asked, served.tensors(asked, found))
-                    except RequestError:
-                        raise
-                    except Exception as error:
-                        raise _translated(served, asked, error) from error
+                    asked = await self._read(target, await reading.body(receive), reading.header(_LENGTH))
+                    microseconds = asked.request.timeout
+                    if 0 < microseconds < (until - monotonic()) * 1e6:
+                        until = monotonic() + microseconds / 1e6
+                        limit.reschedule(loop.time() + microseconds / 1e6)
+                    response = await self._results(target, asked, until)
             except TimeoutError:
                 if not reading.ended:
                     raise RequestError(408, f"the request was not there within {service.limits.seconds:g} seconds") from None
                 raise RequestError(504, "the answer was not there in time", retry_after=1) from None
+            reading.hold(response.size)
+            headers: Headers = [_JSON]
+            if response.header_length is not None:
+                headers = [_BYTES, (_LENGTH, b"%d" % response.header_length)]
+            await start(send, 200, headers, *response.pieces)
+
+    async def _read(self, target: Target, body: bytearray, header_length: str | None) -> _Asked:
+        """Return the request in a body, for the model of this moment: no await from here to its queue."""
+        service = self._service
+        while True:
+            served, version = service.repository.find(*target)
+            request, feed = await service.aside(len(body), _feed_of, served, body, header_length, service.limits)
+            if service.repository.find(*target)[0] is served:  # not exchanged meanwhile
+                return _Asked(served, version, request, feed)
+
+    async def _results(self, target: Target, asked: _Asked, until: float) -> Response:
+        service, loop, (served, version, request, feed) = self._service, asyncio.get_running_loop(), asked
+        try:
+            found = await _result_of(served.submit(feed, until, loop.call_soon), loop)
+            tensors = served.tensors(request, found)
+            size = sum(t.array.nbytes for t in tensors)
+            return await service.aside(size, write_response, target.model, version, request, tensors, service.limits)
+        except RequestError:
+            raise
+        except Exception as error:
+            raise _translated(served, request, error) from error
 
 
-async def start(send: Send, status: int, headers: Headers, body: bytes) -> None:
-    """Send a whole answer."""
-    await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"%d" % len(body)), *headers]})
-    await send({"type": "http.response.body", "body": body})
+class _Asked(NamedTuple):
+    """A request, its model, and its feed."""
+
+    served: ServedModel
+    version: str
+    request: InferRequest
+    feed: Any
+
+
+def _feed_of(served: ServedModel, body: bytearray, header_length: str | None, limits: ServerLimits) -> tuple[InferRequest, Any]:
+    request = read_request(body, header_length, limits, served.inputs)
+    return request, served.feed(request)
+
+
+async def start(send: Send, status: int, headers: Headers, *pieces: bytes) -> None:
+    """Send a whole answer, piece by piece."""
+    await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"%d" % sum(map(len, pieces))), *headers]})
+    for at, piece in enumerate(pieces, 1):
+        await send({"type": "http.response.body", "body": piece, "more_body": at < len(pieces)})
 
 
 async def refuse(send: Send, error: RequestError) -> None:
@@ -135,7 +164,7 @@ async def _result_of(future: Future[Any], loop: asyncio.AbstractEventLoop) -> An
     return future.result()
 
 
-def _translated(served: ServedModel, asked: Any, error: Exception) -> RequestError:
+def _translated(served: ServedModel, asked: InferRequest, error: Exception) -> RequestError:
     refusal = served.refusal(asked, error)
     if refusal is None:
         log.error("a request failed", exc_info=error)

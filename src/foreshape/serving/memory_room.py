@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from foreshape.dims import evaluate, symbols_of
 from foreshape.errors import MemoryPlanError, ShapeError
@@ -39,6 +39,10 @@ class MemoryRoom:
             self._roomy = twice
             return True
         return self._is_within(sizes)
+
+    def is_told_by(self, symbols: Collection[str]) -> bool:
+        """Tell whether all sizes of a run follow from these symbols: not if values decide, as the ends of ranges do."""
+        return all(name in symbols or ((same := self._known.get(name)) is not None and symbols_of(same) <= set(symbols)) for name in self._plan.symbols)
 
     def peak(self, sizes: Mapping[str, int]) -> int:
         """Return the bytes of a run of these sizes. Raises `MemoryPlanError`, `ShapeError`: past any number."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, NoReturn, cast
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, cast
 
-from foreshape.serving.datatypes import DATATYPES, from_bytes, from_json, shape_of, to_bytes, to_json
+from msgspec import json
+
+from foreshape.serving.datatypes import DATATYPES, NUMPY, from_bytes, shape_of, to_bytes
+from foreshape.serving.request_json import InputFields, RequestFields, RequestParameters, is_absent, listed_value, read_fields, read_object, short_value
 from foreshape.serving.server_limits import RequestError, ServerLimits
+from foreshape.serving.tensor_json import from_json, to_json
 
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
-_MEMORY: Final = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
+_LIMITS: Final = ServerLimits()
+_JOINED: Final = 1 << 20
+"""The bytes of JSON in one piece."""
 
 
 class TensorInfo(NamedTuple):
@@ -40,22 +45,26 @@ class NamedTensor(NamedTuple):
 class InferRequest(NamedTuple):
     """A request for results.
 
-    ``outputs``: the wanted results, each with whether it is wanted as bytes; None for all. ``binary``: says so for results without a wish of their own.
+    ``outputs``: the wanted results, each with its wish for bytes or JSON; None for all. ``binary``: the wish of results without one of their own.
+    ``timeout``: its microseconds, 0 for none.
     """
 
     id: str | None
     inputs: dict[str, NamedTensor]
     outputs: dict[str, bool | None] | None
-    parameters: Mapping[str, Any]
     binary: bool
+    timeout: int = 0
 
 
-def read_request(body: bytes | bytearray | memoryview, header_length: str | None, limits: ServerLimits) -> InferRequest:
+def read_request(
+    body: bytes | bytearray | memoryview, header_length: str | None, limits: ServerLimits, model: Sequence[TensorInfo] | None = None
+) -> InferRequest:
     """Return the request in a body.
 
     Args:
         header_length: the value of the HTTP header of this name: the number of bytes of JSON, with binary data behind them.
         limits: of the JSON.
+        model: its inputs; unknown ones, and other element types, are refused before their data are read.
 
     Raises:
         RequestError: it is no such request.
@@ -66,132 +75,126 @@ def read_request(body: bytes | bytearray | memoryview, header_length: str | None
         if not (header_length.isascii() and header_length.isdecimal() and len(header_length) < 20 and 0 < int(header_length) <= length):
             raise RequestError(400, f"{HEADER_LENGTH} must be the number of bytes of JSON, 1 to {length}; seen {header_length[:40]!r}")
         length = int(header_length)
+    need_short(length, limits)
+    return _RequestReader(read_fields(view[:length]), view[length:], model).request()
+
+
+def need_short(length: int, limits: ServerLimits) -> None:
+    """Raise `RequestError` where the JSON of a request has more bytes than it may."""
     if length > limits.json:
-        raise RequestError(413, f"the JSON of a request may have {limits.json:,} bytes, and this one has {length:,}; send tensors as binary data")
-    return _RequestReader(parse_object(view[:length]), view[length:]).request()
-
-
-def _no_number(text: str) -> NoReturn:
-    raise RequestError(400, f"the request has {text}, which is no JSON")
-
-
-_reader: Final = json.JSONDecoder(parse_constant=_no_number)
-_write: Final = json.JSONEncoder(separators=(",", ":")).encode
-
-
-def parse_object(data: memoryview) -> dict[str, Any]:
-    """Return the JSON object in the body of a request. Raises `RequestError` if it is none."""
-    try:
-        found = _reader.decode(str(data, "utf-8"))
-    except RecursionError:
-        raise RequestError(400, "the request is nested too deeply") from None
-    except ValueError as error:  # a text that is no UTF-8 too
-        raise RequestError(400, f"the request is no JSON: {str(error)[:200]}") from None
-    return _object("the request", found)
-
-
-def _object(what: str, given: object) -> dict[str, Any]:
-    if not isinstance(given, dict):
-        raise RequestError(400, f"{what} must be a JSON object")
-    return cast("dict[str, Any]", given)
-
-
-def _list(what: str, given: object) -> list[Any]:
-    if not isinstance(given, list):
-        raise RequestError(400, f"{what} must be a list")
-    return cast("list[Any]", given)
-
-
-def _truth(what: str, given: object) -> bool:
-    if not isinstance(given, bool):
-        raise RequestError(400, f"{what} must be true or false")
-    return given
+        raise RequestError(413, f"the JSON of a request may have {limits.json:,} bytes, and this one has {length:,}; tensors may be sent as binary data")
 
 
 class _RequestReader:
     """The reading of one request's JSON, and of the bytes behind it, input by input."""
 
-    def __init__(self, given: dict[str, Any], data: memoryview) -> None:
-        self._given, self._data, self._at = given, data, 0
+    def __init__(self, fields: RequestFields, data: memoryview, model: Sequence[TensorInfo] | None) -> None:
+        self._fields, self._data, self._at = fields, data, 0
+        self._model = None if model is None else {info.name: info for info in model}
 
     def request(self) -> InferRequest:
-        given = self._given
-        id = given.get("id")
-        if id is not None and not isinstance(id, str):
-            raise RequestError(400, "id must be a text")
-        parameters = self._parameters("the request", given)
-        if parameters.get("sequence_id"):
+        fields = self._fields
+        id, parameters = text_or_none("id", short_value("id", fields.id)), _parameters("the request", fields.parameters)
+        if short_value("sequence_id", parameters.sequence_id):
             raise RequestError(400, "sequence_id: requests that belong together are not supported")
+        timeout = short_value("timeout", parameters.timeout) or 0
+        if type(timeout) is not int or timeout < 0:
+            raise RequestError(400, f"timeout must be a whole number of microseconds; seen {str(timeout)[:40]}")
+        if fields.inputs is None:
+            raise RequestError(400, "inputs must be a list")
         inputs: dict[str, NamedTensor] = {}
-        shared = parameters.get("lengths")
-        lengths = {} if shared is None else _object("the parameter lengths of the request", shared)
-        for at, one in enumerate(_list("inputs", given.get("inputs"))):
-            tensor = self._input(f"inputs[{at}]", _object(f"inputs[{at}]", one), lengths)
-            if tensor.name in inputs:
-                raise RequestError(400, f"the input {tensor.name} is given twice")
-            inputs[tensor.name] = tensor
+        lengths = {} if is_absent(parameters.lengths) else read_object("the parameter lengths of the request", parameters.lengths)
+        for at, one in enumerate(fields.inputs):
+            name = _name(f"inputs[{at}]", short_value(f"the name of inputs[{at}]", one.name))
+            if name in inputs:
+                raise RequestError(400, f"the input {name[:100]} is given twice")
+            datatype = self._datatype(name, one)
+            own = _parameters(name[:100], one.parameters)
+            array = self._array(name[:100], datatype, one, own)
+            given = own.lengths if not is_absent(own.lengths) else lengths.get(name, own.lengths)
+            inputs[name] = NamedTensor(name, datatype, array, _lengths(name[:100], listed_value(f"lengths of {name[:100]}", given)))
         if unknown := lengths.keys() - inputs.keys():
             raise RequestError(400, f"lengths are given of {sorted(unknown)[0][:100]!r}, which is no input of the request")
         if self._at != len(self._data):
             raise RequestError(400, f"{len(self._data) - self._at} bytes follow the binary data of the inputs")
-        binary = parameters.get("binary_data_output")
-        return InferRequest(id, inputs, self._outputs(), parameters, binary is not None and _truth("binary_data_output", binary))
+        binary = _truth("binary_data_output", short_value("binary_data_output", parameters.binary_data_output))
+        return InferRequest(id, inputs, self._outputs(), bool(binary), timeout)
 
-    def _parameters(self, what: str, of: dict[str, Any]) -> dict[str, Any]:
-        found = of.get("parameters")
-        found = {} if found is None else _object(f"the parameters of {what}", found)
-        if any(name in found for name in _MEMORY):
-            raise RequestError(400, f"{what}: shared memory is not supported; send the data in the request")
-        return found
-
-    def _name(self, what: str, of: dict[str, Any]) -> str:
-        name = of.get("name")
-        if not isinstance(name, str):
-            raise RequestError(400, f"{what} must have a name")
-        return name
-
-    def _input(self, what: str, of: dict[str, Any], shared: dict[str, Any]) -> NamedTensor:
-        name = self._name(what, of)
-        called = name[:100]
-        datatype = of.get("datatype")
+    def _datatype(self, name: str, one: InputFields) -> str:
+        """Return an input's element type. Raises `RequestError` if the model has no such input, or it has another type."""
+        if self._model is not None and name not in self._model:
+            raise RequestError(400, f"the model has no input {name[:100]!r}; it has {', '.join(self._model)}")
+        datatype = short_value(f"the datatype of {name[:100]}", one.datatype)
         if datatype not in DATATYPES:
-            raise RequestError(400, f"{called}: datatype must be one of {', '.join(DATATYPES)}; seen {str(datatype)[:40]!r}")
-        shape, parameters = shape_of(called, of.get("shape")), self._parameters(called, of)
-        size = parameters.get("binary_data_size")
+            raise RequestError(400, f"{name[:100]}: datatype must be one of {', '.join(DATATYPES)}; seen {str(datatype)[:40]!r}")
+        wanted = datatype if self._model is None else self._model[name].datatype
+        if datatype != wanted:
+            remedy = f": convert it before, as by numpy's astype({NUMPY[wanted]!r})" if wanted in NUMPY else ""
+            raise RequestError(400, f"{name[:100]} is {wanted}; sent is {datatype}{remedy}")
+        return datatype
+
+    def _array(self, name: str, datatype: str, one: InputFields, parameters: RequestParameters) -> Any:
+        shape, size = shape_of(name, short_value(f"the shape of {name}", one.shape)), short_value(f"{name}: binary_data_size", parameters.binary_data_size)
+        data = None if not memoryview(one.data) else one.data
         if size is None:
-            if "data" not in of:
-                raise RequestError(400, f"{called} has neither data nor a binary_data_size")
-            array = from_json(called, datatype, shape, of["data"])
-        else:
-            if "data" in of:
-                raise RequestError(400, f"{called} has both data and a binary_data_size")
-            if type(size) is not int or not 0 <= size <= len(self._data) - self._at:
-                raise RequestError(400, f"{called}: binary_data_size is {str(size)[:40]}, and {len(self._data) - self._at} bytes are left")
-            array = from_bytes(called, datatype, shape, self._data[self._at : self._at + size])
-            self._at += size
-        return NamedTensor(name, datatype, array, _lengths(called, parameters.get("lengths", shared.get(name))))
+            if data is None:
+                raise RequestError(400, f"{name} has neither data nor a binary_data_size")
+            return from_json(name, datatype, shape, data)
+        if data is not None:
+            raise RequestError(400, f"{name} has both data and a binary_data_size")
+        if type(size) is not int or not 0 <= size <= len(self._data) - self._at:
+            raise RequestError(400, f"{name}: binary_data_size is {str(size)[:40]}, and {len(self._data) - self._at} bytes are left")
+        self._at += size
+        return from_bytes(name, datatype, shape, self._data[self._at - size : self._at])
 
     def _outputs(self) -> dict[str, bool | None] | None:
-        given = self._given.get("outputs")
-        if given is None:
-            return None
         out: dict[str, bool | None] = {}
-        for at, one in enumerate(_list("outputs", given)):
-            what = f"outputs[{at}]"
-            of = _object(what, one)
-            name, parameters = self._name(what, of), self._parameters(what, of)
-            if parameters.get("classification"):
+        for at, one in enumerate(self._fields.outputs or ()):
+            name = _name(f"outputs[{at}]", short_value(f"the name of outputs[{at}]", one.name))
+            parameters = _parameters(name[:100], one.parameters)
+            if short_value(f"classification of {name[:100]}", parameters.classification):
                 raise RequestError(400, f"{name[:100]}: classification is not supported; ask for the scores")
-            binary = parameters.get("binary_data")
-            out[name] = None if binary is None else _truth(f"binary_data of {name[:100]}", binary)
+            what = f"binary_data of {name[:100]}"
+            out[name] = _truth(what, short_value(what, parameters.binary_data))
         return out or None
+
+
+_NONE: Final = RequestParameters()
+
+
+def _parameters(what: str, of: RequestParameters | None) -> RequestParameters:
+    found = of or _NONE
+    if any(memoryview(one) for one in (found.shared_memory_region, found.shared_memory_byte_size, found.shared_memory_offset)):
+        raise RequestError(400, f"{what}: shared memory is not supported; send the data in the request")
+    return found
+
+
+def _name(what: str, given: object) -> str:
+    if not isinstance(given, str):
+        raise RequestError(400, f"{what} must have a name")
+    return given
+
+
+def text_or_none(what: str, given: object) -> str | None:
+    """Return a text of a request, or None. Raises `RequestError` for anything else."""
+    if given is not None and not isinstance(given, str):
+        raise RequestError(400, f"{what} must be a text")
+    return given
+
+
+def _truth(what: str, given: object) -> bool | None:
+    if given is not None and not isinstance(given, bool):
+        raise RequestError(400, f"{what} must be true or false")
+    return given
 
 
 def _lengths(name: str, given: object) -> list[list[int]] | None:
     """Return lengths, level by level, of ``[3, 0, 2]`` for one level, or of ``[[2, 1], [3, 0, 2]]``."""
     if given is None:
         return None
-    values = _list(f"lengths of {name}", given)
+    if not isinstance(given, list):
+        raise RequestError(400, f"lengths of {name} must be a list")
+    values = cast("list[Any]", given)
     levels = values if values and all(isinstance(v, list) for v in values) else [values]
     if not all(type(n) is int and 0 <= n < 1 << 62 for level in levels for n in level):
         raise RequestError(400, f"lengths of {name} must be whole numbers of at least 0, in a list, or in a list for each level")
@@ -199,32 +202,40 @@ def _lengths(name: str, given: object) -> list[list[int]] | None:
 
 
 class Response(NamedTuple):
-    """The body of a response, and the bytes of its JSON if others follow."""
+    """The body of a response in pieces, and the bytes of its JSON if others follow."""
 
-    body: bytes
+    pieces: list[bytes]
     header_length: int | None
 
+    @property
+    def size(self) -> int:
+        """Return the bytes of the body."""
+        return sum(map(len, self.pieces))
 
-def write_response(model: str, version: str, request: InferRequest, results: Sequence[NamedTensor], parameters: Mapping[str, Any] | None = None) -> Response:
-    """Return the response with a request's results, as JSON or bytes. Raises `RequestError` for numbers without a form in JSON."""
-    outputs: list[dict[str, Any]] = []
-    pieces: list[bytes] = []
-    for tensor in results:
+
+def write_response(model: str, version: str, request: InferRequest, results: Sequence[NamedTensor], limits: ServerLimits = _LIMITS) -> Response:
+    """Return the response with a request's results, as JSON or bytes. Raises `RequestError` for numbers without a form in JSON, and for too many of them."""
+    facts = {"model_name": model, "model_version": version, **({} if request.id is None else {"id": request.id})}
+    head, pieces, size = [json.encode(facts)[:-1], b',"outputs":['], list[bytes](), 0
+    for at, tensor in enumerate(results):
         wish = None if request.outputs is None else request.outputs.get(tensor.name)
-        one: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": [*tensor.array.shape]}
+        one: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.array.shape}
         own: dict[str, Any] = {}
         if tensor.lengths is not None:
             own["lengths"] = tensor.lengths[0] if len(tensor.lengths) == 1 else tensor.lengths
-        if request.binary if wish is None else wish:
+        is_binary = request.binary if wish is None else wish
+        if is_binary:
             pieces.append(to_bytes(tensor.datatype, tensor.array))
             own["binary_data_size"] = len(pieces[-1])
-        else:
-            one["data"] = to_json(tensor.name, tensor.datatype, tensor.array)
-        outputs.append({**one, "parameters": own} if own else one)
-    facts: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": outputs}
-    if request.id is not None:
-        facts["id"] = request.id
-    if parameters:
-        facts["parameters"] = dict(parameters)
-    head = _write(facts).encode()
-    return Response(b"".join([head, *pieces]), len(head) if pieces else None)
+        head.append(b"," * (at > 0) + json.encode({**one, "parameters": own} if own else one)[:-1])
+        if not is_binary:
+            head.append(b',"data":')
+            for piece in to_json(tensor.name, tensor.datatype, tensor.array):
+                head.append(piece)
+                size += len(piece)
+                if size > limits.pending:
+                    raise RequestError(413, f'the results have more than {limits.pending:,} bytes as JSON; ask for them with "binary_data": true')
+        head.append(b"}")
+    head.append(b"]}")
+    length = sum(map(len, head))
+    return Response([*([b"".join(head)] if length < _JOINED else head), *pieces], length if pieces else None)

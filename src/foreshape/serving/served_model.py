@@ -35,8 +35,12 @@ class ServedModel(Protocol):
         """Return the parameters of its metadata."""
         ...
 
-    def submit(self, request: InferRequest, until: float, soon: Soon) -> Future[Any]:
-        """Begin with a request, and return at once.
+    def feed(self, request: InferRequest) -> Any:
+        """Return the feed of a request to `submit`, in any thread. Raises `RequestError` if it is refused."""
+        ...
+
+    def submit(self, feed: Any, until: float, soon: Soon) -> Future[Any]:
+        """Begin with a feed, and return at once.
 
         Args:
             until: the latest time of the answer, of `time.monotonic`.

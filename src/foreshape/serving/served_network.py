@@ -27,8 +27,6 @@ from foreshape.serving.server_limits import RequestError
 from foreshape.spec import Spec
 from foreshape.values.lod_tensor import LoDTensor
 
-_FAMILIES = {"FP": "a float type", "BF": "a float type", "IN": "a whole type", "UI": "a whole type", "BO": "a truth value", "BY": "a text"}
-
 
 class Networks:
     """The kind of saved networks: of every format of `load_inference_model`."""
@@ -68,6 +66,7 @@ class ServedNetwork:
         self.inputs, self.outputs = ([_info(n, self._specs[n]) for n in names] for names in (predictor.inputs, predictor.outputs))
         self._ours = predictor.runs is model
         self._room = MemoryRoom(predictor.plan(), opening.memory) if self._ours else None
+        self._is_steady = len(model.program.blocks) == 1 and (self._room is None or self._room.is_told_by(self._sizes_symbols()))
         layout = self._try()
         self._joins = layout is not None
         self._queue = BatchQueue(predictor.runs, layout, opening.limits.batch, fits=self._fits, length=opening.limits.queue, ran=opening.ran)
@@ -127,6 +126,10 @@ class ServedNetwork:
                 out.setdefault(tallest[1], shape[0])
         return out
 
+    def _sizes_symbols(self) -> set[str]:
+        """Return the symbols of `_sizes`."""
+        return {symbol for axes, counts, tallest in self._symbols.values() for symbol in (*(s for _, s in axes), *(s for _, s in counts), *tallest)}
+
     def _fits(self, sizes: Mapping[str, int]) -> bool:
         return self._room is None or self._room.fits(sizes)
 
@@ -138,33 +141,27 @@ class ServedNetwork:
         conditions = {word: text for one in feeds.values() for word, text in one.conditions.items()}
         return {"conditions": conditions, "together": feeds.joint[:20], "batched": self._joins}
 
-    def submit(self, request: InferRequest, until: float, soon: Soon) -> Future[Any]:
-        """Check a request, and put it into the queue."""
-        if request.outputs is not None:
-            for name in request.outputs:
-                if name not in self._named:
-                    raise RequestError(400, f"the model gives no result {name[:100]!r}; it gives {', '.join(self._predictor.outputs)}")
-        feed = self._feed(request)
-        if self._room is not None and not self._room.fits(sizes := self._sizes(feed)):
-            raise self._too_large(sizes)
-        try:
-            return self._queue.submit(feed, until, soon)
-        except QueueFull as error:
-            raise RequestError(503, str(error), retry_after=1) from error
-
-    def _feed(self, request: InferRequest) -> dict[str, Any]:
-        for name in request.inputs:
-            if name not in self._predictor.inputs:
-                raise RequestError(400, f"the model has no input {name[:100]!r}; it has {', '.join(self._predictor.inputs)}")
+    def feed(self, request: InferRequest) -> dict[str, Any]:
+        """Return the arrays of a request with the names and element types of the network."""
+        for name in request.outputs or ():
+            if name not in self._named:
+                raise RequestError(400, f"the model gives no result {name[:100]!r}; it gives {', '.join(self._predictor.outputs)}")
         out: dict[str, Any] = {}
         for info in self.inputs:
             tensor = request.inputs.get(info.name)
             if tensor is None:
                 raise RequestError(400, f"the input {info.name} is missing: {info.datatype} {[*info.dims]}")
-            if _FAMILIES[tensor.datatype[:2]] != (family := _FAMILIES[info.datatype[:2]]):
-                raise RequestError(400, f"{info.name} is {info.datatype}, {family}; sent is {tensor.datatype}")
             out[info.name] = self._value(info, tensor)
         return out
+
+    def submit(self, feed: Any, until: float, soon: Soon) -> Future[Any]:
+        """Check the sizes of a feed, and put it into the queue."""
+        if self._room is not None and not self._room.fits(sizes := self._sizes(feed)):
+            raise self._too_large(sizes)
+        try:
+            return self._queue.submit(feed, until, soon if self._is_steady else None)
+        except QueueFull as error:
+            raise RequestError(503, str(error), retry_after=1) from error
 
     def _value(self, info: TensorInfo, tensor: NamedTensor) -> Any:
         array, levels = tensor.array, len(info.counts)

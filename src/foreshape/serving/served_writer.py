@@ -129,9 +129,12 @@ class ServedWriter:
             job.given_up = True
             self._changed.notify()
 
-    def submit(self, request: InferRequest, until: float, soon: Soon) -> Future[Any]:
+    def feed(self, request: InferRequest) -> Any:
         """Refuse: a text has no fixed size."""
         raise RequestError(400, "a language model writes texts: POST /v2/models/NAME/generate or generate_stream")
+
+    def submit(self, feed: Any, until: float, soon: Soon) -> Future[Any]:
+        raise NotImplementedError
 
     def tensors(self, request: InferRequest, found: Any) -> list[NamedTensor]:
         raise NotImplementedError

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Self
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeVar
 
 from foreshape.serving.server_limits import RequestError, ServerLimits
 
@@ -18,6 +20,13 @@ if TYPE_CHECKING:
 Headers = Sequence[tuple[bytes, bytes]]
 """Names in small letters, and values."""
 _PACKED: Final = ("gzip", "deflate")
+_SHORT: Final = 1 << 15
+"""The most bytes for the thread of all clients: to change threads takes longer than to read or write them."""
+_READERS: Final = 2
+"""The threads for more bytes: so many such requests take memory beside their bytes."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class ClientGone(Exception):
@@ -30,13 +39,25 @@ class Service:
     Attributes:
         stopping: True when no new requests are taken.
         running: the requests for results without an answer yet.
-        pending: the bytes of these requests.
+        pending: the bytes of these requests, and of answers on their way.
     """
 
     def __init__(self, repository: Repository, limits: ServerLimits, metrics: RequestMetrics) -> None:
         self.repository, self.limits, self.metrics = repository, limits, metrics
         self.stopping = False
         self.running = self.pending = 0
+        self._readers = ThreadPoolExecutor(_READERS, "foreshape-reader")
+
+    async def aside(self, size: int, function: Callable[P, T], *args: P.args, **kw: P.kwargs) -> T:
+        """Return the result of a function on so many bytes. Many do not keep other clients waiting: a thread works on them."""
+        if size <= _SHORT:
+            return function(*args, **kw)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, partial(function, *args, **kw))
+
+    def close(self) -> None:
+        """Close all models, and end the threads."""
+        self.repository.close()
+        self._readers.shutdown(wait=False, cancel_futures=True)
 
     def need_room(self, size: int) -> None:
         """Raise `RequestError` where a request has too many bytes, or all requests together."""
@@ -82,33 +103,32 @@ class RequestReading:
         self._service.pending -= self._held
         self._service.running -= 1
 
-    async def body(self, receive: Receive) -> bytes | bytearray:
+    async def body(self, receive: Receive) -> bytearray:
         """Return the body, unpacked, within the server's limits. Raises `RequestError` if it is too large, `ClientGone`."""
         service, limits = self._service, self._service.limits
-        parts: list[bytes] = []
-        size, more = 0, True
+        body, more = bytearray(), True  # of its own: numbers in it may be fed as they lie
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
             chunk, more = message.get("body", b""), message.get("more_body", False)
-            service.need_room(len(chunk) if size + len(chunk) <= limits.body else limits.body + 1)
-            parts.append(chunk)
-            size += len(chunk)
-            self._hold(len(chunk))
+            service.need_room(len(chunk) if len(body) + len(chunk) <= limits.body else limits.body + 1)
+            body += chunk
+            self.hold(len(chunk))
         self.ended = True
-        body = bytearray().join(parts)  # of their own: numbers in it may be fed as they lie
         if self._packing != "identity":
-            body = await asyncio.to_thread(_unpacked, bytes(body), min(limits.body, limits.pending - service.pending))
-            self._hold(len(body))
+            body = await service.aside(_SHORT + 1, _unpacked, body, limits.body)
+            service.need_room(len(body))
+            self.hold(len(body))
         return body
 
-    def _hold(self, size: int) -> None:
+    def hold(self, size: int) -> None:
+        """Count more bytes as pending until the end."""
         self._held += size
         self._service.pending += size
 
 
-def _unpacked(data: bytes, most: int) -> bytearray:
+def _unpacked(data: bytearray, most: int) -> bytearray:
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
     try:
         out = unpacker.decompress(data, most + 1)
