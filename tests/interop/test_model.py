@@ -134,6 +134,9 @@ def test_a_queue_needs_results_for_each_example(saved: str, tmp_path: Path) -> N
     fs.save_inference_model(tmp_path / "mean", [x], [layer.mean(x)])
     with pytest.raises(fs.SchemaError, match="begin with one open dim; seen x: f32"):
         fs.Predictor(tmp_path / "mean", batch_queue=4)
+    fs.save_inference_model(tmp_path / "limit", [x], [x + layer.relu(layer.reduce_max(x, 0, keepdim=True) - 100.0)])  # others change it if they are large
+    with pytest.raises(fs.SchemaError, match=r"reduce_max \(test_model\.py:\d+\) computes over the examples"):
+        fs.Predictor(tmp_path / "limit", batch_queue=4)
     with pytest.raises(fs.SchemaError, match="seen -1 and"):
         fs.Predictor(saved, batch_queue=-1)
 

@@ -16,13 +16,15 @@ from foreshape.operator.operator import Operator
 from foreshape.operator.samples import Sample
 from foreshape.operator.traits import ShardingRule, is_update
 from foreshape.program import Program
-from foreshape.spec import LOD_TENSOR, SELECTED_ROWS, tensor
+from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, tensor
 from foreshape.values.rows import Rows
 from foreshape.values.torch_types import dtype_of_torch
 
 CASES = list(sampled())
 SAYS = {
-    "per_element": [c for c in CASES if c[1].per_element or c[1].sharding_rule is not Operator.sharding_rule or c[1].computes is not Operator.computes],
+    "axes": [
+        c for c in CASES if c[1].per_element or c[1].works_along or c[1].sharding_rule is not Operator.sharding_rule or c[1].computes is not Operator.computes
+    ],
     "linear": [c for c in CASES if c[1].linear],
 }
 Given = dict[str, Any]
@@ -48,6 +50,8 @@ def results_of(operator: Operator, given: Given) -> Given:
         return results_of_step(operator, given)
     copies = {n: [t.clone() for t in v] if isinstance(v, list) else v.clone() if isinstance(v, torch.Tensor) else v for n, v in given.items()}
     named: dict[str, Any] = {"requested": (True,) * len(cls.schema.results)} if cls.kernel_requested else {}
+    if cls.kernel_offsets:
+        named["offsets"] = [[None] * len(v) if isinstance(v, list) else None for v in copies.values()]
     with torch.inference_mode():
         made = operator.kernel(*copies.values(), **named)
     found = made if isinstance(made, tuple) else (made,)
@@ -76,6 +80,10 @@ def cut(value: Any, names: tuple[str, ...], name: str, at: int) -> Any:
     return value if name not in names or value is None else value.narrow(names.index(name), at, 1)
 
 
+def listed(value: Any) -> list[Any]:
+    return [*value] if isinstance(value, (list, tuple)) else [value]
+
+
 def hold_to_rule(operator: Operator, given: Given, rule: ShardingRule) -> int:
     """Cut operands along each axis that has a name, and compare what parts give with what all give. Says how many axes were cut."""
     whole, count = results_of(operator, given), 0
@@ -83,7 +91,7 @@ def hold_to_rule(operator: Operator, given: Given, rule: ShardingRule) -> int:
         for one in given[slot] if isinstance(given[slot], list) else [given[slot]]:
             assert one.dim() == len(names), f"{slot} has {one.dim()} axes, and the rule {len(names)}"
     for slot, names in rule.results.items():
-        assert whole[slot] is None or whole[slot].dim() == len(names), slot
+        assert all(one is None or one.dim() == len(names) for one in listed(whole[slot])), slot
     for name in sorted({n for names in rule.operands.values() for n in names} - {""}):
         have = [s for s, names in rule.operands.items() if name in names]
         tensors = [t for s in have for t in (given[s] if isinstance(given[s], list) else [given[s]])]
@@ -98,10 +106,11 @@ def hold_to_rule(operator: Operator, given: Given, rule: ShardingRule) -> int:
         for slot, all_of in whole.items():
             if all_of is None or (slot not in made and name not in rule.summed):
                 continue
-            found = [p[slot] for p in parts]
-            joined = torch.cat(found, rule.results[slot].index(name)) if slot in made else sum(found)
-            torch.testing.assert_close(joined, all_of, equal_nan=True, rtol=1e-5, atol=1e-6)
-            count += 1
+            for entry, one in enumerate(listed(all_of)):
+                found = [listed(p[slot])[entry] for p in parts]
+                joined = torch.cat(found, rule.results[slot].index(name)) if slot in made else sum(found)
+                torch.testing.assert_close(joined, one, equal_nan=True, rtol=1e-5, atol=1e-6)
+                count += 1
     return count
 
 
@@ -109,10 +118,11 @@ def is_drawn(operator: Operator) -> bool:
     return type(operator).random and not getattr(operator, "is_test", False)
 
 
-@of_each_operator(SAYS["per_element"], quick=3)
+@of_each_operator(SAYS["axes"], quick=3)
 def test_parts_of_operands_give_parts_of_results(name: str, cls: type[Operator], sample: Sample) -> None:
     operator, key, given = given_of(cls, sample)
-    rule = None if is_drawn(operator) else operator.sharding_rule(*key)
+    is_array = operator.accumulates or any(s is not None and not isinstance(s, tuple) and s.kind is LOD_TENSOR_ARRAY for s in key)
+    rule = None if is_drawn(operator) or is_array else operator.sharding_rule(*key)
     if rule is not None:
         hold_to_rule(operator, given, rule)
 
@@ -137,7 +147,7 @@ def test_parts_of_gradients_of_each_element_follow_too(name: str, cls: type[Oper
 def test_most_axes_of_samples_are_cut() -> None:
     """That the rules are held to anything: an operator of each element has a rule for each axis of each sample."""
     counts: dict[str, int] = {}
-    for _, cls, sample in SAYS["per_element"]:
+    for _, cls, sample in SAYS["axes"]:
         if cls.type in ("relu", "elementwise_add", "sum", "matmul_v2", "matmul", "transpose2", "softmax", "squared_l2_norm", "dropout", "cast"):
             operator, key, given = given_of(cls, sample)
             rule = None if is_drawn(operator) else operator.sharding_rule(*key)

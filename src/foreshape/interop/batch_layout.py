@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from foreshape.dims import Size, symbol_name, symbols_of
-from foreshape.errors import ForeshapeError, SchemaError
+from foreshape.errors import SchemaError
+from foreshape.infer.example_flow import ExampleFlow
 from foreshape.interop.model import InferenceModel
 from foreshape.interop.results import Results
 from foreshape.kernels.onednn_ragged import FILLED
@@ -98,9 +99,11 @@ class BatchLayout:
 
     @staticmethod
     def of_model(model: InferenceModel) -> BatchLayout:
-        """Return the layout of an opened network."""
+        """Return the layout of an opened network. Raises `SchemaError` as the class, and for results of one example that another may change."""
         block, known = model.program.global_block, model.program.guards.known
-        return BatchLayout.of_specs({n: block.var(n).spec for n in model.feeds}, {v.name: block.var(v.name).spec for v in model.fetches}, known)
+        layout = BatchLayout.of_specs({n: block.var(n).spec for n in model.feeds}, {v.name: block.var(v.name).spec for v in model.fetches}, known)
+        check_apart(model)
+        return layout
 
     @staticmethod
     def of_specs(inputs: Mapping[str, Spec], results: Mapping[str, Spec], known: Mapping[str, Size]) -> BatchLayout:
@@ -210,25 +213,12 @@ class BatchLayout:
             for name, size in part.sizes.items():
                 at[name] += size
 
-    def is_independent(self, model: Runs, example: Part) -> bool:
-        """Tell whether each example's results are the same beside another example: of networks without normalization over a batch and the like.
 
-        Args:
-            example: an example with numbers of its own.
-        """
-        import numpy
-
-        other = Part({n: LoDTensor(v.data[::-1] * 0, v.sequence_lengths) if isinstance(v, LoDTensor) else v * 0 for n, v in example.feed.items()}, *example[1:])
-        try:
-            alone, beside = model.run(example.feed), model.run(self.joined([other, example]))
-            *_, found = self.split(beside, [other, example])
-        except ForeshapeError:
-            return False
-        for name, value in alone.items():
-            a, b = (numpy.asarray(v.data if isinstance(v, LoDTensor) else v) for v in (value, found[name]))
-            if a.shape != b.shape or not numpy.allclose(a, b, rtol=1e-2, atol=1e-3, equal_nan=True):
-                return False
-        return True
+def check_apart(model: InferenceModel) -> None:
+    """Raise `SchemaError` unless the operators of a network say that each example's results are the same beside other examples."""
+    mixture = ExampleFlow(model.program, model.feeds).mixture(v.name for v in model.fetches)
+    if mixture is not None:
+        raise SchemaError(f"several requests can be run as one batch where no example changes another's results, and {mixture}")
 
 
 def _zeros(rows: Any, count: int) -> Any:

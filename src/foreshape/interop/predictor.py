@@ -43,7 +43,8 @@ class Predictor:
 
     Raises:
         FormatError, DescriptionError: a file cannot be read; with onnxruntime: it is not installed, or the network has no form in ONNX.
-        SchemaError: ``batch_queue`` for a network whose results are not one for each example; a setting that the engine does not have.
+        SchemaError: ``batch_queue`` for a network whose results are not one for each example, or depend on the others beside it; a setting that the
+            engine does not have.
     """
 
     def __init__(
@@ -120,10 +121,18 @@ class Predictor:
         return self.model if self._session is None else self._session
 
     def batch_layout(self) -> BatchLayout:
-        """Return the way in which requests become one batch. Raises `SchemaError` for a network whose results are not one for each example."""
-        from foreshape.interop.batch_layout import BatchLayout
+        """Return the way in which requests become one batch.
 
-        return BatchLayout.of_model(self.model) if self._session is None else self._session.batch_layout()
+        Raises:
+            SchemaError: the results are not one for each example, or an example may change another's.
+        """
+        from foreshape.interop.batch_layout import BatchLayout, check_apart
+
+        if self._session is None:
+            return BatchLayout.of_model(self.model)
+        layout = self._session.batch_layout()
+        check_apart(self.model)
+        return layout
 
     def run(self, feed: Mapping[str, Any] | Any, *more: Any) -> Results:
         """Compute the network's results for a feed (input -> array, or the arrays in order), by name. Raises as `InferenceModel.run`.

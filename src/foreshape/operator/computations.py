@@ -32,6 +32,13 @@ class Filled(Constant):
 
 
 @data_class(frozen=True)
+class Expansion(ForwardOnly):
+    """X0 repeated as a whole along axes, and along new ones before them, to dims from attributes, or from X1 and X2."""
+
+    operands: ClassVar[int] = 3
+
+
+@data_class(frozen=True)
 class Reshape(ForwardOnly):
     """The elements of X0 in row-major order, in dims from attributes, or from the tensors X1 and X2. Other results serve only gradients."""
 

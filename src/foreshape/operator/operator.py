@@ -142,6 +142,18 @@ class Operator:
     """True if each element of a result depends only on the elements at its place, and on draws. Operands of fewer dims stand at the
     attribute ``axis``, if any, or line up their last dims, and dims of 1 are broadcast.
     """
+    works_along: ClassVar[str] = ""
+    """The attribute with its axis or axes, possibly negative: along all other axes, parts of its operands, of one rank, give parts of its results."""
+    examples: ClassVar[tuple[str, ...]] = ()
+    """The operands whose rows (sequences, if ragged) are examples: those behind one another give their results behind one another.
+    Other operands are read for every example.
+    """
+    example_results: ClassVar[tuple[str, ...]] = ()
+    """The results with those rows of ``examples``; () for all."""
+    sizes: ClassVar[tuple[str, ...]] = ()
+    """Operands that set the dims of the results, and nothing else."""
+    reads_dims: ClassVar[tuple[str, ...]] = ()
+    """Operands whose dims alone are read."""
     linear: ClassVar[tuple[str, ...]] = ()
     """The operands with a linear result in all of them together, for fixed others: sums give sums, and zeros give zeros
     (but for the ``bias`` of `scale`).

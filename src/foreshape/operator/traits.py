@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from foreshape.data_class import data_class
-from foreshape.dims import equal
-from foreshape.operator.computations import Computation, MatrixProduct, Transposition
+from foreshape.operator import computations as c
+from foreshape.operator.byte_computations import Dequantization, Observed, Quantization
+from foreshape.operator.computation import Computation
 from foreshape.spec import LOD_TENSOR, Spec
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def lined_up(operands: Mapping[str, Spec], results: Iterable[str], axis: int = -
     if any(s.dims is None for s in operands.values()):
         return None
     rank = max((s.rank for s in operands.values()), default=0)
-    names = tuple(map(str, range(rank)))
+    names = axis_names(rank)
     given: dict[str, tuple[str, ...]] = {}
     for slot, spec in operands.items():
         first = 0 if spec.rank == rank else rank - spec.rank if axis == -1 else axis
@@ -54,42 +55,118 @@ def lined_up(operands: Mapping[str, Spec], results: Iterable[str], axis: int = -
     return ShardingRule(given, dict.fromkeys(results, names))
 
 
+def axis_names(rank: int, whole: Iterable[int] = ()) -> tuple[str, ...]:
+    """Return a name for each axis, `WHOLE` for those needed as a whole, possibly negative."""
+    needed = {a % rank if rank else a for a in whole}
+    return tuple(WHOLE if at in needed else str(at) for at in range(rank))
+
+
+def rule_along(specs: Mapping[str, Spec], results: Iterable[str], axes: Iterable[int], drops: bool = False) -> ShardingRule | None:
+    """Return the rule of an operator along some axes: all others stand for themselves, in operands and results of one rank.
+
+    Args:
+        drops: the results have no such axes.
+    """
+    ranks = {None if s.dims is None else s.rank for s in specs.values()}
+    (rank,) = ranks if len(ranks) == 1 else (None,)
+    if rank is None:
+        return None
+    names = axis_names(rank, axes)
+    left = tuple([n for n in names if n != WHOLE]) if drops else names
+    return ShardingRule(dict.fromkeys(specs, names), dict.fromkeys(results, left))
+
+
 def usual_rule(operator: Operator, specs: Iterable[Any]) -> ShardingRule | None:
-    """Return the rule of an elementwise operator, or of one with a computation; None for others.
+    """Return the rule of an elementwise operator, of one along an axis, or of one with a computation; None for others.
 
     Args:
         specs: the arguments of its shape rule: specs, None for an absent operand, tuples for lists.
     """
     given: dict[str, Spec] = {}
     for operand, spec in zip(operator.schema.operands, specs, strict=True):
-        one = spec[0] if isinstance(spec, tuple) and spec else spec  # pyright: ignore[reportUnknownVariableType]
-        if isinstance(one, Spec):
-            if one.kind is not LOD_TENSOR:
+        entries: tuple[Any, ...] = cast("tuple[Any, ...]", spec) if isinstance(spec, tuple) else (spec,)
+        first = entries[0] if entries else None
+        if isinstance(first, Spec):
+            if any(s.kind is not LOD_TENSOR or s.dims is None or s.rank != first.rank for s in entries):
                 return None
-            given[operand.name] = one
+            given[operand.name] = first
     results = [r.name for r in operator.schema.results]
     if operator.per_element:
         if operator.forward_class is not None and len({s.dims for s in given.values()}) > 1:  # a summed gradient of a broadcast operand
             return None
         return lined_up(given, results, getattr(operator, "axis", -1))
-    computed, first = operator.computes(), next(iter(given.values()), None)
-    if first is None or first.dims is None or computed is None or len(given) > computed.operands:
+    if operator.works_along:
+        axes: int | tuple[int, ...] = getattr(operator, operator.works_along)
+        return rule_along(given, results, (axes,) if isinstance(axes, int) else axes)
+    computed = operator.computes()
+    if not given or any(s.dims is None for s in given.values()) or computed is None or len(given) > computed.operands:
         return None
-    names = tuple(map(str, range(first.rank)))
-    if isinstance(computed, Transposition):
-        return ShardingRule({operator.schema.operands[0].name: names}, {results[0]: tuple([names[a] for a in computed.axes[: len(names)]])})
-    return of_product(given, results[0], computed.x_transposed, computed.y_transposed) if isinstance(computed, MatrixProduct) else None
+    slots = [o.name for o in operator.schema.operands]
+    return _of_computation(computed, [given.get(n) for n in slots], slots, results)
+
+
+def _of_computation(computed: Computation, specs: list[Spec | None], slots: list[str], results: list[str]) -> ShardingRule | None:
+    """Return the rule of a computation of operands with known dims, absent ones None."""
+    x, y = specs[0], specs[1] if len(specs) > 1 else None
+    if x is None:
+        return None
+    names, present = axis_names(x.rank), [n for n, s in zip(slots, specs, strict=True) if s is not None]
+    first, out = slots[0], results[0]
+    match computed:
+        case c.Transposition(axes=axes):
+            return ShardingRule({first: names}, {out: tuple([names[a] for a in axes[: len(names)]])})
+        case c.MatrixProduct(x_transposed=left, y_transposed=right) if y is not None:
+            return of_product({first: x, slots[1]: y}, out, left, right)
+        case c.FlattenedProduct(x_rows=rows, y_rows=inner) if y is not None:
+            columns = tuple([f"columns{at}" for at in range(y.rank - inner)])
+            summed = ("k",) if x.rank - rows == inner == 1 else ()
+            middle = summed or (WHOLE,)
+            return ShardingRule({first: names[:rows] + middle * (x.rank - rows), slots[1]: middle * inner + columns}, {out: names[:rows] + columns}, summed)
+        case c.Softmax(axis=axis) | c.Concat(axis=axis) | c.Split(axis=axis) if x.rank:
+            left = axis_names(x.rank, (axis,))
+            return ShardingRule({first: left}, {out: left})
+        case c.Stacking(axis=axis):
+            at = axis % (x.rank + 1)
+            return ShardingRule({first: names}, {out: (*names[:at], WHOLE, *names[at:])})
+        case c.Unstacking(axis=axis):
+            return rule_along({first: x}, [out], (axis,), drops=True)
+        case c.Picking(axis=axis) if y is not None and x.rank:
+            at, ids = axis % x.rank, ("ids", *(WHOLE,) * (y.rank - 1))[: y.rank]  # a column of numbers is read as a row
+            return ShardingRule({first: axis_names(x.rank, (at,)), slots[1]: ids}, {out: (*names[:at], *ids[:1], *names[at + 1 :])})
+        case c.Triangle():
+            return rule_along({first: x}, [out], (-2, -1))
+        case c.Reduction(how=how, axes=axes, keeps=keeps):
+            over = {a % x.rank for a in axes} if axes is not None and x.rank else set(range(x.rank))
+            adds = how == "SUM"
+            kept = tuple([WHOLE if at in over else n for at, n in enumerate(names) if keeps or at not in over])
+            return ShardingRule({first: names if adds else axis_names(x.rank, over)}, {out: kept}, tuple([names[a] for a in sorted(over)]) if adds else ())
+        case c.LayerNorm(begin=begin):
+            rows = axis_names(x.rank, range(begin, x.rank))
+            weights = {n: (WHOLE,) * s.rank for n, s in zip(slots[1:], specs[1:], strict=True) if s is not None}
+            return ShardingRule({first: rows, **weights}, {out: rows})
+        case c.FrozenBatchNorm() if x.rank > 1:
+            return ShardingRule({first: names, **dict.fromkeys(present[1:], (names[1],))}, {out: names})
+        case Quantization(axis=axis) | Dequantization(axis=axis):
+            return ShardingRule(
+                {first: names, **{n: (names[axis] if axis >= 0 else WHOLE,) * (specs[slots.index(n)] or x).rank for n in present[1:]}}, {out: names}
+            )
+        case Observed():
+            return ShardingRule({first: names}, {out: names})
+        case _:
+            return None
 
 
 def of_product(operands: Mapping[str, Spec], result: str, x_transposed: bool, y_transposed: bool) -> ShardingRule | None:
-    """Return the rule of a product of matrices in the last two dims of two operands, with equal batch dims in both."""
+    """Return the rule of a product of matrices in the last two dims of two operands; the dims before are broadcast."""
     (x, first), (y, second) = operands.items()
     a, b = first.dims, second.dims
-    if a is None or b is None or len(a) != len(b) or len(a) < 2 or not all(equal(m, n) for m, n in zip(a[:-2], b[:-2], strict=True)):
+    if a is None or b is None or len(a) < 2 or len(b) < 2:
         return None
-    batch = tuple(map(str, range(len(a) - 2)))
+    batch = lined_up({x: first.with_dims(a[:-2]), y: second.with_dims(b[:-2])}, [result])
+    if batch is None:
+        return None
     left, right = ("k", "rows") if x_transposed else ("rows", "k"), ("columns", "k") if y_transposed else ("k", "columns")
-    return ShardingRule({x: (*batch, *left), y: (*batch, *right)}, {result: (*batch, "rows", "columns")}, ("k",))
+    return ShardingRule({x: (*batch.operands[x], *left), y: (*batch.operands[y], *right)}, {result: (*batch.results[result], "rows", "columns")}, ("k",))
 
 
 @cache

@@ -87,10 +87,6 @@ class ServedNetwork:
         except SchemaError as error:
             self.notes.append(f"its requests are run one by one: {error}")
             return None
-        part = layout.part(example)
-        if part is None or not layout.is_independent(self._predictor.runs, part):
-            self.notes.append("its requests are run one by one: the results of one change with the others beside it")
-            return None
         return layout
 
     def _example(self) -> dict[str, Any] | None:

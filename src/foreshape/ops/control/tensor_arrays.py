@@ -14,6 +14,7 @@ from foreshape.operator import NOT_WRITTEN, ZERO_GRADIENT, AttrType, Operator, a
 from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.require import axis_of, fail, require, unknown_size
 from foreshape.operator.samples import f32, i32, i64, reject, sample
+from foreshape.operator.traits import ShardingRule, rule_along
 from foreshape.ops.rules.array_rules import ARRAY, EACH, array_of, d_out_slot, differs, element_of, known_array, no_workspace, one_position, sum_of_an_element
 from foreshape.spec import FLOATING, INDEX, INT32, INT64, LOD_TENSOR, LOD_TENSOR_ARRAY, Kind, Spec
 from foreshape.values.offsets import Offsets
@@ -36,6 +37,9 @@ class WriteToArray(Operator):
     def infer_shape(self, X: Spec, I: Spec) -> Spec:
         one_position(I)
         return array_of(X)
+
+    def sharding_rule(self, X: Spec, I: Spec) -> ShardingRule | None:
+        return rule_along({"X": X}, ["Out"], ())
 
     workspace = no_workspace
 
@@ -115,6 +119,9 @@ class ReadFromArray(Operator):
             if X.dtype is not X_W.dtype:
                 fail(f"X and X_W must have one element type; X is {X.text()}, X_W is {X_W.text()}", TypeMismatchError, X=None, X_W=None)
         return X_W.like()
+
+    def sharding_rule(self, X: Spec, I: Spec, X_W: Spec | None) -> ShardingRule | None:
+        return None if X.dims is None else rule_along({"X": X}, ["Out"], ())
 
     def workspace(self, X: Spec, I: Spec, X_W: Spec | None) -> Size:
         return X_W.nbytes if X_W is not None and X_W.kind is LOD_TENSOR else 0  # the zeros: a plan takes Out as an element of X

@@ -36,6 +36,7 @@ class Print(Operator):
     """
 
     type = "print"
+    examples = ("In",)
     In = operand(ANY, doc="any shape")
     Out = result(doc="In itself", view_of="In")
     first_n = attribute(AttrType.INT, -1, doc="the number of runs that write it; all if it is not above 0")

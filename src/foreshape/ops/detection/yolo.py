@@ -26,6 +26,7 @@ class YoloBox(Operator):
     """
 
     type = "yolo_box"
+    examples = ("X", "ImgSize")
     X = operand((FP32, FP64), doc="[images, anchors * (5 + classes), height, width]; with iou_aware, 6 + classes")
     ImgSize = operand((INT32,), doc="[images, 2]: height and width")
     Boxes = result(doc="[images, anchors * height * width, 4]")

@@ -32,6 +32,7 @@ class Fc(Operator):
     """
 
     type = "fc"
+    examples = ("Input",)
     gradient = NOT_WRITTEN
     Input = operand(FLOATING, doc="[*rows, *features]")
     W = operand(FLOATING, same_type_as="Input", doc="[features, columns]")
@@ -125,6 +126,7 @@ class FusedFcElementwiseLayernorm(Operator):
     """Out = layer_norm(activation(X W + Bias0) + Y), over the dims from ``begin_norm_axis`` on, times Scale, plus Bias1."""
 
     type = "fused_fc_elementwise_layernorm"
+    examples = ("X", "Y")
     gradient = NOT_WRITTEN
     X = operand(FLOATING, doc="[*rows, *features]")
     W = operand(FLOATING, same_type_as="X", doc="[features, columns]")
@@ -212,6 +214,7 @@ class FusionRepeatedFcRelu(Operator):
     """Out = max(0, ... max(0, max(0, X W_0 + Bias_0) W_1 + Bias_1) ...)."""
 
     type = "fusion_repeated_fc_relu"
+    examples = ("X",)
     gradient = NOT_WRITTEN
     X = operand(FLOATING, doc="[rows, width]")
     W = operand(FLOATING, many=True, doc="two or more, [width, columns] each")

@@ -34,6 +34,7 @@ class FusedSoftplus(Operator):
     """
 
     type = "fused_softplus"
+    examples = ("X",)
     gradient = NOT_WRITTEN
     X = operand(FLOATING, doc="any shape")
     Out = result(doc="as X")

@@ -33,6 +33,7 @@ class FusionSeqconvEltaddRelu(Operator):
     """Out = max(0, the product of each row and its neighbours in its sequence with Filter, plus Bias): `sequence_conv` without trained padding."""
 
     type = "fusion_seqconv_eltadd_relu"
+    examples = ("X",)
     gradient = NOT_WRITTEN
     X = operand(FLOATS, doc="ragged rows [rows, width]")
     Filter = operand(FLOATS, same_type_as="X", doc="[contextLength * width, columns]")
@@ -75,6 +76,7 @@ class FusionSeqpoolCvmConcat(Operator):
     """
 
     type = "fusion_seqpool_cvm_concat"
+    examples = ("X", "CVM")
     gradient = NOT_WRITTEN
     X = operand(FLOATS, many=True, doc="ragged rows, each [rows, width] with shows and clicks first, of as many sequences")
     CVM = operand(FLOATS, doc="[sequences, 2]")
@@ -124,6 +126,7 @@ class Cvm(Operator):
     """
 
     type = "cvm"
+    examples = ("X", "CVM")
     X = operand(FLOATS, doc="[rows, width]: shows, clicks, and more")
     CVM = operand(FLOATS, same_type_as="X", doc="[rows, 2], or of ragged X [sequences, 2]: shows and clicks")
     Y = result(doc="as X, or [rows, width - 2]")
@@ -170,6 +173,7 @@ class FusionSeqexpandConcatFc(Operator):
     """Out = activation([X_0, X_1, ...] FCWeight + FCBias), where each row of the sequence s of X_0 stands beside row s of the others."""
 
     type = "fusion_seqexpand_concat_fc"
+    examples = ("X",)
     gradient = NOT_WRITTEN
     X = operand(FLOATS, many=True, doc="ragged rows [rows, width], and others, each [sequences, width]; PaddlePaddle requires sequences of one row there")
     FCWeight = operand(FLOATS, doc="[width of all, columns]")

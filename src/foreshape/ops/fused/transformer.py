@@ -21,6 +21,7 @@ class FusedSoftmaxMask(Operator):
     """Out = softmax(X + Mask) along the last axis. Mask has no gradient."""
 
     type = "fused_softmax_mask"
+    examples = ("X", "Mask")
     X = operand(FLOATING, doc="[batch, heads, queries, keys]")
     Mask = operand(FLOATING, same_type_as="X", doc="[batch, 1, queries, keys]")
     Out = result(doc="as X")
@@ -47,6 +48,7 @@ class FusedSoftmaxMaskUpperTriangle(Operator):
     """Out = softmax along the last axis over the lower triangle of X's last two dims, with the diagonal; 0 above it."""
 
     type = "fused_softmax_mask_upper_triangle"
+    examples = ("X",)
     X = operand(FLOATING, doc="[batch, heads, steps, steps]")
     Out = result(doc="as X")
 
@@ -73,6 +75,7 @@ class MultiheadMatmul(Operator):
     """Out = softmax(alpha * Q K' + BiasQK) V for each head, where Q, K and V are the three parts of Input W + Bias."""
 
     type = "multihead_matmul"
+    examples = ("Input", "BiasQK")
     gradient = NOT_WRITTEN
     Input = operand(FLOATING, doc="[batch, steps, features]")
     W = operand(FLOATING, same_type_as="Input", doc="[features, 3, hidden], or [features, 3, heads, hidden / heads]")
@@ -126,6 +129,7 @@ class FusedEmbeddingEltwiseLayernorm(Operator):
     """Out = layer_norm(the sum of Embs[k][Ids[k]]) over the last dim, times Scale, plus Bias."""
 
     type = "fused_embedding_eltwise_layernorm"
+    examples = ("Ids",)
     gradient = NOT_WRITTEN
     Ids = operand(INDEX, many=True, doc="[batch, steps] or [batch, steps, 1] each")
     Embs = operand(FLOATING, many=True, doc="[rows, width], one for each of Ids")

@@ -19,6 +19,7 @@ class AffineChannel(Operator):
     """Out = Scale * X + Bias, with a number of each for every channel. The channels are last, unless ``data_layout`` is NCHW."""
 
     type = "affine_channel"
+    examples = ("X",)
     X = operand(FLOATING, doc="[batch, channels, height, width], or [batch, height, width, channels]; or [batch, channels]")
     Scale = operand(FLOATING, same_type_as="X", doc="[channels]")
     Bias = operand(FLOATING, same_type_as="X", doc="[channels]")
@@ -76,6 +77,7 @@ class Maxout(Operator):
     """Out = the maximum of each ``groups`` consecutive channels of X."""
 
     type = "maxout"
+    examples = ("X",)
     X = operand(FLOATING, doc="four dims, with the channels at ``axis``")
     Out = result(doc="as X with channels / groups channels", layout="row")
     groups = attribute(AttrType.INT)
@@ -141,6 +143,7 @@ class LocalResponseNorm(Operator):
     """
 
     type = "lrn"
+    examples = ("X",)
     X = operand(FLOATING, doc="[batch, channels, height, width], or channels last")
     Out = result(doc="as X", layout="row")
     MidOut = result(doc="as X", layout="row")

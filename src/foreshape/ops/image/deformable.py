@@ -22,6 +22,7 @@ class Deformable(Operator):
     """The base of the deformable convolutions, with a mask and without one."""
 
     abstract = True
+    examples = ("Input", "Offset", "Mask")
     Input = operand(FLOATING, doc="[batch, channels, height, width]")
     Offset = operand(FLOATING, same_type_as="Input", doc="[batch, 2 * deformable_groups * kh * kw, *image]: rows, then columns, of each pixel of a window")
     Filter = operand(FLOATING, same_type_as="Input", doc="[out, channels / groups, kh, kw]")

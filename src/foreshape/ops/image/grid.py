@@ -12,6 +12,7 @@ from foreshape.operator import AttrType, Operator, attribute, gradient, operand,
 from foreshape.operator.require import require, require_at_most, require_equal, unknown_size
 from foreshape.operator.samples import f32, i32, reject, sample
 from foreshape.operator.temporaries import copies
+from foreshape.operator.traits import WHOLE, ShardingRule
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.known_values import known_sizes, sizes_at_run
 from foreshape.ops.rules.window import image_of
@@ -32,6 +33,7 @@ class GridSampler(Operator):
     """
 
     type = "grid_sampler"
+    examples = ("X", "Grid")
     X = operand(FLOATING, doc="[batch, channels, height, width], or [batch, channels, depth, height, width]")
     Grid = operand(FLOATING, same_type_as="X", doc="[batch, *points, 2], or [batch, *points, 3] with three dims of points")
     Output = result(doc="[batch, channels, *points]", layout="row")
@@ -117,6 +119,7 @@ class AffineGrid(Operator):
     """Output = for each pixel of an image (or volume) of a size its place under an affine map: ``Theta (x, y, 1)``, in [-1, 1] across the image."""
 
     type = "affine_grid"
+    sizes = ("OutputShape",)
     Theta = operand(FLOATING, doc="[batch, 2, 3], or [batch, 3, 4] of volumes")
     OutputShape = operand(INDEX, optional=True, doc="[4] or [5]: batch, channels and the sizes of the image, instead of output_shape")
     Output = result(doc="[batch, height, width, 2], or [batch, depth, height, width, 3]", layout="row")
@@ -137,6 +140,11 @@ class AffineGrid(Operator):
         for size in image:
             require_at_most(1, size, f"the sizes in output_shape must be at least 1; seen {size}", Theta=None)
         return Theta.with_dims((batch, *image, axes))
+
+    def sharding_rule(self, Theta: Spec, OutputShape: Spec | None) -> ShardingRule | None:
+        batch = known_sizes(self.output_shape, OutputShape, (), "OutputShape")[0]
+        is_open = batch == -1 or (batch is not None and not isinstance(batch, int))
+        return ShardingRule({"Theta": ("batch", WHOLE, WHOLE)}, {"Output": ("batch", *(WHOLE,) * Theta.known_dims[2])}) if is_open else None
 
     def _terms(self, like: Tensor, sizes: Sequence[int]) -> list[Tensor]:
         """Return the places along each axis of an image, in the order of its dims, ``[size, 1]``."""

@@ -23,6 +23,7 @@ class Patches(Operator):
     """The base of unfold and fold: the patches of an image."""
 
     abstract = True
+    examples = ("X",)
     kernel_sizes = attribute(AttrType.INTS, low=1, doc="height and width of a patch")
     strides = attribute(AttrType.INTS, [1, 1], low=1, doc="from patch to patch")
     paddings = attribute(AttrType.INTS, [0, 0, 0, 0], low=0, doc="zeros around an image: top, left, bottom, right")
@@ -191,6 +192,7 @@ class Im2Sequence(Operator):
     """
 
     type = "im2sequence"
+    examples = ("X",)
     X = operand(FLOATING, doc="[batch, channels, height, width]")
     Out = result(doc="ragged rows [batch * patches, channels * kh * kw], a sequence of each image", new_offsets=True, layout="row")
     kernels = attribute(AttrType.INTS, low=1, doc="height and width of a patch")

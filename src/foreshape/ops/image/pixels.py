@@ -23,6 +23,7 @@ class Shuffled(Operator):
     """The base of pixel_shuffle and pixel_unshuffle: r * r channels are an r by r square of pixels."""
 
     abstract = True
+    examples = ("X",)
     X = operand(FLOATING, doc="[batch, channels, height, width], or channels last")
     data_format = attribute(AttrType.STRING, "NCHW", choices=("NCHW", "NHWC"))
 
@@ -142,6 +143,7 @@ class ChannelShuffle(Operator):
     """Out = X with its channels in another order: of ``groups`` groups first the first of each, then the second of each, and so on."""
 
     type = "channel_shuffle"
+    examples = ("X",)
     X = operand(FLOATING, doc="[batch, channels, height, width], or channels last")
     Out = result(doc="as X", layout="row")
     groups = attribute(AttrType.INT, 1)

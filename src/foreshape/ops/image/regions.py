@@ -38,6 +38,7 @@ class RegionPooling(Operator):
     """The base of the poolings of regions: their images and sizes."""
 
     abstract = True
+    examples = ("X", "ROIs", "RoisNum")
     X = operand(FLOATING, doc="[batch, channels, height, width]")
     ROIs = operand(FLOATING, same_type_as="X", doc="[regions, 4]: left, top, right, bottom; a sequence for each image, or with RoisNum")
     RoisNum = operand(INDEX, optional=True, doc="[batch]: the number of regions of each image; needed unless ROIs is ragged")

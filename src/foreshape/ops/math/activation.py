@@ -270,6 +270,7 @@ class Prelu(Operator):
 
     type = "prelu"
     family = "activation"
+    examples = ("X",)
     X = operand(FLOATING, doc="any shape; with channels at axis 1 (NCHW) or last (NHWC)")
     Alpha = operand(FLOATING, same_type_as="X", doc="one number; as many numbers as channels; or [1, *the dims of X but the first]")
     Out = result(doc="as X")

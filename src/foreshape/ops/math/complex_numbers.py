@@ -9,6 +9,7 @@ from foreshape.operator import Operator, gradient, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.require import require, require_equal
 from foreshape.operator.samples import SampleTensor, f32, i64, sample
+from foreshape.operator.traits import WHOLE, ShardingRule, axis_names
 from foreshape.ops.rules.broadcast import broadcast_dims, broadcast_lod, sum_to
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.spec import COMPLEX, COMPLEX64, COMPLEX128, FP32, FP64, INT32, INT64, DType, Spec
@@ -48,6 +49,7 @@ class Complex(Operator):
     """Out = X + i Y, with broadcasting."""
 
     type = "complex"
+    per_element = True
     X = operand(REAL, doc="any shape")
     Y = operand(REAL, same_type_as="X", doc="broadcast against X")
     Out = result(layout="row", doc="complex, the broadcast shape")
@@ -86,6 +88,7 @@ class Real(Operator):
     """Out = the real part of each number."""
 
     type = "real"
+    per_element = True
     X = operand(COMPLEX, doc="any shape")
     Out = result(layout="row", doc="real, as X")
 
@@ -113,6 +116,7 @@ class Imag(Operator):
     """Out = the imaginary part of each number."""
 
     type = "imag"
+    per_element = True
     X = operand(COMPLEX, doc="any shape")
     Out = result(layout="row", doc="real, as X")
     infer_shape = Real.infer_shape
@@ -135,6 +139,7 @@ class Conj(Operator):
     """Out = the conjugate of each number: the imaginary part with the other sign. Real numbers are their own."""
 
     type = "conj"
+    per_element = True
     X = operand((INT32, INT64, *REAL, *COMPLEX), doc="any shape")
     Out = result(layout="row", doc="as X")
 
@@ -165,6 +170,10 @@ class AsComplex(Operator):
         require_equal(X.known_dims[-1], 2, "the last dim of X must be 2, a real and an imaginary part", X=X.rank - 1)
         return (X.with_dims(X.known_dims[:-1]) if X.rank > 1 else X.dense(())).with_dtype(COMPLEX_OF[X.known_dtype])
 
+    def sharding_rule(self, X: Spec) -> ShardingRule | None:
+        names = axis_names(X.rank, (-1,))
+        return ShardingRule({"X": names}, {"Out": names[:-1]})
+
     def workspace(self, X: Spec) -> Size:
         return X.nbytes
 
@@ -187,6 +196,10 @@ class AsReal(Operator):
     def infer_shape(self, X: Spec) -> Spec:
         dims = (*X.known_dims, 2)
         return (X.with_dims(dims) if X.rank else X.dense(dims)).with_dtype(real_type(X))
+
+    def sharding_rule(self, X: Spec) -> ShardingRule | None:
+        names = axis_names(X.rank)
+        return ShardingRule({"X": names}, {"Out": (*names, WHOLE)})
 
     def workspace(self, X: Spec) -> Size:
         return X.nbytes

@@ -50,6 +50,7 @@ class Fourier(Operator):
     """The base: the axes, and the divisor."""
 
     abstract = True
+    works_along = "axes"
     axes = attribute(AttrType.LONGS, doc="the axes of the transform, each once; for real numbers the last of them is half as long")
     normalization = attribute(AttrType.STRING, choices=_NORMS, doc="the direction with a division by the number of elements; ortho: both, by its root")
     forward = attribute(AttrType.BOOLEAN, doc="exp has the sign minus")

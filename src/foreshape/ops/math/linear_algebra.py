@@ -8,6 +8,7 @@ from foreshape.kernels.products import matmul, side_by_side
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import axis_of, require, require_equal
 from foreshape.operator.samples import f32, i64, reject, sample
+from foreshape.operator.traits import ShardingRule, rule_along
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.spec import FP32, FP64, NUMERIC, Spec
 from foreshape.values.torch_proxy import Tensor, aten, torch
@@ -49,6 +50,9 @@ class Inverse(Operator):
     def infer_shape(self, Input: Spec) -> Spec:
         square(Input, "Input")
         return Input.like()
+
+    def sharding_rule(self, Input: Spec) -> ShardingRule | None:
+        return rule_along({"Input": Input}, ["Output"], (-2, -1))
 
     def work(self, Input: Spec) -> Size:
         return 2 * Input.elements * Input.known_dims[-1]

@@ -272,6 +272,9 @@ class Bmm(Operator):
         require_equal(x[2], y[1], "the columns of X must equal the rows of Y", X=2, Y=1)
         return X.with_dims((batch, x[1], y[2]))
 
+    def sharding_rule(self, X: Spec, Y: Spec) -> ShardingRule | None:
+        return of_product({"X": X, "Y": Y}, "Out", False, False)
+
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
         return bmm(X, Y)
 

@@ -11,7 +11,7 @@ from foreshape.operator.require import axis_of, require, require_at_most
 from foreshape.operator.samples import f32, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.operator.totals import SUM, Totals
-from foreshape.operator.traits import ShardingRule
+from foreshape.operator.traits import ShardingRule, rule_along
 from foreshape.ops.math.reduction import Reduction, reduced, spread
 from foreshape.ops.rules.known_values import axes_of, axis_of_any
 from foreshape.spec import FLOATING, FP32, FP64, LOD_TENSOR, Kind, Spec
@@ -31,6 +31,9 @@ class LogSumExp(Operator):
 
     def _axes(self, rank: int) -> tuple[int, ...]:
         return tuple(range(rank)) if self.reduce_all or not self.axis else axes_of(self.axis, rank, "axis", X=None)
+
+    def sharding_rule(self, X: Spec) -> ShardingRule | None:
+        return rule_along({"X": X}, ["Out"], self._axes(X.rank), drops=not self.keepdim)
 
     def infer_shape(self, X: Spec) -> Spec:
         return reduced(X, self._axes(X.rank), self.keepdim)
@@ -70,6 +73,9 @@ class PNorm(Operator):
 
     def _axes(self, rank: int) -> tuple[int, ...]:
         return tuple(range(rank)) if self.asvector else (axis_of_any(self.axis, rank, X=None),)
+
+    def sharding_rule(self, X: Spec) -> ShardingRule | None:
+        return rule_along({"X": X}, ["Out"], self._axes(X.rank), drops=not self.keepdim)
 
     def infer_shape(self, X: Spec) -> Spec:
         axes = self._axes(X.rank)
@@ -175,6 +181,9 @@ class Norm(Operator):
     def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
         axis = axis_of(self.axis, X.rank, X=None)
         return reduced(X, (axis,), True), X.like()
+
+    def sharding_rule(self, X: Spec) -> ShardingRule | None:
+        return rule_along({"X": X}, ["Norm", "Out"], (self.axis,))
 
     def kernel(self, X: Tensor) -> Any:
         norm = X.square().sum(self.axis, keepdim=True).add_(self.epsilon).sqrt_()

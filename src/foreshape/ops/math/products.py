@@ -246,6 +246,7 @@ class Fsp(Operator):
     """
 
     type = "fsp"
+    examples = ("X", "Y")
     multiplies = True
     X = operand(FLOATING, doc="[batch, channels, height, width]")
     Y = operand(FLOATING, same_type_as="X", doc="[batch, other channels, height, width]")
@@ -284,6 +285,7 @@ class BilinearTensorProduct(Operator):
     """Out[b, k] = X[b] Weight[k] Y[b]', plus Bias[k]."""
 
     type = "bilinear_tensor_product"
+    examples = ("X", "Y")
     multiplies = True
     X = operand(FLOATING, doc="[batch, m]")
     Y = operand(FLOATING, same_type_as="X", doc="[batch, n]")

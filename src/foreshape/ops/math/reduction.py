@@ -9,6 +9,7 @@ from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute
 from foreshape.operator.require import require, require_at_most
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.totals import SUM, Total, Totals
+from foreshape.operator.traits import ShardingRule, rule_along
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.known_values import Pooled, axes_of, carry, over_axes
 from foreshape.spec import ANY, ANY_OR_COMPLEX, BOOL, FLOATING, FP64, INT32, INT64, NUMERIC, DType, Spec
@@ -109,6 +110,9 @@ class Reduction(Operator):
     def workspace(self, X: Spec) -> Size:
         """Return the bytes of the result before the conversion to another element type."""
         return reduced(X, self._axes(X.rank), self.keep_dim).nbytes if self.out_dtype >= 0 else 0
+
+    def sharding_rule(self, X: Spec) -> ShardingRule | None:
+        return super().sharding_rule(X) or rule_along({"X": X}, ["Out"], self._axes(X.rank), drops=not self.keep_dim)
 
     def _pools(self, how: computations.Pooled) -> computations.Reduction | None:
         """Return its computation, if it is in the element type of X."""

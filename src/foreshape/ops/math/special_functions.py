@@ -108,6 +108,7 @@ class OfLowerSlots(Operator):
     """The base of functions of one tensor with the slots ``x`` and ``out``."""
 
     abstract = True
+    per_element = True
     x = operand(FLOATING, doc="any shape")
     out = result(doc="as x", may_share="x")
 

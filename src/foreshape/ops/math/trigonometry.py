@@ -8,6 +8,7 @@ from foreshape.dims import Size
 from foreshape.operator import Operator, gradient, operand, result
 from foreshape.operator.require import require_equal, require_rank
 from foreshape.operator.samples import f32, i32, i64, sample
+from foreshape.operator.traits import ShardingRule, lined_up
 from foreshape.ops.math.activation import USUAL, Unary
 from foreshape.spec import FLOATING, FP64, INT32, INT64, Spec
 from foreshape.values.torch_proxy import Tensor, torch
@@ -170,6 +171,9 @@ class Atan2(Operator):
 
     def workspace(self, X1: Spec, X2: Spec) -> Size:
         return 0 if X1.known_dtype.is_floating else 16 * X1.elements
+
+    def sharding_rule(self, X1: Spec, X2: Spec) -> ShardingRule | None:
+        return lined_up({"X1": X1, "X2": X2}, ["Out"])
 
     def kernel(self, X1: Tensor, X2: Tensor) -> Tensor:
         return torch.atan2(X1, X2) if X1.dtype.is_floating_point else torch.atan2(X1.double(), X2.double())

@@ -13,6 +13,7 @@ from foreshape.operator.composition import Composition
 from foreshape.operator.require import require, require_equal
 from foreshape.operator.samples import f32, f64, reject, sample
 from foreshape.operator.temporaries import copies
+from foreshape.operator.traits import WHOLE, ShardingRule, axis_names
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.statistics import channels_of, check_per_channel, statistics_type
 from foreshape.ops.rules.window import IMAGE_FORMATS, channels_back, channels_first, is_channels_last
@@ -65,6 +66,12 @@ class BatchNorm(Operator):
     def computes(self) -> computations.FrozenBatchNorm | None:
         fixed = (self.use_global_stats or self._tests()) and not is_channels_last(self.data_layout)
         return computations.FrozenBatchNorm(as_written(self.epsilon)) if fixed else None
+
+    def sharding_rule(self, X: Spec, *others: Any) -> ShardingRule | None:
+        """Return the rule of fixed statistics; those of a batch need all of it."""
+        if self.use_global_stats or self._tests():
+            return super().sharding_rule(X, *others) or ShardingRule({"X": (names := (*axis_names(X.rank - 1), WHOLE))}, {"Y": names})
+        return ShardingRule({"X": (whole := (WHOLE,) * X.rank)}, {"Y": whole})
 
     def workspace(
         self, X: Spec, Scale: Spec | None, Bias: Spec | None, Mean: Spec, Variance: Spec, MomentumTensor: Spec | None, *, strided: frozenset[str]

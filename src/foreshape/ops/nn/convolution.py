@@ -74,6 +74,7 @@ class Convolution(Windowed):
     """
 
     abstract = True
+    examples = ("Input",)
     Bias = operand(FLOATING, optional=True, same_type_as="Input", doc="[out]")
     Output = result(doc="[batch, out, *image], in the format of Input")
 

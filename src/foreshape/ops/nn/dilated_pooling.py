@@ -30,6 +30,7 @@ class DilatedPool(Operator):
     """
 
     type = "dilated_pool"
+    examples = ("X",)
     since = OWN
     X = operand((*FLOATING, INT8, UINT8), doc="[batch, channels, *image], one to three image axes; integers for maxima alone")
     Out = result(doc="[batch, channels, *windows]", layout="row")

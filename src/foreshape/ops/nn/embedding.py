@@ -10,6 +10,7 @@ from foreshape.operator import OWN, AttrType, Operator, attribute, computations,
 from foreshape.operator.require import require, require_equal, require_rank
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
+from foreshape.operator.traits import WHOLE, ShardingRule, axis_names
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.spec import FLOATING, INDEX, LOD_TENSOR, SELECTED_ROWS, Kind, Spec
 from foreshape.values.rows import Rows
@@ -100,6 +101,10 @@ class LookupTableV2(Lookup):
     def infer_shape(self, W: Spec, Ids: Spec) -> Spec:
         return self._looked_up(W, Ids)
 
+    def sharding_rule(self, W: Spec, Ids: Spec) -> ShardingRule | None:
+        names = axis_names(Ids.rank)
+        return ShardingRule({"W": (WHOLE, "width"), "Ids": names}, {"Out": (*names, "width")})
+
     samples = [
         sample(W=f32(7, 3), Ids=i64(4, high=6)),
         sample(W=f32(7, 3), Ids=i64(4, 5, high=6), is_sparse=True),
@@ -120,6 +125,10 @@ class LookupTable(Lookup):
 
     def infer_shape(self, W: Spec, Ids: Spec) -> Spec:
         return self._looked_up(W, Ids)
+
+    def sharding_rule(self, W: Spec, Ids: Spec) -> ShardingRule | None:
+        names = axis_names(Ids.rank, (-1,))
+        return ShardingRule({"W": (WHOLE, "width"), "Ids": names}, {"Out": (*names[:-1], "width")})
 
     def _looked_up(self, W: Spec, Ids: Spec) -> Spec:
         require_rank(2, W, "W")

@@ -22,6 +22,7 @@ class FusedConvolution(Convolution):
     """The base: Output = activation(conv2d(Input, Filter) + Bias + ResidualData)."""
 
     abstract = True
+    examples = ("Input", "ResidualData")
     _made_of: ClassVar[str] = "conv2d"
     ResidualData = operand(FLOATING, optional=True, same_type_as="Input", doc="as Output")
 

@@ -48,6 +48,7 @@ class Interpolation(Operator):
     """
 
     abstract = True
+    examples = ("X",)
     _spatial: ClassVar[tuple[int, ...]] = (2,)
     """The possible numbers of image axes of X."""
     _by_scale: ClassVar[bool] = True

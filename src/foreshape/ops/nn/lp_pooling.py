@@ -21,6 +21,7 @@ class LpWindows(Windows):
     """The base with the other name of the sizes of a window."""
 
     abstract = True
+    examples = ("x",)
     kernel_size = attribute(AttrType.INTS, doc="height and width of a window; of the result if adaptive; unused with global_pooling")
     _size_name = "kernel_size"
 

@@ -118,6 +118,7 @@ class GroupNorm(Operator):
     type = "group_norm"
     gradient_reads_dims = ("Y",)
     family = "norm"
+    examples = ("X",)
     X = operand(FLOATING, doc="[batch, channels, ...], or the channels last by data_layout")
     Scale = operand(FLOATING, optional=True, doc="[channels]")
     Bias = operand(FLOATING, optional=True, doc="[channels]")
@@ -187,6 +188,7 @@ class InstanceNorm(Operator):
 
     type = "instance_norm"
     family = "norm"
+    examples = ("X",)
     X = operand(FLOATING, doc="[batch, channels, ...]")
     Scale = operand(FLOATING, optional=True, doc="[channels]")
     Bias = operand(FLOATING, optional=True, doc="[channels]")

@@ -116,6 +116,7 @@ class Pooling(Windows):
     """The base of the poolings of one operand and one size of window."""
 
     abstract = True
+    examples = ("X",)
     X = operand(FLOATING, doc="[batch, channels, height, width], or the channels last by data_format")
     Out = result(doc="as X, with other image sizes")
     ksize = attribute(AttrType.INTS, doc="height and width of a window; of the result if adaptive; unused with global_pooling")

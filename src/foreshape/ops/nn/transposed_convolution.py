@@ -33,6 +33,7 @@ class TransposedConvolution(Windowed):
     """The base of the convolutions from smaller to larger images."""
 
     abstract = True
+    examples = ("Input",)
     Bias = operand(FLOATING, optional=True, same_type_as="Input", doc="[out]")
     OutputSizes = operand(INDEX, many=True, optional=True, attribute="output_size", doc="output_size, as tensors of one number each")
     Output = result(doc="[batch, out, *image], in the format of Input")

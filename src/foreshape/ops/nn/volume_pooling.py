@@ -195,6 +195,7 @@ class Unpooling(Operator):
     """The base of unpool and unpool3d: ``_spatial`` is the number of image axes."""
 
     abstract = True
+    examples = ("X", "Indices")
     _spatial: ClassVar[int] = 2
     X = operand(FLOATING, doc="[batch, channels, *image]")
     Indices = operand(INDEX, doc="as X: the place of each number in its image of output_size, counted along rows")

@@ -9,6 +9,7 @@ from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute
 from foreshape.operator.require import require
 from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.operator.temporaries import turned
+from foreshape.operator.traits import ShardingRule, rule_along
 from foreshape.ops.quantization.grid import (
     Passing,
     absolute_maximum,
@@ -54,6 +55,9 @@ class FakeQuantizeAbsMax(Fake):
     def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
         check_not_empty(X)
         return X.like(), X.dense((1,))
+
+    def sharding_rule(self, X: Spec) -> ShardingRule | None:
+        return rule_along({"X": X}, ["Out"], range(X.rank))
 
     def workspace(self, X: Spec) -> Size:
         return 3 * X.nbytes
@@ -172,6 +176,9 @@ class FakeQuantizeMovingAverageAbsMax(Fake):
         check_one(InScale, "InScale")
         check_average(X, self.is_test, InAccum, InState)
         return X.like(), InScale, InState, InAccum
+
+    def sharding_rule(self, X: Spec, *others: Any) -> ShardingRule | None:
+        return rule_along({"X": X}, ["Out"], () if self.is_test else range(X.rank))
 
     def workspace(self, X: Spec, InScale: Spec, InAccum: Spec | None, InState: Spec | None) -> Size:
         return 3 * X.nbytes

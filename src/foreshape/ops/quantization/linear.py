@@ -179,6 +179,7 @@ class FakeDequantizeMaxAbs(Operator):
     """Out = X * Scale / max_range."""
 
     type = "fake_dequantize_max_abs"
+    examples = ("X",)
     gradient = NOT_DIFFERENTIABLE
     X = operand((*FLOATING, INT8), doc="whole numbers, any shape")
     Scale = operand(FLOATING, doc="one number")
@@ -257,6 +258,7 @@ class DequantizeAbsMax(Operator):
     """Out = Scale * X / max_range, in fp32."""
 
     type = "dequantize_abs_max"
+    examples = ("X",)
     gradient = NOT_DIFFERENTIABLE
     X = operand((INT8, INT16), doc="any shape")
     Scale = operand((FP32,), doc="one number")
@@ -282,6 +284,7 @@ class DequantizeLog(Operator):
     """Out = Dict[X], and -Dict[X + 128] for negative X: a sign, and the number of one of 128 magnitudes."""
 
     type = "dequantize_log"
+    examples = ("X",)
     gradient = NOT_DIFFERENTIABLE
     X = operand((INT8,), doc="any shape")
     Dict = operand((FP32,), doc=f"[{_DICTIONARY}]")

@@ -27,6 +27,7 @@ class Quantize(Operator):
     """Output = round(Scale * Input + Shift) as bytes: int8 if ``is_negative_input`` and Shift is 0, else uint8."""
 
     type = "quantize"
+    examples = ("Input",)
     gradient = NOT_DIFFERENTIABLE
     Input = operand((FP32,), doc="any shape")
     Output = result(doc="int8 or uint8, as Input")
@@ -66,6 +67,7 @@ class Dequantize(Operator):
     """Output = (Input - Shift) / Scale, in fp32: the inverse of `quantize`."""
 
     type = "dequantize"
+    examples = ("Input",)
     gradient = NOT_DIFFERENTIABLE
     Input = operand(_BYTES, doc="any shape")
     Output = result(doc="fp32, as Input")
@@ -93,6 +95,7 @@ class Requantize(Operator):
     """
 
     type = "requantize"
+    examples = ("Input",)
     gradient = NOT_DIFFERENTIABLE
     Input = operand(_BYTES, doc="any shape")
     Output = result(doc="int8 or uint8, as Input")

@@ -35,6 +35,7 @@ class FusionGru(ResetBeforeGru):
     """`gru` of X WeightX + Bias."""
 
     type = "fusion_gru"
+    examples = ("X", "H0")
     gradient = NOT_WRITTEN
     X = operand(FLOATS, doc="ragged rows [rows, width]")
     H0 = operand(FLOATS, optional=True, same_type_as="X", doc="the state before the first step, zeros where absent: [sequences, hidden]")
@@ -85,6 +86,7 @@ class MultiGru(ResetBeforeGru):
     """
 
     type = "multi_gru"
+    examples = ("X",)
     gradient = NOT_WRITTEN
     X = operand(FLOATS, doc="ragged rows [rows, width]")
     WeightX = operand(FLOATS, many=True, doc="two for each layer, [width, 3 hidden] each; width is 2 hidden from the second layer on")
@@ -155,6 +157,7 @@ class FusionLstm(FusedLstm):
     """`lstm` of X WeightX, with Bias."""
 
     type = "fusion_lstm"
+    examples = ("X", "H0", "C0")
     X = operand(FLOATS, doc="ragged rows [rows, width]")
     WeightX = operand(FLOATS, same_type_as="X", doc="[width, 4 hidden]")
     WeightH = operand(FLOATS, same_type_as="X", doc="[hidden, 4 hidden]")

@@ -55,6 +55,7 @@ class Gru(ResetBeforeGru):
     """A GRU over each sequence: u, r = act(x + h W), c = act(x_c + (r h) W_c), h = (1 - u) h + u c, or the reverse."""
 
     type = "gru"
+    examples, example_results = ("Input", "H0"), ("Hidden",)
     Input = operand(FLOATS, doc="ragged rows [rows, 3 hidden], the inputs' share of u, r and c")
     H0 = operand(FLOATS, optional=True, same_type_as="Input", doc="the state before the first step, zeros where absent: [sequences, hidden]")
     Weight = operand(FLOATS, same_type_as="Input", doc=WEIGHT_DOC)
@@ -130,6 +131,7 @@ class GruUnit(ResetBeforeGru):
     """One step of `Gru`."""
 
     type = "gru_unit"
+    examples = ("Input", "HiddenPrev")
     Input = operand(FLOATS, doc="[batch, 3 hidden], the inputs' share of u, r and c")
     HiddenPrev = operand(FLOATS, same_type_as="Input", doc="[batch, hidden]")
     Weight = operand(FLOATS, same_type_as="Input", doc=WEIGHT_DOC)

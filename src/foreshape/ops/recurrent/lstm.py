@@ -87,6 +87,7 @@ class PackedLstm(LstmSteps):
     """The base of LSTMs over projected rows: the common part of their schema."""
 
     abstract = True
+    examples, example_results = ("Input", "H0", "C0"), ("Hidden", "Projection", "Cell")
     Input = operand(FLOATS, doc="ragged rows [rows, 4 hidden], the inputs' share of the candidate and of the gates i, f, o")
     H0 = operand(FLOATS, optional=True, same_type_as="Input", doc="the state before the first step, zeros where absent: [sequences, state]")
     C0 = operand(FLOATS, optional=True, same_type_as="Input", doc="the cell before the first step: [sequences, hidden]; given with H0")
@@ -232,6 +233,7 @@ class LstmUnit(Operator):
     """
 
     type = "lstm_unit"
+    examples = ("X", "C_prev")
     X = operand(FLOATS, doc="[batch, 4 hidden]")
     C_prev = operand(FLOATS, same_type_as="X", doc="[batch, hidden]")
     C = result(doc="[batch, hidden]")

@@ -16,6 +16,7 @@ from foreshape.kernels.recurrent_net import RecurrentNet, hand_on, handed_on
 from foreshape.operator import OWN, AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import require, require_equal, require_rank
 from foreshape.operator.samples import SampleTensor, f32, i32, reject, sample
+from foreshape.operator.traits import WHOLE, ShardingRule
 from foreshape.ops.rules.ragged_rules import sequences
 from foreshape.ops.tensor.random import generator_for
 from foreshape.spec import FP32, FP64, INDEX, UINT8, Spec, tensor
@@ -124,6 +125,10 @@ class Rnn(RecurrentNetworkBase):
         net, token = self._net(), tensor(UINT8)
         return Input.dense((time, batch, net.directions * net.hidden)), token, (Input.dense(dims),) * states, token
 
+    def sharding_rule(self, Input: Spec, PreState: Any, WeightList: Any, SequenceLength: Spec | None) -> ShardingRule | None:
+        batch = (WHOLE, "batch", WHOLE)
+        return ShardingRule({"Input": batch, "PreState": batch, "SequenceLength": ("batch",)}, {"Out": batch, "State": batch})
+
     def work(self, Input: Spec, PreState: Any, WeightList: Any, SequenceLength: Spec | None) -> Size:
         time, batch, features = Input.known_dims
         return self._size(features, time * batch)
@@ -220,6 +225,7 @@ class SequenceRnn(RecurrentNetworkBase):
     """
 
     type = "sequence_rnn"
+    examples, example_results = ("Input",), ("Out",)
     since = OWN
     random = True
     Input = operand(FLOATS, doc="ragged rows [rows, features]")

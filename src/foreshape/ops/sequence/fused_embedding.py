@@ -19,6 +19,7 @@ class FusedEmbeddingSeqPool(Operator):
     """Out = for each innermost sequence of Ids the sum of its rows of W, without ``padding_idx``; zeros for an empty sequence."""
 
     type = "fused_embedding_seq_pool"
+    examples = ("Ids",)
     W = operand(FLOATS, doc="[rows, width], the table")
     Ids = operand(INDEX, doc="ragged row numbers [numbers, 1]")
     Out = result(doc="[sequences, width]")

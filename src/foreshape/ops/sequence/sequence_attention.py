@@ -171,6 +171,7 @@ class SequenceAttention(Operator):
     """
 
     type = "sequence_attention"
+    examples = ("Q", "K", "V")
     since = OWN
     Q = operand(FLOATING, doc="ragged, [rows, width]")
     K = operand(FLOATING, same_type_as="Q", doc="ragged, [key rows, width], as many sequences as Q")

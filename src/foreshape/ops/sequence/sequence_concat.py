@@ -31,6 +31,7 @@ class SequenceConcat(Operator):
     """
 
     type = "sequence_concat"
+    examples = ("X",)
     X = operand(ANY, many=True, doc="ragged rows, of equally many levels and outermost sequences")
     Out = result(new_offsets=True, doc="all rows, with offsets of its own")
 

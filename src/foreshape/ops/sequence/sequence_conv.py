@@ -34,6 +34,7 @@ class SequenceConv(Operator):
     """
 
     type = "sequence_conv"
+    examples = ("X",)
     X = operand(FLOATING, doc="ragged rows [rows, width]")
     PaddingData = operand(FLOATING, optional=True, same_type_as="X", doc="[rows before + rows after, width]")
     Filter = operand(FLOATING, same_type_as="X", doc="[contextLength * width, out]")
@@ -153,6 +154,7 @@ class RowConv(Operator):
     """
 
     type = "row_conv"
+    examples = ("X",)
     X = operand(FLOATING, doc="ragged [rows, width]; or [sequences, steps, width]")
     Filter = operand(FLOATING, same_type_as="X", doc="[a row and the following ones, width]")
     Out = result(doc="as X")
@@ -223,6 +225,7 @@ class AddPositionEncoding(Operator):
     """
 
     type = "add_position_encoding"
+    examples = ("X",)
     X = operand(FLOATING, doc="ragged [rows, width]; or [sequences, steps, width]")
     Out = result(doc="as X")
     alpha = attribute(AttrType.FLOAT, 1.0)

@@ -35,6 +35,7 @@ class SequenceExpand(Operator):
     """
 
     type = "sequence_expand"
+    examples = ("X", "Y")
     X = operand(ANY, doc="dense rows, one for each sequence, or rows with one level of as many sequences")
     Y = operand(ANY, doc="ragged; its numbers are not read")
     Out = result(new_offsets=True, doc="dense if X is, otherwise with one level of the repeated sequences")
@@ -121,6 +122,7 @@ class SequenceExpandAs(Operator):
     """Out = row ``i`` of X once for each row of the innermost sequence ``i`` of Y."""
 
     type = "sequence_expand_as"
+    examples = ("X", "Y")
     X = operand(ANY, doc="one row for each sequence; raggedness is ignored")
     Y = operand(ANY, doc="ragged; its numbers are not read")
     Out = result(doc="[rows of Y, *row of X], with the offsets of Y")

@@ -50,6 +50,8 @@ class SequencePool(Operator):
     """
 
     type = "sequence_pool"
+    example_results = ("Out",)
+    examples = ("X",)
     X = operand(FLOATING, doc="ragged rows")
     Out = result(doc="[sequences, *row], ragged as the outer levels of X")
     MaxIndex = result(doc="as Out for MAX and MIN, dense; otherwise no dims")
@@ -233,6 +235,7 @@ class SequenceTopkAvgPooling(Operator):
     """
 
     type = "sequence_topk_avg_pooling"
+    examples = ("X", "ROW", "COLUMN")
     X = operand(FLOATING, doc="ragged, [numbers, 1]")
     ROW = operand(doc="ragged; its lengths are the heights of the matrices")
     COLUMN = operand(doc="ragged; its lengths are the widths of the matrices")

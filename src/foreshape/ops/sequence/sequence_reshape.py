@@ -18,6 +18,7 @@ class SequenceReshape(Operator):
     """Out = the numbers of each innermost sequence of X in rows of ``new_dim``, a divisor of their number."""
 
     type = "sequence_reshape"
+    examples = ("X",)
     X = operand(doc="ragged, [rows, width]")
     Out = result(doc="ragged, [rows * width / new_dim, new_dim]", view_of="X", layout="reshaped", new_offsets=True)
     new_dim = attribute(AttrType.INT, low=1)
@@ -72,6 +73,7 @@ class SequenceEnumerate(Operator):
     """Out[i] = the ``win_size`` numbers of X from row i on; ``pad_value`` past the end of its sequence."""
 
     type = "sequence_enumerate"
+    examples = ("X",)
     X = operand(INDEX, doc="ragged, [rows, 1]")
     Out = result(doc="[rows, win_size], ragged as X")
     win_size = attribute(AttrType.INT, low=2)

@@ -23,6 +23,7 @@ class SequenceSlice(Operator):
     """Out = for each innermost sequence i of X the Length[i] rows from its row Offset[i] on."""
 
     type = "sequence_slice"
+    examples = ("X", "Offset", "Length")
     X = operand(doc="ragged rows")
     Offset = operand(INDEX, doc="[sequences, 1]")
     Length = operand(INDEX, doc="[sequences, 1]")
@@ -83,6 +84,7 @@ class SequenceErase(Operator):
     """Out = X without the rows in ``tokens``; the sequences get shorter, and empty ones stay."""
 
     type = "sequence_erase"
+    examples = ("X",)
     X = operand(INDEX, doc="ragged, [rows, 1]")
     Out = result(doc="[rows left, 1], as many sequences as X", new_offsets=True)
     tokens = attribute(AttrType.INTS, doc="the numbers to leave out")
@@ -125,6 +127,7 @@ class SequenceScatter(Operator):
     """Out = X with Updates[j] added at (i, Ids[j]), for each row j of the innermost sequence i; repeated ids are added again."""
 
     type = "sequence_scatter"
+    examples = ("X", "Ids", "Updates")
     X = operand(NUMERIC, doc="[sequences, width]")
     Ids = operand(INDEX, doc="ragged, [rows, 1] or [rows]: columns of X")
     Updates = operand(NUMERIC, same_type_as="X", doc="the sequences of Ids, [rows, 1] or [rows]")
@@ -184,6 +187,7 @@ class SequenceReverse(Operator):
     """Y = the rows of each innermost sequence of X, the last one first."""
 
     type = "sequence_reverse"
+    examples = ("X",)
     X = operand(doc="ragged rows")
     Y = result(doc="as X, with its offsets")
 

@@ -26,6 +26,7 @@ class SequenceSoftmax(Operator):
     """Out = exp(X) / the sum of exp(X) over its innermost sequence."""
 
     type = "sequence_softmax"
+    examples = ("X",)
     X = operand(FLOATING, doc="ragged rows of one number each, [rows] or [rows, 1]")
     Out = result(doc="as X, with its offsets")
 

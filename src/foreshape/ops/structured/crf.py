@@ -116,6 +116,7 @@ class LinearChainCRF(Operator):
     """
 
     type = "linear_chain_crf"
+    examples, example_results = ("Emission", "Label", "Length"), ("LogLikelihood",)
     Emission = operand(_FLOAT, doc="ragged [rows, tags]; or [sequences, width, tags] with Length")
     Transition = operand(_FLOAT, same_type_as="Emission", doc="[tags + 2, tags]: weights of starting, of ending, then of the tag of the row before")
     Label = operand(INDEX, doc="[rows, 1], divided as Emission; or [sequences, width] (and 1) with Length")
@@ -235,6 +236,7 @@ class CRFDecoding(Operator):
     """
 
     type = "crf_decoding"
+    examples = ("Emission", "Label", "Length")
     Emission = operand(_FLOAT, doc="ragged [rows, tags]; or [sequences, width, tags] with Length")
     Transition = operand(_FLOAT, same_type_as="Emission", doc="[tags + 2, tags], as of linear_chain_crf")
     Label = operand(INDEX, optional=True, doc="[rows, 1], divided as Emission; or [sequences, width] (and 1) with Length")

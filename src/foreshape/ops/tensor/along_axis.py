@@ -19,6 +19,7 @@ class IndexSample(Operator):
     """Out[i, j] = X[i, Index[i, j]]: from each row the elements named by its row of Index."""
 
     type = "index_sample"
+    examples = ("X", "Index")
     gradient_reads_dims = ("X",)
     X = operand(doc="[rows, columns]")
     Index = operand(INDEX, doc="[rows, n]")
@@ -56,6 +57,7 @@ class AlongAxis(Operator):
     """The base of take_along_axis and put_along_axis."""
 
     abstract = True
+    works_along = "Axis"
     Input = operand(doc="at least one dim")
     Index = operand(INDEX, doc="as Input, any size at Axis; a negative number counts from the back")
     Axis = attribute(AttrType.INT)

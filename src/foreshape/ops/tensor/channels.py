@@ -20,6 +20,7 @@ class SpaceToDepth(Operator):
     """
 
     type = "space_to_depth"
+    examples = ("X",)
     gradient_reads_dims = ("X",)
     X = operand(doc="[batch, channels, height, width]; blocksize^2 divides channels, blocksize height and width")
     Out = result(layout="row", doc="[batch, channels blocksize^2, height / blocksize, width / blocksize]")
@@ -65,6 +66,7 @@ class ShuffleChannel(Operator):
     """
 
     type = "shuffle_channel"
+    examples = ("X",)
     gradient_reads_dims = ("X",)
     X = operand(FLOATING, doc="[batch, channels, height, width]; group divides channels")
     Out = result(layout="row", doc="as X")

@@ -14,6 +14,7 @@ from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, com
 from foreshape.operator.require import RuleError, axis_of, fail, require, require_at_most, unknown_size
 from foreshape.operator.room import require_room
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
+from foreshape.operator.traits import WHOLE, ShardingRule, axis_names
 from foreshape.ops.rules.known_floats import calculated, rounded, whole
 from foreshape.ops.rules.known_values import carry, fits, known_number, known_sizes, sizes_at_run
 from foreshape.spec import ANY, BOOL, FP32, FP64, INDEX, MAX_VALUE_ELEMENTS, DType, Spec, tensor
@@ -187,6 +188,11 @@ class FillConstantBatchSizeLike(Operator):
         require(all(isinstance(n, Dim) or n >= 0 for n in dims), f"a size in shape must be at least 0; seen {dims}")
         of = element_type(self.dtype)
         return filled(tensor(of, *dims), number_of(of, self.value, _text(self.str_value)))
+
+    def sharding_rule(self, Input: Spec) -> ShardingRule | None:
+        source, at = self.input_dim_idx % Input.rank, self.output_dim_idx % len(self.shape)
+        ragged, names = Input.lod is not None and source == 0, axis_names(Input.rank, set(range(Input.rank)) - {source})
+        return None if ragged else ShardingRule({"Input": names}, {"Out": tuple([names[source] if k == at else WHOLE for k in range(len(self.shape))])})
 
     def kernel(self, Input: Tensor, *, offsets: list[Offsets | None]) -> Tensor:
         shape, sequences = list(self.shape), offsets[0]

@@ -146,6 +146,7 @@ class Pad2d(Operator):
     """
 
     type = "pad2d"
+    examples = ("X",)
     gradient_reads_dims = ("X",)
     X = operand(NUMERIC, doc="[batch, channels, height, width], or channels last")
     Paddings = operand(INDEX, optional=True, doc="the paddings, as a tensor of four numbers")

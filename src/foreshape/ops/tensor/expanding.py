@@ -11,6 +11,7 @@ from foreshape.operator.gradient_slots import GradientSlots
 from foreshape.operator.require import axis_of, fail, require, require_at_most, require_broadcast_to, unknown_size
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
+from foreshape.operator.traits import WHOLE, ShardingRule, axis_names, rule_along
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.broadcast import sum_to
 from foreshape.ops.rules.known_values import axes_of, carry, chosen, known_sizes, sizes_at_run, stretched, whole_dims
@@ -50,10 +51,25 @@ def _spread(X: Spec, dims: Sequence[Size]) -> Spec:
     return out if X.value is None else carry(out, stretched(X, out.known_dims))
 
 
+def expansion_rule(X: Spec, shape: Sequence[Size | None]) -> ShardingRule:
+    """Return the rule of X repeated along its dims of 1, and along new ones before, to ``shape``. A part would be repeated to a number asked for."""
+    new = len(shape) - X.rank
+    names = axis_names(X.rank, [at for at, d in enumerate(X.known_dims) if d == 1 or (isinstance(n := shape[new + at], int) and n >= 0)])
+    return ShardingRule({"X": names}, {"Out": (*(WHOLE,) * new, *names)})
+
+
+def tiling_rule(X: Spec, times: Sequence[Size | None]) -> ShardingRule:
+    """Return the rule of X repeated along each axis, last axes aligned: an axis repeated once stands for itself."""
+    new = len(times) - X.rank
+    names = axis_names(X.rank, [at for at in range(X.rank) if at + new >= 0 and times[at + new] != 1])
+    return ShardingRule({"X": names}, {"Out": (*(WHOLE,) * new, *names)})
+
+
 class ExpandV2(Operator):
     """Out = X repeated along its dims of 1 to the dims ``shape``, last dims aligned; -1 keeps a dim of X."""
 
     type = "expand_v2"
+    sizes = ("Shape", "expand_shapes_tensor")
     gradient_reads_dims = ("X",)
     X = operand(ANY_OR_COMPLEX, doc="any shape")
     Shape = operand(INDEX, optional=True, doc="the shape, as a tensor")
@@ -63,6 +79,12 @@ class ExpandV2(Operator):
 
     def infer_shape(self, X: Spec, Shape: Spec | None, expand_shapes_tensor: tuple[Spec, ...]) -> Spec:
         return _spread(X, expanded(X.known_dims, known_sizes(self.shape, Shape, expand_shapes_tensor, "Shape", "expand_shapes_tensor")))
+
+    def sharding_rule(self, X: Spec, Shape: Spec | None, expand_shapes_tensor: tuple[Spec, ...]) -> ShardingRule | None:
+        return expansion_rule(X, known_sizes(self.shape, Shape, expand_shapes_tensor, "Shape", "expand_shapes_tensor"))
+
+    def computes(self) -> computations.Expansion:
+        return computations.Expansion()
 
     def kernel(self, X: Tensor, Shape: Tensor | None, expand_shapes_tensor: list[Tensor]) -> Tensor:
         return X.expand(*sizes_at_run(self.shape, Shape, expand_shapes_tensor)) if X.dim() or self.shape or Shape is not None else X
@@ -93,6 +115,7 @@ class ExpandAsV2(Operator):
     """Out = X repeated along its dims of 1 to the dims of Y, or to ``target_shape`` without Y."""
 
     type = "expand_as_v2"
+    reads_dims = ("Y",)
     gradient_reads_dims = ("X",)
     X = operand(doc="any shape")
     Y = operand(ANY, optional=True, doc="the tensor of the wanted dims")
@@ -102,6 +125,15 @@ class ExpandAsV2(Operator):
     def infer_shape(self, X: Spec, Y: Spec | None) -> Spec:
         out = _spread(X, expanded(X.known_dims, self.target_shape if Y is None else Y.known_dims))
         return out if out.lod is not None or Y is None or Y.lod is None else Spec(LOD_TENSOR, X.dtype, out.dims, Y.lod)
+
+    def sharding_rule(self, X: Spec, Y: Spec | None) -> ShardingRule | None:
+        if Y is None:
+            return expansion_rule(X, self.target_shape)
+        names, new = axis_names(Y.rank), Y.rank - X.rank
+        return ShardingRule({"X": tuple([WHOLE if d == 1 else names[new + at] for at, d in enumerate(X.known_dims)]), "Y": names}, {"Out": names})
+
+    def computes(self) -> computations.Expansion:
+        return computations.Expansion()
 
     def kernel(self, X: Tensor, Y: Tensor | None) -> Tensor:
         return X.expand(self.target_shape if Y is None else Y.shape)
@@ -155,6 +187,7 @@ class Tile(Operator):
     """Out = X repeated ``repeat_times`` along each axis, last dims aligned."""
 
     type = "tile"
+    sizes = ("RepeatTimes", "repeat_times_tensor")
     gradient_reads_dims = ("X",)
     X = operand(doc="any shape")
     RepeatTimes = operand(INDEX, optional=True, doc="the times, as a tensor")
@@ -164,6 +197,12 @@ class Tile(Operator):
 
     def infer_shape(self, X: Spec, RepeatTimes: Spec | None, repeat_times_tensor: tuple[Spec, ...]) -> Spec:
         return tiled(X, known_sizes(self.repeat_times, RepeatTimes, repeat_times_tensor, "RepeatTimes", "repeat_times_tensor"), "repeat_times")
+
+    def sharding_rule(self, X: Spec, RepeatTimes: Spec | None, repeat_times_tensor: tuple[Spec, ...]) -> ShardingRule | None:
+        return tiling_rule(X, known_sizes(self.repeat_times, RepeatTimes, repeat_times_tensor, "RepeatTimes", "repeat_times_tensor"))
+
+    def computes(self) -> computations.Expansion:
+        return computations.Expansion()
 
     def kernel(self, X: Tensor, RepeatTimes: Tensor | None, repeat_times_tensor: list[Tensor]) -> Tensor:
         return torch.tile(X, tuple(sizes_at_run(self.repeat_times, RepeatTimes, repeat_times_tensor)))
@@ -188,6 +227,7 @@ class Flip(Operator):
     """Out = X with the order along each of ``axis`` reversed."""
 
     type = "flip"
+    works_along = "axis"
     X = operand(ANY_OR_COMPLEX, doc="any shape")
     Out = result(doc="as X")
     axis = attribute(AttrType.INTS, doc="the reversed axes", older="dims")
@@ -241,6 +281,9 @@ class Roll(Operator):
             axis_of(a, X.rank, X=None)
         require(count == (len(self.axis) or 1), f"shifts must have {len(self.axis) or 1} numbers, one for each axis, not {count}", X=None)
         return X.dense() if not self.axis or any(a in (0, -X.rank) for a in self.axis) else X.like()
+
+    def sharding_rule(self, X: Spec, ShiftsTensor: Spec | None) -> ShardingRule | None:
+        return rule_along({"X": X}, ["Out"], self.axis or range(X.rank))
 
     def kernel(self, X: Tensor, ShiftsTensor: Tensor | None) -> Tensor:
         return torch.roll(X, tuple(sizes_at_run(self.shifts, ShiftsTensor)), self.axis)

@@ -10,6 +10,7 @@ from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gra
 from foreshape.operator.attributes import Raw
 from foreshape.operator.require import fail, require, require_equal, require_rank
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
+from foreshape.operator.traits import ShardingRule, axis_names
 from foreshape.ops.math.compare import broadcast
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.broadcast import before_sum
@@ -164,6 +165,10 @@ class OneHot(OneHotV2):
         require_equal(X.known_dims[-1], 1, "the last dim of X must be 1", X=X.rank - 1)
         return super().infer_shape(X.with_dims(X.known_dims[:-1]), depth_tensor)
 
+    def sharding_rule(self, X: Spec, depth_tensor: Spec | None) -> ShardingRule | None:
+        names = axis_names(X.rank, (-1,))
+        return ShardingRule({"X": names}, {"Out": names})
+
     def workspace(self, X: Spec, depth_tensor: Spec | None, *, strided: frozenset[str]) -> Size:
         return super().workspace(X.with_dims(X.known_dims[:-1]), depth_tensor, strided=strided)
 
@@ -183,6 +188,7 @@ class Multiplex(Operator):
     """Out[i] = X[Ids[i]][i]: each row from the tensor named by its number."""
 
     type = "multiplex"
+    examples = ("X", "Ids")
     X = operand(many=True, doc="tensors of one type and shape, [rows, ...]")
     Ids = operand(INDEX, doc="[rows, 1]")
     Out = result(layout="row", doc="as each X")

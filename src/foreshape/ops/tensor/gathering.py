@@ -13,6 +13,7 @@ from foreshape.operator.computations import Picking
 from foreshape.operator.require import axis_of, fail, require, require_at_most, require_equal, require_rank, unknown_size
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies, widened
+from foreshape.operator.traits import WHOLE, ShardingRule, axis_names
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.known_values import carry, chosen, known_axis, known_number, number_at_run, whole_dims
 from foreshape.spec import ANY, ANY_OR_COMPLEX, BOOL, FP32, INDEX, INT64, INTEGER, LOD_TENSOR, Spec
@@ -160,6 +161,10 @@ class IndexSelect(Operator):
         out = X.with_dims(dims) if axis else Spec(LOD_TENSOR, X.dtype, dims, Index.lod)
         return out if X.value is None or Index.value is None else carry(out, entries_at(X, axis, Index))
 
+    def sharding_rule(self, X: Spec, Index: Spec) -> ShardingRule | None:
+        names, at = axis_names(X.rank, (self.dim,)), self.dim % X.rank
+        return ShardingRule({"X": names, "Index": ("ids", *(WHOLE,) * (Index.rank - 1))}, {"Out": (*names[:at], "ids", *names[at + 1 :])})
+
     def kernel(self, X: Tensor, Index: Tensor) -> Tensor:
         axis: int = self.dim
         size = X.shape[axis]
@@ -207,6 +212,13 @@ class GatherNd(Operator):
         k = named_axes(X, Index)
         out = Spec(LOD_TENSOR, X.dtype, Index.known_dims[:-1] + X.known_dims[k:], Index.lod if Index.rank > 1 else None)
         return out if X.value is None or Index.value is None else carry(out, self._known(X, Index, k))
+
+    def sharding_rule(self, X: Spec, Index: Spec) -> ShardingRule | None:
+        count = Index.known_dims[-1]
+        if not isinstance(count, int):
+            return None
+        names, places = axis_names(X.rank, range(count)), tuple([f"ids{at}" for at in range(Index.rank - 1)])
+        return ShardingRule({"X": names, "Index": (*places, WHOLE)}, {"Out": (*places, *names[count:])})
 
     def _known(self, X: Spec, Index: Spec, k: int) -> list[Any] | None:
         """Return the known values at the places, as far as these are known, and in X."""
@@ -327,6 +339,10 @@ class OneHotV2(Operator):
             depth = unknown_size("depth")
         require_at_most(1, depth, f"depth must be at least 1; seen {depth}")
         return Spec(X.kind, element_type(self.dtype), (*X.known_dims, depth), X.lod if X.rank else None)
+
+    def sharding_rule(self, X: Spec, depth_tensor: Spec | None) -> ShardingRule | None:
+        names = axis_names(X.rank)
+        return ShardingRule({"X": names}, {"Out": (*names, WHOLE)})
 
     def workspace(self, X: Spec, depth_tensor: Spec | None, *, strided: frozenset[str]) -> Size:
         each = 23 if self.allow_out_of_range else 0 if X.dtype is INT64 else 8

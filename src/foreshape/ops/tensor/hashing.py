@@ -62,6 +62,7 @@ class Hash(Operator):
     """Out = for each row of X ``num_hash`` numbers below ``mod_by``: XXH64 of the row's bytes, with the seeds 0, 1, ..., modulo ``mod_by``."""
 
     type = "hash"
+    examples = ("X",)
     X = operand(INDEX, doc="[rows, columns]")
     Out = result(layout="row", doc="[rows, num_hash, 1], of the element type of X")
     num_hash = attribute(AttrType.INT, 1, low=1)

@@ -13,6 +13,7 @@ from foreshape.operator.require import require, require_at_most, unknown_size
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.operator.totals import SUM, Totals
+from foreshape.operator.traits import WHOLE, ShardingRule, rule_along
 from foreshape.ops.math.reduction import reduced
 from foreshape.ops.rules.known_values import axis_of_any, carry, known_number, number_at_run
 from foreshape.spec import ANY, INDEX, INT32, INT64, LOD_TENSOR, NUMERIC, Spec
@@ -44,6 +45,9 @@ class ArgExtreme(Operator):
         require_at_most(1, dims[axis], f"there must be an element: the dim at axis {axis} must be at least 1", X=axis)
         out = (*dims[:axis], *((1,) if self.keepdims else ()), *dims[axis + 1 :])
         return (X if axis else X.dense()).with_dims(out).with_dtype(of)
+
+    def sharding_rule(self, X: Spec) -> ShardingRule | None:
+        return rule_along({"X": X}, ["Out"], range(X.rank) if self.flatten else (self.axis,), drops=not self.keepdims)
 
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
         axes = range(X.rank) if self.flatten or not X.rank else (axis_of_any(self.axis, X.rank, X=None),)
@@ -102,6 +106,7 @@ class Argsort(Operator):
     """
 
     type = "argsort"
+    works_along = "axis"
     gradient_reads_dims = ("X",)
     X = operand(NUMERIC, doc="any shape")
     Out = result(doc="as X")
@@ -163,6 +168,9 @@ class TopKBase(Operator):
         require_at_most(count, dims[axis], f"k must be at most the dim at axis {axis}, {dims[axis]}; seen {count}", X=axis)
         out = (X if axis else X.dense()).with_dims((*dims[:axis], count, *dims[axis + 1 :]))
         return out, out.with_dtype(INT64)
+
+    def sharding_rule(self, X: Spec, K: Spec | None) -> ShardingRule | None:
+        return rule_along({"X": X}, ["Out", "Indices"], (getattr(self, "axis", -1),))
 
 
 class TopKV2(TopKBase):
@@ -242,6 +250,9 @@ class Cumsum(Operator):
         sums = sums[:-1] if self.exclusive else sums[1:]
         return carry(out, sums[::-1] if self.reverse else sums)
 
+    def sharding_rule(self, X: Spec) -> ShardingRule | None:
+        return ShardingRule({"X": (WHOLE,) * X.rank}, {"Out": (WHOLE,)}) if self.flatten else rule_along({"X": X}, ["Out"], (self.axis,))
+
     def _sums(self, x: Tensor, reverse: bool) -> Tensor:
         axis = 0 if self.flatten else self.axis
         x = x.reshape(-1) if self.flatten else x
@@ -282,6 +293,7 @@ class Shape(Operator):
     """Out = the dims of Input. While describing, Out carries them as its value, symbols included."""
 
     type = "shape"
+    reads_dims = ("Input",)
     Input = operand(ANY, kinds=DENSE_OR_ROWS, doc="any shape")
     Out = result(doc="[rank], int32")
     gradient = ZERO_GRADIENT
@@ -299,6 +311,7 @@ class SizeOf(Operator):
     """Out = the number of elements of Input, a tensor without dims."""
 
     type = "size"
+    reads_dims = ("Input",)
     Input = operand(ANY, doc="any shape")
     Out = result(doc="[], int64")
     gradient = ZERO_GRADIENT

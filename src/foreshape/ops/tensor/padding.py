@@ -10,6 +10,7 @@ from foreshape.operator import AttrType, Operator, attribute, gradient, operand,
 from foreshape.operator.require import require, require_at_most, require_rank, unknown_size
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
+from foreshape.operator.traits import ShardingRule, rule_along
 from foreshape.ops.rules.known_values import known_sizes, sizes_at_run
 from foreshape.spec import INDEX, NUMERIC, Spec
 from foreshape.values.torch_proxy import F, Tensor, aten, torch
@@ -23,6 +24,7 @@ class Pad3d(Operator):
     """
 
     type = "pad3d"
+    examples = ("X",)
     gradient_reads_dims = ("X",)
     X = operand(NUMERIC, doc="[batch, channels, depth, height, width], or channels last")
     Paddings = operand(INDEX, optional=True, doc="the paddings, as a tensor of six numbers")
@@ -163,6 +165,9 @@ class Pad(Operator):
         require(len(pads) == 2 * X.rank, f"paddings must be two numbers for each of the {X.rank} dims of X; it has {len(pads)}", X=None)
         require(all(p >= 0 for p in pads), f"paddings must be at least 0; seen {list(pads)}", X=None)
         return X.with_dims([d + pads[2 * k] + pads[2 * k + 1] for k, d in enumerate(X.known_dims)])
+
+    def sharding_rule(self, X: Spec) -> ShardingRule | None:
+        return rule_along({"X": X}, ["Out"], [k for k in range(X.rank) if any(self.paddings[2 * k : 2 * k + 2])])
 
     def _widths(self, sign: int) -> Sequence[int]:
         pads = self.paddings

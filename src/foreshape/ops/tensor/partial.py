@@ -17,6 +17,7 @@ class Partial(Operator):
     """The base: the range of columns."""
 
     abstract = True
+    examples = ("X",)
     X = operand((*FLOATING, INT32, INT64), many=True, doc="[rows, columns] each, all of one size")
     start_index = attribute(AttrType.INT, 0, doc="the first column; negative: counted from the end")
     length = attribute(AttrType.INT, -1, doc="the number of columns; negative: all from the first on")

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from foreshape.dims import Size, bounds
 from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.computations import Expansion
 from foreshape.operator.require import axis_of, fail, require, require_at_most, require_divides, require_equal, unknown_size
 from foreshape.operator.room import require_room
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
+from foreshape.operator.traits import ShardingRule
 from foreshape.ops.rules.broadcast import broadcast_dims, sum_to
 from foreshape.ops.rules.known_values import known_sizes, sizes_at_run
-from foreshape.ops.tensor.expanding import not_tiled, tiled
+from foreshape.ops.tensor.expanding import not_tiled, tiled, tiling_rule
 from foreshape.spec import ANY, INDEX, LOD_TENSOR, Spec
 from foreshape.values.torch_proxy import Tensor, aten, torch
 
@@ -22,6 +24,7 @@ class Expand(Operator):
     """Out = X repeated ``expand_times`` along each axis: tile with a number for each axis, unlike expand_v2."""
 
     type = "expand"
+    sizes = ("ExpandTimes", "expand_times_tensor")
     gradient_reads_dims = ("X",)
     X = operand(doc="any shape")
     ExpandTimes = operand(INDEX, optional=True, doc="the times, as a tensor")
@@ -33,6 +36,12 @@ class Expand(Operator):
         times = known_sizes(self.expand_times, ExpandTimes, expand_times_tensor, "ExpandTimes", "expand_times_tensor")
         require(len(times) == X.rank, f"expand_times must have a number for each of the {X.rank} dims of X; it has {len(times)}", X=None)
         return tiled(X, times, "expand_times")
+
+    def sharding_rule(self, X: Spec, ExpandTimes: Spec | None, expand_times_tensor: tuple[Spec, ...]) -> ShardingRule | None:
+        return tiling_rule(X, known_sizes(self.expand_times, ExpandTimes, expand_times_tensor, "ExpandTimes", "expand_times_tensor"))
+
+    def computes(self) -> Expansion:
+        return Expansion()
 
     def kernel(self, X: Tensor, ExpandTimes: Tensor | None, expand_times_tensor: list[Tensor]) -> Tensor:
         return torch.tile(X, tuple(sizes_at_run(self.expand_times, ExpandTimes, expand_times_tensor)))
@@ -58,6 +67,7 @@ class ExpandAs(Operator):
     """Out = X repeated along each axis to the dims of target_tensor, multiples of its own."""
 
     type = "expand_as"
+    reads_dims = ("target_tensor",)
     gradient_reads_dims = ("X",)
     X = operand(doc="any shape")
     target_tensor = operand(ANY, doc="the tensor of the wanted dims")

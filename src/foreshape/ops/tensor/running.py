@@ -8,6 +8,7 @@ from foreshape.dims import Size
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.samples import f32, i32, i64, sample
 from foreshape.operator.temporaries import copies
+from foreshape.operator.traits import ShardingRule, rule_along
 from foreshape.ops.rules.known_values import axis_of_any
 from foreshape.spec import FLOATING, INT32, INT64, NUMERIC, Spec
 from foreshape.values.torch_proxy import Tensor, torch
@@ -21,6 +22,7 @@ class Cumprod(Operator):
     """
 
     type = "cumprod"
+    works_along = "dim"
     X = operand(NUMERIC, doc="any shape")
     Out = result(doc="as X")
     dim = attribute(AttrType.INT)
@@ -117,6 +119,9 @@ class LogCumSumExp(Operator):
         axis_of_any(self.axis, X.rank, X=None)
         return X.like()
 
+    def sharding_rule(self, X: Spec) -> ShardingRule | None:
+        return None if self.flatten else rule_along({"X": X}, ["Out"], (self.axis,))
+
     def _sums(self, x: Tensor, reverse: bool) -> Tensor:
         axis, lowest = 0 if self.flatten else self.axis, torch.finfo(x.dtype).min
         out = torch.logcumsumexp(x.flip(axis) if reverse and x.dim() else x, axis).clamp_(min=lowest)
@@ -161,6 +166,7 @@ class RunningExtreme(Operator):
     """The base of cummax and cummin. Of equal ones the last counts; NaN is beyond every number, and stays."""
 
     abstract = True
+    works_along = "axis"
     x = operand((*FLOATING, INT32, INT64), doc="any shape")
     out = result(doc="as x")
     indices = result(doc="the place of each along axis, int64 or int32; as x")

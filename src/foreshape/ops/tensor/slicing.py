@@ -15,6 +15,7 @@ from foreshape.operator import AttrType, Operator, attribute, computations, grad
 from foreshape.operator.require import require, require_at_most, require_equal, unknown_size
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
+from foreshape.operator.traits import ShardingRule, axis_names
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.array_rules import element_of
 from foreshape.ops.rules.known_values import axes_of, carry, chosen, known_sizes, sizes_at_run
@@ -107,6 +108,14 @@ class Slicing(Operator):
                 return out
             entries[axis] = _entries(size, start, end, stride, axis in dropped)
         return carry(out, chosen(Input, entries))
+
+    def sharding_rule(self, Input: Spec, *others: Any) -> ShardingRule | None:
+        if Input.dims is None or Input.kind is not LOD_TENSOR or not Input.rank:
+            return None
+        told = zip(self.axes, self.starts, self.ends, getattr(self, "strides", ()) or (1,) * len(self.axes), strict=False)
+        whole: set[int] = set() if any(others) else {axis for axis, start, end, stride in told if start == 0 and end >= OPEN and stride == 1}
+        cut, gone = axis_names(Input.rank, set(self.axes) - whole), {a % Input.rank for a in self.decrease_axis}
+        return ShardingRule({"Input": cut}, {"Out": tuple([n for at, n in enumerate(cut) if at not in gone])})
 
     def _length(self, size: Size, start: Size | None, end: Size | None, stride: Size | None, axis: int) -> Size:
         count: Size | None = None

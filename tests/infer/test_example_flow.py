@@ -1,0 +1,135 @@
+"""Whether an example of a batch changes another's results is told by what the operators declare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import foreshape as fs
+from foreshape import layer
+from foreshape.infer.example_flow import ExampleFlow, Mixed
+from foreshape.operator import NOT_DIFFERENTIABLE, operand, result
+from foreshape.operator.operator import Operator
+from foreshape.program import Variable
+from foreshape.spec import FLOATING, Spec
+
+
+class KeptAsItIs(Operator):
+    """Out = X; it does not say so."""
+
+    type = "test_kept_as_it_is"
+    X = operand(FLOATING, doc="any shape")
+    Out = result(doc="as X")
+    gradient = NOT_DIFFERENTIABLE
+
+    def infer_shape(self, X: Spec) -> Spec:
+        return X
+
+    def kernel(self, X: Any) -> Any:
+        return X.clone()
+
+
+def attention(x: Variable) -> Variable:
+    heads = layer.transpose(layer.reshape(x, [0, 0, 2, 4]), [0, 2, 1, 3])
+    scores = layer.softmax(layer.matmul(heads, layer.transpose(heads, [0, 1, 3, 2])))
+    return layer.reshape(layer.transpose(layer.matmul(scores, heads), [0, 2, 1, 3]), [0, 0, 8])
+
+
+def by_rows(x: Variable) -> Variable:
+    """Rows of all examples in one matrix, and back."""
+    return layer.reshape(layer.fc(layer.reshape(x, [-1, 8]), 3), [-1, 5, 3])
+
+
+def positions(x: Variable) -> Variable:
+    return x + layer.cast(layer.unsqueeze(layer.range(0, layer.shape(x)[1], 1, dtype="int64"), [0, 2]), "float32")
+
+
+def of_examples(x: Variable) -> Variable:
+    return x + layer.cast(layer.unsqueeze(layer.range(0, layer.shape(x)[0], 1, dtype="int64"), [1, 2]), "float32")
+
+
+APART: dict[str, Callable[[Variable], Variable]] = {
+    "linear": lambda x: layer.relu(layer.fc(layer.reshape(x, [0, -1]), 4)),
+    "attention": attention,
+    "rows": by_rows,
+    "normalized": lambda x: layer.layer_norm(x, begin_norm_axis=2),
+    "over time": lambda x: layer.reduce_mean(x, [1]) / layer.cast(layer.shape(x)[1], "float32"),
+    "time first": lambda x: layer.transpose(layer.cumsum(layer.transpose(x, [1, 0, 2]), 0), [1, 0, 2]),
+    "positions": positions,
+    "sorted features": lambda x: layer.argsort(x, 2)[0],
+    "filled": lambda x: layer.concat([x, layer.fill_like(x, 1.0)], 2),
+}
+MIXED: dict[str, tuple[Callable[[Variable], Variable], str]] = {
+    "largest": (lambda x: x + layer.relu(layer.reduce_max(x, [0], keepdim=True) - 100.0), "reduce_max"),
+    "mean": (lambda x: x - layer.reduce_mean(x, [0], keepdim=True), "reduce_mean"),
+    "over the batch": (lambda x: layer.softmax(x, 0), "softmax"),
+    "running sum": (lambda x: layer.cumsum(x, 0), "cumsum"),
+    "sorted": (lambda x: layer.argsort(x, 0)[0], "argsort"),
+    "similarity": (lambda x: layer.matmul(x, layer.reduce_sum(layer.matmul(x, x, transpose_x=True), [0])), "reduce_sum"),
+    "divided by the batch": (lambda x: x / layer.cast(layer.shape(x)[0], "float32"), "elementwise_div"),
+    "numbered": (of_examples, "elementwise_add"),
+    "batch norm in training": (lambda x: layer.batch_norm(x), "batch_norm"),
+    "scattered": (lambda x: layer.reshape(layer.transpose(x, [1, 0, 2]), [-1, 5, 8]), "reshape2"),
+    "first": (lambda x: x - layer.slice(x, [0], [0], [1]), "slice"),
+    "turned round": (lambda x: layer.flip(x, [0]), "flip"),
+}
+
+
+def flow(network: Callable[[Variable], Variable]) -> tuple[ExampleFlow, Variable]:
+    x = layer.data("x", ["batch", 5, 8])
+    y = network(x)
+    return ExampleFlow(fs.default_main_program(), ["x"]), y
+
+
+@pytest.mark.parametrize("name", APART)
+def test_examples_are_apart_and_computed_so(name: str) -> None:
+    followed, y = flow(APART[name])
+    assert followed.mixture([y.name]) is None
+    executor, draw = fs.Executor(), np.random.default_rng(0)
+    executor.run(fs.default_startup_program())
+    first, second = (draw.standard_normal((n, 5, 8)).astype("float32") * 10 for n in (2, 3))
+    parts = [executor.run(fs.default_main_program(), {"x": x}, [y])[0] for x in (first, second)]
+    whole = executor.run(fs.default_main_program(), {"x": np.concatenate([first, second])}, [y])[0]
+    np.testing.assert_allclose(np.concatenate(parts), whole, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_what_computes_over_examples_is_named_with_its_line(name: str) -> None:
+    network, type = MIXED[name]
+    followed, y = flow(network)
+    mixture = followed.mixture([y.name])
+    assert mixture is not None and mixture.proven and str(mixture).startswith(f"{type} (test_example_flow.py:")
+
+
+def test_an_operator_that_says_nothing_leaves_it_open() -> None:
+    followed, y = flow(lambda x: fs.default_main_program().global_block.apply("test_kept_as_it_is", {"X": x}, {}))
+    assert isinstance(state := followed.state(y.name), Mixed) and not state.proven and "does not tell" in str(state)
+
+
+def test_sequences_are_apart_and_padding_is_not() -> None:
+    words = layer.data("words", ["words", 4], lod_level=1)
+    pooled = layer.fc(layer.sequence_pool(layer.fc(words, 8), "max"), 2)
+    expanded = layer.sequence_expand_as(pooled, words)
+    padded, _ = layer.sequence_pad(words, 0.0)
+    followed = ExampleFlow(fs.default_main_program(), ["words"])
+    assert followed.mixture([pooled.name, expanded.name]) is None
+    assert followed.mixture([padded.name]) is not None
+
+
+@pytest.mark.parametrize("over_batch", [False, True])
+def test_loops_are_followed(over_batch: bool) -> None:
+    x = layer.data("x", ["batch", 4])
+    count, total = layer.fill_constant([1], "int64", 0), layer.assign(x)
+
+    def more(k: Variable, sum: Variable) -> Variable:
+        return layer.less_than(k, layer.fill_constant([1], "int64", 3))
+
+    def body(k: Variable, sum: Variable) -> list[Variable]:
+        return [k + 1, sum + (layer.reduce_mean(x, [0], keepdim=True) if over_batch else layer.tanh(x))]
+
+    _, y = layer.while_loop(more, body, [count, total])
+    mixture = ExampleFlow(fs.default_main_program(), ["x"]).mixture([y.name])
+    assert (mixture is None) if not over_batch else (mixture is not None and "reduce_mean" in str(mixture))
