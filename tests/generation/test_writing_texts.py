@@ -153,7 +153,7 @@ def test_the_plan_tells_how_many_users_fit():
         ({"prompts": [[1], [40]]}, fs.FeedError, r"in \[0, 40\); seen 40"),
         ({"prompts": [[-1]]}, fs.FeedError, "seen -1"),
         ({"prompts": [[1] * 64]}, fs.FeedError, "the context has 64 words"),
-        ({"prompts": [[1]], "most": 0}, fs.SchemaError, "most must be at least 1"),
+        ({"prompts": [[1]], "most": 0}, fs.SchemaError, "most must be a whole number of at least 1"),
         ({"prompts": [[1]], "temperature": -1.0}, fs.SchemaError, "temperature must be"),
         ({"prompts": [[1]], "temperature": float("nan")}, fs.SchemaError, "temperature must be"),
         ({"prompts": [[1]], "top_k": -1}, fs.SchemaError, "top_k must be"),

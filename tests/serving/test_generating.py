@@ -16,6 +16,8 @@ from support.asked import Answer, ask, infer, save_scale, tensor
 from support.waiting import until
 
 pytest.importorskip("fastapi", reason="the extra serve")
+import torch
+
 import foreshape as fs
 from foreshape.serving.served_writer import LanguageModels
 from foreshape.serving.server import BackgroundServer
@@ -77,9 +79,9 @@ def test_wrong_requests_are_refused_in_words(server: BackgroundServer) -> None:
         ("the sea", {}, 400, "input_ids must be a list"),
         ([1.5], {}, 400, "whole number"),
         (None, {}, 400, "input_ids must be a list"),
-        ([1], {"max_tokens": 0}, 400, "at least 1"),
-        ([1], {"temperature": -1}, 400, "at least 0"),
-        ([1], {"top_p": 2}, 422, "top_p"),
+        ([1], {"max_tokens": 1.0}, 400, "max_tokens must be a whole number"),
+        ([1], {"temperature": "hot"}, 400, "temperature must be a number"),
+        ([1], {"early_stopping": 1}, 400, "early_stopping"),
         ([1], {"stop": [[]]}, 422, "at least one"),
         ([1], {"stop": 3}, 400, "list of lists"),
         ([1], {"stop": [[1]] * 1025}, 400, "1024 words in all"),
@@ -98,6 +100,32 @@ def test_wrong_requests_are_refused_in_words(server: BackgroundServer) -> None:
     about = ask(server.address, "GET", "/v2/models/llama").json
     assert about["parameters"]["users"] == 16 and about["inputs"][0]["name"] == "input_ids"
     assert "generate" in ask(server.address, "GET", "/v2").json["extensions"]
+
+
+def test_numbers_out_of_their_bounds_are_refused_in_words(server: BackgroundServer) -> None:
+    for name, values in {
+        "max_tokens": (0, -1, 10**400),
+        "min_tokens": (-1, 10**400),
+        "temperature": (-1, 1e308, 10**400),
+        "top_k": (-1, 10**400),
+        "top_p": (0, -1, 2, 10**400),
+        "min_p": (-1, 1.5),
+        "typical_p": (0, 1.5),
+        "repetition_penalty": (0, -1, 1e308, 10**400),
+        "no_repeat_ngram_size": (-1, 10**400),
+        "length_penalty": (400, -400, 1e308, -(10**400)),
+        "beams": (0, -1, 17, 10**400),
+        "seed": (-1, 1 << 64, 10**400),
+    }.items():
+        for value in values:
+            found = written(server, [1], **{name: value})
+            assert found.status == 422 and f"{name} must be" in found.json["error"] and len(found.body) < 300, (name, value, found)
+    for text in ("NaN", "Infinity", "-Infinity", "1e400", "9" * 5000):
+        for name in ("temperature", "length_penalty", "top_p"):
+            body = f'{{"input_ids": [1], "parameters": {{"{name}": {text}}}}}'.encode()
+            assert ask(server.address, "POST", "/v2/models/llama/generate", body).status in (400, 422), (name, text)
+    for prompt in ([-1], [10**400], [40]):
+        assert written(server, prompt).status == 422
 
 
 def test_a_client_that_goes_away_leaves_its_place(server: BackgroundServer) -> None:
@@ -155,6 +183,31 @@ def test_an_error_of_a_step_is_told_and_the_next_text_is_written(server: Backgro
     found = written(server, [1, 2, 4])
     assert found.status == 500 and found.json["error"] == "the server failed: RuntimeError"
     assert written(server, TOLD["prompts"][0], max_tokens=16).json["output_ids"] == TOLD["greedy"][0]
+
+
+def test_an_error_of_a_text_ends_no_other(server: BackgroundServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    model: Any = server.service.repository.find("llama")[0]
+    run, steps = model.model.run, list[int]()
+
+    def fails(rows: Any, *more: Any) -> Any:
+        if not steps:
+            until(lambda: len(model._new) == 2)  # the others come in the next step
+        steps.append(len(rows))
+        if [1, 2, 3] in rows:
+            raise fs.ExecutionError("no luck")
+        if [1, 2, 4] in rows:
+            return run(rows, *more).index_fill(0, torch.tensor(rows.index([1, 2, 4])), torch.nan)
+        return run(rows, *more)
+
+    monkeypatch.setattr(model.model, "run", fails)
+    with ThreadPoolExecutor(4) as pool:
+        good = pool.submit(written, server, TOLD["prompts"][0], "generate_stream", max_tokens=16)
+        until(lambda: model._running)
+        bad = [pool.submit(written, server, prompt, max_tokens=16) for prompt in ([1, 2, 3], [1, 2, 4])]
+        assert [w for e in events_of(good.result(60)) for w in e.get("output_ids", [])] == TOLD["greedy"][0]
+        for answer, words in zip(bad, ("no luck", "NaN"), strict=True):
+            assert answer.result(60).status == 500 and words in answer.result(60).json["error"]
+    assert 3 in steps
 
 
 def test_memory_bounds_the_texts_at_a_time() -> None:

@@ -45,7 +45,6 @@ class Architecture:
         vocabulary, width, layers, context: its sizes; ``context`` is the longest text it was made for.
         blocks: the arguments of `layer.transformer_encoder`.
         names: of its weights.
-        end: the words at the end of a text.
         each: arguments of single blocks.
         positions: True if it adds a learned row for each position.
         skipped: the unused rows at the beginning of the positions' table.
@@ -66,7 +65,6 @@ class Architecture:
     context: int
     blocks: Mapping[str, Any]
     names: WeightNames
-    end: tuple[int, ...]
     each: Sequence[Mapping[str, Any]] = ()
     positions: bool = False
     skipped: int = 0

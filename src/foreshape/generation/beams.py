@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from foreshape.generation.choice import WordChoice
+from foreshape.generation.choice import best_of
+from foreshape.generation.score_changes import changed_scores
+from foreshape.generation.text_settings import TextSettings
 from foreshape.generation.writing import Writing
 from foreshape.values.torch_proxy import Tensor, torch
 
@@ -22,12 +23,12 @@ class Beams(Writing):
 
     At each step twice as many continuations as beams are looked at. Ones at an end, among the first half, are kept with their sum of logarithmic
     probabilities divided by their length to the power of the length penalty; the best of the others go on. The search stops when no running text can
-    become better than the worst one kept, by its length so far.
+    become better than the worst one kept, by its length so far, or as ``early_stopping`` says.
     """
 
-    def __init__(self, prompt: list[int], most: int, ends: Collection[int], width: int, length_penalty: float, vocabulary: int) -> None:
-        super().__init__(prompt, most, ends, (), WordChoice(), None, None)
-        self.width, self._penalty, self._vocabulary = width, length_penalty, vocabulary
+    def __init__(self, prompt: list[int], most: int, settings: TextSettings, vocabulary: int) -> None:
+        super().__init__(prompt, most, settings, (), None)
+        self.width, self._vocabulary = settings.beams, vocabulary
         self._lines = [_Beam(0.0, [])]
         self._ended: list[_Beam] = []
 
@@ -44,24 +45,35 @@ class Beams(Writing):
 
         Returns:
             For each beam its parent, and its new word.
+
+        Raises:
+            ExecutionError: the scores tell no words, such as NaN.
         """
-        sums = scores.float().log_softmax(-1) + torch.tensor([line.score for line in self._lines], dtype=torch.float32).unsqueeze(-1)
+        logs = scores.float().log_softmax(-1)
+        if self.settings.changes_scores:
+            of = self.settings, self.prompt
+            logs = torch.stack([changed_scores(row, *of, line.words, self.most) for row, line in zip(logs, self._lines, strict=True)])
+        sums = logs + torch.tensor([line.score for line in self._lines], dtype=torch.float32).unsqueeze(-1)
         looked_at = min((len(self._ends) + 1 if self._ends else 2) * self.width, sums.numel())
         found: Any = sums.view(-1).topk(max(looked_at, min(2 * self.width, sums.numel())))
         best: list[tuple[float, int]] = list(zip(found.values.tolist(), found.indices.tolist(), strict=True))
+        best_of(*best[0])
         going: list[tuple[int, _Beam]] = []
         length = len(self._lines[0].words) + 1
+        penalty, stopping = self.settings.length_penalty, self.settings.early_stopping
         last = length >= self.most
         for rank, (total, place) in enumerate(best):
             parent, word = divmod(place, self._vocabulary)
             line = _Beam(total, [*self._lines[parent].words, word])
             if last or word in self._ends:
                 if rank < self.width:
-                    self._ended.append(_Beam(total / length**self._penalty, line.words))
+                    self._ended.append(_Beam(total / length**penalty, line.words))
             elif len(going) < self.width:
                 going.append((parent, line))
         self._ended = sorted(self._ended, key=lambda line: -line.score)[: self.width]
-        if last or not going or (len(self._ended) == self.width and going[0][1].score / length**self._penalty <= self._ended[-1].score):
+        full = len(self._ended) == self.width
+        reached = self.most if stopping == "never" and penalty > 0 else length
+        if last or not going or (full and (stopping is True or going[0][1].score / reached**penalty <= self._ended[-1].score)):
             self._finish([line for _, line in going])
             return []
         self._lines = [line for _, line in going]

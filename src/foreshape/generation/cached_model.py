@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from foreshape.engine import Executor, Scope, default_scope
 from foreshape.engine.prepared_run import repeated
 from foreshape.errors import ExecutionError, SchemaError, ShapeError
+from foreshape.generation.text_settings import TextSettings, whole_between
 from foreshape.layer.cached_rows import AttentionCache
 from foreshape.memory import Plan
 from foreshape.program import Variable
@@ -29,6 +30,7 @@ class LanguageModel:
         users: the most texts at a time.
         context: the most words of a text, given and written together.
         end: the numbers of words at the end of a text.
+        settings: of texts, where a call says nothing else; ``end`` is a part of them.
         threads, memory_limit: as for `Executor`.
 
     Raises:
@@ -45,6 +47,7 @@ class LanguageModel:
         users: int = 8,
         context: int = 1024,
         end: int | Sequence[int] | None = None,
+        settings: TextSettings | None = None,
         threads: int | None = None,
         memory_limit: int | str | None = None,
     ) -> None:
@@ -54,8 +57,7 @@ class LanguageModel:
             raise ShapeError.must(
                 f"the scores {scores.name}", "[batch, vocabulary] of each text's last word, as of layer.sequence_last_step", scores.spec.text()
             )
-        if users < 1 or context < 1:
-            raise SchemaError(f"users and context are numbers of at least 1; seen {users} and {context}")
+        users, context = whole_between("users", users, 1), whole_between("context", context, 1)
         for size, given, what in ((cache.users, users, "users"), (cache.context, context, "context")):
             if isinstance(size, int) and size != given:
                 raise SchemaError(f"the cache was described for {what} {size}; seen {given}")
@@ -64,10 +66,17 @@ class LanguageModel:
         self.scope = default_scope() if scope is None else scope
         self.users, self.context = users, context
         self.vocabulary = columns_of(scores)
-        self.end = frozenset([end] if isinstance(end, int) else end or ())
+        self.settings = (TextSettings() if settings is None else settings).but({"ends": end})
+        if (wrong := next((w for w in self.settings.named_words if not 0 <= w < self.vocabulary), None)) is not None:
+            raise SchemaError(f"the settings of texts name the word {wrong}, and the words are in [0, {self.vocabulary})")
         self.executor = Executor(threads=threads, memory_limit=memory_limit, frozen=True)
         self._kept: list[Tensor] = []
         self._run = repeated(self.executor, self.program, [scores.name], self.scope)
+
+    @property
+    def end(self) -> frozenset[int]:
+        """Return the words at the end of a text."""
+        return frozenset(self.settings.ends)
 
     @property
     def word_bytes(self) -> int:
@@ -98,6 +107,17 @@ class LanguageModel:
             self.cache.held.name: torch.tensor(held, dtype=torch.int64),
         }
         return to_tensor(self._run(feed)[0])
+
+    def clear_rows(self, place: int, count: int) -> None:
+        """Set the first words of a place to zero: a NaN in hidden rows would reach the next text there.
+
+        Args:
+            place: its number, in ``[0, users)``.
+            count: the number of words.
+        """
+        with torch.inference_mode():
+            for kept in self._kept:
+                kept[place, :count].zero_()
 
     def copy_rows(self, origin: int, to: int, count: int) -> None:
         """Copy the first words of a text from one place of the cache to another.

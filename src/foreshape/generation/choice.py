@@ -3,48 +3,83 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
-from foreshape.errors import SchemaError
+from foreshape.errors import ExecutionError
+from foreshape.generation.text_settings import TextSettings
 from foreshape.values.torch_proxy import Tensor, torch
 
 
-@dataclass(frozen=True)
-class WordChoice:
-    """Settings of the choice of words.
+def best_of(score: float, word: int) -> int:
+    """Return the word of the best score. Raises `ExecutionError` if the score tells nothing."""
+    if math.isnan(score) or score == -math.inf:
+        raise ExecutionError(f"no next word can be chosen: {'a score is NaN' if math.isnan(score) else 'no word has a score above -inf'}")
+    return word
 
-    Attributes:
-        temperature: 0 takes the word with the best score; otherwise scores are divided by it before a draw from their softmax.
-        top_k: draws among so many of the best words; 0 for all.
-        top_p: draws among the best words, with probabilities of at least this sum (Holtzman et al., "The Curious Case of Neural Text
-            Degeneration", 2020); 1 for all.
+
+def draw(scores: Tensor, settings: TextSettings, random: Any) -> int:
+    """Draw a word by its probability among the words left by the settings.
+
+    Args:
+        scores: ``[vocabulary]``.
+        random: a generator of numpy's, asked once.
+
+    Raises:
+        ExecutionError: scores without probabilities, such as NaN.
     """
+    s, scores = settings, scores.double()
+    best = float(scores.max())
+    if not math.isfinite(best):
+        raise ExecutionError(f"no next word can be drawn: the best score is {best}")
+    scores = (scores - best) / s.temperature  # the best one is 0, so no temperature is too low
+    words = None
+    if 0 < s.top_k < scores.shape[0]:
+        scores, words = scores.topk(s.top_k)
+    parts = scores.softmax(0)
+    if s.top_p < 1.0:
+        parts, order = parts.sort(descending=True, stable=True)
+        words = order if words is None else words[order]
+        parts = parts[: max(int((parts.cumsum(0) - parts < s.top_p).sum()), 1)]
+        words = words[: parts.shape[0]]
+    for keep in _TRUNCATIONS:
+        kept = keep(parts / parts.sum(), s)
+        if kept is not None:
+            parts, words = parts[kept], kept if words is None else words[kept]
+    sums = parts.cumsum(0)
+    at = min(int(torch.searchsorted(sums, random.random() * sums[-1].item(), right=True)), sums.shape[0] - 1)
+    return at if words is None else int(words[at])
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
 
-    def __post_init__(self) -> None:
-        if not (self.temperature >= 0 and math.isfinite(self.temperature)):
-            raise SchemaError.must("temperature", "a number of at least 0", self.temperature)
-        if self.top_k < 0:
-            raise SchemaError.must("top_k", "at least 0", self.top_k)
-        if not 0 < self.top_p <= 1:
-            raise SchemaError.must("top_p", "above 0 and at most 1", self.top_p)
+def _likely(parts: Tensor, s: TextSettings) -> Tensor | None:
+    return (parts >= s.min_p * parts.max()).nonzero()[:, 0] if s.min_p else None
 
-    def draw(self, scores: Tensor, random: Any) -> int:
-        """Return the number of a word for scores ``[vocabulary]``; ``random`` is a generator of numpy's, asked once."""
-        scores = scores.double() / self.temperature
-        words = None
-        if 0 < self.top_k < scores.shape[0]:
-            scores, words = scores.topk(self.top_k)
-        parts = scores.softmax(0)
-        if self.top_p < 1.0:
-            parts, order = parts.sort(descending=True, stable=True)
-            words = order if words is None else words[order]
-            kept = max(int((parts.cumsum(0) - parts < self.top_p).sum()), 1)
-            parts = parts[:kept]
-        sums = parts.cumsum(0)
-        at = min(int(torch.searchsorted(sums, random.random() * sums[-1].item(), right=True)), sums.shape[0] - 1)
-        return at if words is None else int(words[at])
+
+def _typical(parts: Tensor, s: TextSettings) -> Tensor | None:
+    if s.typical_p >= 1.0:
+        return None
+    logs = parts.log()
+    away, order = (-logs - _entropy(parts)).abs().sort(stable=True)
+    last = min(int((parts[order].cumsum(0) < s.typical_p).sum()), parts.shape[0] - 1)
+    return order[away <= away[last]].sort().values
+
+
+def _above_epsilon(parts: Tensor, s: TextSettings) -> Tensor | None:
+    return _at_least(parts, s.epsilon_cutoff) if 0 < s.epsilon_cutoff < 1 else None
+
+
+def _above_eta(parts: Tensor, s: TextSettings) -> Tensor | None:
+    if not 0 < s.eta_cutoff < 1:
+        return None
+    return _at_least(parts, min(s.eta_cutoff, math.sqrt(s.eta_cutoff) * math.exp(-float(_entropy(parts)))))
+
+
+_TRUNCATIONS = (_likely, _typical, _above_epsilon, _above_eta)
+"""The functions from probabilities to the places of the ones to draw among; None for all."""
+
+
+def _at_least(parts: Tensor, bound: float) -> Tensor:
+    return ((parts >= bound) | (parts == parts.max())).nonzero()[:, 0]
+
+
+def _entropy(parts: Tensor) -> Tensor:
+    return -(parts * parts.log()).nansum()

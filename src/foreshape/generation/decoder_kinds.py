@@ -271,7 +271,6 @@ def _described(kind: DecoderKind, config: Mapping[str, Any]) -> Architecture:
         context,
         blocks,
         kind.names,
-        _end(config),
         each=each,
         positions=kind.positions,
         skipped=kind.skipped,
@@ -332,8 +331,3 @@ def _activation(name: str) -> Any:
 
 def _tanh_gelu(x: Variable) -> Variable:
     return layer.gelu(x, approximate=True)
-
-
-def _end(config: Mapping[str, Any]) -> tuple[int, ...]:
-    given = config.get("eos_token_id")
-    return () if given is None else (given,) if isinstance(given, int) else tuple(given)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, Unpack
 
-from foreshape.errors import FeedError, SchemaError
+from foreshape.errors import FeedError, SchemaError, whole
 from foreshape.generation.beams import Beams
 from foreshape.generation.cached_model import LanguageModel
-from foreshape.generation.choice import WordChoice
+from foreshape.generation.text_settings import MOST, TextChoices, TextSettings, seen, whole_between, words_of
 from foreshape.generation.writing import CachePlace, Writing
 from foreshape.values.offsets import as_list
-from foreshape.values.torch_proxy import torch
+from foreshape.values.torch_proxy import Tensor, torch
+
+_Text = TypeVar("_Text", bound=Writing)
 
 
 class TextWriter:
@@ -27,9 +29,7 @@ class TextWriter:
     """
 
     def __init__(self, model: LanguageModel, prompt_rows: int = 512) -> None:
-        if prompt_rows < 1:
-            raise SchemaError.must("prompt_rows", "at least 1", prompt_rows)
-        self.model, self._prompt_rows = model, prompt_rows
+        self.model, self._prompt_rows = model, whole_between("prompt_rows", prompt_rows, 1)
         self._waiting: deque[Writing] = deque()
         self._running: list[Writing] = []
         self._places: list[CachePlace] = []
@@ -39,27 +39,21 @@ class TextWriter:
         self,
         prompt: Sequence[int],
         *,
-        most: int = 64,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        beams: int = 1,
-        length_penalty: float = 1.0,
+        most: int | None = None,
         stop: Iterable[Sequence[int]] = (),
         seed: int | None = None,
         on_word: Callable[[int], None] | None = None,
+        **choices: Unpack[TextChoices],
     ) -> Writing:
         """Let a text be written behind ``prompt``: it waits until places in the cache are free.
 
         Args:
             prompt: the numbers of its first words, each in ``[0, vocabulary)``; fewer than the context has.
-            most: the most words to be written. The end of the context ends a text, too.
-            temperature, top_k, top_p: of the choice of words, as for `generate`.
-            beams: texts kept side by side, as for `generate`. Each takes a place in the cache. They exclude ``temperature``, ``stop`` and ``on_word``.
-            length_penalty: of beams, as for `generate`.
+            most: the most words to be written, by default as the model's settings say, or 64. The end of the context ends a text, too.
             stop: sequences of words at the end of the text, not in the result.
             seed: of draws: they are the same whatever texts run beside it. With None they differ from run to run.
             on_word: is called with each new word, as soon as it is known to be in the text.
+            choices: as for `generate`. Each of ``beams`` takes a place in the cache. They exclude ``temperature``, ``stop`` and ``on_word``.
 
         Returns:
             The text. Its ``words`` grow with each `step`.
@@ -68,28 +62,31 @@ class TextWriter:
             FeedError: no prompt, a word out of range, or more words than the context. SchemaError: settings out of range.
         """
         model = self.model
-        words = [int(w) for w in prompt]
+        words = [whole(f"word {at} of a prompt", w, -(1 << 63), FeedError) for at, w in enumerate(prompt)]
         if not words:
             raise FeedError("a prompt must have at least one word; seen none")
         if (wrong := next((w for w in words if not 0 <= w < model.vocabulary), None)) is not None:
-            raise FeedError(f"the words of a prompt must be in [0, {model.vocabulary}); seen {wrong}")
-        if most < 1:
-            raise SchemaError.must("most", "at least 1", most)
+            raise FeedError(f"the words of a prompt must be in [0, {model.vocabulary}); seen {seen(wrong)}")
         if len(words) >= model.context:
             raise FeedError(f"the context has {model.context} words, and the prompt must leave one to be written; it has {len(words)}")
-        if not 1 <= beams <= model.users:
-            raise SchemaError.must("beams", f"from 1 to the users of the cache, {model.users}", beams)
-        most = min(most, model.context - len(words))
-        stops = [list(map(int, s)) for s in stop]
+        settings = model.settings.but({"most": most, "seed": seed, **choices})
+        if settings.beams > model.users:
+            raise SchemaError.must("beams", f"from 1 to the users of the cache, {model.users}", settings.beams)
+        if settings.most is None and settings.max_length is not None and len(words) >= settings.max_length:
+            raise FeedError(f"the model's settings have max_length={settings.max_length}, and the prompt has {len(words)} words: give the most to be written")
+        limit = settings.most or (MOST if settings.max_length is None else settings.max_length - len(words))
+        limit = min(limit, model.context - len(words))
+        stops = [list(words_of("stop", s)) for s in stop]
         if not all(stops):
             raise SchemaError("a sequence of words that stops a text must have at least one")
-        choice = WordChoice(temperature, top_k, top_p)
-        if beams == 1:
-            made = Writing(words, most, model.end, stops, choice, seed, on_word)
-        elif temperature or stops or on_word is not None:
-            raise SchemaError("beams take the best words, and a text is known at its end: without temperature, stop and on_word")
+        if settings.beams == 1:
+            made = Writing(words, limit, settings, stops, on_word)
+        elif settings.temperature or stops or on_word is not None:
+            raise SchemaError(
+                "beams take the best words, and a text is known at its end: without temperature (0 where the model's settings have one), stop and on_word"
+            )
         else:
-            made = Beams(words, most, model.end, beams, length_penalty, model.vocabulary)
+            made = Beams(words, limit, settings, model.vocabulary)
         self._waiting.append(made)
         return made
 
@@ -99,38 +96,14 @@ class TextWriter:
         return bool(self._waiting or self._running)
 
     def step(self) -> None:
-        """Run the network once, and let each text go on by a word. Raises as `LanguageModel.run`; the texts can go on afterwards."""
-        self._admit()
-        if not self._running:
-            return
-        budget = self._prompt_rows
-        rows: list[list[int]] = []
-        asked: list[CachePlace] = []
-        for place in self._places:
-            row = place.waiting if len(place.waiting) == 1 else place.waiting[:budget]
-            if len(place.waiting) > 1:
-                budget -= len(row)
-            if row:
-                rows.append(row)
-                asked.append(place)
-        scores = self.model.run(rows, [p.number for p in asked], [p.held for p in asked])
-        for place, row in zip(asked, rows, strict=True):
-            place.took(len(row))
-        with torch.inference_mode():
-            best: list[int] | None = None
-            for at, place in enumerate(asked):
-                if not place.waiting and not place.beam:
-                    if place.of.choice.temperature == 0.0 and best is None:
-                        best = as_list(scores.argmax(-1))
-                    place.of.go_on(scores[at], None if best is None else best[at])
-            for writing in [w for w in self._running if isinstance(w, Beams)]:
-                lines = [asked.index(place) for place in writing.places if not place.waiting and place in asked]
-                if lines:
-                    self._go_on(writing, scores[lines])
-        if ended := [w for w in self._running if w.done]:
-            self._running = [w for w in self._running if not w.done]
-            for place in sorted((p for w in ended for p in w.places), key=lambda p: -p.number):  # from the last on: they need not move
-                self._leave(place)
+        """Run the network once, and let each text go on by a word.
+
+        Raises:
+            ForeshapeError, or any other error at the end of a text: its ``text.error``. The others have gone on, and can go on.
+        """
+        for writing in self._advance():
+            if writing.error is not None:
+                raise writing.error
 
     def run(self) -> None:
         """Run until all texts are at their ends."""
@@ -138,14 +111,16 @@ class TextWriter:
             self.step()
 
     def stream(self, writing: Writing) -> Iterator[int]:
-        """Yield the words of one text, ``writing`` from `add`, as they come; the others go on too. Raises as `step`."""
+        """Yield the words of one text, ``writing`` from `add`, as they come; the others go on too. Raises the error of this text."""
         given = 0
         while True:
             yield from writing.words[given : writing.sure]
             given = max(given, writing.sure)
+            if writing.error is not None:
+                raise writing.error
             if writing.done:
                 return
-            self.step()
+            self._advance()
 
     def drop(self, writing: Writing) -> None:
         """End a text as it is, ``writing`` from `add`, and free its places."""
@@ -159,6 +134,54 @@ class TextWriter:
 
     def __repr__(self) -> str:
         return f"TextWriter(waiting: {len(self._waiting)}, running: {len(self._running)}, places: {len(self._places)} of {self.model.users})"
+
+    # --- a step
+
+    def _advance(self) -> list[Writing]:
+        """Run the network once, let each text go on by a word, and return the texts at their ends. An error of a text ends it alone."""
+        self._admit()
+        if not self._running:
+            return []
+        budget = self._prompt_rows
+        rows: list[list[int]] = []
+        asked: list[CachePlace] = []
+        for place in self._places:
+            row = place.waiting if len(place.waiting) == 1 else place.waiting[:budget]
+            if len(place.waiting) > 1:
+                budget -= len(row)
+            if row:
+                rows.append(row)
+                asked.append(place)
+        with torch.inference_mode():
+            scores = self._scores(asked, rows)
+            best = scores.max(-1)
+            scored, words = (as_list(numbers) for numbers in (best.values, best.indices))
+            for at, place in enumerate(asked):
+                if not place.waiting and not place.beam:
+                    _attempt(place.of, lambda of, at=at: of.go_on(scores[at], (scored[at], words[at])))
+            for writing in [w for w in self._running if isinstance(w, Beams)]:
+                lines = [asked.index(place) for place in writing.places if not place.waiting and place in asked]
+                if lines:
+                    _attempt(writing, lambda of, lines=lines: self._go_on(of, scores[lines]))
+        ended = [w for w in self._running if w.done]
+        if ended:
+            self._running = [w for w in self._running if not w.done]
+            for place in sorted((p for w in ended for p in w.places), key=lambda p: -p.number):  # from the last on: they need not move
+                self._leave(place)
+        return ended
+
+    def _scores(self, asked: Sequence[CachePlace], rows: Sequence[list[int]]) -> Tensor:
+        """Return the scores behind new rows. If they cannot be computed side by side, each place's are alone, and its error is of its text alone."""
+        try:
+            scores = self.model.run(rows, [p.number for p in asked], [p.held for p in asked])
+        except Exception as error:
+            if len(asked) > 1:
+                return torch.cat([self._scores([place], [row]) for place, row in zip(asked, rows, strict=True)])
+            asked[0].of.fail(error)
+            scores = torch.full((1, self.model.vocabulary), torch.nan)
+        for place, row in zip(asked, rows, strict=True):
+            place.took(len(row))
+        return scores
 
     # --- places
 
@@ -180,11 +203,13 @@ class TextWriter:
         return place
 
     def _leave(self, place: CachePlace) -> None:
-        """Free a place; the last one in use moves there, so they stay side by side."""
+        """Free a place; the last one in use moves there, so they stay side by side. Nothing of the text stays."""
         place.of.places.remove(place)
         last = self._places.pop()
+        self.model.clear_rows(place.number, place.held)
         if last is not place:
             self.model.copy_rows(last.number, place.number, last.held)
+            self.model.clear_rows(last.number, last.held)
             self._places[place.number] = last
             last.number = place.number
 
@@ -205,20 +230,25 @@ class TextWriter:
             place.waiting = [word]
 
 
+def _attempt(text: _Text, go_on: Callable[[_Text], None]) -> None:
+    """Let a text go on, unless it is at its end; an error is its end."""
+    if not text.done:
+        try:
+            go_on(text)
+        except Exception as error:
+            text.fail(error)
+
+
 def generate(
     model: LanguageModel,
     prompts: Iterable[Sequence[int]],
-    most: int = 64,
+    most: int | None = None,
     *,
-    temperature: float = 0.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    beams: int = 1,
-    length_penalty: float = 1.0,
     stop: Iterable[Sequence[int]] = (),
     seed: int | None = None,
     on_word: Callable[[int, int], None] | None = None,
     prompt_rows: int = 4096,
+    **choices: Unpack[TextChoices],
 ) -> list[list[int]]:
     """Write a text behind each prompt.
 
@@ -231,40 +261,40 @@ def generate(
     Args:
         model: from `language_model`, or a `LanguageModel` of a network of yours.
         prompts: of each text the numbers of its first words.
-        most: the most words to be written.
-        temperature: 0 takes the best word at each step; otherwise scores are divided by it, and a word is drawn from their softmax.
-        top_k: draw among so many of the best words; 0 for all.
-        top_p: draw among the best words whose probabilities sum up to this; 1 for all.
-        beams: texts kept side by side for each prompt; the result is the best one, by the sum of its words' logarithmic probabilities divided
-            by its length to the power of ``length_penalty``.
-        length_penalty: of beams.
+        most: the most words to be written, by default as the model's settings say, or 64.
         stop: sequences of words at the end of a text, not in the result. The model's own words for an end are in it.
         seed: of draws. Text i is drawn with ``seed + i``, whatever runs beside it.
         on_word: is called with the number of the prompt and each new word, as soon as it is known to be in the text.
         prompt_rows: as for `TextWriter`; more by default, since all texts begin at once.
+        choices: how words are chosen; by default as the model's settings say (of ``generation_config.json``), or the best word at each step.
+
+            - ``temperature``: 0 takes the best word; otherwise scores are divided by it, and a word is drawn from their softmax.
+            - ``top_k``: draw among so many of the best words; 0 for all.
+            - ``top_p``: draw among the best words whose probabilities sum up to this; 1 for all.
+            - ``min_p``: draw among words with at least this share of the best one's probability.
+            - ``typical_p``: draw among the words with the most usual information whose probabilities sum up to this; 1 for all.
+            - ``beams``: texts kept side by side for each prompt; the result is the best one, by the sum of its words' logarithmic
+              probabilities divided by its length to the power of ``length_penalty``. ``early_stopping`` ends the search at as many ended texts.
+            - ``repetition_penalty``: above 1 it lowers the scores of words in the text.
+            - ``no_repeat_ngram_size``: no sequence of so many words comes twice.
+            - ``min_new_tokens``: the fewest words before an end.
 
     Returns:
         The new words of each text.
 
     Raises:
-        FeedError: a prompt without words, with one out of range, or too long. SchemaError: settings out of range.
+        FeedError: a prompt without words, with one out of range, or too long. SchemaError: settings out of range. ExecutionError: scores without a best word,
+        such as NaN; the number of the prompt is in its notes.
     """
+    number = None if seed is None else TextSettings.bounded("seed", seed, "seed")
     writer = TextWriter(model, prompt_rows)
     made: list[Writing] = []
     for at, prompt in enumerate(prompts):
-        made.append(
-            writer.add(
-                prompt,
-                most=most,
-                temperature=temperature,
-                top_k=top_k,
-                top_p=top_p,
-                beams=beams,
-                length_penalty=length_penalty,
-                stop=stop,
-                seed=None if seed is None else seed + at,
-                on_word=None if on_word is None else partial(on_word, at),
-            )
-        )
-    writer.run()
+        of = None if number is None else (number + at) % (1 << 64)
+        made.append(writer.add(prompt, most=most, stop=stop, seed=of, on_word=None if on_word is None else partial(on_word, at), **choices))
+    try:
+        writer.run()
+    except Exception as error:
+        error.add_note(f"in the text of prompt {next((at for at, w in enumerate(made) if w.error is error), 0)}")
+        raise
     return [w.words for w in made]

@@ -6,14 +6,15 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from foreshape import layer
 from foreshape.engine import Scope
 from foreshape.errors import FormatError, SchemaError, border
 from foreshape.generation.cached_model import LanguageModel
 from foreshape.generation.decoder_kinds import architecture_of
-from foreshape.interop.state_dict_files import read_state_dict
+from foreshape.generation.text_settings import TextSettings, settings_of
+from foreshape.interop.state_dict_files import is_folder_of_weights, read_state_dict
 from foreshape.program import Program, program_guard
 from foreshape.values.torch_proxy import Tensor, torch
 
@@ -27,6 +28,7 @@ def language_model(
     *,
     users: int = 8,
     context: int | None = None,
+    generation_config: Mapping[str, Any] | None = None,
     threads: int | None = None,
     memory_limit: int | str | None = None,
 ) -> LanguageModel:
@@ -38,12 +40,16 @@ def language_model(
         state: name -> tensor as of ``module.state_dict()``, or the file.
         users: the most texts at a time.
         context: the most words of a text; by default the network's own limit, at most 1,024.
+        generation_config: the settings of texts, by the names of transformers' ``GenerationConfig``; by default of the folder's
+            ``generation_config.json``, or of the module. Without one the configuration of the network has them.
         threads, memory_limit: as for `Executor`.
 
     Raises:
-        FormatError: a file is missing or damaged, or a weight is missing or has other dims. SchemaError: another kind of network.
+        FormatError: a file is missing or damaged, or a weight is missing or has other dims. SchemaError: another kind of network, or a
+        setting without a form here.
     """
-    config, given = _opened(source, state)
+    config, given, texts = _opened(source, state)
+    settings = texts() if generation_config is None else settings_of(generation_config, "generation_config")
     of = architecture_of(config)
     context = min(of.context, 1024) if context is None else context
     if context > of.context:
@@ -55,27 +61,61 @@ def language_model(
         scores = of.scores(words, cache)
     scope = Scope()
     _fill(main, scope, lambda name: of.value(name, lambda there: _found(given, there)))
-    return LanguageModel(words, scores, cache, scope, users=users, context=context, end=of.end, threads=threads, memory_limit=memory_limit)
+    return LanguageModel(words, scores, cache, scope, users=users, context=context, settings=settings, threads=threads, memory_limit=memory_limit)
 
 
-def _opened(source: Any, state: Any) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
+def _opened(source: Any, state: Any) -> tuple[Mapping[str, Any], Mapping[str, Tensor], Callable[[], TextSettings]]:
     if isinstance(source, Mapping):
         if state is None:
             raise SchemaError("a configuration alone has no weights: give state=, a state_dict or its file")
-        return source, read_state_dict(state)  # pyright: ignore[reportUnknownVariableType]
+        return source, read_state_dict(state), lambda: _legacy_settings(source)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     if hasattr(source, "config") and hasattr(source, "state_dict"):
-        return source.config.to_dict(), read_state_dict(source.state_dict() if state is None else state)
+        config = source.config.to_dict()
+        own = getattr(source, "generation_config", None)
+        given = read_state_dict(source.state_dict() if state is None else state)
+        if own is None:
+            return config, given, lambda: _legacy_settings(config)
+        return config, given, lambda: settings_of(_without_default(own.to_dict()), "the module's settings of texts")
     folder = Path(source)
-    file = folder / "config.json"
-    if not file.is_file():
+    if not (folder / "config.json").is_file():
         raise FormatError(f"{str(folder)[:300]} must be a folder with config.json")
-    config = json.loads(file.read_text("utf-8"))
-    if not isinstance(config, dict):
+    config = _object_of(folder / "config.json")
+    return config, read_state_dict(state) if state is not None else _weights_of(folder), lambda: _settings_of_folder(folder, config)
+
+
+def _settings_of_folder(folder: Path, config: Mapping[str, Any]) -> TextSettings:
+    file = folder / "generation_config.json"
+    return settings_of(_object_of(file), file.name) if file.is_file() else settings_of(config, "config.json", alone=False)
+
+
+def _object_of(file: Path) -> dict[str, Any]:
+    found = json.loads(file.read_text("utf-8"))
+    if not isinstance(found, dict):
         raise FormatError(f"{file} must hold an object")
+    return cast("dict[str, Any]", found)
+
+
+def _legacy_settings(config: Mapping[str, Any]) -> TextSettings:
+    return settings_of(_without_default(config), "the configuration", alone=False)
+
+
+def _without_default(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out the length written into each configuration by older versions of transformers."""
+    return {name: value for name, value in config.items() if (name, value) != ("max_length", 20)}
+
+
+def _weights_of(folder: Path) -> dict[str, Tensor]:
+    if (folder / "adapter_config.json").is_file():
+        raise SchemaError(
+            f"{str(folder)[:300]} has an adapter beside its weights (adapter_config.json): save the network with the adapter merged into it, as peft's "
+            "merge_and_unload does, or give state=, the file of the weights alone"
+        )
+    if is_folder_of_weights(folder):
+        return read_state_dict(folder)
     files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
-    if state is None and not files:
+    if not files:
         raise FormatError(f"{str(folder)[:300]} has no weights: neither .safetensors nor pytorch_model.bin")
-    return config, read_state_dict(state) if state is not None else {n: v for f in files for n, v in read_state_dict(f).items()}  # pyright: ignore[reportUnknownVariableType]
+    return {name: value for file in files for name, value in read_state_dict(file).items()}
 
 
 def _found(given: Mapping[str, Tensor], name: str) -> Tensor | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy
 
-from foreshape.generation.choice import WordChoice
+from foreshape.generation.choice import best_of, draw
+from foreshape.generation.score_changes import changed_scores
+from foreshape.generation.text_settings import TextSettings
 from foreshape.values.torch_proxy import Tensor
 
 
@@ -35,10 +37,8 @@ class Writing:
     Args:
         prompt: the numbers of its first words.
         most: the most words to be written.
-        ends: words at the end of texts. As the first one of them is written, it ends this text, and stays in it.
+        settings: of the choice of each word from its scores. As the first word of ``ends`` is written, it ends this text, and stays in it.
         stops: sequences of words, none empty. As the first one is written, it ends the text, and is taken out of it.
-        choice: the settings of the choice of each word from its scores.
-        seed: of draws; with None they differ from run to run.
         on_word: is called with each word, as soon as it is sure to stay.
 
     Attributes:
@@ -46,7 +46,8 @@ class Writing:
         words: the words written so far.
         done: True at its end.
         reason: of the end: "end" for a word at the end of texts, "stop" for a sequence asked for, "most" for as many words as were asked
-            for, "dropped". None before.
+            for, "dropped", "error". None before.
+        error: the reason of an end by "error"; other texts go on.
     """
 
     width = 1
@@ -56,18 +57,17 @@ class Writing:
         self,
         prompt: list[int],
         most: int,
-        ends: Collection[int],
+        settings: TextSettings,
         stops: Sequence[list[int]],
-        choice: WordChoice,
-        seed: int | None,
         on_word: Callable[[int], None] | None,
     ) -> None:
-        self.prompt, self.most, self.choice = prompt, most, choice
+        self.prompt, self.most, self.settings = prompt, most, settings
         self.words: list[int] = []
         self.reason: str | None = None
+        self.error: Exception | None = None
         self.places: list[CachePlace] = []
-        self._ends, self._stops, self._on_word = ends, stops, on_word
-        self._random = numpy.random.default_rng(seed)
+        self._ends, self._stops, self._on_word = frozenset(settings.ends), stops, on_word
+        self._random = numpy.random.default_rng(settings.seed)
         self._told = 0
 
     @property
@@ -87,17 +87,23 @@ class Writing:
                     break
         return len(self.words) - longest
 
-    def go_on(self, scores: Tensor, best: int | None) -> None:
+    def go_on(self, scores: Tensor, best: tuple[float, int] | None) -> None:
         """Write the next word.
 
         Args:
             scores: ``[vocabulary]``.
-            best: the word of the best score, where it is known.
+            best: the best score and its word, where they are known.
+
+        Raises:
+            ExecutionError: the scores tell no word, such as NaN.
         """
-        if self.choice.temperature:
-            word = self.choice.draw(scores, self._random)
+        settings = self.settings
+        if settings.changes_scores:
+            scores, best = changed_scores(scores, settings, self.prompt, self.words, self.most), None
+        if settings.temperature:
+            word = draw(scores, settings, self._random)
         else:
-            word = int(scores.argmax()) if best is None else best
+            word = best_of(*(best or top(scores)))
         self.words.append(word)
         stop = next((s for s in self._stops if self.words[-len(s) :] == s), None)
         if stop is not None:
@@ -116,6 +122,10 @@ class Writing:
         self.reason = reason
         self._tell()
 
+    def fail(self, error: Exception) -> None:
+        """Let the text be at its end by an error, with the words so far."""
+        self.reason, self.error = "error", error
+
     def __repr__(self) -> str:
         state = f"ended by {self.reason!r}" if self.done else "running" if self.places else "waiting"
         return f"{type(self).__name__}({state}, {len(self.words)} of at most {self.most} words: {reprlib.repr(self.words)})"
@@ -126,3 +136,9 @@ class Writing:
             while self._told < sure:
                 self._on_word(self.words[self._told])
                 self._told += 1
+
+
+def top(scores: Tensor) -> tuple[float, int]:
+    """Return the best score of ``[vocabulary]``, and its word."""
+    best = scores.max(-1)
+    return float(best.values), int(best.indices)

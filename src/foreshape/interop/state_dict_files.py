@@ -32,7 +32,7 @@ def read_state_dict(source: Any) -> dict[str, Tensor]:
     if isinstance(source, (str, os.PathLike)):
         path = os.fspath(cast("str | os.PathLike[str]", source))
         if os.path.isdir(path):
-            found = next((name for name in _OF_FOLDERS if os.path.isfile(os.path.join(path, name))), None)
+            found = _file_of(path)
             if found is None:
                 raise FormatError.must(f"the folder {path}", f"one with {', '.join(_OF_FOLDERS[:-1])} or {_OF_FOLDERS[-1]}", "none of these")
             path = os.path.join(path, found)
@@ -40,6 +40,15 @@ def read_state_dict(source: Any) -> dict[str, Tensor]:
     if not isinstance(source, Mapping):
         raise SchemaError.must("the source", "name -> tensor, or the path of a file", f"{type(source).__name__}")
     return _tensors(cast("Mapping[Any, Any]", source), "the source")
+
+
+def is_folder_of_weights(path: str | os.PathLike[str]) -> bool:
+    """Tell whether a folder has a file, or an index of files, for `read_state_dict`."""
+    return _file_of(path) is not None
+
+
+def _file_of(folder: str | os.PathLike[str]) -> str | None:
+    return next((name for name in _OF_FOLDERS if os.path.isfile(os.path.join(folder, name))), None)
 
 
 def _of_index(path: str) -> dict[str, Tensor]:

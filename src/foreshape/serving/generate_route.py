@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from foreshape.errors import SchemaError
+from foreshape.generation.text_settings import TextSettings, seen
 from foreshape.serving.infer_route import Target, refuse, start, target_of
 from foreshape.serving.protocol import need_short
 from foreshape.serving.request_json import parse_object
@@ -23,8 +25,6 @@ _WAYS: Final = ("generate", "generate_stream")
 _EVENTS: Final = (b"content-type", b"text/event-stream; charset=utf-8")
 _GONE: Final = 499
 _STOPS: Final = 1024
-_MOST: Final = 64
-"""The usual limit of a text's words."""
 
 
 class TextRequest(NamedTuple):
@@ -35,16 +35,22 @@ class TextRequest(NamedTuple):
     settings: dict[str, Any]
 
 
-def _whole(name: str, given: object, low: int = 0) -> int:
-    if type(given) is not int or not low <= given < 1 << 62:
-        raise RequestError(400, f"{name} must be a whole number of at least {low}; seen {str(given)[:40]}")
+def _whole(name: str, given: object) -> int:
+    if type(given) is not int:
+        raise RequestError(400, f"{name} must be a whole number; seen {seen(given)}")
     return given
 
 
-def _number(name: str, given: object) -> float:
-    if type(given) not in (int, float) or not 0 <= cast("float", given) < float("inf"):
-        raise RequestError(400, f"{name} must be a number of at least 0; seen {str(given)[:40]}")
-    return float(cast("float", given))
+def _number(name: str, given: object) -> int | float:
+    if type(given) not in (int, float):
+        raise RequestError(400, f"{name} must be a number; seen {seen(given)}")
+    return cast("int | float", given)
+
+
+def _stopping(name: str, given: object) -> bool | str:
+    if not isinstance(given, bool) and given != "never":
+        raise RequestError(400, f'{name} must be true, false or "never"; seen {seen(given)}')
+    return cast("bool | str", given)
 
 
 def _words(name: str, given: object) -> list[int]:
@@ -63,16 +69,22 @@ def _stops(name: str, given: object) -> list[list[int]]:
 
 
 _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str, object], Any]]]] = {
-    "max_tokens": ("most", lambda name, given: _whole(name, given, 1)),
+    "max_tokens": ("most", _whole),
+    "min_tokens": ("min_new_tokens", _whole),
     "temperature": ("temperature", _number),
     "top_k": ("top_k", _whole),
     "top_p": ("top_p", _number),
+    "min_p": ("min_p", _number),
+    "typical_p": ("typical_p", _number),
+    "repetition_penalty": ("repetition_penalty", _number),
+    "no_repeat_ngram_size": ("no_repeat_ngram_size", _whole),
     "seed": ("seed", _whole),
     "stop": ("stop", _stops),
-    "beams": ("beams", lambda name, given: _whole(name, given, 1)),
+    "beams": ("beams", _whole),
     "length_penalty": ("length_penalty", _number),
+    "early_stopping": ("early_stopping", _stopping),
 }
-"""The parameters of a request, with the names in `TextWriter.add` and their readers."""
+"""The parameters of a request, with the names in `TextWriter.add` and the readers of their types."""
 
 
 def read_text_request(body: bytes | bytearray, limits: ServerLimits) -> TextRequest:
@@ -86,12 +98,17 @@ def read_text_request(body: bytes | bytearray, limits: ServerLimits) -> TextRequ
         raise RequestError(400, "parameters must be a JSON object")
     if unknown := given.keys() - {"id", "input_ids", "parameters"}:
         raise RequestError(400, f"a request for a text has id, input_ids and parameters; seen {sorted(unknown)[0][:100]!r}")
-    settings: dict[str, Any] = {"most": _MOST}
+    settings: dict[str, Any] = {}
     for name, value in cast("dict[str, object]", parameters).items():
         if name not in _SETTINGS:
             raise RequestError(400, f"there is no parameter {name[:100]!r}; there are {', '.join(_SETTINGS)}")
         to, read = _SETTINGS[name]
         settings[to] = read(name, value)
+        if to != "stop":
+            try:
+                settings[to] = TextSettings.bounded(to, settings[to], name)
+            except SchemaError as error:
+                raise RequestError(422, str(error)) from None
     return TextRequest(id, _words("input_ids", given.get("input_ids")), settings)
 
 

@@ -71,7 +71,7 @@ class LanguageModels:
         return self.finds(folder)
 
     def opened(self, path: str, opening: Opening) -> ServedWriter:
-        """Open a language model for as many users as its memory allows, and write a word."""
+        """Open a language model for as many users as its memory allows, and run it once."""
         model = language_model(path, users=self._users, context=self._context, threads=self._threads)
         return ServedWriter(model, opening)
 
@@ -93,8 +93,8 @@ class ServedWriter:
         self._running: dict[TextJob, Writing] = {}
         self._changed = threading.Condition()
         self._ended = False
-        self._writer.add([0], most=1)
-        self._writer.run()
+        model.run([[0]], [0], [0])
+        model.clear_rows(0, 1)
         threading.Thread(target=self._serve, name="foreshape-writer", daemon=True).start()
 
     def _fit(self, memory: int) -> None:
@@ -146,7 +146,7 @@ class ServedWriter:
         """Return the number of texts for which there is no place."""
         taken, waiting = 0, 0
         for job in (*self._running, *self._new):
-            taken += job.settings.get("beams", 1)
+            taken += job.settings.get("beams", self.model.settings.beams)
             waiting += taken > self.model.users
         return waiting
 
@@ -202,25 +202,22 @@ class ServedWriter:
         try:
             self._writer.step()
         except Exception as error:
-            self._fail(error)
-            return
+            if all(writing.error is None for writing in self._running.values()):  # of no text: none can go on
+                for writing in [*self._running.values()]:
+                    self._writer.drop(writing)
+                    writing.fail(error)
         for job, writing in list(self._running.items()):
             side_by_side += bool(writing.places) or writing.done
             sure = writing.sure
-            if sure > job.told or writing.done:
+            if writing.error is not None:
+                job.tell(TextEvent([], error=_failure(writing.error)))
+            elif sure > job.told or writing.done:
                 job.tell(TextEvent(writing.words[job.told : sure], writing.reason))
                 job.told = sure
             if writing.done:
                 ended += 1
                 del self._running[job]
         self._ran(Batch(ended, side_by_side, monotonic() - began))
-
-    def _fail(self, error: Exception) -> None:
-        """Tell all present texts of an error, and go on with the next ones."""
-        for job, writing in list(self._running.items()):
-            self._writer.drop(writing)
-            job.tell(TextEvent([], error=_failure(error)))
-        self._running.clear()
 
 
 def _failure(error: Exception) -> RequestError:
