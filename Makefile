@@ -141,7 +141,7 @@ torch-families: $(TORCH_FAMILIES_PYTHON) ## networks of torch.nn, torchvision, t
 	PYTHONPATH=src $(TORCH_FAMILIES_PYTHON) tests/families/run.py --grad $(if $(ONLY),--only '$(ONLY)')
 
 bench-torch-families: $(TORCH_FAMILIES_PYTHON) ## memory as planned and measured, beside eager torch, and time of a training step of these networks: make bench-torch-families ONLY='timm.*' SECONDS=2
-	PYTHONPATH=src $(TORCH_FAMILIES_PYTHON) benchmarks/torch_families.py $(if $(ONLY),--only '$(ONLY)') --seconds $(if $(SECONDS),$(SECONDS),0)
+	PYTHONPATH=src $(TORCH_FAMILIES_PYTHON) benchmarks/torch_families.py $(if $(ONLY),--only '$(ONLY)') --seconds $(if $(SECONDS),$(SECONDS),$(if $(RESULTS),2,0)) $(if $(RESULTS),--results)
 
 $(VENV)/docs: $(VENV)/demo
 	$(PIP) -e '.[demo,docs]'

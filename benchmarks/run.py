@@ -1,6 +1,6 @@
 """``make bench``: Foreshape beside what a user would pick instead, in one run, interleaved. Ratios count, not seconds.
 
-    python benchmarks/run.py [--workloads "W1 W2"] [--repeats 5] [--seconds 1] [--variants "eager fused"]
+    python benchmarks/run.py [--workloads "W1 W2"] [--repeats 5] [--seconds 1] [--variants "eager fused"] [--results]
 
 Each framework runs in a process of its own; the processes take turns, so that a machine that slows down slows all of them.
 """
@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import results
 import workloads
 from rich.console import Console
 from rich.table import Table
@@ -75,7 +76,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--describe", action=argparse.BooleanOptionalAction, default=True, help="also measure describing and inferring")
+    parser.add_argument("--results", action="store_true", help="write the figures into results.json, which the tables of the pages are made of")
     chosen = parser.parse_args()
+    rows: dict[str, dict[str, Any]] = {}
     console = Console() if sys.stdout.isatty() else Console(width=140)
     table = Table("workload", "framework", "ms per step", "spread", "torch eager / this", "faults per step", "peak MiB", "loss gap", title="training steps")
     met: list[str] = []
@@ -99,11 +102,17 @@ def main() -> None:
         table.add_section()
         ours, *others = peers
         best = statistics.median(min(p.times[k] for p in others) / ours.times[k] for k in range(chosen.repeats))
+        middle = {p: statistics.median(p.times) for p in peers}
+        fastest = min((p for p in others if p.label.startswith("torch")), key=lambda p: middle[p])
+        rows[name] = {"ms": float(f"{middle[ours]:.3g}"), "torch_ms": float(f"{middle[fastest]:.3g}"), "faster": round(middle[fastest] / middle[ours], 2),
+                      "faults": round(ours.last["faults"]), "torch_faults": round(fastest.last["faults"])}  # fmt: skip
         if name in workloads.GOALS:
             met.append(f"{name}: {best:.2f} times as fast as the best other one; required 1, goal {workloads.GOALS[name]}")
     console.print(table)
     for line in met:
         console.print(line)
+    if chosen.results:
+        results.write("training_steps", rows, results.provenance(os.cpu_count() or 1))
     if chosen.describe:
         subprocess.run([sys.executable, str(HERE / "describe.py")], check=True, cwd=HERE)
 

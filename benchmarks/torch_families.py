@@ -1,6 +1,6 @@
 """A training step of the networks of `make torch-families`: memory as planned and measured, beside eager torch's, and the time of a step.
 
-    python benchmarks/torch_families.py [--only 'torchvision.*'] [--seconds 2] [--out FILE] [--parts]
+    python benchmarks/torch_families.py [--only 'torchvision.*'] [--seconds 2] [--out FILE] [--parts] [--results]
 
 Each family has a process of its own, and one thread. AdamW in both; the batch is open, and nothing is dropped at random. Of each family stand in a line:
 
@@ -131,6 +131,7 @@ def main() -> None:
     parser.add_argument("--parts", action="store_true", help="show where plan and measurement differ")
     parser.add_argument("--budgets", action=argparse.BooleanOptionalAction, default=True, help="recompute steps to budgets; that takes the longest")
     parser.add_argument("--limit", type=int, default=400)
+    parser.add_argument("--results", action="store_true", help="write the figures into results.json, which the tables of the pages are made of")
     parser.add_argument("--out", default="", help="a file for the figures, a line of JSON for each family")
     given = parser.parse_args()
     import run
@@ -165,6 +166,13 @@ def over(families: list[tuple[str, Any]], libraries: set[str], given: Any) -> No
             with open(given.out, "a") as out:
                 out.write(json.dumps(one) + "\n")
     whole = [one for one in every if not one["wrong"]]
+    if given.results:
+        import results
+
+        rows = {one["name"]: {"planned": round(one["planned"] / one["measured"], 2), "predicted": round(one["predicted"] / one["eager"], 2),
+                              "memory": round(one["measured"] / one["eager_fused"], 2), "time": round(one["time"], 2)}
+                for one in whole if "time" in one}  # fmt: skip
+        results.write("torch_families", rows, results.provenance(1))
     planned = sum(abs(one["planned"] / one["measured"] - 1) <= 0.05 for one in whole)
     predicted = sum(abs(one["predicted"] / one["eager"] - 1) <= 0.1 for one in whole)
     less = sum(one["measured"] <= one["eager_fused"] for one in whole)

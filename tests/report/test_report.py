@@ -166,4 +166,4 @@ def test_the_command_writes_the_page_and_the_summary(tmp_path: Path) -> None:
     assert code == 0 and json.loads(out)["layers"][0] == {
         "name": "fc_0", "depth": 0, "operators": "mul, elementwise_add, relu", "times": 1, "output": "[batch, 5]", "layers_within": 0, "parameters": 65,
         "parameter_bytes": 260, "result_bytes": 60, "work": 60}  # fmt: skip
-    assert call("report", tmp_path / "none.pdmodel")[0] == 1 and call("report", tmp_path / "net.pdmodel", "--html", tmp_path / "no" / "x.html")[0] == 1
+    assert call("report", tmp_path / "none.pdmodel")[0] == 1 and call("report", tmp_path / "net.pdmodel", "--html", tmp_path / "net.pdmodel" / "x.html")[0] == 1

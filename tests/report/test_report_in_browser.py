@@ -83,6 +83,22 @@ def test_a_box_that_is_clicked_tells_its_ops_and_an_op_its_shapes(show: Open) ->
     picture(page, "light")
 
 
+def test_the_page_opens_at_the_heaviest_op_and_lists_no_feed_and_no_fetch(show: Open, tmp_path: Path) -> None:
+    pixels = fs.layer.data("pixels", shape=["batch", 3, 32, 32])
+    wide = fs.layer.conv2d(fs.layer.conv2d(pixels, 4, 3), 64, 5, name="wide")
+    result, scope = fs.layer.fc(wide, 3), fs.Scope()
+    fs.Executor(seed=0).run(fs.default_startup_program(), scope=scope)
+    fs.save_inference_model(tmp_path / "net", [pixels], [result], scope=scope)
+    page = show(fs.load_program(tmp_path / "net.pdmodel"))
+    assert page.inner_text("#detail h2") == "conv2d" and "wide" in page.inner_text("#detail")
+    assert page.locator(".row[aria-selected=true]").inner_text().split()[1] == "conv2d" and page.locator("#drawing .picked").count() == 1
+    page.keyboard.press("/")
+    page.keyboard.type("fe")
+    assert not {"feed", "fetch"} & {row.split()[1] for row in page.locator(".row").all_inner_texts()}
+    page = show(load("resnet50"))
+    assert page.inner_text("#path") == "the whole network" and "multiply-adds" in page.inner_text("#detail")
+
+
 def test_the_keyboard_is_enough(show: Open) -> None:
     page = show(load("transformer_adamw"), "transformer", dark=True)
     page.keyboard.press("/")

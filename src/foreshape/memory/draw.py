@@ -88,10 +88,10 @@ def _boxes(axes: Any, buffers: Sequence[Buffer], scale: float, steps: int, heigh
     for b in sorted(shown, key=lambda b: -b.size * (b.last + 1 - b.first))[:_LABELS]:
         room = (b.last + 1 - b.first) / steps * 125  # characters in a box, roughly
         name = escape(b.name)
-        if b.size / max(height, 1) > 0.028 and room >= min(len(name), 12):
-            name = name if len(name) <= room else "…" + name[1 - int(room) :]  # the ends of names tell them apart
-            axes.text((b.first + b.last + 1) / 2, (b.offset + b.size / 2) / scale, name, ha="center", va="center", fontsize=7, clip_on=True, zorder=5,
-                      color="white" if b.what in (KEPT, PARAMETERS, STATE) else "#1c2127", parse_math=False)  # fmt: skip
+        if b.size / max(height, 1) > 0.028 and room >= len(name):  # whole names alone: a page has those that do not fit
+            middle, size = ((b.first + b.last + 1) / 2, (b.offset + b.size / 2) / scale), min(7.0, 200 * b.size / max(height, 1))
+            colour = "white" if b.what in (KEPT, PARAMETERS, STATE) else "#1c2127"
+            axes.text(*middle, name, ha="center", va="center", fontsize=size, clip_on=True, zorder=5, color=colour, parse_math=False)
 
 
 def _corners(b: Buffer, scale: float) -> list[tuple[float, float]]:

@@ -1,5 +1,7 @@
 const list = $("list"), rows = $("rows"), ROW = 26;
-let listed = net.ops.map((_, at) => at), haystack = null, most = 1;
+/** The ops of the network itself: feed and fetch are its inputs and outputs in the file. */
+const computing = net.ops.map((_, at) => at).filter(at => !["feed", "fetch"].includes(text(net.ops[at][OP.type])));
+let listed = computing, haystack = null, most = 1;
 function searchWords() {
   const within = net.layers.map((layer, at) => layerNames(at));
   return net.ops.map((op, at) => {
@@ -16,12 +18,11 @@ const measure = () => $("order").value === "bytes" ? bytesMade : workOf;
 function search(stay) {
   const words = $("search").value.toLowerCase().split(/\s+/).filter(Boolean);
   if (words.length && !haystack) haystack = searchWords();
-  listed = [];
-  for (let at = 0; at < net.ops.length; at++) if (words.every(w => haystack[at].includes(w))) listed.push(at);
+  listed = computing.filter(at => words.every(w => haystack[at].includes(w)));
   const much = measure(), values = net.ops.map((_, at) => much(at));
   most = values.reduce((a, b) => Math.max(a, b), 1);
   if ($("order").value !== "run") listed.sort((a, b) => values[b] - values[a] || a - b);
-  $("found").textContent = listed.length.toLocaleString("en") + (words.length ? " of " + net.ops.length.toLocaleString("en") : "") + (listed.length === 1 ? " op" : " ops");
+  $("found").textContent = listed.length.toLocaleString("en") + (words.length ? " of " + computing.length.toLocaleString("en") : "") + (listed.length === 1 ? " op" : " ops");
   rows.style.height = listed.length * ROW + "px";
   if (stay !== true) list.scrollTop = 0;
   paintList();
@@ -49,6 +50,11 @@ function paintList() {
   }
   rows.replaceChildren(...made);
   list.setAttribute("aria-activedescendant", pickedOp >= 0 ? "op" + pickedOp : "");
+}
+/** The op with the most work, or where no work is counted, with the most bytes; -1 without ops. */
+function heaviest() {
+  const by = computing.some(workOf) ? workOf : bytesMade;
+  return computing.reduce((best, at) => best < 0 || by(at) > by(best) ? at : best, -1);
 }
 function reveal(op) {
   const place = listed.indexOf(op);

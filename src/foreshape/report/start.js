@@ -6,8 +6,8 @@ function start() {
   wrong.hidden = !wrong.childNodes.length;
   const words = $("words"), takes = net.takes;
   for (const line of takes.lines) words.append(make("div", text(line)));
-  if (takes.smallest.length) words.append(make("div", "smallest: " + takes.smallest.map(([name, sizes]) => text(name) + " [" + sizes.join(", ") + "]").join("; "), "soft"));
-  for (const [title, lines] of [["conditions on sizes that only the run tells", takes.later], ["the conditions, op by op", takes.guards]]) {
+  if (takes.smallest.length) words.append(make("div", "smallest sizes: " + takes.smallest.map(([name, sizes]) => text(name) + " [" + sizes.join(", ") + "]").join("; "), "soft"));
+  for (const [title, lines] of [["conditions on sizes that are known only in the run", takes.later], ["the conditions, op by op", takes.guards]]) {
     if (!lines.length) continue;
     const fold = make("details");
     fold.append(make("summary", title + " (" + lines.length.toLocaleString("en") + ")"));
@@ -19,6 +19,15 @@ function start() {
   startMemory();
   showDrawing(0);
   setBatch(net.batch.length ? stop_ : 0);
+  if (computing.length) pickHeaviest();
+}
+/** Select the heaviest op, while the drawing stays that of the whole network. */
+function pickHeaviest() {
+  pickOp(heaviest());
+  let seen = pickedLayer;
+  while (seen >= 0 && net.layers[seen][LAYER.drawn] !== 0) seen = net.layers[seen][LAYER.above];
+  showDrawing(0);
+  pickInDrawing(seen, true);
 }
 document.addEventListener("keydown", event => {
   if (event.ctrlKey || event.metaKey || event.altKey || $("help").open) return;
