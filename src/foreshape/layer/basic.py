@@ -30,6 +30,11 @@ def data(
 ) -> Variable:  # fmt: skip
     """Return an input of the network.
 
+    Examples:
+        >>> layer.data("pixels", ["batch", 3, 32, 32])  # [batch, 3, 32, 32]
+        >>> layer.data("label", ["batch", 1], "int64")  # [batch, 1]
+        >>> texts = layer.data("words", ["words"], "int64", lod_level=1)  # ragged: sequences of words
+
     Args:
         name: its name in feeds.
         shape: all sizes, the batch first: ints, -1 or UNK where unknown, a string for a named symbol. One int (or
@@ -103,6 +108,11 @@ def fc(
     weight: Any = None, bias: Any = None, name: str | None = None, split: str | None = None,
 ) -> Variable:  # fmt: skip
     """Apply a fully connected layer, activation(x W + b), to features counted from the end: the last ``flatten_last`` dims.
+
+    Examples:
+        >>> x = layer.data("x", ["batch", 8])
+        >>> layer.fc(x, 16, "relu")  # [batch, 16]
+        >>> layer.fc(layer.data("vectors", ["batch", 5, 8]), 16, flatten_last=1)  # [batch, 5, 16]
 
     Args:
         x: ``[..., features]``; several inputs have a weight each, and their products are summed.

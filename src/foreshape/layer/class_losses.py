@@ -74,6 +74,10 @@ def softmax_with_cross_entropy(
     It is -sum over the classes c of w_c t_c log(softmax(logits)_c), with t the label as a distribution, smoothed: (1 - s) t + s / classes (Szegedy
     et al., 2016, section 7). The mean of it over a batch divides by the number of examples, not by the sum of weights: see `weighted_mean`.
 
+    Examples:
+        >>> scores, label = layer.data("scores", ["batch", 10]), layer.data("label", ["batch", 1], "int64")
+        >>> layer.softmax_with_cross_entropy(scores, label)  # [batch, 1]
+
     Args:
         logits: ``[..., classes, ...]``, the classes at ``axis``.
         label: class numbers with 1 at ``axis`` (or without that axis), or with ``soft_label`` a distribution as logits.

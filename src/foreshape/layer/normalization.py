@@ -37,6 +37,10 @@ def batch_norm(
 ) -> Variable:  # fmt: skip
     """Normalise each channel over the batch, then scale and shift it by parameters.
 
+    Examples:
+        >>> maps = layer.conv2d(layer.data("pixels", ["batch", 3, 32, 32]), 16, 3, bias=False)
+        >>> layer.batch_norm(maps, activation="relu")  # [batch, 16, 30, 30]
+
     Args:
         x: ``[batch, channels, ...]``, or ``[batch, ..., channels]`` with ``data_format="NHWC"``.
         activation: the activation, as for `activate`.
@@ -75,6 +79,10 @@ def layer_norm(
     name: str | None = None,
 ) -> Variable:  # fmt: skip
     """Normalise each example over its dims from ``begin_norm_axis`` on, then scale and shift it by parameters.
+
+    Examples:
+        >>> x = layer.data("x", ["batch", 20, 64])
+        >>> layer.layer_norm(x, begin_norm_axis=2)  # [batch, 20, 64]
 
     Args:
         x: ``[*rows, *example]``, the example of known size.
@@ -165,6 +173,9 @@ def _normalised(type: str, size: int, x: Variable, attrs: dict[str, Any], weight
 
 def dropout(x: Variable, probability: float = 0.5, is_test: bool = False, *, implementation: str = "upscale_in_train", seed: int | None = None) -> Variable:
     """Set each element to zero with this probability, in training.
+
+    Examples:
+        >>> layer.dropout(layer.data("x", ["batch", 64]), 0.1)  # [batch, 64]
 
     Args:
         x: floats of any shape.

@@ -70,6 +70,10 @@ def gru(
 
     As `lstm`, with weights of 3 hidden sizes (the columns r, z, n) and ``hidden_bias`` d trained beside ``bias`` b.
 
+    Examples:
+        >>> x = layer.data("x", ["batch", 20, 8])
+        >>> states, last = layer.gru(x, 16)
+
     Args:
         x, hidden_size, num_layers, bidirectional, length, dropout, time_major, is_test, seed, name: as for `lstm`.
         initial_states: the hidden state before the first step, ``[units, batch, hidden_size]``.

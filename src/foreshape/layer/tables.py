@@ -20,6 +20,10 @@ def embedding(
 ) -> Variable:  # fmt: skip
     """Return the rows of a table at ``ids``.
 
+    Examples:
+        >>> words = layer.data("words", ["batch", 20], "int64")
+        >>> layer.embedding(words, [5000, 64])  # [batch, 20, 64]
+
     Args:
         ids: row numbers (int32, int64) of any shape, dense or ragged.
         size: ``[rows, width]`` of the table.

@@ -102,6 +102,12 @@ def conv2d(
 ) -> Variable:  # fmt: skip
     """Apply a convolutional layer: activation(conv(input, W) + b).
 
+    Examples:
+        >>> pixels = layer.data("pixels", ["batch", 3, 32, 32])
+        >>> layer.conv2d(pixels, 16, 3, padding=1, activation="relu")  # [batch, 16, 32, 32]
+        >>> layer.conv2d(pixels, 16, (3, 5), stride=2)  # [batch, 16, 15, 14]
+        >>> layer.conv2d(pixels, 12, 3, groups=3, bias=False)  # [batch, 12, 30, 30]
+
     Args:
         x: ``[batch, channels, height, width]``, or ``[batch, height, width, channels]`` with ``data_format="NHWC"``.
         num_filters: the output channels.
@@ -130,6 +136,11 @@ def conv2d_transpose(
     data_format: str = "NCHW", name: str | None = None,
 ) -> Variable:  # fmt: skip
     """Apply a transposed convolutional layer, to larger images: ``(n - 1) * stride - pads + dilation * (filter - 1) + 1``.
+
+    Examples:
+        >>> maps = layer.data("maps", ["batch", 16, 8, 8])
+        >>> layer.conv2d_transpose(maps, 8, 2, stride=2)  # [batch, 8, 16, 16]
+        >>> layer.conv2d_transpose(maps, 8, 3, stride=2, output_size=18)  # [batch, 8, 18, 18]
 
     Args:
         x: ``[batch, channels, height, width]``, floats; the number of channels must be known.
@@ -162,6 +173,11 @@ def pool2d(
     exclusive: bool = True, global_pooling: bool = False, *, data_format: str = "NCHW",
 ) -> Variable:  # fmt: skip
     """Return the maximum ("max") or mean ("avg") of windows of images.
+
+    Examples:
+        >>> maps = layer.data("maps", ["batch", 16, 8, 8])
+        >>> layer.pool2d(maps, 2, "max", stride=2)  # [batch, 16, 4, 4]
+        >>> layer.pool2d(maps, 3, "avg", stride=1, padding=1)  # [batch, 16, 8, 8]
 
     Args:
         x: ``[batch, channels, height, width]``.

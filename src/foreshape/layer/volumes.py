@@ -23,6 +23,10 @@ def conv1d(
 ) -> Variable:  # fmt: skip
     """Apply a convolutional layer along one axis: activation(conv(input, W) + b).
 
+    Examples:
+        >>> signal = layer.data("signal", ["batch", 4, 100])
+        >>> layer.conv1d(signal, 8, 5, padding=2, activation="relu")  # [batch, 8, 100]
+
     Args:
         x: ``[batch, channels, width]``, or ``[batch, width, channels]`` with ``data_format="NLC"``.
         num_filters, groups, activation: as for `conv2d`.
@@ -65,6 +69,10 @@ def conv3d(
     activation: Activation = None, *, weight: Any = None, bias: Any = None, data_format: str = "NCDHW", name: str | None = None,
 ) -> Variable:  # fmt: skip
     """Apply a convolutional layer over volumes: activation(conv(input, W) + b).
+
+    Examples:
+        >>> scan = layer.data("scan", ["batch", 1, 16, 32, 32])
+        >>> layer.conv3d(scan, 8, 3, stride=2, padding=1)  # [batch, 8, 8, 16, 16]
 
     Args:
         x: ``[batch, channels, depth, height, width]``, or with the channels last and ``data_format="NDHWC"``.
