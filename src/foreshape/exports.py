@@ -53,6 +53,8 @@ from foreshape.layer import ParamAttr as ParamAttr
 from foreshape.memory import Plan as Plan
 from foreshape.memory.recomputation import Recomputation as Recomputation
 from foreshape.memory.recomputation import recompute as recompute
+from foreshape.operator_checks import OperatorReport as OperatorReport
+from foreshape.operator_checks import check_operator as check_operator
 from foreshape.ops import Operator as Operator
 from foreshape.passes import data_parallel as data_parallel
 from foreshape.passes import shard_optimizer as shard_optimizer

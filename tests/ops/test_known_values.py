@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.harness import build, key_of, of_each_operator, sampled, tensors
+from support.harness import build, of_each_operator, sampled
 
 from foreshape.dims import Dim, Ratio, evaluate, symbol, symbols_of
 from foreshape.errors import ForeshapeError
@@ -24,8 +24,8 @@ CASES = [c for c in sampled() if not c[1].region and c[1].expand is Operator.exp
 @of_each_operator(CASES, quick=3)
 def test_known_values_are_what_the_kernel_makes(name: str, cls: type[Operator], sample: Sample) -> None:
     case = build(cls, sample.arguments)
-    operator, key = key_of(case)
-    arguments, offsets = tensors(case)
+    operator, key = case.key()
+    arguments, offsets = case.tensors()
     given = _each(lambda spec, value: _known(spec, value.reshape(-1).tolist()), key, arguments)
     numbers: dict[str, int] = {}
     for tried in (given, _each(lambda spec, _: _in_symbols(spec, numbers), given, given)):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.harness import Case, answer, build, key_of, of_each_operator, sampled
+from support.harness import Case, answer, build, of_each_operator, sampled
 from support.some import one_in
 
 import foreshape as fs
@@ -130,7 +130,7 @@ def symbolic(spec: Spec, rows: int, lod: Lod | None) -> Spec:
 
 @of_each_operator(CASES, quick=4)
 def test_what_keeps_rows_keeps_the_sequences(name: str, cls: type[Operator], sample: Sample, slot: str) -> None:
-    operator, key = key_of(build(cls, sample.arguments))
+    operator, key = build(cls, sample.arguments).key()
     at = next(k for k, o in enumerate(cls.schema.operands) if o.name == slot)
     first = key[at]
     rows = (first[0] if isinstance(first, tuple) else first).known_dims[0]  # pyright: ignore[reportOptionalMemberAccess]

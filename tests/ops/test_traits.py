@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.harness import build, key_of, of_each_operator, operators, sampled
+from support.harness import build, of_each_operator, operators, sampled
 
 import foreshape as fs
 from foreshape.operator.operator import Operator
@@ -34,7 +34,7 @@ Given = dict[str, Any]
 def given_of(cls: type[Operator], sample: Sample, double: bool = False) -> tuple[Operator, Any, Given]:
     """An operator, the specs of its operands, and these."""
     case = build(cls, sample.arguments)
-    operator, key = key_of(case)
+    operator, key = case.key()
     given: Given = {}
     for field in cls.schema.operands:
         values = [case.value(n)[0] for n in case.op.inputs.get(field.name) or ()]

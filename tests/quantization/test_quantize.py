@@ -99,7 +99,7 @@ def test_bad_data_are_refused(digits: Digits, data: Any, told: str) -> None:
 
 
 def test_other_words_and_networks_without_layers_are_refused(digits: Digits) -> None:
-    with pytest.raises(fs.SchemaError, match="activations must be 'min_max', 'percentile', 'entropy'"):
+    with pytest.raises(fs.SchemaError, match="activations must be one of 'measured', 'percentile', 'entropy', 'min_max'"):
         fs.quantize(digits.model, digits.images[:4], activations="most")  # pyright: ignore[reportArgumentType]
     with pytest.raises(fs.SchemaError, match="percentile must be more than 0"):
         fs.quantize(digits.model, digits.images[:4], activations="percentile", percentile=0.0)
@@ -107,6 +107,24 @@ def test_other_words_and_networks_without_layers_are_refused(digits: Digits) -> 
         out = layer.relu(layer.data("x", shape=["batch", 4]))
     with pytest.raises(fs.SchemaError, match="nothing to quantize"):
         fs.quantize(fs.InferenceModel.of(program, ["x"], [out], fs.Scope()), np.ones((2, 4), "float32"))
+
+
+def test_the_ranges_are_those_that_change_the_results_least(digits: Digits) -> None:
+    """By default each method is measured on the examples, and the given one is taken as it is."""
+    data = [digits.images[:32], digits.images[32:64]]
+    a = [digits.model.run(x)[0] for x in data]
+
+    def loss(model: fs.InferenceModel) -> float:
+        return max(float(np.square(want - model.run(x)[0]).sum() / np.square(want).sum()) for want, x in zip(a, data, strict=True))
+
+    losses = {how: loss(fs.quantize(digits.model, data, activations=how, percentile=90.0)) for how in METHODS}
+    assert len(set(losses.values())) > 1 and max(losses, key=lambda how: losses[how]) == "percentile"
+    assert loss(fs.quantize(digits.model, data, percentile=90.0)) == pytest.approx(min(losses.values()))
+    trained = fs.quantize(digits.model, data, percentile=90.0, for_training=True)
+    best = min(losses, key=lambda how: losses[how])
+    chosen = fs.quantize(digits.model, data, percentile=90.0, for_training=True, activations=best)
+    scales = [n for n in trained.program.global_block.vars if n.endswith("@scale")]
+    assert scales and all(np.array_equal(trained.scope.get(n), chosen.scope.get(n)) for n in scales)
 
 
 @given(weight=arrays(np.float32, (3, 4), elements=st.floats(-10, 10, width=32)), axis=st.sampled_from([-1, 0, 1]))
@@ -151,7 +169,7 @@ def test_the_command_writes_what_the_function_makes(digits: Digits, tmp_path: Pa
     given = [str(tmp_path / "numbers"), "--data", str(tmp_path / "examples"), "--out"]
     want = fs.quantize(digits.model, [digits.images[:32], digits.images[32:64]]).run(digits.images[:40])[0]
     for out in ("bytes", "bytes.onnx"):
-        assert call("quantize", *given, tmp_path / out) == (0, f"{tmp_path / out}: 5 weights as bytes\n", "")
+        assert call("quantize", *given, tmp_path / out) == (0, f"{tmp_path / out}: 5 weights of 8 bits\n", "")
         got = fs.load_inference_model(tmp_path / out, scope=fs.Scope()).run(digits.images[:40])[0]
         np.testing.assert_allclose(got, want, atol=np.abs(want).max() / 127)
     code, _, told = call("quantize", tmp_path / "numbers", "--data", tmp_path / "numbers.pdmodel", "--out", tmp_path / "none")

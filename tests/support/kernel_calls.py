@@ -21,7 +21,7 @@ from foreshape.spec import LOD_TENSOR, Lod, Spec
 from foreshape.values.rows import Rows
 from foreshape.values.tensor_array import TensorArray
 from foreshape.values.torch_types import dtype_of_torch
-from support.harness import answer, build, key_of, split
+from support.harness import answer, build, split
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Call:
 def forward(cls: type[Operator], sample: Sample, seed: int = 7) -> Call:
     """The call of an operator's kernel for a sample."""
     case = build(cls, sample.arguments, seed)
-    operator, key = key_of(case)
+    operator, key = case.key()
     arguments: list[Any] = []
     offsets: list[Any] = []
     for operand in cls.schema.operands:

@@ -15,7 +15,10 @@ from foreshape.program import Block, Role, Variable
 from foreshape.program.call_site import tells_line
 from foreshape.program.gc_pause import collector_waits
 
-__all__ = ["GRAD", "GradientSlots", "append_backward", "append_backward_of"]
+__all__ = ["GRAD", "REACHED", "GradientSlots", "append_backward", "append_backward_of"]
+
+REACHED = "reached by a trainable parameter"
+"""The requirement of a loss, in the error of a loss without gradients."""
 
 
 @tells_line
@@ -46,7 +49,7 @@ def append_backward(
     wanted = _wanted(block, parameters, stop)
     path = find_path(block, wanted, [loss.name], stop)
     if path.final(loss.name) not in path.reached:
-        raise SchemaError(f"no trainable parameter reaches {loss.name}: nothing is to be trained")
+        raise _unreached(loss)
     _append_loss_gradient(loss, loss_gradient)
     grads = undo(path, block, [loss.name], wanted)
     recompute_marked(block)
@@ -56,8 +59,12 @@ def append_backward(
         if gradient is not None and (name in grads or path.final(name) in grads):
             out.append((block.vars[name], gradient))
     if not out:
-        raise SchemaError(f"no trainable parameter reaches {loss.name}: nothing is to be trained")
+        raise _unreached(loss)
     return out
+
+
+def _unreached(loss: Variable) -> SchemaError:
+    return SchemaError(f"no trainable parameter reaches {loss.name}: nothing is to be trained").told(slot=loss.name, required=REACHED)
 
 
 @collector_waits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 DEVICES = ("cpu", "cuda")
-METHODS = ("min_max", "percentile", "entropy")
+METHODS = ("measured", "percentile", "entropy", "min_max")
 """The choices of ranges of `foreshape quantize`."""
 
 

@@ -26,7 +26,7 @@ def quantize(
     model: InferenceModel,
     data: Any = None,
     *,
-    activations: Activations = "percentile",
+    activations: Activations = "measured",
     percentile: float = 99.99,
     per_channel: bool = True,
     exclude: str | Sequence[str] = (),
@@ -42,8 +42,9 @@ def quantize(
     Args:
         model: an opened network; or one made by `quantize` for training, trained meanwhile: its scales are the trained ones, and no data are needed.
         data: examples of the network's inputs as they come in use, some dozens: a feed as for `InferenceModel.run`, or an iterable of feeds.
-        activations: the choice of each value's range: the size that so many ``percentile`` percent of its numbers do not exceed ("percentile"), the largest
-            size ("min_max"), or the one with the least loss of information ("entropy").
+        activations: the choice of each value's range: a size not exceeded by ``percentile`` percent of its numbers ("percentile"), the largest size
+            ("min_max"), or the one with the least loss of information ("entropy"). "measured": of these three the one with the least difference of the
+            network's results on ``data``.
         per_channel: a scale for each channel of a weight's results; otherwise one for each weight.
         exclude: patterns of layers to leave in fp32, by the names of their results or weights, or their operators: ``"conv2d_0*"``.
         accuracy: a function from a model to its accuracy, the higher the better; or "outputs": the results on ``data`` beside the model's own, as 1 less
@@ -68,10 +69,10 @@ def quantize(
     if not layers:
         raise SchemaError(f"there is nothing to quantize: no convolution and no product of fp32 with a constant weight{' is left' if patterns else ''}")
     points = points_of(work.program, layers, work.fetched)
-    work.scales = scales_of(work.plain, feeds, list(points.scales), activations, percentile)
+    found = scales_of(work.plain, feeds, list(points.scales), activations, percentile)
+    whole = work.best(points, per_channel, list(found.values()), feeds)
     if for_training:
         return work.for_training(points)
-    whole = work.quantized(points, per_channel)
     return whole if accuracy is None else _Search(work, layers, per_channel, accuracy, within, feeds).find(whole)
 
 
@@ -98,6 +99,35 @@ class _Parts:
 
         made, _ = Pass("quantize", change)(self.program if program is None else program)
         return self._of(made, values)
+
+    def best(self, points: Points, per_channel: bool, ranges: Sequence[dict[str, float]], feeds: list[dict[str, Any]]) -> InferenceModel:
+        """Return the model quantized by the first of the ranges with the least difference of the results, and keep these ranges."""
+        measure = self.by_outputs(feeds) if len(ranges) > 1 else None
+        made: list[tuple[float, InferenceModel]] = []
+        for scales in ranges:
+            self.scales = scales
+            model = self.quantized(points, per_channel)
+            made.append((0.0 if measure is None else measure(model), model))
+        at = max(range(len(made)), key=lambda k: made[k][0])
+        self.scales = ranges[at]
+        return made[at][1]
+
+    def by_outputs(self, feeds: list[dict[str, Any]]) -> Callable[[InferenceModel], float]:
+        """Return the measure of a model by its results beside the plain one's: 1 less the largest relative mean squared difference."""
+        import numpy
+
+        names = self.fetched
+        wanted: Mapping[tuple[int, str], Any] = {(at, name): array for at, name, array in run_over(self.plain, feeds, names)}
+
+        def measure(model: InferenceModel) -> float:
+            losses = [0.0]
+            for at, name, array in run_over(model, feeds, names):
+                of = wanted[at, name]
+                size = float(numpy.square(of, dtype=numpy.float64).sum())
+                losses.append(float(numpy.square(array - of, dtype=numpy.float64).sum()) / size if size else 0.0)
+            return 1.0 - max(losses)
+
+        return measure
 
     def _of(self, program: Program, values: Values) -> InferenceModel:
         scope, block = Scope(), program.global_block
@@ -148,7 +178,7 @@ class _Search:
 
     def find(self, whole: InferenceModel) -> InferenceModel:
         """Return the model with as many layers quantized as the accuracy allows: the most costly alone are left out first, twice as many each time."""
-        measure = self._by_outputs() if self.accuracy == "outputs" else self.accuracy
+        measure = self.work.by_outputs(self.feeds) if self.accuracy == "outputs" else self.accuracy
         wanted = float(measure(self.work.plain)) - self.within
         if float(measure(whole)) >= wanted:
             return whole
@@ -179,19 +209,3 @@ class _Search:
 
     def _model(self, layers: Sequence[QuantizedLayer]) -> InferenceModel:
         return self.work.quantized(points_of(self.work.program, layers, self.work.fetched), self.per_channel)
-
-    def _by_outputs(self) -> Callable[[InferenceModel], float]:
-        import numpy
-
-        names = self.work.fetched
-        wanted: Mapping[tuple[int, str], Any] = {(at, name): array for at, name, array in run_over(self.work.plain, self.feeds, names)}
-
-        def measure(model: InferenceModel) -> float:
-            losses = [0.0]
-            for at, name, array in run_over(model, self.feeds, names):
-                of = wanted[at, name]
-                size = float(numpy.square(of, dtype=numpy.float64).sum())
-                losses.append(float(numpy.square(array - of, dtype=numpy.float64).sum()) / size if size else 0.0)
-            return 1.0 - max(losses)
-
-        return measure

@@ -11,8 +11,8 @@ from foreshape.interop import InferenceModel
 from foreshape.interop.results import feed_of
 from foreshape.ops.quantization.grid import largest_level
 
-Activations: TypeAlias = Literal["min_max", "percentile", "entropy"]
-METHODS: tuple[Activations, ...] = ("min_max", "percentile", "entropy")
+Activations: TypeAlias = Literal["measured", "min_max", "percentile", "entropy"]
+METHODS: tuple[Activations, ...] = ("percentile", "entropy", "min_max")
 _BINS, _STEP = 2048, 16
 """The bins of a histogram of sizes, and the bins between two tried ranges."""
 LEVELS = largest_level(8)
@@ -59,12 +59,14 @@ def run_over(model: InferenceModel, feeds: Sequence[Mapping[str, Any]], names: S
             yield at, name, array
 
 
-def scales_of(model: InferenceModel, feeds: Sequence[Mapping[str, Any]], names: Sequence[str], activations: Activations, percentile: float) -> dict[str, float]:
-    """Return the scale of each value: the size for the largest whole number.
+def scales_of(
+    model: InferenceModel, feeds: Sequence[Mapping[str, Any]], names: Sequence[str], activations: Activations, percentile: float
+) -> dict[Activations, dict[str, float]]:
+    """Return the scale of each value, the size for the largest whole number, by method.
 
     Args:
         activations: "min_max": the largest size; "percentile": a share of the sizes is at most so large; "entropy": the one whose rounded distribution says
-            most about the true one (the least Kullback-Leibler divergence).
+            most about the true one (the least Kullback-Leibler divergence). "measured": by all three.
         percentile: the share, in percent.
 
     Raises:
@@ -72,22 +74,29 @@ def scales_of(model: InferenceModel, feeds: Sequence[Mapping[str, Any]], names: 
     """
     import numpy
 
-    if activations not in METHODS:
-        raise SchemaError.one_of("activations", METHODS, activations)
+    if activations not in ("measured", *METHODS):
+        raise SchemaError.one_of("activations", ("measured", *METHODS), activations)
     if not 0.0 < percentile <= 100.0:
         raise SchemaError(f"percentile must be more than 0 and at most 100; seen {percentile}")
     largest = dict.fromkeys(names, 0.0)
     for _, name, array in run_over(model, feeds, names):
         largest[name] = max(largest[name], float(numpy.abs(array).max(initial=0.0)))
     if activations == "min_max":
-        return largest
+        return {activations: largest}
     counts: dict[str, Any] = {name: numpy.zeros(_BINS, numpy.int64) for name in names}
     for _, name, array in run_over(model, feeds, names):
         if largest[name]:
             sizes: Any = numpy.abs(array)
             counts[name] += numpy.histogram(sizes, _BINS, (0.0, largest[name]))[0]
-    choose: Callable[[Any], int] = _by_entropy if activations == "entropy" else lambda found: _by_share(found, percentile)
-    return {name: largest[name] * choose(counts[name]) / _BINS if largest[name] else 0.0 for name in names}
+    ways: dict[Activations, Callable[[Any], int]] = {
+        "percentile": lambda found: _by_share(found, percentile),
+        "entropy": _by_entropy,
+        "min_max": lambda _found: _BINS,
+    }
+    return {
+        how: {name: largest[name] * ways[how](counts[name]) / _BINS if largest[name] else 0.0 for name in names}
+        for how in (METHODS if activations == "measured" else (activations,))
+    }
 
 
 def _by_share(counts: Any, percentile: float) -> int:
