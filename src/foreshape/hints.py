@@ -14,6 +14,7 @@ T = TypeVar("T")
 
 _MOST: Final = 4
 _NO_WORD: Final = re.compile(r"\W")
+_SURPLUS: Final = re.compile(r"takes .*positional arguments? but .*given$")
 _NO_PARAMETER: Final = re.compile(r"got an unexpected keyword argument '(\w+)'")
 
 ARGUMENTS_ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
@@ -64,6 +65,8 @@ ARGUMENTS_ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("validation_data", "val_data", "valid"), ("validation",)),
     **dict.fromkeys(("verbose", "quiet"), ("progress",)),
     "loss": ("cost",),
+    **dict.fromkeys(("fetch_list", "fetches"), ("fetch",)),
+    "feed_dict": ("feed",),
 }
 """Argument -> its name here; of several, the function's own."""
 _NOTES: Final = {"num_flatten_dims": ", which counts the dims of the features from the end"}
@@ -137,8 +140,7 @@ def near_path(path: str) -> str:
         return ""
     if not name:
         return ""
-    stems = {n.partition(".")[0]: n for n in sorted(names, reverse=True)}
-    found = near(name, names) or [stems[n] for n in near(name.partition(".")[0], stems)]
+    found = near(name, names) if "." in name else near(name, {n.partition(".")[0]: None for n in names})
     return f": did you mean {' or '.join(repr(os.path.join(folder, n)) for n in found)}?" if found else ""
 
 
@@ -180,8 +182,19 @@ def no_such_argument(error: TypeError, called: str, parameters: Iterable[str]) -
     return TypeError(f"{called}() got an unexpected keyword argument {name!r}: {words}")
 
 
+def surplus_arguments(error: TypeError, called: str, positional: Collection[str], named: Iterable[str], inputs: Iterable[str]) -> TypeError:
+    """Return Python's error on too many arguments in order with those taken in order, and with data by the names of their inputs; others unchanged."""
+    if _SURPLUS.search(str(error)) is None:
+        return error
+    if "data" not in positional:
+        return TypeError(f"{error}: in order it takes {', '.join(positional)}, and by name {', '.join(f'{n}=' for n in named)}")
+    data = ", ".join(f"{n!r}: ..." for n in inputs) or "'x': ..., 'label': ..."
+    first = next(iter(named), "")
+    return TypeError(f"{error}: data are one dict, input -> array, and all else is named: {called}({next(iter(positional))}, {{{data}}}, {first}=...)")
+
+
 def tells_arguments(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function so that Python's error on an unknown keyword names the nearest parameter."""
+    """Decorate a function so that Python's error on an unknown keyword names the nearest parameter, and on too many in order their names."""
 
     @functools.wraps(function)
     def told(*args: P.args, **named: P.kwargs) -> T:
@@ -192,7 +205,13 @@ def tells_arguments(function: Callable[P, T]) -> Callable[P, T]:
                 import inspect
 
                 called = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
-                hinted = no_such_argument(error, called, inspect.signature(function).parameters)
+                parameters = inspect.signature(function).parameters
+                hinted = no_such_argument(error, called, parameters)
+                if hinted is error:
+                    in_order = [n for n, p in parameters.items() if p.kind is not p.KEYWORD_ONLY and n != "self"]
+                    program = getattr(getattr(args[0], "block", None), "program", None) if args else None
+                    inputs = [] if program is None else [v.name for v in program.global_block.vars.values() if v.need_check_feed]
+                    hinted = surplus_arguments(error, called, in_order, [n for n in parameters if n not in in_order and n != "self"], inputs)
                 if hinted is not error:
                     raise hinted from None
             raise

@@ -99,6 +99,6 @@ def test_a_path_of_nothing_is_told_with_those_in_its_folder(tmp_path: Path) -> N
         (tmp_path / "models" / name).write_bytes(b"")
     folder = tmp_path / "models"
     assert near_path(str(folder / "clasifier.onnx")) == f": did you mean {str(folder / 'classifier.onnx')!r}?"
-    assert near_path(str(folder / "clasifier")) == f": did you mean {str(folder / 'classifier.onnx')!r}?"
+    assert near_path(str(folder / "clasifier")) == f": did you mean {str(folder / 'classifier')!r}?"
     assert near_path(str(tmp_path / "model" / "classifier.onnx")) == f": did you mean {str(folder)!r}?"
     assert near_path(str(folder / "nothing")) == near_path("\0") == near_path("") == ""

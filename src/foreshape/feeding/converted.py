@@ -10,8 +10,11 @@ from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import dtype_of_torch
 
 
-def converted(name: str, tensor: Tensor, want: DType, wanted: Any) -> tuple[Tensor, bool]:
+def converted(name: str, tensor: Tensor, want: DType, wanted: Any, advice: str = "") -> tuple[Tensor, bool]:
     """Return a tensor in the element type ``want`` (``wanted`` in torch), and True if numbers may be rounded (float64 to float32).
+
+    Args:
+        advice: ends the error, in place of the conversion.
 
     Raises:
         FeedError: another kind of number, a float type that holds less (other numbers than bf16 has), or an integer that the type does not have.
@@ -39,8 +42,16 @@ def converted(name: str, tensor: Tensor, want: DType, wanted: Any) -> tuple[Tens
             return _rounded(name, tensor, want, wanted), True
         if want.name == "bf16" and bool((((out := tensor.to(wanted)).to(tensor.dtype) == tensor) | tensor.isnan()).all()):
             return out, False  # numpy has no bf16, and gives its numbers as fp32
-    how = f": convert it with .astype('{want.numpy_name}')" if want.is_floating and want.numpy_name and seen.family != "bool" else ""
-    raise FeedError.must(name, f"{want.name}", f"{seen.name}{how}", "fed is")
+    raise FeedError.must(name, f"{want.name}", f"{seen.name}", "fed is", advice or _conversion(tensor, seen, want))
+
+
+def _conversion(tensor: Tensor, seen: DType, want: DType) -> str:
+    """Return the user's code for a conversion; for fractions and whole numbers the reason against it."""
+    if not want.numpy_name or seen.family == "complex":
+        return ""
+    if want.is_integer and seen.is_floating and bool((fraction := tensor != tensor.trunc()).any()):
+        return f": {float(tensor[fraction][0]):g} is no whole number, as of a class or a row"
+    return f": convert it with .astype('{want.numpy_name}')"
 
 
 def _other(called: str, tensor: Tensor, want: DType) -> Tensor | None:

@@ -10,10 +10,11 @@ import numpy
 from foreshape.dims import Size, evaluate, symbol_name, symbols_of
 from foreshape.errors import FeedError, GuardError
 from foreshape.feeding.converted import converted
-from foreshape.feeding.feed_errors import not_numbers
+from foreshape.feeding.feed_errors import dims_advice, meant_for, not_numbers
 from foreshape.feeding.ragged import as_ragged
 from foreshape.feeding.state_checks import NOTHING, Held, OpenDim
 from foreshape.feeding.tables import array_of, in_order, named
+from foreshape.hints import did_you_mean
 from foreshape.kernels.pages import copied, is_aligned
 from foreshape.lowering.kernel_calls import Value
 from foreshape.ops.rules.ragged_rules import longest, longest_outermost
@@ -123,7 +124,9 @@ class Feeder:
                 continue
             variable = self.program.global_block.find(name) if isinstance(name, str) else None
             if variable is None:
-                raise FeedError(f"{name!r} is fed, and the program has no such input; it has {', '.join(self.names) or 'none'}").told(slot=str(name))
+                raise FeedError(
+                    f"{name!r} is fed, and the program has no such input; it has {', '.join(self.names) or 'none'}{did_you_mean(name, self.names)}"
+                ).told(slot=str(name))
             if variable.persistable:
                 raise FeedError(f"{name!r} is fed, and it is a parameter or state of the program: set it in the scope").told(slot=name)
 
@@ -134,7 +137,8 @@ class Feeder:
             return FeedError(f"{value.name} ({_spec(value).text()}{where}) is fed None, which is no value").told(
                 slot=value.name, required=_spec(value).text(), seen="None", site=site
             )
-        return FeedError(f"{value.name} ({_spec(value).text()}{where}) is not fed; fed are: {', '.join(map(str, feed)) or 'none'}").told(
+        meant = meant_for(value.name, feed, self.names)
+        return FeedError(f"{value.name} ({_spec(value).text()}{where}) is not fed; fed are: {', '.join(map(str, feed)) or 'none'}{meant}").told(
             slot=value.name, required=_spec(value).text(), site=site
         )
 
@@ -155,7 +159,7 @@ class Feeder:
             FeedError: the numbers would change.
         """
         want = _spec(value).known_dtype
-        out, rounds = converted(value.name, tensor, want, wanted)
+        out, rounds = converted(value.name, tensor, want, wanted, dims_advice(_spec(value), tensor.shape))
         if rounds and notes is not None:
             said = f"{value.name} is {want.numpy_name} and is fed float64: it is rounded at every step; .astype('{want.numpy_name}') once saves that"
             notes.tell(value.name, said)
@@ -186,13 +190,13 @@ class Feeder:
             spec, shape = _spec(value), list(tensor.shape)
             dims = spec.known_dims
             if len(dims) != len(shape):
-                raise FeedError(f"{value.name} must have {len(dims)} dims, {spec.text()}; fed is {shape}").told(
+                raise FeedError(f"{value.name} must have {len(dims)} dims, {spec.text()}; fed is {shape}{dims_advice(spec, shape)}").told(
                     slot=value.name, required=spec.text(), seen=shape
                 )
             for axis, (dim, size) in enumerate(zip(dims, shape, strict=True)):
                 if isinstance(dim, int):
                     if dim != size:
-                        raise FeedError.must(value.name, f"{spec.text()}", f"{shape}: dim {axis} must be {dim}, not {size}", "fed is")
+                        raise FeedError.must(value.name, f"{spec.text()}", f"{shape}: dim {axis} must be {dim}, not {size}", "fed is", dims_advice(spec, shape))
                 elif (name := symbol_name(dim)) is not None:
                     self._set(values, name, size, value, f"dim {axis}", str(shape))
                 else:

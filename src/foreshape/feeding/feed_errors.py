@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
 from typing import Any, Final
 
 from foreshape.errors import FeedError
+from foreshape.hints import near
+from foreshape.spec import Spec
 
 _DATES: Final = "dates, which are no numbers yet: feed what they mean to the network, such as the days since the first"
 _DURATIONS: Final = "durations, which are no numbers yet: divide them by one, such as numpy.timedelta64(1, 'D')"
@@ -12,6 +16,45 @@ _TEXTS: Final = "texts: give each a number, as pandas.factorize does, or each of
 _BY_KIND: Final = {"M": _DATES, "m": _DURATIONS, "U": _TEXTS, "S": _TEXTS, "T": _TEXTS}
 _BY_CLASS: Final = {"datetime": _DATES, "date": _DATES, "Timestamp": _DATES, "Period": _DATES, "timedelta": _DURATIONS, "Timedelta": _DURATIONS, "str": _TEXTS,
                     "bytes": _TEXTS, "Decimal": "decimals of Python: convert them with .astype('float64')"}  # fmt: skip
+
+
+def meant_for(name: str, fed: Iterable[Any], inputs: Iterable[str]) -> str:
+    """Return the fed name, unknown to the program, meant for an input without a value; empty if none is like it."""
+    if any(not isinstance(n, str) for n in fed):
+        return f": the keys of a feed are names, as {name!r}"
+    found = near(name, [n for n in fed if n not in inputs])
+    return f": did you mean {name!r} by {found[0]!r}?" if found else ""
+
+
+def dims_advice(spec: Spec, dims: Sequence[int]) -> str:
+    """Return the code for fed dims of a usual mistake: one-hot labels, channels last or first, a missing or flat axis; empty for others."""
+    wanted = list(spec.known_dims)
+    fits = len(wanted) == len(dims) and all(not isinstance(w, int) or w == d for w, d in zip(wanted[:-1], dims[:-1], strict=True))
+    if spec.known_dtype.is_integer and fits and wanted[-1] == 1 and dims[-1] > 1:
+        return ": if these are one-hot rows, the class numbers are .argmax(axis=-1); layer.softmax_with_cross_entropy(..., soft_label=True) takes the rows"
+    for order, words in _MOVED if len(wanted) > 2 and len(wanted) == len(dims) else ():
+        axes = order(len(wanted))
+        if _alike(wanted, [dims[a] for a in axes]):
+            return f": its channels are {words}: .transpose({', '.join(map(str, axes))}) of the array, or .permute of a tensor, puts them in their place"
+    whole = [w for w in wanted[1:] if isinstance(w, int)]
+    if len(dims) == len(wanted) - 1:
+        if len(wanted) > 2 and _alike(wanted, [dims[0], 1, *dims[1:]]):
+            return ": array[:, None] has the dim of the one channel"
+        if _alike(wanted[1:], list(dims)):
+            return ": array[None] is a batch of this one example"
+    if len(dims) == 2 and len(wanted) > 2 and len(whole) == len(wanted) - 1 and prod(whole) == dims[1]:
+        return f": .reshape(-1, {', '.join(map(str, whole))}) gives its rows these dims"
+    return ""
+
+
+_MOVED: Final[tuple[tuple[Callable[[int], list[int]], str], ...]] = (
+    (lambda rank: [0, rank - 1, *range(1, rank - 1)], "last"),
+    (lambda rank: [0, *range(2, rank), 1], "first"),
+)
+
+
+def _alike(wanted: Sequence[Any], dims: Sequence[int]) -> bool:
+    return len(wanted) == len(dims) and all(not isinstance(w, int) or w == d for w, d in zip(wanted, dims, strict=True))
 
 
 def not_numbers(name: str, given: Any, array: Any, error: object) -> FeedError:

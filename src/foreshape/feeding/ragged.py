@@ -20,6 +20,7 @@ from foreshape.values.selected_rows import SelectedRows
 from foreshape.values.torch_private import private
 from foreshape.values.torch_proxy import torch
 
+_TEXTS = "texts, which have no numbers yet: give each word its number, as [[vocabulary[word] for word in text.split()] for text in texts]"
 _FAMILY = {"i": "int", "u": "int", "f": "float", "b": "bool"}
 
 
@@ -48,6 +49,9 @@ def as_ragged(name: str, given: Any, spec: Spec) -> LoDTensor:
     else:
         found = column_of(name, given, levels)
         if found is None:
+            kind = getattr(getattr(given, "dtype", None), "kind", "")
+            if isinstance(given, (str, bytes)) or kind in ("U", "S", "T"):
+                raise FeedError(f"{name} is ragged, {spec.text()}; fed are {_TEXTS}")
             seen = "sparse rows were fed" if isinstance(given, SelectedRows) else f"{type(given).__name__}{_dims_of(given)} was fed"
             raise FeedError(
                 f"{name} is ragged, {spec.text()}: feed a LoDTensor(data, sequence_lengths), a {_nesting(levels)} of arrays, a nested tensor "
@@ -121,6 +125,7 @@ class _Lists:
     def __init__(self, name: str, spec: Spec) -> None:
         self.name, self.spec, self.levels = name, spec, spec.lod_level
         self.of: DType = spec.known_dtype
+        self.given: Any = ()
 
     def packed(self, given: Any) -> tuple[Any, list[Any]]:
         """Return the rows, and for each level the lengths."""
@@ -128,6 +133,7 @@ class _Lists:
 
         lengths: list[Any] = []
         parts: Sequence[Any] = given
+        self.given = given
         for _ in range(1, self.levels):
             if not all(_is_list(p) or _is_array_of_objects(p) for p in parts):
                 at = next(k for k, p in enumerate(parts) if not (_is_list(p) or _is_array_of_objects(p)))
@@ -226,7 +232,8 @@ class _Lists:
             return torch.cat(tensors)
         kinds = {a.dtype.kind for a in filled}
         if len({_FAMILY.get(k, k) for k in kinds}) > 1:
-            raise FeedError.must(f"{self.name}: all sequences", "of one kind of number", f"are {', '.join(sorted({a.dtype.name for a in filled}))}")
+            seen = f"are {', '.join(sorted({a.dtype.name for a in filled}))}"
+            raise FeedError.must(f"{self.name}: all sequences", "of one kind of number", seen, hint=self._advice(arrays[-1]))
         return numpy.concatenate(filled)
 
     def refuse(self, lengths: list[Any], at: int, seen: Any, required: str | None = None) -> NoReturn:
@@ -238,7 +245,27 @@ class _Lists:
             index.insert(0, above)
         place = self.name + "".join(f"[{i}]" for i in index)
         words = required or f"one sequence of {self.spec.text()}, [length{_row_text(self.spec)}]"
-        raise FeedError(f"{place} must be {words}" + ("" if seen is None else f"; seen {_seen(seen)}"))
+        raise FeedError(f"{place} must be {words}" + ("" if seen is None else f"; seen {_seen(seen)}{self._advice(seen)}"))
+
+    def _advice(self, seen: Any) -> str:
+        """Return the code for texts, and for rows beside their lengths."""
+        first: Any = next(iter(seen), None) if _is_list(seen) else seen
+        if isinstance(first, (str, bytes)) or getattr(getattr(first, "dtype", None), "kind", "") in ("U", "S", "T"):
+            return f": these are {_TEXTS}"
+        if self.levels == 1 and len(self.given) == 2 and seen is not None and hasattr(self.given[0], "shape") and _are_rows_and_lengths(*self.given):
+            return ": rows with their lengths are a LoDTensor(rows, [lengths])"
+        return ""
+
+
+def _are_rows_and_lengths(rows: Any, lengths: Any) -> bool:
+    """Tell whether whole numbers beside rows add up to their count."""
+    import numpy
+
+    try:
+        counts = numpy.asarray(lengths)
+        return counts.dtype.kind in "iu" and int(counts.sum()) == len(rows)
+    except (TypeError, ValueError):
+        return False
 
 
 def _seen(given: Any) -> str:

@@ -14,6 +14,7 @@ from foreshape.errors import FormatError, SchemaError, border
 from foreshape.generation.cached_model import LanguageModel
 from foreshape.generation.decoder_kinds import architecture_of
 from foreshape.generation.text_settings import TextSettings, settings_of
+from foreshape.hints import near_path
 from foreshape.interop.state_dict_files import is_folder_of_weights, read_state_dict
 from foreshape.program import Program, program_guard
 from foreshape.values.torch_proxy import Tensor, torch
@@ -78,7 +79,7 @@ def _opened(source: Any, state: Any) -> tuple[Mapping[str, Any], Mapping[str, Te
         return config, given, lambda: settings_of(_without_default(own.to_dict()), "the module's settings of texts")
     folder = Path(source)
     if not (folder / "config.json").is_file():
-        raise FormatError(f"{str(folder)[:300]} must be a folder with config.json")
+        raise FormatError(f"{str(folder)[:300]} must be a folder with config.json{'' if folder.exists() else near_path(str(folder))}")
     config = _object_of(folder / "config.json")
     return config, read_state_dict(state) if state is not None else _weights_of(folder), lambda: _settings_of_folder(folder, config)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from foreshape.dims import Ratio, Size, bounds, substitute, symbol, symbols_of
@@ -10,7 +10,7 @@ from foreshape.errors import ForeshapeError, SchemaError, ShapeError, TypeMismat
 from foreshape.operator.fields import Operand
 from foreshape.operator.operator import Operator
 from foreshape.operator.require import PLACEHOLDER, Condition, RuleError, collector
-from foreshape.spec import LOD_TENSOR_ARRAY, TENSOR_KINDS, Kind, Lod, Spec
+from foreshape.spec import FP32, INT64, LOD_TENSOR_ARRAY, TENSOR_KINDS, DType, Kind, Lod, Spec
 
 Slot: TypeAlias = "Spec | tuple[Spec, ...] | None"
 Key: TypeAlias = "tuple[Slot, ...]"
@@ -117,7 +117,14 @@ def check_operand(operand: Operand, given: Slot) -> None:
         if spec.dims is None and spec.kind in TENSOR_KINDS and spec.kind is not LOD_TENSOR_ARRAY and not operand.unknown_dims:  # an array may be empty
             raise RuleError(f"nothing is known of {operand.name}", {operand.name: None}, ShapeError)
         if spec.dtype is not None and spec.dtype not in operand.dtypes:
-            raise RuleError(f"{operand.name} must be {_type_words(operand)}, not {spec.dtype.name}", {operand.name: None}, TypeMismatchError)
+            words = f"{operand.name} must be {_type_words(operand)}, not {spec.dtype.name}{_cast_to(operand.dtypes)}"
+            raise RuleError(words, {operand.name: None}, TypeMismatchError)
+
+
+def _cast_to(of: Sequence[DType]) -> str:
+    """Return the code for another element type."""
+    usual = next((t for t in (FP32, INT64) if t in of), of[0])
+    return f": layer.cast(x, {usual.name!r}) converts it"
 
 
 def _type_words(operand: Operand) -> str:
@@ -136,7 +143,8 @@ def _check_same_type(operator: Operator, operand: Operand, given: Slot, key: Key
         return
     for spec in given if isinstance(given, tuple) else (given,):
         if spec is not None and spec.dtype is not first.dtype:
-            raise RuleError(f"{operand.name} must have the element type of {other_name}", {operand.name: None, other_name: None}, TypeMismatchError)
+            hint = "" if first.dtype is None else _cast_to((first.dtype,))
+            raise RuleError(f"{operand.name} must have the element type of {other_name}{hint}", {operand.name: None, other_name: None}, TypeMismatchError)
 
 
 def _shaped(operator: Operator, given: Any) -> tuple[Slot, ...]:

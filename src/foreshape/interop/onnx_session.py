@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from foreshape.errors import ExecutionError, FeedError, FormatError, border
+from foreshape.feeding.feed_errors import meant_for
 from foreshape.feeding.ragged import as_ragged
 from foreshape.interop.batch_layout import BatchLayout
 from foreshape.interop.inference import columns
@@ -132,7 +133,7 @@ class OnnxSession:
 
         value = given.get(name)
         if value is None:
-            raise FeedError(f"{name} is not fed; fed are: {', '.join(map(str, given)) or 'none'}")
+            raise FeedError(f"{name} is not fed; fed are: {', '.join(map(str, given)) or 'none'}{meant_for(name, given, ())}")
         array = numpy.asarray(value)
         if array.dtype != element:
             array = _converted(name, array, element)

@@ -17,6 +17,7 @@ from foreshape.spec import BF16, BOOL, MAX_RANK, DType, Spec, check_dims, dtype
 from foreshape.wire import read_file, replacing
 from foreshape.wire.files import map_file, path_of
 from foreshape.wire.other_formats import PARAMETERS, instead_of
+from foreshape.wire.scan import cut_short
 from foreshape.wire.tensors import decode_tensor_desc, encode_tensor_desc
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ class _ByteCursor:
         start = self.at
         left = len(self.data) - start
         if not 0 <= size <= left:
-            self.refuse(f"{what} takes {size} bytes, and {left} are left")
+            self.refuse(f"{what} takes {size} bytes, and {left} are left{cut_short(len(self.data), len(self.data), start + size)}")
         self.at += size
         return start
 

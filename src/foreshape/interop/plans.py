@@ -40,7 +40,8 @@ def is_program(given: Any, asked: str) -> bool:
     if model is not None and isinstance(given, model.TorchModel):
         return False
     kinds = "a program, or a network of torch: an nn.Module, an ExportedProgram, a .pt2 file, or what fs.from_torch gives"
-    raise SchemaError(f"{asked} takes {kinds}; seen {type(cast('object', given)).__name__}")
+    how = "; fs.load_inference_model(path).program is a saved network's" if isinstance(given, (str, os.PathLike)) else ""
+    raise SchemaError(f"{asked} takes {kinds}; seen {type(cast('object', given)).__name__}{how}")
 
 
 @overload

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 from foreshape import wire
 from foreshape.errors import FormatError, border
+from foreshape.hints import near_path
 from foreshape.interop.parameters import Stored
 from foreshape.program.program import Program
 from foreshape.wire.files import path_of, read_file
@@ -98,7 +99,7 @@ def find_program(given: str | os.PathLike[str]) -> tuple[str, str]:
     model = next((prefix + e for e in _ENDINGS if os.path.isfile(prefix + e)), None)
     if model is None:
         name = os.path.basename(os.path.normpath(prefix))
-        raise FormatError(f"{path} cannot be read: there is no such file or folder, and no {name}.pdmodel or {name}.json")
+        raise FormatError(f"{path} cannot be read: there is no such file or folder, and no {name}.pdmodel or {name}.json{near_path(path)}")
     return model, prefix + ".pdiparams"
 
 

@@ -11,6 +11,7 @@ import importlib
 import json
 import math
 import os
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
@@ -19,6 +20,7 @@ from foreshape.errors import FormatError, ShapeError, TypeMismatchError
 from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, UINT8, DType, check_dims
 from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import dtype_of_torch, torch_dtype
+from foreshape.wire.scan import cut_short
 
 _TYPES: Final = {"BOOL": BOOL, "U8": UINT8, "I8": INT8, "I16": INT16, "I32": INT32, "I64": INT64, "F16": FP16, "BF16": BF16, "F32": FP32, "F64": FP64}
 _NAMES: Final = {of: name for name, of in _TYPES.items()}
@@ -123,12 +125,20 @@ def _library() -> Any:
     return importlib.import_module("safetensors")
 
 
+_ENDS = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d{1,20}\s*,\s*(\d{1,20})\s*\]')
+
+
 def _checked(data: Any) -> tuple[int, int]:
     """Return the offset of the data, and the number of tensors in the header; both within bounds."""
     size = struct.unpack_from("<Q", data)[0] if len(data) >= 8 else -1
     if not 0 <= size <= min(MAX_HEADER, len(data) - 8):
-        raise FormatError(f"{len(data)} bytes with a header of {max(size, 0)}; at most {MAX_HEADER} can be (MAX_HEADER)")
-    tensors = bytes(data[8 : 8 + size]).count(b'"data_offsets"')
+        short = cut_short(len(data), len(data), 8 + size) if len(data) - 8 < size <= MAX_HEADER else ""
+        raise FormatError(f"{len(data)} bytes with a header of {max(size, 0)}; at most {MAX_HEADER} can be (MAX_HEADER){short}")
+    header = bytes(data[8 : 8 + size])
+    tensors = header.count(b'"data_offsets"')
+    ends = 8 + size + max((int(found[1]) for found in _ENDS.finditer(header)), default=0)
+    if ends > len(data):
+        raise FormatError(f"the data of {tensors} tensors end at byte {ends}{cut_short(len(data), len(data), ends)}")
     if tensors > MAX_TENSORS:
         raise FormatError(f"{tensors} tensors; at most {MAX_TENSORS} can be (MAX_TENSORS)")
     return 8 + size, tensors

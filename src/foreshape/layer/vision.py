@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from foreshape.dims import Size
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.basic import Activation, activate
 from foreshape.layer.initializer import Normal
 from foreshape.layer.parameter import create_parameter
 from foreshape.operator.attributes import several
+from foreshape.program.call_site import warn_user
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 
@@ -52,11 +54,31 @@ def known_channels(layer: str, x: Variable, data_format: str = "NCHW", rank: int
     spec = x.spec
     dims = spec.known_dims
     if len(dims) != rank if rank is not None else len(dims) < 2:
-        raise ShapeError(f"{layer}({x.name}): the input must have {rank or 'at least 2'} dims; it is {spec.text()}")
+        raise ShapeError(f"{layer}({x.name}): the input must have {rank or 'at least 2'} dims; it is {spec.text()}{_missing_channels(dims, rank)}")
     channels = dims[-1] if data_format.endswith("C") else dims[1]
+    last = not data_format.endswith("C") and _look_last(dims)
+    advice = f"data_format={data_format[:1] + data_format[2:] + 'C'!r} takes images with their channels last, and layer.transpose moves them"
     if not isinstance(channels, int):
-        raise ShapeError(f"{layer}({x.name}): the channels must be known to make a weight; the input is {spec.text()}")
+        hint = f": {advice}" if last else ""
+        raise ShapeError(f"{layer}({x.name}): the channels must be known to make a weight; the input is {spec.text()}{hint}")
+    if last and x.op is None:
+        warn_user(f"{layer}({x.name}): {spec.text()} looks like images with their channels last, and dim 1 counts the channels: {advice}")
     return channels
+
+
+def _look_last(dims: Sequence[Size]) -> bool:
+    """Tell whether dims seem to be of images with their channels last: few at the end, and sides before."""
+    sides = dims[1:-1]
+    return len(dims) > 3 and dims[-1] in (1, 3, 4) and all(not isinstance(s, int) or s > 4 for s in sides) and len(set(map(str, sides))) == 1
+
+
+def _missing_channels(dims: Sequence[Size], rank: int | None) -> str:
+    """Return the code for images without the dim of their only channel, or without their sides."""
+    if rank is None or rank < 4 or len(dims) >= rank:
+        return ""
+    if len(dims) == rank - 1:
+        return ": layer.unsqueeze(x, [1]) has the dim of the one channel"
+    return f": layer.reshape(x, [0, channels, {', '.join(('depth', 'height', 'width')[5 - rank :])}]) has one for each" if len(dims) == 2 else ""
 
 
 def placing(axes: int, stride: Pair, padding: Pair | str, dilation: Pair, **others: Pair | None) -> dict[str, Any]:

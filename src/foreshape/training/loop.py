@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any, cast
 
+from foreshape import metrics as measures
+from foreshape import optimizer as optimizers
 from foreshape.communication.join import alone, join
 from foreshape.engine import Executor, Scope, default_scope
 from foreshape.errors import ExecutionError, FeedError, SchemaError, whole
-from foreshape.hints import tells_arguments
+from foreshape.hints import did_you_mean, tells_arguments
 from foreshape.metrics import Metric
 from foreshape.optimizer import Optimizer
 from foreshape.passes import for_test, prune
 from foreshape.program import Program, Variable, startup_of
+from foreshape.training import callbacks as callback_room
 from foreshape.training import interrupted
 from foreshape.training.callbacks import Callback, Run
 from foreshape.training.checkpoint.checkpoint import Checkpoint, as_checkpoint
 from foreshape.training.checkpoint.resume import WORDS, OnChange
 from foreshape.training.checkpoint.resume_check import first_numbers
 from foreshape.training.data.augmented import Augment, Augmented
-from foreshape.training.data.batches import Batch, as_data, inputs_of, split
+from foreshape.training.data.batches import Batch, as_data, check_batches, inputs_of, split
 from foreshape.training.distributed.distributed_session import DistributedSession, ParallelStrategy
 from foreshape.training.distributed.rank_settings import compare_settings
 from foreshape.training.figures import fetched_of
@@ -42,7 +46,7 @@ def train(
     shuffle: bool = True, callbacks: Sequence[Callback | PlainCallback] = (), progress: bool | None = None, console: Any = None, check: bool = False,
     executor: Executor | None = None, scope: Scope | None = None, startup: Program | None = None, fresh: bool = False,
     on_change: OnChange = "refuse", ranks: ParallelStrategy | None = None, accumulate: int = 1, precision: str = "fp32",
-    augment: Augment | None = None,
+    augment: Augment | None = None, drop_last: bool = False,
 ) -> History:  # fmt: skip
     """Train the parameters behind a cost.
 
@@ -58,7 +62,8 @@ def train(
             number (from 1). A resumed run asks for its epoch again and must get the same batches. Draw them from the number, or from the global
             generators of numpy, torch and Python, restored for it.
         optimizer: by default the optimizer of this program's last training, or ``SGD(0.01)``.
-        batch_size: of arrays; the last batch of an epoch may be smaller.
+        batch_size: of arrays; the last batch of an epoch may be smaller. A network for batches of one size alone is refused before its first step, unless
+            all have it.
         metrics: name -> variable, or one of `foreshape.metrics`. It is measured over all examples of each epoch, whatever the batches and ranks. So it
             is over the validation data, if the copy for inference has it. A mean or a sum over a batch becomes the same over all examples, and so does
             a function of them.
@@ -88,6 +93,8 @@ def train(
         augment: ``function(batch, random)``, which returns the training batch for each batch (a dict, input -> array). ``random`` is a numpy
             ``Generator`` for this batch, from the seed, the epoch and the batch's number. A resumed run and every rank draw the same. It runs between
             steps, in the thread of the loop. Validation data are left alone. Layers for it in the network: `layer.random_flip` ...
+
+        drop_last: leave out the last batch of each epoch, if it is smaller than the others. With ``shuffle`` its examples are others in each epoch.
 
     Returns:
         The loss of every step and the figures of every epoch, including those before a resumption; among these "learning rate", of the epoch's last
@@ -123,12 +130,16 @@ def train(
         wanted = [cost.name, *(n for m in (metrics or {}).values() for n in fetched_of(m))]
         return [v.name for v in inputs_of(prune(program, None, wanted), wanted)]
 
-    taken = as_data(data, batch_size, shuffle, seed, program, needed=needed)
+    taken = as_data(data, batch_size, shuffle, seed, program, needed=needed, drop_last=drop_last)
     share = validation if isinstance(validation, (int, float)) else None
     taken, measured = (taken, None) if share is None else split(taken, share, program)
-    taken = taken if augment is None else Augmented(taken, augment, seed)
     if validation is not None and share is None:
         measured = as_data(validation, batch_size, False, seed, program, needed=needed)
+    if ranks is None:  # a rank has a part of each batch
+        check_batches(taken, program, "drop_last=True leaves that out")
+        if measured is not None:
+            check_batches(measured, program, "the validation data must fill it")
+    taken = taken if augment is None else Augmented(taken, augment, seed)
     kept, run = as_checkpoint(checkpoint), None
     scope = scope if scope is not None else default_scope()
     interrupted.begun()
@@ -167,7 +178,8 @@ def _check_given(cost: Any, optimizer: Any, metrics: Any) -> None:
     if not isinstance(cost, Variable):
         raise SchemaError(f"the cost is a variable, such as layer.mse_loss(guess, truth) gives; seen {cost!r:.60}")
     if optimizer is not None and not isinstance(optimizer, Optimizer):
-        raise SchemaError(f"optimizer is an object, such as fs.optimizer.Adam(0.001); seen {optimizer!r}")
+        meant = _meant(optimizer, optimizers, "fs.optimizer", "0.001")
+        raise SchemaError(f"optimizer is an object, such as fs.optimizer.Adam(0.001); seen {optimizer!r:.60}{meant}")
     if metrics is not None and not isinstance(metrics, Mapping):
         raise SchemaError(
             f"metrics is a dict, name -> variable or a measure of fs.metrics, such as {{'accuracy': layer.accuracy(shares, label)}}; seen {metrics!r:.60}"
@@ -176,7 +188,14 @@ def _check_given(cost: Any, optimizer: Any, metrics: Any) -> None:
         if not isinstance(metric, (Variable, Metric)):
             raise SchemaError(
                 f"the metric {name!r} is a variable, such as layer.accuracy(shares, label) gives, or a measure of fs.metrics; seen {metric!r:.60}"
+                f"{_meant(metric, measures, 'fs.metrics', 'scores, label')}"
             )
+
+
+def _meant(given: Any, room: ModuleType, shown: str, arguments: str) -> str:
+    """Return the object of a room for its name, for a class in place of an object, or for an object of another library's class."""
+    name = given if isinstance(given, str) else given.__name__ if isinstance(given, type) else type(given).__name__
+    return did_you_mean(name, [n for n in dir(room) if n[0].isupper()], lambda n: f"{shown}.{n}({arguments})")
 
 
 class _Function(Callback):
@@ -200,5 +219,6 @@ def _as_callback(given: Any) -> Callback:
     if isinstance(given, Callback):
         return given
     if isinstance(given, type) or not callable(given):
-        raise ExecutionError(f"a callback is an object of foreshape.callbacks.Callback, or a function of an epoch's number and row; seen {given!r}")
+        meant = _meant(given, callback_room, "fs.callbacks", "...")
+        raise ExecutionError(f"a callback is an object of foreshape.callbacks.Callback, or a function of an epoch's number and row; seen {given!r:.80}{meant}")
     return _Function(given)

@@ -16,7 +16,7 @@ from foreshape.passes import for_test, prune
 from foreshape.passes.over_examples import OverExamples
 from foreshape.program import Program, Variable
 from foreshape.training.checkpoint.state import Sums
-from foreshape.training.data.batches import Batch, Data, as_data, batch_examples, inputs_of
+from foreshape.training.data.batches import Batch, Data, as_data, batch_examples, check_batches, inputs_of
 from foreshape.training.distributed.batch_share import Share
 from foreshape.training.figures import fetches_of, figure_of
 from foreshape.training.progress import counted
@@ -165,6 +165,7 @@ def _begin(
     """Return the pruned program of variables, its executor and scope, and the data for its described inputs, without unused ones."""
     found = _pruned(variables)
     data = as_data(given, batch_size, False, 0, variables[0].block.program, inputs_of(found.program, [v.name for v in variables]))
+    check_batches(data, variables[0].block.program, "examples appended to fill it, whose results are dropped again, keep all rows")
     return found, executor if executor is not None else found.executor, scope if scope is not None else default_scope(), data
 
 

@@ -35,7 +35,7 @@ class LoDTensor:
         try:
             self._lengths = [_whole_numbers(level) for level in sequence_lengths]
         except (TypeError, ValueError, OverflowError):
-            raise FeedError("sequence_lengths is a list of levels, each a list of whole numbers, as [[3, 1, 2]]") from None
+            raise FeedError(f"sequence_lengths is a list of levels, each a list of whole numbers, as [[3, 1, 2]]{_one_level(sequence_lengths)}") from None
         self._offsets: Any = None
         for at, level in enumerate(self._lengths):
             few = level.tolist() if len(level) <= _FEW else None
@@ -47,7 +47,7 @@ class LoDTensor:
             total = int(level.sum()) if few is None and int(level.max()) <= below else sum(few or level.tolist())  # the first may wrap around
             if total != below:
                 what = "rows" if last else f"sequences of level {at + 1}"
-                raise FeedError(f"the lengths of level {at} sum to {total}, and there are {below} {what}")
+                raise FeedError(f"the lengths of level {at} sum to {total}, and there are {below} {what}{_are_offsets(level, below)}")
 
     @staticmethod
     def from_offsets(data: Any, offsets: Sequence[Any]) -> LoDTensor:
@@ -63,7 +63,8 @@ class LoDTensor:
             raise FeedError("offsets is a list of levels, each a list of whole numbers, as [[0, 3, 4, 6]]") from None
         for at, level in enumerate(levels):
             if not len(level) or int(level[0]) != 0:
-                raise FeedError(f"offsets must begin with 0; those of level {at} " + (f"begin with {int(level[0])}" if len(level) else "are empty"))
+                meant = ": lengths, as these may be, are for LoDTensor(data, lengths)" if len(level) else ""
+                raise FeedError(f"offsets must begin with 0; those of level {at} {f'begin with {int(level[0])}' if len(level) else 'are empty'}{meant}")
             falls = (level[1:] < level[:-1]).nonzero()[0]  # a difference might wrap around
             if len(falls):
                 where = int(falls[0])
@@ -210,3 +211,20 @@ def _whole_numbers(level: Any) -> Any:
     if given.ndim != 1 or (given.dtype.kind not in "iu" and given.size):
         given = numpy.array([operator.index(n) for n in level], dtype=numpy.int64)
     return given.astype(numpy.int64)
+
+
+def _one_level(given: Any) -> str:
+    """Return the form of a single level for lengths without it; empty for other values."""
+    try:
+        return f": a single level is [{[int(n) for n in _whole_numbers(given)]}]"[:80]
+    except (TypeError, ValueError, OverflowError):
+        return ""
+
+
+def _are_offsets(level: Any, below: int) -> str:
+    """Return the call for offsets in the place of lengths: numbers up to the count of parts that never fall."""
+    numbers = [int(n) for n in level]
+    if not numbers or numbers[-1] != below or any(a > b for a, b in pairwise(numbers)):
+        return ""
+    shown = numbers if numbers[0] == 0 else [0, *numbers]
+    return f": these are offsets, of LoDTensor.from_offsets(data, [{shown if len(shown) <= 12 else '...'}])"

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from foreshape.program.program import Program
 
 
+_BY_ENDING = {".onnx": "ONNX model", ".pt2": "exported program of torch", ".json": "program of PaddlePaddle 3"}
+"""The ending of a file -> the format that its name promises."""
+
+
 @border("the program cannot be read", FormatError)
 def load_program(source: Any, limits: Limits | None = None) -> Program:
     """Load the program in a file (a path) or in bytes.
@@ -36,7 +40,8 @@ def load_program(source: Any, limits: Limits | None = None) -> Program:
         words = instead_of(data, PROGRAM)
         if given and not words:
             raise
-        raise FormatError(f"{'this' if given else os.fsdecode(source)} is no program (.pdmodel): {words or error}") from error
+        kind = _BY_ENDING.get(os.path.splitext("" if given else os.fsdecode(source))[1].lower(), "program (.pdmodel)")
+        raise FormatError(f"{'this' if given else os.fsdecode(source)} is no {kind}: {words or error}") from error
 
 
 def save_program(program: Program, path: Any = None) -> bytes:

@@ -12,6 +12,7 @@ from typing import IO, Any
 
 from foreshape.errors import FormatError
 from foreshape.folders import make_folder
+from foreshape.hints import near_path
 
 
 def read_file(path: Any, limit: int) -> bytes:
@@ -22,7 +23,7 @@ def read_file(path: Any, limit: int) -> bytes:
         with os.fdopen(handle, "rb") as file:
             return file.read(_checked_size(file, shown, limit))  # not limit: as much memory would be taken first
     except (OSError, ValueError, TypeError) as error:
-        raise FormatError(f"{_shown(path)} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise _unreadable(path, error) from None
 
 
 def path_of(given: Any) -> str:
@@ -60,7 +61,13 @@ def open_file(path: Any, limit: int) -> IO[bytes]:
             file.close()
         if isinstance(error, FormatError):
             raise
-        raise FormatError(f"{_shown(path)} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Any, error: Exception) -> FormatError:
+    """Return the error for a file that cannot be read; of a missing one with the nearest names in its folder."""
+    near = near_path(os.fsdecode(path)) if isinstance(error, FileNotFoundError) else ""
+    return FormatError(f"{_shown(path)} cannot be read: {getattr(error, 'strerror', None) or error}{near}").told(slot=_shown(path))
 
 
 def _shown(path: Any) -> str:

@@ -30,6 +30,11 @@ def varint(data: bytes, at: int, end: int, where: str) -> tuple[int, int]:
             raise FormatError(f"{where}: a number is longer than 64 bits, at byte {start}")
 
 
+def cut_short(size: int, end: int, wanted: int) -> str:
+    """Return the words for a file that ends too soon: of ``size`` bytes, at whose end something reaches to byte ``wanted``."""
+    return f": the file is cut short, {size:,} of at least {wanted:,} bytes: fetch it again" if end == size else ""
+
+
 def fields(data: bytes, at: int, end: int, where: str) -> Iterator[tuple[int, int, int, int, int]]:
     """Yield number, wire type, start of the tag, start and end of the value for each field of the message in ``data[at:end]``."""
     while at < end:
@@ -53,7 +58,7 @@ def fields(data: bytes, at: int, end: int, where: str) -> Iterator[tuple[int, in
         else:
             raise FormatError(f"{where}: wire type {wire_type} (a group, or none) is not part of this format, at byte {tag_at}")
         if at > end:
-            raise FormatError(f"{where}: field {number} says {at - start} bytes, and {end - start} are left, at byte {tag_at}")
+            raise FormatError(f"{where}: field {number} says {at - start} bytes, and {end - start} are left, at byte {tag_at}{cut_short(len(data), end, at)}")
         yield number, wire_type, tag_at, start, at
 
 

@@ -65,7 +65,8 @@ class Archive:
         try:
             self._zip = zipfile.ZipFile(file)
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-            raise self.refused(f"the archive is damaged or cut off: {error}") from None
+            size = file.seek(0, 2)
+            raise self.refused(f"the archive is damaged or cut short: its list of contents, at its end, is not in the {size:,} bytes: {error}") from None
         self._entries: dict[str, zipfile.ZipInfo] = {}
         size = file.seek(0, 2)
         total = 0

@@ -27,7 +27,8 @@ def check_label(x: Spec, label: Spec, axis: int, soft: bool, x_slot: str) -> tup
     if soft and not of.is_floating:
         fail(f"a soft Label must be floating-point, not {of.name}", TypeMismatchError, Label=None)
     if not soft and not of.is_integer:
-        fail(f"Label must hold class numbers (int32, int64), not {of.name}; for a distribution say soft_label=True", TypeMismatchError, Label=None)
+        how = "layer.cast(label, 'int64') makes them of it, and for a distribution say soft_label=True"
+        fail(f"Label must hold class numbers (int32, int64), not {of.name}; {how}", TypeMismatchError, Label=None)
     given = label.known_dims
     whole: dict[str, Any] = {x_slot: None, "Label": None}
     if not soft and len(given) == len(dims) - 1:
@@ -41,7 +42,8 @@ def check_label(x: Spec, label: Spec, axis: int, soft: bool, x_slot: str) -> tup
         elif soft:
             require_equal(a, b, f"the distribution in Label must have as many classes as {x_slot}", **{x_slot: at, "Label": at})
         else:
-            require_equal(b, 1, "a Label of class numbers must have 1 at the class axis", **{x_slot: at, "Label": at})
+            one_hot = "one-hot rows are a distribution, of floats, with soft_label=True"
+            require_equal(b, 1, f"a Label of class numbers must have 1 at the class axis; {one_hot}", **{x_slot: at, "Label": at})
     return (*dims[:axis], 1, *dims[axis + 1 :])
 
 

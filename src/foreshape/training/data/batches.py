@@ -10,11 +10,12 @@ from typing import Any, Protocol, cast
 from foreshape.engine import LoDTensor, SelectedRows
 from foreshape.errors import FeedError, whole
 from foreshape.feeding.converted import converted
-from foreshape.feeding.feed_errors import not_numbers
+from foreshape.feeding.feed_errors import dims_advice, meant_for, not_numbers
 from foreshape.feeding.ragged import as_ragged
 from foreshape.feeding.tables import Complete, array_of, described, formatted, gives_lists, is_dataset, is_transformed, is_value, named, table_of
 from foreshape.program import Program, Variable
 from foreshape.training.checkpoint.resume_check import Scalar
+from foreshape.training.data.batch_sizes import batches_of, check_sizes, chosen, order_facts
 from foreshape.training.data.digest import digest
 from foreshape.values.conversion import to_tensor
 from foreshape.values.torch_types import torch_dtype
@@ -51,7 +52,7 @@ class Arrays:
         FeedError: no examples, values of different lengths, or a batch size below 1.
     """
 
-    def __init__(self, arrays: Batch, batch_size: int, shuffle: bool, seed: int, program: Program | None = None) -> None:
+    def __init__(self, arrays: Batch, batch_size: int, shuffle: bool, seed: int, program: Program | None = None, *, drop_last: bool = False) -> None:
         self.arrays = {name: _whole(name, arrays[name], None if program is None else program.global_block.find(name)) for name in arrays}
         counts = {name: examples(name, a) for name, a in self.arrays.items()}
         if not counts or not min(counts.values()):
@@ -59,23 +60,23 @@ class Arrays:
         if len(set(counts.values())) > 1:
             raise FeedError(f"all data must have as many examples; seen {', '.join(f'{n}: {c}' for n, c in counts.items())}")
         self.count = next(iter(counts.values()))
-        self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
-        self.batches: int | None = -(-self.count // batch_size)
+        self.batch_size, self.shuffle, self.seed, self.drop_last = batch_size, shuffle, seed, drop_last
+        self.batches: int | None = batches_of(self.count, batch_size, drop_last)
         self.watched = False
         self.first: str | None = None
 
     def epoch(self, number: int, skip: int = 0) -> Iterator[Batch]:
         ragged = any(isinstance(a, LoDTensor) for a in self.arrays.values())
         if not (self.shuffle or ragged):  # rows in their order need not be gathered
-            for start in range(skip * self.batch_size, self.count, self.batch_size):
+            for start in range(skip * self.batch_size, (self.batches or 0) * self.batch_size, self.batch_size):
                 yield {name: a[start : start + self.batch_size] for name, a in self.arrays.items()}
             return
-        for chosen in _chosen(self.count, self.batch_size, self.seed if self.shuffle else None, number, skip):
-            yield {name: rows_of(a, chosen) for name, a in self.arrays.items()}
+        for rows in chosen(self, number, skip):
+            yield {name: rows_of(a, rows) for name, a in self.arrays.items()}
 
     def facts(self) -> dict[str, Scalar]:
         samples: dict[str, Scalar] = {f"sample of {name}": digest(a) for name, a in self.arrays.items()}
-        return {"examples": self.count, "batch_size": self.batch_size, "shuffle": self.shuffle, "seed": self.seed if self.shuffle else None, **samples}
+        return {**order_facts(self), **samples}
 
 
 class RowDataset:
@@ -85,35 +86,26 @@ class RowDataset:
         FeedError: no rows, or a batch size below 1.
     """
 
-    def __init__(self, dataset: Any, batch_size: int, shuffle: bool, seed: int, taken: Taken) -> None:
+    def __init__(self, dataset: Any, batch_size: int, shuffle: bool, seed: int, taken: Taken, *, drop_last: bool = False) -> None:
         if taken.wanted is not None and not is_transformed(dataset):
             dataset = dataset.select_columns([name for name in dataset.column_names if name in taken.wanted])
         self.dataset, self.taken = Complete(formatted(dataset)), taken
         self.count = len(dataset)
         if not self.count:
             raise FeedError("there are no examples: the data set has no rows")
-        self.batch_size, self.shuffle, self.seed = batch_size, shuffle, seed
-        self.batches: int | None = -(-self.count // batch_size)
+        self.batch_size, self.shuffle, self.seed, self.drop_last = batch_size, shuffle, seed, drop_last
+        self.batches: int | None = batches_of(self.count, batch_size, drop_last)
         self.watched = False
         self.first: str | None = None
 
     def epoch(self, number: int, skip: int = 0) -> Iterator[Batch]:
-        for chosen in _chosen(self.count, self.batch_size, self.seed if self.shuffle else None, number, skip):
-            yield self.taken(self.dataset[chosen.tolist()])
+        for rows in chosen(self, number, skip):
+            yield self.taken(self.dataset[rows.tolist()])
 
     def facts(self) -> dict[str, Scalar]:
         spread = sorted({at * (self.count - 1) // 63 for at in range(64)})
         facts: dict[str, Scalar] = {"sample": digest(self.dataset[spread])}
-        return {"examples": self.count, "batch_size": self.batch_size, "shuffle": self.shuffle, "seed": self.seed if self.shuffle else None, **facts}
-
-
-def _chosen(count: int, batch_size: int, seed: int | None, number: int, skip: int) -> Iterator[Any]:
-    """Yield the numbers of the examples of each batch of an epoch: in order without a seed."""
-    import numpy
-
-    order = numpy.arange(count) if seed is None else numpy.random.Generator(numpy.random.PCG64([seed, number])).permutation(count)
-    for start in range(skip * batch_size, count, batch_size):
-        yield order[start : start + batch_size]
+        return {**order_facts(self), **facts}
 
 
 class Taken:
@@ -156,7 +148,7 @@ class Taken:
                 variable = None if self.program is None else self.program.global_block.find(name)
                 site = None if variable is None else variable.call_site
                 what = "" if variable is None else f" ({variable.spec.text()}" + (f", described at {site.short()})" if site is not None else ")")
-                raise FeedError(f"{name}{what} is not fed; fed are: {', '.join(map(str, given)) or 'none'}")
+                raise FeedError(f"{name}{what} is not fed; fed are: {', '.join(map(str, given)) or 'none'}{meant_for(name, given, self.wanted)}")
         return {name: given[name] for name in self.wanted}
 
     def _array(self, name: str, value: Any) -> Any:
@@ -198,10 +190,10 @@ def _whole(name: str, given: Any, variable: Variable | None) -> Any:
     except (TypeError, ValueError) as error:
         raise not_numbers(name, given, first, error) from None
     if seen.dtype is not torch_dtype(spec.known_dtype):
-        converted(name, seen, spec.known_dtype, torch_dtype(spec.known_dtype))
+        converted(name, seen, spec.known_dtype, torch_dtype(spec.known_dtype), dims_advice(spec, first.shape))
     for axis, (dim, size) in enumerate(zip(dims, first.shape, strict=False)):
         if axis and isinstance(dim, int) and dim != size and len(dims) == len(first.shape):
-            raise FeedError.must(name, f"{spec.text()}", f"{list(first.shape)}: dim {axis} must be {dim}, not {size}", "fed is")
+            raise FeedError.must(name, f"{spec.text()}", f"{list(first.shape)}: dim {axis} must be {dim}, not {size}", "fed is", dims_advice(spec, first.shape))
     return array
 
 
@@ -273,7 +265,7 @@ def _length(source: Any) -> int | None:
 
 def as_data(
     given: Any, batch_size: int, shuffle: bool, seed: int, program: Program | None = None, inputs: Sequence[Variable] | None = None,
-    needed: Callable[[], Sequence[str]] | None = None,
+    needed: Callable[[], Sequence[str]] | None = None, drop_last: bool = False,
 ) -> Data:  # fmt: skip
     """Return the data of a training or an evaluation for the inputs of ``program``.
 
@@ -283,6 +275,7 @@ def as_data(
             forms: an iterable of them (a loader of torch), or a function that returns one.
         inputs: the wanted inputs, all required; other data are left out. None feeds all data.
         needed: returns the names of the inputs for values without names, if not all.
+        drop_last: leave out the examples of a last batch smaller than the others.
 
     Raises:
         FeedError: the data have none of these forms.
@@ -294,17 +287,17 @@ def as_data(
         sets = [name for name, value in given.items() if is_dataset(value) or _is_streamed(value)]
         if sets:
             raise FeedError(f"a dict of data sets is given, {', '.join(map(str, sets))}: give one of them, as [{sets[0]!r}]")
-        return Arrays(taken.by_input(given), batch_size, shuffle, seed, program)
+        return Arrays(taken.by_input(given), batch_size, shuffle, seed, program, drop_last=drop_last)
     if program is not None:
         if is_dataset(given):
-            return RowDataset(given, batch_size, shuffle, seed, taken)
+            return RowDataset(given, batch_size, shuffle, seed, taken, drop_last=drop_last)
         table = table_of(given)
         if table is not None:
-            return Arrays(taken.by_input(table), batch_size, shuffle, seed, program)
+            return Arrays(taken.by_input(table), batch_size, shuffle, seed, program, drop_last=drop_last)
         if _is_streamed(given):
             return Batches(lambda: given.iter(batch_size=batch_size), taken)
         if issubclass(kind, tuple) and given and not any(isinstance(part, Mapping) for part in given):
-            return Arrays(taken.by_input(given), batch_size, shuffle, seed, program)
+            return Arrays(taken.by_input(given), batch_size, shuffle, seed, program, drop_last=drop_last)
         if gives_lists(getattr(given, "dataset", None)) and getattr(getattr(given, "collate_fn", None), "__name__", "") == "default_collate":
             raise FeedError(
                 "a DataLoader puts the lists of a data set without a format together by their elements, not by rows: give it "
@@ -314,14 +307,24 @@ def as_data(
         if issubclass(kind, list) and len(given) == len(names) > 1 and all(hasattr(part, "shape") for part in given):
             raise FeedError(f"a list is a list of batches, and this one has arrays: give a tuple, ({', '.join(names)})")
         if not issubclass(kind, (list, tuple, int, float, Iterator)) and is_value(given):
-            return Arrays(taken.by_input(given), batch_size, shuffle, seed, program)
+            return Arrays(taken.by_input(given), batch_size, shuffle, seed, program, drop_last=drop_last)
     if callable(given) or hasattr(given, "__iter__"):
+        if drop_last:
+            raise FeedError("drop_last is of arrays, a table or a data set; these data come in batches, and whoever makes them leaves the last one out")
         return Batches(cast("Iterable[Any]", given), taken)
     rows = ", rows without batches: put it in a torch.utils.data.DataLoader" if all(hasattr(given, n) for n in ("__getitem__", "__len__")) else ""
     raise FeedError(
         "data are a dict of arrays, a table, a tuple with an array for each input, an iterable of batches of these, or a function that "
         f"returns one; seen {type(given).__name__}{rows}"
     )
+
+
+def check_batches(data: Data, program: Program, advice: str) -> None:
+    """Refuse data in batches of another size than the network's, before its first step. Raises `FeedError`."""
+    if isinstance(data, Arrays):
+        check_sizes(data, data.arrays, program, advice)
+    elif isinstance(data, RowDataset):
+        check_sizes(data, data.taken.wanted or [v.name for v in inputs_of(program)], program, advice)
 
 
 def _is_streamed(given: Any) -> bool:
@@ -390,7 +393,8 @@ def split(data: Data, share: float, program: Program) -> tuple[Data, Data]:
         raise FeedError(f"validation={share!r} leaves none of the {data.count} examples to train on")
     order = numpy.random.Generator(numpy.random.PCG64(data.seed)).permutation(data.count) if data.shuffle else numpy.arange(data.count)
 
-    def part(rows: numpy.ndarray, shuffle: bool) -> Arrays:
-        return Arrays({name: rows_of(a, numpy.sort(rows)) for name, a in data.arrays.items()}, data.batch_size, shuffle, data.seed, program)
+    def part(rows: numpy.ndarray, shuffle: bool, drop_last: bool) -> Arrays:
+        arrays = {name: rows_of(a, numpy.sort(rows)) for name, a in data.arrays.items()}
+        return Arrays(arrays, data.batch_size, shuffle, data.seed, program, drop_last=drop_last)
 
-    return part(order[:-count], data.shuffle), part(order[-count:], False)
+    return part(order[:-count], data.shuffle, data.drop_last), part(order[-count:], False, False)
