@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -133,3 +134,63 @@ def test_loops_are_followed(over_batch: bool) -> None:
     _, y = layer.while_loop(more, body, [count, total])
     mixture = ExampleFlow(fs.default_main_program(), ["x"]).mixture([y.name])
     assert (mixture is None) if not over_batch else (mixture is not None and "reduce_mean" in str(mixture))
+
+
+def test_rows_of_several_examples_are_warned_of_at_their_line() -> None:
+    x, label = layer.data("x", ["batch", 5, 8]), layer.data("label", ["batch", 1])
+    for order, warns in (([1, 0, 2], True), ([0, 2, 1], False)):
+        cost = layer.mse_loss(layer.fc(layer.reshape(layer.transpose(x, order), [-1, 40]), 1), label)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            fs.training_program(cost, fs.optimizer.SGD(0.1))
+        assert [str(w.message).partition(":")[0] for w in caught] == ["reshape2 takes f32[5, batch, 8] to f32[batch, 40]"] * warns
+        assert all(w.filename == __file__ for w in caught)
+
+
+def test_a_symbol_that_broadcasting_puts_twice_is_warned_of() -> None:
+    x, y = layer.data("x", ["batch", 1]), layer.data("y", ["batch"])
+    with pytest.warns(fs.ForeshapeWarning, match="batch stands twice in the result"):
+        _ = x - y
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _ = x - layer.unsqueeze(y, [1]), x - layer.unsqueeze(y, [0]), x * 2.0, y + layer.fill_constant([1], "float32", 1.0)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "log_softmax", "sigmoid"])
+def test_probabilities_in_the_place_of_scores_are_warned_of(loss: str) -> None:
+    scores, label, truth = layer.data("scores", ["batch", 3]), layer.data("label", ["batch", 1], "int64"), layer.data("truth", ["batch", 3])
+    losses: dict[str, Callable[[Variable], Variable]] = {
+        "softmax": lambda x: layer.softmax_with_cross_entropy(x, label),
+        "log_softmax": layer.log_softmax,
+        "sigmoid": lambda x: layer.sigmoid_cross_entropy_with_logits(x, truth),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        losses[loss](layer.relu(scores))
+    shares = layer.sigmoid(scores) if loss == "sigmoid" else layer.reshape(layer.softmax(scores), [-1, 3])
+    with pytest.warns(fs.ForeshapeWarning, match="takes scores, and applies"):
+        losses[loss](shares)
+
+
+def test_an_equality_that_0_alone_fulfils_is_an_error_where_it_is_made() -> None:
+    x, label = layer.data("x", ["batch", 8]), layer.data("label", ["batch", 1])
+    with pytest.raises(fs.ShapeError, match="batch // 2 == batch holds for batch = 0 alone") as caught:
+        layer.square_error_cost(layer.fc(layer.reshape(x, [-1, 16]), 1), label)
+    assert caught.value.site is not None and caught.value.site.file == __file__
+
+
+def test_no_nearest_size_is_0() -> None:
+    x = layer.data("x", ["batch", 6])
+    layer.reshape(x, [-1, 4])
+    assert fs.default_main_program().feeds.nearest(x=[1, 6]) == {"x": [2, 6]}
+
+
+def test_updates_by_one_loss_are_appended_once() -> None:
+    x = layer.data("x", ["batch", 4])
+    cost = layer.mean(layer.square(layer.fc(layer.fc(x, 3, weight="first"), 1, weight="second")))
+    optimizer = fs.optimizer.SGD(0.1)
+    optimizer.minimize(cost, parameters=["first"])
+    fs.optimizer.SGD(0.5).minimize(cost, parameters=["second"])  # each is updated once
+    for wanted in (None, ["first"]):
+        with pytest.raises(fs.SchemaError, match=r"updated by the gradient of mean_0\.tmp_0 already, by sgd \(test_example_flow"):
+            optimizer.minimize(cost, parameters=wanted)

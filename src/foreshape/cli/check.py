@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from foreshape.backward.scattered import scattered_reshapes, scattered_words
 from foreshape.cli.options import with_sizes
 from foreshape.cli.output import console, error_text, print_json, print_plain, printing
 from foreshape.cli.show import count_words, feed_facts, guard_facts, human_bytes, kept_of, new_row, new_table, operator_counts, print_feeds, total
 from foreshape.errors import DescriptionError
+from foreshape.infer.example_flow import ExampleFlow
 from foreshape.operator.fields import NOT_WRITTEN
 from foreshape.operator.registry import find, refusal
 from foreshape.program import Op, Program
@@ -30,6 +32,9 @@ class _Findings:
         self.differences: list[Difference] = differences(program)
         self.early: list[Early] = []
         self.dead: list[Op] = []
+        self.scattered: list[Op] = []
+        self.apart: bool | None = None
+        self.mixture = ""
         self.uncertain = sum(not v.known for v in program.all_variables())
         self._refused = {op.type for op in program.all_ops() if op.operator is None and op.attributes.error is not None}
 
@@ -43,7 +48,12 @@ class _Findings:
 
     def look_at_order(self, program: Program) -> None:
         """Look for reads before writes and for dead ops in a program without errors: the blocks of its ops exist."""
-        self.early, self.dead = read_before_written(program), dead_ops(program)
+        self.early, self.dead, self.scattered = read_before_written(program), dead_ops(program), scattered_reshapes(program)
+        fetched = [n for op in program.global_block.ops if op.type == "fetch" for n in op.input_names()]
+        if fetched:
+            mixture = ExampleFlow(program, program.feeds).mixture(fetched)
+            self.apart = mixture is None or (False if mixture.proven else None)
+            self.mixture = "" if mixture is None else str(mixture)
 
 
 @collector_waits
@@ -88,6 +98,8 @@ def _facts(program: Program, found: _Findings, unknown: Sequence[Op], errors: Se
             {"name": e.name, "reader": op_place(e.reader), "writer": None if e.writer is None else op_place(e.writer)} for e in found.early
         ],
         "dead_ops": [op_place(op) for op in found.dead],
+        "scattered_reshapes": [op_place(op) for op in found.scattered],
+        "examples": {"apart": found.apart, "mixed_by": found.mixture},
         **({} if errors else feed_facts(program)),
     }
 
@@ -126,6 +138,9 @@ def _print(program: Program, found: _Findings, unknown: Sequence[Op], errors: Se
     _some([f"differs from the file: {name_text(d.variable.name)} is {d.variable.spec.text()}; the file says {d.stored}" for d in found.differences])
     _some([_early_words(e) for e in found.early])
     _some([f"dead, since no fetched result depends on it: {op_place(op)}" for op in found.dead])
+    _some([f"rows of several examples: {scattered_words(op)}" for op in found.scattered])
+    if found.mixture:
+        print_plain(f"the examples of a batch {'change' if found.apart is False else 'may change'} one another's results: {found.mixture}")
     kinds = unknown_types(unknown)
     for one in kinds:
         print_plain(one.words)

@@ -135,7 +135,7 @@ class _Candidates:
         if center is None:
             every = chain(_upwards(among, 1), (v for v in (0,) if v in among))
         else:
-            every = chain((v for v in (center,) if v in solution.sizes[name]), (v for v in among.nearest(center) if v != center))
+            every = chain((v for v in (center,) if v in solution.sizes[name]), (v for v in among.nearest(center) if v != center and v))  # nobody wants none
         found = _counted(every, steps, 1 + len(among.pieces) // 8)
         self._more = (v for v in found if _all_hold(unsolved, {name: v}, steps)) if unsolved else found
         self._center = center if center is not None else 1

@@ -12,6 +12,9 @@ from foreshape.dims import Dim, Size, equal, less_equal, symbol
 from foreshape.errors import ShapeError
 from foreshape.operator.require import Condition
 
+_ONE_EQUALITY = 2000
+"""The most steps to solve an equality when it is required."""
+
 
 def solutions(conditions: Sequence[Condition], name: str, steps: WorkBudget) -> tuple[SizeSet, list[Condition]]:
     """Return the sizes with all conditions over ``name``, and the unsolved conditions, which refuse some of them.
@@ -22,6 +25,17 @@ def solutions(conditions: Sequence[Condition], name: str, steps: WorkBudget) -> 
     if unsolved and (out.low is None or out.high is not None):  # bounded by later conditions
         return _narrowed(out, unsolved, name, steps)
     return out, unsolved
+
+
+def largest_solution(condition: Condition, left: Size, right: Size) -> int | None:
+    """Return the largest size of the only symbol of ``left == right``; -1 for no solution, None if it is without end or not known.
+
+    Args:
+        condition: the equality as it was required, whose sizes are now ``left`` and ``right``.
+    """
+    (name,) = Condition(left, "==", right, condition.requirement).symbols
+    sizes, unsolved = solutions([Condition(left, "==", right, condition.requirement)], name, WorkBudget(_ONE_EQUALITY))
+    return None if unsolved else -1 if sizes.low is None else sizes.high
 
 
 def _narrowed(out: SizeSet, conditions: Sequence[Condition], name: str, steps: WorkBudget) -> tuple[SizeSet, list[Condition]]:

@@ -193,7 +193,9 @@ class ExampleFlow:
             return self._by_examples(op, operator.examples, results)
         if isinstance(computed, Identity) or (results and operator.schema.results[0].layout == "reshaped") or isinstance(computed, Reshape):
             return self._reshaped(op, results)
-        rule = operator.sharding_rule(*self._specs(op))
+        specs = self._specs(op)
+        known = all(v.spec.dims is not None for n in names if (v := op.block.find(n)) is not None)
+        rule = operator.sharding_rule(*specs) if known else None
         if rule is None:
             return dict.fromkeys(results, Mixed(op, _OPEN, False))
         return self._by_rule(op, rule, results)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from foreshape.dims import equal
 from foreshape.errors import ForeshapeError, SchemaError, ShapeError
+from foreshape.infer.advice import advise
 from foreshape.infer.array_elements import gathered
 from foreshape.infer.loop_state import note_made
 from foreshape.infer.regions import infer_region
@@ -67,13 +68,15 @@ def infer(block: Block, op: Op, make: bool = False, prefix: str | None = None) -
     except ShapeError as error:
         raise describe_failure(RuleError(str(error), {}), op.type, _views(block, op), op.call_site) from None
     _set_results(block, op, operator, found, make, prefix)
+    if make and (found.twice or operator.scores):
+        advise(block, op, operator, found.twice)
 
 
 def _with_guards(program: Program, op: Op, operator: Operator, key: Key, found: Answer, prefix: str | None) -> Answer:
     """Note the conditions of an answer; return the answer with the sizes known from them."""
     known, site = program.guards.known, op.call_site
     for condition in found.conditions:
-        program.guards.add(condition, op.type, site)
+        program.guards.require(condition, op.type, site)
     if program.guards.known is not known:
         found = answer(operator, replace_symbols(key, program.guards.known))
         if found.unknown:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from foreshape.dims import Ratio, Size, bounds, substitute, symbol, symbols_of
 from foreshape.errors import ForeshapeError, SchemaError, ShapeError, TypeMismatchError
+from foreshape.infer.advice import doubled
 from foreshape.operator.fields import Operand
 from foreshape.operator.operator import Operator
 from foreshape.operator.require import PLACEHOLDER, Condition, RuleError, collector
@@ -20,12 +21,13 @@ _CACHE_LIMIT = 2048
 class Answer(NamedTuple):
     """The results of the rules: a spec, a tuple of specs or None for each result slot, and the conditions left open.
 
-    ``unknown``: the placeholders in the results for sizes set by the run, and for new offsets (see `named_after`).
+    ``unknown``: the placeholders in the results for sizes set by the run, and for new offsets (see `named_after`). ``twice``: see `doubled`.
     """
 
     results: tuple[Slot, ...]
     conditions: tuple[Condition, ...]
     unknown: tuple[str, ...] = ()
+    twice: str = ""
 
 
 def answer(operator: Operator, key: Key) -> Answer:
@@ -71,7 +73,8 @@ def ask(operator: Operator, key: Key) -> Answer:
         raise failed(error) from error
     finally:
         collector.conditions = before
-    return Answer(results, tuple(dict.fromkeys(conditions)), _placeholders(results))
+    twice = doubled(operator, key, results[0]) if operator.per_element and isinstance(results[0], Spec) else ""
+    return Answer(results, tuple(dict.fromkeys(conditions)), _placeholders(results), twice)
 
 
 def failed(error: Exception) -> RuleError:

@@ -33,7 +33,7 @@ class stating:
             guards = next(iter(self.variables.values())).block.program.guards
             try:
                 for condition in conditions:
-                    guards.add(condition, self.layer, site)
+                    guards.require(condition, self.layer, site)
             except ShapeError as contradicted:
                 error = RuleError(str(contradicted), {})
         if error is not None:

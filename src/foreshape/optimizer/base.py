@@ -10,12 +10,14 @@ from typing import Any, ClassVar, TypeAlias
 
 from foreshape.backward import append_backward
 from foreshape.backward.no_loss import warn_of_no_loss
+from foreshape.backward.scattered import warn_of_scattered
 from foreshape.constructor_repr import ConstructorRepr
 from foreshape.dims import Size
 from foreshape.errors import SchemaError
 from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import initialise, settings
 from foreshape.operator.attributes import shown
+from foreshape.operator.traits import is_update
 from foreshape.optimizer.decay import WeightDecay, as_decay
 from foreshape.optimizer.groups import Group, check_all_match, checked_patterns, frozen_names, matches
 from foreshape.optimizer.ownership import Owner
@@ -124,7 +126,7 @@ class Optimizer(ConstructorRepr):
             The update ops, and the (parameter, gradient) pairs.
 
         Raises:
-            ShapeError, SchemaError: as `foreshape.append_backward`; a pattern without a parameter.
+            ShapeError, SchemaError: as `foreshape.append_backward`; a pattern without a parameter; parameters that are updated by this loss already.
         """
         program = loss.block.program
         program.refresh()
@@ -135,6 +137,8 @@ class Optimizer(ConstructorRepr):
             name = one.name if isinstance(one, Variable) else one
             if name in frozen:
                 raise SchemaError(f"{name} is wanted in parameters=, and freeze={list(self.freeze)!r} freezes it")
+        _refuse_second_updates(loss, wanted)
+        warn_of_scattered(loss)
         pairs = append_backward(loss, wanted, [*no_gradient, *frozen])
         warn_of_no_loss(loss, {parameter.name for parameter, _ in pairs})
         with program_guard(program, startup if startup is not None else startup_of(program)):
@@ -303,6 +307,19 @@ def update_op(type: str, parameter: Variable, gradient: Variable, rate: Variable
     for slot in state:
         outputs[f"{slot}Out"] = state[slot]
     return type, inputs, outputs, attrs
+
+
+def _refuse_second_updates(loss: Variable, wanted: Sequence[Variable | str] | None) -> None:
+    """Refuse to update parameters by the gradients of one loss twice: a step would apply both."""
+    block = loss.block.program.global_block
+    if f"{loss.name}@GRAD" not in block.vars:
+        return
+    names = None if wanted is None else {p.name if isinstance(p, Variable) else p for p in wanted}
+    for op in block.ops:
+        parameter = op.input("Param") if op.operator is not None and is_update(type(op.operator)) else None
+        if parameter is not None and (names is None or parameter in names):
+            where = f" ({op.call_site.short()})" if op.call_site is not None else ""
+            raise SchemaError(f"{parameter} is updated by the gradient of {loss.name} already, by {op.type}{where}; a step would apply both updates")
 
 
 def _checked_rate(given: Any) -> Any:

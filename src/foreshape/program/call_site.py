@@ -83,6 +83,14 @@ def warn_user(words: str) -> None:
     warnings.warn(words, ForeshapeWarning, stacklevel=_caller()[1] + 1)
 
 
+def warn_at(site: Site, words: str) -> None:
+    """Warn by Python's `warnings`, of the line of a call site; of the user's own line without one."""
+    if site is None:
+        warn_user(words)
+    else:
+        warnings.warn_explicit(words, ForeshapeWarning, site[0], site[1])
+
+
 def call_site(site: Site) -> CallSite | None:
     """Return a call site as an object with words."""
     return None if site is None else CallSite(*site)

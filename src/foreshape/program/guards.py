@@ -8,6 +8,7 @@ from foreshape.data_class import data_class
 from foreshape.dims import Dim, Size, evaluate, is_symbol, only_atom, substitute, symbols_of
 from foreshape.errors import GuardError, ShapeError
 from foreshape.operator.require import Condition
+from foreshape.program.elsewhere import elsewhere
 from foreshape.program.messages import CallSite
 
 
@@ -144,6 +145,16 @@ class Guards:
                 among.append(guard)
         if condition.relation == "==":
             self._unify(left, right)
+
+    def require(self, condition: Condition, op_type: str, call_site: CallSite | None) -> None:
+        """Record a condition of an op that is being described. Raises `ShapeError` as `add`, and for an equality that no size fulfils, or 0 alone."""
+        left, right = substitute(condition.left, self.known), substitute(condition.right, self.known)
+        names = symbols_of(left)
+        if condition.relation == "==" and len(names) == 1 and names == symbols_of(right) and left is not right:
+            largest = elsewhere("conditions.single:largest_solution")(condition, left, right)
+            if largest is not None and largest < 1:
+                raise ShapeError(f"{condition.requirement}: {condition} holds for {'no size' if largest < 0 else f'{min(names)} = 0 alone'}")
+        self.add(condition, op_type, call_site)
 
     def _because(self, condition: Condition, left: Size, right: Size) -> str:
         names = sorted(symbols_of(condition.left) | symbols_of(condition.right) | symbols_of(left) | symbols_of(right))
