@@ -14,7 +14,7 @@ APART = {"feed", "fetch"}
 ROOMS = ("ops/", "interop/onnx/write/", "interop/torch/write/")
 """The operators themselves, and their writing in another format: its functions are found by type."""
 STAYS = {
-    "program/variable.py": "the words for a comparison that Python asks the truth of",
+    "program/no_value.py": "the words for a comparison that Python asks the truth of",
     "wire/versions.py": "what files of an older version mean by a type",
 }
 
