@@ -108,7 +108,7 @@ def test_settings_that_are_refused():
         cache = layer.attention_cache(rows)
         for x, given, error, says in (
             (rows, {"key_heads": 3}, fs.SchemaError, "a divisor of the heads, 4"),
-            (rows, {"normalize": "batch"}, fs.SchemaError, 'must be "layer" or "rms"'),
+            (rows, {"normalize": "batch"}, fs.SchemaError, "must be 'layer' or 'rms'"),
             (rows, {"rotary": layer.Rotary(rates=[1.0, 2.0])}, fs.ShapeError, "as many as the pairs of a head, 1"),
             (dense, {"cache": cache}, fs.SchemaError, "a cache is for ragged rows"),
             (rows, {"window": 4}, fs.SchemaError, "or for ragged rows with a cache"),

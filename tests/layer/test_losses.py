@@ -64,7 +64,9 @@ def test_a_label_of_another_minibatch_is_refused_with_both_lines() -> None:
 
 def test_an_open_class_axis_is_a_guard() -> None:
     loss = layer.cross_entropy(layer.data("p", ["batch", 10]), layer.data("l", ["batch", "columns"], "int64"))
-    assert [g.condition.requirement for g in fs.default_main_program().guards] == ["a Label of class numbers must have 1 at the class axis"]
+    assert [g.condition.requirement for g in fs.default_main_program().guards] == [
+        "a Label of class numbers must have 1 at the class axis; one-hot rows are a distribution, of floats, with soft_label=True"
+    ]
     with pytest.raises(GuardError, match="1 at the class axis"):
         value(loss, {"p": probabilities(4, 10), "l": np.zeros((4, 2), "int64")})
 

@@ -55,7 +55,7 @@ def beyond(field: Attribute) -> Iterator[tuple[Any, str]]:
     """Values that the attribute does not take, and what it says then."""
     if field.choices is not None:
         one = field.choices[0]
-        yield "none of these" if isinstance(one, str) else not one if isinstance(one, bool) else 987, "one of"
+        yield "none of these" if isinstance(one, str) else not one if isinstance(one, bool) else 987, "; seen "
     if field.low is not None:
         yield field.low - 1, f"at least {field.low}"
     if field.high is not None:

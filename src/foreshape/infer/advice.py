@@ -35,7 +35,7 @@ def advise(block: Block, op: Op, operator: Operator, twice: str) -> None:
         shapes = " and ".join(f"{n} {v.spec.text()}" for n in op.input_names() if (v := block.find(n)) is not None)
         words = f"{op.type} of {shapes}: {twice} stands twice in the result, where each entry meets all others; give both the same dims, as by layer.unsqueeze"
         warn_at(op.site, words)
-    for slot in operator.scores:
+    for slot in operator.takes_scores:
         maker = _maker(block, op.input(slot))
         if maker is not None:
             warn_at(op.site, f"{op.type} takes scores, and applies {maker.type} itself; {op.input(slot)} is a result of {maker.type} already")

@@ -315,7 +315,7 @@ class ExampleFlow:
         axes = {names[s.axis] if s.axis < len(names := rule.operands.get(slot, ())) else WHOLE for slot, s in joined}
         (axis,) = axes if len(axes) == 1 else (WHOLE,)
         assert op.operator is not None
-        first, sizes = joined[0][1], op.operator.sizes
+        first, sizes = joined[0][1], op.operator.sets_dims
         if axis == WHOLE or axis in rule.summed:
             return dict.fromkeys(results, Mixed(op, "computes over the examples", True))
         if any(equal(s.outer, first.outer) is not True or equal(s.count, first.count) is not True for _, s in joined):

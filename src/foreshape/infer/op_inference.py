@@ -68,7 +68,7 @@ def infer(block: Block, op: Op, make: bool = False, prefix: str | None = None) -
     except ShapeError as error:
         raise describe_failure(RuleError(str(error), {}), op.type, _views(block, op), op.call_site) from None
     _set_results(block, op, operator, found, make, prefix)
-    if make and (found.twice or operator.scores):
+    if make and (found.twice or operator.takes_scores):
         advise(block, op, operator, found.twice)
 
 

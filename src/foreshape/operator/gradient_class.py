@@ -79,7 +79,7 @@ def gradient_class(cls: type[Operator], root: type[Operator], declared: Gradient
     body["computes"], body["backward_of"] = root.computes, cls.computes
     body["sharding_rule"], body["per_element"], body["linear"] = root.sharding_rule, cls.per_element, ()
     body["works_along"] = ""
-    body |= dict.fromkeys(("examples", "example_results", "reads_dims", "scores", "sizes"), ())
+    body |= dict.fromkeys(("examples", "example_results", "reads_dims", "sets_dims", "takes_scores"), ())
     for name, value in vars(cls).items():  # helpers of the kernel
         if name.startswith("_") and not name.startswith("__") and name not in ("_instances", "_described"):
             body.setdefault(name, value)

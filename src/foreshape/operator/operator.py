@@ -150,9 +150,9 @@ class Operator:
     """
     example_results: ClassVar[tuple[str, ...]] = ()
     """The results with those rows of ``examples``; () for all."""
-    scores: ClassVar[tuple[str, ...]] = ()
+    takes_scores: ClassVar[tuple[str, ...]] = ()
     """Operands of unbounded scores: probabilities there are most likely a mistake, since it makes them itself."""
-    sizes: ClassVar[tuple[str, ...]] = ()
+    sets_dims: ClassVar[tuple[str, ...]] = ()
     """Operands that set the dims of the results, and nothing else."""
     reads_dims: ClassVar[tuple[str, ...]] = ()
     """Operands whose dims alone are read."""

@@ -118,7 +118,7 @@ def test_mistakes_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for ask in (there.plan, lambda: there.profile(feed)):
         with pytest.raises(fs.SchemaError, match="this network runs in onnxruntime"):
             ask()
-    with pytest.raises(fs.SchemaError, match=r'engine must be "foreshape" or "onnxruntime"'):
+    with pytest.raises(fs.SchemaError, match="engine must be 'foreshape' or 'onnxruntime'"):
         fs.Predictor(path, engine="tensorflow")  # pyright: ignore[reportArgumentType]
     for settings in ({"device": "cuda"}, {"memory_limit": "1GiB"}, {"threads": "adaptive"}):
         with pytest.raises(fs.SchemaError, match="onnxruntime runs on the processor"):

@@ -104,7 +104,7 @@ def test_folders_without_a_model_and_two_models_of_one_name_are_refused(tmp_path
     code, _, err = call("convert", tmp_path / "inference.json", tmp_path / "net.txt")
     assert code == 1 and "net.txt: a model is written to a file that ends in .pdmodel" in err
     code, _, err = call("convert", "a", "b", "c", "d")
-    assert code == 2 and "3 paths follow MODEL; it is TO, or FROM and TO" in err
+    assert code == 2 and "3 paths follow MODEL: give the path to write" in err
 
 
 def test_an_old_model_with_a_file_for_each_parameter_becomes_a_pair(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ class AffineGrid(Operator):
     """Output = for each pixel of an image (or volume) of a size its place under an affine map: ``Theta (x, y, 1)``, in [-1, 1] across the image."""
 
     type = "affine_grid"
-    sizes = ("OutputShape",)
+    sets_dims = ("OutputShape",)
     Theta = operand(FLOATING, doc="[batch, 2, 3], or [batch, 3, 4] of volumes")
     OutputShape = operand(INDEX, optional=True, doc="[4] or [5]: batch, channels and the sizes of the image, instead of output_shape")
     Output = result(doc="[batch, height, width, 2], or [batch, depth, height, width, 3]", layout="row")

@@ -182,7 +182,7 @@ class SigmoidFocalLoss(Operator):
     """
 
     type = "sigmoid_focal_loss"
-    scores = ("X",)
+    takes_scores = ("X",)
     X = operand((FP32, FP64), doc="[examples, classes]")
     Label = operand((INT32,), doc="[examples, 1]")
     FgNum = operand((INT32,), doc="one number: the count of examples with a class")

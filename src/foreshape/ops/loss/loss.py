@@ -60,7 +60,7 @@ class SoftmaxWithCrossEntropy(Operator):
     """
 
     type = "softmax_with_cross_entropy"
-    scores = ("Logits",)
+    takes_scores = ("Logits",)
     Logits = operand(FLOATING, doc="[..., classes, ...]")
     Label = operand((*FLOATING, *INDEX), doc="class numbers with 1 at axis, or a distribution as Logits")
     Softmax = result(doc="as Logits")

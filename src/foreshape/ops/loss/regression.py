@@ -23,7 +23,7 @@ class SigmoidCrossEntropyWithLogits(Operator):
     """
 
     type = "sigmoid_cross_entropy_with_logits"
-    scores = ("X",)
+    takes_scores = ("X",)
     X = operand(FLOATING, doc="any shape")
     Label = operand(FLOATING, same_type_as="X", doc="as X, in [0, 1]")
     pos_weight = operand(FLOATING, optional=True, same_type_as="X", doc="as X")

@@ -328,7 +328,7 @@ class LogSoftmax(OverAxis):
     """Out = X - log(sum(exp(X))) along ``axis``."""
 
     type = "log_softmax"
-    scores = ("X",)
+    takes_scores = ("X",)
     axis = attribute(AttrType.INT, -1, doc="the axis along which exponentials sum to one")
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:

@@ -69,7 +69,7 @@ class ExpandV2(Operator):
     """Out = X repeated along its dims of 1 to the dims ``shape``, last dims aligned; -1 keeps a dim of X."""
 
     type = "expand_v2"
-    sizes = ("Shape", "expand_shapes_tensor")
+    sets_dims = ("Shape", "expand_shapes_tensor")
     gradient_reads_dims = ("X",)
     X = operand(ANY_OR_COMPLEX, doc="any shape")
     Shape = operand(INDEX, optional=True, doc="the shape, as a tensor")
@@ -187,7 +187,7 @@ class Tile(Operator):
     """Out = X repeated ``repeat_times`` along each axis, last dims aligned."""
 
     type = "tile"
-    sizes = ("RepeatTimes", "repeat_times_tensor")
+    sets_dims = ("RepeatTimes", "repeat_times_tensor")
     gradient_reads_dims = ("X",)
     X = operand(doc="any shape")
     RepeatTimes = operand(INDEX, optional=True, doc="the times, as a tensor")

@@ -24,7 +24,7 @@ class Expand(Operator):
     """Out = X repeated ``expand_times`` along each axis: tile with a number for each axis, unlike expand_v2."""
 
     type = "expand"
-    sizes = ("ExpandTimes", "expand_times_tensor")
+    sets_dims = ("ExpandTimes", "expand_times_tensor")
     gradient_reads_dims = ("X",)
     X = operand(doc="any shape")
     ExpandTimes = operand(INDEX, optional=True, doc="the times, as a tensor")
