@@ -169,7 +169,7 @@ def test_an_op_that_is_not_known_is_shown_and_checked_around_and_refused_by_a_ru
     _, out, told = call("show", path)
     assert f"the operator '{full_name}' is not known here (2 ops, the first is op 2 of block 0)" in out + told
     code, out, told = call("check", path)
-    assert code == 1 and re.search(rf"{re.escape(full_name)} +2 +", out) and "what depends on operators that are not known" in (out + told).replace("\n", " ")
+    assert code == 1 and re.search(rf"{re.escape(full_name)} +2 +", out) and "since they depend on these operators" in (out + told).replace("\n", " ")
     with pytest.raises(fs.ExecutionError, match=rf"{full_name}' is not known"):
         fs.Executor().run(program, {"x": np.zeros((1, 3), "f4")}, ["y", "z"], fs.Scope())
 
