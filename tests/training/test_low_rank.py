@@ -101,3 +101,52 @@ def test_a_network_of_torch_takes_small_matrices():
     assert apart[1] < before[1] and set(adapter.pairs) == {"0.weight", "2.weight"}
     merged = adapter.merge(model.scope)
     np.testing.assert_allclose(fs.Executor().run(merged, data, [out.name], model.scope)[0], apart[0], atol=1e-5)
+
+
+def _in_a_loop(x, w, after):
+    last = layer.fill_constant([1], "int64", 3)
+    _, h = layer.while_loop(
+        lambda i, h: layer.less_than(i, last), lambda i, h: [i + 1, layer.tanh(layer.matmul(h, w))], [layer.fill_constant([1], "int64", 0), x]
+    )
+    return after(h, w)
+
+
+OTHER_USES = {
+    "a table of words and of scores": lambda x, w: layer.matmul(layer.embedding(layer.cast(x > 0, "int64"), [6, 6], weight="w"), w, transpose_y=True),
+    "both operands": lambda x, w: layer.matmul(layer.matmul(x, w), layer.matmul(w, w)),
+    "the first operand": lambda x, w: layer.matmul(layer.matmul(x, w), layer.matmul(w, x, transpose_y=True), transpose_y=True),
+    "a sum": lambda x, w: layer.matmul(x, w) + layer.reduce_sum(w),
+    "a sum behind a loop": lambda x, w: _in_a_loop(x, w, lambda h, w: h + layer.reduce_sum(w)),
+    "a sum in a branch": lambda x, w: layer.cond(layer.reduce_sum(x) > 0.0, lambda: layer.matmul(x, w), lambda: x + layer.reduce_sum(w)),
+}
+PRODUCTS = {
+    "two products": lambda x, w: layer.matmul(layer.tanh(layer.matmul(x, w)), w),
+    "products in a loop and behind it": lambda x, w: _in_a_loop(x, w, layer.matmul),
+    "products in branches": lambda x, w: layer.cond(layer.reduce_sum(x) > 0.0, lambda: layer.matmul(x, w), lambda: layer.matmul(x * 2.0, w)),
+}
+
+
+@pytest.mark.parametrize("use", OTHER_USES)
+def test_a_weight_with_another_use_is_refused_by_name_and_left_out_of_a_pattern(use):
+    with fs.program() as program:
+        x = layer.data("x", ["batch", 6])
+        out = layer.fc(OTHER_USES[use](x, layer.create_parameter([6, 6], "fp32", "w")), 3, flatten_last=1, weight="head")
+        before = str(program)
+        with pytest.raises(fs.SchemaError, match="w is the weight of a product, and has another use too"):
+            fs.lora(out, 2, "w")
+        assert str(program) == before
+        with pytest.warns(fs.ForeshapeWarning, match="leaves out w, with another use"):
+            assert [*fs.lora(out, 2).pairs] == ["head"]
+
+
+@pytest.mark.parametrize("use", PRODUCTS)
+def test_every_product_of_a_weight_merges(use):
+    with fs.program() as program:
+        out = PRODUCTS[use](layer.data("x", ["batch", 6]), layer.create_parameter([6, 6], "fp32", "w"))
+        adapter, scope = fs.lora(out, 2, "w"), fs.Scope()
+        fs.Executor(seed=1).run(program.startup, scope=scope)
+    for name in adapter.parameters:
+        scope[name] = RANDOM.standard_normal(np.shape(scope[name])).astype("float32") * 0.3
+    feed = {"x": RANDOM.standard_normal((3, 6)).astype("float32")}
+    small = fs.Executor().run(program, feed, [out.name], scope)[0]
+    np.testing.assert_allclose(fs.Executor().run(adapter.merge(scope), feed, [out.name], scope)[0], small, atol=1e-5)

@@ -101,6 +101,9 @@ class DecoderKind:
             configuration; where the configuration has no ``layer_types``.
         query_norm: "head" or "row": `QueryNorm`.
         head_bias: the output layer has a bias.
+        activation: the field with the small network's activation.
+        tanh_gelu: "gelu" there is the form with tanh, as the first releases meant it.
+        defaults: the values of fields left out of a configuration, of transformers' own class: older versions write the others alone.
         norm_shift, word_factor, skipped: as for `Architecture`; a ``word_factor`` of -1 is the root of the width.
         refused, needed: fields refused where they are true, and where they are false.
     """
@@ -116,6 +119,9 @@ class DecoderKind:
     window: str = ""
     query_norm: str = ""
     head_bias: bool = False
+    activation: str = "hidden_act"
+    tanh_gelu: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
     norm_shift: float = 0.0
     word_factor: float = 1.0
     positions: bool = False
@@ -128,10 +134,19 @@ _OF_LLAMA = {"qkv": "attention_bias", "output": "attention_bias", "mlp": "mlp_bi
 _ALL: dict[str, bool | str] = dict.fromkeys(("qkv", "output", "mlp", "norm"), True)
 _CLASSIC: dict[str, Any] = {"normalize": "layer", "gated": False}
 _OF_GEMMA: dict[str, Any] = {"biased": {"qkv": "attention_bias", "output": "attention_bias"}, "tied": True, "norm_shift": 1.0, "word_factor": -1.0}
+_INNER = {"intermediate_size": 11008}
+_OF_QWEN = {"intermediate_size": 22016, "num_key_value_heads": 32, "sliding_window": 4096}
+_GEMMA_FIELDS: dict[str, Any] = {
+    **{"hidden_activation": "gelu_pytorch_tanh", "head_dim": 256, "intermediate_size": 9216},
+    **{"num_key_value_heads": 4, "query_pre_attn_scalar": 256, "sliding_window": 4096},
+}
+_LATER_GEMMA: dict[str, Any] = {"names": _modern(_GEMMA), **_OF_GEMMA, "norm": "both", "activation": "hidden_activation"}
 
 KINDS: dict[str, DecoderKind] = {
     "gpt2": DecoderKind(
         WeightNames("wte", "ln_f", "h.{}.", _GPT2, positions="wpe", turned=False),
+        activation="activation_function",
+        defaults={"activation_function": "gelu_new"},
         **_CLASSIC,
         biased=_ALL,
         tied=True,
@@ -141,11 +156,19 @@ KINDS: dict[str, DecoderKind] = {
         needed=("scale_attn_weights",),
     ),
     "gptj": DecoderKind(
-        WeightNames("wte", "ln_f", "h.{}.", _GPTJ), **_CLASSIC, norm="parallel", biased={"mlp": True, "norm": True}, interleaved=True, head_bias=True
+        WeightNames("wte", "ln_f", "h.{}.", _GPTJ),
+        activation="activation_function",
+        defaults={"activation_function": "gelu_new", "rotary_dim": 64},
+        **_CLASSIC,
+        norm="parallel",
+        biased={"mlp": True, "norm": True},
+        interleaved=True,
+        head_bias=True,
     ),
     "gpt_neox": DecoderKind(
         WeightNames("embed_in", "final_layer_norm", "layers.{}.", _NEOX, head="embed_out"),
         **_CLASSIC,
+        defaults={"hidden_act": "gelu", "intermediate_size": 24576},
         norm="use_parallel_residual",
         needed=("attention_bias",),
         biased=_ALL,
@@ -154,6 +177,8 @@ KINDS: dict[str, DecoderKind] = {
     "opt": DecoderKind(
         WeightNames("embed_tokens", "final_layer_norm", "layers.{}.", _OPT, positions="embed_positions"),
         **_CLASSIC,
+        activation="activation_function",
+        defaults={"activation_function": "relu", "ffn_dim": 3072},
         biased=_ALL,
         tied=True,
         part=0.0,
@@ -162,27 +187,59 @@ KINDS: dict[str, DecoderKind] = {
         refused=("_remove_final_layer_norm",),
         needed=("do_layer_norm_before", "enable_bias", "layer_norm_elementwise_affine"),
     ),
-    "phi": DecoderKind(_modern(_PHI, "final_layernorm"), **_CLASSIC, norm="parallel", biased=_ALL, part=0.5, head_bias=True, refused=("qk_layernorm",)),
-    "phi3": DecoderKind(_modern(_PHI3), window="all"),
-    "llama": DecoderKind(_modern(), biased=_OF_LLAMA),
-    "mistral": DecoderKind(_modern(), window="all"),
-    "qwen2": DecoderKind(_modern(), biased={"qkv": True}, window="late"),
-    "qwen3": DecoderKind(_modern(), biased=_OF_LLAMA, window="late", query_norm="head"),
-    "smollm3": DecoderKind(_modern(), biased=_OF_LLAMA, tied=True, window="all"),
-    "granite": DecoderKind(_modern(), biased=_OF_LLAMA),
-    "olmo2": DecoderKind(_modern(_LLAMA | _RESULT_NORMS), norm="result", biased={"qkv": "attention_bias", "output": "attention_bias"}, query_norm="row"),
-    "gemma": DecoderKind(_modern(), **_OF_GEMMA),
-    "gemma2": DecoderKind(_modern(_GEMMA), **_OF_GEMMA, norm="both", window="2"),
-    "gemma3_text": DecoderKind(_modern(_GEMMA), **_OF_GEMMA, norm="both", window="6", query_norm="head", refused=("use_bidirectional_attention",)),
+    "phi": DecoderKind(
+        _modern(_PHI, "final_layernorm"),
+        **_CLASSIC,
+        defaults={"hidden_act": "gelu_new", "intermediate_size": 8192},
+        norm="parallel",
+        biased=_ALL,
+        part=0.5,
+        head_bias=True,
+        refused=("qk_layernorm",),
+    ),
+    "phi3": DecoderKind(_modern(_PHI3), window="all", defaults={"intermediate_size": 8192, "rms_norm_eps": 1e-5}),
+    "llama": DecoderKind(_modern(), biased=_OF_LLAMA, defaults=_INNER),
+    "mistral": DecoderKind(_modern(), window="all", defaults={"intermediate_size": 14336, "num_key_value_heads": 8, "sliding_window": 4096}),
+    "qwen2": DecoderKind(_modern(), biased={"qkv": True}, window="late", defaults=_OF_QWEN),
+    "qwen3": DecoderKind(_modern(), biased=_OF_LLAMA, window="late", query_norm="head", defaults={**_OF_QWEN, "head_dim": 128}),
+    "smollm3": DecoderKind(_modern(), biased=_OF_LLAMA, tied=True, window="all", defaults={**_INNER, "rope_theta": 2e6}),
+    "granite": DecoderKind(_modern(), biased=_OF_LLAMA, defaults={**_INNER, "attention_multiplier": 1.0}),
+    "olmo2": DecoderKind(
+        _modern(_LLAMA | _RESULT_NORMS),
+        norm="result",
+        biased={"qkv": "attention_bias", "output": "attention_bias"},
+        query_norm="row",
+        defaults={**_INNER, "rms_norm_eps": 1e-5},
+    ),
+    "gemma": DecoderKind(
+        _modern(),
+        **_OF_GEMMA,
+        tanh_gelu=True,
+        defaults={"hidden_act": "gelu_pytorch_tanh", "head_dim": 256, "intermediate_size": 24576, "num_key_value_heads": 16},
+    ),
+    "gemma2": DecoderKind(**_LATER_GEMMA, window="2", defaults={**_GEMMA_FIELDS, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}),
+    "gemma3_text": DecoderKind(
+        **_LATER_GEMMA,
+        window="6",
+        query_norm="head",
+        defaults={**_GEMMA_FIELDS, "rope_theta": 1e6, "rope_local_base_freq": 1e4},
+        refused=("use_bidirectional_attention",),
+    ),
     "stablelm": DecoderKind(
         _modern(),
         normalize="layer",
         biased={"qkv": "use_qkv_bias", "norm": True},
         part=0.25,
+        defaults={"intermediate_size": 6912, "num_key_value_heads": 32},
         refused=("qk_layernorm", "use_parallel_residual"),
     ),
     "starcoder2": DecoderKind(
-        _modern(_STARCODER), **_CLASSIC, biased={"qkv": "use_bias", "output": "use_bias", "mlp": "use_bias", "norm": True}, tied=True, window="all"
+        _modern(_STARCODER),
+        **_CLASSIC,
+        biased={"qkv": "use_bias", "output": "use_bias", "mlp": "use_bias", "norm": True},
+        tied=True,
+        window="all",
+        defaults={"hidden_act": "gelu_pytorch_tanh", "intermediate_size": 12288, "num_key_value_heads": 2},
     ),
     "cohere": DecoderKind(
         _modern(_LLAMA | _ONE_NORM),
@@ -191,6 +248,7 @@ KINDS: dict[str, DecoderKind] = {
         biased={"qkv": "attention_bias", "output": "attention_bias"},
         tied=True,
         interleaved=True,
+        defaults={"intermediate_size": 22528, "logit_scale": 0.0625, "rope_theta": 5e5},
         refused=("use_qk_norm",),
     ),
 }
@@ -209,6 +267,7 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
     if name not in KINDS:
         raise SchemaError(f"the networks known here are {', '.join(KINDS)}; seen {name!r}")
     kind = KINDS[name]
+    config = {**kind.defaults, **config}
     for wanted, fields in ((True, kind.needed), (False, kind.refused)):
         if wrong := next((f for f in fields if bool(config.get(f, wanted)) is not wanted), None):
             raise SchemaError(f"a network of the kind {name} with {wrong}={config[wrong]} is not known here")
@@ -223,7 +282,7 @@ def _described(kind: DecoderKind, config: Mapping[str, Any]) -> Architecture:
         _first(config, *names) for names in (("hidden_size", "n_embd"), ("num_attention_heads", "n_head"), ("num_hidden_layers", "n_layer"))
     )
     context = _first(config, "max_position_embeddings", "n_positions")
-    if config.get("word_embed_proj_dim", width) != width:
+    if (config.get("word_embed_proj_dim") or width) != width:
         raise SchemaError(f"words of {config['word_embed_proj_dim']} columns in a network of {width} are not known here")
     size = config.get("head_dim") or width // heads
     inner = config.get("intermediate_size") or config.get("ffn_dim") or config.get("n_inner") or 4 * width
@@ -235,7 +294,7 @@ def _described(kind: DecoderKind, config: Mapping[str, Any]) -> Architecture:
         "key_heads": config.get("num_key_value_heads") or heads,
         "head_size": size,
         "inner_size": inner,
-        "activation": _activation(_first(config, "hidden_activation", "activation_function", "hidden_act", default="gelu_new" if kind.positions else "silu")),
+        "activation": _activation(_activation_name(kind, config)),
         "epsilon": epsilon,
         "normalize": kind.normalize,
         "norm": norm,
@@ -292,13 +351,11 @@ _BIASED = {"use_bias": True}
 """Fields left out of a configuration, and true."""
 
 
-def _first(config: Mapping[str, Any], *names: str, default: Any = None) -> Any:
-    for name in names:
-        if config.get(name) is not None:
-            return config[name]
-    if default is None:
+def _first(config: Mapping[str, Any], *names: str) -> Any:
+    found = next((config[name] for name in names if config.get(name) is not None), None)
+    if found is None:
         raise KeyError(names[0])
-    return default
+    return found
 
 
 def _query_factor(config: Mapping[str, Any], size: int) -> float:
@@ -320,6 +377,11 @@ def _layer_types(kind: DecoderKind, config: Mapping[str, Any], layers: int) -> l
         return [_SLIDING if at >= config.get("max_window_layers", 28) else _FULL for at in range(layers)]
     every = 0 if kind.window == "all" else config.get("sliding_window_pattern", int(kind.window))
     return [_FULL if every and not (at + 1) % every else _SLIDING for at in range(layers)]
+
+
+def _activation_name(kind: DecoderKind, config: Mapping[str, Any]) -> str:
+    name = config.get(kind.activation) or kind.defaults.get(kind.activation, "silu")
+    return "gelu_pytorch_tanh" if kind.tanh_gelu and name == "gelu" else name
 
 
 def _activation(name: str) -> Any:

@@ -45,6 +45,8 @@ def rotation_of(config: Mapping[str, Any], size: int, interleaved: bool = False,
     given: dict[str, Any] = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if of_layers is not None and of_layers in given:
         given = given[of_layers] or {}
+    elif of_layers == "sliding_attention" and "rope_local_base_freq" in config:  # Gemma 3 before rope_parameters: scaled in the other layers alone
+        given = {"rope_theta": config["rope_local_base_freq"]}
     kind = given.get("rope_type", given.get("type", "default"))
     if kind not in KINDS:
         raise SchemaError(f"the positions must be of the kind {', '.join(map(repr, KINDS))}; seen {kind!r}")

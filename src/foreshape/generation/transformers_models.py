@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from foreshape import layer
 from foreshape.engine import Scope
-from foreshape.errors import FormatError, SchemaError, border
+from foreshape.errors import ForeshapeWarning, FormatError, SchemaError, border
 from foreshape.generation.cached_model import LanguageModel
 from foreshape.generation.decoder_kinds import architecture_of
 from foreshape.generation.text_settings import TextSettings, settings_of
@@ -19,6 +20,8 @@ from foreshape.interop.state_dict_files import is_folder_of_weights, read_state_
 from foreshape.program import Program, program_guard
 from foreshape.values.torch_proxy import Tensor, torch
 
+_BUFFERS = ("inv_freq", ".masked_bias", ".attn.bias", ".attention.bias", "lm_head.weight", "embed_out.weight")
+"""The ends of the names of values computed anew, and of output layers: a tied one is the table of words."""
 _PREFIXES = ("", "transformer.", "model.", "gpt_neox.", "model.decoder.", "decoder.")
 
 
@@ -51,6 +54,13 @@ def language_model(
     """
     config, given, texts = _opened(source, state)
     settings = texts() if generation_config is None else settings_of(generation_config, "generation_config")
+    for field in ("quantization_config", "compression_config"):
+        if config.get(field):
+            how = cast("dict[str, Any]", config[field]) if isinstance(config[field], dict) else {}
+            raise SchemaError(
+                f"the network is quantized ({field} with quant_method={how.get('quant_method')!r}): its weights are no numbers without scales. Save it in "
+                "floats first, as dequantize() of transformers does"
+            )
     of = architecture_of(config)
     context = min(of.context, 1024) if context is None else context
     if context > of.context:
@@ -61,7 +71,9 @@ def language_model(
         cache = layer.attention_cache(words)
         scores = of.scores(words, cache)
     scope = Scope()
-    _fill(main, scope, lambda name: of.value(name, lambda there: _found(given, there)))
+    used: set[str] = set()
+    _fill(main, scope, lambda name: of.value(name, lambda there: _found(given, there, used)))
+    _check_unused(given, used)
     return LanguageModel(words, scores, cache, scope, users=users, context=context, settings=settings, threads=threads, memory_limit=memory_limit)
 
 
@@ -119,8 +131,32 @@ def _weights_of(folder: Path) -> dict[str, Tensor]:
     return {name: value for file in files for name, value in read_state_dict(file).items()}
 
 
-def _found(given: Mapping[str, Tensor], name: str) -> Tensor | None:
-    return next((given[prefix + name] for prefix in _PREFIXES if prefix + name in given), None)
+def _found(given: Mapping[str, Tensor], name: str, used: set[str]) -> Tensor | None:
+    """Return the weight of a name, noted in ``used``. Raises `SchemaError` if it is no weight in floats."""
+    there = next((prefix + name for prefix in _PREFIXES if prefix + name in given), None)
+    if there is None:
+        return None
+    value = given[there]
+    if not value.dtype.is_floating_point or value.dtype.itemsize < 2:
+        raise SchemaError.must(f"the weight {there}", "in floats of 16, 32 or 64 bits", str(value.dtype))
+    used.add(there)
+    return value
+
+
+def _check_unused(given: Mapping[str, Tensor], used: set[str]) -> None:
+    """Refuse scales and the like beside weights, and warn of other values without a place in the network."""
+    owners = {name.rpartition(".")[0] for name in used}
+    unused = [name for name in given if name not in used]
+    for name in unused:
+        owner, _, what = name.rpartition(".")
+        while owner and owner not in owners:
+            owner, _, more = owner.rpartition(".")
+            what = f"{more}.{what}"
+        if owner and what != "bias" and not what.startswith("rotary_emb"):
+            raise SchemaError(f"the source has {name} beside the weight of {owner}: quantized weights and adapters are not known here")
+    others = [n for n in unused if not n.endswith(_BUFFERS)]
+    if others:
+        warnings.warn(f"{len(others)} values of the source have no place in the network, such as {', '.join(others[:4])}", ForeshapeWarning, stacklevel=3)
 
 
 def _fill(program: Program, scope: Scope, value_of: Callable[[str], Tensor | None]) -> None:

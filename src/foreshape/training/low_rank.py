@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import fnmatch
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from foreshape.engine import Scope, default_scope
-from foreshape.errors import SchemaError
+from foreshape.errors import ForeshapeWarning, SchemaError
 from foreshape.layer.initializer import Constant, Uniform
 from foreshape.layer.parameter import ParamAttr, create_parameter
 from foreshape.operator.computations import FlattenedProduct, MatrixProduct
+from foreshape.passes.forward_and_back import shown
 from foreshape.program import Block, Op, Program, Role, Variable, default_startup_program, program_guard
+from foreshape.program.names import blocks_of, names_of
 from foreshape.values.torch_proxy import torch
 
 _LATER = Role.BACKWARD | Role.OPTIMIZE
@@ -89,7 +92,7 @@ def lora(
         program: the network, or a variable of it; it is changed. It has no gradients yet.
         rank: the columns of A.
         targets: patterns of the names of weights, such as ``"*.attention.*.weight"``. Each must be ``[in, out]`` of a product (or ``[out, in]`` of one
-            with its transpose).
+            with its transpose). A weight with another use, such as a table of words and of scores, is left out with a warning, or refused by its name.
         alpha: the factor of the change, times rank; by default ``rank``, a factor of 1.
         trained: patterns of parameters trained besides, such as a new head.
         startup: takes the first values; the default startup program if left out.
@@ -105,8 +108,17 @@ def lora(
     patterns = [targets] if isinstance(targets, str) else list(targets)
     products = _products(of)
     chosen = {name: ops for name, ops in products.items() if any(fnmatch.fnmatch(name, p) for p in patterns)}
+    others = {name: use for name, ops in chosen.items() if (use := _other_use(of, name, ops)) is not None}
+    if named := next((name for name in others if name in patterns), None):
+        raise SchemaError(
+            f"{named} is the weight of a product, and has another use too: {others[named]}. A change of the product alone cannot be merged into it"
+        )
+    chosen = {name: ops for name, ops in chosen.items() if name not in others}
     if not chosen:
-        raise SchemaError(f"no weight of a product is called {' or '.join(patterns)}; there are {', '.join([*products][:20]) or 'none'}")
+        left_out = f" without another use ({', '.join(others)} have some)" if others else ""
+        raise SchemaError(f"no weight of a product{left_out} is called {' or '.join(patterns)}; there are {', '.join([*products][:20]) or 'none'}")
+    if others:
+        warnings.warn(f"lora leaves out {', '.join(others)}, with another use: {next(iter(others.values()))}", ForeshapeWarning, stacklevel=2)
     scale = 1.0 if alpha is None else alpha / rank
     pairs: dict[str, tuple[str, str]] = {}
     turned: set[str] = set()
@@ -144,6 +156,19 @@ def _products(program: Program) -> dict[str, list[Op]]:
             continue
         found.setdefault(name, []).append(op)
     return found
+
+
+def _other_use(program: Program, name: str, products: Sequence[Op]) -> str | None:
+    """Return an op with a use of a weight other than as the second operand of its products; None without one.
+
+    A loop or a branch reads the weights of its block's products: these are looked at there.
+    """
+    for op in program.all_ops():
+        reads = list(op.input_names()).count(name)
+        inner = any(name in names_of(block).outer_reads for block in blocks_of(op))
+        if name in op.output_names() or reads > int(inner or any(op is product for product in products)):
+            return shown(op)
+    return None
 
 
 def _turns(op: Op) -> bool:
