@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from html import escape as html
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +11,7 @@ from foreshape.pictures.page import assemble, write_page_file
 from foreshape.pictures.scene import STYLE
 from foreshape.program import Program
 from foreshape.report.facts import facts
+from foreshape.text.literal import escape
 
 _FOLDER: Final = Path(__file__).parent
 _SCRIPTS: Final = ("base.js", "drawing.js", "list.js", "detail.js", "memory.js", "start.js")
@@ -20,6 +22,7 @@ def report_page(program: Program, title: str = "a network") -> str:
     page = (_FOLDER / "page.html").read_text(encoding="utf-8")
     style = STYLE + (_FOLDER / "page.css").read_text(encoding="utf-8")
     script = "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS)
+    page = page.replace("<title>A network</title>", f"<title>{html(escape(title))}</title>", 1)
     return assemble(page.replace("/* STYLE */", style, 1).replace("/* SCRIPT */", script, 1), facts(program, title))
 
 

@@ -7,6 +7,8 @@ from collections.abc import MutableMapping
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+from foreshape.serving.infer_route import refuse
+from foreshape.serving.trouble import server_error
 from foreshape.text.literal import escape
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ class AccessLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status, size = monotonic(), 500, 0
+        began, status, size = monotonic(), 0, 0
 
         async def counted(message: MutableMapping[str, Any]) -> None:
             nonlocal status, size
@@ -39,11 +41,17 @@ class AccessLog:
 
         try:
             await self._app(scope, receive, counted)
+        except Exception as error:  # a mistake of ours: the client gets an answer in words, or its connection ends
+            if status:
+                raise
+            await refuse(counted, server_error(f"{scope['method']} {escape(scope['path'][:200])}", error))
         finally:
             seconds = monotonic() - began
             route = scope.get("counted_as") or getattr(scope.get("route"), "path", "unknown")
-            self._service.metrics.answered(route, status, seconds)
+            asked: dict[str, str] = scope.get("path_params") or {}
+            model = self._service.repository.known(asked.get("model", ""), asked.get("version"))
+            self._service.metrics.answered(route, status or 500, seconds, model)
             if log.isEnabledFor(logging.INFO):
                 client = scope.get("client")
                 path = escape(scope["path"][:200])
-                log.info("%s %s %s %d %.1fms %d", client[0] if client else "-", scope["method"], path, status, seconds * 1e3, size)
+                log.info("%s %s %s %d %.1fms %d", client[0] if client else "-", scope["method"], path, status or 500, seconds * 1e3, size)

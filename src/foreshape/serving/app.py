@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from html import escape as html
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
+from weakref import WeakKeyDictionary
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
@@ -19,6 +20,7 @@ from foreshape.serving.generate_route import GenerateRoute
 from foreshape.serving.infer_route import InferRoute
 from foreshape.serving.server_limits import RequestError
 from foreshape.serving.service import Service
+from foreshape.serving.trouble import client_words
 from foreshape.text.literal import escape
 from foreshape.version import VERSION
 
@@ -52,6 +54,7 @@ def make_app(service: Service, watch: bool = True) -> ASGIApp:
     app = FastAPI(title="Foreshape", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None)  # these pages load scripts from elsewhere
     app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(HTTPError, _unknown)
+    app.add_exception_handler(Exception, _failed)
     _add_protocol(app, service)
     _add_pages(app, service)
     return AccessLog(InferRoute(GenerateRoute(app, service), service), service)
@@ -74,6 +77,10 @@ async def _refused(request: Request, error: Exception) -> Response:
 async def _unknown(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPError)
     return JSONResponse({"error": f"{request.method} {escape(request.url.path[:200])}: {error.detail}"}, error.status_code, error.headers)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    raise error  # the layer around the application answers
 
 
 def _add_protocol(app: FastAPI, service: Service) -> None:
@@ -103,7 +110,7 @@ def _add_protocol(app: FastAPI, service: Service) -> None:
             "platform": served.platform,
             "inputs": [one.facts() for one in served.inputs],
             "outputs": [one.facts() for one in served.outputs],
-            "parameters": {**served.facts(), "notes": [*served.notes]},
+            "parameters": {**served.facts(), "notes": [client_words(one) for one in served.notes]},
         }
         return JSONResponse(facts)
 
@@ -125,14 +132,14 @@ def _add_protocol(app: FastAPI, service: Service) -> None:
 def _add_pages(app: FastAPI, service: Service) -> None:
     """Add the pages for persons, and the metrics."""
     repository = service.repository
-    pages: dict[tuple[str, str], tuple[ServedModel, str]] = {}
+    pages = WeakKeyDictionary["ServedModel", str]()  # an exchanged model is not kept for its page
 
     async def page_of(name: str, version: str | None) -> Response:
         served, number = repository.find(name, version)
-        found = pages.get((name, number))
-        if found is None or found[0] is not served:
-            found = pages[name, number] = (served, await asyncio.to_thread(served.page, f"{name}, version {number}"))
-        return HTMLResponse(found[1])
+        found = pages.get(served)
+        if found is None:
+            found = pages[served] = await asyncio.to_thread(served.page, f"{name}, version {number}")
+        return HTMLResponse(found)
 
     @app.get("/")
     async def start() -> Response:  # pyright: ignore[reportUnusedFunction]

@@ -126,7 +126,7 @@ class GenerateRoute:
             await self._app(scope, receive, send)
             return
         way, target = found
-        scope["counted_as"] = f"/v2/models/{{model}}/{way}"
+        scope["counted_as"], scope["path_params"] = f"/v2/models/{{model}}/{way}", target._asdict()
         sender = _Sender(send)
         try:
             if scope["method"] != "POST":

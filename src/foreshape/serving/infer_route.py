@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 from concurrent.futures import Future
 from threading import get_ident
 from time import monotonic
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from foreshape.serving.protocol import HEADER_LENGTH, read_request, write_response
 from foreshape.serving.server_limits import RequestError
 from foreshape.serving.service import ClientGone, Headers, Service
+from foreshape.serving.trouble import server_error
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from foreshape.serving.served_model import ServedModel
     from foreshape.serving.server_limits import ServerLimits
 
-log: Final = logging.getLogger("foreshape.serving")
 _PATH: Final = "/v2/models/{model}/infer"
 _GONE: Final = 499
 """The status, in the log alone, of a request whose client went away."""
@@ -58,7 +57,7 @@ class InferRoute:
         if scope["type"] != "http" or (target := target_of(scope["path"], "infer")) is None:
             await self._app(scope, receive, send)
             return
-        scope["counted_as"] = _PATH
+        scope["counted_as"], scope["path_params"] = _PATH, target._asdict()
         try:
             if scope["method"] != "POST":
                 raise RequestError(405, f"{scope['method'][:20]}: results are asked for with POST")
@@ -167,6 +166,5 @@ async def _result_of(future: Future[Any], loop: asyncio.AbstractEventLoop) -> An
 def _translated(served: ServedModel, asked: InferRequest, error: Exception) -> RequestError:
     refusal = served.refusal(asked, error)
     if refusal is None:
-        log.error("a request failed", exc_info=error)
-        return RequestError(500, f"the server failed: {type(error).__name__}")
+        return server_error("a request failed", error)
     return refusal

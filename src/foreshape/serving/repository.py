@@ -14,6 +14,7 @@ from foreshape.interop.batch_queue import Batch
 from foreshape.process.machine_memory import default_limit
 from foreshape.serving.served_model import ModelKind, Opening, ServedModel
 from foreshape.serving.server_limits import RequestError, ServerLimits
+from foreshape.serving.trouble import log_trouble
 from foreshape.text.literal import escape
 
 log: Final = logging.getLogger("foreshape.serving")
@@ -47,15 +48,24 @@ class Repository:
         kinds: of models, asked in turn.
         limits: of the server.
         ran: model, version -> a listener to its batches.
+        gone: is told of versions without files.
     """
 
-    def __init__(self, sources: Sequence[str], kinds: Sequence[ModelKind], limits: ServerLimits, ran: Callable[[str, str], Callable[[Batch], None]]) -> None:
+    def __init__(
+        self,
+        sources: Sequence[str],
+        kinds: Sequence[ModelKind],
+        limits: ServerLimits,
+        ran: Callable[[str, str], Callable[[Batch], None]],
+        gone: Callable[[str, str], None] = lambda model, version: None,
+    ) -> None:
         self._sources = [_source(one) for one in sources]
-        self._kinds, self._limits, self._ran = kinds, limits, ran
+        self._kinds, self._limits, self._ran, self._gone = kinds, limits, ran, gone
         usual = default_limit()
         self._memory = limits.memory or (usual.size if usual is not None else 1 << 62)
         self._served: dict[str, dict[str, ServedVersion]] = {}
         self._failed: dict[Key, tuple[Any, str]] = {}
+        """The state of the files, and the words for clients: neither paths nor bytes of the files."""
         self._seen: dict[Key, Any] = {}
         self._missing: set[Key] = set()
 
@@ -67,12 +77,18 @@ class Repository:
         if versions is None:
             failed = next((words for (n, _), (_, words) in self._failed.items() if n == name), None)
             if failed is not None:
-                raise RequestError(503, f"the model {name} could not be opened: {failed}", retry_after=5)
+                raise RequestError(503, f"the model {name} could not be opened; {failed}", retry_after=5)
             raise RequestError(404, f"there is no model {name[:100]!r}; there are: {', '.join(self._served) or 'none'}")
         number = max(versions, key=_order) if version is None else version
         if number not in versions:
             raise RequestError(404, f"the model {name} has no version {number[:40]!r}; it has {', '.join(self.versions(name))}")
         return versions[number].model, number
+
+    def known(self, name: str, version: str | None) -> Key | None:
+        """Return the name and version of a known model, also of a broken one; None for any other."""
+        versions = [*self._served.get(name, ())] or [v for n, v in self._failed if n == name]
+        number = version or max(versions, key=_order, default="")
+        return (name, number) if number in versions or (name, number) in self._failed else None
 
     def names(self) -> list[str]:
         return sorted(self._served)
@@ -87,9 +103,9 @@ class Repository:
         for (name, version), (_, words) in sorted(self._failed.items()):
             old = next((one for one in out if (one["name"], one["version"]) == (name, version)), None)
             if old is not None:
-                old["reason"] = f"its files have changed, and the new ones could not be opened: {words}"
+                old["reason"] = f"its files have changed, and the new ones could not be opened; {words}"
             else:
-                out.append({"name": name, "version": version, "state": "UNAVAILABLE", "reason": words})
+                out.append({"name": name, "version": version, "state": "UNAVAILABLE", "reason": f"it could not be opened; {words}"})
         return out
 
     def served(self) -> list[tuple[str, str, ServedModel]]:
@@ -107,6 +123,7 @@ class Repository:
         self._seen = {key: one.signature for key, one in found.items()}
         if not found:
             raise FormatError("there is no model in " + ", ".join(path for _, path in self._sources))
+        failed: list[str] = []
         for key, one in found.items():
             try:
                 self._put(key, self._opened(key, one, len(found)))
@@ -114,8 +131,9 @@ class Repository:
                 if len(found) == 1:
                     raise
                 self._fail(key, one.signature, error)
+                failed.append(f"{key[0]}: {error}")
         if not self._served:
-            raise FormatError("; ".join(f"{name}: {words}" for (name, _), (_, words) in self._failed.items()))
+            raise FormatError("; ".join(failed))
         self._share()
 
     async def refresh(self) -> None:
@@ -132,9 +150,14 @@ class Repository:
                 if (name, version) in gone:
                     log.info("%s version %s is served no more: its files are gone", name, version)
                     _leave(versions.pop(version).model)
+                    self._gone(name, version)
             if not versions:
                 del self._served[name]
-        self._failed = {key: failed for key, failed in self._failed.items() if key in found}
+        for key in self._failed.keys() - found.keys():
+            del self._failed[key]
+            self._gone(*key)
+        for key in self._seen.keys() - found.keys() - self._missing:
+            del self._seen[key]
         for key, one in found.items():
             before = self._served.get(key[0], {}).get(key[1])
             settled, self._seen[key] = self._seen.get(key) == one.signature, one.signature
@@ -167,10 +190,10 @@ class Repository:
             _leave(before.model)
 
     def _fail(self, key: Key, signature: Any, error: Exception) -> None:
-        words = escape(str(error) or type(error).__name__)
-        self._failed[key] = (signature, words)
+        words = escape(str(error) or type(error).__name__).rstrip(".")
         kept = " The one before is served on." if key[1] in self._served.get(key[0], {}) else ""
-        log.error("%s version %s could not be opened: %s.%s", *key, words.rstrip("."), kept)
+        number = log_trouble(f"{key[0]} version {key[1]} could not be opened: {words}.{kept}", None if isinstance(error, ForeshapeError) else error)
+        self._failed[key] = (signature, f"the server's log says why, at trouble {number}")
 
     def _share(self) -> None:
         every = self.served()

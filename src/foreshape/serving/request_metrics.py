@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -20,6 +21,11 @@ class RequestMetrics:
         self._requests = Counter("foreshape_requests", "Requests by route and status.", ["route", "status"], registry=registry)
         self._seconds = Histogram("foreshape_request_seconds", "Seconds from a request's head to its answer.", ["route"], registry=registry, buckets=_SECONDS)
         self._known: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+        self._of_models = Counter("foreshape_model_requests", "Requests by model and status.", ["model", "version", "status"], registry=registry)
+        self._model_seconds = Histogram(
+            "foreshape_model_request_seconds", "Seconds from a request's head to its answer.", ["model", "version"], registry=registry, buckets=_SECONDS
+        )
+        self._statuses: dict[tuple[str, str], dict[int, tuple[Counter, Histogram]]] = {}
         self._batches = Histogram(
             "foreshape_batch_examples", "Examples that were computed together.", ["model", "version"], registry=registry, buckets=_EXAMPLES
         )
@@ -29,13 +35,20 @@ class RequestMetrics:
         self.running = Gauge("foreshape_open_requests", "Requests without an answer yet.", registry=registry)
         self.pending = Gauge("foreshape_pending_bytes", "Bytes of requests without an answer yet.", registry=registry)
 
-    def answered(self, route: str, status: int, seconds: float) -> None:
-        """Count an answer."""
+    def answered(self, route: str, status: int, seconds: float, model: tuple[str, str] | None = None) -> None:
+        """Count an answer; ``model``: a known name and version, since clients must not choose labels."""
         found = self._known.get((route, status))
         if found is None:
             found = self._known[route, status] = (self._requests.labels(route, status), self._seconds.labels(route))
-        found[0].inc()
-        found[1].observe(seconds)
+        figures = [found]
+        if model is not None:
+            statuses = self._statuses.setdefault(model, {})
+            if status not in statuses:
+                statuses[status] = (self._of_models.labels(*model, status), self._model_seconds.labels(*model))
+            figures.append(statuses[status])
+        for requests, durations in figures:
+            requests.inc()
+            durations.observe(seconds)
 
     def ran(self, model: str, version: str) -> Callable[[Batch], None]:
         """Return a listener to a model's batches."""
@@ -47,6 +60,14 @@ class RequestMetrics:
             requests.inc(batch.requests)
 
         return count
+
+    def forget(self, model: str, version: str) -> None:
+        """Remove the figures of a version whose files are gone: versions come without end."""
+        for status in self._statuses.pop((model, version), ()):
+            self._of_models.remove(model, version, status)
+        for figure in (self._model_seconds, self._batches, self._computing, self._joined):
+            with suppress(KeyError):  # nothing was counted
+                figure.remove(model, version)
 
     def text(self) -> bytes:
         """Return all of them in Prometheus's text format."""

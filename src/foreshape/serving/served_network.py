@@ -24,6 +24,7 @@ from foreshape.serving.memory_room import MemoryRoom
 from foreshape.serving.protocol import InferRequest, NamedTensor, TensorInfo
 from foreshape.serving.served_model import Opening, Soon
 from foreshape.serving.server_limits import RequestError
+from foreshape.serving.trouble import client_words
 from foreshape.spec import Spec
 from foreshape.values.lod_tensor import LoDTensor
 
@@ -175,7 +176,7 @@ class ServedNetwork:
         try:
             return LoDTensor(array, lengths)
         except FeedError as error:
-            raise RequestError(400, f"{info.name}: {error}") from error
+            raise RequestError(400, f"{info.name}: {client_words(error)}") from error
 
     def tensors(self, request: InferRequest, found: Results) -> list[NamedTensor]:
         """Return the wanted results."""
@@ -190,12 +191,12 @@ class ServedNetwork:
     def refusal(self, request: InferRequest, error: Exception) -> RequestError | None:
         """Return 422 with the nearest sizes for a wrong size, 413 for too large a one, 504 for too late a request, else None."""
         if isinstance(error, Expired):
-            return RequestError(504, str(error), retry_after=1)
+            return RequestError(504, client_words(error), retry_after=1)
         if isinstance(error, (FeedError, GuardError)):
             return self._wrong_size(error, {n: list(t.array.shape) for n, t in request.inputs.items()})
         if isinstance(error, MemoryPlanError):
-            return RequestError(413, str(error))
-        return RequestError(422, str(error)) if isinstance(error, (ExecutionError, ShapeError)) else None
+            return RequestError(413, client_words(error))
+        return RequestError(422, client_words(error)) if isinstance(error, (ExecutionError, ShapeError)) else None
 
     def _wrong_size(self, error: ForeshapeError, shapes: Mapping[str, list[int]]) -> RequestError:
         feeds = self._predictor.model.program.feeds
@@ -206,7 +207,7 @@ class ServedNetwork:
             near = feeds.smallest
         if near is not None and near != shapes:
             facts["nearest"] = near
-        return RequestError(422, str(error), **facts)
+        return RequestError(422, client_words(error), **facts)
 
     def _too_large(self, sizes: Mapping[str, int]) -> RequestError:
         assert self._room is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections import deque
@@ -19,8 +18,8 @@ from foreshape.report import report_page
 from foreshape.serving.protocol import InferRequest, NamedTensor, TensorInfo
 from foreshape.serving.served_model import Opening, Soon
 from foreshape.serving.server_limits import RequestError
+from foreshape.serving.trouble import client_words, log_trouble, server_error
 
-log: Final = logging.getLogger("foreshape.serving")
 _WEIGHTS: Final = (".safetensors", ".bin")
 _PROMPT_ROWS: Final = 512
 _USERS: Final = 16
@@ -182,7 +181,7 @@ class ServedWriter:
         try:
             self._running[job] = self._writer.add(job.prompt, **job.settings)
         except (FeedError, SchemaError) as error:
-            job.tell(TextEvent([], error=RequestError(422, str(error), context=self.model.context)))
+            job.tell(TextEvent([], error=RequestError(422, client_words(error), context=self.model.context)))
         except Exception as error:  # the thread must live on, for the others
             job.tell(TextEvent([], error=_failure(error)))
 
@@ -221,8 +220,9 @@ class ServedWriter:
 
 
 def _failure(error: Exception) -> RequestError:
-    """Return the answer for an error of the writer, which goes into the log too."""
-    log.error("texts could not be written on", exc_info=error)
+    """Return the answer for an error of the writer; the log has its words."""
     if isinstance(error, ForeshapeError):
-        return RequestError(413 if isinstance(error, MemoryPlanError) else 500, str(error))
-    return RequestError(500, f"the server failed: {type(error).__name__}")
+        return RequestError(
+            413 if isinstance(error, MemoryPlanError) else 500, client_words(error), trouble=log_trouble("texts could not be written on", error)
+        )
+    return server_error("texts could not be written on", error)

@@ -46,7 +46,7 @@ def make_service(sources: Sequence[str], limits: ServerLimits | None = None, kin
     """
     wait_as_server()
     limits, metrics = limits or ServerLimits(), RequestMetrics()
-    repository = Repository(sources, kinds if kinds is not None else [Networks(), LanguageModels()], limits, metrics.ran)
+    repository = Repository(sources, kinds if kinds is not None else [Networks(), LanguageModels()], limits, metrics.ran, metrics.forget)
     repository.open_all()
     return Service(repository, limits, metrics)
 
