@@ -7,7 +7,7 @@ Unless: the result is fetched or stored, or something changes it in place; or no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,8 @@ from foreshape.lowering.fusion.graph import Graph, fused, spec_of
 from foreshape.lowering.fusion.plain_calls import is_plain
 from foreshape.lowering.kernel_calls import KernelCall, OpCall, Value, values_of
 from foreshape.operator.computations import Filled
-from foreshape.values.torch_proxy import Tensor, torch
+from foreshape.spec import DType
+from foreshape.values.torch_proxy import Lazy, Tensor, torch
 from foreshape.values.torch_types import torch_dtype
 
 
@@ -40,7 +41,7 @@ def _sizes(graph: Graph, i: OpCall) -> bool:
     places = _places(graph, i, root, spec.value)
     if places is None:
         return False
-    make = partial(_sizes_of, places=places, dtype=torch_dtype(spec.known_dtype), scalar=not spec.rank)
+    make = Lazy(partial(_sizes_call, places, spec.known_dtype, not spec.rank))
     if not graph.replace({i: [fused(i, FusedKernel("{op} sizes", "{sizes}({0})", {"sizes": make}), [root], i.results[:1])]}):
         return False
     graph.drop_unused(values_of(i.arguments))
@@ -56,7 +57,7 @@ def _filled(graph: Graph, i: OpCall, number: float) -> bool:
     places = None if root is None else _places(graph, i, root, spec.dims)
     if root is None or places is None:
         return False
-    make = partial(_filled_by, places=places, number=number, dtype=torch_dtype(spec.known_dtype))
+    make = Lazy(partial(_filled_call, places, number, spec.known_dtype))
     if not graph.replace({i: [fused(i, FusedKernel("{op} by dims", "{filled}({0})", {"filled": make}), [root], i.results[:1])]}):
         return False
     graph.drop_unused(values_of(i.arguments))
@@ -96,6 +97,14 @@ def _root(graph: Graph, i: KernelCall) -> Value | None:
 def _read(x: Tensor, places: Sequence[int]) -> list[int]:
     dims = x.shape
     return [n if n >= 0 else dims[-1 - n] for n in places]
+
+
+def _sizes_call(places: Sequence[int], of: DType, scalar: bool) -> Callable[[Tensor], Tensor]:
+    return partial(_sizes_of, places=places, dtype=torch_dtype(of), scalar=scalar)
+
+
+def _filled_call(places: Sequence[int], number: float, of: DType) -> Callable[[Tensor], Tensor]:
+    return partial(_filled_by, places=places, number=number, dtype=torch_dtype(of))
 
 
 def _sizes_of(x: Tensor, places: Sequence[int], dtype: Any, scalar: bool) -> Tensor:
