@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from foreshape.operator.attributes import several
+from foreshape.program.call_site import warn_user
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
+from foreshape.spec import INDEX
 
 Axes = Sequence[int] | int | None
 
@@ -37,10 +39,12 @@ def reduce_mean(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variab
     """Return the means over ``axis`` (one, several, or by default all), kept as dims of 1 with ``keepdim``.
 
     Args:
-        x: floats of any shape.
+        x: floats of any shape; means of integers are cut to integers, with a warning.
         axis: one, several, or by default all; negative ones count from the end.
         keepdim: keep the axes as dims of 1.
     """
+    if x.spec.dtype in INDEX:
+        warn_user(f"reduce_mean of {x.name}, {x.spec.known_dtype.name}, cuts the means to integers, as PaddlePaddle does: cast it to float32 first for fractions")
     return _reduce("reduce_mean", x, axis, keepdim)
 
 

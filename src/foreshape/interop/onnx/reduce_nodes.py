@@ -56,23 +56,27 @@ def reduction(c: Call) -> Any:
     nothing = isinstance(axes, list) and not axes
     if x.spec.known_dtype is BOOL and not nothing:
         return c.cast(reduce(c, kind, c.cast(x, UINT8), axes, keep), BOOL)
+    of = x.spec.known_dtype
     if (
         kind == "L2" and x.spec.known_dtype.is_floating and not isinstance(axes, Variable) and (axes or axes is None)
     ):  # its gradient at zero is zero, as torch's
         return c.op("frobenius_norm", {"dim": axes or [0], "keep_dim": keep, "reduce_all": axes is None}, X=x)
     if kind in ("L1", "SumSquare", "L2"):
         x = c.op("abs", X=x) if kind == "L1" else c.binary("elementwise_mul", x, x)
-    if kind == "LogSumExp" and isinstance(axes, Variable):
-        return c.op("log", X=reduce(c, "Sum", c.op("exp", X=x), axes, keep))
-    if kind == "LogSumExp" and not isinstance(axes, Variable) and not nothing:
-        return c.op("logsumexp", {"axis": axes or [0], "keepdim": keep, "reduce_all": axes is None}, X=x)
+    if kind == "LogSumExp" and not nothing:  # of integers by floats, as ONNX's function of it
+        return c.cast(_log_of_exponentials(c, x if of.is_floating else c.cast(x, FP64), axes, keep), of)
     if nothing:
         out = x if x is not c.value(0) else c.op("assign", X=x)
     else:
         out = reduce(c, kind if kind in _TYPES else "Sum", x, axes, keep)
-    if kind == "L2":
-        return c.op("sqrt", X=out) if out.spec.known_dtype.is_floating else c.cast(c.op("sqrt", X=c.cast(out, FP64)), out.spec.known_dtype)
-    return c.op("log", X=out) if kind == "LogSum" else out
+    root = {"L2": "sqrt", "LogSum": "log"}.get(kind)
+    return out if root is None else c.cast(c.op(root, X=out if of.is_floating else c.cast(out, FP64)), of)
+
+
+def _log_of_exponentials(c: Call, x: Variable, axes: list[int] | Variable | None, keep: bool) -> Variable:
+    if isinstance(axes, Variable):
+        return c.op("log", X=reduce(c, "Sum", c.op("exp", X=x), axes, keep))
+    return c.op("logsumexp", {"axis": axes or [0], "keepdim": keep, "reduce_all": axes is None}, X=x)
 
 
 @onnx("ArgMax", "ArgMin")

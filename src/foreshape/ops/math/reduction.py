@@ -12,7 +12,7 @@ from foreshape.operator.totals import SUM, Total, Totals
 from foreshape.operator.traits import ShardingRule, rule_along
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.known_values import Pooled, axes_of, carry, over_axes
-from foreshape.spec import ANY, ANY_OR_COMPLEX, BOOL, FLOATING, FP64, INT32, INT64, NUMERIC, DType, Spec
+from foreshape.spec import ANY, ANY_OR_COMPLEX, BOOL, FLOATING, FP64, INDEX, INT32, INT64, NUMERIC, DType, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
 
@@ -175,12 +175,12 @@ class ReduceSum(Reduction):
 
 
 class ReduceMean(Reduction):
-    """Out = the means over the axes."""
+    """Out = the means over the axes; of integers cut towards zero."""
 
     type = "reduce_mean"
     gradient_reads_dims = ("X",)
     linear = ("X",)
-    X = operand(FLOATING, doc="any shape")
+    X = operand((*FLOATING, *INDEX), doc="any shape")
 
     def computes(self) -> computations.Reduction | None:
         return self._pools("AVERAGE")
@@ -188,8 +188,17 @@ class ReduceMean(Reduction):
     def totals(self) -> Totals:
         return {"Out": Total(of="X")}
 
+    def workspace(self, X: Spec) -> Size:
+        if X.known_dtype.is_floating:
+            return super().workspace(X)
+        return 2 * reduced(X, self._axes(X.rank), self.keep_dim).with_dtype(INT64).nbytes
+
     def kernel(self, X: Tensor) -> Tensor:
-        return self._cast(torch.mean(X, self._over(X), self.keep_dim))
+        if X.is_floating_point():
+            return self._cast(torch.mean(X, self._over(X), self.keep_dim))
+        total = torch.sum(X, self._over(X), self.keep_dim)
+        mean = torch.div(total, max(X.numel() // max(total.numel(), 1), 1), rounding_mode="trunc")
+        return self._cast(mean) if self.out_dtype >= 0 else mean.to(X.dtype)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"}, workspace=divided)
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
@@ -197,7 +206,12 @@ class ReduceMean(Reduction):
         d = spread(d_out, X, self._over(X)).to(X.dtype)
         return (d if count == 1 else d / count).expand(X.shape) if count else torch.zeros_like(X)
 
-    samples = Reduction.samples
+    samples = [
+        *Reduction.samples,
+        sample(X=i64(2, 3, data=[-7, 2, 3, 7, 8, 1]), dim=[1]),
+        sample(X=i32(2, 3, data=[-7, 2, 3, 7, 8, 1]), reduce_all=True),
+        sample(X=i64(0, 3), dim=[0]),
+    ]
     rejects = Reduction.rejects
 
 
