@@ -14,7 +14,7 @@ _WEIGHTS: Final[Mapping[str, tuple[int, ...]]] = {
     **dict.fromkeys(("InstanceNormalization", "LayerNormalization", "GroupNormalization", "BatchNormalization"), (1, 2)),
     **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization", "PRelu", "BiasGelu", "FastGelu"), (1,)),
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), (2, 3, 4)),
-    **dict.fromkeys(("LSTM", "GRU", "RNN"), (1, 2, 3, 5, 6, 7)),
+    **dict.fromkeys(("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"), (1, 2, 3, 5, 6, 7)),
     **dict.fromkeys(("Gather", "GatherND", "GatherElements"), (0,)),
     **dict.fromkeys(("Gemm", "MatMul", "FusedMatMul", "FusedGemm", "Einsum", "Attention", "MultiHeadAttention", "EmbedLayerNormalization"), _ALL),
 }

@@ -64,6 +64,29 @@ def recurrent(c: Call) -> Any:
     return (c.cast(out, of), *(c.cast(s, of) for s in states))
 
 
+@onnx("DynamicQuantizeLSTM", domain="com.microsoft")
+def quantized_lstm(c: Call) -> Any:
+    """Import an LSTM with weights of 8 bits, [directions, entries, gates]: by floats, since the input's rounding would mix the rows of a batch."""
+    wide = [_wide_weights(c, at, scale) for at, scale in ((1, 8), (2, 10))]
+    return c.through("LSTM", [c.value(0), *wide, *(c.value(at) for at in range(3, 8))], 14, **c.node.attributes)
+
+
+def _wide_weights(c: Call, at: int, scale: int) -> OnnxConstant | Variable:
+    """Return weights as floats, [directions, gates, entries]; each direction has one scale and zero point, or one for each gate's row."""
+    given, numbers = c.value(at), [c.constant(operand) if c.has(operand) else 0 for operand in (at, scale, scale + 1)]
+    if isinstance(given, OnnxConstant) and not any(n is None for n in numbers):
+        weights, by, shift = (np.asarray(n) for n in numbers)
+        by, shift = (n.reshape(weights.shape[0], 1, -1) if n.size > 1 else n.reshape(-1) for n in (by, shift))
+        made = (weights.astype("float32") - shift.astype("float32")) * by
+        return OnnxConstant(given.name, None, np.ascontiguousarray(made.transpose(0, 2, 1)), uses=True)
+    wide = c.cast(c.x(at), FP32)
+    directions = c.x(scale).spec.known_dims[0]
+    if c.has(scale + 1):
+        wide = c.binary("elementwise_sub", wide, c.reshape(c.cast(c.x(scale + 1), FP32), [directions, 1, -1]))  # pyright: ignore[reportArgumentType]
+    wide = c.binary("elementwise_mul", wide, c.reshape(c.x(scale), [directions, 1, -1]))  # pyright: ignore[reportArgumentType]
+    return c.transpose(wide, [0, 2, 1])
+
+
 def _peepholes(c: Call) -> bool:
     if c.node.operator != "LSTM" or not c.has(7):
         return False
@@ -91,10 +114,10 @@ def _part(c: Call, net: _Net, at: int, direction: int, half: int | None = None) 
     """
     order, given = _GATES[net.kind], c.value(at)
     known = c.constant(at) if isinstance(given, OnnxConstant) and (given.record is None or given.record.code != 16) else None
-    if known is not None:
+    if isinstance(given, OnnxConstant) and known is not None:
         held = known[direction].reshape(1 if half is None else 2, len(order), net.hidden, -1)[half or 0][order]
         held = np.ascontiguousarray(held.reshape(len(order) * net.hidden, -1) if half is None else held.reshape(-1))
-        name = f"{c.node.inputs[at]}.{direction}" + ("" if half is None else f".{half}")
+        name = f"{given.name}.{direction}" + ("" if half is None else f".{half}")
         return c.cast(c.importer.variable(OnnxConstant(name, None, held, uses=True)), net.x.spec.known_dtype)
     x = entry(c, c.cast(c.x(at), net.x.spec.known_dtype), 0, direction, False)
     size = len(order) * net.hidden
