@@ -1,8 +1,8 @@
 """PaddlePaddle 3's programs (PIR, `NAME.json`) as programs of the operators of 2.x.
 
 `document` reads the JSON to a `pir_graph`. `translation` writes the graph with the operators of 2.x, by the table (`table`, operators.txt) and by the
-rules of `operator_rules`, `compositions`, `constant_rules`, `block_rules` and `ends`. Parameters stay in their file; its format is one for both. There is
-no writer: a program is saved as ``.pdmodel``.
+rules of `operator_rules`, `slice_rules`, `compositions`, `constant_rules`, `block_rules` and `ends`. Parameters stay in their file; its format is one for
+both. There is no writer: a program is saved as ``.pdmodel``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 
 from foreshape.errors import ForeshapeWarning, FormatError
-from foreshape.interop.pir import block_rules, compositions, constant_rules, ends, operator_rules
+from foreshape.interop.pir import block_rules, compositions, constant_rules, ends, operator_rules, slice_rules
 from foreshape.interop.pir.by_table import by_table
 from foreshape.interop.pir.document import read_graph
 from foreshape.interop.pir.translation import Translation
@@ -20,7 +20,7 @@ from foreshape.wire.limits import DEFAULT_LIMITS, Limits
 
 NEWEST = 4
 """The newest known version of the format, of PaddlePaddle 3.3."""
-_RULES = (block_rules, compositions, constant_rules, ends, operator_rules)
+_RULES = (block_rules, compositions, constant_rules, ends, operator_rules, slice_rules)
 """The modules of rules: their import fills the table."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from foreshape.interop.pir.by_table import write_by_row
 from foreshape.interop.pir.constants import KnownTensor, as_numbers, code_of, element_type_of, exact, fitted, numbers_of, real, whole
@@ -13,39 +13,13 @@ from foreshape.interop.pir.translation import Translation, known
 from foreshape.interop.refused import Refused
 from foreshape.program.declared import Declared
 from foreshape.program.op import Slots
-from foreshape.spec import BOOL, FP32, INT32, INT64, LOD_TENSOR, UINT8, DType
+from foreshape.spec import FP32, INT32, INT64, LOD_TENSOR, UINT8, DType
 
 
 def _row(name: str) -> TableRow:
     found = row_of(name)
     assert found is not None, name
     return found
-
-
-_FAR: Final = (1 << 31) - 1
-
-
-@rule("strided_slice")
-def strided_slice(t: Translation, op: GraphOp) -> None:
-    """Write a strided slice with flags of sizes to infer: PaddlePaddle 2 reads them unchecked.
-
-    With a negative stride an end counts from the end of the axis in PaddlePaddle 3, as in Python. In 2.x an end of -1 is past the first entry.
-    """
-    more: dict[str, Any] = {"infer_flags": [1] * len(numbers_of(op.attributes.get("axes")))}
-    row = _row(op.name)
-    ends, strides = as_numbers(t.given(op, 2)), as_numbers(t.given(op, 3))
-    if ends is not None and strides is not None and len(ends.elements) != len(strides.elements):
-        raise Refused(f"it has {len(ends.elements)} ends and {len(strides.elements)} strides: each axis needs one of both")
-    if ends is not None and strides is not None and any(whole(s) < 0 for s in strides.elements):
-        more["ends"] = [_downward(whole(e)) if whole(s) < 0 else whole(e) for e, s in zip(ends.elements, strides.elements, strict=True)]
-        row = row._replace(operands=(*row.operands[:2], row.operands[2]._replace(ignored=True), row.operands[3]))
-    elif strides is None or any(whole(s) < 0 for s in strides.elements):
-        raise Refused("its strides may be negative and its ends are computed: an end of -1 means another place in 2.x")
-    write_by_row(t, op, row, more)
-
-
-def _downward(end: int) -> int:
-    return -1 if end < -_FAR else _FAR if end == -1 else end
 
 
 @rule("full_with_tensor")
@@ -303,40 +277,6 @@ def split(t: Translation, op: GraphOp) -> None:
         else:
             raise Refused("its sections are computed as one tensor; in 2.x they are one tensor each")
     t.write("split", inputs, {"Out": t.many(op, 0)}, attrs)
-
-
-@rule("set_value", "set_value_", "set_value_with_tensor", "set_value_with_tensor_")
-def set_value(t: Translation, op: GraphOp) -> None:
-    inputs: Slots = {"Input": (t.tensor(op, 0),)}
-    of = t.type_of(op, 0)
-    attrs: dict[str, Any] = {name: numbers_of(op.attributes.get(name)) for name in ("axes", "decrease_axes", "none_axes")}
-    attrs["dtype"] = of.code
-    at = 1
-    if "with_tensor" in op.name:
-        inputs["ValueTensor"] = (t.tensor(op, 1),)
-        at = 2
-    else:
-        values = numbers_of(op.attributes.get("values"))
-        attrs["shape"] = numbers_of(op.attributes.get("shape"))
-        attrs["values"] = [bool(v) if of is BOOL else whole(v) if of.is_integer else real(v) for v in values]
-    for place, (name, slot) in enumerate((("starts", "StartsTensorList"), ("ends", "EndsTensorList"), ("steps", "StepsTensorList")), at):
-        numbers = as_numbers(t.given(op, place))
-        if numbers is not None:
-            attrs[name] = [whole(n) for n in numbers.elements]
-        elif isinstance(t.given(op, place), tuple):
-            inputs[slot] = t.tensors(op, place)
-        else:
-            inputs[slot] = _elements(t, t.tensor(op, place), len(attrs["axes"]))
-    t.write("set_value", inputs, {"Out": (t.one(op, 0),)}, attrs)
-
-
-def _elements(t: Translation, name: str, count: int) -> tuple[str, ...]:
-    """Write a tensor of one dim as a list of tensors of one element each."""
-    if count == 1:
-        return (name,)
-    parts = tuple([t.temporary("split", None) for _ in range(count)])
-    t.write("split", {"X": (name,)}, {"Out": parts}, {"num": count, "axis": 0})
-    return parts
 
 
 @rule("batch_norm_", "batch_norm")
