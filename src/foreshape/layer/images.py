@@ -63,7 +63,9 @@ def im2sequence(x: Variable, kernel_size: Pair, stride: Pair = 1, padding: Pair 
     return apply("im2sequence", {"X": x}, kernels=pair(kernel_size, "kernel_size"), strides=pair(stride, "stride"), paddings=_around(padding))
 
 
-def grid_sample(x: Variable, grid: Variable, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool = True) -> Variable:
+def grid_sample(
+    x: Variable, grid: Variable, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool = True, halves_to_even: bool = False
+) -> Variable:
     """Read images (or volumes) at the points of a grid.
 
     Args:
@@ -72,11 +74,13 @@ def grid_sample(x: Variable, grid: Variable, mode: str = "bilinear", padding_mod
         mode: "bilinear" or "nearest".
         padding_mode: the value outside: "zeros", "border" or "reflection".
         align_corners: -1 and 1 are the middle of the outer pixels, not their outer edges.
+        halves_to_even: of "nearest", a point between two pixels takes the even one, as in torch and PaddlePaddle 3; otherwise the one away from 0.
 
     Returns:
         ``[batch, channels, *points]``.
     """
-    return apply("grid_sampler", {"X": x, "Grid": grid}, mode=mode, padding_mode=padding_mode, align_corners=align_corners)
+    attrs = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
+    return apply("grid_sampler", {"X": x, "Grid": grid}, **attrs, **({"halves_to_even": True} if halves_to_even else {}))
 
 
 def affine_grid(theta: Variable, shape: Sequence[int] | Variable, align_corners: bool = True) -> Variable:

@@ -22,6 +22,12 @@ def _row(name: str) -> TableRow:
     return found
 
 
+@rule("grid_sample")
+def grid_sample(t: Translation, op: GraphOp) -> None:
+    """Write a read at points: the nearest pixel of a half is the even one, and in 2.x the one away from 0."""
+    write_by_row(t, op, _row(op.name), {"halves_to_even": True} if op.attributes.get("mode") == "nearest" else {})
+
+
 @rule("full_with_tensor")
 def full_with_tensor(t: Translation, op: GraphOp) -> None:
     of = element_type_of(op, FP32)

@@ -244,7 +244,8 @@ def _times(own: Any, factor: Any) -> Any:
 def _grid_sample(t: TorchCall, x: Variable, grid: Variable, mode: int = 0, padding: int = 0, align_corners: bool = False) -> Any:
     if mode == 2:
         raise Refused("a grid read bicubically")
-    return layer.grid_sample(x, grid, ("bilinear", "nearest", "bicubic")[mode], ("zeros", "border", "reflection")[padding], bool(align_corners))
+    kind, outside = ("bilinear", "nearest", "bicubic")[mode], ("zeros", "border", "reflection")[padding]
+    return layer.grid_sample(x, grid, kind, outside, bool(align_corners), kind == "nearest")
 
 
 @aten("affine_grid_generator")

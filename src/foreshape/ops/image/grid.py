@@ -9,6 +9,7 @@ from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError
 from foreshape.kernels.sampling import read_nearest, read_nearest_backward
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator.operator import OWN
 from foreshape.operator.require import require, require_at_most, require_equal, unknown_size
 from foreshape.operator.samples import f32, i32, reject, sample
 from foreshape.operator.temporaries import copies
@@ -28,7 +29,7 @@ class GridSampler(Operator):
     """Output = the images (or volumes) in X at the points in Grid, ``(x, y)`` or ``(x, y, z)`` from -1 to 1 across the image.
 
     With ``align_corners`` -1 and 1 are the middle of the outer pixels, else their outer edges. A point between pixels has the mean of the pixels around it,
-    weighted by nearness (bilinear), or the nearest pixel, halves rounded away from 0. Outside, a pixel is 0 ("zeros"), the nearest one of the image ("border"),
+    weighted by nearness (bilinear), or the nearest pixel, halves rounded away from 0 (or to even). Outside, a pixel is 0 ("zeros"), the nearest one of the image ("border"),
     or the image reflected ("reflection").
     """
 
@@ -40,6 +41,7 @@ class GridSampler(Operator):
     mode = attribute(AttrType.STRING, "bilinear", choices=("bilinear", "nearest"))
     padding_mode = attribute(AttrType.STRING, "zeros", choices=PADDING_MODES)
     align_corners = attribute(AttrType.BOOLEAN, True)
+    halves_to_even = attribute(AttrType.BOOLEAN, False, since=OWN, doc="of nearest: halves go to the even pixel, as in torch and PaddlePaddle 3")
 
     def infer_shape(self, X: Spec, Grid: Spec) -> Spec:
         require(X.rank in (4, 5), f"X must have 4 or 5 dims, not {X.rank}", X=None)
@@ -57,7 +59,7 @@ class GridSampler(Operator):
         if not X.shape[0] or not Grid.numel():
             return X.new_zeros((*X.shape[:2], *Grid.shape[1:-1]))
         if self.mode == "nearest":
-            return read_nearest(X, Grid, self.padding_mode, self.align_corners)
+            return read_nearest(X, Grid, self.padding_mode, self.align_corners, self.halves_to_even)
         return (aten.grid_sampler_2d if X.dim() == 4 else aten.grid_sampler_3d)(X, Grid, *self._settings()).contiguous()
 
     def workspace(self, X: Spec, Grid: Spec, *, strided: frozenset[str]) -> Size:
@@ -83,7 +85,7 @@ class GridSampler(Operator):
         if not X.shape[0] or not Grid.numel():
             return X.new_zeros(X.shape), Grid.new_zeros(Grid.shape)
         if self.mode == "nearest":
-            d_x = read_nearest_backward(X, Grid, d_out, self.padding_mode, self.align_corners) if requested[0] else None
+            d_x = read_nearest_backward(X, Grid, d_out, self.padding_mode, self.align_corners, self.halves_to_even) if requested[0] else None
             return d_x, Grid.new_zeros(Grid.shape) if requested[1] else None
         undo = aten.grid_sampler_2d_backward if X.dim() == 4 else aten.grid_sampler_3d_backward
         seen = Grid.nan_to_num(0.0).clamp_(-_FAR, _FAR)  # torch's kernel for images reads and writes out of bounds at NaN
@@ -102,6 +104,9 @@ class GridSampler(Operator):
             mode="nearest",
             align_corners=False,
             differentiate=False,
+        ),
+        sample(
+            X=f32(1, 2, 1, 6), Grid=f32(1, 1, 4, 2, data=[-0.8, 0, -0.4, 0, 0.0, 0, 0.4, 0]), mode="nearest", halves_to_even=True, differentiate=False
         ),
         sample(X=f32(2, 3, 4, 5, 6), Grid=f32(2, 3, 2, 4, 3, low=-1.3, high=1.3)),
         sample(X=f32(2, 3, 4, 5, 6), Grid=f32(2, 3, 2, 4, 3, low=-1.6, high=1.6), mode="nearest", padding_mode="reflection", align_corners=False),

@@ -13,7 +13,7 @@ from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.ops.rules.window import is_channels_last
-from foreshape.spec import FP32, INT16, INT32, INT64
+from foreshape.spec import BOOL, FP32, INT16, INT32, INT64
 
 _METHODS = {"nearest": "nearest", "bilinear": "linear", "linear": "linear", "trilinear": "linear", "bicubic": "cubic"}
 
@@ -86,7 +86,26 @@ def _grid_sample(w: WrittenOp) -> OnnxValue:
     mode = w.of.mode if w.opset < 20 else {"bilinear": "linear", "bicubic": "cubic"}.get(w.of.mode, w.of.mode)
     if w.rank("X") == 5:
         w.needs(20)
-    return w.node("GridSample", w.x("X"), w.x("Grid"), mode=mode, padding_mode=w.of.padding_mode, align_corners=int(w.of.align_corners))
+    x, grid = w.x("X"), w.x("Grid")
+    if mode == "nearest" and not w.of.halves_to_even:
+        grid = _at_pixels(w, x, grid)
+    return w.node("GridSample", x, grid, mode=mode, padding_mode=w.of.padding_mode, align_corners=int(w.of.align_corners))
+
+
+def _at_pixels(w: WrittenOp, x: OnnxValue, grid: OnnxValue) -> OnnxValue:
+    """Return the points of a grid moved to the pixels nearest to them, halves away from 0: ONNX rounds them to even."""
+    of, rank = w.dtype("Grid"), w.rank("X")
+    sizes = w.node("Gather", w.shape(x, 0, rank), w.ints(*range(rank - 1, 1, -1)), axis=0)  # x first
+    aligned = bool(w.of.align_corners)
+    reach = w.node("Sub", sizes, w.ints(1)) if aligned else sizes
+    half = w.node("Mul", w.cast(w.node("Max", reach, w.ints(1)), INT64, of), w.like(0.5, "Grid"))
+    one, edge = w.like(1.0, "Grid"), w.like(0.0 if aligned else 0.5, "Grid")
+    at = w.node("Sub", w.node("Mul", w.node("Add", grid, one), half), edge)
+    far = w.node("Abs", at)
+    whole = w.node("Floor", far)
+    up = w.cast(w.node("GreaterOrEqual", w.node("Sub", far, whole), w.like(0.5, "Grid")), BOOL, of)
+    whole = w.node("Mul", w.node("Sign", at), w.node("Add", whole, up))
+    return w.node("Sub", w.node("Div", w.node("Add", whole, edge), half), one)
 
 
 @writes("pad3d", "pad2d")

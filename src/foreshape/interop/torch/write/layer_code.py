@@ -273,7 +273,7 @@ def _dropout(w: PlainOp) -> Any:
 @writes("grid_sampler")
 def _grid(w: PlainOp) -> Any:
     padding = {"zeros": "zeros", "border": "border", "reflection": "reflection", "reflect": "reflection"}.get(w.of.padding_mode)
-    if padding is None or w.of.mode == "nearest":
+    if padding is None or (w.of.mode == "nearest" and not w.of.halves_to_even):
         return kernel_rule(w)
     return f'F.grid_sample({w.x("X")}, {w.x("Grid")}, mode="{w.of.mode}", padding_mode="{padding}", align_corners={w.of.align_corners})'
 
