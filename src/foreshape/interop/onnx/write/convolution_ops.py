@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from foreshape.interop.onnx.write.channel_order import channels_back, channels_first, image_dims, padding
 from foreshape.interop.onnx.write.op_writers import writes
+from foreshape.interop.onnx.write.running_ops import LOWEST
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
@@ -100,8 +101,13 @@ def windows(w: WrittenOp, x: OnnxValue, image: Sequence[Any], sizes: Sequence[in
     """Return the largest or the mean of each window."""
     strides, pads = [*w.of.strides], padding(w, image, sizes, w.of.strides)
     ceil = bool(w.of.ceil_mode)
-    if ceil and "pads" in pads:
-        _no_empty_window(image, sizes, strides, pads["pads"])
+    if "pads" in pads:
+        around, before = pads["pads"], pads["pads"][: len(sizes)]
+        # PaddlePaddle counts as many pixels behind an axis as before it
+        counted = None if largest or w.of.exclusive else [*before, *before]
+        wide = _is_wide(around, sizes) or (ceil and _may_be_empty(image, sizes, strides, around))
+        if wide or (counted is not None and counted != around and w.of.padding_algorithm == "EXPLICIT"):
+            return padded_windows(w, x, Windows("max" if largest else "avg", sizes, strides, around, counted, ceil=ceil))
     if largest:
         of = w.dtype("X")
         made = x if of.is_floating or of.name in ("int8", "uint8") else w.cast(x, of, FP64)
@@ -113,13 +119,79 @@ def windows(w: WrittenOp, x: OnnxValue, image: Sequence[Any], sizes: Sequence[in
     return w.node("AveragePool", x, kernel_shape=[*sizes], strides=strides, ceil_mode=int(ceil), count_include_pad=int(counted), **pads)
 
 
-def _no_empty_window(image: Sequence[Any], sizes: Sequence[int], strides: Sequence[int], pads: Sequence[int]) -> None:
-    """Refuse windows that begin behind the image: ONNX has none there."""
+def _is_wide(pads: Sequence[int], sizes: Sequence[int]) -> bool:
+    """Tell whether pads are as wide as their window: onnxruntime refuses a pool with such."""
+    return any(p >= k for p, k in zip(pads, [*sizes, *sizes], strict=True))
+
+
+def _may_be_empty(image: Sequence[Any], sizes: Sequence[int], strides: Sequence[int], pads: Sequence[int]) -> bool:
+    """Tell whether windows, their number rounded up, may begin behind the image: ONNX has none there."""
     for at, n in enumerate(image):
         if isinstance(n, int):
             count = -(-(n + pads[at] + pads[at + len(sizes)] - sizes[at]) // strides[at]) + 1
             if (count - 1) * strides[at] >= n + pads[at]:
-                raise Refused("a window wholly in the padding")
+                return True
+        elif pads[at + len(sizes)] or strides[at] > sizes[at]:
+            return True
+    return False
+
+
+class Windows(NamedTuple):
+    """The windows of a pool.
+
+    Attributes:
+        how: max, avg or sum.
+        pads: before each axis, then behind each.
+        counted: the pads among the pixels of a mean; None for the image's alone.
+        ceil: their number is rounded up.
+    """
+
+    how: str
+    sizes: Sequence[int]
+    strides: Sequence[int]
+    pads: Sequence[int]
+    counted: Sequence[int] | None = None
+    dilations: Sequence[int] = ()
+    ceil: bool = False
+
+
+def padded_windows(w: WrittenOp, x: OnnxValue, of: Windows) -> OnnxValue:
+    """Return a pool over padded images: for pads and windows that a pool of ONNX does not take.
+
+    With a stride's pixels less one more behind each axis as many windows fit as if their number were rounded up.
+    """
+    axes, element = len(of.sizes), w.dtype("X")
+    more = [s - 1 if of.ceil else 0 for s in of.strides]
+    pads = [*of.pads[:axes], *(p + m for p, m in zip(of.pads[axes:], more, strict=True))]
+    attributes: dict[str, Any] = {"kernel_shape": [*of.sizes], "strides": [*of.strides]}
+    if any(d != 1 for d in of.dilations):
+        attributes["dilations"] = [*of.dilations]
+    if of.how == "max":
+        held = element if element.is_floating else FP64
+        made = w.node("MaxPool", _around(w, w.cast(x, element, held), pads, w.number(LOWEST[held.name], held)), **attributes)
+        return w.cast(made, held, element)
+    if "dilations" in attributes:
+        w.needs(19)
+    nothing, one = w.like(0.0, "X"), w.like(1.0, "X")
+    made = w.node("AveragePool", _around(w, x, pads, nothing), **attributes)
+    if of.how == "sum":
+        return w.node("Mul", made, w.like(float(math.prod(of.sizes)), "X"))
+    if of.counted is not None and [*of.counted] == pads:
+        return made
+    counted = w.node("Expand", one, w.node("Concat", w.ints(1, 1), w.shape(x, 2, 2 + axes), axis=0))
+    if of.counted is not None:
+        counted = _around(w, counted, of.counted, one)
+    inner = of.counted or [0] * (2 * axes)
+    counted = _around(w, counted, [p - c for p, c in zip(pads, inner, strict=True)], nothing)
+    # of no pixel the mean is 0, and not 0 / 0
+    share = w.node("Max", w.node("AveragePool", counted, **attributes), w.like(1.0 / math.prod(of.sizes), "X"))
+    return w.node("Div", made, share)
+
+
+def _around(w: WrittenOp, x: OnnxValue, pads: Sequence[int], value: OnnxValue) -> OnnxValue:
+    """Return images with a value around them."""
+    axes = len(pads) // 2
+    return w.node("Pad", x, w.ints(0, 0, *pads[:axes], 0, 0, *pads[axes:]), value, mode="constant")
 
 
 def adaptive(w: WrittenOp, x: OnnxValue, image: Sequence[Any], sizes: Sequence[int], operator: str) -> OnnxValue:
@@ -155,8 +227,10 @@ def _pool_with_places(w: WrittenOp) -> Any:
     elif w.of.adaptive:
         raise Refused("adaptive pooling with places")
     pads = [*paddings, *paddings] if len(paddings) == axes else [*paddings[::2], *paddings[1::2]]
-    if w.of.ceil_mode:
-        _no_empty_window(dims[2:], sizes, [*w.of.strides], pads)
+    if w.of.ceil_mode and _may_be_empty(dims[2:], sizes, [*w.of.strides], pads):
+        raise Refused("a window wholly in the padding, and the places of the largest")
+    if _is_wide(pads, sizes):
+        raise Refused("paddings as wide as the window, and the places of the largest")
     if any(isinstance(n, int) and n + pads[at] + pads[at + axes] < k for at, (n, k) in enumerate(zip(dims[2:], sizes, strict=True))):
         raise Refused("a window larger than its image")
     attributes: dict[str, Any] = {"kernel_shape": sizes, "strides": [*w.of.strides], "pads": pads, "ceil_mode": int(w.of.ceil_mode)}
@@ -197,6 +271,12 @@ def _dilated_pool(w: WrittenOp) -> Any:
         attributes["pads"] = _same_pads(w)
     else:
         attributes["auto_pad"] = w.of.padding_algorithm
+    if "pads" in attributes and _is_wide(attributes["pads"], w.of.ksize):
+        if w.of.return_mask:
+            raise Refused("paddings as wide as the window, and the places of the largest")
+        counted = None if w.of.exclusive else attributes["pads"]
+        of_pool = Windows(kind, w.of.ksize, w.of.strides, attributes["pads"], counted, w.of.dilations, bool(w.of.ceil_mode))
+        return padded_windows(w, x, of_pool), None
     if kind == "max":
         held = of if of.is_floating or of in (INT8, UINT8) else FP64
         count = 2 if w.of.return_mask else 1

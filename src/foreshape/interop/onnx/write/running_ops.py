@@ -12,7 +12,7 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.spec import BOOL, INT64
 
-_LOWEST = {"fp32": -3.4028234663852886e38, "fp64": -1.7976931348623157e308, "fp16": -65504.0}
+LOWEST = {"fp32": -3.4028234663852886e38, "fp64": -1.7976931348623157e308, "fp16": -65504.0}
 
 
 def _running(x: Term, rank: int, axis: int, nothing: float, exclusive: bool, reverse: bool, made_of: Callable[[Term], Term]) -> Term:
@@ -57,7 +57,7 @@ def _cumulative_log_sum(w: WrittenOp) -> Any:
     if not rank and not w.of.flatten:
         return w.node("Identity", x.value)
     x, rank, axis = (x.shaped(-1), 1, 0) if w.of.flatten else (x, rank, int(w.of.axis) % rank)
-    lowest = _LOWEST[x.of.name]
+    lowest = LOWEST[x.of.name]
 
     def made_of(rows: Term) -> Term:
         most = rows.largest(rank, keep=True).most(lowest)
