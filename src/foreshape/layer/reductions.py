@@ -44,7 +44,9 @@ def reduce_mean(x: Variable, axis: Axes = None, keepdim: bool = False) -> Variab
         keepdim: keep the axes as dims of 1.
     """
     if x.spec.dtype in INDEX:
-        warn_user(f"reduce_mean of {x.name}, {x.spec.known_dtype.name}, cuts the means to integers, as PaddlePaddle does: cast it to float32 first for fractions")
+        warn_user(
+            f"reduce_mean of {x.name}, {x.spec.known_dtype.name}, cuts the means to integers, as PaddlePaddle does: cast it to float32 first for fractions"
+        )
     return _reduce("reduce_mean", x, axis, keepdim)
 
 

@@ -91,3 +91,20 @@ def test_a_newer_operator_set_is_taken_where_needed_unless_one_is_asked_for(tmp_
     assert fs.save_onnx(tmp_path / "m.onnx", [x, grid], y).opset == 18
     with pytest.raises(fs.FormatError, match=r"grid_sampler .*needs the operator set 16, and 13 was asked for"):
         fs.save_onnx(tmp_path / "m.onnx", [x, grid], y, opset=13)
+
+
+@pytest.mark.parametrize("dims", [[1, 2, 5, 7], ["batch", 2, "height", "width"]], ids=["known", "open"])
+@pytest.mark.parametrize("scale", [1.3, 0.7])
+def test_aligned_corners_are_resized_to_sizes(dims: list[Any], scale: float, tmp_path: Path) -> None:
+    """ONNX's reference takes a scaled size before it is cut, so that scales would be read in two ways."""
+    x = layer.data("x", shape=dims)
+    attrs = {"scale": [scale, scale], "align_corners": True}
+    results = {kind: fs.default_main_program().global_block.apply(f"{kind}_interp_v2", {"X": x}, attrs) for kind in ("nearest", "bilinear", "bicubic")}
+    feed = {"x": np.random.RandomState(0).standard_normal((1, 2, 5, 7)).astype("float32")}
+    want = fs.Executor().run(feed=feed, fetch=list(results.values()))
+    opened = written(tmp_path / "m.onnx", [x], results)
+    resized = [n.inputs for n in read_model(tmp_path / "m.onnx").graph.nodes if n.operator == "Resize"]
+    assert len(resized) == 3 and all(len(inputs) == 4 and not inputs[2] for inputs in resized)
+    got = opened.run(feed)
+    for kind, one in zip(results, want, strict=True):
+        np.testing.assert_allclose(got[kind], one, rtol=1e-4, atol=1e-5, err_msg=kind)

@@ -20,8 +20,8 @@ _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 class _Axis:
     """The arithmetic along one axis, on tensors of float64."""
 
-    def __init__(self, c: Call, x: Variable, axis: int, scale: Variable, size: Variable, old: bool) -> None:
-        self.c, self.axis, self.scale, self.count, self.old = c, axis, scale, size, old
+    def __init__(self, c: Call, x: Variable, axis: int, scale: Variable, size: Variable, old: bool, by_size: bool) -> None:
+        self.c, self.axis, self.scale, self.count, self.old, self.by_size = c, axis, scale, size, old, by_size
         self.whole = entry(c, c.shape_of(x), axis)
         self.size = c.cast(self.whole, FP64)
         self.mode = c.attribute("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
@@ -39,7 +39,8 @@ class _Axis:
     def coordinates(self, roi: tuple[Variable, Variable] | None) -> Variable:
         """Return where each entry of the result stands in the source."""
         places = self.c.cast(from_zero(self.c, self.count), FP64)
-        length = self.do("mul", self.scale, self.size)
+        # of scales the size before it is cut, as ONNX's reference and cases have it; onnxruntime takes the whole size
+        length = self.c.cast(self.count, FP64) if self.by_size else self.do("mul", self.scale, self.size)
         one = self.is_("equal", length, 1.0)
         last = self.do("sub", self.size, 1.0)
         if self.mode == "align_corners":
@@ -137,6 +138,8 @@ def by_matrices(
     if kind not in ("nearest", "linear", "bilinear", "cubic"):
         raise Refused(f"the mode {kind}")
     dims = c.cast(c.op("gather", {"axis": 0}, X=c.shape_of(x), Index=numbers(c, *axes)), FP64)
+    policy = c.attribute("keep_aspect_ratio_policy", "stretch")
+    by_size = scales is None and policy == "stretch"
     if scales is not None:
         # in float32, as sizes are inferred: 10 times 1.3 is 13 there, and with more digits a little less
         counts = c.cast(c.op("floor", X=c.binary("elementwise_mul", c.cast(scales, FP32), c.cast(dims, FP32))), INT64)
@@ -145,7 +148,6 @@ def by_matrices(
         assert sizes is not None
         counts = c.cast(sizes, INT64)
         scales = c.binary("elementwise_div", c.cast(counts, FP64), dims)
-        policy = c.attribute("keep_aspect_ratio_policy", "stretch")
         if policy != "stretch":
             scale = c.op("reduce_min" if policy == "not_larger" else "reduce_max", {"dim": [0], "keep_dim": True}, X=scales)
             scales = c.binary("elementwise_add", c.binary("elementwise_mul", scales, c.full([1], FP64, 0.0)), scale)
@@ -158,7 +160,7 @@ def by_matrices(
             continue
         count = entry(c, counts, at)
         count = count if known is None else _count(c, x, axis, known.reshape(-1)[at], count)
-        one = _Axis(c, out, axis, entry(c, scales, at), count, old)
+        one = _Axis(c, out, axis, entry(c, scales, at), count, old, by_size)
         if one.mode not in _MODES:
             raise Refused(f"coordinates by {one.mode}")
         if one.mode == "tf_crop_and_resize" and roi is None:

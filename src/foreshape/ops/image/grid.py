@@ -29,8 +29,8 @@ class GridSampler(Operator):
     """Output = the images (or volumes) in X at the points in Grid, ``(x, y)`` or ``(x, y, z)`` from -1 to 1 across the image.
 
     With ``align_corners`` -1 and 1 are the middle of the outer pixels, else their outer edges. A point between pixels has the mean of the pixels around it,
-    weighted by nearness (bilinear), or the nearest pixel, halves rounded away from 0 (or to even). Outside, a pixel is 0 ("zeros"), the nearest one of the image ("border"),
-    or the image reflected ("reflection").
+    weighted by nearness (bilinear), or the nearest pixel, halves rounded away from 0 (or to even). Outside, a pixel is 0 ("zeros"), the nearest one of the
+    image ("border"), or the image reflected ("reflection").
     """
 
     type = "grid_sampler"
@@ -105,9 +105,7 @@ class GridSampler(Operator):
             align_corners=False,
             differentiate=False,
         ),
-        sample(
-            X=f32(1, 2, 1, 6), Grid=f32(1, 1, 4, 2, data=[-0.8, 0, -0.4, 0, 0.0, 0, 0.4, 0]), mode="nearest", halves_to_even=True, differentiate=False
-        ),
+        sample(X=f32(1, 2, 1, 6), Grid=f32(1, 1, 4, 2, data=[-0.8, 0, -0.4, 0, 0.0, 0, 0.4, 0]), mode="nearest", halves_to_even=True, differentiate=False),
         sample(X=f32(2, 3, 4, 5, 6), Grid=f32(2, 3, 2, 4, 3, low=-1.3, high=1.3)),
         sample(X=f32(2, 3, 4, 5, 6), Grid=f32(2, 3, 2, 4, 3, low=-1.6, high=1.6), mode="nearest", padding_mode="reflection", align_corners=False),
         sample(X=f32(0, 3, 5, 7), Grid=f32(0, 4, 6, 2)),

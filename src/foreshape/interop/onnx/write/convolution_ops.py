@@ -107,7 +107,7 @@ def windows(w: WrittenOp, x: OnnxValue, image: Sequence[Any], sizes: Sequence[in
         counted = None if largest or w.of.exclusive else [*before, *before]
         wide = _is_wide(around, sizes) or (ceil and _may_be_empty(image, sizes, strides, around))
         if wide or (counted is not None and counted != around and w.of.padding_algorithm == "EXPLICIT"):
-            return padded_windows(w, x, Windows("max" if largest else "avg", sizes, strides, around, counted, ceil=ceil))
+            return padded_windows(w, x, PoolWindows("max" if largest else "avg", sizes, strides, around, counted, ceil=ceil))
     if largest:
         of = w.dtype("X")
         made = x if of.is_floating or of.name in ("int8", "uint8") else w.cast(x, of, FP64)
@@ -136,7 +136,7 @@ def _may_be_empty(image: Sequence[Any], sizes: Sequence[int], strides: Sequence[
     return False
 
 
-class Windows(NamedTuple):
+class PoolWindows(NamedTuple):
     """The windows of a pool.
 
     Attributes:
@@ -155,7 +155,7 @@ class Windows(NamedTuple):
     ceil: bool = False
 
 
-def padded_windows(w: WrittenOp, x: OnnxValue, of: Windows) -> OnnxValue:
+def padded_windows(w: WrittenOp, x: OnnxValue, of: PoolWindows) -> OnnxValue:
     """Return a pool over padded images: for pads and windows that a pool of ONNX does not take.
 
     With a stride's pixels less one more behind each axis as many windows fit as if their number were rounded up.
@@ -275,7 +275,7 @@ def _dilated_pool(w: WrittenOp) -> Any:
         if w.of.return_mask:
             raise Refused("paddings as wide as the window, and the places of the largest")
         counted = None if w.of.exclusive else attributes["pads"]
-        of_pool = Windows(kind, w.of.ksize, w.of.strides, attributes["pads"], counted, w.of.dilations, bool(w.of.ceil_mode))
+        of_pool = PoolWindows(kind, w.of.ksize, w.of.strides, attributes["pads"], counted, w.of.dilations, bool(w.of.ceil_mode))
         return padded_windows(w, x, of_pool), None
     if kind == "max":
         held = of if of.is_floating or of in (INT8, UINT8) else FP64

@@ -56,17 +56,19 @@ def _resize(w: WrittenOp) -> OnnxValue:
         w.needs(18)
         attributes |= {"antialias": 1, "exclude_outside": 1}
     by = w.node("Expand", w.cast(w.reshape(w.x("Scale"), -1), w.dtype("Scale"), FP32), w.ints(axes)) if not sized and w.has("Scale") else None
-    if by is not None and w.op.type.endswith("_v2"):
+    # of aligned corners ONNX's reference takes the size before it is cut to a whole one, and onnxruntime and ours take the whole one: sizes say it
+    by_scale = w.op.type.endswith("_v2") and not w.of.align_corners
+    if by is not None and by_scale:
         return channels_back(w, w.node("Resize", x, None, w.node("Concat", w.array(numpy.ones(2, "float32")), by, axis=0), **attributes), rank, layout)
     by_axis = [1.0 if at in single else s for at, s in enumerate(scale if len(scale) == axes else scale * axes)]
-    if not sized and scale and w.op.type.endswith("_v2"):
+    if not sized and scale and by_scale:
         made = w.node("Resize", x, None, w.array(numpy.array([1, 1, *by_axis], "float32")), **attributes)
         return channels_back(w, w.cast(made, held, of), rank, layout)
     if w.op.input_slots.get("SizeTensor"):
         sizes = w.row_of("SizeTensor")
     elif w.has("OutSize"):
         sizes = w.row("OutSize")
-    elif by is not None or (scale and not all(isinstance(d, int) for d in out)):  # the first form goes by the sizes
+    elif by is not None or (scale and not all(isinstance(d, int) for d in out)):  # the first form, and aligned corners, go by the sizes
         now = w.node("Cast", w.shape(x, 2, rank), to=w.writer.code_of(FP32))
         by = by if by is not None else w.array(numpy.array(by_axis, "float32"))
         sizes = w.cast(w.node("Floor", w.node("Mul", now, by)), FP32, INT64)
