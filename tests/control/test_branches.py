@@ -77,7 +77,6 @@ def test_branches_that_do_not_fit_each_other() -> None:
 
     for true, false, says in (
         (lambda x: x, lambda x: layer.cast(x, "int64"), "one element type"),
-        (lambda x: x, lambda x: layer.reshape(x, [-1]), "as many dims"),
         (lambda x: [x, x], lambda x: [x], "as many variables"),
         (lambda x: x, lambda x: None, "as many variables"),
         (lambda x: 3, lambda x: 4, "must give variables"),

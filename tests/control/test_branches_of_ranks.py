@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -26,8 +28,41 @@ def test_a_result_of_either_rank_is_given_on_and_fetched_and_not_computed_with()
         layer.relu(found)
     again = fs.default_main_program().global_block.apply("select_input", given | {"X": [found, x]})
     assert again.spec.dims is None
-    with pytest.raises(fs.ShapeError, match="both branches must give as many dims: true_fn gives"):
-        layer.cond(layer.mean(x) > 0, lambda: layer.reduce_sum(x, [1]), lambda: x * 2.0)
+
+
+def test_a_branch_decides_the_number_of_dims_and_reshape_states_it(tmp_path: Path) -> None:
+    x, flag = layer.data("x", shape=["batch", 3]), layer.data("flag", shape=[], dtype="bool")
+    total = layer.reduce_sum(layer.fc(x, 1, bias=False))
+    either = layer.cond(flag, lambda: total * 1.0, lambda: layer.reshape(total * 2.0, [1]))
+    assert either.spec.dims is None
+    loss = layer.mean(layer.reshape(either, [1]))
+    with pytest.raises(fs.ShapeError, match="a 0 in shape would copy: state it"):
+        layer.reshape(either, [0])
+    program, scope = fs.default_main_program(), fs.Scope()
+    made = fs.training_program(loss, fs.optimizer.SGD(0.1))
+    assert str(fs.Program.parse(str(made.program))) == str(made.program)
+    run = fs.Executor().run
+    run(made.startup, scope=scope)
+    (weight,) = (v.name for v in program.parameters())
+    ones = np.ones((2, 3), "float32")
+    for holds, dims, slope in ((True, (), 2.0), (False, (1,), 4.0)):
+        feed = {"x": ones, "flag": np.array(holds)}
+        assert run(program, feed, [either], scope)[0].shape == dims
+        before = np.array(scope.get(weight))
+        run(made.program, feed, [loss.name], scope)
+        np.testing.assert_allclose((before - np.array(scope.get(weight))) / 0.1, np.full((3, 1), slope), rtol=1e-4)
+    fs.save_inference_model(tmp_path / "net", [x, flag], [either], program=program, scope=scope)
+    opened = fs.load_inference_model(tmp_path / "net", scope=fs.Scope())
+    assert [opened.run({"x": ones, "flag": np.array(holds)})[0].shape for holds in (True, False)] == [(), (1,)]
+
+
+def test_dims_that_a_branch_has_not_are_told_by_the_run() -> None:
+    x, flag = layer.data("x", shape=["batch", 3]), layer.data("flag", shape=[], dtype="bool")
+    out = layer.reshape(layer.cond(flag, lambda: layer.reduce_sum(x), lambda: x), [1])
+    feed = {"x": np.ones((2, 3), "float32")}
+    assert fs.Executor().run(feed=feed | {"flag": np.array(True)}, fetch=[out])[0].tolist() == [6.0]
+    with pytest.raises(fs.ExecutionError, match="reshape2"):
+        fs.Executor().run(feed=feed | {"flag": np.array(False)}, fetch=[out])
 
 
 def test_what_stands_for_a_variable_that_nobody_set_says_nothing_of_the_result() -> None:

@@ -118,7 +118,7 @@ def check_operand(operand: Operand, given: Slot) -> None:
             wanted = " or ".join(k.name for k in operand.kinds)
             raise RuleError(f"{operand.name} must be of kind {wanted}, not {spec.kind.name}", {operand.name: None}, TypeMismatchError)
         if spec.dims is None and spec.kind in TENSOR_KINDS and spec.kind is not LOD_TENSOR_ARRAY and not operand.unknown_dims:  # an array may be empty
-            raise RuleError(f"nothing is known of {operand.name}", {operand.name: None}, ShapeError)
+            raise RuleError(f"nothing is known of {operand.name}: the run decides its number of dims; reshape states them", {operand.name: None}, ShapeError)
         if spec.dtype is not None and spec.dtype not in operand.dtypes:
             words = f"{operand.name} must be {_type_words(operand)}, not {spec.dtype.name}{_cast_to(operand.dtypes)}"
             raise RuleError(words, {operand.name: None}, TypeMismatchError)

@@ -127,9 +127,8 @@ def cond(pred: Variable, true_fn: Branch | None = None, false_fn: Branch | None 
 
     Args:
         pred: a bool variable of one element.
-        true_fn, false_fn: each returns a variable, or a list (or tuple) of them, or None. Both return as many, each pair of one element type and number
-            of dims. A size that differs is set by the run. Different numbers of dims would leave all further ops without a description: adjust one
-            branch, as by `unsqueeze` or `reshape`. (A loaded program may have such a result; it can be passed on and fetched.)
+        true_fn, false_fn: each returns a variable, or a list (or tuple) of them, or None. Both return as many, each pair of one element type. A size that
+            differs is set by the run, and so is a number of dims: such a result is passed on, fetched, and taken by `reshape`, which states its dims.
 
     Returns:
         In the functions' form: a variable, a list, or None. Gradients flow through the branch that ran.
@@ -148,9 +147,6 @@ def cond(pred: Variable, true_fn: Branch | None = None, false_fn: Branch | None 
         raise SchemaError(f"both branches must give as many variables: true_fn gives {len(true_out)}, false_fn {len(false_out)}")
     if not true_out:
         return None
-    for t, f in zip(true_out, false_out, strict=True):  # a loaded program may do so, and says nothing of the dims of its result then
-        if t.spec.dims is not None and f.spec.dims is not None and t.spec.rank != f.spec.rank:
-            raise ShapeError(f"both branches must give as many dims: true_fn gives {t}, false_fn {f}; reshape one of them to the dims of the other")
     chosen = cast(pred, INT32)
     out = [outer.apply("select_input", {"X": [f, t], "Mask": chosen}) for t, f in zip(true_out, false_out, strict=True)]
     return out if true_form is list else tuple(out) if true_form is tuple else out[0]

@@ -53,9 +53,9 @@ def reshape(x: Variable, shape: Sizes) -> Variable:
         shape: numbers (0 copies the dim of ``x`` at the same place, one -1 is the rest) and one-number variables, or one variable.
 
     Raises:
-        ShapeError: another number of elements.
+        ShapeError: another number of elements; in the run, if a branch decides the number of dims of ``x``.
     """
-    numbers, operands = sizes(f"reshape({x.name})", shape, "Shape", "ShapeTensor", x.spec.known_dims, 0)
+    numbers, operands = sizes(f"reshape({x.name})", shape, "Shape", "ShapeTensor", x.spec.dims or (), 0)
     return apply("reshape2", {"X": x, **operands}, shape=numbers)[0]
 
 

@@ -42,7 +42,9 @@ def gradient_class(cls: type[Operator], root: type[Operator], declared: Gradient
         elif name in results or (name != base and base in results):
             many = results[base].many
             types, kinds = ((*FLOATING, *COMPLEX), DENSE) if name != base else (ANY_OR_COMPLEX, FLOAT_RESULT_KINDS)
-            inputs.append(Operand(types, "", many, results[base].optional or name in declared.absent, kinds, None, name))
+            taken = Operand(types, "", many, results[base].optional or name in declared.absent, kinds, None, name)
+            remembers = name == base and any(o.unknown_dims for o in schema.operands)  # a result with the dims of an operand that may not be known
+            inputs.append(replace(taken, unknown_dims=True) if remembers else taken)
         else:
             raise SchemaError(f"{where}: its gradient takes {name}, which is no slot of it")
     gives: list[Result] = []

@@ -51,6 +51,8 @@ def branch(c: Call) -> Any:
     def made(graph: GraphRecord) -> list[Variable]:
         out = [layer.assign(c.importer.variable(v)) for v in run_graph(c, graph, {})]
         ranks.append([None if v.spec.dims is None else v.spec.rank for v in out])
+        if len(ranks) == 2 and ranks[0] != ranks[1]:
+            raise ShapeError("the branches have different numbers of dims")
         return out
 
     try:

@@ -22,7 +22,7 @@ _FAR: Final = (1 << 31) - 1
 
 
 class _Cut(NamedTuple):
-    """The bounds of a cut in 2.x: attributes, tensors by their slots, and the axes that are turned around before."""
+    """The bounds of a cut in 2.x: attributes, tensors by their slots, and the axes turned around before."""
 
     attrs: dict[str, list[int]]
     inputs: Slots
@@ -74,8 +74,7 @@ def set_value(t: Translation, op: GraphOp) -> None:
 def _cut(t: Translation, op: GraphOp, first: int, axes: Sequence[int], steps_name: str) -> _Cut | None:
     """Return the bounds of a cut with a step downwards, its operands from ``first`` on; None if it has none.
 
-    Of n entries turned around the place k is n - 1 - k, which is -1 - k counted from the other end: so with the start and the end of a cut that 2.x
-    understands otherwise. An axis of an open size needs no more.
+    Where 2.x understands a cut otherwise, its axis is turned around. Of n entries the place k is n - 1 - k then, or -1 - k counted from the other end.
     """
     starts, ends, steps = (as_numbers(t.given(op, at)) for at in (first, first + 1, first + 2))
     for name, numbers in (("starts", starts), ("ends", ends), (steps_name, steps)):

@@ -185,7 +185,7 @@ class SelectOutput(Operator):
     """Out[Mask] = X; the other results get no value."""
 
     type = "select_output"
-    X = operand(doc="any shape")
+    X = operand(unknown_dims=True, doc="any shape")
     Mask = operand((BOOL, INT32, INT64), doc="one number")
     Out = result(many=True, doc="as X")
     branches = attribute(AttrType.INT, 2, low=1, high=65536, doc="the number of results; two in files without it")

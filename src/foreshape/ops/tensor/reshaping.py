@@ -21,7 +21,9 @@ from foreshape.values.torch_proxy import Tensor
 
 
 def _before(self: Any, XShape: Spec, d_out: Spec) -> Spec:
-    """Return the dims of X from XShape."""
+    """Return the dims of X from XShape; not known if those of X are not."""
+    if XShape.dims is None:
+        return Spec(LOD_TENSOR, d_out.dtype, None)
     dims = XShape.known_dims
     require(len(dims) > 0 and dims[0] == 0, "XShape must have the dims [0, *dims of X]", XShape=None)
     require_equal(d_out.elements, product(dims[1:]), "Out@GRAD must have as many elements as X", **{"Out@GRAD": None, "XShape": None})
@@ -30,7 +32,7 @@ def _before(self: Any, XShape: Spec, d_out: Spec) -> Spec:
 
 def _remembered(X: Spec) -> Spec:
     """Return the spec of XShape: the dims of X, and the sequences of its rows, without data."""
-    return Spec(LOD_TENSOR, X.dtype, (0, *X.known_dims), X.lod)
+    return Spec(LOD_TENSOR, X.dtype, None if X.dims is None else (0, *X.dims), X.lod)
 
 
 def _gradient_workspace(self: Any, XShape: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
@@ -72,10 +74,11 @@ class Reshape2(Reshaping):
     """Out = the elements of X in row-major order, in the dims ``shape``.
 
     In ``shape`` 0 copies the dim of X at the same place and one -1 takes the rest. ShapeTensor, a list of one-number tensors, and Shape, a tensor, replace it,
-    in this order.
+    in this order. Of an X whose number of dims a branch decides the run alone knows whether it fits, and there is no dim to copy.
     """
 
     type = "reshape2"
+    X = operand(ANY_OR_COMPLEX, unknown_dims=True, doc="any shape")
     Shape = operand(INDEX, optional=True, doc="the shape, as a tensor")
     ShapeTensor = operand(INDEX, many=True, optional=True, doc="the shape, as tensors of one number each")
     shape = attribute(AttrType.INTS, [])
@@ -84,7 +87,8 @@ class Reshape2(Reshaping):
         return Reshape()
 
     def infer_shape(self, X: Spec, Shape: Spec | None, ShapeTensor: tuple[Spec, ...]) -> Any:
-        return self._results(X, reshaped(X.known_dims, known_sizes(self.shape, Shape, ShapeTensor, "Shape", "ShapeTensor")))
+        shape = known_sizes(self.shape, Shape, ShapeTensor, "Shape", "ShapeTensor")
+        return self._results(X, _stated(shape) if X.dims is None else reshaped(X.known_dims, shape))
 
     def workspace(self, X: Spec, Shape: Spec | None, ShapeTensor: tuple[Spec, ...], *, strided: frozenset[str]) -> Size:
         return turned(strided, X=X)
@@ -113,6 +117,13 @@ class Reshape2(Reshaping):
         reject(X=f32(2, 3), shape=[2**31 - 1, 2**31 - 1, 2**31 - 1], says="64-bit"),
         reject(X=f32(2, 3), shape=[1] * 65, says="at most 64 dims"),
     ]
+
+
+def _stated(shape: Sequence[Size | None]) -> tuple[Size, ...]:
+    """Return the dims of ``shape`` for a tensor of which nothing is known: -1 and None are known at run time only."""
+    require(len(shape) <= MAX_RANK, f"a tensor has at most {MAX_RANK} dims; shape has {len(shape)}", X=None)
+    require(0 not in shape, "nothing is known of X, whose dim a 0 in shape would copy: state it", X=None)
+    return tuple(unknown_size(str(at)) if s is None or (isinstance(s, int) and s < 0) else s for at, s in enumerate(shape))
 
 
 def reshaped(dims: Sequence[Size], shape: Sequence[Size | None]) -> tuple[Size, ...]:

@@ -156,7 +156,7 @@ class PoolWindows(NamedTuple):
 
 
 def padded_windows(w: WrittenOp, x: OnnxValue, of: PoolWindows) -> OnnxValue:
-    """Return a pool over padded images: for pads and windows that a pool of ONNX does not take.
+    """Return a pool over padded images, for pads and windows no pool of ONNX takes.
 
     With a stride's pixels less one more behind each axis as many windows fit as if their number were rounded up.
     """
