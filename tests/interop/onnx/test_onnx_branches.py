@@ -52,3 +52,12 @@ def test_branches_within_branches_end(tmp_path: Path) -> None:
     data = model(Graph([node("Relu", "x", "h0"), *chain], fed, results, [tensor("zero", np.array([0]))]))
     with pytest.raises(fs.SchemaError, match=r"too many branches|depends on"):
         opened(data, tmp_path).run({"x": np.ones(2, "float32"), "c": np.array(True)})
+
+
+def test_a_squeezed_result_has_as_many_dims_as_the_run_leaves(tmp_path: Path) -> None:
+    """As onnxruntime gives it."""
+    nodes = [node("Squeeze", "x", "s"), node("Sigmoid", "s", "y")]
+    net = opened(model(Graph(nodes, [value("x", "float32", ["batch", 1])], [value("y", "float32", None)]), 11), tmp_path)
+    for dims, want in (((1, 1), ()), ((2, 1), (2,))):
+        found = net.run({"x": np.zeros(dims, "float32")})["y"]
+        assert found.shape == want and np.all(found == 0.5)

@@ -39,6 +39,8 @@ def _turned(y: Variable) -> Variable | None:
 def gemm(c: Call) -> Any:
     """alpha A B + beta C, of matrices, each transposed or not."""
     x, y, more = c.x(0), c.x(1), c.optional(2)
+    if c.rank(x) != 2 or c.rank(y) != 2:
+        raise Refused(f"a product of tensors of {c.rank(x)} and {c.rank(y)} dims")
     of = x.spec.known_dtype
     if of.is_integer:
         x, y = c.cast(x, FP64), c.cast(y, FP64)

@@ -109,25 +109,6 @@ def flatten(c: Call) -> Any:
     return result(c.op("flatten_contiguous_range", {"start_axis": 0, "stop_axis": axis - 1}, X=out)) if axis > 1 else out
 
 
-@onnx("Squeeze")
-def squeeze(c: Call) -> Any:
-    x = c.x()
-    given = c.computed(1) if c.opset >= 13 else None
-    if given is not None:
-        return computed.squeezed(c, x, given)
-    axes = c.ints(1) if c.opset >= 13 else c.ints(9, "axes")
-    if axes is None:
-        dims = x.spec.known_dims
-        for at, d in enumerate(dims):
-            if not isinstance(d, int):  # how many dims are left must be known: an open one is demanded to stay
-                size = c.op("slice", {"axes": [0], "starts": [at], "ends": [at + 1], "infer_flags": [1]}, Input=c.shape_of(x))
-                stays = c.importer.free_name(f"dim_{at}_of_{x.name}_is_not_1")
-                c.importer.block.append_op("not_equal", {"X": size, "Y": c.full([1], INT64, 1)}, {"Out": stays})
-                c.importer.block.append_op("assert", {"Cond": stays}, {}, {})
-        axes = [at for at, d in enumerate(dims) if d == 1]
-    return c.squeeze(x, *axes) if axes else c.op("assign", X=x)
-
-
 @onnx("Unsqueeze")
 def unsqueeze(c: Call) -> Any:
     x = c.x()

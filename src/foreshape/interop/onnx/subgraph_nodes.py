@@ -59,13 +59,18 @@ def branch(c: Call) -> Any:
         out = layer.cond(_truth(c, c.x(0)), lambda: made(then), lambda: made(otherwise))
     except ShapeError:
         if len(ranks) == 2 and ranks[0] != ranks[1]:
-            raise RestInBranches(lambda rest, results: _with_rest(c, (then, otherwise), rest, results)) from None
+            branches = (lambda: run_graph(c, then, {}), lambda: run_graph(c, otherwise, {}))
+            raise RestInBranches(lambda rest, results: with_rest(c, lambda: _truth(c, c.x(0)), branches, rest, results)) from None
         raise
     return tuple(out)
 
 
-def _with_rest(c: Call, branches: tuple[GraphRecord, GraphRecord], rest: Sequence[NodeRecord], results: Sequence[str]) -> None:
-    """Import the rest after an If in both of its branches, each with its number of dims. If one alone works, an assertion demands it of the run."""
+Branch = Callable[[], "list[Any]"]
+"""Imports a branch of a node; returns the node's results."""
+
+
+def with_rest(c: Call, condition: Callable[[], Variable], branches: tuple[Branch, Branch], rest: Sequence[NodeRecord], results: Sequence[str]) -> None:
+    """Import the rest after a node in both of its branches, each with its number of dims. If one alone works, an assertion demands it of the run."""
     importer = c.importer
     importer.trials += 1
     if importer.trials > _MOST_TRIALS:
@@ -74,34 +79,34 @@ def _with_rest(c: Call, branches: tuple[GraphRecord, GraphRecord], rest: Sequenc
         return
     values = dict(importer.scopes[-1])
 
-    def imported(graph: GraphRecord) -> list[Any]:
+    def imported(branch: Branch) -> list[Any]:
         importer.scopes[-1].clear()
         importer.scopes[-1].update(values)
-        for name, value in zip(c.node.outputs, run_graph(c, graph, {}), strict=True):
+        for name, value in zip(c.node.outputs, branch(), strict=True):
             importer.define(name, value, c.node.place)
         importer.nodes(rest, results)
         return [importer.value(name) for name in results]
 
-    def ranks(graph: GraphRecord) -> list[int] | None:
-        """Return the numbers of dims of the results; None if something is refused."""
+    def works(branch: Branch) -> bool:
+        """Tell whether nothing of the rest is refused."""
         before, refusals, renamed = counts(), importer.refusals, set(importer.renamed)
         try:
-            found = [importer.variable(v) for v in imported(graph)]
-            return [v.spec.rank for v in found] if importer.refusals == refusals else None
+            for value in imported(branch):
+                importer.variable(value)
+            return importer.refusals == refusals
         except (Refused, DescriptionError, FormatError):  # as of an axis that this number of dims has not
-            return None
+            return False
         finally:
             take_back(before)
             importer.refusals, importer.renamed = refusals, renamed
 
-    holds, second = _truth(c, c.x(0)), ranks(branches[1])
-    first = ranks(branches[0]) if second is not None else None
-    if second is not None and first == second:
-        out = layer.cond(holds, *(lambda graph=graph: [layer.assign(importer.variable(v)) for v in imported(graph)] for graph in branches))
+    holds, second = condition(), works(branches[1])
+    if second and works(branches[0]):
+        out = layer.cond(holds, *(lambda branch=branch: [layer.assign(importer.variable(v)) for v in imported(branch)] for branch in branches))
         importer.scopes[-1].clear()
         importer.scopes[-1].update(zip(results, out, strict=True))
         return
-    chosen = 0 if second is None or first is not None else 1
+    chosen = 1 if second else 0
     importer.block.append_op("assert", {"Cond": holds if chosen == 0 else c.op("logical_not", X=holds)}, {}, {})
     imported(branches[chosen])
 
