@@ -110,9 +110,7 @@ def lora(
     chosen = {name: ops for name, ops in products.items() if any(fnmatch.fnmatch(name, p) for p in patterns)}
     others = {name: use for name, ops in chosen.items() if (use := _other_use(of, name, ops)) is not None}
     if named := next((name for name in others if name in patterns), None):
-        raise SchemaError(
-            f"{named} is the weight of a product, and has another use too: {others[named]}. A change of the product alone cannot be merged into it"
-        )
+        raise SchemaError(f"{named} is the weight of a product, and has another use too: {others[named]}. The change of a product alone cannot be merged")
     chosen = {name: ops for name, ops in chosen.items() if name not in others}
     if not chosen:
         left_out = f" without another use ({', '.join(others)} have some)" if others else ""
