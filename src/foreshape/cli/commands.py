@@ -287,7 +287,9 @@ app.command(short_help="Quantize a network to 8-bit integers.")(quantize)
 def convert(
     model: Model,
     paths: FromTo,
-    force: Annotated[bool, typer.Option("--force", help="Also write a model with operators that PaddlePaddle 2.6.2 lacks. Only Foreshape opens it.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also write a model with operators that PaddlePaddle 2.6.2 lacks, or torch code that was not compared.")
+    ] = False,
     opset: Annotated[
         int | None, typer.Option("--opset", metavar="NUMBER", help="For .onnx: the operator set, 13 to 28. Default: 18, or the first newer one that suffices.")
     ] = None,

@@ -36,7 +36,7 @@ def print_converted(model: str, source: str | None, target: str, force: bool, op
     if target.endswith(_ONNX) and not os.path.isdir(target):
         return _print_onnx(model, source, target, opset, check)
     if target.endswith(_TORCH) and not os.path.isdir(target) and opset is None and not check:
-        return _print_torch(model, source, target)
+        return _print_torch(model, source, target, force)
     if opset is not None or check:
         raise FormatError(f"{target}: --opset and --check are for a file that ends in {_ONNX}")
     if target.endswith(_FILES[0]) and not os.path.isdir(target):
@@ -72,8 +72,8 @@ def _print_onnx(model: str, source: str | None, target: str, opset: int | None, 
     return right
 
 
-def _print_torch(model: str, source: str | None, target: str) -> bool:
-    found = convert_to_torch(model, target, source)
+def _print_torch(model: str, source: str | None, target: str, force: bool) -> bool:
+    found = convert_to_torch(model, target, source, check=not force)
     with printing():
         of = f"{count_words(found.ops, 'op')}, {count_words(found.tensors, 'tensor')}"
         print_plain(f"{found.path}: {of}" + (f"; {found.weights}: its weights" if found.weights else ""))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from foreshape.engine import Scope
 from foreshape.errors import FormatError, border
 from foreshape.interop.convert_models import same_file
 from foreshape.interop.inference import columns
@@ -13,6 +15,7 @@ from foreshape.interop.onnx_files import opened_for_onnx
 from foreshape.interop.parameters import Stored
 from foreshape.interop.program_files import find_program
 from foreshape.interop.tensors import write_tensors
+from foreshape.program import Program
 from foreshape.program.gc_pause import collector_waits
 from foreshape.wire import replacing
 
@@ -42,16 +45,18 @@ class WrittenTorch(NamedTuple):
 
 @border("the model cannot be converted", FormatError)
 @collector_waits
-def convert_to_torch(source: Path, target: Path, params: Path | None = None) -> WrittenTorch:
+def convert_to_torch(source: Path, target: Path, params: Path | None = None, *, check: bool = True) -> WrittenTorch:
     """Write a model (``.pdmodel``, PaddlePaddle 3's ``.json``, ``__model__``, an ``.onnx``) as torch code without a need of this package.
 
     Args:
         source, params: as for `convert_model`.
         target: NAME.py, a module of Python with a class ``Network`` and a function ``load``, and NAME.safetensors with its weights beside it; or
             NAME.pt2, the same exported by torch.export, with open sizes wherever it takes them.
+        check: run the code beside the program before it is written, as `foreshape.to_torch` does.
 
     Raises:
-        FormatError: operators without torch code (each is named, with the reason); a file cannot be read or written; torch.export refuses it.
+        FormatError: operators without torch code (each is named, with the reason); a file cannot be read or written; torch.export refuses it; the code
+            computes other numbers than the program.
     """
     path = os.fspath(target)
     if not path.endswith(ENDINGS):
@@ -59,13 +64,20 @@ def convert_to_torch(source: Path, target: Path, params: Path | None = None) -> 
     model = find_program(source)[0]
     if same_file(model, path):
         raise FormatError(f"{path}: a model is not written to where it is read from")
-    from foreshape.interop.torch.write import plain_source
-    from foreshape.interop.torch.write.plain_source import tensors_of
+    from foreshape.interop.torch.plain_module import module_of
+    from foreshape.interop.torch.write import BY_MODE, plain_source
+    from foreshape.interop.torch.write.plain_source import PlainSource, tensors_of
+    from foreshape.interop.torch.written_check import WrittenNetwork, check_written
     from foreshape.passes import prune
+    from foreshape.passes.for_training import mark_parameters
 
     whole, values = opened_for_onnx(source, params)
     feeds, fetches = columns(whole, "feed", outputs=True), columns(whole, "fetch", outputs=False)
     program = prune(whole, feeds, fetches)
+    is_exported = path.endswith(ENDINGS[1])
+    if not is_exported:
+        program = BY_MODE(program.clone())[0]  # in training as before it was saved
+        mark_parameters(program)
     name = re.sub(r"[^\w.-]", "_", os.path.basename(path))
     weights = name.removesuffix(ENDINGS[0]) + _WEIGHTS
     try:
@@ -73,11 +85,28 @@ def convert_to_torch(source: Path, target: Path, params: Path | None = None) -> 
     except FormatError as error:
         raise error.reworded(f"{model}: {error}") from error
     tensors = tensors_of(made, lambda name: _tensor(values[name]))
-    if path.endswith(ENDINGS[1]):
+    scope = Scope()
+    for name in values if check else ():
+        scope.share(name, tensors[key] if (key := {n: k for k, n in made.keys.items()}.get(name)) is not None else _tensor(values[name]))
+    if is_exported:
         from foreshape.interop.torch.exported_code import export_code
 
-        fixed = export_code(path, program, feeds, fetches, tensors)
+        fixed = export_code(path, program, feeds, fetches, tensors, scope if check else None)
         return WrittenTorch(path, "", made.ops, len(tensors), fixed)
+    if check:
+
+        def write(program: Program, fetches: Sequence[str]) -> tuple[Any, PlainSource]:
+            source = plain_source(program, feeds, fetches)
+            module = module_of(source)
+            module.load_state_dict(tensors_of(source, scope.tensor))
+            return module, source
+
+        module = module_of(made)
+        module.load_state_dict(tensors)
+        try:
+            check_written(WrittenNetwork(module, made, program, feeds, fetches, scope, write))
+        except FormatError as error:
+            raise error.reworded(f"{model}: {error}") from error
     beside = os.path.join(os.path.dirname(path), weights)
     if tensors:
         write_tensors(beside, tensors)

@@ -57,6 +57,8 @@ def _instead(made: Variable, _: Variable) -> Variable:
 def _normalized(t: TorchCall, x: Variable, weight: Any, bias: Any, mean: Variable, variance: Variable, training: bool, momentum: float, eps: float) -> Variable:
     block = t.importer.program.global_block
     attrs = {"momentum": 0.9 if momentum == CUMULATIVE else 1.0 - float(momentum), "epsilon": float(eps), "is_test": not training, "unbiased": True}
+    if not training and (momentum == CUMULATIVE or t.name == "instance_norm"):  # in training it has a form that this one does not tell
+        attrs["use_global_stats"] = True
     given = {"X": x, "Scale": weight, "Bias": bias, "Mean": mean, "Variance": variance}
     if momentum == CUMULATIVE and training:  # the kept share after n batches is 1 - 1 / n
         count = block.vars[mean.name.removesuffix("running_mean") + "num_batches_tracked"]

@@ -17,16 +17,19 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from foreshape.dims import symbols_of
+from foreshape.engine import Scope
 from foreshape.errors import FormatError
 from foreshape.interop.onnx_comparison import comparison_sizes
 from foreshape.interop.torch.export_errors import quiet
 from foreshape.interop.torch.exported_sequences import inputs_of, open_sizes, refused_op, take_single_sequences, traced_offsets
-from foreshape.interop.torch.plain_module import module_of
+from foreshape.interop.torch.plain_module import module_of, text_of
 from foreshape.interop.torch.untyped_torch import is_list, torch
 from foreshape.interop.torch.whole_operators import whole_layers, with_torch_layers
 from foreshape.interop.torch.write import plain_source
 from foreshape.interop.torch.write.code_rules import Flow
+from foreshape.interop.torch.write.plain_source import PlainSource, tensors_of
 from foreshape.interop.torch.write.plain_writer import LONG_CONSTANT
+from foreshape.interop.torch.written_check import WrittenNetwork, check_written
 from foreshape.program import Program
 from foreshape.wire import replacing
 
@@ -41,19 +44,22 @@ Sizes = Mapping[str, Sequence[int]]
 Axes = Mapping[str, Sequence[int]]
 
 
-def export_code(path: str, program: Program, feeds: Sequence[str], fetches: Sequence[str], tensors: Mapping[str, Any]) -> tuple[str, ...]:
+def export_code(
+    path: str, program: Program, feeds: Sequence[str], fetches: Sequence[str], tensors: Mapping[str, Any], scope: Scope | None = None
+) -> tuple[str, ...]:
     """Write a program by torch.export, with as many open sizes as it takes.
 
     Args:
         program: pruned to its fetches, with known shapes.
         feeds, fetches: the names of its inputs and results.
         tensors: the ``state_dict`` of its module.
+        scope: the program's values: the module is compared with the program. None: it is not.
 
     Returns:
         the open sizes of inputs kept at a number, as ``width = 96``.
 
     Raises:
-        FormatError: torch.export refuses it, with the reason.
+        FormatError: torch.export refuses it, with the reason; the module computes other numbers than the program.
     """
     specs = {name: program.global_block.vars[name].spec.known_dims for name in feeds}
     opened = {name: [axis for axis, d in enumerate(dims) if not isinstance(d, int)] for name, dims in specs.items()}
@@ -63,7 +69,8 @@ def export_code(path: str, program: Program, feeds: Sequence[str], fetches: Sequ
     wished = _nearest(program, feeds, {n: [d if at not in opened[n] else 2 * d if at else 3 for at, d in enumerate(example[n])] for n in feeds})
     if wished is not None:
         compared.append(wished)
-    modules, reason = _modules(program, feeds, fetches, tensors)
+    written, reason = _modules(program, feeds, fetches, tensors)
+    modules = [module for module, _ in written]
     told: list[str] = []
     rows = {name for name in feeds if program.global_block.vars[name].spec.lod is not None}  # open in each: other lengths are other rows
     ways = [opened, first, {name: [axis for axis in first[name] if name in rows] for name in feeds}]
@@ -84,6 +91,8 @@ def export_code(path: str, program: Program, feeds: Sequence[str], fetches: Sequ
                     if type(error).__name__ == "GuardOnDataDependentSymNode":  # whatever the sizes
                         break
                     continue
+                if scope is not None:
+                    _check_module(module, dict(written)[module], program, feeds, fetches, tensors, scope)
                 with replacing(path) as out:
                     out.write(file.getvalue())
                 return tuple([f"{specs[n][at]} = {traced[n][at]}" for n in feeds for at in opened[n] if at not in axes[n]])
@@ -95,18 +104,33 @@ def _nearest(program: Program, feeds: Sequence[str], wished: Sizes) -> dict[str,
     return None if found is None else {name: found[name] for name in feeds}
 
 
-def _modules(program: Program, feeds: Sequence[str], fetches: Sequence[str], tensors: Mapping[str, Any]) -> tuple[list[Any], str]:
-    """Return the module, and of a network of blocks another with torch's loops and branches; or the reason for having none."""
+def _check_module(
+    module: Any, source: PlainSource, program: Program, feeds: Sequence[str], fetches: Sequence[str], tensors: Mapping[str, Any], scope: Scope
+) -> None:
+    """Compare a module with its program."""
+
+    def write(program: Program, fetches: Sequence[str]) -> tuple[Any, PlainSource]:
+        made = plain_source(program, feeds, fetches)
+        other = module_of(made)
+        other.load_state_dict(tensors_of(made, scope.tensor))
+        return other, made
+
+    check_written(WrittenNetwork(module, source, program, feeds, fetches, scope, write), trains=False)
+
+
+def _modules(program: Program, feeds: Sequence[str], fetches: Sequence[str], tensors: Mapping[str, Any]) -> tuple[list[tuple[Any, PlainSource]], str]:
+    """Return the module with its source, and of a network of blocks another with torch's loops and branches; or the reason for having none."""
     flows: tuple[Flow, ...] = ("folded", "functional", "selected") if len(program.blocks) > 1 else ("folded",)
-    modules: list[Any] = []
+    modules: list[tuple[Any, PlainSource]] = []
     reason = ""
     for flow in flows:
         try:
-            modules.append(module_of(plain_source(program, feeds, fetches, flow=flow)).eval())
+            source = plain_source(program, feeds, fetches, flow=flow)
         except FormatError as refused:
             reason = str(refused).split("code:")[-1].strip()
             continue
-        modules[-1].load_state_dict(tensors)
+        modules.append((module_of(source).eval(), source))
+        modules[-1][0].load_state_dict(tensors)
     return modules, reason
 
 
@@ -129,7 +153,7 @@ def _numbers_decide(program: Program, feeds: Sequence[str]) -> str:
 
 def _exported(module: Any, program: Program, feeds: Sequence[str], sizes: Sizes, axes: Axes) -> Any:
     dynamic = open_sizes(program, feeds, axes)
-    layers = whole_layers(vars(sys.modules[type(module).__module__]), _LAYERS.search(module.source) is not None)
+    layers = whole_layers(vars(sys.modules[type(module).__module__]), _LAYERS.search(text_of(module)) is not None)
     with warnings.catch_warnings(), _small_constants(), layers, traced_offsets(module):
         warnings.simplefilter("ignore")  # of torch's own code
         found = torch.export.export(module, inputs_of(program, feeds, sizes, 0), dynamic_shapes=dynamic if feeds else None)

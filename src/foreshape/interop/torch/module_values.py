@@ -10,6 +10,9 @@ from foreshape.errors import ExecutionError
 from foreshape.interop.torch.network_steps import NetworkSteps
 from foreshape.interop.torch.untyped_torch import torch
 
+_MODULE: Any = torch.nn.Module
+_OWN: frozenset[str] = frozenset(_MODULE().__dict__)
+"""The attributes of each module."""
 _address, _dims = torch.Tensor.data_ptr, torch.Tensor.size
 
 
@@ -116,14 +119,19 @@ def _owner(module: Any, name: str) -> tuple[Any, str]:
                 return module, ".".join(parts[at:])
             inner = module._modules[part] = torch.nn.Module()
         module = inner
-    return module, parts[-1]
+    return module, _key(parts[-1])
+
+
+def _key(name: str) -> str:
+    """Return a value's name in its module: another for one that torch sets itself, as ``training``."""
+    return f"{name}_" if name in _OWN else name
 
 
 def _place(module: Any, name: str) -> tuple[dict[str, Any], str]:
     """Return where a module has a value: the dict of its parameters or buffers, and the key."""
     parts = name.split(".")
     for at in range(len(parts)):
-        key = ".".join(parts[at:])
+        key = _key(".".join(parts[at:]))
         for of in (module._parameters, module._buffers):
             if key in of:
                 return of, key

@@ -10,39 +10,58 @@ from itertools import count
 from typing import Any, Final
 
 from foreshape.engine import Scope
-from foreshape.interop.torch.write import plain_source
+from foreshape.interop.torch.write import BY_MODE, plain_source
 from foreshape.interop.torch.write.plain_source import PlainSource, tensors_of
+from foreshape.interop.torch.written_check import WrittenNetwork, check_written
 from foreshape.program import Program
 
 _NUMBERS: Final = count(1)
 
 
-def plain_module(program: Program, scope: Scope, feeds: Sequence[str], fetches: Sequence[str], names: Mapping[str, str]) -> Any:
+def plain_module(
+    program: Program, scope: Scope, feeds: Sequence[str], fetches: Sequence[str], names: Mapping[str, str], is_for_test: bool = False, check: bool = True
+) -> Any:
     """Return a program as a module of torch without anything of this package; ``module.source`` is its text.
 
     Its tensors are copies of the scope's values; of a module of torch, its ``state_dict`` has the same keys. It is in ``eval()`` if the program is one
-    for a test.
+    for a test. In ``train()`` it is the program, and in ``eval()`` its copy for a test.
 
     Args:
         program: pruned to its fetches, with known shapes.
         feeds, fetches: the names of its inputs and results, in order.
         names: of a module of torch, its names -> the program's: a tied weight has two.
+        is_for_test: it was saved or imported for tests, so its dropout and batch normalization are those of training in ``train()``.
+        check: compare the module with the program.
 
     Raises:
-        FormatError: operators without torch code, all listed. ExecutionError: a parameter without a value.
+        FormatError: operators without torch code, all listed; other numbers than the program's. ExecutionError: a parameter without a value.
     """
-    source = plain_source(program, feeds, fetches, tied=names)
-    module = module_of(source)
-    values = tensors_of(source, lambda name: scope.tensor(name).detach().clone())
-    module.load_state_dict({key: values.pop(key) for key in [*module.state_dict()]})
-    for key, value in values.items():
-        module.get_buffer(key).copy_(value)
     tests = [t for op in program.all_ops() if (t := op.attributes.values.get("is_test")) is not None]
-    return module.train(not all(tests) if tests else True)
+    program = BY_MODE(program)[0] if is_for_test else program
+
+    def write(program: Program, fetches: Sequence[str]) -> tuple[Any, PlainSource]:
+        source = plain_source(program, feeds, fetches, tied=names)
+        module = module_of(source)
+        values = tensors_of(source, lambda name: scope.tensor(name).detach().clone())
+        module.load_state_dict({key: values.pop(key) for key in [*module.state_dict()]})
+        for key, value in values.items():
+            module.get_buffer(key).copy_(value)
+        return module, source
+
+    module, source = write(program, fetches)
+    if check:
+        check_written(WrittenNetwork(module, source, program, feeds, fetches, scope, write))
+    return module.train(not is_for_test and not (tests and all(tests)))
+
+
+def text_of(module: Any) -> str:
+    """Return the text of a written module."""
+    held: dict[str, Any] = module.__dict__
+    return str(held["source_" if "source_" in held else "source"])
 
 
 def module_of(source: PlainSource) -> Any:
-    """Return the module of a source, with zeros for weights. Tracebacks show its lines."""
+    """Return the module of a source, with zeros for weights. Tracebacks show its lines. Its text is ``source``, or ``source_`` where the network has one."""
     number = next(_NUMBERS)
     path = f"<torch code {number}>"
     linecache.cache[path] = (len(source.text), None, source.text.splitlines(keepends=True), path)
@@ -51,5 +70,5 @@ def module_of(source: PlainSource) -> Any:
     sys.modules[made.__name__] = made  # torch.compile looks its functions up there
     exec(compile(source.text, path, "exec"), vars(made))
     module = made.Network()
-    module.source = source.text
+    setattr(module, "source_" if hasattr(module, "source") else "source", source.text)
     return module

@@ -22,6 +22,7 @@ def to_torch(
     feeds: Iterable[Variable | str] | None = None,
     fetches: Iterable[Variable | str] | Variable | str | None = None,
     plain: bool = False,
+    check: bool = True,
 ) -> Any:
     """Return a network as an ``nn.Module``: its parameters and buffers, its forward pass, and gradients by its own backward pass.
 
@@ -34,20 +35,24 @@ def to_torch(
         scope: holds the program's values; by default the network's own, or the default scope.
         feeds: the inputs, in the order of the module's arguments; by default in the order of their description.
         fetches: the results; by default the network's own. One gives a tensor, several a tuple.
-        plain: write the operators as code of torch, without anything of this package: the module's ``source``. Its tensors are copies then, and dropout and
-            batch normalization follow ``train()`` and ``eval()`` whatever the program says.
+        plain: write the operators as code of torch, without anything of this package: the module's ``source``. Its tensors are copies then. A saved network,
+            or a module imported in ``eval()``, has its dropout and batch normalization as in training in ``train()``.
+        check: run plain code beside the program first, at the smallest sizes and at other small ones: results, gradients and changed values. A large network
+            (past 2e10 multiply-adds or 3e8 numbers of parameters there) is compared in ``eval()`` at the smallest sizes alone.
 
     Raises:
         SchemaError: no results are known; an input is missing among ``feeds``. ExecutionError: the scope lacks values; an unknown operator.
+        FormatError: operators without plain code; plain code that computes other numbers than the program.
     """
     nesting = None
+    is_for_test = False
     own = program
     if hasattr(own, "model"):  # a predictor
         own = own.model
     if not isinstance(own, Program):
         if not all(hasattr(own, part) for part in ("program", "feeds", "fetches", "scope")):
             raise TypeMismatchError.must("the network", "a Program, or one with its values, as of from_torch or load_inference_model", type(program).__name__)
-        nesting = getattr(own, "nesting", None)
+        nesting, is_for_test = getattr(own, "nesting", None), not getattr(own, "trains", False)
         scope = own.scope if scope is None else scope
         feeds = own.feeds if feeds is None else feeds
         if fetches is None:
@@ -71,7 +76,7 @@ def to_torch(
     if plain:
         from foreshape.interop.torch.plain_module import plain_module
 
-        return plain_module(made, scope, inputs, results, module_names(own, scope))
+        return plain_module(made, scope, inputs, results, module_names(own, scope), is_for_test, check)
     from foreshape.interop.torch.torch_module import TorchNetwork  # its class is one of torch's
 
     return TorchNetwork(NetworkSteps(made, inputs, results), scope, nesting, module_names(own, scope))

@@ -70,6 +70,8 @@ class TorchModel:
         self._executor = Executor()
         self._gradients: tuple[Program, dict[str, str]] | None = None
         self._test = test
+        self.trains = any(op.attributes.values.get("is_test") is False for op in self.program.all_ops())
+        """A part of the module was in ``train()``; of an exported program, an operator has its form of training."""
         self.eager = EagerGraph(importer.traced, importer.input_dims, importer.inside, self._with_loss)
         self.sizes = importer.sizes
         self.limits = SizeLimits(self.program, open_sizes(self.program, importer.feeds), importer.given_guards, importer.symbols)
@@ -126,7 +128,7 @@ class TorchModel:
         """Return the network as torch's ``eval`` has it, with the same parameters and scope: without dropout, normalized by the moving statistics."""
         if self._test is None:
             made = copy.copy(self)
-            made.program, made.buffers, made._gradients, made._test = for_test(self.program), [], None, made
+            made.program, made.buffers, made._gradients, made._test, made.trains = for_test(self.program), [], None, made, False
             block = made.program.global_block
             made.fetches = [block.var(v.name) for v in self.fetches]
             made.loss = None if self.loss is None else block.var(self.loss.name)
@@ -197,7 +199,9 @@ def _of_test(module: Any, inputs: Sequence[Any], bounds: Bounds, importer: Torch
         "of the program for a test, as validation within fs.train has it, goes the way of the training, with dropout off and moving statistics"
     )
     _fill(scope, made)
-    return TorchModel(made, scope, exported.call_spec.out_spec, targets)
+    model = TorchModel(made, scope, exported.call_spec.out_spec, targets)
+    model.trains = False
+    return model
 
 
 def _fill(scope: Scope, importer: TorchImporter) -> None:
@@ -262,6 +266,8 @@ def from_torch(
         shown = "; ".join(importer.unguarded[:3]) + (f" and {len(importer.unguarded) - 3} more" if len(importer.unguarded) > 3 else "")
         warn_user(f"the network's code asks about sizes, and was answered for the example alone: others may be computed wrongly ({shown})")
     model = TorchModel(importer, scope, exported.call_spec.out_spec, told, test)
+    if not is_exported(module):
+        model.trains = any(part.training for part in module.modules())
     own = {str(name): importer.names.get(name) or str(name) for name, value in named.items() if isinstance(value, torch.Tensor)}
     for name in [n for n, kept in own.items() if kept not in scope]:  # unused by the graph
         scope.store(name, named[name].detach().clone())

@@ -43,6 +43,11 @@ class TorchNetwork(_Module):
         """The values of parameters and buffers as a scope, in the same memory: for executors, plans and files."""
         return self._values.scope_of(self, self._steps)[0]
 
+    def by_name(self) -> dict[str, Any]:
+        """Return the parameters and buffers by their names in the program, which are other ones than the module's where torch does not take them."""
+        held = self._values.scope_of(self, self._steps)[1]
+        return dict(zip(self._values.names, held, strict=True))
+
     @property
     def program(self) -> Any:
         """The program in the present mode."""

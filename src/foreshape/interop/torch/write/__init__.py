@@ -11,11 +11,14 @@ from collections.abc import Mapping, Sequence
 from foreshape.errors import FormatError
 from foreshape.interop.families import import_families
 from foreshape.interop.refused import Refused
-from foreshape.interop.torch.write.code_rules import Flow, rule_of
+from foreshape.interop.torch.write.code_rules import Flow, follows_mode, rule_of
 from foreshape.interop.torch.write.plain_source import PlainSource, source_of
 from foreshape.interop.torch.write.plain_writer import PlainWriter
 from foreshape.interop.written_ops import listed
 from foreshape.lowering.expansion import expanded
+from foreshape.operator.attributes import AttrType
+from foreshape.operator.bound_attributes import Attributes
+from foreshape.passes.framework import named
 from foreshape.program import Program
 from foreshape.program.gc_pause import collector_waits
 
@@ -58,6 +61,18 @@ def plain_source(
     ends = {name: f"the input {given}: {block.vars[given].spec.text()}" for given, name in zip(feeds, writer.fed, strict=False)}
     ends |= {f"result {at}": f"{name}: {block.vars[name].spec.text()}" for at, name in enumerate(fetches)}
     return source_of(writer, results, ends, learned(writer), title, weights, tied or {})
+
+
+@named("by_mode")
+def BY_MODE(program: Program) -> bool:
+    """Give a network saved for tests the operators of training back, where torch code has both forms: dropout, and batch normalization's own statistics."""
+    changed = False
+    for op in program.all_ops():
+        if follows_mode(op.type) and not op.attributes.values.get("use_global_stats"):
+            entries = tuple([(n, t, False if n == "is_test" and t is AttrType.BOOLEAN else v) for n, t, v in op.attributes.entries])
+            if entries != op.attributes.entries:
+                op.attributes, changed = Attributes.of(op.type, entries), True
+    return changed
 
 
 def learned(writer: PlainWriter) -> set[str]:

@@ -19,17 +19,19 @@ CodeRule = Callable[["PlainOp"], Any]
 unread one), or a `Several`; None if it has said the values of the variables itself.
 """
 _RULES: dict[str, CodeRule] = {}
+_BY_MODE: set[str] = set()
 
 
 class Several(str):
     """An expression of a tuple: one value for each result of the schema, in its order."""
 
 
-def writes(*types: str) -> Callable[[CodeRule], CodeRule]:
-    """Return a decorator: the function writes the operators ``types``."""
+def writes(*types: str, by_mode: bool = False) -> Callable[[CodeRule], CodeRule]:
+    """Return a decorator: the function writes the operators ``types``; ``by_mode``: with another form in a test, by the module's mode."""
 
     def register(function: CodeRule) -> CodeRule:
         _RULES.update(dict.fromkeys(types, function))
+        _BY_MODE.update(types if by_mode else ())
         return function
 
     return register
@@ -38,6 +40,11 @@ def writes(*types: str) -> Callable[[CodeRule], CodeRule]:
 def rule_of(type: str) -> CodeRule | None:
     """Return the rule for an operator."""
     return _RULES.get(type)
+
+
+def follows_mode(type: str) -> bool:
+    """Tell whether an operator's torch code has another form in a test."""
+    return type in _BY_MODE
 
 
 def ruled_operators() -> list[str]:

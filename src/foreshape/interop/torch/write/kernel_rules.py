@@ -28,6 +28,8 @@ _OWN_GRADIENTS: Final = frozenset(("cholesky_solve", "cvm", "data_norm", "eigh",
 """Operators whose kernels autograd would go through in another way than their gradient does, or not at all."""
 _WITHOUT_GRADIENT: Final = frozenset(("deformable_conv", "deformable_conv_v1", "linear_chain_crf"))
 """Operators, and gradients of them, with kernels writing into places as autograd does not follow: a backward pass through them is refused in words."""
+_MODE, _BY_MODE = "is_test", "not self.training"
+"""The attribute of operators with another form in a test, and its value where the program trains."""
 _ROOMS: Final = {
     "foreshape.ops.update.": "it changes parameters, in training",
     "foreshape.ops.collective.": "it speaks with other ranks",
@@ -75,8 +77,14 @@ def kernel_rule(w: PlainOp) -> Any:
     return call if len(results) == 1 and not results[0].new_offsets else Several(call)
 
 
+def lacks_gradient(type: str) -> bool:
+    """Tell whether a backward pass through an operator's written kernel is refused."""
+    return type in _WITHOUT_GRADIENT
+
+
 def _instance(name: str, attributes: list[str], of: Any) -> str:
-    return f"{name}({', '.join(f'{n}={_value(getattr(of, n))}' for n in attributes)})"
+    values = ((n, getattr(of, n)) for n in attributes)
+    return f"{name}({', '.join(f'{n}={_BY_MODE if n == _MODE and not value else _value(value)}' for n, value in values)})"
 
 
 def _with_gradient(w: PlainOp, cls: type[Operator], run: str, given: list[str]) -> str:

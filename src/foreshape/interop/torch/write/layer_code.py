@@ -29,12 +29,16 @@ def short(numbers: Sequence[Any]) -> str:
     return str(numbers[0]) if len({*map(str, numbers)}) == 1 else f"({', '.join(map(str, numbers))})"
 
 
-def padded(w: PlainOp, x: str, pads: Sequence[tuple[Size, Size]], value: str = "") -> tuple[str, list[Size]]:
+def padded(w: PlainOp, x: str, pads: Sequence[tuple[Size, Size]]) -> tuple[str, list[Size]]:
     """Return ``x`` padded as no layer of torch does it, and the padding left to the layer."""
     if all(equal(a, b) is True for a, b in pads):
         return x, [a for a, _ in pads]
-    around = ", ".join(w.size(n) for pair in reversed(pads) for n in pair)
-    return f"F.pad({x}, ({around}){value})", [0] * len(pads)
+    return surrounded(w, x, pads), [0] * len(pads)
+
+
+def surrounded(w: PlainOp, x: str, pads: Sequence[tuple[Size, Size]], value: str = "") -> str:
+    """Return ``x`` with padding around it."""
+    return f"F.pad({x}, ({', '.join(w.size(n) for pair in reversed(pads) for n in pair)}){value})"
 
 
 def windows(
@@ -110,9 +114,9 @@ def _pool(w: PlainOp) -> Any:
         return f"F.adaptive_{of}_pool2d({x}, {short(size)}){back}"
     pads: list[tuple[Any, Any]] = [*windows(w, sizes, w.of.ksize, w.of.padding_algorithm, w.of.strides, w.of.ksize)]
     even = all(isinstance(a, int) and a == b and 2 * a <= k for (a, b), k in zip(pads, w.of.ksize, strict=True))
-    if of == "max" and not even and not w.of.ceil_mode and all(isinstance(n, int) for pair in pads for n in pair):
-        x, _ = padded(w, x, pads, ', value=float("-inf")')
-        pads, even = [(0, 0), (0, 0)], True
+    sees_image = all(isinstance(n, int) and n < k for pair, k in zip(pads, w.of.ksize, strict=True) for n in pair)  # in each window
+    if of == "max" and not even and not w.of.ceil_mode and sees_image:
+        x, pads, even = surrounded(w, x, pads, ', value=float("-inf")'), [(0, 0), (0, 0)], True
     if not even or (w.of.ceil_mode and not _counts_alike(w, sizes, pads)) or (w.of.ceil_mode and of == "avg" and not w.of.exclusive):
         return kernel_rule(w)
     padding = [a for a, _ in pads]
@@ -157,19 +161,21 @@ def _unpool(w: PlainOp) -> str:
     return w.call(layers.unpool, w.x("X"), index, f"[{w.size(dims[2])}, {w.size(dims[3])}]")
 
 
-@writes("batch_norm", "sync_batch_norm")
+@writes("batch_norm", "sync_batch_norm", by_mode=True)
 def _batch_norm(w: PlainOp) -> Any:
     if w.has("MomentumTensor"):
         return kernel_rule(w)
+    is_fixed = w.of.use_global_stats or (w.of.is_test and not w.of.trainable_statistics)
     last = is_channels_last(w.of.data_layout) and w.rank("X") > 2
     x = f"{w.x('X')}.movedim(-1, 1)" if last else w.x("X")
     given = [x, w.x("Mean"), w.x("Variance"), w.optional("Scale"), w.optional("Bias")]
     epsilon = number_code(w.of.epsilon)
-    if w.of.use_global_stats:
+    if is_fixed:
         made = f"F.batch_norm({', '.join(given)}, eps={epsilon})"
     else:
         unbiased = True if w.of.unbiased else None
-        made = w.call(layers.batch_norm, *given, "self.training", momentum=number_code(w.of.momentum), epsilon=epsilon, unbiased=unbiased)
+        trained = "True" if w.of.trainable_statistics else "self.training"
+        made = w.call(layers.batch_norm, *given, trained, momentum=number_code(w.of.momentum), epsilon=epsilon, unbiased=unbiased)
     moved = [(n, own) for slot, own in (("MeanOut", "Mean"), ("VarianceOut", "Variance")) if (n := w.op.output(slot)) and n not in w.writer.parameters]
     made = w.let(made) if moved else made
     for name, own in moved:
@@ -197,7 +203,7 @@ def _group_norm(w: PlainOp) -> Any:
         return kernel_rule(w)
     groups = w.of.groups if w.op.type == "group_norm" else w.size(w.dims("X")[1])
     given = [w.optional(slot) for slot in ("Scale", "Bias")]
-    return f"F.group_norm({w.x('X')}, {groups}, {given[0]}, {given[1]}, eps={number_code(w.of.epsilon)})", None, None
+    return f"torch.group_norm({w.x('X')}, {groups}, {given[0]}, {given[1]}, {number_code(w.of.epsilon)})", None, None  # F's refuses one number
 
 
 _MODES: Final = {"bilinear": ("bilinear", 2), "nearest": ("nearest", 2), "bicubic": ("bicubic", 2), "linear": ("linear", 1), "trilinear": ("trilinear", 3)}
@@ -260,11 +266,13 @@ def _embedding(w: PlainOp) -> str:
     return f"F.embedding({ids}, {w.x('W')}).masked_fill(({ids} == {row}).unsqueeze(-1), 0.0)"
 
 
-@writes("dropout")
+@writes("dropout", by_mode=True)
 def _dropout(w: PlainOp) -> Any:
     if w.op.output("Mask") in w.writer.wanted:
         raise Refused("its Mask is read")
     x, p = w.x("X"), number_code(w.of.dropout_prob)
+    if w.of.is_test:
+        return (x if w.of.dropout_implementation == "upscale_in_train" else f"{x} * {number_code(1.0 - w.of.dropout_prob)}"), None
     if w.of.dropout_implementation == "upscale_in_train":
         return f"F.dropout({x}, {p}, self.training)", None
     return w.call(layers.downgraded_dropout, x, p, "self.training"), None
@@ -314,7 +322,7 @@ def _pixel_shuffle(w: PlainOp) -> Any:
     return kernel_rule(w) if w.of.data_format == "NHWC" else f"F.pixel_shuffle({w.x('X')}, {w.of.upscale_factor})"
 
 
-@writes("rnn")
+@writes("rnn", by_mode=True)
 def _rnn(w: PlainOp) -> Any:
     states, weights = w.all("PreState"), w.all("WeightList")
     both, count = 2 if w.of.is_bidirec else 1, int(w.of.num_layers)
@@ -327,15 +335,16 @@ def _rnn(w: PlainOp) -> Any:
             w.x("SequenceLength"),
             f'"{w.of.mode}"',
             number_code(w.of.dropout_prob),
-            "self.training",
+            str(not w.of.is_test and "self.training"),
             w.of.is_bidirec,
         )
         found = w.several(made, 1 + len(states))
         return found[0], None, found[1:], None
     units: int = both * count
+    drops = "0.0, False" if w.of.is_test else f"{number_code(w.of.dropout_prob)}, self.training"
     ordered = [t for u in range(units) for t in (weights[2 * u], weights[2 * u + 1], weights[2 * units + 2 * u], weights[2 * units + 2 * u + 1])]
     function = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu"}[w.of.mode]
     state = f"({', '.join(states)})" if w.of.mode == "LSTM" else states[0]
-    settings = f"True, {count}, {number_code(w.of.dropout_prob)}, self.training, {w.of.is_bidirec}, False"
+    settings = f"True, {count}, {drops}, {w.of.is_bidirec}, False"
     found = w.several(f"torch.{function}({w.x('Input')}, {state}, [{', '.join(ordered)}], {settings})", 1 + len(states))
     return found[0], None, found[1:], None

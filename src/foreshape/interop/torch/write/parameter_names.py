@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import unicodedata
 from collections.abc import Iterable, Mapping
 
 from foreshape.interop.torch.write.plain_names import identifier
@@ -39,8 +40,13 @@ def access(key: str) -> str:
     """Return the expression for a tensor of ``self``."""
     out = "self"
     for part in key.split("."):
-        out = f"{out}.{part}" if part.isidentifier() and not keyword.iskeyword(part) else f"getattr({out}, {part!r})"
+        out = f"{out}.{part}" if _is_name(part) else f"getattr({out}, {part!r})"
     return out
+
+
+def _is_name(part: str) -> bool:
+    """Tell whether Python reads a name as it is written: it takes other letters of one form (NFKC) for the same name."""
+    return part.isidentifier() and not keyword.iskeyword(part) and unicodedata.normalize("NFKC", part) == part
 
 
 def renamed(keys: Mapping[str, str]) -> dict[str, str]:

@@ -11,6 +11,8 @@ from itertools import count
 from typing import Final
 
 _TOKEN = re.compile("\x01(\\d+)\x02")
+DEVICE: Final = "\x03"
+"""The place of the device of new tensors in a text."""
 _NO_LETTER = re.compile(r"\W+", re.ASCII)
 _TAKEN: Final = frozenset({*keyword.kwlist, *keyword.softkwlist, *dir(builtins), "self", "torch", "F", "nn", "math", "Tensor", "aten", "device", "numpy"})
 _SHORT: Final = ("x", "y", "z", "u", "v", "w")
@@ -57,6 +59,13 @@ class FreeNames:
             name = f"{wanted}_{at}"
         self.taken.add(name)
         return name
+
+    def keep_apart(self, names: dict[int, str], called: set[str]) -> dict[str, str]:
+        """Give other names to values with the name of a function of the file; return old name -> new one."""
+        self.taken |= called
+        renamed = {name: self(f"{name}_") for name in names.values() if name in called}
+        names.update({number: renamed[name] for number, name in names.items() if name in renamed})
+        return renamed
 
 
 @dataclass(eq=False)

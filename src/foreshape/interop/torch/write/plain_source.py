@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from foreshape.interop.torch.write.parameter_names import renamed
-from foreshape.interop.torch.write.plain_names import Statement, printable, with_names
+from foreshape.interop.torch.write.plain_names import DEVICE, Statement, printable, with_names
 from foreshape.interop.torch.write.plain_writer import PlainWriter
 from foreshape.program import Variable
 
@@ -44,7 +45,7 @@ def source_of(
         weights: the file for ``load``; empty for none.
         tied: a further key -> the program's parameter. Other values are not saved, where it has some: the module the program came from did not.
     """
-    text = "".join([s.text for s in _all(writer.statements)]) + "".join(results)
+    text = "\n".join([*[s.text for s in _all(writer.statements)], *results])
     held = {name: key for name, key in writer.keys.items() if _mentions(text, key)}
     said = [title, "", "It is torch code alone, written by Foreshape.", "", *[f"    {name}: {words}" for name, words in ends.items()]]
     odd = renamed(held)
@@ -101,7 +102,7 @@ def load() -> Network:
 def _mentions(text: str, key: str) -> bool:
     from foreshape.interop.torch.write.parameter_names import access
 
-    return access(key) in text
+    return re.search(rf"{re.escape(access(key))}(?!\w)", text) is not None
 
 
 def _registering(held: Mapping[str, str], constants: Mapping[str, Any], trained: set[str], tied: bool) -> dict[str, str]:
@@ -139,10 +140,10 @@ def _class(writer: PlainWriter, results: Sequence[str], held: Mapping[str, str],
         yield f"        buffer(self, {key!r}, {array.shape!r}, torch.{array.dtype}{', persistent=False' if saved else ''})"
     yield ""
     yield f"    def forward(self, {', '.join(writer.fed)}):" if writer.fed else "    def forward(self):"
-    if any("«device»" in s.text for s in _all(writer.statements)):
+    if any(DEVICE in s.text for s in _all(writer.statements)):
         yield f"        device = {with_names(writer.device_source(), writer.names)}"
     yield from _lines(writer.statements, writer, "        ")
-    yield f"        return {', '.join(with_names(r, writer.names).replace('«device»', 'device') for r in results)}"
+    yield f"        return {', '.join(with_names(r, writer.names).replace(DEVICE, 'device') for r in results)}"
 
 
 def _registered(variable: Variable, key: str, learns: bool, kept: bool) -> str:
@@ -164,7 +165,7 @@ def _lines(statements: Sequence[Statement], writer: PlainWriter, indent: str) ->
                 yield f"{indent}{with_names(head, writer.names)}"
                 yield from _lines(body, writer, f"{indent}    ") if body else [f"{indent}    pass"]
             continue
-        text = with_names(one.text, writer.names).replace("«device»", "device")
+        text = with_names(one.text, writer.names).replace(DEVICE, "device")
         if one.targets:
             names = [writer.names.get(n, "_") for n in one.targets]
             text = f"{', '.join(names)} = {text}"

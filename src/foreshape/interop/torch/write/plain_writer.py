@@ -15,7 +15,7 @@ from foreshape.interop.torch.write.helpers import number_rows, ragged_inputs
 from foreshape.interop.torch.write.kernel_rules import kernel_rule
 from foreshape.interop.torch.write.numbers_code import is_size, nested, one_symbol, size_code
 from foreshape.interop.torch.write.parameter_names import access, state_keys
-from foreshape.interop.torch.write.plain_names import FreeNames, Statement, drop_unread, give_names, identifier, is_one_token, token, tokens_in
+from foreshape.interop.torch.write.plain_names import DEVICE, FreeNames, Statement, drop_unread, give_names, identifier, is_one_token, token, tokens_in
 from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.interop.torch.write.sources import Sources
 from foreshape.interop.torch.write.stopped_gradients import learning_values
@@ -76,8 +76,6 @@ class PlainWriter:
         self._begun = 0
         """The number of statements before the present op's."""
 
-    # --- the whole
-
     def run(self, feeds: Sequence[str], fetches: Sequence[str]) -> list[str]:
         """Write the main block; the expressions of the results. ``statements`` are the lines then, and ``names`` the values' names."""
         block = self.program.global_block
@@ -89,6 +87,8 @@ class PlainWriter:
         if self.unwritten:
             return []
         results = [self._result(block.vars[name]) for name in fetches]
+        renamed = self.free.keep_apart(self.names, {*self.sources.texts, *self.sources.imports})
+        self.fed = [renamed.get(name, name) for name in self.fed]
         wanted = {n for text in results for n in tokens_in(text)}
         cells = {n for name in self.cells if name in self._bound for n in tokens_in(self._bound[name])}
         for number in self.arrays:
@@ -349,7 +349,7 @@ class PlainWriter:
 
     def device(self) -> str:
         """Return the device of new tensors."""
-        return "«device»"
+        return DEVICE
 
     def device_source(self) -> str:
         """Return the expression for the device of new tensors: the first input's."""
