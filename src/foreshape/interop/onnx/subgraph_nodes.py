@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -100,9 +101,12 @@ def with_rest(c: Call, condition: Callable[[], Variable], branches: tuple[Branch
             take_back(before)
             importer.refusals, importer.renamed = refusals, renamed
 
+    def described(branch: Branch) -> list[Variable]:
+        return [layer.assign(importer.variable(v)) for v in imported(branch)]
+
     holds, second = condition(), works(branches[1])
     if second and works(branches[0]):
-        out = layer.cond(holds, *(lambda branch=branch: [layer.assign(importer.variable(v)) for v in imported(branch)] for branch in branches))
+        out = layer.cond(holds, partial(described, branches[0]), partial(described, branches[1]))
         importer.scopes[-1].clear()
         importer.scopes[-1].update(zip(results, out, strict=True))
         return
