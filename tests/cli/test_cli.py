@@ -53,7 +53,7 @@ def test_version() -> None:
 def test_the_tail_is_shown_with_words(model: Path) -> None:
     code, out, _ = call("show", model, "--tail")
     assert code == 0 and "the last 2 of 2 layers" in out and "before last fc" in out
-    assert [line.split()[:4] for line in out.splitlines() if "fc" in line][:2] == [["second", "last", "fc", "mul,"], ["last", "fc", "mul,", "elementwise_add"]]
+    assert [line.split()[:4] for line in out.splitlines() if "fc" in line][:2] == [["second", "last", "fc", "fc,"], ["last", "fc", "fc,", "add"]]
     code, out, _ = call("show", model, "--tail", "--json")
     assert code == 0 and [one["words"] for one in json.loads(out)] == ["second last fc", "last fc"]
 
@@ -108,9 +108,9 @@ def test_show_with_another_shape_saves_it(model: Path, tmp_path: Path) -> None:
 def test_a_shape_that_does_not_fit_is_an_error(model: Path) -> None:
     code, out, err = call("show", model, "--shape", "images=8,13")
     assert (code, out) == (1, "")
-    assert err.startswith("ShapeError: mul: ") and "Traceback" not in err
+    assert err.startswith("ShapeError: fc (mul): ") and "Traceback" not in err
     code, out, err = call("check", model, "--shape", "images=8,13")
-    assert code == 1 and out.startswith("ShapeError: mul: ") and "1 error, 0 open guards, 0 unknown operators" in out
+    assert code == 1 and out.startswith("ShapeError: fc (mul): ") and "1 error, 0 open guards, 0 unknown operators" in out
 
 
 @pytest.mark.parametrize("shape", ["images", "images=", "=3", "images=8,x y", "images=8,,3"])
@@ -125,11 +125,11 @@ def test_check_of_a_right_program(model: Path) -> None:
         "images: [batch, 12]",
         "operators",
         "",
-        " op                count   support",
-        " ─────────────────────────────────",
-        " elementwise_add   2       yes",
-        " mul               2       yes",
-        " relu              1       yes",
+        " op                      count   support",
+        " ───────────────────────────────────────",
+        " add (elementwise_add)   2       yes",
+        " fc (mul)                2       yes",
+        " relu                    1       yes",
         "",
         "parameters: 4 with 83 numbers, 332 bytes",
         "0 errors, 0 open guards, 0 unknown operators",
@@ -161,7 +161,7 @@ def test_check_of_a_wrong_program_says_each_error_and_ends_with_1(model: Path, t
     fs.Program.parse(wrong).save(tmp_path / "wrong.pdmodel")
     code, out, _ = call("check", tmp_path / "wrong.pdmodel")
     assert code == 1
-    assert out.count("ShapeError: mul: ") >= 1 and "Traceback" not in out
+    assert out.count("ShapeError: fc (mul): ") >= 1 and "Traceback" not in out
     code, out, _ = call("check", tmp_path / "wrong.pdmodel", "--json")
     assert code == 1 and json.loads(out)["errors"][0]["error"] == "ShapeError"
 
@@ -265,7 +265,7 @@ def test_run_computes_from_npy_to_npy(ready: tuple[Path, np.ndarray], tmp_path: 
     np.testing.assert_allclose(np.load(files[0]), x @ weight, rtol=1e-5)
     code, out, err = call("run", model, "--feed", f"x={tmp_path / 'in.npy'}", "--out", tmp_path / "results", "--profile")
     assert (code, err) == (0, "")
-    assert "batch = 3" in out and "by what is computed" in out and "mul" in out
+    assert "batch = 3" in out and "by what is computed" in out and "fc" in out
 
 
 def test_a_page_does_not_take_the_place_of_its_model(model: Path) -> None:

@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import pytest
 from support.sources import tree_of
 
-from foreshape.operator.registry import all_operators
+import foreshape as fs
+from foreshape import layer
+from foreshape.operator.registry import all_operators, layer_name, shown_type
 
 SOURCE = Path(__file__).parents[2] / "src" / "foreshape"
 WRITERS: Final = frozenset({"apply", "append_op", "unary", "binary", "_apply", "_reduce", "_extreme", "_close", "_regions", "_with_places", "_all",
@@ -103,3 +106,34 @@ def test_what_is_said_to_be_written_here_is() -> None:
         text = "\n".join(p.read_text(encoding="utf-8") for room in rooms for p in (SOURCE / room).rglob("*.py"))
         text = re.sub(r'^    type = ".*$', "", text, flags=re.MULTILINE)
         assert [t for t in WITHOUT[why].split() if f'"{t}"' not in text] == []
+
+
+def test_an_operator_of_another_name_says_its_layer_function() -> None:
+    """For every type that a layer writes: the name of a public function, or the reason why it is written only within others."""
+    # first states; sequences of lstm and gru; conv2d of a filter for each channel; tril and triu
+    within = {"fill_constant_batch_size_like", "sequence_rnn", "depthwise_conv2d", "tril_triu"}
+
+    def is_public(name: str) -> bool:
+        found: object = layer
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return found is not None
+
+    assert [t for t in sorted(written("layer") - within) if not is_public(layer_name(t))] == []
+    assert [t for t in sorted(all_operators()) if "layer_function" in vars(all_operators()[t]) and (layer_name(t) == t or not is_public(layer_name(t)))] == []
+
+
+def test_the_users_name_stands_in_words_with_the_type_beside_it() -> None:
+    assert [shown_type(t) for t in ("lookup_table_v2", "lookup_table_v2_grad", "relu", "of_nobody")] == [
+        "embedding (lookup_table_v2)", "embedding_grad (lookup_table_v2_grad)", "relu", "of_nobody",
+    ]  # fmt: skip
+    with pytest.raises(fs.TypeMismatchError, match=r"^embedding \(lookup_table_v2\): Ids must be one of int32, int64") as raised:
+        layer.embedding(layer.data("ids", 3), [10, 3])
+    assert raised.value.op == "lookup_table_v2"
+
+
+def test_tables_have_the_users_names_and_the_text_of_a_program_its_own() -> None:
+    x = layer.reshape(layer.embedding(layer.data("ids", shape=["batch", 6], dtype="int64"), [9, 4]), [0, 24])
+    program = layer.transpose(x, [1, 0]).block.program
+    assert not re.search("lookup_table|reshape2|transpose2", str(program.summary())) and "reshape, transpose" not in str(program.summary())
+    assert all(type in str(program) for type in ("lookup_table_v2", "reshape2", "transpose2"))

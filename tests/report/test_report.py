@@ -19,6 +19,7 @@ from support.html_pages import Page
 import foreshape as fs
 from foreshape import layer
 from foreshape.memory.records import CLASSES
+from foreshape.operator.registry import shown_type
 from foreshape.report import report_page
 from foreshape.report.facts import facts
 from foreshape.report.texts import BATCHES, over_batches
@@ -43,7 +44,7 @@ def test_the_page_has_every_op_its_shapes_and_its_place(name: str) -> None:
     text = data["texts"].__getitem__
     program.refresh()
     ops = [op for block in program.blocks for op in block.ops]
-    assert [text(op[0]) for op in data["ops"]] == [op.type for op in ops]
+    assert [text(op[0]) for op in data["ops"]] == [shown_type(op.type) for op in ops]
     for op, row in zip(ops, data["ops"], strict=True):
         assert [[text(data["values"][v][0]) for v in names] for _, names in row[8]] == [list(n) for n in op.outputs.values() if n]
         for (_, names), given in zip(row[7], (n for n in op.inputs.values() if n), strict=True):
@@ -146,7 +147,7 @@ def test_a_network_that_is_wrong_or_not_known_has_a_page_that_says_so() -> None:
     wrong = facts(fs.Program.parse("block 0\ninput x: f32[4, 5]\ninput y: f32[3, 2]\nz: f32[4, 2] = mul(X=x, Y=y)\n"), "x")
     later = facts(fs.Program.parse("block 0\ninput x: f32[4, 5]\ninput y: f32[3, 2]\nw: f32[4, 5] = relu(X=x)\nz: f32[4, 2] = mul(X=w, Y=y)\n"), "x")
     assert [op[12] for op in later["ops"]] == [None, -1] and len(later["errors"]) == 1  # no rule is asked; the page compares sizes
-    assert "ShapeError: mul: " in wrong["texts"][wrong["errors"][0]] and wrong["memory"].keys() == {"why"}
+    assert "ShapeError: fc (mul): " in wrong["texts"][wrong["errors"][0]] and wrong["memory"].keys() == {"why"}
     unknown = facts(fs.Program.parse("block 0\ninput x: f32[4, 5]\nOut=z: f32[4, 5] = unheard_of(X=x)\nw: f32[4, 5] = relu(X=z)\n"), "x")
     assert "1 op of unheard_of, which is not known" in unknown["texts"] and "memory cannot be planned" in unknown["texts"][unknown["memory"]["why"]]
     assert facts(fs.Program(), "x")["ops"] == []
@@ -164,6 +165,6 @@ def test_the_command_writes_the_page_and_the_summary(tmp_path: Path) -> None:
     assert code == 0 and out == str(fs.load_program(tmp_path / "net.pdmodel").summary(batch=2)) + "\n"
     code, out, _ = call("show", tmp_path / "net.pdmodel", "--summary", "--json")
     assert code == 0 and json.loads(out)["layers"][0] == {
-        "name": "fc_0", "depth": 0, "operators": "mul, elementwise_add, relu", "times": 1, "output": "[batch, 5]", "layers_within": 0, "parameters": 65,
+        "name": "fc_0", "depth": 0, "operators": "fc, add, relu", "times": 1, "output": "[batch, 5]", "layers_within": 0, "parameters": 65,
         "parameter_bytes": 260, "result_bytes": 60, "work": 60}  # fmt: skip
     assert call("report", tmp_path / "none.pdmodel")[0] == 1 and call("report", tmp_path / "net.pdmodel", "--html", tmp_path / "net.pdmodel" / "x.html")[0] == 1

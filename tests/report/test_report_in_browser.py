@@ -106,7 +106,7 @@ def test_the_keyboard_is_enough(show: Open) -> None:
     page.keyboard.press("Enter")
     assert page.inner_text("#detail h2") == "softmax" and page.evaluate("document.activeElement.id") == "list"
     page.keyboard.press("ArrowDown")
-    assert page.inner_text("#detail h2") == "matmul_v2"
+    assert page.inner_text("#detail h2") == "matmul (matmul_v2)"
     before = page.evaluate("view.scale")
     page.keyboard.press("+")
     assert page.evaluate("view.scale") > before
@@ -220,7 +220,7 @@ def test_hostile_names_are_text(show: Open) -> None:
 
 def test_wrong_and_empty_networks_have_a_page(show: Open) -> None:
     page = show(fs.Program.parse("block 0\ninput x: f32[4, 5]\ninput y: f32[3, 2]\nz: f32[4, 2] = mul(X=x, Y=y)\n"))
-    assert "ShapeError: mul: " in page.inner_text("#wrong") and "the network has errors" in page.inner_text("#peak")
+    assert "ShapeError: fc (mul): " in page.inner_text("#wrong") and "the network has errors" in page.inner_text("#peak")
 
 
 def test_twenty_thousand_ops_are_few_elements(show: Open) -> None:

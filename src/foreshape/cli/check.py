@@ -13,7 +13,7 @@ from foreshape.cli.show import count_words, feed_facts, guard_facts, human_bytes
 from foreshape.errors import DescriptionError
 from foreshape.infer.example_flow import ExampleFlow
 from foreshape.operator.fields import NOT_WRITTEN
-from foreshape.operator.registry import find, refusal
+from foreshape.operator.registry import find, refusal, shown_type
 from foreshape.program import Op, Program
 from foreshape.program.gc_pause import collector_waits
 from foreshape.program.unknown import unknown_types
@@ -116,7 +116,7 @@ def support(type: str) -> str:
 def op_place(op: Op) -> str:
     """Return ``relu, op 3 of block 0 (net.py:12)``."""
     at = next((at for at, other in enumerate(op.block.ops) if other is op), -1)
-    return f"{op.type}, op {at} of block {op.block.idx}" + (f" ({op.call_site.short()})" if op.call_site is not None else "")
+    return f"{shown_type(op.type)}, op {at} of block {op.block.idx}" + (f" ({op.call_site.short()})" if op.call_site is not None else "")
 
 
 def _print(program: Program, found: _Findings, unknown: Sequence[Op], errors: Sequence[DescriptionError], guards: bool) -> None:
@@ -129,7 +129,7 @@ def _print(program: Program, found: _Findings, unknown: Sequence[Op], errors: Se
         print_plain(f"open until values are fed: {guard}")
     table = new_table("operators", "op", "count", "support")
     for type, count in sorted(found.counts.items(), key=lambda one: (-one[1], one[0])):
-        new_row(table, type, f"{count:,}", found.support(type))
+        new_row(table, shown_type(type), f"{count:,}", found.support(type))
     if found.counts:
         console().print(table)
     parameters, elements = kept_of(program)

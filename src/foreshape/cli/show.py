@@ -11,6 +11,7 @@ from foreshape.cli.output import console, print_plain, printing
 from foreshape.cli.tables import TerminalTable
 from foreshape.dims import Size
 from foreshape.errors import DescriptionError
+from foreshape.operator.registry import shown_type
 from foreshape.program import Op, Program, Variable
 from foreshape.program.inputs import inputs_of, kept_variables, size_of
 from foreshape.program.unknown import unknown_types
@@ -208,7 +209,7 @@ def print_tables(program: Program, unknown: Sequence[Op], errors: Sequence[Descr
                 line = op.call_site.short() if op.call_site is not None else ""
                 rows = [_cells(n, v) for n, v in _results(op)] or [("", "", "")]
                 for position, cells in enumerate(rows):
-                    new_row(table, *((str(at), op.type) if position == 0 else ("", "")), *cells, line if position == 0 else "")
+                    new_row(table, *((str(at), shown_type(op.type)) if position == 0 else ("", "")), *cells, line if position == 0 else "")
             out.print(table)
         for line in _total_lines(program, sums):
             print_plain(line)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from foreshape.cli.output import console, print_plain, printing
 from foreshape.cli.show import new_row, new_table, variable_facts
+from foreshape.operator.registry import layer_name
 from foreshape.program import Program
 from foreshape.views.layer_lookup import NamedLayer, layers_of, with_words
 
@@ -34,4 +35,4 @@ def print_tail(program: Program) -> None:
 
 
 def _ops_of(layer: NamedLayer) -> str:
-    return ", ".join(f"{count} {type}" if count > 1 else type for type, count in Counter(op.type for op in layer.ops).items())
+    return ", ".join(f"{count} {type}" if count > 1 else type for type, count in Counter(layer_name(op.type) for op in layer.ops).items())

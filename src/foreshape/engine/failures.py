@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from foreshape.errors import ExecutionError
+from foreshape.operator.registry import shown_type
 from foreshape.program import Op
 from foreshape.program.call_site import line_of
 from foreshape.values.emitted_code import STEP_FILE, op_at
@@ -32,4 +33,4 @@ def failure(error: Exception) -> ExecutionError:
     op = _op_of(error)
     if op is None:
         return ExecutionError(str(error))
-    return ExecutionError(f"{op.type}: the kernel failed: {error}\n    {op}{line_of(op.site, op.type)}").told(op=op.type, site=op.call_site)
+    return ExecutionError(f"{shown_type(op.type)}: the kernel failed: {error}\n    {op}{line_of(op.site, op.type)}").told(op=op.type, site=op.call_site)

@@ -161,7 +161,8 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
 
     def __repr__(self) -> str:
         specs = [str(self.program.global_block.var(n)) for n in self.feeds]
-        return f"InferenceModel({', '.join(specs)} -> {', '.join(map(str, self.fetches))})"
+        results = [f"{result_name(v)}: {v.spec.text()}" for v in self.fetches]
+        return f"InferenceModel({', '.join(specs)} -> {', '.join(results)})"
 
 
 def _put_before(program: Program, name: str, function: Augment) -> None:
@@ -181,6 +182,11 @@ def _put_before(program: Program, name: str, function: Augment) -> None:
     rename_reads(block, name, made.name)
     block.ops = [*new, *block.ops]
     program.infer()
+
+
+def result_name(variable: Variable) -> str:
+    """Return the user's name of a result: of the original, for a copy under a saved model's own name."""
+    return (copied_from(variable) if variable.name.startswith(COPIES) else None) or variable.name
 
 
 def copied_from(variable: Variable) -> str | None:

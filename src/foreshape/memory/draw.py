@@ -10,6 +10,7 @@ from foreshape.errors import needs
 from foreshape.memory.byte_counts import byte_text
 from foreshape.memory.figures import Buffer, Figures
 from foreshape.memory.records import CLASSES, GRADIENTS, INPUTS, KEPT, PARAMETERS, STATE, TEMPORARIES, WORKSPACE, unknown_words
+from foreshape.operator.registry import layer_name
 from foreshape.pictures.picture import require_image, save_figure
 from foreshape.text.literal import escape
 
@@ -61,7 +62,7 @@ def draw(plan: Figures, path: str | os.PathLike[str], symbols: Mapping[str, int]
         above.set_ylabel(f"needed, {unit}")
         below.set_ylabel(f"offset in the arena, {unit}")
         below.set_xlabel("op")
-        words = f"peak of the arena: {byte_text(int(line.max(initial=0)))}" + (f", at op {position}, {op.type}" if op is not None else "")
+        words = f"peak of the arena: {byte_text(int(line.max(initial=0)))}" + (f", at op {position}, {layer_name(op.type)}" if op is not None else "")
         left = position < steps / 2
         above.annotate(escape(words), (position + 0.5, 1), xycoords=("data", "axes fraction"), xytext=(5 if left else -5, -2), textcoords="offset points",
                        ha="left" if left else "right", va="top", color="#8f0d17", parse_math=False)  # fmt: skip

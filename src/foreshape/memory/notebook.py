@@ -8,6 +8,7 @@ from foreshape.memory.byte_counts import byte_text
 from foreshape.memory.draw import COLOURS
 from foreshape.memory.figures import Figures
 from foreshape.memory.records import unknown_words
+from foreshape.operator.registry import layer_name
 from foreshape.pictures.chart import line_chart
 from foreshape.pictures.markup import Markup, card, cut, folded, join, markup_table, tag
 
@@ -32,7 +33,7 @@ def plan_html(plan: Figures) -> str:
     if rows:
         parts.append(
             folded(
-                "the largest at the peak" + (f", op {plan.peak_position(**symbols)}, {op.type}" if op is not None else ""),
+                "the largest at the peak" + (f", op {plan.peak_position(**symbols)}, {layer_name(op.type)}" if op is not None else ""),
                 markup_table(("name", "type and dims", "bytes", "for", "line"), rows, (2,)),
             )
         )

@@ -10,6 +10,7 @@ from typing import Any
 from foreshape.memory.draw import COLOURS
 from foreshape.memory.figures import Figures
 from foreshape.memory.records import CLASSES
+from foreshape.operator.registry import layer_name
 from foreshape.pictures.page import assemble, write_page_file
 from foreshape.text.literal import escape
 
@@ -44,7 +45,7 @@ def facts(plan: Figures, symbols: Mapping[str, int]) -> dict[str, Any]:
         if b.size
     ]
     holders = [[text(h.name), h.size, CLASSES.index(h.what), text(h.spec), text(h.line)] for h in plan.holders(**symbols)[:200]]
-    ops = [text(op.type) for op in plan.ops]
+    ops = [text(layer_name(op.type)) for op in plan.ops]
     lines = [text(op.call_site.short() if op.call_site is not None else "") for op in plan.ops]
     breakdown = plan.breakdown(**symbols)
     return {

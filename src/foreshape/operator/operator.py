@@ -109,6 +109,8 @@ class Operator:
     """The attributes with its blocks. Such an operator has no shape rule and no kernel: it is its block."""
     region: ClassVar[str] = ""
     """The form of running its block; `foreshape.infer.regions` and `foreshape.lowering.regions` have the forms."""
+    layer_function: ClassVar[str] = ""
+    """The layer function for it, if of another name than its type; a subclass does not inherit it. `foreshape.operator.registry.layer_name` reads it."""
     since: ClassVar[int] = 2
     """The first version of PaddlePaddle with it; `OWN` for none."""
     side_effects: ClassVar[bool] = False

@@ -78,6 +78,23 @@ def get(type: str) -> type[Operator]:
     return found
 
 
+def layer_name(type: str) -> str:
+    """Return the user's name of an operator, of its layer function: ``embedding`` for ``lookup_table_v2``; its type, if it has no other.
+
+    A gradient operator has its forward operator's name: ``embedding_grad``.
+    """
+    forward = type.removesuffix(_GRADIENT)
+    found = _registry.get(forward) or (find(forward) if type.isidentifier() else None)
+    own: str = "" if found is None else vars(found).get("layer_function", "")
+    return own + type[len(forward) :] if own else type
+
+
+def shown_type(type: str) -> str:
+    """Return an operator for an error: the user's name, and the type beside it if that is another, as ``embedding (lookup_table_v2)``."""
+    own = layer_name(type)
+    return type if own == type else f"{own} ({type})"
+
+
 def refuse(type: str, why: str) -> None:
     """Record the reason why there can be no operator of this type here. A user's own operator may still take the type."""
     _refusals[type] = why

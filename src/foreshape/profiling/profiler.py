@@ -17,6 +17,7 @@ from foreshape.engine.executor import Executor
 from foreshape.engine.scope import Scope, default_scope
 from foreshape.errors import ExecutionError, ShapeError, whole
 from foreshape.lowering.kernel_calls import FusedCall, KernelCall, Step, parts_of
+from foreshape.operator.registry import layer_name
 from foreshape.operator.room import this_run
 from foreshape.profiling.profile_report import Profile, ProfiledCall
 from foreshape.program import Op, Program, Variable, default_main_program
@@ -223,8 +224,8 @@ def _call(times: _Times, key: _Key, stands: list[tuple[Op, float]], values: dict
 
 
 def _types(ops: Sequence[Op]) -> str:
-    """Return the types of some ops, each once."""
-    return " + ".join(dict.fromkeys(op.type for op in ops))
+    """Return the layer functions of some ops, each once."""
+    return " + ".join(dict.fromkeys(layer_name(op.type) for op in ops))
 
 
 def _line(op: Op) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from foreshape.dims import Size
 from foreshape.errors import DescriptionError
+from foreshape.operator.registry import shown_type
 from foreshape.operator.require import RuleError
 from foreshape.spec import Spec
 
@@ -95,7 +96,7 @@ def describe_failure(
     place = " ".join(x for x in (site.source_line() if site is not None else "", position) if x) or op_type
     lines.append(f"    at {place}" + (f"    {site.short()}" if site is not None else ""))
     seen = ", ".join(f"{slot} {v.spec.text()}" for slot in slots for v in inputs.get(slot, ())[:6])
-    told = error.error(f"{op_type}: {error.requirement}\n" + "\n".join(lines))
+    told = error.error(f"{shown_type(op_type)}: {error.requirement}\n" + "\n".join(lines))
     return told.told(op=op_type, slot=next((s for s in error.sides if s in inputs), None), required=error.requirement, seen=seen or None, site=site)
 
 

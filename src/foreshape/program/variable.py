@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.dims import Size, symbol
 from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
+from foreshape.operator.registry import layer_name
 from foreshape.pictures.markup import cut, escape
 from foreshape.program.array_methods import ArrayMethods
 from foreshape.program.call_site import Site, call_site, here, tells_line
@@ -155,7 +156,7 @@ class Variable(ArrayMethods):
         if self.is_parameter:
             return "parameter"
         if self.op is not None:
-            return self.op.type
+            return layer_name(self.op.type)
         return f'data("{self.name}")' if self.need_check_feed else f'variable "{self.name}"'
 
     def forget(self) -> None:

@@ -89,7 +89,7 @@ class Drawings:
                 held[at] = own.parameters + sum(p for p, _ in inner), own.parameter_bytes + sum(b for _, b in inner)
         for at, layer in enumerate(self.layers):
             out.append(
-                [put(layer.name), put(layer.types()), layer.times, self.above[at], self.drawn_in[at], self.opens[at], *held[at], put(layer.times_words())]
+                [put(layer.label), put(layer.types()), layer.times, self.above[at], self.drawn_in[at], self.opens[at], *held[at], put(layer.times_words())]
             )
         return out
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from foreshape.dims import symbols_of
 from foreshape.errors import SchemaError, border
+from foreshape.operator.registry import shown_type
 from foreshape.pictures.figures import plural
 from foreshape.program import Op, Program, Role, Variable
 from foreshape.program.gc_pause import collector_waits
@@ -147,7 +148,8 @@ def _op(op: Op, at: int, values: _Values, drawings: Drawings, texts: Texts) -> l
     site = op.call_site
     layer, member = drawings.place_of(op)
     main = result_of(op)
-    return [put(op.type), put(role), op.block.idx, layer, member, put(site.short()) if site is not None else -1, values.settings(op), named(op.inputs),
+    called = put(shown_type(op.type))
+    return [called, put(role), op.block.idx, layer, member, put(site.short()) if site is not None else -1, values.settings(op), named(op.inputs),
             named(op.outputs), values.over_batches(multiplications(op)), op.sub_block_indices(), -1 if main is None else values.number(main),
             values.form(op)]  # fmt: skip
 

@@ -13,6 +13,7 @@ from foreshape.dims import Dim, Size, broadcast_symbols, equal, explain_symbols,
 from foreshape.errors import ForeshapeError, SchemaError, border
 from foreshape.infer.rules import Answer, Key, ask, replace_symbols
 from foreshape.operator.operator import Operator
+from foreshape.operator.registry import shown_type
 from foreshape.operator.require import RuleError
 from foreshape.program.op import Op
 from foreshape.program.variable import Variable
@@ -76,7 +77,7 @@ def _note(variable: Variable) -> str:
     if variable.known:
         return ""
     op = variable.op
-    return "    (not certain: it depends on an operator that is not known" + (f", by way of {op.type})" if op is not None else ")")
+    return "    (not certain: it depends on an operator that is not known" + (f", by way of {shown_type(op.type)})" if op is not None else ")")
 
 
 def _precision(variable: Variable) -> list[str]:
@@ -187,7 +188,7 @@ class Alike:
 
 def by_words(op: Op, step: SizeDerivation) -> str:
     if step.places:
-        return op.type if step.certain else f"{op.type}, which has an input of this size"
+        return shown_type(op.type) if step.certain else f"{shown_type(op.type)}, which has an input of this size"
     operator = op.operator
     words: list[str] = []
     for name in operator.schema.attributes if operator is not None else ():
@@ -195,7 +196,7 @@ def by_words(op: Op, step: SizeDerivation) -> str:
         if isinstance(value, (int, tuple)) and not isinstance(value, bool):
             text = repr(list(value) if isinstance(value, tuple) else value)  # pyright: ignore[reportUnknownArgumentType]
             words.append(f"{name}={text if len(text) <= _ATTRIBUTE_TEXT else text[:_ATTRIBUTE_TEXT] + '...'}")
-    return f"{op.type}, by its rule" + (f" and {', '.join(words[:6])}" if words else "")
+    return f"{shown_type(op.type)}, by its rule" + (f" and {', '.join(words[:6])}" if words else "")
 
 
 def _size_at(spec: Spec, place: Place) -> Size | None:

@@ -173,9 +173,9 @@ def scene_of(wiring: Wiring, layers: Sequence[OutlineLayer], opened: set[int], g
 
 
 def _box(wiring: Wiring, layer: OutlineLayer, opened: set[int]) -> Box:
-    box = Box([layer.name], family_of(layer), layer.times, id(layer), layer.times_words())
+    box = Box([layer.label], family_of(layer), layer.times, id(layer), layer.times_words())
     if id(layer) in opened:
-        box.lines = [shown(layer.name, 60)]
+        box.lines = [shown(layer.label, 60)]
         _fill(box, wiring, layer.children, opened, id(layer), [], 10.0, LINE + 12)
         title = (len(box.lines[0]) + (len(box.many) + 3 if box.times > 1 else 0)) * 6.9 + 24
         if box.width < title:
@@ -184,8 +184,8 @@ def _box(wiring: Wiring, layer: OutlineLayer, opened: set[int]) -> Box:
     types = layer.types()
     if layer.children:
         types = plural(sum(1 for _ in layer.bodies()[0].all_ops()), "op")
-    kinds = [] if types == layer.name else [types]
-    box.lines = [layer.name + (f"  {layer.times_words()}" if layer.times > 1 else ""), *kinds, *_dims(layer)]
+    kinds = [] if types == layer.label else [types]
+    box.lines = [layer.label + (f"  {layer.times_words()}" if layer.times > 1 else ""), *kinds, *_dims(layer)]
     box.measure()
     return box
 

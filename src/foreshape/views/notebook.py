@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from foreshape.operator.registry import layer_name
 from foreshape.pictures.figures import plural, short_bytes, short_count
 from foreshape.pictures.markup import Markup, card, cut, escape, folded, markup_table, preformatted, tag
 from foreshape.program.inputs import inputs_of, kept_variables, size_of
@@ -92,7 +93,7 @@ def variable_html(variable: Variable) -> str:
 
 
 def _listed(ops: list[Op]) -> str:
-    shown = [op.type for op in ops[:8]]
+    shown = [layer_name(op.type) for op in ops[:8]]
     return ", ".join(shown) + (f" and {len(ops) - 8:,} more" if len(ops) > 8 else "")
 
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from foreshape.operator.registry import layer_name
 from foreshape.program.op import Op, Role
 from foreshape.program.program import Program
 from foreshape.program.variable import Variable
@@ -69,9 +70,14 @@ class OutlineLayer:
         """Return all layers that it stands for: its members, or itself."""
         return self.members or [self]
 
+    @property
+    def label(self) -> str:
+        """Return its name for people: of a layer called by its operator the layer function's."""
+        return layer_name(self.name) if any(op.type == self.name for op in self.ops) else self.name
+
     def types(self) -> str:
-        """Return ``conv2d, batch_norm, relu``: the operators of a layer, each once."""
-        return ", ".join(dict.fromkeys(op.type for op in self.ops))
+        """Return ``conv2d, batch_norm, relu``: the layer functions of its operators, each once."""
+        return ", ".join(dict.fromkeys(layer_name(op.type) for op in self.ops))
 
 
 def forward_ops(ops: Iterable[Op]) -> list[Op]:

@@ -85,7 +85,7 @@ class Summary:
         layer = alike[0]
         hidden = _leaves(layer.children) if hide and layer.children else 0
         measure = self._meter.all(op for one in alike for op in one.all_ops())
-        return Row(depth, layer.name, layer.types(), layer.times, _output(alike[-1], self.sizes.given), measure, hidden, layer.times_words())
+        return Row(depth, layer.label, layer.types(), layer.times, _output(alike[-1], self.sizes.given), measure, hidden, layer.times_words())
 
     def _others(self, program: Program) -> Iterator[Row]:
         ops = [op for op in program.global_block.ops if op.is_run]

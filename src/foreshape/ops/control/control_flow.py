@@ -23,6 +23,7 @@ class While(Operator):
     """
 
     type = "while"
+    layer_function = "while_loop"
     X = operand(many=True, optional=True, kinds=HELD, doc="the outer variables the block reads")
     Condition = operand((BOOL,), doc="one truth value; the block updates it")
     Out = result(many=True, optional=True, doc="the outer variables the block writes")
@@ -58,6 +59,7 @@ class ConditionalBlock(Operator):
     """A branch: its block runs once if Cond holds. Otherwise the variables it writes keep their values."""
 
     type = "conditional_block"
+    layer_function = "cond"
     Cond = operand(many=True, doc="one truth value; without is_scalar_condition tensors, none of them empty")
     Input = operand(many=True, optional=True, kinds=HELD, doc="the outer variables the block reads")
     Out = result(many=True, optional=True, doc="the outer variables the block writes")
@@ -106,6 +108,7 @@ class Recurrent(Operator):
     """
 
     type = "recurrent"
+    layer_function = "rnn"
     inputs = operand(many=True, optional=True, doc="one slice of each goes to every step")
     initial_states = operand(many=True, optional=True, doc="the previous states of the first step")
     parameters = operand(many=True, optional=True, kinds=HELD, doc="the other outer variables the block reads")

@@ -119,6 +119,7 @@ class ShrinkRnnMemory(Operator):
     """Out = the first rows of X (for a ragged X its first outermost sequences), one for each sequence of the table longer than I."""
 
     type = "shrink_rnn_memory"
+    layer_function = "shrink_memory"
     X = operand(doc="a row for each sequence alive before, in the order of the table")
     RankTable = operand(kinds=TABLE)
     I = operand(INDEX, doc="one time step, from 0")

@@ -44,6 +44,7 @@ class SelectInput(Operator):
     """
 
     type = "select_input"
+    layer_function = "cond"
     X = operand(many=True, kinds=_HELD, unknown_dims=True, may_lack=True, doc="one element type, or all integers; all arrays, or none")
     Mask = operand((BOOL, INT32, INT64), doc="one number")
     Out = result(new_offsets=True, doc="as the X; ragged if all are, of as many levels")

@@ -26,6 +26,7 @@ class WriteToArray(Operator):
     """Element I of Out = X. Out is changed in place: it keeps its other elements, and is lengthened to I if it is shorter."""
 
     type = "write_to_array"
+    layer_function = "array_write"
     X = operand(doc="any shape, dense or ragged")
     I = operand(INDEX, doc="one position, from 0")
     Out = result(doc="an array")
@@ -105,6 +106,7 @@ class ReadFromArray(Operator):
     """
 
     type = "read_from_array"
+    layer_function = "array_read"
     X = operand(kinds=ARRAY, doc="an array")
     I = operand(INDEX, doc="one position, from 0")
     X_W = operand(optional=True, kinds=(LOD_TENSOR, LOD_TENSOR_ARRAY), doc="as the element; an array is not read")
@@ -194,6 +196,7 @@ class LodArrayLength(Operator):
     """Out = the number of positions of the array X."""
 
     type = "lod_array_length"
+    layer_function = "array_length"
     X = operand(kinds=ARRAY, doc="an array")
     Out = result(doc="int64 [1]")
     gradient = ZERO_GRADIENT

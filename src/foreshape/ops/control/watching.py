@@ -98,6 +98,7 @@ class Assert(Operator):
     """A check: the run stops with an error if Cond does not hold. The error has the first ``summarize`` elements of each of Data, all if negative."""
 
     type = "assert"
+    layer_function = "assert_true"
     Cond = operand((BOOL,), doc="one bool")
     Data = operand(ANY, many=True, optional=True, doc="the tensors the error shows")
     summarize = attribute(AttrType.LONG, -1)

@@ -31,6 +31,7 @@ class BoxCoder(Operator):
     """
 
     type = "box_coder"
+    layer_function = "detection.box_coder"
     PriorBox = operand((FP32, FP64), doc="[priors, 4]")
     PriorBoxVar = operand((FP32, FP64), same_type_as="PriorBox", optional=True, doc="[priors, 4]: variances")
     TargetBox = operand((FP32, FP64), same_type_as="PriorBox", doc="[targets, 4] to encode; [rows, columns, 4] to decode")
@@ -110,6 +111,7 @@ class IouSimilarity(Operator):
     """Out = intersection over union of each box of X and each of Y, with 1e-10 added to the union."""
 
     type = "iou_similarity"
+    layer_function = "detection.iou_similarity"
     X = operand((FP32, FP64), doc="[boxes, 4]")
     Y = operand((FP32, FP64), same_type_as="X", doc="[others, 4]")
     Out = result(doc="[boxes, others], ragged as X")
@@ -147,6 +149,7 @@ class BoxClip(Operator):
     """
 
     type = "box_clip"
+    layer_function = "detection.box_clip"
     Input = operand((FP32, FP64), doc="[rows, ..., 4], ragged: the boxes of each image")
     ImInfo = operand((FP32, FP64), same_type_as="Input", doc="[images, 3]: height, width, scale")
     Output = result(doc="as Input")
@@ -186,6 +189,7 @@ class PolygonBoxTransform(Operator):
     """
 
     type = "polygon_box_transform"
+    layer_function = "detection.polygon_box_transform"
     Input = operand((FP32, FP64), doc="[images, channels, height, width], an even number of channels")
     Output = result(doc="as Input")
     gradient = NOT_DIFFERENTIABLE

@@ -26,6 +26,7 @@ class BipartiteMatch(Operator):
     """
 
     type = "bipartite_match"
+    layer_function = "detection.bipartite_match"
     DistMat = operand((FP32, FP64), doc="[rows, columns], similarities; ragged: the rows of each image; or of one image")
     ColToRowMatchIndices = result(doc="int32 [images, columns]")
     ColToRowMatchDist = result(doc="[images, columns]")
@@ -93,6 +94,7 @@ class MineHardExamples(Operator):
     """
 
     type = "mine_hard_examples"
+    layer_function = "detection.mine_hard_examples"
     ClsLoss = operand((FP32, FP64), doc="[images, priors]")
     LocLoss = operand((FP32, FP64), same_type_as="ClsLoss", optional=True, doc="[images, priors]")
     MatchIndices = operand((INT32,), doc="[images, priors]; -1: unmatched")
@@ -167,6 +169,7 @@ class TargetAssign(Operator):
     """
 
     type = "target_assign"
+    layer_function = "detection.target_assign"
     X = operand((FP32, FP64, INT32, INT64), doc="[rows, entries, width], ragged: the truths of each image")
     MatchIndices = operand((INT32,), doc="[images, priors], as bipartite_match gives them; -1: none")
     NegIndices = operand((INT32,), optional=True, doc="[negatives, 1], ragged: priors of each image, as mine_hard_examples gives them")

@@ -192,6 +192,7 @@ class MulticlassNms3(_Suppression):
     """
 
     type = "multiclass_nms3"
+    layer_function = "detection.multiclass_nms"
     RoisNum = operand(INDEX, optional=True, doc="[images]: the number of rows of each image")
     Out = result(doc="[rows, 6] (2 and the numbers of a polygon)")
     Index = result(doc="int32 [rows, 1]")
@@ -232,6 +233,7 @@ class Nms(Operator):
     """
 
     type = "nms"
+    layer_function = "detection.nms"
     Boxes = operand((FP32, FP64), doc="[boxes, 4], the best first")
     KeepBoxesIdxs = result(doc="int64 [rows]")
     iou_threshold = attribute(AttrType.FLOAT, 1.0)

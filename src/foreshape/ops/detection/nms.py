@@ -31,6 +31,7 @@ class MatrixNms(Operator):
     """
 
     type = "matrix_nms"
+    layer_function = "detection.matrix_nms"
     BBoxes = operand((FP32, FP64), doc="[images, boxes, 4]")
     Scores = operand((FP32, FP64), same_type_as="BBoxes", doc="[images, classes, boxes]")
     Out = result(doc="[rows, 6]")
@@ -197,6 +198,7 @@ class RetinanetDetectionOutput(Operator):
     """
 
     type = "retinanet_detection_output"
+    layer_function = "detection.retinanet_detection_output"
     BBoxes = operand((FP32, FP64), many=True, doc="for each level [images, boxes, 4], coded")
     Scores = operand((FP32, FP64), many=True, doc="for each level [images, boxes, classes]")
     Anchors = operand((FP32, FP64), many=True, doc="for each level [boxes, 4]")

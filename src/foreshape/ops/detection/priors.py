@@ -83,6 +83,7 @@ class PriorBox(_Priors):
     """
 
     type = "prior_box"
+    layer_function = "detection.prior_box"
     min_sizes = attribute(AttrType.FLOATS, doc="pixels")
     max_sizes = attribute(AttrType.FLOATS, [], doc="pixels; none, or one for each of min_sizes and larger than it")
     aspect_ratios = attribute(AttrType.FLOATS, [])
@@ -161,6 +162,7 @@ class DensityPriorBox(_Priors):
     """
 
     type = "density_prior_box"
+    layer_function = "detection.density_prior_box"
     flatten_to_2d = attribute(AttrType.BOOLEAN, False, doc="results are [height * width * priors, 4]")
     fixed_sizes = attribute(AttrType.FLOATS, [], doc="pixels")
     fixed_ratios = attribute(AttrType.FLOATS, [])
@@ -228,6 +230,7 @@ class AnchorGenerator(Operator):
     """
 
     type = "anchor_generator"
+    layer_function = "detection.anchor_generator"
     Input = operand((FP32, FP64), doc="[images, channels, height, width] of the features")
     Anchors = result(doc="[height, width, anchors, 4]")
     Variances = result(doc="as Anchors")

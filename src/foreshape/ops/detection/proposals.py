@@ -158,6 +158,7 @@ class GenerateProposalsV2(_Proposals):
     """
 
     type = "generate_proposals_v2"
+    layer_function = "detection.generate_proposals"
     Scores = operand((FP32, FP64), doc="[images, anchors, height, width]")
     BboxDeltas = operand((FP32, FP64), same_type_as="Scores", doc="[images, 4 * anchors, height, width]")
     ImShape = operand((FP32, FP64), same_type_as="Scores", doc="[images, 2]: height and width")

@@ -30,6 +30,7 @@ class DistributeFpnProposals(Operator):
     """
 
     type = "distribute_fpn_proposals"
+    layer_function = "detection.distribute_fpn_proposals"
     FpnRois = operand((FP32, FP64), doc="[regions, 4], ragged by image; or dense with RoisNum")
     RoisNum = operand(INDEX, optional=True, doc="[images]: the number of regions of each image")
     MultiFpnRois = result(many=True, new_offsets=True, doc="for each level [rows, 4], ragged by image")
@@ -102,6 +103,7 @@ class CollectFpnProposals(Operator):
     """
 
     type = "collect_fpn_proposals"
+    layer_function = "detection.collect_fpn_proposals"
     MultiLevelRois = operand((FP32, FP64), many=True, doc="for each level [rows, 4], ragged by image; or dense with MultiLevelRoIsNum")
     MultiLevelScores = operand((FP32, FP64), many=True, doc="for each level [rows, 1]")
     MultiLevelRoIsNum = operand(INDEX, many=True, optional=True, doc="for each level [images]")

@@ -26,6 +26,7 @@ class YoloBox(Operator):
     """
 
     type = "yolo_box"
+    layer_function = "detection.yolo_box"
     examples = ("X", "ImgSize")
     X = operand((FP32, FP64), doc="[images, anchors * (5 + classes), height, width]; with iou_aware, 6 + classes")
     ImgSize = operand((INT32,), doc="[images, 2]: height and width")
@@ -136,6 +137,7 @@ class Yolov3Loss(Operator):
     """
 
     type = "yolov3_loss"
+    layer_function = "detection.yolo_loss"
     X = operand((FP32, FP64), doc="[images, len(anchor_mask) * (5 + classes), height, width], as high as wide")
     GTBox = operand((FP32, FP64), same_type_as="X", doc="[images, truths, 4]: middle, width and height in parts of the image; zeros: none")
     GTLabel = operand((INT32,), doc="[images, truths]")

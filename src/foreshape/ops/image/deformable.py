@@ -137,6 +137,7 @@ class DeformableConv(Deformable):
     """
 
     type = "deformable_conv"
+    layer_function = "deform_conv2d"
     Mask = operand(FLOATING, same_type_as="Input", doc="[batch, deformable_groups * kh * kw, *image]")
 
     def infer_shape(self, Input: Spec, Offset: Spec, Filter: Spec, Mask: Spec) -> Spec:
@@ -200,6 +201,7 @@ class DeformableConvV1(Deformable):
     """`deformable_conv` without a mask (Dai et al., 2017)."""
 
     type = "deformable_conv_v1"
+    layer_function = "deform_conv2d"
 
     def infer_shape(self, Input: Spec, Offset: Spec, Filter: Spec) -> Spec:
         return self._shape(Input, Offset, None, Filter)

@@ -34,6 +34,7 @@ class GridSampler(Operator):
     """
 
     type = "grid_sampler"
+    layer_function = "grid_sample"
     examples = ("X", "Grid")
     X = operand(FLOATING, doc="[batch, channels, height, width], or [batch, channels, depth, height, width]")
     Grid = operand(FLOATING, same_type_as="X", doc="[batch, *points, 2], or [batch, *points, 3] with three dims of points")

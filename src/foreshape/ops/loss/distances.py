@@ -22,6 +22,7 @@ class SmoothL1Loss(Operator):
     """
 
     type = "smooth_l1_loss"
+    layer_function = "smooth_l1"
     X = operand(FLOATING, doc="[rows, ...]")
     Y = operand(FLOATING, same_type_as="X", doc="as X")
     InsideWeight = operand(FLOATING, optional=True, same_type_as="X", doc="as X")

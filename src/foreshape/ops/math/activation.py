@@ -182,6 +182,7 @@ class HardTanh(Unary):
     """Out = X clipped at ``t_min`` and ``t_max``."""
 
     type = "brelu"
+    layer_function = "hard_tanh"
     t_min = attribute(AttrType.FLOAT, 0.0)
     t_max = attribute(AttrType.FLOAT, 24.0)
 

@@ -111,6 +111,7 @@ class ElementwiseAdd(ComplexArithmetic):
     """Out = X + Y."""
 
     type = "elementwise_add"
+    layer_function = "add"
     linear = ("X", "Y")
     gradient_reads_dims = ("X", "Y")
     _number = staticmethod(operator.add)
@@ -141,6 +142,7 @@ class ElementwiseSub(ComplexArithmetic):
     """Out = X - Y."""
 
     type = "elementwise_sub"
+    layer_function = "subtract"
     linear = ("X", "Y")
     gradient_reads_dims = ("X", "Y")
     _number = staticmethod(operator.sub)
@@ -167,6 +169,7 @@ class ElementwiseMul(ComplexArithmetic):
     """Out = X * Y. X may be sparse rows if Y is one number."""
 
     type = "elementwise_mul"
+    layer_function = "multiply"
     gradient_reads_for = {"X": ("Y@GRAD",), "Y": ("X@GRAD",)}
     X = operand((*NUMERIC, *COMPLEX), kinds=DENSE_OR_ROWS, doc="any shape")
     _number = staticmethod(operator.mul)
@@ -206,6 +209,7 @@ class ElementwiseDiv(ComplexArithmetic):
     """Out = X / Y; for integers the quotient without its fraction."""
 
     type = "elementwise_div"
+    layer_function = "divide"
     gradient_reads_dims = ("X",)
     gradient_reads_for = {"Out": ("Y@GRAD",)}
     linear = ("X",)
@@ -254,6 +258,7 @@ class ElementwisePow(Elementwise):
     """Out = X to the power Y."""
 
     type = "elementwise_pow"
+    layer_function = "pow"
     _number = staticmethod(power)
 
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
@@ -281,6 +286,7 @@ class ElementwiseMod(Elementwise):
     """Out = X - Y * floor(X / Y): the remainder, with the sign of Y."""
 
     type = "elementwise_mod"
+    layer_function = "remainder"
     _number = staticmethod(sizes.mod)
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
@@ -312,6 +318,7 @@ class ElementwiseFloordiv(Elementwise):
     """Out = floor(X / Y)."""
 
     type = "elementwise_floordiv"
+    layer_function = "floor_divide"
     gradient = ZERO_GRADIENT
     _number = staticmethod(sizes.floordiv)
 

@@ -61,6 +61,7 @@ class ElementwiseMax(Extreme):
     """Out = the larger of X and Y."""
 
     type = "elementwise_max"
+    layer_function = "maximum"
     _number = staticmethod(maximum)
     _takes = "gt"
     _float = "maximum"
@@ -73,6 +74,7 @@ class ElementwiseMin(Extreme):
     """Out = the smaller of X and Y."""
 
     type = "elementwise_min"
+    layer_function = "minimum"
     _number = staticmethod(minimum)
     _takes = "lt"
     _float = "minimum"
@@ -130,6 +132,7 @@ class ElementwiseFmax(NumberFirst):
     """Out = the larger of X and Y; of a number and NaN the number."""
 
     type = "elementwise_fmax"
+    layer_function = "fmax"
 
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.fmax(X, Y, out=into)
@@ -143,6 +146,7 @@ class ElementwiseFmin(NumberFirst):
     """Out = the smaller of X and Y; of a number and NaN the number."""
 
     type = "elementwise_fmin"
+    layer_function = "fmin"
 
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.fmin(X, Y, out=into)
@@ -159,6 +163,7 @@ class Heaviside(OfTwo):
     """
 
     type = "elementwise_heaviside"
+    layer_function = "heaviside"
 
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.heaviside(X, Y, out=into)
@@ -205,6 +210,7 @@ class ReduceAmax(SharedExtreme):
     """Out = the largest over the axes."""
 
     type = "reduce_amax"
+    layer_function = "amax"
 
     def kernel(self, X: Tensor) -> Tensor:
         return self._cast(torch.amax(X, self._over(X), self.keep_dim))
@@ -214,6 +220,7 @@ class ReduceAmin(SharedExtreme):
     """Out = the smallest over the axes."""
 
     type = "reduce_amin"
+    layer_function = "amin"
 
     def kernel(self, X: Tensor) -> Tensor:
         return self._cast(torch.amin(X, self._over(X), self.keep_dim))

@@ -76,6 +76,7 @@ class FftC2c(Fourier):
     """
 
     type = "fft_c2c"
+    layer_function = "fft"
     X = operand(COMPLEX, doc="any shape")
     Out = result(layout="row", doc="as X")
 
@@ -120,6 +121,7 @@ class FftR2c(Fourier):
     """
 
     type = "fft_r2c"
+    layer_function = "rfft"
     X = operand(REAL, doc="any shape")
     Out = result(layout="row", doc="complex, as X; with onesided the last of axes has N // 2 + 1")
     onesided = attribute(AttrType.BOOLEAN)
@@ -176,6 +178,7 @@ class FftC2r(Fourier):
     """
 
     type = "fft_c2r"
+    layer_function = "irfft"
     X = operand(COMPLEX, doc="any shape")
     Out = result(layout="row", doc="real, as X; the last of axes has N")
     last_dim_size = attribute(AttrType.LONG, 0, low=0)

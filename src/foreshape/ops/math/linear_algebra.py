@@ -83,6 +83,7 @@ class Determinant(Operator):
     """Out = the determinant of each square matrix. The gradient of a matrix without an inverse is 0."""
 
     type = "determinant"
+    layer_function = "det"
     Input = operand(REAL, doc="[..., n, n]")
     Out = result(doc="[...]")
 
@@ -125,6 +126,7 @@ class Slogdeterminant(Operator):
     """
 
     type = "slogdeterminant"
+    layer_function = "slogdet"
     Input = operand(REAL, doc="[..., n, n]")
     Out = result(layout="row", doc="[2, ...]")
 

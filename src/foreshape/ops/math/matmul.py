@@ -34,6 +34,7 @@ class Mul(Operator):
     """
 
     type = "mul"
+    layer_function = "fc"
     multiplies = True
     X = operand(FLOATING, doc="[..., columns]")
     Y = operand(FLOATING, same_type_as="X", doc="[rows, ...]")
@@ -163,6 +164,7 @@ class MatmulV2(BatchedProduct):
     """
 
     type = "matmul_v2"
+    layer_function = "matmul"
     multiplies = True
     X = operand((*FLOATING, *COMPLEX), doc="[..., rows, k], or [k]")
     Y = operand((*FLOATING, *COMPLEX), same_type_as="X", doc="[..., k, columns], or [k]")

@@ -63,6 +63,7 @@ class PNorm(Operator):
     all elements."""
 
     type = "p_norm"
+    layer_function = "norm"
     X = operand(FLOATING, doc="any shape")
     Out = result(doc="X without axis (with 1 there if keepdim)")
     porder = attribute(AttrType.FLOAT, 2.0)

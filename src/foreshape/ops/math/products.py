@@ -285,6 +285,7 @@ class BilinearTensorProduct(Operator):
     """Out[b, k] = X[b] Weight[k] Y[b]', plus Bias[k]."""
 
     type = "bilinear_tensor_product"
+    layer_function = "bilinear"
     examples = ("X", "Y")
     multiplies = True
     X = operand(FLOATING, doc="[batch, m]")

@@ -40,6 +40,7 @@ class LogSigmoid(Unary):
     """Out = log(1 / (1 + exp(-X)))."""
 
     type = "logsigmoid"
+    layer_function = "log_sigmoid"
 
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
         return X.nbytes + copies(strided, X=X)

@@ -195,6 +195,7 @@ class IsFinite(Tested):
     """Out = true where X is neither NaN nor infinite."""
 
     type = "isfinite_v2"
+    layer_function = "is_finite"
 
     def workspace(self, X: Spec) -> Size:
         return X.nbytes + 2 * X.elements if X.known_dtype.is_floating else 0
@@ -207,6 +208,7 @@ class IsNan(Tested):
     """Out = true where X is NaN."""
 
     type = "isnan_v2"
+    layer_function = "is_nan"
 
     def kernel(self, X: Tensor) -> Tensor:
         return torch.isnan(X)
@@ -216,6 +218,7 @@ class IsInf(Tested):
     """Out = true where X is infinite."""
 
     type = "isinf_v2"
+    layer_function = "is_inf"
 
     def workspace(self, X: Spec) -> Size:
         return X.nbytes if X.known_dtype.is_floating else 0

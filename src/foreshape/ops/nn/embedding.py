@@ -97,6 +97,7 @@ class LookupTableV2(Lookup):
     """Out[..., :] = W[Ids[...]], zeros where Ids is ``padding_idx``."""
 
     type = "lookup_table_v2"
+    layer_function = "embedding"
 
     def infer_shape(self, W: Spec, Ids: Spec) -> Spec:
         return self._looked_up(W, Ids)
@@ -122,6 +123,7 @@ class LookupTable(Lookup):
     """Out[..., :] = W[Ids[..., 0]], zeros where Ids is ``padding_idx``: lookup_table_v2 over Ids with a last dim of 1."""
 
     type = "lookup_table"
+    layer_function = "embedding"
 
     def infer_shape(self, W: Spec, Ids: Spec) -> Spec:
         return self._looked_up(W, Ids)

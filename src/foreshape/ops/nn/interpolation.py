@@ -220,6 +220,7 @@ class NearestInterpV2(Interpolation):
     """Out = for each place the nearest pixel of X, or with ``align_corners`` false the one at or before it."""
 
     type = "nearest_interp_v2"
+    layer_function = "interpolate"
     gradient_reads_dims = ("X",)
     _spatial: ClassVar[tuple[int, ...]] = (2, 3)
     X = operand((*FLOATING, *INTEGER), doc="[batch, channels, height, width], or [batch, channels, depth, height, width], or channels last")

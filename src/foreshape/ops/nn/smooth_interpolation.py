@@ -113,6 +113,7 @@ class BilinearInterpV2(Antialiased):
     """Out = for each place the mean of the four pixels of X around it, weighted by nearness."""
 
     type = "bilinear_interp_v2"
+    layer_function = "interpolate"
     gradient_reads_dims = ("X",)
     _widened: ClassVar[str] = "_upsample_bilinear2d_aa"
 
@@ -138,6 +139,7 @@ class BicubicInterpV2(Antialiased):
     ``align_corners`` pixels are areas."""
 
     type = "bicubic_interp_v2"
+    layer_function = "interpolate"
     gradient_reads_dims = ("X",)
     _widened: ClassVar[str] = "_upsample_bicubic2d_aa"
     interp_method = attribute(AttrType.STRING, "bicubic")
@@ -167,6 +169,7 @@ class LinearInterpV2(Smooth):
     """Out = for each place the mean of the two elements of X around it along its last axis, weighted by nearness."""
 
     type = "linear_interp_v2"
+    layer_function = "interpolate"
     gradient_reads_dims = ("X",)
     _spatial: ClassVar[tuple[int, ...]] = (1,)
     X = operand(FLOATING, doc="[batch, channels, width], or channels last")
@@ -194,6 +197,7 @@ class TrilinearInterpV2(Smooth):
     """Out = for each place the mean of the eight elements of X around it, weighted by nearness."""
 
     type = "trilinear_interp_v2"
+    layer_function = "interpolate"
     gradient_reads_dims = ("X",)
     _spatial: ClassVar[tuple[int, ...]] = (3,)
     X = operand(FLOATING, doc="[batch, channels, depth, height, width], or channels last")

@@ -261,6 +261,7 @@ class Unpool(Unpooling):
     """Out = images of output_size with the numbers of X at the places Indices, and zeros elsewhere. Of several numbers for one place one is taken."""
 
     type = "unpool"
+    layer_function = "max_unpool2d"
     unpooling_type = attribute(AttrType.STRING, "max", choices=("max",))
     ksize = attribute(AttrType.INTS, doc="the windows of the inverted pooling; output_size is its image")
     strides = attribute(AttrType.INTS, [1, 1])
@@ -280,6 +281,7 @@ class Unpool3d(Unpooling):
     """Out = volumes of output_size with the numbers of X at the places Indices, and zeros elsewhere. Of several numbers for one place one is taken."""
 
     type = "unpool3d"
+    layer_function = "max_unpool3d"
     _spatial: ClassVar[int] = 3
     unpooling_type = attribute(AttrType.STRING, "max", choices=("max",))
     ksize = attribute(AttrType.INTS, doc="the windows of the inverted pooling; output_size is its volume")

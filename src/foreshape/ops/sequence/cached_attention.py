@@ -23,6 +23,7 @@ class CachedPositions(Operator):
     """Out = for each row its number in its text: Held, the number of its rows in the cache, and then 0, 1, 2, ..."""
 
     type = "cached_positions"
+    layer_function = "attention_cache"
     since = OWN
     X = operand(doc="ragged, [rows, ...]; its values are not read")
     Held = operand(INDEX, doc="[sequences]")
@@ -63,6 +64,7 @@ class CachedAttention(Operator):
     """
 
     type = "cached_attention"
+    layer_function = "multi_head_attention"
     since = OWN
     Q = operand(FLOATING, doc="ragged, [rows, heads * size]")
     K = operand(FLOATING, same_type_as="Q", doc="ragged as Q, [rows, key heads * size]")

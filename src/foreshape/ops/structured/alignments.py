@@ -164,6 +164,7 @@ class CTCAlign(Operator):
     """
 
     type = "ctc_align"
+    layer_function = "ctc_greedy_decoder"
     Input = operand(INDEX, doc="ragged [steps, 1]; or [sequences, width] with InputLength")
     InputLength = operand(INDEX, optional=True, doc="[sequences] or [sequences, 1]")
     Output = result(doc="ragged [rows, 1]; or as Input", new_offsets=True)
@@ -221,6 +222,7 @@ class WarpRNNT(Operator):
     """
 
     type = "warprnnt"
+    layer_function = "rnnt_loss"
     input = operand((FP32, FP64), doc="[sequences, steps, labels + 1, classes]")
     label = operand(INDEX, doc="[sequences, labels]")
     input_lengths = operand(INDEX, doc="[sequences]: the number of valid steps, at least 1")

@@ -134,6 +134,7 @@ class FillAnyLike(Operator):
     """Out = a tensor of the shape of X filled with ``value``."""
 
     type = "fill_any_like"
+    layer_function = "fill_like"
     per_element = True
     X = operand(doc="any shape")
     Out = result(doc="as X", may_share="X")

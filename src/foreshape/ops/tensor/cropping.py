@@ -53,6 +53,7 @@ class CropTensor(Operator):
     """Out = the part of X of the dims ``shape`` from ``offsets`` on (0 by default); -1 in shape is the rest of the dim."""
 
     type = "crop_tensor"
+    layer_function = "crop"
     gradient_reads_dims = ("X",)
     X = operand(doc="any shape")
     Shape = operand(INDEX, optional=True, doc="the shape, as a tensor")

@@ -35,6 +35,7 @@ class DiagV2(Operator):
     """
 
     type = "diag_v2"
+    layer_function = "diag"
     X = operand(doc="[n], [rows, columns], or one number")
     Out = result(doc="[n + |offset|, n + |offset|], or [elements of the diagonal]")
     offset = attribute(AttrType.INT, 0)

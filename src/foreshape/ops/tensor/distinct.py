@@ -210,6 +210,7 @@ class WhereIndex(Operator):
     """Out = the places of the nonzero elements of Condition, in row-major order, one in each row; their number is known at run time only."""
 
     type = "where_index"
+    layer_function = "nonzero"
     Condition = operand(doc="at least one dim")
     Out = result(doc="[n, rank], int64")
     gradient = NOT_DIFFERENTIABLE

@@ -69,6 +69,7 @@ class ExpandV2(Operator):
     """Out = X repeated along its dims of 1 to the dims ``shape``, last dims aligned; -1 keeps a dim of X."""
 
     type = "expand_v2"
+    layer_function = "expand"
     sets_dims = ("Shape", "expand_shapes_tensor")
     gradient_reads_dims = ("X",)
     X = operand(ANY_OR_COMPLEX, doc="any shape")
@@ -115,6 +116,7 @@ class ExpandAsV2(Operator):
     """Out = X repeated along its dims of 1 to the dims of Y, or to ``target_shape`` without Y."""
 
     type = "expand_as_v2"
+    layer_function = "expand_as"
     reads_dims = ("Y",)
     gradient_reads_dims = ("X",)
     X = operand(doc="any shape")

@@ -252,6 +252,7 @@ class AssignValue(Operator):
     """
 
     type = "assign_value"
+    layer_function = "assign"
     Out = result(doc="[*shape]")
     shape = attribute(AttrType.INTS, doc="the shape")
     dtype = attribute(AttrType.INT, doc="an element type, by its number in the file format")

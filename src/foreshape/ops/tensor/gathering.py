@@ -319,12 +319,11 @@ class Scatter(Operator):
 
 
 class OneHotV2(Operator):
-    """Out = for each number in X a row of ``depth`` zeros with a one at the number.
-
-    A number outside of 0..depth-1 is an error, or with ``allow_out_of_range`` a row of zeros.
-    """
+    """Out = for each number in X a row of ``depth`` zeros with a one at the number. One outside of 0..depth-1 is an error, or with
+    ``allow_out_of_range`` a row of zeros."""
 
     type = "one_hot_v2"
+    layer_function = "one_hot"
     X = operand(INTEGER, doc="any shape")
     depth_tensor = operand(INDEX, optional=True, doc="depth, as a tensor of one number")
     Out = result(doc="[*dims of X, depth]")

@@ -77,6 +77,7 @@ class ArgMax(ArgExtreme):
     """Out = the place along ``axis`` of the largest element."""
 
     type = "arg_max"
+    layer_function = "argmax"
 
     def kernel(self, X: Tensor) -> Tensor:
         return self._found(torch.argmax, X)
@@ -86,6 +87,7 @@ class ArgMin(ArgExtreme):
     """Out = the place along ``axis`` of the smallest element."""
 
     type = "arg_min"
+    layer_function = "argmin"
 
     def kernel(self, X: Tensor) -> Tensor:
         return self._found(torch.argmin, X)
@@ -177,6 +179,7 @@ class TopKV2(TopKBase):
     """Out = the ``k`` largest (or smallest) elements along ``axis``, in falling (rising) order; Indices = their places."""
 
     type = "top_k_v2"
+    layer_function = "topk"
     gradient_reads_dims = ("X",)
     axis = attribute(AttrType.INT, -1)
     largest = attribute(AttrType.BOOLEAN, True)

@@ -24,6 +24,7 @@ class Pad3d(Operator):
     """
 
     type = "pad3d"
+    layer_function = "pad"
     examples = ("X",)
     gradient_reads_dims = ("X",)
     X = operand(NUMERIC, doc="[batch, channels, depth, height, width], or channels last")

@@ -135,6 +135,7 @@ class TruncatedGaussianRandom(Drawn):
     """
 
     type = "truncated_gaussian_random"
+    layer_function = "TruncatedNormal"
     shape = attribute(AttrType.INTS, [], low=0)
     mean = attribute(AttrType.FLOAT, 0.0)
     std = attribute(AttrType.FLOAT, 1.0, low=0.0)

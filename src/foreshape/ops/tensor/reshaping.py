@@ -78,6 +78,7 @@ class Reshape2(Reshaping):
     """
 
     type = "reshape2"
+    layer_function = "reshape"
     X = operand(ANY_OR_COMPLEX, unknown_dims=True, doc="any shape")
     Shape = operand(INDEX, optional=True, doc="the shape, as a tensor")
     ShapeTensor = operand(INDEX, many=True, optional=True, doc="the shape, as tensors of one number each")
@@ -184,6 +185,7 @@ class FlattenContiguousRange(Reshaping):
     """Out = X with the dims ``start_axis`` to ``stop_axis`` (included) made one. A tensor without dims becomes one of dims [1]."""
 
     type = "flatten_contiguous_range"
+    layer_function = "flatten"
     computes = Reshape2.computes
     start_axis = attribute(AttrType.INT, 1)
     stop_axis = attribute(AttrType.INT, 1)
@@ -244,6 +246,7 @@ class Squeeze2(Ones):
     """Out = X without the dims of 1 at ``axes``; without all dims of 1 if ``axes`` is empty. Other dims at ``axes`` stay."""
 
     type = "squeeze2"
+    layer_function = "squeeze"
     computes = Reshape2.computes
     axes = attribute(AttrType.INTS, [])
 
@@ -286,6 +289,7 @@ class Unsqueeze2(Ones):
     """Out = X with a dim of 1 put in at each of ``axes``, one after the other; an axis may count from the back of the dims so far."""
 
     type = "unsqueeze2"
+    layer_function = "unsqueeze"
     computes = Reshape2.computes
     AxesTensor = operand(INDEX, optional=True, doc="axes, as a tensor")
     AxesTensorList = operand(INDEX, many=True, optional=True, doc="axes, as tensors of one number each")
@@ -353,6 +357,7 @@ class Transpose2(Operator):
     """Out = X with its axes in another order: axis ``k`` of Out is axis ``axis[k]`` of X."""
 
     type = "transpose2"
+    layer_function = "transpose"
     linear = ("X",)
     X = operand(ANY_OR_COMPLEX, doc="any shape")
     Out = result(view_of="X", layout="strided", doc="the dims of X in the order of axis")
