@@ -70,6 +70,17 @@ foreshape convert net.pdmodel out.onnx --check  # written, and compared in onnxr
 | shapes that the file states | they are compared with the inferred ones; a contradiction is a warning |
 | an operator without a function here | it stays under its name: `show` and `check` work around it, a run is refused |
 
+Where onnxruntime and ONNX's reference differ, one is taken:
+
+| in the file | here |
+|---|---|
+| `Resize` by scales, with aligned corners or a region | as ONNX's cases: the scaled size before its cut; onnxruntime takes the cut one |
+| the size of a `Resize` by scales | as onnxruntime: a product of fp32 numbers, cut |
+| `ReduceMean` of integers | both cut towards zero; sums do not overflow before the division |
+| `ReduceLogSumExp` of integers | as ONNX's function of it, by fp64; onnxruntime cuts each exponential |
+| `DynamicQuantizeLSTM` | its weights as floats: onnxruntime rounds the whole batch by one scale, so that one row changes another |
+| `Squeeze` of all dims of 1 | as onnxruntime where few nodes follow; otherwise an open dim is demanded to stay |
+
 ## Training
 
 `net.for_training()` makes a network for [fine-tuning](fine-tuning.md). Its parameters are the constants used as weights:
