@@ -23,6 +23,7 @@ from foreshape.interop.onnx_comparison import comparison_sizes
 from foreshape.interop.torch.export_errors import quiet
 from foreshape.interop.torch.exported_sequences import inputs_of, open_sizes, refused_op, take_single_sequences, traced_offsets
 from foreshape.interop.torch.plain_module import module_of, text_of
+from foreshape.interop.torch.replaced import one_at_a_time
 from foreshape.interop.torch.untyped_torch import is_list, torch
 from foreshape.interop.torch.whole_operators import whole_layers, with_torch_layers
 from foreshape.interop.torch.write import plain_source
@@ -151,6 +152,7 @@ def _numbers_decide(program: Program, feeds: Sequence[str]) -> str:
     return f" (numbers decide on its way or its sizes, in {', '.join(found)})" if found else ""
 
 
+@one_at_a_time
 def _exported(module: Any, program: Program, feeds: Sequence[str], sizes: Sizes, axes: Axes) -> Any:
     dynamic = open_sizes(program, feeds, axes)
     layers = whole_layers(vars(sys.modules[type(module).__module__]), _LAYERS.search(text_of(module)) is not None)

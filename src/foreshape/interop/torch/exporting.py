@@ -28,16 +28,19 @@ from foreshape.interop.torch.node_sites import calling_site
 from foreshape.interop.torch.open_axes import Axes, Bounds, input_axis
 from foreshape.interop.torch.open_loops import same_loops
 from foreshape.interop.torch.packed_sequences import packed_inputs, plain_inputs
+from foreshape.interop.torch.python_state import ChangedValue, PythonState
 from foreshape.interop.torch.recorded_loops import LONGEST, OpenLoop, round_frames
-from foreshape.interop.torch.replaced import replaced
+from foreshape.interop.torch.replaced import one_at_a_time, replaced
+from foreshape.interop.torch.state_probe import generators
 from foreshape.interop.torch.stops import kept_stops
+from foreshape.interop.torch.traced_gradients import traced_gradients
 from foreshape.interop.torch.traced_guards import TracedGuard, traced_guards
 from foreshape.interop.torch.traced_layers import make_ready, traced_layers
 from foreshape.interop.torch.training_reads import Read, recorded_reads
 from foreshape.interop.torch.untyped_torch import pytree, torch
 from foreshape.interop.torch.whole_operators import whole_operators
 from foreshape.interop.torch.writes import changed_kinds
-from foreshape.program.call_site import call_site, warn_user
+from foreshape.program.call_site import warn_user
 
 LARGER: Final = (8, 2, 1)
 """Open sizes are traced so many times larger than the example's, lest one becomes 1 on the way: torch takes a 1 for fixed. The next one is
@@ -53,35 +56,21 @@ class TracedGraph(NamedTuple):
     """A graph of torch.export.
 
     ``guards``: the demands of its trace. ``fixed``: input and axis -> the size of an axis to be open, fixed by torch. ``reads``: the lines of its code
-    that ask whether it is trained. ``counted``: numbers in Python and tensors beside the buffers that its code changes in each call, and reads.
-    ``loops``: over open sizes, to be rolled up.
+    that ask whether it is trained. ``changes``: of Python's objects by its code in a call. ``drew``: generators of Python or NumPy drew meanwhile.
+    ``loops``: over open sizes, to be rolled up. ``notes``: what its code does in torch alone, in words.
     """
 
     program: Any
     guards: list[TracedGuard]
     fixed: dict[tuple[int, int], int]
     reads: Sequence[Read] = ()
-    counted: Sequence[str] = ()
+    changes: Sequence[ChangedValue] = ()
     loops: Sequence[OpenLoop] = ()
+    notes: Sequence[str] = ()
+    drew: bool = False
 
 
-class Counted(NamedTuple):
-    """Changes of a network's attributes by its code: words of numbers; a module and the name of a tensor -> the line."""
-
-    numbers: dict[str, None]
-    tensors: dict[tuple[Any, str], str]
-
-    def words(self, module: Any, program: Any) -> list[str]:
-        """Return words for numbers, and for tensors that the program reads."""
-        read = set(program.constants)
-        paths = {part: name for name, part in module.named_modules()}
-        places = {f"{paths[part]}.{name}".lstrip("."): (part, name, line) for (part, name), line in self.tensors.items() if part in paths}
-        return [
-            *self.numbers,
-            *(f"{type(part).__name__}.{name}, a tensor that is no buffer    {line}" for path, (part, name, line) in places.items() if path in read),
-        ]
-
-
+@one_at_a_time
 def export(
     module: Any,
     inputs: Sequence[Any],
@@ -112,14 +101,15 @@ def export(
     def attempt(times: int, traced: bool, longest: int | None, rolls: bool) -> tuple[TracedGraph, tuple[dict[tuple[str, int], None], ...]]:
         nonlocal asks_traced, asks_loops
         told, grown = _traced_at(leaves, axes, times, bounds or {}, more or {})
+        drawn = generators()
         example, shapes = pytree().tree_unflatten(grown, tree), pytree().tree_unflatten(told, tree)
         with (
             warnings.catch_warnings(),
             recorded_loops.recording(longest, rolls) as met,
             _as_wanted(module, inputs, shapes_of, traced) as asked_mode,
-            _counted() as counted,
             recorded_reads() as reads,
             _answers() as lines,
+            traced_gradients(module) as gradients,
         ):
             warnings.simplefilter("ignore")
             try:
@@ -127,7 +117,7 @@ def export(
             except Exception:
                 asks_traced, asks_loops = asks_traced or bool(asked_mode), asks_loops or met.asked
                 raise
-        return made._replace(reads=tuple(reads), counted=counted.words(module, made.program), loops=tuple(met.met)), lines
+        return made._replace(reads=tuple(reads), loops=tuple(met.met), notes=tuple(gradients.notes), drew=generators() != drawn), lines
 
     for times, traced in [*((times, True) for times in larger), *((times, False) for times in larger)]:
         if not traced and (found is not None or not asks_traced):
@@ -168,6 +158,7 @@ def _rolls(found: TracedGraph, again: Callable[[], Any]) -> bool:
     return same_loops(found.program, found.loops, other.program, other.loops)
 
 
+@one_at_a_time
 def decomposed(program: Any, table: Any) -> Any:
     """Return an exported program with the operators of a table taken apart; an empty one leaves the coarse functional graph.
 
@@ -183,69 +174,44 @@ def decomposed(program: Any, table: Any) -> Any:
 
 
 def _exported(module: Any, example: Any, shapes: Any, axes: Sequence[Axes]) -> TracedGraph:
-    parts = [(part, {name: (value, _copied(value)) for name, value in part.__dict__.items() if name not in _MODULES}) for part in module.modules()]
-    try:
-        with written_assignments(module):
-            made = torch.export.export(module, example, dynamic_shapes=_for_star(module, shapes), strict=False)
-    finally:  # the trace ran the module's code: what that left, such as a mark that it is ready or tensors without numbers, goes
-        for part, before in parts:
-            _restore(part, before)
+    with first_calls(module) as changes, written_assignments(module):
+        made = torch.export.export(module, example, dynamic_shapes=_for_star(module, shapes), strict=False)
     given = [node.meta["val"] for node in made.graph.nodes if node.op == "placeholder"][-len(axes) :] if axes else []
     tensors = [value for value in given if isinstance(value, torch.Tensor)]
     axes = axes if len(tensors) == len(axes) else ()
     fixed = {(at, axis): int(tensors[at].shape[axis]) for at, said in enumerate(axes) for axis in said if _is_fixed(tensors[at].shape[axis])}
-    return TracedGraph(made, traced_guards(made), fixed)
-
-
-_MODULES: Final = frozenset(torch.nn.Module().__dict__) - {"training"}
-"""The attributes of every module of torch."""
-
-
-def _copied(value: Any) -> Any:
-    return value.copy() if type(value) in (list, dict, set) else None
-
-
-def _restore(part: Any, before: Mapping[str, tuple[Any, Any]]) -> None:
-    """Give a module the attributes of before, and its lists and dicts their contents."""
-    of: dict[str, Any] = part.__dict__
-    for name in [n for n in of if n not in before and n not in _MODULES]:
-        del of[name]
-    for name, (value, contents) in before.items():
-        of[name] = value
-        if contents is not None:
-            value.clear()
-            getattr(value, "extend" if type(value) is list else "update")(contents)
+    return TracedGraph(made, traced_guards(made), fixed, changes=tuple(changes))
 
 
 @contextmanager
-def _counted() -> Generator[Counted]:
-    """Record numbers of Python, and tensors that are no buffers, changed by a network's code, each with its line."""
-    of: Any = torch.nn.Module
-    before, found = of.__setattr__, Counted({}, {})
+def first_calls(module: Any) -> Generator[list[ChangedValue]]:
+    """Let each call of a module within the block be its first one, by restoring its Python state. Yields the changes of the last call."""
+    changes: list[ChangedValue] = []
+    if isinstance(module, torch.jit.ScriptModule):
+        yield changes  # refused by torch
+        return
+    state = PythonState(module)
 
-    def put(module: Any, name: str, value: Any) -> None:
-        old = module.__dict__.get(name)
-        is_tensor = isinstance(old, torch.Tensor) and isinstance(value, torch.Tensor)
-        if is_tensor or (type(old) in (int, float) and type(value) in (int, float) and old != value):
-            site = call_site(calling_site())
-            if site is not None and not site.file.startswith(_TORCH):
-                if is_tensor:
-                    found.tensors[module, name] = site.short()
-                else:
-                    found.numbers[f"{type(module).__name__}.{name} from {old} to {value}    {site.short()}"] = None
-        before(module, name, value)
+    def begin(*_: Any) -> None:
+        state.restore()
 
-    of.__setattr__ = put
+    def end(*_: Any) -> None:
+        changes[:] = state.changes(module)
+
+    hooks = [module.register_forward_pre_hook(begin, prepend=True), module.register_forward_hook(end)]
     try:
-        yield found
+        yield changes
     finally:
-        of.__setattr__ = before
+        for hook in hooks:
+            hook.remove()
+        state.restore()
 
 
 def _is_fixed(size: Any) -> bool:
     return isinstance(size, int) or bool(size.node.expr.is_Integer)
 
 
+@one_at_a_time
 def taken_apart(exported: Any, targets: Iterable[Any]) -> Any:
     """Return the graph with these operators written out by torch's own decompositions; None if there are none, or torch fails."""
     first, more = torch.export.default_decompositions(), importlib.import_module("torch._decomp").decomposition_table

@@ -11,6 +11,7 @@ from foreshape.interop.torch.exporting import LARGER, TracedGraph, decomposed, e
 from foreshape.interop.torch.nesting import feed_dims, sizes_fed
 from foreshape.interop.torch.open_axes import Bounds, exported_axes, size_bounds
 from foreshape.interop.torch.open_loops import Unlike
+from foreshape.interop.torch.state_probe import state_words
 from foreshape.interop.torch.torch_importer import TorchImporter
 from foreshape.interop.torch.traced_guards import traced_guards
 from foreshape.interop.torch.untyped_torch import pytree, torch
@@ -112,7 +113,6 @@ def import_module(
         inside, beside: as of `TorchImporter`.
     """
     fixed: dict[tuple[int, int], int] = {}
-    counted: list[str] = []
     traces: list[TracedGraph] = []
 
     def imported(
@@ -122,7 +122,6 @@ def import_module(
         traces[:] = [made]
         fixed.clear()
         fixed.update(made.fixed)
-        counted[:] = made.counted
         guards = [*(one for one in made.guards if one.site not in without), *size_bounds(bounds)]
         try:
             importer = TorchImporter(made.program, axes, guards, made.reads, inside, beside, loops=made.loops)
@@ -140,15 +139,19 @@ def import_module(
     if axes and not _takes(importer):  # the code goes another way at larger sizes
         exported, importer = imported((1,))
     if axes and is_plain(inputs) and not importer.missing and not fixed:
-        trace, said = traces[-1], [*counted]
+        trace = traces[-1]
         found = of_either_way(importer, lambda more, sites: imported(LARGER, True, more, sites, None if more else trace), module, inputs, as_test)
         exported, importer = found or (exported, importer)
         if found is None:
             fixed.clear()
-            counted[:] = said
+            traces[:] = [trace]
     if fixed:
         listed = "; ".join(f"axis {axis} of the input {importer.feeds[at]} ({axes[at][axis]}) is {size}" for (at, axis), size in fixed.items())
         warn_user(f"torch fixes sizes of the network that were to be open: {listed}")
+    trace = traces[-1]
+    counted, others = state_words(module, inputs, trace.changes, set(trace.program.constants), trace.drew)
+    for words in (*trace.notes, *others):
+        warn_user(f"in a program, {words}")
     if counted:
         shown = "; ".join(counted[:3])
         warn_user(

@@ -13,6 +13,7 @@ from foreshape.interop.saved_ends import add_ends
 from foreshape.interop.torch.aten_jagged import JaggedInputs
 from foreshape.interop.torch.aten_rules import aten_rule
 from foreshape.interop.torch.higher_order import higher_order, is_higher_order
+from foreshape.interop.torch.imported_gradients import ImportedGradients, move_hooks
 from foreshape.interop.torch.kept_nodes import batches_counted, kept_node
 from foreshape.interop.torch.node_sites import TORCH, NodeLines, frames_of, path_of
 from foreshape.interop.torch.open_loops import Count, rolled_graph
@@ -60,7 +61,7 @@ class TorchImporter:
         masks: of attention, by name and element type: numbers to be added, and rows with a visible column.
         packings: the packed sequences met so far.
         kinds: the name of an input of the graph -> its kind, as ``BUFFER``.
-        writes: the changes in place.
+        writes, own: the changes in place, and the gradients of the network's own.
 
     Args:
         exported, axes, guards: the graph, axis -> symbol for each input, and the demands of its trace.
@@ -90,7 +91,7 @@ class TorchImporter:
         self.collected: dict[Any, Variable] = {}
         self.ends, self.functional = ends, functional
         self.kinds: dict[str, str] = {spec.arg.name: spec.kind.name for spec in exported.graph_signature.input_specs}
-        self.writes = Writes(self)
+        self.writes, self.own = Writes(self), ImportedGradients()
         self.reads, self.inside, self.beside = reads, inside, beside
         self.names, self.lines = dict[str, str](), NodeLines()
         self.constants: set[str] = set()
@@ -125,6 +126,7 @@ class TorchImporter:
 
     def run(self) -> Program:
         """Import the graph. Raises `NotFunctional` if it changes memory in a way that is left to torch's own pass."""
+        move_hooks(self.exported)
         graph, signature = self.exported.graph, self.exported.graph_signature
         given = {spec.arg.name: spec for spec in signature.input_specs}
         with program_guard(self.program, Program()):
@@ -148,6 +150,7 @@ class TorchImporter:
                         self._output(node, signature.output_specs)
                         self._fetch()
         self.jagged.drop_unused()
+        self.own.settle(self)
         return self.program
 
     def _fetch(self) -> None:
@@ -333,7 +336,9 @@ class TorchImporter:
         except Refused as refused:
             if type(refused) is Refused:
                 self.refused[target] = None
-            if not isinstance(refused, _Follows):
+            if self.own.current is not None:
+                self.own.current.missing.append(f"{name}.{overload}: {refused}")
+            elif not isinstance(refused, _Follows):
                 self.missing.setdefault(f"{name}.{overload}", []).append(self.lines.place_of(node, self.inside) + ("" if rule is None else f": {refused}"))
             result = kept_node(self, node, f"{name}.{overload}", arguments, str(refused))
         path = path_of(node, self.inside)

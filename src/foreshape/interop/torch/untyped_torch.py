@@ -32,3 +32,8 @@ def pytree() -> Any:
 def is_list(value: Any) -> TypeGuard[Sequence[Any]]:
     """Tell whether it is a list or a tuple."""
     return isinstance(value, (list, tuple))
+
+
+def is_of(value: Any, kinds: Any) -> bool:
+    """Tell whether a value is of some kinds, and leave its type open for the type checker."""
+    return isinstance(value, kinds)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from foreshape.interop.torch import jagged_tensors, packed_sequences, recorded_loops
+from foreshape.interop.torch.traced_gradients import define_gradients
 from foreshape.interop.torch.untyped_torch import defined_operators, is_list, own_operators, torch
 from foreshape.values.torch_private import private
 
@@ -52,6 +53,7 @@ def define() -> Any:
     fragment.define(f"all_rounds{recorded_loops.ALL_ROUNDS}")
     fragment.impl("all_rounds", recorded_loops.joined_rounds, "CompositeExplicitAutograd")
     defining.register_fake("foreshape::all_rounds", recorded_loops.shape_of_rounds, lib=fragment)
+    define_gradients(fragment)
     fragment.define(f"ctc{_CTC}")
     fragment.impl("ctc", _aligned, "CompositeExplicitAutograd")
     defining.register_fake("foreshape::ctc", _for_each, lib=fragment)

@@ -34,7 +34,7 @@ def with_loss(network: Any, loss: Callable[..., Any], inputs: int, targets: int)
         names.append(name)
     forward.__dict__["__signature__"] = inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in ["self", *names]])
     made = type("NetworkWithLoss", (torch.nn.Module,), {"forward": forward})()
-    made.network, made.loss_function, made.training = network, loss, network.training
+    made.network, made.loss_function, made.training, made.is_around_network = network, loss, network.training, True
     return made
 
 

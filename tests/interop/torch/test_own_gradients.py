@@ -1,0 +1,332 @@
+"""Gradients that torch.export does not see: of `torch.autograd.Function`, and of hooks. Each equals torch's own, or is refused by its name."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import warnings
+from typing import Any
+
+import pytest
+
+import foreshape as fs
+from foreshape.errors import SchemaError
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+functional = torch.nn.functional
+Function = torch.autograd.Function
+modules = torch.nn.modules.module
+
+
+class Reverse(Function):
+    @staticmethod
+    def forward(ctx, x, by=1.0):
+        ctx.by = by
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return -ctx.by * g, None
+
+
+class Step(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return (x > 0).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class Clipped(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.clamp(-0.01, 0.01)
+
+
+class Swish(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        with torch.no_grad():
+            return x * torch.sigmoid(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(x)
+        return g * s * (1 + x * (1 - s)) * 0.5
+
+
+class Sum(Function):
+    """The gradients are not summed over the broadcast axis: torch does it."""
+
+    @staticmethod
+    def forward(x, y):
+        return x + y, x.argmax(), 7
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.shape = inputs[1].shape
+
+    @staticmethod
+    def backward(ctx, g, of_index, of_number):
+        return 2 * g, 3 * g
+
+
+class Both(Function):
+    @staticmethod
+    def forward(ctx, x):
+        a, b = x * 2, x * 3
+        ctx.mark_non_differentiable(b)
+        return a, b
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g, h):
+        return g * 5 + h
+
+
+class Several(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin(), x.cos()
+
+    @staticmethod
+    def backward(ctx, g, h):
+        (x,) = ctx.saved_tensors
+        return g * x - h
+
+
+class Hidden(Function):
+    """A backward in NumPy."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return torch.from_numpy(g.numpy() * 2)
+
+
+class Linear(Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias):
+        ctx.save_for_backward(x, weight)
+        return x @ weight.T + bias
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        return g @ weight if ctx.needs_input_grad[0] else None, g.T @ x * 0.1, g.sum(0) * 0.2
+
+
+class Net(nn.Module):
+    def __init__(self, f):
+        super().__init__()
+        self.one, self.two, self.f = nn.Linear(3, 4), nn.Linear(4, 2), f
+
+    def forward(self, x):
+        h = self.f(self.one(x))
+        return self.two(h).square().mean()
+
+
+class Inner(nn.Module):
+    def __init__(self, f):
+        super().__init__()
+        self.f = f
+
+    def forward(self, x):
+        return self.f(x)
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = Net(Inner(Swish.apply)), Net(Inner(Clipped.apply))
+
+    def forward(self, x):
+        return self.a(x) + self.b(x) * self.a(2 * x)
+
+
+class OwnLinear(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.l = nn.Linear(3, 4)
+
+    def forward(self, x):
+        return Linear.apply(Linear.apply(x, self.l.weight, self.l.bias).tanh(), self.l.weight.T.contiguous(), self.l.bias[:3]).square().mean()
+
+
+def compare(net, x=None, **more):
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(1)) if x is None else x
+    net(x).backward()
+    want = {n: p.grad.clone() for n, p in net.named_parameters() if p.grad is not None}
+    net.zero_grad()
+    model = fs.from_torch(net, x, **more)
+    got = model.gradients(x)
+    torch.testing.assert_close(model(x), net(x).detach())
+    assert want
+    for name, gradient in want.items():
+        torch.testing.assert_close(got[name], gradient, rtol=1e-4, atol=1e-6, msg=lambda words, name=name: f"{name}: {words}")
+    return model
+
+
+FUNCTIONS = {
+    "reverse": Reverse.apply, "reverse by a number": lambda x: Reverse.apply(x, 0.3), "step": Step.apply, "clipped": Clipped.apply, "swish": Swish.apply,
+    "broadcast": lambda x: Sum.apply(x, x[:1].exp())[0] * Sum.apply(x, x[:1])[2], "not differentiable": lambda x: sum(Both.apply(x)),
+    "several": lambda x: Several.apply(x)[0] * Several.apply(x)[1], "one of several": lambda x: Several.apply(x)[1],
+    "in another": lambda x: Reverse.apply(Step.apply(Swish.apply(x))),
+    "in a checkpoint": lambda x: torch.utils.checkpoint.checkpoint(Swish.apply, x, use_reentrant=True),
+    "in torch.func": lambda x: torch.func.vmap(torch.sin)(Clipped.apply(x)),
+    "in a gradient": lambda x: torch.autograd.grad(Swish.apply(x).square().sum(), x, create_graph=True)[0].detach() + Reverse.apply(x),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_function(name):
+    torch.manual_seed(0)
+    compare(Net(FUNCTIONS[name]))
+
+
+def test_functions_within_modules():
+    torch.manual_seed(0)
+    compare(Twice())
+    compare(Twice().eval())
+    compare(OwnLinear())
+    compare(OwnLinear(), dynamic=[None])
+
+
+def test_program_is_saved_with_its_gradients(tmp_path):
+    torch.manual_seed(0)
+    net, x = Net(Swish.apply), torch.randn(5, 3)
+    model = compare(net, x)
+    assert str(fs.Program.parse(str(model.program))) == str(model.program)
+    step = fs.training_program(model.loss, fs.optimizer.SGD(0.1))
+    executor, before = fs.Executor(), float(net(x))
+    executor.run(step.startup, scope=model.scope)
+    losses = [float(executor.run(step.program, {model.feeds[0]: x.numpy()}, [step.loss], model.scope)[0]) for _ in range(20)]
+    assert losses[0] == pytest.approx(before, rel=1e-5)
+    assert losses[-1] < losses[0]
+
+
+def test_backward_that_no_trace_goes_through():
+    net, x = Net(Hidden.apply), torch.randn(5, 3)
+    model = fs.from_torch(net, x)
+    torch.testing.assert_close(model(x), net(x).detach())
+    with pytest.raises(SchemaError, match=r"gradient of the autograd.Function Hidden at test_own_gradients.py:\d+ cannot be imported"):
+        model.gradients(x)
+
+
+# --- hooks
+
+
+def masked(mask, gradient):
+    return gradient * mask
+
+
+class Hooked(nn.Module):
+    def __init__(self, how):
+        super().__init__()
+        self.l, self.m, self.n, self.how = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2), how
+        if how == "parameter":
+            self.l.weight.register_hook(lambda g: g.clamp(-0.01, 0.01))
+            self.l.weight.register_hook(lambda g: g + 1)
+            self.m.bias.register_hook(functools.partial(masked, torch.tensor([1.0, 0.0, 1.0, 0.0])))
+        if how == "shared parameter":
+            self.n = nn.Linear(4, 4)
+            self.n.weight = self.m.weight
+            self.m.weight.register_hook(lambda g: g.clamp(-0.01, 0.01))
+        if how == "pre":
+            self.m.register_full_backward_pre_hook(lambda m, o: tuple(g * 3 for g in o))
+        if how in ("full", "both"):
+            self.m.register_full_backward_hook(lambda m, i, o: tuple(g.clamp(-0.001, 0.001) for g in i))
+        if how == "both":
+            self.m.register_full_backward_pre_hook(lambda m, o: (o[0] * 3,))
+            self.register_full_backward_pre_hook(lambda m, o: (o[0] * 2,))
+
+    def forward(self, x):
+        h = self.l(x)
+        before = h.sin() if self.how == "used before" else h
+        if self.how in ("tensor", "used before"):
+            h.register_hook(lambda g: g.clamp(-0.01, 0.01))
+        if self.how == "tensor":
+            h.register_hook(lambda g: 2 * g)
+        return (self.n(self.m(h)) * (before.sum() + 1)).square().mean()
+
+
+@pytest.mark.parametrize("how", ["parameter", "shared parameter", "pre", "full", "both", "tensor", "used before"])
+def test_hook(how):
+    torch.manual_seed(0)
+    compare(Hooked(how))
+
+
+@pytest.mark.parametrize("with_loss", [False, True])
+def test_hooks_of_all_modules(with_loss):
+    torch.manual_seed(0)
+    net, x = Hooked("none"), torch.randn(5, 3)
+    with contextlib.ExitStack() as stack:
+        for handle in (
+            modules.register_module_full_backward_pre_hook(lambda m, o: tuple(g * 2 for g in o)),
+            modules.register_module_full_backward_hook(lambda m, i, o: tuple(None if g is None else g * 3 for g in i) if i[0] is not None else None),
+        ):
+            stack.callback(handle.remove)
+        if not with_loss:
+            compare(net, x)
+            return
+        (net(x) * 2).backward()
+        got = fs.from_torch(net, x, loss=lambda y, scale: y * scale.sum(), targets=torch.tensor([2.0])).gradients(x, torch.tensor([2.0]))
+    for name, parameter in net.named_parameters():
+        torch.testing.assert_close(got[name], parameter.grad)
+
+
+def refused_or_told(net, words):
+    """Check that a network comes over with a warning, or that its gradient is refused."""
+    x = torch.randn(5, 3)
+    with warnings.catch_warnings(record=True) as record:
+        warnings.simplefilter("always")
+        model = fs.from_torch(net, x)
+        try:
+            model.gradients(x)
+            told = " ".join(str(one.message) for one in record)
+        except SchemaError as error:
+            told = str(error)
+    assert words in told, told
+
+
+def legacy(net):
+    net.m.register_backward_hook(lambda m, i, o: (i[0], i[1] * 3, i[2]))
+
+
+CASES: dict[str, Any] = {
+    "reads grad_output": (lambda net: net.m.register_full_backward_hook(lambda m, i, o: (i[0] + o[0],)), "the hook reads grad_output"),
+    "only watches": (lambda net: net.m.register_full_backward_hook(lambda m, i, o: None), "changes nothing, and is not called"),
+    "only watches a parameter": (lambda net: net.m.weight.register_hook(lambda g: None), "changes nothing, and is not called"),
+    "behind the sum": (lambda net: net.m.weight.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(0.5)), "gradient of m.weight (register_post_acc"),
+    "of former times": (legacy, "register_backward_hook"),
+    "in NumPy": (lambda net: net.l.weight.register_hook(lambda g: torch.from_numpy(g.numpy() * 2)), "the parameter l.weight with the hook"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_hook_that_is_told(name):
+    change, words = CASES[name]
+    net = Hooked("none")
+    change(net)
+    refused_or_told(net, words)
+
+
+def test_forward_hooks():
+    net, x = Hooked("none"), torch.randn(5, 3)
+    net.m.register_forward_hook(lambda m, i, o: o * 2)
+    net.l.register_forward_pre_hook(lambda m, i: (i[0] + 1,))
+    net.register_forward_hook(lambda m, i, o: o + 3)
+    compare(net, x)
