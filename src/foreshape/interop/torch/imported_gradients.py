@@ -12,7 +12,7 @@ from foreshape.errors import SchemaError
 from foreshape.interop.torch.aten_rules import aten
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_of
-from foreshape.program import Block, Op, Variable
+from foreshape.program import Block, Op, Program, Variable
 from foreshape.program.current import current_block
 from foreshape.program.op import is_empty_name
 
@@ -66,10 +66,16 @@ class ImportedGradients:
             self.listed.append((self.current, op, results, subject))
         self.current = None
 
-    def settle(self, importer: TorchImporter) -> None:
-        """Move the ops of each gradient into its op."""
+    def misses(self, words: str) -> bool:
+        """Note an operator without a form here in the current gradient; returns False outside of any."""
+        if self.current is not None:
+            self.current.missing.append(words)
+        return self.current is not None
+
+    def settle(self, importer: TorchImporter) -> Program:
+        """Move the ops of each gradient into its op. Returns the program."""
         if not self.listed:
-            return
+            return importer.program
         readers: dict[str, set[int]] = {}
         for op in importer.program.all_ops():
             for name in op.all_reads():
@@ -79,6 +85,7 @@ class ImportedGradients:
         for gradient, op, results, subject in self.listed:
             _settle(gradient, op, results, subject, readers)
         importer.program.touch()
+        return importer.program
 
 
 def _settle(gradient: GradientInImport, op: Op, results: Mapping[int, Variable], subject: str, readers: Mapping[str, set[int]]) -> None:
@@ -180,8 +187,8 @@ def _own_gradient(t: TorchCall, xs: Any, ys: Any, results: Any, places: Any, sub
     return found
 
 
-def move_hooks(exported: Any) -> None:
-    """Move the hooks of a graph right behind their tensors: they change the gradients of all readers, also of the ones before."""
+def move_hooks(exported: Any) -> Any:
+    """Move the hooks of a graph right behind their tensors, so that all readers are hooked; returns the graph."""
     graph = exported.graph
     for hooked in [node for node in graph.nodes if str(node.target) == "foreshape.hooked_gradient.default"]:
         order = {node: at for at, node in enumerate(graph.nodes)}
@@ -205,6 +212,7 @@ def move_hooks(exported: Any) -> None:
             anchor.append(node)
             anchor = node
     exported.graph_module.recompile()
+    return graph
 
 
 def _stand_ins(hooked: Any) -> tuple[list[Any], list[Any]]:

@@ -126,8 +126,7 @@ class TorchImporter:
 
     def run(self) -> Program:
         """Import the graph. Raises `NotFunctional` if it changes memory in a way that is left to torch's own pass."""
-        move_hooks(self.exported)
-        graph, signature = self.exported.graph, self.exported.graph_signature
+        graph, signature = move_hooks(self.exported), self.exported.graph_signature
         given = {spec.arg.name: spec for spec in signature.input_specs}
         with program_guard(self.program, Program()):
             for node in graph.nodes:
@@ -150,8 +149,7 @@ class TorchImporter:
                         self._output(node, signature.output_specs)
                         self._fetch()
         self.jagged.drop_unused()
-        self.own.settle(self)
-        return self.program
+        return self.own.settle(self)
 
     def _fetch(self) -> None:
         """Make variables of the results, and a copy of one given twice or held by the network."""
@@ -336,9 +334,7 @@ class TorchImporter:
         except Refused as refused:
             if type(refused) is Refused:
                 self.refused[target] = None
-            if self.own.current is not None:
-                self.own.current.missing.append(f"{name}.{overload}: {refused}")
-            elif not isinstance(refused, _Follows):
+            if not self.own.misses(f"{name}.{overload}: {refused}") and not isinstance(refused, _Follows):
                 self.missing.setdefault(f"{name}.{overload}", []).append(self.lines.place_of(node, self.inside) + ("" if rule is None else f": {refused}"))
             result = kept_node(self, node, f"{name}.{overload}", arguments, str(refused))
         path = path_of(node, self.inside)
