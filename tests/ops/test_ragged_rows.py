@@ -39,6 +39,7 @@ MOVED = {
     "decay_selected_rows": "dim 0 is a parameter's",
     "cross_entropy_grad2": "XShape says whose sequences the rows are, as it says the dims",
     "einsum": "its letters say which axis is which",
+    "with_gradient": "its results have the rows of Value, and only their gradient goes to X",
     "graph_send_recv": "the edges say to which rows the rows go",
     "warprnnt": "dim 0 is the padded sequences themselves",
     "uniform_random_batch_size_like": "it takes a number of rows alone",

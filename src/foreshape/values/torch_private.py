@@ -54,6 +54,10 @@ def _never(tensor: Any) -> bool:
     return False
 
 
+def _not_active() -> bool:
+    return False
+
+
 def _inference_mode(on: bool) -> Any:
     return load("torch").inference_mode(on)
 
@@ -91,6 +95,10 @@ NAMES = {
     "pad_packed_sequence": PrivateName("_VF._pad_packed_sequence", "packed sequences of a network of torch", "1.0"),
     "pack_padded": PrivateName("ops.aten._pack_padded_sequence.default", "recurrent layers with lengths in an exported program", "1.0"),
     "pad_packed": PrivateName("ops.aten._pad_packed_sequence.default", "recurrent layers with lengths in an exported program", "1.0"),
+    "set_grad_enabled": PrivateName("_C._set_grad_enabled", "a gradient of a network's own, beside its trace", "1.0"),
+    "FunctionBase": PrivateName("_C._FunctionBase", "the backward of an autograd.Function", "1.0"),
+    "SingleLevelFunction": PrivateName("autograd.function._SingleLevelFunction", "the backward of an autograd.Function", "2.0"),
+    "is_functorch_active": PrivateName("_C._are_functorch_transforms_active", "an autograd.Function within torch.func", "2.0", _not_active),
     "check": PrivateName("_check", "telling a trace what holds for sizes", "2.1"),
     # processes
     "get_default_store": PrivateName("distributed.distributed_c10d._get_default_store", "joining a process group that is there", "1.9"),

@@ -218,6 +218,19 @@ def test_program_is_saved_with_its_gradients(tmp_path):
     assert losses[-1] < losses[0]
 
 
+def test_module_of_the_program():
+    net, x = Net(lambda x: Several.apply(x)[0]), torch.randn(5, 3)
+    model = fs.from_torch(net, x)
+    net(x).backward()
+    module = fs.to_torch(model)
+    module(x).backward()
+    torch.testing.assert_close(dict(module.named_parameters())["one.weight"].grad, net.one.weight.grad)
+    plain = fs.to_torch(model, plain=True)
+    torch.testing.assert_close(plain(x), net(x))
+    with pytest.raises(RuntimeError, match="the gradient of with_gradient is not written in torch code"):
+        plain(x).backward()
+
+
 def test_backward_that_no_trace_goes_through():
     net, x = Net(Hidden.apply), torch.randn(5, 3)
     model = fs.from_torch(net, x)

@@ -71,7 +71,7 @@ class _KeptMode(_MODE):
     """Changes of torch's mode for gradients, left out of a trace."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch._C._set_grad_enabled:
+        if func is private.set_grad_enabled:
             _set_gradients(args[0])
             return None
         return func(*args, **(kwargs or {}))
@@ -79,7 +79,7 @@ class _KeptMode(_MODE):
 
 def _set_gradients(enabled: bool) -> None:
     with private.DisableTorchFunction():
-        torch._C._set_grad_enabled(enabled)
+        private.set_grad_enabled(enabled)
 
 
 @contextmanager
@@ -356,14 +356,13 @@ def _hooked_parameters(told: TracedGradients, module: Any) -> Callable[..., None
 def traced_gradients(module: Any) -> Generator[TracedGradients]:
     """Record gradients of a network's own within the block, and note the others."""
     told = TracedGradients()
-    base = _FUNCTIONS._SingleLevelFunction
-    before = torch._C._FunctionBase.__dict__["apply"]
+    base, before = private.SingleLevelFunction, private.FunctionBase.__dict__["apply"]
 
     def original(function: Any, *given: Any) -> Any:
         return before.__get__(None, function)(*given)
 
     def apply(function: Any, *given: Any, **named: Any) -> Any:
-        if named or not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+        if named or not torch.is_grad_enabled() or private.is_functorch_active():
             return before.__get__(None, function)(*given, **named)
         if function is _OF_MODULES:
             return _hooks_of_module(told, original, given)

@@ -9,8 +9,7 @@ from typing import Any
 from foreshape.errors import SchemaError
 from foreshape.operator import OWN, AttrType, Operator, attribute, operand, result
 from foreshape.operator.gradient_slots import GradientSlots
-from foreshape.operator.require import require
-from foreshape.operator.samples import f32, reject, sample
+from foreshape.operator.samples import f32, sample
 from foreshape.spec import ANY_OR_COMPLEX, COMPLEX, EVERY_TYPE, FLOATING, Spec
 from foreshape.values.torch_proxy import Tensor
 
@@ -31,11 +30,10 @@ class WithGradient(Operator):
     Value = operand(ANY_OR_COMPLEX, many=True, doc="any shapes")
     Saved = operand(EVERY_TYPE, many=True, optional=True, doc="the tensors read by ``backward``")
     Out = result(many=True, view_of="Value", doc="each as its Value")
-    backward = attribute(AttrType.STRING, '{"ops": [], "gives": {}}', since=OWN, doc="the ops of the gradient, in JSON")
-    refusal = attribute(AttrType.STRING, "", since=OWN, doc="why the gradient has no ops, for whoever asks for it")
+    backward = attribute(AttrType.STRING, '{"ops": [], "gives": {}}', doc="the ops of the gradient, in JSON")
+    refusal = attribute(AttrType.STRING, "", doc="why the gradient has no ops, for whoever asks for it")
 
     def infer_shape(self, X: tuple[Spec, ...], Value: tuple[Spec, ...], Saved: tuple[Spec, ...]) -> Any:
-        require(len(Value) > 0, "Value must have at least one tensor", Value=None)
         return Value
 
     def kernel(self, X: list[Tensor], Value: list[Tensor], Saved: list[Tensor]) -> list[Tensor]:
@@ -80,4 +78,3 @@ class WithGradient(Operator):
         sample(X=[f32(2, 3)], Value=[f32(2, 3)], differentiate=False, backward=_REVERSED),
         sample(X=[f32(2), f32(3, 4)], Value=[f32(5), f32(3, 4)], Saved=[f32(3, 4)], differentiate=False, backward=_MULTIPLIED),
     ]
-    rejects = [reject(X=[f32(2)], Value=[], says="Value must have at least one tensor")]

@@ -36,6 +36,11 @@ def _unary(w: WrittenOp) -> OnnxValue:
     return w.node(_UNARY[w.op.type], w.x(slot))
 
 
+@writes("with_gradient")
+def _with_gradient(w: WrittenOp) -> Any:
+    return ([w.node("Identity", x) for x in w.all("Value")],)
+
+
 _BINARY: Final = {
     "elementwise_add": "Add", "elementwise_sub": "Sub", "elementwise_mul": "Mul", "elementwise_div": "Div", "elementwise_max": "Max",
     "elementwise_min": "Min", "elementwise_pow": "Pow", "elementwise_fmax": "Max", "elementwise_fmin": "Min", "equal": "Equal",

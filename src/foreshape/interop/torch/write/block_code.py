@@ -9,6 +9,7 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.code_rules import writes
 from foreshape.interop.torch.write.functional_blocks import write_branch, write_loop
 from foreshape.interop.torch.write.helpers import tensor_lists
+from foreshape.interop.torch.write.helpers.own_gradients import first_ones, without_gradient
 from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.spec import BOOL, INT32
 
@@ -89,6 +90,14 @@ def _joined(w: PlainOp) -> Any:
 def _watched(w: PlainOp) -> Any:
     """Leave out a check."""
     return w.x("In") if w.op.type == "print" else None
+
+
+@writes("with_gradient")
+def _own_gradient(w: PlainOp) -> Any:
+    values = w.all("Value")
+    run = w.call(without_gradient, w.call(first_ones, len(values)), repr(w.op.type))
+    made = w.let(f"{run}({', '.join([*values, *w.all('X')])})")
+    return tuple([f"{made}[{at}]" for at in range(len(values))])
 
 
 @writes("is_empty")

@@ -56,6 +56,11 @@ class OwnGradient(torch.autograd.Function):
         return (None, None, None, None, *[made.get(at) for at in range(ctx.count)])
 
 
+def first_ones(count: int) -> Callable[..., Any]:
+    """Return a function of tensors with copies of the first ones as its results."""
+    return lambda *given: tuple(one.clone() for one in given[:count])
+
+
 def without_gradient(run: Callable[..., Any], kind: str) -> Callable[..., Any]:
     """Return a function that computes ``run``, and refuses a backward pass through it in words."""
 
