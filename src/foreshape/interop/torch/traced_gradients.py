@@ -247,7 +247,7 @@ class _TensorHooks(_MODE):
         out = func(*args, **(kwargs or {}))
         if func is torch.Tensor.register_hook:
             site = call_site(calling_site())
-            hooks = [*args[1:], *(kwargs or {}).values()]
+            hooks: list[Any] = [*args[1:], *(kwargs or {}).values()]
             _hook(self.told, args[0], hooks, f"the tensor at {'a line of torch' if site is None else site.short()}")
         elif func is torch.Tensor.register_post_accumulate_grad_hook:
             self.told.note("a hook behind the sum of a gradient (register_post_accumulate_grad_hook) is not called")

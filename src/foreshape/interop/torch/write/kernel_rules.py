@@ -79,7 +79,7 @@ def kernel_rule(w: PlainOp) -> Any:
 
 def lacks_gradient(type: str) -> bool:
     """Tell whether a backward pass through an operator's written kernel is refused."""
-    return type in _WITHOUT_GRADIENT
+    return type in _WITHOUT_GRADIENT or type == "with_gradient"
 
 
 def _instance(name: str, attributes: list[str], of: Any) -> str:
