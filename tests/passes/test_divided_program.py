@@ -267,7 +267,7 @@ def test_numbers_of_ranks_and_strategies_that_do_not_fit_are_refused():
         fs.split_layers().apply(cost.block.program, cost)
     with pytest.raises(fs.SchemaError, match="degree must be at least 1"):
         fs.split_layers(degree=0)
-    with pytest.raises(fs.SchemaError, match="w must be split by 'columns' or 'rows'; seen 'both'"):
+    with pytest.raises(fs.SchemaError, match="w: split must be 'columns' or 'rows'; seen 'both'"):
         fs.split_layers(layers={"w": "both"})
 
 

@@ -177,7 +177,7 @@ def test_a_recurrence_stays_and_says_so(net: Callable[..., Any]) -> None:
 
 def test_words_and_programs_without_sense_are_refused() -> None:
     loss = describe()
-    with pytest.raises(SchemaError, match="precision= is 'fp32', 'bf16', 'fp16'; seen 'int8'"):
+    with pytest.raises(SchemaError, match="precision= must be one of 'fp32', 'bf16', 'fp16'; seen 'int8'"):
         lower_precision(fs.default_main_program(), "int8")
     with pytest.raises(SchemaError, match="precision='fp16': the program has no updates"):
         scale_loss(fs.default_main_program(), loss.name, fs.Program())

@@ -379,15 +379,15 @@ def test_explain_follows_a_dim_to_where_it_came_in() -> None:
     told = [" ".join(line.split()).rsplit(" ", 1)[0] for line in lines[1:]]
     assert told == [
         "dim 0 is",
-        "fc_1.tmp_1[0] = fc_1.tmp_0[0] elementwise_add",
-        "fc_1.tmp_0[0] = fc_0.tmp_2[0] mul",
+        "fc_1.tmp_1[0] = fc_1.tmp_0[0] add (elementwise_add)",
+        "fc_1.tmp_0[0] = fc_0.tmp_2[0] fc (mul)",
         "fc_0.tmp_2[0] = fc_0.tmp_1[0] relu",
-        "fc_0.tmp_1[0] = fc_0.tmp_0[0] elementwise_add",
-        "fc_0.tmp_0[0] = x[0] mul",
+        "fc_0.tmp_1[0] = fc_0.tmp_0[0] add (elementwise_add)",
+        "fc_0.tmp_0[0] = x[0] fc (mul)",
         'x[0] = batch data("x")',
         "dim 1 is",
-        "fc_1.tmp_1[1] = fc_1.tmp_0[1] elementwise_add",
-        "fc_1.tmp_0[1] = fc_1.w_0[1] mul",
+        "fc_1.tmp_1[1] = fc_1.tmp_0[1] add (elementwise_add)",
+        "fc_1.tmp_0[1] = fc_1.w_0[1] fc (mul)",
         "fc_1.w_0[1] = 4 parameter",
     ]
     assert all("test_text.py:" in line for line in lines if "=" in line)

@@ -34,7 +34,7 @@ def _checked(folder: Path, accuracy: float, shown: str) -> None:
     assert found["accuracy"] == pytest.approx(accuracy) and len(found["predicted"]) == len(found["labels"]) == 360
     assert np.mean(np.array(found["predicted"]) == found["labels"]) == pytest.approx(accuracy)
     assert found["labels"] == demo.digits()[1]["label"][:, 0].tolist()
-    for text in ("[32,32,8,8]", "multiply-adds", "45,162 numbers", f"test accuracy {accuracy:.2%}", "digits.pdmodel", "fresh process"):
+    for text in ("[32, 32, 8, 8]", "multiply-adds", "45,162 numbers", f"test accuracy {accuracy:.2%}", "digits.pdmodel", "fresh process"):
         assert text in shown, text
 
 

@@ -194,7 +194,7 @@ def test_what_cannot_be_is_refused_before_anything_is_made() -> None:
         ("cosine is in epochs, .* give it steps_per_epoch=", SGD(cosine(0.1)), {"data": lambda: iter([{"x": X, "y": Y}])}),
         ("accumulate=, the number of batches", None, {"accumulate": 0}),
         ("accumulate=, the number of batches", None, {"accumulate": 2.0}),
-        ("precision= is 'fp32', 'bf16', 'fp16'; seen 'half'", None, {"precision": "half"}),
+        ("precision= must be one of 'fp32', 'bf16', 'fp16'; seen 'half'", None, {"precision": "half"}),
         (r"no parameter is called 'hiden\.\*'; near it are 'hidden\.\*'", SGD(0.1, freeze=["hiden.*"]), {}),
     ]
     for words, optimizer, options in refused:
