@@ -336,7 +336,7 @@ def test_layers_refuse_what_does_not_fit() -> None:
         layer.lstm(layer.data("y", ["batch", 4, "features"]), 4)
     with pytest.raises(ShapeError, match="at least 1"):
         layer.lstm(dense, 0)
-    with pytest.raises(SchemaError, match='"tanh" or "relu"'):
+    with pytest.raises(SchemaError, match="'tanh' or 'relu'"):
         layer.simple_rnn(dense, 4, activation="gelu")
     with pytest.raises(ShapeError, match=r"InitHidden must be \[1, .*, 4\]"):
         layer.gru(ragged, 4, initial_states=layer.data("h", [2, 5, 4]))
