@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import shutil
 import threading
 import weakref
+from collections import Counter
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.asked import infer, save_scale, tensor
+from support.asked import ask, infer, save_scale, started, tensor
+from support.waiting import until
 
 pytest.importorskip("fastapi", reason="the extra serve")
 import foreshape as fs
@@ -102,6 +106,53 @@ def test_no_request_is_lost_while_a_model_is_exchanged(tmp_path: Path) -> None:
         for t in threads:
             t.join(60)
         assert last == 4.0 and set(seen) <= {1.0, 2.0, 3.0, 4.0} and len(seen) > 4
+
+
+@pytest.mark.long
+def test_thirty_versions_under_load_lose_no_request_and_keep_no_memory(tmp_path: Path) -> None:
+    """Each answer is of one version, also while broken files are refused; memory, threads and open files do not grow with the versions."""
+    save_scale(tmp_path / "m", 1.0)
+    body = json.dumps({"inputs": [tensor("x", [[1.0, 2.0, 3.0, 4.0]])]}).encode()
+    seen, done = Counter[Any](), threading.Event()
+
+    def ask_on(address: str) -> None:
+        connection = HTTPConnection(address, timeout=120)
+        while not done.is_set():
+            connection.request("POST", "/v2/models/m/infer", body)
+            response = connection.getresponse()
+            found = json.loads(response.read())
+            seen[tuple(found["outputs"][0]["data"]) if response.status == 200 else (response.status, found["error"])] += 1
+
+    def takes(process: int) -> tuple[int, int, int]:
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") >> 20, len(os.listdir(f"/proc/{process}/task")), len(os.listdir(f"/proc/{process}/fd"))
+
+    with started(str(tmp_path / "m.pdmodel"), "--quiet") as (process, address):
+        threads = [threading.Thread(target=ask_on, args=(address,)) for _ in range(8)]
+        for t in threads:
+            t.start()
+        usual = (0, 0, 0)
+        for by in range(2, 32):
+            if by % 5 == 0:
+                (tmp_path / "m.pdmodel").write_bytes(b"broken")
+                until(lambda by=by: "trouble" in index_of(address))
+            else:
+                save_scale(tmp_path / "n", by)
+                for ending in (".pdiparams", ".pdmodel"):
+                    os.replace(tmp_path / f"n{ending}", tmp_path / f"m{ending}")
+                until(lambda by=by: seen[by, 2 * by, 3 * by, 4 * by] > 0)
+            if by == 10:
+                usual = takes(process.pid)
+        done.set()
+        for t in threads:
+            t.join(120)
+        memory, *others = takes(process.pid)
+        assert {(by, 2 * by, 3 * by, 4 * by) for by in range(1, 32) if by % 5} == seen.keys()
+        assert memory < usual[0] + 16 and all(now <= before + 8 for now, before in zip(others, usual[1:], strict=True)), (usual, memory, others)
+
+
+def index_of(address: str) -> str:
+    return ask(address, "POST", "/v2/repository/index").body.decode()
 
 
 def test_what_cannot_be_opened_at_the_start_is_said(tmp_path: Path) -> None:

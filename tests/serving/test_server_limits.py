@@ -7,10 +7,8 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
@@ -18,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.asked import Answer, ask, infer, save_scale, tensor
+from support.asked import Answer, ask, infer, save_scale, started, tensor
 from support.waiting import until
 
 pytest.importorskip("fastapi", reason="the extra serve")
@@ -162,20 +160,6 @@ def test_a_stop_finishes_what_is_there_and_refuses_the_rest(scale: str, monkeypa
         assert data_of(first.result(60)) == ANSWER
     with pytest.raises(ConnectionError):
         infer(f"127.0.0.1:{server.server.config.port or 1}", "m", X)
-
-
-@contextlib.contextmanager
-def started(*options: str) -> Generator[tuple[subprocess.Popen[str], str]]:
-    """A server in a process of its own, and its address."""
-    process = subprocess.Popen([sys.executable, "-m", "foreshape", "serve", *options, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    try:
-        assert line.startswith("http://127.0.0.1:"), process.communicate()
-        yield process, line.removeprefix("http://").split(": ")[0]
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_the_command_serves_until_it_is_told_to_stop(scale: str) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import subprocess
+import sys
+from collections.abc import Generator
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,3 +53,17 @@ def save_scale(path: Path, by: float, width: int = 4) -> None:
     with fs.program_guard(fs.Program(), fs.Program()):
         x = layer.data("x", ["batch", width])
         fs.save_inference_model(path, [x], {"y": layer.scale(x, by)})
+
+
+@contextlib.contextmanager
+def started(*options: str) -> Generator[tuple[subprocess.Popen[str], str]]:
+    """A server in a process of its own, and its address."""
+    process = subprocess.Popen([sys.executable, "-m", "foreshape", "serve", *options, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    try:
+        assert line.startswith("http://127.0.0.1:"), process.communicate()
+        yield process, line.removeprefix("http://").split(": ")[0]
+    finally:
+        process.kill()
+        process.wait()
