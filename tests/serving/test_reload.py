@@ -155,6 +155,25 @@ def index_of(address: str) -> str:
     return ask(address, "POST", "/v2/repository/index").body.decode()
 
 
+def test_a_request_whose_model_is_closed_before_its_queue_has_it_goes_to_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_scale(tmp_path / "m", 1.0)
+    with BackgroundServer([str(tmp_path / "m.pdmodel")], watch=False) as server:
+        model: Any = server.service.repository.find("m")[0]
+        submit = model.submit
+
+        def late(*of: Any) -> Any:
+            save_scale(tmp_path / "m", 2.0)
+            thread = threading.Thread(target=refreshed, args=(server,))
+            thread.start()
+            thread.join()
+            return submit(*of)
+
+        monkeypatch.setattr(model, "submit", late)
+        assert value(server.address) == 2.0
+        server.service.repository.close()
+        assert value(server.address) == (503, "the model is closed")
+
+
 def test_what_cannot_be_opened_at_the_start_is_said(tmp_path: Path) -> None:
     with pytest.raises(fs.FormatError, match="there is no model in"):
         make_service([str(tmp_path)])

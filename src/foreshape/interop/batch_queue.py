@@ -33,6 +33,10 @@ class QueueFull(ExecutionError):
     """A request more than may wait."""
 
 
+class QueueEnded(ExecutionError):
+    """A request after the end of its queue."""
+
+
 class Expired(ExecutionError):
     """A request whose time was over before it could run."""
 
@@ -110,13 +114,13 @@ class BatchQueue:
             Its results, or its error: `Expired`, or any of `InferenceModel.run`. A request whose future is cancelled is not run.
 
         Raises:
-            QueueFull: too many wait. ExecutionError: the queue has ended.
+            QueueFull: too many wait. QueueEnded: the queue has ended.
         """
         part = None if self._layout is None else self._layout.part(feed)
         request = _Request(part, feed, Future(), until, self._size_of(feed, part))
         with self._changed:
             if self._ended:
-                raise ExecutionError("the queue takes no more requests: its network is closed")
+                raise QueueEnded("the queue takes no more requests: its network is closed")
             if self._length is not None and len(self._waiting) >= self._length:
                 raise QueueFull(f"{len(self._waiting)} requests wait, and no more may")
             self._waiting.append(request)

@@ -10,6 +10,7 @@ from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from foreshape.interop.batch_queue import QueueEnded
 from foreshape.serving.protocol import HEADER_LENGTH, read_request, write_response
 from foreshape.serving.server_limits import RequestError
 from foreshape.serving.service import ClientGone, Headers, Service
@@ -74,12 +75,15 @@ class InferRoute:
         with service.request_of(scope["headers"]) as reading:
             try:
                 async with asyncio.timeout(service.limits.seconds) as limit:
-                    asked = await self._read(target, await reading.body(receive), reading.header(_LENGTH))
+                    body = await reading.body(receive)
+                    asked = await self._read(target, body, reading.header(_LENGTH))
                     microseconds = asked.request.timeout
                     if 0 < microseconds < (until - monotonic()) * 1e6:
                         until = monotonic() + microseconds / 1e6
                         limit.reschedule(loop.time() + microseconds / 1e6)
                     response = await self._results(target, asked, until)
+                    while response is None:  # another model took its place
+                        response = await self._results(target, await self._read(target, body, reading.header(_LENGTH)), until)
             except TimeoutError:
                 if not reading.ended:
                     raise RequestError(408, f"the request was not there within {service.limits.seconds:g} seconds") from None
@@ -99,7 +103,8 @@ class InferRoute:
             if service.repository.find(*target)[0] is served:  # not exchanged meanwhile
                 return _Asked(served, version, request, feed)
 
-    async def _results(self, target: Target, asked: _Asked, until: float) -> Response:
+    async def _results(self, target: Target, asked: _Asked, until: float) -> Response | None:
+        """Return the response; None if the model was closed for another one before its queue had the request."""
         service, loop, (served, version, request, feed) = self._service, asyncio.get_running_loop(), asked
         try:
             found = await _result_of(served.submit(feed, until, loop.call_soon), loop)
@@ -108,6 +113,10 @@ class InferRoute:
             return await service.aside(size, write_response, target.model, version, request, tensors, service.limits)
         except RequestError:
             raise
+        except QueueEnded:
+            if service.repository.find(*target)[0] is served:
+                raise RequestError(503, "the model is closed", retry_after=1) from None
+            return None
         except Exception as error:
             raise _translated(served, request, error) from error
 
