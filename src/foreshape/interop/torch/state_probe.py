@@ -107,6 +107,20 @@ class SecondCalls:
         except Exception:  # of the network's own code: it has no copy, or takes no other numbers
             return None
 
+    def draws(self) -> bool:
+        """Tell whether each of a few runs of the network moves the shared generators."""
+        try:
+            with self._alone() as net:
+                state = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in net.state_dict().items()}
+                for _ in range(_RUNS):
+                    before = generators()
+                    self._run(net, self.inputs, state)
+                    if generators() == before:
+                        return False
+                return True
+        except Exception:  # as above: nobody knows
+            return False
+
     def drawing_lines(self, lines: set[tuple[str, int]]) -> list[str] | None:
         """Return the lines among these run by this thread in a few calls of the network; None if it does not run."""
         seen: dict[str, None] = {}
@@ -194,7 +208,7 @@ def state_words(module: Any, inputs: Sequence[Any], changes: Sequence[ChangedVal
     lines = set(_lines(module, _DRAWN)) if moved else set[tuple[str, int]]()
     drawn = probe.drawing_lines(lines) if lines else []
     fresh = _lines(module, _FRESH)
-    if drawn is None or drawn or (moved and not lines and threading.active_count() == 1):
+    if drawn is None or drawn or (moved and not lines and threading.active_count() == 1 and probe.draws()):
         place = f", at {', '.join(drawn[:3])}" if drawn else ""
         more.append(
             f"the network's code draws random numbers of Python or NumPy{place}: the program has the ones of its trace (torch.rand draws anew in each call)"
