@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 import torch
 
 from foreshape.errors import ShapeError
-from foreshape.kernels import frozen, onednn_library
+from foreshape.kernels import frozen, kept_kernels, onednn_library
 from foreshape.kernels import onednn_packed as direct
 from foreshape.kernels.frozen import Following, FrozenConvolution, FrozenLinear, convolution, linear, transposed_convolution
 from foreshape.kernels.onednn_library import LibraryError, Unimplemented, library
@@ -35,14 +37,33 @@ def made(out: int = 6, channels: int = 4) -> tuple[Any, Any]:
 
 
 @needs_library
-def test_many_sizes_and_back_to_the_first() -> None:
+def test_many_sizes_and_back_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_kernels, "_counts", WeakKeyDictionary())
     ours, plain = made()
     assert isinstance(ours, direct.PackedConvolution)
-    for size in [*range(1, direct.MOST + 4), 1]:
+    for size in [*range(1, kept_kernels.MOST + 4), 1]:
         x = numbers(1, 4, size, 3)
         torch.testing.assert_close(ours(x), plain(x))
         torch.testing.assert_close(ours.add(x, numbers(1, 6, size, 3)), plain.add(x, numbers(1, 6, size, 3)))
-    assert len(ours._kernels) == direct.MOST  # pyright: ignore[reportPrivateUsage]
+    assert len(ours._kernels) == kept_kernels.MOST  # pyright: ignore[reportPrivateUsage]
+
+
+@needs_library
+def test_many_weights_keep_kernels_of_fewer_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder of hundreds of products met a new number of rows with each prompt: its kernels took more memory than its weights."""
+    monkeypatch.setattr(kept_kernels, "_counts", WeakKeyDictionary())
+    monkeypatch.setattr(kept_kernels, "KERNELS", 40)
+    both = [(linear(numbers(8, 5), numbers(5), RELU), FrozenLinear(numbers(8, 5), numbers(5), RELU)) for _ in range(4)]
+    for rows in [*range(2, 30), 2]:
+        for ours, plain in both:
+            torch.testing.assert_close(ours(numbers(rows, 8)), plain(numbers(rows, 8)))
+    kept = [len(ours._kernels) for ours, _ in both]  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+    assert kept == [10] * 4
+    del both[1:], ours, plain
+    gc.collect()
+    assert kept_kernels.sizes_kept() == 40
+    monkeypatch.setattr(kept_kernels, "KERNELS", 1)
+    assert kept_kernels.sizes_kept() == kept_kernels.LEAST
 
 
 @needs_library

@@ -167,13 +167,14 @@ def _fill(program: Program, scope: Scope, value_of: Callable[[str], Tensor | Non
     """
     wanted = {v.name: v for v in program.parameters()}
     with torch.inference_mode():
-        values = {name: value_of(name) for name in wanted}
-        missing = [n for n, value in values.items() if value is None]
-        if missing:
-            raise FormatError(f"{len(missing)} weights are missing in the source, such as {', '.join(missing[:4])}")
+        missing: list[str] = []
         for name, variable in wanted.items():
-            value = values.pop(name)
-            assert value is not None
+            value = value_of(name)
+            if value is None:
+                missing.append(name)
+                continue
             if list(value.shape) != list(variable.spec.known_dims):
                 raise FormatError(f"{name} must be {variable.spec.text()}, and is {list(value.shape)} in the source")
-            scope.store(name, value.detach().float().contiguous(), owned=False)
+            scope.store(name, torch.empty(value.shape).copy_(value.detach()))  # one by one: two copies of all, beside the file, are three times the network
+        if missing:
+            raise FormatError(f"{len(missing)} weights are missing in the source, such as {', '.join(missing[:4])}")

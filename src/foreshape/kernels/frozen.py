@@ -11,9 +11,10 @@ from math import prod
 from typing import Any, Literal, NamedTuple
 
 from foreshape.kernels import pointwise
+from foreshape.kernels.kept_kernels import MOST
 from foreshape.kernels.onednn_chain import ChainKernel, Series
 from foreshape.kernels.onednn_library import Function, Library, library
-from foreshape.kernels.onednn_packed import MOST, PackedConvolution, PackedProduct, Paddings
+from foreshape.kernels.onednn_packed import PackedConvolution, PackedProduct, Paddings
 from foreshape.kernels.onednn_packed_bytes import ByteConvolution, ByteProduct, ByteWeight
 from foreshape.kernels.onednn_ragged import RaggedProduct
 from foreshape.kernels.onednn_stages import Each

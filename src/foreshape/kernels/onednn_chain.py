@@ -15,9 +15,10 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from foreshape.errors import ShapeError
+from foreshape.kernels.kept_kernels import count_kernels, sizes_kept
 from foreshape.kernels.onednn_bytes import ByteStage, Grid, Rounded, turned
 from foreshape.kernels.onednn_library import RESULT, SCRATCHPAD, SOURCE, Handle, Library, LibraryError, Unimplemented, arguments_of
-from foreshape.kernels.onednn_packed import MOST, DescribedPrimitive, order_of, row_major_strides
+from foreshape.kernels.onednn_packed import DescribedPrimitive, order_of, row_major_strides
 from foreshape.kernels.onednn_stages import Stage, computed
 from foreshape.values.torch_proxy import Tensor, torch
 
@@ -68,6 +69,7 @@ class Series:
         self._library, self._steps, self._count = library, tuple(steps), count
         self._lines: dict[Hashable, Callable[[Sequence[Tensor]], Any]] = {}
         self._lock = threading.Lock()
+        count_kernels(self, len(self._steps))
         self._out = [count + at for at, step in enumerate(steps) if step.slot is None]
         self._last = [[v for v in {*s.sources} if all(v not in later.sources for later in steps[at + 1 :])] for at, s in enumerate(steps)]
 
@@ -107,7 +109,7 @@ class Series:
                     found = self.line(self._library, given) if all(x.numel() for x in given) else self.otherwise
                 except Unimplemented:
                     found = self.otherwise
-                if len(self._lines) >= MOST:
+                while len(self._lines) >= sizes_kept():
                     del self._lines[next(iter(self._lines))]
                 self._lines[key] = found
             return found

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from weakref import ref
 
 from foreshape.errors import ShapeError
+from foreshape.kernels.kept_kernels import count_kernels, sizes_kept
 from foreshape.kernels.onednn_library import (
     BIAS,
     FIRST_POST_OPERATION,
@@ -34,8 +35,6 @@ from foreshape.values.torch_proxy import Tensor, torch
 
 Paddings = Sequence[int] | Callable[[Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 """Zeros around images: for each axis, at both ends; or from the sizes of the images to the zeros before and behind each axis."""
-MOST = 96
-"""The most sizes with kept kernels: a server's batches of up to 64 examples come again and again, and so do the parts of ragged rows."""
 FEW = 400_000
 """So many multiplications repay no second thread. Reading an element of a weight counts as ``WEIGHT`` of them."""
 WEIGHT = 4
@@ -165,6 +164,7 @@ class _Packed:
         self._kernels: dict[Hashable, Kernel] = {}
         self._packed = False
         self._lock = threading.Lock()
+        count_kernels(self, 1)
 
     def _find(self, key: Hashable, x: Tensor, adds: bool) -> Kernel:
         """Return the kernel of a new size."""
@@ -176,7 +176,7 @@ class _Packed:
                     found = self._unpacked(x) or (_kernel(self._library, self._described(x.shape, adds)) if x.numel() else self._other())
                 except Unimplemented:
                     found = self._other()
-                if len(self._kernels) >= MOST:
+                while len(self._kernels) >= sizes_kept():
                     del self._kernels[next(iter(self._kernels))]
                 self._kernels[key] = found
             return found
