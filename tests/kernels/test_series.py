@@ -175,7 +175,7 @@ def test_sizes_without_a_kernel_and_without_elements_go_step_by_step(monkeypatch
 
 
 def test_more_sizes_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "MOST", 2)
+    monkeypatch.setattr(kernels, "sizes_kept", lambda: 2)
     run = one(Each(("relu", 0.0, 0.0)))
     for size in (1, 2, 3, 1):
         torch.testing.assert_close(run(numbers(size, 5)), numbers(size, 5).relu())

@@ -28,7 +28,13 @@ def _divides(cls: Any, one: Sample) -> bool:
     reduced = one.arguments.get("dim", ())
     whole = not reduced or one.arguments.get("reduce_all") or 0 in reduced or (isinstance(first, SampleTensor) and -len(first.dims) in reduced)
     return (
-        isinstance(first, SampleTensor) and len(first.dims) > 0 and first.dims[0] > 1 and not first.lengths and bool(whole) and first.dtype.name != "complex64"
+        isinstance(first, SampleTensor)
+        and len(first.dims) > 0
+        and first.dims[0] > 1
+        and not first.lengths
+        and bool(whole)
+        and first.dtype.name != "complex64"
+        and not (cls.type == "reduce_mean" and first.dtype.is_integer)  # cut
     )
 
 

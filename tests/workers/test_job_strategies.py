@@ -12,6 +12,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.operator.room import MemoryLimit
 from foreshape.training.distributed import distributed_session as over_ranks
 from foreshape.workers import Job
 from foreshape.workers.prepare import prepare
@@ -123,9 +124,9 @@ def test_values_that_are_too_much_to_be_put_together_are_not_promised(
     bring = asked.pop("bring", False)
     wanted = dataclasses.replace(job(cost, fs.split_tables(), **asked), bring=bring)
     whole = 2 * 40 * 8 * 4  # with what Momentum keeps
-    monkeypatch.setattr(over_ranks, "default_limit", lambda: 4 * 2 * whole)
+    monkeypatch.setattr(over_ranks, "default_limit", lambda: MemoryLimit(4 * 2 * whole, "a test's limit"))
     prepare(wanted, str(tmp_path), 0, 4)
-    monkeypatch.setattr(over_ranks, "default_limit", lambda: 4 * 2 * whole - 2)
+    monkeypatch.setattr(over_ranks, "default_limit", lambda: MemoryLimit(4 * 2 * whole - 2, "a test's limit"))
     with pytest.raises(fs.MemoryPlanError, match=r"together too much for this machine, .*name a folder of checkpoints"):
         prepare(wanted, str(tmp_path), 0, 4)
     prepare(dataclasses.replace(wanted, save_to=None, model=None, bring=False), str(tmp_path), 0, 4)

@@ -17,6 +17,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.communication.parcel import put
 from foreshape.communication.rendezvous import Address, connect, listen
+from foreshape.process.machine_memory import FoundLimit
 from foreshape.workers import Job, worker
 from foreshape.workers.talk import JOBS, Keys
 from foreshape.workers.worker import WorkerSettings, work
@@ -259,7 +260,7 @@ def test_what_fails_while_it_runs_is_said_on_both_sides(tmp_path: Path, start: C
 
 def test_what_does_not_fit_is_not_begun(tmp_path: Path, start: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch) -> None:
     cost, _, files = described(tmp_path)
-    monkeypatch.setattr("foreshape.workers.prepare.found_limits", lambda: iter([5000]))
+    monkeypatch.setattr("foreshape.workers.prepare.found_limits", lambda: iter([FoundLimit(5000, "a test's limit")]))
     one = start()
     with pytest.raises(fs.MemoryPlanError, match=r"rank 0 on \S+: [\d.]+ KiB are needed, and 4.9 KiB are there"):
         fs.send(cost, files, to=one.address, progress=False)

@@ -114,6 +114,9 @@ class OverExamples:
             return None
         for slot, total in op.operator.totals().items():
             if op.output(slot) == name:
+                averaged = self.block.find(op.input(total.of) or "") if total.of else None
+                if averaged is not None and averaged.spec.dtype is not None and averaged.spec.dtype.is_integer:
+                    return None  # a mean of integers is cut: it is not the mean of the parts' means
                 by = tuple(n for n in map(op.output, total.by) if n is not None)
                 return Statistic(name, op.input(total.of) or "" if total.of else "", total.rows, by)
         return None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from support.processor import skip_without_bf16_lstm
 from torch import Tensor, nn
 
 import foreshape as fs
@@ -91,6 +92,8 @@ WITHIN: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("name", [n if n == "lstm" else pytest.param(n, marks=pytest.mark.long) for n in WITHIN])
 def test_layers_within_a_region_of_autocast(name: str) -> None:
+    if name == "lstm":
+        skip_without_bf16_lstm()
     net = Within(*WITHIN[name]).eval()
     model = fs.from_torch(net, torch.randn(2, 3, 4), ({0: "batch"},))
     x = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(1))

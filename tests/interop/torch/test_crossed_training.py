@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support import launch_ranks
+from support.processor import skip_without_bf16_lstm
 from support.some import each
 from support.torch_training import KINDS, OPTIMIZERS, brought, check_state, data_of, made, reference, trained
 
@@ -26,6 +27,8 @@ QUICK = [(kind, ("SGD", "AdamW")[at % 2], ("fp32", "fp32", "bf16")[at % 3], 1 + 
 
 
 def check_training(kind: str, optimizer: str, precision: str, accumulate: int) -> None:
+    if kind == "sequences" and precision == "bf16":
+        skip_without_bf16_lstm()
     module, (x, y) = made(kind), data_of(kind)
     before = copy.deepcopy(module.state_dict())
     model = brought(module, x, y)

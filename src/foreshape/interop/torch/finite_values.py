@@ -16,6 +16,7 @@ from foreshape.interop.torch.replaced import replaced
 from foreshape.interop.torch.untyped_torch import torch
 
 _TORCH: Final = os.path.dirname(torch.__file__) + os.sep
+_HERE: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _ASKED: Final = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, "isneginf": False}
 _KEPT: Final = frozenset(("all", "any"))
 _TURNED: Final = frozenset(("logical_not", "__invert__", "bitwise_not"))
@@ -27,7 +28,7 @@ Line = tuple[str, int]
 def _asking() -> Line:
     """Return the innermost line outside of torch."""
     frame: Any = inspect.currentframe()
-    while frame.f_back is not None and (frame.f_code.co_filename.startswith(_TORCH) or frame.f_code.co_filename == __file__):
+    while frame.f_back is not None and (frame.f_code.co_filename.startswith((_TORCH, _HERE))):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
 
