@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from foreshape.dims import Size, evaluate
 from foreshape.errors import MemoryPlanError
+from foreshape.interop.torch.eager_locals import local_ends
 from foreshape.interop.torch.eager_workspaces import kept_in_result, workspace
 from foreshape.interop.torch.node_sites import Frame, frames_of, site_of
 from foreshape.interop.torch.untyped_torch import is_list, pytree, torch
@@ -296,7 +297,8 @@ def storage_bytes(tensors: Iterable[Any]) -> int:
 def _last_uses(graph: Any) -> dict[Any, list[Any]]:
     """Return node -> the values dropped by eager code behind it.
 
-    The arguments of a module live until its call ends, and a value of one statement until the end of the other statement with its last use.
+    The arguments of a module live until its call ends, a local variable until its function ends or the name has another value, and a value of one statement
+    until the end of the other statement with its last use.
     """
     nodes = [node for node in graph.nodes if node.op == "call_function"]
     order = {node: at for at, node in enumerate(nodes)}
@@ -307,9 +309,11 @@ def _last_uses(graph: Any) -> dict[Any, list[Any]]:
         for depth in range(len(keys)):
             ends[keys[: depth + 1]] = at
     out: dict[Any, list[Any]] = {}
+    uses = [max((order[user] for user in node.users if user in order), default=at) for at, node in enumerate(nodes)]
+    named = local_ends(frames, modules, uses)
     for at, node in enumerate(nodes):
-        last = max((order[user] for user in node.users if user in order), default=at)
-        end = last
+        last = uses[at]
+        end = max(last, named[at])
         for user in node.users:
             if user in order:
                 keys = modules[order[user]]
