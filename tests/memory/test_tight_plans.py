@@ -83,7 +83,14 @@ def enlarged() -> tuple[fs.Variable, dict[str, Any]]:
     return layer.interpolate(layer.fc(x, 12, flatten_last=1), scale=2, mode="nearest", align_corners=False), {"x": numbers(8, 4, 12, 12)}
 
 
-DESCRIBED = (spread, picked, turned, waves, frequencies, bags, tables, sparse_tables, means, dense_means, enlarged)
+def attended() -> tuple[fs.Variable, dict[str, Any]]:
+    """Batched products read transposed matrices as they lie."""
+    x = layer.data("x", shape=["batch", 8, 64])
+    weights = layer.softmax(layer.exp(layer.matmul(layer.transpose(x, [0, 2, 1]), x)))
+    return layer.reduce_sum(layer.matmul(x, layer.transpose(weights, [0, 2, 1]))), {"x": numbers(4, 8, 64)}
+
+
+DESCRIBED = (spread, picked, turned, waves, frequencies, bags, tables, sparse_tables, means, dense_means, enlarged, attended)
 
 
 @pytest.mark.parametrize("described", DESCRIBED, ids=lambda one: one.__name__)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from foreshape.dims import Size, evaluate, maximum, product, symbols_of
 from foreshape.kernels.fused import Effects, Order
 from foreshape.kernels.packed import CHANNELS_LAST
 from foreshape.lowering.call_memory import copies_by_rule, same_size, workspace_of
 from foreshape.lowering.kernel_calls import KernelCall, Value, values_of
+from foreshape.spec import FP32, FP64
 
 _PRIME = 1009
 
@@ -97,10 +98,18 @@ class AxisOrders:
         if i.innermost is not None and (innermost := self._innermost(i)) is not False:
             return self._of_innermost(i, innermost, nbytes)
         copied = self._copied(i, nbytes) if self.strided or i.effects.axis_order else 0
-        if not copies_by_rule(i, self.strided):
+        strided = self._copied_by_rule(i)
+        if not copies_by_rule(i, strided):
             return workspace_of(i, requested, (), rows) + copied, copied
-        needs = workspace_of(i, requested, self.strided, rows)
+        needs = workspace_of(i, requested, strided, rows)
         return needs + copied, copied + needs - workspace_of(i, requested, (), rows)
+
+    def _copied_by_rule(self, i: KernelCall) -> Collection[Value]:
+        """Return the values that may not be contiguous, without the ones that a batched product reads as they lie: whole, with their matrices transposed."""
+        operator, read = i.op.operator, i.reads()
+        if operator is None or not operator.reads_transposed or not all(_is_batched(v) for v in read):
+            return self.strided
+        return [v for v in read if v in self.strided and ((order := self.order(v)) is None or v in self.gapped or order[:-2] != tuple(range(len(order) - 2)))]
 
     def _copied(self, i: KernelCall, nbytes: Callable[[Value], Size]) -> Size:
         total: Size = 0
@@ -148,6 +157,12 @@ class AxisOrders:
     def _set_order(self, value: Value, order: Order | None) -> None:
         if order is None or any(a != at for at, a in enumerate(order)):
             self.strided[value] = order
+
+
+def _is_batched(value: Value) -> bool:
+    """Tell whether a value is matrices in a batch, in the precision of products without copies."""
+    spec = value.spec
+    return spec is not None and (spec.rank or 0) > 2 and spec.dtype in (FP32, FP64)
 
 
 def _groups(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], list[int]]] | None:

@@ -121,6 +121,8 @@ class Operator:
     random: ClassVar[bool] = False
     multiplies: ClassVar[bool] = False
     """True if its work is products and their sums, so it may compute in 16 bits beside fp32 operators."""
+    reads_transposed: ClassVar[bool] = False
+    """True if batched matrices of 32 or 64 bits may lie transposed: its kernel does not copy them."""
     multiplies_steps: ClassVar[bool] = False
     """True if it multiplies step by step inside, a few rows at a time: in its operands' precision, never lowered."""
     described_results: ClassVar[bool] = False

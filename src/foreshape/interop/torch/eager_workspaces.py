@@ -111,6 +111,14 @@ def _attention_backward(arguments: Sequence[Any], result: Any) -> int:
     return _number(AttentionMemory(q.shape, v.shape, None).backward)
 
 
+def _softmax(arguments: Sequence[Any], result: Any) -> int:
+    return _copied(arguments[0])
+
+
+def _softmax_backward(arguments: Sequence[Any], result: Any) -> int:
+    return _copied(*arguments[:2])
+
+
 _RULES: Final[dict[str, Callable[[Sequence[Any], Any], int]]] = {
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
@@ -118,4 +126,8 @@ _RULES: Final[dict[str, Callable[[Sequence[Any], Any], int]]] = {
     "mkldnn_rnn_layer_backward": _lstm_backward,
     "_scaled_dot_product_flash_attention_for_cpu": _attention,
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+    "_softmax": _softmax,
+    "_log_softmax": _softmax,
+    "_softmax_backward_data": _softmax_backward,
+    "_log_softmax_backward_data": _softmax_backward,
 }

@@ -100,6 +100,7 @@ class BatchedProduct(Operator):
     """The base of the products of the matrices in the last two dims; ``_transposed`` tells which operands are transposed first."""
 
     abstract = True
+    reads_transposed = True
     X = operand(FLOATING, doc="[..., rows, k], or [k]")
     Y = operand(FLOATING, same_type_as="X", doc="[..., k, columns], or [k]")
     Out = result(layout="row", doc="[..., rows, columns]")
