@@ -52,6 +52,25 @@ def of_examples(x: Variable) -> Variable:
     return x + layer.cast(layer.unsqueeze(layer.range(0, layer.shape(x)[0], 1, dtype="int64"), [1, 2]), "float32")
 
 
+def numbers(x: Variable, axis: int) -> Variable:
+    return layer.range(0, layer.shape(x)[axis], 1, dtype="int64")
+
+
+def rows_at(x: Variable, length: int = 5, first: int = 0, more: int = 0) -> Variable:
+    """Rows read at ``example * length + position``, where no number is negative: as traced networks read masks."""
+    example, position = layer.unsqueeze(numbers(x, 0), [1]) * length, layer.unsqueeze(numbers(x, 1) + first, [0])
+    places = layer.reshape(example + position, [-1])
+    places = layer.where(places < 0, places + 40, places)
+    return layer.reshape(layer.gather(layer.reshape(x, [-1, 8]), places + more), [-1, 5, 8])
+
+
+def places(x: Variable, negative: bool = False) -> Variable:
+    """Elements read at rows of (example, position)."""
+    example = layer.expand(layer.unsqueeze(numbers(x, 0), [1, 2]), [-1, 5, 1])
+    position = layer.expand(layer.unsqueeze(numbers(x, 1), [0, 2]), [layer.shape(x)[0], 5, 1])
+    return layer.gather_nd(x, layer.concat([example - 1 if negative else example, position], 2))
+
+
 APART: dict[str, Callable[[Variable], Variable]] = {
     "linear": lambda x: layer.relu(layer.fc(layer.reshape(x, [0, -1]), 4)),
     "attention": attention,
@@ -61,6 +80,9 @@ APART: dict[str, Callable[[Variable], Variable]] = {
     "time first": lambda x: layer.transpose(layer.cumsum(layer.transpose(x, [1, 0, 2]), 0), [1, 0, 2]),
     "positions": positions,
     "sorted features": lambda x: layer.argsort(x, 2)[0],
+    "rows at numbers": rows_at,
+    "places": places,
+    "repeated": lambda x: layer.reshape(x, [-1, 2, 4]) * layer.tile(layer.range(0.0, 5.0, 1.0, "float32")[:, None, None], [layer.shape(x)[0], 1, 1]),
     "filled": lambda x: layer.concat([x, layer.fill_like(x, 1.0)], 2),
 }
 MIXED: dict[str, tuple[Callable[[Variable], Variable], str]] = {
@@ -75,6 +97,14 @@ MIXED: dict[str, tuple[Callable[[Variable], Variable], str]] = {
     "batch norm in training": (lambda x: layer.batch_norm(x), "batch_norm"),
     "scattered": (lambda x: layer.reshape(layer.transpose(x, [1, 0, 2]), [-1, 5, 8]), "reshape2"),
     "first": (lambda x: x - layer.slice(x, [0], [0], [1]), "slice"),
+    "rows at other numbers": (lambda x: rows_at(x, 4), "gather"),
+    "rows beside": (lambda x: rows_at(x, more=-1), "gather"),
+    "rows behind": (lambda x: rows_at(x, first=1), "gather"),
+    "places beside": (lambda x: places(x, True), "gather_nd"),
+    "an entry by the example's number": (
+        lambda x: layer.index_sample(layer.reshape(x, [-1, 40]), layer.unsqueeze(numbers(x, 0), [1])),
+        "index_sample",
+    ),
     "turned round": (lambda x: layer.flip(x, [0]), "flip"),
 }
 

@@ -1,6 +1,6 @@
 """The examples of a batch on their way through a program: whether each one's results are the same beside other examples.
 
-A value is `SHARED` by all batches, follows from sizes alone (`OfSizes`), has the examples behind one another along an axis (`PerExample`), or is `Mixed`.
+`example_states` has the answers for a value: shared by all batches, following from sizes alone, examples behind one another along an axis, mixed.
 Each op's results follow from what its operator declares: `Operator.examples`, `Operator.sharding_rule` and its computation. A silent operator leaves the
 question open.
 """
@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from foreshape.data_class import data_class
 from foreshape.dims import Size, equal, floordiv, product, substitute, symbols_of
+from foreshape.infer.example_numbers import ExampleNumbers
+from foreshape.infer.example_states import SHARED, Mixed, Numbered, OfSizes, PerExample, State
 from foreshape.operator.computations import Constant, Expansion, Identity, Reshape, Selection
 from foreshape.operator.traits import WHOLE, ShardingRule
 from foreshape.program.block import Block
@@ -23,48 +24,6 @@ from foreshape.spec import LOD_TENSOR_ARRAY, Spec
 _MOST_ROUNDS = 8
 """The rounds of a loop followed before its results are left open."""
 _OPEN: Final = "does not tell whether examples are apart"
-
-
-class Shared:
-    """A value equal in every batch."""
-
-
-SHARED: Final = Shared()
-
-
-@data_class(frozen=True)
-class OfSizes:
-    """A value made of these sizes of the batch, and not of its numbers."""
-
-    symbols: frozenset[str]
-
-
-@data_class(frozen=True)
-class PerExample:
-    """A value with the examples behind one another along an axis.
-
-    The axis has ``outer`` times ``count`` times further entries, in row-major order; ``count`` runs over the examples, or over their rows.
-    """
-
-    axis: int
-    outer: Size
-    count: Size
-
-
-@data_class(frozen=True)
-class Mixed:
-    """A value whose examples may change one another; ``proven`` if the operator says so, open if it only fails to say otherwise."""
-
-    op: Op
-    why: str
-    proven: bool
-
-    def __str__(self) -> str:
-        site = self.op.call_site
-        return f"{self.op.type}{f' ({site.short()})' if site is not None else ''} {self.why}"
-
-
-State = Shared | OfSizes | PerExample | Mixed
 
 
 class ExampleFlow:
@@ -85,7 +44,7 @@ class ExampleFlow:
         self._known: Mapping[str, Size] = program.guards.known
         self.states: dict[str, State] = {}
         self.scattered: list[Op] = []
-        block = program.global_block
+        block = self._whole = program.global_block
         symbols = set(growing)
         for name in inputs:
             spec = block.var(name).spec
@@ -96,6 +55,8 @@ class ExampleFlow:
             for count in () if spec.lod is None else spec.lod.counts:
                 symbols.update(() if isinstance(count, int) else symbols_of(count))
         self.growing = frozenset(symbols)
+        self._counts = list(dict.fromkeys(state.count for state in self.states.values() if isinstance(state, PerExample)))
+        self._numbers = ExampleNumbers(self.states, self._result_dims, self._grows)
         self._follow(block)
 
     def state(self, name: str) -> State:
@@ -124,6 +85,8 @@ class ExampleFlow:
                     self.states.setdefault(name, SHARED)
                 continue
             inner = blocks_of(op)
+            if inner or block is not self._whole:
+                self._numbers.forget()
             made = self._of_blocks(op, inner) if inner else self._of_op(op)
             for name, state in made.items():
                 self.states[name] = state
@@ -171,6 +134,7 @@ class ExampleFlow:
         names = [n for n in op.input_names() if not is_empty_name(n)]
         results = [n for n in op.output_names() if not is_empty_name(n)]
         operator = op.operator
+        self._numbers.note(op)
         mixed = self.mixture(names)
         if mixed is not None:
             return dict.fromkeys(results, mixed)
@@ -182,11 +146,38 @@ class ExampleFlow:
             return dict.fromkeys(results, Mixed(op, "draws random numbers", True))
         if all(s is SHARED for s in states.values()) and not any(self._grows(d) for n in results for d in self._result_dims(op, n) or ()):
             return dict.fromkeys(results, SHARED)
+        counted = self._numbers.counted(op) or self._by_numbers(op, results)
+        if counted is not None:
+            return counted
+        return self._by_declaration(op, names, results)
+
+    def _by_numbers(self, op: Op, results: list[str]) -> dict[str, State] | None:
+        """Follow an operator that reads numbers of the examples."""
+        if not any(isinstance(self.state(n), Numbered) for n in op.input_names()):
+            return None
+
+        def follow(other: dict[str, State]) -> State:
+            before = {n: self.states[n] for n in other}
+            self.states.update(other)
+            try:
+                return self._by_declaration(op, [n for n in op.input_names() if not is_empty_name(n)], results)[op.result()]
+            finally:
+                self.states.update(before)
+
+        state = self._numbers.after(op, follow)
+        return None if state is None else {n: state if n == op.result() else SHARED for n in results}
+
+    def _by_declaration(self, op: Op, names: list[str], results: list[str]) -> dict[str, State]:
+        """Follow an operator by its declarations."""
+        operator = op.operator
+        assert operator is not None
+        states = {n: self.state(n) for n in names}
         computed = operator.computes()
         reads = {n for slot in operator.reads_dims for n in op.inputs.get(slot, ())}
         if isinstance(computed, Constant) or not any(isinstance(s, PerExample) for n, s in states.items() if n not in reads):
-            alike = isinstance(computed, Constant) or (isinstance(computed, Expansion) and self.state(op.operand(0)) is SHARED)
-            return {n: self._of_sizes(op, n, names, alike) for n in results}
+            expands = isinstance(computed, Expansion) and self.state(op.operand(0)) is SHARED
+            repeats = "" if isinstance(computed, Constant) else op.operand(0) if expands else None
+            return {n: self._of_sizes(op, n, names, repeats) for n in results}
         if isinstance(computed, Selection):
             return self._selected(op, results)
         if operator.examples:
@@ -214,12 +205,12 @@ class ExampleFlow:
             specs.append(tuple(found) if operand.many else found[0] if found else None)
         return specs
 
-    def _of_sizes(self, op: Op, name: str, names: Iterable[str], alike: bool) -> State:
-        """Return the state of a result made of sizes, ``alike`` along all axes growing with the examples."""
+    def _of_sizes(self, op: Op, name: str, names: Iterable[str], repeats: str | None) -> State:
+        """Return the state of a result made of sizes; ``repeats``: a value repeated as a whole along axes that grow with the examples, empty for a number."""
         dims = self._result_dims(op, name) or ()
         grown = [at for at, d in enumerate(dims) if self._grows(d)]
-        if grown and alike:
-            return PerExample(grown[0], 1, dims[grown[0]]) if len(grown) == 1 else Mixed(op, "has several axes that grow with the examples", True)
+        if grown and repeats is not None:
+            return self._repeated(op, grown[0], dims, repeats) if len(grown) == 1 else Mixed(op, "has several axes that grow with the examples", True)
         spec = op.made.get(name) or op.block.var(name).spec
         symbols = set[str]()
         if spec.value is not None:
@@ -229,21 +220,35 @@ class ExampleFlow:
                 state = self.state(one)
                 if isinstance(state, OfSizes):
                     symbols |= state.symbols
-                elif isinstance(state, PerExample):
+                elif isinstance(state, (PerExample, Numbered)):
                     symbols |= self.growing
             symbols.update(s for at in grown if not isinstance(d := dims[at], int) for s in symbols_of(d))
         return SHARED if self.growing.isdisjoint(symbols) else OfSizes(frozenset(symbols))
+
+    def _repeated(self, op: Op, axis: int, dims: tuple[Size, ...], value: str) -> PerExample:
+        """Return the state of a constant, or of a shared value repeated as a whole along an axis."""
+        own = self._result_dims(op, value) if value else None
+        within = own[axis + len(own) - len(dims)] if own is not None and axis + len(own) >= len(dims) else 1
+        for count in (floordiv(dims[axis], within) if within not in (0, 1) else 0, *self._counts):
+            whole = floordiv(dims[axis], count) if count != 0 else 0
+            if whole != 0 and equal(product((count, whole)), dims[axis]) is True:
+                return PerExample(axis, 1, count)
+        return PerExample(axis, 1, dims[axis])
 
     def _by_examples(self, op: Op, slots: tuple[str, ...], results: list[str]) -> dict[str, State]:
         """Follow an operator of rows, or sequences, each computed on its own."""
         held = [s for slot in slots for n in op.inputs.get(slot, ()) if not is_empty_name(n) and isinstance(s := self.state(n), PerExample)]
         others = [n for slot, of in op.inputs.items() if slot not in slots for n in of if isinstance(self.state(n), PerExample)]
+        assert op.operator is not None
+        sizes = (*op.operator.sets_dims, *op.operator.reads_dims)
+        of_sizes = next((n for slot, of in op.inputs.items() for n in of if slot not in sizes and isinstance(self.state(n), (OfSizes, Numbered))), None)
+        if of_sizes is not None:
+            return dict.fromkeys(results, Mixed(op, f"reads {of_sizes}, which follows from the number of examples", True))
         if others or any(s.axis for s in held):
             return dict.fromkeys(results, Mixed(op, f"reads {others[0]} for every example" if others else "has examples along another axis", True))
         first = held[0]
         if any(equal(s.outer, first.outer) is not True for s in held):
             return dict.fromkeys(results, Mixed(op, "reads examples in two orders", False))
-        assert op.operator is not None
         held_in = op.operator.example_results
         apart = {n for slot, of in op.outputs.items() if not held_in or slot in held_in for n in of}
         return {n: self._in_rows(op, n, first) if n in apart else Mixed(op, _OPEN, False) for n in results}
@@ -321,7 +326,7 @@ class ExampleFlow:
         if any(equal(s.outer, first.outer) is not True or equal(s.count, first.count) is not True for _, s in joined):
             return dict.fromkeys(results, Mixed(op, "reads examples in two orders", False))
         for slot, name, state in entries:
-            if (isinstance(state, OfSizes) and slot not in sizes) or (state is SHARED and axis in rule.operands.get(slot, ())):
+            if (isinstance(state, (OfSizes, Numbered)) and slot not in sizes) or (state is SHARED and axis in rule.operands.get(slot, ())):
                 return dict.fromkeys(results, Mixed(op, f"reads {name}, which follows from the number of examples", True))
         out: dict[str, State] = dict.fromkeys(results, Mixed(op, _OPEN, False))
         for slot, names in rule.results.items():

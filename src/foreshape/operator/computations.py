@@ -320,6 +320,36 @@ class Picking(ForwardOnly):
 
 
 @data_class(frozen=True)
+class PlacePicking(ForwardOnly):
+    """The parts of X0 at the places in the rows of X1: a row of k whole numbers is a place in the first k axes."""
+
+    operands: ClassVar[int] = 2
+
+
+@data_class(frozen=True)
+class Counting(ForwardOnly):
+    """The numbers X0, X0 + X2, X0 + 2 X2, ..., before X1."""
+
+    operands: ClassVar[int] = 3
+
+
+@data_class(frozen=True)
+class Comparison(ForwardOnly):
+    """Whether X0 is less than X1, broadcast as in `Sum`."""
+
+    operands: ClassVar[int] = 2
+    how: Literal["less"]
+    axis: int
+
+
+@data_class(frozen=True)
+class Choice(ForwardOnly):
+    """X1 where X0 holds, else X2, all broadcast."""
+
+    operands: ClassVar[int] = 3
+
+
+@data_class(frozen=True)
 class Split(ForwardOnly):
     """The inverse of `Concat`: X0 cut along an axis, possibly negative, into Out0, parts behind one another."""
 

@@ -6,6 +6,7 @@ A value with a local name lives until the name gets another value or is deleted,
 from __future__ import annotations
 
 import ast
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -36,64 +37,96 @@ def local_ends(frames: Sequence[tuple[Frame, ...]], modules: Modules, last_uses:
         frames, modules: of each node, its frames and its modules, the innermost last.
         last_uses: of each node, the last node that reads it.
     """
-    return [_end(at, frames, modules, last_uses[at]) for at in range(len(frames))]
+    calls = _calls(frames, modules)
+    return [_end(node, frames, calls, last_uses[node]) for node in range(len(frames))]
 
 
-def _end(at: int, frames: Sequence[tuple[Frame, ...]], modules: Modules, used: int) -> int:
-    own, end = frames[at], at
-    for level in range(len(own) - 1, -1, -1):
-        statement = _statement(*own[level][:2])
+class _Call:
+    """The nodes of one call of a function, up to ``last``, as runs of the same statement."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+        self.runs: list[tuple[int, _Statement | None]] = []
+        """The last node of each run, and its statement; from the back, until `close`."""
+        self.binding: dict[str, list[int]] = {}
+        """Name -> the runs that bind it."""
+
+    def put(self, node: int, statement: _Statement | None) -> None:
+        if not self.runs or self.runs[-1][1] != statement:
+            self.runs.append((node, statement))
+
+    def close(self) -> None:
+        self.runs.reverse()
+        for number, (_, statement) in enumerate(self.runs):
+            for name in statement.binds if statement is not None else ():
+                self.binding.setdefault(name, []).append(number)
+
+    def run_of(self, node: int) -> int:
+        return bisect_left(self.runs, node, key=lambda run: run[0])
+
+    def freed(self, run: int, file: str) -> int:
+        """Return the node behind which one of the names that a run binds has another value; the last one if the function keeps them."""
+        statement = self.runs[run][1]
+        assert statement is not None
+        bound = [self.binding[name] for name in statement.binds]
+        again = min((runs[at] for runs in bound if (at := bisect_right(runs, run)) < len(runs)), default=None)
+        dropping = [last for name in statement.binds for first, last in _changes(file).get(name, ()) if first > statement.last]
+        if dropping:  # between lines that compute something
+            least = min(dropping)
+            for number in range(run + 1, len(self.runs) if again is None else again):
+                now = self.runs[number][1]
+                if now is not None and now.first > least:
+                    return self.runs[number - 1][0]
+        return self.last if again is None else self.runs[again][0]
+
+
+def _calls(frames: Sequence[tuple[Frame, ...]], modules: Modules) -> list[list[_Call]]:
+    """Return for each node the call at each level of its frames."""
+    out: list[list[_Call]] = []
+    for node in reversed(range(len(frames))):
+        own, after = frames[node], out[-1] if out else []
+        calls: list[_Call] = []
+        for level, (file, line, _) in enumerate(own):
+            goes_on = level < len(after) and _same_call(level, own, frames[node + 1], modules[node], modules[node + 1])
+            call = after[level] if goes_on else _Call(node)
+            call.put(node, _statement(file, line))
+            calls.append(call)
+        out.append(calls)
+    out.reverse()
+    for call in {id(call): call for calls in out for call in calls}.values():
+        call.close()
+    return out
+
+
+def _same_call(level: int, own: tuple[Frame, ...], other: tuple[Frame, ...], modules: tuple[str, ...], others: tuple[str, ...]) -> bool:
+    """Tell whether a node and the next one are in the same call of the function at a level of their frames."""
+    (file, line, function), (next_file, next_line, next_function) = own[level], other[level]
+    if other[:level] != own[:level] or (next_file, next_function) != (file, function):
+        return False
+    inside = sum(name == "forward" for _, _, name in own[: level + 1])
+    if modules[:inside] != others[:inside]:
+        return False
+    before, after = _statement(file, line), _statement(file, next_line)
+    if before == after:
+        return True
+    if before is not None and before.returns:
+        return False
+    return next_line >= line or (before is not None and after is not None and before.loop == after.loop != 0)
+
+
+def _end(node: int, frames: Sequence[tuple[Frame, ...]], calls: list[list[_Call]], used: int) -> int:
+    end = node
+    for level in range(len(frames[node]) - 1, -1, -1):
+        call = calls[node][level]
+        run = call.run_of(node)
+        last, statement = call.runs[run]
         if statement is None:
             continue
-        activation = [*_activation(at, level, frames, modules)]
-        made = at
-        while made < activation[-1] and _statement(*frames[made + 1][level][:2]) == statement:
-            made += 1
-        if used <= made and at < made:  # a part of the statement's expression
+        if node < last and used <= last:  # a part of the statement's expression
             return end
         if statement.binds:
-            end = max(end, _rebound(made, level, frames, activation[-1], statement))
+            end = max(end, call.freed(run, frames[node][level][0]))
     return end
-
-
-def _rebound(made: int, level: int, frames: Sequence[tuple[Frame, ...]], last: int, statement: _Statement) -> int:
-    """Return the node behind which one of a statement's names has another value; the last one of the function if it keeps it."""
-    file = frames[made][level][0]
-    freeing = [one for one in _statements(file) if one.first > statement.last and statement.binds & (one.binds | one.drops)]
-    at = made + 1
-    while at <= last:
-        now = _statement(*frames[at][level][:2])
-        if now is not None:
-            if statement.binds & now.binds:
-                while at < last and _statement(*frames[at + 1][level][:2]) == now:
-                    at += 1
-                return at
-            if any(one.last < now.first for one in freeing):  # set free between lines that compute something
-                return at - 1
-        at += 1
-    return last
-
-
-def _activation(at: int, level: int, frames: Sequence[tuple[Frame, ...]], modules: Modules) -> Iterator[int]:
-    """Yield a node and the nodes behind it in the same call of the function at a level of its frames."""
-    own = frames[at]
-    around, (file, _, function) = own[:level], own[level]
-    inside = modules[at][: sum(name == "forward" for _, _, name in own[: level + 1])]
-    before = own[level][1]
-    ended = False
-    for other in range(at, len(frames)):
-        here = frames[other]
-        if len(here) <= level or here[:level] != around or (here[level][0], here[level][2]) != (file, function):
-            return
-        if modules[other][: len(inside)] != inside:
-            return
-        line = here[level][1]
-        statement, former = _statement(file, line), _statement(file, before)
-        if statement != former and (ended or (line < before and (statement is None or former is None or not statement.loop or statement.loop != former.loop))):
-            return
-        ended = former is not None and statement is not None and statement.returns
-        before = line
-        yield other
 
 
 @cache
@@ -104,6 +137,16 @@ def _statements(file: str) -> tuple[_Statement, ...]:
     except (SyntaxError, ValueError):  # not the text that ran
         return ()
     return tuple(_within(tree.body, 0))
+
+
+@cache
+def _changes(file: str) -> dict[str, list[tuple[int, int]]]:
+    """Return name -> the lines of the statements of a file that give it another value, or none."""
+    out: dict[str, list[tuple[int, int]]] = {}
+    for statement in _statements(file):
+        for name in statement.binds | statement.drops:
+            out.setdefault(name, []).append((statement.first, statement.last))
+    return out
 
 
 def _within(body: Sequence[ast.stmt], loop: int) -> Iterator[_Statement]:

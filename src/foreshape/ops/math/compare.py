@@ -7,7 +7,7 @@ from typing import Any
 
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError, SchemaError, ShapeError
-from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.require import fail, require_equal, require_rank
 from foreshape.operator.samples import b1, f32, f64, i64, reject, sample
 from foreshape.ops.rules.broadcast import aligned, before_sum, broadcast_dims, broadcast_lod, where_else_zero
@@ -69,6 +69,9 @@ class LessThan(Comparison):
     """Out = X < Y."""
 
     type = "less_than"
+
+    def computes(self) -> computations.Comparison:
+        return computations.Comparison("less", self.axis)
 
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
         return torch.lt(*self._pair(X, Y))
@@ -359,6 +362,9 @@ class Where(Operator):
     def infer_shape(self, Condition: Spec, X: Spec, Y: Spec) -> Spec:
         out = broadcast(broadcast(X, Y), Condition, -1, ("X", "Condition"))
         return out if X.value is None and Y.value is None else carry(out, selected(out, Condition, X, Y))
+
+    def computes(self) -> computations.Choice:
+        return computations.Choice()
 
     def kernel(self, Condition: Tensor, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.where(Condition, X, Y, out=into)

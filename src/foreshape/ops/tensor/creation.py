@@ -230,6 +230,9 @@ class Range(Operator):
     Out = result(doc="[n]; n is known if the numbers are")
     gradient = ZERO_GRADIENT
 
+    def computes(self) -> computations.Counting:
+        return computations.Counting()
+
     def infer_shape(self, Start: Spec, End: Spec, Step: Spec) -> Spec:
         start, end, step = known_number(0, Start, "Start"), known_number(0, End, "End"), known_number(0, Step, "Step")
         require(step is None or isinstance(step, Dim) or step != 0, "Step must not be 0", Step=None)

@@ -9,7 +9,7 @@ from typing import Any
 from foreshape.dims import Size
 from foreshape.errors import ExecutionError
 from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
-from foreshape.operator.computations import Picking
+from foreshape.operator.computations import Picking, PlacePicking
 from foreshape.operator.require import axis_of, fail, require, require_at_most, require_equal, require_rank, unknown_size
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies, widened
@@ -219,6 +219,9 @@ class GatherNd(Operator):
             return None
         names, places = axis_names(X.rank, range(count)), tuple([f"ids{at}" for at in range(Index.rank - 1)])
         return ShardingRule({"X": names, "Index": (*places, WHOLE)}, {"Out": (*places, *names[count:])})
+
+    def computes(self) -> PlacePicking:
+        return PlacePicking()
 
     def _known(self, X: Spec, Index: Spec, k: int) -> list[Any] | None:
         """Return the known values at the places, as far as these are known, and in X."""
