@@ -51,9 +51,17 @@ def keep() -> None:
     _kept_modules = len(sys.modules)
 
 
+_since_kept = 0
+AT_A_TIME = 50
+"""So many tests leave little enough to look through: torch and the caches of its traces grow all the while, and each search for garbage with them."""
+
+
 def pytest_runtest_logfinish() -> None:
-    """Modules that a test has imported stay too."""
-    if len(sys.modules) > _kept_modules + 100:
+    """What tests have left stays too: modules, and the caches of what they call."""
+    global _since_kept
+    _since_kept += 1
+    if len(sys.modules) > _kept_modules + 100 or _since_kept >= AT_A_TIME:
+        _since_kept = 0
         keep()
 
 
