@@ -257,3 +257,25 @@ def test_gradients_of_equal_elements_and_at_corners_are_torchs(group: int) -> No
             want = torch.zeros(FIRST.shape) if want is None else want
             scale = float(want[want.isfinite()].abs().max())
             torch.testing.assert_close(found, want, rtol=1e-4, atol=2e-5 * max(scale, 1.0), equal_nan=True, msg=lambda text, name=name: f"{name}: {text}")
+
+
+class Apart(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.layer(x)
+        return torch.cdist(rows, rows).mean()
+
+
+@pytest.mark.parametrize("count", [5, pytest.param(230, marks=pytest.mark.long)])
+def test_distances_of_a_batch_to_itself_have_the_slope_of_torch(count: int) -> None:
+    """A trace has a larger batch, for which torch multiplies matrices: their slope at a distance of 0 is not a number."""
+    torch.manual_seed(0)
+    net, x = Apart(), torch.randn(count, 3)
+    seen = fs.from_torch(net, x, ({0: "batch"},)).gradients(x)
+    rows = net.layer(x)  # as torch computes with few rows
+    torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").mean().backward()
+    for name, parameter in net.named_parameters():
+        torch.testing.assert_close(seen[name], parameter.grad, rtol=1e-3, atol=1e-5)

@@ -239,6 +239,23 @@ def _validates() -> bool:
     return False
 
 
+def _distances(x: Any, y: Any, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Any:
+    """Return torch.cdist, whose slope at a distance of 0 is 0; torch's own has none where it multiplies matrices, as a trace's large sizes make it do."""
+    lead = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    x, y = (tensor.expand(*lead, *tensor.shape[-2:]) for tensor in (x, y))
+    rows = max((getattr(size.node, "hint", None) or 0) if isinstance(size, torch.SymInt) else size for size in (x.shape[-2], y.shape[-2]))
+    multiplied = compute_mode == "use_mm_for_euclid_dist" or (compute_mode == "use_mm_for_euclid_dist_if_necessary" and rows > _FEW_ROWS)
+    if p != 2 or not multiplied:
+        return torch.ops.aten._cdist_forward(x, y, p, None)
+    squares = (x.square().sum(-1, keepdim=True) + y.square().sum(-1).unsqueeze(-2) - 2 * (x @ y.mT)).clamp_min(0)
+    none = squares == 0
+    return torch.where(none, 0.0, torch.where(none, 1.0, squares).sqrt())
+
+
+_FEW_ROWS: Final = 200
+"""eager torch multiplies matrices beyond 25 rows; a trace has eight times as many as the example."""
+
+
 def _is_traced(before: Callable[[], bool], answers: list[bool], traced: bool) -> Callable[[], bool]:
     """Return torch.jit.is_tracing, ``traced`` for the code of networks, noted in ``answers``; but for a choice between a tensor and a number."""
 
@@ -282,7 +299,7 @@ def answered_open(module: Any, traced: bool = True) -> Generator[list[bool]]:
             places.append((space, "range", open_range))
     places += [(functional, name, _whole_window(name, functional[name])) for name in _POOLED]
     places += [(functional, "gaussian_nll_loss", _gaussian_nll), (vars(importlib.import_module("torch")), "linspace", _even_numbers)]
-    places.append((vars(importlib.import_module("torch")), "div", _quotient))
+    places += [(vars(importlib.import_module("torch")), name, function) for name, function in (("div", _quotient), ("cdist", _distances))]
     places += [(vars(importlib.import_module(held)), "istft", _spectra_of_length) for held in ("torch", "torch.functional")]
     places.append((vars(importlib.import_module("torch.linalg")), "matrix_norm", _matrix_norm))
     jit: dict[str, Any] = vars(importlib.import_module("torch.jit"))
