@@ -28,7 +28,7 @@ class _Range(NamedTuple):
 
 
 class ExampleNumbers:
-    """What is known of numbers on the way through the ops of one block, in order.
+    """The numbers known on the way through the ops of one block, in order.
 
     Attributes:
         never: truth values of which none holds.
@@ -116,7 +116,7 @@ class ExampleNumbers:
             return self._picked(op, computed)
         if isinstance(computed, computations.Concat):
             return self._joined(op, computed.axis)
-        if isinstance(computed, computations.Choice):
+        if isinstance(computed, computations.ChosenElements):
             condition, _, otherwise = (op.operand(at) for at in range(3))
             state = self._state(otherwise)
             alike = condition in self.never and self._dims(op, otherwise) == self._dims(op, op.result())
@@ -124,7 +124,7 @@ class ExampleNumbers:
         name = next(n for n in op.input_names() if isinstance(self._state(n), Numbered))
         state = self._states[name]
         assert isinstance(state, Numbered)
-        if isinstance(computed, computations.Comparison):
+        if isinstance(computed, computations.ComparedElements):
             bound = self.range_of(op, op.operand(1))
             if computed.how == "less" and name == op.operand(0) and bound is not None and _at_most(bound.high, state.low) and _at_most(0, state.stride):
                 self.never.add(op.result())

@@ -1,4 +1,4 @@
-"""What a value's numbers are, as a batch grows: shared, made of its sizes, one part for each example, numbers of the examples, or a mixture."""
+"""Answers for the numbers of a value as a batch grows: shared, made of its sizes, a part for each example, numbers of examples, or a mixture."""
 
 from __future__ import annotations
 

@@ -334,8 +334,8 @@ class Counting(ForwardOnly):
 
 
 @data_class(frozen=True)
-class Comparison(ForwardOnly):
-    """Whether X0 is less than X1, broadcast as in `Sum`."""
+class ComparedElements(ForwardOnly):
+    """True where X0 is less than X1, broadcast as in `Sum`."""
 
     operands: ClassVar[int] = 2
     how: Literal["less"]
@@ -343,7 +343,7 @@ class Comparison(ForwardOnly):
 
 
 @data_class(frozen=True)
-class Choice(ForwardOnly):
+class ChosenElements(ForwardOnly):
     """X1 where X0 holds, else X2, all broadcast."""
 
     operands: ClassVar[int] = 3

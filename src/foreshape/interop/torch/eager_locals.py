@@ -41,7 +41,7 @@ def local_ends(frames: Sequence[tuple[Frame, ...]], modules: Modules, last_uses:
     return [_end(node, frames, calls, last_uses[node]) for node in range(len(frames))]
 
 
-class _Call:
+class _Activation:
     """The nodes of one call of a function, up to ``last``, as runs of the same statement."""
 
     def __init__(self, last: int) -> None:
@@ -80,15 +80,15 @@ class _Call:
         return self.last if again is None else self.runs[again][0]
 
 
-def _calls(frames: Sequence[tuple[Frame, ...]], modules: Modules) -> list[list[_Call]]:
+def _calls(frames: Sequence[tuple[Frame, ...]], modules: Modules) -> list[list[_Activation]]:
     """Return for each node the call at each level of its frames."""
-    out: list[list[_Call]] = []
+    out: list[list[_Activation]] = []
     for node in reversed(range(len(frames))):
         own, after = frames[node], out[-1] if out else []
-        calls: list[_Call] = []
+        calls: list[_Activation] = []
         for level, (file, line, _) in enumerate(own):
             goes_on = level < len(after) and _same_call(level, own, frames[node + 1], modules[node], modules[node + 1])
-            call = after[level] if goes_on else _Call(node)
+            call = after[level] if goes_on else _Activation(node)
             call.put(node, _statement(file, line))
             calls.append(call)
         out.append(calls)
@@ -114,7 +114,7 @@ def _same_call(level: int, own: tuple[Frame, ...], other: tuple[Frame, ...], mod
     return next_line >= line or (before is not None and after is not None and before.loop == after.loop != 0)
 
 
-def _end(node: int, frames: Sequence[tuple[Frame, ...]], calls: list[list[_Call]], used: int) -> int:
+def _end(node: int, frames: Sequence[tuple[Frame, ...]], calls: list[list[_Activation]], used: int) -> int:
     end = node
     for level in range(len(frames[node]) - 1, -1, -1):
         call = calls[node][level]

@@ -70,8 +70,8 @@ class LessThan(Comparison):
 
     type = "less_than"
 
-    def computes(self) -> computations.Comparison:
-        return computations.Comparison("less", self.axis)
+    def computes(self) -> computations.ComparedElements:
+        return computations.ComparedElements("less", self.axis)
 
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
         return torch.lt(*self._pair(X, Y))
@@ -363,8 +363,8 @@ class Where(Operator):
         out = broadcast(broadcast(X, Y), Condition, -1, ("X", "Condition"))
         return out if X.value is None and Y.value is None else carry(out, selected(out, Condition, X, Y))
 
-    def computes(self) -> computations.Choice:
-        return computations.Choice()
+    def computes(self) -> computations.ChosenElements:
+        return computations.ChosenElements()
 
     def kernel(self, Condition: Tensor, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.where(Condition, X, Y, out=into)
