@@ -80,7 +80,7 @@ def test_the_map_of_the_house_has_each_room_in_the_order_of_imports() -> None:
     assert [name.removesuffix("/").removesuffix(".py") for cell in cells for name in re.findall("`([^`]+)`", cell)] == contract["layers"][:0:-1]
 
 
-@pytest.mark.parametrize(("folder", "most"), [("src", 400), ("tests", 500)])
+@pytest.mark.parametrize(("folder", "most"), [("src", 700), ("tests", 500)])
 def test_no_file_is_too_long_to_be_read_at_once(folder: str, most: int) -> None:
     lines = {str(p.relative_to(ROOT)): len(p.read_text(encoding="utf-8").splitlines()) for p in (ROOT / folder).rglob("*.py")}
     assert lines and {name: n for name, n in lines.items() if n > most} == {}

@@ -246,12 +246,13 @@ def _distances(x: Any, y: Any, p: float = 2.0, compute_mode: str = "use_mm_for_e
     rows = max((getattr(size.node, "hint", None) or 0) if isinstance(size, torch.SymInt) else size for size in (x.shape[-2], y.shape[-2]))
     multiplied = compute_mode == "use_mm_for_euclid_dist" or (compute_mode == "use_mm_for_euclid_dist_if_necessary" and rows > _FEW_ROWS)
     if p != 2 or not multiplied:
-        return torch.ops.aten._cdist_forward(x, y, p, None)
+        return _CDIST(x, y, p, "donot_use_mm_for_euclid_dist")
     squares = (x.square().sum(-1, keepdim=True) + y.square().sum(-1).unsqueeze(-2) - 2 * (x @ y.mT)).clamp_min(0)
     none = squares == 0
     return torch.where(none, 0.0, torch.where(none, 1.0, squares).sqrt())
 
 
+_CDIST: Final[Any] = torch.cdist
 _FEW_ROWS: Final = 200
 """eager torch multiplies matrices beyond 25 rows; a trace has eight times as many as the example."""
 
