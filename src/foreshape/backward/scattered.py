@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from foreshape.infer.example_flow import ExampleFlow
-from foreshape.operator.computations import Reshape, Transposition
+from foreshape.operator.computations import Computation, Reshape, Transposition
 from foreshape.program import Op, Program, Variable
 from foreshape.program.call_site import warn_at
 
@@ -24,11 +24,17 @@ def scattered_reshapes(program: Program) -> list[Op]:
 
 def _may_scatter(program: Program) -> Iterator[bool]:
     """Yield True for each op that moves the first axis: without one, examples stay in order."""
+    computed: dict[int, Computation | None] = {}  # ops of the same attributes share their operator
     for op in program.global_block.ops:
-        moved = op.computes(Transposition)
-        if moved is not None:
+        operator = op.operator
+        if operator is None:
+            continue
+        if id(operator) not in computed:
+            computed[id(operator)] = operator.computes()
+        moved = computed[id(operator)]
+        if isinstance(moved, Transposition):
             yield bool(moved.axes) and moved.axes[0] != 0
-        elif op.computes(Reshape):
+        elif isinstance(moved, Reshape):
             before, after = (op.block.find(n) for n in (op.operand(0), op.result()))
             dims = [v.spec.dims for v in (before, after) if v is not None]
             yield len(dims) < 2 or not dims[0] or not dims[1] or dims[0][0] is not dims[1][0]
