@@ -198,8 +198,17 @@ def test_probabilities_in_the_place_of_scores_are_warned_of(loss: str) -> None:
         warnings.simplefilter("error")
         losses[loss](layer.relu(scores))
     shares = layer.sigmoid(scores) if loss == "sigmoid" else layer.reshape(layer.softmax(scores), [-1, 3])
-    with pytest.warns(fs.ForeshapeWarning, match="takes scores, and applies"):
+    maker = "sigmoid" if loss == "sigmoid" else "softmax"
+    with pytest.warns(fs.ForeshapeWarning, match=rf"takes scores, .* is a result of {maker} already: leave that {maker} out"):
         losses[loss](shares)
+
+
+def test_an_activation_of_another_loss_is_warned_of_by_its_own_name() -> None:
+    x, label = layer.data("x", ["batch", 8]), layer.data("label", ["batch", 1], "int64")
+    with pytest.warns(
+        fs.ForeshapeWarning, match="softmax_with_cross_entropy takes scores, .*; fc_0.tmp_2 is a result of sigmoid already: leave that sigmoid out"
+    ):
+        layer.softmax_with_cross_entropy(layer.fc(x, 3, activation="sigmoid"), label)
 
 
 def test_an_equality_that_0_alone_fulfils_is_an_error_where_it_is_made() -> None:
@@ -222,5 +231,5 @@ def test_updates_by_one_loss_are_appended_once() -> None:
     optimizer.minimize(cost, parameters=["first"])
     fs.optimizer.SGD(0.5).minimize(cost, parameters=["second"])  # each is updated once
     for wanted in (None, ["first"]):
-        with pytest.raises(fs.SchemaError, match=r"updated by the gradient of mean_0\.tmp_0 already, by sgd \(test_example_flow"):
+        with pytest.raises(fs.SchemaError, match=r"of mean_0\.tmp_0 already, by sgd; .*: minimize a loss once, .* parameters="):
             optimizer.minimize(cost, parameters=wanted)

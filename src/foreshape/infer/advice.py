@@ -38,7 +38,8 @@ def advise(block: Block, op: Op, operator: Operator, twice: str) -> None:
     for slot in operator.takes_scores:
         maker = _maker(block, op.input(slot))
         if maker is not None:
-            warn_at(op.site, f"{op.type} takes scores, and applies {maker.type} itself; {op.input(slot)} is a result of {maker.type} already")
+            words = f"{op.type} takes scores, as they are before a softmax or sigmoid; {op.input(slot)} is a result of {maker.type} already"
+            warn_at(op.site, f"{words}: leave that {maker.type} out")
 
 
 def _maker(block: Block, name: str | None) -> Op | None:

@@ -318,8 +318,11 @@ def _refuse_second_updates(loss: Variable, wanted: Sequence[Variable | str] | No
     for op in block.ops:
         parameter = op.input("Param") if op.operator is not None and is_update(type(op.operator)) else None
         if parameter is not None and (names is None or parameter in names):
-            where = f" ({op.call_site.short()})" if op.call_site is not None else ""
-            raise SchemaError(f"{parameter} is updated by the gradient of {loss.name} already, by {op.type}{where}; a step would apply both updates")
+            # without a line: the site of an update is its parameter's, for errors of its run
+            raise SchemaError(
+                f"{parameter} is updated by the gradient of {loss.name} already, by {op.type}; a step would apply both updates: minimize a loss once, "
+                "or give each optimizer its own parameters, by minimize(loss, parameters=[...])"
+            )
 
 
 def _checked_rate(given: Any) -> Any:
