@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,6 +37,33 @@ def test_iterating_gives_the_outermost_sequences() -> None:
         np.testing.assert_array_equal(got, wanted)
     outer = list(LoDTensor(PACKED, [[2, 1], [4, 0, 5]]))
     assert [[len(inner) for inner in sequence] for sequence in outer] == [[4, 0], [5]]
+
+
+@pytest.mark.parametrize(
+    ("pair", "remedy"),
+    [
+        ((PACKED, [4, 0, 5]), r"lengths: feed fs.LoDTensor\(data, \[\[4, 0, 5\]\]\)"),
+        ((PACKED, np.array([0, 4, 4, 9])), r"offsets: feed fs.LoDTensor.from_offsets\(data, \[\[0, 4, 4, 9\]\]\)"),
+        ((torch.as_tensor(PACKED), [4, 5]), r"lengths: feed fs.LoDTensor\(data, \[\[4, 5\]\]\)"),
+    ],
+)
+def test_a_tuple_of_rows_and_their_lengths_is_no_pair_of_sequences(pair: Any, remedy: str) -> None:
+    with pytest.raises(FeedError, match=f"x is fed a tuple of 9 rows and, as it seems, their {remedy}, or two sequences as a list"):
+        fed(pair)
+
+
+def test_ids_and_their_lengths_of_one_kind_are_warned_of() -> None:
+    ids = layer.data("ids", ["words"], "int64", lod_level=1)
+    run = fs.Executor().run
+    with pytest.raises(FeedError, match=r"feed fs.LoDTensor\(data, \[\[3, 6\]\]\)"):
+        run(feed={"ids": (np.arange(9), [3, 6])}, fetch=[ids])
+    with pytest.warns(fs.ForeshapeWarning, match=r"feed fs.LoDTensor\(data, \[\[3, 6\]\]\), .*; it is taken as two sequences"):
+        (got,) = run(feed={"ids": (np.arange(9), np.array([3, 6]))}, fetch=[ids])
+    assert got.sequence_lengths == [[9, 2]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for given in ([np.arange(9), [3, 6]], (np.arange(9), [3, 5]), (np.arange(9), [3, 5, 1], [2])):
+            run(feed={"ids": given}, fetch=[ids])
 
 
 def test_none_is_no_value() -> None:

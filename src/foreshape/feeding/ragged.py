@@ -13,14 +13,16 @@ from typing import Any, NoReturn
 from foreshape.errors import FeedError
 from foreshape.feeding.columns import column_of
 from foreshape.feeding.tables import column
+from foreshape.program.call_site import warn_user
 from foreshape.spec import DType, Spec
-from foreshape.values.conversion import is_masked, to_tensor
+from foreshape.values.conversion import is_masked, plain, to_tensor
 from foreshape.values.lod_tensor import LoDTensor
 from foreshape.values.selected_rows import SelectedRows
 from foreshape.values.torch_private import private
 from foreshape.values.torch_proxy import torch
 
 _TEXTS = "texts, which have no numbers yet: give each word its number, as [[vocabulary[word] for word in text.split()] for text in texts]"
+_MOST_SHOWN = 12
 _FAMILY = {"i": "int", "u": "int", "f": "float", "b": "bool"}
 
 
@@ -45,6 +47,8 @@ def as_ragged(name: str, given: Any, spec: Spec) -> LoDTensor:
     if type(given).__module__.partition(".")[0] == "torch" and getattr(given, "is_nested", False):
         data, lengths = _of_nested(name, given, spec)
     elif _is_list(given) or _is_array_of_objects(given):
+        if levels == 1 and type(given) is tuple:
+            _check_pair(name, *given[:3])  # pyright: ignore[reportUnknownArgumentType]
         data, lengths = _Lists(name, spec).packed(list(given))
     else:
         found = column_of(name, given, levels)
@@ -61,6 +65,35 @@ def as_ragged(name: str, given: Any, spec: Spec) -> LoDTensor:
     if _lacks_last(data.shape, spec):
         data = data[..., None]
     return LoDTensor.of_lengths(data, lengths)
+
+
+def _check_pair(name: str, *given: Any) -> None:
+    """Refuse packed rows beside their lengths or offsets; warn of two arrays alike, which may be two sequences of a batch by chance."""
+    if len(given) != 2 or not all(hasattr(part, "__len__") for part in given):
+        return
+    import numpy
+
+    try:
+        rows, second = (numpy.asarray(plain(part)) for part in given)
+    except (TypeError, ValueError, RuntimeError):  # told where it is packed
+        return
+    if rows.ndim < 1 or second.ndim != 1 or second.dtype.kind not in "iu" or not len(second) or int(second.min()) < 0:
+        return
+    form = ""
+    if int(second.sum()) == len(rows):
+        form = f"LoDTensor(data, [{_brief(second)}])"
+    elif len(second) > 1 and int(second[0]) == 0 and int(second[-1]) == len(rows) and bool((second[1:] >= second[:-1]).all()):
+        form = f"LoDTensor.from_offsets(data, [{_brief(second)}])"
+    if form:
+        meaning = "lengths" if form.startswith("LoDTensor(") else "offsets"
+        words = f"{name} is fed a tuple of {len(rows)} rows and, as it seems, their {meaning}: feed fs.{form}, or two sequences as a list"
+        if type(given[0]) is not type(given[1]) or rows.ndim != 1 or rows.dtype.kind not in "iu":
+            raise FeedError(words)
+        warn_user(f"{words}; it is taken as two sequences")
+
+
+def _brief(numbers: Any) -> str:
+    return str(numbers.tolist()) if len(numbers) <= _MOST_SHOWN else "..."
 
 
 def _lacks_last(shape: Sequence[int], spec: Spec) -> bool:

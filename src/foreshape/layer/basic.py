@@ -56,6 +56,8 @@ def data(
     given = [x for x in (shape, dims, input_size) if x is not None]
     if len(given) != 1:
         raise SchemaError(f'data("{name}") takes one of shape, dims and input_size; seen {len(given)}')
+    if isinstance(given[0], (str, bytes)):  # a sequence of letters
+        raise ShapeError.must(f'data("{name}"): shape', 'a list of its sizes, as in ["batch", 8]', f"{given[0]!r}")
     sizes: Sequence[Any] = [-1, given[0]] if isinstance(given[0], int) else given[0]
     packed, lod = dims_of(name, sizes, lod_level)
     if lod is not None and packed[0] is lod.counts[0]:

@@ -225,9 +225,11 @@ def test_module_of_the_program():
     module = fs.to_torch(model)
     module(x).backward()
     torch.testing.assert_close(dict(module.named_parameters())["one.weight"].grad, net.one.weight.grad)
-    plain = fs.to_torch(model, plain=True)
+    with pytest.warns(fs.ForeshapeWarning, match=r"no gradient is written .* for with_gradient \(test_own_gradients.py:\d+\): .* without plain=True") as warned:
+        plain = fs.to_torch(model, plain=True)
+    assert warned[0].filename == __file__
     torch.testing.assert_close(plain(x), net(x))
-    with pytest.raises(RuntimeError, match="the gradient of with_gradient is not written in torch code"):
+    with pytest.raises(RuntimeError, match=r"the gradient of with_gradient is not written in torch code: .*, without plain=True"):
         plain(x).backward()
 
 

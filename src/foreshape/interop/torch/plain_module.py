@@ -11,9 +11,11 @@ from typing import Any, Final
 
 from foreshape.engine import Scope
 from foreshape.interop.torch.write import BY_MODE, plain_source
+from foreshape.interop.torch.write.kernel_rules import lacks_gradient
 from foreshape.interop.torch.write.plain_source import PlainSource, tensors_of
 from foreshape.interop.torch.written_check import WrittenNetwork, check_written
 from foreshape.program import Program
+from foreshape.program.call_site import warn_user
 
 _NUMBERS: Final = count(1)
 
@@ -49,9 +51,21 @@ def plain_module(
         return module, source
 
     module, source = write(program, fetches)
+    _warn_of_no_gradient(program)
     if check:
         check_written(WrittenNetwork(module, source, program, feeds, fetches, scope, write))
     return module.train(not is_for_test and not (tests and all(tests)))
+
+
+def _warn_of_no_gradient(program: Program) -> None:
+    """Warn of operators whose written code refuses a backward pass."""
+    lines: dict[str, None] = {}
+    for op in program.all_ops():
+        if lacks_gradient(op.type):
+            lines[f"{op.type} ({op.call_site.short()})" if op.call_site is not None else op.type] = None
+    if lines:
+        first = ", ".join([*lines][:3]) + (f" and {len(lines) - 3} more" if len(lines) > 3 else "")
+        warn_user(f"no gradient is written in torch code for {first}: for training use fs.to_torch(model), without plain=True")
 
 
 def text_of(module: Any) -> str:

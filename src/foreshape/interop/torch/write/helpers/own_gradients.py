@@ -71,7 +71,7 @@ def without_gradient(run: Callable[..., Any], kind: str) -> Callable[..., Any]:
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
-            raise RuntimeError(f"the gradient of {kind} is not written in torch code: a module with the network's own backward pass has it")
+            raise RuntimeError(f"the gradient of {kind} is not written in torch code: foreshape.to_torch(model), without plain=True, has it")
 
     def call(*given: Any, **named: Any) -> Any:
         refusing: Any = Refusing
