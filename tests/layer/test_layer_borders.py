@@ -188,3 +188,18 @@ def test_layers_are_what_they_were() -> None:
         assert function.__name__ == name.rpartition(".")[2]
         assert inspect.getdoc(function)
         assert inspect.signature(function).return_annotation is not inspect.Signature.empty
+
+
+def test_tensors_in_the_place_of_a_list_and_sizes_that_are_none_are_told_by_their_argument() -> None:
+    x, image = layer.data("x", ["batch", 4]), layer.data("image", ["batch", 3, 8, 8])
+    cases: list[tuple[Any, str]] = [
+        (lambda: layer.concat(x, x), r"concat: xs must be a list of tensors, as concat\(\[x, y\]\); seen the tensor x"),
+        (lambda: layer.stack(x), r"stack: xs must be a list of tensors"),
+        (lambda: layer.fc(x, -1), "fc: output_size must be a whole number, at least 0; seen -1"),
+        (lambda: layer.fc(x, "10"), "fc: output_size must be a whole number, at least 0; seen '10'"),
+        (lambda: layer.conv2d(image, -1, 3), r"conv2d\(image\): num_filters must be a whole number, at least 0; seen -1"),
+        (lambda: layer.data("texts", "batch,8"), r"""data\("texts"\): shape must be a list of its sizes, as in \["batch", 8\]; seen 'batch,8'"""),
+    ]
+    for call, words in cases:
+        with pytest.raises(fs.DescriptionError, match=words):
+            call()

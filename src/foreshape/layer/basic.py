@@ -9,7 +9,7 @@ from typing import Any
 from foreshape.dims import Size, product
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.hints import did_you_mean
-from foreshape.layer.parameter import create_parameter, param_attr
+from foreshape.layer.parameter import check_count, create_parameter, param_attr
 from foreshape.operator.registry import all_operators, find
 from foreshape.program.call_site import here, tells_line
 from foreshape.program.current import current_block
@@ -134,6 +134,7 @@ def fc(
     Raises:
         ShapeError: unknown features, or ``flatten_last`` is out of range. SchemaError: another ``split``.
     """
+    check_count("fc: output_size", output_size)
     block = current_block()
     prefix = block.program.layer_name("fc", name)
     if split is not None:

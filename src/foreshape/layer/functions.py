@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from foreshape.errors import SchemaError, ShapeError
+from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
 from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import create_parameter
 from foreshape.program.current import current_block
@@ -14,6 +15,13 @@ from foreshape.program.variable import Variable
 def apply(type: str, inputs: dict[str, Any], **attrs: Any) -> Any:
     """Append an op of this type to the current block; return its result, or a tuple of them."""
     return current_block().apply(type, inputs, attrs)
+
+
+def several_tensors(called: str, xs: Sequence[Variable] | Variable) -> list[Variable]:
+    """Return tensors as a list. Raise `TypeMismatchError` for one tensor, which would be taken apart along its first axis."""
+    if isinstance(xs, Variable):
+        raise TypeMismatchError.must(f"{called}: xs", f"a list of tensors, as {called}([x, y])", f"the tensor {xs.name}")
+    return list(xs)
 
 
 def unary(x: Variable, type: str, **attrs: Any) -> Variable:

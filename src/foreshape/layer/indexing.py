@@ -7,7 +7,7 @@ from typing import Any
 
 from foreshape.errors import SchemaError
 from foreshape.layer.creation import Shape, fill_constant
-from foreshape.layer.functions import apply
+from foreshape.layer.functions import apply, several_tensors
 from foreshape.layer.manipulation import Sizes, sizes
 from foreshape.program.arithmetic import index_parts, turned_around
 from foreshape.program.call_site import tells_line
@@ -72,7 +72,7 @@ def meshgrid(*xs: Variable) -> list[Variable]:
 
 def broadcast_tensors(xs: Sequence[Variable]) -> list[Variable]:
     """Return the tensors ``xs``, each repeated along its dims of 1 until all have the same dims."""
-    return apply("broadcast_tensors", {"X": list(xs)})
+    return apply("broadcast_tensors", {"X": several_tensors("broadcast_tensors", xs)})
 
 
 def repeat_interleave(x: Variable, repeats: int | Variable, axis: int = 0) -> Variable:
@@ -324,7 +324,7 @@ def multiplex(xs: Sequence[Variable], index: Variable) -> Variable:
         xs: at least two tensors ``[rows, ...]`` of the same dims.
         index: int32 or int64.
     """
-    return apply("multiplex", {"X": list(xs), "Ids": index})
+    return apply("multiplex", {"X": several_tensors("multiplex", xs), "Ids": index})
 
 
 def shard_index(x: Variable, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1) -> Variable:

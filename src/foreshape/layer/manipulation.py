@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from foreshape.dims import Dim
 from foreshape.errors import SchemaError, ShapeError
-from foreshape.layer.functions import apply
+from foreshape.layer.functions import apply, several_tensors
 from foreshape.operator.attributes import several
 from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
@@ -112,9 +112,10 @@ def concat(xs: Sequence[Variable], axis: int | Variable = 0) -> Variable:
         xs: tensors of one element type, with dims different in ``axis`` alone.
         axis: the axis; a number, or a variable of one.
     """
+    tensors = several_tensors("concat", xs)
     if isinstance(axis, Variable):
-        return apply("concat", {"X": list(xs), "AxisTensor": axis})
-    return apply("concat", {"X": list(xs)}, axis=axis)
+        return apply("concat", {"X": tensors, "AxisTensor": axis})
+    return apply("concat", {"X": tensors}, axis=axis)
 
 
 def split(x: Variable, num_or_sections: int | Sequence[int], axis: int = 0) -> list[Variable]:
@@ -137,7 +138,7 @@ def stack(xs: Sequence[Variable], axis: int = 0) -> Variable:
         xs: tensors of the same dims and element type.
         axis: where the new one is in the result.
     """
-    return apply("stack", {"X": list(xs)}, axis=axis)
+    return apply("stack", {"X": several_tensors("stack", xs)}, axis=axis)
 
 
 def unstack(x: Variable, axis: int = 0) -> list[Variable]:

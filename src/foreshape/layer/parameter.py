@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import index
 from typing import Any
 
-from foreshape.dims import Size
-from foreshape.errors import DescriptionError, SchemaError, TypeMismatchError
+from foreshape.dims import Dim, Size
+from foreshape.errors import DescriptionError, SchemaError, ShapeError, TypeMismatchError
 from foreshape.layer.initializer import Constant, Initializer, Xavier, key_of
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.operator.registry import get
@@ -138,6 +139,12 @@ def create_parameter(
     if given.learning_rate != 1.0 or not given.need_decay or given.split is not None:
         settings(block.program)[name] = given
     return variable
+
+
+def check_count(called: str, given: object) -> None:
+    """Raise `ShapeError` for a number of features or filters, the argument ``called``, that is no size."""
+    if not (isinstance(given, Dim) or (hasattr(given, "__index__") and index(given) >= 0)):  # pyright: ignore[reportArgumentType]
+        raise ShapeError.must(called, "a whole number, at least 0", repr(given))
 
 
 def _name(program: Program, prefix: str | None, suffix: str, called: str | None) -> str:

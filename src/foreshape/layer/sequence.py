@@ -7,6 +7,7 @@ from typing import Any
 
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.basic import Activation, activate
+from foreshape.layer.functions import several_tensors
 from foreshape.layer.parameter import create_parameter
 from foreshape.program.call_site import tells_line
 from foreshape.program.current import current_block
@@ -143,7 +144,7 @@ def sequence_concat(xs: Sequence[Variable]) -> Variable:
     Raises:
         ShapeError: another number of sequences or levels, or other dims of a row.
     """
-    return current_block().apply("sequence_concat", {"X": list(xs)})
+    return current_block().apply("sequence_concat", {"X": several_tensors("sequence_concat", xs)})
 
 
 def sequence_reverse(x: Variable) -> Variable:

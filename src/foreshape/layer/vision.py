@@ -10,7 +10,7 @@ from foreshape.dims import Size
 from foreshape.errors import SchemaError, ShapeError
 from foreshape.layer.basic import Activation, activate
 from foreshape.layer.initializer import Normal
-from foreshape.layer.parameter import create_parameter
+from foreshape.layer.parameter import check_count, create_parameter
 from foreshape.operator.attributes import several
 from foreshape.program.call_site import warn_user
 from foreshape.program.current import current_block
@@ -94,6 +94,7 @@ def placing(axes: int, stride: Pair, padding: Pair | str, dilation: Pair, **othe
 
 def check_groups(layer: str, x: Variable, groups: int, channels: int, num_filters: int) -> None:
     """Raise `ShapeError` for a number of groups that does not divide the channels and the filters."""
+    check_count(f"{layer}({x.name}): num_filters", num_filters)
     if groups < 1 or channels % groups or num_filters % groups:
         raise ShapeError(f"{layer}({x.name}): groups must divide the {channels} channels and the {num_filters} filters; seen {groups}")
 
