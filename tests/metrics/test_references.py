@@ -252,6 +252,8 @@ def test_a_measure_of_nothing_says_so(columns: dict[str, Any]) -> None:
         (metrics.F1(c["scores"], c["label"], ignore_index=0), [np.ones((2, 4)), no], "F1 is NaN: there is no example"),
         (metrics.RMSE(c["x"], c["y"], weight=c["w"]), [np.ones((2, 3)), np.ones((2, 3)), zero], "RMSE is NaN: there is no example"),
         (metrics.R2(c["x"], c["y"]), [np.ones((0, 3)), np.ones((0, 3))], "R2 is NaN: there is no example"),
+        (metrics.R2(c["x"], c["y"]), [np.ones((1, 3)), np.ones((1, 3))], "R2 is NaN: it takes two examples, and one alone counts"),
+        (metrics.R2(c["x"], c["y"], weight=c["w"]), [np.ones((2, 3)), np.ones((2, 3)), np.array([[1.0], [0]])], "R2 is NaN: it takes two examples"),
         (metrics.Perplexity(c["score"], c["w"]), [zero, zero], "Perplexity is NaN: there is no example"),
     ):
         with pytest.warns(fs.ForeshapeWarning, match=says):

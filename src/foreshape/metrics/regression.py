@@ -92,7 +92,8 @@ class R2(_Errors):
     Args:
         guess, truth, weight: see `RMSE`.
 
-    A column with one true number throughout gives 1 if it is guessed exactly, and 0 otherwise.
+    A column with one true number throughout gives 1 if it is guessed exactly, and 0 otherwise, as scikit-learn's ``r2_score`` does. A column with fewer than
+    two numbers that count is left out; without any other the measure is NaN.
     """
 
     def __init__(self, guess: Variable, truth: Variable, *, weight: Variable | None = None) -> None:
@@ -101,12 +102,13 @@ class R2(_Errors):
         self.columns = math.prod(d for d in columns if isinstance(d, int)) if all(isinstance(d, int) for d in columns) else 1
 
     def begin(self) -> State:
-        return {"parts": np.zeros((0, 5 * self.columns))}
+        return {"parts": np.zeros((0, 5 * self.columns)), "count": np.zeros(self.columns)}
 
     def add(self, state: State, *arrays: Any) -> None:
         guess, truth, weights = (a.reshape(-1, self.columns) for a in self.flat(*arrays))
         none = np.zeros_like(truth)
         elements = np.stack([weights, truth, none, none, weights * (guess - truth) ** 2], 1)
+        state["count"] = state["count"] + (weights > 0).sum(0)
         state["parts"] = _joined(np.concatenate([self._parts(state), elements])).reshape(1, -1)
 
     def _parts(self, state: State) -> Any:
@@ -117,7 +119,8 @@ class R2(_Errors):
         if not weights.any():
             return undefined("R2", NOTHING)
         explained = 1 - np.divide(errors, squares, out=(errors > 0) * 1.0, where=squares > 0)
-        return float(explained[weights > 0].mean())
+        several = state["count"] > 1
+        return float(explained[several].mean()) if several.any() else undefined("R2", "it takes two examples, and one alone counts")
 
 
 def _joined(parts: Any) -> Any:
