@@ -166,3 +166,13 @@ def test_the_live_step_is_not_touched(fails: bool, monkeypatch: pytest.MonkeyPat
         fs.profile(program, feed, [out.name], scope, executor=executor, runs=2)
     assert during and all(other is not function and of is code and there == names for other, of, there in during)
     assert step.bind(scope) is bound
+
+
+def test_a_profile_of_nothing_and_of_no_program_is_refused() -> None:
+    out = layer.fc(layer.data("x", ["batch", 4]), 3)
+    feed = {"x": images(2, 4)}
+    with pytest.raises(fs.ExecutionError, match="this one computes nothing: give variables as fetch="):
+        fs.profile(feed=feed)
+    for call in (fs.profile, fs.Executor().run):
+        with pytest.raises(fs.ExecutionError, match=rf"what is run must be a Program; seen .*: give it as fetch=\[{out.name}\]"):
+            call(out, feed)  # type: ignore[operator]

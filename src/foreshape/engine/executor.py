@@ -131,7 +131,10 @@ class Executor(ConstructorRepr):
         """
         program = program if program is not None else default_main_program()
         scope = scope if scope is not None else default_scope()
-        run = self._run if program in self._steps else collector_waits(self._run)  # the step and its kernels are made
+        run = self._run
+        if program not in self._steps:
+            _check_program(program)
+            run = collector_waits(run)  # the step and its kernels are made
         if modes.is_set():
             with modes.left_out(self._target):
                 return run(program, feed, fetch, scope)
@@ -294,3 +297,10 @@ class Executor(ConstructorRepr):
             self._generator.set_state(given)
         except (RuntimeError, TypeError, ValueError) as error:
             raise ExecutionError(f"this is not the state of a generator on {self.device}: {error}") from None
+
+
+def _check_program(given: object) -> None:
+    """Refuse anything but a program, as a variable in its place."""
+    if not isinstance(given, Program):
+        remedy = f": give it as fetch=[{given.name}]" if isinstance(given, Variable) else ""
+        raise ExecutionError.must("what is run", "a Program", f"{given!r:.100}", hint=remedy)

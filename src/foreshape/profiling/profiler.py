@@ -51,8 +51,8 @@ def profile(
         The calls with the medians of their times.
 
     Raises:
-        ExecutionError: ``runs`` is no whole number from 1 on; or the executor checks its runs, or is on another device, whose kernels run later than their
-            calls. Also every error of `Executor.run`.
+        ExecutionError: ``runs`` is no whole number from 1 on; nothing is fetched or updated; or the executor checks its runs, or is on another device, whose
+            kernels run later than their calls. Also every error of `Executor.run`.
     """
     program = program if program is not None else default_main_program()
     scope = scope if scope is not None else default_scope()
@@ -62,7 +62,10 @@ def profile(
         raise ExecutionError("a profile is of an executor on the processor that does not check what it runs")
     run = partial(executor.run, program, feed, fetch, scope)
     run()
-    step, once = executor.step(program, fetch), _timed(run)
+    step = executor.step(program, fetch)
+    if not step.emitted.lowered.calls:
+        raise ExecutionError("a profile is of what a run computes, and this one computes nothing: give variables as fetch=")
+    once = _timed(run)
     count = counted or max(3, min(_RUNS, round(_SECONDS / max(once, 1e-9))))
     plain = [_timed(run) for _ in range(count)]
     clock = _StepClock()
