@@ -103,6 +103,23 @@ def test_an_import_leaves_the_module_as_it_was_and_tells_of_numbers_that_it_coun
     assert (network.calls, network.kept, network.by_name, hasattr(network, "last")) == (0, [1], {"a": 2}, False)
 
 
+def test_a_value_kept_for_a_reader_is_not_told_beside_a_count() -> None:
+    class Kept(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.count, self.last = 0, None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.last: Any = x.mean()
+            self.count += 1
+            return x * self.count
+
+    with pytest.warns(fs.ForeshapeWarning) as warned:
+        from_torch(Kept(), X)
+    words = " ".join(str(one.message) for one in warned)
+    assert "Kept.count from 0 to 1" in words and "Kept.last" not in words
+
+
 class Inner(nn.Module):
     """Puts another tensor into its attributes in each call."""
 

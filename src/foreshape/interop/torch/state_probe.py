@@ -96,13 +96,17 @@ class SecondCalls:
         with torch.no_grad(), _Seeded():
             return net(*copy.deepcopy(tuple(inputs)))
 
-    def repeats(self) -> bool | None:
-        """Tell whether the network gives the same for an input after two other calls; None if it does not run."""
+    def repeats(self, numbers: Sequence[ChangedValue] = ()) -> bool | None:
+        """Tell whether the network gives the same for an input after two other calls, each with the first ``numbers``; None if it does not run."""
+        paths = {id(part): path for path, part in self.module.named_modules()}
+        kept = [(paths[id(one.holder)], one.name, one.old) for one in numbers if id(one.holder) in paths and one.name in vars(one.holder)]
         try:
             with self._alone() as net:
                 state = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in net.state_dict().items()}
                 first = self._run(net, self.inputs, state)
                 self._run(net, pytree().tree_map(_other, tuple(self.inputs)), state)
+                for path, name, value in kept:
+                    setattr(net.get_submodule(path), name, value)
                 return _alike(first, self._run(net, self.inputs, state))
         except Exception:  # of the network's own code: it has no copy, or takes no other numbers
             return None
@@ -188,10 +192,11 @@ def state_words(module: Any, inputs: Sequence[Any], changes: Sequence[ChangedVal
         moved: True if the shared generators have drawn meanwhile, perhaps for another thread.
     """
     paths = {id(part): name for name, part in module.named_modules()}
-    numbers, others = list[str](), list[ChangedValue]()
+    numbers, others, counts = list[str](), list[ChangedValue](), list[ChangedValue]()
     for one in changes:
         if one.is_number or one.is_generator:
             numbers.append(one.words())
+            counts += [one] if one.is_number else []
         elif one.is_tensor and id(one.holder) in paths:
             if f"{paths[id(one.holder)]}.{one.name}".lstrip(".") in read:
                 name, _, line = one.words().partition("    ")
@@ -200,7 +205,7 @@ def state_words(module: Any, inputs: Sequence[Any], changes: Sequence[ChangedVal
             others.append(one)
     more: list[str] = []
     probe = SecondCalls(module, inputs)
-    if others and probe.repeats() is not True:
+    if others and probe.repeats() is not True and not (counts and probe.repeats(counts)):  # other results of a count are told by its own words
         more.append(
             "the network's code computes with what its calls before have left, the program with the first call alone: "
             + "; ".join(one.words() for one in others[:3])
