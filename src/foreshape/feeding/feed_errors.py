@@ -41,7 +41,7 @@ def dims_advice(spec: Spec, dims: Sequence[int]) -> str:
         if len(wanted) > 2 and _alike(wanted, [dims[0], 1, *dims[1:]]):
             return ": array[:, None] has the dim of the one channel"
         if _alike(wanted[1:], list(dims)):
-            return ": array[None] is a batch of this one example"
+            return f": a batch of this one example is {[1, *dims]}, in numpy array[None]"
     if len(dims) == 2 and len(wanted) > 2 and len(whole) == len(wanted) - 1 and prod(whole) == dims[1]:
         return f": .reshape(-1, {', '.join(map(str, whole))}) gives its rows these dims"
     return ""

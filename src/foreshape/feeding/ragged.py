@@ -47,8 +47,8 @@ def as_ragged(name: str, given: Any, spec: Spec) -> LoDTensor:
     if type(given).__module__.partition(".")[0] == "torch" and getattr(given, "is_nested", False):
         data, lengths = _of_nested(name, given, spec)
     elif _is_list(given) or _is_array_of_objects(given):
-        if levels == 1 and type(given) is tuple:
-            _check_pair(name, *given[:3])  # pyright: ignore[reportUnknownArgumentType]
+        if levels == 1 and given.__class__ is tuple:
+            _check_pair(name, given)
         data, lengths = _Lists(name, spec).packed(list(given))
     else:
         found = column_of(name, given, levels)
@@ -67,16 +67,17 @@ def as_ragged(name: str, given: Any, spec: Spec) -> LoDTensor:
     return LoDTensor.of_lengths(data, lengths)
 
 
-def _check_pair(name: str, *given: Any) -> None:
+def _check_pair(name: str, given: Any) -> None:
     """Refuse packed rows beside their lengths or offsets; warn of two arrays alike, which may be two sequences of a batch by chance."""
     if len(given) != 2 or not all(hasattr(part, "__len__") for part in given):
         return
     import numpy
 
     try:
-        rows, second = (numpy.asarray(plain(part)) for part in given)
+        parts: list[Any] = [numpy.asarray(plain(part)) for part in given]
     except (TypeError, ValueError, RuntimeError):  # told where it is packed
         return
+    rows, second = parts
     if rows.ndim < 1 or second.ndim != 1 or second.dtype.kind not in "iu" or not len(second) or int(second.min()) < 0:
         return
     form = ""

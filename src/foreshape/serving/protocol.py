@@ -101,7 +101,7 @@ class _RequestReader:
         if type(timeout) is not int or timeout < 0:
             raise RequestError(400, f"timeout must be a whole number of microseconds; seen {str(timeout)[:40]}")
         if fields.inputs is None:
-            raise RequestError(400, "inputs must be a list")
+            raise RequestError(400, "inputs must be a list of tensors; it is missing, or is something else")
         inputs: dict[str, NamedTensor] = {}
         lengths = {} if is_absent(parameters.lengths) else read_object("the parameter lengths of the request", parameters.lengths)
         for at, one in enumerate(fields.inputs):
@@ -124,11 +124,13 @@ class _RequestReader:
         """Return an input's element type. Raises `RequestError` if the model has no such input, or it has another type."""
         if self._model is not None and name not in self._model:
             raise RequestError(400, f"the model has no input {name[:100]!r}; it has {', '.join(self._model)}")
+        wanted = None if self._model is None else self._model[name].datatype
         datatype = short_value(f"the datatype of {name[:100]}", one.datatype)
+        if datatype is None:
+            raise RequestError(400, f"{name[:100]}: its datatype is missing: {'one of ' + ', '.join(DATATYPES) if wanted is None else wanted}")
         if datatype not in DATATYPES:
             raise RequestError(400, f"{name[:100]}: datatype must be one of {', '.join(DATATYPES)}; seen {str(datatype)[:40]!r}")
-        wanted = datatype if self._model is None else self._model[name].datatype
-        if datatype != wanted:
+        if wanted is not None and datatype != wanted:
             remedy = f": convert it before, as by numpy's astype({NUMPY[wanted]!r})" if wanted in NUMPY else ""
             raise RequestError(400, f"{name[:100]} is {wanted}; sent is {datatype}{remedy}")
         return datatype
