@@ -23,6 +23,12 @@ _EXPORTS = "foreshape.exports"
 """The list of public names and their rooms; a room is imported when its name is first used."""
 _ROOMS = ("layer", "metrics", "optimizer", "ops", "passes", "dims", "interop", "memory", "program")
 
+_LAYERS = (
+    "batch_norm", "concat", "conv2d", "cross_entropy", "dropout", "embedding", "fc", "gelu", "gru", "layer_norm", "leaky_relu", "log_softmax", "lstm", "matmul",
+    "mse_loss", "multi_head_attention", "pool2d", "relu", "reshape", "sigmoid", "softmax", "softmax_with_cross_entropy", "stack", "tanh", "transpose",
+)  # fmt: skip
+"""Layers that are looked for here: a list, since the room is slow to import."""
+
 _CALLED_ELSEWHERE = {
     "fit": "fs.train(cost, data, ...)",
     "compile": "nothing: a loss is a variable that fs.train is given, with optimizer= and metrics=; fs.compile_model is for answers",
@@ -33,7 +39,13 @@ _CALLED_ELSEWHERE = {
     **dict.fromkeys(("seed", "manual_seed", "set_seed"), "fs.train(..., seed=0), fs.Executor(seed=0) and program.random_seed"),
     "save": "fs.save_inference_model for use, fs.save_safetensors for values, fs.save_program for a program",
     "load": "fs.load_inference_model, fs.load_safetensors, fs.load_program",
-    "Model": "nothing: layers are functions, and a program holds what they describe",
+    **dict.fromkeys(("Model", "Module", "Sequential"), "nothing: layers are functions, and a program holds what they describe"),
+    **dict.fromkeys(("Linear", "Dense", "linear", "dense"), "layer.fc(x, output_size)"),
+    **dict.fromkeys(("Conv2d", "Conv2D"), "layer.conv2d"),
+    **dict.fromkeys(("Dropout", "Embedding", "Softmax", "ReLU"), "a function of fs.layer, as layer.dropout, layer.embedding, layer.softmax and layer.relu"),
+    **dict.fromkeys(("LSTM", "GRU"), "layer.lstm, layer.gru"),
+    **dict.fromkeys(("cat", "concatenate"), "layer.concat"),
+    **{name: f"layer.{name}" for name in _LAYERS},
 }
 
 

@@ -140,7 +140,11 @@ def near_path(path: str) -> str:
         return ""
     if not name:
         return ""
-    found = near(name, names) if "." in name else near(name, {n.partition(".")[0]: None for n in names})
+    if "." in name:
+        found = near(name, names)
+    else:
+        found = sorted(n for n in names if n.startswith(f"{name}."))[:_MOST] or near(name, {n.partition(".")[0]: None for n in names})
+    found = [n for n in found if n != name]
     return f": did you mean {' or '.join(repr(os.path.join(folder, n)) for n in found)}?" if found else ""
 
 

@@ -54,7 +54,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "statistics": (lambda: for_training(fs.default_main_program(), [], [], statistics="movin"), "did you mean 'moving'?"),
     "engine": (lambda: fs.Predictor("net", engine="onnxruntme"), "engine must be 'foreshape' or 'onnxruntime'; seen 'onnxruntme': did you mean"),  # type: ignore[arg-type]
     "device": (lambda: fs.Executor("cdua"), "there is no device 'cdua' here: it can be cpu"),
-    "device elsewhere": (lambda: fs.Executor("gpu"), "did you mean 'cuda'?"),
+    "device elsewhere": (lambda: fs.Executor("gpu"), "did you mean 'cuda'?" if torch.cuda.is_available() else "it can be cpu"),
     "fetch": (lambda: run(fetch=["head.tmp"]), "there is no variable 'head.tmp' in block 0 or its parents: did you mean 'head.tmp_0' or 'head.tmp_1'?"),
     "fetch by a word": (lambda: run(fetch=["head"]), "did you mean 'head.b_0' or 'head.tmp_0' or 'head.tmp_1' or 'head.w_0'?"),
     "variable": (lambda: (x(), fs.default_main_program().var("X")), "the program has no variable 'X': did you mean 'x'?"),
@@ -101,4 +101,5 @@ def test_a_path_of_nothing_is_told_with_those_in_its_folder(tmp_path: Path) -> N
     assert near_path(str(folder / "clasifier.onnx")) == f": did you mean {str(folder / 'classifier.onnx')!r}?"
     assert near_path(str(folder / "clasifier")) == f": did you mean {str(folder / 'classifier')!r}?"
     assert near_path(str(tmp_path / "model" / "classifier.onnx")) == f": did you mean {str(folder)!r}?"
+    assert near_path(str(folder / "other")) == f": did you mean {str(folder / 'other.txt')!r}?"
     assert near_path(str(folder / "nothing")) == near_path("\0") == near_path("") == ""

@@ -102,3 +102,18 @@ def test_what_cannot_be_written_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(fs.FormatError, match="cannot be written"):
         fs.default_main_program().save(tmp_path / ("n/" * 5000) / "net.pdmodel")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_in_another_place_and_missing_parameters_are_told(net: Path) -> None:
+    with pytest.raises(fs.SchemaError, match="takes the path first, then feeds and fetches"):
+        fs.save_inference_model(["x"], ["y"], str(net))  # type: ignore[arg-type]
+    other = net.with_name("other.pdmodel")
+    other.write_bytes(net.read_bytes())
+    with pytest.raises(
+        fs.FormatError, match=r"other\.pdiparams' cannot be read: there is no such file, and .*other\.pdmodel has 2 parameters: give params="
+    ) as raised:
+        fs.load_inference_model(other)
+    assert "mine.pdiparams" not in str(raised.value)
+    other.write_bytes(b"x")
+    with pytest.raises(fs.FormatError, match="it has only 1 byte: it is cut off"):
+        fs.load_inference_model(other)

@@ -58,6 +58,9 @@ def save_inference_model(
         SchemaError: a name unknown to the program, a required input missing among the feeds, or a taken name for a result.
         ExecutionError: a parameter without a value. FormatError: a file cannot be written; a stored value differs from the parameter's dims.
     """
+    if not isinstance(path_prefix, (str, os.PathLike)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        words = 'save_inference_model takes the path first, then feeds and fetches, as in ("model", [x], [y])'
+        raise SchemaError(f"{words}; seen {path_prefix!r:.100} as the path")
     program, out, names, results = for_inference(feeds, fetches, program)
     _add_feeds(out, {name: _described_at(program.global_block.vars[name]) for name in names})
     _add_fetches(out, results, list(fetches) if isinstance(fetches, Mapping) else [None] * len(results))
@@ -115,6 +118,8 @@ def load_inference_model(
     if held is not None and params is None:
         held.put_into(scope, device)
     elif parameters or params is not None or os.path.isfile(default):
+        if params is None and not os.path.exists(default):  # another network's parameters are no remedy
+            raise FormatError(f"{default!r} cannot be read: there is no such file, and {model} has {len(parameters)} parameters: give params= for another path")
         _fill(scope, source, parameters, device)
     return InferenceModel.of(program, feeds, [program.global_block.var(n) for n in fetches], scope, executor)
 

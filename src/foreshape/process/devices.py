@@ -24,8 +24,9 @@ def device_of(name: Any) -> Any:
         return device
     count = _count(torch.cuda)
     here = "" if not count else " or cuda" if count == 1 else f" or cuda, cuda:0 to cuda:{count - 1}"
-    why = f"; this PyTorch, {torch.__version__}, is built without CUDA" if str(name).startswith("cuda") and torch.version.cuda is None else ""
-    raise ExecutionError(f"there is no device {name!r} here: it can be cpu{here}{why}{did_you_mean(name, ('cpu', 'cuda'))}")
+    without = str(name).startswith(("cuda", "gpu")) and torch.version.cuda is None
+    why = f"; this PyTorch, {torch.__version__}, is built without CUDA" if without else ""
+    raise ExecutionError(f"there is no device {name!r} here: it can be cpu{here}{why}{did_you_mean(name, ('cpu', 'cuda') if count else ('cpu',))}")
 
 
 def _count(room: Any) -> int:

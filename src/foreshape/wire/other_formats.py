@@ -12,6 +12,8 @@ from foreshape.wire.scan import fields
 _LOOKED_AT: Final = 4096
 """The number of bytes at the beginning to recognise a file by."""
 _SHOWN: Final = 40
+_LEAST: Final = 4
+"""Files of fewer bytes hold nothing."""
 _ONNX_FIELDS: Final = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26))
 _PICKLED: Final = re.compile(rb"\x80[\x02-\x05][(}\]X\x8a\x95\x8c.cN]")
 _PARAMETERS: Final = re.compile(rb"\0{16}[^\0][\0-\x04]\0\0\x08", re.DOTALL)
@@ -128,6 +130,8 @@ def instead_of(data: Any, *own: str) -> str:
     for name, fits, words in _KINDS:
         if fits(head):
             return "" if name and name in own else f"it is {words}"
+    if len(head) < _LEAST:
+        return f"it has only {len(head)} byte{'s' * (len(head) > 1)}: it is cut off"
     if not _is_text(head):
         return ""
     what = JSON if head.lstrip()[:1] in (b"{", b"[") else "a text"
