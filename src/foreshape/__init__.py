@@ -23,10 +23,8 @@ _EXPORTS = "foreshape.exports"
 """The list of public names and their rooms; a room is imported when its name is first used."""
 _ROOMS = ("layer", "metrics", "optimizer", "ops", "passes", "dims", "interop", "memory", "program")
 
-_LAYERS = (
-    "batch_norm", "concat", "conv2d", "cross_entropy", "dropout", "embedding", "fc", "gelu", "gru", "layer_norm", "leaky_relu", "log_softmax", "lstm", "matmul",
-    "mse_loss", "multi_head_attention", "pool2d", "relu", "reshape", "sigmoid", "softmax", "softmax_with_cross_entropy", "stack", "tanh", "transpose",
-)  # fmt: skip
+_FUNCTIONS = ("batch_norm", "cross_entropy", "dropout", "gelu", "layer_norm", "leaky_relu", "log_softmax", "mse_loss", "relu", "sigmoid", "softmax", "tanh")
+_LAYERS = (*_FUNCTIONS, "concat", "conv2d", "embedding", "fc", "gru", "lstm", "matmul", "multi_head_attention", "pool2d", "reshape", "stack", "transpose")
 """Layers that are looked for here: a list, since the room is slow to import."""
 
 _CALLED_ELSEWHERE = {

@@ -60,8 +60,8 @@ def test_integers_of_numpy_are_taken_as_ints(name: str, integer: Any) -> None:
 
 
 @pytest.mark.parametrize(("describe", "says"), [
-    (lambda: layer.fc(x("batch", 6), 4.5), r"a dim must be an integer or a symbol; seen 4.5 at axis 1 of \[6, 4.5\]"),
-    (lambda: [layer.fc(x("batch", 6), size) for size in (4, 4.0)], r"a dim must be an integer or a symbol; seen 4.0 at axis 1 of \[6, 4.0\]"),
+    (lambda: layer.fc(x("batch", 6), 4.5), r"fc: output_size must be a whole number, at least 0; seen 4.5"),
+    (lambda: [layer.fc(x("batch", 6), size) for size in (4, 4.0)], r"fc: output_size must be a whole number, at least 0; seen 4.0"),
     (lambda: layer.create_parameter(["4"], "fp32"), "a dim must be an integer or a symbol; seen '4' at axis 0"),
     (lambda: layer.conv2d(x("batch", 3, 8, 8), 4, 3.0), "one integer or several are wanted; seen 3.0"),
     (lambda: x("batch", 3).sum(1.0), "one integer or several are wanted; seen 1.0"),
