@@ -127,6 +127,16 @@ def test_examples_are_apart_and_computed_so(name: str) -> None:
     np.testing.assert_allclose(np.concatenate(parts), whole, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("dtype", "apart"), [("int64", True), ("int32", True), ("int8", False)])
+def test_numbers_cut_to_a_narrower_type_name_other_places(dtype: str, apart: bool) -> None:
+    """299 is 43 in a byte, and 200 is negative: the place of another example."""
+    x = layer.data("x", ["batch", 300])
+    position = layer.cast(layer.cast(numbers(x, 1), dtype), "int64")
+    places = layer.reshape(layer.unsqueeze(numbers(x, 0), [1]) * 300 + layer.unsqueeze(position, [0]), [-1])
+    y = layer.reshape(layer.gather(layer.reshape(x, [-1]), places), [-1, 300])
+    assert (ExampleFlow(fs.default_main_program(), ["x"]).mixture([y.name]) is None) is apart
+
+
 @pytest.mark.parametrize("name", MIXED)
 def test_what_computes_over_examples_is_named_with_its_line(name: str) -> None:
     network, type = MIXED[name]

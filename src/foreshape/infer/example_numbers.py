@@ -138,8 +138,7 @@ class ExampleNumbers:
     def _calculated(self, op: Op, computed: object, name: str, state: Numbered) -> Numbered | None:
         """Return the numbers of a result, still at the operand's place."""
         if _moves(op, computed):
-            variable = op.block.find(op.result())
-            return state if name == op.operand(0) and variable is not None and variable.spec.dtype in (INT32, INT64) else None
+            return state if name == op.operand(0) else None
         affine = _affine(computed)
         if affine is not None:
             by, shift = affine
@@ -188,7 +187,10 @@ class ExampleNumbers:
 
 
 def _moves(op: Op, computed: object) -> bool:
-    operator = op.operator
+    """Tell whether an op leaves its operand's numbers as they are; a narrower type would not."""
+    operator, result = op.operator, op.block.find(op.result())
+    if result is None or result.spec.dtype not in (INT32, INT64):
+        return False
     reshapes = operator is not None and bool(operator.schema.results) and operator.schema.results[0].layout == "reshaped"
     return isinstance(computed, _MOVES) or reshapes
 

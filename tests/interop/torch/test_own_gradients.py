@@ -105,6 +105,44 @@ class Several(Function):
         return g * x - h
 
 
+class Exponent(Function):
+    """It keeps its own result."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        (y,) = ctx.saved_tensors
+        return g * y * 0.7
+
+
+class Asks(Function):
+    """Its backward depends on what needs a gradient."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        return x * y
+
+    @staticmethod
+    def backward(ctx, g, *_):
+        return g * (1 if ctx.needs_input_grad[1] else 50), None
+
+
+class Unused(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx, g, h):
+        return h * 5 if g is None else g * 7
+
+
 class Hidden(Function):
     """A backward in NumPy."""
 
@@ -187,6 +225,8 @@ FUNCTIONS = {
     "in another": lambda x: Reverse.apply(Step.apply(Swish.apply(x))),
     "in a checkpoint": lambda x: torch.utils.checkpoint.checkpoint(Swish.apply, x, use_reentrant=True),
     "in torch.func": lambda x: torch.func.vmap(torch.sin)(Clipped.apply(x)),
+    "asks what needs a gradient": lambda x: Asks.apply(x, x.detach()),
+    "a result kept, in a gradient": lambda x: x + torch.autograd.grad(Exponent.apply(x).sum(), x, create_graph=True)[0],
     "in a gradient": lambda x: torch.autograd.grad(Swish.apply(x).square().sum(), x, create_graph=True)[0].detach() + Reverse.apply(x),
 }  # fmt: skip
 
@@ -329,6 +369,20 @@ CASES: dict[str, Any] = {
     "of former times": (legacy, "register_backward_hook"),
     "in NumPy": (lambda net: net.l.weight.register_hook(lambda g: torch.from_numpy(g.numpy() * 2)), "the parameter l.weight with the hook"),
 }
+
+
+def test_results_that_are_not_used_are_told():
+    refused_or_told(Net(lambda x: Unused.apply(x)[1]), "zeros for unused ones, and set_materialize_grads(False) asks for none")
+
+
+def test_hook_that_is_removed_again_is_refused():
+    def removed(x):
+        y = x * 1.0
+        y.register_hook(lambda g: g * 2).remove()
+        return y
+
+    with pytest.raises(SchemaError, match=r"the hook .*<lambda> \(test_own_gradients.py:\d+\) on the tensor at .* is removed again in the forward pass"):
+        fs.from_torch(Net(removed), torch.randn(5, 3))
 
 
 @pytest.mark.parametrize("name", CASES)

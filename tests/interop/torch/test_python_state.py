@@ -181,3 +181,21 @@ def test_generators_stay_as_they_are():
     fresh = Net("watched")  # draws its weights from torch
     del fresh
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before[:2]
+
+
+NAMES: dict[str, Any] = {"torch": torch}
+
+
+def test_code_that_runs_in_a_namespace_kept_beside_the_class():
+    """A namespace is no state: it was emptied while its code ran."""
+    exec("def forward(self, x):\n    y = self.l(x)\n    return y + torch.ones(3)\n", NAMES)
+
+    class Written(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.l = nn.Linear(3, 3)
+
+        forward = NAMES["forward"]
+
+    net, x = Written(), torch.randn(2, 3)
+    torch.testing.assert_close(fs.from_torch(net, x)(x), net(x).detach())

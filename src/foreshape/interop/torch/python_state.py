@@ -92,6 +92,8 @@ class PythonState:
         self.values[id(holder), name] = holder, name, drawn(value)
         if depth > 4 or any(value is known for known, _ in self.containers[-8:]):
             return
+        if is_of(value, dict) and "__builtins__" in value:
+            return  # the names of some code, which may be running
         if is_of(value, _CONTAINERS):
             self.containers.append((value, value.copy()))
             listed: Any = value.items() if is_of(value, Mapping) else enumerate(value)

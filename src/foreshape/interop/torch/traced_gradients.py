@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
+from foreshape.errors import SchemaError
 from foreshape.interop.torch.node_sites import calling_site
 from foreshape.interop.torch.recorded_loops import LongLoop
 from foreshape.interop.torch.replaced import replaced
@@ -125,11 +126,13 @@ class _TracedContext(_FUNCTIONS.FunctionCtx):
     """The ``ctx`` of a Function in a trace: its tensors are there at once."""
 
     def __init__(self, given: Sequence[Any]) -> None:
-        self.needs_input_grad = tuple(map(_is_differentiable, given))
+        self.needs_input_grad = tuple(_is_differentiable(one) and one.requires_grad for one in given)
         self.to_save: tuple[Any, ...] = ()
         self.non_differentiable: tuple[Any, ...] = ()
         self.dirty_tensors: tuple[Any, ...] = ()
         self.materialize_grads = True
+        self.results: tuple[Any, ...] = ()
+        """Of the forward, before they have a gradient."""
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
@@ -138,7 +141,7 @@ class _TracedContext(_FUNCTIONS.FunctionCtx):
     saved_variables = saved_tensors
 
 
-def _run_function(function: Any, ctx: _TracedContext, given: Sequence[Any], subject: str) -> tuple[Any, list[Any]]:
+def _run_function(told: TracedGradients, function: Any, ctx: _TracedContext, given: Sequence[Any], subject: str) -> tuple[Any, list[Any]]:
     """Return the results of a Function with its gradient, and the ones without any."""
     if function.setup_context is not _FUNCTIONS.Function.setup_context:
         results = function.forward(*given)
@@ -150,6 +153,7 @@ def _run_function(function: Any, ctx: _TracedContext, given: Sequence[Any], subj
     at = [n for n, one in enumerate(listed) if _is_differentiable(one) and n not in stopped]
     places = [n for n, one in enumerate(given) if _is_differentiable(one)]
     before = dict(enumerate(listed))
+    ctx.results = tuple(listed)
     for n in (*at, *stopped):
         listed[n] = listed[n].detach()
 
@@ -164,6 +168,10 @@ def _run_function(function: Any, ctx: _TracedContext, given: Sequence[Any], subj
         return [listed_gradients[n] if n < len(listed_gradients) else None for n in places]
 
     if at and places:
+        if len(at) > 1 and not ctx.materialize_grads:
+            told.note(
+                f"the backward of {subject} gets a gradient for each of its results, zeros for unused ones, and set_materialize_grads(False) asks for none"
+            )
         linked = _link([given[n] for n in places], [listed[n] for n in at], backward, subject)
         for n, one in zip(at, linked, strict=True):
             listed[n] = one
@@ -188,7 +196,7 @@ def _backward_of(function: Any) -> Any:
     return function.backward if function.backward is not _FUNCTIONS.Function.backward else function.vjp
 
 
-def _applied(before: Any, function: Any, given: Sequence[Any]) -> Any:
+def _applied(told: TracedGradients, before: Any, function: Any, given: Sequence[Any]) -> Any:
     """Return the results of a Function in a trace. Gradients within the trace, as of torch.autograd.grad, call its own backward."""
     ctx = _TracedContext(given)
     line = call_site(calling_site())
@@ -196,7 +204,7 @@ def _applied(before: Any, function: Any, given: Sequence[Any]) -> Any:
 
     def forward(around: Any, *tensors: Any) -> Any:
         with _without_gradients():
-            results, stopped = _run_function(function, ctx, tensors, subject)
+            results, stopped = _run_function(told, function, ctx, tensors, subject)
         around.mark_non_differentiable(*stopped)
         return results
 
@@ -204,7 +212,10 @@ def _applied(before: Any, function: Any, given: Sequence[Any]) -> Any:
         return _backward_of(function)(ctx, *gradients)
 
     made = type(function.__name__, (_FUNCTIONS.Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})
-    return before(made, *given)
+    results = before(made, *given)
+    returned = dict(zip(map(id, ctx.results), _as_tuple(results), strict=False))
+    ctx.to_save = tuple([returned.get(id(saved), saved) for saved in ctx.to_save])  # as results they have a gradient, for a gradient of gradients
+    return results
 
 
 # --- hooks
@@ -248,10 +259,19 @@ class _TensorHooks(_MODE):
         if func is torch.Tensor.register_hook:
             site = call_site(calling_site())
             hooks: list[Any] = [*args[1:], *(kwargs or {}).values()]
-            _hook(self.told, args[0], hooks, f"the tensor at {'a line of torch' if site is None else site.short()}")
+            subject = f"the tensor at {'a line of torch' if site is None else site.short()}"
+            _hook(self.told, args[0], hooks, subject)
+            out.remove = _refusal(f"the hook {', '.join(map(_place, hooks))} on {subject} is removed again in the forward pass: put it on where it acts alone")
         elif func is torch.Tensor.register_post_accumulate_grad_hook:
             self.told.note("a hook behind the sum of a gradient (register_post_accumulate_grad_hook) is not called")
         return out
+
+
+def _refusal(words: str) -> Callable[..., None]:
+    def refuse() -> None:
+        raise SchemaError(words)
+
+    return refuse
 
 
 def _hooks_of_module(told: TracedGradients, before: Any, tensors: Sequence[Any]) -> Any:
@@ -369,7 +389,7 @@ def traced_gradients(module: Any) -> Generator[TracedGradients]:
         if function.__module__ == "torch.utils.checkpoint":
             run, _, *rest = given
             return run(*rest)
-        return _applied(original, function, given)
+        return _applied(told, original, function, given)
 
     hook = module.register_forward_pre_hook(_hooked_parameters(told, module), prepend=True)
     try:
