@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from foreshape.errors import SchemaError, ShapeError
-from foreshape.metrics.checks import check_numbers, class_numbers, same_count, undefined
+from foreshape.metrics.checks import check_numbers, class_numbers, number, same_count, undefined, whole_or_none
 from foreshape.metrics.metric import Metric, State
 from foreshape.program import Variable
 
@@ -54,7 +54,8 @@ class MeanAveragePrecision(Metric):
             dims = list(given.spec.known_dims)
             if given.spec.lod is None or not (dims[1:] == [width] or (width == 1 and len(dims) == 1)):
                 raise ShapeError(f"MeanAveragePrecision: {what} must be ragged, [boxes, {width}]; it is {given.spec.text()}")
-        self.iou = [float(x) for x in (iou if isinstance(iou, Sequence) else [iou])]
+        self.iou = [number("MeanAveragePrecision", "iou", x) for x in (iou if isinstance(iou, Sequence) and not isinstance(iou, str) else [iou])]
+        points = whole_or_none("MeanAveragePrecision", "points", points)
         if classes < 1 or not self.iou or not all(0 < x <= 1 for x in self.iou) or (points is not None and points < 2):
             raise SchemaError.must("MeanAveragePrecision: classes", "at least 1, iou above 0 up to 1, points at least 2", f"{classes}, {iou}, {points}")
         if matching not in ("coco", "voc"):

@@ -60,6 +60,13 @@ def whole_or_none(measure: str, option: str, given: Any) -> int | None:
     return None if given is None else index(given)
 
 
+def number(measure: str, option: str, given: Any) -> float:
+    """Return an option, a finite number."""
+    if isinstance(given, (bool, str)) or not hasattr(given, "__float__") or not math.isfinite(given):
+        raise SchemaError.must(f"{measure}: {option}", "a finite number", f"{given!r:.60}")
+    return float(given)
+
+
 def same_count(measure: str, **counts: int) -> None:
     """Refuse arrays of different numbers of elements."""
     if len(set(counts.values())) > 1:

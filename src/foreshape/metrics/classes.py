@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from foreshape.errors import SchemaError, ShapeError
-from foreshape.metrics.checks import NOTHING, check_numbers, class_numbers, same_count, undefined, weights_of, whole_or_none
+from foreshape.metrics.checks import NOTHING, check_numbers, class_numbers, number, same_count, undefined, weights_of, whole_or_none
 from foreshape.metrics.metric import Metric, State, check_weight
 from foreshape.program import Variable
 
@@ -40,7 +40,7 @@ class _Classes(Metric):
         if not -spec.rank <= (axis or 0) < max(spec.rank, 1):
             raise ShapeError.must(f"{name}: axis", f"one of the {spec.rank} dims of the prediction", axis)
         self.scores, self.ignore_index = spec.known_dtype.is_floating, whole_or_none(name, "ignore_index", ignore_index)
-        self.least = 0.5 if threshold is None else threshold
+        self.least = 0.5 if threshold is None else number(type(self).__name__, "threshold", threshold)
         """The largest score of a class not predicted."""
         self.columns = self.scores and spec.rank > 1 and dims[at] != 1
         """True for a score of each class; otherwise there is one score, or a class number."""

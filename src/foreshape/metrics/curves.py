@@ -11,6 +11,8 @@ from foreshape.metrics.checks import NOTHING, check_numbers, class_numbers, same
 from foreshape.metrics.metric import Metric, State, check_weight
 from foreshape.program import Variable
 
+_MOST_THRESHOLDS = 10_000_000
+
 
 class AUC(Metric):
     """The area under the curve of true over false positives ("ROC"), or the average precision ("PR": the sum of (R_n - R_n-1) P_n over the scores).
@@ -52,8 +54,9 @@ class AUC(Metric):
         check_weight(self, weight, label)
         if curve not in ("ROC", "PR"):
             raise SchemaError.one_of("AUC: curve", ("ROC", "PR"), curve)
-        if thresholds is not None and not thresholds >= 1:
-            raise SchemaError.must("AUC: thresholds", "at least 1", thresholds)
+        thresholds = whole_or_none("AUC", "thresholds", thresholds)
+        if thresholds is not None and not 1 <= thresholds <= _MOST_THRESHOLDS:
+            raise SchemaError.must("AUC: thresholds", f"from 1 to {_MOST_THRESHOLDS:,}", thresholds)
         self.curve, self.thresholds, self.ignore_index = curve, thresholds, whole_or_none("AUC", "ignore_index", ignore_index)
 
     def begin(self) -> State:
