@@ -132,7 +132,7 @@ class _TracedContext(_FUNCTIONS.FunctionCtx):
         self.dirty_tensors: tuple[Any, ...] = ()
         self.materialize_grads = True
         self.results: tuple[Any, ...] = ()
-        """Of the forward, before they have a gradient."""
+        """The results of the forward, before they have a gradient."""
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
