@@ -20,7 +20,7 @@ def _along(axis: Axes) -> list[int]:
 
 def _reduce(type: str, x: Variable, axis: Axes, keepdim: bool) -> Variable:
     axes = _along(axis)
-    attrs: dict[str, Any] = {"dim": axes, "keep_dim": keepdim, "reduce_all": not axes or len(axes) == x.spec.rank}
+    attrs: dict[str, Any] = {"dim": axes, "keep_dim": keepdim, "reduce_all": not axes or (x.spec.dims is not None and len(axes) == x.spec.rank)}
     return current_block().apply(type, {"X": x}, attrs)
 
 

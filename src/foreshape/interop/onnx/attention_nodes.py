@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from foreshape import layer
 from foreshape.interop.onnx.call import Call, element_type
 from foreshape.interop.onnx.computed import entry, from_zero, numbers, size_of
 from foreshape.interop.onnx.node_rules import onnx
@@ -20,7 +21,7 @@ def _heads(c: Call, x: Variable, heads: int) -> Variable:
 
 def _bias(c: Call, allowed: Variable, like: Variable) -> Variable:
     """Return 0 where allowed, -inf elsewhere."""
-    return c.op("where", Condition=allowed, X=c.like(0, like), Y=c.like(float("-inf"), like))
+    return layer.where(allowed, c.like(0, like), c.like(float("-inf"), like))
 
 
 def _mask(c: Call, query: Variable, key: Variable, past: Variable | None) -> Variable | None:
@@ -30,13 +31,13 @@ def _mask(c: Call, query: Variable, key: Variable, past: Variable | None) -> Var
     if given is not None:
         own = entry(c, c.shape_of(given), -1)
         if given.spec.known_dims[-1] != key.spec.known_dims[2]:  # a mask of fewer keys: the others are hidden
-            held = c.op("less_than", X=from_zero(c, keys), Y=own)
-            place = c.binary("elementwise_min", from_zero(c, keys), c.binary("elementwise_sub", own, numbers(c, 1)))
-            given = c.op("gather", {"axis": c.rank(given) - 1}, X=given, Index=place)
+            held = from_zero(c, keys) < own
+            place = layer.minimum(from_zero(c, keys), own - numbers(c, 1))
+            given = layer.gather(given, place, c.rank(given) - 1)
             if given.spec.known_dtype is BOOL:
-                given = c.op("logical_and", X=given, Y=held)
+                given = layer.logical_and(given, held)
             else:
-                given = c.op("where", Condition=held, X=given, Y=c.like(float("-inf"), given))
+                given = layer.where(held, given, c.like(float("-inf"), given))
         given = _bias(c, given, query) if given.spec.known_dtype is BOOL else given
     left, right = int(c.attribute("left_window_size", -1)), int(c.attribute("right_window_size", -1))
     out = given
@@ -44,21 +45,21 @@ def _mask(c: Call, query: Variable, key: Variable, past: Variable | None) -> Var
     if c.attribute("is_causal", 0) or left >= 0 or right >= 0:
         rows = c.unsqueeze(from_zero(c, length), 1)
         if past is None and filled is not None:
-            offset = c.unsqueeze(c.binary("elementwise_sub", c.cast(filled, INT64), length), 1, 2, 3)
-            rows = c.binary("elementwise_add", c.unsqueeze(rows, 0, 1), offset)
+            offset = c.unsqueeze(c.cast(filled, INT64) - length, 1, 2, 3)
+            rows = c.unsqueeze(rows, 0, 1) + offset
         elif past is not None:
-            rows = c.binary("elementwise_add", rows, entry(c, c.shape_of(past), 2))
-        apart = c.binary("elementwise_sub", rows, columns)
+            rows = rows + entry(c, c.shape_of(past), 2)
+        apart = rows - columns
         kinds = [("greater_equal", 0)] if c.attribute("is_causal", 0) else []
         kinds += [("less_equal", left)] if left >= 0 else []
         kinds += [("greater_equal", -right)] if right >= 0 else []
         for type, edge in kinds:
             bias = _bias(c, c.op(type, X=apart, Y=numbers(c, edge)), query)
-            out = bias if out is None else c.binary("elementwise_add", out, bias)
+            out = bias if out is None else out + bias
     if filled is not None:
-        inside = c.op("less_than", X=c.unsqueeze(columns, 0, 1, 2), Y=c.unsqueeze(c.cast(filled, INT64), 1, 2, 3))
+        inside = c.unsqueeze(columns, 0, 1, 2) < c.unsqueeze(c.cast(filled, INT64), 1, 2, 3)
         bias = _bias(c, inside, query)
-        out = bias if out is None else c.binary("elementwise_add", out, bias)
+        out = bias if out is None else out + bias
     return out
 
 
@@ -72,45 +73,45 @@ def attention(c: Call) -> Any:
     query, key, value = _heads(c, query, heads), _heads(c, key, groups), _heads(c, value, groups)
     past, past_value = c.optional(4), c.optional(5)
     if past is not None and past_value is not None:
-        key, value = c.op("concat", {"axis": 2}, X=[past, key]), c.op("concat", {"axis": 2}, X=[past_value, value])
+        key, value = layer.concat([past, key], 2), layer.concat([past_value, value], 2)
     present = key, value
     bias = _mask(c, query, key, past)
     many, few, size = query.spec.known_dims[1], key.spec.known_dims[1], query.spec.known_dims[3]
     if isinstance(many, int) and isinstance(few, int):
         if many != few:
-            shared = ((c.op("repeat_interleave", {"Repeats": many // few, "dim": 1}, X=one)) for one in (key, value))
+            shared = ((layer.repeat_interleave(one, many // few, 1)) for one in (key, value))
             key, value = shared
     elif many is not few:
         all_, own = size_of(c, query, 1), size_of(c, key, 1)
-        group = c.binary("elementwise_floordiv", from_zero(c, all_), c.binary("elementwise_floordiv", all_, own))
-        key, value = (c.op("gather", {"axis": 1}, X=one, Index=group) for one in (key, value))
+        group = from_zero(c, all_) // (all_ // own)
+        key, value = (layer.gather(one, group, 1) for one in (key, value))
     scale = c.attribute("scale")
     if scale is not None or isinstance(size, int):
         number = c.like(math.sqrt(1 / math.sqrt(size) if scale is None else scale), query)  # pyright: ignore[reportArgumentType]
     else:
-        number = c.op("pow", {"factor": -0.25}, X=c.cast(size_of(c, query, 3), of))
-    products = c.op("matmul_v2", {"trans_y": True}, X=c.binary("elementwise_mul", query, number), Y=c.binary("elementwise_mul", key, number))
+        number = layer.pow(c.cast(size_of(c, query, 3), of), -0.25)
+    products = layer.matmul(query * number, key * number, transpose_y=True)
     told, mode, cap = products, int(c.attribute("qk_matmul_output_mode", 0)), float(c.attribute("softcap", 0.0))
     if cap > 0:
         edge = c.like(cap, products)
-        products = c.binary("elementwise_mul", c.op("tanh", X=c.binary("elementwise_div", products, edge)), edge)
+        products = layer.tanh(layer.divide(products, edge)) * edge
         told = products if mode == 1 or c.opset >= 24 else told
     told = products if mode == 1 else told
     if mode == 2:
-        told = products if bias is None else c.binary("elementwise_add", products, bias)
+        told = products if bias is None else products + bias
     hidden = None
     if bias is not None:  # a row without a key is not masked before the softmax, whose gradient would be no number
-        best = c.op("reduce_max", {"dim": [-1], "keep_dim": True}, X=bias)
-        hidden = c.op("equal", X=best, Y=c.like(float("-inf"), best))
-        products = c.binary("elementwise_add", products, c.op("where", Condition=hidden, X=c.like(0, bias), Y=bias))
+        best = layer.reduce_max(bias, [-1], True)
+        hidden = layer.equal(best, c.like(float("-inf"), best))
+        products = products + layer.where(hidden, c.like(0, bias), bias)
     precision = c.attribute("softmax_precision")
     wide = products if precision is None else c.cast(products, element_type(int(precision)))
-    weights = c.op("softmax", {"axis": -1}, X=wide)
+    weights = layer.softmax(wide, -1)
     if hidden is not None:
-        weights = c.op("where", Condition=hidden, X=c.like(0, weights), Y=weights)
+        weights = layer.where(hidden, c.like(0, weights), weights)
     weights = c.cast(weights, of)
     told = weights if mode == 3 else told
-    out = c.op("matmul_v2", X=weights, Y=value)
+    out = layer.matmul(weights, value)
     if flat:
         out = c.reshape(c.transpose(out, [0, 2, 1, 3]), [0, 0, -1])
     return tuple([out, *present, told][: len(c.node.outputs)])
@@ -135,32 +136,32 @@ def rotary_embedding(c: Call) -> Any:
 
     if places is not None:
         index = c.reshape(c.cast(places, INT64), [-1])
-        shape = c.op("concat", {"axis": 0}, X=[c.shape_of(places), numbers(c, -1)])
-        taken = ((c.op("reshape2", {"shape": [0]}, X=c.op("gather", {"axis": 0}, X=one, Index=index), Shape=shape)[0]) for one in (cosines, sines))
+        shape = layer.concat([c.shape_of(places), numbers(c, -1)], 0)
+        taken = ((c.reshape_to(layer.gather(one, index, 0), shape)) for one in (cosines, sines))
         cosines, sines = taken
     cosines, sines = c.unsqueeze(cosines, 2), c.unsqueeze(sines, 2)
     between = bool(c.attribute("interleaved", 0))
     one, other = (part(x, 0, turned, 2), part(x, 1, turned, 2)) if between else (part(x, 0, turned // 2), part(x, turned // 2, turned))
 
     def times(a: Variable, b: Variable) -> Variable:
-        return c.binary("elementwise_mul", a, b)
+        return a * b
 
-    real = c.binary("elementwise_sub", times(cosines, one), times(sines, other))
-    imaginary = c.binary("elementwise_add", times(sines, one), times(cosines, other))
+    real = times(cosines, one) - times(sines, other)
+    imaginary = times(sines, one) + times(cosines, other)
     if between:
-        out = c.reshape(c.op("stack", {"axis": 4}, X=[real, imaginary]), [0, 0, 0, turned])
+        out = c.reshape(layer.stack([real, imaginary], 4), [0, 0, 0, turned])
     else:
-        out = c.op("concat", {"axis": 3}, X=[real, imaginary])
+        out = layer.concat([real, imaginary], 3)
     if turned != x.spec.known_dims[3]:
-        out = c.op("concat", {"axis": 3}, X=[out, part(x, turned, 2**31 - 1)])
+        out = layer.concat([out, part(x, turned, 2**31 - 1)], 3)
     return c.reshape(out, [0, 0, -1]) if flat else c.transpose(out, [0, 2, 1, 3])
 
 
 @onnx("SwiGLU")
 def gated_swish(c: Call) -> Any:
     x, alpha = c.x(0), float(c.attribute("alpha", 1.0))
-    gate = c.op("sigmoid", X=x if alpha == 1.0 else c.binary("elementwise_mul", x, c.like(alpha, x)))
-    return c.binary("elementwise_mul", c.binary("elementwise_mul", x, gate), c.x(1))
+    gate = layer.sigmoid(x if alpha == 1.0 else x * c.like(alpha, x))
+    return x * gate * c.x(1)
 
 
 @onnx("CausalConvWithState")
@@ -171,15 +172,15 @@ def causal_convolution(c: Call) -> Any:
     if not isinstance(channels, int) or not isinstance(width, int):
         raise Refused("weights of open sizes")
     if past is not None:
-        wide = c.op("concat", {"axis": 2}, X=[past, x])
+        wide = layer.concat([past, x], 2)
     else:
         wide = c.op("pad", {"paddings": [0, 0, 0, 0, width - 1, 0], "pad_value": 0.0}, X=x) if width > 1 else x
     attrs = {"strides": [1, 1], "dilations": [1, 1], "paddings": [0, 0, 0, 0], "groups": channels}
     out = c.squeeze(c.op("depthwise_conv2d" if channels > 1 else "conv2d", attrs, Input=c.unsqueeze(wide, 2), Filter=c.unsqueeze(weight, 2)), 2)
-    out = out if bias is None else c.op("elementwise_add", {"axis": 1}, X=out, Y=bias)
-    out = c.op("silu", X=out) if c.attribute("activation", "none") in ("silu", "swish") else out
+    out = out if bias is None else layer.add(out, bias, axis=1)
+    out = layer.silu(out) if c.attribute("activation", "none") in ("silu", "swish") else out
     end = entry(c, c.shape_of(wide), 2)
-    state = c.op("slice", {"axes": [2], "infer_flags": [-1]}, Input=wide, StartsTensor=c.binary("elementwise_sub", end, numbers(c, width - 1)), EndsTensor=end)
+    state = c.op("slice", {"axes": [2], "infer_flags": [-1]}, Input=wide, StartsTensor=end - numbers(c, width - 1), EndsTensor=end)
     return out, state
 
 
@@ -199,22 +200,22 @@ def linear_attention(c: Call) -> Any:
     number = c.attribute("scale", 0.0) or 1.0 / math.sqrt(size)
 
     def step_of(x: Variable, at: int) -> Variable:
-        return c.op("slice", {"axes": [2], "starts": [at], "ends": [at + 1], "infer_flags": [1]}, Input=x)
+        return layer.slice(x, [2], [at], [at + 1])
 
     state = None if past is None else c.cast(past, FP32)
     out: list[Variable] = []
     for at in range(steps):
         k, v = step_of(key, at), step_of(value, at)  # [N, heads, 1, D]
         if state is not None and decay is not None and "gated" in rule:
-            state = c.binary("elementwise_mul", state, c.op("exp", X=c.transpose(step_of(decay, at), [0, 1, 3, 2])))
+            state = state * layer.exp(c.transpose(step_of(decay, at), [0, 1, 3, 2]))
         if "delta" in rule and beta is not None:
-            v = v if state is None else c.binary("elementwise_sub", v, c.op("matmul_v2", X=k, Y=state))
-            v = c.binary("elementwise_mul", step_of(beta, at), v)
-        added = c.op("matmul_v2", {"trans_x": True}, X=k, Y=v)
-        state = added if state is None else c.binary("elementwise_add", state, added)
-        read = state if heads == groups else c.op("repeat_interleave", {"Repeats": heads // groups, "dim": 1}, X=state)
-        out.append(c.op("matmul_v2", X=step_of(query, at), Y=read))
+            v = v if state is None else v - layer.matmul(k, state)
+            v = step_of(beta, at) * v
+        added = layer.matmul(k, v, transpose_x=True)
+        state = added if state is None else state + added
+        read = state if heads == groups else layer.repeat_interleave(state, heads // groups, 1)
+        out.append(layer.matmul(step_of(query, at), read))
     if state is None:
         raise Refused("no steps and no state")
-    whole = c.op("scale", {"scale": number}, X=c.op("concat", {"axis": 2}, X=out))
+    whole = layer.scale(layer.concat(out, 2), number)
     return c.cast(c.reshape(c.transpose(whole, [0, 2, 1, 3]), [0, 0, -1]), of), c.cast(state, kept)

@@ -208,6 +208,10 @@ class Call:
         """Return ``x`` in other dims: 0 keeps a dim, -1 is found."""
         return self.op("reshape2", {"shape": [*dims]}, X=x)[0]
 
+    def reshape_to(self, x: Variable, dims: Variable) -> Variable:
+        """Return ``x`` in computed dims, a row of whole numbers."""
+        return self.op("reshape2", {"shape": [0]}, X=x, Shape=dims)[0]
+
     def transpose(self, x: Variable, axes: Sequence[int]) -> Variable:
         """Return ``x`` with its axes in another order."""
         return x if [*axes] == [*range(len(axes))] else self.op("transpose2", {"axis": [*axes]}, X=x)[0]

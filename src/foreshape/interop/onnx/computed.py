@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from foreshape import layer
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.refused import Refused
@@ -23,7 +24,7 @@ def numbers(c: Call, *values: int) -> Variable:
 
 def entry(c: Call, x: Variable, at: int) -> Variable:
     """Return one entry of a tensor of one dim, [1]."""
-    return c.op("slice", {"axes": [0], "starts": [at], "ends": [at + 1 if at != -1 else _MOST], "infer_flags": [1]}, Input=x)
+    return layer.slice(x, [0], [at], [at + 1 if at != -1 else _MOST])
 
 
 def size_of(c: Call, x: Variable, axis: int) -> Variable:
@@ -37,7 +38,7 @@ def shaped(c: Call, x: Variable, *sizes: int | Variable) -> Variable:
     if all(isinstance(s, int) for s in sizes):
         return c.reshape(x, [s for s in sizes if isinstance(s, int)])
     parts = [numbers(c, s) if isinstance(s, int) else s for s in sizes]
-    return c.op("reshape2", {"shape": [0]}, X=x, Shape=c.op("concat", {"axis": 0}, X=parts) if len(parts) > 1 else parts[0])[0]
+    return c.reshape_to(x, layer.concat(parts, 0) if len(parts) > 1 else parts[0])
 
 
 def dims_of(c: Call, x: Variable, first: int = 0, last: int | None = None) -> list[int | Variable]:
@@ -52,20 +53,20 @@ def exactly_reshaped(c: Call, x: Variable, shape: Variable) -> Variable:
     count = count_of(c, shape)
     if not count:
         return c.reshape(x, [])
-    ones = c.binary("elementwise_add", shape, c.cast(c.op("equal", X=shape, Y=numbers(c, 0)), INT64))
-    product = c.op("reduce_prod", {"dim": [0], "keep_dim": True}, X=ones)
-    empty = c.op("equal", X=c.op("reduce_prod", {"dim": [0], "keep_dim": True}, X=shape), Y=numbers(c, 0))
-    more = c.binary("elementwise_mul", c.cast(empty, INT64), product)
+    ones = shape + c.cast(layer.equal(shape, numbers(c, 0)), INT64)
+    product = layer.reduce_prod(ones, [0], True)
+    empty = layer.equal(layer.reduce_prod(shape, [0], True), numbers(c, 0))
+    more = c.cast(empty, INT64) * product
     filler = c.op("fill_constant", {"shape": [], "dtype": x.spec.known_dtype.code, "value": 0.0}, ShapeTensor=more)
-    flat = c.op("concat", {"axis": 0}, X=[c.reshape(x, [-1]), filler])
-    out = c.op("reshape2", {"shape": [0]}, X=flat, Shape=ones)[0]
-    ends = c.op("where", Condition=c.op("less_than", X=shape, Y=numbers(c, 0)), X=numbers(c, *[_MOST] * count), Y=shape)
+    flat = layer.concat([c.reshape(x, [-1]), filler], 0)
+    out = c.reshape_to(flat, ones)
+    ends = layer.where(shape < numbers(c, 0), numbers(c, *[_MOST] * count), shape)
     return c.op("slice", {"axes": [*range(count)], "starts": [0] * count, "ends": [-1] * count, "infer_flags": [-1] * count}, Input=out, EndsTensor=ends)
 
 
 def from_zero(c: Call, count: Variable) -> Variable:
     """Return the numbers from 0 below a count [1]."""
-    return c.op("range", Start=numbers(c, 0), End=count, Step=numbers(c, 1))
+    return layer.range(numbers(c, 0), count, numbers(c, 1))
 
 
 def among(c: Call, axes: Variable, rank: int) -> Variable:
@@ -73,9 +74,9 @@ def among(c: Call, axes: Variable, rank: int) -> Variable:
     axes = c.cast(axes, INT64)
     if not axes.spec.rank:
         axes = c.reshape(axes, [1])
-    axes = c.op("where", Condition=c.op("less_than", X=axes, Y=numbers(c, 0)), X=c.binary("elementwise_add", axes, numbers(c, rank)), Y=axes)
-    same = c.op("equal", X=c.unsqueeze(axes, 0), Y=c.unsqueeze(numbers(c, *range(rank)), 1))
-    return c.op("reduce_max", {"dim": [1], "keep_dim": False}, X=c.cast(same, INT64))
+    axes = layer.where(axes < numbers(c, 0), axes + numbers(c, rank), axes)
+    same = layer.equal(c.unsqueeze(axes, 0), c.unsqueeze(numbers(c, *range(rank)), 1))
+    return layer.reduce_max(c.cast(same, INT64), [1])
 
 
 def count_of(c: Call, axes: Variable) -> int:
@@ -95,41 +96,41 @@ def reduced(c: Call, of: Callable[[Variable, list[int], bool], Variable], x: Var
         now = entry(c, taken, axis)
         size = entry(c, c.shape_of(out), axis)
         less = of(out, [axis], True)
-        length = c.op("where", Condition=c.cast(now, BOOL), X=numbers(c, 1), Y=size)
+        length = layer.where(c.cast(now, BOOL), numbers(c, 1), size)
         # one entry of the reduction and all of x, joined: the reduction first, then what is to be cut
-        start = c.binary("elementwise_sub", numbers(c, 1), now)
-        joined = c.op("concat", {"axis": axis}, X=[less, out])
-        end = c.binary("elementwise_add", start, length)
+        start = numbers(c, 1) - now
+        joined = layer.concat([less, out], axis)
+        end = start + length
         out = c.op("slice", {"axes": [axis], "infer_flags": [-1]}, Input=joined, StartsTensor=start, EndsTensor=end)
     if keep:
         return out
-    kept = c.reshape(c.op("where_index", Condition=c.op("equal", X=taken, Y=numbers(c, 0))), [rank - count]) if count < rank else None
+    kept = c.reshape(layer.nonzero(layer.equal(taken, numbers(c, 0))), [rank - count]) if count < rank else None
     if kept is None:
         return c.reshape(out, [])
-    shape = c.op("gather", {"axis": 0}, X=c.shape_of(out), Index=kept)
-    return c.op("reshape2", {"shape": [0]}, X=out, Shape=shape)[0]
+    shape = layer.gather(c.shape_of(out), kept, 0)
+    return c.reshape_to(out, shape)
 
 
 def squeezed(c: Call, x: Variable, axes: Variable) -> Variable:
     """Return ``x`` without the dims of 1 at computed axes."""
     rank, count = c.rank(x), count_of(c, axes)
     if not count:
-        return c.op("assign", X=x)
+        return layer.assign(x)
     if count == rank:
         return c.reshape(x, [])
-    kept = c.reshape(c.op("where_index", Condition=c.op("equal", X=among(c, axes, rank), Y=numbers(c, 0))), [rank - count])
-    return exactly_reshaped(c, x, c.op("gather", {"axis": 0}, X=c.shape_of(x), Index=kept))
+    kept = c.reshape(layer.nonzero(layer.equal(among(c, axes, rank), numbers(c, 0))), [rank - count])
+    return exactly_reshaped(c, x, layer.gather(c.shape_of(x), kept, 0))
 
 
 def unsqueezed(c: Call, x: Variable, axes: Variable) -> Variable:
     """Return ``x`` with dims of 1 at computed axes of the result."""
     rank = c.rank(x) + count_of(c, axes)
     new = among(c, axes, rank)
-    old = c.binary("elementwise_sub", numbers(c, 1), new)
-    place = c.op("cumsum", {"axis": 0, "exclusive": True}, X=old)
-    dims = c.op("concat", {"axis": 0}, X=[c.shape_of(x), numbers(c, 1)])
-    ones = c.op("fill_any_like", {"value": 1.0, "dtype": -1}, X=new)
-    return exactly_reshaped(c, x, c.op("where", Condition=c.cast(new, BOOL), X=ones, Y=c.op("gather", {"axis": 0}, X=dims, Index=place)))
+    old = numbers(c, 1) - new
+    place = layer.cumsum(old, 0, exclusive=True)
+    dims = layer.concat([c.shape_of(x), numbers(c, 1)], 0)
+    ones = layer.fill_like(new, 1.0)
+    return exactly_reshaped(c, x, layer.where(c.cast(new, BOOL), ones, layer.gather(dims, place, 0)))
 
 
 def along(c: Call, type: str, name: str, x: Variable, axis: Variable, attrs: dict[str, Any]) -> Variable:
@@ -138,7 +139,7 @@ def along(c: Call, type: str, name: str, x: Variable, axis: Variable, attrs: dic
     taken, out = among(c, axis, rank), None
     for at in range(rank):
         one = c.op(type, {**attrs, name: at}, X=x)
-        out = one if out is None else c.op("where", Condition=c.cast(entry(c, taken, at), BOOL), X=one, Y=out)
+        out = one if out is None else layer.where(c.cast(entry(c, taken, at), BOOL), one, out)
     assert out is not None
     return out
 
@@ -147,17 +148,17 @@ def triangle(c: Call, x: Variable, k: Variable, upper: bool) -> Variable:
     """Return the triangle of each matrix from a computed diagonal."""
     dims = c.shape_of(x)
     rows, columns = (from_zero(c, entry(c, dims, at)) for at in (-2, -1))
-    apart = c.binary("elementwise_sub", c.unsqueeze(columns, 0), c.unsqueeze(rows, 1))
+    apart = c.unsqueeze(columns, 0) - c.unsqueeze(rows, 1)
     held = c.op("greater_equal" if upper else "less_equal", X=apart, Y=c.reshape(c.cast(k, INT64), [1]))
     of = x.spec.known_dtype
     wide = c.cast(x, INT32) if of is BOOL else x
-    return c.cast(c.op("where", Condition=held, X=wide, Y=c.like(0, wide)), of)
+    return c.cast(layer.where(held, wide, c.like(0, wide)), of)
 
 
 def parts(c: Call, x: Variable, axis: int, sizes: Variable, count: int) -> tuple[Variable, ...]:
     """Return parts of an axis, of computed sizes."""
-    ends = c.op("cumsum", {"axis": 0}, X=sizes)
-    starts = c.binary("elementwise_sub", ends, sizes)
+    ends = layer.cumsum(sizes, 0)
+    starts = ends - sizes
     return tuple(
         c.op("slice", {"axes": [axis], "infer_flags": [-1]}, Input=x, StartsTensor=entry(c, starts, at), EndsTensor=entry(c, ends, at)) for at in range(count)
     )
@@ -171,28 +172,28 @@ def padded(c: Call, x: Variable, pads: Variable, mode: str, value: Variable | No
     for at, axis in enumerate(axes):
         size = entry(c, c.shape_of(out), axis)
         first, last = entry(c, pads, at), entry(c, pads, count + at)
-        total = c.binary("elementwise_add", c.binary("elementwise_add", size, first), last)
-        place = c.binary("elementwise_sub", from_zero(c, total), first)
-        end = c.binary("elementwise_sub", size, numbers(c, 1))
+        total = size + first + last
+        place = from_zero(c, total) - first
+        end = size - numbers(c, 1)
         if mode == "constant":
             behind = [1] * (c.rank(x) - axis - 1)
-            inside = c.op("logical_and", X=c.op("greater_equal", X=place, Y=numbers(c, 0)), Y=c.op("less_than", X=place, Y=size))
+            inside = layer.logical_and(place >= numbers(c, 0), place < size)
             if behind:
                 inside = c.reshape(inside, [-1, *behind])
             # an entry more, so that an empty axis has one to take
-            spare = c.op("concat", {"axis": axis}, X=[out, _one(c, out, axis)])
-            limit = c.op("where", Condition=c.op("less_than", X=place, Y=numbers(c, 0)), X=c.op("fill_any_like", {"value": 0.0, "dtype": -1}, X=place), Y=place)
-            limit = c.binary("elementwise_min", limit, size)
-            out = c.op("where", Condition=inside, X=c.op("gather", {"axis": axis}, X=spare, Index=limit), Y=filler)
+            spare = layer.concat([out, _one(c, out, axis)], axis)
+            limit = layer.where(place < numbers(c, 0), layer.fill_like(place, 0.0), place)
+            limit = layer.minimum(limit, size)
+            out = layer.where(inside, layer.gather(spare, limit, axis), filler)
             continue
         if mode == "edge":
-            place = c.binary("elementwise_min", c.binary("elementwise_max", place, numbers(c, 0)), end)
+            place = layer.minimum(layer.maximum(place, numbers(c, 0)), end)
         elif mode == "wrap":
-            place = c.binary("elementwise_mod", place, size)
+            place = place % size
         else:
-            round_ = c.binary("elementwise_max", c.binary("elementwise_add", end, end), numbers(c, 1))
-            place = c.op("abs", X=c.binary("elementwise_sub", c.binary("elementwise_mod", c.binary("elementwise_add", place, end), round_), end))
-        out = c.op("gather", {"axis": axis}, X=out, Index=place)
+            round_ = layer.maximum(end + end, numbers(c, 1))
+            place = abs((place + end) % round_ - end)
+        out = layer.gather(out, place, axis)
     return c.cast(out, of)
 
 
@@ -200,7 +201,7 @@ def _one(c: Call, x: Variable, axis: int) -> Variable:
     """Return zeros of the dims of ``x``, one entry along an axis."""
     dims, rank = c.shape_of(x), c.rank(x)
     pieces = [entry(c, dims, at) if at != axis else numbers(c, 1) for at in range(rank)]
-    shape = c.op("concat", {"axis": 0}, X=pieces) if rank > 1 else pieces[0]
+    shape = layer.concat(pieces, 0) if rank > 1 else pieces[0]
     return c.op("expand_v2", {"shape": [-1]}, X=c.reshape(c.like(0, x), [1] * rank), Shape=shape)
 
 
@@ -209,43 +210,43 @@ def cut(c: Call, x: Variable, starts: Variable, ends: Variable, axes: Variable |
     rank, count = c.rank(x), count_of(c, starts)
     starts, ends = c.cast(starts, INT64), c.cast(ends, INT64)
     axes = numbers(c, *range(count)) if axes is None else c.cast(axes, INT64)
-    axes = c.op("where", Condition=c.op("less_than", X=axes, Y=numbers(c, 0)), X=c.binary("elementwise_add", axes, numbers(c, rank)), Y=axes)
+    axes = layer.where(axes < numbers(c, 0), axes + numbers(c, rank), axes)
     steps = numbers(c, *[1] * count) if steps is None else c.cast(steps, INT64)
     out = x
     for axis in range(rank):
         size = entry(c, c.shape_of(out), axis)
-        same = c.op("equal", X=axes, Y=numbers(c, axis))
-        given = c.op("reduce_max", {"dim": [0], "keep_dim": True}, X=c.cast(same, INT64))
+        same = layer.equal(axes, numbers(c, axis))
+        given = layer.reduce_max(c.cast(same, INT64), [0], True)
 
         def of(values: Variable, default: Variable, same: Variable = same, given: Variable = given) -> Variable:
-            picked = c.op("where", Condition=same, X=values, Y=c.op("fill_any_like", {"value": 0.0, "dtype": -1}, X=values))
-            total = c.op("reduce_sum", {"dim": [0], "keep_dim": True}, X=picked)
-            return c.op("where", Condition=c.cast(given, BOOL), X=total, Y=default)
+            picked = layer.where(same, values, layer.fill_like(values, 0.0))
+            total = layer.reduce_sum(picked, [0], True)
+            return layer.where(c.cast(given, BOOL), total, default)
 
         step = of(steps, numbers(c, 1))
-        up = c.cast(c.op("greater_than", X=step, Y=numbers(c, 0)), INT64)
-        low = c.binary("elementwise_sub", up, numbers(c, 1))  # 0 upwards, -1 downwards
-        high = c.binary("elementwise_add", size, low)
+        up = c.cast(step > numbers(c, 0), INT64)
+        low = up - numbers(c, 1)  # 0 upwards, -1 downwards
+        high = size + low
 
         def limited(number: Variable, size: Variable = size, low: Variable = low, high: Variable = high) -> Variable:
-            below = c.op("less_than", X=number, Y=numbers(c, 0))
-            number = c.op("where", Condition=below, X=c.binary("elementwise_add", number, size), Y=number)
-            return c.binary("elementwise_min", c.binary("elementwise_max", number, low), high)
+            below = number < numbers(c, 0)
+            number = layer.where(below, number + size, number)
+            return layer.minimum(layer.maximum(number, low), high)
 
         # a range downwards ends before its end, which is one below its last place
-        place = c.op("range", Start=limited(of(starts, numbers(c, 0))), End=limited(of(ends, size)), Step=step)
-        out = c.op("gather", {"axis": axis}, X=out, Index=place)
+        place = layer.range(limited(of(starts, numbers(c, 0))), limited(of(ends, size)), step)
+        out = layer.gather(out, place, axis)
     return out
 
 
 def spread(c: Call, pads: Variable, axes: Variable, rank: int) -> Variable:
     """Return the pads of every axis, [2 rank], from the pads of computed axes."""
     pads, axes, count = c.cast(pads, INT64), c.cast(axes, INT64), count_of(c, axes)
-    axes = c.op("where", Condition=c.op("less_than", X=axes, Y=numbers(c, 0)), X=c.binary("elementwise_add", axes, numbers(c, rank)), Y=axes)
-    same = c.op("equal", X=c.unsqueeze(axes, 0), Y=c.unsqueeze(numbers(c, *range(rank)), 1))
+    axes = layer.where(axes < numbers(c, 0), axes + numbers(c, rank), axes)
+    same = layer.equal(c.unsqueeze(axes, 0), c.unsqueeze(numbers(c, *range(rank)), 1))
     halves: list[Variable] = []
     for at in (0, count):
-        half = c.op("slice", {"axes": [0], "starts": [at], "ends": [at + count], "infer_flags": [1]}, Input=pads)
-        picked = c.binary("elementwise_mul", c.cast(same, INT64), c.unsqueeze(half, 0))
-        halves.append(c.op("reduce_sum", {"dim": [1], "keep_dim": False}, X=picked))
-    return c.op("concat", {"axis": 0}, X=halves)
+        half = layer.slice(pads, [0], [at], [at + count])
+        picked = c.cast(same, INT64) * c.unsqueeze(half, 0)
+        halves.append(layer.reduce_sum(picked, [1]))
+    return layer.concat(halves, 0)

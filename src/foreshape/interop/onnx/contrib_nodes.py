@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from foreshape import layer
 from foreshape.dims import equal
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.computed import entry, from_zero
@@ -23,7 +24,7 @@ _HIDDEN = -3.4028234663852886e38
 
 def _sum(c: Call, x: Variable, *others: Variable | None) -> Variable:
     for other in others:
-        x = x if other is None else c.binary("elementwise_add", x, other)
+        x = x if other is None else x + other
     return x
 
 
@@ -52,7 +53,7 @@ def fused_matmul(c: Call) -> Any:
     x, y = c.x(0), c.x(1)
     turned = {f"trans_{own}": bool(c.attribute(f"trans{their}", 0)) and c.rank(one) > 1 for own, their, one in (("x", "A", x), ("y", "B", y))}
     out, alpha = c.op("matmul_v2", turned, X=x, Y=y), float(c.attribute("alpha", 1.0))
-    out = out if alpha == 1.0 else c.op("scale", {"scale": alpha}, X=out)
+    out = out if alpha == 1.0 else layer.scale(out, alpha)
     return _activated_by_attributes(c, out)
 
 
@@ -102,7 +103,7 @@ def bias_softmax(c: Call) -> Any:
     axis = c.axis(int(c.attribute("axis", 1)), c.rank(x))
     if axis != c.rank(x) - 1:
         raise Refused("a softmax over several axes")
-    return c.op("softmax", {"axis": -1}, X=_sum(c, x, bias))
+    return layer.softmax(_sum(c, x, bias), -1)
 
 
 def _normed(c: Call, x: Variable, scale: Variable, bias: Variable | None, simplified: bool) -> Variable:
@@ -131,8 +132,8 @@ def embed_layer_norm(c: Call) -> Any:
     places = from_zero(c, entry(c, c.shape_of(words), 1)) if places is None else places
     total = _sum(c, rows(c.x(2), words), rows(c.x(3), places), None if segments is None else rows(c.x(4), segments))
     mask = c.optional(7)
-    filled = c.op("fill_any_like", {"value": 0.0, "dtype": INT32.code}, X=words) if mask is None else c.cast(mask, INT32)
-    count = c.cast(c.op("reduce_sum", {"dim": [1], "keep_dim": False}, X=filled), INT32)
+    filled = layer.fill_like(words, 0.0, INT32) if mask is None else c.cast(mask, INT32)
+    count = c.cast(layer.reduce_sum(filled, [1]), INT32)
     return _normed(c, total, c.x(5), c.x(6), False), count, total
 
 
@@ -148,12 +149,12 @@ def _masked(c: Call, given: Variable, keys: Variable) -> Variable:
     """Return the summand of a mask: of filled lengths [N], of keys [N, keys], of queries and keys [N, L, keys], or of 4 dims."""
     value = float(c.attribute("mask_filter_value", -10000.0))
     if c.rank(given) == 1:
-        held = c.op("less_than", X=c.unsqueeze(from_zero(c, keys), 0), Y=c.unsqueeze(c.cast(given, INT64), 1))
+        held = c.unsqueeze(from_zero(c, keys), 0) < c.unsqueeze(c.cast(given, INT64), 1)
         held = c.unsqueeze(held, 1, 2)
     else:
-        held = given if given.spec.known_dtype is BOOL else c.op("greater_than", X=given, Y=c.like(0, given))
+        held = given if given.spec.known_dtype is BOOL else given > c.like(0, given)
         held = c.unsqueeze(held, *{2: (1, 2), 3: (1,)}.get(c.rank(given), ()))
-    return c.op("where", Condition=held, X=c.full([1], FP32, 0.0), Y=c.full([1], FP32, value))
+    return layer.where(held, c.full([1], FP32, 0.0), c.full([1], FP32, value))
 
 
 def _attend(
@@ -161,21 +162,21 @@ def _attend(
 ) -> Any:
     """Return the results of heads joined, [N, L, heads * D], the keys and the values."""
     if past is not None:
-        key, value = (c.op("concat", {"axis": 2}, X=[before, now]) for before, now in zip(past, (key, value), strict=True))
+        key, value = (layer.concat([before, now], 2) for before, now in zip(past, (key, value), strict=True))
     length, keys = entry(c, c.shape_of(query), 2), entry(c, c.shape_of(key), 2)
     size = query.spec.known_dims[3]
     if not isinstance(size, int):
         raise Refused("an open number of features")
     scale = float(c.attribute("scale", 0.0)) or 1 / math.sqrt(size)
-    products = c.op("matmul_v2", {"trans_y": True}, X=c.op("scale", {"scale": scale}, X=query), Y=key)
+    products = layer.matmul(layer.scale(query, scale), key, transpose_y=True)
     if mask is not None:
         products = _sum(c, products, c.cast(_masked(c, mask, keys), products.spec.known_dtype))
     if c.attribute("unidirectional", 0):
-        rows = c.binary("elementwise_add", from_zero(c, length), c.binary("elementwise_sub", keys, length))
-        held = c.op("less_equal", X=c.unsqueeze(from_zero(c, keys), 0), Y=c.unsqueeze(rows, 1))
-        products = c.op("where", Condition=held, X=products, Y=c.like(_HIDDEN, products))
-    weights = c.op("softmax", {"axis": -1}, X=_sum(c, products, bias))
-    out = c.op("matmul_v2", X=weights, Y=value)
+        rows = from_zero(c, length) + (keys - length)
+        held = c.unsqueeze(from_zero(c, keys), 0) <= c.unsqueeze(rows, 1)
+        products = layer.where(held, products, c.like(_HIDDEN, products))
+    weights = layer.softmax(_sum(c, products, bias), -1)
+    out = layer.matmul(weights, value)
     return c.reshape(c.transpose(out, [0, 2, 1, 3]), [0, 0, -1]), key, value
 
 
@@ -185,7 +186,7 @@ def _attention(c: Call, joined: Variable, mask: int, past: int, bias: int) -> An
     if c.attribute("do_rotary", 0) or c.attribute("past_present_share_buffer", 0) or not isinstance(whole, int):
         raise Refused("rotated positions, a shared state, or an open number of features")
     sizes = [int(n) for n in c.attribute("qkv_hidden_sizes") or [whole // 3] * 3]
-    parts = [_heads(c, one, heads) for one in c.op("split", {"sections": sizes, "axis": 2}, X=joined)]
+    parts = [_heads(c, one, heads) for one in layer.split(joined, sizes, 2)]
     before, given = c.optional(past), c.optional(mask)
     if given is not None and c.rank(given) == 1 and equal(given.spec.known_dims[0], joined.spec.known_dims[0]) is False:
         raise Refused("a mask of ends and beginnings")
@@ -194,20 +195,20 @@ def _attention(c: Call, joined: Variable, mask: int, past: int, bias: int) -> An
         both = [{"axes": [0], "starts": [at], "ends": [at + 1], "infer_flags": [1], "decrease_axis": [0]} for at in (0, 1)]
         state = c.op("slice", both[0], Input=before), c.op("slice", both[1], Input=before)
     out, key, value = _attend(c, parts[0], parts[1], parts[2], state, given, c.optional(bias))
-    return (out, c.op("stack", {"axis": 0}, X=[key, value])) if len(c.node.outputs) > 1 else out
+    return (out, layer.stack([key, value], 0)) if len(c.node.outputs) > 1 else out
 
 
 @onnx("Attention", domain=_MICROSOFT)
 def attention(c: Call) -> Any:
     """Operands: input, weights and bias of all three, mask, past state, a summand of the products."""
-    return _attention(c, _sum(c, c.op("matmul_v2", X=c.x(0), Y=c.x(1)), c.optional(2)), 3, 4, 5)
+    return _attention(c, _sum(c, layer.matmul(c.x(0), c.x(1)), c.optional(2)), 3, 4, 5)
 
 
 @onnx("QAttention", domain=_MICROSOFT)
 def quantized_attention(c: Call) -> Any:
     """Operands: input, weights, bias, both scales, mask, both zero points, past state."""
     product = c.cast(integer_product(c, 0, 1, 6, 7), FP32)
-    joined = c.binary("elementwise_mul", product, c.binary("elementwise_mul", c.x(3), c.x(4)))
+    joined = product * (c.x(3) * c.x(4))
     return _attention(c, _sum(c, joined, c.x(2)), 5, 8, 9)
 
 
@@ -222,7 +223,7 @@ def multi_head_attention(c: Call) -> Any:
         sizes = [int(d) if isinstance(d := one.spec.known_dims[-1], int) and c.rank(one) == 3 else -1 for one in parts]
         if -1 in sizes:
             raise Refused("a bias of keys in heads, or of an open number of features")
-        parts = [_sum(c, one, own) for one, own in zip(parts, c.op("split", {"sections": sizes, "axis": 0}, X=bias), strict=True)]
+        parts = [_sum(c, one, own) for one, own in zip(parts, layer.split(bias, sizes, 0), strict=True)]
     query, key, value = (_heads(c, one, heads) if c.rank(one) == 3 else one for one in parts)
     state = (past[0], past[1]) if past[0] is not None and past[1] is not None else None
     return _attend(c, query, key, value, state, c.optional(4), c.optional(5))
@@ -242,7 +243,7 @@ def rotary_embedding(c: Call) -> Any:
         given["num_heads"] = size // (2 * half)
     out = c.through("RotaryEmbedding", [x, c.x(2), c.x(3), places], 23, **given)
     scale = float(c.attribute("scale", 1.0))
-    return out if scale == 1.0 else c.op("scale", {"scale": scale}, X=out)
+    return out if scale == 1.0 else layer.scale(out, scale)
 
 
 # --- quantized

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from foreshape import layer
 from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call, transposed
 from foreshape.interop.onnx.computed import numbers, padded, size_of
@@ -23,9 +24,9 @@ def matmul(c: Call) -> Any:
     x, y = c.x(0), c.x(1)
     of = x.spec.known_dtype
     if of.is_integer:  # exact below 2^53
-        return c.cast(c.op("matmul_v2", X=c.cast(x, FP64), Y=c.cast(y, FP64)), of)
+        return c.cast(layer.matmul(c.cast(x, FP64), c.cast(y, FP64)), of)
     turned = _turned(y)
-    return c.op("matmul_v2", X=x, Y=y) if turned is None else c.op("matmul_v2", {"trans_y": True}, X=x, Y=turned)
+    return layer.matmul(x, y) if turned is None else layer.matmul(x, turned, transpose_y=True)
 
 
 def _turned(y: Variable) -> Variable | None:
@@ -44,12 +45,12 @@ def gemm(c: Call) -> Any:
     of = x.spec.known_dtype
     if of.is_integer:
         x, y = c.cast(x, FP64), c.cast(y, FP64)
-    out = c.op("matmul_v2", {"trans_x": bool(c.attribute("transA", 0)), "trans_y": bool(c.attribute("transB", 0))}, X=x, Y=y)
+    out = layer.matmul(x, y, transpose_x=bool(c.attribute("transA", 0)), transpose_y=bool(c.attribute("transB", 0)))
     alpha, beta = c.attribute("alpha", 1.0), c.attribute("beta", 1.0)
-    out = out if alpha == 1.0 else c.op("scale", {"scale": alpha}, X=out)
+    out = out if alpha == 1.0 else layer.scale(out, alpha)
     if more is not None:
         more = c.cast(more, out.spec.known_dtype)
-        out = c.binary("elementwise_add", out, more if beta == 1.0 else c.op("scale", {"scale": beta}, X=more))
+        out = out + (more if beta == 1.0 else layer.scale(more, beta))
     return c.cast(out, of)
 
 
@@ -84,7 +85,7 @@ def convolve(c: Call, x: Variable, weight: Variable, bias: Variable | None) -> V
     attrs = {"strides": strides, "dilations": dilations, "paddings": pads, "groups": groups, "padding_algorithm": algorithm}
     depthwise = axes < 3 and groups > 1 and x.spec.known_dims[1] == groups
     out = c.op("depthwise_conv2d" if depthwise else "conv3d" if axes == 3 else "conv2d", attrs, Input=x, Filter=weight)
-    out = out if bias is None else c.op("elementwise_add", {"axis": 1}, X=out, Y=bias)
+    out = out if bias is None else layer.add(out, bias, axis=1)
     return c.squeeze(out, 2) if axes == 1 else out
 
 
@@ -121,7 +122,7 @@ def transposed_convolution(c: Call) -> Any:
     out = c.squeeze(out, 2) if axes == 1 else out
     if wanted is not None and len(sizes) < axes:
         out = _cut_to(c, out, wanted, auto)
-    return out if bias is None else c.op("elementwise_add", {"axis": 1}, X=out, Y=bias)
+    return out if bias is None else layer.add(out, bias, axis=1)
 
 
 def _cut_to(c: Call, x: Variable, wanted: list[int], auto: str) -> Variable:
@@ -130,11 +131,11 @@ def _cut_to(c: Call, x: Variable, wanted: list[int], auto: str) -> Variable:
     tails: list[Variable] = []
     for axis, size in enumerate(wanted, 2):
         now = size_of(c, x, axis)
-        total = c.binary("elementwise_max", c.binary("elementwise_sub", now, numbers(c, size)), numbers(c, 0))
-        head = c.binary("elementwise_floordiv", total if auto == "SAME_UPPER" else c.binary("elementwise_add", total, numbers(c, 1)), numbers(c, 2))
-        heads.append(c.binary("elementwise_sub", numbers(c, 0), head))
-        tails.append(c.binary("elementwise_sub", c.binary("elementwise_add", numbers(c, size), head), now))
-    return padded(c, x, c.op("concat", {"axis": 0}, X=[*heads, *tails]), "constant", None, [*range(2, 2 + len(wanted))])
+        total = layer.maximum(now - numbers(c, size), numbers(c, 0))
+        head = (total if auto == "SAME_UPPER" else total + numbers(c, 1)) // numbers(c, 2)
+        heads.append(numbers(c, 0) - head)
+        tails.append(numbers(c, size) + head - now)
+    return padded(c, x, layer.concat([*heads, *tails], 0), "constant", None, [*range(2, 2 + len(wanted))])
 
 
 def _halves(total: int, auto: str) -> tuple[int, int]:
@@ -154,11 +155,11 @@ def batch_norm(c: Call) -> Any:
     if c.attribute("training_mode", 0):
         axes = [0, *range(2, rank)]
         own = reduce(c, "Mean", x, axes, False)
-        apart = c.binary("elementwise_sub", x, c.unsqueeze(own, *range(1, rank - 1)))
-        spread = reduce(c, "Mean", c.binary("elementwise_mul", apart, apart), axes, False)
+        apart = x - c.unsqueeze(own, *range(1, rank - 1))
+        spread = reduce(c, "Mean", apart * apart, axes, False)
         kept = attrs["momentum"]
-        pairs = [(c.op("scale", {"scale": kept}, X=old), c.op("scale", {"scale": 1 - kept}, X=new)) for old, new in ((mean, own), (variance, spread))]
-        running = tuple(c.binary("elementwise_add", old, new) for old, new in pairs)
+        pairs = [(layer.scale(old, kept), layer.scale(new, 1 - kept)) for old, new in ((mean, own), (variance, spread))]
+        running = tuple(old + new for old, new in pairs)
         mean, variance = own, spread
     elif len([o for o in c.node.outputs if o]) > 1:
         raise Refused("a batch norm of training")
@@ -166,9 +167,9 @@ def batch_norm(c: Call) -> Any:
     if not held:
         axes = [*range(1, rank - 1)]
         scale, bias, mean, variance = (c.unsqueeze(v, *axes) for v in (scale, bias, mean, variance))
-        deviation = c.op("sqrt", X=c.op("scale", {"scale": 1.0, "bias": attrs["epsilon"]}, X=variance))
-        apart = c.binary("elementwise_div", c.binary("elementwise_sub", x, mean), deviation)
-        out = c.binary("elementwise_add", c.binary("elementwise_mul", apart, scale), bias)
+        deviation = layer.sqrt(layer.scale(variance, 1.0, attrs["epsilon"]))
+        apart = layer.divide(x - mean, deviation)
+        out = apart * scale + bias
         return (out, *running) if running else out
     outputs = {"MeanOut": mean, "VarianceOut": variance}
     op = c.importer.block.append_op("batch_norm", {"X": x, "Scale": scale, "Bias": bias, "Mean": mean, "Variance": variance}, outputs, attrs)
@@ -194,11 +195,11 @@ def layer_norm(c: Call) -> Any:
         return result(c.op("layer_norm", {"epsilon": epsilon, "begin_norm_axis": axis}, X=x, Scale=one, Bias=other))
     axes = [*range(axis, rank)]
     mean = reduce(c, "Mean", x, axes, True)
-    apart = c.binary("elementwise_sub", x, mean)
-    variance = reduce(c, "Mean", c.binary("elementwise_mul", apart, apart), axes, True)
-    inverse = c.op("rsqrt", X=c.op("scale", {"scale": 1.0, "bias": epsilon}, X=variance))
-    out = c.binary("elementwise_mul", c.binary("elementwise_mul", apart, inverse), scale)
-    out = out if bias is None else c.binary("elementwise_add", out, bias)
+    apart = x - mean
+    variance = reduce(c, "Mean", apart * apart, axes, True)
+    inverse = layer.rsqrt(layer.scale(variance, 1.0, epsilon))
+    out = apart * inverse * scale
+    out = out if bias is None else out + bias
     return (out, mean, inverse) if several else out
 
 
@@ -208,9 +209,9 @@ def rms_norm(c: Call) -> Any:
     x, scale = c.x(0), c.x(1)
     rank = c.rank(x)
     axes = [*range(c.axis(c.attribute("axis", -1), rank), rank)]
-    mean = reduce(c, "Mean", c.binary("elementwise_mul", x, x), axes, True)
-    inverse = c.op("rsqrt", X=c.op("scale", {"scale": 1.0, "bias": c.attribute("epsilon", 1e-5)}, X=mean))
-    return c.binary("elementwise_mul", c.binary("elementwise_mul", x, inverse), scale)
+    mean = reduce(c, "Mean", x * x, axes, True)
+    inverse = layer.rsqrt(layer.scale(mean, 1.0, c.attribute("epsilon", 1e-05)))
+    return x * inverse * scale
 
 
 @onnx("GroupNormalization")
@@ -287,7 +288,7 @@ def _by_op(c: Call) -> Any:
     else:
         raise Refused("its scales are not known before the run")
     if not factors:
-        return c.op("assign", X=x)
+        return layer.assign(x)
     mode = c.attribute("coordinate_transformation_mode", "half_pixel" if not old else "asymmetric")
     nearest = c.attribute("nearest_mode", "round_prefer_floor" if not old else "floor")
     for name, plain in (("antialias", 0), ("exclude_outside", 0), ("extrapolation_value", 0.0), ("keep_aspect_ratio_policy", "stretch")):

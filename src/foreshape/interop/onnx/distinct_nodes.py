@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from foreshape import layer
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.program.variable import Variable
@@ -25,9 +26,9 @@ def unique(c: Call) -> Any:
     values, first, inverse, counts = (block.vars[name] for name in names.values())
     if not c.attribute("sorted", 1):
         order = _places(c, first)
-        inverse = c.op("gather", {"axis": 0}, X=_places(c, order), Index=inverse)
-        values = c.op("gather", {"axis": axes[0] if axes else 0}, X=values, Index=order)
-        first, counts = (c.op("gather", {"axis": 0}, X=one, Index=order) for one in (first, counts))
+        inverse = layer.gather(_places(c, order), inverse, 0)
+        values = layer.gather(values, order, axes[0] if axes else 0)
+        first, counts = (layer.gather(one, order, 0) for one in (first, counts))
     return tuple([c.cast(values, of), first, inverse, counts][: len(c.node.outputs)])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from foreshape import layer
 from foreshape.errors import FormatError
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.elementwise_nodes import result
@@ -34,7 +35,7 @@ def einsum(c: Call) -> Any:
         pairs[:2] = [(kept, _product(c, [(first, x), (second, y)], kept))]
     made = _product(c, pairs, out) if pairs else numbers.pop(0)
     for number in numbers:
-        made = c.binary("elementwise_mul", made, number)
+        made = made * number
     return c.cast(made, of)
 
 
@@ -50,7 +51,7 @@ def _diagonal(c: Call, term: str, x: Variable) -> tuple[str, Variable]:
     while (twice := next((letter for letter in term if letter != "." and term.count(letter) > 1), None)) is not None:
         before, dots, after = term.partition(_DOTS)
         places = [at if at < len(before) else at - len(before) - len(dots) - len(after) if dots else at for at, one in enumerate(term) if one == twice]
-        x = c.op("diagonal", {"axis1": places[0], "axis2": places[1]}, Input=x)
+        x = layer.diagonal(x, axis1=places[0], axis2=places[1])
         taken, left = 0, ""
         for letter in term:
             taken += letter == twice

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from foreshape import layer
 from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call, element_type, made_of
 from foreshape.interop.onnx.constant_roles import OnnxConstant
@@ -29,13 +30,13 @@ def unary(c: Call) -> Any:
     x, of = c.x(), c.x().spec.known_dtype
     if c.node.operator in ("Relu", "Abs", "Sign", "Floor", "Ceil") and of.is_integer:
         if c.node.operator == "Relu":
-            return c.binary("elementwise_max", x, c.like(0, x))
+            return layer.maximum(x, c.like(0, x))
         if c.node.operator == "Abs":
-            return x if of is UINT8 else c.binary("elementwise_max", x, c.op("scale", {"scale": -1.0}, X=x))
+            return x if of is UINT8 else layer.maximum(x, layer.scale(x, -1.0))
         if c.node.operator == "Sign":
             above, below = (c.cast(c.op(type, X=x, Y=c.like(0, x)), of) for type in ("greater_than", "less_than"))
-            return c.binary("elementwise_sub", above, below)
-        return c.op("assign", X=x)
+            return above - below
+        return layer.assign(x)
     return result(c.op(_RENAMED.get(c.node.operator) or c.node.operator.lower(), X=x))
 
 
@@ -105,7 +106,7 @@ def divide(c: Call) -> Any:
     if found is not None:
         return found
     x, y = _common(c, c.x(0), c.x(1))
-    return quotient(c, x, y) if own_type(c, 0) is UINT64 else c.binary("elementwise_div", x, y)
+    return quotient(c, x, y) if own_type(c, 0) is UINT64 else layer.divide(x, y)
 
 
 def _by_number(c: Call) -> Variable | None:
@@ -122,8 +123,8 @@ def _by_number(c: Call) -> Variable | None:
     if rank > x.spec.rank or (operator == "Div" and (first or abs(math.frexp(by)[0]) != 0.5 or abs(by) < 1e-37)):  # a division by a power of two is exact
         return None
     if operator == "Mul" or operator == "Div":
-        return c.op("scale", {"scale": by if operator == "Mul" else 1.0 / by}, X=x)
-    return c.op("scale", {"scale": -1.0 if first and operator == "Sub" else 1.0, "bias": -by if operator == "Sub" and not first else by}, X=x)
+        return layer.scale(x, by if operator == "Mul" else 1.0 / by)
+    return layer.scale(x, -1.0 if first and operator == "Sub" else 1.0, -by if operator == "Sub" and (not first) else by)
 
 
 @onnx("Mod")
@@ -132,15 +133,15 @@ def remainder(c: Call) -> Any:
     x, y, truncated = c.x(0), c.x(1), bool(c.attribute("fmod", 0))
     if not x.spec.known_dtype.is_floating:
         if own_type(c, 0) is UINT64:
-            return c.binary("elementwise_sub", x, c.binary("elementwise_mul", quotient(c, x, y), y))
+            return x - quotient(c, x, y) * y
         if not truncated:
-            return c.binary("elementwise_mod", x, y)
-        return c.binary("elementwise_sub", x, c.binary("elementwise_mul", c.binary("elementwise_div", x, y), y))
+            return x % y
+        return x - layer.divide(x, y) * y
     if truncated:  # of operands without signs both remainders are the same, and exact
-        return c.binary("elementwise_mul", c.op("sign", X=x), c.binary("elementwise_mod", c.op("abs", X=x), c.op("abs", X=y)))
-    sign = c.op("sign", X=y)
-    upward = c.binary("elementwise_mod", c.binary("elementwise_mul", x, sign), c.op("abs", X=y))
-    return c.binary("elementwise_mul", sign, c.binary("elementwise_add", upward, c.like(0, upward)))  # -0 + 0 is 0
+        return layer.sign(x) * (abs(x) % abs(y))
+    sign = layer.sign(y)
+    upward = x * sign % abs(y)
+    return sign * (upward + c.like(0, upward))  # -0 + 0 is 0
 
 
 @onnx("Pow")
@@ -149,24 +150,24 @@ def power(c: Call) -> Any:
     x, y = c.x(0), c.x(1)
     of, number = x.spec.known_dtype, c.number(1)
     if number is not None and of is FP32 and x.spec.dims is not None and number[1] <= x.spec.rank:
-        return c.op("square", X=x) if number[0] == 2.0 else c.op("pow", {"factor": number[0]}, X=x)
+        return layer.square(x) if number[0] == 2.0 else layer.pow(x, number[0])
     if of is y.spec.known_dtype:
-        return c.binary("elementwise_pow", x, y)
+        return layer.pow(x, y)
     wide = FP64 if FP64 in (of, y.spec.known_dtype) or of is INT64 else FP32
     wide = of if of.is_floating and y.spec.known_dtype.is_integer else wide
-    return c.cast(c.binary("elementwise_pow", c.cast(x, wide), c.cast(y, wide)), of)
+    return c.cast(layer.pow(c.cast(x, wide), c.cast(y, wide)), of)
 
 
 @onnx("Reciprocal")
 def reciprocal(c: Call) -> Any:
     x = c.x()
     source, power = made_of(x, Power)
-    return c.op("rsqrt", X=source) if power is not None and power.of == 0.5 else c.op("reciprocal", X=x)
+    return layer.rsqrt(source) if power is not None and power.of == 0.5 else layer.reciprocal(x)
 
 
 @onnx("Neg")
 def negative(c: Call) -> Any:
-    return c.op("scale", {"scale": -1.0}, X=c.x())
+    return layer.scale(c.x(), -1.0)
 
 
 @onnx("Round")
@@ -183,8 +184,8 @@ def several(c: Call) -> Any:
     for one in operands[1:]:
         out = c.binary(type, out, one)
     if c.node.operator == "Mean" and len(operands) > 1:
-        return c.op("scale", {"scale": 1.0 / len(operands)}, X=out)
-    return out if len(operands) > 1 else c.op("assign", X=out)
+        return layer.scale(out, 1.0 / len(operands))
+    return out if len(operands) > 1 else layer.assign(out)
 
 
 @onnx("Identity", "Dropout")
@@ -195,7 +196,7 @@ def identity(c: Call) -> Any:
         if c.has(2) and (training is None or bool(training.reshape(-1)[0])) and c.attribute("ratio", 0.5) != 0:
             raise Refused("a dropout of training draws at random, and its numbers differ from run to run")
         if len([o for o in c.node.outputs if o]) > 1:
-            return c.x(), c.cast(c.op("fill_any_like", {"value": 1.0, "dtype": -1}, X=c.x()), BOOL)
+            return c.x(), c.cast(layer.fill_like(c.x(), 1.0), BOOL)
     found = c.value(0)
     # torch's older exporter keeps one tensor of zeros for all biases: each of them is trained on its own
     if isinstance(found, OnnxConstant) and found.record is not None and (numbers := c.constant(0)).size > 1 and (numbers == numbers.flat[0]).all():
@@ -215,13 +216,13 @@ def clip(c: Call) -> Any:
             for v, default in ((low, float("-inf")), (high, float("inf")))
         )
         if lowest <= highest and of is FP32:
-            return c.op("clip", {"min": lowest, "max": highest}, X=x)
+            return layer.clip(x, lowest, highest)
     out = x
     for at, bound, type in ((1, low, "elementwise_max"), (2, high, "elementwise_min")):
         if bound is not None:
             other = c.like(bound, x) if isinstance(bound, (int, float)) else c.x(at)
             out = c.binary(type, out, other)
-    return out if out is not x else c.op("assign", X=x)
+    return out if out is not x else layer.assign(x)
 
 
 @onnx("Cast", "CastLike")
@@ -241,7 +242,7 @@ def bit_cast(c: Call) -> Any:
 
 @onnx("Where")
 def where(c: Call) -> Any:
-    return c.op("where", Condition=c.x(0), X=c.x(1), Y=c.x(2))
+    return layer.where(c.x(0), c.x(1), c.x(2))
 
 
 @onnx("IsInf")
@@ -249,10 +250,10 @@ def infinite(c: Call) -> Any:
     x = c.x()
     up, down = bool(c.attribute("detect_positive", 1)), bool(c.attribute("detect_negative", 1))
     if up and down:
-        return c.op("isinf_v2", X=x)
+        return layer.is_inf(x)
     if not up and not down:
-        return c.cast(c.op("fill_any_like", {"value": 0.0, "dtype": -1}, X=x), BOOL)
-    return c.op("equal", X=x, Y=c.like(float("inf") if up else float("-inf"), x))
+        return c.cast(layer.fill_like(x, 0.0), BOOL)
+    return layer.equal(x, c.like(float("inf") if up else float("-inf"), x))
 
 
 # --- activations
@@ -277,13 +278,13 @@ def activation(c: Call) -> Any:
 
 @onnx("Gelu", since=20)
 def gelu(c: Call) -> Any:
-    return c.op("gelu", {"approximate": c.attribute("approximate", "none") == "tanh"}, X=c.x())
+    return layer.gelu(c.x(), c.attribute("approximate", "none") == "tanh")
 
 
 @onnx("Swish")
 def swish(c: Call) -> Any:
     x, alpha = c.x(), c.attribute("alpha", 1.0)
-    return c.op("silu", X=x) if alpha == 1.0 else c.binary("elementwise_mul", x, c.op("sigmoid", X=c.op("scale", {"scale": alpha}, X=x)))
+    return layer.silu(x) if alpha == 1.0 else x * layer.sigmoid(layer.scale(x, alpha))
 
 
 @onnx("Shrink")
@@ -292,10 +293,10 @@ def shrink(c: Call) -> Any:
     of = c.x().spec.known_dtype
     x = c.cast(c.x(), FP64) if of.is_integer else c.x()
     bias, edge = c.attribute("bias", 0.0), c.attribute("lambd", 0.5)
-    below, above = c.op("less_than", X=x, Y=c.like(-edge, x)), c.op("greater_than", X=x, Y=c.like(edge, x))
-    up, down = (c.binary("elementwise_add", x, c.like(by, x)) for by in (bias, -bias))
-    zero = c.op("fill_any_like", {"value": 0.0, "dtype": -1}, X=x)
-    return c.cast(c.op("where", Condition=below, X=up, Y=c.op("where", Condition=above, X=down, Y=zero)), of)
+    below, above = x < c.like(-edge, x), x > c.like(edge, x)
+    up, down = (x + c.like(by, x) for by in (bias, -bias))
+    zero = layer.fill_like(x, 0.0)
+    return c.cast(layer.where(below, up, layer.where(above, down, zero)), of)
 
 
 @onnx("PRelu")
@@ -303,8 +304,8 @@ def prelu(c: Call) -> Any:
     x, slope = c.x(0), c.x(1)
     if c.opset < 9 and slope.spec.rank == 1 and slope.spec.known_dims[0] != 1:  # one for each channel
         slope = c.unsqueeze(slope, *range(1, c.rank(x) - 1))
-    below = c.op("less_than", X=x, Y=c.like(0, x))
-    return c.op("where", Condition=below, X=c.binary("elementwise_mul", x, slope), Y=x)
+    below = x < c.like(0, x)
+    return layer.where(below, x * slope, x)
 
 
 @onnx("Softmax", "LogSoftmax", since=13)
@@ -325,16 +326,16 @@ def softmax_of_matrix(c: Call) -> Any:
     if axis == rank - 1 or c.opset >= 13:
         return along(x, axis)
     if any(d == 0 for d in x.spec.known_dims):
-        return c.op("assign", X=x)
-    flat = result(c.op("flatten_contiguous_range", {"start_axis": axis, "stop_axis": rank - 1}, X=x))
+        return layer.assign(x)
+    flat = layer.flatten(x, axis, rank - 1)
     return c.op("reshape2", {"shape": [0] * rank}, X=along(flat, axis), Shape=c.shape_of(x))[0]
 
 
 def _hardmax(c: Call, x: Variable, axis: int) -> Variable:
     """One at the first largest element, zero elsewhere."""
     place = c.op("arg_max", {"axis": axis, "keepdims": True, "dtype": 3}, X=x)
-    numbers = c.op("cumsum", {"axis": axis, "exclusive": True}, X=c.op("fill_any_like", {"value": 1.0, "dtype": INT64.code}, X=x))
-    return c.cast(c.op("equal", X=numbers, Y=place), x.spec.known_dtype)
+    numbers = layer.cumsum(layer.fill_like(x, 1.0, INT64), axis, exclusive=True)
+    return c.cast(layer.equal(numbers, place), x.spec.known_dtype)
 
 
 @onnx("BitShift")
@@ -345,10 +346,10 @@ def bit_shift(c: Call) -> Any:
     if own_type(c, 0) in (UINT8, *UNSIGNED):
         return c.op("bitwise_left_shift" if left else "bitwise_right_shift", {"is_arithmetic": False}, x=x, y=y)
     width = 8 * of.itemsize
-    outside = c.op("logical_or", X=c.op("less_than", X=y, Y=c.like(0, y)), Y=c.op("greater_equal", X=y, Y=c.like(width, y)))
-    by = c.op("where", Condition=outside, X=c.like(0 if left else width - 1, y), Y=y)
+    outside = layer.logical_or(y < c.like(0, y), y >= c.like(width, y))
+    by = layer.where(outside, c.like(0 if left else width - 1, y), y)
     out = c.op("bitwise_left_shift" if left else "bitwise_right_shift", {"is_arithmetic": True}, x=x, y=by)
-    return c.op("where", Condition=outside, X=c.like(0, x), Y=out) if left else out
+    return layer.where(outside, c.like(0, x), out) if left else out
 
 
 @onnx("CumSum")
@@ -371,4 +372,4 @@ def _running(c: Call, type: str, name: str) -> Variable:
 
 @onnx("Det")
 def determinant(c: Call) -> Any:
-    return c.op("determinant", Input=c.x())
+    return layer.det(c.x())

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from foreshape import layer
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.computed import dims_of, entry, exactly_reshaped, from_zero, numbers, size_of
 from foreshape.interop.onnx.node_rules import onnx
@@ -23,9 +24,9 @@ def _from_front(c: Call, index: Variable, x: Variable, axis: int) -> Variable:
     if isinstance(size, int):
         length: Variable = c.full([1] if index.spec.dims else [], index.spec.known_dtype, size)
     else:
-        length = c.cast(c.op("slice", {"axes": [0], "starts": [axis], "ends": [axis + 1], "infer_flags": [1]}, Input=c.shape_of(x)), index.spec.known_dtype)
-    below = c.op("less_than", X=index, Y=c.like(0, index))
-    out = c.op("where", Condition=below, X=c.binary("elementwise_add", index, length), Y=index)
+        length = c.cast(layer.slice(c.shape_of(x), [0], [axis], [axis + 1]), index.spec.known_dtype)
+    below = index < c.like(0, index)
+    out = layer.where(below, index + length, index)
     return c.reshape(out, []) if not index.spec.dims and out.spec.dims else out
 
 
@@ -42,7 +43,7 @@ def gather(c: Call) -> Any:
     dims = index.spec.known_dims
     flat = index if len(dims) == 1 else c.reshape(index, [-1] if dims else [1])
     flat = flat if known is not None and (known >= 0).all() else _from_front(c, flat, x, axis)
-    out = c.op("gather", {"axis": axis}, X=x, Index=flat)
+    out = layer.gather(x, flat, axis)
     if len(dims) == 1:
         return out
     if not dims:
@@ -57,19 +58,19 @@ def _with_dims(c: Call, out: Variable, x: Variable, index: Variable, axis: int) 
         if all(isinstance(size, int) for size in sizes):
             return c.full([int(size) for size in sizes if isinstance(size, int)], x.spec.known_dtype, 0)
         pieces = [*dims_of(c, x)[:axis], *dims_of(c, index), *dims_of(c, x)[axis + 1 :]]
-        return exactly_reshaped(c, out, c.op("concat", {"axis": 0}, X=[numbers(c, one) if isinstance(one, int) else one for one in pieces]))
+        return exactly_reshaped(c, out, layer.concat([numbers(c, one) if isinstance(one, int) else one for one in pieces], 0))
     open_ = [at for at, s in enumerate(sizes) if not isinstance(s, int)]
     if len(open_) <= 1:
         return c.reshape(out, [-1 if at in open_ else int(s) for at, s in enumerate(sizes)])  # pyright: ignore[reportArgumentType]
     outer, inner = c.shape_of(x), c.shape_of(index)
     parts: list[Variable] = []
     if axis:
-        parts.append(c.op("slice", {"axes": [0], "starts": [0], "ends": [axis], "infer_flags": [1]}, Input=outer))
+        parts.append(layer.slice(outer, [0], [0], [axis]))
     parts.append(inner)
     if axis + 1 < len(x.spec.known_dims):
-        parts.append(c.op("slice", {"axes": [0], "starts": [axis + 1], "ends": [2**31 - 1], "infer_flags": [1]}, Input=outer))
-    shape = c.op("concat", {"axis": 0}, X=parts) if len(parts) > 1 else parts[0]
-    return c.op("reshape2", {"shape": [0]}, X=out, Shape=shape)[0]
+        parts.append(layer.slice(outer, [0], [axis + 1], [2**31 - 1]))
+    shape = layer.concat(parts, 0) if len(parts) > 1 else parts[0]
+    return c.reshape_to(out, shape)
 
 
 @onnx("GatherElements")
@@ -81,10 +82,10 @@ def gather_elements(c: Call) -> Any:
     for other, (own, wanted) in enumerate(zip(x.spec.known_dims, index.spec.known_dims, strict=True)):
         if other != axis and own != wanted:
             if isinstance(wanted, int):
-                x = c.op("slice", {"axes": [other], "starts": [0], "ends": [wanted], "infer_flags": [1]}, Input=x)
+                x = layer.slice(x, [other], [0], [wanted])
             else:
                 x = c.op("slice", {"axes": [other], "starts": [0], "ends": [-1], "infer_flags": [-1]}, Input=x, EndsTensor=entry(c, c.shape_of(index), other))
-    return c.op("take_along_axis", {"Axis": axis}, Input=x, Index=index)
+    return layer.take_along_axis(x, index, axis)
 
 
 @onnx("GatherND")
@@ -92,11 +93,11 @@ def gather_nd(c: Call) -> Any:
     x, index, batch = c.x(0), c.cast(c.x(1), INT64), int(c.attribute("batch_dims", 0))
     if batch:
         last = c.rank(index) - 1
-        first = c.op("slice", {"axes": [last], "starts": [0], "ends": [1], "infer_flags": [1]}, Input=index)
-        zeros = c.op("fill_any_like", {"value": 0.0, "dtype": -1}, X=first)
+        first = layer.slice(index, [last], [0], [1])
+        zeros = layer.fill_like(first, 0.0)
         places = (from_zero(c, size_of(c, x, axis)) for axis in range(batch))
-        lead = [c.binary("elementwise_add", zeros, c.unsqueeze(one, *range(axis), *range(axis + 1, last + 1))) for axis, one in enumerate(places)]
-        index = c.op("concat", {"axis": -1}, X=[*lead, index])
+        lead = [zeros + c.unsqueeze(one, *range(axis), *range(axis + 1, last + 1)) for axis, one in enumerate(places)]
+        index = layer.concat([*lead, index], -1)
     depth = index.spec.known_dims[-1]
     if not isinstance(depth, int):
         raise Refused("an index of an open depth")
@@ -106,12 +107,12 @@ def gather_nd(c: Call) -> Any:
 
         limits = c.importer.variable(OnnxConstant("limits", None, np.array(sizes, "int64")))
     else:
-        limits = c.op("slice", {"axes": [0], "starts": [0], "ends": [depth], "infer_flags": [1]}, Input=c.shape_of(x))
-    below = c.op("less_than", X=index, Y=c.like(0, index))
-    index = c.op("where", Condition=below, X=c.binary("elementwise_add", index, limits), Y=index)
+        limits = layer.slice(c.shape_of(x), [0], [0], [depth])
+    below = index < c.like(0, index)
+    index = layer.where(below, index + limits, index)
     of = x.spec.known_dtype
     held = c.cast(x, INT32) if of is BOOL else x
-    return c.cast(c.op("gather_nd", X=held, Index=index), of)
+    return c.cast(layer.gather_nd(held, index), of)
 
 
 @onnx("OneHot")
@@ -122,11 +123,11 @@ def one_hot(c: Call) -> Any:
     axis = c.axis(c.attribute("axis", -1), rank)
     index = c.cast(index, INT64)
     size = depth if index.spec.dims else c.reshape(depth, [])
-    index = c.op("where", Condition=c.op("less_than", X=index, Y=c.like(0, index)), X=c.binary("elementwise_add", index, size), Y=index)
-    numbers = c.op("range", Start=c.full([1], INT64, 0), End=depth, Step=c.full([1], INT64, 1))
-    hot = c.op("equal", X=c.unsqueeze(index, rank - 1), Y=numbers)
-    parts = [c.op("slice", {"axes": [0], "starts": [at], "ends": [at + 1], "infer_flags": [1]}, Input=values) for at in (0, 1)]
-    out = c.op("where", Condition=hot, X=parts[1], Y=parts[0])
+    index = layer.where(index < c.like(0, index), index + size, index)
+    numbers = layer.range(c.full([1], INT64, 0), depth, c.full([1], INT64, 1))
+    hot = layer.equal(c.unsqueeze(index, rank - 1), numbers)
+    parts = [layer.slice(values, [0], [at], [at + 1]) for at in (0, 1)]
+    out = layer.where(hot, parts[1], parts[0])
     order = [*range(axis), rank - 1, *range(axis, rank - 1)]
     return c.transpose(out, order)
 
@@ -138,8 +139,8 @@ def compress(c: Call) -> Any:
     if axis is None:
         x, axis = c.reshape(x, [-1]), 0
     axis = c.axis(axis, c.rank(x))
-    places = c.reshape(c.op("where_index", Condition=condition), [-1])
-    return c.op("gather", {"axis": axis}, X=x, Index=places)
+    places = c.reshape(layer.nonzero(condition), [-1])
+    return layer.gather(x, places, axis)
 
 
 @onnx("ScatterElements", "Scatter")
@@ -162,7 +163,7 @@ def _scattered(c: Call, x: Variable, index: Variable, updates: Variable) -> Vari
     # of fewer entries along other axes: the first ones are cut out, and set again
     bounds = {"axes": less, "starts": [0] * len(less)}
     ends = [size_of(c, index, at) for at in less]
-    end = c.op("concat", {"axis": 0}, X=ends) if len(ends) > 1 else ends[0]
+    end = layer.concat(ends, 0) if len(ends) > 1 else ends[0]
     part = c.op("slice", {**bounds, "ends": [-1] * len(less), "infer_flags": [-1] * len(less)}, Input=x, EndsTensor=end)
     part = c.op("put_along_axis", attrs, Input=part, Index=index, Value=updates)
     return c.op("set_value", bounds, Input=x, ValueTensor=part, EndsTensorList=ends)
@@ -176,7 +177,7 @@ def scatter_nd(c: Call) -> Any:
         raise Refused("an index of an open depth")
     if kind not in ("none", "add"):
         return _reduced(c, x, index, updates, {"mul": "mul", "max": "amax", "min": "amin"}[kind], depth)
-    return c.op("index_put", {"accumulate": kind == "add"}, x=x, indices=_columns(c, index, depth), value=updates)
+    return layer.index_put(x, _columns(c, index, depth), updates, accumulate=kind == "add")
 
 
 def _reduced(c: Call, x: Variable, index: Variable, updates: Variable, kind: str, depth: int) -> Variable:
@@ -186,22 +187,22 @@ def _reduced(c: Call, x: Variable, index: Variable, updates: Variable, kind: str
     place, rest = numbers(c, 0), numbers(c, 1)
     for at, part in enumerate(_columns(c, index, depth)):
         part = c.reshape(part, [-1])
-        below = c.op("less_than", X=part, Y=numbers(c, 0))
-        part = c.op("where", Condition=below, X=c.binary("elementwise_add", part, sizes[at]), Y=part)
-        place = c.binary("elementwise_add", c.binary("elementwise_mul", place, sizes[at]), part)
+        below = part < numbers(c, 0)
+        part = layer.where(below, part + sizes[at], part)
+        place = place * sizes[at] + part
     for size in sizes[depth:]:
-        rest = c.binary("elementwise_mul", rest, size)
-    shape = c.op("concat", {"axis": 0}, X=[numbers(c, -1), rest])
-    flat, values = (c.op("reshape2", {"shape": [0]}, X=one, Shape=shape)[0] for one in (x, updates))
-    place = c.binary("elementwise_add", c.op("fill_any_like", {"value": 0.0, "dtype": INT64.code}, X=values), c.unsqueeze(place, 1))
+        rest = rest * size
+    shape = layer.concat([numbers(c, -1), rest], 0)
+    flat, values = (c.reshape_to(one, shape) for one in (x, updates))
+    place = layer.fill_like(values, 0.0, INT64) + c.unsqueeze(place, 1)
     out = c.op("put_along_axis", {"Axis": 0, "Reduce": kind}, Input=flat, Index=place, Value=values)
-    return c.op("reshape2", {"shape": [0]}, X=out, Shape=dims)[0]
+    return c.reshape_to(out, dims)
 
 
 def _columns(c: Call, index: Variable, depth: int) -> list[Variable]:
     """Return an index of places as one tensor for each axis."""
     last = c.rank(index) - 1
-    parts = (c.op("slice", {"axes": [last], "starts": [k], "ends": [k + 1], "infer_flags": [1]}, Input=index) for k in range(depth))
+    parts = (layer.slice(index, [last], [k], [k + 1]) for k in range(depth))
     return [c.squeeze(part, last) for part in parts]
 
 
@@ -213,10 +214,10 @@ def tensor_scatter(c: Call) -> Any:
     steps = from_zero(c, entry(c, c.shape_of(update), axis))
     steps = c.unsqueeze(steps, *range(axis), *range(axis + 1, rank))
     if places is not None:
-        steps = c.binary("elementwise_add", steps, c.unsqueeze(c.cast(places, INT64), *range(1, rank)))
+        steps = steps + c.unsqueeze(c.cast(places, INT64), *range(1, rank))
     if c.attribute("mode", "linear") == "circular":
-        steps = c.binary("elementwise_mod", steps, entry(c, c.shape_of(cache), axis))
-    index = c.binary("elementwise_add", c.op("fill_any_like", {"value": 0.0, "dtype": INT64.code}, X=update), steps)
+        steps = steps % entry(c, c.shape_of(cache), axis)
+    index = layer.fill_like(update, 0.0, INT64) + steps
     return c.op("put_along_axis", {"Axis": axis, "Reduce": "assign"}, Input=cache, Index=index, Value=update)
 
 
@@ -227,13 +228,13 @@ def reverse_sequence(c: Call) -> Any:
     if {time, batch} != {0, 1}:
         raise Refused("axes other than the first two")
     lengths = c.unsqueeze(c.cast(lengths, INT64), 0 if time == 0 else 1)
-    size = c.op("slice", {"axes": [0], "starts": [time], "ends": [time + 1], "infer_flags": [1]}, Input=c.shape_of(x))
-    steps = c.op("range", Start=c.full([1], INT64, 0), End=size, Step=c.full([1], INT64, 1))
+    size = layer.slice(c.shape_of(x), [0], [time], [time + 1])
+    steps = layer.range(c.full([1], INT64, 0), size, c.full([1], INT64, 1))
     steps = c.unsqueeze(steps, 1 if time == 0 else 0)
-    turned = c.binary("elementwise_sub", c.op("scale", {"scale": 1.0, "bias": -1.0}, X=lengths), steps)
-    same = c.binary("elementwise_add", steps, c.binary("elementwise_sub", lengths, lengths))
-    place = c.op("where", Condition=c.op("less_than", X=steps, Y=lengths), X=turned, Y=same)
+    turned = layer.scale(lengths, 1.0, -1.0) - steps
+    same = steps + (lengths - lengths)
+    place = layer.where(steps < lengths, turned, same)
     rest = c.rank(x) - 2
     place = c.unsqueeze(place, *range(2, 2 + rest)) if rest else place
-    zeros = c.op("fill_any_like", {"value": 0.0, "dtype": INT64.code}, X=x)
-    return c.op("take_along_axis", {"Axis": time}, Input=x, Index=c.binary("elementwise_add", zeros, place))
+    zeros = layer.fill_like(x, 0.0, INT64)
+    return layer.take_along_axis(x, zeros + place, time)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from foreshape import layer
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.onnx.reduce_nodes import reduce
@@ -18,7 +19,7 @@ def negative_log_likelihood(c: Call) -> Any:
 
 @onnx("SoftmaxCrossEntropyLoss")
 def softmax_cross_entropy(c: Call) -> Any:
-    logarithms = c.op("log_softmax", {"axis": 1}, X=c.x(0))
+    logarithms = layer.log_softmax(c.x(0), 1)
     return _loss(c, logarithms, c.x(1), c.optional(2)), logarithms
 
 
@@ -28,20 +29,20 @@ def _loss(c: Call, x: Variable, target: Variable, weight: Variable | None) -> Va
     target = c.cast(target, INT64)
     place, held = target, None
     if ignored is not None:
-        held = c.op("not_equal", X=target, Y=c.like(int(ignored), target))
-        place = c.op("where", Condition=held, X=target, Y=c.op("fill_any_like", {"value": 0.0, "dtype": -1}, X=target))
-    picked = c.squeeze(c.op("take_along_axis", {"Axis": 1}, Input=x, Index=c.unsqueeze(place, 1)), 1)
-    loss = c.op("scale", {"scale": -1.0}, X=picked)
+        held = layer.not_equal(target, c.like(int(ignored), target))
+        place = layer.where(held, target, layer.fill_like(target, 0.0))
+    picked = c.squeeze(layer.take_along_axis(x, c.unsqueeze(place, 1), 1), 1)
+    loss = layer.scale(picked, -1.0)
     if weight is not None:
-        flat = c.op("gather", {"axis": 0}, X=weight, Index=c.reshape(place, [-1]))
-        factor = c.op("reshape2", {"shape": [0]}, X=flat, Shape=c.shape_of(place))[0]
+        flat = layer.gather(weight, c.reshape(place, [-1]), 0)
+        factor = c.reshape_to(flat, c.shape_of(place))
     else:
-        factor = c.op("fill_any_like", {"value": 1.0, "dtype": -1}, X=loss)
+        factor = layer.fill_like(loss, 1.0)
     if held is not None:
-        factor = c.op("where", Condition=held, X=factor, Y=c.op("fill_any_like", {"value": 0.0, "dtype": -1}, X=factor))
-        loss = c.op("where", Condition=held, X=loss, Y=c.op("fill_any_like", {"value": 0.0, "dtype": -1}, X=loss))
-    loss = c.binary("elementwise_mul", loss, factor) if weight is not None else loss
+        factor = layer.where(held, factor, layer.fill_like(factor, 0.0))
+        loss = layer.where(held, loss, layer.fill_like(loss, 0.0))
+    loss = loss * factor if weight is not None else loss
     if kind == "none":
         return loss
     total = reduce(c, "Sum", loss, None, False)
-    return total if kind == "sum" else c.binary("elementwise_div", total, reduce(c, "Sum", factor, None, False))
+    return total if kind == "sum" else layer.divide(total, reduce(c, "Sum", factor, None, False))

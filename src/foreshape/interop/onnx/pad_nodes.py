@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from foreshape import layer
 from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.computed import count_of, entry, from_zero, numbers, shaped, size_of
@@ -51,7 +52,7 @@ def _pad_and_cut(c: Call, x: Variable, before: list[int], after: list[int], mode
         out = c.op("slice", attrs, Input=out)
         before, after = [max(0, n) for n in before], [max(0, n) for n in after]
     if not any((*before, *after)):
-        return out if out is not x else c.op("assign", X=x)
+        return out if out is not x else layer.assign(x)
     if mode == "constant":
         return _pad_with(c, out, before, after, value)
     if any(n > _MOST_PADS for n in (*before, *after)):
@@ -80,12 +81,12 @@ def _pad_with(c: Call, x: Variable, before: list[int], after: list[int], value: 
         for at, size in ((0, first), (len(parts), last)):
             if size:
                 dims = c.shape_of(out)
-                lead = c.op("slice", {"axes": [0], "starts": [0], "ends": [axis], "infer_flags": [1]}, Input=dims) if axis else None
-                rest = c.op("slice", {"axes": [0], "starts": [axis + 1], "ends": [_MOST], "infer_flags": [1]}, Input=dims) if axis + 1 < len(before) else None
-                whole = c.op("concat", {"axis": 0}, X=[p for p in (lead, c.full([1], INT64, size), rest) if p is not None])
+                lead = layer.slice(dims, [0], [0], [axis]) if axis else None
+                rest = layer.slice(dims, [0], [axis + 1], [_MOST]) if axis + 1 < len(before) else None
+                whole = layer.concat([p for p in (lead, c.full([1], INT64, size), rest) if p is not None], 0)
                 block = c.op("expand_v2", {"shape": [-1]}, X=c.reshape(filler, [1] * len(before)), Shape=whole)
                 parts.insert(at if at == 0 else len(parts), block)
-        out = c.op("concat", {"axis": axis}, X=parts) if len(parts) > 1 else out
+        out = layer.concat(parts, axis) if len(parts) > 1 else out
     return out
 
 
@@ -104,12 +105,12 @@ def _pad_along(c: Call, x: Variable, axis: int, first: int, last: int, mode: str
     else:
         places = np.abs((places + (size - 1)) % (2 * (size - 1)) - (size - 1))
     index = c.importer.variable(OnnxConstant("places", None, places.astype("int64")))
-    return c.op("gather", {"axis": axis}, X=x, Index=index)
+    return layer.gather(x, index, axis)
 
 
 def _pad_open(c: Call, x: Variable, axis: int, first: int, last: int, mode: str) -> Variable:
     def part(start: int, end: int) -> Variable:
-        return c.op("slice", {"axes": [axis], "starts": [start], "ends": [end], "infer_flags": [1]}, Input=x)
+        return layer.slice(x, [axis], [start], [end])
 
     def repeated(one: Variable, count: int) -> list[Variable]:
         return [one] * count
@@ -119,9 +120,9 @@ def _pad_open(c: Call, x: Variable, axis: int, first: int, last: int, mode: str)
     elif mode == "wrap":
         head, tail = [part(-first, _MOST)] if first else [], [part(0, last)] if last else []
     else:
-        head = [c.op("flip", {"axis": [axis]}, X=part(1, first + 1))] if first else []
-        tail = [c.op("flip", {"axis": [axis]}, X=part(-last - 1, -1))] if last else []
-    return c.op("concat", {"axis": axis}, X=[*head, x, *tail])
+        head = [layer.flip(part(1, first + 1), [axis])] if first else []
+        tail = [layer.flip(part(-last - 1, -1), [axis])] if last else []
+    return layer.concat([*head, x, *tail], axis)
 
 
 @onnx("Col2Im")
@@ -149,7 +150,7 @@ def _inside(c: Call, x: Variable, pads: list[int]) -> Variable:
     if not any(pads):
         return x
     ends = [-n if n else _MOST for n in pads[axes:]]
-    return c.op("slice", {"axes": [*range(2, 2 + axes)], "starts": pads[:axes], "ends": ends, "infer_flags": [1] * axes}, Input=x)
+    return layer.slice(x, [*range(2, 2 + axes)], pads[:axes], ends)
 
 
 def _added_at_places(c: Call, x: Variable, pads: list[int], strides: list[int], dilations: list[int]) -> Variable:
@@ -159,24 +160,24 @@ def _added_at_places(c: Call, x: Variable, pads: list[int], strides: list[int], 
     place: Variable = numbers(c, 0)
     wide, pixels, total = list[Variable](), numbers(c, 1), numbers(c, 1)
     for axis in range(axes):
-        padded = c.binary("elementwise_add", entry(c, sizes, axis), numbers(c, pads[axis] + pads[axes + axis]))
-        within = c.binary("elementwise_mul", from_zero(c, entry(c, kernel, axis)), numbers(c, dilations[axis]))
-        reach = c.binary("elementwise_sub", entry(c, kernel, axis), numbers(c, 1))
-        room = c.binary("elementwise_sub", padded, c.binary("elementwise_mul", reach, numbers(c, dilations[axis])))
-        count = c.binary("elementwise_floordiv", c.binary("elementwise_add", room, numbers(c, strides[axis] - 1)), numbers(c, strides[axis]))
-        begin = c.binary("elementwise_mul", from_zero(c, count), numbers(c, strides[axis]))
-        along = c.binary("elementwise_add", c.unsqueeze(within, 1), c.unsqueeze(begin, 0))
+        padded = entry(c, sizes, axis) + numbers(c, pads[axis] + pads[axes + axis])
+        within = from_zero(c, entry(c, kernel, axis)) * numbers(c, dilations[axis])
+        reach = entry(c, kernel, axis) - numbers(c, 1)
+        room = padded - reach * numbers(c, dilations[axis])
+        count = (room + numbers(c, strides[axis] - 1)) // numbers(c, strides[axis])
+        begin = from_zero(c, count) * numbers(c, strides[axis])
+        along = c.unsqueeze(within, 1) + c.unsqueeze(begin, 0)
         along = c.unsqueeze(along, *(at for at in range(2 * axes) if at % axes != axis))  # places of a window, then windows
-        place = c.binary("elementwise_add", c.binary("elementwise_mul", place, padded), along)
+        place = place * padded + along
         wide.append(padded)
-        total = c.binary("elementwise_mul", total, padded)
-        pixels = c.binary("elementwise_mul", pixels, entry(c, kernel, axis))
+        total = total * padded
+        pixels = pixels * entry(c, kernel, axis)
     place = c.reshape(place, [-1])
     rows = c.transpose(shaped(c, x, -1, size_of(c, place, 0)), [1, 0])
-    shape = c.op("concat", {"axis": 0}, X=[total, size_of(c, rows, 1)])
+    shape = layer.concat([total, size_of(c, rows, 1)], 0)
     zeros = c.op("fill_constant", {"shape": [], "dtype": x.spec.known_dtype.code, "value": 0.0}, ShapeTensor=shape)
-    added = c.op("scatter", {"overwrite": False}, X=zeros, Ids=place, Updates=rows)
-    channels = c.binary("elementwise_floordiv", size_of(c, x, 1), pixels)
+    added = layer.scatter(zeros, place, rows, overwrite=False)
+    channels = size_of(c, x, 1) // pixels
     return _inside(c, shaped(c, c.transpose(added, [1, 0]), -1, channels, *wide), pads)
 
 
@@ -194,10 +195,10 @@ def center_crop_pad(c: Call) -> Any:
             before[axis] = more // 2 if more > 0 else -(-more // 2)
             after[axis] = more - before[axis]
         return _pad_and_cut(c, x, before, after, "constant", None)
-    now = c.op("concat", {"axis": 0}, X=[size_of(c, x, a) for a in axes])
-    more = c.binary("elementwise_sub", wanted, now)
+    now = layer.concat([size_of(c, x, a) for a in axes], 0)
+    more = wanted - now
     larger, smaller = (c.binary(f"elementwise_{kind}", more, numbers(c, 0)) for kind in ("max", "min"))
-    half = c.binary("elementwise_floordiv", larger, numbers(c, 2))
-    half = c.binary("elementwise_sub", half, c.binary("elementwise_floordiv", c.binary("elementwise_sub", numbers(c, 0), smaller), numbers(c, 2)))
-    pads = c.op("concat", {"axis": 0}, X=[half, c.binary("elementwise_sub", more, half)])
+    half = larger // numbers(c, 2)
+    half = half - (numbers(c, 0) - smaller) // numbers(c, 2)
+    pads = layer.concat([half, more - half], 0)
     return computed.padded(c, x, pads, "constant", None, axes)

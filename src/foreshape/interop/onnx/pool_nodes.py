@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from foreshape import layer
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.computed import dims_of, entry, numbers, shaped
 from foreshape.interop.onnx.node_rules import onnx
@@ -24,8 +25,8 @@ def pool(c: Call) -> Any:
     power = float(c.attribute("p", 2))
     if kind != "LpPool":
         return _pooled(c, x, "max" if kind == "MaxPool" else "avg", kernel)
-    made = _pooled(c, c.op("pow", {"factor": power}, X=c.op("abs", X=x)), "sum", kernel)
-    return c.op("pow", {"factor": 1.0 / power}, X=made)
+    made = _pooled(c, layer.pow(abs(x), power), "sum", kernel)
+    return layer.pow(made, 1.0 / power)
 
 
 def _pooled(c: Call, x: Variable, kind: str, kernel: list[int]) -> Any:
@@ -73,7 +74,7 @@ def _by_pool2d(c: Call, x: Variable, kind: str, kernel: list[int], strides: list
     attrs = {"pooling_type": "max" if kind == "max" else "avg", "ksize": kernel, "strides": strides, "paddings": pads, "padding_algorithm": algorithm}
     out = c.op("pool3d" if axes == 3 else "pool2d", attrs | {"ceil_mode": ceil, "exclusive": not whole}, X=x)
     out = c.squeeze(out, 2) if axes == 1 else out
-    return c.cast(out if kind != "sum" else c.op("scale", {"scale": float(size)}, X=out), of)
+    return c.cast(out if kind != "sum" else layer.scale(out, float(size)), of)
 
 
 @onnx("MaxUnpool")
@@ -90,24 +91,24 @@ def max_unpool(c: Call) -> Any:
         if isinstance(size, int):
             sizes.append(size * strides[k] + more)
         else:
-            sizes.append(c.binary("elementwise_add", c.binary("elementwise_mul", size, numbers(c, strides[k])), numbers(c, more)))
-    inner = c.op("concat", {"axis": 0}, X=[numbers(c, s) if isinstance(s, int) else s for s in sizes])
+            sizes.append(size * numbers(c, strides[k]) + numbers(c, more))
+    inner = layer.concat([numbers(c, s) if isinstance(s, int) else s for s in sizes], 0)
     total: Variable = numbers(c, 1)
     for at in range(axes + 2):
-        total = c.binary("elementwise_mul", total, entry(c, inner, at))
+        total = total * entry(c, inner, at)
     flat, wanted = c.reshape(places, [-1]), sizes
     if c.has(2):  # places that do not fit into the image without it count over the given shape
         shape = c.reshape(c.cast(c.x(2), INT64), [axes + 2])
         known = c.constant(2)
         wanted = [entry(c, shape, at) for at in range(axes + 2)] if known is None else [int(n) for n in known.reshape(-1)]
-        last = c.op("reduce_max", {"dim": [0], "keep_dim": True}, X=c.op("concat", {"axis": 0}, X=[numbers(c, 0), flat]))
-        moved, rest, step = c.op("fill_any_like", {"value": 0.0, "dtype": INT64.code}, X=flat), flat, numbers(c, 1)
+        last = layer.reduce_max(layer.concat([numbers(c, 0), flat], 0), [0], True)
+        moved, rest, step = layer.fill_like(flat, 0.0, INT64), flat, numbers(c, 1)
         for at in range(axes + 1, -1, -1):
-            size = c.binary("elementwise_max", entry(c, inner, at), numbers(c, 1))
-            moved = c.binary("elementwise_add", moved, c.binary("elementwise_mul", c.binary("elementwise_mod", rest, size), step))
-            rest, step = c.binary("elementwise_floordiv", rest, size), c.binary("elementwise_mul", step, entry(c, shape, at))
-        flat = c.op("where", Condition=c.op("less_than", X=last, Y=total), X=moved, Y=flat)
+            size = layer.maximum(entry(c, inner, at), numbers(c, 1))
+            moved = moved + rest % size * step
+            rest, step = rest // size, step * entry(c, shape, at)
+        flat = layer.where(last < total, moved, flat)
         total = step
     zeros = c.op("fill_constant", {"shape": [], "dtype": x.spec.known_dtype.code, "value": 0.0}, ShapeTensor=total)
-    out = c.op("scatter", {"overwrite": True}, X=zeros, Ids=flat, Updates=c.reshape(x, [-1]))
+    out = layer.scatter(zeros, flat, c.reshape(x, [-1]), overwrite=True)
     return shaped(c, out, -1, *wanted[1:])  # of no images, too

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from foreshape import layer
 from foreshape.interop.onnx.call import CODES, Call, element_type
 from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.onnx.convolution_nodes import convolve
@@ -47,13 +48,13 @@ def _along(c: Call, x: Variable, at: int, of: DType, axis: int, block: int) -> V
     if block:
         if c.rank(found) != rank:
             raise Refused(f"scales of {c.rank(found)} dims for blocks of {rank}")
-        repeated = c.op("repeat_interleave", {"Repeats": block, "dim": axis}, X=found)
+        repeated = layer.repeat_interleave(found, block, axis)
         size, now = x.spec.known_dims[axis], repeated.spec.known_dims[axis]
         if size == now:
             return repeated
         if not isinstance(size, int):
             raise Refused("blocks along an axis of an open size")
-        return c.op("slice", {"axes": [axis], "starts": [0], "ends": [size], "infer_flags": [1]}, Input=repeated)
+        return layer.slice(repeated, [axis], [0], [size])
     if c.rank(found) != 1:
         return found
     return c.unsqueeze(found, *range(1, rank - axis))
@@ -66,13 +67,13 @@ def dequantized(c: Call, x: Variable, scale: int, zero: int, of: DType = FP32, a
     if one is not None and shift is not None and of is FP32:
         return c.op("scale", {"scale": one, "bias": -shift, "bias_after_scale": False}, X=x)
     if shift != 0.0:
-        x = c.binary("elementwise_sub", x, _along(c, x, zero, of, axis, block))
-    return c.binary("elementwise_mul", x, _along(c, x, scale, of, axis, block))
+        x = x - _along(c, x, zero, of, axis, block)
+    return x * _along(c, x, scale, of, axis, block)
 
 
 def quantized(c: Call, x: Variable, scale: Variable, zero: int, of: DType, axis: int = 1, block: int = 0) -> Variable:
     """Return x / scale, halves rounded to even, plus the zero point, held to the range of ``of``."""
-    return _held(c, c.op("round", {"round_type": 0}, X=c.binary("elementwise_div", x, scale)), zero, of, axis, block)
+    return _held(c, c.op("round", {"round_type": 0}, X=layer.divide(x, scale)), zero, of, axis, block)
 
 
 def _held(c: Call, x: Variable, zero: int, of: DType, axis: int = 1, block: int = 0) -> Variable:
@@ -82,10 +83,10 @@ def _held(c: Call, x: Variable, zero: int, of: DType, axis: int = 1, block: int 
     low, high = _RANGES[of]
     shift = _single(c, zero)
     if shift is None:
-        x = c.binary("elementwise_add", x, _along(c, x, zero, x.spec.known_dtype, axis, block))
+        x = x + _along(c, x, zero, x.spec.known_dtype, axis, block)
     elif shift:
-        x = c.op("scale", {"scale": 1.0, "bias": shift}, X=x)
-    return c.cast(c.op("clip", {"min": float(low), "max": float(high)}, X=x), of)
+        x = layer.scale(x, 1.0, shift)
+    return c.cast(layer.clip(x, float(low), float(high)), of)
 
 
 def _without_zero(c: Call, x: Variable, zero: int, rows: bool = False) -> Variable:
@@ -94,10 +95,10 @@ def _without_zero(c: Call, x: Variable, zero: int, rows: bool = False) -> Variab
     if shift == 0.0:
         return x
     if shift is not None:
-        return c.op("scale", {"scale": 1.0, "bias": -shift}, X=x)
+        return layer.scale(x, 1.0, -shift)
     found = c.cast(c.x(zero), FP32)
     single = c.rank(found) == 1 and found.spec.known_dims[0] == 1
-    return c.binary("elementwise_sub", x, c.unsqueeze(found, 1) if rows and c.rank(found) == 1 and not single else found)
+    return x - (c.unsqueeze(found, 1) if rows and c.rank(found) == 1 and (not single) else found)
 
 
 @onnx("DequantizeLinear", "QuantizeLinear", domain=_MICROSOFT)
@@ -158,15 +159,15 @@ def _dynamic(c: Call, x: Variable) -> tuple[Variable, Variable, Variable]:
     """Return x in whole numbers from 0 to 255 as fp32, its scale, and its zero point as fp32: the range of x with 0 in it."""
     flat = {"dim": [0], "reduce_all": True, "keep_dim": False}
     zero = c.full([], FP32, 0.0)
-    high = c.binary("elementwise_max", c.op("reduce_max", flat, X=x), zero)
-    low = c.binary("elementwise_min", c.op("reduce_min", flat, X=x), zero)
-    span = c.binary("elementwise_sub", high, low)
-    scale = c.binary("elementwise_div", span, c.full([], FP32, 255.0))
-    scale = c.op("where", Condition=c.op("equal", X=span, Y=zero), X=c.full([], FP32, 1.0), Y=scale)
+    high = layer.maximum(c.op("reduce_max", flat, X=x), zero)
+    low = layer.minimum(c.op("reduce_min", flat, X=x), zero)
+    span = high - low
+    scale = layer.divide(span, c.full([], FP32, 255.0))
+    scale = layer.where(layer.equal(span, zero), c.full([], FP32, 1.0), scale)
     limits = {"min": 0.0, "max": 255.0}
-    point = c.op("clip", limits, X=c.op("round", {"round_type": 0}, X=c.binary("elementwise_div", c.op("scale", {"scale": -1.0}, X=low), scale)))
-    rounded = c.op("round", {"round_type": 0}, X=c.binary("elementwise_div", x, scale))
-    return c.op("clip", limits, X=c.binary("elementwise_add", rounded, point)), scale, point
+    point = c.op("clip", limits, X=c.op("round", {"round_type": 0}, X=layer.divide(layer.scale(low, -1.0), scale)))
+    rounded = c.op("round", {"round_type": 0}, X=layer.divide(x, scale))
+    return c.op("clip", limits, X=rounded + point), scale, point
 
 
 @onnx("DynamicQuantizeLinear")
@@ -187,7 +188,7 @@ def integer_product(c: Call, first: int, second: int, first_zero: int, second_ze
     """Return the product of two operands less their zero points, exact sums in floating numbers."""
     x, y = _without_zero(c, c.x(first), first_zero, rows=True), _without_zero(c, c.x(second), second_zero)
     of = _exact(c, x.spec.known_dims[-1] if x.spec.rank else None)
-    return c.op("matmul_v2", X=c.cast(x, of), Y=c.cast(y, of))
+    return layer.matmul(c.cast(x, of), c.cast(y, of))
 
 
 @onnx("MatMulInteger")
@@ -209,13 +210,13 @@ def _weight(c: Call, at: int, zero: int) -> Variable:
     """Return a convolution's filter less its zero points, one for all or one for each channel of the results."""
     weight, shift = c.cast(c.x(at), FP32), _single(c, zero)
     if shift is not None:
-        return c.op("scale", {"scale": 1.0, "bias": -shift}, X=weight) if shift else weight
+        return layer.scale(weight, 1.0, -shift) if shift else weight
     found = c.cast(c.x(zero), FP32)
     known = c.constant(zero)
     if known is not None and not np.any(known):
         return weight
     many = c.rank(found) == 1 and found.spec.known_dims[0] != 1
-    return c.binary("elementwise_sub", weight, c.unsqueeze(found, *range(1, c.rank(weight))) if many else found)
+    return weight - (c.unsqueeze(found, *range(1, c.rank(weight))) if many else found)
 
 
 def _requantized(c: Call, x: Variable, scales: tuple[int, int, int], zero: int, channels: int, rank: int) -> Variable:
@@ -225,9 +226,9 @@ def _requantized(c: Call, x: Variable, scales: tuple[int, int, int], zero: int, 
         first = c.unsqueeze(first, 1)
     if channels and c.rank(second) == 1 and second.spec.known_dims[0] != 1:
         second = c.unsqueeze(second, *range(1, rank - channels))
-    factor = c.binary("elementwise_div", c.binary("elementwise_mul", first, second), last)
+    factor = layer.divide(first * second, last)
     of = c.x(zero).spec.known_dtype
-    return _held(c, c.op("round", {"round_type": 0}, X=c.binary("elementwise_mul", x, factor)), zero, of)
+    return _held(c, c.op("round", {"round_type": 0}, X=x * factor), zero, of)
 
 
 def _by_floating(c: Call, weight: int, operands: tuple[int, ...]) -> bool:
@@ -252,9 +253,9 @@ def _bias(c: Call, at: int, scales: tuple[int, int]) -> Variable | None:
 def quantized_matmul(c: Call) -> Any:
     """Operands a, its scale, its zero point, b likewise, then scale and zero point of the result."""
     if _by_floating(c, 3, (1, 2, 4, 5, 6, 7)):
-        return as_operand(c, c.op("matmul_v2", X=floating(c, 0, 1, 2), Y=floating(c, 3, 4, 5, -1)), 0, 6, 7)
+        return as_operand(c, layer.matmul(floating(c, 0, 1, 2), floating(c, 3, 4, 5, -1)), 0, 6, 7)
     x, y = _without_zero(c, c.x(0), 2, rows=True), _without_zero(c, c.x(3), 5)
-    return _requantized(c, c.op("matmul_v2", X=x, Y=y), (1, 4, 6), 7, 0, 2)
+    return _requantized(c, layer.matmul(x, y), (1, 4, 6), 7, 0, 2)
 
 
 @onnx("QLinearConv")
@@ -293,7 +294,7 @@ def quantized_sum(c: Call) -> Any:
 @onnx("QLinearSigmoid", "QLinearLeakyRelu", domain=_MICROSOFT)
 def quantized_activation(c: Call) -> Any:
     x = floating(c, 0, 1, 2)
-    out = c.op("sigmoid", X=x) if c.node.operator == "QLinearSigmoid" else c.op("leaky_relu", {"alpha": c.attribute("alpha", 0.01)}, X=x)
+    out = layer.sigmoid(x) if c.node.operator == "QLinearSigmoid" else c.op("leaky_relu", {"alpha": c.attribute("alpha", 0.01)}, X=x)
     return as_operand(c, out, 0, 3, 4)
 
 
@@ -303,7 +304,7 @@ def quantized_softmax(c: Call) -> Any:
     axis, rank = c.axis(int(c.attribute("axis", -1)), c.rank(x)), c.rank(x)
     if int(c.attribute("opset", 13)) < 13 and axis != rank - 1:
         raise Refused("a softmax over several axes")
-    return as_operand(c, c.op("softmax", {"axis": axis}, X=x), 0, 3, 4)
+    return as_operand(c, layer.softmax(x, axis), 0, 3, 4)
 
 
 @onnx("QLinearGlobalAveragePool", domain=_MICROSOFT)
@@ -311,14 +312,14 @@ def quantized_mean(c: Call) -> Any:
     x = floating(c, 0, 1, 2)
     rank = c.rank(x)
     axes = [*range(1, rank - 1)] if c.attribute("channels_last", 0) else [*range(2, rank)]
-    return as_operand(c, c.op("reduce_mean", {"dim": axes, "keep_dim": True}, X=x), 0, 3, 4)
+    return as_operand(c, layer.reduce_mean(x, axes, True), 0, 3, 4)
 
 
 @onnx("QLinearConcat", domain=_MICROSOFT)
 def quantized_join(c: Call) -> Any:
     """Scale and zero point of the result, then each tensor with its own."""
     parts = [floating(c, at, at + 1, at + 2) for at in range(2, len(c), 3)]
-    return as_operand(c, c.op("concat", {"axis": int(c.attribute("axis"))}, X=parts), 2, 0, 1)
+    return as_operand(c, layer.concat(parts, int(c.attribute("axis"))), 2, 0, 1)
 
 
 @onnx("QGemm", domain=_MICROSOFT)
@@ -327,29 +328,29 @@ def quantized_gemm(c: Call) -> Any:
     x = _without_zero(c, c.x(0), 2)
     turned = bool(c.attribute("transB", 0))
     y = _weight(c, 3, 5) if turned else _without_zero(c, c.x(3), 5)
-    out, more = c.op("matmul_v2", {"trans_x": bool(c.attribute("transA", 0)), "trans_y": turned}, X=x, Y=y), c.optional(6)
+    out, more = layer.matmul(x, y, transpose_x=bool(c.attribute("transA", 0)), transpose_y=turned), c.optional(6)
     alpha = float(c.attribute("alpha", 1.0))
     if more is not None:
         if alpha != 1.0:
             raise Refused("a sum of other than alpha 1 with a bias")
-        out = c.binary("elementwise_add", out, c.cast(more, FP32))
-    out = out if alpha == 1.0 else c.op("scale", {"scale": alpha}, X=out)
+        out = out + c.cast(more, FP32)
+    out = out if alpha == 1.0 else layer.scale(out, alpha)
     if c.has(7):
         return _requantized(c, out, (1, 4, 7), 8, 0, 2)
-    return c.binary("elementwise_mul", out, c.binary("elementwise_mul", c.x(1), c.x(4)))
+    return out * (c.x(1) * c.x(4))
 
 
 @onnx("MatMulIntegerToFloat", domain=_MICROSOFT)
 def integer_matmul_to_float(c: Call) -> Any:
     x, y, bias = _without_zero(c, c.x(0), 4, rows=True), _without_zero(c, c.x(1), 5), c.optional(6)
-    out = c.binary("elementwise_mul", c.op("matmul_v2", X=x, Y=y), c.binary("elementwise_mul", c.x(2), c.x(3)))
-    return out if bias is None else c.binary("elementwise_add", out, bias)
+    out = layer.matmul(x, y) * (c.x(2) * c.x(3))
+    return out if bias is None else out + bias
 
 
 @onnx("DynamicQuantizeMatMul", domain=_MICROSOFT)
 def dynamic_matmul(c: Call) -> Any:
     whole, scale, point = _dynamic(c, c.x(0))
     y, bias = _without_zero(c, c.x(1), 3), c.optional(4)
-    out = c.op("matmul_v2", X=c.binary("elementwise_sub", whole, point), Y=y)
-    out = c.binary("elementwise_mul", out, c.binary("elementwise_mul", c.x(2), scale))
-    return out if bias is None else c.binary("elementwise_add", out, bias)
+    out = layer.matmul(whole - point, y)
+    out = out * (c.x(2) * scale)
+    return out if bias is None else out + bias

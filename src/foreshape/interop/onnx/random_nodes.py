@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from foreshape import layer
 from foreshape.interop.onnx.call import Call, element_type
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.program.variable import Variable
@@ -37,12 +38,12 @@ def drawn_like(c: Call) -> Any:
 @onnx("Bernoulli")
 def bernoulli(c: Call) -> Any:
     x, given = c.x(), c.attribute("dtype")
-    return c.cast(c.op("bernoulli", X=x), x.spec.known_dtype if given is None else element_type(int(given)))
+    return c.cast(layer.bernoulli(x), x.spec.known_dtype if given is None else element_type(int(given)))
 
 
 @onnx("Multinomial")
 def multinomial(c: Call) -> Any:
     """Draw columns for each row of unnormalized logarithms of probabilities."""
-    chances = c.op("softmax", {"axis": -1}, X=c.cast(c.x(), FP32))
+    chances = layer.softmax(c.cast(c.x(), FP32), -1)
     found = c.op("multinomial", {"num_samples": int(c.attribute("sample_size", 1)), "replacement": True}, X=chances)
     return c.cast(found, element_type(int(c.attribute("dtype", 6))))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from foreshape import layer
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.onnx.node_rules import onnx
@@ -82,8 +83,8 @@ def _wide_weights(c: Call, at: int, scale: int) -> OnnxConstant | Variable:
     wide = c.cast(c.x(at), FP32)
     directions = c.x(scale).spec.known_dims[0]
     if c.has(scale + 1):
-        wide = c.binary("elementwise_sub", wide, c.reshape(c.cast(c.x(scale + 1), FP32), [directions, 1, -1]))  # pyright: ignore[reportArgumentType]
-    wide = c.binary("elementwise_mul", wide, c.reshape(c.x(scale), [directions, 1, -1]))  # pyright: ignore[reportArgumentType]
+        wide = wide - c.reshape(c.cast(c.x(scale + 1), FP32), [directions, 1, -1])  # pyright: ignore[reportArgumentType]
+    wide = wide * c.reshape(c.x(scale), [directions, 1, -1])  # pyright: ignore[reportArgumentType]
     return c.transpose(wide, [0, 2, 1])
 
 
@@ -122,11 +123,11 @@ def _part(c: Call, net: _Net, at: int, direction: int, half: int | None = None) 
     x = entry(c, c.cast(c.x(at), net.x.spec.known_dtype), 0, direction, False)
     size = len(order) * net.hidden
     if half is not None:
-        x = c.op("slice", {"axes": [0], "starts": [half * size], "ends": [(half + 1) * size], "infer_flags": [1]}, Input=x)
+        x = layer.slice(x, [0], [half * size], [(half + 1) * size])
     if len(order) == 1:
         return x
-    gates = c.op("split", {"axis": 0, "num": len(order)}, X=x)
-    return c.op("concat", {"axis": 0}, X=[gates[g] for g in order])
+    gates = layer.split(x, len(order), 0)
+    return layer.concat([gates[g] for g in order], 0)
 
 
 def _by_op(c: Call, net: _Net) -> tuple[Variable, list[Variable]]:
@@ -134,14 +135,14 @@ def _by_op(c: Call, net: _Net) -> tuple[Variable, list[Variable]]:
     doubled = net.reverse and net.lengths is not None
     turned = net.reverse and not doubled
     units = [0, 0] if doubled else [*range(net.directions)]
-    x = c.op("flip", {"axis": [0]}, X=net.x) if turned else net.x
+    x = layer.flip(net.x, [0]) if turned else net.x
     size = len(_GATES[net.kind]) * net.hidden
     weights = [_part(c, net, at, d) for d in units for at in (1, 2)]
     none = None if c.has(3) else c.full([size], x.spec.known_dtype, 0.0)
     weights += [_part(c, net, 3, d, half) if none is None else none for d in units for half in (0, 1)]
     states = [_first_state(c, net, at) for at in ((5, 6) if net.kind == "LSTM" else (5,))]
     if doubled:
-        states = [c.op("concat", {"axis": 0}, X=[s, s]) for s in states]
+        states = [layer.concat([s, s], 0) for s in states]
     mode = {"LSTM": "LSTM", "GRU": "GRU", "RNN": f"RNN_{net.activations[0].upper()}"}[net.kind]
     attrs = {"mode": mode, "hidden_size": net.hidden, "input_size": x.spec.known_dims[2], "is_bidirec": len(units) == 2, "is_test": False}
     attrs = {k: v for k, v in attrs.items() if k != "input_size" or isinstance(v, int)}
@@ -151,7 +152,7 @@ def _by_op(c: Call, net: _Net) -> tuple[Variable, list[Variable]]:
     if doubled:
         one = {"starts": [1], "ends": [2], "infer_flags": [1]}
         return c.op("slice", {"axes": [1], **one}, Input=out), [c.op("slice", {"axes": [0], **one}, Input=s) for s in last]
-    return c.op("flip", {"axis": [0]}, X=out) if turned else out, last
+    return layer.flip(out, [0]) if turned else out, last
 
 
 # --- step by step
@@ -183,9 +184,9 @@ def _activation(c: Call, name: str, alpha: float, beta: float, clip: float | Non
     type = {"LeakyRelu": "leaky_relu", "ThresholdedRelu": "thresholded_relu", "HardSigmoid": "hard_sigmoid", "Affine": "scale"}.get(name, name.lower())
 
     def run(x: Variable) -> Variable:
-        x = x if clip is None else c.op("clip", {"min": -clip, "max": clip}, X=x)
+        x = x if clip is None else layer.clip(x, -clip, clip)
         if name == "ScaledTanh":
-            return c.op("scale", {"scale": alpha}, X=c.op("tanh", X=c.op("scale", {"scale": beta}, X=x)))
+            return layer.scale(layer.tanh(layer.scale(x, beta)), alpha)
         return c.op(type, attrs, X=x)
 
     return run
@@ -204,7 +205,7 @@ def _by_steps(c: Call, net: _Net) -> tuple[Variable, list[Variable]]:
         outs.append(out)
         for into, value in zip(lasts, last, strict=True):
             into.append(value)
-    return c.op("stack", {"axis": 1}, X=outs), [c.op("stack", {"axis": 0}, X=parts) for parts in lasts]
+    return layer.stack(outs, 1), [layer.stack(parts, 0) for parts in lasts]
 
 
 def _one_direction(c: Call, net: _Net, d: int, back: bool, state: list[Variable], activations: list[Activation]) -> tuple[Variable, list[Variable]]:
@@ -213,11 +214,11 @@ def _one_direction(c: Call, net: _Net, d: int, back: bool, state: list[Variable]
     gates = len(_GATES[net.kind])
     biases: list[Variable] | None = None
     if c.has(3):
-        biases = [*c.op("split", {"axis": 0, "num": 2}, X=entry(c, c.cast(c.x(3), of), 0, d, False))]
-    products = c.op("matmul_v2", {"trans_y": True}, X=net.x, Y=weight)
+        biases = [*layer.split(entry(c, c.cast(c.x(3), of), 0, d, False), 2, 0)]
+    products = layer.matmul(net.x, weight, transpose_y=True)
     if biases is not None:
-        products = c.binary("elementwise_add", products, biases[0])
-    peepholes = [*c.op("split", {"axis": 0, "num": 3}, X=entry(c, c.cast(c.x(7), of), 0, d, False))] if _peepholes(c) else []
+        products = products + biases[0]
+    peepholes = [*layer.split(entry(c, c.cast(c.x(7), of), 0, d, False), 3, 0)] if _peepholes(c) else []
     cell = _Cell(c, net, gates, recurrent_weight, None if biases is None else biases[1], peepholes, activations)
     steps = None
     if net.lengths is not None:
@@ -227,13 +228,13 @@ def _one_direction(c: Call, net: _Net, d: int, back: bool, state: list[Variable]
         new = cell(entry(c, products, 0, at, back), values)
         if steps is None:
             return new, [new[0]]
-        inside = c.op("less_than", X=_number(c, net, at, back), Y=steps)  # [batch, 1]
+        inside = _number(c, net, at, back) < steps  # [batch, 1]
         kept = c.cast(inside, of)
-        held = [c.op("where", Condition=inside, X=n, Y=old) for n, old in zip(new, values, strict=True)]
-        return held, [c.binary("elementwise_mul", new[0], kept)]
+        held = [layer.where(inside, n, old) for n, old in zip(new, values, strict=True)]
+        return held, [new[0] * kept]
 
     last, stacks = rounds_over(c, net.x, 0, state, step, 1, 20)
-    return c.op("flip", {"axis": [0]}, X=stacks[0]) if back else stacks[0], last
+    return layer.flip(stacks[0], [0]) if back else stacks[0], last
 
 
 def _number(c: Call, net: _Net, at: int | Variable, back: bool) -> Variable:
@@ -243,8 +244,8 @@ def _number(c: Call, net: _Net, at: int | Variable, back: bool) -> Variable:
         return c.full([1], INT64, length - 1 - at if back and isinstance(length, int) else at)
     if not back:
         return at
-    last = c.op("slice", {"axes": [0], "starts": [0], "ends": [1], "infer_flags": [1]}, Input=c.shape_of(net.x))
-    return c.op("scale", {"scale": 1.0, "bias": -1.0}, X=c.binary("elementwise_sub", last, at))
+    last = layer.slice(c.shape_of(net.x), [0], [0], [1])
+    return layer.scale(last - at, 1.0, -1.0)
 
 
 class _Cell:
@@ -266,17 +267,17 @@ class _Cell:
         return {"LSTM": self.lstm, "GRU": self.gru, "RNN": self.rnn}[self.net.kind](x, state)
 
     def _times(self, state: Variable, weight: Variable, bias: Variable | None) -> Variable:
-        out = self.c.op("matmul_v2", {"trans_y": True}, X=state, Y=weight)
-        return out if bias is None else self.c.binary("elementwise_add", out, bias)
+        out = layer.matmul(state, weight, transpose_y=True)
+        return out if bias is None else out + bias
 
     def _sum(self, x: Variable, y: Variable) -> Variable:
-        return self.c.binary("elementwise_add", x, y)
+        return x + y
 
     def _product(self, x: Variable, y: Variable) -> Variable:
-        return self.c.binary("elementwise_mul", x, y)
+        return x * y
 
     def _split(self, x: Variable) -> list[Variable]:
-        return [*self.c.op("split", {"axis": 1, "num": self.gates}, X=x)]
+        return [*layer.split(x, self.gates, 1)]
 
     def rnn(self, x: Variable, state: list[Variable]) -> list[Variable]:
         return [self.activations[0](self._sum(x, self._times(state[0], self.weight, self.bias)))]
@@ -288,7 +289,7 @@ class _Cell:
         if self.peepholes:
             i, f = self._sum(i, self._product(cell, self.peepholes[0])), self._sum(f, self._product(cell, self.peepholes[2]))
         i = of_gates(i)
-        f = self.c.op("scale", {"scale": -1.0, "bias": 1.0}, X=i) if self.c.attribute("input_forget", 0) else of_gates(f)
+        f = layer.scale(i, -1.0, 1.0) if self.c.attribute("input_forget", 0) else of_gates(f)
         cell = self._sum(self._product(f, cell), self._product(i, of_cell(new)))
         if self.peepholes:
             o = self._sum(o, self._product(cell, self.peepholes[1]))
@@ -299,11 +300,11 @@ class _Cell:
         of_gates, of_new = self.activations
         z, r, new = self._split(x)
         if self.parts:
-            more = self.c.op("split", {"axis": 1, "num": 2}, X=self._times(hidden, *self.parts[0]))
+            more = layer.split(self._times(hidden, *self.parts[0]), 2, 1)
             z, r = of_gates(self._sum(z, more[0])), of_gates(self._sum(r, more[1]))
             new = of_new(self._sum(new, self._times(self._product(r, hidden), *self.parts[1])))
         else:
             more = self._split(self._times(hidden, self.weight, self.bias))
             z, r = of_gates(self._sum(z, more[0])), of_gates(self._sum(r, more[1]))
             new = of_new(self._sum(new, self._product(r, more[2])))
-        return [self._sum(new, self._product(z, self.c.binary("elementwise_sub", hidden, new)))]
+        return [self._sum(new, self._product(z, hidden - new))]

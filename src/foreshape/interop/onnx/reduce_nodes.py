@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from foreshape import layer
 from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.node_rules import onnx
@@ -35,7 +36,7 @@ def reduce(c: Call, kind: str, x: Variable, axes: list[int] | Variable | None, k
         dims, attrs = x.spec.known_dims, {"dim": dim or [0], "keep_dim": keep, "reduce_all": dim is None}
         if kind in ("Max", "Min") and any(dims[axis] == 0 for axis in (range(len(dims)) if dim is None else dim)):  # of nothing: the bound of the type
             filled = c.op("reduce_sum", {**attrs, "out_dtype": x.spec.known_dtype.code}, X=x)
-            return c.binary("elementwise_add", filled, c.like(_bound(x.spec.known_dtype, kind == "Max"), filled))
+            return filled + c.like(_bound(x.spec.known_dtype, kind == "Max"), filled)
         return c.op(_TYPES[kind], {**attrs, "out_dtype": INT32.code} if kind == "Sum" and x.spec.known_dtype is INT32 else attrs, X=x)
 
     return computed.reduced(c, of, x, axes, keep) if isinstance(axes, Variable) else of(x, axes, keep)
@@ -62,11 +63,11 @@ def reduction(c: Call) -> Any:
     ):  # its gradient at zero is zero, as torch's
         return c.op("frobenius_norm", {"dim": axes or [0], "keep_dim": keep, "reduce_all": axes is None}, X=x)
     if kind in ("L1", "SumSquare", "L2"):
-        x = c.op("abs", X=x) if kind == "L1" else c.binary("elementwise_mul", x, x)
+        x = abs(x) if kind == "L1" else x * x
     if kind == "LogSumExp" and not nothing:  # of integers by floats, as ONNX's function of it
         return c.cast(_log_of_exponentials(c, x if of.is_floating else c.cast(x, FP64), axes, keep), of)
     if nothing:
-        out = x if x is not c.value(0) else c.op("assign", X=x)
+        out = x if x is not c.value(0) else layer.assign(x)
     else:
         out = reduce(c, kind if kind in _TYPES else "Sum", x, axes, keep)
     root = {"L2": "sqrt", "LogSum": "log"}.get(kind)
@@ -75,7 +76,7 @@ def reduction(c: Call) -> Any:
 
 def _log_of_exponentials(c: Call, x: Variable, axes: list[int] | Variable | None, keep: bool) -> Variable:
     if isinstance(axes, Variable):
-        return c.op("log", X=reduce(c, "Sum", c.op("exp", X=x), axes, keep))
+        return layer.log(reduce(c, "Sum", layer.exp(x), axes, keep))
     return c.op("logsumexp", {"axis": axes or [0], "keepdim": keep, "reduce_all": axes is None}, X=x)
 
 
@@ -87,9 +88,9 @@ def extreme(c: Call) -> Any:
     type = "arg_max" if c.node.operator == "ArgMax" else "arg_min"
     if not c.attribute("select_last_index", 0):
         return c.op(type, attrs, X=x)
-    place = c.op(type, attrs, X=c.op("flip", {"axis": [axis]}, X=x))
+    place = c.op(type, attrs, X=layer.flip(x, [axis]))
     last = c.op("slice", {"axes": [0], "starts": [axis], "ends": [axis + 1], "decrease_axis": [0], "infer_flags": [1]}, Input=c.shape_of(x))
-    return c.binary("elementwise_sub", c.op("scale", {"scale": 1.0, "bias": -1.0}, X=last), place)
+    return layer.scale(last, 1.0, -1.0) - place
 
 
 @onnx("TopK")
@@ -115,16 +116,16 @@ def top_k(c: Call) -> Any:
 def lp_normalization(c: Call) -> Any:
     x, axis, p = c.x(), c.attribute("axis", -1), int(c.attribute("p", 2))
     along = {"dim": [axis], "keep_dim": True, "reduce_all": False}
-    norm = c.op("reduce_sum", along, X=c.op("abs", X=x)) if p == 1 else c.op("frobenius_norm", along, X=x)
-    nothing = c.op("equal", X=norm, Y=c.like(0, norm))  # zeros stay zeros
-    return c.binary("elementwise_div", x, c.op("where", Condition=nothing, X=c.like(1, norm), Y=norm))
+    norm = c.op("reduce_sum", along, X=abs(x)) if p == 1 else c.op("frobenius_norm", along, X=x)
+    nothing = layer.equal(norm, c.like(0, norm))  # zeros stay zeros
+    return layer.divide(x, layer.where(nothing, c.like(1, norm), norm))
 
 
 @onnx("GlobalLpPool")
 def global_lp_pool(c: Call) -> Any:
     x, p = c.x(), float(c.attribute("p", 2))
-    powers = c.op("pow", {"factor": p}, X=c.op("abs", X=x))
-    return c.op("pow", {"factor": 1.0 / p}, X=reduce(c, "Sum", powers, [*range(2, c.rank(x))], True))
+    powers = layer.pow(abs(x), p)
+    return layer.pow(reduce(c, "Sum", powers, [*range(2, c.rank(x))], True), 1.0 / p)
 
 
 @onnx("GlobalAveragePool", "GlobalMaxPool")
@@ -136,9 +137,9 @@ def global_pool(c: Call) -> Any:
 @onnx("MeanVarianceNormalization")
 def mean_variance_normalization(c: Call) -> Any:
     x, axes = c.x(), [int(a) for a in c.attribute("axes", [0, 2, 3])]
-    apart = c.binary("elementwise_sub", x, reduce(c, "Mean", x, axes, True))
-    deviation = c.op("sqrt", X=reduce(c, "Mean", c.binary("elementwise_mul", apart, apart), axes, True))
-    return c.binary("elementwise_div", apart, c.op("scale", {"scale": 1.0, "bias": 1e-9}, X=deviation))
+    apart = x - reduce(c, "Mean", x, axes, True)
+    deviation = layer.sqrt(reduce(c, "Mean", apart * apart, axes, True))
+    return layer.divide(apart, layer.scale(deviation, 1.0, 1e-09))
 
 
 @onnx("NonZero")
@@ -147,7 +148,7 @@ def non_zero(c: Call) -> Any:
     x = c.x()
     if not c.rank(x):
         raise Refused("places of a tensor without dims")
-    return c.transpose(c.op("where_index", Condition=x), [1, 0])
+    return c.transpose(layer.nonzero(x), [1, 0])
 
 
 @onnx("Size")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from foreshape import layer
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.computed import dims_of, from_zero, numbers, shaped, size_of
 from foreshape.interop.onnx.elementwise_nodes import result
@@ -25,11 +26,11 @@ def _of_each_image(c: Call, x: Variable, regions: Variable, images: Variable, po
     if x.spec.known_dims[0] == 1:
         return pooled(regions, c.cast(size_of(c, regions, 0), INT32))  # as PaddlePaddle's kernels read it
     images = c.cast(images, INT64)
-    order = c.op("argsort", {"axis": 0, "descending": False}, X=images)[1]
-    counted = c.op("equal", X=c.unsqueeze(images, 0), Y=c.unsqueeze(from_zero(c, size_of(c, x, 0)), 1))
-    counts = c.cast(c.op("reduce_sum", {"dim": [1], "keep_dim": False}, X=c.cast(counted, INT64)), INT32)
-    out = pooled(c.op("gather", {"axis": 0}, X=regions, Index=order), counts)
-    return c.op("gather", {"axis": 0}, X=out, Index=c.op("argsort", {"axis": 0, "descending": False}, X=order)[1])
+    order = layer.argsort(images, 0, descending=False)[1]
+    counted = layer.equal(c.unsqueeze(images, 0), c.unsqueeze(from_zero(c, size_of(c, x, 0)), 1))
+    counts = c.cast(layer.reduce_sum(c.cast(counted, INT64), [1]), INT32)
+    out = pooled(layer.gather(regions, order, 0), counts)
+    return layer.gather(out, layer.argsort(order, 0, descending=False)[1], 0)
 
 
 @onnx("RoiAlign")
@@ -58,7 +59,7 @@ def max_roi_pool(c: Call) -> Any:
     high, wide = (int(n) for n in c.attribute("pooled_shape"))
     attrs = {"pooled_height": high, "pooled_width": wide, "spatial_scale": float(c.attribute("spatial_scale", 1.0))}
     images = c.op("slice", {"axes": [1], "starts": [0], "ends": [1], "decrease_axis": [1], "infer_flags": [1]}, Input=regions)
-    rois = c.op("slice", {"axes": [1], "starts": [1], "ends": [5], "infer_flags": [1]}, Input=regions)
+    rois = layer.slice(regions, [1], [1], [5])
     return _of_each_image(c, x, rois, images, lambda rois, counts: result(c.op("roi_pool", attrs, X=x, ROIs=rois, RoisNum=counts)))
 
 
@@ -69,30 +70,30 @@ class _Points:
         self.c = c
         shift, size = 0.5 if attrs["aligned"] else 0.0, c.cast(size_of(c, x, axis), FP32)
         start, end = (self._scaled(e, attrs["spatial_scale"], -shift) for e in ends)
-        length = c.binary("elementwise_sub", end, start)
+        length = end - start
         length = length if attrs["aligned"] else self.do("max", length, 1.0)
         part = self._scaled(length, 1.0 / count)
         if attrs["sampling_ratio"] > 0:
             self.each, most = self.do("max", self._scaled(part, 0.0), float(attrs["sampling_ratio"])), numbers(c, attrs["sampling_ratio"])
         else:
-            self.each = c.op("ceil", X=part)
-            longest = c.op("concat", {"axis": 0}, X=[c.full([1], FP32, 1.0), c.reshape(self.each, [-1])])
-            most = c.cast(c.op("reduce_max", {"dim": [0], "keep_dim": True}, X=longest), INT64)
+            self.each = layer.ceil(part)
+            longest = layer.concat([c.full([1], FP32, 1.0), c.reshape(self.each, [-1])], 0)
+            most = c.cast(layer.reduce_max(longest, [0], True), INT64)
         within = c.cast(from_zero(c, most), FP32)
-        step = c.binary("elementwise_div", part, self.do("max", self.each, 1.0))
-        inner = c.binary("elementwise_mul", self._scaled(within, 1.0, 0.5), c.unsqueeze(step, 2))
-        outer = c.binary("elementwise_add", start, c.binary("elementwise_mul", part, c.cast(numbers(c, *range(count)), FP32)))
-        at = c.binary("elementwise_add", c.unsqueeze(outer, 2), inner)
-        self.counts = c.op("less_than", X=within, Y=c.unsqueeze(self.each, 2))
+        step = layer.divide(part, self.do("max", self.each, 1.0))
+        inner = self._scaled(within, 1.0, 0.5) * c.unsqueeze(step, 2)
+        outer = start + part * c.cast(numbers(c, *range(count)), FP32)
+        at = c.unsqueeze(outer, 2) + inner
+        self.counts = within < c.unsqueeze(self.each, 2)
         """[regions, 1, points]: not all regions have the most points."""
-        self.inside = c.op("logical_and", X=c.op("greater_equal", X=at, Y=self.number(-1.0)), Y=c.op("less_equal", X=at, Y=size))
+        self.inside = layer.logical_and(at >= self.number(-1.0), at <= size)
         last = self.do("sub", size, 1.0)
-        at = c.binary("elementwise_min", self.do("max", at, 0.0), last)
-        low = c.op("floor", X=at)
-        behind = c.binary("elementwise_sub", at, low)
+        at = layer.minimum(self.do("max", at, 0.0), last)
+        low = layer.floor(at)
+        behind = at - low
         self.corners = [
             (c.cast(low, INT64), self._scaled(behind, -1.0, 1.0)),
-            (c.cast(c.binary("elementwise_min", self._scaled(low, 1.0, 1.0), last), INT64), behind),
+            (c.cast(layer.minimum(self._scaled(low, 1.0, 1.0), last), INT64), behind),
         ]
 
     def number(self, value: float) -> Variable:
@@ -102,16 +103,14 @@ class _Points:
         return self.c.binary(f"elementwise_{kind}", x, self.number(value))
 
     def _scaled(self, x: Variable, factor: float, bias: float = 0.0) -> Variable:
-        return self.c.op("scale", {"scale": factor, "bias": bias}, X=x)
+        return layer.scale(x, factor, bias)
 
 
 def _largest_of_points(c: Call, x: Variable, regions: Variable, images: Variable, attrs: dict[str, Any]) -> Variable:
     """Return the largest share of a pixel in any point of each part, as ONNX has it: pixels times their nearness, nothing between them."""
     of = x.spec.known_dtype
     high, wide = attrs["pooled_height"], attrs["pooled_width"]
-    left, top, right, bottom = (
-        c.cast(c.op("slice", {"axes": [1], "starts": [at], "ends": [at + 1], "infer_flags": [1]}, Input=regions), FP32) for at in range(4)
-    )
+    left, top, right, bottom = (c.cast(layer.slice(regions, [1], [at], [at + 1]), FP32) for at in range(4))
     rows, columns = _Points(c, x, 2, (top, bottom), high, attrs), _Points(c, x, 3, (left, right), wide, attrs)
 
     def both(kind: str, row: Variable, column: Variable) -> Variable:
@@ -120,22 +119,22 @@ def _largest_of_points(c: Call, x: Variable, regions: Variable, images: Variable
 
     channels, height, width = dims_of(c, x, 1)
     table = shaped(c, c.transpose(c.cast(x, FP32), [1, 0, 2, 3]), channels, -1)
-    area = c.binary("elementwise_mul", *(numbers(c, n) if isinstance(n, int) else n for n in (height, width)))
-    first = c.unsqueeze(c.binary("elementwise_mul", c.cast(images, INT64), area), 1, 2, 3, 4)
+    area = layer.multiply(*(numbers(c, n) if isinstance(n, int) else n for n in (height, width)))
+    first = c.unsqueeze(c.cast(images, INT64) * area, 1, 2, 3, 4)
     inside, counts = both("logical_and", rows.inside, columns.inside), both("logical_and", rows.counts, columns.counts)
     best: Variable | None = None
     for row, of_row in rows.corners:
         for column, of_column in columns.corners:
-            along = c.binary("elementwise_mul", row, size_of(c, x, 3))
-            place = c.binary("elementwise_add", both("elementwise_add", along, column), first)
-            weight = c.binary("elementwise_mul", both("elementwise_mul", of_row, of_column), c.cast(inside, FP32))
-            read = c.op("gather", {"axis": 1}, X=table, Index=c.reshape(place, [-1]))
-            share = c.binary("elementwise_mul", read, c.reshape(weight, [1, -1]))
-            best = share if best is None else c.binary("elementwise_max", best, share)
+            along = row * size_of(c, x, 3)
+            place = both("elementwise_add", along, column) + first
+            weight = both("elementwise_mul", of_row, of_column) * c.cast(inside, FP32)
+            read = layer.gather(table, c.reshape(place, [-1]), 1)
+            share = read * c.reshape(weight, [1, -1])
+            best = share if best is None else layer.maximum(best, share)
     assert best is not None
     sizes = [-1, high, wide, size_of(c, rows.counts, 2), size_of(c, columns.counts, 2)]
-    seen = c.op("where", Condition=c.unsqueeze(counts, 0), X=shaped(c, best, channels, *sizes), Y=c.full([1], FP32, -3.0e38))
-    most: Variable = c.op("reduce_max", {"dim": [4, 5], "keep_dim": False}, X=seen)
-    some = c.op("reduce_max", {"dim": [3, 4], "keep_dim": False}, X=c.cast(counts, INT64))
-    most = c.binary("elementwise_mul", most, c.cast(c.unsqueeze(some, 0), FP32))
+    seen = layer.where(c.unsqueeze(counts, 0), shaped(c, best, channels, *sizes), c.full([1], FP32, -3e38))
+    most: Variable = layer.reduce_max(seen, [4, 5])
+    some = layer.reduce_max(c.cast(counts, INT64), [3, 4])
+    most = most * c.cast(c.unsqueeze(some, 0), FP32)
     return c.cast(c.transpose(most, [1, 0, 2, 3]), of)

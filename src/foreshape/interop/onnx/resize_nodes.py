@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from foreshape import layer
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.computed import entry, from_zero, numbers, size_of
 from foreshape.interop.refused import Refused
@@ -34,7 +35,7 @@ class _Axis:
         return self.c.op(type, X=x, Y=y if isinstance(y, Variable) else self.c.full([1], FP64, float(y)))
 
     def choose(self, condition: Variable, x: Variable, y: Variable) -> Variable:
-        return self.c.op("where", Condition=condition, X=x, Y=y)
+        return layer.where(condition, x, y)
 
     def coordinates(self, roi: tuple[Variable, Variable] | None) -> Variable:
         """Return where each entry of the result stands in the source."""
@@ -54,7 +55,7 @@ class _Axis:
             middle = self.do("add", self.do("mul", places, 0.0), self.do("mul", reach, 0.5))
             found = self.choose(one, middle, self.do("div", self.do("mul", places, reach), self.apart(length, one)))
             found = self.do("add", found, self.do("mul", start, last))
-            self.outside = self.c.op("logical_or", X=self.is_("less_than", found, 0.0), Y=self.is_("greater_than", found, last))
+            self.outside = layer.logical_or(self.is_("less_than", found, 0.0), self.is_("greater_than", found, last))
             return found
         found = self.do("sub", self.do("div", self.do("add", places, 0.5), self.scale), 0.5)
         if self.mode == "pytorch_half_pixel":
@@ -76,14 +77,14 @@ class _Axis:
         up = kind in ("ceil", "round_prefer_floor")
         moved = found if kind in ("floor", "ceil") else self.do("add", found, -0.5 if up else 0.5)
         if self.old:  # before nearest_mode images grew by the entry before a place, and shrank by the one behind it
-            moved = self.choose(self.is_("less_than", self.scale, 1.0), self.c.op("ceil", X=moved), moved)
+            moved = self.choose(self.is_("less_than", self.scale, 1.0), layer.ceil(moved), moved)
         place = self.c.cast(self.c.op("ceil" if up else "floor", X=moved), INT64)
-        end = self.c.binary("elementwise_sub", self.whole, numbers(self.c, 1))
-        return self.c.binary("elementwise_min", self.c.binary("elementwise_max", place, numbers(self.c, 0)), end)
+        end = self.whole - numbers(self.c, 1)
+        return layer.minimum(layer.maximum(place, numbers(self.c, 0)), end)
 
     def kernel(self, distance: Variable, cubic: bool) -> Variable:
         """Return the weight of an entry at a distance."""
-        far = self.c.op("abs", X=distance)
+        far = abs(distance)
         if not cubic:
             return self.do("max", self.do("sub", self.c.full([1], FP64, 1.0), far), 0.0)
         a = float(self.c.attribute("cubic_coeff_a", -0.75))
@@ -102,21 +103,21 @@ class _Axis:
         """Return [entries of the result, entries of the source]: the weights of the window's entries; an entry beyond the ends is the end's."""
         c, thin = self.c, bool(self.c.attribute("antialias", 0))
         factor = self.do("min", self.scale, 1.0) if thin else c.full([1], FP64, 1.0)
-        reach = c.cast(c.op("ceil", X=self.do("div", c.full([1], FP64, 2.0 if cubic else 1.0), factor)), INT64)
-        span = c.binary("elementwise_add", c.binary("elementwise_mul", reach, numbers(c, 2)), numbers(c, 1))
-        offsets = c.cast(c.binary("elementwise_sub", from_zero(c, span), reach), FP64)
-        places = self.do("add", c.unsqueeze(c.op("floor", X=found), 1), c.unsqueeze(offsets, 0))
+        reach = c.cast(layer.ceil(self.do("div", c.full([1], FP64, 2.0 if cubic else 1.0), factor)), INT64)
+        span = reach * numbers(c, 2) + numbers(c, 1)
+        offsets = c.cast(from_zero(c, span) - reach, FP64)
+        places = self.do("add", c.unsqueeze(layer.floor(found), 1), c.unsqueeze(offsets, 0))
         weight = self.kernel(self.do("mul", self.do("sub", places, c.unsqueeze(found, 1)), factor), cubic)
         last = self.do("sub", self.size, 1.0)
         if c.attribute("exclude_outside", 0):
-            inside = c.op("logical_and", X=self.is_("greater_equal", places, 0.0), Y=self.is_("less_equal", places, last))
+            inside = layer.logical_and(self.is_("greater_equal", places, 0.0), self.is_("less_equal", places, last))
             weight = self.do("mul", weight, c.cast(inside, FP64))
         if thin or c.attribute("exclude_outside", 0):
-            weight = self.do("div", weight, c.op("reduce_sum", {"dim": [1], "keep_dim": True}, X=weight))
+            weight = self.do("div", weight, layer.reduce_sum(weight, [1], True))
         places = self.do("min", self.do("max", places, 0.0), last)
         columns = c.unsqueeze(c.cast(from_zero(c, self.whole), FP64), 0, 1)
-        same = c.cast(c.op("equal", X=c.unsqueeze(places, 2), Y=columns), FP64)
-        return c.op("reduce_sum", {"dim": [1], "keep_dim": False}, X=self.do("mul", same, c.unsqueeze(weight, 2)))
+        same = c.cast(layer.equal(c.unsqueeze(places, 2), columns), FP64)
+        return layer.reduce_sum(self.do("mul", same, c.unsqueeze(weight, 2)), [1])
 
 
 def _count(c: Call, x: Variable, axis: int, scale: float, computed: Variable) -> Variable:
@@ -127,7 +128,7 @@ def _count(c: Call, x: Variable, axis: int, scale: float, computed: Variable) ->
     ratio = Fraction(float(scale)).limit_denominator(64)
     if np.float32(float(ratio)) != np.float32(scale):
         return computed
-    return c.binary("elementwise_floordiv", c.binary("elementwise_mul", size_of(c, x, axis), numbers(c, ratio.numerator)), numbers(c, ratio.denominator))
+    return size_of(c, x, axis) * numbers(c, ratio.numerator) // numbers(c, ratio.denominator)
 
 
 def by_matrices(
@@ -137,22 +138,22 @@ def by_matrices(
     kind, of, rank = c.attribute("mode", "nearest"), x.spec.known_dtype, c.rank(x)
     if kind not in ("nearest", "linear", "bilinear", "cubic"):
         raise Refused(f"the mode {kind}")
-    dims = c.cast(c.op("gather", {"axis": 0}, X=c.shape_of(x), Index=numbers(c, *axes)), FP64)
+    dims = c.cast(layer.gather(c.shape_of(x), numbers(c, *axes), 0), FP64)
     policy = c.attribute("keep_aspect_ratio_policy", "stretch")
     by_size = scales is None and policy == "stretch"
     if scales is not None:
         # in float32, as sizes are inferred: 10 times 1.3 is 13 there, and with more digits a little less
-        counts = c.cast(c.op("floor", X=c.binary("elementwise_mul", c.cast(scales, FP32), c.cast(dims, FP32))), INT64)
+        counts = c.cast(layer.floor(c.cast(scales, FP32) * c.cast(dims, FP32)), INT64)
         scales = c.cast(scales, FP64)
     else:
         assert sizes is not None
         counts = c.cast(sizes, INT64)
-        scales = c.binary("elementwise_div", c.cast(counts, FP64), dims)
+        scales = layer.divide(c.cast(counts, FP64), dims)
         if policy != "stretch":
             scale = c.op("reduce_min" if policy == "not_larger" else "reduce_max", {"dim": [0], "keep_dim": True}, X=scales)
-            scales = c.binary("elementwise_add", c.binary("elementwise_mul", scales, c.full([1], FP64, 0.0)), scale)
+            scales = scales * c.full([1], FP64, 0.0) + scale
             half = c.full([1], FP64, 0.5)
-            counts = c.cast(c.op("floor", X=c.binary("elementwise_add", c.binary("elementwise_mul", scale, dims), half)), INT64)
+            counts = c.cast(layer.floor(scale * dims + half), INT64)
     out = x if kind == "nearest" else c.cast(x, FP64)
     beyond: list[tuple[int, Variable]] = []
     for at, axis in enumerate(axes):
@@ -170,15 +171,15 @@ def by_matrices(
         if one.outside is not None:
             beyond.append((axis, one.outside))
         if kind == "nearest":
-            out = c.op("gather", {"axis": axis}, X=out, Index=one.nearest(found))
+            out = layer.gather(out, one.nearest(found), axis)
             continue
         order = [a for a in range(rank) if a != axis] + [axis]
-        moved = c.op("matmul_v2", {"trans_y": True}, X=c.transpose(out, order), Y=one.weights(found, kind == "cubic"))
+        moved = layer.matmul(c.transpose(out, order), one.weights(found, kind == "cubic"), transpose_y=True)
         out = c.transpose(moved, [order.index(a) for a in range(rank)])
     for axis, outside in beyond:
         shaped = c.reshape(outside, [-1, *[1] * (rank - axis - 1)]) if axis < rank - 1 else outside
-        out = c.op("where", Condition=shaped, X=c.like(float(c.attribute("extrapolation_value", 0.0)), out), Y=out)
+        out = layer.where(shaped, c.like(float(c.attribute("extrapolation_value", 0.0)), out), out)
     if out.spec.known_dtype is not of and not of.is_floating:  # whole numbers: held in their range, and cut
         low, high = (0, 255) if of.name == "uint8" else (-(2 ** (8 * of.itemsize - 1)), 2 ** (8 * of.itemsize - 1) - 1)
-        out = c.binary("elementwise_min", c.binary("elementwise_max", out, c.full([1], FP64, low)), c.full([1], FP64, high))
+        out = layer.minimum(layer.maximum(out, c.full([1], FP64, low)), c.full([1], FP64, high))
     return c.cast(out, of)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from foreshape import layer
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.computed import dims_of, from_zero, shaped, size_of
 from foreshape.interop.onnx.constant_roles import OnnxConstant
@@ -56,16 +57,16 @@ class _Places:
             at = self.scaled(self.do("sub", self.do("mul", self.scaled(at, 1.0, 1.0), self.size), 1.0), 0.5)
         at = c.op("round", {"round_type": 0}, X=at) if kind == "nearest" else at
         if padding_mode == "border" and to_border:
-            beyond = c.op("logical_or", X=c.op("less_than", X=at, Y=self.low), Y=c.op("greater_than", X=at, Y=self.high))
-            at = c.op("where", Condition=beyond, X=self.limited(at), Y=at)
+            beyond = layer.logical_or(at < self.low, at > self.high)
+            at = layer.where(beyond, self.limited(at), at)
         elif padding_mode == "reflection":
             at = self.reflected(at)
-        before = at if kind == "nearest" else c.op("floor", X=at)
+        before = at if kind == "nearest" else layer.floor(at)
         offsets = _constant(c, _OFFSETS[kind], self.of)
         place = self.do("add", c.unsqueeze(before, 2), offsets)
         self.weights = None if kind == "nearest" else self.weighed(self.do("sub", c.unsqueeze(self.do("sub", at, before), 2), offsets))
         if padding_mode == "zeros":
-            inside = c.op("logical_and", X=c.op("greater_equal", X=place, Y=self.number(0.0)), Y=c.op("less_equal", X=place, Y=self.last))
+            inside = layer.logical_and(place >= self.number(0.0), place <= self.last)
             there = c.cast(inside, self.of)
             self.weights = there if self.weights is None else self.do("mul", self.weights, there)
         elif padding_mode == "reflection":
@@ -79,7 +80,7 @@ class _Places:
         return self.c.binary(f"elementwise_{kind}", x, y if isinstance(y, Variable) else self.number(y))
 
     def scaled(self, x: Variable, factor: float, bias: float = 0.0) -> Variable:
-        return self.c.op("scale", {"scale": factor, "bias": bias}, X=x)
+        return layer.scale(x, factor, bias)
 
     def limited(self, at: Variable) -> Variable:
         return self.do("min", self.do("max", at, 0.0), self.last)
@@ -88,12 +89,12 @@ class _Places:
         """Return places reflected at both borders, as often as needed."""
         span = self.do("sub", self.high, self.low)
         round_ = self.do("max", self.scaled(span, 2.0), 1.0)  # 0 of one pixel whose middle is both borders
-        far = self.do("mod", self.c.op("abs", X=self.do("sub", at, self.low)), round_)
+        far = self.do("mod", abs(self.do("sub", at, self.low)), round_)
         return self.do("add", self.do("min", far, self.do("max", self.do("sub", self.scaled(span, 2.0), far), 0.0)), self.low)
 
     def weighed(self, apart: Variable) -> Variable:
         """Return the weights of pixels by their distances."""
-        far = self.c.op("abs", X=apart)
+        far = abs(apart)
         if self.kind == "linear":
             return self.scaled(far, -1.0, 1.0)
         a, square = _CUBIC, self.do("mul", far, far)
@@ -118,21 +119,21 @@ def _read(c: Call, x: Variable, grid: Variable, kind: str, padding_mode: str, al
         # torch and onnxruntime move the pixels around a point outside to the border, and ONNX's reference, alone with other images, the point itself
         places = _Places(c, at, size_of(c, x, 2 + axis), kind, padding_mode, align_corners, axes != 2)
         own = [2 + other for other in range(axes) if other != axis]
-        index = c.binary("elementwise_mul", index, size_of(c, x, 2 + axis))
-        index = c.binary("elementwise_add", index, c.unsqueeze(places.index, *own))
+        index = index * size_of(c, x, 2 + axis)
+        index = index + c.unsqueeze(places.index, *own)
         if places.weights is not None:
             weight = c.unsqueeze(places.weights, *own)
-            weights = weight if weights is None else c.binary("elementwise_mul", weights, weight)
+            weights = weight if weights is None else weights * weight
     (channels,) = dims_of(c, x, 1, 2)
     held = x if of.is_floating or weights is None else c.cast(x, FP64)
     order = [1, 0, *range(2, 2 + axes)]
     table = shaped(c, c.transpose(held, order), channels, -1)
-    out = c.op("gather", {"axis": 1}, X=table, Index=c.reshape(index, [-1]))
+    out = layer.gather(table, c.reshape(index, [-1]), 1)
     if weights is not None:
-        out = c.binary("elementwise_mul", out, c.cast(c.reshape(weights, [1, -1]), held.spec.known_dtype))
+        out = out * c.cast(c.reshape(weights, [1, -1]), held.spec.known_dtype)
     count = len(_OFFSETS[kind]) ** axes
     if count > 1:
-        out = c.op("reduce_sum", {"dim": [2], "keep_dim": False}, X=c.reshape(out, [0, -1, count]))
+        out = layer.reduce_sum(c.reshape(out, [0, -1, count]), [2])
     out = shaped(c, out, channels, -1, *dims_of(c, grid, 1, -1))
     return c.cast(c.transpose(out, order), of)
 
@@ -150,4 +151,4 @@ def deformed_convolution(c: Call) -> Any:
     attrs |= {name: [int(n) for n in c.attribute(name) or [1, 1]] for name in ("strides", "dilations")}
     slots = {"Input": x, "Offset": offset, "Filter": weight}
     out = c.op("deformable_conv_v1", attrs, **slots) if mask is None else c.op("deformable_conv", attrs, **slots, Mask=mask)
-    return out if bias is None else c.op("elementwise_add", {"axis": 1}, X=out, Y=bias)
+    return out if bias is None else layer.add(out, bias, axis=1)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from foreshape import layer
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.onnx.node_rules import onnx
@@ -136,4 +137,4 @@ def get_element(c: Call) -> Any:
     if c.value(0) is _NOTHING:
         raise Refused("an optional value without an element")
     found = c.value(0)
-    return c.op("assign", X=found) if isinstance(found, Variable) else found
+    return layer.assign(found) if isinstance(found, Variable) else found

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from foreshape import layer
 from foreshape.dims import Size
 from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call, element_type, made_of, transposed
 from foreshape.interop.onnx.constant_roles import OnnxConstant
-from foreshape.interop.onnx.elementwise_nodes import is_smaller, result
+from foreshape.interop.onnx.elementwise_nodes import is_smaller
 from foreshape.interop.onnx.node_rules import onnx
 from foreshape.interop.refused import Refused
 from foreshape.operator.computations import Reshape
@@ -57,7 +58,7 @@ def shape(c: Call) -> Any:
     first, last = (max(0, min(rank, n + rank if n < 0 else n)) for n in (c.attribute("start", 0), c.attribute("end", rank)))
     if (first, last) == (0, rank):
         return dims
-    return c.op("slice", {"axes": [0], "starts": [first], "ends": [max(first, last)], "infer_flags": [1]}, Input=dims)
+    return layer.slice(dims, [0], [first], [max(first, last)])
 
 
 @onnx("Reshape")
@@ -68,11 +69,11 @@ def reshape(c: Call) -> Any:
     known, sizes = c.constant(1), c.sizes(1)
     if known is None and sizes is not None:
         plain = _plain_shape(x.spec.known_dims, sizes, bool(c.attribute("allowzero", 0)))
-        return c.reshape(x, plain) if plain is not None else c.op("reshape2", {"shape": [0]}, X=x, Shape=c.x(1))[0]
+        return c.reshape(x, plain) if plain is not None else c.reshape_to(x, c.x(1))
     if known is None and c.attribute("allowzero", 0):
         return computed.exactly_reshaped(c, x, c.cast(c.x(1), INT64))
     if known is None:
-        return c.op("reshape2", {"shape": [0]}, X=x, Shape=c.x(1))[0]
+        return c.reshape_to(x, c.x(1))
     dims = [int(n) for n in known.reshape(-1)]
     if c.attribute("allowzero", 0) and 0 in dims:
         if -1 in dims:
@@ -105,8 +106,8 @@ def flatten(c: Call) -> Any:
         return c.reshape(x, [1, -1])
     if axis == rank:
         return c.reshape(x, [-1, 1])
-    out = result(c.op("flatten_contiguous_range", {"start_axis": axis, "stop_axis": rank - 1}, X=x))
-    return result(c.op("flatten_contiguous_range", {"start_axis": 0, "stop_axis": axis - 1}, X=out)) if axis > 1 else out
+    out = layer.flatten(x, axis, rank - 1)
+    return layer.flatten(out, 0, axis - 1) if axis > 1 else out
 
 
 @onnx("Unsqueeze")
@@ -117,7 +118,7 @@ def unsqueeze(c: Call) -> Any:
         return computed.unsqueezed(c, x, given)
     axes = (c.ints(1) if c.opset >= 13 else c.ints(9, "axes")) or []
     rank = c.rank(x) + len(axes)
-    return c.unsqueeze(x, *sorted(c.axis(a, rank) for a in axes)) if axes else c.op("assign", X=x)
+    return c.unsqueeze(x, *sorted(c.axis(a, rank) for a in axes)) if axes else layer.assign(x)
 
 
 @onnx("Transpose")
@@ -128,13 +129,13 @@ def transpose(c: Call) -> Any:
     source, first = transposed(x)
     if source is not None and rank and [first[a] for a in axes] == [*range(rank)]:  # turned back
         return source
-    return c.op("transpose2", {"axis": axes}, X=x)[0] if rank else c.op("assign", X=x)
+    return c.op("transpose2", {"axis": axes}, X=x)[0] if rank else layer.assign(x)
 
 
 @onnx("Concat")
 def concat(c: Call) -> Any:
     operands = c.all()
-    return c.op("concat", {"axis": c.attribute("axis", 1)}, X=operands)
+    return layer.concat(operands, c.attribute("axis", 1))
 
 
 @onnx("Split")
@@ -151,25 +152,25 @@ def split(c: Call) -> Any:
         count = int(c.attribute("num_outputs", count))
         if not isinstance(size, int):
             if count == 1:
-                return c.op("assign", X=x)
+                return layer.assign(x)
             if c.attribute("num_outputs") is None:
-                return tuple(c.op("split", {"num": count, "axis": axis}, X=x))
+                return tuple(layer.split(x, count, axis))
             number, one = computed.numbers(c, count), computed.numbers(c, 1)  # all parts but the last are as large, rounded up
             total = computed.size_of(c, x, axis)
-            each = c.binary("elementwise_floordiv", c.binary("elementwise_sub", c.binary("elementwise_add", total, number), one), number)
-            ends = c.binary("elementwise_min", c.binary("elementwise_mul", each, computed.numbers(c, *range(count + 1))), total)
-            first, last = (c.op("slice", {"axes": [0], "starts": [at], "ends": [count + at], "infer_flags": [1]}, Input=ends) for at in (0, 1))
-            return computed.parts(c, x, axis, c.binary("elementwise_sub", last, first), count)
+            each = (total + number - one) // number
+            ends = layer.minimum(each * computed.numbers(c, *range(count + 1)), total)
+            first, last = (layer.slice(ends, [0], [at], [count + at]) for at in (0, 1))
+            return computed.parts(c, x, axis, last - first, count)
         each = -(-size // count)
         sizes = [max(0, min(each, size - each * at)) for at in range(count)]
     if len(sizes) == 1:
-        return c.op("assign", X=x)
+        return layer.assign(x)
     if all(sizes):
-        return tuple(c.op("split", {"sections": sizes, "axis": axis}, X=x))
+        return tuple(layer.split(x, sizes, axis))
     out: list[Variable] = []
     at = 0
     for one in sizes:
-        out.append(c.op("slice", {"axes": [axis], "starts": [at], "ends": [at + one], "infer_flags": [1]}, Input=x))
+        out.append(layer.slice(x, [axis], [at], [at + one]))
         at += one
     return tuple(out)
 
@@ -192,7 +193,7 @@ def cut(c: Call) -> Any:
         limited = ([max(-_MOST, min(_MOST, n)) for n in numbers] for numbers in (starts, ends))
         first, last = limited
         if all(s == 1 for s in steps):
-            return c.op("slice", {"axes": axes, "starts": first, "ends": last, "infer_flags": [1] * count}, Input=x)
+            return layer.slice(x, axes, first, last)
         return c.op("strided_slice", {"axes": axes, "starts": first, "ends": last, "strides": steps, "infer_flags": [1] * count}, Input=x)
     if starts is not None and ends is not None:
         out = x
@@ -216,7 +217,7 @@ def _cut_one(c: Call, x: Variable, axis: int, start: int, end: int, step: int) -
     if step > 0:
         attrs = {"axes": [axis], "starts": [max(-_MOST, min(_MOST, start))], "ends": [max(-_MOST, min(_MOST, end))], "infer_flags": [1]}
         return c.op("slice", attrs, Input=x) if step == 1 else c.op("strided_slice", {**attrs, "strides": [step]}, Input=x)
-    turned = c.op("flip", {"axis": [axis]}, X=x)
+    turned = layer.flip(x, [axis])
     # of n elements the place k is n - 1 - k in the reversal; counted from the end, -1 - k
     first = max(-_MOST, min(_MOST, -1 - start))
     size = x.spec.known_dims[axis]
@@ -249,7 +250,7 @@ def expand(c: Call) -> Any:
         if all(isinstance(w, int) for w in wanted):
             out = [-1 if w == 1 and (n != 1) else int(w) for w, n in zip(wanted, now, strict=True)]
             moved = c.unsqueeze(x, *range(rank - len(dims))) if rank > len(dims) else x
-            return c.op("expand_v2", {"shape": out}, X=moved) if rank else c.op("assign", X=x)
+            return c.op("expand_v2", {"shape": out}, X=moved) if rank else layer.assign(x)
         if all(n == w or n == 1 for n, w in zip(now, wanted, strict=True)):
             moved = c.unsqueeze(x, *range(rank - len(dims))) if rank > len(dims) else x
             return c.op("expand_v2", {"shape": [-1]}, X=moved, Shape=c.x(1)) if len(sizes) == rank else _by_sum(c, x)
@@ -262,7 +263,7 @@ def _by_sum(c: Call, x: Variable) -> Variable:
     as_number = c.cast(x, INT32) if of is BOOL else x
     zeros = c.op("fill_constant", {"shape": [], "dtype": as_number.spec.known_dtype.code, "value": 0.0}, ShapeTensor=c.x(1))
     pair = (zeros, as_number) if is_smaller(as_number, zeros) else (as_number, zeros)
-    return c.cast(c.binary("elementwise_add", *pair), of)
+    return c.cast(layer.add(*pair), of)
 
 
 @onnx("Tile")
@@ -272,9 +273,9 @@ def tile(c: Call) -> Any:
     if known is not None:
         times = [int(n) for n in known.reshape(-1)]
         if (none := [axis for axis, n in enumerate(times) if n == 0]) and len(times) == c.rank(x):  # no entries along these
-            x = c.op("slice", {"axes": none, "starts": [0] * len(none), "ends": [0] * len(none), "infer_flags": [1] * len(none)}, Input=x)
+            x = layer.slice(x, none, [0] * len(none), [0] * len(none))
             times = [n or 1 for n in times]
-        return c.op("tile", {"repeat_times": times}, X=x) if c.rank(x) else c.op("assign", X=x)
+        return c.op("tile", {"repeat_times": times}, X=x) if c.rank(x) else layer.assign(x)
     return c.op("tile", {"repeat_times": []}, X=x, RepeatTimes=c.x(1))
 
 
@@ -289,7 +290,7 @@ def range_(c: Call) -> Any:
     start, end, step = (_row_of_one(c.x(at)) for at in range(3))
     of = start.spec.known_dtype
     wide = of if of in (INT32, INT64, FP32, FP64) else FP64 if of.is_floating and c.attribute("stash_type", 1) == 11 else FP32 if of.is_floating else INT32
-    return c.cast(c.op("range", Start=c.cast(start, wide), End=c.cast(end, wide), Step=c.cast(step, wide)), of)
+    return c.cast(layer.range(c.cast(start, wide), c.cast(end, wide), c.cast(step, wide), wide), of)
 
 
 @onnx("EyeLike")
@@ -297,9 +298,9 @@ def eye_like(c: Call) -> Any:
     x = c.x()
     of = element_type(int(c.attribute("dtype"))) if c.attribute("dtype") is not None else x.spec.known_dtype
     k = int(c.attribute("k", 0))
-    ones = c.op("fill_any_like", {"value": 1.0, "dtype": FP32.code}, X=x)
-    upper = c.op("tril_triu", {"diagonal": k, "lower": False}, X=ones)
-    return c.cast(c.op("tril_triu", {"diagonal": k, "lower": True}, X=upper), of)
+    ones = layer.fill_like(x, 1.0, FP32)
+    upper = layer.triu(ones, k)
+    return c.cast(layer.tril(upper, k), of)
 
 
 @onnx("Trilu")

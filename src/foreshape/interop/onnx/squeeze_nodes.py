@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from foreshape import layer
 from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.importer import RestInBranches
@@ -36,7 +37,7 @@ def squeeze(c: Call) -> Any:
 
 
 def _without(c: Call, x: Variable, axes: Sequence[int]) -> Variable:
-    return c.squeeze(x, *axes) if axes else c.op("assign", X=x)
+    return c.squeeze(x, *axes) if axes else layer.assign(x)
 
 
 def _with_rest(c: Call, x: Variable, unknown: list[int], ones: list[int], rest: Sequence[NodeRecord], results: Sequence[str]) -> None:
@@ -52,8 +53,8 @@ def _with_rest(c: Call, x: Variable, unknown: list[int], ones: list[int], rest: 
         return
     at = unknown[0]
     branches = (lambda: [_without(c, x, sorted([*ones, at]))], lambda: [_without(c, x, ones)])
-    with_rest(c, lambda: c.op("equal", X=_size(c, x, at), Y=c.full([1], INT64, 1)), branches, rest, results)
+    with_rest(c, lambda: layer.equal(_size(c, x, at), c.full([1], INT64, 1)), branches, rest, results)
 
 
 def _size(c: Call, x: Variable, at: int) -> Variable:
-    return c.op("slice", {"axes": [0], "starts": [at], "ends": [at + 1], "infer_flags": [1]}, Input=c.shape_of(x))
+    return layer.slice(c.shape_of(x), [0], [at], [at + 1])

@@ -111,7 +111,7 @@ def with_rest(c: Call, condition: Callable[[], Variable], branches: tuple[Branch
         importer.scopes[-1].update(zip(results, out, strict=True))
         return
     chosen = 1 if second else 0
-    importer.block.append_op("assert", {"Cond": holds if chosen == 0 else c.op("logical_not", X=holds)}, {}, {})
+    importer.block.append_op("assert", {"Cond": holds if chosen == 0 else layer.logical_not(holds)}, {}, {})
     imported(branches[chosen])
 
 
@@ -178,7 +178,7 @@ def _written_out(c: Call, body: GraphRecord, state: list[Any], rounds: int) -> A
         state = out[1 : 1 + count]
         for into, value in zip(found, out[1 + count :], strict=True):
             into.append(c.importer.variable(value))
-    return (*(c.op("assign", X=v) if isinstance(v, Variable) else v for v in state), *(c.op("stack", {"axis": 0}, X=parts) for parts in found))
+    return (*(layer.assign(v) if isinstance(v, Variable) else v for v in state), *(layer.stack(parts, 0) for parts in found))
 
 
 def _while(c: Call, limit: Variable | None, holds: Variable, state: Sequence[Variable], step: Callable[..., Any], stacked: int, sure: bool) -> list[Variable]:
@@ -193,7 +193,7 @@ def _while(c: Call, limit: Variable | None, holds: Variable, state: Sequence[Var
         go, new, found = step(number, holds, list(values))
         for array, value in zip(arrays, found, strict=True):
             layer.array_write(value, number, array)
-        return [c.op("scale", {"scale": 1.0, "bias": 1.0}, X=number), go, *(layer.assign(v) for v in new)]
+        return [layer.scale(number, 1.0, 1.0), go, *(layer.assign(v) for v in new)]
 
     number, _, *last = layer.while_loop(condition, body, [number, holds, *state])
     return [*last, *(_stack(c, array, None if sure else number) for array in arrays)]
@@ -223,8 +223,8 @@ def rounds_over(c: Call, source: Variable, axis: int, state: Sequence[Variable],
             now, given = step(at, now)
             for into, value in zip(found, given, strict=True):
                 into.append(value)
-        return now, [c.op("stack", {"axis": 0}, X=parts) for parts in found]
-    limit = c.op("slice", {"axes": [0], "starts": [axis], "ends": [axis + 1], "infer_flags": [1]}, Input=c.shape_of(source))
+        return now, [layer.stack(parts, 0) for parts in found]
+    limit = layer.slice(c.shape_of(source), [0], [axis], [axis + 1])
 
     def one(number: Variable, holds: Variable, values: list[Variable]) -> Any:
         return holds, *step(number, values)
@@ -240,9 +240,9 @@ def entry(c: Call, x: Variable, axis: int, at: int | Variable, back: bool) -> Va
         place = length - 1 - at if back and isinstance(length, int) else at
         return c.op("slice", {"axes": [axis], "starts": [place], "ends": [place + 1], "infer_flags": [1], "decrease_axis": [axis]}, Input=x)
     if back:
-        last = c.op("slice", {"axes": [0], "starts": [axis], "ends": [axis + 1], "infer_flags": [1]}, Input=c.shape_of(x))
-        at = c.op("scale", {"scale": 1.0, "bias": -1.0}, X=c.binary("elementwise_sub", last, at))
-    return c.squeeze(c.op("gather", {"axis": axis}, X=x, Index=at), axis)
+        last = layer.slice(c.shape_of(x), [0], [axis], [axis + 1])
+        at = layer.scale(last - at, 1.0, -1.0)
+    return c.squeeze(layer.gather(x, at, axis), axis)
 
 
 # --- scans
@@ -260,13 +260,13 @@ def scan(c: Call) -> Any:
     outputs = len(stacks)
     axes_out = c.attribute("scan_output_axes") or [0] * outputs
     for at, (axis, back) in enumerate(zip(axes_out, c.attribute("scan_output_directions") or [0] * outputs, strict=True)):
-        out = c.op("flip", {"axis": [0]}, X=stacks[at]) if back else stacks[at]
+        out = layer.flip(stacks[at], [0]) if back else stacks[at]
         rank = c.rank(out)
         axis = c.axis(int(axis), rank)
         order = [*range(1, rank)]
         order.insert(axis, 0)
         stacks[at] = c.transpose(out, order)
-    return (*(c.op("assign", X=v) for v in last), *stacks)
+    return (*(layer.assign(v) for v in last), *stacks)
 
 
 def _scanned(c: Call, state: list[Variable], entries: list[Variable], axes: list[int], turned: Sequence[int]) -> tuple[list[Variable], list[Variable]]:
@@ -299,4 +299,4 @@ def scan_of_batches(c: Call) -> Any:
         mine = [entry(c, x, 0, at, False) for x in operands]
         last, stacks = _scanned(c, mine[: first - 1], mine[first - 1 :], [0] * inputs, c.attribute("directions") or [0] * inputs)
         found.append([*last, *stacks])
-    return tuple(c.op("stack", {"axis": 0}, X=list(parts)) for parts in zip(*found, strict=True))
+    return tuple(layer.stack(list(parts), 0) for parts in zip(*found, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from foreshape import layer
 from foreshape.program.variable import Variable
 from foreshape.spec import INT32, INT64, UINT16, UINT32, UINT64, UNSIGNED, DType
 
@@ -23,7 +24,7 @@ _RESULTS: Final = {"TopK": 1, "Unique": 1, **dict.fromkeys(("Shape", "Size", "No
 
 
 def _moved(c: Call, x: Variable) -> Variable:
-    return c.binary("elementwise_add", x, c.like(-(2**63), x))  # 2^63 is the same, in 64 bits
+    return x + c.like(-(2**63), x)  # 2^63 is the same, in 64 bits
 
 
 def widened(c: Call, x: Variable) -> Variable:
@@ -60,8 +61,8 @@ def quotient(c: Call, x: Variable, y: Variable) -> Variable:
     """Return x / y of numbers of 64 bits without a sign, rounded down, held as the same bits with one."""
     zero, one = c.like(0, x), c.like(1, x)
     half = c.op("bitwise_right_shift", {"is_arithmetic": False}, x=x, y=c.cast(one, INT64))
-    low = c.binary("elementwise_mul", c.binary("elementwise_div", half, y), c.like(2, x))
-    rest = c.binary("elementwise_sub", x, c.binary("elementwise_mul", low, y))
-    more = c.cast(c.op("greater_equal", X=_moved(c, rest), Y=_moved(c, y)), INT64)
-    large = c.cast(c.op("greater_equal", X=_moved(c, x), Y=_moved(c, y)), INT64)
-    return c.op("where", Condition=c.op("less_than", X=y, Y=zero), X=large, Y=c.binary("elementwise_add", low, more))
+    low = layer.divide(half, y) * c.like(2, x)
+    rest = x - low * y
+    more = c.cast(_moved(c, rest) >= _moved(c, y), INT64)
+    large = c.cast(_moved(c, x) >= _moved(c, y), INT64)
+    return layer.where(y < zero, large, low + more)

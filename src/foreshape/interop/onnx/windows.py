@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from foreshape import layer
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.computed import numbers, size_of
 from foreshape.program.variable import Variable
@@ -46,14 +47,14 @@ def padded_as_same(c: Call, x: Variable, kernel: list[int], strides: list[int], 
     upper, pads = c.attribute("auto_pad", "NOTSET") == "SAME_UPPER", list[Variable]()
     for k in range(len(kernel) - 1, -1, -1):
         size, reach = size_of(c, x, 2 + k), (kernel[k] - 1) * dilations[k] + 1
-        count = c.binary("elementwise_floordiv", c.binary("elementwise_add", size, numbers(c, strides[k] - 1)), numbers(c, strides[k]))
-        spanned = c.binary("elementwise_add", c.binary("elementwise_mul", count, numbers(c, strides[k])), numbers(c, reach - strides[k]))
-        total = c.binary("elementwise_sub", spanned, size)
-        total = total if reach >= strides[k] else c.binary("elementwise_max", total, numbers(c, 0))
-        small = c.binary("elementwise_floordiv", total, numbers(c, 2))
-        large = c.binary("elementwise_sub", total, small)
+        count = (size + numbers(c, strides[k] - 1)) // numbers(c, strides[k])
+        spanned = count * numbers(c, strides[k]) + numbers(c, reach - strides[k])
+        total = spanned - size
+        total = total if reach >= strides[k] else layer.maximum(total, numbers(c, 0))
+        small = total // numbers(c, 2)
+        large = total - small
         pads += [small, large] if upper else [large, small]
     extra = [*range(2, 5 - len(kernel))]
     pads += [numbers(c, 0)] * (2 * len(extra))
-    paddings = c.op("concat", {"axis": 0}, X=pads)
+    paddings = layer.concat(pads, 0)
     return c.squeeze(c.op("pad3d", {"paddings": [], "mode": "constant", "value": 0.0}, X=c.unsqueeze(x, *extra), Paddings=paddings), *extra)
