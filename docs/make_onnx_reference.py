@@ -14,10 +14,9 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import foreshape.interop.onnx as room
+from foreshape.interop.forms.rules import onnx_operators, onnx_versions, onnx_writer
 from foreshape.interop.onnx.call import ELEMENT_TYPES, NAMES
-from foreshape.interop.onnx.node_rules import known_operators, rules_of
 from foreshape.interop.onnx.write.graph_writer import DEFAULT, FIRST, LAST
-from foreshape.interop.onnx.write.op_writers import writer_of
 from foreshape.interop.onnx.write.unwritten_ops import reason_of
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import all_operators
@@ -156,7 +155,7 @@ def words(text: ast.expr) -> str:
 
 
 def row(domain: str, name: str, kept: dict[str, Any]) -> str:
-    rules = rules_of(domain, name)
+    rules = onnx_versions(domain, name)
     sets = kept["operators"].get(name, []) if not domain else [since for since, _ in rules]
     reasons = {reason: None for _, rule in rules for reason in refusals(rule)}
     of = kept["results"].get(f"{domain}.{name}" if domain else name)
@@ -170,7 +169,7 @@ HEAD = ["| operator | operator sets | cases | error | gradients | refused, besid
 
 def reading(kept: dict[str, Any]) -> list[str]:
     """The operators that are read."""
-    known = known_operators()
+    known = onnx_operators()
     plain = [name for domain, name in known if not domain]
     lacking = [name for name in kept["operators"] if name not in plain]
     cases, equal = (sum(of[key] for of in kept["results"].values()) for key in ("cases", "equal"))
@@ -202,7 +201,7 @@ def writing() -> list[str]:
         for t, c in all_operators().items()
         if t not in APART and c.__module__.startswith("foreshape.ops.") and c.forward_class is None and not t.endswith("_grad")
     }
-    written = {t for t in forward if writer_of(t) is not None}
+    written = {t for t in forward if onnx_writer(t) is not None}
     composed = {t for t, c in forward.items() if t not in written and c.expand is not Operator.expand}
     reasons: dict[str, list[str]] = {}
     for t, c in sorted(forward.items()):

@@ -14,7 +14,7 @@ from support.harness import sampled
 from support.written_samples import known, written
 
 from foreshape.errors import FormatError
-from foreshape.interop.onnx.write.op_writers import writer_of
+from foreshape.interop.forms.rules import onnx_writer
 from foreshape.operator.operator import Operator
 
 SIDE = Path(__file__).parent / "onnx_side.py"
@@ -45,7 +45,7 @@ def complaints(samples: dict[str, Any], folder: Path) -> dict[str, list[str]]:
 def test_samples_are_the_same_in_onnxruntime(opset: int | None, tmp_path: Path) -> None:
     samples: dict[str, Any] = {}
     for name, cls, sample in sampled():
-        if writer_of(cls.type) is None and cls.expand is Operator.expand:
+        if onnx_writer(cls.type) is None and cls.expand is Operator.expand:
             continue
         try:
             made = written(cls, sample, opset)

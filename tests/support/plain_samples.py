@@ -14,7 +14,7 @@ import torch
 from foreshape.engine import Executor, Scope
 from foreshape.errors import FormatError
 from foreshape.interop.torch.plain_module import module_of
-from foreshape.interop.torch.write import plain_source
+from foreshape.interop.torch.write.program_source import plain_source
 from foreshape.operator.operator import Operator
 from foreshape.operator.samples import Sample
 from foreshape.program import Program, program_guard

@@ -14,7 +14,7 @@ import numpy as np
 
 from foreshape.engine import Executor, Scope
 from foreshape.errors import FormatError
-from foreshape.interop.onnx.write import model_of
+from foreshape.interop.onnx.write.models import model_of
 from foreshape.interop.onnx.write.padded_rows import length_name
 from foreshape.interop.onnx_session import with_padding
 from foreshape.operator.operator import Operator

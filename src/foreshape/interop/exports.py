@@ -17,6 +17,6 @@ from foreshape.interop.state_dicts import load_state_dict as load_state_dict
 from foreshape.interop.state_dicts import state_dict as state_dict
 from foreshape.interop.tensors import load_safetensors as load_safetensors
 from foreshape.interop.tensors import save_safetensors as save_safetensors
-from foreshape.interop.torch import from_torch as from_torch
-from foreshape.interop.torch import to_torch as to_torch
+from foreshape.interop.torch.to_torch import to_torch as to_torch
+from foreshape.interop.torch.torch_model import from_torch as from_torch
 from foreshape.interop.torch_files import convert_to_torch as convert_to_torch

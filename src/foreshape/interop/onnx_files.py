@@ -9,7 +9,7 @@ from foreshape.engine import Executor, Scope, default_scope
 from foreshape.errors import FormatError, border
 from foreshape.interop.convert_models import parameter_values, same_file
 from foreshape.interop.inference import Given, StoredValues, columns, for_inference, parameters_of, values_of
-from foreshape.interop.onnx.write import WrittenModel, write_onnx
+from foreshape.interop.onnx.write.models import WrittenModel, write_onnx
 from foreshape.interop.parameters import Stored, stored_array
 from foreshape.interop.program_files import find_program, open_program
 from foreshape.program import Program, Variable

@@ -15,7 +15,7 @@ from foreshape.feeding.ragged import as_ragged
 from foreshape.interop.batch_layout import BatchLayout
 from foreshape.interop.inference import columns
 from foreshape.interop.model import copied_from
-from foreshape.interop.onnx.write import model_of, write_model
+from foreshape.interop.onnx.write.models import model_of, write_model
 from foreshape.interop.onnx.write.padded_rows import length_name
 from foreshape.interop.onnx_files import opened_for_onnx
 from foreshape.interop.program_files import find_program, holds_onnx

@@ -65,8 +65,8 @@ def convert_to_torch(source: Path, target: Path, params: Path | None = None, *, 
     if same_file(model, path):
         raise FormatError(f"{path}: a model is not written to where it is read from")
     from foreshape.interop.torch.plain_module import module_of
-    from foreshape.interop.torch.write import BY_MODE, plain_source
     from foreshape.interop.torch.write.plain_source import PlainSource, tensors_of
+    from foreshape.interop.torch.write.program_source import BY_MODE, plain_source
     from foreshape.interop.torch.written_check import WrittenNetwork, check_written
     from foreshape.passes import prune
     from foreshape.passes.for_training import mark_parameters

@@ -13,7 +13,7 @@ from support.onnx_writer import Graph, model, node, tensor, value
 import foreshape as fs
 from foreshape.interop.inference import columns
 from foreshape.interop.onnx import open_model
-from foreshape.interop.onnx.write import model_of
+from foreshape.interop.onnx.write.models import model_of
 from foreshape.interop.parameters import Stored
 from foreshape.passes import for_test
 from foreshape.program import Program

@@ -12,7 +12,7 @@ import pytest
 from support.onnx_writer import Graph, attribute, function, model, node, opened, value
 
 import foreshape as fs
-from foreshape.interop.onnx import node_rules
+from foreshape.interop.forms import rules
 
 X = np.float32([[1, -2, 3], [-4, 5, -6]])
 BODY = function("Twice", "a b", "y z", [node("Add", "a b", "s"), node("Mul", "s s", "y")], domain="")
@@ -73,5 +73,5 @@ def test_functions_of_the_installed_package_compute_as_rules_do(
     pytest.importorskip("onnx.defs")
     graph = Graph([node(operator, "x", "y", **attributes)], [value("x", "float32", ["n", 3])], [value("y", "float32", None)])
     want = opened(model(graph, 22), tmp_path).run(X)["y"]
-    monkeypatch.delitem(node_rules._RULES, ("", operator))
+    monkeypatch.delitem(rules._onnx_readers, ("", operator))
     assert np.allclose(opened(model(graph, 22), tmp_path).run(X)["y"], want, atol=1e-6)

@@ -9,7 +9,9 @@ import pytest
 from support.onnx_writer import Graph, model, node, value
 
 from foreshape.errors import FormatError
-from foreshape.interop.onnx.node_rules import known_operators, modules_with, rules_of
+from foreshape.interop.forms.rules import modules_with
+from foreshape.interop.forms.rules import onnx_operators as known_operators
+from foreshape.interop.forms.rules import onnx_versions as rules_of
 from foreshape.wire.limits import Limits
 from foreshape.wire.onnx_model import read_model
 

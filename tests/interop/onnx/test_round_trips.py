@@ -14,7 +14,7 @@ from support.some import is_quick
 from foreshape.errors import FormatError
 from foreshape.interop.inference import columns
 from foreshape.interop.onnx import open_model
-from foreshape.interop.onnx.write import model_of
+from foreshape.interop.onnx.write.models import model_of
 from foreshape.interop.parameters import Stored
 from foreshape.program import Program
 from foreshape.wire.onnx_encode import encode_model

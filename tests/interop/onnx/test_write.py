@@ -10,7 +10,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.interop.onnx.write import model_of
+from foreshape.interop.onnx.write.models import model_of
 from foreshape.wire.onnx_model import read_model
 
 
@@ -58,7 +58,7 @@ def test_large_tensors_go_to_a_second_file(tmp_path: Path) -> None:
     y = layer.fc(x, 64)
     fs.Executor().run(fs.default_startup_program())
     from foreshape.interop.inference import for_inference, parameters_of, values_of
-    from foreshape.interop.onnx.write import write_onnx
+    from foreshape.interop.onnx.write.models import write_onnx
     from foreshape.interop.parameters import stored_array
 
     _, program, feeds, fetches = for_inference(x, y, None)

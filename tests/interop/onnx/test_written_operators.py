@@ -12,14 +12,14 @@ from support.written_samples import REFUSED_EVERYWHERE, Written, differs, known,
 
 from foreshape.engine import Executor, Scope
 from foreshape.errors import ForeshapeError, FormatError
+from foreshape.interop.forms.rules import onnx_writer, types_in_onnx
 from foreshape.interop.onnx import open_model
-from foreshape.interop.onnx.write.op_writers import writer_of, written_operators
 from foreshape.interop.onnx.write.unwritten_ops import reason_of
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import get
 from foreshape.operator.samples import Sample
 
-WRITTEN = [case for case in sampled() if writer_of(case[1].type) is not None]
+WRITTEN = [case for case in sampled() if onnx_writer(case[1].type) is not None]
 UNREAD = {"lod_array_length-1": "cannot be imported: the place 2 in a sequence of 0"}
 """Samples that ONNX can be written for and not be run: an array with places that nothing has written."""
 BLOCKS = ("control", "recurrent", "sequence", "structured")
@@ -75,9 +75,9 @@ def test_each_operator_is_written_or_has_a_reason() -> None:
     missing = [
         cls.type
         for cls in operators()
-        if not (writer_of(cls.type) or cls.expand is not Operator.expand or reason_of(cls.type, cls.__module__))
+        if not (onnx_writer(cls.type) or cls.expand is not Operator.expand or reason_of(cls.type, cls.__module__))
         and cls.__module__.split(".")[2] not in BLOCKS
         and cls.type not in ("feed", "fetch", "fusion_seqpool_cvm_concat", "stright_throuth_estimator_grad")
     ]
     assert missing == []
-    assert [t for t in written_operators() if reason_of(t, "") or get(t) is None] == []
+    assert [t for t in types_in_onnx() if reason_of(t, "") or get(t) is None] == []

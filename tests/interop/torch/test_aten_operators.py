@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from foreshape.interop.torch import from_torch
+from foreshape.interop.torch.torch_model import from_torch
 
 W = torch.linspace(-1, 1, 20).reshape(5, 4)
 

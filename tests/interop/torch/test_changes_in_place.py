@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import foreshape as fs
-from foreshape.interop.torch import from_torch, module_import
+from foreshape.interop.torch import module_import
+from foreshape.interop.torch.torch_model import from_torch
 
 
 def parts(x: torch.Tensor) -> Any:

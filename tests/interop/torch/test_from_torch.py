@@ -14,7 +14,8 @@ from torch import nn
 
 import foreshape as fs
 from foreshape.interop.convert_models import convert_model
-from foreshape.interop.torch import TorchModel, exporting, from_torch, module_import
+from foreshape.interop.torch import exporting, module_import
+from foreshape.interop.torch.torch_model import TorchModel, from_torch
 
 
 class Images(nn.Module):

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import foreshape as fs
-from foreshape.interop.torch import from_torch
+from foreshape.interop.torch.torch_model import from_torch
 
 
 class Everything(nn.Module):

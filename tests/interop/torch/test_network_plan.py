@@ -204,10 +204,10 @@ def test_a_graph_and_its_file_are_planned_as_the_module_is(tmp_path: Path) -> No
 
 
 def test_operators_without_a_form_here_are_in_eagers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from foreshape.interop.torch import aten_rules
+    from foreshape.interop.forms import rules
 
-    monkeypatch.delitem(aten_rules._RULES, "softmax")
-    monkeypatch.delitem(aten_rules._RULES, "_softmax", raising=False)
+    monkeypatch.delitem(rules._torch_readers, "softmax")
+    monkeypatch.delitem(rules._torch_readers, "_softmax", raising=False)
     monkeypatch.setattr("foreshape.interop.torch.module_import.taken_apart", lambda *_: None)
     plan = fs.plan(Branch(), torch.randn(4, 64))
     assert plan.model.missing and plan.eager().peak > 0 and "not told: the memory of Foreshape's step cannot be told" in repr(plan)

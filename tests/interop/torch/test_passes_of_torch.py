@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from foreshape.interop.torch import aten_rules, from_torch
+from foreshape.interop.forms import rules as forms
+from foreshape.interop.torch.torch_model import from_torch
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_weight_normalization_needs_none(passes: list[int], dim: int | None) -> 
 
 
 def test_operators_without_a_form_are_taken_apart_in_the_pass_that_makes_a_graph_functional(passes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    rules: dict[str, Any] = aten_rules._RULES
+    rules: dict[str, Any] = forms._torch_readers
     monkeypatch.delitem(rules, "_weight_norm")
     module = weighed(0)
     model = from_torch(module, (torch.randn(2, 3, 5),), ({0: "batch"},))

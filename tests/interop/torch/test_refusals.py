@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import foreshape as fs
-from foreshape.interop.torch import from_torch
+from foreshape.interop.torch.torch_model import from_torch
 
 X = torch.ones(4, 3)
 

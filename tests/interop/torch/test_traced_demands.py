@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import foreshape as fs
-from foreshape.interop.torch import from_torch
+from foreshape.interop.torch.torch_model import from_torch
 
 
 class Choosy(nn.Module):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from foreshape.interop.torch import from_torch
+from foreshape.interop.torch.torch_model import from_torch
 
 Rule = Callable[[torch.Tensor], torch.Tensor]
 

@@ -1,7 +1,6 @@
 """ONNX's models as programs: read without the ``onnx`` package, imported node by node.
 
-`foreshape.wire.onnx_model` reads the bytes to records. `importer` goes through them; the functions of the files ``*_nodes`` write each operator with ours,
-and `node_rules` finds them by name and operator set.
+`foreshape.wire.onnx_model` reads the bytes to records. `importer` goes through them; the functions of `foreshape.interop.forms` write each operator with ours.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from foreshape.dims import Size
 from foreshape.errors import FormatError
+from foreshape.interop.forms.rules import onnx_reader
 from foreshape.interop.onnx.node_origins import note_origin
-from foreshape.interop.onnx.node_rules import rule_of
 from foreshape.interop.onnx.unsigned import narrowed, widened
 from foreshape.interop.refused import Refused
 from foreshape.operator.computations import Computation, Transposition
@@ -164,7 +164,7 @@ class Call:
 
     def through(self, operator: str, values: Sequence[Any], opset: int, **attributes: Any) -> Any:
         """Import a node of another operator of ONNX, over the values of its operands (None for one left out); returns its results."""
-        rule = rule_of("", operator, opset)
+        rule = onnx_reader("", operator, opset)
         if rule is None:
             raise Refused(f"{operator} of operator set {opset}")
         held = {f"\0{at}": value for at, value in enumerate(values) if value is not None}

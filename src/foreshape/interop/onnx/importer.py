@@ -1,4 +1,4 @@
-"""The import of a graph of ONNX: node by node, by the functions of `foreshape.interop.onnx.node_rules`, into a program whose results are inferred at once.
+"""The import of a graph of ONNX: node by node, by the functions of `foreshape.interop.forms`, into a program whose results are inferred at once.
 
 Constants wait: where ours is an attribute they become it; where a tensor is needed, weights, statistics and large ones are persistable variables, and
 other small ones are made by an op.
@@ -13,11 +13,11 @@ from itertools import takewhile
 from typing import Any, Final
 
 from foreshape.errors import DescriptionError, FormatError, SchemaError
+from foreshape.interop.forms.rules import onnx_reader
 from foreshape.interop.onnx.call import Call, element_type
 from foreshape.interop.onnx.constant_roles import OTHER, WEIGHT, OnnxConstant, Uses
 from foreshape.interop.onnx.graph_inputs import input_of
 from foreshape.interop.onnx.node_origins import digest_of, note_origin
-from foreshape.interop.onnx.node_rules import rule_of
 from foreshape.interop.onnx.node_scopes import scope_of
 from foreshape.interop.onnx.small_constants import write_small
 from foreshape.interop.refused import Refused
@@ -244,7 +244,7 @@ class Importer:
             if function is not None:
                 self.inline(node, function)
                 return
-            rule = rule_of(node.domain, node.operator, opset)
+            rule = onnx_reader(node.domain, node.operator, opset)
             if rule is None:
                 function = self._of_schema(node)
                 self.keep(node, None) if function is None else self.inline(node, function)

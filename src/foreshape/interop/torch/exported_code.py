@@ -26,10 +26,10 @@ from foreshape.interop.torch.plain_module import module_of, text_of
 from foreshape.interop.torch.replaced import one_at_a_time
 from foreshape.interop.torch.untyped_torch import is_list, torch
 from foreshape.interop.torch.whole_operators import whole_layers, with_torch_layers
-from foreshape.interop.torch.write import plain_source
-from foreshape.interop.torch.write.code_rules import Flow
+from foreshape.interop.torch.write.numbers_code import LONG_CONSTANT
+from foreshape.interop.torch.write.plain_op import Flow
 from foreshape.interop.torch.write.plain_source import PlainSource, tensors_of
-from foreshape.interop.torch.write.plain_writer import LONG_CONSTANT
+from foreshape.interop.torch.write.program_source import plain_source
 from foreshape.interop.torch.written_check import WrittenNetwork, check_written
 from foreshape.program import Program
 from foreshape.wire import replacing

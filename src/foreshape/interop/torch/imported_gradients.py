@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape import layer
 from foreshape.errors import SchemaError
-from foreshape.interop.torch.aten_rules import aten
+from foreshape.interop.forms.rules import from_torch
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_of
 from foreshape.program import Block, Op, Program, Variable
@@ -166,12 +166,12 @@ def _write(op: Op, moved: Sequence[Op], gradient: GradientInImport, results: Map
     return saved, ""
 
 
-@aten("foreshape.gradient_of", "foreshape.outer_gradient")
+@from_torch("foreshape.gradient_of", "foreshape.outer_gradient")
 def _gradient_of(t: TorchCall, x: Variable) -> Variable:
     return t.importer.own.stand_in(x, t.name == "outer_gradient")
 
 
-@aten("foreshape.own_gradient", "foreshape.hooked_gradient")
+@from_torch("foreshape.own_gradient", "foreshape.hooked_gradient")
 def _own_gradient(t: TorchCall, xs: Any, ys: Any, results: Any, places: Any, subject: str, refusal: str) -> Any:
     own, hooked = t.importer.own, t.name == "hooked_gradient"
     if hooked and own.current is not None:

@@ -1,4 +1,4 @@
-"""The import of a graph of torch.export: node by node, by the functions of `aten_rules`, into a program whose results are inferred at once."""
+"""The import of a graph of torch.export: node by node, by the functions of `foreshape.interop.forms`, into a program whose results are inferred at once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 from foreshape import layer
 from foreshape.dims import Size, symbol
 from foreshape.errors import SchemaError
+from foreshape.interop.forms.ragged import JaggedInputs
+from foreshape.interop.forms.rules import torch_reader
 from foreshape.interop.refused import Refused
 from foreshape.interop.saved_ends import add_ends
-from foreshape.interop.torch.aten_jagged import JaggedInputs
-from foreshape.interop.torch.aten_rules import aten_rule
 from foreshape.interop.torch.higher_order import higher_order, is_higher_order
 from foreshape.interop.torch.imported_gradients import ImportedGradients, move_hooks
 from foreshape.interop.torch.kept_nodes import batches_counted, kept_node
@@ -317,7 +317,7 @@ class TorchImporter:
                 raise NotFunctional
             return host_number(target, arguments)
         name, overload = name_of(target)
-        rule = aten_rule(name.removeprefix("prims.").removeprefix("transformers."), overload)
+        rule = torch_reader(name.removeprefix("prims.").removeprefix("transformers."), overload)
         block = current_block()
         first = len(block.ops)
         try:

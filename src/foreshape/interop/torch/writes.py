@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from foreshape.errors import SchemaError
-from foreshape.interop.torch.aten_rules import aten_rule
+from foreshape.interop.forms.rules import torch_reader
 from foreshape.interop.torch.open_size import size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import torch
@@ -171,6 +171,6 @@ class Writes:
 
 
 def _rule(name: str) -> Callable[..., Any]:
-    found = aten_rule(name, "default")
+    found = torch_reader(name, "default")
     assert found is not None
     return found

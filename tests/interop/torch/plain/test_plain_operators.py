@@ -13,7 +13,7 @@ from support.harness import of_each_operator, sampled
 from support.plain_samples import differences
 
 from foreshape.errors import FormatError
-from foreshape.interop.torch.write.code_rules import ruled_operators
+from foreshape.interop.forms.rules import types_in_torch
 from foreshape.interop.torch.write.plain_writer import PlainWriter
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import get
@@ -49,7 +49,7 @@ def test_what_is_written_computes_the_same(name: str, cls: type[Operator], sampl
         assert not told, f"{name}: {told}"
 
 
-@of_each_operator([c for c in CASES if c[1].type in ruled_operators()], quick=48)
+@of_each_operator([c for c in CASES if c[1].type in types_in_torch()], quick=48)
 def test_it_computes_the_same_where_nothing_is_known_before_the_run(name: str, cls: type[Operator], sample: Sample) -> None:
     """Samples with known whole numbers are constants otherwise, whatever the rule says."""
     folded = PlainWriter._known_sizes
@@ -89,4 +89,4 @@ def test_each_refusal_is_one_still(request: pytest.FixtureRequest) -> None:
 
 
 def test_each_rule_is_of_an_operator() -> None:
-    assert [t for t in ruled_operators() if get(t) is None] == []
+    assert [t for t in types_in_torch() if get(t) is None] == []

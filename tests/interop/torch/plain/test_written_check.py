@@ -13,8 +13,8 @@ from torch import nn
 import foreshape as fs
 from foreshape import layer
 from foreshape.errors import FormatError
+from foreshape.interop.forms import rules
 from foreshape.interop.torch import written_check
-from foreshape.interop.torch.write import code_rules
 from foreshape.interop.torch_files import convert_to_torch
 
 
@@ -37,7 +37,7 @@ def classifier() -> tuple[Any, Any]:
     ("F.relu({x}) + (x.shape[0] == 2)", r"in eval\(\) with x \[2, 6\]: fc_1.tmp_1 differs"),
 ])  # fmt: skip
 def test_code_of_other_numbers_is_refused_in_words(written: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(code_rules._RULES, "relu", lambda w: written.replace("{x}", w.x("X")))  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setitem(rules._torch_writers, "relu", lambda w: written.replace("{x}", w.x("X")))  # pyright: ignore[reportPrivateUsage]
     x, scores = classifier()
     scope = started()
     with pytest.raises(FormatError, match=words):
@@ -59,12 +59,12 @@ def test_a_comparison_leaves_no_trace_and_a_large_network_is_compared_less(monke
     assert all(np.array_equal(scope.get(n), value) for n, value in before.items())
     assert all(np.array_equal(value, before[n]) for n, value in module.state_dict().items())
     monkeypatch.setattr(written_check, "MOST_WORK", 0)
-    monkeypatch.setitem(code_rules._RULES, "batch_norm", lambda w: (f"{w.x('X')} if self.training else {rule(w)[0]}",))  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setitem(rules._torch_writers, "batch_norm", lambda w: (f"{w.x('X')} if self.training else {rule(w)[0]}",))  # pyright: ignore[reportPrivateUsage]
     fs.to_torch(fs.default_main_program(), scope, fetches=out, plain=True)
     monkeypatch.undo()
 
 
-rule: Any = code_rules.rule_of("batch_norm")
+rule: Any = rules.torch_writer("batch_norm")
 
 
 def test_an_ill_conditioned_network_is_no_wrong_one() -> None:

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from foreshape.errors import DescriptionError
+from foreshape.interop.forms.rules import onnx_writer
 from foreshape.interop.onnx.call import CODES
 from foreshape.interop.onnx.write.kept_nodes import kept_nodes, write_kept
-from foreshape.interop.onnx.write.op_writers import writer_of
 from foreshape.interop.onnx.write.padded_rows import RowsWriter, levels_of, padded_types
 from foreshape.interop.onnx.write.unwritten_ops import reason_of
 from foreshape.interop.onnx.write.values import Node, OnnxGraph, OnnxValue, named_graph
@@ -169,7 +169,7 @@ class GraphWriter:
                         self.frames[-1].values[name] = OnnxValue(name)
 
     def _op(self, op: Op) -> None:
-        function, operator = writer_of(op.type), op.operator
+        function, operator = onnx_writer(op.type), op.operator
         if function is None or operator is None or op.attributes.error is not None:
             error = op.attributes.error
             if error is not None or operator is None:

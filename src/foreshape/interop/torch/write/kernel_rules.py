@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from foreshape.backward import GRAD
 from foreshape.interop.refused import Refused
-from foreshape.interop.torch.write.code_rules import Several
 from foreshape.interop.torch.write.helpers.own_gradients import straight_through, with_gradient, without_gradient
 from foreshape.interop.torch.write.kernel_text import free_names, plain_text
 from foreshape.interop.torch.write.numbers_code import number_code
+from foreshape.interop.torch.write.plain_op import Several
 from foreshape.operator.fields import Gradient
 from foreshape.operator.operator import Operator
 from foreshape.operator.registry import get

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from foreshape.dims import Dim, Size
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 NameOf = Callable[[str], str]
 """Symbol -> the expression with its size."""
+
+LONG_CONSTANT: Final = 64
+"""Constants of more numbers than this are buffers of the module, not written out."""
 
 
 def size_code(size: Size, name_of: NameOf) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from foreshape.dims import Size
 from foreshape.interop.refused import Refused
@@ -17,6 +17,14 @@ from foreshape.spec import BOOL, DType, Spec
 
 if TYPE_CHECKING:
     from foreshape.interop.torch.write.plain_writer import PlainWriter
+
+Flow = Literal["python", "folded", "functional", "selected"]
+"""The form of loops and branches: Python's; Python's, with the numbers known before the run as constants, for a trace to follow them; torch's operators of
+functions, ``while_loop`` and ``cond``; ``while_loop``, with both ways of a branch run, and their results chosen from."""
+
+
+class Several(str):
+    """An expression of a tuple: one value for each result of the schema, in its order."""
 
 
 class PlainOp(DescribedOp):
@@ -32,6 +40,12 @@ class PlainOp(DescribedOp):
     def __init__(self, writer: PlainWriter, op: Op, operator: Operator) -> None:
         super().__init__(op, operator)
         self.writer, self.operator = writer, operator
+
+    def by_kernel(self) -> Any:
+        """Return the call of the operator's kernel, whose source is written into the file. Raises `Refused` if it is more than torch code."""
+        from foreshape.interop.torch.write.kernel_rules import kernel_rule
+
+        return kernel_rule(self)
 
     # --- operands and results
 

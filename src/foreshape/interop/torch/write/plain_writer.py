@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 from foreshape.dims import Dim, Size, symbols_of
 from foreshape.errors import DescriptionError
+from foreshape.interop.forms.rules import torch_writer
 from foreshape.interop.refused import Refused
-from foreshape.interop.torch.write.code_rules import Flow, Several, rule_of
 from foreshape.interop.torch.write.helpers import number_rows, ragged_inputs
 from foreshape.interop.torch.write.kernel_rules import kernel_rule
 from foreshape.interop.torch.write.numbers_code import is_size, nested, one_symbol, size_code
 from foreshape.interop.torch.write.parameter_names import access, state_keys
 from foreshape.interop.torch.write.plain_names import DEVICE, FreeNames, Statement, drop_unread, give_names, identifier, is_one_token, token, tokens_in
-from foreshape.interop.torch.write.plain_op import PlainOp
+from foreshape.interop.torch.write.plain_op import Flow, PlainOp, Several
 from foreshape.interop.torch.write.sources import Sources
 from foreshape.interop.torch.write.stopped_gradients import learning_values
 from foreshape.interop.written_ops import Unwritten
@@ -24,9 +24,6 @@ from foreshape.lowering.kernel_calls import kernel_operator
 from foreshape.program import Block, Op, Program, Variable
 from foreshape.program.op import is_empty_name
 from foreshape.spec import BOOL, LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
-
-LONG_CONSTANT: Final = 64
-"""Constants of more numbers than this are buffers of the module, not written out."""
 
 
 class PlainWriter:
@@ -158,7 +155,7 @@ class PlainWriter:
         self._scope, self._begun = "/".join(op.scope), len(self.statements)
         if self._known_sizes(op):
             return
-        function = rule_of(op.type)
+        function = torch_writer(op.type)
         made: Any = function(PlainOp(self, op, operator)) if function is not None else kernel_rule(PlainOp(self, op, operator))
         if made is None:
             return

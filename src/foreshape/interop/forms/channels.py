@@ -1,0 +1,166 @@
+"""Channels that are shuffled, scaled, or moved into and out of the image, in the other formats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape import layer
+from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
+from foreshape.interop.onnx import computed
+from foreshape.interop.onnx.call import Call
+from foreshape.interop.onnx.write.channel_order import channels_back, channels_first
+from foreshape.interop.onnx.write.terms import Term, joined, term
+from foreshape.interop.onnx.write.values import OnnxValue
+from foreshape.interop.onnx.write.written_op import WrittenOp
+from foreshape.interop.refused import Refused
+from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.write.plain_op import PlainOp
+from foreshape.program.variable import Variable
+
+# --- from ONNX
+
+
+@from_onnx("DepthToSpace", "SpaceToDepth")
+def blocks(c: Call) -> Any:
+    x, size = c.x(), int(c.attribute("blocksize"))
+    if c.rank(x) != 4:
+        raise Refused("an image of other than 4 dims")
+    count, channels, height, width = computed.dims_of(c, x)
+
+    def times(given: int | Variable, over: bool = False) -> int | Variable:
+        if isinstance(given, int):
+            return given // size if over else given * size
+        return c.binary("elementwise_floordiv" if over else "elementwise_mul", given, computed.numbers(c, size))
+
+    columns = c.attribute("mode", "DCR") == "DCR"
+    if c.node.operator == "SpaceToDepth":
+        height, width = times(height, over=True), times(width, over=True)
+        out = computed.shaped(c, x, count, channels, height, size, width, size)
+        return computed.shaped(c, c.transpose(out, [0, 3, 5, 1, 2, 4] if columns else [0, 1, 3, 5, 2, 4]), count, times(times(channels)), height, width)
+    inner = times(times(channels, over=True), over=True)
+    split = (size, size, inner) if columns else (inner, size, size)
+    out = c.transpose(computed.shaped(c, x, count, *split, height, width), [0, 3, 4, 1, 5, 2] if columns else [0, 1, 4, 2, 5, 3])
+    return computed.shaped(c, out, count, inner, times(height), times(width))
+
+
+# --- to ONNX
+
+
+def channels_of(w: WrittenOp, slot: str, axis: int = 1) -> int:
+    """Return the number of channels. Raises `Refused` if it is open."""
+    found = w.spec(slot).known_dims[axis]
+    if not isinstance(found, int):
+        raise Refused("an open number of channels")
+    return found
+
+
+@to_onnx("affine_channel")
+def _affine_channel(w: WrittenOp) -> Any:
+    x, scale, bias = term(w, "X"), term(w, "Scale").shaped(-1), term(w, "Bias").shaped(-1)
+    if w.of.data_layout == "NCHW":
+        behind = [1] * (w.rank("X") - 2)
+        scale, bias = scale.shaped(-1, *behind), bias.shaped(-1, *behind)
+    return (x * scale + bias).value
+
+
+@to_onnx("maxout")
+def _maxout(w: WrittenOp) -> Any:
+    axis, groups = int(w.of.axis) % 4, int(w.of.groups)
+    dims = [0] * axis + [channels_of(w, "X", axis) // groups, groups]
+    return term(w, "X").node("Reshape", w.node("Concat", w.ints(*dims), *_behind(w, axis), axis=0)).largest(axis + 1).value
+
+
+def _behind(w: WrittenOp, axis: int) -> list[OnnxValue]:
+    """Return the dims of X behind an axis, as a row if there are such."""
+    return [w.shape(w.x("X"), axis + 1, w.rank("X"))] if axis + 1 < w.rank("X") else []
+
+
+@to_onnx("shuffle_channel", "channel_shuffle")
+def _shuffle(w: WrittenOp) -> Any:
+    x, values = term(w, "X"), w.op.attributes.values
+    groups = max(1, int(values.get("group", values.get("groups", 1))))
+    axis, rank = 1 if values.get("data_format", "NCHW") == "NCHW" else 3, w.rank("X")
+    apart = w.node("Concat", w.ints(*[0] * axis, groups, channels_of(w, "X", axis) // groups), *_behind(w, axis), axis=0)
+    order = [*range(axis), axis + 1, axis, *range(axis + 2, rank + 1)]
+    return x.node("Reshape", apart).turned(*order).shaped_as(x.dims()).value
+
+
+@to_onnx("pixel_unshuffle")
+def _to_onnx_pixel_unshuffle(w: WrittenOp) -> Any:
+    by, layout = int(w.of.downscale_factor), w.of.data_format
+    x = Term(w, channels_first(w, "X", layout), w.dtype("X"))
+    channels = channels_of(w, "X", 1 if layout == "NCHW" else 3)
+    high, wide = x.size(2) / by, x.size(3) / by
+    apart = w.node("Concat", w.ints(0, channels), high.value, w.ints(by), wide.value, w.ints(by), axis=0)
+    made = x.node("Reshape", apart).turned(0, 1, 3, 5, 2, 4)
+    made = made.node("Reshape", w.node("Concat", w.ints(0, channels * by * by), high.value, wide.value, axis=0))
+    return channels_back(w, made.value, 4, layout)
+
+
+@to_onnx("space_to_depth")
+def _space_to_depth(w: WrittenOp) -> Any:
+    x, b, c = term(w, "X"), int(w.of.blocksize), channels_of(w, "X")
+    high, wide = x.size(2), x.size(3)
+    image = x.node("Reshape", w.node("Concat", w.ints(0, b, b, c // (b * b)), high.value, wide.value, axis=0)).turned(0, 3, 4, 1, 5, 2)
+    return image.node("Reshape", w.node("Concat", w.ints(0, c * b * b), (high / b).value, (wide / b).value, axis=0)).value
+
+
+@to_onnx("temporal_shift")
+def _temporal_shift(w: WrittenOp) -> Any:
+    layout, times = w.of.data_format, int(w.of.seg_num)
+    x = Term(w, channels_first(w, "X", layout), w.dtype("X"))
+    channels = channels_of(w, "X", 1 if layout == "NCHW" else 3)
+    first, second = int(channels * w.of.shift_ratio), int(channels * 2 * w.of.shift_ratio)
+    videos = x.node("Reshape", w.node("Concat", w.ints(-1, times, channels), w.shape(x.value, 2, 4), axis=0))
+
+    def moved(part: Term, before: int) -> Term:
+        pads = w.ints(0, before, 0, 0, 0, 0, 1 - before, 0, 0, 0)
+        kept = part.cut(1, 0, times - 1) if before else part.cut(1, 1, times)
+        return kept.node("Pad", pads, w.number(0.0, x.of))
+
+    parts = [moved(videos.cut(2, 0, first), 1), moved(videos.cut(2, first, second), 0), videos.cut(2, second, channels)]
+    return channels_back(w, joined(parts, 2).shaped_as(x.dims()).value, 4, layout)
+
+
+@to_onnx("cvm")
+def _cvm(w: WrittenOp) -> Any:
+    x = term(w, "X")
+    if not w.of.use_cvm:
+        return x.cut(1, 2, 2**62).value
+    shows, clicks = (x.cut(1, at, at + 1) + 1.0 for at in (0, 1))
+    return joined([shows.node("Log"), clicks.node("Log") - shows.node("Log"), x.cut(1, 2, 2**62)], 1).value
+
+
+@to_onnx("pixel_shuffle")
+def _to_onnx_pixel_shuffle(w: WrittenOp) -> OnnxValue:
+    x = w.x("X")
+    if w.of.data_format != "NCHW":
+        x = w.transpose(x, (0, 3, 1, 2))
+    made = w.node("DepthToSpace", x, blocksize=int(w.of.upscale_factor), mode="CRD")
+    return made if w.of.data_format == "NCHW" else w.transpose(made, (0, 2, 3, 1))
+
+
+# --- from torch
+
+
+@from_torch("pixel_shuffle")
+def _from_torch_pixel_shuffle(t: TorchCall, x: Variable, factor: int) -> Any:
+    return layer.pixel_shuffle(x, factor)
+
+
+@from_torch("pixel_unshuffle")
+def _from_torch_pixel_unshuffle(t: TorchCall, x: Variable, factor: int) -> Any:
+    return layer.pixel_unshuffle(x, factor)
+
+
+@from_torch("channel_shuffle")
+def _channel_shuffle(t: TorchCall, x: Variable, groups: int) -> Any:
+    return layer.channel_shuffle(x, groups)
+
+
+# --- to torch's code
+
+
+@to_torch("pixel_shuffle")
+def _to_torch_pixel_shuffle(w: PlainOp) -> Any:
+    return w.by_kernel() if w.of.data_format == "NHWC" else f"F.pixel_shuffle({w.x('X')}, {w.of.upscale_factor})"

@@ -1,0 +1,113 @@
+"""Copies and casts, in the other formats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foreshape import layer
+from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
+from foreshape.interop.onnx.call import Call, element_type
+from foreshape.interop.onnx.constant_roles import OnnxConstant
+from foreshape.interop.onnx.write.values import OnnxValue
+from foreshape.interop.onnx.write.written_op import WrittenOp
+from foreshape.interop.refused import Refused
+from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.write.plain_op import PlainOp
+from foreshape.program import Variable
+from foreshape.spec import BOOL, INT64
+
+# --- from ONNX
+
+
+@from_onnx("Identity", "Dropout")
+def identity(c: Call) -> Any:
+    """In use a dropout is its operand; its mask is true."""
+    if c.node.operator == "Dropout":
+        training = c.constant(2)
+        if c.has(2) and (training is None or bool(training.reshape(-1)[0])) and c.attribute("ratio", 0.5) != 0:
+            raise Refused("a dropout of training draws at random, and its numbers differ from run to run")
+        if len([o for o in c.node.outputs if o]) > 1:
+            return c.x(), c.cast(layer.fill_like(c.x(), 1.0), BOOL)
+    found = c.value(0)
+    # torch's older exporter keeps one tensor of zeros for all biases: each of them is trained on its own
+    if isinstance(found, OnnxConstant) and found.record is not None and (numbers := c.constant(0)).size > 1 and (numbers == numbers.flat[0]).all():
+        return OnnxConstant(c.node.outputs[0], found.record, numbers, uses=c.importer.uses)
+    return found
+
+
+@from_onnx("Cast", "CastLike")
+def from_onnx_cast(c: Call) -> Any:
+    of = c.x(1).spec.known_dtype if c.node.operator == "CastLike" else element_type(int(c.attribute("to", 1)))
+    x = c.x()
+    return c.op("cast", {"in_dtype": x.spec.known_dtype.code, "out_dtype": of.code}, X=x)
+
+
+@from_onnx("BitCast")
+def bit_cast(c: Call) -> Any:
+    of, x = element_type(int(c.attribute("to"))), c.x()
+    if of.itemsize != x.spec.known_dtype.itemsize:
+        raise Refused(f"elements of {8 * x.spec.known_dtype.itemsize} bits read as {of.name}")
+    return c.op("view_dtype", {"dtype": of.code}, input=x)
+
+
+# --- to ONNX
+
+
+@to_onnx("with_gradient")
+def _with_gradient(w: WrittenOp) -> Any:
+    return ([w.node("Identity", x) for x in w.all("Value")],)
+
+
+@to_onnx("cast")
+def _to_onnx_cast(w: WrittenOp) -> OnnxValue:
+    x, to = w.x("X"), w.result("Out").known_dtype
+    source = x.node.inputs[0] if x.node is not None and x.node.operator == "Cast" else None
+    if to is INT64 and source is not None and source.node is not None and source.node.operator == "Shape":  # int32 here, and int64 there
+        return source
+    return w.node("Cast", x, to=w.writer.code_of(to))
+
+
+@to_onnx("conj", "memcpy", "memcpy_d2h")
+def _to_onnx_copy(w: WrittenOp) -> Any:
+    return w.node("Identity", w.x("X"))
+
+
+@to_onnx("assert")
+def _no_check(w: WrittenOp) -> Any:
+    """A network of ONNX checks nothing."""
+    return ()
+
+
+# --- from torch
+
+
+@from_torch("_to_copy", "to", "type_as", "convert_element_type")
+def _from_torch_cast(t: TorchCall, x: Variable, *_: Any, **__: Any) -> Any:
+    return t.cast(x, t.dtype)
+
+
+@from_torch("clone", "alias", "detach", "contiguous", "lift_fresh_copy", "lift_fresh", "lift", "positive")
+def _from_torch_same(t: TorchCall, x: Variable, *_: Any, **__: Any) -> Any:
+    if t.name == "detach":
+        made = layer.assign(x)
+        made.stop_gradient = True
+        return made
+    return x
+
+
+@from_torch("copy")
+def _from_torch_copy(t: TorchCall, x: Variable, y: Any, *_: Any) -> Any:
+    return layer.expand_as(t.tensor(y, t.dtype), x)
+
+
+# --- to torch's code
+
+
+@to_torch("assign", "share_data", "memcpy", "memcpy_d2h")
+def _to_torch_same(w: PlainOp) -> str:
+    return w.x("X")
+
+
+@to_torch("cast")
+def _to_torch_cast(w: PlainOp) -> str:
+    return w.cast(w.x("X"), w.dtype("X"), w.result("Out").known_dtype)

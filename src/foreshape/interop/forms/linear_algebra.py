@@ -1,0 +1,249 @@
+"""Inverses, determinants and decompositions of matrices, in the other formats."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+from foreshape import layer
+from foreshape.interop.forms.arithmetic import change
+from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
+from foreshape.interop.onnx.call import Call
+from foreshape.interop.onnx.write.terms import constant, joined, term
+from foreshape.interop.onnx.write.values import OnnxValue
+from foreshape.interop.onnx.write.written_op import WrittenOp
+from foreshape.interop.refused import Refused
+from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.write.plain_op import PlainOp
+from foreshape.program import Variable
+from foreshape.spec import FP32, FP64
+
+# --- from ONNX
+
+
+@from_onnx("Det")
+def from_onnx_determinant(c: Call) -> Any:
+    return layer.det(c.x())
+
+
+# --- to ONNX
+
+
+@to_onnx("determinant")
+def _to_onnx_determinant(w: WrittenOp) -> Any:
+    return term(w, "Input").cast(FP32).node("Det").cast(w.dtype("Input")).value
+
+
+@to_onnx("slogdeterminant")
+def _log_determinant(w: WrittenOp) -> Any:
+    made = term(w, "Input").cast(FP32).node("Det").cast(w.dtype("Input"))
+    return joined([made.node("Sign").with_dims(0), abs(made).node("Log").with_dims(0)], 0).value
+
+
+@to_onnx("matrix_power")
+def _matrix_power(w: WrittenOp) -> Any:
+    import numpy
+
+    x, n, of = term(w, "X"), int(w.of.n), w.dtype("X")
+    if n < 0:
+        raise Refused("a power of the inverse")
+    if n == 0:
+        size = w.spec("X").known_dims[-1]
+        if not isinstance(size, int):
+            raise Refused("matrices of open sizes")
+        return constant(w, numpy.eye(size), of).spread(x.dims()).value
+    made, square = None, x
+    while n:
+        if n & 1:
+            made = square if made is None else made.node("MatMul", square.value)
+        n >>= 1
+        square = square.node("MatMul", square.value) if n else square
+    return w.node("Identity", made.value) if made is x else made.value  # pyright: ignore[reportOptionalMemberAccess]
+
+
+@to_onnx("inverse")
+def _to_onnx_inverse(w: WrittenOp) -> OnnxValue:
+    """Return the inverse of small matrices by Gauss and Jordan, with the largest pivot."""
+    import numpy
+
+    n, of, rank = w.spec("Input").known_dims[-1], w.dtype("Input"), w.rank("Input")
+    if not isinstance(n, int) or n > 64:
+        raise Refused(f"the inverse of matrices of {n} rows")
+    known: Any = w.known("Input")
+    if known is not None:
+        return w.array(numpy.linalg.inv(known))
+    # the columns of [A I], made to those of [I A^-1] one after another
+    unit = w.cast(w.array(numpy.eye(n, dtype="float64")), FP64, of)
+    a = w.x("Input")
+    rows = w.node("Concat", a, w.node("Expand", unit, w.shape(a)), axis=rank - 1)
+    index = numpy.arange(n).reshape(n, 1)
+    for k in range(n):
+        column = w.slice(rows, -1, k, k + 1)
+        sizes = w.node("Where", w.array(index < k), w.number(-1.0, of), w.node("Abs", column))
+        at = w.node("ArgMax", sizes, axis=-2, keepdims=1)
+        chosen = w.node("Equal", w.array(index.astype("int64")), at)  # the row of the pivot
+        pivot = w.reduce("ReduceSum", w.node("Where", chosen, rows, w.number(0.0, of)), [-2], True)
+        kth = w.slice(rows, -2, k, k + 1)
+        rows = w.node("Where", chosen, kth, rows)
+        pivot = w.node("Div", pivot, w.slice(pivot, -1, k, k + 1))
+        column = w.slice(rows, -1, k, k + 1)
+        rows = w.node("Sub", rows, w.node("Mul", column, pivot))
+        rows = w.node("Where", w.array(index == k), pivot, rows)
+    return w.slice(rows, -1, n, 2 * n)
+
+
+# --- from torch
+
+
+@from_torch("linalg_inv", "inverse")
+def _from_torch_inverse(t: TorchCall, x: Variable) -> Any:
+    return layer.inverse(x)
+
+
+@from_torch("linalg_det", "det")
+def _from_torch_determinant(t: TorchCall, x: Variable) -> Any:
+    return layer.det(x)
+
+
+@from_torch("linalg_solve")
+def _solve(t: TorchCall, x: Variable, y: Variable, *, left: bool = True) -> Any:
+    return layer.solve(x, y) if left else _turned(t, layer.solve(_turned(t, x), _turned(t, y)))
+
+
+def _turned(t: TorchCall, x: Variable) -> Variable:
+    """Return matrices transposed."""
+    rank = t.rank(x)
+    return layer.transpose(x, [*range(rank - 2), rank - 1, rank - 2])
+
+
+@from_torch("linalg_solve_triangular")
+def _solve_triangular(t: TorchCall, x: Variable, y: Variable, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Any:
+    if left:
+        return layer.triangular_solve(x, y, upper, unitriangular=unitriangular)
+    return _turned(t, layer.triangular_solve(_turned(t, x), _turned(t, y), not upper, unitriangular=unitriangular))
+
+
+@from_torch("cholesky_solve")
+def _cholesky_solve(t: TorchCall, x: Variable, factor: Variable, upper: bool = False) -> Any:
+    return layer.cholesky_solve(x, factor, upper)
+
+
+@from_torch("linalg_pinv", "pinverse")
+def _pseudo_inverse(t: TorchCall, x: Variable, *given: Any, **named: Any) -> Any:
+    """Return the pseudo-inverse by singular values, up to ``max(atol, rtol * the largest)`` taken as 0 (Penrose, 1955)."""
+    of, dims = x.spec.known_dtype, x.spec.known_dims[-2:]
+    names = ("rcond",) if t.name == "pinverse" or t.overload in ("default", "rcond_tensor") else ("atol", "rtol")
+    settings = dict(zip(names, given, strict=False)) | named
+    atol, rtol = settings.get("atol"), settings.get("rtol", settings.get("rcond"))
+    if of not in (FP32, FP64) or not all(isinstance(n, int) for n in dims):
+        raise Refused("the pseudo-inverse of matrices of complex numbers, or of open sizes")
+    if rtol is None:
+        rtol = 0.0 if atol is not None else max(int(n) for n in dims) * (2.0**-23 if of is FP32 else 2.0**-52)
+    u, s, v = layer.svd(x)
+    least = layer.multiply(layer.reduce_max(s, [t.rank(s) - 1], True), t.tensor(rtol, of))
+    least = least if atol is None else layer.maximum(least, t.tensor(atol, of))
+    kept = layer.greater_than(s, least)
+    one = layer.fill_like(s, 1.0)
+    inverse = t.where(kept, layer.reciprocal(t.where(kept, s, one)), layer.fill_like(s, 0.0))
+    found = t.op("matmul_v2", {"trans_y": True}, X=layer.multiply(_turned(t, v), layer.unsqueeze(inverse, [t.rank(s) - 1])), Y=u)
+    found.stop_gradient = True
+
+    def product(*of: Variable) -> Variable:
+        return functools.reduce(lambda a, b: t.op("matmul_v2", X=a, Y=b), of)
+
+    # its change with x (Golub and Pereyra, 1973), which holds for equal singular values too
+    held, moved = layer.assign(x), change(x)
+    held.stop_gradient = True
+    turned, back = _turned(t, moved), _turned(t, found)
+    first, second = product(found, back, turned), product(turned, back, found)
+    rest = layer.subtract(layer.add(first, second), layer.add(product(first, held, found), product(found, held, second)))
+    return layer.add(found, layer.subtract(rest, product(found, moved, found)))
+
+
+@from_torch("linalg_cholesky", "cholesky")
+def _cholesky(t: TorchCall, x: Variable, upper: bool = False) -> Any:
+    return layer.cholesky(x, upper)
+
+
+@from_torch("linalg_inv_ex", "linalg_cholesky_ex", "_linalg_solve_ex")
+def _with_errors(t: TorchCall, x: Variable, *given: Any, left: bool = True, upper: bool = False, **_: Any) -> Any:
+    """Return the result, and nothing for the marks of errors: here errors stop the run."""
+    if t.name == "linalg_inv_ex":
+        return [layer.inverse(x), None]
+    if t.name == "_linalg_solve_ex":
+        return [_solve(t, x, given[0], left=left), None, None, None]
+    return [layer.cholesky(x, upper), None]
+
+
+@from_torch("_linalg_svd", "_linalg_eigh", "_linalg_det", "_linalg_slogdet")
+def _private(t: TorchCall, x: Variable, first: Any = False, *_: Any, **more: Any) -> Any:
+    """Return results as torch's operators of the same names with none left out."""
+    if t.name == "_linalg_det":
+        return [layer.det(x), None, None]
+    if t.name == "_linalg_slogdet":
+        return [*layer.unstack(layer.slogdet(x), 0), None, None]
+    if t.name == "_linalg_svd":
+        return list(layer.svd(x, bool(more.get("full_matrices", first))))
+    return list(layer.eigh(x, str(first or "L").upper() == "U"))
+
+
+@from_torch("linalg_svd")
+def _svd(t: TorchCall, x: Variable, full_matrices: bool = True, **_: Any) -> Any:
+    return list(layer.svd(x, full_matrices))
+
+
+@from_torch("linalg_svdvals")
+def _singular_values(t: TorchCall, x: Variable, **_: Any) -> Any:
+    return layer.svd(x)[1]
+
+
+@from_torch("linalg_qr")
+def _qr(t: TorchCall, x: Variable, mode: str = "reduced") -> Any:
+    return list(layer.qr(x, mode))
+
+
+@from_torch("linalg_eigh")
+def _eigh(t: TorchCall, x: Variable, uplo: str = "L") -> Any:
+    return list(layer.eigh(x, uplo.upper() == "U"))
+
+
+@from_torch("linalg_matrix_power", "matrix_power")
+def _power(t: TorchCall, x: Variable, n: int) -> Any:
+    return layer.matrix_power(x, n)
+
+
+_TERMS: Final = 14
+
+
+@from_torch("linalg_matrix_exp", "matrix_exp")
+def _exponential(t: TorchCall, x: Variable) -> Any:
+    """Return the series of matrices halved until their norm is at most a half, squared as often: (Moler and Van Loan, 2003, method 3)."""
+    of, rank = x.spec.known_dtype, t.rank(x)
+    if of not in (FP32, FP64):
+        raise Refused(f"the exponential of matrices of {of}")
+    sums = layer.reduce_max(layer.reduce_sum(layer.abs(x), [rank - 2], True), [rank - 1], True)
+    times = layer.ceil(layer.log2(layer.scale(layer.maximum(sums, t.tensor(0.5, of)), 2.0)))
+    by = t.op("elementwise_pow", X=t.tensor(0.5, of), Y=times)
+    times.stop_gradient = by.stop_gradient = True
+    halved = layer.multiply(x, by)
+    unit = layer.fill_like(halved, 0.0)
+    unit = layer.add(unit, layer.eye(int(x.spec.known_dims[-1]), None, of))  # pyright: ignore[reportArgumentType]
+    made = unit
+    for n in range(_TERMS, 0, -1):
+        made = layer.add(unit, t.scale(t.op("matmul_v2", X=halved, Y=made), 1.0 / n))
+
+    def left(at: Variable, _: Variable) -> Variable:
+        return layer.less_than(at, layer.reshape(layer.reduce_max(times), [1]))
+
+    def squared(at: Variable, made: Variable) -> list[Variable]:
+        return [layer.scale(at, 1.0, 1.0), t.where(layer.less_than(at, times), t.op("matmul_v2", X=made, Y=made), made)]
+
+    return layer.while_loop(left, squared, [layer.fill_constant([1], of, 0.0), made])[1]
+
+
+# --- to torch's code
+
+
+@to_torch("inverse")
+def _to_torch_inverse(w: PlainOp) -> str:
+    return f"torch.linalg.inv({w.x('Input')})"

@@ -1,0 +1,280 @@
+"""Padding, in the other formats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from foreshape import layer
+from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
+from foreshape.interop.forms.shapes import END
+from foreshape.interop.onnx import computed
+from foreshape.interop.onnx.call import Call
+from foreshape.interop.onnx.computed import numbers, size_of
+from foreshape.interop.onnx.constant_roles import OnnxConstant
+from foreshape.interop.onnx.write.terms import Term, constant, joined, term
+from foreshape.interop.onnx.write.values import OnnxValue
+from foreshape.interop.onnx.write.written_op import WrittenOp
+from foreshape.interop.refused import Refused
+from foreshape.interop.torch.open_size import OpenSize
+from foreshape.interop.torch.open_size import size_of as torch_size_of
+from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.write.plain_op import PlainOp, tuple_of
+from foreshape.ops.rules.window import is_channels_last
+from foreshape.program.variable import Variable
+from foreshape.spec import BOOL, FP32, INT32, INT64
+
+# --- from ONNX
+
+
+MOST = 2**31 - 1
+
+
+_MOST_PADS = 4096
+"""The most entries before or behind an axis, but for numbers."""
+
+
+@from_onnx("Pad")
+def from_onnx_pad(c: Call) -> Any:
+    """Whole pads by name: numbers around, the edge, a reflection, or the other side; negative ones cut."""
+    x = c.x()
+    rank, mode = c.rank(x), c.attribute("mode", "constant")
+    given = c.computed(1) if c.opset >= 11 else None
+    pads = None if given is not None else c.ints(1) if c.opset >= 11 else [int(n) for n in c.attribute("pads") or c.attribute("paddings")]
+    value = c.value(2) if c.opset >= 11 else c.attribute("value", 0.0)
+    if c.computed(3) is not None:
+        return computed.padded(c, x, computed.spread(c, c.x(1), c.x(3), rank), mode, c.optional(2), [*range(rank)])
+    axes = c.ints(3) if c.opset >= 18 and c.has(3) else None
+    axes = [*range(rank)] if axes is None else [c.axis(a, rank) for a in axes]
+    if given is not None:
+        return computed.padded(c, x, given, mode, c.optional(2), axes)
+    assert pads is not None
+    count = len(axes)
+    before, after = [0] * rank, [0] * rank
+    for at, axis in enumerate(axes):
+        before[axis], after[axis] = pads[at], pads[count + at]
+    return _pad_and_cut(c, x, before, after, mode, value)
+
+
+def _pad_and_cut(c: Call, x: Variable, before: list[int], after: list[int], mode: str, value: Any) -> Variable:
+    out, rank = x, len(before)
+    if any(n < 0 for n in (*before, *after)):
+        cut = [a for a in range(rank) if before[a] < 0 or after[a] < 0]
+        attrs = {"axes": cut, "starts": [max(0, -before[a]) for a in cut], "ends": [min(after[a], 0) or MOST for a in cut], "infer_flags": [1] * len(cut)}
+        out = c.op("slice", attrs, Input=out)
+        before, after = [max(0, n) for n in before], [max(0, n) for n in after]
+    if not any((*before, *after)):
+        return out if out is not x else layer.assign(x)
+    if mode == "constant":
+        return _pad_with(c, out, before, after, value)
+    if any(n > _MOST_PADS for n in (*before, *after)):
+        raise Refused(f"pads of more than {_MOST_PADS} entries")
+    for axis in range(rank):
+        if before[axis] or after[axis]:
+            out = _pad_along(c, out, axis, before[axis], after[axis], mode)
+    return out
+
+
+def _pad_with(c: Call, x: Variable, before: list[int], after: list[int], value: Any) -> Variable:
+    of = x.spec.known_dtype
+    if isinstance(value, (int, float)):
+        number: Any = float(value)
+    else:
+        known = 0.0 if value is None else c.importer.numbers(value)
+        number = None if known is None else float(np.asarray(known).reshape(-1)[0])
+    if number is not None and (of is FP32 or number == 0.0):
+        held = c.cast(x, INT32) if of is BOOL else x
+        paddings = [n for pair in zip(before, after, strict=True) for n in pair]
+        return c.cast(c.op("pad", {"paddings": paddings, "pad_value": number}, X=held), of)
+    out = x
+    filler = c.full([1], of, number) if number is not None else c.reshape(c.x(2), [1])
+    for axis, (first, last) in enumerate(zip(before, after, strict=True)):
+        parts = [out]
+        for at, size in ((0, first), (len(parts), last)):
+            if size:
+                dims = c.shape_of(out)
+                lead = layer.slice(dims, [0], [0], [axis]) if axis else None
+                rest = layer.slice(dims, [0], [axis + 1], [MOST]) if axis + 1 < len(before) else None
+                whole = layer.concat([p for p in (lead, c.full([1], INT64, size), rest) if p is not None], 0)
+                block = c.op("expand_v2", {"shape": [-1]}, X=c.reshape(filler, [1] * len(before)), Shape=whole)
+                parts.insert(at if at == 0 else len(parts), block)
+        out = layer.concat(parts, axis) if len(parts) > 1 else out
+    return out
+
+
+def _pad_along(c: Call, x: Variable, axis: int, first: int, last: int, mode: str) -> Variable:
+    """Pad one axis by picking entries of it: by their places where its size is known, else by slices."""
+    size = x.spec.known_dims[axis]
+    if not isinstance(size, int):
+        return _pad_open(c, x, axis, first, last, mode)
+    places = np.arange(-first, size + last)
+    if mode == "edge":
+        places = places.clip(0, size - 1)
+    elif mode == "wrap":
+        places = places % size
+    elif size == 1:
+        places = places * 0
+    else:
+        places = np.abs((places + (size - 1)) % (2 * (size - 1)) - (size - 1))
+    index = c.importer.variable(OnnxConstant("places", None, places.astype("int64")))
+    return layer.gather(x, index, axis)
+
+
+def _pad_open(c: Call, x: Variable, axis: int, first: int, last: int, mode: str) -> Variable:
+    def part(start: int, end: int) -> Variable:
+        return layer.slice(x, [axis], [start], [end])
+
+    def repeated(one: Variable, count: int) -> list[Variable]:
+        return [one] * count
+
+    if mode == "edge":
+        head, tail = repeated(part(0, 1), first), repeated(part(-1, MOST), last)
+    elif mode == "wrap":
+        head, tail = [part(-first, MOST)] if first else [], [part(0, last)] if last else []
+    else:
+        head = [layer.flip(part(1, first + 1), [axis])] if first else []
+        tail = [layer.flip(part(-last - 1, -1), [axis])] if last else []
+    return layer.concat([*head, x, *tail], axis)
+
+
+@from_onnx("CenterCropPad")
+def center_crop_pad(c: Call) -> Any:
+    """Cut axes at both ends, or surround them with zeros; the odd entry is cut or put behind."""
+    x, wanted, given = c.x(0), c.cast(c.x(1), INT64), c.attribute("axes")
+    rank = c.rank(x)
+    axes = [*range(rank)] if given is None else [c.axis(int(a), rank) for a in given]
+    sizes, known = [x.spec.known_dims[a] for a in axes], c.constant(1)
+    if known is not None and all(isinstance(n, int) for n in sizes):
+        before, after = [0] * rank, [0] * rank
+        for axis, now, size in zip(axes, sizes, known.reshape(-1), strict=True):
+            more = int(size) - int(now)  # pyright: ignore[reportArgumentType]
+            before[axis] = more // 2 if more > 0 else -(-more // 2)
+            after[axis] = more - before[axis]
+        return _pad_and_cut(c, x, before, after, "constant", None)
+    now = layer.concat([size_of(c, x, a) for a in axes], 0)
+    more = wanted - now
+    larger, smaller = (c.binary(f"elementwise_{kind}", more, numbers(c, 0)) for kind in ("max", "min"))
+    half = larger // numbers(c, 2)
+    half = half - (numbers(c, 0) - smaller) // numbers(c, 2)
+    pads = layer.concat([half, more - half], 0)
+    return computed.padded(c, x, pads, "constant", None, axes)
+
+
+# --- to ONNX
+
+
+@to_onnx("pad3d", "pad2d")
+def _pad_image(w: WrittenOp) -> OnnxValue:
+    rank, layout = w.rank("X"), w.of.data_format
+    given = w.known("Paddings") if w.has("Paddings") else w.of.paddings
+    if given is None:
+        raise Refused("paddings that are computed")
+    numbers = [int(n) for n in given]
+    sides = [(numbers[at], numbers[at + 1]) for at in range(0, len(numbers), 2)]
+    if w.op.type == "pad3d":
+        sides = sides[::-1]  # the last axis first
+    first = 1 if is_channels_last(layout) else 2
+    both = [(0, 0)] * first + sides + ([(0, 0)] if first == 1 else [])
+    mode = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "edge": "edge", "circular": "wrap"}[w.of.mode]
+    if mode == "wrap":
+        w.needs(19)
+    value = w.op.attributes.values.get("value", w.op.attributes.values.get("pad_value", 0.0))
+    of = w.dtype("X")
+    return padded_node(w, w.x("X"), both[:rank], mode, w.number(value if of.is_floating else int(value), of))
+
+
+@to_onnx("pad")
+def _to_onnx_pad(w: WrittenOp) -> OnnxValue:
+    numbers, of = [int(n) for n in w.of.paddings], w.dtype("X")
+    both = [(numbers[at], numbers[at + 1]) for at in range(0, len(numbers), 2)]
+    return padded_node(w, w.x("X"), both, "constant", w.number(w.of.pad_value if of.is_floating else int(w.of.pad_value), of))
+
+
+def padded_node(w: WrittenOp, x: OnnxValue, sides: Sequence[tuple[int, int]], mode: str, value: OnnxValue) -> OnnxValue:
+    pads = w.ints(*[s[0] for s in sides], *[s[1] for s in sides])
+    return w.node("Pad", x, pads, value if mode == "constant" else None, mode=mode)
+
+
+@to_onnx("pad_constant_like")
+def _pad_like(w: WrittenOp) -> Any:
+    y, rank = term(w, "Y"), w.rank("X")
+    more = Term(w, w.shape(w.x("X")), INT64) - Term(w, y.dims(), INT64)
+    value = w.number(w.of.pad_value if y.of.is_floating else int(w.of.pad_value), y.of)
+    return y.node("Pad", joined([constant(w, [0] * rank, INT64), more], 0).value, value).value
+
+
+# --- from torch
+
+
+@from_torch("constant_pad_nd", "pad")
+def _from_torch_pad(t: TorchCall, x: Variable, pad: Any, mode: Any = "constant", value: Any = None) -> Any:
+    if not isinstance(mode, str):
+        mode, value = "constant", mode
+    if mode != "constant":
+        return _mirrored(t, x, pad, mode)
+    rank = t.rank(x)
+    if any(isinstance(p, OpenSize) for p in pad):
+        return padded_by_sizes(t, x, pad, value or 0)
+    sides = [(0, 0)] * (rank - len(pad) // 2) + [(pad[at], pad[at + 1]) for at in range(len(pad) - 2, -1, -2)]
+    for axis, (low, high) in enumerate(sides):
+        if low < 0 or high < 0:
+            x = layer.slice(x, [axis], [max(-low, 0)], [high if high < 0 else END])
+    numbers = [n for low, high in sides for n in (max(low, 0), max(high, 0))]
+    return layer.pad(x, numbers, pad_value=float(value or 0.0)) if any(numbers) else x
+
+
+def padded_by_sizes(t: TorchCall, x: Variable, pad: Any, value: Any) -> Any:
+    """Return ``x`` with equal numbers before and after, as many as computed sizes say; they must not be negative."""
+    for at in range(0, len(pad), 2):
+        axis = t.rank(x) - 1 - at // 2
+        dims = [torch_size_of(x, a) for a in range(t.rank(x))]
+        sides: list[Any] = []
+        for size in (pad[at], pad[at + 1]):
+            fits = isinstance(size, OpenSize) or size > 0
+            sides.append(layer.fill_constant(t.sizes([*dims[:axis], size, *dims[axis + 1 :]]), t.dtype, value) if fits else None)
+        parts = [one for one in (sides[0], x, sides[1]) if one is not None]
+        x = layer.concat(parts, axis) if len(parts) > 1 else x
+    return x
+
+
+@from_torch("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d")
+def _pad_by_name(t: TorchCall, x: Variable, pad: Any) -> Any:
+    return _mirrored(t, x, pad, "reflect" if "reflection" in t.name else "replicate")
+
+
+def _mirrored(t: TorchCall, x: Variable, pad: Any, mode: str) -> Any:
+    """Return ``x`` padded with its own elements: as a volume, whose padding has all modes."""
+    rank, lead = t.rank(x), 5 - t.rank(x)
+    if any(isinstance(p, OpenSize) for p in pad):
+        raise Refused("paddings that are open")
+    count = len(pad) // 2
+    if rank - count > 2:
+        raise Refused(f"padding {count} axes of {rank}")
+    made = layer.unsqueeze(x, [*range(rank - count, rank - count + lead)]) if lead else x
+    if rank - count == 1:
+        made, lead = layer.unsqueeze(x, [0, *range(2, 2 + lead - 1)]), lead
+    out = t.op("pad3d", {"paddings": [*pad, *[0] * (6 - len(pad))], "mode": mode}, X=made)
+    dropped = [0, *range(2, 2 + lead - 1)] if rank - count == 1 else [*range(rank - count, rank - count + lead)]
+    return layer.squeeze(out, dropped) if dropped else out
+
+
+# --- to torch's code
+
+
+@to_torch("pad")
+def _to_torch_pad(w: PlainOp) -> str:
+    pads, rank = w.of.paddings, w.rank("X")
+    listed = [n for axis in reversed(range(rank)) for n in (pads[2 * axis], pads[2 * axis + 1])]
+    return f"F.pad({w.x('X')}, {tuple(listed)}, value={w.number(w.of.pad_value, w.dtype('X'))})"
+
+
+@to_torch("pad3d")
+def _pad3d(w: PlainOp) -> Any:
+    known = w.ints("Paddings") if w.has("Paddings") else [str(n) for n in w.of.paddings]
+    if known is None or w.of.data_format != "NCDHW":
+        return w.by_kernel()
+    if w.of.mode == "constant":
+        return f"F.pad({w.x('X')}, {tuple_of(known)}, value={w.number(w.of.value, w.dtype('X'))})"
+    return f'F.pad({w.x("X")}, {tuple_of(known)}, mode="{w.of.mode}")' if w.dtype("X").is_floating else w.by_kernel()

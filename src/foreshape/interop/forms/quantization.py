@@ -1,0 +1,537 @@
+"""Numbers of 8 bits and what they stand for, in the other formats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from foreshape import layer
+from foreshape.interop.forms.convolutions import convolve
+from foreshape.interop.forms.rules import from_onnx, to_onnx
+from foreshape.interop.onnx.call import CODES, Call, element_type
+from foreshape.interop.onnx.constant_roles import OnnxConstant
+from foreshape.interop.onnx.unsigned import own_type
+from foreshape.interop.onnx.write.terms import Term, term
+from foreshape.interop.onnx.write.values import OnnxValue
+from foreshape.interop.onnx.write.written_op import WrittenOp
+from foreshape.interop.refused import Refused
+from foreshape.ops.quantization.grid import largest_level
+from foreshape.program.variable import Variable
+from foreshape.spec import BF16, FP16, FP32, FP64, INT8, INT16, INT32, INT64, UINT8, UINT16, DType
+
+# --- from ONNX
+
+
+_RANGES = {UINT8: (0, 255), UINT16: (0, 65535), INT8: (-128, 127), INT16: (-32768, 32767)}
+
+
+_EXACT = 2**24 // 255**2
+"""So many products of numbers of 8 bits have a sum held exactly by fp32."""
+
+
+LEVELS = largest_level(8)
+
+
+_MICROSOFT = "com.microsoft"
+
+
+def _single(c: Call, at: int) -> float | None:
+    """Return the one number of an operand, 0 for one left out; None if it is not known before the run, or of several elements."""
+    if not c.has(at):
+        return 0.0
+    known = c.constant(at)
+    given = c.value(at)
+    if known is None or known.size != 1 or getattr(getattr(given, "record", None), "code", 0) == 16:  # bfloat16: its bits
+        return None
+    return float(known.reshape(-1)[0])
+
+
+def _along(c: Call, x: Variable, at: int, of: DType, axis: int, block: int) -> Variable:
+    """Return a scale or zero point as floating numbers to be broadcast to ``x``: one, one for each entry of an axis, or one for each block of entries."""
+    found = c.cast(c.x(at), of)
+    if c.rank(found) == 0 or (c.rank(found) == 1 and found.spec.known_dims[0] == 1 and not block):
+        return c.reshape(found, [1]) if c.rank(x) and c.rank(found) == 0 else found
+    rank = c.rank(x)
+    axis = c.axis(axis, rank)
+    if block:
+        if c.rank(found) != rank:
+            raise Refused(f"scales of {c.rank(found)} dims for blocks of {rank}")
+        repeated = layer.repeat_interleave(found, block, axis)
+        size, now = x.spec.known_dims[axis], repeated.spec.known_dims[axis]
+        if size == now:
+            return repeated
+        if not isinstance(size, int):
+            raise Refused("blocks along an axis of an open size")
+        return layer.slice(repeated, [axis], [0], [size])
+    if c.rank(found) != 1:
+        return found
+    return c.unsqueeze(found, *range(1, rank - axis))
+
+
+def dequantized(c: Call, x: Variable, scale: int, zero: int, of: DType = FP32, axis: int = 1, block: int = 0) -> Variable:
+    """Return (x - zero point) scale; the scale and the zero point are operands by number."""
+    one, shift = _single(c, scale), _single(c, zero)
+    x = c.cast(x, of)
+    if one is not None and shift is not None and of is FP32:
+        return c.op("scale", {"scale": one, "bias": -shift, "bias_after_scale": False}, X=x)
+    if shift != 0.0:
+        x = x - _along(c, x, zero, of, axis, block)
+    return x * _along(c, x, scale, of, axis, block)
+
+
+def quantized(c: Call, x: Variable, scale: Variable, zero: int, of: DType, axis: int = 1, block: int = 0) -> Variable:
+    """Return x / scale, halves rounded to even, plus the zero point, held to the range of ``of``."""
+    return _held(c, c.op("round", {"round_type": 0}, X=layer.divide(x, scale)), zero, of, axis, block)
+
+
+def _held(c: Call, x: Variable, zero: int, of: DType, axis: int = 1, block: int = 0) -> Variable:
+    """Return whole numbers plus the zero point, held to the range of ``of``."""
+    if of not in _RANGES:
+        raise Refused(f"numbers quantized to {of.name}")
+    low, high = _RANGES[of]
+    shift = _single(c, zero)
+    if shift is None:
+        x = x + _along(c, x, zero, x.spec.known_dtype, axis, block)
+    elif shift:
+        x = layer.scale(x, 1.0, shift)
+    return c.cast(layer.clip(x, float(low), float(high)), of)
+
+
+def _without_zero(c: Call, x: Variable, zero: int, rows: bool = False) -> Variable:
+    """Return x - zero point in fp32; ``rows``: a zero point for each row, otherwise for each entry of the last axis."""
+    x, shift = c.cast(x, FP32), _single(c, zero)
+    if shift == 0.0:
+        return x
+    if shift is not None:
+        return layer.scale(x, 1.0, -shift)
+    found = c.cast(c.x(zero), FP32)
+    single = c.rank(found) == 1 and found.spec.known_dims[0] == 1
+    return x - (c.unsqueeze(found, 1) if rows and c.rank(found) == 1 and (not single) else found)
+
+
+@from_onnx("DequantizeLinear", "QuantizeLinear", domain=_MICROSOFT)
+def standard(c: Call) -> Any:
+    """Import a node that is the standard's, too."""
+    return c.through(c.node.operator, [c.value(at) for at in range(len(c))], 21, **c.node.attributes)
+
+
+@from_onnx("DequantizeLinear")
+def from_onnx_dequantize(c: Call) -> Any:
+    x, scale = c.x(0), c.x(1)
+    of = scale.spec.known_dtype
+    if code := c.attribute("output_dtype", 0):
+        of = element_type(int(code))
+    wide = FP32 if of in (FP16, BF16) else of
+    if of is FP32 and not c.attribute("block_size", 0) and isinstance(c.value(0), OnnxConstant):
+        known = _known(c, int(c.attribute("axis", 1)))
+        if known is not None:
+            return known
+    return c.cast(dequantized(c, x, 1, 2, wide, int(c.attribute("axis", 1)), int(c.attribute("block_size", 0))), of)
+
+
+def _known(c: Call, axis: int) -> Any:
+    """Return constant whole numbers as floating ones: one, or a vector as of a bias, at once; a weight of bytes by ``dequantize_linear``; None for others."""
+    constant, scale, zero = c.value(0), c.constant(1), c.constant(2) if c.has(2) else 0
+    if scale is None or zero is None or scale.ndim > 1 or getattr(c.value(1).record, "code", 1) != 1:
+        return None
+    dims = constant.record.dims if constant.record is not None else constant.array.shape
+    whole = c.constant(0) if len(dims) < 2 or all(d == 1 for d in dims) else None
+    if whole is not None:
+        numbers = ((whole.astype("float64") - zero) * scale.astype("float64")).astype("float32")
+        return c.full(list(dims), FP32, float(numbers.reshape(-1)[0])) if numbers.size == 1 else c.importer.parameter(f"{constant.name}@numbers", numbers)
+    axis = c.axis(axis, len(dims)) if scale.size > 1 else -1
+    x = c.x(0) if c.importer.type_in_file(constant) is INT8 and not np.any(zero) and axis in (-1, 0, 1) else None
+    if x is None:
+        return None
+    if not x.persistable:  # few numbers come as an op
+        x = c.importer.parameter(f"{constant.name}@whole", c.constant(0))
+    step = c.importer.parameter(f"{constant.name}@scale", (scale.astype("float32") * np.float32(LEVELS)).reshape(-1))
+    zeros = c.importer.parameter(f"{constant.name}@zero", np.zeros(scale.size, "int32"))
+    block = c.importer.block
+    op = block.append_op("dequantize_linear", {"X": x, "Scale": step, "ZeroPoint": zeros}, None, {"quant_axis": axis, "round_type": 0, "is_test": True})
+    for name in op.output_slots.pop("OutScale", ()):  # of training
+        block.vars.pop(name, None)
+    return block.var(op.result())
+
+
+@from_onnx("QuantizeLinear")
+def from_onnx_quantize(c: Call) -> Any:
+    x = c.x(0)
+    of = own_type(c, 2) or element_type(int(c.attribute("output_dtype", 0) or 2))
+    axis, block = int(c.attribute("axis", 1)), int(c.attribute("block_size", 0))
+    x = x if x.spec.known_dtype is FP64 else c.cast(x, FP32)
+    return quantized(c, x, _along(c, x, 1, x.spec.known_dtype, axis, block), 2, of, axis, block)
+
+
+def _dynamic(c: Call, x: Variable) -> tuple[Variable, Variable, Variable]:
+    """Return x in whole numbers from 0 to 255 as fp32, its scale, and its zero point as fp32: the range of x with 0 in it."""
+    flat = {"dim": [0], "reduce_all": True, "keep_dim": False}
+    zero = c.full([], FP32, 0.0)
+    high = layer.maximum(c.op("reduce_max", flat, X=x), zero)
+    low = layer.minimum(c.op("reduce_min", flat, X=x), zero)
+    span = high - low
+    scale = layer.divide(span, c.full([], FP32, 255.0))
+    scale = layer.where(layer.equal(span, zero), c.full([], FP32, 1.0), scale)
+    limits = {"min": 0.0, "max": 255.0}
+    point = c.op("clip", limits, X=c.op("round", {"round_type": 0}, X=layer.divide(layer.scale(low, -1.0), scale)))
+    rounded = c.op("round", {"round_type": 0}, X=layer.divide(x, scale))
+    return c.op("clip", limits, X=rounded + point), scale, point
+
+
+@from_onnx("DynamicQuantizeLinear")
+def dynamic_quantize(c: Call) -> Any:
+    whole, scale, point = _dynamic(c, c.x())
+    return c.cast(whole, UINT8), scale, c.cast(point, UINT8)
+
+
+def _exact(c: Call, terms: Any) -> DType:
+    """Return the element type of exact sums of so many products."""
+    return FP32 if isinstance(terms, int) and terms <= _EXACT else FP64
+
+
+def integer_product(c: Call, first: int, second: int, first_zero: int, second_zero: int) -> Variable:
+    """Return the product of two operands less their zero points, exact sums in floating numbers."""
+    x, y = _without_zero(c, c.x(first), first_zero, rows=True), _without_zero(c, c.x(second), second_zero)
+    of = _exact(c, x.spec.known_dims[-1] if x.spec.rank else None)
+    return layer.matmul(c.cast(x, of), c.cast(y, of))
+
+
+@from_onnx("MatMulInteger")
+def integer_matmul(c: Call) -> Any:
+    return c.cast(integer_product(c, 0, 1, 2, 3), INT32)
+
+
+@from_onnx("ConvInteger")
+def integer_convolution(c: Call) -> Any:
+    x, weight = _without_zero(c, c.x(0), 2), _weight(c, 1, 3)
+    terms = 1
+    for d in weight.spec.known_dims[1:]:
+        terms = terms * d if isinstance(d, int) else _EXACT + 1
+    of = _exact(c, terms)
+    return c.cast(convolve(c, c.cast(x, of), c.cast(weight, of), None), INT32)
+
+
+def _weight(c: Call, at: int, zero: int) -> Variable:
+    """Return a convolution's filter less its zero points, one for all or one for each channel of the results."""
+    weight, shift = c.cast(c.x(at), FP32), _single(c, zero)
+    if shift is not None:
+        return layer.scale(weight, 1.0, -shift) if shift else weight
+    found = c.cast(c.x(zero), FP32)
+    known = c.constant(zero)
+    if known is not None and not np.any(known):
+        return weight
+    many = c.rank(found) == 1 and found.spec.known_dims[0] != 1
+    return weight - (c.unsqueeze(found, *range(1, c.rank(weight))) if many else found)
+
+
+def _requantized(c: Call, x: Variable, scales: tuple[int, int, int], zero: int, channels: int, rank: int) -> Variable:
+    """Return sums of products in the result's scale: times both scales of the operands, over the result's."""
+    first, second, last = (c.cast(c.x(at), FP32) for at in scales)
+    if c.rank(first) == 1 and first.spec.known_dims[0] != 1:
+        first = c.unsqueeze(first, 1)
+    if channels and c.rank(second) == 1 and second.spec.known_dims[0] != 1:
+        second = c.unsqueeze(second, *range(1, rank - channels))
+    factor = layer.divide(first * second, last)
+    of = c.x(zero).spec.known_dtype
+    return _held(c, c.op("round", {"round_type": 0}, X=x * factor), zero, of)
+
+
+def _by_floating(c: Call, weight: int, operands: tuple[int, ...]) -> bool:
+    """Tell whether a node with a constant weight is done as rounding around a floating product, which kernels of bytes take in.
+
+    Sums of fp32 differ from whole ones by less than the rounding behind them.
+    """
+    return isinstance(c.value(weight), OnnxConstant) and all(c.constant(at) is not None for at in operands if c.has(at))
+
+
+def _bias(c: Call, at: int, scales: tuple[int, int]) -> Variable | None:
+    """Return a bias of whole numbers in steps of the product of two scales as a constant of fp32."""
+    if not c.has(at):
+        return None
+    whole, one, other = (c.constant(k) for k in (at, *scales))
+    assert whole is not None and one is not None and other is not None
+    numbers = whole.reshape(-1).astype("float64") * one.reshape(-1).astype("float64") * other.reshape(-1).astype("float64")
+    return c.importer.parameter(f"{c.value(at).name}@numbers", numbers.astype("float32"))
+
+
+@from_onnx("QLinearMatMul")
+def quantized_matmul(c: Call) -> Any:
+    """Operands a, its scale, its zero point, b likewise, then scale and zero point of the result."""
+    if _by_floating(c, 3, (1, 2, 4, 5, 6, 7)):
+        return as_operand(c, layer.matmul(floating(c, 0, 1, 2), floating(c, 3, 4, 5, -1)), 0, 6, 7)
+    x, y = _without_zero(c, c.x(0), 2, rows=True), _without_zero(c, c.x(3), 5)
+    return _requantized(c, layer.matmul(x, y), (1, 4, 6), 7, 0, 2)
+
+
+@from_onnx("QLinearConv")
+def quantized_convolution(c: Call) -> Any:
+    """Its sums are of fp32: beyond 2^24 they are rounded before they are made numbers of 8 bits."""
+    if _by_floating(c, 3, (1, 2, 4, 5, 6, 7, 8)):
+        return as_operand(c, convolve(c, floating(c, 0, 1, 2), floating(c, 3, 4, 5, 0), _bias(c, 8, (1, 4))), 0, 6, 7)
+    x, weight = _without_zero(c, c.x(0), 2), _weight(c, 3, 5)
+    bias = c.optional(8)
+    out = convolve(c, x, weight, None if bias is None else c.cast(bias, FP32))
+    return _requantized(c, out, (1, 4, 6), 7, 1, c.rank(x))
+
+
+def floating(c: Call, at: int, scale: int, zero: int, axis: int = 1) -> Variable:
+    """Return an operand as floating numbers, as DequantizeLinear does; the scale and the zero point are operands by number."""
+    return c.through("DequantizeLinear", [c.value(at), c.value(scale), c.value(zero)], 13, axis=axis)
+
+
+def as_operand(c: Call, x: Variable, like: int, scale: int, zero: int) -> Variable:
+    """Return floating numbers in the element type of an operand, as QuantizeLinear does."""
+    of = c.x(like).spec.known_dtype
+    if c.has(zero) or of is UINT8:
+        return c.through("QuantizeLinear", [x, c.value(scale), c.value(zero)], 13)
+    return c.through("QuantizeLinear", [x, c.value(scale), None], 21, output_dtype=CODES[of])
+
+
+@from_onnx("QLinearAdd", "QLinearMul", domain=_MICROSOFT)
+def quantized_sum(c: Call) -> Any:
+    type = "elementwise_add" if c.node.operator == "QLinearAdd" else "elementwise_mul"
+    return as_operand(c, c.binary(type, floating(c, 0, 1, 2), floating(c, 3, 4, 5)), 0, 6, 7)
+
+
+@from_onnx("QLinearSigmoid", "QLinearLeakyRelu", domain=_MICROSOFT)
+def quantized_activation(c: Call) -> Any:
+    x = floating(c, 0, 1, 2)
+    out = layer.sigmoid(x) if c.node.operator == "QLinearSigmoid" else c.op("leaky_relu", {"alpha": c.attribute("alpha", 0.01)}, X=x)
+    return as_operand(c, out, 0, 3, 4)
+
+
+@from_onnx("QLinearSoftmax", domain=_MICROSOFT)
+def quantized_softmax(c: Call) -> Any:
+    x = floating(c, 0, 1, 2)
+    axis, rank = c.axis(int(c.attribute("axis", -1)), c.rank(x)), c.rank(x)
+    if int(c.attribute("opset", 13)) < 13 and axis != rank - 1:
+        raise Refused("a softmax over several axes")
+    return as_operand(c, layer.softmax(x, axis), 0, 3, 4)
+
+
+@from_onnx("QLinearGlobalAveragePool", domain=_MICROSOFT)
+def quantized_mean(c: Call) -> Any:
+    x = floating(c, 0, 1, 2)
+    rank = c.rank(x)
+    axes = [*range(1, rank - 1)] if c.attribute("channels_last", 0) else [*range(2, rank)]
+    return as_operand(c, layer.reduce_mean(x, axes, True), 0, 3, 4)
+
+
+@from_onnx("QLinearConcat", domain=_MICROSOFT)
+def quantized_join(c: Call) -> Any:
+    """Scale and zero point of the result, then each tensor with its own."""
+    parts = [floating(c, at, at + 1, at + 2) for at in range(2, len(c), 3)]
+    return as_operand(c, layer.concat(parts, int(c.attribute("axis"))), 2, 0, 1)
+
+
+@from_onnx("QGemm", domain=_MICROSOFT)
+def quantized_gemm(c: Call) -> Any:
+    """alpha A B + C, of matrices, each transposed or not; without a scale of the result it is floating."""
+    x = _without_zero(c, c.x(0), 2)
+    turned = bool(c.attribute("transB", 0))
+    y = _weight(c, 3, 5) if turned else _without_zero(c, c.x(3), 5)
+    out, more = layer.matmul(x, y, transpose_x=bool(c.attribute("transA", 0)), transpose_y=turned), c.optional(6)
+    alpha = float(c.attribute("alpha", 1.0))
+    if more is not None:
+        if alpha != 1.0:
+            raise Refused("a sum of other than alpha 1 with a bias")
+        out = out + c.cast(more, FP32)
+    out = out if alpha == 1.0 else layer.scale(out, alpha)
+    if c.has(7):
+        return _requantized(c, out, (1, 4, 7), 8, 0, 2)
+    return out * (c.x(1) * c.x(4))
+
+
+@from_onnx("MatMulIntegerToFloat", domain=_MICROSOFT)
+def integer_matmul_to_float(c: Call) -> Any:
+    x, y, bias = _without_zero(c, c.x(0), 4, rows=True), _without_zero(c, c.x(1), 5), c.optional(6)
+    out = layer.matmul(x, y) * (c.x(2) * c.x(3))
+    return out if bias is None else out + bias
+
+
+@from_onnx("DynamicQuantizeMatMul", domain=_MICROSOFT)
+def dynamic_matmul(c: Call) -> Any:
+    whole, scale, point = _dynamic(c, c.x(0))
+    y, bias = _without_zero(c, c.x(1), 3), c.optional(4)
+    out = layer.matmul(whole - point, y)
+    out = out * (c.x(2) * scale)
+    return out if bias is None else out + bias
+
+
+# --- to ONNX
+
+
+def _step(w: WrittenOp, slot: str, at: int, axis: int, most: float, divides: bool) -> Term:
+    """Return the size of a level: one number, or one for each channel. ``divides``: a scale of 0 stands for about 1e-6."""
+    import numpy
+
+    known: Any = w.known(slot, at)
+    scale = term(w, slot, at)
+    if known is not None:
+        numbers: Any = known.astype("float64")
+        if divides:
+            numbers[numbers <= 1e-30] += 1e-6
+        return Term(w, w.array(numpy.asarray(numbers / most, known.dtype).reshape([] if axis < 0 else [-1])), scale.of)
+    scale = scale.shaped(*([] if axis < 0 else [-1]))
+    return _safe(scale) / most if divides else scale / most
+
+
+def _safe(scale: Term) -> Term:
+    return (scale <= 1e-30).where(scale + 1e-6, scale)
+
+
+def _whole(w: WrittenOp, x: Term, step: Term, axis: int, most: int, away: bool, clipped: bool) -> tuple[Term, Term | None]:
+    """Return whole numbers in the type of ``x``; and the int8 ones where QuantizeLinear makes them."""
+    import numpy
+
+    if x.of is FP32 and most == 127:
+        x = x.most(-step * most).least(step * most) if clipped and away and axis < 0 else x
+        zero = w.array(numpy.array(0, "int8")) if axis < 0 else w.node("Cast", (step * 0.0).value, to=w.writer.code_of(INT8))
+        made = Term(w, w.node("QuantizeLinear", x.value, step.value, zero, axis=axis if axis >= 0 else None), INT8)
+        return made.cast(x.of), made
+    wide = step if axis < 0 else step.shaped(-1, *[1] * (w.rank("X") - 1 - axis))
+    levels = x / wide
+    if away:
+        size = (abs(levels).least(float(most)) + 0.5).node("Floor")
+        return levels.node("Sign") * size, None
+    return levels.node("Round").most(float(-most - 1)).least(float(most)), None
+
+
+def _read(w: WrittenOp, slot: str, whole: Term | None, step: Term, axis: int) -> OnnxValue:
+    """Return whole numbers times their step; ``whole``: those of an operand if None."""
+    given = whole if whole is not None and whole.of is INT8 else _bytes_of(w, slot) if whole is None else None
+    if given is not None and step.of is FP32:
+        return w.node("DequantizeLinear", given.value, step.value, axis=axis if axis >= 0 else None)
+    x = (whole if whole is not None else term(w, slot)).cast(step.of)
+    return (x * (step if axis < 0 else step.shaped(-1, *[1] * (w.rank(slot) - 1 - axis)))).value
+
+
+def _bytes_of(w: WrittenOp, slot: str) -> Term | None:
+    """Return an operand of whole numbers as int8 (or int32) where it is such, was made of such, or is known."""
+    import numpy
+
+    x = term(w, slot)
+    if x.of in (INT8, INT32, UINT8):
+        return x
+    node = x.value.node
+    if node is not None and node.operator == "Cast" and node.inputs[0] is not None:
+        source = node.inputs[0].node
+        if source is not None and source.operator == "QuantizeLinear":
+            return Term(w, node.inputs[0], INT8)
+    known: Any = w.known(slot)
+    if known is not None and known.size and numpy.all(known == numpy.rint(known)) and numpy.abs(known).max() <= 127:
+        return Term(w, w.array(known.astype("int8")), INT8)
+    return None
+
+
+@to_onnx("quantize_linear")
+def _quantize_linear(w: WrittenOp) -> Any:
+    if not w.of.is_test:
+        raise Refused("scales that are observed in training")
+    x, axis, most = term(w, "X"), int(w.of.quant_axis), int(w.of._most())
+    rest = w.optional("InState"), w.optional("InAccum"), w.x("Scale")
+    if w.of.only_observer:
+        return w.node("Identity", x.value), *rest
+    step = _step(w, "Scale", 0, axis, most, True)
+    return _whole(w, x, step, axis, most, w.of.round_type == 1, True)[0].value, *rest
+
+
+@to_onnx("dequantize_linear")
+def _dequantize_linear(w: WrittenOp) -> Any:
+    rest = w.optional("InState"), w.optional("InAccum"), w.x("Scale")
+    if w.of.only_observer:
+        return term(w, "X").cast(w.dtype("Scale")).node("Identity").value, *rest
+    axis = int(w.of.quant_axis)
+    return _read(w, "X", None, _step(w, "Scale", 0, axis, float(w.of._most()), False), axis), *rest
+
+
+@to_onnx("fake_dequantize_max_abs", "dequantize_abs_max")
+def _dequantize_abs_max(w: WrittenOp) -> Any:
+    return _read(w, "X", None, _step(w, "Scale", 0, -1, float(w.of.max_range), False), -1)
+
+
+@to_onnx("fake_channel_wise_dequantize_max_abs")
+def _dequantize_channels(w: WrittenOp) -> Any:
+    scales = w.op.input_slots["Scales"]
+    axis = int(w.of._axis(len(scales)))
+    made = _read(w, "X", None, _step(w, "Scales", 0, axis, largest_level(w.of.quant_bits[0]), False), axis)
+    if len(scales) == 1:
+        return made
+    return w.node("Mul", made, _step(w, "Scales", 1, -1, largest_level(w.of.quant_bits[1]), False).value)
+
+
+def _fake(w: WrittenOp, scale: Term, axis: int, clipped: bool) -> OnnxValue:
+    """Return X on the grid of a scale, as whole numbers or, of the forms that return, times their step."""
+    most = largest_level(w.of.bit_length)
+    step = _safe(scale) / float(most)
+    made, whole = _whole(w, term(w, "X"), step, axis, most, w.of.round_type == 1, clipped)
+    if not w.of._returns:
+        return made.value
+    return _read(w, "X", whole if whole is not None else made, scale / float(most), axis)
+
+
+def _largest(x: Term, others: Sequence[int] | None) -> Term:
+    return Term(x.w, x.w.reduce("ReduceMax", abs(x).value, others, False), x.of)
+
+
+@to_onnx("fake_quantize_abs_max", "fake_quantize_dequantize_abs_max")
+def _fake_abs_max(w: WrittenOp) -> Any:
+    scale = _largest(term(w, "X"), None)
+    return _fake(w, scale, -1, False), w.reshape(scale.value, 1)
+
+
+@to_onnx("fake_channel_wise_quantize_abs_max", "fake_channel_wise_quantize_dequantize_abs_max")
+def _fake_channels(w: WrittenOp) -> Any:
+    x, rank, axis = term(w, "X"), w.rank("X"), int(w.of.quant_axis)
+    others = [a for a in range(rank) if a != axis]
+    scale = _largest(x, others) if others else abs(x)
+    return _fake(w, scale, axis, False), scale.value
+
+
+@to_onnx("fake_quantize_moving_average_abs_max", "fake_quantize_dequantize_moving_average_abs_max", "fake_quantize_range_abs_max")
+def _fake_observed(w: WrittenOp) -> Any:
+    if not w.of.is_test:
+        raise Refused("scales that are observed in training")
+    scale = term(w, "InScale")
+    return _fake(w, scale.shaped(), -1, True), scale.value, None, None
+
+
+@to_onnx("moving_average_abs_max_scale")
+def _observer(w: WrittenOp) -> Any:
+    if not w.of.is_test:
+        raise Refused("scales that are observed in training")
+    return w.node("Identity", w.x("X")), None, None, None
+
+
+def _as_bytes(x: Term, signed: bool) -> OnnxValue:
+    low, high = (-128.0, 127.0) if signed else (0.0, 255.0)
+    return x.node("Round").most(low).least(high).cast(INT8 if signed else UINT8).value
+
+
+@to_onnx("quantize")
+def _to_onnx_quantize(w: WrittenOp) -> Any:
+    if w.of.bfloat16:
+        raise Refused("bfloat16")
+    made = term(w, "Input").cast(FP32) * float(w.of.Scale) + float(w.of.Shift)
+    return _as_bytes(made, w.of._is_signed())
+
+
+@to_onnx("dequantize")
+def _to_onnx_dequantize(w: WrittenOp) -> Any:
+    return ((term(w, "Input").cast(FP32) - float(w.of.Shift)) / float(w.of.Scale)).value
+
+
+@to_onnx("requantize")
+def _requantize(w: WrittenOp) -> Any:
+    by = float(w.of.Scale_out) / float(w.of.Scale_in)
+    shift = min(max(float(w.of.Shift_out) - by * float(w.of.Shift_in), 0.0), 255.0)
+    return _as_bytes(term(w, "Input").cast(FP32) * by + shift, w.dtype("Input") is INT8 and not w.of._shifts())
+
+
+@to_onnx("dequantize_log")
+def _dequantize_log(w: WrittenOp) -> Any:
+    x = term(w, "X").cast(INT64)
+    found = term(w, "Dict").taken(x % 128)
+    return (x < 0).where(-found, found).value

@@ -1,0 +1,187 @@
+"""The rules of operators in other formats, found by name.
+
+They stand here and not beside the operators' classes: an operator knows nothing of the formats that it is written in.
+"""
+
+from __future__ import annotations
+
+import bisect
+import importlib
+import os
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from foreshape.interop.onnx.write.written_op import WrittenOp
+    from foreshape.interop.torch.write.plain_op import PlainOp
+
+OnnxReader = Callable[..., Any]
+"""A function of a `foreshape.interop.onnx.call.Call`: it returns the result, several of them as a tuple, with None for one left out."""
+OnnxWriter = Callable[["WrittenOp"], Any]
+"""A function of a `WrittenOp`: it returns the values of the op's results, in the schema's order; None for an unread one."""
+TorchReader = Callable[..., Any]
+"""A function of a `foreshape.interop.torch.torch_call.TorchCall` and the operator's own arguments: it returns the result, or several as a list or tuple."""
+TorchWriter = Callable[["PlainOp"], Any]
+"""A function of a `PlainOp`. It returns an expression, or a tuple of them for the results in the schema's order (a list for a slot of several, None for an
+unread one), or a `foreshape.interop.torch.write.plain_op.Several`; None if it has said the values of the variables itself.
+"""
+_onnx_readers: dict[tuple[str, str], list[tuple[int, OnnxReader]]] = {}
+_onnx_writers: dict[str, OnnxWriter] = {}
+_torch_readers: dict[str, TorchReader] = {}
+_torch_writers: dict[str, TorchWriter] = {}
+_of_two_modes: set[str] = set()
+_imported: set[str] = set()
+"""The operators of ONNX whose files are imported."""
+_PACKAGE: Final = __name__.rpartition(".")[0]
+_DECORATOR: Final = b"\n@from_onnx("
+
+
+# --- registering
+
+
+def from_onnx(*names: str, since: int = 1, domain: str = "") -> Callable[[OnnxReader], OnnxReader]:
+    """Return a decorator: the function reads the operators ``names`` from the operator set ``since`` on, up to the next registered one.
+
+    The names are written out in the decorator: its text tells which file to import.
+    """
+
+    def register(function: OnnxReader) -> OnnxReader:
+        for name in names:
+            bisect.insort(_onnx_readers.setdefault((domain, name), []), (since, function), key=lambda version: version[0])
+        return function
+
+    return register
+
+
+def to_onnx(*types: str) -> Callable[[OnnxWriter], OnnxWriter]:
+    """Return a decorator: the function writes our operators ``types`` as nodes of ONNX."""
+
+    def register(function: OnnxWriter) -> OnnxWriter:
+        _onnx_writers.update(dict.fromkeys(types, function))
+        return function
+
+    return register
+
+
+def from_torch(*names: str) -> Callable[[TorchReader], TorchReader]:
+    """Return a decorator: the function reads ATen's operators ``names``, as ``add``, in all their overloads; ``max.dim`` is one of these alone."""
+
+    def register(function: TorchReader) -> TorchReader:
+        _torch_readers.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def to_torch(*types: str, by_mode: bool = False) -> Callable[[TorchWriter], TorchWriter]:
+    """Return a decorator: the function writes our operators ``types`` as torch code; ``by_mode``: with another form in a test, by the module's mode."""
+
+    def register(function: TorchWriter) -> TorchWriter:
+        _torch_writers.update(dict.fromkeys(types, function))
+        _of_two_modes.update(types if by_mode else ())
+        return function
+
+    return register
+
+
+# --- finding
+
+
+def onnx_reader(domain: str, name: str, opset: int) -> OnnxReader | None:
+    """Return the function for an operator of ONNX in an operator set: the newest one up to the set."""
+    if name not in _imported:
+        for module in modules_with(name):
+            importlib.import_module(module)
+        _imported.add(name)
+    reader = None
+    for since, function in _onnx_readers.get((domain, name), ()):
+        if since <= opset:
+            reader = function
+    return reader
+
+
+def onnx_writer(type: str) -> OnnxWriter | None:
+    """Return the function to write an operator of ours as nodes of ONNX."""
+    import_families()
+    return _onnx_writers.get(type)
+
+
+def torch_reader(name: str, overload: str) -> TorchReader | None:
+    """Return the function for an operator of ATen: the overload's, else the name's, else the one of the name without the mark of a change in place."""
+    import_families()
+    return _torch_readers.get(f"{name}.{overload}") or _torch_readers.get(name) or _torch_readers.get(name.rstrip("_")) or None
+
+
+def torch_writer(type: str) -> TorchWriter | None:
+    """Return the function to write an operator of ours as torch code."""
+    import_families()
+    return _torch_writers.get(type)
+
+
+def follows_mode(type: str) -> bool:
+    """Tell whether an operator's torch code has another form in a test."""
+    return type in _of_two_modes
+
+
+# --- all of them
+
+
+def onnx_operators() -> list[tuple[str, str]]:
+    """Return domain and name of all operators of ONNX that are read."""
+    import_families()
+    return sorted(_onnx_readers)
+
+
+def onnx_versions(domain: str, name: str) -> list[tuple[int, OnnxReader]]:
+    """Return the functions for an operator of ONNX, each with its first operator set, in order."""
+    import_families()
+    return [*_onnx_readers.get((domain, name), ())]
+
+
+def types_in_onnx() -> list[str]:
+    """Return the types of all our operators that are written as nodes of ONNX."""
+    import_families()
+    return sorted(_onnx_writers)
+
+
+def types_in_torch() -> list[str]:
+    """Return the types of all our operators that are written as torch code."""
+    import_families()
+    return sorted(_torch_writers)
+
+
+# --- the files: found by looking into the folder, and no list is kept
+
+
+def modules_with(name: str) -> list[str]:
+    """Return the modules with functions for operators of ONNX of this name, in all domains."""
+    return _modules().get(name, [])
+
+
+@cache
+def import_families() -> None:
+    """Import all files of this room: their functions register themselves."""
+    for name, _ in _files():
+        importlib.import_module(f"{_PACKAGE}.{name}")
+
+
+@cache
+def _modules() -> dict[str, list[str]]:
+    """Return name -> the modules with a function under ``from_onnx`` with this name, as their sources say: nothing is imported."""
+    modules: dict[str, list[str]] = {}
+    for name, path in _files():
+        with open(path, "rb") as file:
+            decorators = file.read().split(_DECORATOR)[1:]
+        for word in {word for text in decorators for word in text.split(b"\ndef ", 1)[0].split(b'"')[1::2]}:
+            modules.setdefault(word.decode(), []).append(f"{_PACKAGE}.{name}")
+    return modules
+
+
+def _files() -> Iterator[tuple[str, str]]:
+    """Yield the name and the path of each file of this room, in the order of the names."""
+    folder = os.path.dirname(__file__)
+    for file in sorted(os.listdir(folder)):
+        name = file.removesuffix(".py")
+        if name != file and not name.startswith("_"):
+            yield name, os.path.join(folder, file)

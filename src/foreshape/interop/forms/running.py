@@ -1,0 +1,146 @@
+"""Running sums, products and extremes, in the other formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from foreshape import layer
+from foreshape.interop.forms.indexing import largest_of, least_of
+from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
+from foreshape.interop.onnx import computed
+from foreshape.interop.onnx.call import Call
+from foreshape.interop.onnx.write.terms import Term, count_to, term
+from foreshape.interop.onnx.write.values import OnnxValue
+from foreshape.interop.onnx.write.written_op import WrittenOp
+from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.write.plain_op import PlainOp
+from foreshape.program.variable import Variable
+from foreshape.spec import INT64
+
+# --- from ONNX
+
+
+@from_onnx("CumSum")
+def from_onnx_cumsum(c: Call) -> Any:
+    return _from_onnx_running(c, "cumsum", "axis")
+
+
+@from_onnx("CumProd")
+def from_onnx_cumprod(c: Call) -> Any:
+    return _from_onnx_running(c, "cumprod", "dim")
+
+
+def _from_onnx_running(c: Call, type: str, name: str) -> Variable:
+    attrs = {"exclusive": bool(c.attribute("exclusive", 0)), "reverse": bool(c.attribute("reverse", 0))}
+    axis = c.computed(1)
+    if axis is not None:
+        return computed.along(c, type, name, c.x(), axis, attrs)
+    return c.op(type, {**attrs, name: (c.ints(1) or [0])[0]}, X=c.x())
+
+
+# --- to ONNX
+
+
+@to_onnx("cumsum")
+def _cumulative_sum(w: WrittenOp) -> OnnxValue:
+    x = w.x("X")
+    if w.of.flatten or not w.rank("X"):
+        x = w.reshape(x, -1)
+    axis = 0 if w.of.flatten else int(w.of.axis)
+    made = w.node("CumSum", x, w.number(axis, INT64), exclusive=int(w.of.exclusive), reverse=int(w.of.reverse))
+    return made if w.rank("X") or w.of.flatten else w.squeeze(made, 0)
+
+
+LOWEST = {"fp32": -3.4028234663852886e38, "fp64": -1.7976931348623157e308, "fp16": -65504.0}
+
+
+def _to_onnx_running(x: Term, rank: int, axis: int, nothing: float, exclusive: bool, reverse: bool, made_of: Callable[[Term], Term]) -> Term:
+    """Return for each element of an axis what ``made_of`` makes, over the last axis, of those up to it; the others are ``nothing``."""
+    order = [*[a for a in range(rank) if a != axis], axis]
+    rows = x.turned(*order).with_dims(rank - 1)  # [..., 1, elements]
+    other = count_to(x.size(axis))
+    here = other.with_dims(1)
+    counted = (other > here if exclusive else other >= here) if reverse else (other < here if exclusive else other <= here)
+    made = made_of(counted.where(rows, nothing))
+    return made.turned(*[order.index(a) for a in range(rank)])
+
+
+@to_onnx("cumprod")
+def _cumulative_product(w: WrittenOp) -> Any:
+    x, rank = term(w, "X"), w.rank("X")
+    if not rank:
+        return w.node("Identity", x.value)
+
+    def made_of(rows: Term) -> Term:
+        return Term(w, w.reduce("ReduceProd", rows.value, [rank], False), rows.of)
+
+    return _to_onnx_running(x, rank, int(w.of.dim) % rank, 1, bool(w.of.exclusive), bool(w.of.reverse), made_of).value
+
+
+@to_onnx("cummax", "cummin")
+def _cumulative_extreme(w: WrittenOp) -> Any:
+    x, rank, largest = term(w, "x"), w.rank("x"), w.op.type == "cummax"
+    single = not rank
+    x, rank = (x.shaped(1), 1) if single else (x, rank)
+    axis, low = int(w.of.axis) % rank, least_of(x.of) if largest else largest_of(x.of)
+    out = _to_onnx_running(x, rank, axis, low, False, False, lambda t: t.largest(rank) if largest else t.smallest(rank))
+    operator = "ArgMax" if largest else "ArgMin"
+    places = _to_onnx_running(x, rank, axis, low, False, False, lambda t: t.node(operator, axis=rank, keepdims=0, select_last_index=1, to=INT64))
+    places = places.cast(w.result("indices").known_dtype)
+    return (out.without(0).value, places.without(0).value) if single else (out.value, places.value)
+
+
+@to_onnx("logcumsumexp")
+def _cumulative_log_sum(w: WrittenOp) -> Any:
+    x, rank = term(w, "X"), w.rank("X")
+    if not rank and not w.of.flatten:
+        return w.node("Identity", x.value)
+    x, rank, axis = (x.shaped(-1), 1, 0) if w.of.flatten else (x, rank, int(w.of.axis) % rank)
+    lowest = LOWEST[x.of.name]
+
+    def made_of(rows: Term) -> Term:
+        most = rows.largest(rank, keep=True).most(lowest)
+        return ((rows - most).node("Exp").total(rank).node("Log") + most.without(rank)).most(lowest)
+
+    return _to_onnx_running(x, rank, axis, float("-inf"), bool(w.of.exclusive), bool(w.of.reverse), made_of).value
+
+
+# --- from torch
+
+
+@from_torch("logcumsumexp", "_logcumsumexp")
+def _logcumsumexp(t: TorchCall, x: Variable, dim: int) -> Any:
+    return layer.logcumsumexp(x, t.axis(x, dim))
+
+
+@from_torch("cumsum")
+def _from_torch_cumsum(t: TorchCall, x: Variable, dim: int, **_: Any) -> Any:
+    return layer.cumsum(t.cast(x, t.dtype), t.axis(x, dim)) if t.rank(x) else t.cast(x, t.dtype)
+
+
+@from_torch("cumprod")
+def _from_torch_cumprod(t: TorchCall, x: Variable, dim: int, **_: Any) -> Any:
+    return layer.cumprod(t.cast(x, t.dtype), t.axis(x, dim))
+
+
+@from_torch("cummax", "cummin")
+def _cummax(t: TorchCall, x: Variable, dim: int) -> Any:
+    return list((layer.cummax if "max" in t.name else layer.cummin)(x, t.axis(x, dim)))
+
+
+# --- to torch's code
+
+
+@to_torch("cumsum")
+def _to_torch_cumsum(w: PlainOp) -> str:
+    x, axis = w.x("X"), w.of.axis
+    if w.of.flatten:
+        x, axis = f"{x}.flatten()", 0
+    if not w.rank("X"):
+        return f"torch.zeros_like({x})" if w.of.exclusive else f"{x}.clone()" if not w.of.flatten else x
+    x = w.let(f"{x}.flip({axis})" if w.of.reverse else x) if w.of.reverse or w.of.exclusive or w.of.flatten else x
+    of = "" if w.dtype("X").is_floating or w.dtype("X") is INT64 else f", dtype={w.type(w.dtype('X'))}"
+    made = f"torch.cumsum({x}, {axis}{of})"
+    made = f"{made} - {x}" if w.of.exclusive else made
+    return (f"({made}).flip({axis})" if w.of.exclusive else f"{made}.flip({axis})") if w.of.reverse else made

@@ -1,0 +1,399 @@
+"""Slices and windows, in the other formats."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from foreshape import layer
+from foreshape.dims import Size
+from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
+from foreshape.interop.forms.shapes import END, axes_of
+from foreshape.interop.onnx import computed
+from foreshape.interop.onnx.call import Call
+from foreshape.interop.onnx.write.terms import Term, constant, term
+from foreshape.interop.onnx.write.values import OnnxValue
+from foreshape.interop.onnx.write.written_op import WrittenOp
+from foreshape.interop.refused import Refused
+from foreshape.interop.torch.open_size import OpenSize, as_dim, compute, size_of
+from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.write.helpers import entries
+from foreshape.interop.torch.write.plain_op import PlainOp
+from foreshape.program.variable import Variable
+from foreshape.spec import BOOL, COMPLEX, FP64, INT64, LOD_TENSOR_ARRAY
+
+# --- from ONNX
+
+
+_MOST = 2**31 - 1
+
+
+@from_onnx("Slice")
+def from_onnx_cut(c: Call) -> Any:
+    x = c.x()
+    rank = c.rank(x)
+    if c.opset < 10:
+        starts, ends, axes, steps = (c.ints(9, name) for name in ("starts", "ends", "axes", "steps"))
+    elif c.computed(3) is not None or c.computed(4) is not None:
+        return computed.cut(c, x, c.x(1), c.x(2), c.optional(3), c.optional(4))
+    else:
+        axes, steps = c.ints(3), c.ints(4)
+        starts, ends = (None if c.constant(at) is None else c.ints(at) for at in (1, 2))
+    count = len(starts or ends or axes or c.sizes(1) or [None] * int(_known(c.x(1).spec.known_dims[0])))
+    axes = [c.axis(a, rank) for a in (axes if axes is not None else range(count))]
+    steps = steps or [1] * count
+    if starts is not None and ends is not None and all(s > 0 for s in steps):
+        limited = ([max(-_MOST, min(_MOST, n)) for n in numbers] for numbers in (starts, ends))
+        first, last = limited
+        if all(s == 1 for s in steps):
+            return layer.slice(x, axes, first, last)
+        return c.op("strided_slice", {"axes": axes, "starts": first, "ends": last, "strides": steps, "infer_flags": [1] * count}, Input=x)
+    if starts is not None and ends is not None:
+        out = x
+        for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+            out = _cut_one(c, out, axis, start, end, step)
+        return out
+    if any(s != 1 for s in steps):
+        return computed.cut(c, x, c.x(1), c.x(2), c.optional(3), c.optional(4))
+    one, other = (c.cast(c.x(at), INT64) for at in (1, 2))
+    return c.op("slice", {"axes": axes, "infer_flags": [-1] * count}, Input=x, StartsTensor=one, EndsTensor=other)
+
+
+def _known(size: Size) -> int:
+    if not isinstance(size, int):
+        raise Refused("how many axes are cut is not known before the run")
+    return size
+
+
+def _cut_one(c: Call, x: Variable, axis: int, start: int, end: int, step: int) -> Variable:
+    """Cut one axis, downwards too: by a reversal, and a cut upwards after it."""
+    if step > 0:
+        attrs = {"axes": [axis], "starts": [max(-_MOST, min(_MOST, start))], "ends": [max(-_MOST, min(_MOST, end))], "infer_flags": [1]}
+        return c.op("slice", attrs, Input=x) if step == 1 else c.op("strided_slice", {**attrs, "strides": [step]}, Input=x)
+    turned = layer.flip(x, [axis])
+    # of n elements the place k is n - 1 - k in the reversal; counted from the end, -1 - k
+    first = max(-_MOST, min(_MOST, -1 - start))
+    size = x.spec.known_dims[axis]
+    if isinstance(size, int):
+        first = size - 1 - min(size - 1, start + size if start < 0 else start)
+        low = max(-1, end + size if end < 0 else end)
+        last = size - 1 - low
+    else:
+        if start >= _MOST or start == -1:
+            first = 0
+        elif start >= 0:
+            first = -1 - start
+        else:
+            first = -1 - start
+        last = _MOST if end < -_MOST else -1 - end
+    first, last = max(0, first) if isinstance(size, int) else first, max(0, last) if isinstance(size, int) else last
+    attrs = {"axes": [axis], "starts": [first], "ends": [last], "infer_flags": [1]}
+    return c.op("slice", attrs, Input=turned) if step == -1 else c.op("strided_slice", {**attrs, "strides": [-step]}, Input=turned)
+
+
+# --- to ONNX
+
+
+@to_onnx("crop", "crop_tensor")
+def _crop(w: WrittenOp) -> Any:
+    x, rank, old = term(w, "X"), w.rank("X"), w.op.type == "crop"
+    zeros = constant(w, [0] * rank, INT64)
+    if w.has("Offsets"):
+        offsets = Term(w, w.row("Offsets"), INT64)
+    elif w.op.input_slots.get("OffsetsTensor"):
+        offsets = Term(w, w.row_of("OffsetsTensor"), INT64)
+    else:
+        offsets = constant(w, [int(n) for n in w.of.offsets], INT64) if len(w.of.offsets) else zeros
+    if old and w.has("Y"):
+        shape = Term(w, w.shape(w.x("Y")), INT64)
+    elif not old and w.has("Shape"):
+        shape = Term(w, w.row("Shape"), INT64)
+    elif w.op.input_slots.get("ShapeTensor"):
+        shape = Term(w, w.row_of("ShapeTensor"), INT64)
+    else:
+        shape = constant(w, [int(n) for n in w.of.shape], INT64)
+    ends = (shape < 0).where(2**31 - 1, offsets + shape)
+    return x.node("Slice", offsets.value, ends.value, w.ints(*range(rank))).value
+
+
+_END = 2**31 - 1
+
+
+def bounds(w: WrittenOp, one: str, many: str, given: Sequence[int]) -> OnnxValue:
+    """Return starts, ends or strides as a row: a tensor, tensors of one number, or the attribute."""
+    if w.has(one):
+        return w.row(one)
+    if w.op.input_slots.get(many):
+        return w.row_of(many)
+    return w.ints(*[int(n) for n in given])
+
+
+def _computed(w: WrittenOp) -> bool:
+    """Tell whether a start or an end is computed."""
+    return any(w.op.input_slots.get(slot) for slot in ("StartsTensor", "EndsTensor", "StartsTensorList", "EndsTensorList"))
+
+
+@to_onnx("slice", "strided_slice")
+def _to_onnx_slice(w: WrittenOp) -> OnnxValue:
+    if w.spec("Input").kind is LOD_TENSOR_ARRAY:
+        raise Refused("a part of an array")
+    x, rank = w.x("Input"), w.rank("Input")
+    axes = axes_of(w, w.of.axes, rank)
+    if rank == 1 and w.variable("Input").spec.value is not None and [*w.of.decrease_axis] == [0] and w.op.type == "slice" and not _computed(w):
+        return w.node("Gather", x, w.number(int(w.of.starts[0]), INT64), axis=0)
+    starts = bounds(w, "StartsTensor", "StartsTensorList", w.of.starts)
+    strides, by = None, [1] * len(axes)
+    if w.op.type == "strided_slice":
+        strides = bounds(w, "StridesTensor", "StridesTensorList", w.of.strides)
+        by = [*w.of.strides] or by
+    given = [*w.of.ends]
+    if len(given) == len(axes):
+        one = {*axes_of(w, w.of.decrease_axis, rank)}
+        first = [*w.of.starts] if len(w.of.starts) == len(axes) else [0] * len(axes)
+        for at, (axis, stride) in enumerate(zip(axes, by, strict=False)):
+            if stride < 0 and given[at] == -1:  # down to the first entry
+                given[at] = -_END
+            elif stride > 0 and axis in one and first[at] == -1 and given[at] == 0:  # the last entry
+                given[at] = _END
+    ends = bounds(w, "EndsTensor", "EndsTensorList", given)
+    made = w.node("Slice", x, starts, ends, w.ints(*axes), strides)
+    dropped = axes_of(w, w.of.decrease_axis, rank)
+    return w.squeeze(made, *sorted(dropped))
+
+
+@to_onnx("set_value")
+def _to_onnx_set_value(w: WrittenOp) -> OnnxValue:
+    """Write ``x[starts:ends:steps] = value``: the numbers of places, cut as the tensor is, say where a row of values goes."""
+    x, rank = w.x("Input"), w.rank("Input")
+    of, dims = w.dtype("Input"), w.spec("Input").known_dims
+    axes = axes_of(w, w.of.axes, rank)
+    starts = bounds(w, "", "StartsTensorList", w.of.starts)
+    ends = bounds(w, "", "EndsTensorList", w.of.ends)
+    steps = bounds(w, "", "StepsTensorList", w.of.steps or [1] * len(axes))
+    shape = w.shape(x) if not all(isinstance(d, int) for d in dims) else w.ints(*[d for d in dims if isinstance(d, int)])
+    count = w.node("ReduceProd", shape, keepdims=0)
+    places = w.node("Reshape", w.node("Range", w.number(0, INT64), count, w.number(1, INT64)), shape)
+    cut = w.node("Slice", places, starts, ends, w.ints(*axes), steps) if axes else places
+    dropped = axes_of(w, w.of.decrease_axes, rank)
+    seen = w.squeeze(cut, *sorted(dropped))
+    if w.of.none_axes:
+        seen = w.unsqueeze(seen, *w.of.none_axes)
+    if w.has("ValueTensor"):
+        value = w.cast(w.x("ValueTensor"), w.dtype("ValueTensor"), of)
+        left = w.rank("ValueTensor") - (rank - len(dropped) + len(w.of.none_axes))
+        if left > 0:  # dims of 1 in front, which the part has not
+            value = w.squeeze(value, *range(left))
+    else:
+        import numpy
+
+        found = next((v for name, v in w.op.attributes.values.items() if name.endswith("values") and v.__class__ in (tuple, list) and len(v)), ())
+        array = numpy.array([*found]).reshape([int(d) for d in w.of.shape] if len(w.of.shape) else [-1])
+        value = w.array(array.astype("bool" if of is BOOL else of.numpy_name))
+    spread = w.reshape(w.node("Expand", value, w.shape(seen)), -1)
+    flat = w.node("ScatterElements", w.reshape(x, -1), w.reshape(cut, -1), spread, axis=0)
+    return w.node("Reshape", flat, shape)
+
+
+# --- from torch
+
+
+@from_torch("select")
+def _select(t: TorchCall, x: Variable, dim: int, index: Any) -> Any:
+    at = t.axis(x, dim)
+    if isinstance(index, OpenSize):
+        return layer.squeeze(layer.gather(x, index.variable, at), [at])
+    if isinstance(index, Variable):
+        return layer.squeeze(layer.gather(x, layer.reshape(index, [1]), at), [at])
+    end = index + 1 if index != -1 else END
+    return t.op("slice", {"axes": [at], "starts": [index], "ends": [end], "decrease_axis": [at], "infer_flags": [1]}, Input=x)
+
+
+@from_torch("slice")
+def _from_torch_slice(t: TorchCall, x: Variable, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
+    at = t.axis(x, dim)
+    start, end = (0 if start is None else start), (END if end is None else end)
+    if isinstance(end, int) and end > END:
+        end = END
+    size = x.spec.known_dims[at]
+    if start == 0 and step == 1 and (end == END or (as_dim(end) is size and not isinstance(size, int))):
+        return x
+    if step == 1:
+        return layer.slice(x, [at], t.sizes([start]), t.sizes([end]))
+    return layer.strided_slice(x, [at], t.sizes([start]), t.sizes([end]), t.sizes([step]))
+
+
+@from_torch("narrow")
+def _narrow(t: TorchCall, x: Variable, dim: int, start: Any, length: Any) -> Any:
+    end = compute(operator.add, start, length) if isinstance(start, OpenSize) or isinstance(length, OpenSize) else start + length
+    return layer.slice(x, [t.axis(x, dim)], t.sizes([start]), t.sizes([end]))
+
+
+@from_torch("slice_scatter")
+def _slice_scatter(t: TorchCall, x: Variable, src: Variable, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
+    starts, ends = t.sizes([0 if start is None else start]), t.sizes([END if end is None or end == 2**63 - 1 else end])
+    return layer.set_value(x, [t.axis(x, dim)], starts, ends, src, [step])
+
+
+@from_torch("select_scatter")
+def _select_scatter(t: TorchCall, x: Variable, src: Variable, dim: int, index: Any) -> Any:
+    at = t.axis(x, dim)
+    index = index % x.spec.known_dims[at] if isinstance(index, int) and isinstance(x.spec.known_dims[at], int) else index  # pyright: ignore[reportOperatorIssue]
+    end: Any = END if isinstance(index, int) and index == -1 else compute(operator.add, index, 1)
+    return layer.set_value(x, [at], t.sizes([index]), t.sizes([end]), src, dropped=[at])
+
+
+@from_torch("unfold")
+def _unfold(t: TorchCall, x: Variable, dimension: int, size: int, step: int) -> Any:
+    """Return windows of an axis: their number in its place, their elements last."""
+    at, rank = t.axis(x, dimension), t.rank(x)
+    moved = layer.transpose(x, [*(a for a in range(rank) if a != at), at]) if at != rank - 1 else x
+    whole = not (t.dtype.is_floating or t.dtype in COMPLEX)
+    frames = layer.frame(t.cast(moved, FP64) if whole else moved, size, step)  # [..., size, windows]
+    frames = t.cast(frames, t.dtype)
+    order = [*range(rank - 1)]
+    order.insert(at, rank)
+    return layer.transpose(frames, [*order, rank - 1])
+
+
+@from_torch("unfold_backward")
+def _windows_added(t: TorchCall, x: Variable, sizes: Any, dim: int, size: int, step: int) -> Any:
+    """Return the sum of windows of the last axis, each at its place."""
+    rank = t.rank(x)
+    if int(dim) % max(rank - 1, 1) != rank - 2:
+        raise Refused("windows of another axis than the last one")
+    out = layer.overlap_add(layer.transpose(x, [*range(rank - 2), rank - 1, rank - 2]), step)
+    if as_dim(sizes[-1]) != out.spec.known_dims[-1]:
+        raise Refused("windows that leave a part of the axis out")
+    return out
+
+
+def _strided_places(t: TorchCall, x: Variable, size: Any, stride: Any, offset: Any) -> Variable:
+    """Return the places of a view by strides in the elements of ``x``, ``[elements]``, which are in their order, as those of any result here are."""
+    if not t.argument(0).is_contiguous():
+        raise Refused("a view by strides of a tensor that is one itself")
+    if not all(isinstance(n, int) for n in (*size, *stride, offset or 0)):
+        raise Refused("a view by strides of an open size")
+    place = layer.fill_constant([1] * max(len(size), 1), INT64, offset or 0)
+    for axis, (n, step) in enumerate(zip(size, stride, strict=True)):
+        dims = [1] * len(size)
+        dims[axis] = n
+        place = layer.add(place, layer.reshape(layer.scale(layer.range(0, n, 1, dtype=INT64), float(step)), dims))
+    return layer.reshape(place, [-1])
+
+
+@from_torch("as_strided")
+def _as_strided(t: TorchCall, x: Variable, size: Any, stride: Any, storage_offset: Any = None) -> Any:
+    taken = layer.index_select(layer.reshape(x, [-1]), _strided_places(t, x, size, stride, storage_offset), 0)
+    return layer.reshape(taken, list(size))
+
+
+@from_torch("as_strided_scatter")
+def _as_strided_scatter(t: TorchCall, x: Variable, src: Variable, size: Any, stride: Any, storage_offset: Any = None) -> Any:
+    places = _strided_places(t, x, size, stride, storage_offset)
+    made = layer.index_put(layer.reshape(x, [-1]), [places], layer.reshape(src, [-1]))
+    return t.reshape(made, [size_of(x, a) for a in range(t.rank(x))])
+
+
+# --- to torch's code
+
+
+@to_torch("set_value")
+def _to_torch_set_value(w: PlainOp) -> Any:
+    """Write entries of a copy: their numbers, or the value's."""
+    dims, rank = w.dims("Input"), w.rank("Input")
+    index = ["slice(None)"] * rank
+    starts, ends, steps = (_numbers(w, name, slot) for name, slot in (("starts", "StartsTensorList"), ("ends", "EndsTensorList"), ("steps", "StepsTensorList")))
+    steps = steps or ["1"] * len(starts)
+    if w.of.none_axes or not all(s.isdigit() and int(s) > 0 for s in steps):
+        return w.by_kernel()
+    for axis, start, end, step in zip(w.of.axes, starts, ends, steps, strict=True):
+        axis %= rank
+        size = dims[int(axis)]
+        whole = end.lstrip("-").isdigit() and isinstance(size, int) and int(end) >= size
+        index[axis] = (
+            start if axis in {a % rank for a in w.of.decrease_axes} else f"slice({start}, {'None' if whole else end}{f', {step}' if step != '1' else ''})"
+        )
+    if w.has("ValueTensor"):
+        value = w.x("ValueTensor")
+    else:
+        numbers = list(w.of._numbers(w.dtype("Input")))
+        of = f"dtype={w.type(w.dtype('Input'))}, device={w.device()}"
+        if w.dtype("Input").is_complex or len(numbers) != 1:
+            value = f"torch.tensor({numbers}, {of}).reshape({tuple(w.of.shape)})"
+        else:
+            value = w.number(numbers[0], w.dtype("Input"))
+    while len(index) > 1 and index[-1] == "slice(None)":
+        index.pop()
+    return w.call(entries.with_entries, w.x("Input"), f"({', '.join(index)},)" if index else "()", value)
+
+
+def _numbers(w: PlainOp, attribute: str, slot: str) -> list[str]:
+    if w.count(slot):
+        return [w.int(slot, at) for at in range(w.count(slot))]
+    return [str(n) for n in getattr(w.of, attribute)]
+
+
+OPEN = 2**31 - 1
+"""An end of a slice from here on is the axis's end."""
+
+
+def _given(w: PlainOp, attribute: str, slot: str) -> list[str] | None:
+    """Return numbers of an attribute, a tensor or a list of tensors as expressions."""
+    listed = f"{slot}List"
+    if w.count(listed):
+        return [w.int(listed, at) for at in range(w.count(listed))]
+    if w.has(slot):
+        found = w.ints(slot)
+        if found is not None:
+            return found
+        (count,) = w.dims(slot) or (1,)
+        if not isinstance(count, int):
+            return None
+        row = w.let(f"{w.x(slot)}.reshape(-1)")
+        return [f"int({row}[{at}])" for at in range(count)]
+    return [str(n) for n in getattr(w.of, attribute)]
+
+
+@to_torch("slice")
+def _to_torch_slice(w: PlainOp) -> Any:
+    starts = _given(w, "starts", "StartsTensor")
+    if w.spec("Input").kind is LOD_TENSOR_ARRAY and starts is not None:
+        return f"{w.x('Input')}[{starts[0]}]"
+    ends = _given(w, "ends", "EndsTensor")
+    if starts is None or ends is None:
+        return w.by_kernel()
+    known = w.ints("Input") if w.writer.flow != "python" and w.rank("Input") == 1 else None
+    if known is not None and starts[0].lstrip("-").isdigit() and ends[0].lstrip("-").isdigit():
+        numbers = known[int(starts[0]) : int(ends[0])]
+        whole = f"[{', '.join(numbers)}]" if w.result("Out").known_dims else numbers[0]
+        return f"torch.tensor({whole}, dtype={w.type(w.dtype('Input'))}, device={w.device()})"
+    return _to_torch_cut(w, starts, ends, ["1"] * len(starts))
+
+
+def _to_torch_cut(w: PlainOp, starts: list[str], ends: list[str], strides: list[str]) -> str:
+    """Return the entries of axes of Input, by an index of slices."""
+    rank = w.rank("Input")
+    index = [":"] * rank
+    dropped = {a % rank for a in w.of.decrease_axis}
+    for axis, start, end, stride in zip(w.of.axes, starts, ends, strides, strict=True):
+        axis %= rank
+        if axis in dropped and stride == "1":
+            index[axis] = start
+            continue
+        open_end = (end.lstrip("-").isdigit() and int(end) >= OPEN) or (start == "-1" and end == "0" and axis in dropped)
+        step = "" if stride == "1" else f":{stride}"
+        index[axis] = f"{'' if start == '0' else start}:{'' if open_end else end}{step}"
+        if axis in dropped:
+            raise AssertionError
+    while len(index) > 1 and index[-1] == ":":
+        index.pop()
+    return f"{w.x('Input')}[{', '.join(index)}]"
+
+
+@to_torch("strided_slice")
+def _strided_slice(w: PlainOp) -> Any:
+    starts, ends, strides = _given(w, "starts", "StartsTensor"), _given(w, "ends", "EndsTensor"), _given(w, "strides", "StridesTensor")
+    if starts is None or ends is None or strides is None or w.of.decrease_axis or not all(s.isdigit() and int(s) > 0 for s in strides):
+        return w.by_kernel()
+    return _to_torch_cut(w, starts, ends, strides)
