@@ -59,9 +59,9 @@ def _fraction(a: Any, of: DType) -> tuple[Size, int]:
         return over, under
     if not isinstance(a, Ratio):
         return a, 1
-    if a.by & (a.by - 1):
+    if a.denominator & (a.denominator - 1):
         raise _unknown(str(a))
-    return a.over, a.by
+    return a.numerator, a.denominator
 
 
 def _factor(a: float, of: DType) -> tuple[int, int]:
@@ -135,14 +135,14 @@ def rounded(name: Rounding, a: Any) -> Any:
     if not isinstance(a, Ratio):
         return a
     if name == "trunc":
-        low = bounds(a.over)[0]
+        low = bounds(a.numerator)[0]
         if low is None or low < 0:
             raise _unknown(f"the sign of {a}")
     elif name == "round":
-        if a.by % 2 == 0:
+        if a.denominator % 2 == 0:
             raise _unknown(f"{a}, rounded")
-        return floordiv(2 * a.over + a.by, 2 * a.by)
-    return ceildiv(a.over, a.by) if name == "ceil" else floordiv(a.over, a.by)
+        return floordiv(2 * a.numerator + a.denominator, 2 * a.denominator)
+    return ceildiv(a.numerator, a.denominator) if name == "ceil" else floordiv(a.numerator, a.denominator)
 
 
 def whole(a: Any) -> Size:

@@ -100,7 +100,7 @@ def _holds(relation: str, a: Size, b: Size) -> bool | None:
 
 def truth(a: Any) -> int | None:
     """Return 1 for a value other than 0, 0 for 0; None if it depends on the symbols."""
-    same: bool | None = a == 0 if isinstance(a, (int, float)) else equal(a.over if isinstance(a, Ratio) else a, 0)
+    same: bool | None = a == 0 if isinstance(a, (int, float)) else equal(a.numerator if isinstance(a, Ratio) else a, 0)
     return None if same is None else int(not same)
 
 
