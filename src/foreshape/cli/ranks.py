@@ -253,7 +253,7 @@ def calibrate_here(out: Path | None, threads: Sequence[int], json: bool) -> None
         calibration = calibrate(
             lambda program, feed, name: executor.run(program, feed, [name], scope),
             threads,
-            bottleneck_sentences=lambda words, done: bar.update(task, description=words, completed=done),
+            said=lambda words, done: bar.update(task, description=words, completed=done),
         )
     path = calibration.save(out)
     if json:
