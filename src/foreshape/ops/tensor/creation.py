@@ -15,7 +15,7 @@ from foreshape.operator.require import RuleError, axis_of, fail, require, requir
 from foreshape.operator.room import require_room
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.traits import WHOLE, ShardingRule, axis_names
-from foreshape.ops.rules.known_floats import calculated, rounded, whole
+from foreshape.ops.rules.known_floats import calculated, rounded, whole_part
 from foreshape.ops.rules.known_values import carry, fits, known_number, known_sizes, sizes_at_run
 from foreshape.spec import ANY, BOOL, FP32, FP64, INDEX, MAX_VALUE_ELEMENTS, DType, Spec, tensor
 from foreshape.values.offsets import Offsets
@@ -247,7 +247,7 @@ class Range(Operator):
                 return tensor(dtype, length if length is not None else fail(f"there is no number of steps of {step} from {start} to {end}"))
             with suppress(ShapeError):
                 steps = calculated("divide", calculated("subtract", end, start, dtype), step, dtype)
-                return tensor(dtype, maximum(0, whole(rounded("ceil", steps))))
+                return tensor(dtype, maximum(0, whole_part(rounded("ceil", steps))))
             return tensor(dtype, unknown_size("length"))
         if start is None or end is None or not isinstance(step, int):
             return tensor(dtype, unknown_size("length"))
