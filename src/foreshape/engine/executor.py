@@ -162,8 +162,8 @@ class Executor(ConstructorRepr):
                 raise ExecutionError(f"{source.name} has no value: the block that makes it did not run")
         with _giving:
             out = [f(value) for f, value in zip(step.fetchers, fetched, strict=False)]
-            for index, offsets in zip(step.ragged, fetched[len(out) :], strict=True):
-                out[index] = LoDTensor.of_offsets(out[index], offsets)
+            for place, offsets in zip(step.ragged, fetched[len(out) :], strict=True):
+                out[place] = LoDTensor.of_offsets(out[place], offsets)
         return out
 
     def ready(self, step: CompiledStep, tensors: list[Any], signature: tuple[Any, ...], scope: Scope) -> tuple[Bound, ShapePlan]:

@@ -52,12 +52,12 @@ class Drawings:
 
     def _number(self, layers: Sequence[OutlineLayer], above: int) -> None:
         for layer in layers:
-            number = self.numbers[id(layer)] = len(self.layers)
+            place = self.numbers[id(layer)] = len(self.layers)
             self.layers.append(layer)
             self.above.append(above)
             self.drawn_in.append(-1)
             self.opens.append(-1)
-            self._number(layer.children, number)
+            self._number(layer.children, place)
 
     def _mark(self, layers: Sequence[OutlineLayer], opened: set[int], waiting: list[tuple[Sequence[OutlineLayer], OutlineLayer | None]]) -> None:
         """Note the layers of the next drawing, and its groups with a drawing of their own."""

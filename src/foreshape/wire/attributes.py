@@ -169,8 +169,8 @@ def _value(attr: pb.OpDesc.Attr, type: AttrType, place: str, offset: int) -> Any
     value: Any
     if type not in _LISTS and not attr.HasField(field):
         raise FormatError(f"{place}: {attr.name!r} is of type {type.name} and its value is missing, at byte {offset}")
-    fields = ("name", "type", field)
-    if len(UnknownFieldSet(attr)) or any(f.name not in fields for f, _ in attr.ListFields()):
+    allowed = ("name", "type", field)
+    if len(UnknownFieldSet(attr)) or any(f.name not in allowed for f, _ in attr.ListFields()):
         if type in (AttrType.BLOCK, AttrType.BLOCKS):
             raise FormatError(f"{place}: {attr.name!r} names a block and holds fields that are not known, at byte {offset}")
         return Raw(attr.SerializePartialToString())
