@@ -124,7 +124,7 @@ class _Counted(_Classes):
             state[key] = state[key] + np.bincount(numbers, addends, self.classes)
 
     def average_quotient(self, part: Any, total: Any, state: State, average: Average | None) -> Any:
-        """Return ``part / whole`` of the classes, 0 for an undefined quotient, averaged."""
+        """Return ``part / total`` of the classes, 0 for an undefined quotient, averaged."""
         if average == "micro":
             part, total = part.sum(), total.sum()
         quotients = np.divide(part, total, out=np.zeros_like(part), where=total != 0)

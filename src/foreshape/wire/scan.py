@@ -36,7 +36,7 @@ def cut_short(size: int, end: int, needed: int) -> str:
 
 
 def fields(data: bytes, position: int, end: int, place: str) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield number, wire type, start of the tag, start and end of the value for each field of the message in ``data[at:end]``."""
+    """Yield number, wire type, start of the tag, start and end of the value for each field of the message in ``data[position:end]``."""
     while position < end:
         tag_at = position
         tag = data[position]

@@ -18,7 +18,7 @@ LIKE_OUT = {"X@GRAD": "Out"}
 
 
 def times(fresh: Tensor, factor: Tensor, into: Tensor | None) -> Tensor:
-    """Return ``made * by``, in ``into`` if given, and otherwise in ``fresh``, the kernel's own new tensor."""
+    """Return ``fresh * factor``, in ``into`` if given, and otherwise in ``fresh``, the kernel's own new tensor."""
     return torch.mul(fresh, factor, out=fresh if into is None else into)
 
 

@@ -75,7 +75,7 @@ def levels(x: Tensor, scale: Tensor, limit: int) -> Tensor:
 
 
 def on_grid(x: Tensor, scale: Tensor, limit: int, round_type: int) -> Tensor:
-    """Return ``x / scale * most`` as whole numbers up to ``limit``: halves to even and the least -limit - 1 if ``round_type`` is 0, else `levels`."""
+    """Return ``x / scale * limit`` as whole numbers up to ``limit``: halves to even and the least -limit - 1 if ``round_type`` is 0, else `levels`."""
     return levels(x, scale, limit) if round_type == 1 else (x * (inverse(scale) * limit)).round_().clamp_(-limit - 1, limit)
 
 

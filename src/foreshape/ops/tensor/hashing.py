@@ -22,7 +22,7 @@ _STRIPE = 4
 
 
 def _shifted(x: Tensor, count: int) -> Tensor:
-    """Return ``x >> by`` for unsigned numbers."""
+    """Return ``x >> count`` for unsigned numbers."""
     return (x >> count) & ((1 << (64 - count)) - 1)
 
 
