@@ -87,15 +87,15 @@ def ranks_facts(plan: RanksPlan, within: str | None) -> dict[str, Any]:
         "smallest": smallest,
         "never": reason,
         "sent": plan.sent(),
-        "collectives": [element._asdict() for element in plan.collectives()],
+        "collectives": [collective._asdict() for collective in plan.collectives()],
         "time": _time_facts(plan),
         "alternatives": [],
     }
-    for element in plan.alternatives:
-        strategy_peak = element.peak()
+    for strategy in plan.alternatives:
+        strategy_peak = strategy.peak()
         fits = None if limit is None else strategy_peak <= limit
         facts["alternatives"].append(
-            {"strategy": element.name, "peak": strategy_peak, "fits": fits, "sent": sum(element.sent().values()), "time": _time_facts(element)}
+            {"strategy": strategy.name, "peak": strategy_peak, "fits": fits, "sent": sum(strategy.sent().values()), "time": _time_facts(strategy)}
         )
     return facts
 

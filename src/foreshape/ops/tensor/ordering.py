@@ -53,7 +53,7 @@ class ArgExtreme(Operator):
         axes = range(X.rank) if self.flatten or not X.rank else (axis_of_any(self.axis, X.rank, X=None),)
         return copies(strided, X=X) + (8 * reduced(X, tuple(axes), True).elements if self.dtype == INT32.code else 0)
 
-    def _with_indices(self, function: Any, X: Tensor) -> Tensor:
+    def _indices_by(self, function: Any, X: Tensor) -> Tensor:
         axis = None if self.flatten else self.axis
         out = function(X, axis, self.keepdims)
         return out.to(torch.int32) if self.dtype == INT32.code else out
@@ -80,7 +80,7 @@ class ArgMax(ArgExtreme):
     layer_function = "argmax"
 
     def kernel(self, X: Tensor) -> Tensor:
-        return self._with_indices(torch.argmax, X)
+        return self._indices_by(torch.argmax, X)
 
 
 class ArgMin(ArgExtreme):
@@ -90,7 +90,7 @@ class ArgMin(ArgExtreme):
     layer_function = "argmin"
 
     def kernel(self, X: Tensor) -> Tensor:
-        return self._with_indices(torch.argmin, X)
+        return self._indices_by(torch.argmin, X)
 
 
 def _put_back(X: Tensor, Indices: Tensor, axis: int, d_out: Tensor) -> Tensor:
