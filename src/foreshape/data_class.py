@@ -29,7 +29,7 @@ class _Form(NamedTuple):
     factories: Mapping[str, Callable[[], Any]]
     key: Callable[[Any], tuple[Any, ...]]
     """From an object to the values by which it is compared."""
-    shown: tuple[str, ...]
+    repr_names: tuple[str, ...]
 
 
 @dataclass_transform(field_specifiers=(field,))
@@ -109,7 +109,7 @@ def _remaining_values(cls: Any, count: int, keywords: dict[str, Any]) -> list[An
 
 @recursive_repr()
 def _repr(self: Any) -> str:
-    return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._form.shown)})"
+    return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._form.repr_names)})"
 
 
 def _eq(self: Any, other: Any) -> Any:

@@ -100,22 +100,22 @@ _NAMED = {name: d for d in EVERY_TYPE for name in (d.name, d.short, d.numpy_name
 _DTYPE_OF_NAME: Final[dict[str, DType]] = _NAMED | {"bfloat16": BF16, "float": FP32, "double": FP64}
 
 
-def dtype(of: object) -> DType:
-    """Return the element type named by ``of``: a `DType`, a name ("fp32", "float32", "f32"), numpy's or torch's, or Python's int (64 bits), float (32) or bool.
+def dtype(value: object) -> DType:
+    """Return the element type named by ``value``: a `DType`, a name ("fp32", "float32", "f32"), numpy's or torch's, or Python's int (64 bits), float (32) or bool.
 
     Raises:
         TypeMismatchError: no element type has this name.
     """
-    if isinstance(of, DType):
-        return of
-    if of is int:
+    if isinstance(value, DType):
+        return value
+    if value is int:
         return INT64
-    name = of if isinstance(of, str) else getattr(of, "name", None) or getattr(of, "__name__", None) or str(of).removeprefix("torch.")
+    name = value if isinstance(value, str) else getattr(value, "name", None) or getattr(value, "__name__", None) or str(value).removeprefix("torch.")
     if isinstance(name, str):
         match = _DTYPE_OF_NAME.get(name) or _DTYPE_OF_NAME.get(name.lower())
         if match is not None:
             return match
-    raise TypeMismatchError.must("an element type", f"one of {', '.join(d.name for d in DTYPES)}", f"{of!r}", hint=did_you_mean(name, _DTYPE_OF_NAME))
+    raise TypeMismatchError.must("an element type", f"one of {', '.join(d.name for d in DTYPES)}", f"{value!r}", hint=did_you_mean(name, _DTYPE_OF_NAME))
 
 
 class Kind:
@@ -162,11 +162,11 @@ TENSOR_KINDS: Final = (LOD_TENSOR, SELECTED_ROWS, LOD_TENSOR_ARRAY)
 _KIND_OF_NAME: Final = {k.name: k for k in KINDS}
 
 
-def kind(of: object) -> Kind:
-    """Return the kind given, or named, by ``of``. Raises `TypeMismatchError` for an unknown name."""
-    match = of if isinstance(of, Kind) else _KIND_OF_NAME.get(of.upper()) if isinstance(of, str) else None
+def kind(value: object) -> Kind:
+    """Return the kind given, or named, by ``value``. Raises `TypeMismatchError` for an unknown name."""
+    match = value if isinstance(value, Kind) else _KIND_OF_NAME.get(value.upper()) if isinstance(value, str) else None
     if match is None:
-        raise TypeMismatchError.one_of("a kind", _KIND_OF_NAME, of)
+        raise TypeMismatchError.one_of("a kind", _KIND_OF_NAME, value)
     return match
 
 
@@ -307,9 +307,9 @@ class Spec:
         keeps = self.lod is not None and len(dims) > 0 and self.dims is not None and len(self.dims) > 0 and dims[0] == self.dims[0]
         return Spec(self.kind, self.dtype, dims, self.lod if keeps else None)
 
-    def with_dtype(self, of: DType) -> Spec:
+    def with_dtype(self, element: DType) -> Spec:
         """Return the same with another element type, and without a value."""
-        return Spec(self.kind, of, self.dims, self.lod)
+        return Spec(self.kind, element, self.dims, self.lod)
 
     def with_value(self, value: Sequence[Any] | None) -> Spec:
         """Return the spec with a known value, if small enough to carry."""
