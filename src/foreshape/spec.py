@@ -101,7 +101,7 @@ _DTYPE_OF_NAME: Final[dict[str, DType]] = _NAMED | {"bfloat16": BF16, "float": F
 
 
 def dtype(value: object) -> DType:
-    """Return the element type named by ``value``: a `DType`, a name ("fp32", "float32", "f32"), numpy's or torch's, or Python's int (64 bits), float (32) or bool.
+    """Return the element type of ``value``: a `DType`, a name ("fp32", "float32", "f32"), numpy's or torch's, or Python's int (64 bits), float (32) or bool.
 
     Raises:
         TypeMismatchError: no element type has this name.
@@ -307,9 +307,9 @@ class Spec:
         keeps = self.lod is not None and len(dims) > 0 and self.dims is not None and len(self.dims) > 0 and dims[0] == self.dims[0]
         return Spec(self.kind, self.dtype, dims, self.lod if keeps else None)
 
-    def with_dtype(self, element: DType) -> Spec:
+    def with_dtype(self, of: DType) -> Spec:
         """Return the same with another element type, and without a value."""
-        return Spec(self.kind, element, self.dims, self.lod)
+        return Spec(self.kind, of, self.dims, self.lod)
 
     def with_value(self, value: Sequence[Any] | None) -> Spec:
         """Return the spec with a known value, if small enough to carry."""
