@@ -27,16 +27,16 @@ class ConstructorRepr:
     def __repr__(self) -> str:
         import inspect
 
-        own = self._arguments()
-        shown: list[str] = []
+        arguments = self._arguments()
+        texts: list[str] = []
         for name, parameter in [*inspect.signature(type(self).__init__).parameters.items()][1:]:
-            value: Any = own[name] if name in own else getattr(self, name, _MISSING)
+            value: Any = arguments[name] if name in arguments else getattr(self, name, _MISSING)
             several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
             if several or value is _MISSING:
-                shown += ["..."] if parameter.default is parameter.empty and not several else []
+                texts += ["..."] if parameter.default is parameter.empty and not several else []
             elif name in self.always_shown or not _is_same(value, parameter.default):
-                shown.append(repr(value) if parameter.default is parameter.empty else f"{name}={value!r}")
-        return f"{type(self).__name__}({', '.join(shown)})"
+                texts.append(repr(value) if parameter.default is parameter.empty else f"{name}={value!r}")
+        return f"{type(self).__name__}({', '.join(texts)})"
 
 
 def _is_same(value: Any, default: Any) -> bool:

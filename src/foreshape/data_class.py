@@ -29,7 +29,7 @@ class _Form(NamedTuple):
     factories: Mapping[str, Callable[[], Any]]
     key: Callable[[Any], tuple[Any, ...]]
     """From an object to the values by which it is compared."""
-    shown: tuple[str, ...]
+    repr_names: tuple[str, ...]
 
 
 @dataclass_transform(field_specifiers=(field,))
@@ -42,7 +42,7 @@ def data_class(*, frozen: bool = False, eq: bool = True, repr: bool = True) -> C
         repr: objects are shown with their values.
     """
 
-    def made(cls: _Class) -> _Class:
+    def decorate(cls: _Class) -> _Class:
         shared: dict[str, Any] = {"__init__": _init}
         if repr:
             shared["__repr__"] = _repr
@@ -53,18 +53,18 @@ def data_class(*, frozen: bool = False, eq: bool = True, repr: bool = True) -> C
         for name, method in shared.items():
             if name not in cls.__dict__ or (name == "__hash__" and cls.__dict__[name] is None):  # Python puts None where __eq__ is
                 setattr(cls, name, method)
-        of, out = _with_slots(cls)
+        fields, out = _with_slots(cls)
         out._form = _Form(
-            tuple(f.name for f in of),
-            tuple(getattr(out, f.name).__set__ for f in of),
-            {f.name: f.default for f in of if f.default is not MISSING},
-            {f.name: f.default_factory for f in of if f.default_factory is not MISSING},
-            _values_of(tuple(f.name for f in of if f.compare)),
-            tuple(f.name for f in of if f.repr),
+            tuple(f.name for f in fields),
+            tuple(getattr(out, f.name).__set__ for f in fields),
+            {f.name: f.default for f in fields if f.default is not MISSING},
+            {f.name: f.default_factory for f in fields if f.default_factory is not MISSING},
+            _values_of(tuple(f.name for f in fields if f.compare)),
+            tuple(f.name for f in fields if f.repr),
         )
         return out
 
-    return made
+    return decorate
 
 
 def _with_slots(cls: Any) -> tuple[tuple[dataclasses.Field[Any], ...], Any]:
@@ -75,41 +75,41 @@ def _with_slots(cls: Any) -> tuple[tuple[dataclasses.Field[Any], ...], Any]:
 def _values_of(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
     if len(names) > 1:
         return attrgetter(*names)
-    return lambda of: tuple(getattr(of, name) for name in names)
+    return lambda instance: tuple(getattr(instance, name) for name in names)
 
 
-def _init(self: Any, *given: Any, **named: Any) -> None:
+def _init(self: Any, *values: Any, **keywords: Any) -> None:
     puts = self._form.puts
-    if named or len(given) != len(puts):
-        given = (*given, *_others(type(self), len(given), named))
-    for put, value in zip(puts, given):  # noqa: B905  # equally many; the argument would cost time
+    if keywords or len(values) != len(puts):
+        values = (*values, *_remaining_values(type(self), len(values), keywords))
+    for put, value in zip(puts, values):  # noqa: B905  # equally many; the argument would cost time
         put(self, value)
 
 
-def _others(of: Any, count: int, named: dict[str, Any]) -> list[Any]:
+def _remaining_values(cls: Any, count: int, keywords: dict[str, Any]) -> list[Any]:
     """Return the values of the fields behind the first ones, by name or by default."""
-    names, _, defaults, factories, _, _ = of._form
+    names, _, defaults, factories, _, _ = cls._form
     if count > len(names):
-        raise TypeError(f"{of.__name__} takes {len(names)} values; seen {count}")
+        raise TypeError(f"{cls.__name__} takes {len(names)} values; seen {count}")
     out: list[Any] = []
     for name in names[count:]:
-        if name in named:
-            out.append(named.pop(name))
+        if name in keywords:
+            out.append(keywords.pop(name))
         elif name in defaults:
             out.append(defaults[name])
         elif name in factories:
             out.append(factories[name]())
         else:
-            raise TypeError(f"{of.__name__} needs {name}")
-    if named:
-        name = next(iter(named))
-        raise TypeError(f"{of.__name__} is given {name} twice" if name in names else f"{of.__name__} has no {name}")
+            raise TypeError(f"{cls.__name__} needs {name}")
+    if keywords:
+        name = next(iter(keywords))
+        raise TypeError(f"{cls.__name__} is given {name} twice" if name in names else f"{cls.__name__} has no {name}")
     return out
 
 
 @recursive_repr()
 def _repr(self: Any) -> str:
-    return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._form.shown)})"
+    return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._form.repr_names)})"
 
 
 def _eq(self: Any, other: Any) -> Any:

@@ -53,8 +53,8 @@ class ForeshapeError(Exception):
 
     def told(self, *, op: str | None = None, slot: str | None = None, required: object = None, seen: object = None, site: Line | None = None) -> Self:
         """Set those of the fields `op`, `slot`, `required`, `seen` and `site` that are given, and return the error."""
-        given = {"op": op, "slot": slot, "required": required, "seen": seen, "site": site}
-        for name, value in given.items():
+        fields = {"op": op, "slot": slot, "required": required, "seen": seen, "site": site}
+        for name, value in fields.items():
             if value is not None:
                 setattr(self, name, value if name == "site" else _printable(str(value)))
         return self
@@ -67,10 +67,10 @@ class ForeshapeError(Exception):
     @classmethod
     def one_of(cls, slot: str, choices: Iterable[object], seen: object) -> Self:
         """Return the error that ``slot`` must be one of the ``choices``, with the nearest to ``seen``."""
-        there = list(choices)
-        words = [repr(c) for c in there]
+        options = list(choices)
+        words = [repr(c) for c in options]
         required = " or ".join(words) if len(words) == 2 else f"one of {', '.join(words)}"
-        return cls.must(slot, required, f"{seen!r:.100}", hint=did_you_mean(seen, there))
+        return cls.must(slot, required, f"{seen!r:.100}", hint=did_you_mean(seen, options))
 
     def reworded(self, text: str) -> Self:
         """Return the same error, its class and fields, with another text."""
@@ -144,15 +144,15 @@ class needs(contextlib.ContextDecorator):
 
     __slots__ = ("extra", "what")
 
-    def __init__(self, what: str, extra: str = "train") -> None:
-        self.what, self.extra = what, extra
+    def __init__(self, purpose: str, extra: str = "train") -> None:
+        self.subject, self.extra = purpose, extra
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if isinstance(error, ModuleNotFoundError) and error.name is not None and error.name.partition(".")[0] != __package__:
-            raise ExecutionError(f"{self.what} needs the package {error.name}: pip install 'foreshape[{self.extra}]'") from error
+            raise ExecutionError(f"{self.subject} needs the package {error.name}: pip install 'foreshape[{self.extra}]'") from error
 
 
 class ForeshapeWarning(UserWarning):
@@ -175,8 +175,8 @@ class border(contextlib.ContextDecorator):
 
     __slots__ = ("kind", "what")
 
-    def __init__(self, what: str, kind: type[ForeshapeError]) -> None:
-        self.what, self.kind = what, kind
+    def __init__(self, event: str, kind: type[ForeshapeError]) -> None:
+        self.subject, self.kind = event, kind
 
     def __enter__(self) -> None:
         return None
@@ -185,21 +185,21 @@ class border(contextlib.ContextDecorator):
         if isinstance(error, TypeError) and trace is not None and trace.tb_next is None and trace.tb_frame.f_code.co_filename == contextlib.__file__:
             return  # the call had unknown arguments, and the function did not begin: Python says so
         if isinstance(error, Exception) and not isinstance(error, ForeshapeError):
-            raise self.kind(f"{self.what}: {type(error).__name__}: {error}") from error
+            raise self.kind(f"{self.subject}: {type(error).__name__}: {error}") from error
 
 
-def whole(what: str, given: object, least: int, kind: type[ForeshapeError]) -> int:
+def whole(argument: str, value: object, least: int, kind: type[ForeshapeError]) -> int:
     """Return an argument as a whole number of at least ``least``, be it numpy's.
 
     Args:
-        what: begins the message: the argument's name.
+        argument: begins the message: the argument's name.
         kind: the class of the error for anything else.
     """
-    if not isinstance(given, bool) and hasattr(given, "__index__"):
+    if not isinstance(value, bool) and hasattr(value, "__index__"):
         try:
-            number = index(cast("SupportsIndex", given))
+            number = index(cast("SupportsIndex", value))
         except TypeError:  # an array of several
             number = least - 1
         if number >= least:
             return number
-    raise kind.must(what, f"a whole number of at least {least}", repr(given))
+    raise kind.must(argument, f"a whole number of at least {least}", repr(value))

@@ -14,11 +14,11 @@ def make_folder(file: str | os.PathLike[str]) -> None:
     """Make the folder of a file, if it is missing. Raise `OSError` or `ValueError` if it cannot be made."""
     folder = os.path.dirname(os.path.realpath(file))
     try:
-        found = os.stat(folder)  # a name too long fails here, before the parts of its path are made
+        status = os.stat(folder)  # a name too long fails here, before the parts of its path are made
     except FileNotFoundError:
         os.makedirs(folder, exist_ok=True)
     else:
-        if not stat.S_ISDIR(found.st_mode):
+        if not stat.S_ISDIR(status.st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
 
 

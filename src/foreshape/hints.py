@@ -97,35 +97,35 @@ _MOST_SEARCHED: Final = 5_000
 """The most names compared by spelling."""
 
 
-def near(name: str, there: Iterable[str]) -> list[str]:
+def near(name: str, names: Iterable[str]) -> list[str]:
     """Return a few names spelled like a missing one, or with it as a word, the nearest first."""
     import difflib
 
-    lower = {n.lower(): n for n in there}
-    wanted = name[:100].lower()
-    letters = sorted(wanted)
+    lower = {n.lower(): n for n in names}
+    lowered = name[:100].lower()
+    letters = sorted(lowered)
     searched = [*lower][:_MOST_SEARCHED]
-    close = [n for n in searched if len(n) == len(letters) and sorted(n) == letters] or difflib.get_close_matches(wanted, searched, _MOST, 0.7)
-    likeness = {n: difflib.SequenceMatcher(None, n, wanted).ratio() for n in close}
+    close = [n for n in searched if len(n) == len(letters) and sorted(n) == letters] or difflib.get_close_matches(lowered, searched, _MOST, 0.7)
+    likeness = {n: difflib.SequenceMatcher(None, n, lowered).ratio() for n in close}
     close = sorted((n for n in close if likeness[n] > likeness[close[0]] - 0.1), key=lambda n: (-likeness[n], n))
-    words = _NO_WORD.sub("_", wanted).strip("_")
+    words = _NO_WORD.sub("_", lowered).strip("_")
     with_it = [n for n in sorted(lower) if len(name) > 2 and f"_{words}_" in f"_{_NO_WORD.sub('_', n)}_"]
-    return [lower[wanted]] if wanted in lower else [lower[n] for n in dict.fromkeys([*close, *with_it])][:_MOST]
+    return [lower[lowered]] if lowered in lower else [lower[n] for n in dict.fromkeys([*close, *with_it])][:_MOST]
 
 
-def did_you_mean(name: object, there: Iterable[object], shown: Callable[[str], str] = repr) -> str:
-    """Return ``: did you mean 'relu'?`` for an unknown name, or an empty text where none of the names ``there`` is like it.
+def did_you_mean(name: object, names: Iterable[object], display: Callable[[str], str] = repr) -> str:
+    """Return ``: did you mean 'relu'?`` for an unknown name, or an empty text where none of ``names`` is like it.
 
     Args:
         name: the unknown name; anything but a text has none like it.
-        there: the known names. Others than texts are passed over.
-        shown: writes a name.
+        names: the known names. Others than texts are passed over.
+        display: writes a name.
     """
     if not isinstance(name, str):
         return ""
-    known = [n for n in there if isinstance(n, str)]
-    found = [n for n in CHOICES_ELSEWHERE.get(name.lower(), ()) if n in known and n != name] or near(name, known)
-    return f": did you mean {' or '.join(map(shown, found))}?" if found else ""
+    texts = [n for n in names if isinstance(n, str)]
+    guesses = [n for n in CHOICES_ELSEWHERE.get(name.lower(), ()) if n in texts and n != name] or near(name, texts)
+    return f": did you mean {' or '.join(map(display, guesses))}?" if guesses else ""
 
 
 def near_path(path: str) -> str:
@@ -141,29 +141,29 @@ def near_path(path: str) -> str:
     if not name:
         return ""
     if "." in name:
-        found = near(name, names)
+        guesses = near(name, names)
     else:
-        found = sorted(n for n in names if n.startswith(f"{name}."))[:_MOST] or near(name, {n.partition(".")[0]: None for n in names})
-    found = [n for n in found if n != name]
-    return f": did you mean {' or '.join(repr(os.path.join(folder, n)) for n in found)}?" if found else ""
+        guesses = sorted(n for n in names if n.startswith(f"{name}."))[:_MOST] or near(name, {n.partition(".")[0]: None for n in names})
+    guesses = [n for n in guesses if n != name]
+    return f": did you mean {' or '.join(repr(os.path.join(folder, n)) for n in guesses)}?" if guesses else ""
 
 
-def no_such_name(module: str, name: str, elsewhere: Mapping[str, str], there: Collection[str] = (), room: str = "") -> AttributeError:
+def no_such_name(module: str, name: str, elsewhere: Mapping[str, str], names: Collection[str] = (), room: str = "") -> AttributeError:
     """Return the error for a name missing in a module.
 
     Args:
         module: its own name.
         name: the missing name.
         elsewhere: names in other libraries -> the hint.
-        there: the names of the module.
+        names: the names of the module.
         room: the users' word for the module.
     """
-    here = elsewhere.get(name)
+    equivalent = elsewhere.get(name)
     words = f"module {module!r} has no attribute {name!r}"
-    if here is not None:
-        return AttributeError(f"{words}: here it is {here}", name=name)
-    known = [] if name.startswith("_") else [n for n in there if not n.startswith("_")]
-    return AttributeError(words + did_you_mean(name, known, lambda n: f"{room}.{n}" if room else n), name=name)
+    if equivalent is not None:
+        return AttributeError(f"{words}: here it is {equivalent}", name=name)
+    public = [] if name.startswith("_") else [n for n in names if not n.startswith("_")]
+    return AttributeError(words + did_you_mean(name, public, lambda n: f"{room}.{n}" if room else n), name=name)
 
 
 def no_such_argument(error: TypeError, called: str, parameters: Iterable[str]) -> TypeError:
@@ -174,26 +174,26 @@ def no_such_argument(error: TypeError, called: str, parameters: Iterable[str]) -
         called: the function, or the class.
         parameters: its parameters.
     """
-    found = _NO_PARAMETER.search(str(error))
-    if found is None:
+    match = _NO_PARAMETER.search(str(error))
+    if match is None:
         return error
-    name = found[1]
-    known = [p for p in parameters if p not in ("self", "args", "named")]
-    here = [p for p in ARGUMENTS_ELSEWHERE.get(name, ()) if p in known]
-    words = f"here it is {' and '.join(here) if name == 'betas' else here[0]}{_NOTES.get(name, '')}" if here else None
+    name = match[1]
+    accepted = [p for p in parameters if p not in ("self", "args", "named")]
+    equivalents = [p for p in ARGUMENTS_ELSEWHERE.get(name, ()) if p in accepted]
+    words = f"here it is {' and '.join(equivalents) if name == 'betas' else equivalents[0]}{_NOTES.get(name, '')}" if equivalents else None
     if words is None:
-        words = did_you_mean(name, known, str)[2:] or f"its arguments are {', '.join(known)}"
+        words = did_you_mean(name, accepted, str)[2:] or f"its arguments are {', '.join(accepted)}"
     return TypeError(f"{called}() got an unexpected keyword argument {name!r}: {words}")
 
 
-def surplus_arguments(error: TypeError, called: str, positional: Collection[str], named: Iterable[str], inputs: Iterable[str]) -> TypeError:
+def surplus_arguments(error: TypeError, called: str, positional: Collection[str], keywords: Iterable[str], inputs: Iterable[str]) -> TypeError:
     """Return Python's error on too many arguments in order with those taken in order, and with data by the names of their inputs; others unchanged."""
     if _SURPLUS.search(str(error)) is None:
         return error
     if "data" not in positional:
-        return TypeError(f"{error}: in order it takes {', '.join(positional)}, and by name {', '.join(f'{n}=' for n in named)}")
+        return TypeError(f"{error}: in order it takes {', '.join(positional)}, and by name {', '.join(f'{n}=' for n in keywords)}")
     data = ", ".join(f"{n!r}: ..." for n in inputs) or "'x': ..., 'label': ..."
-    first = next(iter(named), "")
+    first = next(iter(keywords), "")
     return TypeError(f"{error}: data are one dict, input -> array, and all else is named: {called}({next(iter(positional))}, {{{data}}}, {first}=...)")
 
 
@@ -201,9 +201,9 @@ def tells_arguments(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function so that Python's error on an unknown keyword names the nearest parameter, and on too many in order their names."""
 
     @functools.wraps(function)
-    def told(*args: P.args, **named: P.kwargs) -> T:
+    def wrapper(*args: P.args, **keywords: P.kwargs) -> T:
         try:
-            return function(*args, **named)
+            return function(*args, **keywords)
         except TypeError as error:
             if error.__traceback__ is not None and error.__traceback__.tb_next is None:  # it did not begin
                 import inspect
@@ -220,4 +220,4 @@ def tells_arguments(function: Callable[P, T]) -> Callable[P, T]:
                     raise hinted from None
             raise
 
-    return told
+    return wrapper

@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 def _is_command() -> bool:
     """Tell whether this process is the command, and not a script with the package imported."""
-    given = list(getattr(sys, "argv", ()))[:1] or [""]
-    if given == ["-m"]:  # its package is imported before the name of its file is known
-        after = iter(sys.orig_argv)
-        return any(word == "-m" for word in after) and next(after, "") in ("foreshape", "foreshape.cli")
-    return given[0].replace("\\", "/").rpartition("/")[2] in ("foreshape", "foreshape.exe")
+    arguments = list(getattr(sys, "argv", ()))[:1] or [""]
+    if arguments == ["-m"]:  # its package is imported before the name of its file is known
+        words = iter(sys.orig_argv)
+        return any(word == "-m" for word in words) and next(words, "") in ("foreshape", "foreshape.cli")
+    return arguments[0].replace("\\", "/").rpartition("/")[2] in ("foreshape", "foreshape.exe")
 
 
 if _is_command():
-    _before = sys.excepthook
+    _previous_hook = sys.excepthook
 
-    def _told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Say the word; then Python ends by the signal itself, for the caller of the command to see."""
         if issubclass(kind, KeyboardInterrupt):
             sys.stderr.write("interrupted\n")
         else:
-            _before(kind, error, trace)
+            _previous_hook(kind, error, trace)
 
-    sys.excepthook = _told
+    sys.excepthook = _report

@@ -25,12 +25,12 @@ def lazy_names(listing: str) -> Mapping[str, tuple[str, str]]:
     spec = PathFinder.find_spec(listing, sys.modules[listing.rpartition(".")[0]].__path__)
     assert spec is not None
     loader: Any = spec.loader
-    found: dict[str, Any] = {"__builtins__": {"__import__": record}}
-    exec(loader.get_code(listing), found)
-    return {name: origin for name, origin in found.items() if not name.startswith("__")}
+    namespace: dict[str, Any] = {"__builtins__": {"__import__": record}}
+    exec(loader.get_code(listing), namespace)
+    return {name: origin for name, origin in namespace.items() if not name.startswith("__")}
 
 
 def lazy_value(listing: str, name: str) -> Any:
     """Import the module of a listed name, and return the value of the name."""
-    module, there = lazy_names(listing)[name]
-    return getattr(importlib.import_module(module), there)
+    module, source_name = lazy_names(listing)[name]
+    return getattr(importlib.import_module(module), source_name)

@@ -100,22 +100,22 @@ _NAMED = {name: d for d in EVERY_TYPE for name in (d.name, d.short, d.numpy_name
 _DTYPE_OF_NAME: Final[dict[str, DType]] = _NAMED | {"bfloat16": BF16, "float": FP32, "double": FP64}
 
 
-def dtype(of: object) -> DType:
-    """Return the element type named by ``of``: a `DType`, a name ("fp32", "float32", "f32"), numpy's or torch's, or Python's int (64 bits), float (32) or bool.
+def dtype(value: object) -> DType:
+    """Return the element type of ``value``: a `DType`, a name ("fp32", "float32", "f32"), numpy's or torch's, or Python's int (64 bits), float (32) or bool.
 
     Raises:
         TypeMismatchError: no element type has this name.
     """
-    if isinstance(of, DType):
-        return of
-    if of is int:
+    if isinstance(value, DType):
+        return value
+    if value is int:
         return INT64
-    name = of if isinstance(of, str) else getattr(of, "name", None) or getattr(of, "__name__", None) or str(of).removeprefix("torch.")
+    name = value if isinstance(value, str) else getattr(value, "name", None) or getattr(value, "__name__", None) or str(value).removeprefix("torch.")
     if isinstance(name, str):
-        found = _DTYPE_OF_NAME.get(name) or _DTYPE_OF_NAME.get(name.lower())
-        if found is not None:
-            return found
-    raise TypeMismatchError.must("an element type", f"one of {', '.join(d.name for d in DTYPES)}", f"{of!r}", hint=did_you_mean(name, _DTYPE_OF_NAME))
+        match = _DTYPE_OF_NAME.get(name) or _DTYPE_OF_NAME.get(name.lower())
+        if match is not None:
+            return match
+    raise TypeMismatchError.must("an element type", f"one of {', '.join(d.name for d in DTYPES)}", f"{value!r}", hint=did_you_mean(name, _DTYPE_OF_NAME))
 
 
 class Kind:
@@ -162,12 +162,12 @@ TENSOR_KINDS: Final = (LOD_TENSOR, SELECTED_ROWS, LOD_TENSOR_ARRAY)
 _KIND_OF_NAME: Final = {k.name: k for k in KINDS}
 
 
-def kind(of: object) -> Kind:
-    """Return the kind given, or named, by ``of``. Raises `TypeMismatchError` for an unknown name."""
-    found = of if isinstance(of, Kind) else _KIND_OF_NAME.get(of.upper()) if isinstance(of, str) else None
-    if found is None:
-        raise TypeMismatchError.one_of("a kind", _KIND_OF_NAME, of)
-    return found
+def kind(value: object) -> Kind:
+    """Return the kind given, or named, by ``value``. Raises `TypeMismatchError` for an unknown name."""
+    match = value if isinstance(value, Kind) else _KIND_OF_NAME.get(value.upper()) if isinstance(value, str) else None
+    if match is None:
+        raise TypeMismatchError.one_of("a kind", _KIND_OF_NAME, value)
+    return match
 
 
 _OTHER_KINDS: dict[tuple[str, int], Kind] = {}
@@ -175,12 +175,12 @@ _OTHER_KINDS: dict[tuple[str, int], Kind] = {}
 
 def other_kind(name: str, code: int) -> Kind:
     """Return a kind of the file format without a use in this project, under its own name and number."""
-    found = _OTHER_KINDS.get((name, code))
-    if found is None:
+    entry = _OTHER_KINDS.get((name, code))
+    if entry is None:
         if len(_OTHER_KINDS) >= 1024:
             _OTHER_KINDS.clear()
-        found = _OTHER_KINDS[name, code] = Kind(name, code)
-    return found
+        entry = _OTHER_KINDS[name, code] = Kind(name, code)
+    return entry
 
 
 class Unknown:
@@ -212,12 +212,12 @@ class Lod:
 
     def __new__(cls, source: str, counts: tuple[Size, ...]) -> Lod:
         key = (source, counts)
-        found = _lods.get(key)
-        if found is None:
-            found = object.__new__(cls)
-            found.source, found.counts = source, counts
-            found = _lods.setdefault(key, found)
-        return found
+        lod_entry = _lods.get(key)
+        if lod_entry is None:
+            lod_entry = object.__new__(cls)
+            lod_entry.source, lod_entry.counts = source, counts
+            lod_entry = _lods.setdefault(key, lod_entry)
+        return lod_entry
 
     def __repr__(self) -> str:
         return f"lod({self.source}: {', '.join(map(str, self.counts))})"
@@ -253,17 +253,17 @@ class Spec:
 
     def __new__(cls, kind: Kind, dtype: DType | None, dims: tuple[Size, ...] | None, lod: Lod | None = None, value: tuple[Size, ...] | None = None) -> Spec:
         key = (kind, dtype, dims, lod, value)
-        found = _specs.get(key)
-        if found is None:
+        spec = _specs.get(key)
+        if spec is None:
             if dims is not None:
                 check_dims(dims := sizes_of(dims), dtype)
                 if lod is not None and not dims:
                     raise ShapeError("what is ragged needs at least the dim of its rows")
                 key = (kind, dtype, dims, lod, value)
-            found = object.__new__(cls)
-            found.kind, found.dtype, found.dims, found.lod, found.value = key
-            found = _specs.setdefault(key, found)
-        return found
+            spec = object.__new__(cls)
+            spec.kind, spec.dtype, spec.dims, spec.lod, spec.value = key
+            spec = _specs.setdefault(key, spec)
+        return spec
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return (Spec, (self.kind, self.dtype, self.dims, self.lod, self.value))
@@ -362,7 +362,7 @@ class Spec:
 _specs: WeakValueDictionary[tuple[Any, ...], Spec] = WeakValueDictionary()
 
 
-def check_dims(dims: Sequence[Size], of: DType | None) -> None:
+def check_dims(dims: Sequence[Size], dtype: DType | None) -> None:
     """Refuse dims outside of a tensor's limits. Raise `ShapeError`: a negative dim, more than `MAX_RANK` dims, or a byte count past a 64-bit integer."""
     if len(dims) > MAX_RANK:
         raise ShapeError(f"a tensor has at most {MAX_RANK} dims; seen {len(dims)}")
@@ -376,24 +376,24 @@ def check_dims(dims: Sequence[Size], of: DType | None) -> None:
             high = bounds(dim)[1]
             if high is not None and high < 0:
                 raise ShapeError(f"a dim must be at least 0; {dim} at axis {axis} of {list(dims)} never is")
-    if total * (of.itemsize if of is not None else 1) > INT64_MAX:
-        raise ShapeError(f"the byte count of {of.name if of else 'elements'}{list(dims)} does not fit a 64-bit integer")
+    if total * (dtype.itemsize if dtype is not None else 1) > INT64_MAX:
+        raise ShapeError(f"the byte count of {dtype.name if dtype else 'elements'}{list(dims)} does not fit a 64-bit integer")
 
 
 def sizes_of(dims: tuple[Any, ...]) -> tuple[Size, ...]:
     """Return dims as ints and expressions: integers of numpy become ints."""
-    others = False
+    convert = False
     for axis, dim in enumerate(dims):
         if not isinstance(dim, (int, Dim)):
-            others = True
+            convert = True
             if not hasattr(dim, "__index__"):
                 raise ShapeError.must("a dim", "an integer or a symbol", f"{dim!r} at axis {axis} of {list(dims)}")
-    return tuple(d if isinstance(d, (int, Dim)) else index(d) for d in dims) if others else dims
+    return tuple(d if isinstance(d, (int, Dim)) else index(d) for d in dims) if convert else dims
 
 
-def tensor(of: DType, *dims: Size) -> Spec:
+def tensor(dtype: DType, *dims: Size) -> Spec:
     """Return the spec of a dense tensor."""
-    return Spec(LOD_TENSOR, of, dims)
+    return Spec(LOD_TENSOR, dtype, dims)
 
 
 UNKNOWN: Final = Spec(LOD_TENSOR, None, None)

@@ -102,7 +102,7 @@ def _compare(found: Answer, made: tuple[Any, ...], numbers: dict[str, int]) -> N
 
 def _number(v: Any, numbers: dict[str, int]) -> Any:
     if isinstance(v, Ratio):
-        return evaluate(v.over, numbers) / v.by
+        return evaluate(v.numerator, numbers) / v.denominator
     return evaluate(v, numbers) if isinstance(v, Dim) else v
 
 

@@ -79,12 +79,12 @@ def _run_compiled(path: Path, feeds: Mapping[str, str], fetch: Sequence[str] | N
 
     model = open_compiled(file, itself)
     results = model.run(read_feeds(feeds, {}))
-    names = {of: name for name, of in model.asked.items()}
+    names = {result: name for name, result in model.asked.items()}
     for name in fetch or ():
         if name not in results and name not in model.asked:
             raise SchemaError(f"{name!r} is no result of this compiled network; they are: {', '.join(model.fetches)}")
-    wanted = list(fetch) if fetch else [names.get(name, name) for name in model.fetches]
-    _write(out, wanted, [results[model.asked.get(name, name)] for name in wanted])
+    selected = list(fetch) if fetch else [names.get(name, name) for name in model.fetches]
+    _write(out, selected, [results[model.asked.get(name, name)] for name in selected])
 
 
 def print_compiled(model: Path, params: Path | None, shapes: Sequence[str] | None, out: Path | None, threads: int | None) -> None:
@@ -92,11 +92,11 @@ def print_compiled(model: Path, params: Path | None, shapes: Sequence[str] | Non
     from foreshape.interop.compiling import compile_model
     from foreshape.memory import byte_text
 
-    made = compile_model(model, _sizes(shapes), out=out, params=None if params is None else os.fspath(params), threads=threads)
-    same = made.difference == 0.0
-    how = "its results are equal to the network's, bit for bit" if same else f"its results differ from the network's by {made.difference:.1g} at most"
+    compiled = compile_model(model, _sizes(shapes), out=out, params=None if params is None else os.fspath(params), threads=threads)
+    equal = compiled.difference == 0.0
+    how = "its results are equal to the network's, bit for bit" if equal else f"its results differ from the network's by {compiled.difference:.1g} at most"
     with printing():
-        print_plain(f"{made.path}: {byte_text(made.nbytes)}, {' and '.join(map(str, made.kernels))} kernels; {how}")
+        print_plain(f"{compiled.path}: {byte_text(compiled.nbytes)}, {' and '.join(map(str, compiled.kernels))} kernels; {how}")
 
 
 def _sizes(shapes: Sequence[str] | None) -> list[dict[str, list[int]]]:
@@ -105,9 +105,9 @@ def _sizes(shapes: Sequence[str] | None) -> list[dict[str, list[int]]]:
 
     out: list[dict[str, list[int]]] = []
     for text in shapes or ():
-        ((name, given),) = sizes_of([text]).items()
-        sizes = [n for n in given if isinstance(n, int) and n > 0]
-        if len(sizes) != len(given):
+        ((name, dims),) = sizes_of([text]).items()
+        sizes = [n for n in dims if isinstance(n, int) and n > 0]
+        if len(sizes) != len(dims):
             raise typer.BadParameter(f"{text!r} has a size that is no number above 0", param_hint="--shape")
         if not out or name in out[-1]:
             out.append({})

@@ -69,9 +69,9 @@ def write_results(folder: Path, names: Sequence[str], results: Sequence[Any]) ->
         os.makedirs(folder, exist_ok=True)
     except (OSError, ValueError) as error:
         raise FormatError(f"{os.fspath(folder)!r} cannot be made: {getattr(error, 'strerror', None) or error}") from None
-    taken: set[str] = set()
+    used: set[str] = set()
     for name, value in zip(names, results, strict=True):
-        base = _file_name(name, taken)
+        base = _file_name(name, used)
         if isinstance(value, LoDTensor):
             with replacing(os.fspath(folder / f"{base}.lengths.json")) as file:
                 file.write(json.dumps(value.sequence_lengths).encode())
@@ -83,7 +83,7 @@ def write_results(folder: Path, names: Sequence[str], results: Sequence[Any]) ->
             yield _write(folder / f"{base}.npy", value)
 
 
-def _file_name(name: str, taken: set[str]) -> str:
+def _file_name(name: str, used: set[str]) -> str:
     """Return a file name for a variable that stays within the folder, as names come from files.
 
     Letters of every script stay; names equal on some file system are numbered from the second on.
@@ -93,10 +93,10 @@ def _file_name(name: str, taken: set[str]) -> str:
     if _RESERVED.match(base):
         base = f"_{base}"
     out, count = base, 1
-    while _alike(out) in taken:
+    while _alike(out) in used:
         count += 1
         out = f"{base}-{count}"
-    taken.add(_alike(out))
+    used.add(_alike(out))
     return out
 
 

@@ -60,46 +60,46 @@ class _Findings:
 def print_check(program: Program, shapes: Mapping[str, Sequence[Any]], json: bool, guards: bool) -> bool:
     """Print the findings in a program, with other shapes of its inputs if given. Return True if the whole program can run."""
     unknown, errors = program.diagnose()
-    found = _Findings(program)
+    findings = _Findings(program)
     if not errors:
         try:
-            found.look_at_order(program)
+            findings.look_at_order(program)
             if shapes:
                 program = with_sizes(program, shapes)
                 unknown, errors = program.diagnose()
         except DescriptionError as error:
             errors = [error]
     if json:
-        print_json(_facts(program, found, unknown, errors))
+        print_json(_facts(program, findings, unknown, errors))
     else:
         with printing():
-            _print(program, found, unknown, errors, guards)
-    return found.can_run(unknown, errors)
+            _print(program, findings, unknown, errors, guards)
+    return findings.can_run(unknown, errors)
 
 
-def _facts(program: Program, found: _Findings, unknown: Sequence[Op], errors: Sequence[DescriptionError]) -> dict[str, Any]:
+def _facts(program: Program, findings: _Findings, unknown: Sequence[Op], errors: Sequence[DescriptionError]) -> dict[str, Any]:
     parameters, elements = kept_of(program)
     size = total(parameters)
     return {
-        "ok": found.can_run(unknown, errors),
+        "ok": findings.can_run(unknown, errors),
         "errors": [{"error": type(e).__name__, "message": str(e)} for e in errors],
         "guards": guard_facts(program),
         "unknown_operators": operator_counts(unknown),
-        "operators": [{"type": type, "count": count, "support": found.support(type)} for type, count in found.counts.most_common()],
+        "operators": [{"type": type, "count": count, "support": findings.support(type)} for type, count in findings.counts.most_common()],
         "unknown": [{"type": u.type, "count": u.count, "first": u.place, "reason": u.reason} for u in unknown_types(unknown)],
-        "uncertain_variables": found.uncertain,
+        "uncertain_variables": findings.uncertain,
         "parameters": {
             "count": len(parameters),
             "elements": elements if isinstance(elements, int) else str(elements),
             "bytes": size if isinstance(size, int) else str(size),
         },
-        "differences": [{"name": d.variable.name, "inferred": d.variable.spec.text(), "stored": d.stored} for d in found.differences],
+        "differences": [{"name": d.variable.name, "inferred": d.variable.spec.text(), "stored": d.stored} for d in findings.differences],
         "read_before_written": [
-            {"name": e.name, "reader": op_place(e.reader), "writer": None if e.writer is None else op_place(e.writer)} for e in found.early
+            {"name": e.name, "reader": op_place(e.reader), "writer": None if e.writer is None else op_place(e.writer)} for e in findings.early
         ],
-        "dead_ops": [op_place(op) for op in found.dead],
-        "scattered_reshapes": [op_place(op) for op in found.scattered],
-        "examples": {"apart": found.apart, "mixed_by": found.mixture},
+        "dead_ops": [op_place(op) for op in findings.dead],
+        "scattered_reshapes": [op_place(op) for op in findings.scattered],
+        "examples": {"apart": findings.apart, "mixed_by": findings.mixture},
         **({} if errors else feed_facts(program)),
     }
 
@@ -115,11 +115,11 @@ def support(type: str) -> str:
 
 def op_place(op: Op) -> str:
     """Return ``relu, op 3 of block 0 (net.py:12)``."""
-    at = next((at for at, other in enumerate(op.block.ops) if other is op), -1)
-    return f"{shown_type(op.type)}, op {at} of block {op.block.idx}" + (f" ({op.call_site.short()})" if op.call_site is not None else "")
+    index = next((index for index, sibling in enumerate(op.block.ops) if sibling is op), -1)
+    return f"{shown_type(op.type)}, op {index} of block {op.block.idx}" + (f" ({op.call_site.short()})" if op.call_site is not None else "")
 
 
-def _print(program: Program, found: _Findings, unknown: Sequence[Op], errors: Sequence[DescriptionError], guards: bool) -> None:
+def _print(program: Program, findings: _Findings, unknown: Sequence[Op], errors: Sequence[DescriptionError], guards: bool) -> None:
     for error in errors:
         print_plain(error_text(error))
     if not errors:
@@ -128,31 +128,31 @@ def _print(program: Program, found: _Findings, unknown: Sequence[Op], errors: Se
     for guard in listed if guards else ():
         print_plain(f"open until values are fed: {guard}")
     table = new_table("operators", "op", "count", "support")
-    for type, count in sorted(found.counts.items(), key=lambda one: (-one[1], one[0])):
-        new_row(table, shown_type(type), f"{count:,}", found.support(type))
-    if found.counts:
+    for type, count in sorted(findings.counts.items(), key=lambda entry: (-entry[1], entry[0])):
+        new_row(table, shown_type(type), f"{count:,}", findings.support(type))
+    if findings.counts:
         console().print(table)
     parameters, elements = kept_of(program)
-    shown = f"{elements:,}" if isinstance(elements, int) else str(elements)
-    print_plain(f"parameters: {len(parameters):,} with {shown} numbers, {human_bytes(total(parameters))}")
-    _some([f"differs from the file: {name_text(d.variable.name)} is {d.variable.spec.text()}; the file says {d.stored}" for d in found.differences])
-    _some([_early_words(e) for e in found.early])
-    _some([f"dead, since no fetched result depends on it: {op_place(op)}" for op in found.dead])
-    _some([f"rows of several examples: {scattered_words(op)}" for op in found.scattered])
-    if found.mixture:
-        print_plain(f"the examples of a batch {'change' if found.apart is False else 'may change'} one another's results: {found.mixture}")
+    size = f"{elements:,}" if isinstance(elements, int) else str(elements)
+    print_plain(f"parameters: {len(parameters):,} with {size} numbers, {human_bytes(total(parameters))}")
+    _some([f"differs from the file: {name_text(d.variable.name)} is {d.variable.spec.text()}; the file says {d.stored}" for d in findings.differences])
+    _some([_early_words(e) for e in findings.early])
+    _some([f"dead, since no fetched result depends on it: {op_place(op)}" for op in findings.dead])
+    _some([f"rows of several examples: {scattered_words(op)}" for op in findings.scattered])
+    if findings.mixture:
+        print_plain(f"the examples of a batch {'change' if findings.apart is False else 'may change'} one another's results: {findings.mixture}")
     kinds = unknown_types(unknown)
-    for one in kinds:
-        print_plain(one.words)
+    for entry in kinds:
+        print_plain(entry.words)
     if kinds:
-        print_plain(f"of unknown shape, since they depend on these operators: {count_words(found.uncertain, 'variable')}")
-    early = f", {count_words(len(found.early), 'early read')}" if found.early else ""
+        print_plain(f"of unknown shape, since they depend on these operators: {count_words(findings.uncertain, 'variable')}")
+    early = f", {count_words(len(findings.early), 'early read')}" if findings.early else ""
     print_plain(f"{count_words(len(errors), 'error')}, {count_words(len(listed), 'open guard')}, {count_words(len(kinds), 'unknown operator')}{early}")
 
 
 def _early_words(early: Early) -> str:
-    after = "nothing writes it" if early.writer is None else f"it is written later, by {op_place(early.writer)}"
-    return f"read before it is written: {name_text(early.name)}, by {op_place(early.reader)}; {after}"
+    writing = "nothing writes it" if early.writer is None else f"it is written later, by {op_place(early.writer)}"
+    return f"read before it is written: {name_text(early.name)}, by {op_place(early.reader)}; {writing}"
 
 
 def _some(lines: Sequence[str]) -> None:

@@ -35,8 +35,10 @@ def run_command() -> None:
     """Run the command of ``sys.argv``, and end the process."""
     with whole_command():
         every = app.registered_commands
-        wanted = [one for one in every if one.callback is not None and (one.name or one.callback.__name__) in sys.argv[1:2]]
-        app.registered_commands = wanted or every  # the parser of each takes a millisecond to make
+        selected = [
+            registered for registered in every if registered.callback is not None and (registered.name or registered.callback.__name__) in sys.argv[1:2]
+        ]
+        app.registered_commands = selected or every  # the parser of each takes a millisecond to make
         try:
             command = fitted(typer.main.get_command(app))
         finally:
@@ -44,8 +46,8 @@ def run_command() -> None:
         command(prog_name="foreshape")  # also of python -m foreshape: the shell completes this name
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         from foreshape.version import VERSION
 
         typer.echo(f"foreshape {VERSION}")
@@ -85,9 +87,9 @@ def show(
     from foreshape.cli.show import print_tables, program_facts
     from foreshape.cli.tail import print_tail, tail_facts
 
-    given = sizes_of(sizes)
+    shapes = sizes_of(sizes)
     with plain_errors():
-        program = _opened(file, given, operators)
+        program = _opened(file, shapes, operators)
         unknown, errors = program.diagnose()
         if output is not None:
             program.save(os.fspath(output))
@@ -120,10 +122,10 @@ def check(
     from foreshape.cli.user_operators import import_operators
     from foreshape.interop import load_program
 
-    given = sizes_of(sizes)
+    shapes = sizes_of(sizes)
     with plain_errors():
         import_operators(operators)
-        right = print_check(load_program(os.fspath(file)), given, json, guards)
+        right = print_check(load_program(os.fspath(file)), shapes, json, guards)
     if not right:
         raise typer.Exit(1)
 
@@ -139,12 +141,12 @@ def report(
     accepted sizes of its inputs, its work, and its memory by batch."""
     from foreshape.cli.options import another_file, sizes_of
 
-    given = sizes_of(sizes)
+    shapes = sizes_of(sizes)
     path = another_file(html if html is not None else file.with_suffix(".html"), file, "--html")
     with plain_errors():
         from foreshape.report import write_report
 
-        program = _opened(file, given, operators)
+        program = _opened(file, shapes, operators)
         write_report(program, path, file.name)
         with printing():
             print_plain(f"{path}: {path.stat().st_size:,} bytes")
@@ -196,16 +198,16 @@ def plan(
     from foreshape.cli.user_operators import import_operators
     from foreshape.interop import load_program
 
-    given = sizes_of(sizes)
+    shapes = sizes_of(sizes)
     if ranks is not None and html is not None:
         raise typer.BadParameter("is for a plan without --ranks", param_hint="--html")
     if html is not None:
         another_file(html, file, "--html")
     if ranks is None and measured is not None:
         raise typer.BadParameter("is for a plan with --ranks", param_hint="--measured")
-    made = is_factory(os.fspath(file))
-    factory = made or (ranks is None and not fetch and is_exported_file(os.fspath(file)))
-    if made and ranks is not None:
+    from_factory = is_factory(os.fspath(file))
+    factory = from_factory or (ranks is None and not fetch and is_exported_file(os.fspath(file)))
+    if from_factory and ranks is not None:
         raise typer.BadParameter("is for saved programs", param_hint="--ranks")
     if train is not None and not factory:
         raise typer.BadParameter("is for a network of torch: package:function, or a .pt2", param_hint="--train")
@@ -214,15 +216,15 @@ def plan(
         if factory:
             from foreshape.cli.factory import print_network_plan
 
-            fits = print_network_plan(os.fspath(file), list(fetch or ()), train, batch, given, within, plot, html, json)
+            fits = print_network_plan(os.fspath(file), list(fetch or ()), train, batch, shapes, within, plot, html, json)
         elif ranks is not None:
             from foreshape.cli.ranks import print_ranks_plan
 
-            program, values = with_shapes(load_program(os.fspath(file)), given)
+            program, values = with_shapes(load_program(os.fspath(file)), shapes)
             names = list(fetch or ())
             fits = print_ranks_plan(program, ranks, batch, values, within, bandwidth, latency, device, threads, plot, json, names, measured)
         else:
-            program, values = with_shapes(load_program(os.fspath(file)), given)
+            program, values = with_shapes(load_program(os.fspath(file)), shapes)
             fits = print_plan(program, list(fetch or ()), batch, values, within, plot, html, json)
     if not fits:
         raise typer.Exit(1)
@@ -331,8 +333,8 @@ def ops(
     from foreshape.cli.operators import print_operators
 
     with plain_errors(), printing():
-        found = print_operators(word, json)
-    if not found:
+        matches = print_operators(word, json)
+    if not matches:
         raise typer.Exit(1)
 
 

@@ -23,14 +23,14 @@ from foreshape.program import Program
 _PLACE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
 
 
-def is_factory(given: str) -> bool:
+def is_factory(text: str) -> bool:
     """Tell whether it names a function, as ``package.module:function``, and no file."""
-    return _PLACE.match(given) is not None and not os.path.exists(given)
+    return _PLACE.match(text) is not None and not os.path.exists(text)
 
 
-def is_exported_file(given: str) -> bool:
+def is_exported_file(path: str) -> bool:
     """Tell whether it is the path of a network of torch, a ``.pt2``."""
-    return given.endswith(".pt2") and os.path.isfile(given)
+    return path.endswith(".pt2") and os.path.isfile(path)
 
 
 def _of_shapes(program: Program, sizes: Mapping[str, Sequence[int | str]]) -> dict[str, int]:
@@ -39,16 +39,16 @@ def _of_shapes(program: Program, sizes: Mapping[str, Sequence[int | str]]) -> di
     Raises:
         SchemaError: another number of dims, or another number at a place.
     """
-    found: dict[str, int] = {}
-    for name, given in sizes.items():
+    values: dict[str, int] = {}
+    for name, shape in sizes.items():
         variable = program.global_block.vars.get(name)
         if variable is None or not variable.need_check_feed:
             continue
         dims = variable.spec.known_dims
-        if len(dims) != len(given) or any(isinstance(d, int) and d != n for d, n in zip(dims, given, strict=True)):
-            raise SchemaError(f"{name} is {variable.spec.text()}; the shape of --set is {', '.join(map(str, given))}")
-        found |= {str(d): n for d, n in zip(dims, given, strict=True) if isinstance(n, int) and not isinstance(d, int)}
-    return found
+        if len(dims) != len(shape) or any(isinstance(d, int) and d != n for d, n in zip(dims, shape, strict=True)):
+            raise SchemaError(f"{name} is {variable.spec.text()}; the shape of --set is {', '.join(map(str, shape))}")
+        values |= {str(d): n for d, n in zip(dims, shape, strict=True) if isinstance(n, int) and not isinstance(d, int)}
+    return values
 
 
 def made_by(place: str) -> tuple[Any, Any]:
@@ -66,12 +66,12 @@ def made_by(place: str) -> tuple[Any, Any]:
         if isinstance(error, ModuleNotFoundError) and error.name != module and not module.startswith(f"{error.name}."):
             raise
         raise typer.BadParameter(f"{place!r}: {error}", param_hint="FILE") from error
-    made = function()
-    if made.__class__ is not tuple:
-        return made, None
-    if len(made) != 2:
-        raise SchemaError(f"{place} must return a network, or a network and an example of its inputs; it returns {len(made)} values")
-    return made
+    product = function()
+    if product.__class__ is not tuple:
+        return product, None
+    if len(product) != 2:
+        raise SchemaError(f"{place} must return a network, or a network and an example of its inputs; it returns {len(product)} values")
+    return product
 
 
 def print_network_plan(
@@ -93,16 +93,16 @@ def print_network_plan(
     from foreshape import optimizer
     from foreshape.interop.plans import is_program, plan
 
-    made: Any = place
+    product: Any = place
     example: Any = None
     if not is_exported_file(place):
-        made, example = made_by(place)
-    values = {name: size for name, given in sizes.items() for size in given if isinstance(size, int) and len(given) == 1}
-    if is_program(made, "plan"):
+        product, example = made_by(place)
+    values = {name: size for name, shapes in sizes.items() for size in shapes if isinstance(size, int) and len(shapes) == 1}
+    if is_program(product, "plan"):
         if train is not None:
             raise typer.BadParameter(f"{place} makes a program, which is planned as it is", param_hint="--train")
-        program = made if isinstance(made, Program) else made.program
-        return print_plan(program, list(fetch) or ([] if isinstance(made, Program) else [made.loss.name]), batch, values, within, plot, html, json)
+        program = product if isinstance(product, Program) else product.program
+        return print_plan(program, list(fetch) or ([] if isinstance(product, Program) else [product.loss.name]), batch, values, within, plot, html, json)
     if fetch:
         raise typer.BadParameter("is for saved programs", param_hint="--fetch")
     kind = getattr(optimizer, train) if train in optimizer.__all__ else None
@@ -111,7 +111,7 @@ def print_network_plan(
         raise typer.BadParameter(
             f"{train!r} is no optimizer of fs.optimizer{f'; did you mean {meant}?' if meant else ', as AdamW or SGD'}", param_hint="--train"
         )
-    network = plan(made, example, optimizer=None if kind is None else kind())
+    network = plan(product, example, optimizer=None if kind is None else kind())
     rows = network.meaning("batch")
     values |= _of_shapes(network.model.program, sizes) | (dict.fromkeys(rows or ["batch"], batch) if batch is not None else {})
     network.sizes |= values
@@ -123,8 +123,8 @@ def print_network_plan(
         raise MemoryPlanError(f"the memory depends on {', '.join(missing)}: give {' and '.join(ways)}")
     largest = network.largest("batch", limit) if limit is not None and looks else None
     if largest is not None:
-        found = [n for n in (largest.ours, largest.eager) if isinstance(n, int)]
-        network.sizes = {**dict.fromkeys(rows, found[0] if found else 1), **network.sizes}
+        fitting = [n for n in (largest.ours, largest.eager) if isinstance(n, int)]
+        network.sizes = {**dict.fromkeys(rows, fitting[0] if fitting else 1), **network.sizes}
     if json:
         eager = network.eager()
         facts = {"sizes": network.sizes, "eager": {**eager._asdict(), "peak": eager.peak}, "ours": plan_facts(network.ours, network.sizes, limit)}

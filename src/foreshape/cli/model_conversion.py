@@ -42,9 +42,9 @@ def print_converted(model: str, source: str | None, target: str, force: bool, op
     if target.endswith(_FILES[0]) and not os.path.isdir(target):
         _print_model(convert_model(model, target, source, force=force))
     elif target.endswith(_FILES) or source is not None:
-        found = convert_parameters(model, source, target)
+        stored = convert_parameters(model, source, target)
         with printing():
-            print_plain(f"{target}: {_words(found)}")
+            print_plain(f"{target}: {_words(stored)}")
     elif os.path.splitext(target)[1] and not os.path.isdir(target):
         raise FormatError(
             f"{target}: a model is written to a file that ends in .pdmodel, .onnx, .py or .pt2, parameters to .pdiparams or .safetensors, models to a folder, "
@@ -58,60 +58,67 @@ def print_converted(model: str, source: str | None, target: str, force: bool, op
 def _print_onnx(model: str, source: str | None, target: str, opset: int | None, check: bool) -> bool:
     if check:
         need_onnxruntime("a comparison")
-    found = convert_to_onnx(model, target, source, opset)
+    written = convert_to_onnx(model, target, source, opset)
     with printing():
-        print_plain(f"{found.path}: {count_words(found.nodes, 'node')}, operator set {found.opset}" + (f"; {found.data}: its parameters" if found.data else ""))
+        print_plain(
+            f"{written.path}: {count_words(written.nodes, 'node')}, operator set {written.opset}"
+            + (f"; {written.data}: its parameters" if written.data else "")
+        )
     right = True
     if check:
         network = load_inference_model(model, scope=Scope(), params=source)
-        for one in check_written(found.path, network):
-            sizes = ", ".join(f"{name} {dims}" for name, dims in one.sizes.items())
+        for comparison in check_written(written.path, network):
+            sizes = ", ".join(f"{name} {dims}" for name, dims in comparison.sizes.items())
             with printing():
-                print_plain(f"in onnxruntime with {sizes}: {one.words or f'equal, the largest difference is {one.difference:.1e} of the largest number'}")
-            right = right and not one.words
+                print_plain(
+                    f"in onnxruntime with {sizes}: {comparison.words or f'equal, the largest difference is {comparison.difference:.1e} of the largest number'}"
+                )
+            right = right and not comparison.words
     return right
 
 
 def _print_torch(model: str, source: str | None, target: str, force: bool) -> bool:
-    found = convert_to_torch(model, target, source, check=not force)
+    written = convert_to_torch(model, target, source, check=not force)
     with printing():
-        of = f"{count_words(found.ops, 'op')}, {count_words(found.tensors, 'tensor')}"
-        print_plain(f"{found.path}: {of}" + (f"; {found.weights}: its weights" if found.weights else ""))
-    if found.fixed:
-        _note(f"note: torch.export keeps {', '.join(found.fixed)}; a .py leaves them open")
+        contents = f"{count_words(written.ops, 'op')}, {count_words(written.tensors, 'tensor')}"
+        print_plain(f"{written.path}: {contents}" + (f"; {written.weights}: its weights" if written.weights else ""))
+    if written.fixed:
+        _note(f"note: torch.export keeps {', '.join(written.fixed)}; a .py leaves them open")
     return True
 
 
 def _convert_folder(model: str, target: str, force: bool) -> bool:
     """Convert the models in a folder, or one program, into a folder."""
-    found = list(models_in(model))
-    if not found:
+    models = list(models_in(model))
+    if not models:
         raise FormatError(f"{model}: there is no program in it (.pdmodel, __model__, .json of PaddlePaddle 3, .onnx, or .pt2)")
     refused = 0
-    for path, place in found:
-        into = os.path.join(target, f"{place}.pdmodel")
+    for path, place in models:
+        destination = os.path.join(target, f"{place}.pdmodel")
         try:
-            _print_model(convert_model(path, into, force=force))
+            _print_model(convert_model(path, destination, force=force))
         except ForeshapeError as error:
-            if len(found) == 1:
+            if len(models) == 1:
                 raise
             refused += 1
             text = error_text(error)
             _note(text if path in text else f"{path} is not written: {text}")
     if refused:
-        _note(f"{refused:,} of {len(found):,} models are not written")
+        _note(f"{refused:,} of {len(models):,} models are not written")
     return not refused
 
 
-def _print_model(found: Converted) -> None:
+def _print_model(converted: Converted) -> None:
     with printing():
-        print_plain(f"{found.model}: {count_words(found.ops, 'op')}" + (f"; {found.params}: {_words(found.parameters)}" if found.params else ""))
-    for one in found.lacking:
-        _note(f"note: PaddlePaddle 2.6.2 lacks {one.words}")
+        print_plain(
+            f"{converted.model}: {count_words(converted.ops, 'op')}" + (f"; {converted.params}: {_words(converted.parameters)}" if converted.params else "")
+        )
+    for lack in converted.lacking:
+        _note(f"note: PaddlePaddle 2.6.2 lacks {lack.words}")
 
 
-def _words(found: dict[str, Stored]) -> str:
-    return f"{count_words(len(found), 'parameter')}, {human_bytes(sum(len(one.data) for one in found.values()))}"
+def _words(parameters: dict[str, Stored]) -> str:
+    return f"{count_words(len(parameters), 'parameter')}, {human_bytes(sum(len(stored.data) for stored in parameters.values()))}"
 
 
 def _note(text: str) -> None:

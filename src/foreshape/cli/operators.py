@@ -17,10 +17,10 @@ _PACKAGE = "foreshape.ops."
 
 def facts(word: str | None) -> list[dict[str, Any]]:
     """Return the facts of each operator with the word in its type, family, file or line of help; without gradient operators."""
-    found = [_facts(cls) for _, cls in sorted(all_operators().items()) if cls.forward_class is None and cls.__module__.startswith(_PACKAGE)]
-    found.sort(key=lambda f: (f["family"], f["file"], f["operator"]))
-    wanted = (word or "").lower()
-    return [f for f in found if any(wanted in f[k].lower() for k in ("operator", "family", "file", "help"))]
+    entries = [_facts(cls) for _, cls in sorted(all_operators().items()) if cls.forward_class is None and cls.__module__.startswith(_PACKAGE)]
+    entries.sort(key=lambda f: (f["family"], f["file"], f["operator"]))
+    part = (word or "").lower()
+    return [f for f in entries if any(part in f[k].lower() for k in ("operator", "family", "file", "help"))]
 
 
 def _facts(cls: type[Operator]) -> dict[str, Any]:
@@ -40,14 +40,14 @@ def _facts(cls: type[Operator]) -> dict[str, Any]:
 
 def print_operators(word: str | None, json: bool) -> bool:
     """Print a table of the operators with ``word`` in their facts, or all; or JSON. Return True if there is one."""
-    found = facts(word)
-    if json or not found:
-        print_json(found) if json else print_plain(f"no operator has {word!r} in its name, family, file or line of help")
-        return bool(found)
+    entries = facts(word)
+    if json or not entries:
+        print_json(entries) if json else print_plain(f"no operator has {word!r} in its name, family, file or line of help")
+        return bool(entries)
     out = console()
-    for family, members in groupby(found, key=lambda one: one["family"]):
+    for family, members in groupby(entries, key=lambda entry: entry["family"]):
         table = new_table(family, "operator", "file", "gradient", "ragged", "sparse", "what it does")
-        for one in members:
-            new_row(table, one["operator"], one["file"], *("yes" if one[k] else "" for k in ("differentiable", "ragged", "sparse")), one["help"])
+        for entry in members:
+            new_row(table, entry["operator"], entry["file"], *("yes" if entry[k] else "" for k in ("differentiable", "ragged", "sparse")), entry["help"])
         out.print(table)
     return True

@@ -44,9 +44,9 @@ def console() -> Console:
 
 def columns_of(stream: TextIO | None) -> int | None:
     """Return the line width of a stream: by COLUMNS, if a width, or by the terminal; None without either."""
-    said = os.environ.get("COLUMNS", "")
-    if said.isascii() and said.isdecimal() and len(said) < 6 and int(said) >= _LEAST_WIDTH:
-        return int(said)
+    setting = os.environ.get("COLUMNS", "")
+    if setting.isascii() and setting.isdecimal() and len(setting) < 6 and int(setting) >= _LEAST_WIDTH:
+        return int(setting)
     if stream is None or not stream.isatty():  # None where it was closed before the start
         return None
     try:
@@ -83,8 +83,8 @@ def print_json(value: Any) -> None:
 
 def error_text(error: BaseException) -> str:
     """Return ``ShapeError: mul: ...``, and the notes added on its way."""
-    said = str(error)
-    return "\n".join([f"{type(error).__name__}: {said}" if said else type(error).__name__, *getattr(error, "__notes__", ())])
+    message = str(error)
+    return "\n".join([f"{type(error).__name__}: {message}" if message else type(error).__name__, *getattr(error, "__notes__", ())])
 
 
 def stop(message: str, code: int = 1) -> NoReturn:
@@ -114,19 +114,19 @@ def plain_errors() -> Generator[None]:
 @contextlib.contextmanager
 def _plain_warnings() -> Generator[None]:
     """Show this package's warnings as one line, without a place in the command's own source; other warnings as ever."""
-    before = warnings.showwarning
+    usual = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None) -> None:
         if issubclass(category, ForeshapeWarning):
             typer.echo(broken(escape(f"note: {message}".replace("\n", " ")), sys.stderr), err=True)
         else:
-            before(message, category, filename, lineno, file, line)
+            usual(message, category, filename, lineno, file, line)
 
     warnings.showwarning = show
     try:
         yield
     finally:
-        warnings.showwarning = before
+        warnings.showwarning = usual
 
 
 def interrupted(error: KeyboardInterrupt) -> str:
@@ -190,8 +190,8 @@ def fitted(command: Any) -> Any:
 
     lines = type("Lines", (formats,), {"write_dl": in_lines})
     context = type("Narrow", (command.context_class,), {"formatter_class": lines})
-    for one in (command, *command.commands.values()):
-        one.context_class = context
+    for group in (command, *command.commands.values()):
+        group.context_class = context
     return functools.partial(command, terminal_width=max(columns, 20))
 
 
@@ -207,10 +207,10 @@ def whole_command() -> Generator[None]:
     try:
         yield
     except SystemExit as leaving:
-        before = leaving.__context__
-        if before is not None and isinstance(before.__cause__, KeyboardInterrupt):  # outside of the code with words for it
+        context = leaving.__context__
+        if context is not None and isinstance(context.__cause__, KeyboardInterrupt):  # outside of the code with words for it
             sys.stderr.write("interrupted\n")
-        if isinstance(before, OSError) and before.errno == errno.EPIPE:
+        if isinstance(context, OSError) and context.errno == errno.EPIPE:
             _print_no_more()
             raise SystemExit(0) from None
         raise

@@ -39,15 +39,15 @@ def print_plan(
             raise MemoryPlanError(f"the memory does not depend on {name}; it depends on {', '.join(sorted(plan.symbols)) or 'nothing'}")
     values = {**(dict.fromkeys(plan.leading, batch) if batch is not None else {}), **sizes}
     values = {n: v for n, v in values.items() if n in plan.symbols or n in sizes}
-    found = _values_within(plan, values, limit)
-    fits = limit is None or plan.peak(**found) <= limit
-    facts = plan_facts(plan, found, limit)
-    if found != values:
-        facts["largest"] = {n: v for n, v in found.items() if n not in values}
+    fitting = _values_within(plan, values, limit)
+    fits = limit is None or plan.peak(**fitting) <= limit
+    facts = plan_facts(plan, fitting, limit)
+    if fitting != values:
+        facts["largest"] = {n: v for n, v in fitting.items() if n not in values}
     if plot is not None:
-        plan.draw(plot, **found)
+        plan.draw(plot, **fitting)
     if html is not None:
-        plan.write_page(html, **found)
+        plan.write_page(html, **fitting)
     if json:
         print_json(facts)
     else:
@@ -61,23 +61,23 @@ def _values_within(plan: Plan, values: dict[str, int], limit: int | None) -> dic
     if not missing:
         return values
     rows = [n for n in missing if n in plan.leading]
-    others = [n for n in missing if n not in plan.leading]
-    if limit is not None and not others:
+    remaining = [n for n in missing if n not in plan.leading]
+    if limit is not None and not remaining:
         return {**values, **dict.fromkeys(rows, plan.largest("batch" if "batch" not in plan.symbols else rows[0], within=limit, **values))}
     if limit is not None and len(missing) == 1:
         return {**values, missing[0]: plan.largest(missing[0], within=limit, **values)}
     words = ", ".join(map(name_text, missing))
-    ways = ways_to_set(rows, others)
+    ways = ways_to_set(rows, remaining)
     if limit is not None:
         left = "all of them but one" if not rows else "all of them but the batch"
         raise MemoryPlanError(f"the memory depends on {words}: to find the largest, give {left}: {' '.join(ways[1 if rows else 0 :])}")
     raise MemoryPlanError(f"the memory depends on {words}: give {' and '.join(ways)}")
 
 
-def ways_to_set(rows: Sequence[str], others: Sequence[str]) -> list[str]:
+def ways_to_set(rows: Sequence[str], symbols: Sequence[str]) -> list[str]:
     """Return the options for values of symbols: for numbers of examples, and others."""
     ways = ["--batch=..." + ("" if len(rows) == 1 else f" (which sets {', '.join(map(name_text, rows))})")] if rows else []
-    return ways + [f"--set {name_text(n)}=..." for n in others]
+    return ways + [f"--set {name_text(n)}=..." for n in symbols]
 
 
 def plan_facts(plan: Plan, values: dict[str, int], limit: int | None) -> dict[str, Any]:
@@ -110,31 +110,31 @@ def plan_facts(plan: Plan, values: dict[str, int], limit: int | None) -> dict[st
 def _print(facts: dict[str, Any]) -> None:
     out = console()
     with printing():
-        given = ", ".join(f"{name_text(n)} = {v:,}" for n, v in facts["sizes"].items())
+        sizes = ", ".join(f"{name_text(n)} = {v:,}" for n, v in facts["sizes"].items())
         if "largest" in facts:
-            most = ", ".join(f"{name_text(n)} = {v:,}" for n, v in facts["largest"].items())
-            print_plain(f"largest within {human_bytes(facts['within'])}: {most}")
-        print_plain(f"peak{' for ' + given if given else ''}: {human_bytes(facts['peak'])}")
+            largest = ", ".join(f"{name_text(n)} = {v:,}" for n, v in facts["largest"].items())
+            print_plain(f"largest within {human_bytes(facts['within'])}: {largest}")
+        print_plain(f"peak{' for ' + sizes if sizes else ''}: {human_bytes(facts['peak'])}")
         if facts["within"] is not None and "largest" not in facts:
-            over, limit = facts["peak"] - facts["within"], human_bytes(facts["within"])
-            print_plain(f"does not fit within {limit}: {human_bytes(over)} too much" if over > 0 else f"fits within {limit}")
+            excess, limit = facts["peak"] - facts["within"], human_bytes(facts["within"])
+            print_plain(f"does not fit within {limit}: {human_bytes(excess)} too much" if excess > 0 else f"fits within {limit}")
         print_plain(f"formula: {facts['formula_here']}")
-        for one in facts["unknown"][:_MOST_UNKNOWN]:
-            print_plain(f"not in these figures is the workspace of {one['op']}, which is unknown: {escape(one['why'])}    {one['line']}".rstrip())
+        for entry in facts["unknown"][:_MOST_UNKNOWN]:
+            print_plain(f"not in these figures is the workspace of {entry['op']}, which is unknown: {escape(entry['why'])}    {entry['line']}".rstrip())
         if len(facts["unknown"]) > _MOST_UNKNOWN:
             print_plain(f"nor are the workspaces of {len(facts['unknown']) - _MOST_UNKNOWN:,} other ops")
         if facts["op"] is not None:
-            where = f"    {facts['line']}" if facts["line"] else ""
-            print_plain(f"the peak is at op {facts['position']} of {facts['ops']}, {facts['op']}{where}")
+            place = f"    {facts['line']}" if facts["line"] else ""
+            print_plain(f"the peak is at op {facts['position']} of {facts['ops']}, {facts['op']}{place}")
         bound = facts["lower_bound"]
         times = "the lower bound" if facts["arena"] == bound else f"{facts['arena'] / bound:.3f} times the lower bound"
         print_plain(f"arena: {human_bytes(facts['arena'])}, {times}; besides, kept between runs: {human_bytes(facts['held'])}")
         if facts["fetch"]:
             print_plain(f"fetched: {', '.join(map(name_text, facts['fetch']))}")
         table = new_table("at the peak", "for", "bytes", "share")
-        for what, size in facts["breakdown"].items():
+        for part, size in facts["breakdown"].items():
             if size:
-                new_row(table, what, f"{size:,}", f"{100 * size / facts['peak']:.1f} %")
+                new_row(table, part, f"{size:,}", f"{100 * size / facts['peak']:.1f} %")
         out.print(table)
         alive = facts["alive"]
         title = f"the largest of {len(alive):,} at the peak" if len(alive) > _MOST_ROWS else "alive at the peak"

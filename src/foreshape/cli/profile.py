@@ -18,6 +18,6 @@ _WIDE = 160
 
 def print_profile(program: Program, feed: Mapping[str, Any], names: Sequence[str], scope: Scope, device: str) -> None:
     """Print where the time goes, in a network whose parameters do not change."""
-    found = profile(program, feed, names, scope, executor=Executor(device, frozen=True))
+    measured = profile(program, feed, names, scope, executor=Executor(device, frozen=True))
     with printing():
-        typer.echo("\n" + found.text(columns_of(sys.stdout) or _WIDE))
+        typer.echo("\n" + measured.text(columns_of(sys.stdout) or _WIDE))

@@ -52,12 +52,12 @@ def quantize(
         from foreshape.quantization import quantize
 
         require_writable(out if out.endswith((".onnx", ".pdmodel")) else f"{out}.pdmodel")
-        found = load_inference_model(os.fspath(model), scope=Scope())
+        network = load_inference_model(os.fspath(model), scope=Scope())
         limits: dict[str, Any] = {} if within is None else {"accuracy": "outputs", "within": within}
-        made = quantize(found, _feeds(data), activations=activations, exclude=exclude or (), **limits)
+        quantized = quantize(network, _feeds(data), activations=activations, exclude=exclude or (), **limits)
         save = save_onnx if out.endswith(".onnx") else save_inference_model
-        save(out, made.feeds, made.fetches, program=made.program, scope=made.scope)
-        bytes = sum(v.persistable and v.dtype is not None and v.dtype.name == "int8" for v in made.program.global_block.vars.values())
+        save(out, quantized.feeds, quantized.fetches, program=quantized.program, scope=quantized.scope)
+        bytes = sum(v.persistable and v.dtype is not None and v.dtype.name == "int8" for v in quantized.program.global_block.vars.values())
         from foreshape.cli.show import count_words
 
         with printing():
@@ -76,8 +76,8 @@ def _feeds(path: Path) -> list[Any]:
     feeds: list[Any] = []
     for file in files:
         try:
-            found: Any = numpy.load(file, allow_pickle=False)
+            arrays: Any = numpy.load(file, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise FeedError(f"{file} cannot be read as arrays: {error}") from error
-        feeds.append(found if file.suffix == ".npy" else {name: found[name] for name in found.files})
+        feeds.append(arrays if file.suffix == ".npy" else {name: arrays[name] for name in arrays.files})
     return feeds

@@ -58,11 +58,11 @@ def simulate(
     from foreshape.cli.ranks import print_simulation
     from foreshape.interop import load_program
 
-    given = sizes_of(sizes)
+    shapes = sizes_of(sizes)
     if (batch is None) == (batch_per_rank is None):
         raise typer.BadParameter("give --batch or --batch-per-rank", param_hint="--batch")
     with plain_errors():
-        program, values = with_shapes(load_program(os.fspath(file)), given)
+        program, values = with_shapes(load_program(os.fspath(file)), shapes)
         fits = print_simulation(
             program, file.stem, list(ranks or ()), batch, batch_per_rank, values, within, bandwidth, latency, tree, device, threads, seed, plot, json
         )

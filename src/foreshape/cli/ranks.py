@@ -34,16 +34,16 @@ def print_ranks_plan(
     measured: Path | None = None,
 ) -> bool:  # fmt: skip
     """Print the memory, messages and waiting of each of many ranks. Return True within the limit."""
-    given = {**({"batch": batch} if batch is not None else {}), **sizes}
+    values = {**({"batch": batch} if batch is not None else {}), **sizes}
     network = Network.of(bandwidth, latency)
     with _symbols_as_options():
-        found = plan_ranks(program, fetch, ranks=ranks, within=within, network=network, device=device, threads=threads, **given)  # pyright: ignore[reportArgumentType]
-        facts = ranks_facts(found, within)
+        plan = plan_ranks(program, fetch, ranks=ranks, within=within, network=network, device=device, threads=threads, **values)  # pyright: ignore[reportArgumentType]
+        facts = ranks_facts(plan, within)
     step = None if measured is None else Measured.load(measured)
     if step is not None:
-        facts["measured"] = measured_facts(found, step)
+        facts["measured"] = measured_facts(plan, step)
     if plot is not None:
-        draw_timeline(found, plot, step)
+        draw_timeline(plan, plot, step)
     if json:
         print_json(facts)
     else:
@@ -87,14 +87,16 @@ def ranks_facts(plan: RanksPlan, within: str | None) -> dict[str, Any]:
         "smallest": smallest,
         "never": reason,
         "sent": plan.sent(),
-        "collectives": [one._asdict() for one in plan.collectives()],
+        "collectives": [collective._asdict() for collective in plan.collectives()],
         "time": _time_facts(plan),
         "alternatives": [],
     }
-    for one in plan.alternatives:
-        held = one.peak()
-        fits = None if limit is None else held <= limit
-        facts["alternatives"].append({"strategy": one.name, "peak": held, "fits": fits, "sent": sum(one.sent().values()), "time": _time_facts(one)})
+    for strategy in plan.alternatives:
+        strategy_peak = strategy.peak()
+        fits = None if limit is None else strategy_peak <= limit
+        facts["alternatives"].append(
+            {"strategy": strategy.name, "peak": strategy_peak, "fits": fits, "sent": sum(strategy.sent().values()), "time": _time_facts(strategy)}
+        )
     return facts
 
 
@@ -118,14 +120,14 @@ def measured_facts(plan: RanksPlan, step: Measured) -> dict[str, Any]:
 def _time_facts(plan: RanksPlan) -> dict[str, float] | None:
     if plan.device is None:
         return None
-    found = plan.timeline()
+    timeline = plan.timeline()
     return {
-        "seconds": found.seconds,
-        "computing": found.computing,
-        "communicating": found.communicating,
-        "exposed": found.exposed,
-        "hidden": found.hidden,
-        "guessed": found.step.guessed,
+        "seconds": timeline.seconds,
+        "computing": timeline.computing,
+        "communicating": timeline.communicating,
+        "exposed": timeline.exposed,
+        "hidden": timeline.hidden,
+        "guessed": timeline.step.guessed,
     }
 
 
@@ -150,27 +152,27 @@ def _print_plan(facts: dict[str, Any]) -> None:
             print_plain(f"device: {facts['device']}; network: {facts['network']}")
         measured = facts.get("measured")
         if measured is not None:
-            waits = max(one["exposed"] for one in measured["ranks"])
-            given, planned = sum(measured["sent"].values()), sum(facts["sent"].values())
+            waits = max(row["exposed"] for row in measured["ranks"])
+            sent, planned = sum(measured["sent"].values()), sum(facts["sent"].values())
             print_plain(
                 f"measured: {_ms(measured['seconds'])}, of which a rank waits at most {_ms(waits)}; step {measured['step']:,}, the median of "
-                f"{measured['steps']:,}; {given:,} bytes sent by rank 0, {planned:,} planned"
+                f"{measured['steps']:,}; {sent:,} bytes sent by rank 0, {planned:,} planned"
             )
         columns = ("value", "op", "bytes", "formula", "bytes on the link", "ready", "start", "end", "needed at op", "line")
         table = new_table("collectives of a step", *columns)
-        for one in facts["collectives"]:
-            times = [_ms(one[k]) if time is not None else "" for k in ("ready", "began", "came")]
-            new_row(table, escape(one["name"]), one["type"], f"{one['bytes']:,}", _share_text(one["formula"]), f"{one['on_the_link']:,}", *times,
-                    f"{one['needed']:,}" if one["needed"] != one["starts"] else "at once", one["line"])  # fmt: skip
+        for row in facts["collectives"]:
+            times = [_ms(row[k]) if time is not None else "" for k in ("ready", "began", "came")]
+            new_row(table, escape(row["name"]), row["type"], f"{row['bytes']:,}", _share_text(row["formula"]), f"{row['on_the_link']:,}", *times,
+                    f"{row['needed']:,}" if row["needed"] != row["starts"] else "at once", row["line"])  # fmt: skip
         if facts["collectives"]:
             out.print(table)
         else:
             print_plain("nothing is sent: each rank has its part of the examples")
         table = new_table("strategies, best first", "strategy", "peak of a rank", "fits", "bytes", "step", "hidden")
-        for one in facts["alternatives"]:
-            when = one["time"]
-            fits = "" if one["fits"] is None else "yes" if one["fits"] else "no"
-            new_row(table, one["strategy"], human_bytes(one["peak"]), fits, f"{one['sent']:,}", "" if when is None else _ms(when["seconds"]),
+        for row in facts["alternatives"]:
+            when = row["time"]
+            fits = "" if row["fits"] is None else "yes" if row["fits"] else "no"
+            new_row(table, row["strategy"], human_bytes(row["peak"]), fits, f"{row['sent']:,}", "" if when is None else _ms(when["seconds"]),
                     "" if when is None else f"{100 * when['hidden']:.0f} %")  # fmt: skip
         out.print(table)
 
@@ -214,12 +216,12 @@ def print_simulation(
     else:
         with printing():
             console().print(simulation_table(points, f"{plan.name}; {plan.device}; {network}"))
-            for words in said(points):
+            for words in bottleneck_sentences(points):
                 print_plain(words)
     return within is None or any(p.fits for p in points)
 
 
-def said(points: Sequence[ScalingPoint]) -> list[str]:
+def bottleneck_sentences(points: Sequence[ScalingPoint]) -> list[str]:
     """Describe the limits of the ranks, in sentences: from which number on."""
     out: list[str] = []
     last = ""
@@ -244,26 +246,28 @@ def calibrate_here(out: Path | None, threads: Sequence[int], json: bool) -> None
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    shown = Console(stderr=True, quiet=json)
-    shown.print("measuring this machine's kernels, about half a minute for each number of threads; other programs that run meanwhile distort the result")
-    with Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=shown, disable=not shown.is_terminal) as bar:
+    messages = Console(stderr=True, quiet=json)
+    messages.print("measuring this machine's kernels, about half a minute for each number of threads; other programs that run meanwhile distort the result")
+    with Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=messages, disable=not messages.is_terminal) as bar:
         task = bar.add_task("", total=1.0)
-        found = calibrate(
+        calibration = calibrate(
             lambda program, feed, name: executor.run(program, feed, [name], scope),
             threads,
             said=lambda words, done: bar.update(task, description=words, completed=done),
         )
-    path = found.save(out)
+    path = calibration.save(out)
     if json:
-        print_json({"path": str(path), "machine": found.machine, "threads": {n: {"step": k.step, "kinds": len(k.kinds)} for n, k in found.threads.items()}})
+        print_json(
+            {"path": str(path), "machine": calibration.machine, "threads": {n: {"step": k.step, "kinds": len(k.kinds)} for n, k in calibration.threads.items()}}
+        )
         return
     with printing():
-        for n, k in found.threads.items():
+        for n, k in calibration.threads.items():
             print_plain(
                 f"{n} thread{'' if n == 1 else 's'}: {len(k.kinds)} kinds of kernels, {sum(map(len, k.kinds.values())):,} measurements; "
                 f"{1e6 * k.step:.0f} microseconds for a step besides its kernels"
             )
-        print_plain(f"{found.machine}: {path}")
+        print_plain(f"{calibration.machine}: {path}")
 
 
 def calibrate_link(out: Path | None, json: bool) -> None:

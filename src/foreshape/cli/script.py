@@ -24,7 +24,7 @@ def run_script(script: Path, args: list[str]) -> int:
     path = os.fspath(script)
     if not os.path.isfile(path):
         return _tell(f"{path}: there is no such file" if not os.path.exists(path) else f"{path}: not a regular file", 2)
-    before = (sys.argv, list(sys.path))
+    previous = (sys.argv, list(sys.path))
     sys.argv = [path, *args]
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     try:
@@ -41,7 +41,7 @@ def run_script(script: Path, args: list[str]) -> int:
     except Exception as error:
         return _tell(words_of(error, path))
     finally:
-        sys.argv, sys.path[:] = before
+        sys.argv, sys.path[:] = previous
     return 0
 
 
@@ -62,25 +62,25 @@ def _interrupted(error: KeyboardInterrupt, script: str) -> str:
 def words_of(error: Exception, script: str) -> str:
     """Return the error, the lines of the user's own files behind it, the innermost last, and its causes."""
     if isinstance(error, SyntaxError):
-        where = f"{os.path.relpath(error.filename)}:{error.lineno}" if error.filename else os.path.relpath(script)
-        return f"{where}: not Python: {error.msg}" + (f"\n    {error.text.strip()}" if error.text else "")
-    told = [_told(error, os.path.dirname(os.path.abspath(script)) + os.sep)]
-    seen: BaseException | None = error
-    while seen is not None and not isinstance(seen, ForeshapeError) and len(told) < _MOST_CAUSES:  # this package's errors include their causes
-        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
-        if seen is not None:
-            told.append("caused by " + _told(seen, os.path.dirname(os.path.abspath(script)) + os.sep))
-    return "\n".join(told)
+        place = f"{os.path.relpath(error.filename)}:{error.lineno}" if error.filename else os.path.relpath(script)
+        return f"{place}: not Python: {error.msg}" + (f"\n    {error.text.strip()}" if error.text else "")
+    texts = [_error_words(error, os.path.dirname(os.path.abspath(script)) + os.sep)]
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ForeshapeError) and len(texts) < _MOST_CAUSES:  # this package's errors include their causes
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+        if cause is not None:
+            texts.append("caused by " + _error_words(cause, os.path.dirname(os.path.abspath(script)) + os.sep))
+    return "\n".join(texts)
 
 
-def _told(error: BaseException, folder: str) -> str:
+def _error_words(error: BaseException, folder: str) -> str:
     """Return one error with its lines; of a group, also its members."""
     text = error_text(error)
     lines = _lines(error, folder)[-5:]
     if isinstance(error, ForeshapeError):
         lines = [line for line in lines if line.split()[0] not in text]  # its words name the lines of the description already
     if isinstance(error, BaseExceptionGroup):
-        lines += ["    " + _told(one, folder).replace("\n", "\n    ") for one in error.exceptions[:5]]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType, reportUnknownArgumentType]
+        lines += ["    " + _error_words(member, folder).replace("\n", "\n    ") for member in error.exceptions[:5]]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType, reportUnknownArgumentType]
     return "\n".join([text, *lines])
 
 

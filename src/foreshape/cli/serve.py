@@ -88,5 +88,5 @@ def _run(
         with printing():
             print_plain(text)
 
-    with bound(host, port) as at:
-        serve_until_stopped(make_service(models, limits, [Networks(threads), LanguageModels(users, context, threads)]), at, say)
+    with bound(host, port) as address:
+        serve_until_stopped(make_service(models, limits, [Networks(threads), LanguageModels(users, context, threads)]), address, say)

@@ -56,8 +56,8 @@ def human_bytes(size: Size) -> str:
     return f"{value:.1f} {_UNITS[unit]} ({size:,} bytes)"
 
 
-def count_words(count: int, what: str) -> str:
-    return f"{count:,} {what}" + ("" if count == 1 else "s")
+def count_words(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def operator_counts(ops: Sequence[Op]) -> dict[str, int]:
@@ -205,16 +205,16 @@ def print_tables(program: Program, unknown: Sequence[Op], errors: Sequence[Descr
         for block in program.blocks:
             table = new_table("ops" if block.idx == 0 else f"ops of block {block.idx}, inside of block {block.parent_idx}", "#", "op", "result",
                            "type and shape", "bytes", "line")  # fmt: skip
-            for at, op in enumerate(block.ops):
+            for index, op in enumerate(block.ops):
                 line = op.call_site.short() if op.call_site is not None else ""
                 rows = [_cells(n, v) for n, v in _results(op)] or [("", "", "")]
                 for position, cells in enumerate(rows):
-                    new_row(table, *((str(at), shown_type(op.type)) if position == 0 else ("", "")), *cells, line if position == 0 else "")
+                    new_row(table, *((str(index), shown_type(op.type)) if position == 0 else ("", "")), *cells, line if position == 0 else "")
             out.print(table)
         for line in _total_lines(program, sums):
             print_plain(line)
-        for one in unknown_types(unknown):
-            print_plain(f"{one.words}; results that depend on it are marked ?")
+        for kind in unknown_types(unknown):
+            print_plain(f"{kind.words}; results that depend on it are marked ?")
         if errors:
             print_plain(f"{count_words(len(errors), 'error')}: foreshape check lists them")
 
@@ -244,8 +244,8 @@ def _total_lines(program: Program, sums: _Sums) -> Iterator[str]:
     if sums.state:
         yield f"other state: {human_bytes(total(sums.state))}"
     yield f"inputs: {human_bytes(total(sums.inputs))}"
-    rest = f", and {count_words(sums.unsized, 'result')} of unknown size" if sums.unsized else ""
-    yield f"results, all together: {human_bytes(total(sums.results))}{rest}"
+    remark = f", and {count_words(sums.unsized, 'result')} of unknown size" if sums.unsized else ""
+    yield f"results, all together: {human_bytes(total(sums.results))}{remark}"
     guards = len(program.guard_list())
     if guards:
         yield f"{count_words(guards, 'open guard')}, checked when values are fed: foreshape check lists the sizes that satisfy them"

@@ -25,8 +25,8 @@ def print_summary(program: Program, unknown: Sequence[Op], errors: Sequence[Desc
         return
     with printing():
         print_plain(summary.text(min(columns_of(sys.stdout) or _WIDTH, _WIDEST)))
-        for one in unknown_types(unknown):
-            print_plain(f"{one.words}; results that depend on it are marked ?")
+        for kind in unknown_types(unknown):
+            print_plain(f"{kind.words}; results that depend on it are marked ?")
         if errors:
             print_plain(f"{count_words(len(errors), 'error')}: foreshape check lists them")
 

@@ -51,8 +51,8 @@ class TerminalTable(Table):
     def _least(self) -> int:
         """Return the smallest width without cut words or columns of one word each."""
         width = 2
-        for at, name in enumerate(self.names):
-            texts = [name, *(cells[at] for cells in self.texts)]
+        for column, name in enumerate(self.names):
+            texts = [name, *(cells[column] for cells in self.texts)]
             width += 3 + max(max((min(cell_len(w), _READABLE) for w in t.split()), default=0) for t in texts)
             if max(map(cell_len, texts)) > 4 * _READABLE:
                 width += _READABLE  # sentences

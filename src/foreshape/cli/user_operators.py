@@ -28,26 +28,26 @@ def import_operators(files: Sequence[Path] | None) -> None:
         _import(os.fspath(file), path)
 
 
-def _import(shown: str, path: str) -> None:
+def _import(title: str, path: str) -> None:
     name = os.path.basename(path).removesuffix(".py")
-    taken = sys.modules.get(name)
-    if name in sys.builtin_module_names or (taken is not None and os.path.abspath(getattr(taken, "__file__", None) or "") != path):
-        stop(f"{shown}: a module named {name} is already imported: rename the file")
+    loaded = sys.modules.get(name)
+    if name in sys.builtin_module_names or (loaded is not None and os.path.abspath(getattr(loaded, "__file__", None) or "") != path):
+        stop(f"{title}: a module named {name} is already imported: rename the file")
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # of a file with the ending .py
     module = importlib.util.module_from_spec(spec)
-    known, before = all_operators(), list(sys.path)
+    operators, search_path = all_operators(), list(sys.path)
     sys.path.insert(0, os.path.dirname(path))
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         sys.modules.pop(name, None)
-        stop(f"{shown} cannot be imported: {words_of(error, path)}")
+        stop(f"{title} cannot be imported: {words_of(error, path)}")
     except SystemExit as leaving:
         sys.modules.pop(name, None)
-        stop(f"{shown} cannot be imported: it exits with {leaving.code}")
+        stop(f"{title} cannot be imported: it exits with {leaving.code}")
     finally:
-        sys.path[:] = before
-    if all_operators() == known:
-        stop(f"{shown} defines no operator: a subclass of foreshape.Operator with a type")
+        sys.path[:] = search_path
+    if all_operators() == operators:
+        stop(f"{title} defines no operator: a subclass of foreshape.Operator with a type")

@@ -24,7 +24,7 @@ def worker(
 ) -> None:
     """Train jobs sent to this machine. Start it with torchrun, with a process for each rank: torchrun --nproc-per-node 4 -m foreshape
     worker."""
-    if sum(one is not None for one in (listen, connect, job)) > 1:
+    if sum(option is not None for option in (listen, connect, job)) > 1:
         raise typer.BadParameter("give one of --listen, --connect and --job")
     if not wait > 0 or not patience > 0:
         raise typer.BadParameter("--wait and --patience are seconds, more than 0")
@@ -36,5 +36,5 @@ def worker(
             print_plain(text)
 
         usual = WorkerSettings()
-        where = usual.listen if listen is None and connect is None and job is None else listen
-        work(WorkerSettings(os.fspath(folder), where, connect, None if job is None else os.fspath(job), wait, patience, keep), say)
+        address = usual.listen if listen is None and connect is None and job is None else listen
+        work(WorkerSettings(os.fspath(folder), address, connect, None if job is None else os.fspath(job), wait, patience, keep), say)

@@ -67,8 +67,8 @@ class Dim:
         try:
             return self._text
         except AttributeError:
-            self._text = found = text_of_terms(self.terms)
-            return found
+            self._text = words = text_of_terms(self.terms)
+            return words
 
     def __repr__(self) -> str:
         return self.text
@@ -142,13 +142,13 @@ _symbols: WeakValueDictionary[str, Dim] = WeakValueDictionary()
 
 def symbol(name: str) -> Dim:
     """Return the size called ``name``; the same object each time. Raise `ShapeError`: the name is empty or longer than 512 characters."""
-    found = _symbols.get(name)
-    if found is not None:
-        return found
+    known_size = _symbols.get(name)
+    if known_size is not None:
+        return known_size
     if not name or len(name) > MAX_NAME:
         raise ShapeError(f"a symbol needs a name of 1 to {MAX_NAME} characters, not {len(name)}")
-    made = of_atom(_atom("", name, ()))
-    return _symbols.setdefault(name, made)
+    size = of_atom(_atom("", name, ()))
+    return _symbols.setdefault(name, size)
 
 
 def symbol_after(name: str) -> Dim:
@@ -186,22 +186,22 @@ def floordiv(a: Size, b: Size) -> Size:
             return a
         if b < 0:
             return floordiv(-a, -b)
-        whole: dict[Monomial, int] = {}
-        rest: dict[Monomial, int] = {}
+        multiples: dict[Monomial, int] = {}
+        remaining: dict[Monomial, int] = {}
         for m, c in a.terms:
             q, r = divmod(c, b)
             if m and r:  # only whole multiples of a term may leave the division
-                rest[m] = c
+                remaining[m] = c
             else:
                 if q:
-                    whole[m] = q
+                    multiples[m] = q
                 if r:
-                    rest[m] = r
-        left = of_terms(rest)
+                    remaining[m] = r
+        left = of_terms(remaining)
         low, high = bounds(left)
         if low is not None and high is not None and low // b == high // b:
-            return of_terms(whole) + low // b
-        return of_terms(whole) + _divided_rest(rest, left, b)
+            return of_terms(multiples) + low // b
+        return of_terms(multiples) + _divided_rest(remaining, left, b)
     if isinstance(a, int) and a == 0:
         return 0
     if a is b:
@@ -210,16 +210,16 @@ def floordiv(a: Size, b: Size) -> Size:
     return exact if exact is not None else compound("//", (a, b))
 
 
-def _divided_rest(rest: Mapping[Monomial, int], left: Size, b: int) -> Size:
-    """Return ``left // b``. ``left`` is the sum of ``rest``, no whole multiple of ``b`` can leave the division, and ``b`` is above 1."""
-    common = gcd(b, *[c for m, c in rest.items() if m])
+def _divided_rest(remaining: Mapping[Monomial, int], left: Size, b: int) -> Size:
+    """Return ``left // b``. ``left`` is the sum of ``remaining``, no whole multiple of ``b`` can leave the division, and ``b`` is above 1."""
+    common = gcd(b, *[c for m, c in remaining.items() if m])
     if common > 1:  # (4*x + 3) // 6 == (2*x + 1) // 3
-        return floordiv(of_terms({m: c // common for m, c in rest.items()}), b // common)
-    constant = rest.get((), 0)
-    if len(rest) == (2 if constant else 1):
-        (m, c) = next(iter(rest.items())) if not constant else next(t for t in rest.items() if t[0])
-        if c == 1 and len(m) == 1 and m[0].op == "//" and isinstance(by := m[0].args[1], int) and by * b <= INT64_MAX:
-            return floordiv(m[0].args[0] + constant * by, by * b)  # ((x + 1) // 2 + 1) // 2 == (x + 3) // 4
+        return floordiv(of_terms({m: c // common for m, c in remaining.items()}), b // common)
+    constant = remaining.get((), 0)
+    if len(remaining) == (2 if constant else 1):
+        (m, c) = next(iter(remaining.items())) if not constant else next(t for t in remaining.items() if t[0])
+        if c == 1 and len(m) == 1 and m[0].op == "//" and isinstance(divisor := m[0].args[1], int) and divisor * b <= INT64_MAX:
+            return floordiv(m[0].args[0] + constant * divisor, divisor * b)  # ((x + 1) // 2 + 1) // 2 == (x + 3) // 4
         if c == 1 and len(m) == 1 and m[0].op == "max" and len(m[0].args) == 2 and isinstance(least := m[0].args[1], int):
             x, least = floordiv(m[0].args[0] + constant, b), (least + constant) // b
             either = x if less_equal(least, x) else least if less_equal(x, least) else None
@@ -254,8 +254,8 @@ def mod(a: Size, b: Size) -> Size:
 def checked(value: int) -> int:
     """Return ``value``. Raise `ShapeError` if it does not fit a 64-bit integer."""
     if not INT64_MIN <= value <= INT64_MAX:
-        shown = value if value.bit_length() < 256 else f"a number of {value.bit_length()} bits"
-        raise ShapeError(f"{shown} does not fit a 64-bit integer")
+        text = value if value.bit_length() < 256 else f"a number of {value.bit_length()} bits"
+        raise ShapeError(f"{text} does not fit a 64-bit integer")
     return value
 
 
@@ -281,21 +281,21 @@ def _sum(parts: Iterable[Iterable[tuple[Monomial, int]]]) -> Size:
 
 def of_terms(terms: Mapping[Monomial, int]) -> Size:
     """Return the sum of these products, each times its factor."""
-    kept = [(m, c) for m, c in terms.items() if c]
-    if not kept:
+    nonzero = [(m, c) for m, c in terms.items() if c]
+    if not nonzero:
         return 0
-    if len(kept) == 1 and not kept[0][0]:
-        return checked(kept[0][1])
-    if len(kept) > 1:
-        kept.sort(key=term_order)
-    return _of_ordered(tuple(kept))
+    if len(nonzero) == 1 and not nonzero[0][0]:
+        return checked(nonzero[0][1])
+    if len(nonzero) > 1:
+        nonzero.sort(key=term_order)
+    return _of_ordered(tuple(nonzero))
 
 
 def _of_ordered(key: tuple[tuple[Monomial, int], ...]) -> Dim:
     """Return the sum of these products in their order, with at least one symbol."""
-    found = _dims.get(key)
-    if found is not None:
-        return found
+    known_size = _dims.get(key)
+    if known_size is not None:
+        return known_size
     length = depth = 0
     for m, c in key:
         if not -INT64_MAX <= c <= INT64_MAX:
@@ -307,9 +307,9 @@ def _of_ordered(key: tuple[tuple[Monomial, int], ...]) -> Dim:
     is_bare = len(key) == 1 and len(key[0][0]) == 1 and not key[0][0][0].op
     if not is_bare and (len(key) > MAX_TERMS or depth > MAX_DEPTH or length > MAX_LENGTH):
         return replacement((part for term in key for part in term_text(term)), bounds_of_terms(key)[0])
-    made: Dim = object.__new__(Dim)
-    made.terms = key
-    return _dims.setdefault(key, made)
+    size: Dim = object.__new__(Dim)
+    size.terms = key
+    return _dims.setdefault(key, size)
 
 
 def replacement(text: Iterable[str], low: int | None) -> Dim:
@@ -330,15 +330,15 @@ def _digest(pieces: Iterable[str]) -> str:
 
 def _atom(op: str, name: str, args: tuple[Size, ...]) -> Atom:
     key = (op, name, args)
-    found = _atoms.get(key)
-    return found if found is not None else _atoms.setdefault(key, Atom(op, name, args))
+    atom = _atoms.get(key)
+    return atom if atom is not None else _atoms.setdefault(key, Atom(op, name, args))
 
 
 def of_atom(atom: Atom) -> Dim:
     """Return the size of just this atom."""
-    made = of_terms({(atom,): 1})
-    assert isinstance(made, Dim)
-    return made
+    size = of_terms({(atom,): 1})
+    assert isinstance(size, Dim)
+    return size
 
 
 def compound(op: str, args: tuple[Size, ...]) -> Size:
@@ -356,8 +356,8 @@ def compound(op: str, args: tuple[Size, ...]) -> Size:
 def _rounded_up(a: Size, b: Size) -> str | None:
     """Return the text of ``a // b`` if it is a division rounded up: ``(x + 3) // 4`` is ``ceil(x / 4)``."""
     if isinstance(b, int) and isinstance(a, Dim) and b == a.terms[-1][1] + 1 and not a.terms[-1][0]:
-        rest = a.text.removesuffix(f" + {b - 1}")
-        return f"ceil({rest} / {b})" if len(a.terms) == 2 else f"ceil(({rest}) / {b})"
+        numerator = a.text.removesuffix(f" + {b - 1}")
+        return f"ceil({numerator} / {b})" if len(a.terms) == 2 else f"ceil(({numerator}) / {b})"
     return None
 
 
@@ -373,5 +373,5 @@ def _divide_exactly(a: Size, b: Dim) -> Size | None:
 
     The quotient is the polynomial's: the rest of the elements for a reshape, also if ``b`` is zero.
     """
-    found = None if isinstance(a, int) else exact_quotient(a.terms, b.terms)
-    return None if found is None else of_terms(found)
+    terms = None if isinstance(a, int) else exact_quotient(a.terms, b.terms)
+    return None if terms is None else of_terms(terms)

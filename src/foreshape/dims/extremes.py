@@ -25,9 +25,9 @@ def broadcast(*sizes: Size) -> Size:
     Of numbers that do not broadcast it is the largest; a caller that needs a broadcast asks first, or leaves a guard.
     """
     group: dict[Size, None] = {}
-    for given in sizes:
-        atom = only_atom(given)
-        group.update(dict.fromkeys(atom.args if atom is not None and atom.op == "broadcast" else (given,)))
+    for operand in sizes:
+        atom = only_atom(operand)
+        group.update(dict.fromkeys(atom.args if atom is not None and atom.op == "broadcast" else (operand,)))
     numbers = [size for size in group if isinstance(size, int) and size != 1]
     if numbers:
         return max(numbers)
@@ -52,14 +52,14 @@ def caps(least: Size, x: Size) -> list[Size] | None:
     atom = only_atom(least - constant)
     if atom is None or atom.op != "min":
         return None
-    sizes = [one + constant for one in atom.args]
-    return [one for one in sizes if one is not x] if any(one is x for one in sizes) else None
+    sizes = [size + constant for size in atom.args]
+    return [size for size in sizes if size is not x] if any(size is x for size in sizes) else None
 
 
 def _adds_nothing(least: Size, x: Size) -> bool:
     """Return True for ``min(x, 64)`` beside ``x``: they broadcast where they are equal, or the first is 1."""
-    others = caps(least, x)
-    return others is not None and all((bounds(one)[0] or 0) >= 1 for one in others)
+    remaining = caps(least, x)
+    return remaining is not None and all((bounds(size)[0] or 0) >= 1 for size in remaining)
 
 
 def no_less(*sizes: Size) -> Size:
@@ -97,14 +97,14 @@ def apply(op: str, args: tuple[Size, ...]) -> Size:
 def _extreme(op: str, sizes: tuple[Size, ...]) -> Size:
     group: dict[Size, int] = {}  # each argument, and the size that it came with: arguments of one size are compared already
     numbers: list[int] = []
-    for at, given in enumerate(sizes):
-        constant = given.terms[-1][1] if isinstance(given, Dim) and not given.terms[-1][0] else 0
-        atom = only_atom(given - constant)
-        for size in (x + constant for x in atom.args) if atom is not None and atom.op == op else (given,):  # max(max(x, 3) - 1, y) == max(x - 1, 2, y)
+    for index, operand in enumerate(sizes):
+        constant = operand.terms[-1][1] if isinstance(operand, Dim) and not operand.terms[-1][0] else 0
+        atom = only_atom(operand - constant)
+        for size in (x + constant for x in atom.args) if atom is not None and atom.op == op else (operand,):  # max(max(x, 3) - 1, y) == max(x - 1, 2, y)
             if isinstance(size, int):
                 numbers.append(size)
             else:
-                group.setdefault(size, at)
+                group.setdefault(size, index)
     distinct: list[Size] = list(group)
     if numbers:
         distinct.append(min(numbers) if op == "min" else max(numbers))
@@ -113,19 +113,19 @@ def _extreme(op: str, sizes: tuple[Size, ...]) -> Size:
         lows = [low for low, _ in limits if low is not None]
         low = max(lows, default=None) if op == "max" else min(lows) if len(lows) == len(limits) else None
         return replacement([f"{op}(", *(f"{text}, " for text in sorted(map(str, distinct))), ")"], low)
-    kept: list[Size] = []
+    extremes: list[Size] = []
     groups = [-1 if isinstance(size, int) else group[size] for size in distinct]
-    for at, size in enumerate(distinct):
+    for index, size in enumerate(distinct):
         beaten = False
-        for other_at, other in enumerate(distinct):
-            if groups[other_at] != groups[at]:
-                no_better = less_equal(other, size) if op == "min" else less_equal(size, other)
-                if no_better and (other_at < at or equal(size, other) is not True):
+        for other_at, rival in enumerate(distinct):
+            if groups[other_at] != groups[index]:
+                no_better = less_equal(rival, size) if op == "min" else less_equal(size, rival)
+                if no_better and (other_at < index or equal(size, rival) is not True):
                     beaten = True
                     break
         if not beaten:
-            kept.append(size)
-    if len(kept) == 1:
-        return kept[0]
-    kept.sort(key=lambda s: (isinstance(s, int), str(s)))
-    return compound(op, tuple(kept))
+            extremes.append(size)
+    if len(extremes) == 1:
+        return extremes[0]
+    extremes.sort(key=lambda s: (isinstance(s, int), str(s)))
+    return compound(op, tuple(extremes))

@@ -17,13 +17,13 @@ def term_order(term: tuple[Monomial, int]) -> tuple[int, list[tuple[str, str]]]:
     return -len(term[0]), [a.order for a in term[0]]
 
 
-def exact_quotient(terms: Sequence[tuple[Monomial, int]], by: Sequence[tuple[Monomial, int]]) -> dict[Monomial, int] | None:
+def exact_quotient(terms: Sequence[tuple[Monomial, int]], divisors: Sequence[tuple[Monomial, int]]) -> dict[Monomial, int] | None:
     """Return the terms of the quotient of two polynomials, if nothing is left over, and it has no more terms than the first; else None."""
-    divisor, factor = by[0]
-    rest: dict[Monomial, int] = dict(terms)
+    divisor, factor = divisors[0]
+    remaining: dict[Monomial, int] = dict(terms)
     out: dict[Monomial, int] = {}
     for _ in range(len(terms)):
-        m, c = min(rest.items(), key=term_order)
+        m, c = min(remaining.items(), key=term_order)
         left = list(m)
         for atom in divisor:
             if atom not in left:
@@ -33,13 +33,13 @@ def exact_quotient(terms: Sequence[tuple[Monomial, int]], by: Sequence[tuple[Mon
             return None
         quotient = tuple(left)
         out[quotient] = c // factor
-        for n, k in by:
-            at = tuple(sorted(n + quotient, key=atom_order)) if n else quotient
-            now = rest.get(at, 0) - out[quotient] * k
-            if now:
-                rest[at] = now
+        for n, k in divisors:
+            monomial = tuple(sorted(n + quotient, key=atom_order)) if n else quotient
+            coefficient = remaining.get(monomial, 0) - out[quotient] * k
+            if coefficient:
+                remaining[monomial] = coefficient
             else:
-                rest.pop(at, None)
-        if not rest:
+                remaining.pop(monomial, None)
+        if not remaining:
             return out
     return None

@@ -64,8 +64,8 @@ def bounds(a: Size) -> tuple[int | None, int | None]:
     try:
         return a.found_bounds
     except AttributeError:
-        a.found_bounds = found = bounds_of_terms(a.terms)
-        return found
+        a.found_bounds = limits = bounds_of_terms(a.terms)
+        return limits
 
 
 def bounds_of_terms(terms: Iterable[tuple[Monomial, int]]) -> tuple[int | None, int | None]:
@@ -107,10 +107,10 @@ def _atom_bounds(atom: Atom) -> tuple[int | None, int | None]:
         (low, high), (bl, bh) = limits
         if bl is None or bl < 0:
             return None, None
-        most = None if bh is None else max(bh - 1, 0)
+        bound = None if bh is None else max(bh - 1, 0)
         if low is not None and low >= 0 and high is not None:
-            most = high if most is None else min(high, most)
-        return 0, most
+            bound = high if bound is None else min(high, bound)
+        return 0, bound
     lows = [l for l, _ in limits]
     highs = [h for _, h in limits]
     if atom.op == "broadcast":  # one of them

@@ -10,36 +10,36 @@ from foreshape.dims.symbols import substitute, symbols_of
 
 
 class Ratio:
-    """A size divided by a whole number above 1, in lowest terms; ``over`` has symbols. Made by `ratio`."""
+    """A size divided by a whole number above 1, in lowest terms; ``numerator`` has symbols. Made by `ratio`."""
 
-    __slots__ = ("by", "found_symbols", "over")
+    __slots__ = ("denominator", "found_symbols", "numerator")
 
-    def __init__(self, over: Dim, by: int) -> None:
-        self.over, self.by = over, by
-        self.found_symbols = frozenset(symbols_of(over))
+    def __init__(self, numerator: Dim, denominator: int) -> None:
+        self.numerator, self.denominator = numerator, denominator
+        self.found_symbols = frozenset(symbols_of(numerator))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ratio) and self.over is other.over and self.by == other.by
+        return isinstance(other, Ratio) and self.numerator is other.numerator and self.denominator == other.denominator
 
     def __hash__(self) -> int:
-        return hash((self.over, self.by))
+        return hash((self.numerator, self.denominator))
 
     def __repr__(self) -> str:
-        return f"({self.over}) / {self.by}"
+        return f"({self.numerator}) / {self.denominator}"
 
     def __reduce__(self) -> tuple[type[Ratio], tuple[Dim, int]]:
-        return Ratio, (self.over, self.by)
+        return Ratio, (self.numerator, self.denominator)
 
     def replaced(self, values: Mapping[str, Size]) -> Size | Ratio | float:
         """Return the same with symbols replaced by sizes."""
-        return ratio(substitute(self.over, values), self.by)
+        return ratio(substitute(self.numerator, values), self.denominator)
 
 
-def ratio(over: Size, by: int) -> Size | Ratio | float:
-    """Return ``over / by`` of ``by`` above 0: a float if ``over`` is a number, a size if it divides, else a `Ratio`."""
-    if isinstance(over, int):
-        return over / by
-    common = gcd(by, *[c for _, c in over.terms])
+def ratio(numerator: Size, denominator: int) -> Size | Ratio | float:
+    """Return ``numerator / denominator`` of ``denominator`` above 0: a float if ``numerator`` is a number, a size if it divides, else a `Ratio`."""
+    if isinstance(numerator, int):
+        return numerator / denominator
+    common = gcd(denominator, *[c for _, c in numerator.terms])
     if common > 1:
-        over, by = of_terms({m: c // common for m, c in over.terms}), by // common
-    return over if by == 1 or isinstance(over, int) else Ratio(over, by)
+        numerator, denominator = of_terms({m: c // common for m, c in numerator.terms}), denominator // common
+    return numerator if denominator == 1 or isinstance(numerator, int) else Ratio(numerator, denominator)

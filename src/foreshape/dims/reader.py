@@ -28,14 +28,14 @@ def parse(text: str) -> Size:
     if len(text) > MAX_TEXT:
         raise ShapeError(f"a size of {len(text)} characters is longer than the {MAX_TEXT} that are read")
     tokens: list[str] = []
-    at = 0
+    position = 0
     end = len(text.rstrip())
-    while at < end:
-        match = _TOKEN.match(text, at)
+    while position < end:
+        match = _TOKEN.match(text, position)
         if not match:
-            raise ShapeError(f"{text!r} is not a size: character {at} is not understood")
+            raise ShapeError(f"{text!r} is not a size: character {position} is not understood")
         tokens.append(match.group().strip())
-        at = match.end()
+        position = match.end()
     reader = _SizeParser(text, tokens)
     out = reader.sum(0)
     if reader.at != len(tokens):
@@ -76,8 +76,8 @@ class _SizeParser:
             out = out * right if op == "*" else apply(op, (out, right))
         return out
 
-    def number(self, token: str, most: int) -> int:
-        if len(token) > 19 or int(token) > most:
+    def number(self, token: str, limit: int) -> int:
+        if len(token) > 19 or int(token) > limit:
             raise ShapeError(f"{token[:40]} does not fit a 64-bit integer")
         return int(token)
 

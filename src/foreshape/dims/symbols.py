@@ -20,8 +20,8 @@ def _names(a: Size) -> frozenset[str]:
     try:
         return a.found_symbols
     except AttributeError:
-        a.found_symbols = found = frozenset([atom.name for atom in _symbol_atoms(a)])
-        return found
+        a.found_symbols = names = frozenset([atom.name for atom in _symbol_atoms(a)])
+        return names
 
 
 def broadcast_symbols(a: Size) -> set[str]:
@@ -33,9 +33,9 @@ def broadcast_symbols(a: Size) -> set[str]:
 def _symbol_atoms(a: Size) -> Iterator[Atom]:
     stack: list[Size] = [a]
     while stack:
-        at = stack.pop()
-        if isinstance(at, Dim):
-            for m, _ in at.terms:
+        size = stack.pop()
+        if isinstance(size, Dim):
+            for m, _ in size.terms:
                 for atom in m:
                     if atom.op:
                         stack.extend(atom.args)
@@ -87,14 +87,14 @@ def _number(a: Dim, values: Mapping[str, int]) -> int:
                 term *= values[atom.name]
                 continue
             args = [x if isinstance(x, int) else _number(x, values) for x in atom.args]
-            found = min(args) if atom.op == "min" else max(args) if atom.op == "max" else apply(atom.op, tuple(args))
-            assert isinstance(found, int)
-            term *= found
+            value = min(args) if atom.op == "min" else max(args) if atom.op == "max" else apply(atom.op, tuple(args))
+            assert isinstance(value, int)
+            term *= value
         out += term
     return checked(out)
 
 
 def explain_symbols(a: Size) -> list[str]:
     """Return the meaning of each symbol in ``a`` in place of an expression past the limits."""
-    found = {s.name: s.stands_for for s in _symbol_atoms(a) if s.stands_for}
-    return [f"{name} stands for a size that is too long to keep: {text}" for name, text in sorted(found.items())]
+    meanings = {s.name: s.stands_for for s in _symbol_atoms(a) if s.stands_for}
+    return [f"{name} stands for a size that is too long to keep: {text}" for name, text in sorted(meanings.items())]

@@ -32,8 +32,8 @@ def term_text(term: tuple[Monomial, int]) -> Iterator[str]:
         yield str(size)
         if m:
             yield "*"
-    for at, atom in enumerate(m):
-        yield "*" + atom.text if at else atom.text
+    for index, atom in enumerate(m):
+        yield "*" + atom.text if index else atom.text
 
 
 def text_of_terms(terms: tuple[tuple[Monomial, int], ...]) -> str:

@@ -60,20 +60,20 @@ class Checked:
         """
         bound = emitted.bind(scope)
         self.symbols = Symbols(self.given, emitted.lowered.block.program)
-        before = this_run.run_block
+        previous = this_run.run_block
         this_run.run_block = self._block
         try:
             return self._block(emitted.lowered, [*tensors, *bound.values], bound.names)
         finally:
-            this_run.run_block = before
+            this_run.run_block = previous
 
-    def _block(self, lowered: Step, given: Sequence[Any], bound: Mapping[str, Any] | None = None) -> list[Any]:
+    def _block(self, lowered: Step, tensors: Sequence[Any], bound: Mapping[str, Any] | None = None) -> list[Any]:
         text = self._texts.get(id(lowered))
         if text is None:
             text = self._texts[id(lowered)] = _Text(lowered, self.every)
         names = {**(bound or {}), **text.constants}
-        frame = BlockFrame(lowered, dict(zip(text.parameters, given, strict=True)))
-        freed = Freed(given, text.constants.values()) if self.fill else None
+        frame = BlockFrame(lowered, dict(zip(text.parameters, tensors, strict=True)))
+        freed = Freed(tensors, text.constants.values()) if self.fill else None
         self.frames.append(frame)
         self.symbols.enter(lowered.block)
         try:
@@ -81,8 +81,8 @@ class Checked:
                 for value in lowered.feeds:
                     self._look(value, frame.values, None)
             exec(text.prologue, names, frame.values)
-            for at, i in enumerate(lowered.calls):
-                frame.at = at
+            for index, i in enumerate(lowered.calls):
+                frame.at = index
                 self._step(i, text, frame, names, freed)
             return [frame.values.get(repr(v)) for v in lowered.returns()]
         finally:
@@ -91,12 +91,12 @@ class Checked:
 
     def _step(self, i: KernelCall, text: _Text, frame: BlockFrame, names: dict[str, Any], freed: Freed | None) -> None:
         values = frame.values
-        before = operands_before(i, values) if self.look else None
+        operands = operands_before(i, values) if self.look else None
         exec(text.codes[frame.at], names, values)
         written = [v for v in dict.fromkeys([*(copy for copy, _ in i.copies), *i.writes()]) if values.get(repr(v)) is not None]
         if self.look:
             for value in written:
-                self._look(value, values, i, lambda name, result: is_meant(i, name, result, before, lambda v: exec(text.codes[frame.at], names, v)))
+                self._look(value, values, i, lambda name, result: is_meant(i, name, result, operands, lambda v: exec(text.codes[frame.at], names, v)))
         if self.watch is not None:
             self.watch(self.frames)
         if freed is not None:
@@ -114,26 +114,26 @@ class Checked:
             return
         spec = value.spec
         plain = tensor.values if isinstance(tensor, Rows) else tensor
-        what = f"{value.name}" + (f" of {i.op}" if i is not None else " (fed)")
+        subject = f"{value.name}" + (f" of {i.op}" if i is not None else " (fed)")
         site = i.op.call_site if i is not None else None
-        where = f", at {site.short()}" if site is not None else ""
+        place = f", at {site.short()}" if site is not None else ""
         if spec is not None and spec.dims is not None and not isinstance(tensor, Rows):
-            seen = list(tensor.shape)
-            want = self.symbols.wanted(value.name, spec.dims, seen, i is None or region_of(i) is not None)
-            if len(want) != len(seen) or any(w is not None and w != s for w, s in zip(want, seen, strict=True)):
-                raise ExecutionError(f"{what} must be {spec.text()}, which is {want} now; the kernel made {seen}{where}")
+            sizes = list(tensor.shape)
+            want = self.symbols.required(value.name, spec.dims, sizes, i is None or region_of(i) is not None)
+            if len(want) != len(sizes) or any(w is not None and w != s for w, s in zip(want, sizes, strict=True)):
+                raise ExecutionError(f"{subject} must be {spec.text()}, which is {want} now; the kernel made {sizes}{place}")
         if spec is not None and spec.dtype is not None and dtype_of_torch(plain.dtype) is not spec.dtype:
-            raise ExecutionError(f"{what} must be {spec.dtype.name}; the kernel made {dtype_of_torch(plain.dtype).name}{where}")
+            raise ExecutionError(f"{subject} must be {spec.dtype.name}; the kernel made {dtype_of_torch(plain.dtype).name}{place}")
         if value.hollow:  # kept for its dims: its one number is whatever lay there
             return
         if (plain.is_floating_point() or plain.is_complex()) and plain.numel() and not bool(torch.isfinite(plain).all()):
             if (meant is not None and meant(repr(value), plain)) or (i is None and len(self.frames) > 1):  # a block's operands were looked at
                 return
             kind = "a NaN" if bool(torch.isnan(plain).any()) else "an infinity"
-            given: dict[str, Any] = {v.name: values.get(repr(v)) for v in i.reads()} if i is not None else {}
-            ranges = [f"{n} in [{t.min().item():g}, {t.max().item():g}]" for n, t in given.items() if _has_range(t)]
+            operands: dict[str, Any] = {v.name: values.get(repr(v)) for v in i.reads()} if i is not None else {}
+            ranges = [f"{n} in [{t.min().item():g}, {t.max().item():g}]" for n, t in operands.items() if _has_range(t)]
             inputs = f"; its inputs: {', '.join(ranges)}" if ranges else ""
-            raise ExecutionError(f"{what} has {kind}{inputs}{where}")
+            raise ExecutionError(f"{subject} has {kind}{inputs}{place}")
 
 
 class _Text:
@@ -146,9 +146,9 @@ class _Text:
         self.parameters = writer.parameters()
         self.prologue = "\n".join(lowered.prologue)
         self.codes: list[CodeType] = []
-        self.dead = [writer.dead(at) for at in range(len(lowered.calls))]
-        for at, i in enumerate(lowered.calls):
-            lines = writer.lines(at)
+        self.dead = [writer.dead(index) for index in range(len(lowered.calls))]
+        for index, i in enumerate(lowered.calls):
+            lines = writer.lines(index)
             self.codes.append(with_ops(compile("\n".join(lines), STEP_FILE, "exec"), dict.fromkeys(range(1, len(lines) + 1), i.op)))
         self.constants = writer.constants
 

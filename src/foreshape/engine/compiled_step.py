@@ -15,7 +15,7 @@ from foreshape.engine.finite import stop_before_updates
 from foreshape.engine.past_limit import past_limit
 from foreshape.engine.scope import Scope
 from foreshape.engine.shared_state import state_of_updates
-from foreshape.engine.small_run import over
+from foreshape.engine.small_run import as_function
 from foreshape.errors import ExecutionError, MemoryPlanError, ShapeError, border
 from foreshape.feeding.feed import Feeder
 from foreshape.feeding.state_checks import Held
@@ -81,7 +81,7 @@ class CompiledStep:
         self.bound: WeakKeyDictionary[Scope, tuple[int, Bound]] = WeakKeyDictionary()
         self._last: tuple[Callable[[], Scope | None], int, Any] = (lambda: None, -1, None)
         self.fetchers = [fetcher(v, frozen) for v in lowered.fetches]
-        self.ragged = [at for at, v in enumerate(lowered.fetches) if v.lod is not None]
+        self.ragged = [index for index, v in enumerate(lowered.fetches) if v.lod is not None]
 
     def _emit(self, lowered: Step) -> Emitted:
         """Write the code of the step."""
@@ -94,20 +94,20 @@ class CompiledStep:
             self._plan = Plan(self.program, [v.name for v in self.plain.fetches], self.live)
         return self._plan
 
-    def plan_shapes(self, signature: Any, given: Sequence[Any], held: Held, longest: Mapping[str, int], limit: MemoryLimit | None = None) -> ShapePlan:
+    def plan_shapes(self, signature: Any, tensors: Sequence[Any], scope_dims: Held, longest: Mapping[str, int], limit: MemoryLimit | None = None) -> ShapePlan:
         """Check new shapes, compare their memory with a limit, and choose their threads."""
-        values = {**self.feeder.check_shapes(given, held), **longest}
+        values = {**self.feeder.check_shapes(tensors, scope_dims), **longest}
         peak = self._refuse_past(limit, values) if limit is not None and self.plain.calls else None
         if len(self.plan_cache) >= _PLAN_CACHE_LIMIT:
             self.plan_cache.clear()
-        if self.feeder.device is None and self.plain.calls and self.outgrows(sum(prod(t.shape) for t in given[: len(self.feeder.inputs)])):
+        if self.feeder.device is None and self.plain.calls and self.outgrows(sum(prod(t.shape) for t in tensors[: len(self.feeder.inputs)])):
             with suppress(MemoryPlanError, ShapeError):  # then nothing is known of the peak
                 self.growth = Growth.of(peak or self.plan.peak(**{n: values.get(n, 1) for n in self.plan.symbols})) or self.growth
         work = 0 if self.fastest is None else work_of_all(self.plain, values)
-        most = threads_here()
-        threads = threads_for(self.plain, values, max(most, 2))
+        available = threads_here()
+        threads = threads_for(self.plain, values, max(available, 2))
         small = self._small(values) if threads == 1 else None
-        return self.plan_cache.setdefault(signature, ShapePlan(values, min(threads, most), work, small))
+        return self.plan_cache.setdefault(signature, ShapePlan(values, min(threads, available), work, small))
 
     def _small(self, values: Mapping[str, int]) -> SmallStep | None:
         """Return the form of a small step; None if it stays with torch's kernels."""
@@ -121,10 +121,10 @@ class CompiledStep:
         small = planned.small
         if small is None or bound.small is None:
             return bound.function
-        found = bound.small.get(small)
-        if found is None:
-            found = bound.small[small] = over(small, bound.values, bound.function)
-        return found
+        run = bound.small.get(small)
+        if run is None:
+            run = bound.small[small] = as_function(small, bound.values, bound.function)
+        return run
 
     def _refuse_past(self, limit: MemoryLimit, values: Mapping[str, int]) -> int | None:
         """Raise `MemoryPlanError` where the plan needs more; return the peak where it was asked. Unknown sizes (a loop's rounds) count as 1.
@@ -132,24 +132,24 @@ class CompiledStep:
         A limit other than an exact one asks the plan for sizes twice as large, and admits smaller ones afterwards.
         """
         plan = self.plan
-        given = {n: values.get(n, 1) for n in plan.symbols}
+        sizes = {n: values.get(n, 1) for n in plan.symbols}
         if not limit.exact:
-            if self._roomy is not None and all(size <= self._roomy[n] for n, size in given.items()):
+            if self._roomy is not None and all(size <= self._roomy[n] for n, size in sizes.items()):
                 return None
-            twice = {n: 2 * size + 16 for n, size in given.items()}
+            twice = {n: 2 * size + 16 for n, size in sizes.items()}
             with suppress(MemoryPlanError, ShapeError):  # twice as much may be past any number
                 if plan.peak(**twice) <= limit.size:
                     self._roomy = twice
                     return None
-        peak = plan.peak(**given)
+        peak = plan.peak(**sizes)
         if peak > limit.size:
-            raise past_limit(plan, limit, given, values)
+            raise past_limit(plan, limit, sizes, values)
         return peak
 
-    def exchange(self, scope: Scope, other: Bound) -> Bound:
+    def exchange(self, scope: Scope, replacement: Bound) -> Bound:
         """Run another function over a scope from now on, as long as its tensors stay; return the one until now."""
         usual, version = self.bind(scope), self._last[1]
-        self.bound[scope], self._last = (version, other), (ref(scope), version, other)
+        self.bound[scope], self._last = (version, replacement), (ref(scope), version, replacement)
         return usual
 
     def bind(self, scope: Scope) -> Bound:
@@ -159,11 +159,11 @@ class CompiledStep:
         last, version = self._last, scope.version + scope.overwritten if self.frozen else scope.version
         if last[0]() is scope and last[1] == version:
             return last[2]
-        found = self.bound.get(scope)
-        if found is None or found[0] != version:
+        entry = self.bound.get(scope)
+        if entry is None or entry[0] != version:
             with border("the step cannot be bound to the values of the scope", ExecutionError):
                 bound = self.emitted.bind(scope, self.feeder.device)
             version = scope.version + scope.overwritten if self.frozen else scope.version  # constants have come in
-            self.bound[scope] = found = (version, bound)
-        self._last = (ref(scope), found[0], found[1])
-        return found[1]
+            self.bound[scope] = entry = (version, bound)
+        self._last = (ref(scope), entry[0], entry[1])
+        return entry[1]

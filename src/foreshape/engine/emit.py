@@ -53,9 +53,9 @@ class Emitted:
             else:
                 missing.append(p.name)
         if missing:
-            shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-            raise ExecutionError(f"not initialised: {shown}; run the startup program first, or load parameters into the scope")
-        held = compare_held(self.lowered.persistables, values)
+            names = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+            raise ExecutionError(f"not initialised: {names}; run the startup program first, or load parameters into the scope")
+        scope_dims = compare_held(self.lowered.persistables, values)
         namespace = dict(self.constants)
         weak = WeakMethod(scope.store)  # the step does not keep its scope alive
         specs = {place.name: place.variable.spec for i in self.lowered.calls for place, _ in i.stores if place.variable is not None}
@@ -65,15 +65,15 @@ class Emitted:
             method = weak()
             assert method is not None
             if value is None:  # a result that its operator does not make with these attributes: the held value stays
-                held: Any = getattr(method, "__self__")  # noqa: B009
-                return held.tensor(name) if name in held else None
+                owner: Any = getattr(method, "__self__")  # noqa: B009
+                return owner.tensor(name) if name in owner else None
             compare_spec(name, specs[name], value)
             if name in shapes and tuple(value.shape) != shapes[name]:
                 raise ExecutionError(f"{name} is {list(shapes[name])} and read again in this run: it must not become {list(value.shape)} within it")
             return method(name, value, owned)
 
         namespace["store"] = store
-        return Bound.of(self.code, namespace, self.lowered.bound(*values), held, {})
+        return Bound.of(self.code, namespace, self.lowered.bound(*values), scope_dims, {})
 
 
 class Bound(NamedTuple):
@@ -89,9 +89,11 @@ class Bound(NamedTuple):
     small: dict[SmallStep, Callable[..., Any]] | None
 
     @classmethod
-    def of(cls, code: CodeType, names: dict[str, Any], values: tuple[Any, ...], held: Held, small: dict[SmallStep, Callable[..., Any]] | None = None) -> Bound:
+    def of(
+        cls, code: CodeType, names: dict[str, Any], values: tuple[Any, ...], scope_dims: Held, small: dict[SmallStep, Callable[..., Any]] | None = None
+    ) -> Bound:
         """Return the step of some code."""
-        return cls(FunctionType(code, names, "step", values), held, names, values, small)
+        return cls(FunctionType(code, names, "step", values), scope_dims, names, values, small)
 
 
 def constant_tensor(variable: Any) -> Any:
@@ -118,18 +120,18 @@ def emit(lowered: Step, clocked: bool = False) -> Emitted:
         out += [f"    {', '.join(map(repr, lowered.taken))}, = taken", "    taken.clear()"]
     if clocked:
         out.append("    last = now()")
-    for at, i in enumerate(lowered.calls):
+    for index, i in enumerate(lowered.calls):
         region = region_of(i)
         if region is not None and not clocked:
             region.function = emit(region.lowered).bind_region()
-        for line in text.lines(at):
+        for line in text.lines(index):
             out.append(f"    {line}")
             lines[len(out)] = i.op
-        dead = text.dead(at)
+        dead = text.dead(index)
         if dead:
             out.append(f"    del {', '.join(map(repr, dead))}")
         if clocked:
-            out.append(f"    last = tick({at}, last)")
+            out.append(f"    last = tick({index}, last)")
     returned = lowered.returns()
     out.append(f"    return ({', '.join(map(repr, returned))}{',' if len(returned) == 1 else ''})")
     return Emitted(lowered, "\n".join(out) + "\n", text.constants, lines)
@@ -150,15 +152,15 @@ class Writer:
 
     def parameters(self) -> list[str]:
         """Return the parameters of the step, then the values that it is bound to."""
-        held = [*map(repr, self.lowered.parameters()), *(["taken"] if self.lowered.taken else []), *map(repr, self.lowered.persistables)]
-        return [*held, *(name for name, _, _ in self.lowered.derived)]
+        names = [*map(repr, self.lowered.parameters()), *(["taken"] if self.lowered.taken else []), *map(repr, self.lowered.persistables)]
+        return [*names, *(name for name, _, _ in self.lowered.derived)]
 
-    def lines(self, at: int) -> list[str]:
+    def lines(self, index: int) -> list[str]:
         """Return the statements of an instruction."""
-        i = self.lowered.calls[at]
+        i = self.lowered.calls[index]
         out = [f"{copy} = {source}.clone()" for copy, source in i.copies]
         targets = self._targets(i)
-        out.append((", ".join(targets) + " = " if targets else "") + self._call(i, at))
+        out.append((", ".join(targets) + " = " if targets else "") + self._call(i, index))
         gone = ["_"] if "_" in targets and not _wants_to_know(i) else []
         for place, result in enumerate(i.results):
             if isinstance(result, list) and any(self._is_wanted(i, v) for v in result):
@@ -170,10 +172,10 @@ class Writer:
         out += [f"{place} = store({place.name!r}, {value}{'' if _is_fresh(i, value) else ', False'})" for place, value in i.stores]
         return out
 
-    def dead(self, at: int) -> list[Value]:
+    def dead(self, index: int) -> list[Value]:
         """Return the values with no use after an instruction."""
-        i = self.lowered.calls[at]
-        used = [v for v in [*i.reads(), *(v for _, v in i.copies)] if self._last.get(id(v)) == at]
+        i = self.lowered.calls[index]
+        used = [v for v in [*i.reads(), *(v for _, v in i.copies)] if self._last.get(id(v)) == index]
         used += [v for v in [*(v for _, v in i.stores), *(i.writes() if self.every else ())] if id(v) not in self._last]
         return [v for v in dict.fromkeys(used) if id(v) not in self._kept]
 
@@ -183,22 +185,22 @@ class Writer:
 
     def _targets(self, i: KernelCall) -> list[str]:
         names: list[str] = []
-        for at, r in enumerate(i.results):
+        for index, r in enumerate(i.results):
             if isinstance(r, list):
-                names.append(f"l{at}" if any(self._is_wanted(i, v) for v in r) else "_")
-            elif r is None or (at in i.in_place and all(r is not v for _, v in i.stores)) or not self._is_wanted(i, r):
+                names.append(f"l{index}" if any(self._is_wanted(i, v) for v in r) else "_")
+            elif r is None or (index in i.in_place and all(r is not v for _, v in i.stores)) or not self._is_wanted(i, r):
                 names.append("_")
             else:
                 names.append(repr(r))
         return [] if all(n == "_" for n in names) else names
 
-    def _call(self, i: KernelCall, at: int) -> str:
+    def _call(self, i: KernelCall, index: int) -> str:
         def name(n: str, value: Any) -> str:
-            self.constants[f"{n}{at}"] = value.get() if isinstance(value, Lazy) else value
-            return f"{n}{at}"
+            self.constants[f"{n}{index}"] = value.get() if isinstance(value, Lazy) else value
+            return f"{n}{index}"
 
-        asked = tuple(any(self._is_asked(i, v) for v in values_of([r])) for r in i.results) if _wants_to_know(i) else ()
-        return i.code(name, asked)
+        wishes = tuple(any(self._is_asked(i, v) for v in values_of([r])) for r in i.results) if _wants_to_know(i) else ()
+        return i.code(name, wishes)
 
     def _is_asked(self, i: KernelCall, v: Value) -> bool:
         """Return True if a kernel is asked to make a result."""
@@ -207,11 +209,11 @@ class Writer:
 
 def _last_uses(lowered: Step) -> dict[int, int]:
     last: dict[int, int] = {}
-    for at, i in enumerate(lowered.calls):
+    for index, i in enumerate(lowered.calls):
         for value in i.reads():
-            last[id(value)] = at
+            last[id(value)] = index
         for _, source in i.copies:
-            last[id(source)] = at
+            last[id(source)] = index
     return last
 
 
@@ -222,5 +224,7 @@ def _wants_to_know(i: KernelCall) -> bool:
 
 def _is_fresh(i: KernelCall, value: Value) -> bool:
     """Return True if a result has memory of its own."""
-    of = i.effects
-    return not of.outlives and any(value in values_of([r]) for at, r in enumerate(i.results) if at not in of.views and at not in of.in_place)
+    effects = i.effects
+    return not effects.outlives and any(
+        value in values_of([r]) for index, r in enumerate(i.results) if index not in effects.views and index not in effects.in_place
+    )

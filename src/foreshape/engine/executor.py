@@ -157,13 +157,13 @@ class Executor(ConstructorRepr):
         bound, planned = self.ready(step, tensors, signature, scope)
         function = bound.function if planned.small is None or self.check else step.function(bound, planned)
         fetched = self.call(step, function, planned, tensors, scope)
-        for value, of in zip(fetched, step.plain.fetches, strict=False):
+        for value, source in zip(fetched, step.plain.fetches, strict=False):
             if value is None:
-                raise ExecutionError(f"{of.name} has no value: the block that makes it did not run")
+                raise ExecutionError(f"{source.name} has no value: the block that makes it did not run")
         with _giving:
             out = [f(value) for f, value in zip(step.fetchers, fetched, strict=False)]
-            for at, offsets in zip(step.ragged, fetched[len(out) :], strict=True):
-                out[at] = LoDTensor.of_offsets(out[at], offsets)
+            for place, offsets in zip(step.ragged, fetched[len(out) :], strict=True):
+                out[place] = LoDTensor.of_offsets(out[place], offsets)
         return out
 
     def ready(self, step: CompiledStep, tensors: list[Any], signature: tuple[Any, ...], scope: Scope) -> tuple[Bound, ShapePlan]:
@@ -178,42 +178,42 @@ class Executor(ConstructorRepr):
                 longest = step.feeder.longest(tensors, step.plan.symbols)
             signature = (*signature, *longest.values())
         bound = step.bind(scope)
-        held = bound.held
-        if held is not NOTHING:  # open dims of the scope's values decide guards too
-            signature = (*signature, held.key)
+        scope_dims = bound.held
+        if scope_dims is not NOTHING:  # open dims of the scope's values decide guards too
+            signature = (*signature, scope_dims.key)
         planned = step.plan_cache.get(signature)
         if planned is None and (shapes := step.feeder.fit(tensors)):
             signature = shapes + signature[len(shapes) :]
             planned = step.plan_cache.get(signature)
         if planned is None:
             with compiling, taking, self._threads.planned():
-                planned = step.plan_shapes(signature, tensors, held, longest, self._limit)
+                planned = step.plan_shapes(signature, tensors, scope_dims, longest, self._limit)
         return bound, planned
 
-    def call(self, step: CompiledStep, function: Any, planned: ShapePlan, given: Sequence[Any], scope: Scope | None = None, mode: Any = None) -> Any:
+    def call(self, step: CompiledStep, function: Any, planned: ShapePlan, tensors: Sequence[Any], scope: Scope | None = None, mode: Any = None) -> Any:
         """Return the results of a function of a step, on its threads, with its errors in words.
 
         Args:
             planned: of the shapes of this run: its threads and memory.
-            given: its arguments.
+            tensors: its arguments.
             scope: for the checks of an executor that has them.
             mode: makes the mode of torch's in which kernels run; torch's inference mode by default.
         """
         this_run.generator, this_run.memory_limit = self._generator, self._limit
-        before, fastest = threads_here(), step.fastest if planned.threads > 1 else None
+        usual, fastest = threads_here(), step.fastest if planned.threads > 1 else None
         threads = fastest.choose() if fastest is not None else planned.threads if planned.threads == 1 else min(planned.threads, self._threads.most())
-        if threads != before:
-            on_others(threads, before)
+        if threads != usual:
+            on_others(threads, usual)
         if (growth := step.growth) is not None:
             growth.begin()
         began = perf_counter()
         try:
             with private.InferenceMode(True) if mode is None else mode():
                 if self._target is None and not self.check:
-                    fetched = function(*given)
+                    fetched = function(*tensors)
                 else:
                     with self._target or nullcontext():  # kernels without operands make their results there
-                        fetched = self._checked(planned).run(step.emitted, given, scope) if self.check else function(*given)
+                        fetched = self._checked(planned).run(step.emitted, tensors, scope) if self.check else function(*tensors)
             if threads > 1 or fastest is not None:
                 ended = perf_counter()
                 if fastest is not None:
@@ -229,32 +229,32 @@ class Executor(ConstructorRepr):
         finally:
             if growth is not None:
                 step.growth = growth.end()
-            if threads != before:
-                back_on(before)
+            if threads != usual:
+                back_on(usual)
         return fetched
 
     def step(self, program: Program, fetch: Sequence[Variable | str] | Variable | str = ()) -> CompiledStep:
         """Return the compiled step of ``program`` for ``fetch``; made at the first question."""
         names = names_of(program, fetch)
         key = (*names, "\0", *self.finite) if self.finite else names
-        found = self._steps.get(program, {}).get(key)
-        if found is not None and found.version == program.version:
-            return found
+        compiled = self._steps.get(program, {}).get(key)
+        if compiled is not None and compiled.version == program.version:
+            return compiled
         with compiling, border("the program cannot be made into a step", ExecutionError):
             steps = self._steps.get(program)
             if steps is None:
                 steps = self._steps[program] = {}
                 if program.random_seed:
                     self._generator.manual_seed(program.random_seed)
-            found = steps.get(key)
-            if found is None or found.version != program.version:
+            compiled = steps.get(key)
+            if compiled is None or compiled.version != program.version:
                 program.refresh()
                 with self._threads.planned():
                     fused = self.check is not True and self._target is None
                     warn_of_updates(program, names)
                     refuse_other_ranks(program)
-                    found = steps[key] = CompiledStep(program, names, self._target, fused, self._threads.chooser(), self.frozen and fused, self.finite)
-            return found
+                    compiled = steps[key] = CompiledStep(program, names, self._target, fused, self._threads.chooser(), self.frozen and fused, self.finite)
+            return compiled
 
     def _checked(self, planned: ShapePlan) -> Any:
         from foreshape.engine.checked import Checked  # few executors need it
@@ -268,11 +268,11 @@ class Executor(ConstructorRepr):
             FeedError, GuardError: the program does not take the feed.
         """
         step = self.step(program, fetch)
-        held = [v.variable for v in step.emitted.lowered.persistables if v.variable is not None]
+        variables = [v.variable for v in step.emitted.lowered.persistables if v.variable is not None]
         with taking:
             tensors, _ = step.feeder.tensors(feed, self.notes)
             step.feeder.fit(tensors)
-            if all(isinstance(d, int) for v in held for d in v.spec.dims or ()):  # otherwise the scope's values tell a part of the sizes
+            if all(isinstance(d, int) for v in variables for d in v.spec.dims or ()):  # otherwise the scope's values tell a part of the sizes
                 step.feeder.check_shapes(tensors)
 
     @property
@@ -291,16 +291,16 @@ class Executor(ConstructorRepr):
     def set_random_state(self, state: Any) -> None:
         """Set the state of the generator to one of `random_state`. Raise `ExecutionError` for anything else."""
         try:
-            given = to_tensor(state)
+            tensor = to_tensor(state)
             if self._target is None:
-                check_state(given)
-            self._generator.set_state(given)
+                check_state(tensor)
+            self._generator.set_state(tensor)
         except (RuntimeError, TypeError, ValueError) as error:
             raise ExecutionError(f"this is not the state of a generator on {self.device}: {error}") from None
 
 
-def _check_program(given: object) -> None:
+def _check_program(program: object) -> None:
     """Refuse anything but a program, as a variable in its place."""
-    if not isinstance(given, Program):
-        remedy = f": give it as fetch=[{given.name}]" if isinstance(given, Variable) else ""
-        raise ExecutionError.must("what is run", "a Program", f"{given!r:.100}", hint=remedy)
+    if not isinstance(program, Program):
+        remedy = f": give it as fetch=[{program.name}]" if isinstance(program, Variable) else ""
+        raise ExecutionError.must("what is run", "a Program", f"{program!r:.100}", hint=remedy)

@@ -25,31 +25,31 @@ def operands_before(i: KernelCall, values: Mapping[str, Any]) -> dict[str, Any] 
     return {name: t.clone() if isinstance(t, torch.Tensor) else t for name, t in read.items()}
 
 
-def is_meant(i: KernelCall, name: str, result: Tensor, before: Mapping[str, Any] | None, run: Callable[[dict[str, Any]], None]) -> bool:
+def is_meant(i: KernelCall, name: str, result: Tensor, operands: Mapping[str, Any] | None, run: Callable[[dict[str, Any]], None]) -> bool:
     """Return True if the infinities of a result are intended -inf.
 
     Args:
         name: the result's in the step's text.
-        before: the result of `operands_before`.
+        operands: the result of `operands_before`.
         run: executes the instruction over values by name, and puts its results there.
     """
     if bool((torch.isnan(result) | (result == math.inf)).any()):
         return False
     if region_of(i) is not None:
         return True
-    if before is None:
+    if operands is None:
         return writes_infinity(i.op)
-    at = result == -math.inf
-    made: list[Tensor] = []
+    infinite = result == -math.inf
+    results: list[Tensor] = []
     state = this_run.generator.get_state() if this_run.generator is not None else None
     for number in _PUT:
-        values = {n: _filled(t, number) for n, t in before.items()}
+        values = {n: _filled(t, number) for n, t in operands.items()}
         values["store"] = _keep  # the scope stays as it is
         if state is not None and this_run.generator is not None:
             this_run.generator.set_state(state)
         run(values)
-        made.append(values[name])
-    difference = (made[0] - made[1])[at].double()
+        results.append(values[name])
+    difference = (results[0] - results[1])[infinite].double()
     return bool(torch.allclose(difference, torch.full_like(difference, _PUT[0] - _PUT[1]), rtol=0.02))
 
 

@@ -24,13 +24,13 @@ def names_of(program: Program, fetch: Any) -> tuple[str, ...]:
     if isinstance(fetch, (str, Variable)):
         fetch = (fetch,)
     names: list[str] = []
-    for one in fetch:
-        if isinstance(one, Variable):
-            if one.block.program is not program:
-                raise SchemaError(f"{one.name} is a variable of another program")
-            names.append(one.name)
+    for target in fetch:
+        if isinstance(target, Variable):
+            if target.block.program is not program:
+                raise SchemaError(f"{target.name} is a variable of another program")
+            names.append(target.name)
         else:
-            names.append(program.global_block.var(one).name)
+            names.append(program.global_block.var(target).name)
     if not names:
         fetches = sorted((op for op in program.global_block.ops if op.type == "fetch"), key=_column)
         names = [name for op in fetches for name in op.input_names()]
@@ -43,35 +43,35 @@ def _column(op: Op) -> int:
     return column if isinstance(column, int) else 0
 
 
-def fetcher(of: Value, frozen: bool) -> Callable[[Any], Any]:
+def fetcher(source: Value, frozen: bool) -> Callable[[Any], Any]:
     """Return the function that hands out one fetched value: copied where it shares memory with longer lived values; contiguous if of a frozen step."""
-    shared = _is_shared(of)
-    if of.variable is not None and of.variable.kind is STEP_SCOPES:
-        raise ExecutionError(f"{of.name} cannot be fetched: it stands for what the rounds of a block keep for their gradient")
+    shared = _is_shared(source)
+    if source.variable is not None and source.variable.kind is STEP_SCOPES:
+        raise ExecutionError(f"{source.name} cannot be fetched: it stands for what the rounds of a block keep for their gradient")
 
-    def other(value: Any) -> Any:
+    def convert(value: Any) -> Any:
         if isinstance(value, Rows):
             return SelectedRows(to_numpy(value.rows).copy(), to_numpy(value.values).copy(), value.height)
         if isinstance(value, TensorArray):
             return [None if t is None else _element(to_numpy(t).copy(), o) for t, o in zip(value.tensors, value.offsets, strict=True)]
         if isinstance(value, Offsets):
-            return [(int(at), value.host_lengths[int(at)]) for at in value.order]
+            return [(int(index), value.host_lengths[int(index)]) for index in value.order]
         if value is None:  # an array that nothing was written to
             return []
         if shared or frozen:  # an expanded tensor is as large as its numbers only now
-            require_room(of.name, value.numel() * value.element_size(), "a copy of what is fetched")
+            require_room(source.name, value.numel() * value.element_size(), "a copy of what is fetched")
         array = to_numpy(value.contiguous() if frozen else value)
         return array.copy() if shared else array
 
     def tensor(value: Tensor) -> Any:
         if not value.is_contiguous():
-            return other(value)
+            return convert(value)
         if not shared:
             return to_numpy(value)
-        require_room(of.name, value.nbytes, "a copy of what is fetched")
+        require_room(source.name, value.nbytes, "a copy of what is fetched")
         return to_numpy(value).copy()
 
-    return other if of.variable is None or of.variable.kind is not LOD_TENSOR else to_numpy if not shared and not frozen else tensor
+    return convert if source.variable is None or source.variable.kind is not LOD_TENSOR else to_numpy if not shared and not frozen else tensor
 
 
 def _element(data: Any, offsets: Offsets | None) -> Any:

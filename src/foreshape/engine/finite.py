@@ -36,23 +36,23 @@ def stop_before_updates(lowered: Step, names: Sequence[str]) -> None:
     first = _first_update(lowered, names)
     if first is None:
         return
-    made = {v for i in calls[:first] for v in i.writes()}
-    values = [v for name in names for v in lowered.fetches if v.name == name and (v in made or v.feed)]
+    results = {v for i in calls[:first] for v in i.writes()}
+    values = [v for name in names for v in lowered.fetches if v.name == name and (v in results or v.feed)]
     if len(values) < len(names):
         values = [v for i in calls[:first] if i.op.role & Role.LOSS and not i.op.role & Role.BACKWARD for v in i.writes()][-1:]
     if not values:
         return
     changed = {v.name for i in calls[:first] for v in i.changes() if v.persistable}
-    early = _within([p for p in lowered.persistables if p.name in changed])
+    early = _affordable([p for p in lowered.persistables if p.name in changed])
     update = calls[first]
     copies: list[Value | None] = []
     if early:
         fresh = 1 + max(v.index for i in calls for v in (*i.reads(), *i.writes(), *early))
-        copies = [Value(f"{v.name}@KEPT", fresh + at, made=v.spec) for at, v in enumerate(early)]
+        copies = [Value(f"{v.name}@KEPT", fresh + index, made=v.spec) for index, v in enumerate(early)]
         keep = FusedCall(calls[0].op, [[*early]], [copies], kernel=FusedKernel("{op} copies", "{copies}({0})", {"copies": _copies}))
         keep.position = calls[0].position
         calls.insert(0, keep)
-    numbers = [f"{{{2 + at}}}" for at in range(len(values))]
+    numbers = [f"{{{2 + index}}}" for index in range(len(values))]
     text = f"{' and '.join(f'{{isfinite}}({n}.item())' for n in numbers)} or {{stop}}({{0}}, {{1}}, {', '.join(numbers)})"
     kernel = FusedKernel("{op} isfinite stop", text, {"isfinite": isfinite, "stop": _stop}, small=None if early else _instructions)
     look = FusedCall(update.op, [copies, [*early], *values], [], kernel=kernel)
@@ -74,8 +74,8 @@ def largest(feeder: Feeder, feed: Mapping[str, Any]) -> dict[str, float]:
 def _fed(feeder: Feeder, feed: Mapping[str, Any]) -> dict[str, Any]:
     """Return input -> its tensor, of inputs with floating-point or complex numbers."""
     tensors, _ = feeder.tensors(feed, None)
-    found = {v.name: given.values if isinstance(given, Rows) else given for v, given in zip(feeder.inputs, tensors, strict=False)}
-    return {n: t for n, t in found.items() if t.is_floating_point() or t.is_complex()}
+    fed = {v.name: tensor.values if isinstance(tensor, Rows) else tensor for v, tensor in zip(feeder.inputs, tensors, strict=False)}
+    return {n: t for n, t in fed.items() if t.is_floating_point() or t.is_complex()}
 
 
 def _first_update(lowered: Step, names: Sequence[str]) -> int | None:
@@ -84,10 +84,10 @@ def _first_update(lowered: Step, names: Sequence[str]) -> int | None:
     It is the first update. Or it is the first one after all values are made, if few bytes changed before, such as the count of a group of batches.
     """
     calls = lowered.calls
-    updates = [at for at, i in enumerate(calls) if _updates(i)]
-    wanted = {v for name in names for v in lowered.fetches if v.name == name and not v.feed}
-    made = [at for at, i in enumerate(calls) if wanted.intersection(i.writes())]
-    later = next((at for at in updates if made and at > made[-1]), None)
+    updates = [index for index, i in enumerate(calls) if _updates(i)]
+    values = {v for name in names for v in lowered.fetches if v.name == name and not v.feed}
+    writers = [index for index, i in enumerate(calls) if values.intersection(i.writes())]
+    later = next((index for index in updates if writers and index > writers[-1]), None)
     if later is None:
         return updates[0] if updates else None
     between = [v for i in calls[updates[0] : later] for v in i.changes() if v.persistable]
@@ -98,7 +98,7 @@ def _updates(i: KernelCall) -> bool:
     return bool(i.op.role & Role.OPTIMIZE) or (bool(i.op.role & Role.BACKWARD) and any(v.persistable for v in i.changes()))
 
 
-def _within(values: Sequence[Value]) -> list[Value]:
+def _affordable(values: Sequence[Value]) -> list[Value]:
     """Return as many as may be copied in every step."""
     out: list[Value] = []
     left = MOST
@@ -115,16 +115,16 @@ def _bytes(value: Value) -> int:
     return size if isinstance(size, int) else MOST + 1
 
 
-def _instructions(of: Sizes, made: Sizes) -> list[Instruction]:
-    return [Instruction(FINITE, (at,), ()) for at in range(len(of))]
+def _instructions(operands: Sizes, results: Sizes) -> list[Instruction]:
+    return [Instruction(FINITE, (index,), ()) for index in range(len(operands))]
 
 
 def _copies(values: Sequence[Tensor]) -> list[Tensor]:
     return [v.clone() for v in values]
 
 
-def _stop(before: Sequence[Tensor], values: Sequence[Tensor], *numbers: Tensor) -> None:
+def _stop(copies: Sequence[Tensor], values: Sequence[Tensor], *numbers: Tensor) -> None:
     """Restore the changed values, and raise `NotFinite`."""
-    for value, was in zip(values, before, strict=True):
+    for value, was in zip(values, copies, strict=True):
         value.copy_(was)
     raise NotFinite(tuple([float(n.item()) for n in numbers]))

@@ -23,32 +23,32 @@ def tensors_in(value: Any, offsets: bool = True) -> Iterator[Tensor]:
         offsets: include tensors of offsets, with their cached tables.
     """
     waiting: list[Any] = [value]
-    seen: set[int] = set()
+    visited: set[int] = set()
     while waiting:
-        one: Any = waiting.pop()
-        if one is None or isinstance(one, (str, bytes, int, float, type)) or id(one) in seen or (not offsets and isinstance(one, Offsets)):
+        element: Any = waiting.pop()
+        if element is None or isinstance(element, (str, bytes, int, float, type)) or id(element) in visited or (not offsets and isinstance(element, Offsets)):
             continue
-        seen.add(id(one))
-        if isinstance(one, torch.Tensor):
-            yield one
-        waiting += _parts(one)
+        visited.add(id(element))
+        if isinstance(element, torch.Tensor):
+            yield element
+        waiting += _parts(element)
 
 
-def _parts(one: Any) -> Iterable[Any]:
+def _parts(holder: Any) -> Iterable[Any]:
     """Return the references of an object, of the kinds in values."""
-    if isinstance(one, torch.Tensor):
-        return vars(one).values()
-    if isinstance(one, (Op, Operator, Spec)):  # the description holds no value of a run, and leads to all of the program
+    if isinstance(holder, torch.Tensor):
+        return vars(holder).values()
+    if isinstance(holder, (Op, Operator, Spec)):  # the description holds no value of a run, and leads to all of the program
         return ()
-    if isinstance(one, dict):
-        return list[Any](one.values())  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
-    if isinstance(one, (list, tuple)):
-        return list[Any](one)  # pyright: ignore[reportUnknownArgumentType]
-    kinds: list[Any] = type(one).mro()  # pyright: ignore[reportUnknownMemberType]
+    if isinstance(holder, dict):
+        return list[Any](holder.values())  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+    if isinstance(holder, (list, tuple)):
+        return list[Any](holder)  # pyright: ignore[reportUnknownArgumentType]
+    kinds: list[Any] = type(holder).mro()  # pyright: ignore[reportUnknownMemberType]
     if not kinds[0].__module__.startswith("foreshape."):
         return ()
     slots = [s for c in kinds for s in getattr(c, "__slots__", ()) if s != "__weakref__"]
-    return [*getattr(one, "__dict__", {}).values(), *(getattr(one, s, None) for s in slots)]
+    return [*getattr(holder, "__dict__", {}).values(), *(getattr(holder, s, None) for s in slots)]
 
 
 def place_of(tensor: Tensor) -> int:
@@ -64,7 +64,7 @@ class Freed:
         constants: not owned either, and without new references as time goes on.
     """
 
-    def __init__(self, given: Iterable[Any], constants: Iterable[Any] = ()) -> None:
+    def __init__(self, tensors: Iterable[Any], constants: Iterable[Any] = ()) -> None:
         self._safe: set[int] = {place_of(t) for value in constants for t in tensors_in(value)}
         self._plain: dict[str, int] = {}
         """Names of tensors -> the address of their memory."""
@@ -72,7 +72,7 @@ class Freed:
         self._others: dict[str, Any] = {}
         """Other values, with references that may change."""
         self._given: list[Any] = []
-        for value in given:
+        for value in tensors:
             self.keep(value)
 
     def keep(self, value: Any) -> None:
@@ -95,13 +95,13 @@ class Freed:
         for name in dropped:
             self._forget(name)
         gone = {place_of(t): t for v in dropped.values() for t in tensors_in(v, offsets=False)}
-        gone = {at: t for at, t in gone.items() if at and at not in self._safe and not self._users[at]}
+        gone = {address: t for address, t in gone.items() if address and address not in self._safe and not self._users[address]}
         if gone:
-            others = {place_of(t) for v in (*self._others.values(), *self._given) for t in tensors_in(v)}
-            for at, tensor in gone.items():
-                if at not in others:
-                    whole: Any = tensor.untyped_storage()
-                    whole.fill_(PATTERN)
+            live = {place_of(t) for v in (*self._others.values(), *self._given) for t in tensors_in(v)}
+            for address, tensor in gone.items():
+                if address not in live:
+                    storage: Any = tensor.untyped_storage()
+                    storage.fill_(PATTERN)
 
     def _forget(self, name: str) -> None:
         self._others.pop(name, None)

@@ -43,11 +43,11 @@ class HalvedStep(CompiledStep):
 
     def bind_back(self, scope: Scope, front: Bound) -> Bound:
         """Return the second half over the values that the first one is bound to."""
-        found = self._backs.get(scope)
-        if found is None or found[0] is not front:
+        entry = self._backs.get(scope)
+        if entry is None or entry[0] is not front:
             with border("the step cannot be bound to the values of the scope", ExecutionError):
-                found = self._backs[scope] = front, self._back.bind(scope, self.feeder.device)
-        return found[1]
+                entry = self._backs[scope] = front, self._back.bind(scope, self.feeder.device)
+        return entry[1]
 
 
 class HalvingExecutor(Executor):
@@ -71,6 +71,6 @@ class HalvingExecutor(Executor):
         with taking:
             return step.feeder.tensors(feed, self.notes)
 
-    def half(self, step: HalvedStep, function: Any, planned: ShapePlan, given: Sequence[Any]) -> Any:
+    def half(self, step: HalvedStep, function: Any, planned: ShapePlan, tensors: Sequence[Any]) -> Any:
         """Return the results of a half, as tensors that may be part of a graph of gradients."""
-        return self.call(step, function, planned, given, mode=private.BelowAutograd)
+        return self.call(step, function, planned, tensors, mode=private.BelowAutograd)

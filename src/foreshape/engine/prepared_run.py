@@ -17,13 +17,13 @@ def repeated(executor: Executor, program: Program, fetch: Sequence[str], scope: 
     Raises:
         Nothing by itself; the function raises as `Executor.run` does.
     """
-    known: list[CompiledStep] = []
+    steps: list[CompiledStep] = []
 
     def run(feed: Any) -> list[Any]:
-        if known and known[0].version == program.version and not modes.is_set():
-            return executor.run_step(known[0], feed, scope)
+        if steps and steps[0].version == program.version and not modes.is_set():
+            return executor.run_step(steps[0], feed, scope)
         fetched = executor.run(program, feed, fetch, scope)
-        known[:] = [executor.step(program, fetch)]
+        steps[:] = [executor.step(program, fetch)]
         return fetched
 
     return run

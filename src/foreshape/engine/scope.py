@@ -55,8 +55,8 @@ class Scope:
     def fill(self, values: Mapping[str, Tensor]) -> None:
         """Set values from tensors (they are copied), all or none: the memory of all is there before the first is put in."""
         with torch.inference_mode():
-            held = {name: self._values.get(name) for name in values}
-            new = {n: _kept(v, owned=False) for n, v in values.items() if not _same_place(held[n], v)}
+            current = {name: self._values.get(name) for name in values}
+            new = {n: _stored(v, owned=False) for n, v in values.items() if not _same_place(current[n], v)}
             for name, value in values.items():
                 self.store(name, new.get(name, value))
 
@@ -69,15 +69,15 @@ class Scope:
 
     def tensor(self, name: str) -> Tensor:
         """Return the tensor ``name`` itself, not a copy. Raise `ExecutionError` without one."""
-        found = self._values.get(name)
-        if found is None:
-            found = self._made(name)
-        if found is None:
-            known = self.names()
+        value = self._values.get(name)
+        if value is None:
+            value = self._deferred(name)
+        if value is None:
+            names = self.names()
             raise ExecutionError(
-                f"there is no value for {name!r} in the scope; it holds {len(known)} values: run the startup program, or set it{did_you_mean(name, known)}"
+                f"there is no value for {name!r} in the scope; it holds {len(names)} values: run the startup program, or set it{did_you_mean(name, names)}"
             )
-        return found
+        return value
 
     def defer(self, name: str, make: Callable[[], Tensor]) -> None:
         """Let ``make`` make the value ``name`` at its first use, in place of the present one."""
@@ -86,12 +86,12 @@ class Scope:
             self._waiting[name] = make
             self.version += 1
 
-    def _made(self, name: str) -> Tensor | None:
+    def _deferred(self, name: str) -> Tensor | None:
         """Return a deferred value, made once for all threads."""
         with self._lock, torch.inference_mode():
             make = self._waiting.get(name)
             if make is not None:
-                self._values[name] = _kept(make(), owned=True)
+                self._values[name] = _stored(make(), owned=True)
                 del self._waiting[name]
             return self._values.get(name)
 
@@ -119,14 +119,16 @@ class Scope:
     def __repr__(self) -> str:
         heading, rows = self._facts()
         largest = sorted(rows, key=lambda r: -r[3])[:_SHOWN]
-        lines = [f"  {cut(escape(n).replace(chr(10), ' '), 60)}: {of} {shape}, {short_bytes(size) or '0B'}" for n, of, shape, size in largest]
-        more = [f"  and {plural(len(rows) - _SHOWN, 'smaller value')}; scope.names() has them all"] if len(rows) > _SHOWN else []
-        return "\n".join([heading, *lines, *more])
+        lines = [f"  {cut(escape(n).replace(chr(10), ' '), 60)}: {kind} {shape}, {short_bytes(size) or '0B'}" for n, kind, shape, size in largest]
+        ending = [f"  and {plural(len(rows) - _SHOWN, 'smaller value')}; scope.names() has them all"] if len(rows) > _SHOWN else []
+        return "\n".join([heading, *lines, *ending])
 
     def _repr_html_(self) -> str:
         heading, rows = self._facts()
-        shown = [rows[at] if at is not None else ("…", "", "", None) for at in ends(len(rows), _LISTED)]
-        table = markup_table(("name", "type", "shape", "bytes"), [(cut(n, 300), of, shape, "" if b is None else f"{b:,}") for n, of, shape, b in shown], (3,))
+        listed = [rows[index] if index is not None else ("…", "", "", None) for index in ends(len(rows), _LISTED)]
+        table = markup_table(
+            ("name", "type", "shape", "bytes"), [(cut(n, 300), kind, shape, "" if b is None else f"{b:,}") for n, kind, shape, b in listed], (3,)
+        )
         words = "values" if len(rows) <= _LISTED else f"the first and the last {_LISTED // 2} by name; scope.names() has all"
         return card(heading, *([folded(words, table, open=len(rows) <= _SHOWN)] if rows else []))
 
@@ -177,13 +179,13 @@ class Scope:
         old = self._values.get(name)
         if old is not None and _same_place(old, value):
             if old is not value:
-                _ = old.become(_kept(value, owned)) if isinstance(old, Rows) else _copy_into(old, value)
+                _ = old.become(_stored(value, owned)) if isinstance(old, Rows) else _copy_into(old, value)
                 self.overwritten += 1
             return old
-        self._values[name] = kept = _kept(value, owned)
+        self._values[name] = stored = _stored(value, owned)
         self._waiting.pop(name, None)
         self.version += 1
-        return kept
+        return stored
 
 
 def _copy_into(old: Tensor, value: Tensor) -> None:
@@ -199,20 +201,20 @@ def _same_place(old: Any, value: Any) -> bool:
     return old is not None and isinstance(old, Rows) is isinstance(value, Rows) and old.shape == value.shape and old.dtype == value.dtype
 
 
-def _kept(value: Any, owned: bool) -> Any:
+def _stored(value: Any, owned: bool) -> Any:
     if isinstance(value, Rows):
         return value if owned else Rows(copied(value.rows), copied(value.values), value.height)
     return value if owned and is_aligned(value) else copied(value)
 
 
-def rows_of(given: SelectedRows) -> Rows:
+def rows_of(selected: SelectedRows) -> Rows:
     """Return fed sparse rows in the kernels' form."""
-    return Rows(to_tensor(given.rows).clone(), to_tensor(given.values).clone(), given.height)
+    return Rows(to_tensor(selected.rows).clone(), to_tensor(selected.values).clone(), selected.height)
 
 
 def _bytes(value: Tensor | Rows) -> int:
-    held = value.values if isinstance(value, Rows) else value
-    return held.numel() * held.element_size()
+    tensor = value.values if isinstance(value, Rows) else value
+    return tensor.numel() * tensor.element_size()
 
 
 _default: list[Scope] = []

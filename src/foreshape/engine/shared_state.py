@@ -34,19 +34,19 @@ class Turns:
         """
         self.last = mark
         if not names <= self._names.get(mark, frozenset()):
-            own = self._names[mark] = self._names.get(mark, frozenset()) | names
-            for other, theirs in self._names.items():
-                if other is not mark and not own.isdisjoint(theirs):
-                    self._sharing.setdefault(mark, WeakSet()).add(other)
-                    self._sharing.setdefault(other, WeakSet()).add(mark)
+            updated = self._names[mark] = self._names.get(mark, frozenset()) | names
+            for neighbour, theirs in self._names.items():
+                if neighbour is not mark and not updated.isdisjoint(theirs):
+                    self._sharing.setdefault(mark, WeakSet()).add(neighbour)
+                    self._sharing.setdefault(neighbour, WeakSet()).add(mark)
         sharing = self._sharing.get(mark)
         if sharing is None:
             return
         if mark in self._overtaken:
-            shared = sorted(n for other in sharing for n in names & self._names[other])
-            more = f" and {len(shared) - 2} more values" if len(shared) > 2 else ""
+            shared = sorted(n for neighbour in sharing for n in names & self._names[neighbour])
+            ending = f" and {len(shared) - 2} more values" if len(shared) > 2 else ""
             warn_user(
-                f"the updates of two optimizers take turns over one scope, and both keep {', '.join(shared[:2])}{more} there: each goes on from what the "
+                f"the updates of two optimizers take turns over one scope, and both keep {', '.join(shared[:2])}{ending} there: each goes on from what the "
                 "other one has left. Where that is not meant, give both programs one startup program, with fs.program_guard(main, startup), so that "
                 "their state has other names; where it is, minimise both losses with one optimizer object"
             )
@@ -57,8 +57,8 @@ class Turns:
 
 def state_of_updates(program: Program) -> frozenset[str]:
     """Return the values read by updates and schedules alone: rates, counters, moments."""
-    ours, others = set[str](), set[str]()
+    ours, foreign = set[str](), set[str]()
     for op in program.all_ops():
-        (ours if op.role & (Role.OPTIMIZE | Role.LEARNING_RATE) else others).update(op.input_names())
-    kept = program.global_block.vars
-    return frozenset(n for n in ours - others if (v := kept.get(n)) is not None and v.persistable and not v.is_parameter)
+        (ours if op.role & (Role.OPTIMIZE | Role.LEARNING_RATE) else foreign).update(op.input_names())
+    variables = program.global_block.vars
+    return frozenset(n for n in ours - foreign if (v := variables.get(n)) is not None and v.persistable and not v.is_parameter)

@@ -19,35 +19,35 @@ class Symbols:
         given: the values from the feeds, and from the conditions on their sizes.
     """
 
-    def __init__(self, given: Mapping[str, int], program: Program) -> None:
+    def __init__(self, sizes: Mapping[str, int], program: Program) -> None:
         inside = {name for block in program.blocks[1:] for name in block.vars}
-        fixed = {n: v for n, v in given.items() if not _is_joined(n) and not any(owner in inside for owner in _owners(n))}
+        fixed = {n: v for n, v in sizes.items() if not _is_joined(n) and not any(owner in inside for owner in _owners(n))}
         self._frames: list[_Frame] = [_Frame(dict(fixed), frozenset(), frozenset(), False)]
 
     def enter(self, block: Block) -> None:
         """Begin a round of a block: its own results, or its forward block's, are not known yet."""
         blocks = block.program.blocks
-        own = [block, *(blocks[b.forward_idx] for b in (block,) if 0 <= b.forward_idx < len(blocks))] if block.idx else []
-        makes = frozenset(n for b in own for n in b.vars)
-        self._frames.append(_Frame({}, makes, frozenset(n for b in own for n in b.outer_names()[1]), block.forward_idx >= 0))
+        scopes = [block, *(blocks[b.forward_idx] for b in (block,) if 0 <= b.forward_idx < len(blocks))] if block.idx else []
+        makes = frozenset(n for b in scopes for n in b.vars)
+        self._frames.append(_Frame({}, makes, frozenset(n for b in scopes for n in b.outer_names()[1]), block.forward_idx >= 0))
 
     def leave(self) -> None:
         """End a round."""
         self._frames.pop()
 
-    def wanted(self, name: str, dims: Sequence[Size], seen: Sequence[int], comes: bool) -> list[int | None]:
+    def required(self, name: str, dims: Sequence[Size], sizes: Sequence[int], comes: bool) -> list[int | None]:
         """Return the required dims of a value of a variable; None if open. Symbols that the value sets are known from now on.
 
         Args:
             comes: the value begins or ends a round, and joined sizes are about it; values written on the way may differ.
         """
-        of, gradient, _ = name.partition("@GRAD")
+        owner, gradient, _ = name.partition("@GRAD")
         out: list[int | None] = []
-        for dim, size in zip(dims, seen, strict=False):
-            own = not isinstance(dim, int) and any(_is_joined(n) and of in _owners(n) for n in symbols_of(dim))
-            if own and (gradient or not comes):  # the gradient of a round's results comes in at its beginning
+        for dim, size in zip(dims, sizes, strict=False):
+            local = not isinstance(dim, int) and any(_is_joined(n) and owner in _owners(n) for n in symbols_of(dim))
+            if local and (gradient or not comes):  # the gradient of a round's results comes in at its beginning
                 out.append(None)
-            elif is_symbol(dim) and ((own and self._find(str_of(dim)) is not None) or self._find(str_of(dim)) is _UNBOUND):
+            elif is_symbol(dim) and ((local and self._find(str_of(dim)) is not None) or self._find(str_of(dim)) is _UNBOUND):
                 self._bind(str_of(dim), size)
                 out.append(None)
             else:
@@ -56,18 +56,18 @@ class Symbols:
 
     def _bind(self, name: str, size: int) -> None:
         frame = self._frames[-1].values
-        before = frame.get(name, size)
-        frame[name] = size if before == size else None  # values of either are about: nothing is said of them
+        previous = frame.get(name, size)
+        frame[name] = size if previous == size else None  # values of either are about: nothing is said of them
 
     def _evaluated(self, dim: Size) -> int | None:
         if isinstance(dim, int):
             return dim
         values: dict[str, int] = {}
         for name in symbols_of(dim):
-            found = self._find(name)
-            if not isinstance(found, int):
+            value = self._find(name)
+            if not isinstance(value, int):
                 return None
-            values[name] = found
+            values[name] = value
         return evaluate(dim, values)
 
     def _find(self, name: str) -> int | object | None:
@@ -105,4 +105,4 @@ def _is_joined(name: str) -> bool:
 
 def _owners(name: str) -> list[str]:
     """Return the possible owners of a symbol: each part before a dot."""
-    return [name[:at] for at, character in enumerate(name) if character == "."]
+    return [name[:index] for index, character in enumerate(name) if character == "."]

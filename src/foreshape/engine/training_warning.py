@@ -23,9 +23,9 @@ def warn_of_updates(program: Program, fetches: Sequence[str]) -> None:
     find = program.global_block.find
     if losses and not any(n in training or ((v := find(n)) is not None and v.persistable) for n in fetches):
         _told.add(program)
-        shown = ", ".join(fetches[:3]) + (", ..." if len(fetches) > 3 else "")
+        names = ", ".join(fetches[:3]) + (", ..." if len(fetches) > 3 else "")
         warn_user(
-            f"running this program trains it: it has updates of its parameters, which run too although {shown} does not need them. To use the "
+            f"running this program trains it: it has updates of its parameters, which run too although {names} does not need them. To use the "
             "network, run the program that was described, without updates, or fs.passes.for_test(program)"
         )
 
@@ -55,13 +55,13 @@ def refuse_other_ranks(program: Program) -> None:
     if not exchanges:
         return
     team = team_of(exchanges[0].attrs.get("ring_id", 0))
-    here = 1 if team is None else team.ranks
+    rank = 1 if team is None else team.ranks
     losses = {n for op in program.global_block.ops if op.role == Role.BACKWARD | Role.LOSS for n in op.output_names()}
     for op in program.global_block.ops:
         share = op.attrs.get("scale") if op.role & Role.BACKWARD and op.input("X") in losses and list(op.input_names()) == list(op.output_names()) else None
-        if isinstance(share, float) and 0 < share < 1 and abs(1 / share - round(1 / share)) < 1e-3 and round(1 / share) != here:
+        if isinstance(share, float) and 0 < share < 1 and abs(1 / share - round(1 / share)) < 1e-3 and round(1 / share) != rank:
             raise ExecutionError(
                 f"the program is for {round(1 / share)} ranks: it multiplies the gradient of its loss, {op.input('X')}, by {share:g}, and "
-                f"sums gradients over ranks ({exchanges[0].type}); this run has {here}. Start as many, or train the network without them: "
+                f"sums gradients over ranks ({exchanges[0].type}); this run has {rank}. Start as many, or train the network without them: "
                 "fs.passes.for_test(program) drops its backward and update ops"
             )

@@ -50,10 +50,10 @@ class MeanAveragePrecision(Metric):
         matching: Literal["coco", "voc"] = "coco", each: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(found, boxes, labels)
-        for what, given, width in (("found", found, 6), ("boxes", boxes, 4), ("labels", labels, 1)):
-            dims = list(given.spec.known_dims)
-            if given.spec.lod is None or not (dims[1:] == [width] or (width == 1 and len(dims) == 1)):
-                raise ShapeError(f"MeanAveragePrecision: {what} must be ragged, [boxes, {width}]; it is {given.spec.text()}")
+        for slot, variable, width in (("found", found, 6), ("boxes", boxes, 4), ("labels", labels, 1)):
+            dims = list(variable.spec.known_dims)
+            if variable.spec.lod is None or not (dims[1:] == [width] or (width == 1 and len(dims) == 1)):
+                raise ShapeError(f"MeanAveragePrecision: {slot} must be ragged, [boxes, {width}]; it is {variable.spec.text()}")
         self.iou = [number("MeanAveragePrecision", "iou", x) for x in (iou if isinstance(iou, Sequence) and not isinstance(iou, str) else [iou])]
         points = whole_or_none("MeanAveragePrecision", "points", points)
         if classes < 1 or not self.iou or not all(0 < x <= 1 for x in self.iou) or (points is not None and points < 2):
@@ -67,52 +67,52 @@ class MeanAveragePrecision(Metric):
         return {"found": np.zeros((0, 2 + len(self.iou))), "true": np.zeros(self.classes)}
 
     def add(self, state: State, *arrays: Any) -> None:
-        name, (found, boxes, labels) = type(self).__name__, (_images(a) for a in arrays)
-        same_count(f"{name}", found=len(found), boxes=len(boxes), labels=len(labels))
+        name, (images, boxes, labels) = type(self).__name__, (_images(a) for a in arrays)
+        same_count(f"{name}", found=len(images), boxes=len(boxes), labels=len(labels))
         rows = [state["found"]]
-        for here, truth, kinds in zip(found, boxes, labels, strict=True):
-            here = here.reshape(-1, 6) if not here.size else here[~(here[:, 0] < 0)]
+        for guesses, truth, kinds in zip(images, boxes, labels, strict=True):
+            guesses = guesses.reshape(-1, 6) if not guesses.size else guesses[~(guesses[:, 0] < 0)]
             same_count(f"{name}: of an image", boxes=len(truth), labels=len(kinds))
-            here, truth = check_numbers(name, "found boxes", here, finite=True), check_numbers(name, "true boxes", truth, finite=True)
-            class_numbers(name, "found boxes", here[:, 0], self.classes)
+            guesses, truth = check_numbers(name, "found boxes", guesses, finite=True), check_numbers(name, "true boxes", truth, finite=True)
+            class_numbers(name, "found boxes", guesses[:, 0], self.classes)
             kinds = class_numbers(name, "label", kinds.reshape(-1), self.classes)
             state["true"] = state["true"] + np.bincount(kinds, minlength=self.classes)
-            here = here[np.argsort(-here[:, 1], kind="stable")]
-            rows.append(np.concatenate([here[:, :2], self._right(here, truth, kinds)], 1))
+            guesses = guesses[np.argsort(-guesses[:, 1], kind="stable")]
+            rows.append(np.concatenate([guesses[:, :2], self._right(guesses, truth, kinds)], 1))
         state["found"] = np.concatenate(rows)
 
-    def _right(self, found: Any, truth: Any, kinds: Any) -> Any:
+    def _right(self, guesses: Any, truth: Any, kinds: Any) -> Any:
         """Return for each box of an image, best score first, whether it is right: ``[boxes, len(iou)]``."""
-        out = np.zeros((len(found), len(self.iou)))
+        out = np.zeros((len(guesses), len(self.iou)))
         if not len(truth):
             return out
-        corners, others = found[:, None, 2:], truth[None]
-        sides = np.clip(np.minimum(corners[..., 2:], others[..., 2:]) - np.maximum(corners[..., :2], others[..., :2]), 0, None)
-        within = sides.prod(-1)
-        areas = [np.clip(b[..., 2:] - b[..., :2], 0, None).prod(-1) for b in (corners, others)]
-        whole = areas[0] + areas[1] - within
-        overlap = np.divide(within, whole, out=np.zeros_like(within), where=whole > 0)
-        overlap[found[:, None, 0] != kinds[None]] = -1.0
+        corners, true_corners = guesses[:, None, 2:], truth[None]
+        sides = np.clip(np.minimum(corners[..., 2:], true_corners[..., 2:]) - np.maximum(corners[..., :2], true_corners[..., :2]), 0, None)
+        intersection = sides.prod(-1)
+        areas = [np.clip(b[..., 2:] - b[..., :2], 0, None).prod(-1) for b in (corners, true_corners)]
+        union = areas[0] + areas[1] - intersection
+        overlap = np.divide(intersection, union, out=np.zeros_like(intersection), where=union > 0)
+        overlap[guesses[:, None, 0] != kinds[None]] = -1.0
         largest, coco = overlap.max(1), self.matching == "coco"
-        for at, least in enumerate(min(x, 1 - 1e-10) for x in self.iou):  # pycocotools takes boxes as equal that differ by rounding
+        for index, least in enumerate(min(x, 1 - 1e-10) for x in self.iou):  # pycocotools takes boxes as equal that differ by rounding
             free = np.ones(len(truth), bool)
             for row in np.flatnonzero(largest >= least):
                 open_to_it = np.where(free, overlap[row], -1.0) if coco else overlap[row]
                 best = len(truth) - 1 - int(open_to_it[::-1].argmax()) if coco else int(open_to_it.argmax())  # of equal ones pycocotools takes the last
                 if open_to_it[best] >= least and free[best]:
-                    out[row, at], free[best] = 1.0, False
+                    out[row, index], free[best] = 1.0, False
         return out
 
     def value(self, state: State) -> Any:
         rows, true = state["found"], state["true"]
         rows = rows[np.argsort(-rows[:, 1], kind="stable")]
-        each = np.full(self.classes, np.nan)
+        averages = np.full(self.classes, np.nan)
         for kind in np.flatnonzero(true):
             right = rows[rows[:, 0] == kind, 2:]
-            each[kind] = np.mean([self._average(right[:, at], true[kind]) for at in range(len(self.iou))])
+            averages[kind] = np.mean([self._average(right[:, index], true[kind]) for index in range(len(self.iou))])
         if self.each:
-            return each
-        return float(np.nanmean(each)) if true.any() else undefined(type(self).__name__, "there is no true box")
+            return averages
+        return float(np.nanmean(averages)) if true.any() else undefined(type(self).__name__, "there is no true box")
 
     def _average(self, right: Any, true: float) -> float:
         hits = np.cumsum(right)
@@ -120,13 +120,13 @@ class MeanAveragePrecision(Metric):
         highest = np.append(np.maximum.accumulate(precision[::-1])[::-1], 0.0)  # at each recall, or a higher one
         if self.points is None:
             return float((np.diff(recall, prepend=0.0) * highest[:-1]).sum())
-        at = np.searchsorted(recall, np.linspace(0, 1, self.points))
-        return float(highest[at].mean())
+        places = np.searchsorted(recall, np.linspace(0, 1, self.points))
+        return float(highest[places].mean())
 
 
-def _images(given: Any) -> list[Any]:
+def _images(rows: Any) -> list[Any]:
     """Return the rows of each image, of a `LoDTensor` or of a list of arrays."""
-    if not hasattr(given, "sequence_lengths"):
-        return [np.asarray(one) for one in given]
-    lengths: list[int] = given.sequence_lengths[-1]
-    return np.split(np.asarray(given.data), np.cumsum(lengths)[:-1]) if lengths else []
+    if not hasattr(rows, "sequence_lengths"):
+        return [np.asarray(image) for image in rows]
+    lengths: list[int] = rows.sequence_lengths[-1]
+    return np.split(np.asarray(rows.data), np.cumsum(lengths)[:-1]) if lengths else []

@@ -12,30 +12,30 @@ from foreshape.errors import ExecutionError, SchemaError
 from foreshape.program.call_site import warn_user
 
 
-def check_numbers(measure: str, what: str, values: Any, *, finite: bool = False) -> Any:
+def check_numbers(measure: str, subject: str, values: Any, *, finite: bool = False) -> Any:
     """Return values as fp64. Refuse NaN, and with ``finite`` infinities."""
     out = np.asarray(values, np.float64)
     wrong = ~np.isfinite(out) if finite else np.isnan(out)
     if wrong.any():
-        seen = f"{out[wrong][0]} in {int(wrong.sum()):,} of {out.size:,} places"
-        raise ExecutionError.must(f"{measure}: the {what}", "finite" if finite else "numbers other than NaN", seen)
+        finding = f"{out[wrong][0]} in {int(wrong.sum()):,} of {out.size:,} places"
+        raise ExecutionError.must(f"{measure}: the {subject}", "finite" if finite else "numbers other than NaN", finding)
     return out
 
 
-def class_numbers(measure: str, what: str, values: Any, classes: int, ignores: bool = True) -> Any:
+def class_numbers(measure: str, subject: str, values: Any, classes: int, ignores: bool = True) -> Any:
     """Return class numbers as int64. Refuse others than whole ones in ``[0, classes)``.
 
     Args:
         ignores: False names the option ``ignore_index`` in the error.
     """
-    given = check_numbers(measure, what, values)
+    numbers = check_numbers(measure, subject, values)
     hint = "" if ignores else "; ignore_index= leaves out one that does not count"
-    broken = given[given != np.floor(given)]
+    broken = numbers[numbers != np.floor(numbers)]
     if broken.size:
-        raise ExecutionError.must(f"{measure}: a class number", "whole", f"{broken[0]:g} in the {what}{hint}")
-    if given.size and not 0 <= given.min() <= given.max() < classes:
-        raise ExecutionError.must(f"{measure}: a class number", f"in [0, {classes})", f"{given.min():g} to {given.max():g}{hint}", f"the {what} has")
-    return given.astype(np.int64)
+        raise ExecutionError.must(f"{measure}: a class number", "whole", f"{broken[0]:g} in the {subject}{hint}")
+    if numbers.size and not 0 <= numbers.min() <= numbers.max() < classes:
+        raise ExecutionError.must(f"{measure}: a class number", f"in [0, {classes})", f"{numbers.min():g} to {numbers.max():g}{hint}", f"the {subject} has")
+    return numbers.astype(np.int64)
 
 
 def weights_of(measure: str, weight: Any, count: int) -> Any:
@@ -53,18 +53,18 @@ def weights_of(measure: str, weight: Any, count: int) -> Any:
     return flat if flat.size == count else np.repeat(flat, count // flat.size)
 
 
-def whole_or_none(measure: str, option: str, given: Any) -> int | None:
+def whole_or_none(measure: str, option: str, value: Any) -> int | None:
     """Return an option, a whole number or None."""
-    if given is not None and (isinstance(given, bool) or not hasattr(given, "__index__")):
-        raise SchemaError.must(f"{measure}: {option}", "a whole number, or None", f"{given!r:.60}")
-    return None if given is None else index(given)
+    if value is not None and (isinstance(value, bool) or not hasattr(value, "__index__")):
+        raise SchemaError.must(f"{measure}: {option}", "a whole number, or None", f"{value!r:.60}")
+    return None if value is None else index(value)
 
 
-def number(measure: str, option: str, given: Any) -> float:
+def number(measure: str, option: str, value: Any) -> float:
     """Return an option, a finite number."""
-    if isinstance(given, (bool, str)) or not hasattr(given, "__float__") or not math.isfinite(given):
-        raise SchemaError.must(f"{measure}: {option}", "a finite number", f"{given!r:.60}")
-    return float(given)
+    if isinstance(value, (bool, str)) or not hasattr(value, "__float__") or not math.isfinite(value):
+        raise SchemaError.must(f"{measure}: {option}", "a finite number", f"{value!r:.60}")
+    return float(value)
 
 
 def same_count(measure: str, **counts: int) -> None:

@@ -36,31 +36,31 @@ class _Classes(Metric):
     ) -> None:  # fmt: skip
         super().__init__(prediction, label, weight)
         name, spec, dims = type(self).__name__, prediction.spec, list(prediction.spec.known_dims)
-        self.axis = at = (-1 if axis is None else axis) % max(spec.rank, 1)
+        self.axis = place = (-1 if axis is None else axis) % max(spec.rank, 1)
         if not -spec.rank <= (axis or 0) < max(spec.rank, 1):
             raise ShapeError.must(f"{name}: axis", f"one of the {spec.rank} dims of the prediction", axis)
         self.scores, self.ignore_index = spec.known_dtype.is_floating, whole_or_none(name, "ignore_index", ignore_index)
         self.least = 0.5 if threshold is None else number(type(self).__name__, "threshold", threshold)
         """The largest score of a class not predicted."""
-        self.columns = self.scores and spec.rank > 1 and dims[at] != 1
+        self.columns = self.scores and spec.rank > 1 and dims[place] != 1
         """True for a score of each class; otherwise there is one score, or a class number."""
         self.several = self.columns and threshold is not None
-        known = dims[at] if self.columns else 2 if self.scores else None
-        if classes is not None and isinstance(known, int) and known != classes:
+        count = dims[place] if self.columns else 2 if self.scores else None
+        if classes is not None and isinstance(count, int) and count != classes:
             raise ShapeError(f"{name}: classes={classes}, and the prediction is {spec.text()}")
-        self.classes: int = classes if classes is not None else known if isinstance(known, int) else 0
+        self.classes: int = classes if classes is not None else count if isinstance(count, int) else 0
         if self.classes < 1:
             raise SchemaError(f"{name}: say how many classes=... there are; the prediction is {spec.text()}")
-        same = label.spec.known_dims == spec.known_dims
-        self.soft = same and self.columns and not self.several and label.spec.known_dtype.is_floating and (spec.rank == 2 or axis is not None)
+        alike = label.spec.known_dims == spec.known_dims
+        self.soft = alike and self.columns and not self.several and label.spec.known_dtype.is_floating and (spec.rank == 2 or axis is not None)
         without = self.columns and not (self.soft or self.several)
-        wanted = [d for i, d in enumerate(dims) if d != 1 and not (without and i == at)]
-        if [d for d in label.spec.known_dims if d != 1] != wanted:
+        required = [d for i, d in enumerate(dims) if d != 1 and not (without and i == place)]
+        if [d for d in label.spec.known_dims if d != 1] != required:
             raise ShapeError(
                 f"{name}: the label must be of the dims of the prediction{' without its classes' if without else ''}; it is "
                 f"{label.spec.text()}, and the prediction {spec.text()}"
             )
-        check_weight(self, weight, label, at if self.soft or self.several else None)
+        check_weight(self, weight, label, place if self.soft or self.several else None)
 
     def counted(self, prediction: Any, label: Any, weight: Any = None) -> tuple[Any, Any, Any]:
         """Return predictions, labels and weights of the counted examples, checked.
@@ -78,10 +78,10 @@ class _Classes(Metric):
             true = true.argmax(-1)
         if self.several:
             weights = np.where(true == self.ignore_index, 0.0, weights[:, None])
-            kept = (weights > 0).any(1)
+            chosen = (weights > 0).any(1)
         else:
-            kept = (weights > 0) & (true != self.ignore_index)
-        scores, true, weights = scores[kept], true[kept], weights[kept]
+            chosen = (weights > 0) & (true != self.ignore_index)
+        scores, true, weights = scores[chosen], true[chosen], weights[chosen]
         if self.scores:
             check_numbers(name, "prediction", scores[weights > 0] if self.several else scores)
         else:
@@ -115,23 +115,27 @@ class _Counted(_Classes):
             for key, hit in (("right", yes & true), ("predicted", yes), ("true", true)):
                 state[key] = state[key] + (hit * weights).sum(0)
             return
-        found, true, weights = self.chosen(*arrays)
-        for key, numbers, of in (("right", true[found == true], weights[found == true]), ("predicted", found, weights), ("true", true, weights)):
-            state[key] = state[key] + np.bincount(numbers, of, self.classes)
+        predicted, true, weights = self.chosen(*arrays)
+        for key, numbers, addends in (
+            ("right", true[predicted == true], weights[predicted == true]),
+            ("predicted", predicted, weights),
+            ("true", true, weights),
+        ):
+            state[key] = state[key] + np.bincount(numbers, addends, self.classes)
 
-    def over(self, part: Any, whole: Any, state: State, average: Average | None) -> Any:
-        """Return ``part / whole`` of the classes, 0 for an undefined quotient, averaged."""
+    def average_quotient(self, part: Any, total: Any, state: State, average: Average | None) -> Any:
+        """Return ``part / total`` of the classes, 0 for an undefined quotient, averaged."""
         if average == "micro":
-            part, whole = part.sum(), whole.sum()
-        each = np.divide(part, whole, out=np.zeros_like(part), where=whole != 0)
+            part, total = part.sum(), total.sum()
+        quotients = np.divide(part, total, out=np.zeros_like(part), where=total != 0)
         if average == "binary":
-            return float(each[1])
+            return float(quotients[1])
         if average is None:
-            return each
+            return quotients
         if average == "micro":
-            return float(each)
+            return float(quotients)
         weights = state["true"] if average == "weighted" else np.ones(self.classes) if self.several else (state["predicted"] + state["true"] > 0) * 1.0
-        return float((each * weights).sum() / weights.sum()) if weights.sum() else undefined(type(self).__name__, NOTHING)
+        return float((quotients * weights).sum() / weights.sum()) if weights.sum() else undefined(type(self).__name__, NOTHING)
 
 
 class _Fraction(_Classes):
@@ -141,8 +145,8 @@ class _Fraction(_Classes):
         return {"right": np.zeros(2)}
 
     def value(self, state: State) -> Any:
-        right, of = state["right"]
-        return float(right / of) if of else undefined(type(self).__name__, NOTHING)
+        right, count = state["right"]
+        return float(right / count) if count else undefined(type(self).__name__, NOTHING)
 
 
 class Accuracy(_Fraction):
@@ -157,8 +161,8 @@ class Accuracy(_Fraction):
             scores, true, weights = self.counted(*arrays)
             right = (scores > self.least) == (true > 0)
         else:
-            found, true, weights = self.chosen(*arrays)
-            right = found == true
+            predicted, true, weights = self.chosen(*arrays)
+            right = predicted == true
         state["right"] = state["right"] + [weights[right].sum(), weights.sum()]
 
 
@@ -178,9 +182,9 @@ class TopKAccuracy(_Fraction):
 
     def add(self, state: State, *arrays: Any) -> None:
         scores, true, weights = self.counted(*arrays)
-        own = np.take_along_axis(scores, true[:, None], 1)
-        before = (scores > own).sum(1) + ((scores == own) & (np.arange(self.classes) < true[:, None])).sum(1)
-        state["right"] = state["right"] + [weights[before < self.k].sum(), weights.sum()]
+        own_score = np.take_along_axis(scores, true[:, None], 1)
+        rank = (scores > own_score).sum(1) + ((scores == own_score) & (np.arange(self.classes) < true[:, None])).sum(1)
+        state["right"] = state["right"] + [weights[rank < self.k].sum(), weights.sum()]
 
 
 class _Averaged(_Counted):
@@ -204,7 +208,7 @@ class Precision(_Averaged):
     """
 
     def value(self, state: State) -> Any:
-        return self.over(state["right"], state["predicted"], state, self.average)
+        return self.average_quotient(state["right"], state["predicted"], state, self.average)
 
 
 class Recall(_Averaged):
@@ -215,7 +219,7 @@ class Recall(_Averaged):
     """
 
     def value(self, state: State) -> Any:
-        return self.over(state["right"], state["true"], state, self.average)
+        return self.average_quotient(state["right"], state["true"], state, self.average)
 
 
 class F1(_Averaged):
@@ -239,7 +243,7 @@ class F1(_Averaged):
     """
 
     def value(self, state: State) -> Any:
-        return self.over(2 * state["right"], state["predicted"] + state["true"], state, self.average)
+        return self.average_quotient(2 * state["right"], state["predicted"] + state["true"], state, self.average)
 
 
 class IoU(_Averaged):
@@ -253,7 +257,7 @@ class IoU(_Averaged):
     """
 
     def value(self, state: State) -> Any:
-        return self.over(state["right"], state["predicted"] + state["true"] - state["right"], state, self.average)
+        return self.average_quotient(state["right"], state["predicted"] + state["true"] - state["right"], state, self.average)
 
 
 class ConfusionMatrix(_Classes):
@@ -273,8 +277,8 @@ class ConfusionMatrix(_Classes):
         return {"counts": np.zeros(self.classes**2)}
 
     def add(self, state: State, *arrays: Any) -> None:
-        found, true, weights = self.chosen(*arrays)
-        state["counts"] = state["counts"] + np.bincount(true * self.classes + found, weights, self.classes**2)
+        predicted, true, weights = self.chosen(*arrays)
+        state["counts"] = state["counts"] + np.bincount(true * self.classes + predicted, weights, self.classes**2)
 
     def value(self, state: State) -> Any:
         return state["counts"].reshape(self.shape)

@@ -45,8 +45,8 @@ class AUC(Metric):
         weight: Variable | None = None,
     ) -> None:
         super().__init__(score, label, weight)
-        dims, of = list(score.spec.known_dims), list(label.spec.known_dims)
-        if dims[1:] not in ([], [1], [2]) or of[1:] not in ([], [1]) or not dims or dims[:1] != of[:1]:
+        dims, label_dims = list(score.spec.known_dims), list(label.spec.known_dims)
+        if dims[1:] not in ([], [1], [2]) or label_dims[1:] not in ([], [1]) or not dims or dims[:1] != label_dims[:1]:
             raise ShapeError(
                 f"AUC: the score must be [batch], [batch, 1] or [batch, 2], and the label [batch] or [batch, 1]; seen {score.spec.text()} "
                 f"and {label.spec.text()}"
@@ -69,31 +69,31 @@ class AUC(Metric):
         score, label = score[:, -1] if score.ndim == 2 else score.reshape(-1), label.reshape(-1)
         same_count("AUC", score=len(score), label=len(label))
         weights = weights_of("AUC", arrays[2] if len(arrays) > 2 else None, len(label))
-        kept = (weights > 0) & (label != self.ignore_index)
-        score, weights = check_numbers("AUC", "score", score[kept]), weights[kept]
-        label = class_numbers("AUC", "label", label[kept], 2, self.ignore_index is not None)
+        counted = (weights > 0) & (label != self.ignore_index)
+        score, weights = check_numbers("AUC", "score", score[counted]), weights[counted]
+        label = class_numbers("AUC", "label", label[counted], 2, self.ignore_index is not None)
         if self.thresholds is None:
             state["examples"] = np.concatenate([state["examples"], np.stack([score, label, weights][: len(self.inputs)], 1)])
             return
         if score.size and not 0 <= score.min() <= score.max() <= 1:
             raise ExecutionError.must("AUC: with thresholds, a score", "from 0 to 1", f"{score.min():g} to {score.max():g}")
-        at = 2 * (score * self.thresholds).astype(np.int64) + label
-        state["counts"] = state["counts"] + np.bincount(at, weights, len(state["counts"]))
+        bins = 2 * (score * self.thresholds).astype(np.int64) + label
+        state["counts"] = state["counts"] + np.bincount(bins, weights, len(state["counts"]))
 
     def value(self, state: State) -> Any:
         if self.thresholds is None:
             rows = state["examples"]
             score, label = rows[:, 0], rows[:, 1].astype(np.int64)
-            _, at = np.unique(score, return_inverse=True)
-            counts = np.bincount(2 * at.reshape(-1) + label, rows[:, 2] if rows.shape[1] > 2 else None, 2 * (int(at.max()) + 1) if len(at) else 2)
+            _, places = np.unique(score, return_inverse=True)
+            counts = np.bincount(2 * places.reshape(-1) + label, rows[:, 2] if rows.shape[1] > 2 else None, 2 * (int(places.max()) + 1) if len(places) else 2)
         else:
             counts = state["counts"]
         false, true = (np.append(0.0, np.cumsum(counts[start::2][::-1])) for start in (0, 1))  # from the largest score down
         if not true[-1] or (self.curve == "ROC" and not false[-1]):
-            seen = "all that count are of class 0" if false[-1] else "all that count are of class 1" if true[-1] else NOTHING
-            return undefined("AUC", f"{self.curve} needs examples of {'both classes' if self.curve == 'ROC' else 'class 1'}, and {seen}")
+            finding = "all that count are of class 0" if false[-1] else "all that count are of class 1" if true[-1] else NOTHING
+            return undefined("AUC", f"{self.curve} needs examples of {'both classes' if self.curve == 'ROC' else 'class 1'}, and {finding}")
         if self.curve == "ROC":
             return float((np.diff(false) * (true[1:] + true[:-1])).sum() / 2 / (true[-1] * false[-1]))
-        found = true[1:] + false[1:]
-        precision = np.divide(true[1:], found, out=np.zeros_like(found), where=found > 0)
+        predicted = true[1:] + false[1:]
+        precision = np.divide(true[1:], predicted, out=np.zeros_like(predicted), where=predicted > 0)
         return float((np.diff(true) * precision).sum() / true[-1])

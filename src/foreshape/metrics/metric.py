@@ -27,11 +27,11 @@ class Metric:
 
     def __init__(self, *inputs: Variable | None) -> None:
         self.inputs = tuple(v for v in inputs if v is not None)
-        for one in self.inputs:
-            if not isinstance(one, Variable):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise SchemaError(f"{type(self).__name__} is of variables, such as layer.softmax gives; seen {one!r:.60}")
-            if one.block.program is not self.inputs[0].block.program:
-                raise SchemaError(f"{type(self).__name__}: {one.name} is a variable of another program than {self.inputs[0].name}")
+        for variable in self.inputs:
+            if not isinstance(variable, Variable):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise SchemaError(f"{type(self).__name__} is of variables, such as layer.softmax gives; seen {variable!r:.60}")
+            if variable.block.program is not self.inputs[0].block.program:
+                raise SchemaError(f"{type(self).__name__}: {variable.name} is a variable of another program than {self.inputs[0].name}")
 
     def begin(self) -> State:
         """Return the state before the first batch: fp64 arrays of fixed sizes; ``[0, n]`` if batches add rows."""
@@ -59,6 +59,6 @@ def check_weight(metric: Metric, weight: Variable | None, like: Variable, axis: 
     dims = list(like.spec.known_dims)
     if axis is not None:
         del dims[axis]
-    given = [d for d in weight.spec.known_dims if d != 1]
-    if given not in ([d for d in dims if d != 1], dims[:1]):
+    weight_dims = [d for d in weight.spec.known_dims if d != 1]
+    if weight_dims not in ([d for d in dims if d != 1], dims[:1]):
         raise ShapeError(f"{type(metric).__name__}: weight must be one for each example, or of the dims of the label; it is {weight.spec.text()}")

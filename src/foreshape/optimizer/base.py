@@ -94,14 +94,14 @@ class Optimizer(ConstructorRepr):
         Raises:
             SchemaError: a schedule needs an argument that is None here; the message says how to give it.
         """
-        given = self.learning_rate
-        if not isinstance(given, Schedule):
+        rate = self.learning_rate
+        if not isinstance(rate, Schedule):
             return self
-        found = given.for_run(epochs, steps_per_epoch)
-        if found is given:
+        adapted = rate.for_run(epochs, steps_per_epoch)
+        if adapted is rate:
             return self
         out = copy.copy(self)
-        out.learning_rate, out._owner = found, self._owner
+        out.learning_rate, out._owner = adapted, self._owner
         return out
 
     def __getstate__(self) -> dict[str, Any]:
@@ -132,14 +132,14 @@ class Optimizer(ConstructorRepr):
         program.refresh()
         self._check_groups(program)
         frozen = frozen_names(program, self.freeze)
-        wanted = None if parameters is None else list(parameters)
-        for one in wanted or () if frozen else ():
-            name = one.name if isinstance(one, Variable) else one
+        chosen = None if parameters is None else list(parameters)
+        for wish in chosen or () if frozen else ():
+            name = wish.name if isinstance(wish, Variable) else wish
             if name in frozen:
                 raise SchemaError(f"{name} is wanted in parameters=, and freeze={list(self.freeze)!r} freezes it")
-        _refuse_second_updates(loss, wanted)
+        _refuse_second_updates(loss, chosen)
         warn_of_scattered(loss)
-        pairs = append_backward(loss, wanted, [*no_gradient, *frozen])
+        pairs = append_backward(loss, chosen, [*no_gradient, *frozen])
         warn_of_no_loss(loss, {parameter.name for parameter, _ in pairs})
         with program_guard(program, startup if startup is not None else startup_of(program)):
             return self.apply(pairs), pairs
@@ -156,7 +156,7 @@ class Optimizer(ConstructorRepr):
             pairs = [p for p in pairs if p[0].name not in frozen]
             if not pairs:
                 raise SchemaError(f"freeze={list(self.freeze)!r} freezes all of the parameters whose gradients are given")
-        before = program.role
+        role = program.role
         program.role = Role.OPTIMIZE
         try:
             with self._owner.claiming(program, default_startup_program()):
@@ -167,7 +167,7 @@ class Optimizer(ConstructorRepr):
                 rates = {1.0: rate}
                 return [self._update(p, g, self._rate_of(p, rates)) for p, g in pairs]
         finally:
-            program.role = before
+            program.role = role
 
     # --- methods of a subclass
 
@@ -188,11 +188,11 @@ class Optimizer(ConstructorRepr):
 
     def decay_of(self, parameter: Variable) -> WeightDecay | None:
         """Return the decay added to a parameter's gradient: the last setting of its groups, or the optimizer's."""
-        given = settings(parameter.block.program).get(parameter.name)
-        if given is not None and not given.need_decay:
+        setting = settings(parameter.block.program).get(parameter.name)
+        if setting is not None and not setting.need_decay:
             return None
-        own = None if self.decays_itself else self._said("weight_decay", parameter)
-        return as_decay(self.weight_decay if own is None else own)
+        decay = None if self.decays_itself else self._group_setting("weight_decay", parameter)
+        return as_decay(self.weight_decay if decay is None else decay)
 
     def coefficient_of(self, parameter: Variable, own: float, decays: bool = True) -> float:
         """Return the coefficient of the decay in the update itself: ``own`` if it ``decays``, or a group's; 0 for none.
@@ -202,25 +202,25 @@ class Optimizer(ConstructorRepr):
             own: the optimizer's argument.
             decays: False for a parameter without decay.
         """
-        given = settings(parameter.block.program).get(parameter.name)
-        if given is not None and not given.need_decay:
+        setting = settings(parameter.block.program).get(parameter.name)
+        if setting is not None and not setting.need_decay:
             return 0.0
-        said = self._said("weight_decay", parameter)
-        return float(said) if said is not None else own if decays else 0.0
+        decay = self._group_setting("weight_decay", parameter)
+        return float(decay) if decay is not None else own if decays else 0.0
 
-    def _said(self, what: str, parameter: Variable) -> Any:
+    def _group_setting(self, setting: str, parameter: Variable) -> Any:
         """Return the last group's setting for a parameter; None if there is none."""
         for group in reversed(self.groups):
-            if getattr(group, what) is not None and matches(group.patterns, parameter.name):
-                return getattr(group, what)
+            if getattr(group, setting) is not None and matches(group.patterns, parameter.name):
+                return getattr(group, setting)
         return None
 
     def _update(self, parameter: Variable, gradient: Variable, rate: Variable) -> Op:
         kind, inputs, outputs, attrs = self.update(parameter, gradient, rate)
         for name, number in attrs.items():  # other values are refused by its operator
             if isinstance(number, float) and (not math.isfinite(number) or (name == "epsilon" and number < 0.0)):
-                wanted = "a finite number of at least 0" if name == "epsilon" else "a finite number"
-                raise SchemaError.must(f"{type(self).__name__}: {name}", f"{wanted}", number)
+                required = "a finite number of at least 0" if name == "epsilon" else "a finite number"
+                raise SchemaError.must(f"{type(self).__name__}: {name}", f"{required}", number)
         block = parameter.block
         return block.append_op(kind, inputs, outputs, attrs, role_variables=(parameter.name, gradient.name), site=parameter.site)
 
@@ -243,31 +243,31 @@ class Optimizer(ConstructorRepr):
         Raises:
             SchemaError: the optimizer has appended no updates to the program.
         """
-        found = self._owner.rates.get(id(program))
-        if found is None or found.block.program is not program:
+        rate = self._owner.rates.get(id(program))
+        if rate is None or rate.block.program is not program:
             raise SchemaError("the optimizer has no learning rate in this program: minimise a loss of it first")
-        return found
+        return rate
 
     def rate_variable(self, program: Program) -> Variable:
         """Return the learning rate as a variable of the program, a number without dims; made at the first request."""
-        found = self._owner.rates.get(id(program))
-        if found is not None and found.block.program is program:
-            return found
-        given = self.learning_rate
-        if isinstance(given, Variable):
-            found = given
-        elif hasattr(given, "append"):
-            found = given.append(program)
+        variable = self._owner.rates.get(id(program))
+        if variable is not None and variable.block.program is program:
+            return variable
+        rate = self.learning_rate
+        if isinstance(rate, Variable):
+            variable = rate
+        elif hasattr(rate, "append"):
+            variable = rate.append(program)
         else:
-            found = self.state(program, program.unique_name("learning_rate"), (), FP32, float(given))
-        self._owner.rates[id(program)] = found
-        return found
+            variable = self.state(program, program.unique_name("learning_rate"), (), FP32, float(rate))
+        self._owner.rates[id(program)] = variable
+        return variable
 
     def _rate_of(self, parameter: Variable, rates: dict[float, Variable]) -> Variable:
         """Return the learning rate of one parameter. ``rates``: the existing ones, by their factors."""
-        given = settings(parameter.block.program).get(parameter.name)
-        said = self._said("learning_rate_factor", parameter)
-        factor = (1.0 if given is None else given.learning_rate) * (1.0 if said is None else said)
+        setting = settings(parameter.block.program).get(parameter.name)
+        group_factor = self._group_setting("learning_rate_factor", parameter)
+        factor = (1.0 if setting is None else setting.learning_rate) * (1.0 if group_factor is None else group_factor)
         if factor not in rates:
             rates[factor] = parameter.block.apply("scale", {"X": rates[1.0]}, {"scale": factor})
         return rates[factor]
@@ -281,9 +281,9 @@ class Optimizer(ConstructorRepr):
             dims, of: its sizes and element type.
             value: a number.
         """
-        made = program.global_block.create_variable(name, tensor(of, *dims), persistable=True, stop_gradient=True)
-        initialise(made, Constant(value))
-        return made
+        variable = program.global_block.create_variable(name, tensor(of, *dims), persistable=True, stop_gradient=True)
+        initialise(variable, Constant(value))
+        return variable
 
     def accumulator(self, parameter: Variable, what: str, value: float = 0.0, dims: Sequence[Size] | None = None) -> Variable:
         """Return the state of one parameter, by default of its shape, named ``parameter_what_0``, or with the next number.
@@ -309,12 +309,12 @@ def update_op(type: str, parameter: Variable, gradient: Variable, rate: Variable
     return type, inputs, outputs, attrs
 
 
-def _refuse_second_updates(loss: Variable, wanted: Sequence[Variable | str] | None) -> None:
+def _refuse_second_updates(loss: Variable, chosen: Sequence[Variable | str] | None) -> None:
     """Refuse to update parameters by the gradients of one loss twice: a step would apply both."""
     block = loss.block.program.global_block
     if f"{loss.name}@GRAD" not in block.vars:
         return
-    names = None if wanted is None else {p.name if isinstance(p, Variable) else p for p in wanted}
+    names = None if chosen is None else {p.name if isinstance(p, Variable) else p for p in chosen}
     for op in block.ops:
         parameter = op.input("Param") if op.operator is not None and is_update(type(op.operator)) else None
         if parameter is not None and (names is None or parameter in names):
@@ -325,26 +325,26 @@ def _refuse_second_updates(loss: Variable, wanted: Sequence[Variable | str] | No
             )
 
 
-def _checked_rate(given: Any) -> Any:
+def _checked_rate(rate: Any) -> Any:
     """Check a learning rate. Raises `SchemaError` for an invalid one."""
-    if isinstance(given, Variable) or (hasattr(given, "append") and not hasattr(given, "__len__")):
-        return given
+    if isinstance(rate, Variable) or (hasattr(rate, "append") and not hasattr(rate, "__len__")):
+        return rate
     number, advice = math.nan, ""
     with contextlib.suppress(OverflowError, TypeError, ValueError):
-        number = float(given)
-    if isinstance(given, (str, bytes, bool)):  # which float() takes
+        number = float(rate)
+    if isinstance(rate, (str, bytes, bool)):  # which float() takes
         number, advice = math.nan, "" if math.isnan(number) else f": give it as a number, {number!r}"
     if not 0.0 <= number < math.inf:
         required = "a number of at least 0, a variable or a schedule, such as fs.optimizer.cosine(0.1)"
-        raise SchemaError(f"a learning rate is {required}; seen {shown(given)}{advice}").told(slot="learning_rate", required=required, seen=shown(given))
-    return given
+        raise SchemaError(f"a learning rate is {required}; seen {shown(rate)}{advice}").told(slot="learning_rate", required=required, seen=shown(rate))
+    return rate
 
 
-def _checked_groups(given: object, decays_itself: bool) -> tuple[Group, ...]:
-    groups: tuple[object, ...] = tuple(given) if isinstance(given, (list, tuple)) else (given,)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-    for one in groups:
-        if not isinstance(one, Group):
-            raise SchemaError(f'groups= takes Group objects, such as Group("*.bias", weight_decay=0); seen {one!r}')
-        if decays_itself and isinstance(one.weight_decay, WeightDecay):
-            raise SchemaError(f"{one!r}: this optimizer has a decay of its own, of which a group says the coefficient: a number")
+def _checked_groups(value: object, decays_itself: bool) -> tuple[Group, ...]:
+    groups: tuple[object, ...] = tuple(value) if isinstance(value, (list, tuple)) else (value,)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    for group in groups:
+        if not isinstance(group, Group):
+            raise SchemaError(f'groups= takes Group objects, such as Group("*.bias", weight_decay=0); seen {group!r}')
+        if decays_itself and isinstance(group.weight_decay, WeightDecay):
+            raise SchemaError(f"{group!r}: this optimizer has a decay of its own, of which a group says the coefficient: a number")
     return tuple(g for g in groups if isinstance(g, Group))

@@ -71,28 +71,28 @@ class ClipByGlobalNorm(GradientClip):
             return pairs
         last = pairs[-1]
         squares: list[Variable] = []
-        of = _common_type([g for _, g in pairs])
+        dtype = _common_type([g for _, g in pairs])
         for pair in pairs:
             dense = pair[1]
             if dense.kind is SELECTED_ROWS:
                 dense = _apply(pair, "merge_selected_rows", {"X": dense})
                 dense = _apply(pair, "get_tensor_from_selected_rows", {"X": dense})
-            squares.append(_as(pair, _apply(pair, "squared_l2_norm", {"X": dense}), of))
+            squares.append(_as(pair, _apply(pair, "squared_l2_norm", {"X": dense}), dtype))
         total = _apply(last, "sum", {"X": squares}, prefix="add_n")
         norm = _apply(last, "sqrt", {"X": total})
-        limit = {"shape": [1], "dtype": of.code, "value": self.clip_norm, "str_value": repr(self.clip_norm)}
+        limit = {"shape": [1], "dtype": dtype.code, "value": self.clip_norm, "str_value": repr(self.clip_norm)}
         bound = _apply(last, "fill_constant", {}, limit)
         larger = _apply(last, "elementwise_max", {"X": bound, "Y": norm})
         scale = _apply(last, "elementwise_div", {"X": bound, "Y": larger})
         for pair in pairs:
-            by = _as(pair, scale, pair[1].spec.known_dtype)
-            _block(pair).append_op("elementwise_mul", {"X": pair[1], "Y": by}, {"Out": pair[1]}, role_variables=_names(pair), site=pair[0].site)
+            factor = _as(pair, scale, pair[1].spec.known_dtype)
+            _block(pair).append_op("elementwise_mul", {"X": pair[1], "Y": factor}, {"Out": pair[1]}, role_variables=_names(pair), site=pair[0].site)
         return pairs
 
 
-def _positive(what: str, norm: float) -> float:
+def _positive(subject: str, norm: float) -> float:
     if not norm > 0:
-        raise SchemaError(f"{what} needs a norm above 0; seen {norm}")
+        raise SchemaError(f"{subject} needs a norm above 0; seen {norm}")
     return float(norm)
 
 
@@ -119,6 +119,6 @@ def _apply(pair: tuple[Variable, Variable], kind: str, inputs: dict[str, Any], a
     return block.vars[op.outputs["Out"][0]]
 
 
-def _as(pair: tuple[Variable, Variable], value: Variable, of: DType) -> Variable:
-    given = value.spec.known_dtype
-    return value if given is of else _apply(pair, "cast", {"X": value}, {"in_dtype": given.code, "out_dtype": of.code})
+def _as(pair: tuple[Variable, Variable], value: Variable, dtype: DType) -> Variable:
+    source = value.spec.known_dtype
+    return value if source is dtype else _apply(pair, "cast", {"X": value}, {"in_dtype": source.code, "out_dtype": dtype.code})

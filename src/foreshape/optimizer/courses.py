@@ -48,12 +48,12 @@ class Course(Schedule):
         self._check_warmup()
 
     def __repr__(self) -> str:
-        first, *others = self.settings
-        shown = [repr(getattr(self, first)), *(f"{n}={v!r}" for n in others if (v := getattr(self, n)) != getattr(type(self), n))]
-        shown += [f"{self.unit}={length!r}"] if (length := self._said_length()) is not None else []
-        shown += [f"warmup={self.warmup!r}"] if self.warmup else []
-        shown += [f"steps_per_epoch={self.each!r}"] if self.unit == "epochs" and self.each is not None else []
-        return f"{self.called}({', '.join(shown)})"
+        first, *optional = self.settings
+        arguments = [repr(getattr(self, first)), *(f"{n}={v!r}" for n in optional if (v := getattr(self, n)) != getattr(type(self), n))]
+        arguments += [f"{self.unit}={length!r}"] if (length := self._said_length()) is not None else []
+        arguments += [f"warmup={self.warmup!r}"] if self.warmup else []
+        arguments += [f"steps_per_epoch={self.each!r}"] if self.unit == "epochs" and self.each is not None else []
+        return f"{self.called}({', '.join(arguments)})"
 
     def _said_length(self) -> object:
         """Return the length as the arguments of the constructing function."""
@@ -73,13 +73,13 @@ class Course(Schedule):
         self._check_known()
         assert self.each is not None
         rise = self.warmup * self.each
-        after = self.after(step - rise if rise else step)
+        main = self.rate_after_warmup(step - rise if rise else step)
         if not rise:
-            return after
-        return where(step < number(rise), self.after(number(0.0)) * _risen(step, rise), after)
+            return main
+        return where(step < number(rise), self.rate_after_warmup(number(0.0)) * _risen(step, rise), main)
 
     @abstractmethod
-    def after(self, step: Variable) -> Variable:
+    def rate_after_warmup(self, step: Variable) -> Variable:
         """Return the rate at a step after the warmup."""
 
     def part(self, step: Variable) -> Variable:
@@ -111,7 +111,7 @@ class _Cosine(Course):
     settings = ("learning_rate", "end")
     learning_rate = end = 0.0
 
-    def after(self, step: Variable) -> Variable:
+    def rate_after_warmup(self, step: Variable) -> Variable:
         return _between(self.part(step), self.learning_rate, self.end)
 
 
@@ -121,7 +121,7 @@ class _OneCycle(Course):
     peak = start = end = 0.0
     rising = 0.3
 
-    def after(self, step: Variable) -> Variable:
+    def rate_after_warmup(self, step: Variable) -> Variable:
         part = self.part(step)
         up = _between(part * (1.0 / self.rising), self.start, self.peak)
         down = _between((part - self.rising) * (1.0 / (1.0 - self.rising)), self.peak, self.end)
@@ -134,7 +134,7 @@ class _Polynomial(Course):
     learning_rate = end = 0.0
     power = 1.0
 
-    def after(self, step: Variable) -> Variable:
+    def rate_after_warmup(self, step: Variable) -> Variable:
         left = 1.0 - self.part(step)
         return (left if self.power == 1.0 else left**self.power) * (self.learning_rate - self.end) + self.end
 
@@ -148,7 +148,7 @@ class _Piecewise(Course):
     def _said_length(self) -> object:
         return self.boundaries
 
-    def after(self, step: Variable) -> Variable:
+    def rate_after_warmup(self, step: Variable) -> Variable:
         assert self.each is not None
         out = number(self.rates[-1])
         for boundary, rate in zip(reversed(self.boundaries), reversed(self.rates[:-1]), strict=True):
@@ -163,7 +163,7 @@ class _Exponential(Course):
     learning_rate = factor = 0.0
     staircase = False
 
-    def after(self, step: Variable) -> Variable:
+    def rate_after_warmup(self, step: Variable) -> Variable:
         assert self.each is not None
         assert self.length is not None
         periods = step * (1.0 / (self.length * self.each))
@@ -179,9 +179,9 @@ class _Warmup(Course):
 
     def for_run(self, epochs: float | None, steps_per_epoch: float | None) -> Schedule:
         out = super().for_run(epochs, steps_per_epoch)
-        given = self.learning_rate
-        then = given.for_run(epochs, steps_per_epoch) if isinstance(given, Schedule) else given
-        if then is not given and isinstance(out, _Warmup):
+        rate = self.learning_rate
+        then = rate.for_run(epochs, steps_per_epoch) if isinstance(rate, Schedule) else rate
+        if then is not rate and isinstance(out, _Warmup):
             out = copy.copy(out)
             out.learning_rate = then
         return out
@@ -190,11 +190,11 @@ class _Warmup(Course):
         self._check_known()
         assert self.each is not None
         assert self.length is not None
-        return _risen(step, self.length * self.each) * self.after(step)
+        return _risen(step, self.length * self.each) * self.rate_after_warmup(step)
 
-    def after(self, step: Variable) -> Variable:
-        given = self.learning_rate
-        return given.rate(step) if isinstance(given, Schedule) else number(given)
+    def rate_after_warmup(self, step: Variable) -> Variable:
+        rate = self.learning_rate
+        return rate.rate(step) if isinstance(rate, Schedule) else number(rate)
 
 
 def cosine(

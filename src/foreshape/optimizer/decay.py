@@ -31,12 +31,12 @@ class WeightDecay(ConstructorRepr):
             attrs = {"l1" if self.l1 else "l2": self.coefficient}
             block.append_op("decay_selected_rows", {"Param": parameter, "Grad": gradient}, {"Out": gradient}, attrs, role_variables=roles)
             return gradient
-        of = parameter
+        source = parameter
         if self.l1:
-            of = block.program.unique_name("_generated_var")
-            block.append_op("sign", {"X": parameter}, {"Out": of}, role_variables=roles)
+            source = block.program.unique_name("_generated_var")
+            block.append_op("sign", {"X": parameter}, {"Out": source}, role_variables=roles)
         name = block.program.unique_name("_generated_var")
-        block.append_op("scale", {"X": of}, {"Out": name}, {"scale": self.coefficient}, role_variables=roles)
+        block.append_op("scale", {"X": source}, {"Out": name}, {"scale": self.coefficient}, role_variables=roles)
         block.append_op("sum", {"X": [gradient.name, name]}, {"Out": gradient.name}, role_variables=roles)
         return gradient
 
@@ -51,8 +51,8 @@ class L1Decay(WeightDecay):
     l1 = True
 
 
-def _is_coefficient(given: object) -> bool:
-    return not isinstance(given, bool) and isinstance(given, (int, float)) and 0 <= given < math.inf
+def _is_coefficient(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value < math.inf
 
 
 def as_decay(given: float | WeightDecay | None) -> WeightDecay | None:

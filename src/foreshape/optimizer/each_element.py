@@ -68,11 +68,11 @@ class Adamax(Optimizer):
 
     def _update(self, parameter: Variable, gradient: Variable, rate: Variable) -> Op:
         """Append the update, and after it a `scale` for beta1's power of the next step, left to it by the operator."""
-        made = super()._update(parameter, gradient, rate)
-        power = parameter.block.var(made.inputs["Beta1Pow"][0])
+        op = super()._update(parameter, gradient, rate)
+        power = parameter.block.var(op.inputs["Beta1Pow"][0])
         names = (parameter.name, gradient.name)
         parameter.block.append_op("scale", {"X": power}, {"Out": power}, {"scale": self.beta1}, role_variables=names, site=parameter.site)
-        return made
+        return op
 
 
 class DecayedAdagrad(Optimizer):

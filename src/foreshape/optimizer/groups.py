@@ -43,21 +43,21 @@ class Group:
         self.learning_rate_factor, self.weight_decay = learning_rate_factor, weight_decay
 
     def __repr__(self) -> str:
-        said = [repr(p) for p in self.patterns]
-        said += [f"{n}={v!r}" for n in ("learning_rate_factor", "weight_decay") if (v := getattr(self, n)) is not None]
-        return f"Group({', '.join(said)})"
+        arguments = [repr(p) for p in self.patterns]
+        arguments += [f"{n}={v!r}" for n in ("learning_rate_factor", "weight_decay") if (v := getattr(self, n)) is not None]
+        return f"Group({', '.join(arguments)})"
 
     def has(self, name: str) -> bool:
         """Tell whether a parameter of this name is in the group."""
         return matches(self.patterns, name)
 
 
-def checked_patterns(what: str, given: object) -> tuple[str, ...]:
+def checked_patterns(subject: str, value: object) -> tuple[str, ...]:
     """Return patterns as a tuple. Raises `SchemaError` if they are none."""
-    patterns = cast("tuple[object, ...]", tuple(given) if isinstance(given, (list, tuple)) else (given,))  # pyright: ignore[reportUnknownArgumentType]
-    for one in patterns:
-        if not isinstance(one, str) or not one:
-            raise SchemaError(f'{what} takes patterns of names, such as "encoder.*"; seen {one!r}')
+    patterns = cast("tuple[object, ...]", tuple(value) if isinstance(value, (list, tuple)) else (value,))  # pyright: ignore[reportUnknownArgumentType]
+    for pattern in patterns:
+        if not isinstance(pattern, str) or not pattern:
+            raise SchemaError(f'{subject} takes patterns of names, such as "encoder.*"; seen {pattern!r}')
     return tuple(p for p in patterns if isinstance(p, str))
 
 
@@ -66,11 +66,11 @@ def matches(patterns: Sequence[str], name: str) -> bool:
     return any(fnmatchcase(name, p) for p in patterns)
 
 
-def check_all_match(program: Program, patterns: Sequence[str], where: str) -> None:
+def check_all_match(program: Program, patterns: Sequence[str], place: str) -> None:
     """Refuse a pattern without a parameter in a program.
 
     Args:
-        where: the argument with the patterns, for the words.
+        place: the argument with the patterns, for the words.
 
     Raises:
         SchemaError: the pattern, the names near it, and the parameters.
@@ -80,8 +80,8 @@ def check_all_match(program: Program, patterns: Sequence[str], where: str) -> No
         if not any(fnmatchcase(n, pattern) for n in names):
             near = difflib.get_close_matches(pattern, _candidates(names, "*" in pattern), n=3, cutoff=0.5)
             hint = f"; near it are {', '.join(map(repr, near))}" if near else ""
-            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            raise SchemaError(f"{where}: no parameter is called {pattern!r}{hint}; the parameters are: {', '.join(names[:_SHOWN]) or 'none'}{more}")
+            remark = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            raise SchemaError(f"{place}: no parameter is called {pattern!r}{hint}; the parameters are: {', '.join(names[:_SHOWN]) or 'none'}{remark}")
 
 
 def _candidates(names: Sequence[str], starred: bool) -> list[str]:
@@ -90,9 +90,9 @@ def _candidates(names: Sequence[str], starred: bool) -> list[str]:
     if starred:
         for name in names:
             parts = name.split(".")
-            for at in range(1, len(parts)):
-                out[".".join(parts[:at]) + ".*"] = None
-                out["*." + ".".join(parts[at:])] = None
+            for index in range(1, len(parts)):
+                out[".".join(parts[:index]) + ".*"] = None
+                out["*." + ".".join(parts[index:])] = None
     return list(out)
 
 

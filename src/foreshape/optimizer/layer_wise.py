@@ -73,8 +73,8 @@ class LarsMomentum(Optimizer):
     ) -> None:  # fmt: skip
         super().__init__(learning_rate, weight_decay=weight_decay, clip=clip, groups=groups, freeze=freeze)
         self.momentum, self.lars_coeff, self.lars_weight_decay, self.epsilon = momentum, lars_coeff, lars_weight_decay, epsilon
-        given = exclude_from_weight_decay
-        self.exclude_from_weight_decay = (given,) if isinstance(given, str) else tuple(given)
+        excluded = exclude_from_weight_decay
+        self.exclude_from_weight_decay = (excluded,) if isinstance(excluded, str) else tuple(excluded)
 
     def update(self, parameter: Variable, gradient: Variable, rate: Variable) -> UpdateOp:
         velocity = self.accumulator(parameter, "velocity")

@@ -39,9 +39,9 @@ class Owner:
         """Let the state made for a program have names of its own, beside other optimizers' state."""
         program.reserved |= self.reserve(taken(self, program, startup), startup)
         program.updated_by = self.mark if program.updated_by is None else program.updated_by
-        before = _persistable(program)
+        earlier = _persistable(program)
         yield
-        claim(self, program, startup, _persistable(program) - before, handed_out=True)
+        claim(self, program, startup, _persistable(program) - earlier, handed_out=True)
 
     def reserve(self, names: frozenset[str], startup: Program) -> frozenset[str]:
         """Leave names to others from now on; returns all names left to them."""
@@ -73,10 +73,10 @@ def claim(owner: Owner, program: Program, startup: Program, names: Iterable[str]
         handed_out: True if a caller may run the program without keeping the optimizer.
     """
     claims = _CLAIMS.setdefault(startup, [])
-    for one in claims:
-        if one.owner() is owner and one.program() is program:
-            one.names |= frozenset(names)
-            one.handed_out |= handed_out
+    for entry in claims:
+        if entry.owner() is owner and entry.program() is program:
+            entry.names |= frozenset(names)
+            entry.handed_out |= handed_out
             return
     claims[:] = [*(c for c in claims if c.owner() is not None or c.program() is not None), _Claim(ref(owner), ref(program), frozenset(names), handed_out)]
 
@@ -88,10 +88,10 @@ def taken(owner: Owner, program: Program, startup: Program, *, handed_out: bool 
         handed_out: only names in programs run by their callers.
         exact: make sure that the others still live, at some cost in time; otherwise some may be dead.
     """
-    others = [c for c in _CLAIMS.get(startup, ()) if c.owner() is not owner and c.program() is not program and (c.handed_out or not handed_out)]
-    if exact and any(c.holds() for c in others):
+    foreign = [c for c in _CLAIMS.get(startup, ()) if c.owner() is not owner and c.program() is not program and (c.handed_out or not handed_out)]
+    if exact and any(c.holds() for c in foreign):
         gc.collect()  # programs are reference cycles: a forgotten one looks alive
-    return frozenset({n for c in others if c.holds() for n in c.names})
+    return frozenset({n for c in foreign if c.holds() for n in c.names})
 
 
 def _persistable(program: Program) -> set[str]:

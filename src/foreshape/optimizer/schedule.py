@@ -28,13 +28,13 @@ class Schedule(ConstructorRepr):
 
     def append(self, program: Program) -> Variable:
         """Append the ops to ``program``; returns the rate, fp32 ``[1]``."""
-        before = program.role
+        role = program.role
         program.role = Role.LEARNING_RATE
         try:
             with program_guard(program):
                 return self.rate(_step(program))
         finally:
-            program.role = before
+            program.role = role
 
     def for_run(self, epochs: float | None, steps_per_epoch: float | None) -> Schedule:
         """Return the schedule for a run of so many ``epochs`` of ``steps_per_epoch`` (None: unknown); itself if it does not depend on them.
@@ -59,7 +59,7 @@ class _Decay(Schedule):
 
     def _periods(self, step: Variable) -> Variable:
         periods = step / self.decay_steps
-        return _whole(periods) if self.staircase else periods
+        return _floor(periods) if self.staircase else periods
 
 
 class ExponentialDecay(_Decay):
@@ -98,7 +98,7 @@ class PolynomialDecay(Schedule):
         if self.cycle:
             # the number of cycles begun, rounded up, at least one; -floor(-x) is the rounding up
             periods = step / self.decay_steps
-            begun = _whole(periods)
+            begun = _floor(periods)
             begun = begun + apply("cast", {"in_dtype": 0, "out_dtype": FP32.code}, X=apply("greater_than", X=periods, Y=begun))
             part = periods / apply("elementwise_max", X=begun, Y=number(1.0))
         else:
@@ -136,7 +136,7 @@ class CosineDecay(Schedule):
         self.epochs = positive("CosineDecay", "epochs", epochs)
 
     def rate(self, step: Variable) -> Variable:
-        epoch = _whole(step / self.step_each_epoch)
+        epoch = _floor(step / self.step_each_epoch)
         return (apply("cos", X=epoch * (math.pi / self.epochs)) + 1.0) * (0.5 * self.learning_rate)
 
 
@@ -163,29 +163,29 @@ class LinearWarmup(Schedule):
         self.start_lr, self.end_lr = float(start_lr), float(end_lr)
 
     def for_run(self, epochs: float | None, steps_per_epoch: float | None) -> Schedule:
-        given = self.learning_rate
-        found = given.for_run(epochs, steps_per_epoch) if isinstance(given, Schedule) else given
-        return self if found is given else LinearWarmup(found, self.warmup_steps, self.start_lr, self.end_lr)
+        rate = self.learning_rate
+        adapted = rate.for_run(epochs, steps_per_epoch) if isinstance(rate, Schedule) else rate
+        return self if adapted is rate else LinearWarmup(adapted, self.warmup_steps, self.start_lr, self.end_lr)
 
     def rate(self, step: Variable) -> Variable:
-        given = self.learning_rate
-        after = given.rate(step) if isinstance(given, Schedule) else number(given)
+        schedule = self.learning_rate
+        main = schedule.rate(step) if isinstance(schedule, Schedule) else number(schedule)
         warm = step * ((self.end_lr - self.start_lr) / self.warmup_steps) + self.start_lr
-        return where(step < number(self.warmup_steps), warm, after)
+        return where(step < number(self.warmup_steps), warm, main)
 
 
-def rate_of(what: str, name: str, value: float) -> float:
+def rate_of(schedule: str, name: str, value: float) -> float:
     """Return a learning rate of a schedule. Raises `SchemaError` for one below 0, or not finite."""
     number = float(value)
     if not 0 <= number < math.inf:
-        raise SchemaError.must(f"{what}: {name}", "a finite number of at least 0", value)
+        raise SchemaError.must(f"{schedule}: {name}", "a finite number of at least 0", value)
     return number
 
 
-def positive(what: str, name: str, value: float) -> float:
+def positive(subject: str, name: str, value: float) -> float:
     """Return a number above 0 unchanged. Raises `SchemaError` for others."""
     if not (value > 0 and math.isfinite(value)):
-        raise SchemaError(f"{what} needs {name} above 0; seen {value}")
+        raise SchemaError(f"{subject} needs {name} above 0; seen {value}")
     return float(value)
 
 
@@ -214,7 +214,7 @@ def number(value: float) -> Variable:
     return apply("fill_constant", {"shape": [1], "dtype": FP32.code, "value": float(value), "str_value": repr(float(value))})
 
 
-def _whole(x: Variable) -> Variable:
+def _floor(x: Variable) -> Variable:
     """Return ``x``, not negative, rounded down."""
     return apply("floor", X=x)
 

@@ -12,32 +12,32 @@ from foreshape.pictures.scene import number
 _INK, _FILL = "#3b6ea8", "#c9d9ea"
 
 
-def thinned(values: Sequence[float], most: int) -> list[tuple[int, float, float]]:
+def thinned(values: Sequence[float], limit: int) -> list[tuple[int, float, float]]:
     """Return at most so many columns of values: the place of the first, the least and the largest of each, without values that are no numbers."""
     count = len(values)
-    each = max(1, math.ceil(count / most))
+    step = max(1, math.ceil(count / limit))
     out: list[tuple[int, float, float]] = []
-    for at in range(0, count, each):
-        good = [float(v) for v in values[at : at + each] if math.isfinite(v)]
+    for begin in range(0, count, step):
+        good = [float(v) for v in values[begin : begin + step] if math.isfinite(v)]
         if good:
-            out.append((at, min(good), max(good)))
+            out.append((begin, min(good), max(good)))
     return out
 
 
-def drawn_points(values: Sequence[float | None], most: int = 600) -> tuple[list[int], list[float | None]]:
+def drawn_points(values: Sequence[float | None], limit: int = 600) -> tuple[list[int], list[float | None]]:
     """Return the places and values of at most so many points of a line, as many as a drawing can show. Of a long line they are the least and the largest of
     each stretch, in their order.
     """
     count = len(values)
-    if count <= most:
+    if count <= limit:
         return list(range(count)), list(values)
-    each = math.ceil(count / (most // 2))
+    step = math.ceil(count / (limit // 2))
     places: list[int] = []
-    for begin in range(0, count, each):
-        good = [(v, at) for at in range(begin, min(begin + each, count)) if (v := values[at]) is not None and math.isfinite(v)]
+    for begin in range(0, count, step):
+        good = [(v, index) for index in range(begin, min(begin + step, count)) if (v := values[index]) is not None and math.isfinite(v)]
         if good:
             places += sorted({min(good)[1], max(good)[1]})
-    return places, [values[at] for at in places]
+    return places, [values[index] for index in places]
 
 
 def line_chart(
@@ -52,19 +52,21 @@ def line_chart(
     low, high = min(c[1] for c in columns), max(c[2] for c in columns)
     marks = (high, low)
     if 0 < low < high / 50 and not filled:
-        columns = [(at, math.log(a), math.log(b)) for at, a, b in columns]
+        columns = [(index, math.log(a), math.log(b)) for index, a, b in columns]
         low, high = math.log(low), math.log(high)
     low = min(low, 0.0) if filled else low
     span, last = (high - low) or 1.0, max(len(values) - 1, 1)
     left, top, bottom = 64, 8, height - 20
 
-    def x(at: int) -> float:
-        return left + at / last * (width - left - 8)
+    def x(index: int) -> float:
+        return left + index / last * (width - left - 8)
 
     def y(value: float) -> float:
         return bottom - (value - low) / span * (bottom - top)
 
-    points = " ".join(f"{number(x(at))},{number(y(v))}" for at, least, most in columns for v in ((most, least) if least != most else (most,)))
+    points = " ".join(
+        f"{number(x(index))},{number(y(v))}" for index, least, high_value in columns for v in ((high_value, least) if least != high_value else (high_value,))
+    )
     parts: list[Markup] = [tag("title", title), tag("rect", width=width, height=height, fill="#fff", rx=4)]
     if filled:
         parts.append(tag("polygon", points=f"{number(x(columns[0][0]))},{bottom} {points} {number(x(columns[-1][0]))},{bottom}", fill=_FILL))

@@ -30,14 +30,14 @@ def short_bytes(value: int | float | None) -> str:
     return "".join(_scaled(value, 1024, _BYTES)) if value else ""
 
 
-def share(part: int | float | None, whole: int | float) -> str:
+def share(part: int | float | None, all_parts: int | float) -> str:
     """Return a percentage, as ``12%``; ``<1%`` for little more than nothing."""
-    if not part or not whole:
+    if not part or not all_parts:
         return ""
-    percent = 100 * part / whole
+    percent = 100 * part / all_parts
     return "<1%" if percent < 0.95 else f"{percent:.0f}%"
 
 
-def plural(count: int, what: str) -> str:
+def plural(count: int, noun: str) -> str:
     """Return ``1 op``, ``1,200 ops``."""
-    return f"{count:,} {what}" + ("" if count == 1 else "s")
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

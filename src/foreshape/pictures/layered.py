@@ -61,21 +61,21 @@ def layered(sizes: Sequence[tuple[float, float]], arrows: Iterable[tuple[int, in
 
 def _ranks(count: int, edges: Sequence[tuple[int, int]], top: int | None, bottom: int | None) -> list[int]:
     order = [n for n in (top,) if n is not None] + [n for n in range(count) if n not in (top, bottom)] + [n for n in (bottom,) if n is not None]
-    after: list[list[int]] = [[] for _ in range(count)]
-    before = [0] * count
+    targets: list[list[int]] = [[] for _ in range(count)]
+    incoming = [0] * count
     for a, b in edges:
-        after[a].append(b)
-        before[b] += 1
+        targets[a].append(b)
+        incoming[b] += 1
     first = 0 if top is None else 1
     ranks = [first] * count
     if top is not None:
         ranks[top] = 0
     for node in order:
-        for other in after[node]:
-            ranks[other] = max(ranks[other], ranks[node] + 1)
+        for target in targets[node]:
+            ranks[target] = max(ranks[target], ranks[node] + 1)
     for node in reversed(order):  # a box without incoming arrows stands right above its targets
-        if not before[node] and after[node] and node != top:
-            ranks[node] = max(ranks[node], min(ranks[o] for o in after[node]) - 1)
+        if not incoming[node] and targets[node] and node != top:
+            ranks[node] = max(ranks[node], min(ranks[o] for o in targets[node]) - 1)
     if bottom is not None:
         ranks[bottom] = max([r for n, r in enumerate(ranks) if n != bottom], default=0) + 1
     return ranks
@@ -91,16 +91,16 @@ class _BoxGraph:
         self.links: list[tuple[int, int]] = []
         passing: dict[tuple[int, int], int] = {}
         for a, b in edges:
-            at = a
+            end = a
             for rank in range(ranks[a] + 1, ranks[b]):
                 point = passing.get((a, rank))
                 if point is None:
                     point = passing[a, rank] = len(self.sizes)
                     self.sizes.append((0.0, 0.0))
                     self.rank.append(rank)
-                    self.links.append((at, point))
-                at = point
-            self.links.append((at, b))
+                    self.links.append((end, point))
+                end = point
+            self.links.append((end, b))
         self.above: list[list[int]] = [[] for _ in self.sizes]
         self.below: list[list[int]] = [[] for _ in self.sizes]
         for a, b in self.links:
@@ -118,27 +118,27 @@ class _BoxGraph:
             if not least:
                 break
             down = sweep % 2 == 0
-            for at in range(1, len(self.rows)) if down else range(len(self.rows) - 2, -1, -1):
-                near = {n: p for p, n in enumerate(self.rows[at - 1 if down else at + 1])}
+            for index in range(1, len(self.rows)) if down else range(len(self.rows) - 2, -1, -1):
+                near = {n: p for p, n in enumerate(self.rows[index - 1 if down else index + 1])}
                 links = self.above if down else self.below
-                row = self.rows[at]
+                row = self.rows[index]
                 means = {n: (sum(near[o] for o in links[n]) / len(links[n]) if links[n] else float(p)) for p, n in enumerate(row)}
                 row.sort(key=lambda n: means[n])  # it keeps the order of equals
-            found = self._crossings()
-            if found < least:
-                best, least = [list(r) for r in self.rows], found
+            crossings = self._crossings()
+            if crossings < least:
+                best, least = [list(r) for r in self.rows], crossings
         self.rows = best
 
     def _crossings(self) -> int:
         total = 0
-        for at in range(len(self.rows) - 1):
-            place = {n: p for p, n in enumerate(self.rows[at + 1])}
-            seen: list[int] = []
-            for node in self.rows[at]:
+        for index in range(len(self.rows) - 1):
+            place = {n: p for p, n in enumerate(self.rows[index + 1])}
+            places: list[int] = []
+            for node in self.rows[index]:
                 ends = sorted(place[o] for o in self.below[node])
-                total += sum(len(seen) - bisect_left(seen, e + 1) for e in ends)
+                total += sum(len(places) - bisect_left(places, e + 1) for e in ends)
                 for end in ends:
-                    insort(seen, end)
+                    insort(places, end)
         return total
 
     # --- places
@@ -146,32 +146,32 @@ class _BoxGraph:
     def place(self) -> LayeredLayout:
         x = [0.0] * len(self.sizes)
         for row in self.rows:
-            at = 0.0
+            position = 0.0
             for k, node in enumerate(row):
-                at += self._apart(row[k - 1], node) if k else 0.0
-                x[node] = at
-            middle = at / 2
+                position += self._apart(row[k - 1], node) if k else 0.0
+                x[node] = position
+            middle = position / 2
             for node in row:
                 x[node] -= middle
         still = False
         for sweep in range(2 * _SWEEPS):
             rows = self.rows if sweep % 2 == 0 else self.rows[::-1]
             links = self.above if sweep % 2 == 0 else self.below
-            before = list(x)
+            previous = list(x)
             for row in rows:
                 self._settle(row, x, links)
-            moved = max(abs(a - b) for a, b in zip(before, x, strict=True))
-            if moved < _STILL and still:
+            change = max(abs(a - b) for a, b in zip(previous, x, strict=True))
+            if change < _STILL and still:
                 break
-            still = moved < _STILL
+            still = change < _STILL
         left = min(x[n] - w / 2 for n, (w, _) in enumerate(self.sizes))
         right = max(x[n] + w / 2 for n, (w, _) in enumerate(self.sizes))
         tops: list[float] = []
-        at = 0.0
+        position = 0.0
         heights = [max((self.sizes[n][1] for n in row), default=0.0) for row in self.rows]
         for height in heights:
-            tops.append(at)
-            at += height + RANK_GAP
+            tops.append(position)
+            position += height + RANK_GAP
         y = [tops[r] + heights[r] / 2 for r in self.rank]
         segments: list[Segment] = []
         for a, b in sorted(self.links):
@@ -180,7 +180,7 @@ class _BoxGraph:
             begin = start if a < self.real else tops[self.rank[a]] + heights[self.rank[a]]
             ends = (a if a < self.real else -1, b if b < self.real else -1)
             segments.append(Segment(x[a] - left, begin, tops[self.rank[a]] + heights[self.rank[a]], x[b] - left, land, end, b < self.real, -1 in ends, *ends))
-        return LayeredLayout(right - left, max(at - RANK_GAP, 0.0), [(x[n] - left, y[n]) for n in range(self.real)], segments)
+        return LayeredLayout(right - left, max(position - RANK_GAP, 0.0), [(x[n] - left, y[n]) for n in range(self.real)], segments)
 
     def _apart(self, a: int, b: int) -> float:
         """Return the least distance of the middles of neighbours."""
@@ -199,13 +199,13 @@ class _BoxGraph:
             passing = node >= self.real
             weights = [(8.0 if passing and o >= self.real else 0.02 if passing or o >= self.real else 4.0) for o in near]
             weight = sum(weights) or 0.001
-            wanted = sum(w * x[o] for w, o in zip(weights, near, strict=True)) / weight if near else x[node]
-            pools.append([weight, weight * (wanted - offset), 1.0])
+            target = sum(w * x[o] for w, o in zip(weights, near, strict=True)) / weight if near else x[node]
+            pools.append([weight, weight * (target - offset), 1.0])
             while len(pools) > 1 and pools[-2][1] / pools[-2][0] > pools[-1][1] / pools[-1][0]:
                 last = pools.pop()
                 pools[-1] = [a + b for a, b in zip(pools[-1], last, strict=True)]
-        at = 0
+        index = 0
         for weight, total, many in pools:
             for _ in range(int(many)):
-                x[row[at]] = total / weight + offsets[at]
-                at += 1
+                x[row[index]] = total / weight + offsets[index]
+                index += 1

@@ -22,12 +22,12 @@ def escape(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
-def cut(text: str, most: int) -> str:
+def cut(text: str, limit: int) -> str:
     """Return ``text`` in at most so many characters; of a longer one both ends, to tell names apart."""
-    if len(text) <= most:
+    if len(text) <= limit:
         return text
-    head = max(0, (most - 1) * 2 // 5)
-    return text[:head] + "…" + text[len(text) - (most - 1 - head) :]
+    head = max(0, (limit - 1) * 2 // 5)
+    return text[:head] + "…" + text[len(text) - (limit - 1 - head) :]
 
 
 class Markup(str):
@@ -36,24 +36,24 @@ class Markup(str):
     __slots__ = ()
 
 
-def _whole(value: object) -> Markup:
+def _full_text(value: object) -> Markup:
     """Return a value as text of any length."""
     return Markup(escape(str(value)).translate(_ESCAPES))
 
 
 def words(value: object) -> Markup:
     """Return any value as the text of an element."""
-    return value if isinstance(value, Markup) else _whole(cut(str(value), LONGEST))
+    return value if isinstance(value, Markup) else _full_text(cut(str(value), LONGEST))
 
 
 def tag(name: str, *children: object, **attributes: object) -> Markup:
     """Return one element. A child other than `Markup` is text. ``class_`` is written ``class``, ``stroke_width`` ``stroke-width``; None is left out. Texts
     are cut to `LONGEST`; places of a drawing (``points``, ``d``) are not.
     """
-    given = "".join(f' {n.rstrip("_").replace("_", "-")}="{_whole(v) if n in _GEOMETRY else words(v)}"' for n, v in attributes.items() if v is not None)
+    settings = "".join(f' {n.rstrip("_").replace("_", "-")}="{_full_text(v) if n in _GEOMETRY else words(v)}"' for n, v in attributes.items() if v is not None)
     if name in _VOID:
-        return Markup(f"<{name}{given}>")
-    return Markup(f"<{name}{given}>{''.join(map(words, children))}</{name}>")
+        return Markup(f"<{name}{settings}>")
+    return Markup(f"<{name}{settings}>{''.join(map(words, children))}</{name}>")
 
 
 def join(parts: Iterable[object]) -> Markup:
@@ -73,15 +73,18 @@ def markup_table(columns: Sequence[str], rows: Iterable[Sequence[object]], right
     def line(cells: Sequence[object], kind: str) -> Markup:
         return tag(
             "tr",
-            *(tag(kind, c, style=_CELL.format("right" if at in numbers else "left", "nowrap" if at in numbers else "normal")) for at, c in enumerate(cells)),
+            *(
+                tag(kind, c, style=_CELL.format("right" if column in numbers else "left", "nowrap" if column in numbers else "normal"))
+                for column, c in enumerate(cells)
+            ),
         )
 
     return tag("table", line(columns, "th"), *(line(cells, "td") for cells in rows), style=_TABLE)
 
 
-def ends(count: int, most: int) -> list[int | None]:
-    """Return the places of ``most`` of so many things: the first and the last, and None for the ones between."""
-    return [*range(count)] if count <= most else [*range(most // 2), None, *range(count - most // 2, count)]
+def ends(count: int, limit: int) -> list[int | None]:
+    """Return the places of ``limit`` of so many things: the first and the last, and None for the ones between."""
+    return [*range(count)] if count <= limit else [*range(limit // 2), None, *range(count - limit // 2, count)]
 
 
 def folded(heading: object, *children: object, open: bool = False) -> Markup:
@@ -93,8 +96,8 @@ def folded(heading: object, *children: object, open: bool = False) -> Markup:
 
 def preformatted(text: str) -> Markup:
     """Return lines as they are."""
-    shown = "\n".join(cut(line, LONGEST) for line in escape(text).split("\n"))
-    return tag("pre", Markup(shown.translate(_ESCAPES)), style="font-size:12px;line-height:1.35;margin:4px 0;overflow-x:auto")
+    lines = "\n".join(cut(line, LONGEST) for line in escape(text).split("\n"))
+    return tag("pre", Markup(lines.translate(_ESCAPES)), style="font-size:12px;line-height:1.35;margin:4px 0;overflow-x:auto")
 
 
 def card(heading: object, *children: object) -> Markup:

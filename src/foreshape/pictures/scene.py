@@ -58,10 +58,10 @@ class Box:
         self.height = len(self.lines) * LINE + 9
 
 
-def shown(text: str, most: int = _LONGEST) -> str:
+def shown(text: str, limit: int = _LONGEST) -> str:
     """Return a text as a line of a box."""
     line = escape(text).replace("\n", " ")
-    return line if len(line) <= most else line[: most // 2 - 1] + "…" + line[-(most - most // 2) :]
+    return line if len(line) <= limit else line[: limit // 2 - 1] + "…" + line[-(limit - limit // 2) :]
 
 
 def number(value: float) -> str:
@@ -92,8 +92,8 @@ def _inside(box: Box) -> Iterator[Markup]:
     for s in box.segments:
         if s.arrow:
             yield tag("path", class_="head", d=f"M{number(s.to_x)} {number(s.to_y)}l-3.5 -6h7z")
-    for one in box.inside:
-        yield _drawn(one)
+    for member in box.inside:
+        yield _drawn(member)
 
 
 def _drawn(box: Box) -> Markup:
@@ -106,14 +106,14 @@ def _drawn(box: Box) -> Markup:
         width -= 3
     if box.inside:
         parts.append(tag("rect", class_="group", width=number(width), height=number(height), rx="6"))
-        parts += [_line(line, 9, 16 + LINE * at, "soft" if at else None) for at, line in enumerate(box.lines)]
+        parts += [_line(line, 9, 16 + LINE * index, "soft" if index else None) for index, line in enumerate(box.lines)]
         if box.times > 1:
             parts.append(_line(box.many, width - 8, 16, "times", "end"))
         return tag("g", *parts, *_inside(box), class_="inner", transform=place)
     fill = None if box.round else f"fill:var(--{box.family})"
     parts.append(tag("rect", class_="end" if box.round else "box", width=number(width), height=number(height), rx=corner, style=fill))
-    for at, line in enumerate(box.lines):
-        parts.append(_line(line, width / 2, 17 + LINE * at, "soft" if at else None, "middle"))
+    for index, line in enumerate(box.lines):
+        parts.append(_line(line, width / 2, 17 + LINE * index, "soft" if index else None, "middle"))
     return tag("g", *parts, transform=place)
 
 

@@ -11,37 +11,37 @@ def wide(text: str) -> int:
     """Return the columns of a line of text."""
     if text.isascii():
         return len(text)
-    return sum(map(_of, text))
+    return sum(map(_columns, text))
 
 
-def _of(letter: str) -> int:
+def _columns(letter: str) -> int:
     return 2 if east_asian_width(letter) in "WF" else 0 if category(letter) in _OF_NONE else 1
 
 
-def fit(text: str, most: int) -> str:
+def fit(text: str, limit: int) -> str:
     """Return ``text`` in at most so many columns; of a longer one both ends, to tell names apart."""
-    if wide(text) <= most:
+    if wide(text) <= limit:
         return text
-    head = begin(text, max(0, (most - 1) * 2 // 5))
-    return f"{head}…{_end(text, most - 1 - wide(head))}"
+    head = begin(text, max(0, (limit - 1) * 2 // 5))
+    return f"{head}…{_end(text, limit - 1 - wide(head))}"
 
 
-def begin(text: str, most: int) -> str:
+def begin(text: str, limit: int) -> str:
     """Return the beginning of ``text`` in at most so many columns."""
-    taken = 0
-    for at, letter in enumerate(text):
-        taken += _of(letter)
-        if taken > most:
-            return text[:at]
+    width = 0
+    for index, letter in enumerate(text):
+        width += _columns(letter)
+        if width > limit:
+            return text[:index]
     return text
 
 
-def _end(text: str, most: int) -> str:
-    taken = 0
-    for at in range(len(text) - 1, -1, -1):
-        taken += _of(text[at])
-        if taken > most:
-            return text[at + 1 :]
+def _end(text: str, limit: int) -> str:
+    width = 0
+    for index in range(len(text) - 1, -1, -1):
+        width += _columns(text[index])
+        if width > limit:
+            return text[index + 1 :]
     return text
 
 

@@ -84,11 +84,11 @@ class Profile:
 
     def by_type(self) -> list[tuple[str, float, int]]:
         """Return the types of the ops, the seconds of all their calls, and the number of these, the longest first."""
-        found: dict[str, tuple[float, int]] = {}
+        totals: dict[str, tuple[float, int]] = {}
         for c in self.calls:
-            seconds, count = found.get(c.what, (0.0, 0))
-            found[c.what] = seconds + c.seconds, count + 1
-        return sorted(((what, *of) for what, of in found.items()), key=lambda row: -row[1])
+            seconds, count = totals.get(c.what, (0.0, 0))
+            totals[c.what] = seconds + c.seconds, count + 1
+        return sorted(((kind, *entry) for kind, entry in totals.items()), key=lambda row: -row[1])
 
     def lost(self, call: ProfiledCall) -> float:
         """Return the seconds of a call beyond its multiply-adds at the best rate; 0 without any."""
@@ -97,15 +97,15 @@ class Profile:
     # --- text
 
     def _heading(self) -> list[str]:
-        given = ", ".join(f"{escape(n)} = {v:,}" for n, v in sorted(self.sizes.items()))
+        sizes = ", ".join(f"{escape(n)} = {v:,}" for n, v in sorted(self.sizes.items()))
         products = [c for c in self.calls if c.work]
-        first = f"Profile: {_ms(self.step)} ms a step, {plural(self.runs, 'run')}, {plural(self.threads, 'thread')}" + (f", {given}" if given else "")
+        first = f"Profile: {_ms(self.step)} ms a step, {plural(self.runs, 'run')}, {plural(self.threads, 'thread')}" + (f", {sizes}" if sizes else "")
         lines = [first, f"{plural(len(self.calls), 'call')} in {_ms(self.seconds)} ms, clocks included"]
         if products:
-            taken, lost = sum(c.seconds for c in products), sum(map(self.lost, products))
+            seconds, lost = sum(c.seconds for c in products), sum(map(self.lost, products))
             lines.append(
-                f"products take {_ms(taken)} ms; at the rate of a large one, {short_count(self.best)} multiply-adds a second, "
-                f"they would take {_ms(taken - lost)} ms"
+                f"products take {_ms(seconds)} ms; at the rate of a large one, {short_count(self.best)} multiply-adds a second, "
+                f"they would take {_ms(seconds - lost)} ms"
             )
         return lines
 
@@ -124,13 +124,13 @@ class Profile:
             most: the most calls shown; None for all.
         """
         calls = self.slowest()[:most]
-        rest = self.slowest()[len(calls) :]
+        remaining = self.slowest()[len(calls) :]
         which = next(columns for least, columns in _ROOM if width >= least)
         table = _table([_HEADS[c] for c in which], [[cells[c] for c in which] for cells in map(self._cells, calls)], width)
         head = [part for line in self._heading() for part in wrap(line, width, subsequent_indent="    ")]
-        if rest:
-            table.append(f"and {plural(len(rest), 'more call')}: {_ms(sum(c.seconds for c in rest))} ms")
-        rows = [(_ms(s), share(s, self.seconds), f"{n:,}", what) for what, s, n in self.by_type()[:_KINDS]]
+        if remaining:
+            table.append(f"and {plural(len(remaining), 'more call')}: {_ms(sum(c.seconds for c in remaining))} ms")
+        rows = [(_ms(s), share(s, self.seconds), f"{n:,}", kind) for kind, s, n in self.by_type()[:_KINDS]]
         kinds = _table(("ms", "share", "calls", "by what is computed"), rows, width)
         return "\n".join([*head, "", *(fit(line, width) for line in [*table, "", *kinds])])
 
@@ -142,13 +142,13 @@ class Profile:
 
     def _repr_html_(self) -> str:
         heads = self._heading()
-        calls, kinds = self.slowest(), [(_ms(s), share(s, self.seconds), f"{n:,}", what) for what, s, n in self.by_type()]
-        shown = markup_table(_HEADS, [self._cells(c) for c in calls[:_SHOWN]], _RIGHT)
+        calls, kinds = self.slowest(), [(_ms(s), share(s, self.seconds), f"{n:,}", kind) for kind, s, n in self.by_type()]
+        table = markup_table(_HEADS, [self._cells(c) for c in calls[:_SHOWN]], _RIGHT)
         by_type = markup_table(("ms", "share", "calls", "what"), kinds[:_LISTED], (0, 1, 2))
-        parts: list[object] = [" · ".join(heads[1:]), shown, folded("by what is computed", by_type)]
+        parts: list[object] = [" · ".join(heads[1:]), table, folded("by what is computed", by_type)]
         if len(calls) > _SHOWN:
-            said = "all calls" if len(calls) <= _LISTED else f"the {_LISTED} longest of {len(calls):,} calls"
-            parts.append(folded(said, markup_table((*_HEADS, "line"), [(*self._cells(c), c.line) for c in calls[:_LISTED]], _RIGHT)))
+            title = "all calls" if len(calls) <= _LISTED else f"the {_LISTED} longest of {len(calls):,} calls"
+            parts.append(folded(title, markup_table((*_HEADS, "line"), [(*self._cells(c), c.line) for c in calls[:_LISTED]], _RIGHT)))
         return card(cut(heads[0], _WIDTH), *parts)
 
 
@@ -160,12 +160,12 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> l
     """Return the lines of a table; texts are cut to its ``width``."""
     lines = [heads, *rows]
     widths = [max(wide(line[c]) for line in lines) for c in range(len(heads))]
-    over = sum(widths) + 2 * (len(widths) - 1) - width
+    excess = sum(widths) + 2 * (len(widths) - 1) - width
     words = [c for c, head in enumerate(heads) if head not in _NUMBERS]
     for c in sorted(words, key=lambda c: -widths[c]):
-        if over > 0:
-            kept = min(widths[c], max(_LEAST, widths[c] - over))
-            over, widths[c] = over - (widths[c] - kept), kept
+        if excess > 0:
+            reduced = min(widths[c], max(_LEAST, widths[c] - excess))
+            excess, widths[c] = excess - (widths[c] - reduced), reduced
 
     def cell(c: int, text: str) -> str:
         return left(fit(text, widths[c]), widths[c]) if c in words else right(text, widths[c])

@@ -94,18 +94,18 @@ def _timed(run: Callable[[], object]) -> float:
 
 def _rate(threads: int) -> float:
     """Return the multiply-adds in a second of a large product on so many threads."""
-    x, before = torch.ones(_WIDTH, _WIDTH), torch.get_num_threads()
+    x, usual = torch.ones(_WIDTH, _WIDTH), torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         return _WIDTH**3 / min(_timed(lambda: torch.mm(x, x)) for _ in range(_PRODUCTS))
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(usual)
 
 
 class _Clocked(Protocol):
     """A kernel of several steps with a clock for each."""
 
-    def clocked(self, *given: Any) -> tuple[Any, list[Any]]: ...
+    def clocked(self, *operands: Any) -> tuple[Any, list[Any]]: ...
 
 
 _Key: TypeAlias = tuple[int, int | None]
@@ -122,8 +122,8 @@ class _Times:
     kernels: dict[_Key, str] = field(default_factory=dict[_Key, str])
     runs: list[dict[_Key, float]] = field(default_factory=list[dict[_Key, float]])
 
-    def add(self, at: int, part: int | None, seconds: float) -> None:
-        key = at, part
+    def add(self, index: int, part: int | None, seconds: float) -> None:
+        key = index, part
         self.seconds[key] = self.seconds.get(key, 0.0) + seconds
         self.counts[key] = self.counts.get(key, 0) + 1
 
@@ -141,52 +141,52 @@ class _StepClock:
         """Return a bound step with clocks, compiled beside the usual one."""
         names, times = self._emitted(lowered)
         values = bound.values
-        held = len(values) - len(lowered.derived)
-        series = {i.kernel.packed: at for at, i in enumerate(lowered.calls) if isinstance(i, FusedCall) and i.parts}
-        made = zip(lowered.derived, values[held:], strict=True)
-        clocked = [self._series(times, series[name], value) if name in series else value for (name, _, _), value in made]
-        return Bound.of(names["code"], {**bound.names, **names}, (*values[:held], *clocked), bound.held)
+        count = len(values) - len(lowered.derived)
+        series = {i.kernel.packed: index for index, i in enumerate(lowered.calls) if isinstance(i, FusedCall) and i.parts}
+        series_values = zip(lowered.derived, values[count:], strict=True)
+        clocked = [self._series(times, series[name], value) if name in series else value for (name, _, _), value in series_values]
+        return Bound.of(names["code"], {**bound.names, **names}, (*values[:count], *clocked), bound.held)
 
     @contextmanager
     def in_blocks(self) -> Generator[None]:
         """Let the blocks of this thread's step be run with the clock."""
-        before, this_run.run_block = this_run.run_block, self._block
+        usual, this_run.run_block = this_run.run_block, self._block
         try:
             yield
         finally:
-            this_run.run_block = before
+            this_run.run_block = usual
 
     def _emitted(self, lowered: Step) -> tuple[dict[str, Any], _Times]:
         """Return the names in the text of a step or a block with clocks, its code among them, and its times."""
         times = self._blocks[id(lowered)] = _Times(lowered)
 
-        def tick(at: int, since: float) -> float:
-            times.add(at, None, perf_counter() - since - self._inside)
+        def tick(index: int, since: float) -> float:
+            times.add(index, None, perf_counter() - since - self._inside)
             self._inside = 0.0
             return perf_counter()
 
-        found = emit(lowered, clocked=True)
-        return {**found.constants, "now": perf_counter, "tick": tick, "code": found.code}, times
+        emitted = emit(lowered, clocked=True)
+        return {**emitted.constants, "now": perf_counter, "tick": tick, "code": emitted.code}, times
 
-    def _series(self, times: _Times, at: int, series: _Clocked) -> Callable[..., Any]:
-        def run(*given: Any) -> Any:
-            out, parts = series.clocked(*given)
+    def _series(self, times: _Times, index: int, series: _Clocked) -> Callable[..., Any]:
+        def run(*operands: Any) -> Any:
+            out, parts = series.clocked(*operands)
             for part in parts:
-                times.add(at, part.step, part.seconds)
-                times.kernels[at, part.step] = part.kernel
+                times.add(index, part.step, part.seconds)
+                times.kernels[index, part.step] = part.kernel
                 self._inside += part.seconds
             return out
 
         return run
 
-    def _block(self, lowered: Step, given: Sequence[Any]) -> list[Any]:
+    def _block(self, lowered: Step, operands: Sequence[Any]) -> list[Any]:
         """Run a block of an op; the time of its calls is not the op's own."""
         function = self._functions.get(id(lowered))
         if function is None:
             names = self._emitted(lowered)[0]
             function = self._functions[id(lowered)] = FunctionType(names["code"], names, "block")
         outer, self._inside, began = self._inside, 0.0, perf_counter()
-        out = function(*given)
+        out = function(*operands)
         self._inside = outer + perf_counter() - began
         return out
 
@@ -210,18 +210,18 @@ class _StepClock:
 
 
 def _call(times: _Times, key: _Key, stands: list[tuple[Op, float]], values: dict[str, int]) -> ProfiledCall:
-    at, part = key
-    i = times.lowered.calls[at]
+    index, part = key
+    i = times.lowered.calls[index]
     seconds, count = median(run.get(key, 0.0) for run in times.runs), times.counts.get(key, 0)
     if parts_of(i) and part is None:
-        told = any(k[0] == at and k[1] is not None for k in times.seconds)
-        words = f"the call of {len(parts_of(i))} kernels" if told else _types([op for p in parts_of(i) for op in p])
+        timed = any(k[0] == index and k[1] is not None for k in times.seconds)
+        words = f"the call of {len(parts_of(i))} kernels" if timed else _types([op for p in parts_of(i) for op in p])
         return ProfiledCall(words, "", "", seconds, count, None, "", _line(i.op))
     if part == -1:
         return ProfiledCall("brought in order", "", "", seconds, count, None, times.kernels[key], _line(i.op))
     op = i.op if part is None else parts_of(i)[part][0]
     result = _result(i, op if part is not None else None)
-    words = _types([one for one, _ in stands] or [op])
+    words = _types([member for member, _ in stands] or [op])
     name, dims = ("", "") if result is None else (result.name, _dims(result, values))
     return ProfiledCall(words, name, dims, seconds, count, _work(stands, values), times.kernels.get(key, ""), _line(op))
 
@@ -235,13 +235,13 @@ def _line(op: Op) -> str:
     return op.call_site.short() if op.call_site is not None else ""
 
 
-def _result(i: KernelCall, of: Op | None) -> Variable | None:
+def _result(i: KernelCall, chosen: Op | None) -> Variable | None:
     """Return the variable of a call's first described result; for one op of the call, or without any, the op's own first."""
-    if of is None:
-        found = next((v for v in i.writes() if v.variable is not None), None)
-        if found is not None:
-            return found.variable
-    op = of if of is not None else i.op
+    if chosen is None:
+        value = next((v for v in i.writes() if v.variable is not None), None)
+        if value is not None:
+            return value.variable
+    op = chosen if chosen is not None else i.op
     return next((v for n in op.output_names() if (v := op.block.find(n)) is not None), None)
 
 
@@ -255,8 +255,8 @@ def _work(stands: Sequence[tuple[Op, float]], values: dict[str, int]) -> int | N
     """Return the multiply-adds of shares of some ops; None if none of them is a product, or nobody knows how many there are."""
     total = 0.0
     for op, part in stands:
-        of = op.operator
-        forward = None if of is None else type(of).forward_class or type(of)
+        operator = op.operator
+        forward = None if operator is None else type(operator).forward_class or type(operator)
         size: Size | None = multiplications(op) if forward is not None and (forward.multiplies or forward.multiplies_steps) else None
         if size is None:
             continue
@@ -275,12 +275,12 @@ def _standing(lowered: Step) -> dict[_Key, list[tuple[Op, float]]]:
     takes it.
     """
     makers: dict[tuple[int, str], _Key] = {}
-    own: dict[int, _Key] = {}
-    for at, i in enumerate(lowered.calls):
+    calls: dict[int, _Key] = {}
+    for index, i in enumerate(lowered.calls):
         for part, op in [(None, i.op)] if not parts_of(i) else [(n, op) for n, ops in enumerate(parts_of(i)) for op in ops]:
-            own.setdefault(id(op), (at, part))
+            calls.setdefault(id(op), (index, part))
             for name in (v.name for v in i.writes()) if part is None and i.results else op.output_names():
-                makers.setdefault((id(op), name), (at, part))
+                makers.setdefault((id(op), name), (index, part))
     stands: dict[_Key, list[tuple[Op, float]]] = {}
     readers: dict[str, _Key] = {}
     chosen = set(map(id, lowered.ops))
@@ -288,11 +288,11 @@ def _standing(lowered: Step) -> dict[_Key, list[tuple[Op, float]]]:
         if op.operator is not None and op.operator.described_results:  # a feed
             continue
         names = [n for n in op.output_names() if not is_empty_name(n)]
-        found = [key for n in names if (key := makers.get((id(op), n), readers.get(n))) is not None]
-        if not found and id(op) in own:
-            found = [own[id(op)]]
-        for key in dict.fromkeys(found):
-            stands.setdefault(key, []).insert(0, (op.whole, found.count(key) / len(found)))
-        for name in op.all_reads() if found else ():
-            readers[name] = found[0]
+        keys = [key for n in names if (key := makers.get((id(op), n), readers.get(n))) is not None]
+        if not keys and id(op) in calls:
+            keys = [calls[id(op)]]
+        for key in dict.fromkeys(keys):
+            stands.setdefault(key, []).insert(0, (op.whole, keys.count(key) / len(keys)))
+        for name in op.all_reads() if keys else ():
+            readers[name] = keys[0]
     return stands

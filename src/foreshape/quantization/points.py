@@ -59,9 +59,9 @@ class Points:
     def shared(self, measured: Mapping[str, float]) -> dict[str, float]:
         """Return the scale of each value, from the scales measured for each alone: the largest of those that share one."""
         largest: dict[str, float] = {}
-        for name, of in self.scales.items():
-            largest[of] = max(largest.get(of, 0.0), measured[name])
-        return {name: largest[of] for name, of in self.scales.items()}
+        for name, group in self.scales.items():
+            largest[group] = max(largest.get(group, 0.0), measured[name])
+        return {name: largest[group] for name, group in self.scales.items()}
 
 
 def layers_of(program: Program) -> list[QuantizedLayer]:
@@ -77,21 +77,21 @@ def layers_of(program: Program) -> list[QuantizedLayer]:
     if later:
         raise SchemaError(f"a training program cannot be quantized: it has gradients, such as {later[0]}; give the network alone")
     block = program.global_block
-    found = [layer for op in block.ops if (layer := _layer(block, op)) is not None]
+    layers = [layer for op in block.ops if (layer := _layer(block, op)) is not None]
     readers: dict[str, set[int]] = {}
     for op in program.all_ops():
         for name in op.input_names():
             readers.setdefault(name, set()).add(id(op))
-    axes = {layer.weight: layer.axis for layer in found}
-    mine = {id(layer.op) for layer in found}
-    return [layer for layer in found if readers[layer.weight] <= mine and axes[layer.weight] == layer.axis]  # a weight is kept once, as bytes
+    axes = {layer.weight: layer.axis for layer in layers}
+    mine = {id(layer.op) for layer in layers}
+    return [layer for layer in layers if readers[layer.weight] <= mine and axes[layer.weight] == layer.axis]  # a weight is kept once, as bytes
 
 
 def _layer(block: Block, op: Op) -> QuantizedLayer | None:
     axis = _weight_axis(op)
     if axis is None:
         return None
-    x, w = (block.find(op.operand(at)) for at in (0, 1))
+    x, w = (block.find(op.operand(index)) for index in (0, 1))
     if x is None or w is None or not w.persistable or x.persistable or w.op is not None:
         return None
     if x.kind is not LOD_TENSOR or x.dtype is not FP32 or w.dtype is not FP32 or not all(isinstance(d, int) for d in w.spec.known_dims):
@@ -121,8 +121,8 @@ def without(layers: Sequence[QuantizedLayer], exclude: Iterable[str]) -> list[Qu
     for pattern in exclude:
         hit = [s for s in layers if any(fnmatchcase(n, pattern) for n in (s.name, s.weight, s.op.type))]
         if not hit:
-            known = ", ".join(s.name for s in layers[:8]) + (", ..." if len(layers) > 8 else "")
-            raise SchemaError(f"exclude: no layer has a result, a weight or an operator called {pattern!r}; the layers' results are: {known or 'none'}")
+            names = ", ".join(s.name for s in layers[:8]) + (", ..." if len(layers) > 8 else "")
+            raise SchemaError(f"exclude: no layer has a result, a weight or an operator called {pattern!r}; the layers' results are: {names or 'none'}")
         left = [s for s in left if s not in hit]
     return left
 
@@ -143,7 +143,7 @@ def points_of(program: Program, layers: Sequence[QuantizedLayer], fetched: Colle
         for part in _made_of(block, makers.get(name), fetched):
             add(part)
             first = scales[part]
-            scales.update({n: scales[name] for n, of in scales.items() if of == first})
+            scales.update({n: scales[name] for n, group in scales.items() if group == first})
 
     for layer in layers:
         add(layer.x)
@@ -161,8 +161,8 @@ def _made_of(block: Block, op: Op | None, fetched: Collection[str]) -> tuple[str
 
 
 def _is_fp32(block: Block, name: str) -> bool:
-    found = block.find(name)
-    return found is not None and found.kind is LOD_TENSOR and found.dtype is FP32 and not found.persistable
+    variable = block.find(name)
+    return variable is not None and variable.kind is LOD_TENSOR and variable.dtype is FP32 and not variable.persistable
 
 
 _FOLDED: tuple[type[Computation], ...] = (FrozenBatchNorm, Scaling, Affine, Sum, Product)
@@ -180,7 +180,7 @@ def _keeps_grid(op: Op) -> bool:
 
 def _terms(block: Block, layers: Sequence[QuantizedLayer], makers: dict[str, Op]) -> list[str]:
     """Return the values added to a layer's result while it is written: of two layers' results the later one's."""
-    ends = {layer.name: at for at, layer in enumerate(layers)}
+    ends = {layer.name: index for index, layer in enumerate(layers)}
     fused: Callable[[str], int | None] = lambda name: _behind(block, name, makers, ends)  # noqa: E731
     out: list[str] = []
     for op in block.ops:

@@ -69,11 +69,11 @@ def quantize(
     if not layers:
         raise SchemaError(f"there is nothing to quantize: no convolution and no product of fp32 with a constant weight{' is left' if patterns else ''}")
     points = points_of(work.program, layers, work.fetched)
-    found = scales_of(work.plain, feeds, list(points.scales), activations, percentile)
-    whole = work.best(points, per_channel, list(found.values()), feeds)
+    ranges = scales_of(work.plain, feeds, list(points.scales), activations, percentile)
+    best = work.best(points, per_channel, list(ranges.values()), feeds)
     if for_training:
         return work.for_training(points)
-    return whole if accuracy is None else _Search(work, layers, per_channel, accuracy, within, feeds).find(whole)
+    return best if accuracy is None else _Search(work, layers, per_channel, accuracy, within, feeds).find(best)
 
 
 class _Parts:
@@ -97,39 +97,39 @@ class _Parts:
             values.update(with_bytes(copy, points, self.scales, self.weights(points), per_channel))
             return True
 
-        made, _ = Pass("quantize", change)(self.program if program is None else program)
-        return self._of(made, values)
+        rewritten, _ = Pass("quantize", change)(self.program if program is None else program)
+        return self._model_of(rewritten, values)
 
     def best(self, points: Points, per_channel: bool, ranges: Sequence[dict[str, float]], feeds: list[dict[str, Any]]) -> InferenceModel:
         """Return the model quantized by the first of the ranges with the least difference of the results, and keep these ranges."""
         measure = self.by_outputs(feeds) if len(ranges) > 1 else None
-        made: list[tuple[float, InferenceModel]] = []
+        candidates: list[tuple[float, InferenceModel]] = []
         for scales in ranges:
             self.scales = scales
             model = self.quantized(points, per_channel)
-            made.append((0.0 if measure is None else measure(model), model))
-        at = max(range(len(made)), key=lambda k: made[k][0])
-        self.scales = ranges[at]
-        return made[at][1]
+            candidates.append((0.0 if measure is None else measure(model), model))
+        index = max(range(len(candidates)), key=lambda k: candidates[k][0])
+        self.scales = ranges[index]
+        return candidates[index][1]
 
     def by_outputs(self, feeds: list[dict[str, Any]]) -> Callable[[InferenceModel], float]:
         """Return the measure of a model by its results beside the plain one's: 1 less the largest relative mean squared difference."""
         import numpy
 
         names = self.fetched
-        wanted: Mapping[tuple[int, str], Any] = {(at, name): array for at, name, array in run_over(self.plain, feeds, names)}
+        expected: Mapping[tuple[int, str], Any] = {(index, name): array for index, name, array in run_over(self.plain, feeds, names)}
 
         def measure(model: InferenceModel) -> float:
             losses = [0.0]
-            for at, name, array in run_over(model, feeds, names):
-                of = wanted[at, name]
-                size = float(numpy.square(of, dtype=numpy.float64).sum())
-                losses.append(float(numpy.square(array - of, dtype=numpy.float64).sum()) / size if size else 0.0)
+            for index, name, array in run_over(model, feeds, names):
+                reference = expected[index, name]
+                size = float(numpy.square(reference, dtype=numpy.float64).sum())
+                losses.append(float(numpy.square(array - reference, dtype=numpy.float64).sum()) / size if size else 0.0)
             return 1.0 - max(losses)
 
         return measure
 
-    def _of(self, program: Program, values: Values) -> InferenceModel:
+    def _model_of(self, program: Program, values: Values) -> InferenceModel:
         scope, block = Scope(), program.global_block
         for name, variable in block.vars.items():
             if name in values:
@@ -146,11 +146,11 @@ class _Parts:
             values.update(with_rounding(copy, points, self.scales))
             return True
 
-        made = self.plain.for_training()
-        program, _ = Pass("quantize for training", change)(made.program)
+        model = self.plain.for_training()
+        program, _ = Pass("quantize for training", change)(model.program)
         for name, value in values.items():
-            made.scope.set(name, value)
-        return InferenceModel.of(program, made.feeds, [program.global_block.var(n) for n in self.fetched], made.scope)
+            model.scope.set(name, value)
+        return InferenceModel.of(program, model.feeds, [program.global_block.var(n) for n in self.fetched], model.scope)
 
     def frozen(self, per_channel: bool, exclude: Sequence[str]) -> InferenceModel:
         """Return the model trained with rounding, quantized by its trained scales."""
@@ -173,15 +173,15 @@ class _Search:
     layers: list[QuantizedLayer]
     per_channel: bool
     accuracy: Any
-    within: float
+    tolerance: float
     feeds: list[dict[str, Any]]
 
-    def find(self, whole: InferenceModel) -> InferenceModel:
+    def find(self, model: InferenceModel) -> InferenceModel:
         """Return the model with as many layers quantized as the accuracy allows: the most costly alone are left out first, twice as many each time."""
         measure = self.work.by_outputs(self.feeds) if self.accuracy == "outputs" else self.accuracy
-        wanted = float(measure(self.work.plain)) - self.within
-        if float(measure(whole)) >= wanted:
-            return whole
+        required = float(measure(self.work.plain)) - self.tolerance
+        if float(measure(model)) >= required:
+            return model
         alone = {s.name: float(measure(self._model([s]))) for s in self.layers}
         order = sorted(self.layers, key=lambda s: alone[s.name])
         low, high = 0, 1  # so many left out are too few, and tried
@@ -190,21 +190,21 @@ class _Search:
             if high >= len(order):
                 high = len(order)
                 break
-            made = self._model(order[high:])
-            if float(measure(made)) >= wanted:
-                best = made
+            candidate = self._model(order[high:])
+            if float(measure(candidate)) >= required:
+                best = candidate
             else:
                 low, high = high, 2 * high
         while high - low > 1:
             middle = (low + high) // 2
-            made = self._model(order[middle:]) if middle < len(order) else None
-            if made is not None and float(measure(made)) >= wanted:
-                best, high = made, middle
+            candidate = self._model(order[middle:]) if middle < len(order) else None
+            if candidate is not None and float(measure(candidate)) >= required:
+                best, high = candidate, middle
             else:
                 low = middle
         if best is None:
             last = order[-1].name
-            raise SchemaError(f"accuracy: even one quantized layer loses more than {self.within}; the least lossy one is {last}: {alone[last]}")
+            raise SchemaError(f"accuracy: even one quantized layer loses more than {self.tolerance}; the least lossy one is {last}: {alone[last]}")
         return best
 
     def _model(self, layers: Sequence[QuantizedLayer]) -> InferenceModel:

@@ -27,17 +27,17 @@ def feeds_of(model: InferenceModel, data: Any) -> list[dict[str, Any]]:
     Raises:
         FeedError: there are none, or an empty one.
     """
-    one = isinstance(data, (Mapping, LoDTensor)) or hasattr(data, "__array__")
-    if not one and not isinstance(data, Iterable):
+    single = isinstance(data, (Mapping, LoDTensor)) or hasattr(data, "__array__")
+    if not single and not isinstance(data, Iterable):
         raise FeedError(f"calibration data must be a feed, or an iterable of feeds; seen {type(data).__name__}")
-    given: list[Any] = [data] if one else list(cast("Iterable[Any]", data))
-    out = [feed_of(model.feeds, (feed,)) for feed in given]
+    feeds: list[Any] = [data] if single else list(cast("Iterable[Any]", data))
+    out = [feed_of(model.feeds, (feed,)) for feed in feeds]
     if not out:
         raise FeedError("calibration data must have at least one feed; there is none")
-    for at, feed in enumerate(out):
+    for index, feed in enumerate(out):
         for name, value in feed.items():
             if getattr(value, "size", 1) == 0:
-                raise FeedError(f"calibration data: feed {at} has no elements for {name}, of {list(value.shape)}")
+                raise FeedError(f"calibration data: feed {index} has no elements for {name}, of {list(value.shape)}")
     return out
 
 
@@ -46,17 +46,17 @@ def run_over(model: InferenceModel, feeds: Sequence[Mapping[str, Any]], names: S
     import numpy
 
     runs = Executor() if model.executor is None else model.executor
-    for at, feed in enumerate(feeds):
+    for index, feed in enumerate(feeds):
         try:
-            found = runs.run(model.program, dict(feed), list(names), model.scope)
+            results = runs.run(model.program, dict(feed), list(names), model.scope)
         except FeedError as error:
-            error.add_note(f"in feed {at} of the calibration data")
+            error.add_note(f"in feed {index} of the calibration data")
             raise
-        for name, value in zip(names, found, strict=True):
+        for name, value in zip(names, results, strict=True):
             array: Any = numpy.asarray(value.data if isinstance(value, LoDTensor) else value)
             if not numpy.isfinite(array).all():
-                raise FeedError(f"calibration data: feed {at} makes numbers of {name} that are not finite")
-            yield at, name, array
+                raise FeedError(f"calibration data: feed {index} makes numbers of {name} that are not finite")
+            yield index, name, array
 
 
 def scales_of(
@@ -89,9 +89,9 @@ def scales_of(
             sizes: Any = numpy.abs(array)
             counts[name] += numpy.histogram(sizes, _BINS, (0.0, largest[name]))[0]
     ways: dict[Activations, Callable[[Any], int]] = {
-        "percentile": lambda found: _by_share(found, percentile),
+        "percentile": lambda counts: _by_share(counts, percentile),
         "entropy": _by_entropy,
-        "min_max": lambda _found: _BINS,
+        "min_max": lambda _counts: _BINS,
     }
     return {
         how: {name: largest[name] * ways[how](counts[name]) / _BINS if largest[name] else 0.0 for name in names}
@@ -122,15 +122,15 @@ def _by_entropy(counts: Any) -> int:
         if errors[bins - 1] > errors[-1]:
             continue
         true = counts[:bins].copy()
-        kept = true > 0
+        occupied = true > 0
         true[-1] += counts[bins:].sum()
         level = (numpy.arange(bins) * (LEVELS + 1)) // bins
-        sums, members = numpy.bincount(level, counts[:bins]), numpy.bincount(level, kept)
-        rounded = numpy.where(kept, (sums / numpy.maximum(members, 1))[level], 0.0)
-        there = true > 0
-        if not there.any() or not rounded.any():
+        sums, members = numpy.bincount(level, counts[:bins]), numpy.bincount(level, occupied)
+        rounded = numpy.where(occupied, (sums / numpy.maximum(members, 1))[level], 0.0)
+        nonzero = true > 0
+        if not nonzero.any() or not rounded.any():
             continue
-        p, q = true[there] / true.sum(), numpy.maximum(rounded[there] / rounded.sum(), 1e-12)
+        p, q = true[nonzero] / true.sum(), numpy.maximum(rounded[nonzero] / rounded.sum(), 1e-12)
         loss = float((p * numpy.log(p / q)).sum())
         if loss < least:
             best, least = bins, loss
@@ -142,6 +142,6 @@ def _squared_errors(counts: Any) -> Any:
     import numpy
 
     middles, ends = numpy.arange(_BINS) + 0.5, numpy.arange(1.0, _BINS + 1)
-    beyond = [of.sum() - of.cumsum() for of in (counts, counts * middles, counts * middles**2)]
+    beyond = [sums.sum() - sums.cumsum() for sums in (counts, counts * middles, counts * middles**2)]
     clipped = beyond[2] - 2 * ends * beyond[1] + ends**2 * beyond[0]
     return clipped + counts.cumsum() * (ends / LEVELS) ** 2 / 12

@@ -27,10 +27,10 @@ class Rewriting:
         self.block = program.global_block
         self.values: Values = {}
 
-    def constant(self, name: str, array: Any, of: DType = FP32) -> str:
+    def constant(self, name: str, array: Any, dtype: DType = FP32) -> str:
         """Make a persistable, unless it is there, and give it a value; return its name."""
         if name not in self.block.vars:
-            self.block.create_variable(name, tensor(of, *array.shape), persistable=True, stop_gradient=True)
+            self.block.create_variable(name, tensor(dtype, *array.shape), persistable=True, stop_gradient=True)
         self.values[name] = array
         return name
 
@@ -42,16 +42,16 @@ class Rewriting:
 
     def behind(self, name: str) -> tuple[int, Any]:
         """Return the place behind the last maker of a value, and the line of the maker."""
-        for at, op in reversed([*enumerate(self.block.ops)]):
+        for index, op in reversed([*enumerate(self.block.ops)]):
             if name in op.output_names():
-                return at + 1, op.site
+                return index + 1, op.site
         return 0, None
 
     def add(
-        self, type: str, inputs: Mapping[str, str], outputs: Mapping[str, str], attrs: Mapping[str, Any], at: int, site: Any, drop: Sequence[str] = ()
+        self, type: str, inputs: Mapping[str, str], outputs: Mapping[str, str], attrs: Mapping[str, Any], index: int, site: Any, drop: Sequence[str] = ()
     ) -> None:
         """Put an op at a place; ``drop``: its results to leave out."""
-        op = self.block.append_op(type, inputs, outputs, attrs, site=site, index=at)
+        op = self.block.append_op(type, inputs, outputs, attrs, site=site, index=index)
         for slot in drop:
             for name in op.output_slots.pop(slot, ()):
                 if name not in inputs.values():
@@ -72,24 +72,24 @@ class Rewriting:
         """Put ``quantize_linear`` and ``dequantize_linear`` behind a value, for all its readers."""
         import numpy
 
-        readers, (at, site) = self.readers(name), self.behind(name)
-        held = {"Scale": self.constant(f"{name}@scale", numpy.array([scale if scale > _LEAST else 1.0], "float32")), "ZeroPoint": self.zeros(1)}
-        self.add("quantize_linear", {"X": name, **held}, {"Y": name + _WHOLE}, _attributes(-1), at, site, ("OutScale",))
-        self.add("dequantize_linear", {"X": name + _WHOLE, **held}, {"Y": name + _BACK}, _attributes(-1), at + 1, site, ("OutScale",))
+        readers, (index, site) = self.readers(name), self.behind(name)
+        operands = {"Scale": self.constant(f"{name}@scale", numpy.array([scale if scale > _LEAST else 1.0], "float32")), "ZeroPoint": self.zeros(1)}
+        self.add("quantize_linear", {"X": name, **operands}, {"Y": name + _WHOLE}, _attributes(-1), index, site, ("OutScale",))
+        self.add("dequantize_linear", {"X": name + _WHOLE, **operands}, {"Y": name + _BACK}, _attributes(-1), index + 1, site, ("OutScale",))
         self.read_instead(name, name + _BACK, readers)
 
     def keep_as_bytes(self, layer: QuantizedLayer, weight: Any, per_channel: bool) -> None:
         """Keep a weight as int8, with ``dequantize_linear`` before its first reader."""
         name, readers = layer.weight, self.readers(layer.weight)
         axis = layer.axis if per_channel else -1
-        given, scales = as_bytes(weight, axis)
+        encoded, scales = as_bytes(weight, axis)
         variable = self.block.vars[name]
         variable.inferred_spec = variable.spec.with_dtype(INT8)
         variable.is_parameter = variable.trainable = False
-        self.values[name] = given
-        held = {"Scale": self.constant(f"{name}@scale", scales), "ZeroPoint": self.zeros(len(scales))}
-        at = self.block.ops.index(readers[0])
-        self.add("dequantize_linear", {"X": name, **held}, {"Y": name + _BACK}, _attributes(axis), at, readers[0].site, ("OutScale",))
+        self.values[name] = encoded
+        operands = {"Scale": self.constant(f"{name}@scale", scales), "ZeroPoint": self.zeros(len(scales))}
+        index = self.block.ops.index(readers[0])
+        self.add("dequantize_linear", {"X": name, **operands}, {"Y": name + _BACK}, _attributes(axis), index, readers[0].site, ("OutScale",))
         self.read_instead(name, name + _BACK, readers)
 
     # --- training
@@ -98,21 +98,21 @@ class Rewriting:
         """Put a rounding with a moving average of the largest size behind a value, for all its readers."""
         import numpy
 
-        readers, (at, site) = self.readers(name), self.behind(name)
+        readers, (index, site) = self.readers(name), self.behind(name)
         start = numpy.array([scale if scale > _LEAST else 1.0], "float32")
-        held = {slot: self.constant(f"{name}@{what}", start.copy()) for slot, what in (("InScale", "scale"), ("InAccum", "sum"))}
-        held["InState"] = self.constant(f"{name}@count", numpy.ones(1, "float32"))
-        out = {"Out": name + _FAKE, "OutScale": held["InScale"], "OutAccum": held["InAccum"], "OutState": held["InState"]}
+        operands = {slot: self.constant(f"{name}@{suffix}", start.copy()) for slot, suffix in (("InScale", "scale"), ("InAccum", "sum"))}
+        operands["InState"] = self.constant(f"{name}@count", numpy.ones(1, "float32"))
+        out = {"Out": name + _FAKE, "OutScale": operands["InScale"], "OutAccum": operands["InAccum"], "OutState": operands["InState"]}
         attrs = {"bit_length": 8, "round_type": 0, "moving_rate": 0.9, "is_test": False}
-        self.add("fake_quantize_dequantize_moving_average_abs_max", {"X": name, **held}, out, attrs, at, site)
+        self.add("fake_quantize_dequantize_moving_average_abs_max", {"X": name, **operands}, out, attrs, index, site)
         self.read_instead(name, name + _FAKE, readers)
 
     def follow_weight(self, layer: QuantizedLayer) -> None:
         """Put a rounding by the largest size of each channel before a weight's first reader."""
         name, readers = layer.weight, self.readers(layer.weight)
         attrs = {"bit_length": 8, "quant_axis": layer.axis, "round_type": 0}
-        at = self.block.ops.index(readers[0])
-        self.add("fake_channel_wise_quantize_dequantize_abs_max", {"X": name}, {"Out": name + _FAKE}, attrs, at, readers[0].site)
+        index = self.block.ops.index(readers[0])
+        self.add("fake_channel_wise_quantize_dequantize_abs_max", {"X": name}, {"Out": name + _FAKE}, attrs, index, readers[0].site)
         self.read_instead(name, name + _FAKE, readers)
 
 
@@ -128,8 +128,8 @@ def as_bytes(weight: Any, axis: int) -> tuple[Any, Any]:
     """Return a weight as int8, and its scales: the largest size of each entry along an axis, or of all where it is below 0."""
     import numpy
 
-    others = tuple(k for k in range(weight.ndim) if k != axis)
-    scale = numpy.abs(weight).max(axis=others if axis >= 0 else None).astype("float32").reshape(-1)
+    axes = tuple(k for k in range(weight.ndim) if k != axis)
+    scale = numpy.abs(weight).max(axis=axes if axis >= 0 else None).astype("float32").reshape(-1)
     scale = numpy.where(scale > _LEAST, scale, numpy.float32(1.0))
     wide = scale.reshape([-1 if k == axis else 1 for k in range(weight.ndim)] if axis >= 0 else [])
     return numpy.clip(numpy.rint(weight / wide * numpy.float32(LEVELS)), -LEVELS, LEVELS).astype("int8"), scale
@@ -137,22 +137,22 @@ def as_bytes(weight: Any, axis: int) -> tuple[Any, Any]:
 
 def with_bytes(program: Program, points: Points, scales: Mapping[str, float], weights: Mapping[str, Any], per_channel: bool) -> Values:
     """Round values and keep weights as bytes, in place; return the arrays of changed and new persistables."""
-    of = Rewriting(program)
+    rewriting = Rewriting(program)
     for name, scale in points.shared(scales).items():
-        of.round_value(name, scale)
+        rewriting.round_value(name, scale)
     for layer in {s.weight: s for s in points.layers}.values():
-        of.keep_as_bytes(layer, weights[layer.weight], per_channel)
-    return of.values
+        rewriting.keep_as_bytes(layer, weights[layer.weight], per_channel)
+    return rewriting.values
 
 
 def with_rounding(program: Program, points: Points, scales: Mapping[str, float]) -> Values:
     """Round values and weights in fp32, with gradients that pass through, in place; return the arrays of new persistables."""
-    of = Rewriting(program)
+    rewriting = Rewriting(program)
     for name, scale in points.shared(scales).items():
-        of.follow_value(name, scale)
+        rewriting.follow_value(name, scale)
     for layer in {s.weight: s for s in points.layers}.values():
-        of.follow_weight(layer)
-    return of.values
+        rewriting.follow_weight(layer)
+    return rewriting.values
 
 
 def rounded_in_training(program: Program) -> bool:

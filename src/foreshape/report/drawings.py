@@ -52,12 +52,12 @@ class Drawings:
 
     def _number(self, layers: Sequence[OutlineLayer], above: int) -> None:
         for layer in layers:
-            at = self.numbers[id(layer)] = len(self.layers)
+            place = self.numbers[id(layer)] = len(self.layers)
             self.layers.append(layer)
             self.above.append(above)
             self.drawn_in.append(-1)
             self.opens.append(-1)
-            self._number(layer.children, at)
+            self._number(layer.children, place)
 
     def _mark(self, layers: Sequence[OutlineLayer], opened: set[int], waiting: list[tuple[Sequence[OutlineLayer], OutlineLayer | None]]) -> None:
         """Note the layers of the next drawing, and its groups with a drawing of their own."""
@@ -78,18 +78,27 @@ class Drawings:
         """Return each layer: name, operators, times, the layer around it, its drawing, the drawing of its inside, its values, and its times in words."""
         out: list[Any] = []
         put = self.texts.put
-        held: dict[int, tuple[int, int]] = {}
-        for at in range(len(self.layers) - 1, -1, -1):  # each after its inside
-            layer = self.layers[at]
+        parameters: dict[int, tuple[int, int]] = {}
+        for index in range(len(self.layers) - 1, -1, -1):  # each after its inside
+            layer = self.layers[index]
             if layer.times > 1 or not layer.children:
-                held[at] = self.meter.all(layer.all_ops())[:2]
+                parameters[index] = self.meter.all(layer.all_ops())[:2]
             else:
-                own = self.meter.all(layer.ops)
-                inner = [held[self.numbers[id(c)]] for c in layer.children]
-                held[at] = own.parameters + sum(p for p, _ in inner), own.parameter_bytes + sum(b for _, b in inner)
-        for at, layer in enumerate(self.layers):
+                totals = self.meter.all(layer.ops)
+                inner = [parameters[self.numbers[id(c)]] for c in layer.children]
+                parameters[index] = totals.parameters + sum(p for p, _ in inner), totals.parameter_bytes + sum(b for _, b in inner)
+        for index, layer in enumerate(self.layers):
             out.append(
-                [put(layer.label), put(layer.types()), layer.times, self.above[at], self.drawn_in[at], self.opens[at], *held[at], put(layer.times_words())]
+                [
+                    put(layer.label),
+                    put(layer.types()),
+                    layer.times,
+                    self.above[index],
+                    self.drawn_in[index],
+                    self.opens[index],
+                    *parameters[index],
+                    put(layer.times_words()),
+                ]
             )
         return out
 

@@ -38,11 +38,11 @@ def facts(program: Program, title: str) -> dict[str, Any]:
     texts = Texts()
     sizes = SymbolNumbers(program)
     ops = [op for block in program.blocks for op in block.ops]
-    numbers = {id(op): at for at, op in enumerate(ops)}
+    numbers = {id(op): index for index, op in enumerate(ops)}
     batch = _batch_symbols(program)
     drawings = Drawings(program, texts, Meter(program, sizes))
     values = _Values(program, texts, numbers, sizes, batch, bool(errors))
-    listed = [_op(op, at, values, drawings, texts) for at, op in enumerate(ops)]
+    listed = [_op(op, index, values, drawings, texts) for index, op in enumerate(ops)]
     memory = memory_facts(program, texts, numbers, batch, sizes) if not errors else {"why": texts.put("the network has errors")}
     layers = drawings.facts()
     return {
@@ -67,12 +67,12 @@ def facts(program: Program, title: str) -> dict[str, Any]:
 
 def _batch_symbols(program: Program) -> list[str]:
     """Return the symbols of the inputs' numbers of rows, or sequences."""
-    found: dict[str, None] = {}
+    symbols: dict[str, None] = {}
     for variable in inputs_of(program.global_block):
         spec = variable.spec
         leading = spec.lod.counts[0] if spec.lod is not None else spec.dims[0] if spec.dims else 1
-        found.update(dict.fromkeys(sorted(symbols_of(leading))))
-    return list(found)
+        symbols.update(dict.fromkeys(sorted(symbols_of(leading))))
+    return list(symbols)
 
 
 class _Values:
@@ -81,7 +81,7 @@ class _Values:
     def __init__(self, program: Program, texts: Texts, ops: dict[int, int], sizes: SymbolNumbers, batch: list[str], wrong: bool) -> None:
         self.listed: list[Any] = []
         self._texts, self._ops, self._batch = texts, ops, batch
-        self._sizes = [_at(sizes, batch, b) for b in BATCHES]
+        self._sizes = [_at_batch(sizes, batch, b) for b in BATCHES]
         self._numbers: dict[int, int] = {}
         self._steps = RuleQuestions(0 if wrong else _QUESTIONS)  # the rules of a network with errors cannot be asked
         self._known: dict[object, Any] = {}
@@ -91,16 +91,16 @@ class _Values:
         """Return a size as a function of the batch."""
         if size is None or isinstance(size, int):
             return size
-        found = self._known.get(size)
-        if found is None:
-            found = self._known[size] = over_batches(lambda b: self._sizes[BATCHES.index(b)].number(size))
-        return found
+        entry = self._known.get(size)
+        if entry is None:
+            entry = self._known[size] = over_batches(lambda b: self._sizes[BATCHES.index(b)].number(size))
+        return entry
 
     def number(self, variable: Variable) -> int:
         """Return the number of a variable: name, spec, class, its op, bytes, line."""
-        at = self._numbers.get(id(variable))
-        if at is None:
-            at = self._numbers[id(variable)] = len(self.listed)
+        index = self._numbers.get(id(variable))
+        if index is None:
+            index = self._numbers[id(variable)] = len(self.listed)
             put, spec = self._texts.put, variable.spec
             words = self._words.get((spec, variable.known))
             if words is None:
@@ -108,7 +108,7 @@ class _Values:
             site = variable.call_site
             self.listed.append([put(variable.name), words, put(variable.role_words), -1 if variable.op is None else self._ops.get(id(variable.op), -1),
                                 self.over_batches(size_of(variable)), put(site.short()) if site is not None else -1])  # fmt: skip
-        return at
+        return index
 
     def form(self, op: Op) -> int | None:
         """Return the number of the form in which an op makes the sizes of its results; None if not asked."""
@@ -117,40 +117,40 @@ class _Values:
     def forms(self) -> list[Any]:
         """Return each form: the sizes of each result of an op, as the pieces of a formula with their sources (an input, a part, a place)."""
         put = self._texts.put
-        return [[[[m.at, [put(t) for t in m.text], m.places, [[n, _PARTS.index(part), at] for n, part, at in m.sources], put(m.by)] for m in result]
+        return [[[[m.at, [put(t) for t in m.text], m.places, [[n, _PARTS.index(part), place] for n, part, place in m.sources], put(m.by)] for m in result]
                  for result in form] for form in self._steps.forms]  # fmt: skip
 
     def settings(self, op: Op) -> int:
         """Return the settings of an op; equal ops share theirs."""
-        found = self._words.get(id(op.attributes))
-        if found is None:
-            found = self._words[id(op.attributes)] = self._texts.put(settings_text(op))
-        return found
+        entry = self._words.get(id(op.attributes))
+        if entry is None:
+            entry = self._words[id(op.attributes)] = self._texts.put(settings_text(op))
+        return entry
 
 
-def _at(sizes: SymbolNumbers, batch: list[str], size: int) -> SymbolNumbers:
+def _at_batch(sizes: SymbolNumbers, batch: list[str], size: int) -> SymbolNumbers:
     out = object.__new__(SymbolNumbers)
     out.values = {**sizes.values, **dict.fromkeys(batch, size)}
     out._known = {}  # pyright: ignore[reportPrivateUsage]
     return out
 
 
-def _op(op: Op, at: int, values: _Values, drawings: Drawings, texts: Texts) -> list[Any]:
+def _op(op: Op, index: int, values: _Values, drawings: Drawings, texts: Texts) -> list[Any]:
     """Return the entries of an op: operator, role, block, layer and its member, line, settings, inputs and outputs (slot, values), work, its blocks, its main
     result, its form.
     """
     put = texts.put
     role = "gradient" if op.role & Role.BACKWARD else "update" if op.role & (Role.OPTIMIZE | Role.LEARNING_RATE) else ""
 
-    def named(slots: Any) -> list[Any]:
+    def entries_of(slots: Any) -> list[Any]:
         return [[put(slot), [values.number(v) for n in names if (v := op.block.find(n)) is not None]] for slot, names in slots.items() if names]
 
     site = op.call_site
     layer, member = drawings.place_of(op)
     main = result_of(op)
     called = put(shown_type(op.type))
-    return [called, put(role), op.block.idx, layer, member, put(site.short()) if site is not None else -1, values.settings(op), named(op.inputs),
-            named(op.outputs), values.over_batches(multiplications(op)), op.sub_block_indices(), -1 if main is None else values.number(main),
+    return [called, put(role), op.block.idx, layer, member, put(site.short()) if site is not None else -1, values.settings(op), entries_of(op.inputs),
+            entries_of(op.outputs), values.over_batches(multiplications(op)), op.sub_block_indices(), -1 if main is None else values.number(main),
             values.form(op)]  # fmt: skip
 
 

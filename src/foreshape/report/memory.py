@@ -31,33 +31,33 @@ def _values_at(plan: Plan, batch: Sequence[str], sizes: SymbolNumbers) -> Callab
     """Return the values of the symbols of a plan for a batch; unknown ones, told only by a run, count as 1."""
     rows = [n for n in plan.symbols if n in batch or n in plan.leading]
 
-    def at(size: int) -> dict[str, int]:
+    def values(size: int) -> dict[str, int]:
         return {**{n: sizes.values.get(n, 1) for n in plan.symbols}, **dict.fromkeys(rows, size)}
 
-    return at
+    return values
 
 
 def _facts(plan: Plan, texts: Texts, numbers: Mapping[int, int], values: Callable[[int], dict[str, int]]) -> dict[str, Any]:
     every = [values(b) for b in BATCHES]
-    place = {b: at for at, b in enumerate(BATCHES)}
-    known: dict[object, Any] = {}
+    place = {b: index for index, b in enumerate(BATCHES)}
+    cache: dict[object, Any] = {}
 
     def size_of(record: Any) -> Any:
         key = record.size if record.inner is None else id(record)
-        found = known.get((record.what, key))
-        if found is None:
-            found = known[record.what, key] = over_batches(lambda b: record_size(record, every[place[b]]))
-        return found
+        entry = cache.get((record.what, key))
+        if entry is None:
+            entry = cache[record.what, key] = over_batches(lambda b: record_size(record, every[place[b]]))
+        return entry
 
     ops: list[Op] = plan.ops
     buffers = [[r.first, r.last, CLASSES.index(r.what), texts.put(r.name), size_of(r)] for r in plan.live.records]
-    held = [[CLASSES.index(r.what), texts.put(r.name), size_of(r)] for r in plan.live.held]
+    persistent = [[CLASSES.index(r.what), texts.put(r.name), size_of(r)] for r in plan.live.held]
     formula = str(plan.peak_formula())
     return {
         "classes": [[c, COLOURS[c]] for c in CLASSES],
         "order": [numbers.get(id(op.whole), -1) for op in ops],
         "buffers": [b for b in buffers if b[4] != 0],
-        "held": held,
+        "held": persistent,
         "formula": escape(cut(formula, _LONGEST)),
         "without": texts.put(unknown_words(plan.unknown())),
         "fetched": [texts.put(n) for n in plan.fetch[:20]],

@@ -34,9 +34,9 @@ def over_batches(size_at: Callable[[int], int | None]) -> Any:
     values = [size_at(b) for b in BATCHES]
     if any(v is None for v in values):
         return None
-    known = [v for v in values if v is not None]
-    slope = known[1] - known[0]
-    start = known[0] - slope
-    if all(v == start + slope * b for v, b in zip(known, BATCHES, strict=True)):
+    sizes = [v for v in values if v is not None]
+    slope = sizes[1] - sizes[0]
+    start = sizes[0] - slope
+    if all(v == start + slope * b for v, b in zip(sizes, BATCHES, strict=True)):
         return [start, slope] if slope else start
-    return {"at": known}
+    return {"at": sizes}

@@ -62,15 +62,15 @@ def layout_of(attributes: Attributes, cls: type[Operator] | None) -> Layout:
     return tuple(items)
 
 
-def _without_additions(shape: Shape, cls: type[Operator], own: Layout) -> Shape:
+def _without_additions(shape: Shape, cls: type[Operator], usual: Layout) -> Shape:
     """Return the shape without the scope and attributes that PaddlePaddle 2 lacks, which the op itself writes, if the others are those of an op
     described here, in order.
     """
     additions = {(a.name, a.type) for a in cls.schema.later.values()} | {(ATTRIBUTE, AttrType.STRING)}
-    if len(shape) <= len(own) or additions.isdisjoint(shape) or list(shape) != sorted(shape):
+    if len(shape) <= len(usual) or additions.isdisjoint(shape) or list(shape) != sorted(shape):
         return shape
-    rest = tuple(e for e in shape if e not in additions)
-    return rest if rest == tuple((i.name, type_of(cls, i)) for i in own) else shape
+    remaining = tuple(e for e in shape if e not in additions)
+    return remaining if remaining == tuple((i.name, type_of(cls, i)) for i in usual) else shape
 
 
 class AttributeLayouts:
@@ -88,13 +88,13 @@ class AttributeLayouts:
             if cls is None:
                 continue
             shape = tuple((n, t) for n, t, _ in attributes.entries)
-            own = own_layout(cls)
-            shape = _without_additions(shape, cls, own)
+            usual = own_layout(cls)
+            shape = _without_additions(shape, cls, usual)
             layouts = self.by_type.setdefault(attributes.type, {})
-            found = layouts.get(shape)
-            if found is None:
-                found = layouts[shape] = (len(layouts) + 1, own if len(shape) < len(attributes.entries) else layout_of(attributes, cls))
-            self._found[id(attributes)] = found
+            entry = layouts.get(shape)
+            if entry is None:
+                entry = layouts[shape] = (len(layouts) + 1, usual if len(shape) < len(attributes.entries) else layout_of(attributes, cls))
+            self._found[id(attributes)] = entry
 
     def of(self, attributes: Attributes) -> tuple[int, Layout]:
         """Return the number of the layout among its operator's, from 1, and the layout."""

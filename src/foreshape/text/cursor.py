@@ -48,28 +48,28 @@ class Cursor:
         self.next_end = 0
         self._scan(0)
 
-    def _scan(self, at: int) -> None:
-        found = _TOKEN.match(self.line, at)
-        self.at = at
-        if found is not None:
-            kind = found.lastgroup
+    def _scan(self, position: int) -> None:
+        match = _TOKEN.match(self.line, position)
+        self.at = position
+        if match is not None:
+            kind = match.lastgroup
             assert kind is not None
             if kind == "comment":
-                self.next, self.next_end = END, at
+                self.next, self.next_end = END, position
             else:
-                self.next, self.next_end = (kind, found.group(kind)), found.end()
+                self.next, self.next_end = (kind, match.group(kind)), match.end()
             return
-        start = _SPACE.match(self.line, at).end()  # pyright: ignore[reportOptionalMemberAccess]
+        start = _SPACE.match(self.line, position).end()  # pyright: ignore[reportOptionalMemberAccess]
         self.next, self.next_end = END, start
         if start < len(self.line):
             self.at = start
             self.fail("a name, a number or a mark", escape(self.line[start]))
 
-    def fail(self, expected: str, seen: str | None = None) -> NoReturn:
+    def fail(self, expected: str, token: str | None = None) -> NoReturn:
         """Refuse the next token."""
         start = _SPACE.match(self.line, self.at).end()  # pyright: ignore[reportOptionalMemberAccess]
-        shown = seen if seen is not None else escape(self.next[1][:40]) if self.next is not END else "the end of the line"
-        raise FormatError(f"line {self.number}, column {start + 1}: expected {expected}, seen {shown}")
+        text = token if token is not None else escape(self.next[1][:40]) if self.next is not END else "the end of the line"
+        raise FormatError(f"line {self.number}, column {start + 1}: expected {expected}, seen {text}")
 
     def refuse(self, words: str) -> NoReturn:
         """Refuse the last token."""
@@ -81,9 +81,9 @@ class Cursor:
         self._scan(self.next_end)
         return token
 
-    def jump(self, at: int) -> None:
+    def jump(self, position: int) -> None:
         """Go on at another place in the line."""
-        self._scan(at)
+        self._scan(position)
 
     def sees(self, mark: str) -> bool:
         """Tell whether the next token is this mark or word."""
@@ -96,35 +96,35 @@ class Cursor:
             return True
         return False
 
-    def expect(self, mark: str, what: str = "") -> None:
+    def expect(self, mark: str, expected: str = "") -> None:
         """Go past this mark or word. Raises `FormatError` if another is next."""
         if not self.accept(mark):
-            self.fail(what or f"'{mark}'")
+            self.fail(expected or f"'{mark}'")
 
     def peek_after(self, count: int = 1) -> tuple[str, str]:
         """Return the token after the next ``count``, without going there."""
-        at, end, token = self.at, self.next_end, self.next
+        position, end, token = self.at, self.next_end, self.next
         for _ in range(count):
             self._scan(self.next_end)
-        found = self.next
-        self.at, self.next_end, self.next = at, end, token
-        return found
+        token_after = self.next
+        self.at, self.next_end, self.next = position, end, token
+        return token_after
 
     # --- values
 
-    def name(self, what: str = "a name") -> str:
+    def name(self, expected: str = "a name") -> str:
         kind, text = self.next
         if kind == "name":
             self._scan(self.next_end)
             return text
         if kind == "string":
-            return self.string(what)
-        self.fail(what)
+            return self.string(expected)
+        self.fail(expected)
 
-    def string(self, what: str = "a string") -> str:
+    def string(self, expected: str = "a string") -> str:
         kind, text = self.next
         if kind != "string":
-            self.fail(what)
+            self.fail(expected)
         try:
             out = json.loads(text)
         except ValueError:
@@ -132,7 +132,7 @@ class Cursor:
         self._scan(self.next_end)
         return out
 
-    def hex(self, what: str = "hexadecimal digits") -> bytes:
+    def hex(self, expected: str = "hexadecimal digits") -> bytes:
         try:
             if self.next[0] == "string":
                 out = bytes.fromhex(self.next[1][1:-1])
@@ -140,12 +140,12 @@ class Cursor:
                 return out
         except ValueError:
             pass
-        self.fail(f"{what} in quotation marks")
+        self.fail(f"{expected} in quotation marks")
 
-    def integer(self, what: str = "an integer", limit: int = 2**63) -> int:
+    def integer(self, expected: str = "an integer", limit: int = 2**63) -> int:
         kind, text = self.next
         if kind != "number" or not text.lstrip("-").isdigit() or len(text) > 20 or not -limit <= int(text) < limit:
-            self.fail(f"{what} from {-limit} to {limit - 1}" if kind == "number" and limit else what)
+            self.fail(f"{expected} from {-limit} to {limit - 1}" if kind == "number" and limit else expected)
         self._scan(self.next_end)
         return int(text)
 
@@ -178,16 +178,16 @@ class Cursor:
             return Raw(self.hex())
         single = _SINGLES.get(type)
         if single is None:
-            return self._one(type)
+            return self._single(type)
         self.expect("[", f"'[', which begins the {type.name} value")
         out: list[Any] = []
         while not self.accept("]"):
             if out:
                 self.expect(",", "',' or ']'")
-            out.append(self._one(single))
+            out.append(self._single(single))
         return tuple(out)
 
-    def _one(self, type: AttrType) -> Any:
+    def _single(self, type: AttrType) -> Any:
         limit = _RANGES.get(type)
         if limit is not None:
             return self.integer("an integer", limit)
@@ -224,12 +224,12 @@ class Cursor:
         """Read the call site in the comment at the end of the line; None without a comment. Anything else is refused."""
         if self.next is not END:
             self.fail("the end of the line")
-        found = _SITE.match(self.line, self.at)
-        if found is None:
+        match = _SITE.match(self.line, self.at)
+        if match is None:
             return None
-        if found.group(1) is None:
-            return (found.group(2), int(found.group(3)), "")
+        if match.group(1) is None:
+            return (match.group(2), int(match.group(3)), "")
         try:
-            return (json.loads(found.group(1)), int(found.group(3)), "")
+            return (json.loads(match.group(1)), int(match.group(3)), "")
         except ValueError:
             return None

@@ -39,11 +39,11 @@ def float_text(value: float, single: bool = True) -> str:
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
     if single:
-        held = _single(value)
-        if held is not None and _FLOAT32.unpack(held)[0] == value:
+        encoded = _single(value)
+        if encoded is not None and _FLOAT32.unpack(encoded)[0] == value:
             for digits in range(1, 10):
                 short = float(f"{value:.{digits}g}")
-                if _single(short) == held:
+                if _single(short) == encoded:
                     return repr(short)
     return repr(float(value))
 

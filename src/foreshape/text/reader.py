@@ -39,13 +39,13 @@ class _ProgramParser(OpReader):
 
     def read(self) -> None:
         self._find_layouts()
-        at, number = 0, 0
-        while at <= len(self.text):
-            end = self.text.find("\n", at)
+        position, number = 0, 0
+        while position <= len(self.text):
+            end = self.text.find("\n", position)
             end = len(self.text) if end < 0 else end
             number += 1
-            line = self.text[at : end - 1] if end > at and self.text[end - 1] == "\r" else self.text[at:end]
-            at = end + 1
+            line = self.text[position : end - 1] if end > position and self.text[end - 1] == "\r" else self.text[position:end]
+            position = end + 1
             cursor = Cursor(line, number)
             if cursor.next is not END:
                 self._statement(cursor)
@@ -133,19 +133,19 @@ class _ProgramParser(OpReader):
 
     def _find_layouts(self) -> None:
         """Read the lines with the orders of ops' attributes: they stand at the end, and are needed first."""
-        at = 0 if self.text.startswith("layout ") else self.text.find("\nlayout ") + 1
+        position = 0 if self.text.startswith("layout ") else self.text.find("\nlayout ") + 1
         counted, number = 0, 1
-        while at or (not counted and self.text.startswith("layout ")):
-            number += self.text.count("\n", counted, at)
-            counted = at
-            end = self.text.find("\n", at)
-            line = self.text[at:] if end < 0 else self.text[at:end]
+        while position or (not counted and self.text.startswith("layout ")):
+            number += self.text.count("\n", counted, position)
+            counted = position
+            end = self.text.find("\n", position)
+            line = self.text[position:] if end < 0 else self.text[position:end]
             cursor = Cursor(line.removesuffix("\r"), number)
             if cursor.peek_after()[0] in NAMES:
                 cursor.take()
                 self._layout(cursor)
-            at = self.text.find("\nlayout ", at + 1) + 1
-            if not at:
+            position = self.text.find("\nlayout ", position + 1) + 1
+            if not position:
                 break
 
     def _layout(self, cursor: Cursor) -> None:
@@ -164,9 +164,9 @@ class _ProgramParser(OpReader):
             name = cursor.name("the name of an attribute")
             self.take_memory(160, cursor)
             if cursor.accept(":"):
-                of = self.attribute_type(cursor)
+                kind = self.attribute_type(cursor)
                 cursor.expect("=")
-                items.append(Item(name, of, cursor.attribute(of)))
+                items.append(Item(name, kind, cursor.attribute(kind)))
             elif name in cls.schema.attributes or name in ("op_role", "op_role_var"):
                 items.append(Item(name, None, None))
             else:
@@ -181,8 +181,8 @@ class _ProgramParser(OpReader):
 
     def _variable(self, cursor: Cursor, word: str) -> None:
         block = self.block_now(cursor)
-        made = self.described(cursor, block, word)
-        made.site = cursor.site()
+        variable = self.described(cursor, block, word)
+        variable.site = cursor.site()
 
 
 _STATEMENTS: Final[dict[str, Callable[[_ProgramParser, Cursor], None]]] = {

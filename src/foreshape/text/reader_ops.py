@@ -68,8 +68,8 @@ class OpReader(VariableReader):
         """Return the slot named before a result, if any."""
         if cursor.next[0] not in NAMES or cursor.peek_after() != ("mark", "="):
             return None
-        after = cursor.peek_after(2)
-        if after != ("mark", "[") and (after[0] not in NAMES or cursor.peek_after(3) == ("mark", "(")):
+        token = cursor.peek_after(2)
+        if token != ("mark", "[") and (token[0] not in NAMES or cursor.peek_after(3) == ("mark", "(")):
             return None
         name = cursor.name()
         cursor.take()
@@ -135,41 +135,41 @@ class OpReader(VariableReader):
     def _attributes(self, cursor: Cursor, type: str, cls: type[Operator] | None, number: int) -> tuple[Attributes, int, tuple[str, ...]]:
         braces = _BRACES.match(cursor.line, cursor.at)
         key = (type, number, braces.group().strip(" \t") if braces is not None else "")
-        found = self.attributes.get(key) if len(key[2]) <= 512 else None
-        if found is not None:
+        entry = self.attributes.get(key) if len(key[2]) <= 512 else None
+        if entry is not None:
             cursor.jump(braces.end() if braces is not None else cursor.at)
-            return found
+            return entry
         size = (braces.end() if braces is not None else len(cursor.line)) - cursor.at
         self.take_memory(40 * size if size > 65536 else 3 * size, cursor)
-        given = self._given(cursor, type, cls, number)
-        entries, role, role_variables = self._entries(cursor, type, cls, number, given)
-        found = (Attributes.of(type, tuple(entries)), role, role_variables)
+        written = self._written_attributes(cursor, type, cls, number)
+        entries, role, role_variables = self._entries(cursor, type, cls, number, written)
+        entry = (Attributes.of(type, tuple(entries)), role, role_variables)
         if len(self.attributes) < CACHE_LIMIT and len(key[2]) <= 512:
-            self.attributes[key] = found
-        return found
+            self.attributes[key] = entry
+        return entry
 
-    def _given(self, cursor: Cursor, type: str, cls: type[Operator] | None, number: int) -> list[tuple[str, AttrType, Any]]:
+    def _written_attributes(self, cursor: Cursor, type: str, cls: type[Operator] | None, number: int) -> list[tuple[str, AttrType, Any]]:
         """Return the attributes in braces, in order."""
         out: list[tuple[str, AttrType, Any]] = []
         if not cursor.accept("{"):
             return out
-        known = {i.name: type_of(cls, i) for i in self._layout_for(cursor, type, cls, number)}
+        types = {i.name: type_of(cls, i) for i in self._layout_for(cursor, type, cls, number)}
         for later in cls.schema.later.values() if cls is not None else ():
-            known.setdefault(later.name, later.type)
+            types.setdefault(later.name, later.type)
         while not cursor.accept("}"):
             if out:
                 cursor.expect(",", "',' or '}'")
             name = cursor.name("the name of an attribute")
             if cursor.accept(":"):
-                of = self.attribute_type(cursor)
-            elif name in known:
-                of = known[name]
+                kind = self.attribute_type(cursor)
+            elif name in types:
+                kind = types[name]
             elif name == ATTRIBUTE:
-                of = AttrType.STRING
+                kind = AttrType.STRING
             else:
                 cursor.refuse(f"{type[:60]} has no attribute {name[:60]!r} of its own: write its type, as in {name[:60]}: INT=0")
             cursor.expect("=", "'=' and a value")
-            out.append((name, of, cursor.attribute(of)))
+            out.append((name, kind, cursor.attribute(kind)))
         return out
 
     def _layout_for(self, cursor: Cursor, type: str, cls: type[Operator] | None, number: int) -> Layout:
@@ -182,21 +182,21 @@ class OpReader(VariableReader):
             cursor.refuse(f"there is no layout {number} of {type[:60]}")
         if cls is None:
             return ()
-        own = self.own.get(type)
-        if own is None:
-            own = self.own[type] = own_layout(cls)
-        return own
+        layout = self.own.get(type)
+        if layout is None:
+            layout = self.own[type] = own_layout(cls)
+        return layout
 
     def _entries(
-        self, cursor: Cursor, type: str, cls: type[Operator] | None, number: int, given: list[tuple[str, AttrType, Any]]
+        self, cursor: Cursor, type: str, cls: type[Operator] | None, number: int, written: list[tuple[str, AttrType, Any]]
     ) -> tuple[list[tuple[str, AttrType, Any]], int, tuple[str, ...]]:
         """Return all attributes in their stored order, and the roles, each op's own."""
         layout = self._layout_for(cursor, type, cls, number)
         values: dict[str, tuple[AttrType, Any]] = {}
-        for name, of, value in given:
-            if name in values and (cls is not None or values[name] != (of, value)):
+        for name, kind, value in written:
+            if name in values and (cls is not None or values[name] != (kind, value)):
                 cursor.refuse(f"the attribute {name[:60]!r} is given twice")
-            values[name] = (of, value)
+            values[name] = (kind, value)
         role: int = 0
         role_variables: tuple[str, ...] = ()
         typed_roles = {i.name for i in layout if i.type is not None}
@@ -207,18 +207,18 @@ class OpReader(VariableReader):
             role_variables = values["op_role_var"][1]  # pyright: ignore[reportUnknownVariableType]
             values["op_role_var"] = (AttrType.STRINGS, None)
         if cls is None:
-            return [(name, of, values[name][1]) for name, of, _ in given], role, role_variables
+            return [(name, kind, values[name][1]) for name, kind, _ in written], role, role_variables
         entries: list[tuple[str, AttrType, Any]] = []
         for item in layout:
-            found = values.get(item.name)
-            if found is None:
+            entry = values.get(item.name)
+            if entry is None:
                 usual = default_of(cls, item)
                 if usual is REQUIRED:
                     cursor.refuse(f"{type} needs the attribute {item.name}")
-                found = (type_of(cls, item), usual)
-            entries.append((item.name, *found))
+                entry = (type_of(cls, item), usual)
+            entries.append((item.name, *entry))
         placed = {i.name for i in layout}
-        extra = [(name, of, value) for name, (of, value) in values.items() if name not in placed and name not in ("op_role", "op_role_var")]
+        extra = [(name, kind, value) for name, (kind, value) in values.items() if name not in placed and name not in ("op_role", "op_role_var")]
         return (sorted([*entries, *extra], key=lambda e: e[0]) if extra else entries), role, role_variables
 
 

@@ -62,32 +62,32 @@ class VariableReader:
         elif cursor.sees("known"):
             cursor.take()
             spec = self._checked(cursor, lambda: spec.with_value(self._sizes(cursor, "[", "]")))
-        made = Variable.make(name, block, spec, None)
-        made.known = certain
-        made.value = value
+        variable = Variable.make(name, block, spec, None)
+        variable.known = certain
+        variable.value = value
         for flag, usual in zip(FLAGS, DEFAULT_FLAGS[word], strict=True):
-            setattr(made, flag, usual)
+            setattr(variable, flag, usual)
         if cursor.accept("{"):
-            self._settings(cursor, made)
-        block.vars[name] = made
-        return made
+            self._settings(cursor, variable)
+        block.vars[name] = variable
+        return variable
 
-    def _settings(self, cursor: Cursor, made: Variable) -> None:
+    def _settings(self, cursor: Cursor, variable: Variable) -> None:
         while not cursor.accept("}"):
             flag = cursor.name("the name of a flag")
             cursor.expect("=")
             if flag in FLAGS:
-                setattr(made, flag, cursor.boolean())
+                setattr(variable, flag, cursor.boolean())
             elif flag == "attributes":
-                found: list[bytes] = []
+                encoded: list[bytes] = []
                 cursor.expect("[")
                 while not cursor.accept("]"):
-                    found.append(cursor.hex())
+                    encoded.append(cursor.hex())
                     if not cursor.sees("]"):
                         cursor.expect(",", "',' or ']'")
-                made.extra_attributes = tuple(found)
+                variable.extra_attributes = tuple(encoded)
             elif flag == "unknown":
-                made.unknown_fields = cursor.hex()
+                variable.unknown_fields = cursor.hex()
             else:
                 cursor.refuse(f"there is no flag {flag[:60]!r}; the flags are: {', '.join(FLAGS)}")
             if not cursor.sees("}"):
@@ -102,10 +102,10 @@ class VariableReader:
     def _spec(self, cursor: Cursor, name: str) -> Spec:
         plain = _PLAIN_SPEC.match(cursor.line, cursor.at)
         if plain is not None:
-            found = self.specs.get(plain.group(1))
-            if found is not None:
+            known_spec = self.specs.get(plain.group(1))
+            if known_spec is not None:
                 cursor.jump(plain.end())
-                return found
+                return known_spec
         spec = self._checked(cursor, lambda: self._spec_of(cursor, name))
         if plain is not None and spec.lod is None and len(self.specs) < CACHE_LIMIT:
             self.specs[plain.group(1)] = spec
@@ -121,7 +121,7 @@ class VariableReader:
                 kind = SELECTED_ROWS
             elif cursor.accept("array"):
                 kind = LOD_TENSOR_ARRAY
-        of: DType | None = None
+        dtype: DType | None = None
         if not cursor.accept("?"):
             word = cursor.next[1] if cursor.next[0] == "name" else ""
             if word in _SCALAR_KIND and kind is LOD_TENSOR:
@@ -130,7 +130,7 @@ class VariableReader:
             if word not in _DTYPE:
                 cursor.fail(f"an element type ({', '.join(_DTYPE)}) or a kind")
             cursor.take()
-            of = _DTYPE[word]
+            dtype = _DTYPE[word]
         dims: tuple[Size, ...] | None = None
         counts: tuple[Size, ...] = ()
         if cursor.sees("["):
@@ -140,12 +140,12 @@ class VariableReader:
                 cursor.expect("]")
             else:
                 dims, counts = self._dims(cursor)
-        elif of is not None:
+        elif dtype is not None:
             cursor.fail("'[' and the dims")
         source = cursor.name("the variable whose offsets it has") if cursor.accept("by") else name
         if cursor.accept("lod"):
             counts = self._sizes(cursor, "(", ")")
-        return Spec(kind, of, dims, Lod(source, counts) if counts else None)
+        return Spec(kind, dtype, dims, Lod(source, counts) if counts else None)
 
     def _other_kind(self, cursor: Cursor) -> Kind:
         name = cursor.name("the name of a kind")
@@ -217,26 +217,26 @@ class VariableReader:
             cursor.refuse("a constant needs an element type and numbers for dims")
         return self._array(cursor, spec, spec.dtype)
 
-    def _array(self, cursor: Cursor, spec: Spec, of: DType) -> Any:
+    def _array(self, cursor: Cursor, spec: Spec, dtype: DType) -> Any:
         import numpy
 
-        stored = numpy.dtype(of.numpy_name or "float32").newbyteorder("<")
-        each = AttrType.BOOLEAN if of.family == "bool" else AttrType.LONG if of.is_integer else AttrType.FLOAT64
+        stored = numpy.dtype(dtype.numpy_name or "float32").newbyteorder("<")
+        element_type = AttrType.BOOLEAN if dtype.family == "bool" else AttrType.LONG if dtype.is_integer else AttrType.FLOAT64
         if cursor.accept("raw"):
             data = cursor.hex()
             if len(data) % stored.itemsize:
-                cursor.refuse(f"{len(data)} bytes are no whole number of {of.name}")
+                cursor.refuse(f"{len(data)} bytes are no whole number of {dtype.name}")
             array = numpy.frombuffer(data, stored)
         else:
-            many = {AttrType.BOOLEAN: AttrType.BOOLEANS, AttrType.LONG: AttrType.LONGS}.get(each, AttrType.FLOAT64S)
-            one = not cursor.sees("[")
-            self.take_memory(0 if one else 12 * (len(cursor.line) - cursor.at), cursor)
-            values = (cursor.attribute(each),) if one else cursor.attribute(many)
+            many = {AttrType.BOOLEAN: AttrType.BOOLEANS, AttrType.LONG: AttrType.LONGS}.get(element_type, AttrType.FLOAT64S)
+            single = not cursor.sees("[")
+            self.take_memory(0 if single else 12 * (len(cursor.line) - cursor.at), cursor)
+            values = (cursor.attribute(element_type),) if single else cursor.attribute(many)
             try:
                 array = numpy.array(values, stored)
             except (OverflowError, ValueError) as error:
-                cursor.refuse(f"a value does not fit {of.name}: {error}")
-            if one:
+                cursor.refuse(f"a value does not fit {dtype.name}: {error}")
+            if single:
                 return array[0].item()
         if array.size != spec.elements:
             cursor.refuse(f"{array.size} values where {spec.text()} has {spec.elements}")

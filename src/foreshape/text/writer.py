@@ -40,8 +40,8 @@ _WRITTEN_VALUES: Final = 64
 
 def op_text(op: Op) -> str:
     """Return one op on one line, with the specs of its results."""
-    made = {n: op.block.vars[n] for n in op.output_names() if n in op.block.vars}
-    return _op_line(op, made, None)
+    results = {n: op.block.vars[n] for n in op.output_names() if n in op.block.vars}
+    return _op_line(op, results, None)
 
 
 def settings_text(op: Op) -> str:
@@ -87,12 +87,12 @@ def _block_lines(block: Block, layouts: AttributeLayouts) -> Iterator[str]:
     if block.unknown_fields:
         about.append(f'unknown "{block.unknown_fields.hex()}"')
     yield f"block {block.idx}" + (f" ({', '.join(about)})" if about else "")
-    made = _made_by_ops(block)
+    results = _made_by_ops(block)
     for name, variable in block.vars.items():
-        if name not in made:
+        if name not in results:
             yield _variable_line(variable)
     for op in block.ops:
-        yield _op_line(op, made, layouts)
+        yield _op_line(op, results, layouts)
     order = order_words(list(block.vars), names_by_use(block))
     if order:
         yield f"order {order}"
@@ -100,18 +100,18 @@ def _block_lines(block: Block, layouts: AttributeLayouts) -> Iterator[str]:
 
 def _made_by_ops(block: Block) -> dict[str, Variable]:
     """Return the variables described at the ops that make them; the others have lines of their own."""
-    made: dict[str, Variable] = {}
+    results: dict[str, Variable] = {}
     for op in block.ops:
         for name in op.output_names():
             variable = block.vars.get(name)
             if (
                 variable is not None
                 and variable.op is op
-                and name not in made
+                and name not in results
                 and not (variable.persistable or variable.value is not None or variable.extra_attributes or variable.unknown_fields)
             ):
-                made[name] = variable
-    return made
+                results[name] = variable
+    return results
 
 
 def names_by_use(block: Block) -> list[str]:
@@ -134,10 +134,10 @@ def order_words(names: list[str], by_use: list[str]) -> str:
         return ""
     if names == sorted(names):
         return "sorted"
-    at = {name: position for position, name in enumerate(by_use)}
+    positions = {name: position for position, name in enumerate(by_use)}
     runs: list[list[int]] = []
     for name in names:
-        position = at[name]
+        position = positions[name]
         if runs and runs[-1][1] + 1 == position:
             runs[-1][1] = position
         else:
@@ -151,8 +151,8 @@ def order_words(names: list[str], by_use: list[str]) -> str:
 def spec_text(spec: Spec, name: str) -> str:
     """Return a spec in the text form; ``by y`` names the owner of ragged rows' offsets, if not the variable itself."""
     if spec.kind not in TENSOR_KINDS:
-        known = spec.kind in KINDS
-        return spec.kind.name.lower() if known else f"kind {name_text(spec.kind.name)}={spec.kind.code}"
+        is_known = spec.kind in KINDS
+        return spec.kind.name.lower() if is_known else f"kind {name_text(spec.kind.name)}={spec.kind.code}"
     head = {SELECTED_ROWS: "rows ", LOD_TENSOR_ARRAY: "array "}.get(spec.kind, "")
     lod = spec.lod
     tail = "" if lod is None or lod.source == name else f" by {name_text(lod.source)}"
@@ -160,13 +160,13 @@ def spec_text(spec: Spec, name: str) -> str:
         tail += f" lod({', '.join(map(str, lod.counts))})"
     if spec.dtype is None and spec.dims is None:
         return f"{head}?{tail}"
-    of = spec.dtype.short if spec.dtype is not None else "?"
+    dtype = spec.dtype.short if spec.dtype is not None else "?"
     if spec.dims is None:
-        return f"{head}{of}[?]{tail}"
+        return f"{head}{dtype}[?]{tail}"
     dims = [str(d) for d in spec.dims]
     if lod is not None and dims:
         dims[0] = " | ".join([dims[0], *(str(c) for c in reversed(lod.counts))])
-    return f"{head}{of}[{', '.join(dims)}]{tail}"
+    return f"{head}{dtype}[{', '.join(dims)}]{tail}"
 
 
 def _flags(variable: Variable) -> tuple[bool, ...]:
@@ -210,13 +210,13 @@ def value_text(spec: Spec, value: Any) -> str:
         return _scalars(value)
     import numpy
 
-    of = spec.known_dtype
-    array = numpy.asarray(value).astype(numpy.dtype(of.numpy_name or "float32").newbyteorder("<"))
+    dtype = spec.known_dtype
+    array = numpy.asarray(value).astype(numpy.dtype(dtype.numpy_name or "float32").newbyteorder("<"))
     if array.ndim == 0 or array.size == 1:
-        return _scalars(array.reshape(-1)[0].item(), single=of.itemsize <= 4)
-    if array.size > _WRITTEN_VALUES or (of.is_floating and bool(numpy.isnan(array).any())):
+        return _scalars(array.reshape(-1)[0].item(), single=dtype.itemsize <= 4)
+    if array.size > _WRITTEN_VALUES or (dtype.is_floating and bool(numpy.isnan(array).any())):
         return f'raw "{array.tobytes().hex()}"'
-    return _scalars(array.reshape(-1).tolist(), single=of.itemsize <= 4)
+    return _scalars(array.reshape(-1).tolist(), single=dtype.itemsize <= 4)
 
 
 def _scalars(value: Any, single: bool = False) -> str:
@@ -230,9 +230,9 @@ def _scalars(value: Any, single: bool = False) -> str:
 # --- ops
 
 
-def _op_line(op: Op, made: Mapping[str, Variable], layouts: AttributeLayouts | None) -> str:
+def _op_line(op: Op, results: Mapping[str, Variable], layouts: AttributeLayouts | None) -> str:
     ins = ", ".join(f"{name_text(s)}={name_text(n[0]) if len(n) == 1 else _list(n)}" for s, n in op.inputs.items())
-    outs = _results(op, made)
+    outs = _results(op, results)
     number, attributes = _attributes(op, layouts)
     line = f"{outs} = " if outs else ""
     line += f"{name_text(op.type)}({ins})"
@@ -251,15 +251,15 @@ def _list(names: Sequence[str]) -> str:
     return f"[{', '.join(map(name_text, names))}]"
 
 
-def _results(op: Op, made: Mapping[str, Variable]) -> str:
+def _results(op: Op, variables: Mapping[str, Variable]) -> str:
     """Return the results; with their slots unless these follow from the operator's schema."""
     outputs = op.outputs
     if not outputs:
         return ""
     written: set[str] = set()
 
-    def each(name: str) -> str:
-        variable = made.get(name)
+    def text_of(name: str) -> str:
+        variable = variables.get(name)
         if variable is None or variable.op is not op or name in written:
             return name_text(name)
         written.add(name)
@@ -270,8 +270,8 @@ def _results(op: Op, made: Mapping[str, Variable]) -> str:
         results = cls.schema.results
         one_list = len(results) == 1 and results[0].many
         if list(outputs) == [r.name for r in results[: len(outputs)]] and all(n if one_list else len(n) == 1 for n in outputs.values()):
-            return ", ".join(each(n) for names in outputs.values() for n in names)
-    return ", ".join(f"{name_text(s)}={each(n[0]) if len(n) == 1 else '[' + ', '.join(map(each, n)) + ']'}" for s, n in outputs.items())
+            return ", ".join(text_of(n) for names in outputs.values() for n in names)
+    return ", ".join(f"{name_text(s)}={text_of(n[0]) if len(n) == 1 else '[' + ', '.join(map(text_of, n)) + ']'}" for s, n in outputs.items())
 
 
 def _attributes(op: Op, layouts: AttributeLayouts | None) -> tuple[int, list[str]]:
@@ -312,8 +312,8 @@ def _typed(op: Op) -> list[str]:
     out: list[str] = []
     roles = {"op_role": op.role, "op_role_var": op.role_variables}
     for name, type, value in op.attributes.entries:
-        held = roles[name] if value is None and name in roles else value
-        out.append(f"{name_text(name)}: {type.name}={attribute_text(type, held)}")
+        stored = roles[name] if value is None and name in roles else value
+        out.append(f"{name_text(name)}: {type.name}={attribute_text(type, stored)}")
     return out
 
 

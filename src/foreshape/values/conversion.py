@@ -21,7 +21,7 @@ def to_tensor(array: Any) -> Tensor:
     import numpy
 
     if isinstance(array, torch.Tensor):
-        return _own(array) if type(array) is torch.Tensor else _plain(array)
+        return _detached(array) if type(array) is torch.Tensor else _plain(array)
     array = numpy.asarray(array)
     if array.dtype.kind == "V" and array.dtype.name == "bfloat16":  # of the package ml_dtypes, as jax and onnx have it: torch takes its bits
         return to_tensor(array.view("int16")).view(torch.bfloat16)
@@ -41,11 +41,11 @@ def _type_of(dtype: Any) -> Any:
     return torch.from_numpy(numpy.empty(0, dtype.newbyteorder("="))).dtype  # pyright: ignore[reportUnknownMemberType]
 
 
-def _own(array: Tensor) -> Tensor:
+def _detached(array: Tensor) -> Tensor:
     """Return a plain tensor, without its gradient, with the numbers that it shows."""
     if array.layout is not torch.strided or array.is_meta or array.is_quantized or array.is_nested:
-        what = "a meta" if array.is_meta else "a quantized" if array.is_quantized else "a nested" if array.is_nested else "a sparse"
-        raise TypeError(f"{what} tensor has no number for each element in memory")
+        kind = "a meta" if array.is_meta else "a quantized" if array.is_quantized else "a nested" if array.is_nested else "a sparse"
+        raise TypeError(f"{kind} tensor has no number for each element in memory")
     if private.is_functorch_wrapped_tensor(array):
         raise TypeError("this tensor stands for others, as within torch.func, and has no numbers in memory")
     return array.detach().resolve_conj().resolve_neg()
@@ -56,7 +56,7 @@ def _plain(array: Tensor) -> Tensor:
     if getattr(type(array), _DISPATCH) is not getattr(torch.Tensor, _DISPATCH):
         raise TypeError(f"a {type(array).__name__} is no tensor with a number for each element in memory")
     with private.DisableTorchFunctionSubclass():
-        return _own(array.as_subclass(torch.Tensor))
+        return _detached(array.as_subclass(torch.Tensor))
 
 
 def to_numpy(value: Tensor) -> Any:
@@ -66,13 +66,13 @@ def to_numpy(value: Tensor) -> Any:
     return (value.float() if value.dtype is torch.bfloat16 else value).numpy()
 
 
-def plain(given: Any) -> Any:
+def plain(array: Any) -> Any:
     """Return a tensor of torch, of any element type, with a gradient or on a device, as an array with its numbers. Return other objects unchanged."""
-    if type(given).__module__.partition(".")[0] != "torch" or not hasattr(given, "detach") or getattr(given, "is_nested", False):
-        return given
-    return to_numpy(to_tensor(given))
+    if type(array).__module__.partition(".")[0] != "torch" or not hasattr(array, "detach") or getattr(array, "is_nested", False):
+        return array
+    return to_numpy(to_tensor(array))
 
 
-def is_masked(given: Any) -> bool:
+def is_masked(array: Any) -> bool:
     """Return True for an array with masked elements."""
-    return type(given).__name__ == "MaskedArray" and bool(given.mask.any())
+    return type(array).__name__ == "MaskedArray" and bool(array.mask.any())

@@ -37,17 +37,17 @@ class LoDTensor:
         except (TypeError, ValueError, OverflowError):
             raise FeedError(f"sequence_lengths is a list of levels, each a list of whole numbers, as [[3, 1, 2]]{_one_level(sequence_lengths)}") from None
         self._offsets: Any = None
-        for at, level in enumerate(self._lengths):
+        for index, level in enumerate(self._lengths):
             few = level.tolist() if len(level) <= _FEW else None
             least = int(level.min()) if few is None else min(few, default=0)
             if least < 0:
-                raise FeedError(f"sequence lengths must be at least 0; level {at} has {least}")
-            last = at + 1 == len(self._lengths)
-            below = len(self.data) if last else len(self._lengths[at + 1])
+                raise FeedError(f"sequence lengths must be at least 0; level {index} has {least}")
+            last = index + 1 == len(self._lengths)
+            below = len(self.data) if last else len(self._lengths[index + 1])
             total = int(level.sum()) if few is None and int(level.max()) <= below else sum(few or level.tolist())  # the first may wrap around
             if total != below:
-                what = "rows" if last else f"sequences of level {at + 1}"
-                raise FeedError(f"the lengths of level {at} sum to {total}, and there are {below} {what}{_are_offsets(level, below)}")
+                parts = "rows" if last else f"sequences of level {index + 1}"
+                raise FeedError(f"the lengths of level {index} sum to {total}, and there are {below} {parts}{_are_offsets(level, below)}")
 
     @staticmethod
     def from_offsets(data: Any, offsets: Sequence[Any]) -> LoDTensor:
@@ -61,14 +61,14 @@ class LoDTensor:
             levels = [_whole_numbers(level) for level in offsets]
         except (TypeError, ValueError, OverflowError):
             raise FeedError("offsets is a list of levels, each a list of whole numbers, as [[0, 3, 4, 6]]") from None
-        for at, level in enumerate(levels):
+        for index, level in enumerate(levels):
             if not len(level) or int(level[0]) != 0:
                 meant = ": lengths, as these may be, are for LoDTensor(data, lengths)" if len(level) else ""
-                raise FeedError(f"offsets must begin with 0; those of level {at} {f'begin with {int(level[0])}' if len(level) else 'are empty'}{meant}")
+                raise FeedError(f"offsets must begin with 0; those of level {index} {f'begin with {int(level[0])}' if len(level) else 'are empty'}{meant}")
             falls = (level[1:] < level[:-1]).nonzero()[0]  # a difference might wrap around
             if len(falls):
-                where = int(falls[0])
-                raise FeedError(f"offsets must not fall; those of level {at} go from {int(level[where])} to {int(level[where + 1])}, at {where}")
+                place = int(falls[0])
+                raise FeedError(f"offsets must not fall; those of level {index} go from {int(level[place])} to {int(level[place + 1])}, at {place}")
         return LoDTensor(data, [level[1:] - level[:-1] for level in levels])
 
     @staticmethod
@@ -129,11 +129,11 @@ class LoDTensor:
         chosen = numpy.asarray(sequences, dtype=numpy.int64)
         lengths: list[Any] = []
         for level in self._lengths:
-            taken = level[chosen]
+            chosen_lengths = level[chosen]
             begin = numpy.concatenate([[0], numpy.cumsum(level)])[:-1][chosen]
             # the parts of each chosen sequence stand one after the other: its first one, then one more each
-            chosen = numpy.repeat(begin - numpy.concatenate([[0], numpy.cumsum(taken)])[:-1], taken) + numpy.arange(int(taken.sum()))
-            lengths.append(taken)
+            chosen = numpy.repeat(begin - numpy.concatenate([[0], numpy.cumsum(chosen_lengths)])[:-1], chosen_lengths) + numpy.arange(int(chosen_lengths.sum()))
+            lengths.append(chosen_lengths)
         return LoDTensor.of_lengths(self.data[chosen], lengths)
 
     @staticmethod
@@ -195,11 +195,11 @@ def _array(data: Any) -> Any:
     return array
 
 
-def _shortened(level: Any, most: int = 12) -> str:
+def _shortened(level: Any, limit: int = 12) -> str:
     """Return the lengths of a level, as a list; of many the first and the last."""
-    if len(level) <= most:
+    if len(level) <= limit:
         return str(level.tolist())
-    half = most // 2
+    half = limit // 2
     return f"[{', '.join(map(str, level[:half].tolist()))}, ... {len(level) - 2 * half} more ..., {', '.join(map(str, level[-half:].tolist()))}]"
 
 
@@ -207,16 +207,16 @@ def _whole_numbers(level: Any) -> Any:
     """Return the lengths of one level as int64. Raise `TypeError` if they are something else."""
     import numpy
 
-    given = numpy.asarray(level)
-    if given.ndim != 1 or (given.dtype.kind not in "iu" and given.size):
-        given = numpy.array([operator.index(n) for n in level], dtype=numpy.int64)
-    return given.astype(numpy.int64)
+    array = numpy.asarray(level)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        array = numpy.array([operator.index(n) for n in level], dtype=numpy.int64)
+    return array.astype(numpy.int64)
 
 
-def _one_level(given: Any) -> str:
+def _one_level(lengths: Any) -> str:
     """Return the form of a single level for lengths without it; empty for other values."""
     try:
-        return f": a single level is [{[int(n) for n in _whole_numbers(given)]}]"[:80]
+        return f": a single level is [{[int(n) for n in _whole_numbers(lengths)]}]"[:80]
     except (TypeError, ValueError, OverflowError):
         return ""
 
@@ -226,5 +226,5 @@ def _are_offsets(level: Any, below: int) -> str:
     numbers = [int(n) for n in level]
     if not numbers or numbers[-1] != below or any(a > b for a, b in pairwise(numbers)):
         return ""
-    shown = numbers if numbers[0] == 0 else [0, *numbers]
-    return f": these are offsets, of LoDTensor.from_offsets(data, [{shown if len(shown) <= 12 else '...'}])"
+    offsets = numbers if numbers[0] == 0 else [0, *numbers]
+    return f": these are offsets, of LoDTensor.from_offsets(data, [{offsets if len(offsets) <= 12 else '...'}])"

@@ -31,10 +31,10 @@ class Offsets:
 
     def kept(self, key: Any, make: Callable[[], T]) -> T:
         """Return the result of ``make``, made at the first question with this key: for tables of kernels."""
-        found = self._kept.get(key)
-        if found is None:
-            found = self._kept[key] = make()
-        return found
+        value = self._kept.get(key)
+        if value is None:
+            value = self._kept[key] = make()
+        return value
 
     # --- the last level, in rows
 
@@ -88,10 +88,10 @@ class Offsets:
         """Return True if the rows are grouped alike, at the innermost level."""
         return self.levels[-1] is other.levels[-1] or torch.equal(self.levels[-1], other.levels[-1])
 
-    def shown_lengths(self, most: int = 8) -> str:
+    def shown_lengths(self, limit: int = 8) -> str:
         """Return the innermost lengths for an error message, the first few of them."""
-        shown = ", ".join(map(str, self.host_lengths[:most]))
-        return f"[{shown}{', ...' if self.count > most else ''}]"
+        lengths = ", ".join(map(str, self.host_lengths[:limit]))
+        return f"[{lengths}{', ...' if self.count > limit else ''}]"
 
     # --- other levels
 

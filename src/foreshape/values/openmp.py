@@ -67,12 +67,12 @@ def wait_as_server() -> None:
 
 
 def _make_ready() -> None:
-    before = "torch" in sys.modules
+    was_loaded = "torch" in sys.modules
     with variables_set(_settings()):
         torch = importlib.import_module("torch")
     if _Process.forked:
         torch.set_num_threads(1)
-    elif not any(os.environ.get(n) for n in _COUNTS) and torch.get_num_threads() > processors() and not (before and _is_set(torch)):
+    elif not any(os.environ.get(n) for n in _COUNTS) and torch.get_num_threads() > processors() and not (was_loaded and _is_set(torch)):
         torch.set_num_threads(processors())
 
 
@@ -108,16 +108,16 @@ def _is_set(torch: Any) -> bool:
         choose = ctypes.CDLL(None).omp_set_num_threads
     except (AttributeError, OSError, TypeError):  # another OpenMP, where it cannot be asked
         return True
-    seen: list[int] = []
+    counts: list[int] = []
 
     def ask() -> None:
         choose(1)  # for this thread alone
-        seen.append(torch.get_num_threads())
+        counts.append(torch.get_num_threads())
 
     thread = threading.Thread(target=ask)
     thread.start()
     thread.join()
-    return seen != [1]
+    return counts != [1]
 
 
 def _in_child() -> None:

@@ -26,8 +26,8 @@ def allowed() -> int:
 
 def quota(root: Path = _ROOT) -> float | None:
     """Return the processors' time granted by the strictest control group; None without a limit, or without one to read."""
-    found = [*_limits("", root), *_limits("cpu", root)]
-    return min(found, default=None)
+    limits = [*_limits("", root), *_limits("cpu", root)]
+    return min(limits, default=None)
 
 
 def groups(controller: str, root: Path = _ROOT) -> Iterator[Path]:
@@ -37,12 +37,12 @@ def groups(controller: str, root: Path = _ROOT) -> Iterator[Path]:
         controller: of version 1, as "cpu"; "" for version 2, with one tree for all.
         root: the root of the system's tree.
     """
-    own = _own(controller, root)
-    if own is None:
+    path = _own_group(controller, root)
+    if path is None:
         return
     for top, mounted in _mounts(controller, root):
         try:
-            parts = PurePosixPath(own).relative_to(top).parts
+            parts = PurePosixPath(path).relative_to(top).parts
         except ValueError:  # a container is told of its path outside, and sees its own group as the top
             parts = ()
         if ".." in parts:
@@ -60,10 +60,10 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-def _own(controller: str, root: Path) -> str | None:
+def _own_group(controller: str, root: Path) -> str | None:
     for line in _lines(root / "proc/self/cgroup"):
-        number, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
+        number, _, ending = line.partition(":")
+        names, _, path = ending.partition(":")
         if (controller in names.split(",")) if controller else (number == "0" and not names):
             return path
     return None
@@ -72,8 +72,8 @@ def _own(controller: str, root: Path) -> str | None:
 def _mounts(controller: str, root: Path) -> Iterator[tuple[str, str]]:
     """Yield the group at the top of each mounted tree, and its mount point."""
     for line in _lines(root / "proc/self/mountinfo"):
-        before, _, after = line.partition(" - ")
-        place, system = before.split(), after.split()
+        left_part, _, right_part = line.partition(" - ")
+        place, system = left_part.split(), right_part.split()
         if len(place) < 5 or len(system) < 3:
             continue
         if (system[0] == "cgroup" and controller in system[2].split(",")) if controller else system[0] == "cgroup2":
@@ -98,7 +98,7 @@ def _limits(controller: str, root: Path) -> Iterator[float]:
 
 def without_processor() -> float | None:
     """Return the total seconds of this process' threads ready to run and waiting for a processor; None if unknown."""
-    total, told = 0, False
+    total, counted = 0, False
     try:
         names = os.listdir(_TASKS)
     except OSError:
@@ -109,5 +109,5 @@ def without_processor() -> float | None:
                 total += int(file.read().split()[1])
         except (OSError, IndexError, ValueError):  # an ended thread, or a system without counts
             continue
-        told = True
-    return total / 1e9 if told else None
+        counted = True
+    return total / 1e9 if counted else None

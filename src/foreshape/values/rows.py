@@ -101,13 +101,13 @@ class Rows:
 
     def to(self, device: Any = None, dtype: Any = None) -> Rows:
         """Return the same elsewhere, or with values of another element type."""
-        where = self._values.device if device is None else device
-        values = self._values.to(where, dtype or self.dtype)
+        target = self._values.device if device is None else device
+        values = self._values.to(target, dtype or self.dtype)
         if values is self._values:
             return self
-        rows = self.rows.to(where)
+        rows = self.rows.to(target)
         if self._which is not None:
-            return Rows.spread(rows, values, self._which.to(where), self.height)
+            return Rows.spread(rows, values, self._which.to(target), self.height)
         return Rows.unique(rows, values, self.height) if self._unique else Rows(rows, values, self.height)
 
     @staticmethod
@@ -120,12 +120,12 @@ class Rows:
         """Return True if all values are finite, as a tensor of one truth value."""
         return self._values.isfinite().all()
 
-    def scaled(self, by: Any) -> Rows:
+    def scaled(self, factor: Any) -> Rows:
         """Return all values multiplied by a number (or a tensor of one)."""
         if self._unique or self._merged is not None:
             merged = self.merged()
-            return Rows.unique(merged.rows, merged.values * by, self.height)
-        values = self._values * by
+            return Rows.unique(merged.rows, merged.values * factor, self.height)
+        values = self._values * factor
         return Rows(self.rows, values, self.height) if self._which is None else Rows.spread(self.rows, values, self._which, self.height)
 
     def merged(self) -> Rows:
@@ -179,9 +179,9 @@ class Rows:
 
     def _merge_on_device(self) -> Rows:
         unique: Any = torch.unique  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        ids, where = unique(self.rows, return_inverse=True)
+        ids, places = unique(self.rows, return_inverse=True)
         values = torch.zeros((len(ids), *self._values.shape[1:]), dtype=self.dtype, device=self._values.device)
-        return Rows(ids, values.index_add_(0, where, self.values), self.height)
+        return Rows(ids, values.index_add_(0, places, self.values), self.height)
 
 
 def _sorted(rows: Tensor, highest: int) -> tuple[Tensor, Tensor]:

@@ -36,51 +36,51 @@ class TensorArray:
     def __len__(self) -> int:
         return len(self.tensors)
 
-    def write(self, at: int, tensor: Tensor, offsets: Offsets | None = None) -> None:
+    def write(self, index: int, tensor: Tensor, offsets: Offsets | None = None) -> None:
         """Set the element at a position, and lengthen the array to it. Raise `ExecutionError` for an impossible position."""
-        if not 0 <= at < MAX_LENGTH:
-            raise ExecutionError.must("a position in an array", f"from 0 to {MAX_LENGTH - 1}", at)
-        missing = at + 1 - len(self.tensors)
+        if not 0 <= index < MAX_LENGTH:
+            raise ExecutionError.must("a position in an array", f"from 0 to {MAX_LENGTH - 1}", index)
+        missing = index + 1 - len(self.tensors)
         if missing > 0:
             self.tensors += [None] * missing
             self.offsets += [None] * missing
-        self.tensors[at], self.offsets[at] = tensor, offsets
+        self.tensors[index], self.offsets[index] = tensor, offsets
 
-    def read(self, at: int) -> tuple[Tensor, Offsets | None]:
+    def read(self, index: int) -> tuple[Tensor, Offsets | None]:
         """Return the element at a position. Raise `ExecutionError` if nothing was written."""
-        tensor = self.tensors[at] if 0 <= at < len(self.tensors) else None
+        tensor = self.tensors[index] if 0 <= index < len(self.tensors) else None
         if tensor is None:
-            raise ExecutionError(f"nothing was written at position {at} of this array; it has {len(self.tensors)} positions")
-        return tensor, self.offsets[at]
+            raise ExecutionError(f"nothing was written at position {index} of this array; it has {len(self.tensors)} positions")
+        return tensor, self.offsets[index]
 
     def whole(self) -> list[Tensor]:
         """Return all elements. Raise `ExecutionError` if one is missing."""
-        return [self.read(at)[0] for at in range(len(self.tensors))]
+        return [self.read(index)[0] for index in range(len(self.tensors))]
 
     # --- arrays of gradients: nothing at a position stands for zeros
 
-    def add(self, at: int, tensor: Tensor) -> None:
+    def add(self, index: int, tensor: Tensor) -> None:
         """Add to the element at a position, or set it."""
-        before = self.get(at)
-        self.write(at, tensor if before is None else before + tensor)
+        previous = self.get(index)
+        self.write(index, tensor if previous is None else previous + tensor)
 
-    def get(self, at: int) -> Tensor | None:
+    def get(self, index: int) -> Tensor | None:
         """Return the element at a position."""
-        return self.tensors[at] if 0 <= at < len(self.tensors) else None
+        return self.tensors[index] if 0 <= index < len(self.tensors) else None
 
-    def take(self, at: int) -> Tensor | None:
+    def take(self, index: int) -> Tensor | None:
         """Return the element at a position, and clear it."""
-        out = self.get(at)
+        out = self.get(index)
         if out is not None:
-            self.tensors[at] = self.offsets[at] = None
+            self.tensors[index] = self.offsets[index] = None
         return out
 
-    def move_to(self, other: TensorArray) -> None:
+    def move_to(self, target: TensorArray) -> None:
         """Add each element to another array's, and take it out."""
-        for at in range(len(self)):
-            part = self.take(at)
+        for index in range(len(self)):
+            part = self.take(index)
             if part is not None:
-                other.add(at, part)
+                target.add(index, part)
 
     def copy(self) -> TensorArray:
         """Return the same elements in another array."""

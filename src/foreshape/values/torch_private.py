@@ -32,17 +32,17 @@ class PrivateName(NamedTuple):
 
 
 def _softmax_gradient(grad: Any, out: Any, dim: int, dtype: Any) -> Any:
-    moved = grad * out
-    return (moved - out * moved.sum(dim, keepdim=True)).to(dtype)
+    product = grad * out
+    return (product - out * product.sum(dim, keepdim=True)).to(dtype)
 
 
 def _log_softmax_gradient(grad: Any, out: Any, dim: int, dtype: Any) -> Any:
     return (grad - out.exp() * grad.sum(dim, keepdim=True)).to(dtype)
 
 
-def _multiply(tensors: list[Any], by: float) -> None:
+def _multiply(tensors: list[Any], factor: float) -> None:
     for tensor in tensors:
-        tensor.mul_(by)
+        tensor.mul_(factor)
 
 
 def _bag_sums(table: Any, ids: Any, starts: Any, scaled: bool, mode: int, sparse: bool, weights: Any, closed: bool, padding: int) -> tuple[Any]:
@@ -136,12 +136,12 @@ NAMES = {
 def find(path: str) -> Any:
     """Return the object at a path in torch. Raise `AttributeError`: this torch has it not."""
     with needs("running a program (on PyTorch)"):
-        found: Any = load("torch")
+        value: Any = load("torch")
     if path.startswith("distributed."):
         importlib.import_module("torch.distributed.distributed_c10d")
     for part in path.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 @cache
@@ -160,9 +160,9 @@ def writing(kernel: Any) -> Callable[..., Any]:
     function = getattr(kernel, "grad_input" if "grad_input" in kernel.overloads() else "out")
     place: str = function._schema.arguments[-1].name
 
-    def write(*args: Any, into: Any, **named: Any) -> Any:
-        named[place] = into
-        return function(*args, **named)
+    def write(*args: Any, into: Any, **keywords: Any) -> Any:
+        keywords[place] = into
+        return function(*args, **keywords)
 
     return write
 
@@ -170,8 +170,8 @@ def writing(kernel: Any) -> Callable[..., Any]:
 class _Private:
     def __getattr__(self, attribute: str) -> Any:
         """Find a private name, or the way without it, and keep it. Raise `ExecutionError`: this torch has it not, and there is no way without it."""
-        self.__dict__[attribute] = found = self._find(NAMES[attribute])  # the next access is an ordinary attribute
-        return found
+        self.__dict__[attribute] = value = self._find(NAMES[attribute])  # the next access is an ordinary attribute
+        return value
 
     def _find(self, name: PrivateName) -> Any:
         try:
@@ -179,8 +179,8 @@ class _Private:
         except AttributeError as error:
             if name.otherwise is not None:
                 return name.otherwise
-            seen = load("torch").__version__
-            raise ExecutionError(f"{name.purpose}: torch.{name.path} is needed, which torch has since {name.since}; torch {seen} has it not") from error
+            version = load("torch").__version__
+            raise ExecutionError(f"{name.purpose}: torch.{name.path} is needed, which torch has since {name.since}; torch {version} has it not") from error
 
 
 class _PrivateInto(_Private):

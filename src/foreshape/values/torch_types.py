@@ -16,22 +16,22 @@ _TORCH_NAMES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64"
 
 
 @cache
-def torch_dtype(of: DType | int) -> torch_module.dtype:
+def torch_dtype(element: DType | int) -> torch_module.dtype:
     """Return the torch element type for ours, or for its number in the file format."""
-    if isinstance(of, int):
-        of = element_type(of)
-    return getattr(torch, _TORCH_NAMES.get(of.name, of.name))
+    if isinstance(element, int):
+        element = element_type(element)
+    return getattr(torch, _TORCH_NAMES.get(element.name, element.name))
 
 
 @cache
-def dtype_of_torch(of: torch_module.dtype) -> DType:
+def dtype_of_torch(torch_type: torch_module.dtype) -> DType:
     """Return our element type for torch's. Raise `TypeMismatchError` if there is none."""
-    return dtype(str(of).removeprefix("torch."))
+    return dtype(str(torch_type).removeprefix("torch."))
 
 
 def element_type(code: int) -> DType:
     """Return the element type of its number. Refuse other numbers."""
-    found = TYPE_OF_CODE.get(code)
-    if found is None:
+    entry = TYPE_OF_CODE.get(code)
+    if entry is None:
         raise TypeMismatchError(f"there is no element type number {code}")
-    return found
+    return entry

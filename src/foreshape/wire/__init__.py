@@ -32,16 +32,16 @@ def load_program(source: Any, limits: Limits | None = None) -> Program:
     from foreshape.wire.decode import decode  # with protobuf, which files of other kinds do not await
 
     bounds = limits or DEFAULT_LIMITS
-    given = isinstance(source, (bytes, bytearray, memoryview))
-    data = bytes(source) if given else read_file(source, bounds.bytes)  # pyright: ignore[reportUnknownArgumentType]
+    is_bytes = isinstance(source, (bytes, bytearray, memoryview))
+    data = bytes(source) if is_bytes else read_file(source, bounds.bytes)  # pyright: ignore[reportUnknownArgumentType]
     try:
         return decode(data, bounds)
     except FormatError as error:
         words = instead_of(data, PROGRAM)
-        if given and not words:
+        if is_bytes and not words:
             raise
-        kind = _BY_ENDING.get(os.path.splitext("" if given else os.fsdecode(source))[1].lower(), "program (.pdmodel)")
-        raise FormatError(f"{'this' if given else os.fsdecode(source)} is no {kind}: {words or error}") from error
+        kind = _BY_ENDING.get(os.path.splitext("" if is_bytes else os.fsdecode(source))[1].lower(), "program (.pdmodel)")
+        raise FormatError(f"{'this' if is_bytes else os.fsdecode(source)} is no {kind}: {words or error}") from error
 
 
 def save_program(program: Program, path: Any = None) -> bytes:

@@ -81,29 +81,29 @@ class Tail:
         """An estimate of its memory, in bytes."""
 
 
-def decode_tail(data: bytes, where: str, offset: int) -> tuple[Tail, pb.OpDesc]:
+def decode_tail(data: bytes, place: str, offset: int) -> tuple[Tail, pb.OpDesc]:
     """Return the tail of an op, and its message (with slots in it if the writer put them last)."""
     try:
         message = pb.OpDesc.FromString(data)
     except (DecodeError, UnicodeDecodeError) as error:
-        raise FormatError(f"{where}: not an op: {error}, at byte {offset}") from None
+        raise FormatError(f"{place}: not an op: {error}, at byte {offset}") from None
     if not message.HasField("type"):
-        raise FormatError(f"{where}: the type is missing, at byte {offset}")
-    utf8(message.type, f"{where}.type", offset)
+        raise FormatError(f"{place}: the type is missing, at byte {offset}")
+    utf8(message.type, f"{place}.type", offset)
     cost = TAIL_COST + 2 * len(data)
     entries: list[Entry] = []
-    seen: dict[str, bytes] = {}
+    encodings: dict[str, bytes] = {}
     role = 0
     role_variables: tuple[str, ...] = ()
-    known = _entries.get
-    for at, attr in enumerate(message.attrs):
+    lookup = _entries.get
+    for index, attr in enumerate(message.attrs):
         written = attr.SerializePartialToString()
-        entry = known(written)
+        entry = lookup(written)
         if entry is None:
-            entry = _entry(attr, f"{where}.attrs[{at}]", offset)
+            entry = _entry(attr, f"{place}.attrs[{index}]", offset)
             _entries.put(written, entry, entry.cost)
-        if seen.setdefault(entry.name, written) != written:  # PaddlePaddle repeats some attributes of reshape2, with one and the same value
-            raise FormatError(f"{where}.attrs[{at}]: the attribute {entry.name!r} is given twice, with two values, at byte {offset}")
+        if encodings.setdefault(entry.name, written) != written:  # PaddlePaddle repeats some attributes of reshape2, with one and the same value
+            raise FormatError(f"{place}.attrs[{index}]: the attribute {entry.name!r} is given twice, with two values, at byte {offset}")
         cost += entry.cost
         if entry.role is not None:
             role = entry.role
@@ -112,7 +112,7 @@ def decode_tail(data: bytes, where: str, offset: int) -> tuple[Tail, pb.OpDesc]:
         entries.append(entry)
     site: Site = None
     if message.HasField("call_site"):
-        site = decode_site(message.call_site, where, offset)
+        site = decode_site(message.call_site, place, offset)
     unknown = b""
     if len(UnknownFieldSet(message)):
         keep = pb.OpDesc()
@@ -143,36 +143,36 @@ def _entry(attr: pb.OpDesc.Attr, place: str, offset: int) -> Entry:
     return Entry(name, entry, exact(entry), role, role_variables, cost)
 
 
-def expected_tail_cost(data: bytes, where: str) -> int:
+def expected_tail_cost(data: bytes, place: str) -> int:
     """Return the most memory for a parse of this tail, counted from its bytes: a tree may take hundreds of times their number."""
     cost = TAIL_COST
-    for number, _, _, start, stop in fields(data, 0, len(data), where):
+    for number, _, _, start, stop in fields(data, 0, len(data), place):
         cost += (250 if number in (1, 2, 4) else 100) + 24 * (stop - start)
     return cost
 
 
-def utf8(value: str | bytes, where: str, offset: int) -> str:
+def utf8(value: str | bytes, place: str, offset: int) -> str:
     """Return a string of a message as text; protobuf gives bytes if it is not UTF-8."""
     if isinstance(value, bytes):
-        raise FormatError(f"{where}: a string is not UTF-8, at byte {offset}")
+        raise FormatError(f"{place}: a string is not UTF-8, at byte {offset}")
     return value
 
 
-def decode_site(message: pb.CallSite, where: str, offset: int) -> Site:
+def decode_site(message: pb.CallSite, place: str, offset: int) -> Site:
     """Parse a call site; only the file's own name is kept, so no path in a program leads anywhere."""
-    file, function = utf8(message.file, f"{where}.call_site", offset), utf8(message.function, f"{where}.call_site", offset)
+    file, function = utf8(message.file, f"{place}.call_site", offset), utf8(message.function, f"{place}.call_site", offset)
     return (os.path.basename(file), message.line, function)
 
 
-def _value(attr: pb.OpDesc.Attr, type: AttrType, where: str, offset: int) -> Any:
+def _value(attr: pb.OpDesc.Attr, type: AttrType, place: str, offset: int) -> Any:
     field = _FIELD[type]
     value: Any
     if type not in _LISTS and not attr.HasField(field):
-        raise FormatError(f"{where}: {attr.name!r} is of type {type.name} and its value is missing, at byte {offset}")
-    known = ("name", "type", field)
-    if len(UnknownFieldSet(attr)) or any(f.name not in known for f, _ in attr.ListFields()):
+        raise FormatError(f"{place}: {attr.name!r} is of type {type.name} and its value is missing, at byte {offset}")
+    allowed = ("name", "type", field)
+    if len(UnknownFieldSet(attr)) or any(f.name not in allowed for f, _ in attr.ListFields()):
         if type in (AttrType.BLOCK, AttrType.BLOCKS):
-            raise FormatError(f"{where}: {attr.name!r} names a block and holds fields that are not known, at byte {offset}")
+            raise FormatError(f"{place}: {attr.name!r} names a block and holds fields that are not known, at byte {offset}")
         return Raw(attr.SerializePartialToString())
     if type in (AttrType.SCALAR, AttrType.SCALARS):
         data = attr.SerializePartialToString()

@@ -82,7 +82,7 @@ def decode(data: bytes, limits: Limits | None = None) -> Program:
     if not spans:
         raise FormatError("program: there is no block; this is not a program file")
     program.unknown_fields = bytes(unknown)
-    program.blocks = [Block(program, at, 0) for at in range(len(spans))]
+    program.blocks = [Block(program, index, 0) for index in range(len(spans))]
     letters = data.decode("latin-1")
     patterns = Patterns()
     for block, (start, stop) in zip(program.blocks, spans, strict=True):
@@ -96,35 +96,35 @@ def decode(data: bytes, limits: Limits | None = None) -> Program:
     for block in program.blocks:
         if block.records is not None and all(form.declared.negative is None for form in set(block.records.forms.values())):
             continue
-        for at, variable in enumerate(block.vars.values()):
+        for index, variable in enumerate(block.vars.values()):
             declared = variable.declared
             if declared is not None and declared.negative is not None:
                 if read is None:
                     read = {name for op in program.all_ops() for name in op.input_names()}
-                _check_dims(variable, f"blocks[{block.idx}].vars[{at}]", read)
+                _check_dims(variable, f"blocks[{block.idx}].vars[{index}]", read)
     program.mark_loaded()
     return program
 
 
-def _block(data: bytes, letters: str, at: int, end: int, block: Block, records: Records, patterns: Patterns, budget: Budget) -> None:
-    where = f"blocks[{block.idx}]"
+def _block(data: bytes, letters: str, position: int, end: int, block: Block, records: Records, patterns: Patterns, budget: Budget) -> None:
+    place = f"blocks[{block.idx}]"
     idx = parent = None
     unknown = bytearray()
-    begin = at
-    while (at := read_records(data, letters, at, end, records, budget, _forms, _tails, patterns)) < end:
-        number, wire_type, tag_at, start, stop = next(fields(data, at, end, where))
-        at = stop
+    begin = position
+    while (position := read_records(data, letters, position, end, records, budget, _forms, _tails, patterns)) < end:
+        number, wire_type, tag_at, start, stop = next(fields(data, position, end, place))
+        position = stop
         if number == 3:
-            expect(wire_type, 2, f"{where}.vars", tag_at)
-            _variable(data, start, stop, f"{where}.vars[{len(records.forms)}]", records, budget)
+            expect(wire_type, 2, f"{place}.vars", tag_at)
+            _variable(data, start, stop, f"{place}.vars[{len(records.forms)}]", records, budget)
         elif number == 4:
-            expect(wire_type, 2, f"{where}.ops", tag_at)
-            budget.take(OP_COST, where)
-            _op(data, start, stop, f"{where}.ops[{len(records.names)}]", records, patterns, budget)
+            expect(wire_type, 2, f"{place}.ops", tag_at)
+            budget.take(OP_COST, place)
+            _op(data, start, stop, f"{place}.ops[{len(records.names)}]", records, patterns, budget)
         elif number in (1, 2, 5):
-            budget.take(FIELD_COST, where)
-            expect(wire_type, 0, where, tag_at)
-            value = int32(varint(data, start, stop, where)[0])
+            budget.take(FIELD_COST, place)
+            expect(wire_type, 0, place, tag_at)
+            value = int32(varint(data, start, stop, place)[0])
             if number == 1:
                 idx = value
             elif number == 2:
@@ -132,121 +132,121 @@ def _block(data: bytes, letters: str, at: int, end: int, block: Block, records: 
             else:
                 block.forward_idx = value
         else:
-            budget.take(FIELD_COST, where)
+            budget.take(FIELD_COST, place)
             unknown += data[tag_at:stop]
     if idx is None or parent is None:
-        raise FormatError(f"{where}: idx or parent_idx is missing, at byte {begin}")
+        raise FormatError(f"{place}: idx or parent_idx is missing, at byte {begin}")
     if idx != block.idx:
-        raise FormatError(f"{where}: its idx says {idx}, at byte {begin}")
+        raise FormatError(f"{place}: its idx says {idx}, at byte {begin}")
     block.parent_idx = parent
     block.unknown_fields = bytes(unknown)
 
 
-def _variable(data: bytes, start: int, stop: int, where: str, records: Records, budget: Budget) -> None:
-    budget.take(VARIABLE_COST, where)
+def _variable(data: bytes, start: int, stop: int, place: str, records: Records, budget: Budget) -> None:
+    budget.take(VARIABLE_COST, place)
     if stop - start > 1 and data[start] == 0x0A and data[start + 1] < 0x80:  # the name comes first, as every writer puts it
         name_end = start + 2 + data[start + 1]
         if name_end > stop:
-            raise FormatError(f"{where}: the name runs past the end of the variable, at byte {start}")
-        name = text(data, start + 2, name_end, where)
-        rest = data[name_end:stop]
+            raise FormatError(f"{place}: the name runs past the end of the variable, at byte {start}")
+        name = text(data, start + 2, name_end, place)
+        description = data[name_end:stop]
     else:
         name = None
         pieces: list[bytes] = []
-        for number, wire_type, tag_at, s, e in fields(data, start, stop, where):
-            budget.take(FIELD_COST, where)
+        for number, wire_type, tag_at, s, e in fields(data, start, stop, place):
+            budget.take(FIELD_COST, place)
             if number == 1:
-                expect(wire_type, 2, where, tag_at)
+                expect(wire_type, 2, place, tag_at)
                 if e - s > budget.limits.name:
-                    raise FormatError(f"{where}: a name of {e - s} bytes; the limit is {budget.limits.name} (Limits.name)")
-                name = text(data, s, e, where)
+                    raise FormatError(f"{place}: a name of {e - s} bytes; the limit is {budget.limits.name} (Limits.name)")
+                name = text(data, s, e, place)
             else:
                 pieces.append(data[tag_at:e])
-        rest = b"".join(pieces)
+        description = b"".join(pieces)
         if name is None:
-            raise FormatError(f"{where}: the name is missing, at byte {start}")
+            raise FormatError(f"{place}: the name is missing, at byte {start}")
     if not name:
-        raise FormatError(f"{where}: the name is empty, at byte {start}")
+        raise FormatError(f"{place}: the name is empty, at byte {start}")
     if not name.isascii():
-        budget.take(4 * len(name), where)
-    form = _forms.get(rest)
+        budget.take(4 * len(name), place)
+    form = _forms.get(description)
     if form is None:
-        cost = form_cost(rest, where)
-        budget.take(cost, where)
-        form = decode_form(rest, f"{where} ({name[:60]!r})", start)
-        _forms.put(rest, form, cost)
+        cost = form_cost(description, place)
+        budget.take(cost, place)
+        form = decode_form(description, f"{place} ({name[:60]!r})", start)
+        _forms.put(description, form, cost)
     if name in records.forms:
-        raise FormatError(f"{where}: the name {name[:60]!r} is taken by another variable of this block, at byte {start}")
+        raise FormatError(f"{place}: the name {name[:60]!r} is taken by another variable of this block, at byte {start}")
     records.forms[name] = form
 
 
-def _op(data: bytes, start: int, stop: int, where: str, records: Records, patterns: Patterns, budget: Budget) -> None:
+def _op(data: bytes, start: int, stop: int, place: str, records: Records, patterns: Patterns, budget: Budget) -> None:
     inputs: Slots = {}
     outputs: Slots = {}
-    at = start
+    position = start
     slots = inputs
-    while at < stop:  # inputs, outputs, and then the rest, as every writer orders them
-        tag = data[at]
+    while position < stop:  # inputs, outputs, and then the rest, as every writer orders them
+        tag = data[position]
         if tag == 0x12:
             slots = outputs
         elif tag != 0x0A or slots is outputs:
             break
-        if at + 1 >= stop:
+        if position + 1 >= stop:
             break
-        size = data[at + 1]
-        begin = at + 2
+        size = data[position + 1]
+        begin = position + 2
         if size >= 0x80:
-            size, begin = varint(data, at + 1, stop, where)
-        at = begin + size
-        if at > stop:
-            raise FormatError(f"{where}: a slot runs past the end of the op, at byte {begin}")
-        _slot(data, begin, at, slots, where, budget)
-    tail = data[at:stop]
-    found = _tails.get(tail)
-    if found is None:
+            size, begin = varint(data, position + 1, stop, place)
+        position = begin + size
+        if position > stop:
+            raise FormatError(f"{place}: a slot runs past the end of the op, at byte {begin}")
+        _slot(data, begin, position, slots, place, budget)
+    tail = data[position:stop]
+    parsed = _tails.get(tail)
+    if parsed is None:
         if len(tail) > LARGE:
-            budget.expect(expected_tail_cost(tail, where), where)
-        found, message = decode_tail(tail, where, at)
-        budget.take(found.cost, where)
+            budget.expect(expected_tail_cost(tail, place), place)
+        parsed, message = decode_tail(tail, place, position)
+        budget.take(parsed.cost, place)
         if message.inputs or message.outputs:
-            for given, into in ((message.inputs, inputs), (message.outputs, outputs)):
-                for slot in given:
+            for messages, target in ((message.inputs, inputs), (message.outputs, outputs)):
+                for slot in messages:
                     body = slot.SerializePartialToString()
-                    _slot(body, 0, len(body), into, where, budget)
+                    _slot(body, 0, len(body), target, place, budget)
         else:
-            _tails.put(tail, found, found.cost)
-    for slot, named in found.attributes.operands.items():  # variables named by attributes
+            _tails.put(tail, parsed, parsed.cost)
+    for slot, variables in parsed.attributes.operands.items():  # variables named by attributes
         if slot in inputs:
-            raise FormatError(f"{where}: the slot {slot!r} is given twice, as a slot and in an attribute")
-        inputs[slot] = named
+            raise FormatError(f"{place}: the slot {slot!r} is given twice, as a slot and in an attribute")
+        inputs[slot] = variables
     names: list[str] = []
-    records.patterns.append(patterns.pattern(found, (_places(inputs, names), _places(outputs, names))))
+    records.patterns.append(patterns.pattern(parsed, (_places(inputs, names), _places(outputs, names))))
     records.names.append(tuple(names))
 
 
 def _places(slots: Slots, names: list[str]) -> tuple[Slot, ...]:
     """Append the names of slots to ``names``, and return their places."""
     out: list[Slot] = []
-    for slot, given in slots.items():
-        out.append((slot, len(names), len(names) + len(given)))
-        names += given
+    for slot, variables in slots.items():
+        out.append((slot, len(names), len(names) + len(variables)))
+        names += variables
     return tuple(out)
 
 
-def _slot(data: bytes, at: int, end: int, into: Slots, where: str, budget: Budget) -> None:
+def _slot(data: bytes, position: int, end: int, slots: Slots, place: str, budget: Budget) -> None:
     names: list[str] = []
     slot: str | None = None
     wide = 0
     try:
-        while at < end:
-            tag, size = data[at], data[at + 1]
-            start = at + 2
+        while position < end:
+            tag, size = data[position], data[position + 1]
+            start = position + 2
             if size >= 0x80:
-                size, start = varint(data, at + 1, end, "a slot")
-            at = start + size
-            if at > end or (tag != 0x0A and tag != 0x12):
+                size, start = varint(data, position + 1, end, "a slot")
+            position = start + size
+            if position > end or (tag != 0x0A and tag != 0x12):
                 raise IndexError
-            value = data[start:at]
+            value = data[start:position]
             if tag == 0x12:
                 name = value.decode()
                 names.append(name)
@@ -259,16 +259,16 @@ def _slot(data: bytes, at: int, end: int, into: Slots, where: str, budget: Budge
                     if len(_slot_names) < 4096 and len(value) < 64:
                         _slot_names[value] = slot
     except (IndexError, UnicodeDecodeError):
-        raise FormatError(f"{where}: a slot is not a name and its variables, at byte {at}") from None
+        raise FormatError(f"{place}: a slot is not a name and its variables, at byte {position}") from None
     if slot is None:
-        raise FormatError(f"{where}: a slot without a name, at byte {at}")
-    if slot in into:
-        raise FormatError(f"{where}: the slot {slot!r} is given twice, at byte {at}")
-    budget.take(SLOT_COST + NAME_COST * len(names) + wide, where)
-    into[slot] = tuple(names)
+        raise FormatError(f"{place}: a slot without a name, at byte {position}")
+    if slot in slots:
+        raise FormatError(f"{place}: the slot {slot!r} is given twice, at byte {position}")
+    budget.take(SLOT_COST + NAME_COST * len(names) + wide, place)
+    slots[slot] = tuple(names)
 
 
-def _check_dims(variable: Variable, where: str, read: Container[str]) -> None:
+def _check_dims(variable: Variable, place: str, read: Container[str]) -> None:
     """Refuse a dim below -1, except in an op's result: there PaddlePaddle writes products with -1, such as -6, for unknown.
 
     Of a network for use PaddlePaddle drops unread results, such as an instance_norm's SavedMean, but not their variables.
@@ -279,4 +279,4 @@ def _check_dims(variable: Variable, where: str, read: Container[str]) -> None:
         and declared.negative is not None
         and (variable.persistable or variable.need_check_feed or (variable.op is None and variable.name in read))
     ):
-        raise FormatError(f"{where} ({variable.name[:60]!r}): a dim must be at least 0, or -1 for unknown, not {declared.negative}")
+        raise FormatError(f"{place} ({variable.name[:60]!r}): a dim must be at least 0, or -1 for unknown, not {declared.negative}")

@@ -73,8 +73,8 @@ def _as_read(variable: Variable, flags: tuple[bool, ...]) -> bytes | None:
     if declared is None or declared.form is None or (spec is not None and spec is not declared.spec_for(variable.name)):
         return None
     form: VariableForm = declared.form
-    same = form.flags() == flags and form.extra == variable.extra_attributes and form.unknown_fields == variable.unknown_fields
-    return form.data if same and form.value is variable.value and form.site == variable.site else None
+    unchanged = form.flags() == flags and form.extra == variable.extra_attributes and form.unknown_fields == variable.unknown_fields
+    return form.data if unchanged and form.value is variable.value and form.site == variable.site else None
 
 
 def _name(name: str) -> bytes:
@@ -87,16 +87,16 @@ def _name(name: str) -> bytes:
 def _op(op: Op) -> bytes:
     parts: list[bytes] = []
     attributes = op.attributes
-    named = {a: s for a, s in attributes.operator.schema.in_attributes.items() if s in op.inputs} if attributes.operator is not None else {}
+    operand_slots = {a: s for a, s in attributes.operator.schema.in_attributes.items() if s in op.inputs} if attributes.operator is not None else {}
     for tag, slots in ((b"\x0a", op.inputs), (b"\x12", op.outputs)):
         for slot, names in slots.items():
-            if named and tag == b"\x0a" and slot in named.values():
+            if operand_slots and tag == b"\x0a" and slot in operand_slots.values():
                 continue
             body = delimited(b"\x0a", _name(slot)) + b"".join([delimited(b"\x12", _name(n)) for n in names])
             parts.append(delimited(tag, body))
     parts.append(delimited(b"\x1a", _name(op.type)))
-    if named:
-        attributes = _with_operands(op, named)
+    if operand_slots:
+        attributes = _with_operands(op, operand_slots)
     for piece in _attributes(attributes):
         if isinstance(piece, bytes):
             parts.append(piece)
@@ -113,12 +113,12 @@ def _op(op: Op) -> bytes:
     return b"".join(parts)
 
 
-def _with_operands(op: Op, named: Mapping[str, str]) -> Attributes:
-    """Return the attributes with names of variables in place of some. ``named``: attribute -> the slot of the names."""
+def _with_operands(op: Op, operand_slots: Mapping[str, str]) -> Attributes:
+    """Return the attributes with names of variables in place of some. ``operand_slots``: attribute -> the slot of the names."""
     many = {o.name: o.many for o in op.attributes.operator.schema.operands} if op.attributes.operator is not None else {}
     entries: list[tuple[str, AttrType, Any]] = []
     for name, type, value in op.attributes.entries:
-        slot = named.get(name)
+        slot = operand_slots.get(name)
         if slot is None:
             entries.append((name, type, value))
         else:
@@ -129,18 +129,18 @@ def _with_operands(op: Op, named: Mapping[str, str]) -> Attributes:
 
 def _attributes(attributes: Attributes) -> list[bytes | str]:
     """Return the serialised attributes, in pieces around the names of each op's own; kept with the set."""
-    kept: list[bytes | str] | None = attributes.wire
-    if kept is None:
-        kept = []
+    pieces: list[bytes | str] | None = attributes.wire
+    if pieces is None:
+        pieces = []
         for name, type, value in attributes.entries:
             if value is None and name in ("op_role", "op_role_var"):
-                kept.append(name)
+                pieces.append(name)
                 continue
             body = encode_attribute(name, type, value)
-            last = kept[-1] if kept else ""
+            last = pieces[-1] if pieces else ""
             if isinstance(last, bytes):
-                kept[-1] = last + body
+                pieces[-1] = last + body
             else:
-                kept.append(body)
-        attributes.wire = kept
-    return kept
+                pieces.append(body)
+        attributes.wire = pieces
+    return pieces

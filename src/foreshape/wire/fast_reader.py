@@ -32,15 +32,15 @@ class OpLayout(NamedTuple):
     """The places of the names in an op of so many bytes.
 
     Attributes:
-        named: extracts the names of an op.
-        rest: extracts the bytes between them,
+        names_of: extracts the names of an op.
+        skeleton: extracts the bytes between them,
         expected: and their required value.
         pattern: the op's pattern then.
         cost: its memory.
     """
 
-    named: Callable[[str], Names]
-    rest: Callable[[str], tuple[str, ...]]
+    names_of: Callable[[str], Names]
+    skeleton: Callable[[str], tuple[str, ...]]
     expected: tuple[str, ...]
     pattern: Pattern
     cost: int
@@ -63,13 +63,13 @@ class Patterns:
 
     def pattern(self, tail: Tail, slots: Slots) -> Pattern:
         """Return the pattern of an op."""
-        found = self._patterns.get((tail, slots))
-        if found is None:
-            found = Pattern(tail.attributes, *slots, tail.role, tail.role_variables, tail.is_target, tail.site, tail.unknown_fields)
-            self._patterns[tail, slots] = found
-        return found
+        known_pattern = self._patterns.get((tail, slots))
+        if known_pattern is None:
+            known_pattern = Pattern(tail.attributes, *slots, tail.role, tail.role_variables, tail.is_target, tail.site, tail.unknown_fields)
+            self._patterns[tail, slots] = known_pattern
+        return known_pattern
 
-    def seen(self, tail: Tail, slots: Slots) -> Pattern | None:
+    def known(self, tail: Tail, slots: Slots) -> Pattern | None:
         """Return the pattern of an op if known from before, else None."""
         return self._patterns.get((tail, slots))
 
@@ -79,15 +79,15 @@ class Patterns:
     def keep_layout(self, op: str, spans: list[slice], pattern: Pattern, cost: int) -> None:
         """Note where the names stand in an op, where it has a few."""
         if 1 < len(spans) <= _MOST_NAMES:
-            edges = [0, *(at for span in spans for at in (span.start, span.stop)), len(op)]
-            rest = itemgetter(*(slice(edges[k], edges[k + 1]) for k in range(0, len(edges), 2)))
-            self._layouts[len(op)] = OpLayout(itemgetter(*spans), rest, rest(op), pattern, cost)
+            edges = [0, *(edge for span in spans for edge in (span.start, span.stop)), len(op)]
+            skeleton = itemgetter(*(slice(edges[k], edges[k + 1]) for k in range(0, len(edges), 2)))
+            self._layouts[len(op)] = OpLayout(itemgetter(*spans), skeleton, skeleton(op), pattern, cost)
 
 
 def read_records(
     data: bytes,
     letters: str,
-    at: int,
+    position: int,
     end: int,
     records: Records,
     budget: Budget,
@@ -95,7 +95,7 @@ def read_records(
     tails: ResultCache[Tail],
     patterns: Patterns,
 ) -> int:
-    """Read records from ``at`` on; returns the offset of the first record to be read with care, or ``end``.
+    """Read records from ``position`` on; returns the offset of the first record to be read with care, or ``end``.
 
     ``letters`` are the same bytes as characters, one each.
     """
@@ -103,16 +103,16 @@ def read_records(
     add_pattern, add_names = records.patterns.append, records.names.append
     left = budget.left
     form_of, tail_of, layout_of = forms.get, tails.get, patterns.layout
-    record = at
+    record = position
     try:
         while record < end:
             tag, size = data[record], data[record + 1]
             start = record + 2
             if size >= 0x80:
-                more = data[start]
-                if more >= 0x80:
+                high = data[start]
+                if high >= 0x80:
                     break
-                size, start = size & 0x7F | more << 7, start + 1
+                size, start = size & 0x7F | high << 7, start + 1
             stop = start + size
             if stop > end:
                 break
@@ -130,21 +130,21 @@ def read_records(
             elif tag == _OP:
                 op = letters[start:stop]
                 layout = layout_of(size)
-                if layout is not None and layout.rest(op) == layout.expected:
-                    names, pattern, cost = layout.named(op), layout.pattern, layout.cost
+                if layout is not None and layout.skeleton(op) == layout.expected:
+                    names, pattern, cost = layout.names_of(op), layout.pattern, layout.cost
                     if left < cost or not (op.isascii() or "".join(names).isascii()):  # of the whole op it is known at once
                         break
                 else:
                     slots, spans, tail_at = _slots(data, letters, start, stop)
                     if tail_at < 0:
                         break
-                    found = tail_of(data[tail_at:stop])
+                    parsed = tail_of(data[tail_at:stop])
                     cost = OP_COST + (SLOT_COST + NAME_COST) * (len(slots[0]) + len(slots[1])) + (tail_at - start) * 24
-                    if found is None or left < cost or found.attributes.operands:
+                    if parsed is None or left < cost or parsed.attributes.operands:
                         break
-                    pattern = patterns.seen(found, slots)
+                    pattern = patterns.known(parsed, slots)
                     if pattern is None:
-                        pattern = patterns.pattern(found, slots)
+                        pattern = patterns.pattern(parsed, slots)
                     else:
                         patterns.keep_layout(op, spans, pattern, cost)
                     names = tuple([op[span] for span in spans])
@@ -162,39 +162,39 @@ def read_records(
 
 def _slots(data: bytes, letters: str, begin: int, stop: int) -> tuple[Slots, list[slice], int]:
     """Return the slots of an op, the places of their names, and their end; -1 if in another form than every writer's."""
-    at = begin
+    position = begin
     inputs: list[Slot] = []
     outputs: list[Slot] = []
     spans: list[slice] = []
-    into, taken = inputs, set[str]()
-    while at < stop:
-        tag = data[at]
+    target, names = inputs, set[str]()
+    while position < stop:
+        tag = data[position]
         if tag == _OUTPUT:
-            if into is inputs:
-                into, taken = outputs, set[str]()
-        elif tag != _NAME or into is outputs:
+            if target is inputs:
+                target, names = outputs, set[str]()
+        elif tag != _NAME or target is outputs:
             break
-        slot_at = at + 2
-        at = slot_at + data[at + 1]
+        slot_at = position + 2
+        position = slot_at + data[position + 1]
         names_at = slot_at + 2 + data[slot_at + 1]
-        if at > stop or data[slot_at] != _NAME or names_at > at:
+        if position > stop or data[slot_at] != _NAME or names_at > position:
             return _OTHERWISE
         slot = letters[slot_at + 2 : names_at]
-        if slot in taken:
+        if slot in names:
             return _OTHERWISE
-        taken.add(slot)
+        names.add(slot)
         count = len(spans)
-        while names_at < at:
+        while names_at < position:
             first = names_at + 2
             names_at = first + data[names_at + 1]
             if data[first - 2] != _ARGUMENT:
                 return _OTHERWISE
             spans.append(slice(first - begin, names_at - begin))
-        if names_at != at:
+        if names_at != position:
             return _OTHERWISE
-        into.append((slot, count, len(spans)))
+        target.append((slot, count, len(spans)))
     # a length of 128 or more, or a letter outside ASCII, is a byte above 127
-    return ((tuple(inputs), tuple(outputs)), spans, at) if letters[begin:at].isascii() else _OTHERWISE
+    return ((tuple(inputs), tuple(outputs)), spans, position) if letters[begin:position].isascii() else _OTHERWISE
 
 
 _OTHERWISE: tuple[Slots, list[slice], int] = (((), ()), [], -1)

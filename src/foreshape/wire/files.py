@@ -18,20 +18,20 @@ from foreshape.hints import near_path
 def read_file(path: Any, limit: int) -> bytes:
     """Return the bytes of a regular file. Raise `FormatError`: it cannot be read, is not a regular file, or is larger than ``limit``."""
     try:
-        shown: str = os.fsdecode(path)
-        handle = os.open(shown, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        text: str = os.fsdecode(path)
+        handle = os.open(text, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         with os.fdopen(handle, "rb") as file:
-            return file.read(_checked_size(file, shown, limit))  # not limit: as much memory would be taken first
+            return file.read(_checked_size(file, text, limit))  # not limit: as much memory would be taken first
     except (OSError, ValueError, TypeError) as error:
         raise _unreadable(path, error) from None
 
 
-def path_of(given: Any) -> str:
+def path_of(path: Any) -> str:
     """Return a path as text. Raises `FormatError` for anything else."""
     try:
-        return os.fsdecode(given)
+        return os.fsdecode(path)
     except TypeError as error:
-        raise FormatError(f"{given!r} cannot be read: {error}") from None
+        raise FormatError(f"{path!r} cannot be read: {error}") from None
 
 
 def map_file(path: Any, limit: int, writable: bool = True) -> Any:
@@ -51,10 +51,10 @@ def open_file(path: Any, limit: int) -> IO[bytes]:
     """Return a regular file, open for reading without a buffer. Raises `FormatError` as `read_file`."""
     file: IO[bytes] | None = None
     try:
-        shown: str = os.fsdecode(path)
-        handle = os.open(shown, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        text: str = os.fsdecode(path)
+        handle = os.open(text, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         file = os.fdopen(handle, "rb", buffering=0)
-        _checked_size(file, shown, limit)
+        _checked_size(file, text, limit)
         return file
     except (OSError, ValueError, TypeError, FormatError) as error:
         if file is not None:
@@ -67,10 +67,10 @@ def open_file(path: Any, limit: int) -> IO[bytes]:
 def _unreadable(path: Any, error: Exception) -> FormatError:
     """Return the error for a file that cannot be read; of a missing one with the nearest names in its folder."""
     near = near_path(os.fsdecode(path)) if isinstance(error, FileNotFoundError) else ""
-    return FormatError(f"{_shown(path)} cannot be read: {getattr(error, 'strerror', None) or error}{near}").told(slot=_shown(path))
+    return FormatError(f"{_quoted(path)} cannot be read: {getattr(error, 'strerror', None) or error}{near}").told(slot=_quoted(path))
 
 
-def _shown(path: Any) -> str:
+def _quoted(path: Any) -> str:
     return repr(os.fspath(path) if isinstance(path, os.PathLike) else path)  # pyright: ignore[reportUnknownArgumentType]
 
 
@@ -83,12 +83,12 @@ def map_opened(file: IO[bytes], writable: bool = True) -> Any:
         raise FormatError(f"the file cannot be mapped into memory: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _checked_size(file: IO[bytes], shown: str, limit: int) -> int:
+def _checked_size(file: IO[bytes], path: str, limit: int) -> int:
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
-        raise FormatError(f"{shown}: not a regular file")
+        raise FormatError(f"{path}: not a regular file")
     if status.st_size > limit:
-        raise FormatError(f"{shown}: {status.st_size} bytes; the limit is {limit}")
+        raise FormatError(f"{path}: {status.st_size} bytes; the limit is {limit}")
     return status.st_size
 
 
@@ -113,9 +113,9 @@ def replacing(path: Any, lasting: bool = True) -> Generator[IO[bytes]]:
         make_folder(target)
         folder = os.path.dirname(target) or "."
         mode = stat.S_IMODE(os.stat(target).st_mode) if os.path.exists(target) else None
-        named = os.path.join(folder, f".writing-{secrets.token_hex(8)}")
-        handle = os.open(named, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666 if mode is None else mode)  # less the umask
-        temporary = named
+        working = os.path.join(folder, f".writing-{secrets.token_hex(8)}")
+        handle = os.open(working, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666 if mode is None else mode)  # less the umask
+        temporary = working
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
@@ -128,7 +128,7 @@ def replacing(path: Any, lasting: bool = True) -> Generator[IO[bytes]]:
         if lasting:
             _sync_folder(folder)
     except (OSError, ValueError, TypeError) as error:
-        raise FormatError(f"{_shown(path)} cannot be written: {getattr(error, 'strerror', None) or error}") from None
+        raise FormatError(f"{_quoted(path)} cannot be written: {getattr(error, 'strerror', None) or error}") from None
     finally:
         if temporary is not None:
             with contextlib.suppress(OSError):

@@ -60,15 +60,15 @@ class Budget:
         self.limits = limits
         self.left = limits.memory + limits.memory_per_byte * size
 
-    def expect(self, amount: int, where: str) -> None:
+    def expect(self, amount: int, place: str) -> None:
         """Refuse a need for ``amount`` bytes beyond the rest of the budget."""
         if amount > self.left:
-            self.take(amount, where)
+            self.take(amount, place)
 
-    def take(self, amount: int, where: str) -> None:
+    def take(self, amount: int, place: str) -> None:
         self.left -= amount
         if self.left < 0:
-            raise FormatError(f"{where}: what the file describes takes more memory than the limit of {self.limits.memory} bytes (Limits.memory)")
+            raise FormatError(f"{place}: what the file describes takes more memory than the limit of {self.limits.memory} bytes (Limits.memory)")
 
 
 class ResultCache(Generic[_Kept]):
@@ -76,10 +76,10 @@ class ResultCache(Generic[_Kept]):
 
     __slots__ = ("_cost", "_found", "_mark", "_most")
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, limit: int) -> None:
         self._found: dict[bytes, _Kept] = {}
         self._cost = 0
-        self._most = most
+        self._most = limit
         self._mark = 0
 
     @property

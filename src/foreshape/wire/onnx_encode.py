@@ -114,10 +114,10 @@ def _attribute(name: str, value: Any) -> list[_Nested]:
         raise FormatError(f"the attribute {name!r}, {value!r:.100}, has no place in the format")
     listed: Sequence[Any] = value
     if listed and isinstance(listed[0], str):
-        return [*out, *(_text(9, one) for one in listed), _number(20, _STRINGS)]
+        return [*out, *(_text(9, element) for element in listed), _number(20, _STRINGS)]
     if listed and isinstance(listed[0], float):
-        return [*out, *(_tag(7, 5) + struct.pack("<f", one) for one in listed), _number(20, _FLOATS)]
-    return [*out, *(_number(8, one) for one in listed), _number(20, _INTS)]
+        return [*out, *(_tag(7, 5) + struct.pack("<f", element) for element in listed), _number(20, _FLOATS)]
+    return [*out, *(_number(8, element) for element in listed), _number(20, _INTS)]
 
 
 def _tensor(tensor: TensorRecord) -> list[_Nested]:
@@ -148,22 +148,22 @@ def _type(type: TypeRecord) -> list[_Nested]:
 
 
 def external_tensors(
-    tensors: Mapping[str, TensorRecord], location: str, most: int, alignment: int = 64
+    tensors: Mapping[str, TensorRecord], location: str, limit: int, alignment: int = 64
 ) -> tuple[dict[str, TensorRecord], list[tuple[int, Piece]]]:
-    """Return the tensors with those of more than ``most`` bytes in another file, and that file's pieces with their offsets."""
+    """Return the tensors with those of more than ``limit`` bytes in another file, and that file's pieces with their offsets."""
     out: dict[str, TensorRecord] = {}
     pieces: list[tuple[int, Piece]] = []
-    at = 0
+    offset = 0
     for name, tensor in tensors.items():
         assert tensor.raw is not None
         data = tensor.data[tensor.raw[0] : tensor.raw[1]]
-        if len(data) <= most:
+        if len(data) <= limit:
             out[name] = tensor
             continue
-        at = -(-at // alignment) * alignment
-        pieces.append((at, data))
-        out[name] = tensor._replace(raw=None, data=None, external={"location": location, "offset": str(at), "length": str(len(data))})
-        at += len(data)
+        offset = -(-offset // alignment) * alignment
+        pieces.append((offset, data))
+        out[name] = tensor._replace(raw=None, data=None, external={"location": location, "offset": str(offset), "length": str(len(data))})
+        offset += len(data)
     return out, pieces
 
 

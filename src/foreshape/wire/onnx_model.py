@@ -55,7 +55,7 @@ def read_attribute(data: bytes) -> Any:
 
 def _is_plain(value: Any) -> bool:
     """Tell whether a value of an attribute is a number or bytes, or a list of these: the same wherever it stands."""
-    return value.__class__ in _PLAIN or (value.__class__ is list and all(one.__class__ in _PLAIN for one in value))
+    return value.__class__ in _PLAIN or (value.__class__ is list and all(element.__class__ in _PLAIN for element in value))
 
 
 class _ModelReader(PartReader):
@@ -86,47 +86,47 @@ class _ModelReader(PartReader):
             raise FormatError("model: there is no graph; this is not an ONNX model")
         return ModelRecord(version, opsets, graph, functions, producer, self.folder)
 
-    def graph(self, start: int, end: int, where: str) -> GraphRecord:
+    def graph(self, start: int, end: int, place: str) -> GraphRecord:
         """Read a graph, and the graphs in its nodes."""
         self.depth += 1
         if self.depth > self.limits.depth:
-            raise FormatError(f"{where}: graphs are nested more than {self.limits.depth} deep (Limits.depth), at byte {start}")
+            raise FormatError(f"{place}: graphs are nested more than {self.limits.depth} deep (Limits.depth), at byte {start}")
         nodes: list[NodeRecord] = []
         initializers: dict[str, TensorRecord] = {}
         inputs: list[ValueRecord] = []
         outputs: list[ValueRecord] = []
         described: dict[str, TypeRecord | None] = {}
         name = ""
-        for number, wire, tag, s, e in fields(self.data, start, end, where):
-            self.budget.take(FIELD_COST, where)
+        for number, wire, tag, s, e in fields(self.data, start, end, place):
+            self.budget.take(FIELD_COST, place)
             if number == 1:
-                expect(wire, 2, f"{where}.node", tag)
-                nodes.append(self.node(s, e, f"{where}.node[{len(nodes)}]"))
+                expect(wire, 2, f"{place}.node", tag)
+                nodes.append(self.node(s, e, f"{place}.node[{len(nodes)}]"))
             elif number == 2:
-                name = self._text(wire, s, e, where, tag, ".name")
+                name = self._text(wire, s, e, place, tag, ".name")
             elif number == 5:
-                expect(wire, 2, f"{where}.initializer", tag)
-                tensor = self.tensor(s, e, f"{where}.initializer[{len(initializers)}]")
+                expect(wire, 2, f"{place}.initializer", tag)
+                tensor = self.tensor(s, e, f"{place}.initializer[{len(initializers)}]")
                 if tensor.name in initializers:
                     raise FormatError(f"{tensor.place}: the name {tensor.name[:100]!r} is given to two initializers, at byte {tag}")
                 initializers[tensor.name] = tensor
             elif number == 15:
-                raise FormatError(f"{where}.sparse_initializer: sparse tensors are not known here, at byte {tag}")
+                raise FormatError(f"{place}.sparse_initializer: sparse tensors are not known here, at byte {tag}")
             elif number in (11, 12, 13):
-                expect(wire, 2, where, tag)
-                into = {11: inputs, 12: outputs}.get(number)
-                value = self.value(s, e, f"{where}.{ {11: 'input', 12: 'output', 13: 'value_info'}[number] }")
-                if into is None:
+                expect(wire, 2, place, tag)
+                target = {11: inputs, 12: outputs}.get(number)
+                value = self.value(s, e, f"{place}.{ {11: 'input', 12: 'output', 13: 'value_info'}[number] }")
+                if target is None:
                     described[value.name] = value.type
                 else:
-                    into.append(value)
+                    target.append(value)
         self.depth -= 1
-        return GraphRecord(name, tuple(nodes), initializers, tuple(inputs), tuple(outputs), described, where)
+        return GraphRecord(name, tuple(nodes), initializers, tuple(inputs), tuple(outputs), described, place)
 
-    def node(self, start: int, end: int, where: str) -> NodeRecord:
+    def node(self, start: int, end: int, place: str) -> NodeRecord:
         """Read a node."""
         data, budget = self.data, self.budget
-        budget.take(_NODE_COST, where)
+        budget.take(_NODE_COST, place)
         inputs: list[str] = []
         outputs: list[str] = []
         attributes: dict[str, Any] = {}
@@ -139,30 +139,30 @@ class _ModelReader(PartReader):
             number, s, wire = data[tag] >> 3, tag + 2, 2
             e = s + data[tag + 1] if s < end else end + 1
             if e > end or data[tag] not in _USUAL or data[s - 1] >= 0x80:  # no field of up to 127 bytes
-                number, wire, tag, s, e = next(fields(data, tag, end, where))
+                number, wire, tag, s, e = next(fields(data, tag, end, place))
             budget.left -= FIELD_COST
             if budget.left < 0:
-                budget.take(0, where)
+                budget.take(0, place)
             if number == 1:
-                inputs.append(self._text(wire, s, e, where, tag, ".input"))
+                inputs.append(self._text(wire, s, e, place, tag, ".input"))
             elif number == 2:
-                outputs.append(self._text(wire, s, e, where, tag, ".output"))
+                outputs.append(self._text(wire, s, e, place, tag, ".output"))
             elif number == 3:
-                name = self._text(wire, s, e, where, tag, ".name")
+                name = self._text(wire, s, e, place, tag, ".name")
             elif number == 4:
-                operator = self._text(wire, s, e, where, tag, ".op_type")
+                operator = self._text(wire, s, e, place, tag, ".op_type")
             elif number == 5:
                 if wire != 2:
-                    expect(wire, 2, f"{where}.attribute", tag)
-                given = data[s:e] if e - s <= _SHORT else b""
-                held = self.seen.get(given)
-                if held is None:
-                    held = self.attribute(s, e, f"{where}.attribute[{len(attributes)}]")
-                    if given and _is_plain(held[1]):
-                        self.seen[given] = held
+                    expect(wire, 2, f"{place}.attribute", tag)
+                encoded = data[s:e] if e - s <= _SHORT else b""
+                entry = self.seen.get(encoded)
+                if entry is None:
+                    entry = self.attribute(s, e, f"{place}.attribute[{len(attributes)}]")
+                    if encoded and _is_plain(entry[1]):
+                        self.seen[encoded] = entry
                 else:
-                    budget.take(FIELD_COST + 16 * (e - s), where)
-                key, value = held
+                    budget.take(FIELD_COST + 16 * (e - s), place)
+                key, value = entry
                 if value.__class__ is list:
                     attributes[key] = value.copy()
                 elif value.__class__ is ReferenceToAttribute:
@@ -170,12 +170,12 @@ class _ModelReader(PartReader):
                 else:
                     attributes[key] = value
             elif number == 7:
-                domain = self._text(wire, s, e, where, tag, ".domain")
+                domain = self._text(wire, s, e, place, tag, ".domain")
             elif number == 9:
                 self._module(wire, s, e, metadata)
         if not operator:
-            raise FormatError(f"{where}: a node without an operator, at byte {start}")
-        return NodeRecord(operator, "" if domain == "ai.onnx" else domain, tuple(inputs), tuple(outputs), attributes, name, where, references, metadata)
+            raise FormatError(f"{place}: a node without an operator, at byte {start}")
+        return NodeRecord(operator, "" if domain == "ai.onnx" else domain, tuple(inputs), tuple(outputs), attributes, name, place, references, metadata)
 
     def _module(self, wire: int, start: int, end: int, metadata: dict[str, str]) -> None:
         """Keep an entry of metadata about a node's module; others, as stack traces, may be long."""
@@ -183,79 +183,79 @@ class _ModelReader(PartReader):
             key, value = self._entry(start, end, "metadata")
             metadata[key] = value
 
-    def attribute(self, start: int, end: int, where: str) -> tuple[str, Any]:
+    def attribute(self, start: int, end: int, place: str) -> tuple[str, Any]:
         """Read an attribute: its name, and a number, text (bytes), tensor, graph, or list of these."""
         data, budget = self.data, self.budget
         name, kind, reference = "", 0, ""
-        found: dict[int, Any] = {}
-        for number, wire, tag, s, e in fields(data, start, end, where):
+        values: dict[int, Any] = {}
+        for number, wire, tag, s, e in fields(data, start, end, place):
             budget.left -= FIELD_COST
             if budget.left < 0:
-                budget.take(0, where)
+                budget.take(0, place)
             if number == 1:
-                name = self._text(wire, s, e, where, tag, ".name")
+                name = self._text(wire, s, e, place, tag, ".name")
             elif number == 20:
-                kind = self._number(wire, s, e, where, ".type")
+                kind = self._number(wire, s, e, place, ".type")
             elif number == 3:
-                found[2] = self._number(wire, s, e, where)
+                values[2] = self._number(wire, s, e, place)
             elif number == 5:
-                expect(wire, 2, where, tag)
-                found[4] = self.tensor(s, e, f"{where}.t")
+                expect(wire, 2, place, tag)
+                values[4] = self.tensor(s, e, f"{place}.t")
             elif number in (7, 8):
-                found.setdefault(number - 1, []).extend(self._packed(number, wire, s, e, where))
+                values.setdefault(number - 1, []).extend(self._packed(number, wire, s, e, place))
             elif number == 2:
-                expect(wire, 5, where, tag)
-                found[1] = _FLOAT.unpack(data[s:e])[0]
+                expect(wire, 5, place, tag)
+                values[1] = _FLOAT.unpack(data[s:e])[0]
             elif number == 4:
-                expect(wire, 2, where, tag)
-                found[3] = bytes(data[s:e])
+                expect(wire, 2, place, tag)
+                values[3] = bytes(data[s:e])
             elif number == 21:
-                reference = self._text(wire, s, e, where, tag, ".ref_attr_name")
+                reference = self._text(wire, s, e, place, tag, ".ref_attr_name")
             elif number == 6:
-                expect(wire, 2, where, tag)
-                found[5] = self.graph(s, e, f"{where}.g")
+                expect(wire, 2, place, tag)
+                values[5] = self.graph(s, e, f"{place}.g")
             elif number == 14:
-                expect(wire, 2, where, tag)
-                found[13] = self.type(s, e, f"{where}.tp")
+                expect(wire, 2, place, tag)
+                values[13] = self.type(s, e, f"{place}.tp")
             elif number == 9:
-                expect(wire, 2, where, tag)
-                found.setdefault(8, []).append(bytes(data[s:e]))
+                expect(wire, 2, place, tag)
+                values.setdefault(8, []).append(bytes(data[s:e]))
             elif number in (10, 11):
-                expect(wire, 2, where, tag)
-                found.setdefault(number - 1, []).append(self.tensor(s, e, where) if number == 10 else self.graph(s, e, f"{where}.graphs"))
+                expect(wire, 2, place, tag)
+                values.setdefault(number - 1, []).append(self.tensor(s, e, place) if number == 10 else self.graph(s, e, f"{place}.graphs"))
             elif number in (22, 23):
-                raise FormatError(f"{where}: sparse tensors are not known here, at byte {tag}")
+                raise FormatError(f"{place}: sparse tensors are not known here, at byte {tag}")
         if not name:
-            raise FormatError(f"{where}: an attribute without a name, at byte {start}")
+            raise FormatError(f"{place}: an attribute without a name, at byte {start}")
         if reference:
             return name, ReferenceToAttribute(reference)
-        if kind in found:
-            return name, found[kind]
+        if kind in values:
+            return name, values[kind]
         if kind in _NOT_WRITTEN:
             return name, _NOT_WRITTEN[kind]()
-        if kind or len(found) != 1:
-            raise FormatError(f"{where}: the attribute {name[:100]!r} has no value of its type {kind}, at byte {start}")
-        return name, next(iter(found.values()))
+        if kind or len(values) != 1:
+            raise FormatError(f"{place}: the attribute {name[:100]!r} has no value of its type {kind}, at byte {start}")
+        return name, next(iter(values.values()))
 
-    def function(self, start: int, end: int, where: str) -> FunctionRecord:
+    def function(self, start: int, end: int, place: str) -> FunctionRecord:
         """Read a function of the model."""
         texts: dict[int, list[str]] = {1: [], 4: [], 5: [], 6: [], 10: [], 13: []}
         nodes: list[NodeRecord] = []
         defaults: dict[str, Any] = {}
         opsets: dict[str, int] = {}
-        for number, wire, tag, s, e in fields(self.data, start, end, where):
-            self.budget.take(FIELD_COST, where)
+        for number, wire, tag, s, e in fields(self.data, start, end, place):
+            self.budget.take(FIELD_COST, place)
             if number in texts:
-                texts[number].append(self._text(wire, s, e, where, tag))
+                texts[number].append(self._text(wire, s, e, place, tag))
             elif number == 7:
-                expect(wire, 2, where, tag)
-                nodes.append(self.node(s, e, f"{where}.node[{len(nodes)}]"))
+                expect(wire, 2, place, tag)
+                nodes.append(self.node(s, e, f"{place}.node[{len(nodes)}]"))
             elif number == 11:
-                expect(wire, 2, where, tag)
-                key, value = self.attribute(s, e, f"{where}.attribute_proto")
+                expect(wire, 2, place, tag)
+                key, value = self.attribute(s, e, f"{place}.attribute_proto")
                 defaults[key] = value
             elif number == 9:
-                domain, version = self._opset(s, e, where)
+                domain, version = self._opset(s, e, place)
                 opsets[domain] = version
         name, domain, overload = (texts[number][-1] if texts[number] else "" for number in (1, 10, 13))
         inputs, outputs, attributes = (tuple(texts[number]) for number in (4, 5, 6))

@@ -28,24 +28,26 @@ def array_of(tensor: TensorRecord, folder: str | None) -> Any:
     kind = _NUMPY.get(tensor.code)
     if kind is None:
         raise FormatError(f"{tensor.place} ({tensor.name[:100]!r}): elements of type {tensor.code} are not known here")
-    of, count = numpy.dtype(kind), 1
+    dtype, count = numpy.dtype(kind), 1
     for d in tensor.dims:
         count *= d
     if tensor.external is not None:
-        data, start, end = _external(tensor, folder, count * of.itemsize)
+        data, start, end = _external(tensor, folder, count * dtype.itemsize)
     elif tensor.raw is not None:
         data, (start, end) = tensor.data, tensor.raw
     else:
-        return _one_by_one(tensor, of, count)
-    if end - start != count * of.itemsize:
-        raise FormatError(f"{tensor.place} ({tensor.name[:100]!r}): {end - start} bytes of data, and the dims {list(tensor.dims)} need {count * of.itemsize}")
-    out = numpy.frombuffer(data, of, count, start) if count else numpy.zeros(0, of)
-    if of.kind == "b" and count and numpy.frombuffer(data, numpy.uint8, count, start).max() > 1:
+        return _one_by_one(tensor, dtype, count)
+    if end - start != count * dtype.itemsize:
+        raise FormatError(
+            f"{tensor.place} ({tensor.name[:100]!r}): {end - start} bytes of data, and the dims {list(tensor.dims)} need {count * dtype.itemsize}"
+        )
+    out = numpy.frombuffer(data, dtype, count, start) if count else numpy.zeros(0, dtype)
+    if dtype.kind == "b" and count and numpy.frombuffer(data, numpy.uint8, count, start).max() > 1:
         raise FormatError(f"{tensor.place} ({tensor.name[:100]!r}): a bool has a byte that is neither 0 nor 1")
     return out.reshape(tensor.dims)
 
 
-def _one_by_one(tensor: TensorRecord, of: Any, count: int) -> Any:
+def _one_by_one(tensor: TensorRecord, dtype: Any, count: int) -> Any:
     import numpy
 
     field = _FIELDS.get(tensor.code, 5)
@@ -62,20 +64,20 @@ def _one_by_one(tensor: TensorRecord, of: Any, count: int) -> Any:
             pieces.append(numpy.array([_signed(varint(tensor.data, start, end, tensor.place)[0], field)], "i8" if field != 11 else "u8"))
         else:
             expect(wire, 2, tensor.place, start)
-            at = start
-            found: list[int] = []
-            while at < end:
-                value, at = varint(tensor.data, at, end, tensor.place)
-                found.append(_signed(value, field))
-            pieces.append(numpy.array(found, "i8" if field != 11 else "u8"))
+            position = start
+            numbers: list[int] = []
+            while position < end:
+                value, position = varint(tensor.data, position, end, tensor.place)
+                numbers.append(_signed(value, field))
+            pieces.append(numpy.array(numbers, "i8" if field != 11 else "u8"))
     flat: Any = numpy.concatenate(pieces) if pieces else numpy.zeros(0, "f8")
     if tensor.code in (14, 15):
         flat = flat.reshape(-1, 2) @ numpy.array([1, 1j]) if flat.size % 2 == 0 else flat
     if flat.size != count:
         raise FormatError(f"{tensor.place} ({tensor.name[:100]!r}): {flat.size} numbers, and the dims {list(tensor.dims)} need {count}")
     if tensor.code in (10, 16):
-        return flat.astype("<u2").view(of).reshape(tensor.dims)  # their bits
-    return flat.astype(of).reshape(tensor.dims)
+        return flat.astype("<u2").view(dtype).reshape(tensor.dims)  # their bits
+    return flat.astype(dtype).reshape(tensor.dims)
 
 
 def _signed(value: int, field: int) -> int:
@@ -86,17 +88,17 @@ def _signed(value: int, field: int) -> int:
 
 def _external(tensor: TensorRecord, folder: str | None, size: int) -> tuple[Any, int, int]:
     """Return the mapped bytes of an external file, and the span of a tensor in it."""
-    given = tensor.external or {}
-    location, who = given.get("location", ""), f"{tensor.place} ({tensor.name[:100]!r})"
+    entries = tensor.external or {}
+    location, who = entries.get("location", ""), f"{tensor.place} ({tensor.name[:100]!r})"
     if folder is None:
         raise FormatError(f"{who}: its data is in the file {location[:200]!r}, and the model was given as bytes, without a folder")
     path = os.path.realpath(os.path.join(folder, location))
     if not location or os.path.isabs(location) or os.path.commonpath([path, folder]) != folder:
         raise FormatError(f"{who}: its data must be in a file within the model's folder; seen {location[:200]!r}")
     try:
-        offset, length = int(given.get("offset") or 0), int(given.get("length") or size)
+        offset, length = int(entries.get("offset") or 0), int(entries.get("length") or size)
     except ValueError:
-        raise FormatError(f"{who}: offset and length must be numbers; seen {dict(given)}"[:500]) from None
+        raise FormatError(f"{who}: offset and length must be numbers; seen {dict(entries)}"[:500]) from None
     data = map_file(path, 2**40, writable=False)
     if not 0 <= offset <= offset + length <= len(data):
         raise FormatError(f"{who}: bytes {offset} to {offset + length} of {location[:200]!r}, which has {len(data)}")

@@ -26,15 +26,15 @@ _TEXT_OF_A_PROGRAM: Final = re.compile(rb"block 0\r?\n")
 
 def is_onnx(head: bytes) -> bool:
     """Tell whether it is a ModelProto: a small version of the format, then a graph, operator sets or the producer's name."""
-    found: dict[int, int] = {}
+    wire_types: dict[int, int] = {}
     try:
         for number, wire_type, _, _, _ in _leading(head):
             if number not in _ONNX_FIELDS or (wire_type == 0) is not (number in (1, 5)):
                 return False
-            found.setdefault(number, wire_type)
+            wire_types.setdefault(number, wire_type)
     except FormatError:  # the rest is beyond the examined bytes, or damaged
         pass
-    return head[:1] == b"\x08" and b"\0" < head[1:2] < b"\x20" and bool(found.keys() & {2, 7, 8} or head[2:3] in (b"\x12", b"\x3a", b"\x42"))
+    return head[:1] == b"\x08" and b"\0" < head[1:2] < b"\x20" and bool(wire_types.keys() & {2, 7, 8} or head[2:3] in (b"\x12", b"\x3a", b"\x42"))
 
 
 def is_exported(head: bytes) -> bool:
@@ -43,10 +43,10 @@ def is_exported(head: bytes) -> bool:
 
 
 def _leading(head: bytes) -> Iterator[tuple[int, int, int, int, int]]:
-    for at, one in enumerate(fields(head, 0, len(head), "")):
-        if at == 32:
+    for count, field in enumerate(fields(head, 0, len(head), "")):
+        if count == 32:
             return
-        yield one
+        yield field
 
 
 def _is_safetensors(head: bytes) -> bool:
@@ -117,24 +117,24 @@ _KINDS: Final[tuple[tuple[str, Callable[[bytes], bool], str], ...]] = (
 """The format's name, if read here; its test; its description, and its reader. The first match counts."""
 
 
-def instead_of(data: Any, *own: str) -> str:
+def instead_of(data: Any, *expected: str) -> str:
     """Describe the bytes of a refused file, and the call that opens them; empty if unknown.
 
     Args:
         data: bytes, or similar; a few at the beginning are examined.
-        own: the formats of the refusing reader, with better words of its own.
+        expected: the formats of the refusing reader, with better words of its own.
     """
     head = bytes(data[:_LOOKED_AT])
     if not head:
         return "it is empty"
     for name, fits, words in _KINDS:
         if fits(head):
-            return "" if name and name in own else f"it is {words}"
+            return "" if name and name in expected else f"it is {words}"
     if len(head) < _LEAST:
         return f"it has only {len(head)} byte{'s' * (len(head) > 1)}: it is cut off"
     if not _is_text(head):
         return ""
-    what = JSON if head.lstrip()[:1] in (b"{", b"[") else "a text"
-    shown = head[:200].decode(errors="ignore").split("\n", 1)[0]
-    more = ", and not as PaddlePaddle 3 writes a program" if what == JSON and PROGRAM in own else ""
-    return "" if what in own else f"it is {what}, which begins with {shown[:_SHOWN]!r}{more}"
+    kind = JSON if head.lstrip()[:1] in (b"{", b"[") else "a text"
+    line = head[:200].decode(errors="ignore").split("\n", 1)[0]
+    remark = ", and not as PaddlePaddle 3 writes a program" if kind == JSON and PROGRAM in expected else ""
+    return "" if kind in expected else f"it is {kind}, which begins with {line[:_SHOWN]!r}{remark}"

@@ -75,10 +75,10 @@ class Pattern:
         """Return the op of this pattern with these names."""
         inputs = {slot: names[first:last] for slot, first, last in self.inputs}
         outputs = {slot: names[first:last] for slot, first, last in self.outputs}
-        made = Op(block, self.attributes, inputs, outputs, self.role, self.role_variables, self.site)
-        made.is_target = self.is_target
-        made.unknown_fields = self.unknown_fields
-        return made
+        out = Op(block, self.attributes, inputs, outputs, self.role, self.role_variables, self.site)
+        out.is_target = self.is_target
+        out.unknown_fields = self.unknown_fields
+        return out
 
     def planned(self) -> InferencePlan:
         """Return the plan for its ops. Raises `NeedsObjects` if they are not inferred as records."""
@@ -86,24 +86,24 @@ class Pattern:
         if operator is None or operator.sub_blocks or operator.accumulates:
             raise NeedsObjects
         schema = operator.schema
-        given = {slot: (first, last) for slot, first, last in self.inputs}
-        if any(first < last and slot not in schema.operand_names for slot, (first, last) in given.items()):
+        spans = {slot: (first, last) for slot, first, last in self.inputs}
+        if any(first < last and slot not in schema.operand_names for slot, (first, last) in spans.items()):
             raise NeedsObjects
         reads: list[int] = []
         lists: list[tuple[int, int, int]] = []
-        for at, operand in enumerate(schema.operands):
-            first, last = given.get(operand.name, (0, 0))
+        for index, operand in enumerate(schema.operands):
+            first, last = spans.get(operand.name, (0, 0))
             if operand.many:
-                lists.append((at, first, last))
+                lists.append((index, first, last))
             elif last - first > 1:
                 raise NeedsObjects
             reads.append(first if last > first and not operand.many else -1)
-        places = {result.name: (at, result) for at, result in enumerate(schema.results)}
+        places = {result.name: (index, result) for index, result in enumerate(schema.results)}
         writes: list[tuple[int, int, int, bool]] = []
         for slot, first, last in self.outputs:
             if slot in places and last > first:
-                at, result = places[slot]
-                writes.append((at, first, last, result.optional))
+                index, result = places[slot]
+                writes.append((index, first, last, result.optional))
         first = len(reads) if reads == [*range(len(reads))] else -1
         self.plan = InferencePlan(operator, operator.cache, tuple(reads), first, tuple(lists), tuple(writes))
         return self.plan
@@ -119,8 +119,8 @@ class _Specs(dict[str, Spec]):
         self._forms = forms
 
     def __missing__(self, name: str) -> Spec:
-        found = self[name] = self._forms[name].declared.spec_for(name)
-        return found
+        spec = self[name] = self._forms[name].declared.spec_for(name)
+        return spec
 
 
 class Records:
@@ -162,11 +162,11 @@ class Records:
             return self._variable(name)
 
     def _variable(self, name: str) -> Variable:
-        found = self._made.get(name)
-        if found is None:
-            found = self._made[name] = Variable.from_form(name, self._block, self.forms[name])
-            found.inferred_spec = self._specs.get(name)
-        return found
+        variable = self._made.get(name)
+        if variable is None:
+            variable = self._made[name] = Variable.from_form(name, self._block, self.forms[name])
+            variable.inferred_spec = self._specs.get(name)
+        return variable
 
     # --- inference
 
@@ -189,34 +189,34 @@ class Records:
 
     def _infer(self, specs: _Specs, guards: Guards) -> None:
         forms, spec_of = self.forms, specs.__getitem__
-        known = guards.known or None
+        values = guards.known or None
         for pattern, names in zip(self.patterns, self.names, strict=True):
             operator, answers, reads, first, lists, writes = pattern.plan or pattern.planned()
             key: Key
             if first >= 0:
                 key = tuple(map(spec_of, names[:first]))
             else:
-                key = tuple([specs[names[at]] if at >= 0 else None for at in reads])
+                key = tuple([specs[names[index]] if index >= 0 else None for index in reads])
                 if lists:
                     key = _with_lists(key, lists, specs, names)
-            if known is not None:
-                key = replace_symbols(key, known)
-            found = answers.get(key) or answer(operator, key)
-            if found.conditions or found.unknown:
-                found = _settled(pattern, key, found, guards)
-                known = guards.known or None
-            for place, at, end, optional in writes:
-                given: Any = found.results[place]
-                if given is None:
-                    if not optional and any(n != EMPTY for n in names[at:end]):
+            if values is not None:
+                key = replace_symbols(key, values)
+            inferred = answers.get(key) or answer(operator, key)
+            if inferred.conditions or inferred.unknown:
+                inferred = _settled(pattern, key, inferred, guards)
+                values = guards.known or None
+            for place, index, end, optional in writes:
+                outcome: Any = inferred.results[place]
+                if outcome is None:
+                    if not optional and any(n != EMPTY for n in names[index:end]):
                         raise NeedsObjects
                     continue
-                several: Any = given if given.__class__ is tuple else (given,)
-                if len(several) != end - at:
+                several: Any = outcome if outcome.__class__ is tuple else (outcome,)
+                if len(several) != end - index:
                     raise NeedsObjects
                 for spec in several:
-                    name = names[at]
-                    at += 1
+                    name = names[index]
+                    index += 1
                     form = forms[name]
                     if form.persistable and form.declared.dims is not None:
                         if specs[name] is not spec:
@@ -227,24 +227,24 @@ class Records:
                         specs[name] = spec
 
 
-def _settled(pattern: Pattern, key: Key, found: Answer, guards: Guards) -> Answer:
+def _settled(pattern: Pattern, key: Key, inferred: Answer, guards: Guards) -> Answer:
     """Return the answer when its conditions are known."""
-    if found.unknown:
+    if inferred.unknown:
         raise NeedsObjects
-    known = guards.known
-    for condition in found.conditions:
+    values = guards.known
+    for condition in inferred.conditions:
         guards.add(condition, pattern.attributes.type, call_site(pattern.site))
-    if guards.known is known:
-        return found
+    if guards.known is values:
+        return inferred
     assert pattern.attributes.operator is not None
-    found = answer(pattern.attributes.operator, replace_symbols(key, guards.known))
-    if found.unknown:
+    inferred = answer(pattern.attributes.operator, replace_symbols(key, guards.known))
+    if inferred.unknown:
         raise NeedsObjects
-    return found
+    return inferred
 
 
 def _with_lists(key: Key, lists: tuple[tuple[int, int, int], ...], specs: _Specs, names: Names) -> Key:
     out = list(key)
-    for at, first, last in lists:
-        out[at] = tuple([specs[n] for n in names[first:last]])
+    for index, first, last in lists:
+        out[index] = tuple([specs[n] for n in names[first:last]])
     return tuple(out)

@@ -11,69 +11,71 @@ from collections.abc import Iterator
 from foreshape.errors import FormatError
 
 
-def varint(data: bytes, at: int, end: int, where: str) -> tuple[int, int]:
-    """Return the varint at ``at`` and the position after it."""
+def varint(data: bytes, position: int, end: int, place: str) -> tuple[int, int]:
+    """Return the varint at ``position`` and the position after it."""
     value = shift = 0
-    start = at
+    start = position
     while True:
-        if at >= end:
-            raise FormatError(f"{where}: a number runs past the end of its message, at byte {start}")
-        byte = data[at]
-        at += 1
+        if position >= end:
+            raise FormatError(f"{place}: a number runs past the end of its message, at byte {start}")
+        byte = data[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             if value >> 64:
-                raise FormatError(f"{where}: a number is longer than 64 bits, at byte {start}")
-            return value, at
+                raise FormatError(f"{place}: a number is longer than 64 bits, at byte {start}")
+            return value, position
         shift += 7
         if shift > 63:
-            raise FormatError(f"{where}: a number is longer than 64 bits, at byte {start}")
+            raise FormatError(f"{place}: a number is longer than 64 bits, at byte {start}")
 
 
-def cut_short(size: int, end: int, wanted: int) -> str:
-    """Return the words for a file that ends too soon: of ``size`` bytes, at whose end something reaches to byte ``wanted``."""
-    return f": the file is cut short, {size:,} of at least {wanted:,} bytes: fetch it again" if end == size else ""
+def cut_short(size: int, end: int, needed: int) -> str:
+    """Return the words for a file that ends too soon: of ``size`` bytes, at whose end something reaches to byte ``needed``."""
+    return f": the file is cut short, {size:,} of at least {needed:,} bytes: fetch it again" if end == size else ""
 
 
-def fields(data: bytes, at: int, end: int, where: str) -> Iterator[tuple[int, int, int, int, int]]:
-    """Yield number, wire type, start of the tag, start and end of the value for each field of the message in ``data[at:end]``."""
-    while at < end:
-        tag_at = at
-        tag = data[at]
-        tag, at = (tag, at + 1) if tag < 0x80 else varint(data, at, end, where)  # nearly all have one byte
+def fields(data: bytes, position: int, end: int, place: str) -> Iterator[tuple[int, int, int, int, int]]:
+    """Yield number, wire type, start of the tag, start and end of the value for each field of the message in ``data[position:end]``."""
+    while position < end:
+        tag_at = position
+        tag = data[position]
+        tag, position = (tag, position + 1) if tag < 0x80 else varint(data, position, end, place)  # nearly all have one byte
         number, wire_type = tag >> 3, tag & 7
         if number == 0 or number > 0x1FFFFFFF:
-            raise FormatError(f"{where}: field number {number} is not allowed, at byte {tag_at}")
-        start = at
+            raise FormatError(f"{place}: field number {number} is not allowed, at byte {tag_at}")
+        start = position
         if wire_type == 2:
-            size = data[at] if at < end else 0x80
-            size, start = (size, at + 1) if size < 0x80 else varint(data, at, end, where)
-            at = start + size
+            size = data[position] if position < end else 0x80
+            size, start = (size, position + 1) if size < 0x80 else varint(data, position, end, place)
+            position = start + size
         elif wire_type == 0:
-            at = at + 1 if at < end and data[at] < 0x80 else varint(data, at, end, where)[1]
+            position = position + 1 if position < end and data[position] < 0x80 else varint(data, position, end, place)[1]
         elif wire_type == 5:
-            at += 4
+            position += 4
         elif wire_type == 1:
-            at += 8
+            position += 8
         else:
-            raise FormatError(f"{where}: wire type {wire_type} (a group, or none) is not part of this format, at byte {tag_at}")
-        if at > end:
-            raise FormatError(f"{where}: field {number} says {at - start} bytes, and {end - start} are left, at byte {tag_at}{cut_short(len(data), end, at)}")
-        yield number, wire_type, tag_at, start, at
+            raise FormatError(f"{place}: wire type {wire_type} (a group, or none) is not part of this format, at byte {tag_at}")
+        if position > end:
+            raise FormatError(
+                f"{place}: field {number} says {position - start} bytes, and {end - start} are left, at byte {tag_at}{cut_short(len(data), end, position)}"
+            )
+        yield number, wire_type, tag_at, start, position
 
 
-def expect(wire_type: int, wanted: int, where: str, at: int) -> None:
+def expect(wire_type: int, required: int, place: str, offset: int) -> None:
     """Refuse a field whose wire type is not the format's."""
-    if wire_type != wanted:
-        raise FormatError(f"{where}: wire type {wire_type} where the format has {wanted}, at byte {at}")
+    if wire_type != required:
+        raise FormatError(f"{place}: wire type {wire_type} where the format has {required}, at byte {offset}")
 
 
-def text(data: bytes, start: int, end: int, where: str) -> str:
+def text(data: bytes, start: int, end: int, place: str) -> str:
     """Return the UTF-8 text of a field."""
     try:
         return data[start:end].decode()
     except UnicodeDecodeError as error:
-        raise FormatError(f"{where}: a name is not UTF-8, at byte {start + error.start}") from None
+        raise FormatError(f"{place}: a name is not UTF-8, at byte {start + error.start}") from None
 
 
 def int32(value: int) -> int:

@@ -9,20 +9,20 @@ from foreshape.spec import DTYPE_OF_CODE, UNSIGNED, DType
 from foreshape.wire import framework_pb2 as pb
 
 
-def decode_tensor_desc(data: bytes, where: str) -> tuple[DType, tuple[int, ...]]:
+def decode_tensor_desc(data: bytes, place: str) -> tuple[DType, tuple[int, ...]]:
     """Return the element type and dims. Raises `FormatError` if the bytes are no TensorDesc."""
     try:
         message = pb.VarType.TensorDesc.FromString(data)
     except DecodeError as error:
-        raise FormatError(f"{where}: not a tensor's description: {error}") from None
-    of = DTYPE_OF_CODE.get(message.data_type) if message.HasField("data_type") else None
-    if of is None:
-        raise FormatError(f"{where}: the element type is missing or is none of a tensor")
-    return of, tuple(message.dims)
+        raise FormatError(f"{place}: not a tensor's description: {error}") from None
+    dtype = DTYPE_OF_CODE.get(message.data_type) if message.HasField("data_type") else None
+    if dtype is None:
+        raise FormatError(f"{place}: the element type is missing or is none of a tensor")
+    return dtype, tuple(message.dims)
 
 
-def encode_tensor_desc(of: DType, dims: tuple[int, ...]) -> bytes:
+def encode_tensor_desc(dtype: DType, dims: tuple[int, ...]) -> bytes:
     """Return the message's bytes. Raises `FormatError` for an element type without a number in the format."""
-    if of in UNSIGNED:
-        raise FormatError(f"the file format has no {of.name}")
-    return pb.VarType.TensorDesc(data_type=of.code, dims=dims).SerializeToString(deterministic=True)  # pyright: ignore[reportArgumentType]
+    if dtype in UNSIGNED:
+        raise FormatError(f"the file format has no {dtype.name}")
+    return pb.VarType.TensorDesc(data_type=dtype.code, dims=dims).SerializeToString(deterministic=True)  # pyright: ignore[reportArgumentType]

@@ -52,30 +52,30 @@ def kind_of_code(code: int) -> Kind:
     return _KIND_OF_CODE.get(code) or other_kind(pb.VarType.Type.Name(code), code)  # pyright: ignore[reportArgumentType]
 
 
-def form_cost(data: bytes, where: str) -> int:
+def form_cost(data: bytes, place: str) -> int:
     """Return the most memory for a read of this form."""
     if len(data) <= LARGE:
         return FORM_COST * len(data)
     cost = 0
-    for number, wire_type, _, start, stop in fields(data, 0, len(data), where):
+    for number, wire_type, _, start, stop in fields(data, 0, len(data), place):
         if number == 1000 and wire_type == 2:
-            for inner, _, _, s, e in fields(data, start, stop, where):
+            for inner, _, _, s, e in fields(data, start, stop, place):
                 cost += FIELD_COST + (4 if inner == 2 else FORM_COST) * (e - s)  # a constant's data are copied, not taken apart
         else:
             cost += FIELD_COST + FORM_COST * (stop - start)
     return cost
 
 
-def decode_form(data: bytes, where: str, offset: int) -> VariableForm:
+def decode_form(data: bytes, place: str, offset: int) -> VariableForm:
     """Return the form of a variable from its bytes without the name."""
     try:
         message = pb.VarDesc.FromString(data)
     except (DecodeError, UnicodeDecodeError) as error:
-        raise FormatError(f"{where}: not a variable: {error}, at byte {offset}") from None
+        raise FormatError(f"{place}: not a variable: {error}, at byte {offset}") from None
     if not message.HasField("type") or not message.type.HasField("type"):
-        raise FormatError(f"{where}: the type is missing or unknown, at byte {offset}")
+        raise FormatError(f"{place}: the type is missing or unknown, at byte {offset}")
     if message.HasField("name"):
-        raise FormatError(f"{where}: the name is given twice, at byte {offset}")
+        raise FormatError(f"{place}: the name is given twice, at byte {offset}")
     out = VariableForm()
     out.data = data
     out.persistable, out.need_check_feed = message.persistable, message.need_check_feed
@@ -87,7 +87,7 @@ def decode_form(data: bytes, where: str, offset: int) -> VariableForm:
             _extra(message, out)
         out.declared.form = out
     except ForeshapeError as error:
-        raise FormatError(f"{where}: {error}, at byte {offset}") from None
+        raise FormatError(f"{place}: {error}, at byte {offset}") from None
     if len(UnknownFieldSet(message)) or len(UnknownFieldSet(message.type)):
         keep = pb.VarDesc()
         keep.CopyFrom(message)
@@ -99,29 +99,29 @@ def decode_form(data: bytes, where: str, offset: int) -> VariableForm:
 
 def _declared(message: pb.VarDesc) -> Declared:
     type = message.type
-    of = kind_of_code(type.type)
+    variable_kind = kind_of_code(type.type)
     if message.HasField("extra") and message.extra.HasField("kind"):
         return Declared(kind(message.extra.kind), None, None)
-    if of is LOD_TENSOR or of is LOD_TENSOR_ARRAY:
-        holder = type.lod_tensor if of is LOD_TENSOR else type.tensor_array
-        if not type.HasField("lod_tensor" if of is LOD_TENSOR else "tensor_array") or not holder.HasField("tensor"):
-            return Declared(of, None, None)
+    if variable_kind is LOD_TENSOR or variable_kind is LOD_TENSOR_ARRAY:
+        holder = type.lod_tensor if variable_kind is LOD_TENSOR else type.tensor_array
+        if not type.HasField("lod_tensor" if variable_kind is LOD_TENSOR else "tensor_array") or not holder.HasField("tensor"):
+            return Declared(variable_kind, None, None)
         tensor, level = holder.tensor, holder.lod_level
-    elif of is SELECTED_ROWS and type.HasField("selected_rows"):
+    elif variable_kind is SELECTED_ROWS and type.HasField("selected_rows"):
         tensor, level = type.selected_rows, 0
     else:
-        return Declared(of, None, None)
+        return Declared(variable_kind, None, None)
     if not tensor.HasField("data_type") or tensor.data_type not in DTYPE_OF_CODE:
         raise FormatError("the element type is missing or is none of a tensor")
     dims = tuple(tensor.dims)
     if not 0 <= level <= 8:
         raise FormatError(f"a lod level must be from 0 to 8, not {level}")
     of_type = DTYPE_OF_CODE[tensor.data_type]
-    if not dims and (of is LOD_TENSOR_ARRAY or level):  # nothing was written to it; for ragged data even its rows are not described
-        return Declared(of, of_type, None)
-    Spec(of, of_type, tuple(max(d, 0) for d in dims))  # refuses an invalid rank or size
+    if not dims and (variable_kind is LOD_TENSOR_ARRAY or level):  # nothing was written to it; for ragged data even its rows are not described
+        return Declared(variable_kind, of_type, None)
+    Spec(variable_kind, of_type, tuple(max(d, 0) for d in dims))  # refuses an invalid rank or size
     symbolic, lod = _symbols(message, dims, level)
-    return Declared(of, of_type, dims, level, symbolic, lod)
+    return Declared(variable_kind, of_type, dims, level, symbolic, lod)
 
 
 def _symbols(message: pb.VarDesc, dims: tuple[int, ...], level: int) -> tuple[tuple[Size, ...] | None, Lod | None]:
@@ -165,19 +165,19 @@ def _extra(message: pb.VarDesc, out: VariableForm) -> None:
 def _array(data: bytes, declared: Declared) -> Any:
     import numpy
 
-    of = declared.dtype
-    if of is None or declared.dims is None or not of.numpy_name:
+    dtype = declared.dtype
+    if dtype is None or declared.dims is None or not dtype.numpy_name:
         raise FormatError("a constant value needs an element type and dims")
     count = 1
     for d in declared.dims:
         count *= d
-    known = min(declared.dims, default=0) >= 0
-    if len(data) != of.itemsize and (not known or len(data) != count * of.itemsize):
-        raise FormatError(f"a constant value of {len(data)} bytes where the dims {list(declared.dims)} need {count * of.itemsize}")
-    if of is BOOL and numpy.frombuffer(data, numpy.uint8).max(initial=0) > 1:
+    fixed = min(declared.dims, default=0) >= 0
+    if len(data) != dtype.itemsize and (not fixed or len(data) != count * dtype.itemsize):
+        raise FormatError(f"a constant value of {len(data)} bytes where the dims {list(declared.dims)} need {count * dtype.itemsize}")
+    if dtype is BOOL and numpy.frombuffer(data, numpy.uint8).max(initial=0) > 1:
         raise FormatError("a constant bool has a byte that is neither 0 nor 1")
-    array = numpy.frombuffer(data, dtype=numpy.dtype(of.numpy_name).newbyteorder("<"))
-    return array[0].item() if len(data) == of.itemsize else array.reshape(declared.dims).copy()
+    array = numpy.frombuffer(data, dtype=numpy.dtype(dtype.numpy_name).newbyteorder("<"))
+    return array[0].item() if len(data) == dtype.itemsize else array.reshape(declared.dims).copy()
 
 
 def encode_form(spec: Spec, declared_form: Any, *, flags: tuple[bool, bool, bool, bool, bool], value: Any, site: Site, extra: tuple[bytes, ...]) -> bytes:
@@ -202,18 +202,18 @@ def encode_form(spec: Spec, declared_form: Any, *, flags: tuple[bool, bool, bool
 
 
 def encode_type(spec: Spec, message: pb.VarDesc) -> None:
-    of = spec.kind
-    if of.code is None:
+    variable_kind = spec.kind
+    if variable_kind.code is None:
         message.type.type = pb.VarType.RAW
-        message.extra.kind = of.name
+        message.extra.kind = variable_kind.name
         return
-    message.type.type = of.code  # pyright: ignore[reportAttributeAccessIssue]
-    if of is SELECTED_ROWS:
+    message.type.type = variable_kind.code  # pyright: ignore[reportAttributeAccessIssue]
+    if variable_kind is SELECTED_ROWS:
         tensor = message.type.selected_rows
-    elif of is LOD_TENSOR or of is LOD_TENSOR_ARRAY:
+    elif variable_kind is LOD_TENSOR or variable_kind is LOD_TENSOR_ARRAY:
         if spec.dims is None and spec.dtype is None:
             return
-        holder = message.type.lod_tensor if of is LOD_TENSOR else message.type.tensor_array
+        holder = message.type.lod_tensor if variable_kind is LOD_TENSOR else message.type.tensor_array
         tensor = holder.tensor
         if spec.lod is not None:
             holder.lod_level = len(spec.lod.counts)
@@ -240,5 +240,5 @@ def _encode_value(spec: Spec, value: Any, message: pb.VarDesc) -> None:
     else:
         import numpy
 
-        of = spec.known_dtype
-        message.extra.value = numpy.asarray(value).astype(numpy.dtype(of.numpy_name or "float32").newbyteorder("<")).tobytes()
+        dtype = spec.known_dtype
+        message.extra.value = numpy.asarray(value).astype(numpy.dtype(dtype.numpy_name or "float32").newbyteorder("<")).tobytes()

@@ -38,9 +38,9 @@ def _hard_shrink(op: Op) -> Written:
     variable = op.block.find(op.input("X") or "")
     if not threshold < 0.0 or variable is None:
         return ()
-    of = (variable.spec.dtype or FP32).code
+    code = (variable.spec.dtype or FP32).code
     full: Callable[[float], Any] = lambda number: ("fill_any_like", {"X": "X"}, {"value": number, "dtype": -1})  # noqa: E731
-    cast = {"in_dtype": BOOL.code, "out_dtype": of}
+    cast = {"in_dtype": BOOL.code, "out_dtype": code}
     return [
         full(-threshold), ("less_than", {"X": "X", "Y": "0"}, {}), ("cast", {"X": "1"}, cast),
         full(threshold), ("greater_than", {"X": "X", "Y": "3"}, {}), ("cast", {"X": "4"}, cast),
@@ -62,10 +62,10 @@ def versions_of(program: Program) -> dict[str, int] | None:
     if program.op_versions is None:
         return None
     try:
-        found = pb.OpVersionMap.FromString(program.op_versions)
+        message = pb.OpVersionMap.FromString(program.op_versions)
     except DecodeError as error:
         raise FormatError(f"program.op_version_map: {error}") from None
-    return {pair.op_name: pair.op_version.version for pair in found.pair}
+    return {pair.op_name: pair.op_version.version for pair in message.pair}
 
 
 def honour_versions(program: Program, types: Set[str]) -> None:
@@ -74,12 +74,12 @@ def honour_versions(program: Program, types: Set[str]) -> None:
         return
     versions: dict[str, int] | None = None
     for block in program.blocks:
-        suspects = [(at, op) for at, op in enumerate(block.ops) if op.type in _CHANGED and op.operator is not None]
-        changed = [(at, op, written) for at, op in suspects if (written := _CHANGED[op.type](op))]
-        for at, op, written in reversed(changed):
+        suspects = [(index, op) for index, op in enumerate(block.ops) if op.type in _CHANGED and op.operator is not None]
+        changed = [(index, op, written) for index, op in suspects if (written := _CHANGED[op.type](op))]
+        for index, op, written in reversed(changed):
             versions = versions if versions is not None else versions_of(program) or {}
             if not versions.get(op.type, 0):
-                block.ops[at : at + 1] = _written(block, op, written)
+                block.ops[index : index + 1] = _written(block, op, written)
 
 
 def _written(block: Block, op: Op, written: Written) -> list[Op]:
@@ -90,12 +90,12 @@ def _written(block: Block, op: Op, written: Written) -> list[Op]:
     read = block.find(source)
     out: list[Op] = []
     for name, (type, inputs, attrs) in zip(names, written, strict=True):
-        slots = {slot: (source if of == "X" else names[int(of)],) for slot, of in inputs.items()}
+        slots = {slot: (source if source_name == "X" else names[int(source_name)],) for slot, source_name in inputs.items()}
         out.append(Op(block, get(type).describe(attrs), slots, {"Out": (name,)}, op.role, (), op.site))
         if name != target:
-            made = Variable.make(name, block, None, op.site)
-            made.declared = read.declared if read is not None else None
-            block.vars[name] = made
+            variable = Variable.make(name, block, None, op.site)
+            variable.declared = read.declared if read is not None else None
+            block.vars[name] = variable
         if name in block.vars and (name != target or block.vars[name].op is op):
             block.vars[name].op = out[-1]
     return out

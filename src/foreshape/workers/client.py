@@ -85,13 +85,13 @@ def job(
     epochs, batch_size, seed = whole("epochs", epochs, 0, SchemaError), whole("batch_size", batch_size, 1, SchemaError), whole("seed", seed, 0, SchemaError)
     startup = startup if startup is not None else startup_of(what.block.program if isinstance(what, Variable) else what)
     if isinstance(what, Variable):
-        made = training_program(what, optimizer, startup=startup, epochs=max(epochs, 1))
-        least, startup = made.loss, made.startup
+        training = training_program(what, optimizer, startup=startup, epochs=max(epochs, 1))
+        least, startup = training.loss, training.startup
     else:
         least = _loss_of(what, loss)
     program = least.block.program
-    of = what.block.program if isinstance(what, Variable) else what
-    names = {name: _name(of, metric) for name, metric in (metrics or {}).items()}
+    description = what.block.program if isinstance(what, Variable) else what
+    names = {name: _name(description, metric) for name, metric in (metrics or {}).items()}
     main_bytes, startup_bytes = save_program(program), save_program(startup)
     read = load_inferred("main", main_bytes)  # the inference of the sent program, as by the workers
     feeds: dict[str, str] = {}
@@ -108,7 +108,7 @@ def job(
         main_bytes, startup_bytes, VERSION, (program.random_seed, startup.random_seed), described(read), least.name, feeds, _files(data),
         None if validation is None else _files(validation), names, strategy, epochs, batch_size, seed, shuffle,
         on_change, values, None if keep is None else Keep(keep.path, keep.every, keep.keep), save,
-        None if model is None else Model(model[0], *(tuple(_name(of, v) for v in some) for some in model[1:])), False,
+        None if model is None else Model(model[0], *(tuple(_name(description, v) for v in some) for some in model[1:])), False,
     )  # fmt: skip
     try:
         return Job.from_bytes(sent.to_bytes())  # a job refused by every worker is refused here
@@ -162,8 +162,8 @@ class Sent:
         while (data := word(self._meeting, self._keys.epoch(self._shown + 1))) is not None:
             self._shown += 1
             self._show(f"epoch {self._shown}/{self._epochs}  {figures(row('an epoch', bounded_json.parse(data)))}")
-        found = take(self._meeting, self._keys.result, MOST_RESULT)
-        return None if found is None else JobResult.from_bytes(found)
+        stored = take(self._meeting, self._keys.result, MOST_RESULT)
+        return None if stored is None else JobResult.from_bytes(stored)
 
     def _check(self) -> None:
         alive(self._watch, f"the worker at {self._meeting.where}", self._meeting.patience)
@@ -202,26 +202,26 @@ def send(
     if isinstance(what, Job):
         if data is not None or settings:
             raise SchemaError("a Job has its data and settings already")
-        made = what
+        sent_job = what
     elif data is None:
         raise SchemaError("a job needs data: input -> path of a .npy file")
     else:
-        made = job(what, data, **settings)
+        sent_job = job(what, data, **settings)
     if (to is None) == (at is None):
         raise SchemaError("say where to send it: to= the address of the workers, or at= an address at which they come")
-    made = dataclasses.replace(made, bring=scope is not None)
+    sent_job = dataclasses.replace(sent_job, bring=scope is not None)
     show = _shower(progress, console)
     meeting = connect(Address.of(to), patience) if to is not None else listen(Address.of(at or ""), patience)
-    here = worker_at(meeting)
+    workers = worker_at(meeting)
     number = meeting.add(JOBS, 1)
-    if number > 1 and not here.keeps:
+    if number > 1 and not workers.keeps:
         raise ExecutionError(f"the workers at {meeting.where} have a job already, and take no other (--keep)")
     keys = Keys(number)
-    sent = Sent(meeting, keys, [], show, made.epochs, scope, made.main)
+    sent = Sent(meeting, keys, [], show, sent_job.epochs, scope, sent_job.main)
     sent._life.__enter__()  # pyright: ignore[reportPrivateUsage]
     try:
-        put(meeting, keys.job, made.to_bytes())
-        sent.replies = _replies(sent, meeting, keys, here.ranks)
+        put(meeting, keys.job, sent_job.to_bytes())
+        sent.replies = _replies(sent, meeting, keys, workers.ranks)
         show(table(sent.replies))
         less = "" if agree is not None else too_much(sent.replies)
         if less or (agree is not None and not agree(sent.replies)):
@@ -246,10 +246,10 @@ def _replies(sent: Sent, meeting: Meeting, keys: Keys, ranks: int) -> list[Reply
             sent.wait()  # it says why there are no replies
         return None if data is None else replies_from(data)
 
-    found = until(look, float("inf"), sent._check)  # pyright: ignore[reportPrivateUsage]
-    if found is None or [r.rank for r in found] != list(range(ranks)):
+    replies = until(look, float("inf"), sent._check)  # pyright: ignore[reportPrivateUsage]
+    if replies is None or [r.rank for r in replies] != list(range(ranks)):
         raise ExecutionError(f"{meeting.where}: {ranks} ranks are there, and others have answered")
-    return found
+    return replies
 
 
 def table(replies: Sequence[Reply]) -> Any:
@@ -271,17 +271,17 @@ _HEADS = ("rank", "machine", "examples", "largest share", "peak", "memory there"
 
 def _cells(reply: Reply) -> tuple[str, ...]:
     peak = "not known" if reply.peak is None else byte_text(reply.peak)
-    there = "not known" if reply.memory is None else byte_text(reply.memory)
-    return str(reply.rank), reply.host, f"{reply.examples:,}", f"{reply.share:,}", peak + reply.left_out, there
+    memory = "not known" if reply.memory is None else byte_text(reply.memory)
+    return str(reply.rank), reply.host, f"{reply.examples:,}", f"{reply.share:,}", peak + reply.left_out, memory
 
 
 def _shower(progress: bool, console: Any) -> Callable[[Any], None]:
     if not progress:
-        return lambda what: None
+        return lambda message: None
     from rich.console import Console
 
     out = console if console is not None else Console()
-    return lambda what: out.print(what, markup=False, highlight=False, soft_wrap=isinstance(what, str))
+    return lambda message: out.print(message, markup=False, highlight=False, soft_wrap=isinstance(message, str))
 
 
 def _fill(scope: Scope, data: bytearray | None, main: bytes) -> None:
@@ -297,23 +297,23 @@ def _fill(scope: Scope, data: bytearray | None, main: bytes) -> None:
     scope.fill(tensors)
 
 
-def _loss_of(program: Program, given: Variable | str | None) -> Variable:
+def _loss_of(program: Program, choice: Variable | str | None) -> Variable:
     """Return the loss minimised by a program."""
     if not any(op.role & Role.OPTIMIZE for op in program.all_ops()):
         raise SchemaError("the program has no updates: send its cost instead, or minimise it first")
-    if given is not None:
-        return program.global_block.var(_name(program, given))
-    found = [n for op in program.global_block.ops if op.role & Role.LOSS and not op.role & Role.BACKWARD for n in op.output_names()]
-    if len(found) != 1:
-        raise SchemaError(f"the program does not say what its loss is ({', '.join(found[:5]) or 'no op is marked'}): give loss=")
-    return program.global_block.var(found[0])
+    if choice is not None:
+        return program.global_block.var(_name(program, choice))
+    names = [n for op in program.global_block.ops if op.role & Role.LOSS and not op.role & Role.BACKWARD for n in op.output_names()]
+    if len(names) != 1:
+        raise SchemaError(f"the program does not say what its loss is ({', '.join(names[:5]) or 'no op is marked'}): give loss=")
+    return program.global_block.var(names[0])
 
 
-def _name(program: Program, given: Variable | str) -> str:
-    if isinstance(given, Variable) and given.block.program is not program:
-        raise SchemaError(f"{given.name} is a variable of another program")
-    return program.global_block.var(given if isinstance(given, str) else given.name).name
+def _name(program: Program, variable: Variable | str) -> str:
+    if isinstance(variable, Variable) and variable.block.program is not program:
+        raise SchemaError(f"{variable.name} is a variable of another program")
+    return program.global_block.var(variable if isinstance(variable, str) else variable.name).name
 
 
-def _files(given: Mapping[str, Paths]) -> dict[str, Files]:
-    return {name: Files(one) if isinstance(one, str) else Files(one[0], tuple(one[1:])) for name, one in given.items()}
+def _files(paths: Mapping[str, Paths]) -> dict[str, Files]:
+    return {name: Files(entry) if isinstance(entry, str) else Files(entry[0], tuple(entry[1:])) for name, entry in paths.items()}

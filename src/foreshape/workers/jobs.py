@@ -162,12 +162,12 @@ def job_of(words: Any, main: bytes, startup: bytes) -> Job:
     Raises:
         FormatError: a field that is missing, surplus, or invalid; programs of another document.
     """
-    given = _DOCUMENT("the job", of_format(words, FORMAT, "a job"))
-    for name, data, one in zip(("main", "startup"), (main, startup), given["programs"], strict=True):
-        if one["bytes"] != len(data) or one["sha256"] != hashlib.sha256(data).hexdigest():
+    fields = _DOCUMENT("the job", of_format(words, FORMAT, "a job"))
+    for name, data, description in zip(("main", "startup"), (main, startup), fields["programs"], strict=True):
+        if description["bytes"] != len(data) or description["sha256"] != hashlib.sha256(data).hexdigest():
             raise FormatError(f"the {name} program is not the one that the job describes: its length or its checksum differs")
-    seeds = tuple(one["random_seed"] for one in given.pop("programs"))
-    return Job(main, startup, random_seeds=seeds, save_to=given.pop("save"), **given)
+    seeds = tuple(description["random_seed"] for description in fields.pop("programs"))
+    return Job(main, startup, random_seeds=seeds, save_to=fields.pop("save"), **fields)
 
 
 _FILES = mapping(record(Files, rows=text(), lengths=tupled(text(), 16)))

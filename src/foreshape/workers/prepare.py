@@ -45,9 +45,9 @@ class Prepared:
     folder: str
     reply: Reply
 
-    def path(self, given: str) -> str:
+    def path(self, relative: str) -> str:
         """Return a path of the job's, within the folder."""
-        return within(self.folder, given)
+        return path_within(self.folder, relative)
 
 
 def prepare(job: Job, folder: str, rank: int, ranks: int) -> Prepared:
@@ -68,18 +68,18 @@ def prepare(job: Job, folder: str, rank: int, ranks: int) -> Prepared:
         raise ExecutionError("what is inferred of the program here is not what was inferred where it was described: the versions are not the same")
     main.random_seed, startup.random_seed = job.random_seeds
     loss = _variable(main, "the loss", job.loss)
-    metrics = {name: _variable(main, f"the metric {name!r}", of) for name, of in job.metrics.items()}
+    metrics = {name: _variable(main, f"the metric {name!r}", source) for name, source in job.metrics.items()}
     for name, spec in job.feeds.items():
-        found = _variable(main, "an input", name).spec.text()
-        if found != spec:
-            raise SchemaError(f"the input {name!r} is {found} here, and {spec} in the job")
+        text = _variable(main, "an input", name).spec.text()
+        if text != spec:
+            raise SchemaError(f"the input {name!r} is {text} here, and {spec} in the job")
     for path in (job.values, job.save_to, job.checkpoint and job.checkpoint.folder, job.model and job.model.path):
         if path is not None:
-            within(folder, path)
+            path_within(folder, path)
     if rank == 0:  # which writes the files after the training
         for path in (job.save_to, job.model and job.model.path):
             if path is not None:
-                require_writable(within(folder, path))
+                require_writable(path_within(folder, path))
     data = _open(job.data, folder)
     validation = None if job.validation is None else _open(job.validation, folder)
     arrays = Arrays(data, job.batch_size, job.shuffle, job.seed, main)
@@ -87,13 +87,13 @@ def prepare(job: Job, folder: str, rank: int, ranks: int) -> Prepared:
         Arrays(validation, job.batch_size, False, job.seed, main)
     scope = Scope()
     if rank == 0 and job.values is not None:
-        _begin_with(within(folder, job.values), main, scope)
+        _begin_with(path_within(folder, job.values), main, scope)
     program, fetch = main, [job.loss, *(m.name for m in metrics.values())]
     shares = ranks
     if ranks > 1:
-        made = job.strategy.apply(main, loss, ranks, startup)
-        program, fetch, shares = made.program, [made.loss, *fetch[1:], job.loss], ranks // made.degree
-        if (job.save_to is not None or job.model is not None or job.bring) and not fit_together(made.parts, ranks):
+        divided = job.strategy.apply(main, loss, ranks, startup)
+        program, fetch, shares = divided.program, [divided.loss, *fetch[1:], job.loss], ranks // divided.degree
+        if (job.save_to is not None or job.model is not None or job.bring) and not fit_together(divided.parts, ranks):
             raise MemoryPlanError(
                 "the values that are divided over ranks are together too much for this machine, so that they cannot be saved or sent "
                 "back as one rank would: leave that out, and name a folder of checkpoints, which have them in parts"
@@ -110,16 +110,16 @@ def refusal(rank: int, error: BaseException) -> Reply:
     return Reply(rank, socket.gethostname()[:1000], {}, error=f"{type(error).__name__}: {error}"[:MOST_WORDS])
 
 
-def within(folder: str, given: str) -> str:
+def path_within(folder: str, path: str) -> str:
     """Return a path within a folder, with its links followed. Raise `FormatError`: it leads out of it."""
     try:
         root = os.path.realpath(folder)
-        out = os.path.realpath(os.path.join(root, given))
+        out = os.path.realpath(os.path.join(root, path))
         inside = os.path.commonpath([root, out]) == root
     except (OSError, ValueError) as error:
-        raise FormatError(f"{given!r} is no path: {error}") from None
+        raise FormatError(f"{path!r} is no path: {error}") from None
     if not inside:
-        raise FormatError(f"{given!r} leads out of {root}, the folder of this worker (--folder)")
+        raise FormatError(f"{path!r} leads out of {root}, the folder of this worker (--folder)")
     return out
 
 
@@ -151,23 +151,23 @@ def _begin_with(path: str, program: Program, scope: Scope) -> None:
             compare_spec(name, variable.spec, scope.tensor(name))
 
 
-def _variable(program: Program, what: str, name: str) -> Variable:
-    found = program.global_block.vars.get(name)
-    if found is None:
-        raise SchemaError(f"{what} is {name!r}, of which the program has no variable")
-    return found
+def _variable(program: Program, subject: str, name: str) -> Variable:
+    variable = program.global_block.vars.get(name)
+    if variable is None:
+        raise SchemaError(f"{subject} is {name!r}, of which the program has no variable")
+    return variable
 
 
 def _open(files: Mapping[str, Files], folder: str) -> dict[str, Any]:
     """Open the arrays in files, left there until needed."""
     out: dict[str, Any] = {}
-    for name, one in files.items():
-        rows = map_array(within(folder, one.rows))
-        if not one.lengths:
+    for name, source in files.items():
+        rows = map_array(path_within(folder, source.rows))
+        if not source.lengths:
             out[name] = rows
             continue
-        levels = [map_array(within(folder, path)) for path in one.lengths]
-        for path, level in zip(one.lengths, levels, strict=True):
+        levels = [map_array(path_within(folder, path)) for path in source.lengths]
+        for path, level in zip(source.lengths, levels, strict=True):
             if level.ndim != 1 or level.dtype.kind not in "iu":
                 raise FeedError(f"{path}: sequence lengths are whole numbers in one dim; seen {level.dtype.name}{list(level.shape)}")
         try:
@@ -212,11 +212,11 @@ def _largest(arrays: Arrays, share: int) -> Any:
     return numpy.sort(numpy.argsort(-rows, kind="stable")[:share])
 
 
-def _rows_of_each(given: LoDTensor) -> Any:
+def _rows_of_each(ragged: LoDTensor) -> Any:
     """Return the number of rows in each example of a ragged tensor."""
     import numpy
 
-    levels = [numpy.asarray(level, numpy.int64) for level in given.sequence_lengths]
+    levels = [numpy.asarray(level, numpy.int64) for level in ragged.sequence_lengths]
     rows = levels[-1]
     for level in reversed(levels[:-1]):
         ends = numpy.concatenate([[0], numpy.cumsum(level)])

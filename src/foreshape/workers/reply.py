@@ -99,20 +99,20 @@ class JobResult:
     def from_bytes(data: bytes | bytearray) -> JobResult:
         """Return a result after all checks. Raises `FormatError` if it is none."""
 
-        def made(losses: list[float], epochs: list[dict[str, float]], files: list[str], error: str) -> JobResult:
+        def build(losses: list[float], epochs: list[dict[str, float]], files: list[str], error: str) -> JobResult:
             return JobResult(History(losses, epochs), files, error)
 
-        result = document(made, losses=listing(number, 2**40), epochs=listing(row, 2**24), files=listing(text()), error=text(MOST_WORDS, 0))
+        result = document(build, losses=listing(number, 2**40), epochs=listing(row, 2**24), files=listing(text()), error=text(MOST_WORDS, 0))
         return result("the result", bounded_json.parse(bytes(data)))
 
 
-def row(what: str, given: Any) -> dict[str, float]:
+def row(subject: str, value: Any) -> dict[str, float]:
     """Return the figures of an epoch."""
-    found = mapping(number)(what, given)
-    if "seconds" not in found:
-        raise FormatError(f"{what} lacks 'seconds'")
-    real()("seconds", found["seconds"])
-    return found
+    figures = mapping(number)(subject, value)
+    if "seconds" not in figures:
+        raise FormatError(f"{subject} lacks 'seconds'")
+    real()("seconds", figures["seconds"])
+    return figures
 
 
 def alike_of(program: Program, feeds: Mapping[str, str], data: Mapping[str, Any]) -> dict[str, str]:
@@ -156,13 +156,13 @@ def differences(replies: Sequence[Reply]) -> str:
     """Return the differences between ranks in words; empty without any."""
     answered = [r for r in replies if not r.error]
     words: list[str] = []
-    for key, what in _ALIKE.items():
+    for key, subject in _ALIKE.items():
         groups: dict[str, list[int]] = {}
         for reply in answered:
             groups.setdefault(reply.alike.get(key, ""), []).append(reply.rank)
         if len(groups) > 1:
             plain = key in ("foreshape", "torch")
-            words.append(f"{what} differs: " + " | ".join(f"rank {numbers(ranks)}{f' has {value}' if plain else ''}" for value, ranks in groups.items()))
+            words.append(f"{subject} differs: " + " | ".join(f"rank {numbers(ranks)}{f' has {value}' if plain else ''}" for value, ranks in groups.items()))
     return "; ".join(words)
 
 

@@ -26,8 +26,8 @@ def strategy_document(strategy: Strategy) -> dict[str, Any]:
         return {"name": LAYERS, "rest": rest, "degree": strategy.degree, "layers": dict(strategy.layers), "choose": strategy.choose}
     if isinstance(strategy, SplitTables):
         return {"name": TABLES, "rest": strategy_document(strategy.rest), "tables": None if strategy.tables is None else list(strategy.tables)}
-    for name, of in WHOLE_MODELS.items():
-        if type(strategy) is of:
+    for name, strategy_class in WHOLE_MODELS.items():
+        if type(strategy) is strategy_class:
             return {"name": name, "bucket": strategy.bucket, "synchronise_batch_norm": strategy.synchronise_batch_norm}
     raise SchemaError(f"workers know {', '.join(NAMES)}; seen {strategy!r}")
 
@@ -47,16 +47,16 @@ def with_layers(strategy: Strategy, program: Program) -> Strategy:
     """Return a strategy with the names of the layers marked for division: a program's file does not keep the marks."""
     if not isinstance(strategy, SplitLayers):
         return strategy
-    said = {n: s.split for n, s in program.parameter_settings.items() if s.split is not None and n in program.global_block.vars}
-    return replace(strategy, layers=tuple((said | dict(strategy.layers)).items()))
+    marked = {n: s.split for n, s in program.parameter_settings.items() if s.split is not None and n in program.global_block.vars}
+    return replace(strategy, layers=tuple((marked | dict(strategy.layers)).items()))
 
 
-def _named(makers: Mapping[str, Callable[[str, Any], Any]]) -> Reader[Any]:
+def _reader_by_name(makers: Mapping[str, Callable[[str, Any], Any]]) -> Reader[Any]:
     """Return a reader of a strategy with one of these names, each with a reader of its own."""
 
-    def read(what: str, given: Any) -> Any:
-        name = one_of(*makers)(f"{what}.name", mapping(anything, 100)(what, given).get("name"))
-        return makers[name](what, given)
+    def read(subject: str, value: Any) -> Any:
+        name = one_of(*makers)(f"{subject}.name", mapping(anything, 100)(subject, value).get("name"))
+        return makers[name](subject, value)
 
     return read
 
@@ -64,10 +64,10 @@ def _named(makers: Mapping[str, Callable[[str, Any], Any]]) -> Reader[Any]:
 def _record(make: Callable[..., Any], **fields: Reader[Any]) -> Reader[Any]:
     """Return a reader of the settings beside a strategy's name."""
 
-    def made(name: str, **settings: Any) -> Any:
+    def build(name: str, **settings: Any) -> Any:
         return make(**settings)
 
-    return record(made, name=any_text, **fields)
+    return record(build, name=any_text, **fields)
 
 
 def _split_tables(rest: DataParallel, tables: list[str] | None) -> SplitTables:
@@ -79,7 +79,7 @@ def _split_layers(rest: DataParallel | SplitTables, degree: int | None, layers: 
 
 
 _MODELS = {name: _record(of, bucket=optional(count(1)), synchronise_batch_norm=truth) for name, of in WHOLE_MODELS.items()}
-_TABLES = _MODELS | {TABLES: _record(_split_tables, rest=_named(_MODELS), tables=optional(listing(text())))}
-_LAYERS = _record(_split_layers, rest=_named(_TABLES), degree=optional(count(1)), layers=mapping(one_of("columns", "rows")), choose=truth)
-strategy_of = _named(_TABLES | {LAYERS: _LAYERS})
+_TABLES = _MODELS | {TABLES: _record(_split_tables, rest=_reader_by_name(_MODELS), tables=optional(listing(text())))}
+_LAYERS = _record(_split_layers, rest=_reader_by_name(_TABLES), degree=optional(count(1)), layers=mapping(one_of("columns", "rows")), choose=truth)
+strategy_of = _reader_by_name(_TABLES | {LAYERS: _LAYERS})
 """A strategy from JSON, or a `FormatError`."""

@@ -60,20 +60,20 @@ class Here:
     @staticmethod
     def from_bytes(data: bytes) -> Here:
         """Read the JSON. Raises `FormatError` for anything else."""
-        found = document(dict[str, Any], foreshape=text(100), ranks=count(1), keeps=truth)("the worker", bounded_json.parse(data))
-        return Here(found["foreshape"], found["ranks"], found["keeps"])
+        fields = document(dict[str, Any], foreshape=text(100), ranks=count(1), keeps=truth)("the worker", bounded_json.parse(data))
+        return Here(fields["foreshape"], fields["ranks"], fields["keeps"])
 
 
 def until(look: Callable[[], T | None], seconds: float, check: Callable[[], None] | None = None) -> T | None:
     """Return the first result of ``look`` other than None; None after so many seconds. ``check`` may raise between the attempts."""
     end = time.monotonic() + seconds
-    while (found := look()) is None:
+    while (outcome := look()) is None:
         if check is not None:
             check()
         if time.monotonic() > end:
             return None
         time.sleep(AGAIN)
-    return found
+    return outcome
 
 
 def worker_at(meeting: Meeting) -> Here:
@@ -84,12 +84,12 @@ def worker_at(meeting: Meeting) -> Here:
         data = until(lambda: word(meeting, WORKER), meeting.patience)
         if data is None:
             raise ExecutionError(f"{meeting.where}: no worker has come within {meeting.patience:g} s")
-        here = Here.from_bytes(data)
+        workers = Here.from_bytes(data)
     except FormatError as error:
         raise ExecutionError(f"{meeting.where}: who is there is no worker: {error}") from None
-    if here.version != VERSION:
-        raise ExecutionError(f"{meeting.where}: the workers have foreshape {here.version}, and here is {VERSION}")
-    return here
+    if workers.version != VERSION:
+        raise ExecutionError(f"{meeting.where}: the workers have foreshape {workers.version}, and here is {VERSION}")
+    return workers
 
 
 def alive(watch: HeartbeatMonitor, who: str, patience: float) -> None:

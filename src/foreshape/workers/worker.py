@@ -143,10 +143,10 @@ class _Follower(_Rank):
             if board.is_silent(0, self.settings.patience):
                 raise RankError(f"rank {self.ranks.rank}: rank 0 is gone: no sign of life for {self.settings.patience:g} s")
 
-        found = until(look, 2 * self.settings.wait + self.settings.patience, check)
-        if found is None:
+        answer = until(look, 2 * self.settings.wait + self.settings.patience, check)
+        if answer is None:
             raise RankError(f"rank {self.ranks.rank}: rank 0 lives, and has said nothing for {2 * self.settings.wait:g} s")
-        return found
+        return answer
 
 
 class _Leader(_Rank):
@@ -190,12 +190,12 @@ class _Leader(_Rank):
 
     def _serve_one(self) -> bool:
         """Take one job and do it; return True if one came. Its errors are told to the client, too."""
-        found = until(self._announced, self.settings.wait)
-        if found is None:
+        announced = until(self._announced, self.settings.wait)
+        if announced is None:
             if self.taken:
                 return False
             raise ExecutionError(f"no job has come within {self.settings.wait:g} s")
-        keys, data = found
+        keys, data = announced
         assert self.client is not None
         try:
             if isinstance(data, FormatError):
@@ -304,10 +304,10 @@ class _Leader(_Rank):
         put(client, keys.replies, replies_to_bytes(replies))
         watch = HeartbeatMonitor(client, keys.client_lives)
         try:
-            said = until(lambda: word(client, keys.word), self.settings.wait, lambda: alive(watch, "the client", self.settings.patience))
+            answer = until(lambda: word(client, keys.word), self.settings.wait, lambda: alive(watch, "the client", self.settings.patience))
         except ExecutionError as error:  # no rank has begun, so all can wait for the next job
             return str(error)
-        return "" if said == GO else "the client does not want the job to begin" if said == STOP else "the client has not said whether to begin"
+        return "" if answer == GO else "the client does not want the job to begin" if answer == STOP else "the client has not said whether to begin"
 
     # --- while it runs, and after
 
@@ -373,9 +373,9 @@ def too_much(replies: list[Reply]) -> str:
 
     words: list[str] = []
     for host in dict.fromkeys(r.host for r in replies):
-        here = [r for r in replies if r.host == host]
-        memory = min((r.memory for r in here if r.memory is not None), default=None)
-        needed = sum(r.peak or 0 for r in here)
+        replies_of_host = [r for r in replies if r.host == host]
+        memory = min((r.memory for r in replies_of_host if r.memory is not None), default=None)
+        needed = sum(r.peak or 0 for r in replies_of_host)
         if memory is not None and needed > memory:
-            words.append(f"rank {numbers([r.rank for r in here])} on {host}: {byte_text(needed)} are needed, and {byte_text(memory)} are there")
+            words.append(f"rank {numbers([r.rank for r in replies_of_host])} on {host}: {byte_text(needed)} are needed, and {byte_text(memory)} are there")
     return "; ".join(words)

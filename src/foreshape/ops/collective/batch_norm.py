@@ -77,17 +77,17 @@ class SyncBatchNorm(Collective, BatchNorm):
         last = is_channels_last(self.data_layout)
         x = normal_order(X, last)
         check_channels(x, Scale, Bias, Mean, Variance)
-        of = torch.float32 if X.element_size() == 2 else X.dtype
-        reserve = Mean.new_empty(0, dtype=of) if requested[5] else None
+        dtype = torch.float32 if X.element_size() == 2 else X.dtype
+        reserve = Mean.new_empty(0, dtype=dtype) if requested[5] else None
         count, mean, variance = self._statistics(x, Mean, Counts, team)
         if not count:  # without elements there is no mean: the moving statistics stay
-            return X.clone(), Mean, Variance, torch.zeros_like(Mean, dtype=of), torch.zeros_like(Variance, dtype=of), reserve
+            return X.clone(), Mean, Variance, torch.zeros_like(Mean, dtype=dtype), torch.zeros_like(Variance, dtype=dtype), reserve
         momentum = as_written(self.momentum) if MomentumTensor is None else MomentumTensor.item()
         y, _, _ = torch.native_batch_norm(x, Scale, Bias, mean.to(Mean.dtype), variance.to(Mean.dtype), False, 0.0, as_written(self.epsilon))
         Mean.lerp_(mean.to(Mean.dtype), 1.0 - momentum)
         followed = variance * (count / (count - 1)) if self.unbiased and count > 1 else variance
         Variance.lerp_(followed.to(Variance.dtype), 1.0 - momentum)
-        return own_order(y, X, last), Mean, Variance, mean.to(of), variance.add_(as_written(self.epsilon)).rsqrt_().to(of), reserve
+        return own_order(y, X, last), Mean, Variance, mean.to(dtype), variance.add_(as_written(self.epsilon)).rsqrt_().to(dtype), reserve
 
     def _statistics(self, x: Tensor, moving: Tensor, Counts: Tensor | None, team: ProcessGroup) -> tuple[float, Tensor, Tensor]:
         """Return the number of elements of a channel on all ranks, their mean and their biased variance, fp64.
@@ -95,15 +95,15 @@ class SyncBatchNorm(Collective, BatchNorm):
         Sums are of differences to the moving mean, the same on all ranks, so a large mean takes no digits from the variance.
         """
         channels = x.shape[1]
-        own = _own_count(x, Counts)
+        local = _own_count(x, Counts)
         sums = torch.zeros(2 * channels + 1, dtype=torch.float64, device=x.device)
         from_moving = moving.to(torch.float64)
-        if own:
+        if local:
             mean, variance = (t.to(torch.float64) for t in aten.batch_norm_update_stats(x.float() if x.element_size() == 2 else x, None, None, 0.0))
             mean -= from_moving
-            sums[0] = own
-            torch.mul(mean, own, out=sums[1 : channels + 1])
-            torch.mul(variance.addcmul_(mean, mean), own, out=sums[channels + 1 :])
+            sums[0] = local
+            torch.mul(mean, local, out=sums[1 : channels + 1])
+            torch.mul(variance.addcmul_(mean, mean), local, out=sums[channels + 1 :])
         team.sum(sums, self.type)
         count = float(sums[0])
         if not count:
@@ -130,8 +130,8 @@ class SyncBatchNorm(Collective, BatchNorm):
         self, X: Spec, Scale: Spec | None, Bias: Spec | None, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec,
         Counts: Spec | None, d_y: Spec, *, requested: tuple[bool, ...], strided: frozenset[str],
     ) -> Size:  # fmt: skip
-        taken = (X, Scale, Bias, mean_out, variance_out, saved_mean, saved_inverse, None, d_y, None, None)
-        return BatchNorm._gradient_workspace(self, *taken, requested=requested, strided=strided) + (8 * mean_out.elements + 1) * FP64.itemsize
+        operands = (X, Scale, Bias, mean_out, variance_out, saved_mean, saved_inverse, None, d_y, None, None)
+        return BatchNorm._gradient_workspace(self, *operands, requested=requested, strided=strided) + (8 * mean_out.elements + 1) * FP64.itemsize
 
     @gradient(
         "X", "Scale", "Bias", "MeanOut", "VarianceOut", "SavedMean", "SavedVariance", "Counts", "Y@GRAD",
@@ -143,12 +143,12 @@ class SyncBatchNorm(Collective, BatchNorm):
     ) -> Any:  # fmt: skip
         team = self._team()
         if team is None or self.use_global_stats or self._tests():
-            taken = (X, Scale, Bias, mean_out, variance_out, saved_mean, saved_inverse, None, d_y, None, None)
-            return BatchNorm.backward.kernel(self, *taken, requested=requested)
+            operands = (X, Scale, Bias, mean_out, variance_out, saved_mean, saved_inverse, None, d_y, None, None)
+            return BatchNorm.backward.kernel(self, *operands, requested=requested)
         last = is_channels_last(self.data_layout)
         x = normal_order(X, last)
         d = normal_order(d_y, last, x)
-        channels, own = x.shape[1], _own_count(x, Counts)
+        channels, local = x.shape[1], _own_count(x, Counts)
         check_channels(x, Scale, mean_out, variance_out, saved_mean, saved_inverse)
         if x.numel():
             statistics = (None, None, saved_mean, saved_inverse, True, as_written(self.epsilon))
@@ -158,19 +158,19 @@ class SyncBatchNorm(Collective, BatchNorm):
         if not requested[0]:
             return None, d_scale, d_bias
         sums = torch.empty(2 * channels + 1, dtype=torch.float64, device=x.device)
-        sums[0], sums[1 : channels + 1], sums[channels + 1 :] = own, d_scale, d_bias
+        sums[0], sums[1 : channels + 1], sums[channels + 1 :] = local, d_scale, d_bias
         team.sum(sums, self.type)
-        if not own:  # no element in the mean, no part in its gradient
+        if not local:  # no element in the mean, no part in its gradient
             return torch.zeros_like(X), d_scale, d_bias
         inverse = saved_inverse.to(torch.float64)
         slope = inverse if Scale is None else Scale * inverse
         means = sums[1:] / -sums[0]
         # slope * (d - mean of d - (x - mean) * inverse * mean of d * normalised x)
         dims = (1, channels, *[1] * (x.dim() - 2))
-        of = saved_mean.dtype
-        each = [t.to(of).reshape(dims) for t in (saved_mean, slope * inverse * means[:channels], slope, slope * means[channels:])]
-        out = x - each[0]
-        out.mul_(each[1]).addcmul_(d.to(of), each[2]).add_(each[3])
+        dtype = saved_mean.dtype
+        terms = [t.to(dtype).reshape(dims) for t in (saved_mean, slope * inverse * means[:channels], slope, slope * means[channels:])]
+        out = x - terms[0]
+        out.mul_(terms[1]).addcmul_(d.to(dtype), terms[2]).add_(terms[3])
         return own_order(out.to(X.dtype), X, last), d_scale, d_bias
 
     samples = [  # gradients are compared in tests/communication, over ranks

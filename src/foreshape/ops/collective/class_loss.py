@@ -44,31 +44,31 @@ class CSoftmaxWithCrossEntropy(Collective):
         return [(ALL_REDUCE, label.elements * logits.known_dtype.itemsize)] * 3
 
     def infer_shape(self, Logits: Spec, Label: Spec) -> Any:
-        return self._made(Logits, Label)
+        return self._result_specs(Logits, Label)
 
-    def _made(self, Logits: Spec, Label: Spec) -> tuple[Spec, Spec]:
+    def _result_specs(self, Logits: Spec, Label: Spec) -> tuple[Spec, Spec]:
         require(Logits.rank > 0, "Logits must have at least 1 dim", Logits=None)
         require(Label.rank == Logits.rank, f"Label must have as many dims as Logits, {Logits.rank}; it has {Label.rank}", Label=None)
-        for at, (a, b) in enumerate(zip(Logits.known_dims[:-1], Label.known_dims, strict=False)):
-            require_equal(a, b, "Label must have the dims of Logits, but for the last", Label=at)
+        for axis, (a, b) in enumerate(zip(Logits.known_dims[:-1], Label.known_dims, strict=False)):
+            require_equal(a, b, "Label must have the dims of Logits, but for the last", Label=axis)
         require_equal(Label.known_dims[-1], 1, "the last dim of Label must be 1", Label=Label.rank - 1)
         return Logits.like(), Logits.with_dims(Label.known_dims)
 
     def workspace(self, Logits: Spec, Label: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, Logits=Logits, Label=Label) + 2 * Logits.nbytes + (4 * Logits.known_dtype.itemsize + _EACH) * Label.elements
 
-    def _own(self, Label: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    def _own_classes(self, Label: Tensor, classes: int) -> tuple[Tensor, Tensor]:
         """Return the labels as indices of this rank's classes (0 for those of other ranks), and the mask of its own labels."""
         team = self._team()
-        at = Label.long() - (0 if team is None else team.rank * classes)
-        here = (at >= 0) & (at < classes) & (Label != self.ignore_index)
-        return at.masked_fill_(~here, 0), here
+        index = Label.long() - (0 if team is None else team.rank * classes)
+        mine = (index >= 0) & (index < classes) & (Label != self.ignore_index)
+        return index.masked_fill_(~mine, 0), mine
 
     def _check(self, Label: Tensor, classes: int) -> None:
         outside = (Label < 0) | (Label >= classes)
         if bool(outside.logical_and_(Label != self.ignore_index).any()):
-            seen = f"{int(Label.min())} to {int(Label.max())}"
-            raise ExecutionError(f"{self.type}: Label must be in [0, {classes}), the classes of all ranks, or {self.ignore_index}; seen {seen}")
+            finding = f"{int(Label.min())} to {int(Label.max())}"
+            raise ExecutionError(f"{self.type}: Label must be in [0, {classes}), the classes of all ranks, or {self.ignore_index}; seen {finding}")
 
     def kernel(self, Logits: Tensor, Label: Tensor) -> tuple[Tensor, Tensor]:
         team, classes = self._team(), Logits.shape[-1]
@@ -82,15 +82,15 @@ class CSoftmaxWithCrossEntropy(Collective):
         if team is not None:
             team.sum(total, self.type)
         self._check(Label, classes * (1 if team is None else team.ranks))
-        at, here = self._own(Label, classes)
-        chosen = Logits.gather(-1, at).sub_(largest).masked_fill_(~here, 0.0)
+        index, mine = self._own_classes(Label, classes)
+        chosen = Logits.gather(-1, index).sub_(largest).masked_fill_(~mine, 0.0)
         if team is not None:
             team.sum(chosen, self.type)
         loss = total.log().sub_(chosen).masked_fill_(Label == self.ignore_index, 0.0)
         return softmax.div_(total), loss
 
     def _infer_gradient(self, Softmax: Spec, Label: Spec, d_loss: Spec) -> Spec:
-        check_made(Loss_GRAD=(d_loss, self._made(Softmax, Label)[1]))
+        check_made(Loss_GRAD=(d_loss, self._result_specs(Softmax, Label)[1]))
         return Softmax.like()
 
     def _gradient_workspace(self, Softmax: Spec, Label: Spec, d_loss: Spec, *, strided: frozenset[str]) -> Size:
@@ -102,8 +102,8 @@ class CSoftmaxWithCrossEntropy(Collective):
         d = d_loss.masked_fill(Label == self.ignore_index, 0.0)
         out = Softmax * d
         if classes:
-            at, here = self._own(Label, classes)
-            out.scatter_add_(-1, at, d.neg_().masked_fill_(~here, 0.0))
+            index, mine = self._own_classes(Label, classes)
+            out.scatter_add_(-1, index, d.neg_().masked_fill_(~mine, 0.0))
         return out
 
     samples = [

@@ -22,19 +22,19 @@ ALIGNED = 64
 
 def places_of(sizes: Sequence[Size], itemsize: int) -> tuple[list[Size], Size]:
     """Return the offsets in elements of tensors of these sizes, and the elements of the whole, gaps included."""
-    each = ALIGNED // itemsize
+    granule = ALIGNED // itemsize
     starts: list[Size] = []
-    at: Size = 0
+    offset: Size = 0
     for size in sizes:
-        starts.append(at)
-        at = at + ceildiv(size, each) * each
-    return starts, at
+        starts.append(offset)
+        offset = offset + ceildiv(size, granule) * granule
+    return starts, offset
 
 
 def part_of(total: Size, ranks: Size, itemsize: int) -> Size:
     """Return the elements of each rank's shard of ``total`` elements."""
-    each = ALIGNED // itemsize
-    return ceildiv(total, ranks * each) * each
+    granule = ALIGNED // itemsize
+    return ceildiv(total, ranks * granule) * granule
 
 
 class _Coalesced(Operator):
@@ -46,12 +46,12 @@ class _Coalesced(Operator):
     nranks = attribute(AttrType.INT, 0, low=0, doc=COUNT_DOC)
 
     def _part(self, X: tuple[Spec, ...]) -> Size:
-        of = X[0].known_dtype
-        for at, x in enumerate(X):
-            if x.dtype is not of:
-                fail(f"all X must have one element type; X[{at}] is {x.known_dtype.name}, X[0] is {of.name}", TypeMismatchError, X=None)
-        _, total = places_of([x.elements for x in X], of.itemsize)
-        return part_of(total, ranks_of(self.nranks), of.itemsize)
+        dtype = X[0].known_dtype
+        for index, x in enumerate(X):
+            if x.dtype is not dtype:
+                fail(f"all X must have one element type; X[{index}] is {x.known_dtype.name}, X[0] is {dtype.name}", TypeMismatchError, X=None)
+        _, total = places_of([x.elements for x in X], dtype.itemsize)
+        return part_of(total, ranks_of(self.nranks), dtype.itemsize)
 
     samples = [sample(X=[f32(3, 2), f32(5)], nranks=1), sample(X=[i64(3), i64(0, 4)], nranks=1)]
     rejects = [reject(X=[f32(3), i64(4)], says="one element type", error=TypeMismatchError)]

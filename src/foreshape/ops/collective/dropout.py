@@ -35,9 +35,9 @@ class CDropout(Dropout):
             return shared
         device = "cpu" if shared is None else shared.device
         drawn = int(torch.randint(0, 1 << 62, (1,), generator=shared, device=device).item())
-        own = torch.Generator(device)
-        own.manual_seed((drawn + team.rank * _APART) % (1 << 63))
-        return own
+        rank_generator = torch.Generator(device)
+        rank_generator.manual_seed((drawn + team.rank * _APART) % (1 << 63))
+        return rank_generator
 
     samples = [
         sample(X=f32(2, 3, 5), dropout_prob=0.3, fix_seed=True, seed=5),

@@ -155,11 +155,11 @@ class _AlongAxis(Collective):
     def _team(self) -> ProcessGroup | None:
         return team_of(self.ring_id, self.nranks, self.type)
 
-    def _at(self, rank: int) -> int:
+    def _known_axis(self, rank: int) -> int:
         return axis_of(self.axis, rank, X=None)
 
-    def _with(self, X: Spec, at: int, size: Size) -> Spec:
-        return X.with_dims([*X.known_dims[:at], size, *X.known_dims[at + 1 :]])
+    def _with(self, X: Spec, axis: int, size: Size) -> Spec:
+        return X.with_dims([*X.known_dims[:axis], size, *X.known_dims[axis + 1 :]])
 
     def _gradient(self, slots: GradientSlots, type: str) -> None:
         attrs: dict[str, Any] = {"ring_id": self.ring_id, "nranks": self.nranks, "axis": self.axis, "use_calc_stream": True}
@@ -177,16 +177,20 @@ class CConcat(_AlongAxis):
 
     def infer_shape(self, X: Spec) -> Spec:
         require(X.rank > 0, "X must have at least 1 dim", X=None)
-        at = self._at(X.rank)
-        return self._with(X, at, X.known_dims[at] * ranks_of(self.nranks))
+        axis = self._known_axis(X.rank)
+        return self._with(X, axis, X.known_dims[axis] * ranks_of(self.nranks))
 
     def kernel(self, X: Tensor) -> Tensor:
         team = self._team()
         if team is None:
             return X.clone()
         parts = team.gather(X, self.type)
-        at = self._at(X.dim())
-        return torch.cat(parts.chunk(team.ranks), at) if at and parts.numel() else parts.view([s * team.ranks if d == at else s for d, s in enumerate(X.shape)])
+        axis = self._known_axis(X.dim())
+        return (
+            torch.cat(parts.chunk(team.ranks), axis)
+            if axis and parts.numel()
+            else parts.view([s * team.ranks if d == axis else s for d, s in enumerate(X.shape)])
+        )
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         self._gradient(slots, "c_split")
@@ -201,16 +205,16 @@ class CSplit(_AlongAxis):
 
     def infer_shape(self, X: Spec) -> Spec:
         require(X.rank > 0, "X must have at least 1 dim", X=None)
-        at = self._at(X.rank)
-        return self._with(X, at, require_divides(ranks_of(self.nranks), X.known_dims[at], "the number of ranks must divide the dim of X at axis", X=at))
+        axis = self._known_axis(X.rank)
+        return self._with(X, axis, require_divides(ranks_of(self.nranks), X.known_dims[axis], "the number of ranks must divide the dim of X at axis", X=axis))
 
     def kernel(self, X: Tensor) -> Tensor:
         team = self._team()
         if team is None:
             return X.clone()
-        at = self._at(X.dim())
-        part = X.shape[at] // team.ranks
-        return X.narrow(at, team.rank * part, part).clone(memory_format=torch.contiguous_format)
+        axis = self._known_axis(X.dim())
+        part = X.shape[axis] // team.ranks
+        return X.narrow(axis, team.rank * part, part).clone(memory_format=torch.contiguous_format)
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         self._gradient(slots, "c_concat")

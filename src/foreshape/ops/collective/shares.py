@@ -50,10 +50,10 @@ class CountExamples(Collective):
         signature = 0.0 if team is None else float(team.signature)
         # On the processor wherever X is: a message with a deadline checks the steps of the ranks, and no device waits for it.
         total = torch.tensor([count, signature, signature * signature], dtype=torch.float64, device="cpu")
-        own = total[:1].clone()
+        own_count = total[:1].clone()
         if team is not None:
             team.start_sum(total, self.type)
-        return own, total
+        return own_count, total
 
     samples = [sample(X=f32(3, 2)), sample(X=i64(4), Counts=f32(1, data=[0.0])), sample(X=f32(1), values=True)]
 
@@ -83,17 +83,17 @@ class WeighByExamples(Collective):
             fail("X must be floating-point, unless it sums", TypeMismatchError, X=None)
         return X.like(), X.dense(())
 
-    def _share(self, own: Tensor, total: Tensor) -> tuple[float, float]:
+    def _share(self, own_count: Tensor, total: Tensor) -> tuple[float, float]:
         """Return the factor of X, and the number of examples of all ranks."""
         team = self._team()
         if team is None:
-            return 1.0, own.item()
+            return 1.0, own_count.item()
         team.wait(total)
         count, signature, square = numbers_of(total)
         mean = team.signature
         if signature != team.ranks * mean or square != team.ranks * mean * mean:
             raise RankError("the ranks are not in the same step, or were fed other inputs, element types or dims of an example")
-        mine = own.item()
+        mine = own_count.item()
         return (float(mine != 0) if self.sums else mine * self.alike / count if count else 0.0), count / self.alike
 
     def kernel(self, X: Tensor, Own: Tensor, Total: Tensor, *, requested: tuple[bool, ...]) -> tuple[Tensor, Tensor | None]:

@@ -40,9 +40,9 @@ class Collective(Operator):
 
     def sends(self, given: Given) -> Messages:
         """Return the messages to which a rank contributes, from the ``given`` operands. Raises `SchemaError` if they are not known."""
-        of: Any = self.forward_class
-        if of is not None:
-            return of.sends(self, given) if of.gradient_sends else []
+        forward: Any = self.forward_class
+        if forward is not None:
+            return forward.sends(self, given) if forward.gradient_sends else []
         if self.way is None:
             raise SchemaError(f"{self.type} is a collective of which it is not known what it sends: its class must say its way, or have sends()")
         return [(self.way, given.nbytes)] if self.way else []
@@ -162,16 +162,16 @@ def sum_rows(X: Rows, team: ProcessGroup) -> Rows:
     shares = which is not None and int(bytes_shared(len(ids), len(values), row)) < int(bytes_merged(len(ids), X.height, row))
     if not shares:
         ids, values, which = X.merged().kept
-    told = team.numbers([len(ids), len(values) if which is not None else -1], CAllreduceSum.type)
-    if which is not None and all(stored >= 0 for _, stored in told):
-        parts = team.gather_uneven([ids, which, values], CAllreduceSum.type, [(count, count, stored) for count, stored in told])
-        return Rows.joined([Rows.spread(rows, of, numbers, X.height) for rows, numbers, of in parts])
-    if all(stored < 0 for _, stored in told):
-        parts = team.gather_uneven([ids, values], CAllreduceSum.type, [(count, count) for count, _ in told])
+    sizes = team.numbers([len(ids), len(values) if which is not None else -1], CAllreduceSum.type)
+    if which is not None and all(stored >= 0 for _, stored in sizes):
+        parts = team.gather_uneven([ids, which, values], CAllreduceSum.type, [(count, count, stored) for count, stored in sizes])
+        return Rows.joined([Rows.spread(rows, part_values, numbers, X.height) for rows, numbers, part_values in parts])
+    if all(stored < 0 for _, stored in sizes):
+        parts = team.gather_uneven([ids, values], CAllreduceSum.type, [(count, count) for count, _ in sizes])
     else:  # some ranks send a value per row, so all do; the number of distinct ids differs by rank
         merged = X.merged()
         parts = team.gather_uneven([merged.rows, merged.values], CAllreduceSum.type)
-    return Rows.joined([Rows(rows, of, X.height) for rows, of in parts]).merged()
+    return Rows.joined([Rows(rows, part_values, X.height) for rows, part_values in parts]).merged()
 
 
 class _Extreme(ReductionOverRanks):
@@ -232,9 +232,9 @@ class CSyncCommStream(Collective):
     Out = result(many=True, doc="each as its X", view_of="X")
 
     def infer_shape(self, X: tuple[Spec, ...]) -> Any:
-        for at, spec in enumerate(X):
+        for index, spec in enumerate(X):
             if spec.kind is SELECTED_ROWS:
-                fail("X must be dense: sums of sparse rows are waited for where they are made", TypeMismatchError, X=at)
+                fail("X must be dense: sums of sparse rows are waited for where they are made", TypeMismatchError, X=index)
         return tuple(spec.like() for spec in X)
 
     def kernel(self, X: list[Tensor]) -> list[Tensor]:

@@ -69,10 +69,10 @@ class SplitLookup(Collective):
         check_made(Out_GRAD=(d_out, self._looked_up(W, Ids)))
         return W.like()
 
-    def _kept(self, ids: Tensor) -> Tensor | None:
+    def _counted_ids(self, ids: Tensor) -> Tensor | None:
         """Return the mask of ids other than the padding; None if there is no padding."""
-        at: int = self.padding_idx
-        padding = at if at >= -1 else self.height + at
+        row: int = self.padding_idx
+        padding = row if row >= -1 else self.height + row
         return None if padding < 0 else ids != padding
 
     def _unique(self, Ids: Tensor, ranks: int) -> tuple[Tensor, Tensor, list[int]]:
@@ -86,9 +86,9 @@ class SplitLookup(Collective):
             raise ExecutionError(f"{self.type}: Ids must be in [0, {self.height}), the rows of the table; seen {int(flat.min())} to {int(flat.max())}")
         by_rank = (flat % ranks) * self.height + flat  # one number, sorted by rank, then by row
         unique: Any = torch.unique  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        keys, where = unique(by_rank, return_inverse=True)
+        keys, places = unique(by_rank, return_inverse=True)
         counts = torch.bincount(torch.div(keys, self.height, rounding_mode="floor"), minlength=ranks)
-        return keys % self.height, where, numbers_of(counts)
+        return keys % self.height, places, numbers_of(counts)
 
     def _meet(self, team: ProcessGroup, ids: Tensor, give: list[int]) -> tuple[Tensor, list[int]]:
         """Return the ids for which the ranks ask this one, and the number from each rank."""
@@ -98,31 +98,31 @@ class SplitLookup(Collective):
     def kernel(self, W: Tensor, Ids: Tensor) -> Tensor:
         team = self._team()
         ranks = 1 if team is None else team.ranks
-        ids, where, give = self._unique(Ids, ranks)
+        ids, places, give = self._unique(Ids, ranks)
         if team is None:
             rows = W.index_select(0, ids)
         else:
-            asked, take = self._meet(team, ids, give)
-            found = W.index_select(0, torch.div(asked, ranks, rounding_mode="floor"))
-            rows = team.exchange(found, take, give, self.type)
-        out = rows.index_select(0, where).reshape(*Ids.shape, W.shape[1])
-        kept = self._kept(Ids)
-        return out if kept is None else out.masked_fill_(~kept.unsqueeze(-1), 0.0)
+            requested, take = self._meet(team, ids, give)
+            own_rows = W.index_select(0, torch.div(requested, ranks, rounding_mode="floor"))
+            rows = team.exchange(own_rows, take, give, self.type)
+        out = rows.index_select(0, places).reshape(*Ids.shape, W.shape[1])
+        counted = self._counted_ids(Ids)
+        return out if counted is None else out.masked_fill_(~counted.unsqueeze(-1), 0.0)
 
     @gradient("Ids", "Out@GRAD", "W", gives="W@GRAD", infer=_infer_gradient, kinds=_rows_kind)
     def backward(self, Ids: Tensor, d_out: Tensor, W: Tensor) -> Any:
         team = self._team()
         ranks = 1 if team is None else team.ranks
-        values, kept = d_out.reshape(Ids.numel(), W.shape[1]), self._kept(Ids)
+        values, counted = d_out.reshape(Ids.numel(), W.shape[1]), self._counted_ids(Ids)
         flat = Ids.reshape(-1)
-        if kept is not None:
-            chosen = kept.reshape(-1)
+        if counted is not None:
+            chosen = counted.reshape(-1)
             flat, values = flat[chosen], values[chosen]
-        ids, where, give = self._unique(flat, ranks)
-        merged = Rows(where, values, len(ids)).to_dense() if len(flat) else values
+        ids, places, give = self._unique(flat, ranks)
+        merged = Rows(places, values, len(ids)).to_dense() if len(flat) else values
         if team is not None:
-            asked, take = self._meet(team, ids, give)
-            ids, merged = asked, team.exchange(merged, give, take, self.type)
+            requested, take = self._meet(team, ids, give)
+            ids, merged = requested, team.exchange(merged, give, take, self.type)
         return Rows(torch.div(ids, ranks, rounding_mode="floor"), merged, W.shape[0])
 
     samples = [
@@ -162,8 +162,8 @@ class CEmbedding(Operator):
 
     def _rows(self, Ids: Tensor, rows: int) -> tuple[Tensor, Tensor]:
         """Return the ids as rows of W, and the mask of rows of this rank."""
-        at = Ids.long() - self.start_index
-        return at, (at >= 0) & (at < rows)
+        index = Ids.long() - self.start_index
+        return index, (index >= 0) & (index < rows)
 
     def workspace(self, W: Spec, Ids: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, Ids=Ids) + _EACH * Ids.elements
@@ -172,8 +172,8 @@ class CEmbedding(Operator):
         rows, width = W.shape
         if not rows:
             return W.new_zeros((*Ids.shape, width))
-        at, here = self._rows(Ids, rows)
-        return torch.embedding(W, at.masked_fill_(~here, 0)).masked_fill_(~here.unsqueeze(-1), 0.0)
+        index, mine = self._rows(Ids, rows)
+        return torch.embedding(W, index.masked_fill_(~mine, 0)).masked_fill_(~mine.unsqueeze(-1), 0.0)
 
     def _infer_gradient(self, Ids: Spec, d_out: Spec, W: Spec) -> Spec:
         check_made(Out_GRAD=(d_out, self._looked_up(W, Ids)))
@@ -185,8 +185,8 @@ class CEmbedding(Operator):
     @gradient("Ids", "Out@GRAD", "W", gives="W@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(self, Ids: Tensor, d_out: Tensor, W: Tensor) -> Any:
         rows, width = W.shape
-        at, here = self._rows(Ids.reshape(-1), rows)
-        return aten.embedding_dense_backward(d_out.reshape(Ids.numel(), width)[here], at[here], rows, -1, False)
+        index, mine = self._rows(Ids.reshape(-1), rows)
+        return aten.embedding_dense_backward(d_out.reshape(Ids.numel(), width)[mine], index[mine], rows, -1, False)
 
     samples = [
         sample(W=f32(4, 3), Ids=i64(6, data=[0, 3, 5, 6, 7, 2]), start_index=3),

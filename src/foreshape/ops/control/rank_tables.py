@@ -34,12 +34,12 @@ def ranked(table: Spec) -> tuple[Lod, Size]:
 
 def selected(levels: Sequence[Tensor], index: Tensor) -> tuple[Tensor, list[Tensor]]:
     """Return the rows of the outermost sequences of ``levels`` in the order of ``index``, and their offsets."""
-    made: list[Tensor] = []
+    offsets: list[Tensor] = []
     for level in levels:
         lengths = level.diff().index_select(0, index)
-        made.append(Offsets.of_lengths(lengths).last)
+        offsets.append(Offsets.of_lengths(lengths).last)
         index = rows_in(level.index_select(0, index), lengths)
-    return index, made
+    return index, offsets
 
 
 def at_first(first: int, then: int, row: Size) -> int:
@@ -138,19 +138,19 @@ class ShrinkRnnMemory(Operator):
     workspace = no_workspace  # the split into steps has asked the table for the sequences at each step
 
     def kernel(self, X: Tensor, RankTable: Offsets, I: Tensor, *, offsets: list[Offsets | None]) -> tuple[Tensor, Offsets | None]:
-        at, alive = int(I), RankTable.alive
-        if at < 0:
-            raise ExecutionError(f"shrink_rnn_memory: I must be at least 0; seen {at}")
-        count, where = alive[at] if at < len(alive) else 0, offsets[0]
-        there = X.shape[0] if where is None else len(where.levels[0]) - 1
-        if count > there:
-            raise ExecutionError(f"shrink_rnn_memory: {count} sequences are longer than {at}, and X is of {there}")
-        if where is None:
+        step, alive = int(I), RankTable.alive
+        if step < 0:
+            raise ExecutionError(f"shrink_rnn_memory: I must be at least 0; seen {step}")
+        count, sequences = alive[step] if step < len(alive) else 0, offsets[0]
+        available = X.shape[0] if sequences is None else len(sequences.levels[0]) - 1
+        if count > available:
+            raise ExecutionError(f"shrink_rnn_memory: {count} sequences are longer than {step}, and X is of {available}")
+        if sequences is None:
             return X[:count], None
-        if count == there:
-            return X, where
+        if count == available:
+            return X, sequences
         levels: list[Tensor] = []
-        for level in where.levels:
+        for level in sequences.levels:
             levels.append(level[: count + 1])
             count = int(level[count])
         return X[:count], Offsets(levels)
@@ -224,14 +224,14 @@ class ReorderByRank(Operator):
     ]
 
 
-def _reordered(x: Tensor, where: Offsets | None, order: Tensor) -> tuple[Tensor, Offsets | None]:
-    if where is None:
+def _reordered(x: Tensor, sequences: Offsets | None, order: Tensor) -> tuple[Tensor, Offsets | None]:
+    if sequences is None:
         if x.shape[0] != order.shape[0]:
             raise ExecutionError(f"X must have as many rows as the table ranks sequences, {order.shape[0]}; seen {x.shape[0]}")
         return x.index_select(0, order), None
-    if len(where.levels[0]) - 1 != order.shape[0]:
-        raise ExecutionError(f"X must have as many outermost sequences as the table ranks, {order.shape[0]}; seen {len(where.levels[0]) - 1}")
-    index, levels = selected(where.levels, order)
+    if len(sequences.levels[0]) - 1 != order.shape[0]:
+        raise ExecutionError(f"X must have as many outermost sequences as the table ranks, {order.shape[0]}; seen {len(sequences.levels[0]) - 1}")
+    index, levels = selected(sequences.levels, order)
     return x.index_select(0, index), Offsets(levels)
 
 

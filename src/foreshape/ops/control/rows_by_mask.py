@@ -28,10 +28,10 @@ def _check_mask(Mask: Spec) -> Size:
     return Mask.known_dims[0]
 
 
-def _taken(x: Tensor, levels: tuple[Tensor, ...], which: Tensor) -> tuple[Tensor, Offsets | None]:
+def _selected_rows(x: Tensor, levels: tuple[Tensor, ...], which: Tensor) -> tuple[Tensor, Offsets | None]:
     """Return the rows, or the outermost sequences, at these places."""
-    index, made = selected(levels, which)
-    return x.index_select(0, index), Offsets(made) if made else None
+    index, offsets = selected(levels, which)
+    return x.index_select(0, index), Offsets(offsets) if offsets else None
 
 
 class SplitLodTensor(Operator):
@@ -61,11 +61,11 @@ class SplitLodTensor(Operator):
         level: int = self.level
         require_equal(count, counts[level], "Mask must have one row for each sequence of X", Mask=0, X=0)
         inner = [unknown_size(f"level{k}") for k in range(self.level + 1, len(counts))]
-        taken = unknown_size("rows")
-        others = (count - chosen, *(c - i for c, i in zip(counts[self.level + 1 :], inner, strict=True)))
+        row_count = unknown_size("rows")
+        remaining = (count - chosen, *(c - i for c, i in zip(counts[self.level + 1 :], inner, strict=True)))
         return (
-            rows(X.dtype, (taken, *row), new_lod("OutTrue", (chosen, *inner))),
-            rows(X.dtype, (X.known_dims[0] - taken, *row), new_lod("OutFalse", others)),
+            rows(X.dtype, (row_count, *row), new_lod("OutTrue", (chosen, *inner))),
+            rows(X.dtype, (X.known_dims[0] - row_count, *row), new_lod("OutFalse", remaining)),
         )
 
     def workspace(self, X: Spec, Mask: Spec) -> Size:
@@ -73,10 +73,10 @@ class SplitLodTensor(Operator):
         return 64 * (Mask.elements + levels + 4)
 
     def kernel(self, X: Tensor, Mask: Tensor, *, offsets: list[Offsets | None]) -> Any:
-        mask, where = Mask.reshape(-1), offsets[0]
-        levels = () if where is None else where.levels[self.level :]
-        true, true_offsets = _taken(X, levels, mask.nonzero().view(-1))
-        false, false_offsets = _taken(X, levels, mask.logical_not().nonzero().view(-1))
+        mask, sequences = Mask.reshape(-1), offsets[0]
+        levels = () if sequences is None else sequences.levels[self.level :]
+        true, true_offsets = _selected_rows(X, levels, mask.nonzero().view(-1))
+        false, false_offsets = _selected_rows(X, levels, mask.logical_not().nonzero().view(-1))
         return true, false, true_offsets, false_offsets
 
     def gradient_ops(self, slots: GradientSlots) -> None:
@@ -124,8 +124,8 @@ class MergeLodTensor(Operator):
         require(InTrue.rank > 0, "InTrue must have at least one dim", InTrue=None)
         require_rank(InTrue.rank, InFalse, "InFalse")
         row = list(InTrue.known_dims[1:])
-        for at, (a, b) in enumerate(zip(row, InFalse.known_dims[1:], strict=True), 1):
-            row[at - 1] = require_equal(a, b, "the rows of InTrue and InFalse must be alike", InTrue=at, InFalse=at)
+        for axis, (a, b) in enumerate(zip(row, InFalse.known_dims[1:], strict=True), 1):
+            row[axis - 1] = require_equal(a, b, "the rows of InTrue and InFalse must be alike", InTrue=axis, InFalse=axis)
         if (InTrue.lod is None) != (InFalse.lod is None) or InTrue.lod_level != InFalse.lod_level:
             fail("InTrue and InFalse must have as many levels of sequences", TypeMismatchError, InTrue=None, InFalse=None)
         require(self.level == 0 or self.level < X.lod_level, f"level must be one of the {X.lod_level} of X; seen {self.level}", X=None)
@@ -140,33 +140,35 @@ class MergeLodTensor(Operator):
         return rows(InTrue.dtype, (InTrue.known_dims[0] + InFalse.known_dims[0], *row), new_lod("Out", (*above, *counts)))
 
     def workspace(self, X: Spec, Mask: Spec, InTrue: Spec, InFalse: Spec) -> Size:
-        both = InTrue.known_dims[0] + InFalse.known_dims[0]
-        levels = sum((c for s in (InTrue, InFalse) if s.lod is not None for c in s.lod.counts), both)
-        return both * product(InTrue.known_dims[1:]) * InTrue.known_dtype.itemsize + 96 * (Mask.elements + levels + 4)
+        row_count = InTrue.known_dims[0] + InFalse.known_dims[0]
+        levels = sum((c for s in (InTrue, InFalse) if s.lod is not None for c in s.lod.counts), row_count)
+        return row_count * product(InTrue.known_dims[1:]) * InTrue.known_dtype.itemsize + 96 * (Mask.elements + levels + 4)
 
     def kernel(self, X: Tensor, Mask: Tensor, InTrue: Tensor, InFalse: Tensor, *, offsets: list[Offsets | None]) -> Any:
         mask, true, false = Mask.reshape(-1), offsets[2], offsets[3]
-        at, other = mask.nonzero().view(-1), mask.logical_not().nonzero().view(-1)
-        seen = [(InTrue.shape[0], InFalse.shape[0])] if true is None or false is None else [(len(true.levels[0]) - 1, len(false.levels[0]) - 1)]
-        if seen[0] != (len(at), len(other)):
-            raise ExecutionError(f"merge_lod_tensor: Mask has {len(at)} true and {len(other)} false; InTrue has {seen[0][0]}, InFalse {seen[0][1]}")
+        true_places, false_places = mask.nonzero().view(-1), mask.logical_not().nonzero().view(-1)
+        counts = [(InTrue.shape[0], InFalse.shape[0])] if true is None or false is None else [(len(true.levels[0]) - 1, len(false.levels[0]) - 1)]
+        if counts[0] != (len(true_places), len(false_places)):
+            raise ExecutionError(
+                f"merge_lod_tensor: Mask has {len(true_places)} true and {len(false_places)} false; InTrue has {counts[0][0]}, InFalse {counts[0][1]}"
+            )
         order = torch.empty_like(mask, dtype=torch.int64)
-        order[at] = torch.arange(len(at), device=mask.device)
-        order[other] = torch.arange(len(at), len(mask), device=mask.device)
+        order[true_places] = torch.arange(len(true_places), device=mask.device)
+        order[false_places] = torch.arange(len(true_places), len(mask), device=mask.device)
         joined = torch.cat([InTrue, InFalse])
         if true is None or false is None:
             return joined.index_select(0, order), None
         levels = tuple(torch.cat([a, b[1:] + a[-1]]) for a, b in zip(true.levels, false.levels, strict=True))
-        out, made = _taken(joined, levels, order)
+        out, inner = _selected_rows(joined, levels, order)
         above = () if offsets[0] is None else offsets[0].levels[: self.level]
-        return out, Offsets([*above, *(made.levels if made is not None else ())])
+        return out, Offsets([*above, *(inner.levels if inner is not None else ())])
 
     def gradient_ops(self, slots: GradientSlots) -> None:
-        given = {"OutTrue": slots.input("InTrue"), "OutFalse": slots.input("InFalse")}
+        results = {"OutTrue": slots.input("InTrue"), "OutFalse": slots.input("InFalse")}
         slots.add(
             "split_lod_tensor",
             {"X": slots.grad_of_output("Out"), "Mask": slots.input("Mask")},
-            {s: [n if slots.needs(n) else "@EMPTY@" for n in names] for s, names in given.items()},
+            {s: [n if slots.needs(n) else "@EMPTY@" for n in names] for s, names in results.items()},
             {"level": self.level},
         )
 

@@ -25,10 +25,10 @@ _HELD = (LOD_TENSOR, LOD_TENSOR_ARRAY)
 
 
 def _chosen(mask: Tensor, count: int) -> int:
-    at = int(mask.item())
-    if not 0 <= at < count:
-        raise ExecutionError(f"the mask must choose one of {count}, from 0 to {count - 1}; seen {at}")
-    return at
+    index = int(mask.item())
+    if not 0 <= index < count:
+        raise ExecutionError(f"the mask must choose one of {count}, from 0 to {count - 1}; seen {index}")
+    return index
 
 
 def _check_mask(Mask: Spec) -> None:
@@ -59,44 +59,44 @@ class SelectInput(Operator):
         _check_mask(Mask)
         if any(x.kind is LOD_TENSOR_ARRAY for x in X):
             return _one_array(X)
-        at = Mask.value[0] if Mask.value else None
-        if isinstance(at, int) and 0 <= at < len(X) and X[at].lod is None and len({x.dtype for x in X}) == 1:
-            return X[at].like()
-        given = tuple(x for x in X if not is_undefined(x, x.value)) or X[:1]
-        for at, x in enumerate(given):
-            if x.dtype is not given[0].dtype and not (x.known_dtype.is_integer and given[0].known_dtype.is_integer):
-                seen = f"X[{at}] is {x.known_dtype.name}, X[0] is {given[0].known_dtype.name}"
-                fail(f"all X must have one element type, or be integers; {seen}", TypeMismatchError, X=None)
-        first = given[0].with_dtype(given[-1].known_dtype)
+        index = Mask.value[0] if Mask.value else None
+        if isinstance(index, int) and 0 <= index < len(X) and X[index].lod is None and len({x.dtype for x in X}) == 1:
+            return X[index].like()
+        defined = tuple(x for x in X if not is_undefined(x, x.value)) or X[:1]
+        for index, x in enumerate(defined):
+            if x.dtype is not defined[0].dtype and not (x.known_dtype.is_integer and defined[0].known_dtype.is_integer):
+                finding = f"X[{index}] is {x.known_dtype.name}, X[0] is {defined[0].known_dtype.name}"
+                fail(f"all X must have one element type, or be integers; {finding}", TypeMismatchError, X=None)
+        first = defined[0].with_dtype(defined[-1].known_dtype)
         dims: list[Size] = list(first.dims or ())
-        for x in given[1:]:
+        for x in defined[1:]:
             if x.dims is None or len(x.dims) != len(dims):
                 continue
             for axis, size in enumerate(x.known_dims):
                 if equal(dims[axis], size) is not True:
                     dims[axis] = unknown_size(str(axis))
-        if any(x.dims is None or len(x.dims) != len(dims) for x in given) or first.dims is None:
+        if any(x.dims is None or len(x.dims) != len(dims) for x in defined) or first.dims is None:
             return Spec(first.kind, first.dtype, None)
-        lods = [x.lod for x in given]
+        lods = [x.lod for x in defined]
         if all(lod is first.lod for lod in lods):
             return first if tuple(dims) == first.dims else rows(first.dtype, dims, first.lod)
         counts = [lod.counts for lod in lods if lod is not None]
-        if len(counts) < len(given) or len(set(map(len, counts))) > 1:
+        if len(counts) < len(defined) or len(set(map(len, counts))) > 1:
             return first.dense(dims)
-        each = [c[0] if all(equal(c[0], other) is True for other in c) else unknown_size(f"count{k}") for k, c in enumerate(zip(*counts, strict=True))]
-        return rows(first.dtype, dims, new_lod("Out", each))
+        joint_counts = [c[0] if all(equal(c[0], size) is True for size in c) else unknown_size(f"count{k}") for k, c in enumerate(zip(*counts, strict=True))]
+        return rows(first.dtype, dims, new_lod("Out", joint_counts))
 
     def kernel(
         self, X: list[Tensor | TensorArray | None], Mask: Tensor, *, offsets: list[list[Offsets | None]], use: Use | None = None
     ) -> tuple[Tensor | TensorArray, Offsets | None]:
-        at = _chosen(Mask, len(X))
-        chosen = X[at]
+        index = _chosen(Mask, len(X))
+        chosen = X[index]
         if chosen is None:
-            raise ExecutionError(f"select_input: X[{at}] has no value, and Mask chooses it: the block that makes it did not run")
+            raise ExecutionError(f"select_input: X[{index}] has no value, and Mask chooses it: the block that makes it did not run")
         if isinstance(chosen, TensorArray):
             return chosen.copy(), None
-        of = use.data_types["Out"][0] if use is not None else None
-        return (chosen.clone() if of is None else chosen.to(torch_dtype(of), copy=True)), offsets[0][at]
+        dtype = use.data_types["Out"][0] if use is not None else None
+        return (chosen.clone() if dtype is None else chosen.to(torch_dtype(dtype), copy=True)), offsets[0][index]
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         (out,) = slots.output("Out")
@@ -131,17 +131,17 @@ def _one_array(X: tuple[Spec, ...]) -> Spec:
     """Return the spec of one of several arrays: a size that differs between their elements is a new symbol in each element."""
     if any(x.kind is not LOD_TENSOR_ARRAY for x in X):
         fail("either all X are arrays or none is", TypeMismatchError, X=None)
-    known = [x for x in X if x.dims is not None]
-    if not known:
+    described = [x for x in X if x.dims is not None]
+    if not described:
         return X[0].like()
-    first = known[0]
-    for x in known[1:]:
+    first = described[0]
+    for x in described[1:]:
         if x.dtype is not first.dtype or len(x.known_dims) != len(first.known_dims) or x.lod_level != first.lod_level:
-            seen = f"seen are {first.text()} and {x.text()}"
-            fail(f"the elements of all X must have one element type and as many dims and levels; {seen}", X=None)
-    same = [all(equal(sizes[0], s) is True for s in sizes) for sizes in zip(*(x.known_dims for x in known), strict=True)]
-    dims = tuple(d if alike else unknown_size(f"{EACH}{axis}") for axis, (d, alike) in enumerate(zip(first.known_dims, same, strict=True)))
-    lod = first.lod if all(x.lod is first.lod for x in known) else new_lod("Out", [unknown_size(f"{EACH}.level{k}") for k in range(first.lod_level)])
+            finding = f"seen are {first.text()} and {x.text()}"
+            fail(f"the elements of all X must have one element type and as many dims and levels; {finding}", X=None)
+    agreement = [all(equal(sizes[0], s) is True for s in sizes) for sizes in zip(*(x.known_dims for x in described), strict=True)]
+    dims = tuple(d if alike else unknown_size(f"{EACH}{axis}") for axis, (d, alike) in enumerate(zip(first.known_dims, agreement, strict=True)))
+    lod = first.lod if all(x.lod is first.lod for x in described) else new_lod("Out", [unknown_size(f"{EACH}.level{k}") for k in range(first.lod_level)])
     return Spec(LOD_TENSOR_ARRAY, first.dtype, dims, lod)
 
 
@@ -168,8 +168,8 @@ class SelectInputArrayGrad(Operator):
 
     workspace = sum_of_an_element
 
-    def kernel(self, *given: Any, before: list[TensorArray | None]) -> tuple[list[TensorArray], TensorArray]:
-        mask, d_out = given
+    def kernel(self, *operands: Any, before: list[TensorArray | None]) -> tuple[list[TensorArray], TensorArray]:
+        mask, d_out = operands
         count = max(self.places) + 1
         out = [array if array is not None else TensorArray() for array in before[:count]]
         d_out.move_to(out[self.places[_chosen(mask, len(self.places))]])

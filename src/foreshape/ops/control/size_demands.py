@@ -30,12 +30,12 @@ class SizeDemand(Operator):
     side_effects = True
 
     def _sizes(self, dims: Sequence[Sequence[Size]]) -> tuple[Size, Size]:
-        given = {f"x{at}.{axis}": size for at, each in enumerate(dims) for axis, size in enumerate(each)}
+        values = {f"x{index}.{axis}": size for index, operand_dims in enumerate(dims) for axis, size in enumerate(operand_dims)}
         left, right = parse(self.left), parse(self.right)
-        unknown = sorted((symbols_of(left) | symbols_of(right)) - given.keys())
+        unknown = sorted((symbols_of(left) | symbols_of(right)) - values.keys())
         if unknown:
             fail(f"left and right must be of sizes of X, such as x0.1; seen {unknown[0]}", SchemaError, X=None)
-        return substitute(left, given), substitute(right, given)
+        return substitute(left, values), substitute(right, values)
 
     def infer_shape(self, X: tuple[Spec, ...]) -> tuple[Spec, ...]:
         left, right = self._sizes([x.known_dims for x in X])

@@ -36,13 +36,13 @@ def _numbers(x: Spec, table: Spec) -> Size:
     return maximum(at_first(24, 8, row) * count + 8 * parts, 8 * count + 24 * parts)
 
 
-def _order(table: Spec, kept: int, row: Size = 0) -> Size:
+def _order(table: Spec, stored: int, row: Size = 0) -> Size:
     """Return the bytes for the parts' order in time, if the table does not have it yet.
 
-    They are 48 for each part before there is a result with parts of ``row`` bytes; ``kept`` stay with the table.
+    They are 48 for each part before there is a result with parts of ``row`` bytes; ``stored`` stay with the table.
     """
     lod, parts = ranked(table)
-    return at_first(48, kept, row) * parts + 32 * lod.counts[-1]
+    return at_first(48, stored, row) * parts + 32 * lod.counts[-1]
 
 
 def _cuts(table: Offsets) -> list[int]:
@@ -74,8 +74,8 @@ class LodTensorToArray(Operator):
         counts = (*ragged(X, "X").counts, X.known_dims[0])
         require(len(counts) > levels, f"X must have at least {levels} level{'s' if levels > 1 else ''} of sequences, as the table", X=None, RankTable=None)
         words = "X must be grouped as what the table was made of"
-        for own, known in zip(counts, (*lod.counts, parts), strict=False):
-            require_equal(own, known, words, X=None, RankTable=None)
+        for count, expected in zip(counts, (*lod.counts, parts), strict=False):
+            require_equal(count, expected, words, X=None, RankTable=None)
         inner = [unknown_size(f"{EACH}.level{k}") for k in range(len(counts) - levels - 1)]
         dims = (unknown_size(f"{EACH}0"), *X.known_dims[1:])
         return Spec(LOD_TENSOR_ARRAY, X.dtype, dims, new_lod(f"{EACH}.parts", inner) if inner else None)
@@ -112,8 +112,8 @@ class LodTensorToArray(Operator):
 def _taken_apart(x: Tensor, of_x: Offsets, table: Offsets) -> TensorArray:
     depth = len(table.levels)
     if of_x.outer(depth) is not table and not torch.equal(of_x.levels[depth - 1], table.last):
-        seen = f"it has {shown(of_x.levels[depth - 1])}, the table {shown(table.last)}"
-        raise ExecutionError(f"X must be grouped as what the table was made of; {seen}")
+        finding = f"it has {shown(of_x.levels[depth - 1])}, the table {shown(table.last)}"
+        raise ExecutionError(f"X must be grouped as what the table was made of; {finding}")
     if len(of_x.levels) == depth:
         if not table.alive:
             return TensorArray((x[:0], None))
@@ -124,13 +124,13 @@ def _taken_apart(x: Tensor, of_x: Offsets, table: Offsets) -> TensorArray:
     tensors: list[Tensor] = []
     offsets: list[Offsets] = []
     for begin, end in pairwise(_cuts(table)):
-        own: list[Tensor] = []
+        starts: list[Tensor] = []
         for level in levels:
             piece = level[begin : end + 1]
-            own.append(piece - piece[0])
+            starts.append(piece - piece[0])
             begin, end = int(piece[0]), int(piece[-1])
         tensors.append(x[begin:end])
-        offsets.append(Offsets(own))
+        offsets.append(Offsets(starts))
     out = TensorArray.of(tensors, offsets)
     out.empty = (x[:0], Offsets(levels))  # without parts all of it is empty
     return out
@@ -159,16 +159,16 @@ class LodTensorToArrayGrad(Operator):
     def workspace(self, *specs: Spec) -> Size:
         return _numbers(specs[0], specs[1])
 
-    def kernel(self, *given: Any, offsets: list[Any], before: list[TensorArray | None]) -> tuple[Tensor, TensorArray]:
-        x, table, d_out = given
+    def kernel(self, *operands: Any, offsets: list[Any], before: list[TensorArray | None]) -> tuple[Tensor, TensorArray]:
+        x, table, d_out = operands
         index, cuts = table.by_time, _cuts(table)
         if len(offsets[0].levels) > len(table.levels):
             index, levels = selected(offsets[0].levels[len(table.levels) :], index)
             for level in levels:
                 cuts = [int(n) for n in level[cuts]]
         out = torch.zeros_like(x)
-        for at, (begin, end) in enumerate(pairwise(cuts)):
-            part = d_out.take(at)
+        for step, (begin, end) in enumerate(pairwise(cuts)):
+            part = d_out.take(step)
             if part is not None:
                 out.index_copy_(0, index[begin:end], part)
         return out, d_out
@@ -227,13 +227,13 @@ class ArrayToLodTensor(Operator):
         return torch.cat(parts).index_select(0, RankTable.from_time), RankTable
 
     def _of_sequences(self, X: TensorArray, parts: Sequence[Tensor], table: Offsets) -> tuple[Tensor, Offsets]:
-        each: list[tuple[Tensor, ...]] = [o.levels if o is not None else () for o in X.offsets]
-        if any(len(e) != len(each[0]) for e in each) or [len(e[0]) - 1 for e in each] != table.alive:
+        element_levels: list[tuple[Tensor, ...]] = [o.levels if o is not None else () for o in X.offsets]
+        if any(len(e) != len(element_levels[0]) for e in element_levels) or [len(e[0]) - 1 for e in element_levels] != table.alive:
             raise ExecutionError(
                 f"array_to_lod_tensor: the elements must have {table.alive[:12]} sequences, as many as sequences are longer; "
-                f"seen {[len(e[0]) - 1 if e else None for e in each[:12]]}"
+                f"seen {[len(e[0]) - 1 if e else None for e in element_levels[:12]]}"
             )
-        joined = [Offsets.of_lengths(torch.cat([e[k].diff() for e in each])).last for k in range(len(each[0]))]
+        joined = [Offsets.of_lengths(torch.cat([e[k].diff() for e in element_levels])).last for k in range(len(element_levels[0]))]
         index, levels = selected(joined, table.from_time)
         return torch.cat(list(parts)).index_select(0, index), Offsets([*table.levels, *levels])
 
@@ -265,22 +265,22 @@ class ArrayToLodTensorGrad(ArrayGradient):
         lod = ragged(specs[1], "Out@GRAD")
         inner = lod.counts[len(ranked(specs[0])[0].counts) + 1 :]
         dims = (unknown_size(f"{EACH}0"), *specs[1].known_dims[1:])
-        each = [unknown_size(f"{EACH}.level{k}") for k in range(len(inner))]
-        return Spec(LOD_TENSOR_ARRAY, specs[1].dtype, dims, new_lod(f"{EACH}.parts", each) if each else None)
+        counts = [unknown_size(f"{EACH}.level{k}") for k in range(len(inner))]
+        return Spec(LOD_TENSOR_ARRAY, specs[1].dtype, dims, new_lod(f"{EACH}.parts", counts) if counts else None)
 
     def workspace(self, *specs: Spec) -> Size:
         """Return the bytes of the rows in order: a plan takes the array as made of Out@GRAD, and they are a copy of it."""
         return specs[1].nbytes + _numbers(specs[1], specs[0])
 
-    def kernel(self, *given: Any, offsets: list[Any], before: list[TensorArray | None]) -> TensorArray:
-        parts = _taken_apart(given[1], offsets[1], given[0])
+    def kernel(self, *operands: Any, offsets: list[Any], before: list[TensorArray | None]) -> TensorArray:
+        parts = _taken_apart(operands[1], offsets[1], operands[0])
         out = before[0]
         if out is None:
             return parts
-        for at, part in enumerate(parts.tensors):
+        for step, part in enumerate(parts.tensors):
             if part is not None:
-                before_it = out.get(at)
-                out.write(at, part if before_it is None else part.add_(before_it))  # the parts are memory of their own
+                before_it = out.get(step)
+                out.write(step, part if before_it is None else part.add_(before_it))  # the parts are memory of their own
         return out
 
     samples = [

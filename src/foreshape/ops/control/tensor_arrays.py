@@ -87,10 +87,10 @@ class WriteToArrayGrad(Operator):
     def workspace(self, *specs: Spec) -> Size:
         return specs[0].nbytes  # the zeros: a plan takes X@GRAD as an element of Out@GRAD
 
-    def kernel(self, *given: Any, before: list[TensorArray | None]) -> tuple[Tensor, TensorArray]:
-        X, position, d_out = given
-        found = d_out.take(int(position))
-        return torch.zeros_like(X) if found is None else found, d_out
+    def kernel(self, *operands: Any, before: list[TensorArray | None]) -> tuple[Tensor, TensorArray]:
+        X, position, d_out = operands
+        part = d_out.take(int(position))
+        return torch.zeros_like(X) if part is None else part, d_out
 
     samples = [
         sample(X=f32(2, 3), I=i64(1, data=[1]), **d_out_slot([f32(4, 3), f32(2, 3)])),
@@ -131,10 +131,10 @@ class ReadFromArray(Operator):
     def kernel(self, X: TensorArray | None, I: Tensor, X_W: Any) -> tuple[Tensor, Offsets | None]:
         array = X if X is not None else TensorArray()
         if isinstance(X_W, torch.Tensor):
-            found = array.get(int(I))
-            if found is not None and found.shape != X_W.shape:
-                raise ExecutionError(f"read_from_array: element {int(I)} of X must have the dims of X_W, {list(X_W.shape)}; seen {list(found.shape)}")
-            return torch.zeros_like(X_W) if found is None else found, None
+            element = array.get(int(I))
+            if element is not None and element.shape != X_W.shape:
+                raise ExecutionError(f"read_from_array: element {int(I)} of X must have the dims of X_W, {list(X_W.shape)}; seen {list(element.shape)}")
+            return torch.zeros_like(X_W) if element is None else element, None
         return array.read(int(I))
 
     def gradient_ops(self, slots: GradientSlots) -> None:
@@ -183,9 +183,9 @@ class ReadFromArrayGrad(ArrayGradient):
     def workspace(self, *specs: Spec) -> Size:
         return specs[1].nbytes  # the sum, if the element has a value already: its terms are held while it is made
 
-    def kernel(self, *given: Tensor, before: list[TensorArray | None]) -> TensorArray:
+    def kernel(self, *operands: Tensor, before: list[TensorArray | None]) -> TensorArray:
         out = before[0] if before[0] is not None else TensorArray()
-        out.add(int(given[0]), given[1])
+        out.add(int(operands[0]), operands[1])
         return out
 
     samples = [sample(I=i64(1, data=[2]), **d_out_slot(f32(2, 3)))]
@@ -229,9 +229,9 @@ class TensorArrayToTensor(Operator):
         dims = list(known_array(X, "X"))
         axis = axis_of(self.axis, len(dims) + self.use_stack, X=None)
         count = unknown_size("elements")
-        for at, size in enumerate(dims):
-            if differs(size) and (self.use_stack or at != axis):
-                dims[at] = unknown_size(f"size{at}")
+        for place, size in enumerate(dims):
+            if differs(size) and (self.use_stack or place != axis):
+                dims[place] = unknown_size(f"size{place}")
         if self.use_stack:
             dims.insert(axis, count)
         else:
@@ -298,15 +298,15 @@ class TensorArrayToTensorGrad(ArrayGradient):
         assert d_out is not None
         return d_out.nbytes  # the sums, if the elements have values already
 
-    def kernel(self, *given: Any, before: list[TensorArray | None]) -> TensorArray:
-        X, sizes, d_out = given
+    def kernel(self, *operands: Any, before: list[TensorArray | None]) -> TensorArray:
+        X, sizes, d_out = operands
         out = before[0] if before[0] is not None else TensorArray()
         if self.use_stack:
             parts = d_out.unbind(self.axis)
         else:
             parts = d_out.split([int(n) for n in sizes] if sizes is not None else [x.shape[self.axis] for x in X.whole()], self.axis)
-        for at, part in enumerate(parts):
-            out.add(at, part)
+        for index, part in enumerate(parts):
+            out.add(index, part)
         return out
 
     samples = [
@@ -331,8 +331,8 @@ class AssignArrayGrad(ArrayGradient):
 
     workspace = sum_of_an_element
 
-    def kernel(self, *given: TensorArray, before: list[TensorArray | None]) -> tuple[TensorArray, TensorArray]:
-        out, d_out = before[0] if before[0] is not None else TensorArray(), given[0]
+    def kernel(self, *operands: TensorArray, before: list[TensorArray | None]) -> tuple[TensorArray, TensorArray]:
+        out, d_out = before[0] if before[0] is not None else TensorArray(), operands[0]
         d_out.move_to(out)
         return out, d_out
 

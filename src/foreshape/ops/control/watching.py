@@ -22,11 +22,11 @@ refuse(
 )
 
 
-def numbers(tensor: Any, most: int) -> str:
-    """Return the first ``most`` elements (all if it is negative) in row-major order, with six digits."""
+def numbers(tensor: Any, limit: int) -> str:
+    """Return the first ``limit`` elements (all if it is negative) in row-major order, with six digits."""
     flat = tensor.detach().reshape(-1)
-    shown: list[Any] = (flat if most < 0 else flat[:most]).tolist()
-    return "[" + " ".join(f"{v:g}" if isinstance(v, float) else str(int(v)) for v in shown) + "]"
+    elements: list[Any] = (flat if limit < 0 else flat[:limit]).tolist()
+    return "[" + " ".join(f"{v:g}" if isinstance(v, float) else str(int(v)) for v in elements) + "]"
 
 
 class Print(Operator):
@@ -59,10 +59,10 @@ class Print(Operator):
 
     def kernel(self, In: Tensor, *, offsets: list[Offsets | None], use: Use | None = None) -> Tensor:
         if self.print_phase in ("BOTH", "FORWARD" if self.is_forward else "BACKWARD"):
-            seen = use.runs if use is not None else 0
+            count = use.runs if use is not None else 0
             if use is not None:
-                use.runs = seen + 1
-            if self.first_n <= 0 or seen < self.first_n:
+                use.runs = count + 1
+            if self.first_n <= 0 or count < self.first_n:
                 print(self._words(In, offsets[0], use), flush=True)
         return In
 
@@ -113,8 +113,8 @@ class Assert(Operator):
         if not bool(Cond.reshape(())):
             names: Sequence[str] = () if use is None else use.names.get("Data", ())
             condition = "" if use is None else use.names["Cond"][0]
-            told = [f"{name} = {list(x.shape)} {numbers(x, self.summarize)}" for name, x in zip(names, Data, strict=False)]
-            raise ExecutionError("\n    ".join([f"assert: the condition {condition} must be true, but was false", *told]))
+            lines = [f"{name} = {list(x.shape)} {numbers(x, self.summarize)}" for name, x in zip(names, Data, strict=False)]
+            raise ExecutionError("\n    ".join([f"assert: the condition {condition} must be true, but was false", *lines]))
         return ()
 
     samples = [
@@ -144,8 +144,8 @@ class CheckNumerics(Operator):
 
     def infer_shape(self, tensor: Spec) -> tuple[Spec, Spec]:
         require(not self.output_dir, f"output_dir must be empty, since what is found is written to the standard output; seen {self.output_dir!r}")
-        for at, size in enumerate(tensor.known_dims):
-            require_at_most(1, size, "tensor must not be empty", tensor=at)
+        for axis, size in enumerate(tensor.known_dims):
+            require_at_most(1, size, "tensor must not be empty", tensor=axis)
         return _three(INT64), _three(FP32)
 
     def workspace(self, tensor: Spec) -> Size:
@@ -155,18 +155,18 @@ class CheckNumerics(Operator):
         flat = tensor.reshape(-1)
         nan = flat.isnan()
         counts = (int(nan.sum()), int(flat.isinf().sum()), int((flat == 0).sum()))
-        found: list[Tensor] = [flat[0], flat[0]]
+        extremes: list[Tensor] = [flat[0], flat[0]]
         if not bool(nan[0]):
-            found = [flat.masked_fill(nan, -torch.inf).amax(), flat.masked_fill(nan, torch.inf).amin()]
-        values = torch.stack([*(v.float() for v in found), flat.mean(dtype=torch.float64 if flat.dtype is torch.float64 else torch.float32).float()])
+            extremes = [flat.masked_fill(nan, -torch.inf).amax(), flat.masked_fill(nan, torch.inf).amin()]
+        values = torch.stack([*(v.float() for v in extremes), flat.mean(dtype=torch.float64 if flat.dtype is torch.float64 else torch.float32).float()])
         if self.check_nan_inf_level >= 3 or counts[0] or counts[1]:
             figures = zip(("largest", "least", "mean"), (float(v) for v in values), strict=True)
-            named = (("NaN", counts[0]), ("infinite", counts[1]), ("0", counts[2]), *((n, f"{v:g}") for n, v in figures))
+            entries = (("NaN", counts[0]), ("infinite", counts[1]), ("0", counts[2]), *((n, f"{v:g}") for n, v in figures))
             whose = " of ".join(n for n in (self.var_name, self.op_type) if n) or "a tensor"
-            told = f"{whose}: {flat.numel()} numbers, " + ", ".join(f"{n} {v}" for n, v in named)
+            summary = f"{whose}: {flat.numel()} numbers, " + ", ".join(f"{n} {v}" for n, v in entries)
             if self.check_nan_inf_level == 0:
-                raise ExecutionError(f"check_numerics: no number must be NaN or infinite: {told}")
-            print(told, flush=True)
+                raise ExecutionError(f"check_numerics: no number must be NaN or infinite: {summary}")
+            print(summary, flush=True)
         return torch.tensor(counts, device=tensor.device), values
 
     samples = [
@@ -182,5 +182,5 @@ class CheckNumerics(Operator):
     ]
 
 
-def _three(of: DType) -> Spec:
-    return tensor(of, 3)
+def _three(dtype: DType) -> Spec:
+    return tensor(dtype, 3)

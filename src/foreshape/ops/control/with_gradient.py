@@ -44,24 +44,24 @@ class WithGradient(Operator):
             raise SchemaError(self.refusal)
         ops, gives = self._parsed()
         targets = slots.input("X")
-        wanted = {name for place, name in gives.items() if slots.needs(targets[place])}
+        required = {name for place, name in gives.items() if slots.needs(targets[place])}
         needed: list[Any] = []
         for op in reversed(ops):
-            if any(name in wanted for names in op[2].values() for name in names):
+            if any(name in required for names in op[2].values() for name in names):
                 needed.append(op)
-                wanted.update(name for names in op[1].values() for name in names)
-        names = {f"s{at}": name for at, name in enumerate(slots.input("Saved"))}
-        for at, (name, gradient) in enumerate(zip(slots.output("Out"), slots.grad_of_output("Out"), strict=True)):
-            names[f"g{at}"] = gradient
-            if f"g{at}" in wanted and name not in slots.available:
+                required.update(name for names in op[1].values() for name in names)
+        names = {f"s{index}": name for index, name in enumerate(slots.input("Saved"))}
+        for index, (name, gradient) in enumerate(zip(slots.output("Out"), slots.grad_of_output("Out"), strict=True)):
+            names[f"g{index}"] = gradient
+            if f"g{index}" in required and name not in slots.available:
                 slots.add("fill_zeros_like", {"X": [name]}, {"Out": [name]})
-        made: dict[str, str] = {}
+        temporaries: dict[str, str] = {}
         for type, inputs, outputs, attrs in reversed(needed):
             read = {slot: [names[name] for name in listed] for slot, listed in inputs.items()}
             for name in (name for listed in outputs.values() for name in listed):
-                made[name] = slots.op.block.program.unique_name(f"{slots.output('Out')[0]}.{name}")
-                names[name] = f"{made[name]}@GRAD"
-            slots.add(type, read, {slot: [made[name] for name in listed] for slot, listed in outputs.items()}, attrs)
+                temporaries[name] = slots.op.block.program.unique_name(f"{slots.output('Out')[0]}.{name}")
+                names[name] = f"{temporaries[name]}@GRAD"
+            slots.add(type, read, {slot: [temporaries[name] for name in listed] for slot, listed in outputs.items()}, attrs)
         for place, name in gives.items():
             if slots.needs(targets[place]):
                 slots.add("assign", {"X": [names[name]]}, {"Out": [targets[place]]})

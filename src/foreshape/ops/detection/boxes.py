@@ -73,17 +73,17 @@ class BoxCoder(Operator):
         variance = PriorBoxVar if PriorBoxVar is not None else PriorBox.new_tensor([self.variance]) if self.variance else None
         if self.code_type == "encode_center_size":
             target = TargetBox.unsqueeze(1)
-            moved = ((target[..., 2:] + target[..., :2]) / 2 - middle) / size
+            offset = ((target[..., 2:] + target[..., :2]) / 2 - middle) / size
             scaled = ((target[..., 2:] - target[..., :2] + pixel) / size).abs_().log_()
-            out = torch.cat([moved, scaled], -1)
+            out = torch.cat([offset, scaled], -1)
             return out if variance is None else out.div_(variance)
-        of = 1 if self.axis else 0
-        size, middle = size.unsqueeze(of), middle.unsqueeze(of)
-        moved, scaled = TargetBox[..., :2], TargetBox[..., 2:]
+        axis = 1 if self.axis else 0
+        size, middle = size.unsqueeze(axis), middle.unsqueeze(axis)
+        offset, scaled = TargetBox[..., :2], TargetBox[..., 2:]
         if variance is not None:
-            variance = variance.unsqueeze(of)
-            moved, scaled = variance[..., :2] * moved, variance[..., 2:] * scaled
-        middle = moved * size + middle
+            variance = variance.unsqueeze(axis)
+            offset, scaled = variance[..., :2] * offset, variance[..., 2:] * scaled
+        middle = offset * size + middle
         half = scaled.exp() * size / 2
         return torch.cat([middle - half, middle + half - pixel], -1)
 
@@ -130,10 +130,10 @@ class IouSimilarity(Operator):
         pixel = 0.0 if self.box_normalized else 1.0
         x = X.unsqueeze(1)
         size = (torch.minimum(x[..., 2:], Y[:, 2:]) - torch.maximum(x[..., :2], Y[:, :2]) + pixel).clamp_(min=0)
-        both = size[..., 0] * size[..., 1]
+        intersection = size[..., 0] * size[..., 1]
         of_x, of_y = X[:, 2:] - X[:, :2] + pixel, Y[:, 2:] - Y[:, :2] + pixel
-        union = (of_x[:, :1] * of_x[:, 1:] + of_y[:, 0] * of_y[:, 1]).sub_(both).add_(1e-10)
-        return both.div_(union)
+        union = (of_x[:, :1] * of_x[:, 1:] + of_y[:, 0] * of_y[:, 1]).sub_(intersection).add_(1e-10)
+        return intersection.div_(union)
 
     samples = [
         sample(X=boxes(3), Y=boxes(5)),
@@ -252,9 +252,9 @@ class BoxDecoderAndAssign(Operator):
         count, classes = BoxScore.shape
         size = (PriorBox[:, 2:] - PriorBox[:, :2] + 1.0).unsqueeze(1)
         middle = PriorBox[:, :2].unsqueeze(1) + size / 2
-        moved = TargetBox.reshape(count, classes, 4) * PriorBoxVar
-        middle = moved[..., :2] * size + middle
-        half = moved[..., 2:].clamp(max=self.box_clip).exp() * size / 2
+        deltas = TargetBox.reshape(count, classes, 4) * PriorBoxVar
+        middle = deltas[..., :2] * size + middle
+        half = deltas[..., 2:].clamp(max=self.box_clip).exp() * size / 2
         boxes = torch.cat((middle - half, middle + half - 1.0), -1)
         if classes < 2:
             return boxes.view(count, 4 * classes), PriorBox.clone(memory_format=torch.contiguous_format)

@@ -47,16 +47,16 @@ class BipartiteMatch(Operator):
         parts = torch.split(DistMat, offsets[0].host_lengths) if offsets[0] is not None else [DistMat]
         index = torch.full((len(parts), DistMat.shape[1]), -1, dtype=torch.int32, device=DistMat.device)
         alike = DistMat.new_zeros(len(parts), DistMat.shape[1])
-        for one, rows_of, how in zip(parts, index, alike, strict=True):
-            if one.numel():
-                self._match(one, rows_of, how)
+        for distances, rows_of, how in zip(parts, index, alike, strict=True):
+            if distances.numel():
+                self._match(distances, rows_of, how)
         return index, alike
 
-    def _match(self, one: Tensor, index: Tensor, alike: Tensor) -> None:
+    def _match(self, distances: Tensor, index: Tensor, alike: Tensor) -> None:
         """Fill in the columns of one image."""
-        count = len(one)
-        none = one < _NONE if count < _MANY else one <= 0
-        left = one.masked_fill(none, -1.0).t().contiguous()  # the first of equal ones is then of the first column
+        count = len(distances)
+        none = distances < _NONE if count < _MANY else distances <= 0
+        left = distances.masked_fill(none, -1.0).t().contiguous()  # the first of equal ones is then of the first column
         for _ in range(min(left.shape)):
             place = int(left.argmax())
             column, row = place // count, place % count
@@ -67,11 +67,11 @@ class BipartiteMatch(Operator):
             left[column] = -1.0
             left[:, row] = -1.0
         if self.match_type == "per_prediction":
-            fits = (one >= _NONE) & (one >= self.dist_threshold)
-            best, row = one.masked_fill(~fits, -1.0).max(0)
-            more = (index < 0) & (best >= 0)
-            index[more] = row[more].int()
-            alike[more] = best[more]
+            fits = (distances >= _NONE) & (distances >= self.dist_threshold)
+            best, row = distances.masked_fill(~fits, -1.0).max(0)
+            added = (index < 0) & (best >= 0)
+            index[added] = row[added].int()
+            alike[added] = best[added]
 
     samples = [
         sample(DistMat=f32(7, 5, low=0.0, high=1.0, distinct=True).ragged([3, 0, 4])),
@@ -117,8 +117,8 @@ class MineHardExamples(Operator):
         if self.mining_type == "hard_example" and self.sample_size <= 0:
             fail(f"sample_size must be larger than 0 to mine hard examples; seen {self.sample_size}", SchemaError)
         if self.mining_type == "max_negative" and not (self.neg_pos_ratio > 0 and 0 < self.neg_dist_threshold < 1):
-            seen = f"{self.neg_pos_ratio} and {self.neg_dist_threshold}"
-            fail(f"neg_pos_ratio must be larger than 0, and neg_dist_threshold between 0 and 1; seen {seen}", SchemaError)
+            finding = f"{self.neg_pos_ratio} and {self.neg_dist_threshold}"
+            fail(f"neg_pos_ratio must be larger than 0, and neg_dist_threshold between 0 and 1; seen {finding}", SchemaError)
         lod = new_lod("NegIndices", (ClsLoss.known_dims[0],))
         return rows(INT32, (unknown_size("rows"), 1), lod), MatchIndices.like()
 
@@ -195,16 +195,16 @@ class TargetAssign(Operator):
         return 48 * MatchIndices.elements + 3 * X.known_dtype.itemsize * MatchIndices.elements * X.known_dims[2] + negatives
 
     def kernel(self, X: Tensor, MatchIndices: Tensor, NegIndices: Tensor | None, *, offsets: list[Offsets | None]) -> tuple[Tensor, Tensor]:
-        of = offsets[0]
-        assert of is not None
+        sequences = offsets[0]
+        assert sequences is not None
         images, priors = MatchIndices.shape
         matched = MatchIndices > -1
         image, prior = matched.nonzero().unbind(1)
         row = MatchIndices[image, prior].long()
-        if bool((row >= of.lengths[image]).any()):
-            raise ExecutionError(f"target_assign: MatchIndices must name rows of their images, which have {of.shown_lengths()}; seen {int(row.max())}")
+        if bool((row >= sequences.lengths[image]).any()):
+            raise ExecutionError(f"target_assign: MatchIndices must name rows of their images, which have {sequences.shown_lengths()}; seen {int(row.max())}")
         out = torch.full((images, priors, X.shape[2]), self.mismatch_value, dtype=X.dtype, device=X.device)
-        out[image, prior] = X[of.last[image] + row, prior % X.shape[1]]
+        out[image, prior] = X[sequences.last[image] + row, prior % X.shape[1]]
         weight = matched.float().unsqueeze(2)
         if NegIndices is not None:
             negatives = offsets[2]

@@ -26,11 +26,11 @@ _SAID = "a box must be 4 numbers, or a polygon 8, 16, 24 or 32, not {}"
 
 def require_box_or_polygon(width: Size) -> None:
     """Require 4 numbers for a box, or 4, 8, 12 or 16 corners for a polygon. A width not known yet is checked again by `check_width`."""
-    said = _SAID.format(width)
-    require(not isinstance(width, int) or width in _WIDTHS, said, BBoxes=2)
-    require_divides(4, width, said, BBoxes=2)
-    require_at_most(4, width, said, BBoxes=2)
-    require_at_most(width, 32, said, BBoxes=2)
+    requirement = _SAID.format(width)
+    require(not isinstance(width, int) or width in _WIDTHS, requirement, BBoxes=2)
+    require_divides(4, width, requirement, BBoxes=2)
+    require_at_most(4, width, requirement, BBoxes=2)
+    require_at_most(width, 32, requirement, BBoxes=2)
 
 
 def check_width(boxes: Tensor) -> None:
@@ -74,19 +74,19 @@ class _Suppression(Operator):
             return RoisNum.known_dims[0]
         return ragged(BBoxes, "BBoxes").counts[-1]
 
-    def workspace(self, BBoxes: Spec, Scores: Spec, *others: Spec | None, strided: frozenset[str]) -> Size:
+    def workspace(self, BBoxes: Spec, Scores: Spec, *operands: Spec | None, strided: frozenset[str]) -> Size:
         item = Scores.known_dtype.itemsize
         count = Scores.elements
         if self.nms_top_k >= 0 and Scores.rank == 3:
             count = minimum(count, Scores.known_dims[0] * Scores.known_dims[1] * self.nms_top_k)
         # for each score its number, group, rank and copies of these in other orders; for the counted ones also boxes and their overlaps
-        taken = (80 + 4 * item) * Scores.elements + (80 + 22 * item) * count
+        needed = (80 + 4 * item) * Scores.elements + (80 + 22 * item) * count
         pairs = minimum(count, BLOCK) * minimum(count, CHUNK)
         width = BBoxes.known_dims[2]
         polygons = 0 if width == 4 else count * 4 * width * item + polygon_pairs_taken(pairs, width, item)
-        return taken + polygons + pairs_taken(count, item) + copies(strided, BBoxes=BBoxes, Scores=Scores)
+        return needed + polygons + pairs_taken(count, item) + copies(strided, BBoxes=BBoxes, Scores=Scores)
 
-    def _found(self, BBoxes: Tensor, Scores: Tensor, of: Offsets | None) -> tuple[Scored, int, int]:
+    def _detected(self, BBoxes: Tensor, Scores: Tensor, sequences: Offsets | None) -> tuple[Scored, int, int]:
         """Return the kept boxes, the number of classes and the number of images."""
         check_width(BBoxes)
         classes = Scores.shape[1]
@@ -101,17 +101,17 @@ class _Suppression(Operator):
             row = group // max(classes, 1) * count + place % max(count, 1)
             value = Scores.reshape(-1)[place]
         else:
-            assert of is not None
-            images = of.count
+            assert sequences is not None
+            images = sequences.count
             row = above.reshape(-1).nonzero().squeeze(1)
-            group = of.segments[row // max(classes, 1)] * classes + row % max(classes, 1)
+            group = sequences.segments[row // max(classes, 1)] * classes + row % max(classes, 1)
             value = Scores.reshape(-1)[row]
         overlap = polygon_overlaps if all_boxes.shape[1] > 4 else partial(overlaps, pixel=0.0 if self.normalized else 1.0)
-        found = suppress(candidates(value, group, row, self.nms_top_k), all_boxes, self.nms_threshold, self.nms_eta, overlap)
-        if of is not None:  # in the order of the boxes
-            order = found.row.argsort(stable=True)
-            found = found.chosen(order[found.group[order].argsort(stable=True)])
-        return best_of_images(found, classes, self.keep_top_k), classes, images
+        survivors = suppress(candidates(value, group, row, self.nms_top_k), all_boxes, self.nms_threshold, self.nms_eta, overlap)
+        if sequences is not None:  # in the order of the boxes
+            order = survivors.row.argsort(stable=True)
+            survivors = survivors.chosen(order[survivors.group[order].argsort(stable=True)])
+        return best_of_images(survivors, classes, self.keep_top_k), classes, images
 
 
 class MulticlassNms(_Suppression):
@@ -131,8 +131,8 @@ class MulticlassNms(_Suppression):
         return rows(Scores.dtype, (unknown_size("rows"), BBoxes.known_dims[2] + 2), new_lod("Out", (images,)))
 
     def kernel(self, BBoxes: Tensor, Scores: Tensor, *, offsets: list[Offsets | None]) -> tuple[Tensor, Offsets]:
-        found, classes, images = self._found(BBoxes, Scores, _ragged(offsets[0], Scores))
-        return detections(found, classes, BBoxes.reshape(-1, BBoxes.shape[-1])), Offsets.of_lengths(per_image(found, classes, images))
+        survivors, classes, images = self._detected(BBoxes, Scores, _ragged(offsets[0], Scores))
+        return detections(survivors, classes, BBoxes.reshape(-1, BBoxes.shape[-1])), Offsets.of_lengths(per_image(survivors, classes, images))
 
     samples = [
         sample(BBoxes=boxes(2, 5), Scores=f32(2, 3, 5, low=0.0, high=1.0), score_threshold=0.1, nms_top_k=4, keep_top_k=6),
@@ -172,9 +172,9 @@ class MulticlassNms2(_Suppression):
         return rows(Scores.dtype, (count, BBoxes.known_dims[2] + 2), lod), rows(INT32, (count, 1), lod)
 
     def kernel(self, BBoxes: Tensor, Scores: Tensor, *, offsets: list[Offsets | None]) -> tuple[Tensor, Tensor, Offsets, Offsets]:
-        found, classes, images = self._found(BBoxes, Scores, _ragged(offsets[0], Scores))
-        made = Offsets.of_lengths(per_image(found, classes, images))
-        return detections(found, classes, BBoxes.reshape(-1, BBoxes.shape[-1])), found.row.int().unsqueeze(1), made, made
+        survivors, classes, images = self._detected(BBoxes, Scores, _ragged(offsets[0], Scores))
+        image_offsets = Offsets.of_lengths(per_image(survivors, classes, images))
+        return detections(survivors, classes, BBoxes.reshape(-1, BBoxes.shape[-1])), survivors.row.int().unsqueeze(1), image_offsets, image_offsets
 
     samples = [
         sample(BBoxes=boxes(2, 5), Scores=f32(2, 3, 5, low=0.0, high=1.0), score_threshold=0.1, nms_top_k=4, keep_top_k=6),
@@ -203,12 +203,12 @@ class MulticlassNms3(_Suppression):
         return Scores.dense((count, BBoxes.known_dims[2] + 2)), Scores.dense((count, 1), INT32), Scores.dense((images,), INT32)
 
     def kernel(self, BBoxes: Tensor, Scores: Tensor, RoisNum: Tensor | None, *, offsets: list[Offsets | None]) -> tuple[Tensor, Tensor, Tensor]:
-        of = _ragged(offsets[0], Scores)
+        sequences = _ragged(offsets[0], Scores)
         if RoisNum is not None and Scores.dim() == 2:
-            of = images_of(RoisNum, len(Scores), "RoisNum")
-        found, classes, images = self._found(BBoxes, Scores, of)
-        numbers = per_image(found, classes, images).int()
-        return detections(found, classes, BBoxes.reshape(-1, BBoxes.shape[-1])), found.row.int().unsqueeze(1), numbers
+            sequences = images_of(RoisNum, len(Scores), "RoisNum")
+        survivors, classes, images = self._detected(BBoxes, Scores, sequences)
+        numbers = per_image(survivors, classes, images).int()
+        return detections(survivors, classes, BBoxes.reshape(-1, BBoxes.shape[-1])), survivors.row.int().unsqueeze(1), numbers
 
     samples = [
         sample(BBoxes=boxes(2, 5), Scores=f32(2, 3, 5, low=0.0, high=1.0), score_threshold=0.1, nms_top_k=4, keep_top_k=6),
@@ -221,9 +221,9 @@ class MulticlassNms3(_Suppression):
     rejects = [*MulticlassNms.rejects[1:4]]
 
 
-def _ragged(of: Offsets | None, scores: Tensor) -> Offsets | None:
+def _ragged(sequences: Offsets | None, scores: Tensor) -> Offsets | None:
     """Return the images of ragged rows; None for scores with a dim for images."""
-    return of.in_rows(-1) if of is not None and scores.dim() == 2 else None
+    return sequences.in_rows(-1) if sequences is not None and scores.dim() == 2 else None
 
 
 class Nms(Operator):
@@ -262,7 +262,7 @@ class Nms(Operator):
 def _plain_overlaps(a: Tensor, b: Tensor) -> Tensor:
     """Return intersection over union, with the signed area of turned boxes; less than any threshold for NaN."""
     size = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp_(min=0)
-    both = size[..., 0] * size[..., 1]
+    intersection = size[..., 0] * size[..., 1]
     of_a, of_b = a[..., 2:] - a[..., :2], b[..., 2:] - b[..., :2]
-    found = both / (of_a[..., 0] * of_a[..., 1] + of_b[..., 0] * of_b[..., 1] - both)
-    return found.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    ratio = intersection / (of_a[..., 0] * of_a[..., 1] + of_b[..., 0] * of_b[..., 1] - intersection)
+    return ratio.nan_to_num_(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)

@@ -54,11 +54,13 @@ class MatrixNms(Operator):
 
     def workspace(self, BBoxes: Spec, Scores: Spec, *, strided: frozenset[str]) -> Size:
         item = Scores.known_dtype.itemsize
-        images, classes, each = Scores.known_dims
+        images, classes, count = Scores.known_dims
         if self.nms_top_k >= 0:
-            each = minimum(each, self.nms_top_k)
+            count = minimum(count, self.nms_top_k)
         # scores and their orders; then, for one class at a time, the overlaps of all pairs of boxes, and the factors from these, in doubles
-        return (90 + 6 * item) * Scores.elements + 60 * images * classes * each + (60 + 12 * item) * each * each + copies(strided, BBoxes=BBoxes, Scores=Scores)
+        return (
+            (90 + 6 * item) * Scores.elements + 60 * images * classes * count + (60 + 12 * item) * count * count + copies(strided, BBoxes=BBoxes, Scores=Scores)
+        )
 
     def kernel(self, BBoxes: Tensor, Scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         images, classes, count = Scores.shape
@@ -69,24 +71,24 @@ class MatrixNms(Operator):
         group = place // max(count, 1)
         row = group // max(classes, 1) * count + place % max(count, 1)
         all_boxes = BBoxes.reshape(-1, 4)
-        found = candidates(Scores.reshape(-1)[place], group, row, self.nms_top_k)
-        parts = as_list(torch.bincount(begins(found.group).cumsum(0) - 1))
-        scores = [self._decayed(s, all_boxes[r]) for s, r in zip(torch.split(found.score, parts), torch.split(found.row, parts), strict=True)]
-        score = torch.cat(scores) if scores else found.score
-        found = Scored(found.group, score, found.row).chosen(score > self.post_threshold)
-        found = best_of_images(found, classes, self.keep_top_k)
-        order = torch.argsort(found.score, descending=True, stable=True)
-        found = found.chosen(order[torch.argsort(found.group[order] // max(classes, 1), stable=True)])
-        return detections(found, classes, all_boxes), found.row.int().unsqueeze(1), per_image(found, classes, images).int()
+        survivors = candidates(Scores.reshape(-1)[place], group, row, self.nms_top_k)
+        parts = as_list(torch.bincount(begins(survivors.group).cumsum(0) - 1))
+        scores = [self._decayed(s, all_boxes[r]) for s, r in zip(torch.split(survivors.score, parts), torch.split(survivors.row, parts), strict=True)]
+        score = torch.cat(scores) if scores else survivors.score
+        survivors = Scored(survivors.group, score, survivors.row).chosen(score > self.post_threshold)
+        survivors = best_of_images(survivors, classes, self.keep_top_k)
+        order = torch.argsort(survivors.score, descending=True, stable=True)
+        survivors = survivors.chosen(order[torch.argsort(survivors.group[order] // max(classes, 1), stable=True)])
+        return detections(survivors, classes, all_boxes), survivors.row.int().unsqueeze(1), per_image(survivors, classes, images).int()
 
-    def _decayed(self, score: Tensor, of: Tensor) -> Tensor:
+    def _decayed(self, score: Tensor, box: Tensor) -> Tensor:
         """Return the scores of one class of one image, the best first, after their decay by better boxes."""
-        overlap = overlaps(of.unsqueeze(1), of, 0.0 if self.normalized else 1.0).tril_(-1)  # without numbers too, as the first of equal ones
-        most = overlap.nan_to_num(nan=0.0).amax(1)
+        overlap = overlaps(box.unsqueeze(1), box, 0.0 if self.normalized else 1.0).tril_(-1)  # without numbers too, as the first of equal ones
+        largest = overlap.nan_to_num(nan=0.0).amax(1)
         if self.use_gaussian:
-            left = ((most * most - overlap * overlap) * self.gaussian_sigma).exp_()
+            left = ((largest * largest - overlap * overlap) * self.gaussian_sigma).exp_()
         else:
-            left = ((1 - overlap.double()) / (1 - most.double())).to(score.dtype)
+            left = ((1 - overlap.double()) / (1 - largest.double())).to(score.dtype)
         better = torch.ones_like(left, dtype=torch.bool).tril_(-1)
         left = left.masked_fill_(left.isnan() | ~better, 1.0)
         return left.amin(1).clamp_(max=1.0) * score
@@ -146,29 +148,29 @@ class LocalityAwareNms(Operator):
         scores, merged = Scores.clone(), BBoxes.new_empty(images, classes, count, width)
         counts = torch.zeros_like(scores, dtype=torch.bool)
         for image in range(images):
-            now = BBoxes[image].clone()
+            image_boxes = BBoxes[image].clone()
             for label in range(classes):
                 if label != self.background_label:
-                    counts[image, label] = self._merge(now, scores[image, label], overlap)
-                merged[image, label] = now
+                    counts[image, label] = self._merge(image_boxes, scores[image, label], overlap)
+                merged[image, label] = image_boxes
         place = (counts & (scores > self.score_threshold)).reshape(-1).nonzero().squeeze(1)
-        found = candidates(scores.reshape(-1)[place], place // max(count, 1), place, self.nms_top_k)
+        survivors = candidates(scores.reshape(-1)[place], place // max(count, 1), place, self.nms_top_k)
         all_boxes = merged.view(-1, width)
-        found = best_of_images(suppress(found, all_boxes, self.nms_threshold, self.nms_eta, overlap), classes, self.keep_top_k)
-        return detections(found, classes, all_boxes), Offsets.of_lengths(per_image(found, classes, images))
+        survivors = best_of_images(suppress(survivors, all_boxes, self.nms_threshold, self.nms_eta, overlap), classes, self.keep_top_k)
+        return detections(survivors, classes, all_boxes), Offsets.of_lengths(per_image(survivors, classes, images))
 
     def _merge(self, boxes: Tensor, scores: Tensor, overlap: Overlap) -> Tensor:
         """Merge boxes ``[n, width]`` and their scores ``[n]`` in place. Returns the mask of the remaining ones: bool ``[n]``."""
         left = torch.zeros_like(scores, dtype=torch.bool)
         leads = 0
-        for at in range(1, len(boxes)):
-            if overlap(boxes[at : at + 1], boxes[leads : leads + 1]) > self.nms_threshold:
-                total = scores[at] + scores[leads]
-                boxes[leads] = (boxes[at] * scores[at] + boxes[leads] * scores[leads]) / total
+        for row in range(1, len(boxes)):
+            if overlap(boxes[row : row + 1], boxes[leads : leads + 1]) > self.nms_threshold:
+                total = scores[row] + scores[leads]
+                boxes[leads] = (boxes[row] * scores[row] + boxes[leads] * scores[leads]) / total
                 scores[leads] = total
             else:
                 left[leads] = True
-                leads = at
+                leads = row
         left[leads : leads + 1] = True
         return left
 
@@ -233,13 +235,13 @@ class RetinanetDetectionOutput(Operator):
 
     def workspace(self, BBoxes: tuple[Spec, ...], Scores: tuple[Spec, ...], Anchors: tuple[Spec, ...], ImInfo: Spec) -> Size:
         item = ImInfo.known_dtype.itemsize
-        most: Size = 0
-        each: Size = 0
+        needed: Size = 0
+        counted: Size = 0
         for score, box in zip(Scores, BBoxes, strict=True):
-            most = most + (80 + 4 * item) * score.elements + box.nbytes
+            needed = needed + (80 + 4 * item) * score.elements + box.nbytes
             count = score.known_dims[1] * score.known_dims[2]
-            each = each + score.known_dims[0] * (minimum(count, self.nms_top_k) if self.nms_top_k >= 0 else count)
-        return most + (160 + 40 * item) * each + pairs_taken(each, item) + 4 * ImInfo.nbytes
+            counted = counted + score.known_dims[0] * (minimum(count, self.nms_top_k) if self.nms_top_k >= 0 else count)
+        return needed + (160 + 40 * item) * counted + pairs_taken(counted, item) + 4 * ImInfo.nbytes
 
     def kernel(self, BBoxes: list[Tensor], Scores: list[Tensor], Anchors: list[Tensor], ImInfo: Tensor) -> tuple[Tensor, Offsets]:
         images, classes = len(ImInfo), Scores[0].shape[2]
@@ -256,13 +258,13 @@ class RetinanetDetectionOutput(Operator):
             box = _decoded(delta.reshape(-1, 4)[row], anchor[row % max(anchor.shape[0], 1)], ImInfo[image, :3])
             parts.append((flat[place], image * classes + place % max(classes, 1), box))
         score, group, box = (torch.cat(p) for p in zip(*parts, strict=True))
-        found = candidates(score, group, torch.arange(len(score), device=score.device), -1)
-        found = suppress(found, box, self.nms_threshold, self.nms_eta, partial(overlaps, pixel=1.0))
-        found = best_of_images(found, classes, self.keep_top_k)
-        found = found.chosen(best_first(found.score, found.group // max(classes, 1)))
-        out = detections(found, classes, box)
+        survivors = candidates(score, group, torch.arange(len(score), device=score.device), -1)
+        survivors = suppress(survivors, box, self.nms_threshold, self.nms_eta, partial(overlaps, pixel=1.0))
+        survivors = best_of_images(survivors, classes, self.keep_top_k)
+        survivors = survivors.chosen(best_first(survivors.score, survivors.group // max(classes, 1)))
+        out = detections(survivors, classes, box)
         out[:, 0] += 1
-        return out, Offsets.of_lengths(per_image(found, classes, images))
+        return out, Offsets.of_lengths(per_image(survivors, classes, images))
 
     samples = [
         sample(BBoxes=[f32(2, 5, 4), f32(2, 3, 4)], Scores=[f32(2, 5, 6, low=0.0, high=1.0), f32(2, 3, 6, low=0.0, high=1.0)],

@@ -22,8 +22,8 @@ def _variances(variances: Sequence[float], like: Tensor) -> Tensor:
     return like.new_tensor(variances).expand(like.shape).contiguous()
 
 
-def _require_positive(**given: Sequence[float]) -> None:
-    for name, numbers in given.items():
+def _require_positive(**settings: Sequence[float]) -> None:
+    for name, numbers in settings.items():
         if not numbers or any(n <= 0 for n in numbers):
             fail(f"{name} must be one or more numbers larger than 0; seen {list(numbers)}", SchemaError)
 
@@ -97,9 +97,9 @@ class PriorBox(_Priors):
             if all(abs(ratio - r) >= 1e-6 for r in ratios):
                 ratios += [ratio, 1.0 / ratio] if self.flip else [ratio]
         out: list[tuple[float, float]] = []
-        for at, size in enumerate(self.min_sizes):
+        for index, size in enumerate(self.min_sizes):
             of_ratios = [(size * math.sqrt(r), size / math.sqrt(r)) for r in ratios]
-            side = math.sqrt(size * self.max_sizes[at]) if self.max_sizes else 0.0
+            side = math.sqrt(size * self.max_sizes[index]) if self.max_sizes else 0.0
             middle = [(side, side)] if self.max_sizes else []
             out += [(size, size), *middle, *of_ratios[1:]] if self.min_max_aspect_ratios_order else [*of_ratios, *middle]
         return out
@@ -124,8 +124,8 @@ class PriorBox(_Priors):
     def kernel(self, Input: Tensor, Image: Tensor) -> tuple[Tensor, Tensor]:
         middle = self._middles(Input, Image)
         half = Input.new_tensor(self._sizes()) / 2
-        whole = Input.new_tensor([Image.shape[3], Image.shape[2]])
-        boxes = torch.cat([(middle - half) / whole, (middle + half) / whole], -1)
+        image_size = Input.new_tensor([Image.shape[3], Image.shape[2]])
+        boxes = torch.cat([(middle - half) / image_size, (middle + half) / image_size], -1)
         boxes = boxes.clamp_(0, 1) if self.clip else boxes
         return boxes, _variances(self.variances, boxes)
 
@@ -197,8 +197,8 @@ class DensityPriorBox(_Priors):
                 moves += places
         middle = self._middles(Input, Image) + Input.new_tensor(moves)
         half = Input.new_tensor(sizes) / 2
-        whole = Input.new_tensor([Image.shape[3], Image.shape[2]])
-        low, high = (middle - half) / whole, (middle + half) / whole
+        image_size = Input.new_tensor([Image.shape[3], Image.shape[2]])
+        low, high = (middle - half) / image_size, (middle + half) / image_size
         boxes = torch.cat([low.clamp_(min=0), high.clamp_(max=1)], -1)
         boxes = boxes.clamp_(0, 1) if self.clip else boxes
         boxes = boxes.view(-1, 4) if self.flatten_to_2d else boxes

@@ -45,19 +45,27 @@ class _Proposals(Operator):
         require_rank(2, info, slot)
         require_equal(info.known_dims[0], images, f"there must be a row of {slot} for each image", **{slot: 0, "Scores": 0})
         require_at_most(columns, info.known_dims[1], f"{slot} must have {columns} columns, not {info.known_dims[1]}", **{slot: 1})
-        for of, name in ((Anchors, "Anchors"), (Variances, "Variances")):
-            require_equal(of.known_dims[-1] if of.known_dims else 0, 4, f"{name} must be boxes of 4 numbers", **{name: None})
-            require_equal(of.elements, 4 * count * height * width, f"there must be one of {name} for each score of an image", **{name: None, "Scores": None})
+        for spec, name in ((Anchors, "Anchors"), (Variances, "Variances")):
+            require_equal(spec.known_dims[-1] if spec.known_dims else 0, 4, f"{name} must be boxes of 4 numbers", **{name: None})
+            require_equal(spec.elements, 4 * count * height * width, f"there must be one of {name} for each score of an image", **{name: None, "Scores": None})
         return images
 
-    def _taken(self, Scores: Spec, deltas: Spec, strided: frozenset[str], **others: Spec) -> Size:
+    def _needed_bytes(self, Scores: Spec, deltas: Spec, strided: frozenset[str], **operands: Spec) -> Size:
         """Return the bytes of all deltas and scores in another order, and of the counted boxes of one image with their overlaps."""
         item = Scores.known_dtype.itemsize
         images, *dims = Scores.known_dims
         all_of_one = dims[0] * dims[1] * dims[2]
-        each = minimum(all_of_one, self.pre_nms_topN) if self.pre_nms_topN > 0 else all_of_one
-        kept = 8 * item * images * each
-        return deltas.nbytes + Scores.nbytes + (24 + item) * all_of_one + (30 * item + 60) * each + pairs_taken(each, item) + kept + copies(strided, **others)
+        count = minimum(all_of_one, self.pre_nms_topN) if self.pre_nms_topN > 0 else all_of_one
+        result_bytes = 8 * item * images * count
+        return (
+            deltas.nbytes
+            + Scores.nbytes
+            + (24 + item) * all_of_one
+            + (30 * item + 60) * count
+            + pairs_taken(count, item)
+            + result_bytes
+            + copies(strided, **operands)
+        )
 
     def _propose(
         self, Scores: Tensor, BboxDeltas: Tensor, info: Tensor, Anchors: Tensor, Variances: Tensor, pixel: float, scaled: bool
@@ -67,16 +75,16 @@ class _Proposals(Operator):
         anchors, variances = Anchors.reshape(-1, 4), Variances.reshape(-1, 4)
         scores = Scores.permute(0, 2, 3, 1).reshape(images, height * width * count)
         deltas = BboxDeltas.permute(0, 2, 3, 1).reshape(images, height * width * count, 4)
-        found: list[tuple[Tensor, Tensor]] = []
+        proposals: list[tuple[Tensor, Tensor]] = []
         for image in range(images):
             order = torch.argsort(scores[image], descending=True, stable=True)
             order = order[: self.pre_nms_topN] if self.pre_nms_topN > 0 else order
             box = clipped(self._decoded(deltas[image, order], anchors[order], variances[order], pixel), info[image, :2].flip(0) - pixel)
-            found.append(self._chosen(box, scores[image, order], info[image], pixel, scaled))
-        numbers = torch.tensor([len(score) for _, score in found], dtype=torch.int64, device=Scores.device)
-        if not found:
+            proposals.append(self._chosen(box, scores[image, order], info[image], pixel, scaled))
+        numbers = torch.tensor([len(score) for _, score in proposals], dtype=torch.int64, device=Scores.device)
+        if not proposals:
             return Scores.new_zeros(0, 4), Scores.new_zeros(0, 1), numbers
-        return torch.cat([box for box, _ in found]), torch.cat([score for _, score in found]).unsqueeze(1), numbers
+        return torch.cat([box for box, _ in proposals]), torch.cat([score for _, score in proposals]).unsqueeze(1), numbers
 
     def _decoded(self, delta: Tensor, anchor: Tensor, variance: Tensor, pixel: float) -> Tensor:
         size = anchor[:, 2:] - anchor[:, :2] + pixel
@@ -101,9 +109,9 @@ class _Proposals(Operator):
         # PaddlePaddle takes the best from the back, so of equal ones the last is first
         order = torch.argsort(score.flip(0), descending=True, stable=True).neg_().add_(len(score) - 1)
         box, score = box[order], score[order]
-        kept = unsuppressed(box, torch.zeros_like(order), self.nms_thresh, self.eta, partial(overlaps, pixel=pixel))
-        kept = kept[: self.post_nms_topN] if self.post_nms_topN > 0 else kept
-        return box[kept], score[kept]
+        survivors = unsuppressed(box, torch.zeros_like(order), self.nms_thresh, self.eta, partial(overlaps, pixel=pixel))
+        survivors = survivors[: self.post_nms_topN] if self.post_nms_topN > 0 else survivors
+        return box[survivors], score[survivors]
 
 
 class GenerateProposals(_Proposals):
@@ -130,12 +138,12 @@ class GenerateProposals(_Proposals):
         return rows(Scores.dtype, (count, 4), lod), rows(Scores.dtype, (count, 1), lod), Scores.dense((images,), INT32)
 
     def workspace(self, Scores: Spec, BboxDeltas: Spec, ImInfo: Spec, Anchors: Spec, Variances: Spec, *, strided: frozenset[str]) -> Size:
-        return self._taken(Scores, BboxDeltas, strided, BboxDeltas=BboxDeltas, Anchors=Anchors, Variances=Variances)
+        return self._needed_bytes(Scores, BboxDeltas, strided, BboxDeltas=BboxDeltas, Anchors=Anchors, Variances=Variances)
 
     def kernel(self, Scores: Tensor, BboxDeltas: Tensor, ImInfo: Tensor, Anchors: Tensor, Variances: Tensor) -> tuple[Tensor, Tensor, Tensor, Offsets, Offsets]:
         box, score, numbers = self._propose(Scores, BboxDeltas, ImInfo, Anchors, Variances, 1.0, True)
-        made = Offsets.of_lengths(numbers)
-        return box, score, numbers.int(), made, made
+        image_offsets = Offsets.of_lengths(numbers)
+        return box, score, numbers.int(), image_offsets, image_offsets
 
     samples = [
         sample(Scores=f32(2, 3, 2, 5, distinct=True), BboxDeltas=f32(2, 12, 2, 5), ImInfo=f32(2, 3, data=[[24, 20, 1], [50, 45, 2]]),
@@ -174,7 +182,7 @@ class GenerateProposalsV2(_Proposals):
         return Scores.dense((count, 4)), Scores.dense((count, 1)), Scores.dense((images,), INT32)
 
     def workspace(self, Scores: Spec, BboxDeltas: Spec, ImShape: Spec, Anchors: Spec, Variances: Spec, *, strided: frozenset[str]) -> Size:
-        return self._taken(Scores, BboxDeltas, strided, BboxDeltas=BboxDeltas, Anchors=Anchors, Variances=Variances)
+        return self._needed_bytes(Scores, BboxDeltas, strided, BboxDeltas=BboxDeltas, Anchors=Anchors, Variances=Variances)
 
     def kernel(self, Scores: Tensor, BboxDeltas: Tensor, ImShape: Tensor, Anchors: Tensor, Variances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         box, score, numbers = self._propose(Scores, BboxDeltas, ImShape, Anchors, Variances, 1.0 if self.pixel_offset else 0.0, False)

@@ -67,8 +67,8 @@ class DistributeFpnProposals(Operator):
     def kernel(
         self, FpnRois: Tensor, RoisNum: Tensor | None, *, offsets: list[Offsets | None]
     ) -> tuple[list[Tensor], Tensor, list[Tensor], list[Offsets | None]]:
-        of = offsets[0] if RoisNum is None else images_of(RoisNum, len(FpnRois), "RoisNum")
-        assert of is not None
+        sequences = offsets[0] if RoisNum is None else images_of(RoisNum, len(FpnRois), "RoisNum")
+        assert sequences is not None
         count = self.max_level - self.min_level + 1
         scale = areas(FpnRois, 1.0 if self.pixel_offset else 0.0).sqrt_()
         level = (scale / self.refer_scale + 1e-6).log2_().add_(self.refer_level).floor_()
@@ -76,10 +76,10 @@ class DistributeFpnProposals(Operator):
         order = torch.argsort(level, stable=True)
         restore = torch.empty(len(order), 1, dtype=torch.int32, device=order.device)
         restore[order, 0] = torch.arange(len(order), dtype=torch.int32, device=order.device)
-        numbers = torch.bincount(level * of.count + of.segments, minlength=count * of.count).view(count, of.count)
+        numbers = torch.bincount(level * sequences.count + sequences.segments, minlength=count * sequences.count).view(count, sequences.count)
         parts = torch.split(order, as_list(numbers.sum(1)))
-        made = [Offsets.of_lengths(n) if RoisNum is None else None for n in numbers]
-        return [FpnRois[part] for part in parts], restore, [n.int() for n in numbers], made
+        part_offsets = [Offsets.of_lengths(n) if RoisNum is None else None for n in numbers]
+        return [FpnRois[part] for part in parts], restore, [n.int() for n in numbers], part_offsets
 
     samples = [
         sample(FpnRois=boxes(7, size=90.0).ragged([3, 4]), min_level=2, max_level=4, refer_level=3, refer_scale=40),
@@ -121,15 +121,15 @@ class CollectFpnProposals(Operator):
         require(len(MultiLevelRoIsNum) in (0, levels), words, MultiLevelRois=None, MultiLevelRoIsNum=None)
         total: Size = 0
         images: Size | None = None
-        for at, (of, scores) in enumerate(zip(MultiLevelRois, MultiLevelScores, strict=True)):
-            require_boxes(of, "MultiLevelRois", 2)
-            require_equal(scores.elements, of.known_dims[0], "there must be one score for each region", MultiLevelRois=0, MultiLevelScores=None)
-            require(scores.dtype is MultiLevelRois[0].dtype is of.dtype, "regions and scores must have one element type", MultiLevelScores=None)
-            for number in MultiLevelRoIsNum[at : at + 1]:
+        for level, (regions, scores) in enumerate(zip(MultiLevelRois, MultiLevelScores, strict=True)):
+            require_boxes(regions, "MultiLevelRois", 2)
+            require_equal(scores.elements, regions.known_dims[0], "there must be one score for each region", MultiLevelRois=0, MultiLevelScores=None)
+            require(scores.dtype is MultiLevelRois[0].dtype is regions.dtype, "regions and scores must have one element type", MultiLevelScores=None)
+            for number in MultiLevelRoIsNum[level : level + 1]:
                 require_rank(1, number, "MultiLevelRoIsNum")
-            count = MultiLevelRoIsNum[at].known_dims[0] if MultiLevelRoIsNum else ragged(of, "MultiLevelRois", 1).counts[0]
+            count = MultiLevelRoIsNum[level].known_dims[0] if MultiLevelRoIsNum else ragged(regions, "MultiLevelRois", 1).counts[0]
             images = count if images is None else require_equal(images, count, "all levels must have as many images", MultiLevelRois=None)
-            total = total + of.known_dims[0]
+            total = total + regions.known_dims[0]
         assert images is not None
         lod = None if MultiLevelRoIsNum else new_lod("FpnRois", (images,))
         first = MultiLevelRois[0]
@@ -138,8 +138,8 @@ class CollectFpnProposals(Operator):
     def workspace(self, MultiLevelRois: tuple[Spec, ...], MultiLevelScores: tuple[Spec, ...], MultiLevelRoIsNum: tuple[Spec, ...]) -> Size:
         total: Size = 0
         images: Size = 0
-        for of in MultiLevelRois:
-            total = total + of.known_dims[0]
+        for regions in MultiLevelRois:
+            total = total + regions.known_dims[0]
         for number in MultiLevelRoIsNum:
             images = images + number.known_dims[0]
         return (80 + 8 * MultiLevelRois[0].known_dtype.itemsize) * total + 40 * images
@@ -148,12 +148,12 @@ class CollectFpnProposals(Operator):
         self, MultiLevelRois: list[Tensor], MultiLevelScores: list[Tensor], MultiLevelRoIsNum: list[Tensor], *, offsets: list[list[Offsets]]
     ) -> tuple[Tensor, Tensor, Offsets | None]:
         numbers = MultiLevelRoIsNum
-        of = [images_of(n, len(r), "MultiLevelRoIsNum") for n, r in zip(numbers, MultiLevelRois, strict=True)] if numbers else offsets[0]
-        image = torch.cat([o.segments for o in of])
+        sequences = [images_of(n, len(r), "MultiLevelRoIsNum") for n, r in zip(numbers, MultiLevelRois, strict=True)] if numbers else offsets[0]
+        image = torch.cat([o.segments for o in sequences])
         score = torch.cat([s.reshape(-1) for s in MultiLevelScores])
         order = torch.argsort(score.flip(0), descending=True, stable=True).neg_().add_(len(score) - 1)[: self.post_nms_topN]
         order = order[torch.argsort(image[order], stable=True)]
-        counts = torch.bincount(image[order], minlength=of[0].count)
+        counts = torch.bincount(image[order], minlength=sequences[0].count)
         return torch.cat(MultiLevelRois)[order], counts.int(), None if numbers else Offsets.of_lengths(counts)
 
     samples = [

@@ -51,17 +51,17 @@ class NonMaxSuppression(Operator):
 
     def kernel(self, BBoxes: Tensor, Scores: Tensor, MaxPerClass: Tensor | None, IouThreshold: Tensor | None, ScoreThreshold: Tensor | None) -> Tensor:
         _, classes, count = Scores.shape
-        most = 0 if MaxPerClass is None else int(MaxPerClass.reshape(-1)[0])
+        limit = 0 if MaxPerClass is None else int(MaxPerClass.reshape(-1)[0])
         flat = Scores.reshape(-1)
         above = torch.ones_like(flat, dtype=torch.bool) if ScoreThreshold is None else flat > ScoreThreshold.reshape(-1)
-        place = above.logical_and_(torch.tensor(most > 0, device=flat.device)).nonzero().squeeze(1)
+        place = above.logical_and_(torch.tensor(limit > 0, device=flat.device)).nonzero().squeeze(1)
         group = place // max(count, 1)
         row = group // max(classes, 1) * count + place % max(count, 1)
-        found = candidates(flat[place], group, row, -1)
+        survivors = candidates(flat[place], group, row, -1)
         threshold = 0.0 if IouThreshold is None else float(IouThreshold.reshape(-1)[0])
-        found = suppress(found, corners_of(BBoxes.reshape(-1, 4), self.centered), threshold, 1.0, overlaps_of_areas)
-        found = found.chosen(places_in_groups(found.group) < most)
-        return torch.stack([found.group // max(classes, 1), found.group % max(classes, 1), found.row % max(count, 1)], 1)
+        survivors = suppress(survivors, corners_of(BBoxes.reshape(-1, 4), self.centered), threshold, 1.0, overlaps_of_areas)
+        survivors = survivors.chosen(places_in_groups(survivors.group) < limit)
+        return torch.stack([survivors.group // max(classes, 1), survivors.group % max(classes, 1), survivors.row % max(count, 1)], 1)
 
     samples = [
         sample(

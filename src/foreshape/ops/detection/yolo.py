@@ -53,8 +53,8 @@ class YoloBox(Operator):
         require_rank(2, ImgSize, "ImgSize")
         images, channels, height, width = X.known_dims
         count = self._count()
-        wanted = count * (self.class_num + (6 if self.iou_aware else 5))
-        require_equal(channels, wanted, f"X must have {wanted} channels for {count} anchors and {self.class_num} classes, not {channels}", X=1)
+        required = count * (self.class_num + (6 if self.iou_aware else 5))
+        require_equal(channels, required, f"X must have {required} channels for {count} anchors and {self.class_num} classes, not {channels}", X=1)
         require_equal(images, ImgSize.known_dims[0], "there must be a size for each image", X=0, ImgSize=0)
         require_equal(ImgSize.known_dims[1], 2, "ImgSize must have 2 columns, height and width", ImgSize=1)
         boxes = count * height * width
@@ -73,7 +73,7 @@ class YoloBox(Operator):
         confidence = cells[:, :, 4].sigmoid()
         if aware:
             confidence = confidence.pow(1.0 - self.iou_aware_factor) * X[:, :aware].sigmoid().pow(self.iou_aware_factor)
-        there = (confidence >= self.conf_thresh).unsqueeze(-1)
+        confident = (confidence >= self.conf_thresh).unsqueeze(-1)
         grid = torch.stack(torch.meshgrid(torch.arange(height, device=X.device), torch.arange(width, device=X.device), indexing="ij")[::-1], -1)
         image = ImgSize.flip(1).to(X.dtype).view(images, 1, 1, 1, 2)
         cell = X.new_tensor([width, height])
@@ -83,8 +83,8 @@ class YoloBox(Operator):
         low, high = middle - half, middle + half
         if self.clip_bbox:
             low, high = low.clamp_(min=0), torch.minimum(high, image - 1)
-        boxes = torch.cat([low, high], -1).masked_fill_(~there, 0)
-        scores = cells[:, :, 5:].sigmoid().mul_(confidence.unsqueeze(2)).movedim(2, -1).masked_fill(~there, 0)
+        boxes = torch.cat([low, high], -1).masked_fill_(~confident, 0)
+        scores = cells[:, :, 5:].sigmoid().mul_(confidence.unsqueeze(2)).movedim(2, -1).masked_fill(~confident, 0)
         total = count * height * width
         return boxes.view(images, total, 4), scores.reshape(images, total, self.class_num)
 
@@ -113,7 +113,7 @@ class _Truths(NamedTuple):
     anchor: Tensor
     down: Tensor
     across: Tensor
-    wanted: Tensor
+    target: Tensor
     """``[n, 4]``: the targets of x, y, width and height."""
     weight: Tensor
     """The weight of the four."""
@@ -163,8 +163,8 @@ class Yolov3Loss(Operator):
         images, channels, height, width = X.known_dims
         require_equal(height, width, "X must be as high as it is wide", X=2)
         count = len(self.anchor_mask)
-        wanted = count * (5 + self.class_num)
-        require_equal(channels, wanted, f"X must have {wanted} channels for {count} anchors and {self.class_num} classes, not {channels}", X=1)
+        required = count * (5 + self.class_num)
+        require_equal(channels, required, f"X must have {required} channels for {count} anchors and {self.class_num} classes, not {channels}", X=1)
         require_equal(images, GTBox.known_dims[0], "X and GTBox must have as many images", X=0, GTBox=0)
         for slot, spec in (("GTLabel", GTLabel), ("GTScore", GTScore)):
             if spec is not None:
@@ -177,29 +177,29 @@ class Yolov3Loss(Operator):
         """Return ``[anchors, 2]``: width and height in parts of the network's input."""
         return like.new_tensor(self.anchors).view(-1, 2) / size
 
-    def _ignored(self, cells: Tensor, GTBox: Tensor, there: Tensor) -> Tensor:
+    def _ignored(self, cells: Tensor, GTBox: Tensor, valid: Tensor) -> Tensor:
         """Return the mask ``[images, anchors, height, width]`` of predicted boxes overlapping a truth by more than the threshold."""
         height, width = cells.shape[-2:]
         step = torch.stack(torch.meshgrid(torch.arange(height, device=cells.device), torch.arange(width, device=cells.device), indexing="ij")[::-1])
         middle = cells[:, :, :2].sigmoid().mul_(self.scale_x_y).add_(step).add_(-0.5 * (self.scale_x_y - 1.0)).div_(height)
-        own = self._anchors(cells, self.downsample_ratio * height)[list(self.anchor_mask)]
-        size = cells[:, :, 2:4].exp().mul_(own.view(-1, 2, 1, 1))
+        anchors = self._anchors(cells, self.downsample_ratio * height)[list(self.anchor_mask)]
+        size = cells[:, :, 2:4].exp().mul_(anchors.view(-1, 2, 1, 1))
         best = torch.zeros_like(cells[:, :, 0])
-        for truth, counts in zip(GTBox.unbind(1), there.unbind(1), strict=True):  # all cells at once, for one truth of each image
-            of, its = truth[:, None, :2, None, None], truth[:, None, 2:, None, None]
-            side = torch.minimum(middle + size / 2, of + its / 2).sub_(torch.maximum(middle - size / 2, of - its / 2))
-            both = side[:, :, 0].mul(side[:, :, 1]).masked_fill_((side < 0).any(2), 0)
-            overlap = both / (size[:, :, 0] * size[:, :, 1] + its[:, :, 0] * its[:, :, 1] - both)
+        for truth, counts in zip(GTBox.unbind(1), valid.unbind(1), strict=True):  # all cells at once, for one truth of each image
+            center, its = truth[:, None, :2, None, None], truth[:, None, 2:, None, None]
+            side = torch.minimum(middle + size / 2, center + its / 2).sub_(torch.maximum(middle - size / 2, center - its / 2))
+            intersection = side[:, :, 0].mul(side[:, :, 1]).masked_fill_((side < 0).any(2), 0)
+            overlap = intersection / (size[:, :, 0] * size[:, :, 1] + its[:, :, 0] * its[:, :, 1] - intersection)
             best = torch.where((overlap > best) & counts[:, None, None, None], overlap, best)
         return best > self.ignore_thresh
 
-    def _match(self, GTBox: Tensor, there: Tensor, height: int) -> Tensor:
+    def _match(self, GTBox: Tensor, valid: Tensor, height: int) -> Tensor:
         """Return the place of each truth's anchor in ``anchor_mask``, or -1: int32 ``[images, truths]``."""
         shape, size = self._anchors(GTBox, self.downsample_ratio * height), GTBox[..., None, 2:]
-        both = torch.minimum(shape, size).prod(-1)
-        best = (both / (shape.prod(-1) + size.prod(-1) - both)).argmax(-1)
+        intersection = torch.minimum(shape, size).prod(-1)
+        best = (intersection / (shape.prod(-1) + size.prod(-1) - intersection)).argmax(-1)
         place = [self.anchor_mask.index(a) if a in self.anchor_mask else -1 for a in range(len(self.anchors) // 2)]
-        return torch.tensor(place, dtype=torch.int32, device=best.device)[best].masked_fill_(~there, -1)
+        return torch.tensor(place, dtype=torch.int32, device=best.device)[best].masked_fill_(~valid, -1)
 
     def _truths(self, X: Tensor, GTBox: Tensor, GTLabel: Tensor, GTScore: Tensor | None, match: Tensor) -> _Truths:
         height, width = X.shape[2:]
@@ -211,17 +211,17 @@ class Yolov3Loss(Operator):
             raise ExecutionError(f"yolov3_loss: the middle of a truth in GTBox must be in the image, from 0 to below 1; seen {low:g} to {high:g}")
         shape = GTBox.new_tensor(self.anchors).view(-1, 2)[list(self.anchor_mask)][anchor]
         place = box[:, :2] * height - torch.stack([across, down], 1)
-        wanted = torch.cat([place, (box[:, 2:] * (self.downsample_ratio * height) / shape).log_()], 1)
+        target = torch.cat([place, (box[:, 2:] * (self.downsample_ratio * height) / shape).log_()], 1)
         score = GTScore[image, truth] if GTScore is not None else GTBox.new_ones(len(image))
-        rest = min(1.0 / self.class_num, 1.0 / 40) if self.use_label_smooth else 0.0
-        own = GTLabel[image, truth].unsqueeze(1) == torch.arange(self.class_num, device=X.device)
-        classes = torch.where(own, GTBox.new_tensor(1.0 - rest), GTBox.new_tensor(rest))
-        return _Truths(image, anchor, down, across, wanted, (2.0 - box[:, 2] * box[:, 3]) * score, classes, score)
+        smoothing = min(1.0 / self.class_num, 1.0 / 40) if self.use_label_smooth else 0.0
+        is_class = GTLabel[image, truth].unsqueeze(1) == torch.arange(self.class_num, device=X.device)
+        classes = torch.where(is_class, GTBox.new_tensor(1.0 - smoothing), GTBox.new_tensor(smoothing))
+        return _Truths(image, anchor, down, across, target, (2.0 - box[:, 2] * box[:, 3]) * score, classes, score)
 
     def workspace(self, X: Spec, GTBox: Spec, GTLabel: Spec, GTScore: Spec | None) -> Size:
-        return self._taken(X, GTBox)
+        return self._needed_bytes(X, GTBox)
 
-    def _taken(self, X: Spec, GTBox: Spec) -> Size:
+    def _needed_bytes(self, X: Spec, GTBox: Spec) -> Size:
         item = X.known_dtype.itemsize
         cells = X.known_dims[0] * len(self.anchor_mask) * X.known_dims[2] * X.known_dims[3]
         truths = GTBox.known_dims[0] * GTBox.known_dims[1]
@@ -233,25 +233,25 @@ class Yolov3Loss(Operator):
         images, _, height, width = X.shape
         count = len(self.anchor_mask)
         cells = X.reshape(images, count, 5 + self.class_num, height, width)
-        there = ~(GTBox[..., 2:] < _NONE).any(-1)
-        match = self._match(GTBox, there, height)
+        valid = ~(GTBox[..., 2:] < _NONE).any(-1)
+        match = self._match(GTBox, valid, height)
         t = self._truths(X, GTBox, GTLabel, GTScore, match)
-        mask = self._ignored(cells, GTBox, there).to(X.dtype).contiguous().neg_()
+        mask = self._ignored(cells, GTBox, valid).to(X.dtype).contiguous().neg_()
         cell = ((t.image * count + t.anchor) * height + t.down) * width + t.across
         number = torch.arange(len(cell), device=cell.device)
         last = torch.full((mask.numel(),), -1, dtype=torch.int64, device=cell.device).scatter_reduce_(0, cell, number, "amax")[cell] == number
         mask.view(-1)[cell[last]] = t.score[last]
-        seen = cells[t.image, t.anchor, :, t.down, t.across]
-        of_box = F.binary_cross_entropy_with_logits(seen[:, :2], t.wanted[:, :2], reduction="none").sum(1)
-        of_box += (seen[:, 2:4] - t.wanted[:, 2:]).abs().sum(1)
-        of_class = F.binary_cross_entropy_with_logits(seen[:, 5:], t.classes, reduction="none").sum(1)
-        confidence, weight, wanted = cells[:, :, 4], *_confidences(mask)
-        loss = (F.binary_cross_entropy_with_logits(confidence, wanted, reduction="none") * weight).sum((1, 2, 3))
+        predicted = cells[t.image, t.anchor, :, t.down, t.across]
+        of_box = F.binary_cross_entropy_with_logits(predicted[:, :2], t.target[:, :2], reduction="none").sum(1)
+        of_box += (predicted[:, 2:4] - t.target[:, 2:]).abs().sum(1)
+        of_class = F.binary_cross_entropy_with_logits(predicted[:, 5:], t.classes, reduction="none").sum(1)
+        confidence, weight, objectness = cells[:, :, 4], *_confidences(mask)
+        loss = (F.binary_cross_entropy_with_logits(confidence, objectness, reduction="none") * weight).sum((1, 2, 3))
         loss.index_add_(0, t.image, of_box * t.weight + of_class * t.score)
         return loss, mask, match
 
     def _gradient_workspace(self, X: Spec, GTBox: Spec, GTLabel: Spec, GTScore: Spec | None, mask: Spec, match: Spec, d_loss: Spec) -> Size:
-        return self._taken(X, GTBox)
+        return self._needed_bytes(X, GTBox)
 
     @gradient("X", "GTBox", "GTLabel", "GTScore", "ObjectnessMask", "GTMatchMask", "Loss@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(
@@ -261,13 +261,13 @@ class Yolov3Loss(Operator):
         cells = X.reshape(images, len(self.anchor_mask), 5 + self.class_num, height, width)
         t = self._truths(X, GTBox, GTLabel, GTScore, GTMatchMask)
         out = torch.zeros(cells.shape, dtype=X.dtype, device=X.device)
-        weight, wanted = _confidences(ObjectnessMask)
-        out[:, :, 4] = (cells[:, :, 4].sigmoid() - wanted) * weight * d_loss.view(-1, 1, 1, 1)
-        seen = cells[t.image, t.anchor, :, t.down, t.across]
-        d = torch.zeros_like(seen)
-        d[:, :2] = (seen[:, :2].sigmoid() - t.wanted[:, :2]) * t.weight.unsqueeze(1)
-        d[:, 2:4] = torch.where(seen[:, 2:4] > t.wanted[:, 2:], 1.0, -1.0) * t.weight.unsqueeze(1)
-        d[:, 5:] = (seen[:, 5:].sigmoid() - t.classes) * t.score.unsqueeze(1)
+        weight, objectness = _confidences(ObjectnessMask)
+        out[:, :, 4] = (cells[:, :, 4].sigmoid() - objectness) * weight * d_loss.view(-1, 1, 1, 1)
+        predicted = cells[t.image, t.anchor, :, t.down, t.across]
+        d = torch.zeros_like(predicted)
+        d[:, :2] = (predicted[:, :2].sigmoid() - t.target[:, :2]) * t.weight.unsqueeze(1)
+        d[:, 2:4] = torch.where(predicted[:, 2:4] > t.target[:, 2:], 1.0, -1.0) * t.weight.unsqueeze(1)
+        d[:, 5:] = (predicted[:, 5:].sigmoid() - t.classes) * t.score.unsqueeze(1)
         out.movedim(2, -1).index_put_((t.image, t.anchor, t.down, t.across), d * d_loss[t.image].unsqueeze(1), accumulate=True)
         return out.view(X.shape)
 

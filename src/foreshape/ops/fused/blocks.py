@@ -19,11 +19,11 @@ NOT_MADE = "for training: not made here"
 
 def check_test(is_test: bool, *rates: float) -> None:
     """Require a test, or rates of 0: there is no dropout here."""
-    said = "it must have is_test=True, or dropout rates of 0: its form for training is not supported"
-    require(is_test or not any(rates), said)
+    requirement = "it must have is_test=True, or dropout rates of 0: its form for training is not supported"
+    require(is_test or not any(rates), requirement)
 
 
-def kept(of: Composition, x: Any, rate: float, implementation: str, is_test: bool) -> Any:
+def after_dropout(of: Composition, x: Any, rate: float, implementation: str, is_test: bool) -> Any:
     """Return ``x`` after dropout in a test."""
     return of("scale", {"scale": 1.0 - rate}, X=x) if is_test and rate and implementation != "upscale_in_train" else x
 
@@ -62,7 +62,7 @@ class FusedDropoutAdd(Operator):
         return x.like(), None
 
     def expand(self, of: Composition, x: Any, y: Any, seed_tensor: Any, PTensor: Any) -> Any:
-        return of("elementwise_add", X=kept(of, x, self.p, self.mode, self.is_test), Y=y), None
+        return of("elementwise_add", X=after_dropout(of, x, self.p, self.mode, self.is_test), Y=y), None
 
     samples = [
         sample(x=f32(2, 3, 5), y=f32(2, 3, 5), is_test=True),
@@ -102,7 +102,7 @@ class FusedBiasDropoutResidualLayerNorm(Operator):
         return X.like(), None, None, None, None
 
     def expand(self, of: Composition, X: Any, Residual: Any, Bias: Any, LnScale: Any, LnBias: Any) -> Any:
-        out = kept(of, with_bias(of, X, Bias), self.dropout_rate, self.dropout_implementation, self.is_test)
+        out = after_dropout(of, with_bias(of, X, Bias), self.dropout_rate, self.dropout_implementation, self.is_test)
         return layer_norm(of, of("elementwise_add", X=out, Y=Residual), 2, LnScale, LnBias, self.ln_epsilon), None, None, None, None
 
     samples = [
@@ -172,10 +172,10 @@ class FusedAttention(Operator):
     ring_id = attribute(AttrType.INT, -1, choices=(-1,), doc="for heads divided over ranks: not supported")
 
     def infer_shape(self, *specs: Any) -> Any:
-        given: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), specs, strict=True))
+        by_slot: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), specs, strict=True))
         check_test(self.is_test, self.attn_dropout_rate, self.dropout_rate)
-        x, weight = given["X"], given["QKVW"]
-        require(given["CacheKV"] is None, "CacheKV, the keys and values of earlier steps, is not supported", CacheKV=None)
+        x, weight = by_slot["X"], by_slot["QKVW"]
+        require(by_slot["CacheKV"] is None, "CacheKV, the keys and values of earlier steps, is not supported", CacheKV=None)
         require_rank(3, x, "X")
         batch, steps, width = x.known_dims
         if self.transpose_qkv_wb:
@@ -193,16 +193,16 @@ class FusedAttention(Operator):
             require_equal(weight.known_dims[0], 3, "QKVW must have three parts, for queries, keys and values", QKVW=0)
             heads, inner, hidden = weight.known_dims[1], weight.known_dims[3], product(weight.known_dims[1:3])
         require_equal(inner, width, "QKVW must take as many numbers as X is wide", QKVW=None, X=2)
-        if given["QKVBias"] is not None:
-            require_equal(given["QKVBias"].elements, 3 * hidden, "QKVBias must have one number for each that QKVW gives", QKVBias=None, QKVW=None)
-        if given["SrcMask"] is not None:
-            require_rank(4, given["SrcMask"], "SrcMask")
-            for at, (a, b) in enumerate(zip(given["SrcMask"].known_dims, (batch, heads, steps, steps), strict=True)):
-                require_broadcast_to(a, b, "SrcMask must broadcast to [batch, heads, steps, steps]", SrcMask=at)
-        require_rank(2, given["OutLinearW"], "OutLinearW")
-        require_equal(given["OutLinearW"].known_dims[0], hidden, "OutLinearW must have a row for each number of all heads", OutLinearW=0)
-        require_equal(given["OutLinearW"].known_dims[1], width, "OutLinearW must have as many columns as X is wide", OutLinearW=1, X=2)
-        check_norm(x, 2, "X", **{s: given[s] for s in ("LnScale", "LnBias", "OutLinearBias", "Ln2Scale", "Ln2Bias")})
+        if by_slot["QKVBias"] is not None:
+            require_equal(by_slot["QKVBias"].elements, 3 * hidden, "QKVBias must have one number for each that QKVW gives", QKVBias=None, QKVW=None)
+        if by_slot["SrcMask"] is not None:
+            require_rank(4, by_slot["SrcMask"], "SrcMask")
+            for axis, (a, b) in enumerate(zip(by_slot["SrcMask"].known_dims, (batch, heads, steps, steps), strict=True)):
+                require_broadcast_to(a, b, "SrcMask must broadcast to [batch, heads, steps, steps]", SrcMask=axis)
+        require_rank(2, by_slot["OutLinearW"], "OutLinearW")
+        require_equal(by_slot["OutLinearW"].known_dims[0], hidden, "OutLinearW must have a row for each number of all heads", OutLinearW=0)
+        require_equal(by_slot["OutLinearW"].known_dims[1], width, "OutLinearW must have as many columns as X is wide", OutLinearW=1, X=2)
+        check_norm(x, 2, "X", **{s: by_slot[s] for s in ("LnScale", "LnBias", "OutLinearBias", "Ln2Scale", "Ln2Bias")})
         return (x.like(), *[None] * (len(self.schema.results) - 1))
 
     def work(self, *specs: Any) -> Any:
@@ -210,21 +210,21 @@ class FusedAttention(Operator):
         return product(x.known_dims) * product(weight.known_dims[1:])
 
     def expand(self, of: Composition, *operands: Any) -> Any:
-        given: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), operands, strict=True))
-        x, weight = given["X"], given["QKVW"]
-        inner = layer_norm(of, x, 2, given["LnScale"], given["LnBias"], self.epsilon) if self.pre_layer_norm else x
+        by_slot: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), operands, strict=True))
+        x, weight = by_slot["X"], by_slot["QKVW"]
+        inner = layer_norm(of, x, 2, by_slot["LnScale"], by_slot["LnBias"], self.epsilon) if self.pre_layer_norm else x
         heads = self.num_heads if self.transpose_qkv_wb else weight.spec.known_dims[1]
         matrix = weight if self.transpose_qkv_wb else of("flatten2", {"axis": 3}, X=weight)[0]
-        made = with_bias(of, of("matmul_v2", {"trans_y": not self.transpose_qkv_wb}, X=inner, Y=matrix), given["QKVBias"])
-        query, key, value = heads_of(of, made, heads)
-        out = attention(of, query, key, value, given["SrcMask"], query.spec.known_dims[-1] ** -0.5)
-        out = kept(of, out, self.attn_dropout_rate, self.attn_dropout_implementation, self.is_test)
-        out = with_bias(of, of("matmul_v2", X=out, Y=given["OutLinearW"]), given["OutLinearBias"])
-        out = kept(of, out, self.dropout_rate, self.dropout_implementation, self.is_test)
+        projected = with_bias(of, of("matmul_v2", {"trans_y": not self.transpose_qkv_wb}, X=inner, Y=matrix), by_slot["QKVBias"])
+        query, key, value = heads_of(of, projected, heads)
+        out = attention(of, query, key, value, by_slot["SrcMask"], query.spec.known_dims[-1] ** -0.5)
+        out = after_dropout(of, out, self.attn_dropout_rate, self.attn_dropout_implementation, self.is_test)
+        out = with_bias(of, of("matmul_v2", X=out, Y=by_slot["OutLinearW"]), by_slot["OutLinearBias"])
+        out = after_dropout(of, out, self.dropout_rate, self.dropout_implementation, self.is_test)
         if self.add_residual:
             out = of("elementwise_add", X=out, Y=x)
         if not self.pre_layer_norm:
-            out = layer_norm(of, out, 2, given["Ln2Scale"], given["Ln2Bias"], self.ln_epsilon)
+            out = layer_norm(of, out, 2, by_slot["Ln2Scale"], by_slot["Ln2Bias"], self.ln_epsilon)
         return (out, *[None] * (len(self.schema.results) - 1))
 
     samples = [
@@ -291,35 +291,35 @@ class FusedFeedforward(Operator):
     ring_id = attribute(AttrType.INT, -1, choices=(-1,), doc="for weights divided over ranks: not supported")
 
     def infer_shape(self, *specs: Any) -> Any:
-        given: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), specs, strict=True))
+        by_slot: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), specs, strict=True))
         check_test(self.is_test, self.dropout1_rate, self.dropout2_rate)
-        x, first, second = given["X"], given["Linear1Weight"], given["Linear2Weight"]
+        x, first, second = by_slot["X"], by_slot["Linear1Weight"], by_slot["Linear2Weight"]
         require_rank(3, x, "X")
         for slot, weight in (("Linear1Weight", first), ("Linear2Weight", second)):
             require_rank(2, weight, slot)
         require_equal(first.known_dims[0], x.known_dims[2], "Linear1Weight must have as many rows as X is wide", Linear1Weight=0, X=2)
         require_equal(second.known_dims[0], first.known_dims[1], "Linear2Weight must have as many rows as Linear1Weight has columns", Linear2Weight=0)
         require_equal(second.known_dims[1], x.known_dims[2], "Linear2Weight must have as many columns as X is wide", Linear2Weight=1, X=2)
-        if given["Linear1Bias"] is not None:
-            require_equal(given["Linear1Bias"].elements, first.known_dims[1], "Linear1Bias must have one number for each column", Linear1Bias=None)
-        check_norm(x, 2, "X", **{s: given[s] for s in ("Linear2Bias", "Ln1Scale", "Ln1Bias", "Ln2Scale", "Ln2Bias")})
+        if by_slot["Linear1Bias"] is not None:
+            require_equal(by_slot["Linear1Bias"].elements, first.known_dims[1], "Linear1Bias must have one number for each column", Linear1Bias=None)
+        check_norm(x, 2, "X", **{s: by_slot[s] for s in ("Linear2Bias", "Ln1Scale", "Ln1Bias", "Ln2Scale", "Ln2Bias")})
         return (x.like(), *[None] * (len(self.schema.results) - 1))
 
     def work(self, *specs: Any) -> Any:
         return 2 * product(specs[0].known_dims) * specs[3].known_dims[1]
 
     def expand(self, of: Composition, *operands: Any) -> Any:
-        given: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), operands, strict=True))
-        x = given["X"]
-        inner = layer_norm(of, x, 2, given["Ln1Scale"], given["Ln1Bias"], self.ln1_epsilon) if self.pre_layer_norm else x
-        hidden = of(self.act_method, X=with_bias(of, of("matmul_v2", X=inner, Y=given["Linear1Weight"]), given["Linear1Bias"]))
-        hidden = kept(of, hidden, self.dropout1_rate, self.dropout1_implementation, self.is_test)
-        out = with_bias(of, of("matmul_v2", X=hidden, Y=given["Linear2Weight"]), given["Linear2Bias"])
-        out = kept(of, out, self.dropout2_rate, self.dropout2_implementation, self.is_test)
+        by_slot: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), operands, strict=True))
+        x = by_slot["X"]
+        inner = layer_norm(of, x, 2, by_slot["Ln1Scale"], by_slot["Ln1Bias"], self.ln1_epsilon) if self.pre_layer_norm else x
+        hidden = of(self.act_method, X=with_bias(of, of("matmul_v2", X=inner, Y=by_slot["Linear1Weight"]), by_slot["Linear1Bias"]))
+        hidden = after_dropout(of, hidden, self.dropout1_rate, self.dropout1_implementation, self.is_test)
+        out = with_bias(of, of("matmul_v2", X=hidden, Y=by_slot["Linear2Weight"]), by_slot["Linear2Bias"])
+        out = after_dropout(of, out, self.dropout2_rate, self.dropout2_implementation, self.is_test)
         if self.add_residual:
             out = of("elementwise_add", X=out, Y=x)
         if not self.pre_layer_norm:
-            out = layer_norm(of, out, 2, given["Ln2Scale"], given["Ln2Bias"], self.ln2_epsilon)
+            out = layer_norm(of, out, 2, by_slot["Ln2Scale"], by_slot["Ln2Bias"], self.ln2_epsilon)
         return (out, *[None] * (len(self.schema.results) - 1))
 
     samples = [

@@ -160,19 +160,19 @@ class FusedFcElementwiseLayernorm(Operator):
     rejects = [reject(X=f32(4, 5), W=f32(6, 3), Y=f32(4, 3), says="as many as the rows of W")]
 
 
-def check_alike(out: Spec, other: Spec, slot: str) -> None:
+def check_alike(out: Spec, addend: Spec, slot: str) -> None:
     """Require the dims of the sum of its other operand."""
-    said = f"{slot} must have the dims of the sum that it is in"
-    require(other.rank == out.rank, said, **{slot: None})
-    for at, (a, b) in enumerate(zip(other.known_dims, out.known_dims, strict=True)):
-        require_equal(a, b, said, **{slot: at})
+    requirement = f"{slot} must have the dims of the sum that it is in"
+    require(addend.rank == out.rank, requirement, **{slot: None})
+    for axis, (a, b) in enumerate(zip(addend.known_dims, out.known_dims, strict=True)):
+        require_equal(a, b, requirement, **{slot: axis})
 
 
-def check_norm(x: Spec, begin: int, slot: str, **given: Spec | None) -> None:
+def check_norm(x: Spec, begin: int, slot: str, **parameters: Spec | None) -> None:
     """Require one number for each element of an example from the operands of a layer norm of the dims from ``begin`` on."""
     require(1 <= begin < x.rank, f"begin_norm_axis must be in [1, {x.rank}); seen {begin}", **{slot: None})
     elements = product(x.known_dims[begin:])
-    for name, spec in given.items():
+    for name, spec in parameters.items():
         if spec is not None:
             require_equal(spec.elements, elements, f"{name} must have one number for each element of an example", **{name: None, slot: None})
 

@@ -62,101 +62,101 @@ class FusedMultiTransformer(Operator):
     ring_id = attribute(AttrType.INT, -1, choices=(-1,), doc="for weights divided over ranks: not supported")
 
     def infer_shape(self, *specs: Any) -> Any:
-        given: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), specs, strict=True))
+        by_slot: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), specs, strict=True))
         check_test(self.is_test, self.dropout_rate)
         for slot in ("PreCaches", "RotaryPosEmb", "BeamCacheOffset", "SeqLengths"):
-            require(not given[slot], f"{slot} is not supported", **{slot: None})
-        x, layers = given["X"], len(given["QKVW"])
+            require(not by_slot[slot], f"{slot} is not supported", **{slot: None})
+        x, layers = by_slot["X"], len(by_slot["QKVW"])
         require_rank(3, x, "X")
         batch, steps, width = x.known_dims
         for slot in self.schema.operands:
-            if slot.many and slot.name != "PreCaches" and not (slot.optional and not given[slot.name]):
-                if len(given[slot.name]) != layers:
-                    fail(f"{slot.name} must have a tensor for each of the {layers} layers, not {len(given[slot.name])}", SchemaError)
-                for spec in given[slot.name]:
+            if slot.many and slot.name != "PreCaches" and not (slot.optional and not by_slot[slot.name]):
+                if len(by_slot[slot.name]) != layers:
+                    fail(f"{slot.name} must have a tensor for each of the {layers} layers, not {len(by_slot[slot.name])}", SchemaError)
+                for spec in by_slot[slot.name]:
                     require(spec.dtype is x.dtype, f"{slot.name} must have the element type of X", **{slot.name: None, "X": None})
-        if given["TimeStep"] is not None:
-            require(bool(given["CacheKV"]), "TimeStep must come with CacheKV", TimeStep=None)
-            require_equal(given["TimeStep"].elements, 1, "TimeStep must be one number", TimeStep=None)
+        if by_slot["TimeStep"] is not None:
+            require(bool(by_slot["CacheKV"]), "TimeStep must come with CacheKV", TimeStep=None)
+            require_equal(by_slot["TimeStep"].elements, 1, "TimeStep must be one number", TimeStep=None)
             require_equal(steps, 1, "X must be one step where TimeStep is given", X=1)
-        for at in range(layers):
-            here: dict[str, Any] = {slot: value[at] if isinstance(value, tuple) and value else None for slot, value in given.items()}
-            weight = here["QKVW"]
+        for layer in range(layers):
+            of_layer: dict[str, Any] = {slot: value[layer] if isinstance(value, tuple) and value else None for slot, value in by_slot.items()}
+            weight = of_layer["QKVW"]
             require_rank(4, weight, "QKVW")
             parts, heads, numbers = weight.known_dims[:3] if self.trans_qkvw else weight.known_dims[1:]
             require_equal(parts, 3, "QKVW must have three parts, for queries, keys and values", QKVW=None)
             require_equal(weight.known_dims[3 if self.trans_qkvw else 0], width, "QKVW must take as many numbers as X is wide", QKVW=None, X=2)
-            if here["QKVBias"] is not None:
-                require_equal(here["QKVBias"].elements, 3 * heads * numbers, "QKVBias must have one number for each that QKVW gives", QKVBias=None)
-            if here["CacheKV"] is not None:
-                require_rank(5, here["CacheKV"], "CacheKV")
-                two, of, by, most, each = here["CacheKV"].known_dims
-                for axis, a, b in ((0, two, 2), (1, of, batch), (2, by, heads), (4, each, numbers)):
+            if of_layer["QKVBias"] is not None:
+                require_equal(of_layer["QKVBias"].elements, 3 * heads * numbers, "QKVBias must have one number for each that QKVW gives", QKVBias=None)
+            if of_layer["CacheKV"] is not None:
+                require_rank(5, of_layer["CacheKV"], "CacheKV")
+                two, cached_batch, cached_heads, cached_steps, head_size = of_layer["CacheKV"].known_dims
+                for axis, a, b in ((0, two, 2), (1, cached_batch, batch), (2, cached_heads, heads), (4, head_size, numbers)):
                     require_equal(a, b, "CacheKV must have the dims [2, batch, heads, most steps, numbers of a head]", CacheKV=axis)
-                require_at_most(steps, most, "CacheKV must have room for the steps of X", CacheKV=3, X=1)
-            if given["SrcMask"] is not None:
-                require_rank(4, given["SrcMask"], "SrcMask")
-                wide = given["SrcMask"].known_dims[3] if given["TimeStep"] is not None else steps
-                for axis, (a, b) in enumerate(zip(given["SrcMask"].known_dims, (batch, heads, steps, wide), strict=True)):
+                require_at_most(steps, cached_steps, "CacheKV must have room for the steps of X", CacheKV=3, X=1)
+            if by_slot["SrcMask"] is not None:
+                require_rank(4, by_slot["SrcMask"], "SrcMask")
+                wide = by_slot["SrcMask"].known_dims[3] if by_slot["TimeStep"] is not None else steps
+                for axis, (a, b) in enumerate(zip(by_slot["SrcMask"].known_dims, (batch, heads, steps, wide), strict=True)):
                     require_broadcast_to(a, b, "SrcMask must broadcast to [batch, heads, steps, all steps]", SrcMask=axis)
-            self._check_products(here, heads * numbers, width)
-            check_norm(x, 2, "X", **{s: here[s] for s in ("LnScale", "LnBias", "OutLinearBias", "FFNLnScale", "FFNLnBias", "FFN2Bias")})
-        return tuple(c.like() for c in given["CacheKV"]), x.like()
+            self._check_products(of_layer, heads * numbers, width)
+            check_norm(x, 2, "X", **{s: of_layer[s] for s in ("LnScale", "LnBias", "OutLinearBias", "FFNLnScale", "FFNLnBias", "FFN2Bias")})
+        return tuple(c.like() for c in by_slot["CacheKV"]), x.like()
 
     @staticmethod
-    def _check_products(here: dict[str, Any], hidden: Any, width: Any) -> None:
+    def _check_products(of_layer: dict[str, Any], hidden: Any, width: Any) -> None:
         for slot in ("OutLinearW", "FFN1Weight", "FFN2Weight"):
-            require_rank(2, here[slot], slot)
-        inner = here["FFN1Weight"].known_dims[1]
+            require_rank(2, of_layer[slot], slot)
+        inner = of_layer["FFN1Weight"].known_dims[1]
         for slot, dims in (("OutLinearW", (hidden, width)), ("FFN1Weight", (width, inner)), ("FFN2Weight", (inner, width))):
-            for axis, (a, b) in enumerate(zip(here[slot].known_dims, dims, strict=True)):
+            for axis, (a, b) in enumerate(zip(of_layer[slot].known_dims, dims, strict=True)):
                 require_equal(a, b, f"{slot} must have the dims [{dims[0]}, {dims[1]}]", **{slot: axis})
-        if here["FFN1Bias"] is not None:
-            require_equal(here["FFN1Bias"].elements, inner, "FFN1Bias must have one number for each column of FFN1Weight", FFN1Bias=None)
+        if of_layer["FFN1Bias"] is not None:
+            require_equal(of_layer["FFN1Bias"].elements, inner, "FFN1Bias must have one number for each column of FFN1Weight", FFN1Bias=None)
 
     def work(self, *specs: Any) -> Any:
-        given = dict(zip((o.name for o in self.schema.operands), specs, strict=True))
-        rows = product(given["X"].known_dims[:2])
-        return rows * sum((w.elements for slot in ("QKVW", "OutLinearW", "FFN1Weight", "FFN2Weight") for w in given[slot]), 0)
+        by_slot = dict(zip((o.name for o in self.schema.operands), specs, strict=True))
+        rows = product(by_slot["X"].known_dims[:2])
+        return rows * sum((w.elements for slot in ("QKVW", "OutLinearW", "FFN1Weight", "FFN2Weight") for w in by_slot[slot]), 0)
 
     def workspace(self, *specs: Any, strided: frozenset[str]) -> Any:
-        given = dict(zip((o.name for o in self.schema.operands), specs, strict=True))
-        x = given["X"]
+        by_slot = dict(zip((o.name for o in self.schema.operands), specs, strict=True))
+        x = by_slot["X"]
         batch, steps, _ = x.known_dims
         total: Any = 6 * x.elements
-        for at, weight in enumerate(given["QKVW"]):
+        for layer, weight in enumerate(by_slot["QKVW"]):
             heads, numbers = weight.known_dims[1:3] if self.trans_qkvw else weight.known_dims[2:]
-            others = given["CacheKV"][at].known_dims[3] if given["CacheKV"] else steps
-            total = total + 8 * batch * (steps + others) * heads * numbers + 3 * batch * heads * steps * others
-            total = total + 3 * batch * steps * given["FFN1Weight"][at].known_dims[1] + (3 * weight.elements if strided or not self.trans_qkvw else 0)
+            key_steps = by_slot["CacheKV"][layer].known_dims[3] if by_slot["CacheKV"] else steps
+            total = total + 8 * batch * (steps + key_steps) * heads * numbers + 3 * batch * heads * steps * key_steps
+            total = total + 3 * batch * steps * by_slot["FFN1Weight"][layer].known_dims[1] + (3 * weight.elements if strided or not self.trans_qkvw else 0)
         return total * x.known_dtype.itemsize
 
     def kernel(self, *tensors: Any) -> Any:
-        given: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), tensors, strict=True))
-        x, layers = given["X"], len(given["QKVW"])
+        by_slot: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), tensors, strict=True))
+        x, layers = by_slot["X"], len(by_slot["QKVW"])
         after_dropout = self._after_dropout()
-        step = None if given["TimeStep"] is None else int(given["TimeStep"].reshape(-1)[0])
-        for at in range(layers):
-            here: dict[str, Any] = {slot: value[at] if isinstance(value, list | tuple) and value else None for slot, value in given.items()}
-            inner = normalised(x, here["LnScale"], here["LnBias"], self.epsilon) if self.pre_layer_norm else x
-            x = x + self._attended(inner, here, given["SrcMask"], step)
+        step = None if by_slot["TimeStep"] is None else int(by_slot["TimeStep"].reshape(-1)[0])
+        for layer in range(layers):
+            of_layer: dict[str, Any] = {slot: value[layer] if isinstance(value, list | tuple) and value else None for slot, value in by_slot.items()}
+            inner = normalised(x, of_layer["LnScale"], of_layer["LnBias"], self.epsilon) if self.pre_layer_norm else x
+            x = x + self._attended(inner, of_layer, by_slot["SrcMask"], step)
             if not self.pre_layer_norm:
-                x = normalised(x, here["LnScale"], here["LnBias"], self.epsilon)
-            inner = normalised(x, here["FFNLnScale"], here["FFNLnBias"], self.epsilon) if self.pre_layer_norm else x
-            hidden = getattr(F, self.act_method)(affine(inner, here["FFN1Weight"].t(), _flat(here["FFN1Bias"])))
+                x = normalised(x, of_layer["LnScale"], of_layer["LnBias"], self.epsilon)
+            inner = normalised(x, of_layer["FFNLnScale"], of_layer["FFNLnBias"], self.epsilon) if self.pre_layer_norm else x
+            hidden = getattr(F, self.act_method)(affine(inner, of_layer["FFN1Weight"].t(), _flat(of_layer["FFN1Bias"])))
             hidden *= after_dropout
-            out = affine(hidden, here["FFN2Weight"].t(), _flat(here["FFN2Bias"]))
+            out = affine(hidden, of_layer["FFN2Weight"].t(), _flat(of_layer["FFN2Bias"]))
             x = x + out * after_dropout
             if not self.pre_layer_norm:
-                x = normalised(x, here["FFNLnScale"], here["FFNLnBias"], self.epsilon)
-        return list(given["CacheKV"]), x
+                x = normalised(x, of_layer["FFNLnScale"], of_layer["FFNLnBias"], self.epsilon)
+        return list(by_slot["CacheKV"]), x
 
-    def _attended(self, x: Tensor, here: dict[str, Any], mask: Tensor | None, step: int | None) -> Tensor:
+    def _attended(self, x: Tensor, of_layer: dict[str, Any], mask: Tensor | None, step: int | None) -> Tensor:
         batch, steps, _ = x.shape
-        weight, cache = here["QKVW"], here["CacheKV"]
+        weight, cache = of_layer["QKVW"], of_layer["CacheKV"]
         heads = weight.shape[1 if self.trans_qkvw else 2]
         matrix = weight.flatten(0, 2) if self.trans_qkvw else weight.flatten(1).t()
-        parts = affine(x, matrix, _flat(here["QKVBias"])).view(batch, steps, 3, heads, weight.shape[2 if self.trans_qkvw else 3])
+        parts = affine(x, matrix, _flat(of_layer["QKVBias"])).view(batch, steps, 3, heads, weight.shape[2 if self.trans_qkvw else 3])
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         if cache is not None:
             begin = step or 0
@@ -170,7 +170,7 @@ class FusedMultiTransformer(Operator):
         if mask is not None:
             scores.add_(mask)
         out = matmul(scores.softmax(-1), value).transpose(1, 2).flatten(2)
-        return affine(out, here["OutLinearW"].t(), _flat(here["OutLinearBias"])) * self._after_dropout()
+        return affine(out, of_layer["OutLinearW"].t(), _flat(of_layer["OutLinearBias"])) * self._after_dropout()
 
     def _after_dropout(self) -> float:
         return 1.0 - self.dropout_rate if self.is_test and self.dropout_implementation == "downgrade_in_infer" else 1.0

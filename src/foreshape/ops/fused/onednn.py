@@ -198,13 +198,13 @@ class FusedMatmul(Operator):
     Scale_out = attribute(AttrType.FLOAT, 1.0, doc=f"{QUANTIZED} 1")
     force_fp32_output = attribute(AttrType.BOOLEAN, False, doc="ignored")
 
-    def _seen(self, spec: Spec, slot: str) -> Spec:
+    def _rearranged_spec(self, spec: Spec, slot: str) -> Spec:
         shape, order = getattr(self, f"fused_reshape_{slot}"), getattr(self, f"fused_transpose_{slot}")
         require(bool(shape) == bool(order), f"fused_reshape_{slot} and fused_transpose_{slot} must be given together", X=None)
         return transposed(spec.with_dims(reshaped(spec.known_dims, shape)), order) if shape else spec
 
     def _product_dims(self, X: Spec, Y: Spec) -> Spec:
-        out: Spec = _product_of(self.trans_x, self.trans_y).infer_shape(self._seen(X, "X"), self._seen(Y, "Y"))
+        out: Spec = _product_of(self.trans_x, self.trans_y).infer_shape(self._rearranged_spec(X, "X"), self._rearranged_spec(Y, "Y"))
         return out if out.dims else out.dense((1,))
 
     def infer_shape(self, X: Spec, Y: Spec, ResidualData: Spec | None) -> Spec:
@@ -213,20 +213,20 @@ class FusedMatmul(Operator):
         out = self._product_dims(X, Y)
         if ResidualData is not None:
             words = f"ResidualData must broadcast to the product, {out.text()}"
-            before = out.rank - ResidualData.rank
-            require(before >= 0, words, ResidualData=None)
-            for at, size in enumerate(ResidualData.known_dims):
-                require_broadcast_to(size, out.known_dims[before + at], words, ResidualData=at)
+            missing = out.rank - ResidualData.rank
+            require(missing >= 0, words, ResidualData=None)
+            for axis, size in enumerate(ResidualData.known_dims):
+                require_broadcast_to(size, out.known_dims[missing + axis], words, ResidualData=axis)
         shape, order = self.fused_reshape_Out, self.fused_transpose_Out
         require(bool(shape) == bool(order), "fused_reshape_Out and fused_transpose_Out must be given together", X=None)
-        turned = transposed(out, order) if shape else out
-        return turned.with_dims(reshaped(turned.known_dims, shape)) if shape else out
+        ordered = transposed(out, order) if shape else out
+        return ordered.with_dims(reshaped(ordered.known_dims, shape)) if shape else out
 
     def work(self, X: Spec, Y: Spec, ResidualData: Spec | None) -> Size:
-        return _product_of(self.trans_x, self.trans_y).work(self._seen(X, "X"), self._seen(Y, "Y"))
+        return _product_of(self.trans_x, self.trans_y).work(self._rearranged_spec(X, "X"), self._rearranged_spec(Y, "Y"))
 
     def expand(self, of: Composition, X: Any, Y: Any, ResidualData: Any) -> Any:
-        x, y = self._turned(of, X, "X"), self._turned(of, Y, "Y")
+        x, y = self._rearranged(of, X, "X"), self._rearranged(of, Y, "Y")
         out = scaled(of, of("matmul_v2", {"trans_x": self.trans_x, "trans_y": self.trans_y}, X=x, Y=y), self.matmul_alpha)
         if not out.spec.dims:
             out = of("reshape2", {"shape": [1]}, X=out)[0]
@@ -237,7 +237,7 @@ class FusedMatmul(Operator):
             out = of("transpose2", {"axis": self.fused_transpose_Out}, X=out)[0]
         return of("reshape2", {"shape": self.fused_reshape_Out}, X=out)[0] if self.fused_reshape_Out else out
 
-    def _turned(self, of: Composition, x: Any, slot: str) -> Any:
+    def _rearranged(self, of: Composition, x: Any, slot: str) -> Any:
         shape, order = getattr(self, f"fused_reshape_{slot}"), getattr(self, f"fused_transpose_{slot}")
         return of("transpose2", {"axis": order}, X=of("reshape2", {"shape": shape}, X=x)[0])[0] if shape else x
 
@@ -286,12 +286,12 @@ class FusedTranspose(Operator):
     def infer_shape(self, X: Spec) -> Any:
         require(self.shift == 0.0, f"shift must be 0, not {self.shift}: quantized numbers are not supported", X=None)
         left_out = {axis_of(a, X.rank, "an axis of fused_squeeze2_axes", X=None) for a in self.fused_squeeze2_axes}
-        named = self.fused_squeeze2_axes
-        require(len(left_out) == len(named), f"fused_squeeze2_axes must name each axis once; seen {list(named)}", X=None)
+        axes = self.fused_squeeze2_axes
+        require(len(left_out) == len(axes), f"fused_squeeze2_axes must name each axis once; seen {list(axes)}", X=None)
         for axis in sorted(left_out):
             require_broadcast_to(X.known_dims[axis], 1, f"the axis {axis} of X, which is left out, must be 1", X=axis)
-        kept = X.with_dims([d for a, d in enumerate(X.known_dims) if a not in left_out]) if left_out else X
-        out = transposed(kept, self.axis)
+        remaining = X.with_dims([d for a, d in enumerate(X.known_dims) if a not in left_out]) if left_out else X
+        out = transposed(remaining, self.axis)
         shape = self.fused_reshape2_shape
         require(not (shape and self.fused_unsqueeze2_axes), "fused_unsqueeze2_axes and fused_reshape2_shape must not be given both", X=None)
         require(0 not in shape, f"fused_reshape2_shape must have no 0; seen {list(shape)}", X=None)

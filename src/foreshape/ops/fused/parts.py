@@ -29,9 +29,9 @@ def layer_norm(of: Composition, x: Any, begin: int, scale: Any, bias: Any, epsil
     return of("layer_norm", {"begin_norm_axis": begin, "epsilon": epsilon}, X=x, Scale=flat(of, scale), Bias=flat(of, bias))[0]
 
 
-def heads_of(of: Composition, made: Any, heads: int) -> tuple[Any, Any, Any]:
+def heads_of(of: Composition, projected: Any, heads: int) -> tuple[Any, Any, Any]:
     """Return queries, keys and values, each [batch, heads, steps, numbers of a head], of rows [batch, steps, all of them]."""
-    parts = of("reshape2", {"shape": [0, 0, 3, heads, -1]}, X=made)[0]
+    parts = of("reshape2", {"shape": [0, 0, 3, heads, -1]}, X=projected)[0]
     return tuple(of("unbind", {"axis": 0}, X=of("transpose2", {"axis": [2, 0, 3, 1, 4]}, X=parts)[0]))
 
 

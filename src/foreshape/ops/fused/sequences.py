@@ -186,10 +186,10 @@ class FusionSeqexpandConcatFc(Operator):
         require(len(X) > 1, f"X must have two tensors at least, not {len(X)}", X=None)
         count = ragged(X[0], "X", 1).counts[-1]
         width: Size = 0
-        for at, x in enumerate(X):
+        for index, x in enumerate(X):
             require_rank(2, x, "X")
             require(x.dtype is FCWeight.dtype, "X and FCWeight must be of one element type", X=None, FCWeight=None)
-            if at:
+            if index:
                 require_equal(x.known_dims[0], count, "each of X after the first must have a row for each sequence of the first", X=None)
             width = width + x.known_dims[1]
         require_rank(2, FCWeight, "FCWeight")
@@ -203,11 +203,11 @@ class FusionSeqexpandConcatFc(Operator):
         return X[0].known_dims[0] * FCWeight.elements
 
     def expand(self, of: Composition, X: Any, FCWeight: Any, FCBias: Any) -> Any:
-        first, others = X[0], X[1:]
+        first, per_sequence = X[0], X[1:]
         width = first.spec.known_dims[1]
         parts = [of("slice", {"axes": [0], "starts": [a], "ends": [b]}, Input=FCWeight) for a, b in ((0, width), (width, 2**31 - 1))]
-        whole = of("mul", X=of("concat", {"axis": 1}, X=others) if len(others) > 1 else others[0], Y=parts[1])
-        rows = of("sequence_expand_as", X=with_bias(of, whole, FCBias), Y=first)  # what stands beside a whole sequence is multiplied once
+        shared = of("mul", X=of("concat", {"axis": 1}, X=per_sequence) if len(per_sequence) > 1 else per_sequence[0], Y=parts[1])
+        rows = of("sequence_expand_as", X=with_bias(of, shared, FCBias), Y=first)  # what stands beside a whole sequence is multiplied once
         out = of("elementwise_add", X=of("mul", X=first, Y=parts[0]), Y=rows)
         return out if self.fc_activation == "identity" else of(self.fc_activation, X=out), None
 

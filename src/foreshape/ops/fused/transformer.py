@@ -30,8 +30,8 @@ class FusedSoftmaxMask(Operator):
         require_rank(4, X, "X")
         require_rank(4, Mask, "Mask")
         require_equal(Mask.known_dims[1], 1, "dim 1 of Mask must be 1", Mask=1)
-        for at in (0, 2, 3):
-            require_equal(X.known_dims[at], Mask.known_dims[at], "Mask must have the dims of X, but 1 for the heads", X=at, Mask=at)
+        for axis in (0, 2, 3):
+            require_equal(X.known_dims[axis], Mask.known_dims[axis], "Mask must have the dims of X, but 1 for the heads", X=axis, Mask=axis)
         return X.like()
 
     def expand(self, of: Composition, X: Any, Mask: Any) -> Any:
@@ -99,8 +99,8 @@ class MultiheadMatmul(Operator):
         require_divides(self.head_number, hidden, f"the {self.head_number} heads must divide the columns of each part of W", W=2)
         if BiasQK is not None:
             require_rank(4, BiasQK, "BiasQK")
-            for at, (a, b) in enumerate(zip(BiasQK.known_dims, (batch, self.head_number, steps, steps), strict=True)):
-                require_broadcast_to(a, b, "BiasQK must broadcast to [batch, heads, steps, steps]", BiasQK=at)
+            for axis, (a, b) in enumerate(zip(BiasQK.known_dims, (batch, self.head_number, steps, steps), strict=True)):
+                require_broadcast_to(a, b, "BiasQK must broadcast to [batch, heads, steps, steps]", BiasQK=axis)
         return Input.with_dims((batch, steps, hidden))
 
     def work(self, Input: Spec, W: Spec, Bias: Spec, BiasQK: Spec | None) -> Size:
@@ -108,8 +108,8 @@ class MultiheadMatmul(Operator):
 
     def expand(self, of: Composition, Input: Any, W: Any, Bias: Any, BiasQK: Any) -> Any:
         weight = of("reshape2", {"shape": [0, -1]}, X=W)[0]
-        made = with_bias(of, of("matmul_v2", X=Input, Y=weight), Bias)
-        return attention(of, *heads_of(of, made, self.head_number), BiasQK, self.alpha)
+        projected = with_bias(of, of("matmul_v2", X=Input, Y=weight), Bias)
+        return attention(of, *heads_of(of, projected, self.head_number), BiasQK, self.alpha)
 
     samples = [
         sample(Input=f32(2, 3, 8), W=f32(8, 3, 8), Bias=f32(3, 8), BiasQK=f32(2, 2, 3, 3), head_number=2, alpha=0.5),

@@ -37,11 +37,11 @@ class AffineChannel(Operator):
     def _axis(self, rank: int) -> int:
         return 1 if self.data_layout == "NCHW" else rank - 1
 
-    def _along(self, x: Tensor, one: Tensor) -> Tensor:
+    def _along(self, x: Tensor, numbers: Tensor) -> Tensor:
         """Return a number for each channel, in the dims for broadcasting with images."""
         dims = [1] * x.dim()
-        dims[self._axis(x.dim())] = one.shape[0]
-        return one.view(dims)
+        dims[self._axis(x.dim())] = numbers.shape[0]
+        return numbers.view(dims)
 
     def kernel(self, X: Tensor, Scale: Tensor, Bias: Tensor) -> Tensor:
         return torch.addcmul(self._along(X, Bias.contiguous()), X, self._along(X, Scale.contiguous()))
@@ -107,8 +107,8 @@ class Maxout(Operator):
         return self.infer_shape(X).nbytes + copies(strided, X=X)
 
     def _infer_gradient(self, X: Spec, Out: Spec, d_out: Spec) -> Spec:
-        made = Maxout.infer_shape(self, X)
-        check_made(Out=(Out, made), Out_GRAD=(d_out, made))
+        expected = Maxout.infer_shape(self, X)
+        check_made(Out=(Out, expected), Out_GRAD=(d_out, expected))
         return X.like()
 
     def _gradient_workspace(self, X: Spec, Out: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
@@ -169,8 +169,8 @@ class LocalResponseNorm(Operator):
         pads = [0, 0] * (3 - axis) + [half, half]
         padded = F.pad(x, pads)
         out = padded.narrow(axis, 0, channels).clone(memory_format=torch.contiguous_format)
-        for at in range(1, 2 * half + 1):
-            out += padded.narrow(axis, at, channels)
+        for shift in range(1, 2 * half + 1):
+            out += padded.narrow(axis, shift, channels)
         return out
 
     def kernel(self, X: Tensor) -> tuple[Tensor, Tensor]:
@@ -186,8 +186,8 @@ class LocalResponseNorm(Operator):
         return 2 * X.nbytes + self._padded(X) + copies(strided, X=X)
 
     def _infer_gradient(self, X: Spec, Out: Spec, MidOut: Spec, d_out: Spec) -> Spec:
-        made, middle = LocalResponseNorm.infer_shape(self, X)
-        check_made(Out=(Out, made), MidOut=(MidOut, middle), Out_GRAD=(d_out, made))
+        expected, middle = LocalResponseNorm.infer_shape(self, X)
+        check_made(Out=(Out, expected), MidOut=(MidOut, middle), Out_GRAD=(d_out, expected))
         return X.like()
 
     def _gradient_workspace(self, X: Spec, Out: Spec, MidOut: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
@@ -215,6 +215,6 @@ class LocalResponseNorm(Operator):
 def _per_channel(x: Spec, axis: int) -> Size:
     """Return the bytes of one channel of all images."""
     out: Size = x.known_dtype.itemsize
-    for at, size in enumerate(x.known_dims):
-        out = out if at == axis else out * size
+    for place, size in enumerate(x.known_dims):
+        out = out if place == axis else out * size
     return out

@@ -38,17 +38,17 @@ class Deformable(Operator):
         batch, channels, image = image_of(Input, 4, False, "Input")
         window = Filter.known_dims
         require(len(window) == 4, f"Filter must have 4 dims, not {len(window)}", Filter=None)
-        for at, size in enumerate(window):
-            require_at_most(1, size, "Filter must not be empty", Filter=at)
+        for axis, size in enumerate(window):
+            require_at_most(1, size, "Filter must not be empty", Filter=axis)
         for name in ("strides", "paddings", "dilations"):
             check_count(getattr(self, name), 2, name)
         require_equal(channels, window[1] * self.groups, f"the channels of Input must be groups = {self.groups} times dim 1 of Filter", Input=1, Filter=1)
         require_divides(self.groups, window[0], f"groups = {self.groups} must divide dim 0 of Filter", Filter=0)
         require_divides(self.deformable_groups, channels, f"deformable_groups = {self.deformable_groups} must divide the channels of Input", Input=1)
         sizes: list[Size] = []
-        for at, (size, k) in enumerate(zip(image, window[2:], strict=True)):
-            span, pad = self.dilations[at] * (k - 1) + 1, self.paddings[at]
-            sizes.append(count_windows(size, span, (pad, pad), self.strides[at], "the window of Filter", Input=at + 2, Filter=at + 2))
+        for axis, (size, k) in enumerate(zip(image, window[2:], strict=True)):
+            span, pad = self.dilations[axis] * (k - 1) + 1, self.paddings[axis]
+            sizes.append(count_windows(size, span, (pad, pad), self.strides[axis], "the window of Filter", Input=axis + 2, Filter=axis + 2))
         pixels = self.deformable_groups * window[2] * window[3]
         for slot, spec, count, words in (("Offset", Offset, 2 * pixels, "two numbers"), ("Mask", Mask, pixels, "one number")):
             if spec is None:
@@ -56,8 +56,8 @@ class Deformable(Operator):
             require(spec.rank == 4, f"{slot} must have 4 dims, not {spec.rank}", **{slot: None})
             require_equal(spec.known_dims[0], batch, f"{slot} must have the batch of Input", **{slot: 0, "Input": 0})
             require_equal(spec.known_dims[1], count, f"{slot} must have {words} for each pixel of a window of each deformable group, {count}", **{slot: 1})
-            for at, size in enumerate(sizes, 2):
-                require_equal(spec.known_dims[at], size, f"{slot} must have the image size of Output, {sizes[0]} by {sizes[1]}", **{slot: at})
+            for axis, size in enumerate(sizes, 2):
+                require_equal(spec.known_dims[axis], size, f"{slot} must have the image size of Output, {sizes[0]} by {sizes[1]}", **{slot: axis})
         return with_image(Input, window[0], sizes, False)
 
     def _windows(self, Filter: Tensor) -> DeformedWindows:
@@ -87,8 +87,8 @@ class Deformable(Operator):
         out = Input.new_empty((batch, Filter.shape[0], high, wide))
         weight = side_by_side(Filter.reshape(groups, Filter.shape[0] // groups, -1))
         for n in range(batch):
-            at = places(Offset[n], windows, (height, width))
-            columns = read(Input[n].reshape(sets, channels // sets, -1), at)
+            points = places(Offset[n], windows, (height, width))
+            columns = read(Input[n].reshape(sets, channels // sets, -1), points)
             if Mask is not None:
                 columns.mul_(Mask[n].reshape(sets, 1, -1))
             torch.bmm(weight, columns.view(groups, -1, high * wide), out=out[n].view(groups, -1, high * wide))
@@ -107,26 +107,26 @@ class Deformable(Operator):
         d_mask = None if Mask is None or not requested[2] else Mask.new_empty(Mask.shape)
         d_filter = torch.zeros(Filter.shape, dtype=Filter.dtype, device=Filter.device) if requested[3] else None
         for n in range(batch):
-            at = places(Offset[n], windows, (height, width))
+            points = places(Offset[n], windows, (height, width))
             image = Input[n].reshape(sets, channels // sets, -1)
             mask = None if Mask is None else Mask[n].reshape(sets, 1, -1)
             d = side_by_side(d_out[n].reshape(groups, -1, high * wide))
             if d_filter is not None:
-                columns = read(image, at)
+                columns = read(image, points)
                 if mask is not None:
                     columns.mul_(mask)
                 d_filter.view(weight.shape).baddbmm_(d, columns.view(groups, -1, high * wide).transpose(1, 2))
                 del columns
             d_columns = torch.bmm(weight.transpose(1, 2), d).view(sets, channels // sets, -1)
             if d_mask is not None:
-                d_mask[n].view(sets, -1).copy_((read(image, at) * d_columns).sum(1))
+                d_mask[n].view(sets, -1).copy_((read(image, points) * d_columns).sum(1))
             if mask is not None:
                 d_columns.mul_(mask)
             if d_offset is not None:
-                both = torch.stack([m.view(sets, -1, high, wide) for m in moved(image, d_columns, at)], 2)
-                d_offset[n].copy_(both.view(Offset.shape[1:]))
+                slopes = torch.stack([m.view(sets, -1, high, wide) for m in moved(image, d_columns, points)], 2)
+                d_offset[n].copy_(slopes.view(Offset.shape[1:]))
             if d_input is not None:
-                spread(d_columns, at, d_input[n].view(sets, channels // sets, -1))
+                spread(d_columns, points, d_input[n].view(sets, channels // sets, -1))
         return d_input, d_offset, d_mask, d_filter
 
 
@@ -165,8 +165,8 @@ class DeformableConv(Deformable):
         workspace=_gradient_workspace,
     )  # fmt: skip
     def backward(self, Input: Tensor, Offset: Tensor, Filter: Tensor, Mask: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
-        wanted = (requested[0], requested[1], requested[3], requested[2])
-        d_input, d_offset, d_mask, d_filter = self._backward(Input, Offset, Mask, Filter, d_out, wanted)
+        flags = (requested[0], requested[1], requested[3], requested[2])
+        d_input, d_offset, d_mask, d_filter = self._backward(Input, Offset, Mask, Filter, d_out, flags)
         return d_input, d_offset, d_filter, d_mask
 
     samples = [

@@ -89,8 +89,8 @@ class GridSampler(Operator):
             d_x = read_nearest_backward(X, Grid, d_out, self.padding_mode, self.align_corners, self.halves_to_even) if requested[0] else None
             return d_x, Grid.new_zeros(Grid.shape) if requested[1] else None
         undo = aten.grid_sampler_2d_backward if X.dim() == 4 else aten.grid_sampler_3d_backward
-        seen = Grid.nan_to_num(0.0).clamp_(-_FAR, _FAR)  # torch's kernel for images reads and writes out of bounds at NaN
-        d_x, d_grid = undo(d_out, X, seen, *self._settings(), [requested[0], True])
+        finite_grid = Grid.nan_to_num(0.0).clamp_(-_FAR, _FAR)  # torch's kernel for images reads and writes out of bounds at NaN
+        d_x, d_grid = undo(d_out, X, finite_grid, *self._settings(), [requested[0], True])
         return d_x.contiguous() if requested[0] else None, d_grid.contiguous() if requested[1] else None
 
     samples = [
@@ -136,11 +136,11 @@ class AffineGrid(Operator):
         shape = known_sizes(self.output_shape, OutputShape, (), "OutputShape")
         require(len(shape) in (4, 5), f"output_shape must have 4 numbers, or 5 of volumes; seen {len(shape)}", Theta=None)
         axes = len(shape) - 2
-        for at, (size, wanted) in enumerate(zip((rows, columns), (axes, axes + 1), strict=True), 1):
-            require_equal(size, wanted, f"Theta must be [batch, {axes}, {axes + 1}], since output_shape has {axes + 2} numbers", Theta=at)
+        for axis, (size, required) in enumerate(zip((rows, columns), (axes, axes + 1), strict=True), 1):
+            require_equal(size, required, f"Theta must be [batch, {axes}, {axes + 1}], since output_shape has {axes + 2} numbers", Theta=axis)
         if shape[0] is not None and (OutputShape is not None or shape[0] != -1):
             require_equal(shape[0], batch, "the batch of output_shape must be that of Theta", Theta=0)
-        image = [unknown_size(str(at)) if size is None else size for at, size in enumerate(shape[2:])]
+        image = [unknown_size(str(axis)) if size is None else size for axis, size in enumerate(shape[2:])]
         for size in image:
             require_at_most(1, size, f"the sizes in output_shape must be at least 1; seen {size}", Theta=None)
         return Theta.with_dims((batch, *image, axes))
@@ -160,20 +160,20 @@ class AffineGrid(Operator):
         axes = Theta.shape[1]
         batch = Theta.shape[0] if OutputShape is None and shape[0] == -1 else shape[0]
         if len(shape) != axes + 2 or batch != Theta.shape[0] or min(shape[2:]) < 1:
-            wanted = f"the batch, {Theta.shape[0]}, the channels and {axes} sizes of at least 1"
-            raise ExecutionError(f"affine_grid: OutputShape must be {wanted}; seen {list(shape)}")
+            requirement = f"the batch, {Theta.shape[0]}, the channels and {axes} sizes of at least 1"
+            raise ExecutionError(f"affine_grid: OutputShape must be {requirement}; seen {list(shape)}")
         by_axis = Theta.unbind(2)
         sizes = shape[2:]
         out = by_axis[axes].view(batch, *[1] * axes, axes)
-        for at, places in enumerate(self._terms(Theta, sizes)):  # all terms but the last are far smaller than the result
-            term = (places * by_axis[axes - 1 - at].unsqueeze(1)).view(batch, *[1] * at, len(places), *[1] * (axes - 1 - at), axes)
+        for axis, places in enumerate(self._terms(Theta, sizes)):  # all terms but the last are far smaller than the result
+            term = (places * by_axis[axes - 1 - axis].unsqueeze(1)).view(batch, *[1] * axis, len(places), *[1] * (axes - 1 - axis), axes)
             # the result lies in a row; a sum would lie as its terms do
-            out = out + term if at < axes - 1 else out.new_empty((batch, *sizes, axes)).copy_(out).add_(term)
+            out = out + term if axis < axes - 1 else out.new_empty((batch, *sizes, axes)).copy_(out).add_(term)
         return out
 
     def workspace(self, Theta: Spec, OutputShape: Spec | None) -> Size:
-        made = self.infer_shape(Theta, OutputShape)
-        return self._needs(made) + 2 * product(made.known_dims[:-2]) * made.known_dims[-1] * made.known_dtype.itemsize
+        out = self.infer_shape(Theta, OutputShape)
+        return self._needs(out) + 2 * product(out.known_dims[:-2]) * out.known_dims[-1] * out.known_dtype.itemsize
 
     def _needs(self, grid: Spec) -> Size:
         """Return the bytes of the places along each axis, and of numbers of each image for them."""
@@ -184,8 +184,8 @@ class AffineGrid(Operator):
         return (lines + axes) * (2 * batch * axes + 1) * grid.known_dtype.itemsize
 
     def _infer_gradient(self, Theta: Spec, OutputShape: Spec | None, d_out: Spec) -> Spec:
-        made = AffineGrid.infer_shape(self, Theta, OutputShape)
-        check_made(Output_GRAD=(d_out, made))
+        expected = AffineGrid.infer_shape(self, Theta, OutputShape)
+        check_made(Output_GRAD=(d_out, expected))
         return Theta.like()
 
     def _gradient_workspace(self, Theta: Spec, OutputShape: Spec | None, d_out: Spec) -> Size:
@@ -194,7 +194,7 @@ class AffineGrid(Operator):
     @gradient("Theta", "OutputShape", "Output@GRAD", gives="Theta@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(self, Theta: Tensor, OutputShape: Tensor | None, d_out: Tensor) -> Tensor:
         image = d_out.shape[1:-1]
-        lines = [d_out.sum([other for other in range(1, len(image) + 1) if other != at]) for at in range(1, len(image) + 1)]  # [batch, size, axes]
+        lines = [d_out.sum([k for k in range(1, len(image) + 1) if k != axis]) for axis in range(1, len(image) + 1)]  # [batch, size, axes]
         parts = [(places * line).sum(1) for places, line in zip(self._terms(d_out, image), lines, strict=True)]
         return torch.stack([*reversed(parts), lines[0].sum(1)], 2)
 

@@ -35,8 +35,8 @@ class Patches(Operator):
 
     def _around(self, image: Sequence[Any]) -> tuple[tuple[int, Any], tuple[int, Any]]:
         """Return the padding before and after each axis, with what an only patch reaches beyond it."""
-        each = zip(self._pads(), image, self.kernel_sizes, self.dilations, self.strides, strict=True)
-        high, wide = ((before, after + lacking(n, d * (k - 1) + 1, before + after, s)) for (before, after), n, k, d, s in each)
+        parts = zip(self._pads(), image, self.kernel_sizes, self.dilations, self.strides, strict=True)
+        high, wide = ((front, back + lacking(n, d * (k - 1) + 1, front + back, s)) for (front, back), n, k, d, s in parts)
         return high, wide
 
     def _check(self) -> None:
@@ -46,13 +46,13 @@ class Patches(Operator):
 
     def _counts(self, image: Sequence[Size], **sides: int | None) -> tuple[Size, Size]:
         """Return the number of patches along the height and along the width."""
-        each = zip(image, self.kernel_sizes, self.dilations, self._pads(), self.strides, strict=True)
-        high, wide = (count_windows(size, d * (k - 1) + 1, pad, s, "a patch", False, **sides) for size, k, d, pad, s in each)
+        parts = zip(image, self.kernel_sizes, self.dilations, self._pads(), self.strides, strict=True)
+        high, wide = (count_windows(size, d * (k - 1) + 1, pad, s, "a patch", False, **sides) for size, k, d, pad, s in parts)
         return high, wide
 
     def _even(self, image: Sequence[Any]) -> bool:
         """Tell whether torch's kernels can pad the image."""
-        return all(before == after for before, after in self._around(image))
+        return all(front == back for front, back in self._around(image))
 
     def _apart(self, x: Tensor) -> Tensor:
         """Return the patches, ``[batch, channels * kh * kw, patches]``, of images ``[batch, channels, height, width]``."""
@@ -68,8 +68,8 @@ class Patches(Operator):
         (top, bottom), (left, right) = self._around(image)
         if self._even(image):  # torch leaves the result in the memory of its columns
             return aten.col2im(rows, list(image), self.kernel_sizes, self.dilations, [top, left], self.strides).clone()
-        whole = aten.col2im(rows, [image[0] + top + bottom, image[1] + left + right], self.kernel_sizes, self.dilations, [0, 0], self.strides)
-        return whole[..., top : top + image[0], left : left + image[1]].clone(memory_format=torch.contiguous_format)
+        padded = aten.col2im(rows, [image[0] + top + bottom, image[1] + left + right], self.kernel_sizes, self.dilations, [0, 0], self.strides)
+        return padded[..., top : top + image[0], left : left + image[1]].clone(memory_format=torch.contiguous_format)
 
     def _padded(self, dims: Sequence[Size], itemsize: int) -> Size:
         """Return the bytes of images with their paddings, if these are added first, and of torch's copy."""
@@ -138,7 +138,7 @@ class Fold(Patches):
     def infer_shape(self, X: Spec) -> Spec:
         self._check()
         check_count(self.output_sizes, 2, "output_sizes")
-        even = all(before == after for before, after in self._pads())
+        even = all(front == back for front, back in self._pads())
         require(even, f"paddings of fold must be equal at both ends of an axis; seen {list(self.paddings)} (top, left, bottom, right)")
         require_rank(3, X, "X")
         batch, width, patches = X.known_dims
@@ -202,8 +202,8 @@ class Im2Sequence(Operator):
 
     def _counts(self, image: Sequence[Any]) -> tuple[Any, Any]:
         p = self.paddings
-        each = zip(image, self.kernels, ((p[0], p[2]), (p[1], p[3])), self.strides, strict=True)
-        high, wide = (count_windows(size, k, pad, s, "a patch", X=axis) for axis, (size, k, pad, s) in enumerate(each, 2))
+        parts = zip(image, self.kernels, ((p[0], p[2]), (p[1], p[3])), self.strides, strict=True)
+        high, wide = (count_windows(size, k, pad, s, "a patch", X=axis) for axis, (size, k, pad, s) in enumerate(parts, 2))
         return high, wide
 
     def infer_shape(self, X: Spec) -> Spec:
@@ -236,8 +236,8 @@ class Im2Sequence(Operator):
     def _filled(self, X: Spec) -> Size:
         batch, channels, image = image_of(X, 4, False, "X")
         p = self.paddings
-        more = (lacking(n, k, p[at] + p[at + 2], s) for at, (n, k, s) in enumerate(zip(image, self.kernels, self.strides, strict=True)))
-        high, wide = (n + p[at] + p[at + 2] + m for at, (n, m) in enumerate(zip(image, more, strict=True)))
+        extra = (lacking(n, k, p[axis] + p[axis + 2], s) for axis, (n, k, s) in enumerate(zip(image, self.kernels, self.strides, strict=True)))
+        high, wide = (n + p[axis] + p[axis + 2] + m for axis, (n, m) in enumerate(zip(image, extra, strict=True)))
         return product((batch, channels, high, wide)) * X.known_dtype.itemsize
 
     def _infer_gradient(self, X: Spec, d_out: Spec) -> Spec:

@@ -68,7 +68,7 @@ class Shuffled(Operator):
         side = [d * r if grow else d // r for d in dims]
         return [dims[0], *(area[k] if k == channels else side[k] for k in (1, 2, 3))]
 
-    def _moved(self, x: Tensor, grow: bool) -> Tensor:
+    def _shuffled(self, x: Tensor, grow: bool) -> Tensor:
         if not x.numel():  # torch keeps the dims of an empty tensor
             return x.new_empty(self._dims(x.shape, grow))
         shuffle = torch.pixel_shuffle if grow else torch.pixel_unshuffle
@@ -80,20 +80,20 @@ class Shuffled(Operator):
         return self._grown(X, "X") if self._grows else self._shrunk(X, "X")
 
     def kernel(self, X: Tensor) -> Tensor:
-        return self._moved(X, self._grows)
+        return self._shuffled(X, self._grows)
 
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, X=X)
 
-    def _before(self, d_out: Spec) -> Spec:
+    def _input_spec(self, d_out: Spec) -> Spec:
         return self._shrunk(d_out, "Out@GRAD") if self._grows else self._grown(d_out, "Out@GRAD")
 
     def _gradient_workspace(self, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, Out_GRAD=d_out)
 
-    @gradient("Out@GRAD", gives="X@GRAD", infer=_before, workspace=_gradient_workspace)
+    @gradient("Out@GRAD", gives="X@GRAD", infer=_input_spec, workspace=_gradient_workspace)
     def backward(self, d_out: Tensor) -> Tensor:
-        return self._moved(d_out, not self._grows)
+        return self._shuffled(d_out, not self._grows)
 
 
 class PixelShuffle(Shuffled):

@@ -64,18 +64,18 @@ class RegionPooling(Operator):
     def _pooled(self, X: Spec, channels: Size, regions: Size) -> Spec:
         return X.dense((regions, channels, self.pooled_height, self.pooled_width))
 
-    def _image_of_each(self, X: Tensor, ROIs: Tensor, RoisNum: Tensor | None, of: Offsets | None) -> Tensor:
+    def _image_of_each(self, X: Tensor, ROIs: Tensor, RoisNum: Tensor | None, sequences: Offsets | None) -> Tensor:
         """Return the number of the image for each region. Raises `ExecutionError` if the counts do not fit the regions and the images."""
         if RoisNum is not None:
             counts = RoisNum.long()
-        elif of is not None:
-            counts = of.lengths
+        elif sequences is not None:
+            counts = sequences.lengths
         else:
             raise ExecutionError(f"{self.type}: ROIs has no sequences, and RoisNum is not given")
         batch, regions = X.shape[0], ROIs.shape[0]
         if counts.shape[0] != batch or not divide(counts, regions):
-            shown = [int(n) for n in counts[:8]]
-            raise ExecutionError(f"{self.type}: the {regions} regions must be divided among the {batch} images of X; seen {shown}")
+            first_counts = [int(n) for n in counts[:8]]
+            raise ExecutionError(f"{self.type}: the {regions} regions must be divided among the {batch} images of X; seen {first_counts}")
         return torch.repeat_interleave(counts)
 
     def _ends(self, ROIs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -189,8 +189,8 @@ class RoiPool(RegionPooling):
         out: list[Tensor] = []
         for start, end, count, pixels in ((top, bottom, self.pooled_height, X.shape[2]), (left, right, self.pooled_width, X.shape[3])):
             part = in_parts((end - start + 1).clamp(min=1), count)
-            of = torch.arange(count, dtype=part.dtype, device=part.device)
-            first, behind = (of * part[:, None]).floor() + start[:, None], ((of + 1) * part[:, None]).ceil() + start[:, None]
+            positions = torch.arange(count, dtype=part.dtype, device=part.device)
+            first, behind = (positions * part[:, None]).floor() + start[:, None], ((positions + 1) * part[:, None]).ceil() + start[:, None]
             out.append(whole_weights(first, behind, int(pixels)).to(X.dtype))
         return out[0], out[1]
 
@@ -201,13 +201,13 @@ class RoiPool(RegionPooling):
 
     def workspace(self, X: Spec, ROIs: Spec, RoisNum: Spec | None, *, strided: frozenset[str]) -> Size:
         _, channels, (height, width) = image_of(X, 4, False, "X")
-        seen = (BUDGET + self.pooled_height * height * self.pooled_width * width * channels) * X.known_dtype.itemsize
+        read_bytes = (BUDGET + self.pooled_height * height * self.pooled_width * width * channels) * X.known_dtype.itemsize
         parts = (BUDGET + self.pooled_height * self.pooled_width * channels) * 32
-        return X.nbytes + 2 * seen + parts + self._list_bytes(X, ROIs) + copies(strided, X=X, ROIs=ROIs)
+        return X.nbytes + 2 * read_bytes + parts + self._list_bytes(X, ROIs) + copies(strided, X=X, ROIs=ROIs)
 
     def _infer_gradient(self, X: Spec, ROIs: Spec, RoisNum: Spec | None, Argmax: Spec, d_out: Spec) -> Spec:
-        made, places = RoiPool.infer_shape(self, X, ROIs, RoisNum)
-        check_made(Argmax=(Argmax, places), Out_GRAD=(d_out, made))
+        out, places = RoiPool.infer_shape(self, X, ROIs, RoisNum)
+        check_made(Argmax=(Argmax, places), Out_GRAD=(d_out, out))
         return X.like()
 
     def _gradient_workspace(self, X: Spec, ROIs: Spec, RoisNum: Spec | None, Argmax: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
@@ -242,8 +242,8 @@ class PositionSensitiveRoiPool(RegionPooling):
 
     def infer_shape(self, X: Spec, ROIs: Spec, RoisNum: Spec | None) -> Spec:
         channels, regions = self._checked(X, ROIs, RoisNum)
-        wanted = self.output_channels * self.pooled_height * self.pooled_width
-        require_equal(channels, wanted, f"the channels of X must be output_channels times pooled_height times pooled_width, {wanted}", X=1)
+        required = self.output_channels * self.pooled_height * self.pooled_width
+        require_equal(channels, required, f"the channels of X must be output_channels times pooled_height times pooled_width, {required}", X=1)
         return self._pooled(X, self.output_channels, regions)
 
     def _weights(self, X: Tensor, ROIs: Tensor) -> tuple[Tensor, Tensor]:
@@ -252,8 +252,8 @@ class PositionSensitiveRoiPool(RegionPooling):
         for first, last, count, pixels in ((top, bottom, self.pooled_height, X.shape[2]), (left, right, self.pooled_width, X.shape[3])):
             start, end = _rounded(first) * self.spatial_scale, (_rounded(last) + 1) * self.spatial_scale
             part = in_parts((end - start).clamp(min=0.1), count)[:, None]
-            of = torch.arange(count, dtype=part.dtype, device=part.device)
-            out.append(whole_weights((of * part + start[:, None]).floor(), ((of + 1) * part + start[:, None]).ceil(), int(pixels)).to(X.dtype))
+            positions = torch.arange(count, dtype=part.dtype, device=part.device)
+            out.append(whole_weights((positions * part + start[:, None]).floor(), ((positions + 1) * part + start[:, None]).ceil(), int(pixels)).to(X.dtype))
         return out[0], out[1]
 
     def kernel(self, X: Tensor, ROIs: Tensor, RoisNum: Tensor | None, *, offsets: list[Any]) -> Tensor:
@@ -263,9 +263,9 @@ class PositionSensitiveRoiPool(RegionPooling):
     def _needs(self, X: Spec, ROIs: Spec, out: Spec) -> Size:
         """Return the bytes of the tables of weights, of sums along rows for a few regions, and of the images and products in another order."""
         _, _, (height, width) = image_of(X, 4, False, "X")
-        one = product(out.known_dims[1:]) * (height + width)
+        sums = product(out.known_dims[1:]) * (height + width)
         tables = ROIs.known_dims[0] * (self.pooled_height * height + self.pooled_width * width) * 16
-        return tables + (AT_ONCE * 3 * one + 2 * product(X.known_dims[1:])) * X.known_dtype.itemsize + ROIs.known_dims[0] * 256 + 2 * out.nbytes
+        return tables + (AT_ONCE * 3 * sums + 2 * product(X.known_dims[1:])) * X.known_dtype.itemsize + ROIs.known_dims[0] * 256 + 2 * out.nbytes
 
     def workspace(self, X: Spec, ROIs: Spec, RoisNum: Spec | None, *, strided: frozenset[str]) -> Size:
         return self._needs(X, ROIs, self.infer_shape(X, ROIs, RoisNum)) + copies(strided, X=X, ROIs=ROIs)

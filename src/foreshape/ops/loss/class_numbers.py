@@ -39,8 +39,8 @@ class NllLoss(Operator):
         require(len(dims) in (2, 4), f"X must have 2 or 4 dims, not {len(dims)}", X=None)
         require_rank(len(dims) - 1, Label, "Label", like=(dims[0], *dims[2:]))
         for axis, size in enumerate(Label.known_dims):
-            of = axis if axis == 0 else axis + 1
-            require_equal(size, dims[of], "X and Label must be of one minibatch: their dims must be equal", X=of, Label=axis)
+            place = axis if axis == 0 else axis + 1
+            require_equal(size, dims[place], "X and Label must be of one minibatch: their dims must be equal", X=place, Label=axis)
         if Weight is not None:
             require_rank(1, Weight, "Weight")
             require_equal(Weight.known_dims[0], dims[1], "Weight must have one number for each class of X", Weight=0, X=1)
@@ -61,8 +61,8 @@ class NllLoss(Operator):
         return index, Weight.take(index).masked_fill_(counted.logical_not_(), 0.0)
 
     def workspace(self, X: Spec, Label: Spec, Weight: Spec | None, *, strided: frozenset[str]) -> Size:
-        own = 0 if Weight is None else 9 + 3 * X.known_dtype.itemsize
-        return (own + (0 if Label.dtype is INT64 else 8)) * Label.elements + copies(strided, X=X, Label=Label, Weight=Weight)
+        weight_bytes = 0 if Weight is None else 9 + 3 * X.known_dtype.itemsize
+        return (weight_bytes + (0 if Label.dtype is INT64 else 8)) * Label.elements + copies(strided, X=X, Label=Label, Weight=Weight)
 
     def _unweighted(self, X: Tensor, Label: Tensor) -> tuple[Tensor, Tensor]:
         index, forward = Label.long(), aten.nll_loss_forward if X.dim() == 2 else aten.nll_loss2d_forward
@@ -213,19 +213,19 @@ class SigmoidFocalLoss(Operator):
         return 9 * X.nbytes + 16 * X.known_dims[1]
 
     def kernel(self, X: Tensor, Label: Tensor, FgNum: Tensor) -> Tensor:
-        own, other = self._parts(X, Label, FgNum)
+        positive, negative = self._parts(X, Label, FgNum)
         p = X.sigmoid()
-        out = own.mul_((1 - p).pow_(self.gamma)).mul_(p.clamp(min=_LEAST).log_())
-        return out.add_(other.mul_(p.pow_(self.gamma)).mul_(F.logsigmoid(-X))).neg_()
+        out = positive.mul_((1 - p).pow_(self.gamma)).mul_(p.clamp(min=_LEAST).log_())
+        return out.add_(negative.mul_(p.pow_(self.gamma)).mul_(F.logsigmoid(-X))).neg_()
 
     @gradient("X", "Label", "FgNum", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, Label: Tensor, FgNum: Tensor, d_out: Tensor) -> Tensor:
-        own, other = self._parts(X, Label, FgNum)
+        positive, negative = self._parts(X, Label, FgNum)
         p = X.sigmoid()
-        rest = 1 - p
-        own.mul_(rest.pow(self.gamma)).mul_(rest - p.clamp(min=_LEAST).log_().mul_(p).mul_(self.gamma))
-        other.mul_(p.pow(self.gamma)).mul_(F.logsigmoid(-X).mul_(rest).mul_(self.gamma).sub_(p))
-        return own.add_(other).neg_().mul_(d_out)
+        complement = 1 - p
+        positive.mul_(complement.pow(self.gamma)).mul_(complement - p.clamp(min=_LEAST).log_().mul_(p).mul_(self.gamma))
+        negative.mul_(p.pow(self.gamma)).mul_(F.logsigmoid(-X).mul_(complement).mul_(self.gamma).sub_(p))
+        return positive.add_(negative).neg_().mul_(d_out)
 
     samples = [
         sample(X=f32(4, 3), Label=i32(4, 1, data=[[1], [0], [-1], [3]]), FgNum=i32(1, data=[2])),

@@ -21,9 +21,9 @@ _LOG_BOUND = 1e20
 """PaddlePaddle's bound for the infinite logarithm of a probability of 0."""
 
 
-def _log_bound(of: Tensor) -> float:
+def _log_bound(tensor: Tensor) -> float:
     """Return the bound in the element type of a tensor; the largest number of half precision is less."""
-    return min(_LOG_BOUND, torch.finfo(of.dtype).max)
+    return min(_LOG_BOUND, torch.finfo(tensor.dtype).max)
 
 
 def _is_bounded(p: Tensor) -> Tensor:
@@ -151,12 +151,12 @@ class CrossEntropyGrad2(Operator):
         x = shape.with_dims(dims[:-1])
         of_x = x.with_dims((*x.known_dims[:-1], 1))
         require(len(match.known_dims) == of_x.rank, "MatchX must have the rank of X", MatchX=None)
-        for at, (a, b) in enumerate(zip(match.known_dims, of_x.known_dims, strict=True)):
-            require_equal(a, b, "MatchX must have the dims of X, with 1 at the class axis", MatchX=at, XShape=at)
+        for axis, (a, b) in enumerate(zip(match.known_dims, of_x.known_dims, strict=True)):
+            require_equal(a, b, "MatchX must have the dims of X, with 1 at the class axis", MatchX=axis, XShape=axis)
         y = _loss_dims(x, label, False)
         require(len(y) == len(d_y.known_dims), "Y@GRAD must have the rank of Label", Label=None, **{"Y@GRAD": None})
-        for at, (a, b) in enumerate(zip(y, d_y.known_dims, strict=True)):
-            require_equal(a, b, "Y@GRAD must have the dims of the loss", **{"XShape": at, "Y@GRAD": at})
+        for axis, (a, b) in enumerate(zip(y, d_y.known_dims, strict=True)):
+            require_equal(a, b, "Y@GRAD must have the dims of the loss", **{"XShape": axis, "Y@GRAD": axis})
         return x
 
     def workspace(self, *specs: Spec) -> Size:

@@ -87,16 +87,16 @@ def check_rows(X: Spec, Y: Spec) -> None:
     """Require the dims of X for Y, or 1 row for all."""
     require(X.rank >= 2, f"X must have at least 2 dims, not {X.rank}", X=None)
     require_rank(X.rank, Y, "Y", like=X.known_dims)
-    for at, (a, b) in enumerate(zip(X.known_dims, Y.known_dims, strict=True)):
-        if at:
-            require_equal(a, b, "Y must have the dims of X", X=at, Y=at)
+    for axis, (a, b) in enumerate(zip(X.known_dims, Y.known_dims, strict=True)):
+        if axis:
+            require_equal(a, b, "Y must have the dims of X", X=axis, Y=axis)
         else:
-            require_broadcast_to(b, a, "Y must have 1 row, or as many as X", X=at, Y=at)
+            require_broadcast_to(b, a, "Y must have 1 row, or as many as X", X=axis, Y=axis)
 
 
-def to_rows(d: Tensor, of: Tensor) -> Tensor:
+def to_rows(d: Tensor, target: Tensor) -> Tensor:
     """Return the gradient of Y: for its one row the sum of all."""
-    return d if d.shape[0] == of.shape[0] else d.sum(0, keepdim=True)
+    return d if d.shape[0] == target.shape[0] else d.sum(0, keepdim=True)
 
 
 OF_ROWS = [
@@ -156,9 +156,9 @@ class CosSim(Operator):
         x, y = X.flatten(1), Y.flatten(1)
         d = d_out.masked_fill(nothing := _is_no_direction(XNorm, YNorm), 0.0)
         x_norm, y_norm = XNorm.masked_fill(nothing, 1.0), YNorm.masked_fill(nothing, 1.0)
-        both, cosine = d / x_norm / y_norm, d * Out
-        d_x = (y * both).sub_(x * (cosine / x_norm.square())).reshape(X.shape) if requested[0] else None
-        d_y = to_rows((x * both).sub_(y * (cosine / y_norm.square())).reshape(X.shape), Y) if requested[1] else None
+        scaled, cosine = d / x_norm / y_norm, d * Out
+        d_x = (y * scaled).sub_(x * (cosine / x_norm.square())).reshape(X.shape) if requested[0] else None
+        d_y = to_rows((x * scaled).sub_(y * (cosine / y_norm.square())).reshape(X.shape), Y) if requested[1] else None
         return d_x, d_y
 
     samples = OF_ROWS

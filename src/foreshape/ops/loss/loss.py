@@ -23,27 +23,27 @@ def picking(label: Spec) -> Size:
 def check_label(x: Spec, label: Spec, axis: int, soft: bool, x_slot: str) -> tuple[Any, ...]:
     """Return the dims of a classification loss: ``x`` with 1 at ``axis``. The label is a distribution or a class number."""
     dims = x.known_dims
-    of = label.known_dtype
-    if soft and not of.is_floating:
-        fail(f"a soft Label must be floating-point, not {of.name}", TypeMismatchError, Label=None)
-    if not soft and not of.is_integer:
+    dtype = label.known_dtype
+    if soft and not dtype.is_floating:
+        fail(f"a soft Label must be floating-point, not {dtype.name}", TypeMismatchError, Label=None)
+    if not soft and not dtype.is_integer:
         how = "layer.cast(label, 'int64') makes them of it, and for a distribution say soft_label=True"
-        fail(f"Label must hold class numbers (int32, int64), not {of.name}; {how}", TypeMismatchError, Label=None)
-    given = label.known_dims
-    whole: dict[str, Any] = {x_slot: None, "Label": None}
-    if not soft and len(given) == len(dims) - 1:
-        given = (*given[:axis], 1, *given[axis:])
-    if len(given) != len(dims):
-        wanted = dims if soft else (*dims[:axis], 1, *dims[axis + 1 :])
-        fail(f"Label must have {len(dims)} dims, as {x_slot} has, not {len(given)}{how_to_fit('Label', given, wanted)}", **whole)
-    for at, (a, b) in enumerate(zip(dims, given, strict=True)):
-        if at != axis:
-            require_equal(a, b, f"{x_slot} and Label must be of one minibatch: their dims must be equal", **{x_slot: at, "Label": at})
+        fail(f"Label must hold class numbers (int32, int64), not {dtype.name}; {how}", TypeMismatchError, Label=None)
+    label_dims = label.known_dims
+    slots: dict[str, Any] = {x_slot: None, "Label": None}
+    if not soft and len(label_dims) == len(dims) - 1:
+        label_dims = (*label_dims[:axis], 1, *label_dims[axis:])
+    if len(label_dims) != len(dims):
+        required = dims if soft else (*dims[:axis], 1, *dims[axis + 1 :])
+        fail(f"Label must have {len(dims)} dims, as {x_slot} has, not {len(label_dims)}{how_to_fit('Label', label_dims, required)}", **slots)
+    for place, (a, b) in enumerate(zip(dims, label_dims, strict=True)):
+        if place != axis:
+            require_equal(a, b, f"{x_slot} and Label must be of one minibatch: their dims must be equal", **{x_slot: place, "Label": place})
         elif soft:
-            require_equal(a, b, f"the distribution in Label must have as many classes as {x_slot}", **{x_slot: at, "Label": at})
+            require_equal(a, b, f"the distribution in Label must have as many classes as {x_slot}", **{x_slot: place, "Label": place})
         else:
             one_hot = "one-hot rows are a distribution, of floats, with soft_label=True"
-            require_equal(b, 1, f"a Label of class numbers must have 1 at the class axis; {one_hot}", **{x_slot: at, "Label": at})
+            require_equal(b, 1, f"a Label of class numbers must have 1 at the class axis; {one_hot}", **{x_slot: place, "Label": place})
     return (*dims[:axis], 1, *dims[axis + 1 :])
 
 

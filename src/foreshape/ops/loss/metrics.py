@@ -90,9 +90,9 @@ class Auc(Operator):
         require_at_most(Predict.known_dims[1], 2, "Predict must have 1 or 2 columns", Predict=1)
         require_equal(Label.elements, Predict.known_dims[0], "there must be a label for each row of Predict", Label=None, Predict=0)
         steps = self.num_thresholds + 1
-        wanted = steps * (self.slide_steps + 1) + 1 if self.slide_steps else steps
+        required = steps * (self.slide_steps + 1) + 1 if self.slide_steps else steps
         for slot, spec in (("StatPos", StatPos), ("StatNeg", StatNeg)):
-            require_equal(spec.elements, wanted, f"{slot} must have {wanted} numbers", **{slot: None})
+            require_equal(spec.elements, required, f"{slot} must have {required} numbers", **{slot: None})
         return Predict.dense((), FP64), StatPos.like(), StatNeg.like()
 
     def workspace(self, Predict: Spec, Label: Spec, StatPos: Spec, StatNeg: Spec, InsTagWeight: Spec | None) -> Size:
@@ -104,25 +104,25 @@ class Auc(Operator):
             raise ExecutionError(f"auc: Label must be 0 or 1; seen {int(Label.min())} to {int(Label.max())}")
         if len(score) and not (float(score.min()) >= 0 and float(score.max()) <= 1):
             raise ExecutionError(f"auc: Predict must be from 0 to 1; seen {float(score.min())} to {float(score.max())}")
-        at = (score * self.num_thresholds).long()
-        positive, negative = self._counted(StatPos.view(-1), at[label]), self._counted(StatNeg.view(-1), at[~label])
-        over, under = positive.flip(0).cumsum(0).double(), negative.flip(0).cumsum(0).double()
+        bins = (score * self.num_thresholds).long()
+        positive, negative = self._counted(StatPos.view(-1), bins[label]), self._counted(StatNeg.view(-1), bins[~label])
+        hits, under = positive.flip(0).cumsum(0).double(), negative.flip(0).cumsum(0).double()
         wide = torch.cat([under[:1], under[1:] - under[:-1]])
-        before = torch.cat([over.new_zeros(1), over[:-1]])
-        whole = over[-1] * under[-1]
-        area = ((over + before) * wide).sum() / 2
-        return torch.where(whole > 0, area / whole.clamp(min=1), torch.zeros_like(area)), StatPos, StatNeg
+        previous = torch.cat([hits.new_zeros(1), hits[:-1]])
+        rectangle = hits[-1] * under[-1]
+        area = ((hits + previous) * wide).sum() / 2
+        return torch.where(rectangle > 0, area / rectangle.clamp(min=1), torch.zeros_like(area)), StatPos, StatNeg
 
-    def _counted(self, counts: Tensor, at: Tensor) -> Tensor:
+    def _counted(self, counts: Tensor, bins: Tensor) -> Tensor:
         """Add a minibatch to the counts, and return the counts of the area."""
         steps = self.num_thresholds + 1
-        now = torch.bincount(at, minlength=steps)
+        batch = torch.bincount(bins, minlength=steps)
         if not self.slide_steps:
-            return counts.add_(now)
+            return counts.add_(batch)
         turn = int(counts[-1]) % self.slide_steps
-        here, total = counts[turn * steps : (turn + 1) * steps], counts[self.slide_steps * steps : -1]
-        total += now - here
-        here.copy_(now)
+        window, total = counts[turn * steps : (turn + 1) * steps], counts[self.slide_steps * steps : -1]
+        total += batch - window
+        window.copy_(batch)
         counts[-1] += 1
         return total
 
@@ -181,23 +181,23 @@ class PrecisionRecall(Operator):
         metrics = MaxProbs.dense((6,), FP64)
         return metrics, metrics, MaxProbs.dense((self.class_number, 4))
 
-    def workspace(self, MaxProbs: Spec, *others: Spec | None) -> Size:
+    def workspace(self, MaxProbs: Spec, *operands: Spec | None) -> Size:
         return 64 * MaxProbs.elements + 256 * self.class_number
 
     def kernel(self, MaxProbs: Tensor, Indices: Tensor, Labels: Tensor, Weights: Tensor | None, StatesInfo: Tensor | None) -> Any:
         count = self.class_number
-        found, label = Indices.reshape(-1).long(), Labels.reshape(-1).long()
-        for slot, numbers in (("Indices", found), ("Labels", label)):
+        predicted, label = Indices.reshape(-1).long(), Labels.reshape(-1).long()
+        for slot, numbers in (("Indices", predicted), ("Labels", label)):
             if bool(((numbers < 0) | (numbers >= count)).any()):
                 raise ExecutionError(f"precision_recall: {slot} must be from 0 to {count - 1}; seen {int(numbers.min())} to {int(numbers.max())}")
         if bool(MaxProbs.isnan().any()):
             raise ExecutionError(f"precision_recall: MaxProbs must be numbers other than NaN; seen nan in {int(MaxProbs.isnan().sum())} rows")
-        weight = MaxProbs.new_ones(len(found)) if Weights is None else Weights.reshape(-1)
-        right = torch.where(found == label, weight, 0.0)
+        weight = MaxProbs.new_ones(len(predicted)) if Weights is None else Weights.reshape(-1)
+        right = torch.where(predicted == label, weight, 0.0)
         wrong = weight - right
         states = MaxProbs.new_zeros(count, 4)
         states[:, 0].index_add_(0, label, right)
-        states[:, 1].index_add_(0, found, wrong)
+        states[:, 1].index_add_(0, predicted, wrong)
         states[:, 3].index_add_(0, label, wrong)
         states[:, 2] = weight.sum() - states[:, 0] - states[:, 1] - states[:, 3]
         batch = self._metrics(states)
@@ -206,14 +206,14 @@ class PrecisionRecall(Operator):
         return batch, self._metrics(states), states
 
     def _metrics(self, states: Tensor) -> Tensor:
-        found: list[Tensor] = []
-        for counts, each in ((states, True), (states.sum(0, keepdim=True), False)):
+        measures: list[Tensor] = []
+        for counts, averaged in ((states, True), (states.sum(0, keepdim=True), False)):
             true, false, missed = counts[:, 0], counts[:, 1], counts[:, 3]
-            both = [torch.where((true > 0) | (other > 0), true / (true + other), 1.0) for other in (false, missed)]
-            precision, recall = (x.mean() if each else x[0] for x in both)
+            shares = [torch.where((true > 0) | (errors > 0), true / (true + errors), 1.0) for errors in (false, missed)]
+            precision, recall = (x.mean() if averaged else x[0] for x in shares)
             total = precision + recall
-            found += [precision, recall, torch.where(total > 0.0, 2.0 * precision * recall / total, 0.0)]
-        return torch.stack(found).double()
+            measures += [precision, recall, torch.where(total > 0.0, 2.0 * precision * recall / total, 0.0)]
+        return torch.stack(measures).double()
 
     _rows: ClassVar[dict[str, Any]] = {
         "MaxProbs": f32(7, 1, low=0.0, high=1.0),

@@ -73,8 +73,8 @@ class Nce(Operator):
         if self.sampler == LOG_UNIFORM:
             require(classes > 1, "the log-uniform sampler needs at least 2 classes", Weight=0)
         if self.sampler == CUSTOM:
-            given = {"CustomDistProbs": CustomDistProbs, "CustomDistAlias": CustomDistAlias, "CustomDistAliasProbs": CustomDistAliasProbs}
-            for slot, spec in given.items():
+            custom = {"CustomDistProbs": CustomDistProbs, "CustomDistAlias": CustomDistAlias, "CustomDistAliasProbs": CustomDistAliasProbs}
+            for slot, spec in custom.items():
                 if spec is None:
                     fail(f"the custom sampler needs {slot}", SchemaError)
                 require_equal(product(spec.known_dims), classes, f"{slot} must have {classes} numbers, one for each class", **{slot: None})
@@ -96,15 +96,15 @@ class Nce(Operator):
                 raise ExecutionError(f"nce: CustomDistAlias must be in [0, {classes}) wherever CustomDistAliasProbs is less than 1")
         return out
 
-    def _noise(self, classes: Tensor, Probs: Tensor | None, of: Any) -> Tensor:
+    def _noise(self, classes: Tensor, Probs: Tensor | None, dtype: Any) -> Tensor:
         """Return the mean number of draws of these classes for a row."""
         if self.sampler == UNIFORM:
-            return torch.full((), self.num_neg_samples / self.num_total_classes, dtype=of, device=classes.device)
+            return torch.full((), self.num_neg_samples / self.num_total_classes, dtype=dtype, device=classes.device)
         if self.sampler == LOG_UNIFORM:
-            share = (1.0 / (classes + 1.0)).to(of).log1p_().div_(math.log(self.num_total_classes))
+            share = (1.0 / (classes + 1.0)).to(dtype).log1p_().div_(math.log(self.num_total_classes))
         else:
             assert Probs is not None
-            share = Probs.reshape(-1)[classes].to(of)
+            share = Probs.reshape(-1)[classes].to(dtype)
         return share.mul_(self.num_neg_samples)
 
     def workspace(

@@ -152,8 +152,8 @@ class BprLoss(Operator):
         dims, label = X.known_dims, Label.known_dims
         require(len(dims) > 0, "X must have the axis of the classes", X=None)
         require_rank(len(dims), Label, "Label", like=(*dims[:-1], 1))
-        for at, (a, b) in enumerate(zip(dims[:-1], label[:-1], strict=False)):
-            require_equal(a, b, "X and Label must be of one minibatch: their dims must be equal", X=at, Label=at)
+        for axis, (a, b) in enumerate(zip(dims[:-1], label[:-1], strict=False)):
+            require_equal(a, b, "X and Label must be of one minibatch: their dims must be equal", X=axis, Label=axis)
         require_equal(label[-1], 1, "Label must have 1 at the class axis", Label=len(label) - 1)
         require_at_most(2, dims[-1], "X must have at least 2 classes", X=len(dims) - 1)
         return X.with_dims((*dims[:-1], 1))

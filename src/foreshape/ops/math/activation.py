@@ -17,9 +17,9 @@ SHARED = {"X@GRAD": "Out@GRAD"}
 LIKE_OUT = {"X@GRAD": "Out"}
 
 
-def times(made: Tensor, by: Tensor, into: Tensor | None) -> Tensor:
-    """Return ``made * by``, in ``into`` if given, and otherwise in ``made``, the kernel's own new tensor."""
-    return torch.mul(made, by, out=made if into is None else into)
+def times(fresh: Tensor, factor: Tensor, into: Tensor | None) -> Tensor:
+    """Return ``fresh * factor``, in ``into`` if given, and otherwise in ``fresh``, the kernel's own new tensor."""
+    return torch.mul(fresh, factor, out=fresh if into is None else into)
 
 
 class Unary(Operator):
@@ -108,9 +108,9 @@ class LeakyRelu(Unary):
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         if self.open:
             return aten.leaky_relu_backward(d_out, X, self.alpha, False)
-        of = torch.finfo(X.dtype)
-        moved = torch.add(X, of.tiny if X.itemsize > 2 else of.smallest_normal * of.eps)  # so torch's kernel takes 0 as positive
-        return aten_into.leaky_relu_backward(d_out, moved, self.alpha, False, into=moved)
+        limits = torch.finfo(X.dtype)
+        shifted = torch.add(X, limits.tiny if X.itemsize > 2 else limits.smallest_normal * limits.eps)  # so torch's kernel takes 0 as positive
+        return aten_into.leaky_relu_backward(d_out, shifted, self.alpha, False, into=shifted)
 
     samples = [*USUAL, sample(X=f32(3, 5, distinct=True), alpha=0.3), sample(X=f32(3, 5, distinct=True), alpha=0.3, open=True)]
 

@@ -117,19 +117,19 @@ class Logical(Operator):
     samples = [sample(X=b1(2, 3), Y=b1(2, 3)), sample(X=b1(2, 3), Y=b1(3)), sample(X=i64(2, 1, high=1), Y=i64(3, high=1)), sample(X=f32(0), Y=f32(0))]
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
-        return self._known(broadcast(X, Y).with_dtype(BOOL), X, Y)
+        return self._with_value(broadcast(X, Y).with_dtype(BOOL), X, Y)
 
-    def _known(self, out: Spec, X: Spec, Y: Spec) -> Spec:
+    def _with_value(self, out: Spec, X: Spec, Y: Spec) -> Spec:
         if X.value is None or Y.value is None:
             return out
 
-        def one(a: Any, b: Any) -> int:
+        def bits(a: Any, b: Any) -> int:
             p, q = (truth(a), truth(b)) if out.dtype is BOOL else (a, b)
             if not isinstance(p, int) or not isinstance(q, int):
                 raise ShapeError("the bits of a size with symbols are not known")
             return p & q if self.type.endswith("and") else p ^ q if self.type.endswith("xor") else p | q
 
-        return carry(out, combined(out, X, Y, one))
+        return carry(out, combined(out, X, Y, bits))
 
 
 class LogicalAnd(Logical):
@@ -189,7 +189,7 @@ class Bitwise(Logical):
     samples = [sample(X=b1(2, 3), Y=b1(2, 3)), sample(X=i64(2, 3), Y=i64(3))]
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
-        return self._known(broadcast(X, Y), X, Y)
+        return self._with_value(broadcast(X, Y), X, Y)
 
 
 class BitwiseAnd(Bitwise):
@@ -251,10 +251,10 @@ class IsClose(Operator):
     equal_nan = attribute(AttrType.BOOLEAN, False, doc="NaN is close to NaN")
     gradient = ZERO_GRADIENT
 
-    def _tolerance(self, name: str, given: Any) -> float:
+    def _tolerance(self, name: str, source: Any) -> float:
         text = getattr(self, name)
-        if given is not None:
-            fed = float(given.item())
+        if source is not None:
+            fed = float(source.item())
             if fed >= 0:
                 return fed
             raise ExecutionError(f"{self.type}: {name.capitalize()} must be at least 0; seen {fed}")
@@ -265,8 +265,8 @@ class IsClose(Operator):
         return number if number >= 0 else fail(f"{name} must write a number of at least 0; seen {text[:40]!r}", SchemaError)
 
     def infer_shape(self, Input: Spec, Other: Spec, Rtol: Spec | None, Atol: Spec | None) -> Spec:
-        for name, given in (("rtol", Rtol), ("atol", Atol)):
-            known_number(0, given, name.capitalize())
+        for name, source in (("rtol", Rtol), ("atol", Atol)):
+            known_number(0, source, name.capitalize())
             self._tolerance(name, None)
         return broadcast(Input, Other, -1, ("Input", "Other")).with_dtype(BOOL)
 
@@ -332,8 +332,8 @@ class EqualAll(Operator):
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
         if X.shape != Y.shape:
             return torch.zeros((), dtype=torch.bool, device=X.device)
-        same = X == Y
-        return (same.logical_or_((X - Y).abs_() < 1e-8) if X.dtype.is_floating_point else same).all()
+        alike = X == Y
+        return (alike.logical_or_((X - Y).abs_() < 1e-8) if X.dtype.is_floating_point else alike).all()
 
     samples = [
         sample(X=f32(2, 3), Y=f32(2, 3)),

@@ -25,9 +25,9 @@ def c64(*dims: int, data: Any = None) -> SampleTensor:
     return SampleTensor(COMPLEX64, dims, -1.0, 1.0, data=data)
 
 
-def real_type(of: Spec) -> DType:
+def real_type(spec: Spec) -> DType:
     """Return the element type of the parts of complex numbers; real ones have their own."""
-    return REAL_OF.get(of.known_dtype, of.known_dtype)
+    return REAL_OF.get(spec.known_dtype, spec.known_dtype)
 
 
 def in_a_row(x: Tensor) -> Tensor:
@@ -40,9 +40,9 @@ def conjugate(x: Tensor) -> Tensor:
     return torch.conj_physical(x) if x.is_complex() else x
 
 
-def conjugate_bytes(of: Spec) -> Size:
+def conjugate_bytes(spec: Spec) -> Size:
     """Return the bytes of `conjugate`."""
-    return of.nbytes if of.known_dtype.is_complex else 0
+    return spec.nbytes if spec.known_dtype.is_complex else 0
 
 
 class Complex(Operator):

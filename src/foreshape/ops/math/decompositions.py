@@ -80,7 +80,7 @@ class Svd(Operator):
             fail("there is no gradient with full_matrices, but through S", SchemaError, X=None)
         return X.like()
 
-    def _gradient_workspace(self, X: Spec, *others: Spec | None) -> Size:
+    def _gradient_workspace(self, X: Spec, *operands: Spec | None) -> Size:
         _, m, n = matrices(X, "X")
         return 3 * self._bytes(X) + 8 * X.known_dtype.itemsize * (m * m + n * n)
 
@@ -93,12 +93,12 @@ class Svd(Operator):
         beside = torch.zeros_like(X)
         apart = _differences(S.square())
         if d_u is not None:
-            turned = matmul(u.mT, d_u)
-            inner += apart * (turned - turned.mT) * S.unsqueeze(-2)
-            beside += matmul((d_u - matmul(u, turned)) / S.unsqueeze(-2), vh)
+            projected = matmul(u.mT, d_u)
+            inner += apart * (projected - projected.mT) * S.unsqueeze(-2)
+            beside += matmul((d_u - matmul(u, projected)) / S.unsqueeze(-2), vh)
         if d_vh is not None:
-            turned = matmul(vh, d_vh.mT)
-            inner += S.unsqueeze(-1) * apart * (turned - turned.mT)
+            projected = matmul(vh, d_vh.mT)
+            inner += S.unsqueeze(-1) * apart * (projected - projected.mT)
             beside += matmul(u, (d_vh - matmul(matmul(d_vh, vh.mT), vh)) / S.unsqueeze(-1))
         return matmul(matmul(u, inner), vh).add_(beside)
 
@@ -135,8 +135,8 @@ class Qr(Operator):
 
     def _bytes(self, X: Spec) -> Size:
         batch, m, n = matrices(X, "X")
-        both = X.with_dims((*batch, m, m)).nbytes + X.nbytes
-        return 4 * both + 64 * X.known_dtype.itemsize * (m + n + 64)
+        squares = X.with_dims((*batch, m, m)).nbytes + X.nbytes
+        return 4 * squares + 64 * X.known_dtype.itemsize * (m + n + 64)
 
     def workspace(self, X: Spec) -> Size:
         return self._bytes(X)
@@ -158,7 +158,7 @@ class Qr(Operator):
             require_at_most(m, n, words, X=None)
         return X.like()
 
-    def _gradient_workspace(self, X: Spec, *others: Spec) -> Size:
+    def _gradient_workspace(self, X: Spec, *operands: Spec) -> Size:
         return 3 * self._bytes(X)
 
     @gradient("X", "Q", "R", "Q@GRAD", "R@GRAD", gives="X@GRAD", infer=_infer_gradient, layout=IN_ROWS, workspace=_gradient_workspace)
@@ -223,11 +223,11 @@ class MatrixRank(Operator):
         return 8 * X.nbytes + 64 * item * (m + n + 64) + 4 * item * out.elements * (minimum(m, n) + 2)
 
     def kernel(self, X: Tensor, TolTensor: Tensor | None) -> Tensor:
-        found = aten.linalg_eigvalsh(X).abs_() if self.hermitian else aten.linalg_svdvals(X)
+        spectrum = aten.linalg_eigvalsh(X).abs_() if self.hermitian else aten.linalg_svdvals(X)
         least = X.new_full((), self.tol) if TolTensor is None else TolTensor
-        if self.use_default_tol and found.shape[-1]:
-            least = torch.maximum(least, found.amax(-1) * (torch.finfo(X.dtype).eps * max(X.shape[-2:])))
-        return (found > least.unsqueeze(-1)).sum(-1).to(torch.int32)
+        if self.use_default_tol and spectrum.shape[-1]:
+            least = torch.maximum(least, spectrum.amax(-1) * (torch.finfo(X.dtype).eps * max(X.shape[-2:])))
+        return (spectrum > least.unsqueeze(-1)).sum(-1).to(torch.int32)
 
     samples = [
         sample(X=TALL),
@@ -302,10 +302,10 @@ class Eigh(Symmetric):
     @gradient("Eigenvalues", "Eigenvectors", "Eigenvalues@GRAD", "Eigenvectors@GRAD", gives="X@GRAD", infer=_infer_gradient,
               workspace=_gradient_workspace, layout=_ROW)  # fmt: skip
     def backward(self, Eigenvalues: Tensor, Eigenvectors: Tensor, d_values: Tensor, d_vectors: Tensor) -> Tensor:
-        turned = matmul(Eigenvectors.mT, d_vectors)
+        projected = matmul(Eigenvectors.mT, d_vectors)
         apart = Eigenvalues.unsqueeze(-2) - Eigenvalues.unsqueeze(-1)
         apart.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)
-        inner = turned.div_(apart)
+        inner = projected.div_(apart)
         inner.diagonal(dim1=-2, dim2=-1).copy_(d_values)
         return matmul(matmul(Eigenvectors, inner), Eigenvectors.mT)
 

@@ -61,41 +61,41 @@ class Einsum(Operator):
                 require(spec.rank >= letters, f"an operand of {term!r} must have at least {letters} dims, not {spec.rank}", Operands=None)
             else:
                 require_rank(letters, spec, "Operands")
-            before, dots, after = term.partition("...")
+            front, dots, back = term.partition("...")
             dims = list(spec.known_dims)
-            more = dims[len(before) : len(dims) - len(after)] if dots else []
-            for letter, size in zip(before + after, dims[: len(before)] + (dims[len(dims) - len(after) :] if after else []), strict=True):
-                said = f"the dims at {letter!r} must be equal, or one of them 1"
-                sizes[letter] = require_broadcast(sizes[letter], size, said, Operands=None) if letter in sizes else size
-            wide = max(len(more), len(common))
-            padded = [[1] * (wide - len(x)) + x for x in (common, more)]
+            dotted = dims[len(front) : len(dims) - len(back)] if dots else []
+            for letter, size in zip(front + back, dims[: len(front)] + (dims[len(dims) - len(back) :] if back else []), strict=True):
+                requirement = f"the dims at {letter!r} must be equal, or one of them 1"
+                sizes[letter] = require_broadcast(sizes[letter], size, requirement, Operands=None) if letter in sizes else size
+            wide = max(len(dotted), len(common))
+            padded = [[1] * (wide - len(x)) + x for x in (common, dotted)]
             common = [require_broadcast(a, b, "the dims at ... must be equal, or one of them 1", Operands=None) for a, b in zip(*padded, strict=True)]
         require("..." in out or not common, "what ... stands for must be in the result too", Operands=None)
-        before, dots, after = out.partition("...")
+        front, dots, back = out.partition("...")
         like = tuple(s.like() for s in Operands)
-        return Operands[0].dense((*(sizes[c] for c in before), *(common if dots else ()), *(sizes[c] for c in after))), like, like
+        return Operands[0].dense((*(sizes[c] for c in front), *(common if dots else ()), *(sizes[c] for c in back))), like, like
 
     def work(self, Operands: tuple[Spec, ...]) -> Size:
         terms, out = self._terms(len(Operands))
-        made = self.infer_shape(Operands)[0].elements
+        count = self.infer_shape(Operands)[0].elements
         for term, spec in zip(terms, Operands, strict=True):
             for letter, size in zip(reversed(term.rpartition("...")[2]), reversed(spec.known_dims), strict=False):
                 if letter not in out:
-                    made = made * size
+                    count = count * size
                     out += letter
-        return made
+        return count
 
     def workspace(self, Operands: tuple[Spec, ...]) -> Size:
         out = self.infer_shape(Operands)[0]
         return 3 * sum((s.nbytes for s in Operands), 0) + 2 * out.nbytes
 
     def kernel(self, Operands: list[Tensor]) -> Any:
-        return _own(_summed(self.equation.replace(" ", ""), Operands), Operands), Operands, Operands
+        return _unshared(_summed(self.equation.replace(" ", ""), Operands), Operands), Operands, Operands
 
     def _infer_gradient(self, XShape: tuple[Spec, ...], InnerCache: tuple[Spec, ...], d_out: Spec) -> Any:
-        out, kept, like = Einsum.with_values({"equation": self.equation}).infer_shape(XShape)
-        require(len(kept) == len(InnerCache), f"InnerCache must be as many as x_shape, {len(XShape)}, not {len(InnerCache)}", InnerCache=None)
-        for have, want in zip((*InnerCache, d_out), (*kept, out), strict=True):
+        out, caches, like = Einsum.with_values({"equation": self.equation}).infer_shape(XShape)
+        require(len(caches) == len(InnerCache), f"InnerCache must be as many as x_shape, {len(XShape)}, not {len(InnerCache)}", InnerCache=None)
+        for have, want in zip((*InnerCache, d_out), (*caches, out), strict=True):
             slot = "Out@GRAD" if want is out else "InnerCache"
             require(have.rank == want.rank, f"{slot} must have {want.rank} dims, not {have.rank}", **{slot: None})
             for a, b in zip(have.known_dims, want.known_dims, strict=True):
@@ -108,15 +108,15 @@ class Einsum(Operator):
     @gradient("XShape", "InnerCache", "Out@GRAD", gives="Operands@GRAD", infer=_infer_gradient, workspace=_gradient_workspace, called={"XShape": "x_shape"})
     def backward(self, XShape: list[Tensor], InnerCache: list[Tensor], d_out: Tensor) -> Any:
         terms, out = self._terms(len(InnerCache))
-        found: list[Tensor] = []
-        for at, (term, x) in enumerate(zip(terms, InnerCache, strict=True)):
-            others = [(t, o) for k, (t, o) in enumerate(zip(terms, InnerCache, strict=True)) if k != at]
-            there = set(out.replace(".", "")).union(*(t.replace(".", "") for t, _ in others))
-            dots = "..." in out or any("..." in t for t, _ in others)
-            wanted = ("..." if dots else "") + "".join(c for c in term.replace("...", "") if c in there)
-            made = _summed(",".join([out, *(t for t, _ in others)]) + "->" + wanted, [d_out, *(o for _, o in others)])
-            found.append(_own(_arranged(made, wanted, term, x), (d_out, *InnerCache)))
-        return found
+        gradients: list[Tensor] = []
+        for index, (term, x) in enumerate(zip(terms, InnerCache, strict=True)):
+            remaining = [(t, o) for k, (t, o) in enumerate(zip(terms, InnerCache, strict=True)) if k != index]
+            letters = set(out.replace(".", "")).union(*(t.replace(".", "") for t, _ in remaining))
+            dots = "..." in out or any("..." in t for t, _ in remaining)
+            pattern = ("..." if dots else "") + "".join(c for c in term.replace("...", "") if c in letters)
+            summed = _summed(",".join([out, *(t for t, _ in remaining)]) + "->" + pattern, [d_out, *(o for _, o in remaining)])
+            gradients.append(_unshared(_arranged(summed, pattern, term, x), (d_out, *InnerCache)))
+        return gradients
 
     samples = [
         sample(Operands=[f32(2, 3), f32(3, 5)], equation="ij,jk->ik"),
@@ -164,28 +164,28 @@ def _batch_outside(x: Tensor, term: str, batch: set[str]) -> Tensor:
     return x.permute(order).contiguous().permute([order.index(axis) for axis in range(x.dim())])
 
 
-def _own(x: Tensor, others: Sequence[Tensor]) -> Tensor:
+def _unshared(x: Tensor, tensors: Sequence[Tensor]) -> Tensor:
     """Return ``x`` contiguous, in memory none of the others has: a sum over nothing is a view."""
-    shared = any(x.untyped_storage().data_ptr() == o.untyped_storage().data_ptr() for o in others)
+    shared = any(x.untyped_storage().data_ptr() == o.untyped_storage().data_ptr() for o in tensors)
     return x.clone(memory_format=torch.contiguous_format) if shared else x.contiguous()
 
 
-def _arranged(made: Tensor, have: str, term: str, x: Tensor) -> Tensor:
+def _arranged(d: Tensor, have: str, term: str, x: Tensor) -> Tensor:
     """Return a gradient with the axes of ``have``, the broadcast ones first, as the gradient of the operand x with the axes of ``term``."""
     letters = have.replace("...", "")
-    lead = made.dim() - len(letters)
+    lead = d.dim() - len(letters)
     mine = x.dim() - len(term.replace("...", ""))
     if lead > mine:
-        made = made.sum(tuple(range(lead - mine)))
+        d = d.sum(tuple(range(lead - mine)))
     elif lead < mine:
-        made = made.reshape(*[1] * (mine - lead), *made.shape)
-    before, _, after = term.partition("...")
-    for letter in before + after:
+        d = d.reshape(*[1] * (mine - lead), *d.shape)
+    front, _, back = term.partition("...")
+    for letter in front + back:
         if letter not in letters:
-            made, letters = made.unsqueeze(-1), letters + letter
-    order = [mine + letters.index(c) for c in before] + list(range(mine)) + [mine + letters.index(c) for c in after]
-    made = made.permute(order)
+            d, letters = d.unsqueeze(-1), letters + letter
+    order = [mine + letters.index(c) for c in front] + list(range(mine)) + [mine + letters.index(c) for c in back]
+    d = d.permute(order)
     for axis, size in enumerate(x.shape):
-        if size == 1 and made.shape[axis] != 1:
-            made = made.sum(axis, keepdim=True)
-    return made.expand(x.shape)
+        if size == 1 and d.shape[axis] != 1:
+            d = d.sum(axis, keepdim=True)
+    return d.expand(x.shape)

@@ -37,10 +37,10 @@ class Elementwise(Operator):
         out = self._broadcast(X, Y)
         if X.value is None or Y.value is None:
             return out
-        of = X.known_dtype
-        if not of.is_floating:
+        dtype = X.known_dtype
+        if not dtype.is_floating:
             return carry(out, combined(out, X, Y, self._number, self.axis)) if self._number is not None else out
-        return carry(out, combined(out, X, Y, partial(calculated, self._float, of=of), self.axis)) if self._float is not None and of in HELD else out
+        return carry(out, combined(out, X, Y, partial(calculated, self._float, dtype=dtype), self.axis)) if self._float is not None and dtype in HELD else out
 
     def _broadcast(self, X: Spec, Y: Spec) -> Spec:
         if X.dims is Y.dims:
@@ -48,12 +48,12 @@ class Elementwise(Operator):
         dims = broadcast_dims(X.known_dims, Y.known_dims, self.axis, ragged=(X.lod is not None, Y.lod is not None))
         return Spec(X.kind, X.dtype, dims, broadcast_lod(X, Y, dims, self.axis))
 
-    def _gradient_specs(self, X: Spec, Y: Spec, *made: Spec) -> tuple[Spec, Spec]:
+    def _gradient_specs(self, X: Spec, Y: Spec, *results: Spec) -> tuple[Spec, Spec]:
         """Return the specs of the gradients: the operands', aligned at ``axis``; results of the forward op have the higher rank."""
         if X.dims is not None and Y.dims is not None:
             check_axis(X.rank, Y.rank, self.axis)
             rank = max(X.rank, Y.rank)
-            fits = all(m.dims is None or m.rank == rank for m in made)
+            fits = all(m.dims is None or m.rank == rank for m in results)
             require(fits, f"Out and Out@GRAD must have the {rank} dims that the forward op gives", X=None, Y=None)
         return X.like(), Y.like()
 

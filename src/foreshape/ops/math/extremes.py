@@ -194,10 +194,10 @@ class SharedExtreme(ReduceExtreme):
 
     @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
-        axes = self._over(X)
-        at = (spread(Out, X, axes) == X.to(Out.dtype)).to(X.dtype)
-        shared = at.sum(axes, keepdim=True) if axes else torch.ones_like(at)
-        return at.mul_(spread(d_out, X, axes).to(X.dtype) / shared)
+        axes = self._kernel_axes(X)
+        winners = (spread(Out, X, axes) == X.to(Out.dtype)).to(X.dtype)
+        shared = winners.sum(axes, keepdim=True) if axes else torch.ones_like(winners)
+        return winners.mul_(spread(d_out, X, axes).to(X.dtype) / shared)
 
     samples = [
         *Reduction.samples,
@@ -213,7 +213,7 @@ class ReduceAmax(SharedExtreme):
     layer_function = "amax"
 
     def kernel(self, X: Tensor) -> Tensor:
-        return self._cast(torch.amax(X, self._over(X), self.keep_dim))
+        return self._cast(torch.amax(X, self._kernel_axes(X), self.keep_dim))
 
 
 class ReduceAmin(SharedExtreme):
@@ -223,4 +223,4 @@ class ReduceAmin(SharedExtreme):
     layer_function = "amin"
 
     def kernel(self, X: Tensor) -> Tensor:
-        return self._cast(torch.amin(X, self._over(X), self.keep_dim))
+        return self._cast(torch.amin(X, self._kernel_axes(X), self.keep_dim))

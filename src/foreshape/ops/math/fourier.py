@@ -23,26 +23,26 @@ _DIVIDES = {"ortho": 1}
 
 def transformed(x: Tensor, axes: Sequence[int], divides: int, forward: bool) -> Tensor:
     """Return the transform of complex numbers, contiguous; of an empty batch, refused by the library, an empty one."""
-    at = [a % x.dim() for a in axes]
-    return in_a_row(private.fft_c2c(x.contiguous(), at, divides, forward) if x.numel() else x)
+    positive = [a % x.dim() for a in axes]
+    return in_a_row(private.fft_c2c(x.contiguous(), positive, divides, forward) if x.numel() else x)
 
 
 def from_real(x: Tensor, axes: Sequence[int], divides: int, onesided: bool) -> Tensor:
     """Return the transform of real numbers, contiguous; with ``onesided`` the first half of the last of ``axes``."""
-    at = [a % x.dim() for a in axes]
+    positive = [a % x.dim() for a in axes]
     if x.numel():
-        return in_a_row(private.fft_r2c(x.contiguous(), at, divides, onesided))
+        return in_a_row(private.fft_r2c(x.contiguous(), positive, divides, onesided))
     dims = list(x.shape)
-    dims[at[-1]] = dims[at[-1]] // 2 + 1 if onesided else dims[at[-1]]
+    dims[positive[-1]] = dims[positive[-1]] // 2 + 1 if onesided else dims[positive[-1]]
     return torch.empty(dims, dtype=x.dtype.to_complex(), device=x.device)
 
 
 def _to_real(x: Tensor, axes: Sequence[int], divides: int, size: int) -> Tensor:
-    at = [a % x.dim() for a in axes]
+    positive = [a % x.dim() for a in axes]
     if x.numel():
-        return in_a_row(private.fft_c2r(x.contiguous(), at, divides, size))
+        return in_a_row(private.fft_c2r(x.contiguous(), positive, divides, size))
     dims = list(x.shape)
-    dims[at[-1]] = size
+    dims[positive[-1]] = size
     return torch.empty(dims, dtype=x.dtype.to_real(), device=x.device)
 
 
@@ -148,17 +148,17 @@ class FftR2c(Fourier):
         return X.like()
 
     def _gradient_workspace(self, X: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
-        whole = 2 * X.nbytes if self.onesided else copies(strided, Out_GRAD=d_out)
-        return whole + 3 * X.nbytes  # the complex transform twice, less the real result
+        copied = 2 * X.nbytes if self.onesided else copies(strided, Out_GRAD=d_out)
+        return copied + 3 * X.nbytes  # the complex transform twice, less the real result
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace, layout={"X@GRAD": "row"})
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         axes: list[int] = [a % X.dim() for a in self.axes]
-        whole = d_out
+        full = d_out
         if self.onesided:  # absent elements have no gradient
-            whole = d_out.new_zeros(X.shape)
-            whole.narrow(axes[-1], 0, d_out.shape[axes[-1]]).copy_(d_out)
-        return in_a_row(transformed(whole, axes, self._divides(), not self.forward).real)
+            full = d_out.new_zeros(X.shape)
+            full.narrow(axes[-1], 0, d_out.shape[axes[-1]]).copy_(d_out)
+        return in_a_row(transformed(full, axes, self._divides(), not self.forward).real)
 
     samples = [
         sample(X=f32(2, 3, 5), axes=[2], normalization="backward", forward=True, onesided=True),
@@ -199,8 +199,8 @@ class FftC2r(Fourier):
         return self._work(X)
 
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
-        given = X.nbytes if self.forward else copies(strided, X=X)
-        return given + maximum(self.infer_shape(X).nbytes, X.nbytes if len(self.axes) == 1 else 2 * X.nbytes)
+        copied = X.nbytes if self.forward else copies(strided, X=X)
+        return copied + maximum(self.infer_shape(X).nbytes, X.nbytes if len(self.axes) == 1 else 2 * X.nbytes)
 
     def kernel(self, X: Tensor) -> Tensor:
         last: int = self.axes[-1]

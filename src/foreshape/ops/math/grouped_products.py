@@ -84,10 +84,10 @@ class GroupedMatmul(Operator):
         matrix = product((k, n)) * Y.known_dtype.itemsize if "Y" in strided else 0
         k, n = (n, k) if self.trans_y else (k, n)
         if d is None:
-            most = adding_workspace(m, k, n)
+            largest = adding_workspace(m, k, n)
         else:
-            most = no_less(adding_workspace(m, n, k), adding_workspace(n, m, k) if self.trans_y else adding_workspace(k, m, n))
-        return (most if X.dtype is FP32 else 0) + matrix + turned(strided, X=X, Out_GRAD=d)
+            largest = no_less(adding_workspace(m, n, k), adding_workspace(n, m, k) if self.trans_y else adding_workspace(k, m, n))
+        return (largest if X.dtype is FP32 else 0) + matrix + turned(strided, X=X, Out_GRAD=d)
 
     samples = [
         _sample([2, 2, 6], 6),

@@ -27,16 +27,16 @@ def square(spec: Spec, slot: str) -> Size:
     return require_equal(rows, columns, f"{slot} must hold square matrices", **{slot: spec.rank - 1})
 
 
-def refuse_failed(info: Tensor, what: str) -> None:
+def refuse_failed(info: Tensor, message: str) -> None:
     """Raise `ExecutionError` if a factorization failed: ``info`` is 0 for each matrix with a result."""
     failed = info.reshape(-1).nonzero()
     if failed.numel():
-        raise ExecutionError(f"{what}: matrix {int(failed[0])} of {info.numel()}")
+        raise ExecutionError(f"{message}: matrix {int(failed[0])} of {info.numel()}")
 
 
-def inverse_of(x: Tensor, what: str) -> Tensor:
+def inverse_of(x: Tensor, operation: str) -> Tensor:
     out, info = aten.linalg_inv_ex(x)
-    refuse_failed(info, f"{what}: a matrix has no inverse")
+    refuse_failed(info, f"{operation}: a matrix has no inverse")
     return out
 
 
@@ -144,8 +144,8 @@ class Slogdeterminant(Operator):
         return torch.stack(aten.linalg_slogdet(Input))
 
     def _gradient_specs(self, Input: Spec, Out: Spec, d_out: Spec) -> Spec:
-        made = Slogdeterminant.infer_shape(self, Input)  # pyright: ignore[reportArgumentType]
-        check_made(Out=(Out, made), Out_GRAD=(d_out, made))
+        out = Slogdeterminant.infer_shape(self, Input)  # pyright: ignore[reportArgumentType]
+        check_made(Out=(Out, out), Out_GRAD=(d_out, out))
         return Input.like()
 
     def _gradient_workspace(self, Input: Spec, Out: Spec, d_out: Spec) -> Size:
@@ -247,8 +247,8 @@ class Cholesky(Operator):
         inner = matmul(factor.mT, d).tril_()
         inner.diagonal(dim1=-2, dim2=-1).mul_(0.5)
         half = aten.linalg_solve_triangular(factor.mT, inner, upper=True)
-        whole = aten.linalg_solve_triangular(factor, half, upper=False, left=False)
-        return torch.add(whole, whole.mT).mul_(0.5).contiguous()
+        full = aten.linalg_solve_triangular(factor, half, upper=False, left=False)
+        return torch.add(full, full.mT).mul_(0.5).contiguous()
 
     samples = [
         sample(X=_POSITIVE, differentiate=False),  # one half of a symmetric matrix does not change alone
@@ -311,5 +311,5 @@ class Trace(Operator):
 def _diagonal(x: Tensor, offset: int, axis1: int, axis2: int) -> Tensor:
     """Return a diagonal as the last axis of a view; outside of the matrix it is empty."""
     rows, columns = sorted(axis % x.dim() for axis in (axis1, axis2))
-    most = max(x.shape[rows], x.shape[columns])
-    return torch.diagonal(x, max(-most, min(most, offset)), rows, columns)
+    limit = max(x.shape[rows], x.shape[columns])
+    return torch.diagonal(x, max(-limit, min(limit, offset)), rows, columns)

@@ -23,8 +23,8 @@ from foreshape.values.torch_proxy import Tensor, torch
 _IN_ROWS: dict[str, Layout] = {"X@GRAD": "row", "Y@GRAD": "row"}
 
 
-def _fp32_workspace(of: Spec, m: Size, k: Size, n: Size, turned: bool = False) -> Size:
-    return product_workspace(m, k, n, turned) if of.dtype is FP32 else 0
+def _fp32_workspace(spec: Spec, m: Size, k: Size, n: Size, transposed: bool = False) -> Size:
+    return product_workspace(m, k, n, transposed) if spec.dtype is FP32 else 0
 
 
 class Mul(Operator):
@@ -76,7 +76,7 @@ class Mul(Operator):
     def _gradient_workspace(self, X: Spec, Y: Spec, d_out: Spec, *, requested: tuple[bool, ...], strided: frozenset[str]) -> Size:
         m, k, n = self._sizes(X, Y)
         first = _fp32_workspace(X, m, n, k) if requested[0] else 0
-        return no_less(first, _fp32_workspace(X, k, m, n, turned=True) if requested[1] else 0) + copies(strided, X=X, Y=Y, Out_GRAD=d_out)
+        return no_less(first, _fp32_workspace(X, k, m, n, transposed=True) if requested[1] else 0) + copies(strided, X=X, Y=Y, Out_GRAD=d_out)
 
     @gradient("X", "Y", "Out@GRAD", gives=("X@GRAD", "Y@GRAD"), layout=_IN_ROWS, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
@@ -133,8 +133,8 @@ class BatchedProduct(Operator):
         if (len(x) == len(y) and x[:-2] == y[:-2]) or (len(x) > 2 and len(y) == 2 and not self._transposed()[0]):
             return needs
         batch = broadcast_dims(x[:-2], y[:-2])
-        whole = [s.with_dims((*batch, *s.known_dims[-2:])).nbytes for s in (X, Y)]  # before the sum over broadcast axes
-        return needs + 2 * d_out.nbytes + 2 * (whole[0] + whole[1]) + (X.nbytes + Y.nbytes)
+        sizes = [s.with_dims((*batch, *s.known_dims[-2:])).nbytes for s in (X, Y)]  # before the sum over broadcast axes
+        return needs + 2 * d_out.nbytes + 2 * (sizes[0] + sizes[1]) + (X.nbytes + Y.nbytes)
 
     def _undone(self, X: Tensor, Y: Tensor, d_out: Tensor, requested: tuple[bool, ...]) -> Any:
         (trans_x, trans_y), d = self._transposed(), d_out
@@ -253,9 +253,9 @@ def _batch(spec: Spec, rank: int) -> Sequence[Size]:
     return (1,) * (rank - len(dims)) + dims
 
 
-def _summed(grad: Tensor, of: Tensor) -> Tensor:
-    """Return ``grad`` summed over the broadcast batch dims of ``of``."""
-    return grad if grad.shape == of.shape else sum_to(grad, of, grad, -1)
+def _summed(grad: Tensor, target: Tensor) -> Tensor:
+    """Return ``grad`` summed over the broadcast batch dims of ``target``."""
+    return grad if grad.shape == target.shape else sum_to(grad, target, grad, -1)
 
 
 class Bmm(Operator):
@@ -345,12 +345,12 @@ class Addmm(Operator):
         return (Input if X.lod is None and Input.lod is not None else X).with_dims((rows, columns))
 
     def expand(self, of: Composition, Input: Any, X: Any, Y: Any) -> Any:
-        made, other = of("matmul_v2", X=X, Y=Y), Input
+        out, addend = of("matmul_v2", X=X, Y=Y), Input
         if self.Alpha != 1.0:
-            made = of("scale", {"scale": self.Alpha}, X=made)
+            out = of("scale", {"scale": self.Alpha}, X=out)
         if self.Beta != 1.0:
-            other = of("scale", {"scale": self.Beta}, X=Input)
-        return of("elementwise_add", X=made, Y=other)
+            addend = of("scale", {"scale": self.Beta}, X=Input)
+        return of("elementwise_add", X=out, Y=addend)
 
     @gradient("Input", "X", "Y", "Out@GRAD", gives=("Input@GRAD", "X@GRAD", "Y@GRAD"))
     def backward(self, of: Composition, Input: Any, X: Any, Y: Any, d_out: Any) -> Any:

@@ -130,14 +130,14 @@ class FrobeniusNorm(Reduction):
     X = operand(FLOATING, doc="any shape")
 
     def kernel(self, X: Tensor) -> Tensor:
-        return self._cast(aten.linalg_vector_norm(X, 2.0, self._over(X), self.keep_dim))
+        return self._cast(aten.linalg_vector_norm(X, 2.0, self._kernel_axes(X), self.keep_dim))
 
     def _gradient_workspace(self, X: Spec, Out: Spec, d_out: Spec) -> Size:
         return 4 * Out.elements * X.known_dtype.itemsize
 
     @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
-        axes = self._over(X)
+        axes = self._kernel_axes(X)
         return X * spread(torch.where(Out == 0, 0.0, d_out / Out), X, axes).to(X.dtype)
 
     samples = [*Reduction.samples, sample(X=f32(2, 3, data=[[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]), dim=[1], differentiate=False)]
@@ -292,8 +292,8 @@ class Renorm(Operator):
 
     def _factors(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return for each part the norm, the mask of too large norms, and the factor; they broadcast to x."""
-        others = [a for a in range(x.dim()) if a != self.axis % x.dim()]
-        norms: Tensor = aten.linalg_vector_norm(x, self.p, others, True) if others else x.abs()
+        axes = [a for a in range(x.dim()) if a != self.axis % x.dim()]
+        norms: Tensor = aten.linalg_vector_norm(x, self.p, axes, True) if axes else x.abs()
         large: Tensor = norms > self.max_norm
         return norms, large, torch.where(large, self.max_norm / (norms + _BESIDE), torch.ones_like(norms))
 
@@ -302,9 +302,9 @@ class Renorm(Operator):
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace, layout={"X@GRAD": "row"})
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
-        others = [a for a in range(X.dim()) if a != self.axis % X.dim()]
+        axes = [a for a in range(X.dim()) if a != self.axis % X.dim()]
         norms, large, factors = self._factors(X)
-        slope = -self.max_norm / (norms + _BESIDE).square_() * ((d_out * X).sum(others, keepdim=True) if others else d_out * X)
+        slope = -self.max_norm / (norms + _BESIDE).square_() * ((d_out * X).sum(axes, keepdim=True) if axes else d_out * X)
         slope = torch.where(large, slope * norms.pow(1.0 - self.p), torch.zeros_like(norms))
         return (d_out * factors).addcmul_(X.sign() * X.abs().pow_(self.p - 1.0), slope).contiguous()
 

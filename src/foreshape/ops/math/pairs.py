@@ -25,8 +25,8 @@ _ANY_AXIS = 9
 def same_dims(x: Spec, y: Spec, slots: tuple[str, str] = ("X", "Y")) -> tuple[Size, ...]:
     """Return the dims both tensors must have."""
     require_rank(x.rank, y, slots[1])
-    said = f"{slots[1]} must have the dims of {slots[0]}"
-    return tuple(require_equal(a, b, said, **{slots[0]: k, slots[1]: k}) for k, (a, b) in enumerate(zip(x.known_dims, y.known_dims, strict=True)))
+    requirement = f"{slots[1]} must have the dims of {slots[0]}"
+    return tuple(require_equal(a, b, requirement, **{slots[0]: k, slots[1]: k}) for k, (a, b) in enumerate(zip(x.known_dims, y.known_dims, strict=True)))
 
 
 class Lerp(Operator):
@@ -102,12 +102,12 @@ class Cross(Operator):
             axis = axis_of(self.dim, len(dims), "dim", X=None)
             require_equal(dims[axis], 3, f"vectors of a cross product have 3 numbers: the dim at axis {axis} must be 3", X=axis, Y=axis)
             return X.with_dims(dims)
-        said = "vectors of a cross product have 3 numbers: a dim must be 3"
+        requirement = "vectors of a cross product have 3 numbers: a dim must be 3"
         answers = [equal(d, 3) for d in dims]
-        require(any(a is not False for a in answers), said, X=None, Y=None)
+        require(any(a is not False for a in answers), requirement, X=None, Y=None)
         if True not in answers and answers.count(None) == 1:
             axis = answers.index(None)
-            require_equal(dims[axis], 3, said, X=axis, Y=axis)
+            require_equal(dims[axis], 3, requirement, X=axis, Y=axis)
         return X.with_dims(dims)
 
     def _axis(self, x: Tensor) -> int:
@@ -178,8 +178,8 @@ class Dist(Operator):
         return aten.linalg_vector_norm(X - Y, self.p)
 
     def _gradient_workspace(self, X: Spec, Y: Spec, Out: Spec, d_out: Spec) -> Size:
-        whole = broadcast(X, Y)
-        return 4 * whole.nbytes + whole.elements
+        joint = broadcast(X, Y)
+        return 4 * joint.nbytes + joint.elements
 
     @gradient("X", "Y", "Out", "Out@GRAD", gives=GIVES, workspace=_gradient_workspace)
     def backward(self, X: Tensor, Y: Tensor, Out: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
@@ -247,9 +247,9 @@ class Kron(Operator):
         rank = d_out.dim()
         x, y = _padded(X.shape, rank), _padded(Y.shape, rank)
         blocks = d_out.reshape([size for pair in zip(x, y, strict=True) for size in pair])
-        by = blocks.permute([*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)]).reshape(X.numel(), Y.numel())  # a row for each element of X
-        d_x = torch.mv(by, Y.reshape(-1)).view(X.shape) if requested[0] else None
-        return d_x, torch.mv(by.t(), X.reshape(-1)).view(Y.shape) if requested[1] else None
+        matrix = blocks.permute([*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)]).reshape(X.numel(), Y.numel())  # a row for each element of X
+        d_x = torch.mv(matrix, Y.reshape(-1)).view(X.shape) if requested[0] else None
+        return d_x, torch.mv(matrix.t(), X.reshape(-1)).view(Y.shape) if requested[1] else None
 
     samples = [
         sample(X=f32(2, 3), Y=f32(5, 4)),

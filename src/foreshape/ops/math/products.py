@@ -41,14 +41,14 @@ class Matmul(BatchedProduct):
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
         require(X.rank > 0, "X must have at least one dim", X=None)
         require(Y.rank > 0, "Y must have at least one dim", Y=None)
-        x = _turned((1, *X.known_dims) if X.rank == 1 else X.known_dims, self.transpose_X)
-        y = _turned((*Y.known_dims, 1) if Y.rank == 1 else Y.known_dims, self.transpose_Y)
+        x = _transposed_dims((1, *X.known_dims) if X.rank == 1 else X.known_dims, self.transpose_X)
+        y = _transposed_dims((*Y.known_dims, 1) if Y.rank == 1 else Y.known_dims, self.transpose_Y)
         require_equal(x[-1], y[-2], "the columns of X must equal the rows of Y", X=None, Y=None)
         batch = x[:-2] or y[:-2]
         if x[:-2] and y[:-2]:
-            said = "X and Y must be of one batch, or one of them of none"
-            require(len(x) == len(y), said, X=None, Y=None)
-            batch = tuple(require_equal(a, b, said, X=k, Y=k) for k, (a, b) in enumerate(zip(x[:-2], y[:-2], strict=True)))
+            requirement = "X and Y must be of one batch, or one of them of none"
+            require(len(x) == len(y), requirement, X=None, Y=None)
+            batch = tuple(require_equal(a, b, requirement, X=k, Y=k) for k, (a, b) in enumerate(zip(x[:-2], y[:-2], strict=True)))
         rows = () if X.rank == 1 and _is_one(x[-2], "X") else (x[-2],)
         columns = () if Y.rank == 1 and _is_one(y[-1], "Y") else (y[-1],)
         rows_stay = (X.rank > 2 and X.rank >= Y.rank) or (Y.rank <= 2 and bool(rows) and self.transpose_X is (X.rank == 1))
@@ -116,7 +116,7 @@ class Matmul(BatchedProduct):
     ]
 
 
-def _turned(dims: Sequence[Size], transposed: bool) -> tuple[Size, ...]:
+def _transposed_dims(dims: Sequence[Size], transposed: bool) -> tuple[Size, ...]:
     return (*dims[:-2], dims[-1], dims[-2]) if transposed else tuple(dims)
 
 
@@ -181,14 +181,14 @@ class MultiDot(Operator):
     def _sizes(self, X: Sequence[Spec]) -> list[Size]:
         """Return the rows of each matrix, and the columns of the last."""
         sizes: list[Size] = []
-        for at, x in enumerate(X):
-            inner = 0 < at < len(X) - 1
-            require(x.rank == 2 or (x.rank == 1 and not inner), f"X[{at}] must have {'2 dims' if inner else '1 or 2 dims'}, not {x.rank}", X=None)
+        for index, x in enumerate(X):
+            inner = 0 < index < len(X) - 1
+            require(x.rank == 2 or (x.rank == 1 and not inner), f"X[{index}] must have {'2 dims' if inner else '1 or 2 dims'}, not {x.rank}", X=None)
             if x.dtype is not X[0].dtype:
-                fail(f"all X must have one element type; X[{at}] is {x.known_dtype.name}", TypeMismatchError, X=None)
-            rows, columns = x.known_dims if x.rank == 2 else (1, *x.known_dims) if at == 0 else (*x.known_dims, 1)
+                fail(f"all X must have one element type; X[{index}] is {x.known_dtype.name}", TypeMismatchError, X=None)
+            rows, columns = x.known_dims if x.rank == 2 else (1, *x.known_dims) if index == 0 else (*x.known_dims, 1)
             if sizes:
-                require_equal(sizes[-1], rows, f"the columns of X[{at - 1}] must equal the rows of X[{at}]", X=None)
+                require_equal(sizes[-1], rows, f"the columns of X[{index - 1}] must equal the rows of X[{index}]", X=None)
             sizes[-1:] = [rows, columns]
         return sizes
 
@@ -217,9 +217,9 @@ class MultiDot(Operator):
     def backward(self, X: list[Tensor], d_out: Tensor) -> list[Tensor]:
         x = [X[0].reshape(1, -1) if X[0].dim() == 1 else X[0], *X[1:-1], X[-1].reshape(-1, 1) if X[-1].dim() == 1 else X[-1]]
         d = d_out.reshape(x[0].shape[0], x[-1].shape[1])
-        turned = [m.t() for m in x]
-        found = [aten.linalg_multi_dot([*turned[:k][::-1], d, *turned[k + 1 :][::-1]]) for k in range(len(x))]
-        return [f.reshape(of.shape).contiguous() for f, of in zip(found, X, strict=True)]
+        transposed = [m.t() for m in x]
+        gradients = [aten.linalg_multi_dot([*transposed[:k][::-1], d, *transposed[k + 1 :][::-1]]) for k in range(len(x))]
+        return [f.reshape(source.shape).contiguous() for f, source in zip(gradients, X, strict=True)]
 
     samples = [
         sample(X=[f32(2, 3), f32(3, 4)]),
@@ -255,8 +255,8 @@ class Fsp(Operator):
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
         require_rank(4, X, "X")
         require_rank(4, Y, "Y")
-        for at in (0, 2, 3):
-            require_equal(X.known_dims[at], Y.known_dims[at], "X and Y must be images of one size, and as many", X=at, Y=at)
+        for axis in (0, 2, 3):
+            require_equal(X.known_dims[axis], Y.known_dims[axis], "X and Y must be images of one size, and as many", X=axis, Y=axis)
         return rows(X.dtype, (X.known_dims[0], X.known_dims[1], Y.known_dims[1]), X.lod)
 
     def work(self, X: Spec, Y: Spec) -> Size:

@@ -90,12 +90,12 @@ class Reduction(Operator):
             return tuple(range(rank))
         return axes_of(self.dim, rank, "dim", X=None)
 
-    def _over(self, x: Tensor) -> tuple[int, ...]:
+    def _kernel_axes(self, x: Tensor) -> tuple[int, ...]:
         """Return the axes for a kernel: the rule has checked them already."""
         return tuple(range(x.dim())) if self.reduce_all or not self.dim else self.dim
 
-    def _type(self, of: DType) -> DType:
-        return of if self.out_dtype < 0 else element_type(self.out_dtype)
+    def _type(self, dtype: DType) -> DType:
+        return dtype if self.out_dtype < 0 else element_type(self.out_dtype)
 
     def infer_shape(self, X: Spec) -> Spec:
         axes = self._axes(X.rank)
@@ -116,8 +116,8 @@ class Reduction(Operator):
 
     def _pools(self, how: computations.Pooled) -> computations.Reduction | None:
         """Return its computation, if it is in the element type of X."""
-        over = None if self.reduce_all or not self.dim else self.dim
-        return computations.Reduction(how, over, self.keep_dim) if self.out_dtype < 0 else None
+        axes = None if self.reduce_all or not self.dim else self.dim
+        return computations.Reduction(how, axes, self.keep_dim) if self.out_dtype < 0 else None
 
     def _cast(self, out: Tensor) -> Tensor:
         return out if self.out_dtype < 0 else out.to(torch_dtype(self.out_dtype))
@@ -143,8 +143,8 @@ class ReduceSum(Reduction):
     _pooled = "sum"
     X = operand(ANY_OR_COMPLEX, doc="any shape; for bools, the count of true ones")
 
-    def _type(self, of: DType) -> DType:
-        return INT64 if of in (BOOL, INT32) and self.out_dtype < 0 else super()._type(of)
+    def _type(self, dtype: DType) -> DType:
+        return INT64 if dtype in (BOOL, INT32) and self.out_dtype < 0 else super()._type(dtype)
 
     def infer_shape(self, X: Spec) -> Spec:
         real = X.known_dtype.is_complex and not self._type(X.known_dtype).is_complex
@@ -152,8 +152,8 @@ class ReduceSum(Reduction):
         return super().infer_shape(X)
 
     def workspace(self, X: Spec) -> Size:
-        to = self._type(X.known_dtype)
-        return 0 if to is X.dtype else X.with_dtype(to).nbytes
+        dtype = self._type(X.known_dtype)
+        return 0 if dtype is X.dtype else X.with_dtype(dtype).nbytes
 
     def computes(self) -> computations.Reduction | None:
         return self._pools("SUM")
@@ -162,12 +162,12 @@ class ReduceSum(Reduction):
         return {"Out": SUM}
 
     def kernel(self, X: Tensor) -> Tensor:
-        to = torch_dtype(self.out_dtype) if self.out_dtype >= 0 else torch.int64 if X.dtype in (torch.bool, torch.int32) else X.dtype
-        return torch.sum(X, self._over(X), self.keep_dim, dtype=to)
+        dtype = torch_dtype(self.out_dtype) if self.out_dtype >= 0 else torch.int64 if X.dtype in (torch.bool, torch.int32) else X.dtype
+        return torch.sum(X, self._kernel_axes(X), self.keep_dim, dtype=dtype)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"})
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
-        d = spread(d_out, X, self._over(X)).expand(X.shape)
+        d = spread(d_out, X, self._kernel_axes(X)).expand(X.shape)
         return d if d.dtype is X.dtype else d.to(X.dtype, memory_format=torch.contiguous_format)
 
     samples = [*Reduction.samples, sample(X=i32(2, 3), dim=[0]), sample(X=b1(2, 3), dim=[1]), sample(X=f32(0, 3), dim=[0]), sample(X=c64(2, 3), dim=[1])]
@@ -195,15 +195,15 @@ class ReduceMean(Reduction):
 
     def kernel(self, X: Tensor) -> Tensor:
         if X.is_floating_point():
-            return self._cast(torch.mean(X, self._over(X), self.keep_dim))
-        total = torch.sum(X, self._over(X), self.keep_dim)
+            return self._cast(torch.mean(X, self._kernel_axes(X), self.keep_dim))
+        total = torch.sum(X, self._kernel_axes(X), self.keep_dim)
         mean = torch.div(total, max(X.numel() // max(total.numel(), 1), 1), rounding_mode="trunc")
         return self._cast(mean) if self.out_dtype >= 0 else mean.to(X.dtype)
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"}, workspace=divided)
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         count = X.numel() // max(d_out.numel(), 1)
-        d = spread(d_out, X, self._over(X)).to(X.dtype)
+        d = spread(d_out, X, self._kernel_axes(X)).to(X.dtype)
         return (d if count == 1 else d / count).expand(X.shape) if count else torch.zeros_like(X)
 
     samples = [
@@ -226,7 +226,7 @@ class ReduceExtreme(Reduction):
 
     @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
-        axes = self._over(X)
+        axes = self._kernel_axes(X)
         return (spread(Out, X, axes) == X.to(Out.dtype)).to(X.dtype).mul_(spread(d_out, X, axes).to(X.dtype))
 
     samples = [*Reduction.samples, sample(X=i64(2, 3), dim=[0])]
@@ -240,7 +240,7 @@ class ReduceMax(ReduceExtreme):
     _pooled = "max"
 
     def kernel(self, X: Tensor) -> Tensor:
-        return self._cast(torch.amax(X, self._over(X), self.keep_dim))
+        return self._cast(torch.amax(X, self._kernel_axes(X), self.keep_dim))
 
 
 class ReduceMin(ReduceExtreme):
@@ -250,7 +250,7 @@ class ReduceMin(ReduceExtreme):
     _pooled = "min"
 
     def kernel(self, X: Tensor) -> Tensor:
-        return self._cast(torch.amin(X, self._over(X), self.keep_dim))
+        return self._cast(torch.amin(X, self._kernel_axes(X), self.keep_dim))
 
 
 class ReduceProd(Reduction):
@@ -260,8 +260,8 @@ class ReduceProd(Reduction):
     _pooled = "prod"
 
     def workspace(self, X: Spec) -> Size:
-        of = X.with_dtype(self._type(X.known_dtype))
-        return 2 * of.nbytes if len(self._axes(X.rank)) > 1 else of.nbytes if self.out_dtype >= 0 else 0
+        spec = X.with_dtype(self._type(X.known_dtype))
+        return 2 * spec.nbytes if len(self._axes(X.rank)) > 1 else spec.nbytes if self.out_dtype >= 0 else 0
 
     def kernel(self, X: Tensor) -> Tensor:
         out = X.to(torch_dtype(self.out_dtype)) if self.out_dtype >= 0 else X
@@ -288,15 +288,15 @@ def _products_of_others(X: Tensor, axes: tuple[int, ...]) -> Tensor:
     """Return for each element the product of all others reduced with it."""
     if not axes:
         return torch.ones_like(X)
-    kept = [a for a in range(X.dim()) if a not in axes]
-    order = [*kept, *axes]
-    moved = X.permute(order)
-    flat = moved.reshape(*moved.shape[: len(kept)], -1)
+    remaining = [a for a in range(X.dim()) if a not in axes]
+    order = [*remaining, *axes]
+    ordered = X.permute(order)
+    flat = ordered.reshape(*ordered.shape[: len(remaining)], -1)
     ones = torch.ones_like(flat[..., :1])
-    before = torch.cat([ones, flat[..., :-1]], -1).cumprod(-1)
-    after = torch.cat([flat[..., 1:], ones], -1).flip(-1).cumprod(-1).flip(-1)
+    preceding = torch.cat([ones, flat[..., :-1]], -1).cumprod(-1)
+    following = torch.cat([flat[..., 1:], ones], -1).flip(-1).cumprod(-1).flip(-1)
     back = sorted(range(X.dim()), key=order.__getitem__)
-    return (before * after).reshape(moved.shape).permute(back)
+    return (preceding * following).reshape(ordered.shape).permute(back)
 
 
 class Logic(Reduction):
@@ -306,7 +306,7 @@ class Logic(Reduction):
     X = operand(ANY, doc="any shape; numbers other than 0 are true")
     gradient = NOT_DIFFERENTIABLE
 
-    def _type(self, of: DType) -> DType:
+    def _type(self, dtype: DType) -> DType:
         return BOOL
 
     def workspace(self, X: Spec) -> Size:
@@ -314,7 +314,7 @@ class Logic(Reduction):
 
     def _along(self, function: Any, X: Tensor) -> Tensor:
         x = X if X.dtype is torch.bool else X.bool()
-        return function(x, self._over(X), self.keep_dim) if X.dim() else x.clone()
+        return function(x, self._kernel_axes(X), self.keep_dim) if X.dim() else x.clone()
 
     samples = [
         sample(X=b1(2, 3, 5), dim=[1]),

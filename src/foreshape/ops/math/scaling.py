@@ -14,8 +14,7 @@ from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.ops.math.activation import SHARED
 from foreshape.ops.math.complex_numbers import c64
 from foreshape.ops.rules.held_numbers import held
-from foreshape.ops.rules.known_floats import HELD, Arithmetic, calculated, in_type
-from foreshape.ops.rules.known_floats import whole as whole_part
+from foreshape.ops.rules.known_floats import HELD, Arithmetic, calculated, in_type, whole_part
 from foreshape.ops.rules.known_values import carry, known_number, mapped, truth
 from foreshape.spec import BOOL, COMPLEX, EVERY_TYPE, FLOATING, FP32, INT32, INT64, NUMERIC, SELECTED_ROWS, DType, Kind, Spec
 from foreshape.values.rows import Rows
@@ -23,7 +22,7 @@ from foreshape.values.torch_proxy import Tensor, aten, aten_into, torch
 from foreshape.values.torch_types import element_type, torch_dtype
 
 
-def whole(number: float, name: str) -> int:
+def whole_attribute(number: float, name: str) -> int:
     """Return the whole part of an attribute, the part used for integers. Refuses NaN and infinities."""
     if not math.isfinite(number):
         fail(f"{name} must be finite for integers; seen {number}")
@@ -60,20 +59,20 @@ class Scale(Operator):
     def infer_shape(self, X: Spec, ScaleTensor: Spec | None) -> Spec:
         known_number(0, ScaleTensor, "ScaleTensor")
         require(X.kind is not SELECTED_ROWS or self.bias == 0.0, "bias must be 0 where X is sparse rows", X=None)
-        of = X.known_dtype
-        if not of.is_integer:
-            return X.like() if X.value is None or ScaleTensor is not None or of not in HELD else carry(X, mapped(X, partial(self._scaled_float, of)))
-        scale, bias = whole(self.scale, "scale"), whole(self.bias, "bias")
+        dtype = X.known_dtype
+        if not dtype.is_integer:
+            return X.like() if X.value is None or ScaleTensor is not None or dtype not in HELD else carry(X, mapped(X, partial(self._scaled_float, dtype)))
+        scale, bias = whole_attribute(self.scale, "scale"), whole_attribute(self.bias, "bias")
         if X.value is None or ScaleTensor is not None:
             return X.like()
         return carry(X, mapped(X, lambda v: v * scale + bias if self.bias_after_scale else (v + bias) * scale))
 
-    def _scaled_float(self, of: DType, v: Any) -> Any:
+    def _scaled_float(self, dtype: DType, v: Any) -> Any:
         """Return a known value of floats, scaled in the precision of its type."""
         steps: list[tuple[Arithmetic, float]] = [("multiply", self.scale), ("add", self.bias)]
         for name, number in steps if self.bias_after_scale else steps[::-1]:
             if number != (name == "multiply"):  # 1 and 0 change nothing
-                v = calculated(name, v, in_type(of, number), of)
+                v = calculated(name, v, in_type(dtype, number), dtype)
         return v
 
     def computes(self) -> computations.Scaling | computations.Affine:
@@ -83,8 +82,8 @@ class Scale(Operator):
 
     def kernel(self, X: Tensor | Rows, ScaleTensor: Tensor | None, *, into: Tensor | None = None) -> Any:
         if isinstance(X, Rows):
-            by: float = self.scale if ScaleTensor is None else ScaleTensor.item()
-            return X.scaled(by if _has_fractions(X) else int(by))
+            factor: float = self.scale if ScaleTensor is None else ScaleTensor.item()
+            return X.scaled(factor if _has_fractions(X) else int(factor))
         return self._scaled(X, ScaleTensor, into)
 
     def _scaled(self, X: Tensor, ScaleTensor: Tensor | None, into: Tensor | None) -> Tensor:
@@ -141,10 +140,10 @@ class Clip(Operator):
         require(Min is not None or Max is not None or self.min <= self.max, f"min must be at most max; seen {self.min} and {self.max}")
         if X.value is None or not X.known_dtype.is_integer:
             return X.like()
-        given: list[Any] = [n if spec is None else spec.value[0] if spec.value else None for n, spec in ((self.min, Min), (self.max, Max))]
-        if any(n is None or n != n or not isinstance(n, (int, float, Dim)) for n in given):
+        limits: list[Any] = [n if spec is None else spec.value[0] if spec.value else None for n, spec in ((self.min, Min), (self.max, Max))]
+        if any(n is None or n != n or not isinstance(n, (int, float, Dim)) for n in limits):
             return X.like()
-        low, high = (n if not isinstance(n, float) else int(max(-(2.0**62), min(2.0**62, n))) for n in given)
+        low, high = (n if not isinstance(n, float) else int(max(-(2.0**62), min(2.0**62, n))) for n in limits)
         return carry(X, mapped(X, lambda v: minimum(maximum(v, low), high)))
 
     def computes(self) -> computations.Activation:
@@ -170,8 +169,8 @@ class Clip(Operator):
         if self.closed:  # the numbers beside the bounds are the first ones outside
             double = X.dtype is torch.float64
             low, high = _beside(low, -math.inf, double), _beside(high, math.inf, double)
-        given = (d_out, X, low, high)
-        return aten.hardtanh_backward(*given) if into is None else aten_into.hardtanh_backward(*given, into=into)
+        operands = (d_out, X, low, high)
+        return aten.hardtanh_backward(*operands) if into is None else aten_into.hardtanh_backward(*operands, into=into)
 
     samples = [
         sample(X=f32(2, 3, 5, distinct=True), min=-0.5, max=0.7),
@@ -207,22 +206,22 @@ class Cast(Operator):
     out_dtype = attribute(AttrType.INT, FP32, doc="the element type of Out")
 
     def infer_shape(self, X: Spec) -> Spec:
-        of = element_type(self.out_dtype)
-        out, value = X.with_dtype(of), X.value
-        if value is None or X.dims is None or of.is_complex:
+        dtype = element_type(self.out_dtype)
+        out, value = X.with_dtype(dtype), X.value
+        if value is None or X.dims is None or dtype.is_complex:
             return out
-        if of is BOOL:
+        if dtype is BOOL:
             return carry(out, mapped(X, truth))
-        return carry(out, mapped(X, whole_part) if of.is_integer and X.known_dtype.is_floating else value)
+        return carry(out, mapped(X, whole_part) if dtype.is_integer and X.known_dtype.is_floating else value)
 
     def computes(self) -> computations.Cast:
         return computations.Cast()
 
     def kernel(self, X: Tensor) -> Tensor:
-        of = torch_dtype(self.out_dtype)
-        if X.is_complex() and not of.is_complex:
-            return X != 0 if of is torch.bool else X.real.to(of, copy=True)
-        return (X.view(torch.uint8) if X.dtype is torch.bool and of.is_floating_point else X).to(of, copy=True)  # of bytes torch has a vector kernel
+        dtype = torch_dtype(self.out_dtype)
+        if X.is_complex() and not dtype.is_complex:
+            return X != 0 if dtype is torch.bool else X.real.to(dtype, copy=True)
+        return (X.view(torch.uint8) if X.dtype is torch.bool and dtype.is_floating_point else X).to(dtype, copy=True)  # of bytes torch has a vector kernel
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         slots.add("cast", {"X": slots.grad_of_output("Out")}, {"Out": slots.input("X")}, {"in_dtype": self.out_dtype, "out_dtype": self.in_dtype})
@@ -256,7 +255,7 @@ class Increment(Operator):
         require_equal(X.elements, 1, "X must hold one number", X=None)
         if X.known_dtype.is_floating:
             return X.like()
-        step = whole(self.step, "step")
+        step = whole_attribute(self.step, "step")
         return carry(X, mapped(X, lambda v: v + step))
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:

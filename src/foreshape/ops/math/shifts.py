@@ -78,19 +78,21 @@ class ViewDtype(Operator):
     gradient = NOT_DIFFERENTIABLE
 
     def infer_shape(self, input: Spec) -> Spec:
-        of, now = element_type(self.dtype), input.known_dtype
-        if of.itemsize == now.itemsize:
-            return input.with_dtype(of)
-        require(input.rank > 0, f"input must have at least one dim to be read as elements of {of.itemsize} bytes, not {now.itemsize}", input=None)
-        held = input.known_dims[-1] * now.itemsize
-        size = require_divides(of.itemsize, held, f"the last dim of input must be a whole number of elements of {of.itemsize} bytes", input=input.rank - 1)
-        return (input if input.rank > 1 else input.dense()).with_dims((*input.known_dims[:-1], size)).with_dtype(of)
+        dtype, source_dtype = element_type(self.dtype), input.known_dtype
+        if dtype.itemsize == source_dtype.itemsize:
+            return input.with_dtype(dtype)
+        require(input.rank > 0, f"input must have at least one dim to be read as elements of {dtype.itemsize} bytes, not {source_dtype.itemsize}", input=None)
+        row_bytes = input.known_dims[-1] * source_dtype.itemsize
+        size = require_divides(
+            dtype.itemsize, row_bytes, f"the last dim of input must be a whole number of elements of {dtype.itemsize} bytes", input=input.rank - 1
+        )
+        return (input if input.rank > 1 else input.dense()).with_dims((*input.known_dims[:-1], size)).with_dtype(dtype)
 
     def kernel(self, input: Tensor) -> Tensor:
-        of = torch_dtype(self.dtype)
-        if input.numel() or of.itemsize == input.element_size():
-            return input.clone(memory_format=torch.contiguous_format).view(of)
-        return input.new_empty((*input.shape[:-1], input.shape[-1] * input.element_size() // of.itemsize), dtype=of)
+        dtype = torch_dtype(self.dtype)
+        if input.numel() or dtype.itemsize == input.element_size():
+            return input.clone(memory_format=torch.contiguous_format).view(dtype)
+        return input.new_empty((*input.shape[:-1], input.shape[-1] * input.element_size() // dtype.itemsize), dtype=dtype)
 
     samples = [
         sample(input=i32(2, 3), dtype=FP32.code),

@@ -277,7 +277,7 @@ class OverAxis(Unary):
         return X.like()
 
     def sharding_rule(self, X: Spec) -> ShardingRule | None:
-        names = tuple([WHOLE if at == self.axis % X.rank else str(at) for at in range(X.rank)]) if X.dims is not None else ()
+        names = tuple([WHOLE if axis == self.axis % X.rank else str(axis) for axis in range(X.rank)]) if X.dims is not None else ()
         return ShardingRule({"X": names}, {"Out": names})
 
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
@@ -318,11 +318,11 @@ class Softmax(OverAxis):
 
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
         axis = axis_of(self.axis, max(X.rank, 1), X=None)
-        rows = product([d for at, d in enumerate(X.known_dims) if at != axis])
+        rows = product([d for place, d in enumerate(X.known_dims) if place != axis])
         return rows * X.known_dtype.itemsize + copies(strided, X=X)
 
-    def _undone(self, of: Any, Out: Tensor, d_out: Tensor, **into: Tensor) -> Tensor:
-        return of.softmax_gradient(d_out, Out, self.axis, Out.dtype, **into)
+    def _undone(self, kernels: Any, Out: Tensor, d_out: Tensor, **into: Tensor) -> Tensor:
+        return kernels.softmax_gradient(d_out, Out, self.axis, Out.dtype, **into)
 
 
 class LogSoftmax(OverAxis):
@@ -337,5 +337,5 @@ class LogSoftmax(OverAxis):
             return X.new_zeros(()) if into is None else into.zero_()
         return torch.log_softmax(X, self.axis, out=into)
 
-    def _undone(self, of: Any, Out: Tensor, d_out: Tensor, **into: Tensor) -> Tensor:
-        return of.log_softmax_gradient(d_out, Out, self.axis, Out.dtype, **into)
+    def _undone(self, kernels: Any, Out: Tensor, d_out: Tensor, **into: Tensor) -> Tensor:
+        return kernels.log_softmax_gradient(d_out, Out, self.axis, Out.dtype, **into)

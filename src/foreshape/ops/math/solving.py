@@ -28,8 +28,8 @@ def solution_dims(matrices: Spec, right: Spec, slots: tuple[str, str]) -> tuple[
     """Return the dims of the solutions of matrices ``[..., n, n]`` for right sides ``[..., n, k]``."""
     n = square(matrices, slots[0])
     require(right.rank >= 2, f"{slots[1]} must have at least 2 dims, not {right.rank}", **{slots[1]: None})
-    said = f"the matrices of {slots[1]} must have as many rows as those of {slots[0]}"
-    require_equal(n, right.known_dims[-2], said, **{slots[0]: matrices.rank - 1, slots[1]: right.rank - 2})
+    requirement = f"the matrices of {slots[1]} must have as many rows as those of {slots[0]}"
+    require_equal(n, right.known_dims[-2], requirement, **{slots[0]: matrices.rank - 1, slots[1]: right.rank - 2})
     return (*broadcast_dims(matrices.known_dims[:-2], right.known_dims[:-2], -1, slots), n, right.known_dims[-1])
 
 
@@ -39,9 +39,9 @@ def solutions(matrices: Spec, right: Spec, slots: tuple[str, str]) -> Spec:
     return Spec(right.kind, right.dtype, dims, broadcast_lod(matrices, right, dims))
 
 
-def _summed(d: Tensor, of: Tensor) -> Tensor:
-    """Return a gradient summed over the broadcast batch dims of ``of``."""
-    return (d if d.shape == of.shape else sum_to(d, of, d, -1)).contiguous()
+def _summed(d: Tensor, target: Tensor) -> Tensor:
+    """Return a gradient summed over the broadcast batch dims of ``target``."""
+    return (d if d.shape == target.shape else sum_to(d, target, d, -1)).contiguous()
 
 
 class TriangularSolve(Operator):
@@ -140,15 +140,15 @@ class Solve(Operator):
 
     def _bytes(self, X: Spec, Y: Spec) -> Size:
         out = Solve.infer_shape(self, X, Y)
-        whole = X.with_dims((*broadcast_dims(X.known_dims[:-2], out.known_dims[:-2]), *X.known_dims[-2:])) if out.rank >= X.rank else X
-        return 3 * out.nbytes + 3 * whole.nbytes + 8 * whole.elements
+        repeated = X.with_dims((*broadcast_dims(X.known_dims[:-2], out.known_dims[:-2]), *X.known_dims[-2:])) if out.rank >= X.rank else X
+        return 3 * out.nbytes + 3 * repeated.nbytes + 8 * repeated.elements
 
     def workspace(self, X: Spec, Y: Spec) -> Size:
         return self._bytes(X, Y)
 
-    def _solved(self, x: Tensor, y: Tensor, what: str) -> Tensor:
+    def _solved(self, x: Tensor, y: Tensor, operation: str) -> Tensor:
         out, info = aten.linalg_solve_ex(x, y)
-        refuse_failed(info, f"{what}: a matrix of X has no inverse")
+        refuse_failed(info, f"{operation}: a matrix of X has no inverse")
         return out
 
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
@@ -262,19 +262,19 @@ class Lstsq(Operator):
     def infer_shape(self, X: Spec, Y: Spec) -> Any:
         batch, m, n = matrices(X, "X")
         require_rank(X.rank, Y, "Y")
-        for at, (a, b) in enumerate(zip(batch, Y.known_dims, strict=False)):
-            require_equal(a, b, "X and Y must have the same dims before those of the matrices", X=at, Y=at)
+        for axis, (a, b) in enumerate(zip(batch, Y.known_dims, strict=False)):
+            require_equal(a, b, "X and Y must have the same dims before those of the matrices", X=axis, Y=axis)
         require_equal(m, Y.known_dims[-2], "the matrices of Y must have as many rows as those of X", X=X.rank - 2, Y=X.rank - 2)
         require_at_most(1, m, "the matrices of X must have rows and columns", X=X.rank - 2)
         require_at_most(1, n, "the matrices of X must have rows and columns", X=X.rank - 1)
-        made = X.with_dims if batch else X.dense
-        k, over = Y.known_dims[-1], less_equal(n + 1, m)
-        if over is None and batch:
+        shaped = X.with_dims if batch else X.dense
+        k, tall = Y.known_dims[-1], less_equal(n + 1, m)
+        if tall is None and batch:
             fail("whether the matrices of X have more rows than columns must be known, since Residuals have other dims then", X=None)
-        residuals = X.dense((unknown_size("residuals"),)) if over is None else made((*batch, k)) if over else X.dense((0,))
-        rank = None if self.driver == "gels" else made(batch).with_dtype(INT32)
-        values = made((*batch, minimum(m, n))) if self.driver in ("gelsd", "gelss") else None
-        return made((*batch, n, k)), residuals, rank, values
+        residuals = X.dense((unknown_size("residuals"),)) if tall is None else shaped((*batch, k)) if tall else X.dense((0,))
+        rank = None if self.driver == "gels" else shaped(batch).with_dtype(INT32)
+        values = shaped((*batch, minimum(m, n))) if self.driver in ("gelsd", "gelss") else None
+        return shaped((*batch, n, k)), residuals, rank, values
 
     def work(self, X: Spec, Y: Spec) -> Size:
         return 8 * X.elements * minimum(*X.known_dims[-2:])
@@ -289,17 +289,17 @@ class Lstsq(Operator):
         columns = Y if Y.shape[-1] else Y.new_zeros((*Y.shape[:-1], 1))  # torch's kernel crashes the process without any
         try:
             if self.driver == "gels" or not X.is_cuda:
-                found, _, rank, values = aten.linalg_lstsq(X, columns, rcond, driver=self.driver)
+                solved, _, rank, values = aten.linalg_lstsq(X, columns, rcond, driver=self.driver)
             else:  # a GPU has gels alone
-                found, _, rank, values = (t.to(X.device) for t in aten.linalg_lstsq(X.cpu(), columns.cpu(), rcond, driver=self.driver))
+                solved, _, rank, values = (t.to(X.device) for t in aten.linalg_lstsq(X.cpu(), columns.cpu(), rcond, driver=self.driver))
         except RuntimeError as error:  # LAPACK's, of numbers
             hint = "; gels takes it that the columns (or rows) of X are independent: gelsy, gelsd and gelss do not" if self.driver == "gels" else ""
             raise ExecutionError(f"lstsq: {str(error).partition(chr(10))[0]}{hint}") from error
-        solution = found[..., : Y.shape[-1]].clone(memory_format=torch.contiguous_format)
+        solution = solved[..., : Y.shape[-1]].clone(memory_format=torch.contiguous_format)
         residuals = None
         if requested[1]:
-            more = X.shape[-2] > X.shape[-1]
-            residuals = matmul(X, solution).sub_(Y).square_().sum(-2) if more else X.new_empty(0)
+            tall = X.shape[-2] > X.shape[-1]
+            residuals = matmul(X, solution).sub_(Y).square_().sum(-2) if tall else X.new_empty(0)
         return solution, residuals, None if rcond is None else rank.to(torch.int32), values.contiguous() if self.driver in ("gelsd", "gelss") else None
 
     samples = [

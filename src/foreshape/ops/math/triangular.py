@@ -78,23 +78,23 @@ class Lu(Operator):
     samples = [sample(X=PAIR), sample(X=TALL), sample(X=WIDE), sample(X=f32(0, 2, 2))]
 
 
-def _squares(of: Spec, count: int) -> Size:
+def _squares(spec: Spec, count: int) -> Size:
     """Return the bytes of ``count`` matrices [..., m, m]."""
-    batch, m, _ = matrices(of, "Out")
-    return count * of.with_dims((*batch, m, m)).nbytes
+    batch, m, _ = matrices(spec, "Out")
+    return count * spec.with_dims((*batch, m, m)).nbytes
 
 
 def _check_pivots(packed: Spec, pivots: Spec, slot: str) -> None:
     batch, m, n = matrices(packed, slot)
     require(pivots.rank == packed.rank - 1, f"Pivots must have {packed.rank - 1} dims, not {pivots.rank}", Pivots=None, **{slot: None})
-    for at, (a, b) in enumerate(zip(pivots.known_dims, (*batch, minimum(m, n)), strict=True)):
-        require_equal(a, b, "Pivots must have one number for each step of the factorization", Pivots=at)
+    for axis, (a, b) in enumerate(zip(pivots.known_dims, (*batch, minimum(m, n)), strict=True)):
+        require_equal(a, b, "Pivots must have one number for each step of the factorization", Pivots=axis)
 
 
-def _check_numbers(pivots: Tensor, rows: int, what: str) -> None:
+def _check_numbers(pivots: Tensor, rows: int, operation: str) -> None:
     """Refuse pivots out of range: the kernel exchanges rows by them, unchecked."""
     if pivots.numel() and (int(pivots.min()) < 1 or int(pivots.max()) > rows):
-        raise ExecutionError(f"{what}: Pivots must be in 1..{rows}; seen {int(pivots.min())}..{int(pivots.max())}")
+        raise ExecutionError(f"{operation}: Pivots must be in 1..{rows}; seen {int(pivots.min())}..{int(pivots.max())}")
 
 
 class LuUnpack(Operator):
@@ -116,7 +116,7 @@ class LuUnpack(Operator):
         _check_pivots(X, Pivots, "X")
         pivots, data, none = self.unpack_pivots, self.unpack_ludata, X.dense((0,))
         dims = (*batch, m, m), (*batch, m, k), (*batch, k, n)
-        return tuple(X.with_dims(d) if made else none for d, made in zip(dims, (pivots, data, data), strict=True))
+        return tuple(X.with_dims(d) if chosen else none for d, chosen in zip(dims, (pivots, data, data), strict=True))
 
     def workspace(self, X: Spec, Pivots: Spec) -> Size:
         return 4 * X.nbytes + _squares(X, 2) + 64 * Pivots.elements
@@ -124,8 +124,8 @@ class LuUnpack(Operator):
     def kernel(self, X: Tensor, Pivots: Tensor) -> Any:
         _check_numbers(Pivots, X.shape[-2], "lu_unpack")
         p, lower, upper = aten.lu_unpack(X, Pivots, self.unpack_ludata, self.unpack_pivots)
-        made = (p, self.unpack_pivots), (lower, self.unpack_ludata), (upper, self.unpack_ludata)
-        return tuple(x.contiguous() if wanted else X.new_empty((0,)) for x, wanted in made)
+        parts = (p, self.unpack_pivots), (lower, self.unpack_ludata), (upper, self.unpack_ludata)
+        return tuple(x.contiguous() if chosen else X.new_empty((0,)) for x, chosen in parts)
 
     def _infer_gradient(self, X: Spec, d_l: Spec, d_u: Spec) -> Spec:
         batch, m, n = matrices(X, "X")

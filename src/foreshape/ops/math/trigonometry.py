@@ -183,8 +183,8 @@ class Atan2(Operator):
 
     @gradient("X1", "X2", "Out@GRAD", gives=("X1@GRAD", "X2@GRAD"), workspace=_gradient_workspace)
     def backward(self, X1: Tensor, X2: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
-        each = X1.square().addcmul_(X2, X2).reciprocal_().mul_(d_out)
-        return each * X2 if requested[0] else None, (each * X1).neg_() if requested[1] else None
+        scaled = X1.square().addcmul_(X2, X2).reciprocal_().mul_(d_out)
+        return scaled * X2 if requested[0] else None, (scaled * X1).neg_() if requested[1] else None
 
     samples = [
         sample(X1=f32(2, 3, 5), X2=f32(2, 3, 5)),

@@ -105,10 +105,10 @@ class Sqrt(Unary):
     type = "sqrt"
 
     def infer_shape(self, X: Spec) -> Spec:
-        of = X.known_dtype
-        if X.value is None or of not in HELD or any(not isinstance(v, float) or v < 0 for v in X.value):
+        dtype = X.known_dtype
+        if X.value is None or dtype not in HELD or any(not isinstance(v, float) or v < 0 for v in X.value):
             return X.like()
-        return carry(X, mapped(X, lambda v: in_precision("sqrt", v, of=of)))
+        return carry(X, mapped(X, lambda v: in_precision("sqrt", v, dtype=dtype)))
 
     def computes(self) -> computations.Power:
         return computations.Power(0.5)

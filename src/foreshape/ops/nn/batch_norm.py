@@ -58,20 +58,20 @@ class BatchNorm(Operator):
         check_per_channel(X, channels, axis, Scale=Scale, Bias=Bias, Mean=Mean, Variance=Variance)
         if MomentumTensor is not None:
             require_equal(product(MomentumTensor.known_dims), 1, "MomentumTensor must be one number", MomentumTensor=None)
-        of = statistics_type(X)
+        dtype = statistics_type(X)
         # a file whose op was switched to is_test after it was described keeps [channels]; one described for tests says no dims
-        saved = tensor(of) if self._saves_nothing() else tensor(of, channels)
-        return X.like(), Mean, Variance, saved, saved, tensor(of, 0)
+        saved = tensor(dtype) if self._saves_nothing() else tensor(dtype, channels)
+        return X.like(), Mean, Variance, saved, saved, tensor(dtype, 0)
 
     def computes(self) -> computations.FrozenBatchNorm | None:
         fixed = (self.use_global_stats or self._tests()) and not is_channels_last(self.data_layout)
         return computations.FrozenBatchNorm(as_written(self.epsilon)) if fixed else None
 
-    def sharding_rule(self, X: Spec, *others: Any) -> ShardingRule | None:
+    def sharding_rule(self, X: Spec, *operands: Any) -> ShardingRule | None:
         """Return the rule of fixed statistics; those of a batch need all of it."""
         if self.use_global_stats or self._tests():
-            return super().sharding_rule(X, *others) or ShardingRule({"X": (names := (*axis_names(X.rank - 1), WHOLE))}, {"Y": names})
-        return ShardingRule({"X": (whole := (WHOLE,) * X.rank)}, {"Y": whole})
+            return super().sharding_rule(X, *operands) or ShardingRule({"X": (names := (*axis_names(X.rank - 1), WHOLE))}, {"Y": names})
+        return ShardingRule({"X": (undivided := (WHOLE,) * X.rank)}, {"Y": undivided})
 
     def workspace(
         self, X: Spec, Scale: Spec | None, Bias: Spec | None, Mean: Spec, Variance: Spec, MomentumTensor: Spec | None, *, strided: frozenset[str]
@@ -91,31 +91,31 @@ class BatchNorm(Operator):
         last = is_channels_last(self.data_layout)
         x, Scale, Bias = normal_order(X, last), in_a_row(Scale), in_a_row(Bias)
         check_channels(x, Scale, Bias, Mean, Variance)
-        of = torch.float32 if X.element_size() == 2 else X.dtype
-        reserve = Mean.new_empty(0, dtype=of) if requested[5] else None
+        dtype = torch.float32 if X.element_size() == 2 else X.dtype
+        reserve = Mean.new_empty(0, dtype=dtype) if requested[5] else None
         if self.use_global_stats or self._tests():
             y, _, _ = torch.native_batch_norm(x, Scale, Bias, Mean, Variance, False, 0.0, as_written(self.epsilon))
             if self._saves_nothing():
-                saved = saved_inverse = Mean.new_zeros((), dtype=of) if requested[3] or requested[4] else None
+                saved = saved_inverse = Mean.new_zeros((), dtype=dtype) if requested[3] or requested[4] else None
             else:
-                saved = Mean.to(of, copy=True) if requested[3] else None
-                saved_inverse = (Variance.to(of) + as_written(self.epsilon)).rsqrt_() if requested[4] else None
+                saved = Mean.to(dtype, copy=True) if requested[3] else None
+                saved_inverse = (Variance.to(dtype) + as_written(self.epsilon)).rsqrt_() if requested[4] else None
             return own_order(y, X, last), Mean, Variance, saved, saved_inverse, reserve
         momentum = as_written(self.momentum) if MomentumTensor is None else MomentumTensor.item()
         count = x.numel() // x.shape[1]
         if count > 1:
             # torch moves the variance by the unbiased one of the batch: count / (count - 1) times the biased one
-            kept = None if self.unbiased else Variance * (momentum / count)
+            correction = None if self.unbiased else Variance * (momentum / count)
             y, mean, inverse = torch.native_batch_norm(x, Scale, Bias, Mean, Variance, True, 1.0 - momentum, as_written(self.epsilon))
-            if kept is not None:
-                Variance.mul_((count - 1) / count).add_(kept)
+            if correction is not None:
+                Variance.mul_((count - 1) / count).add_(correction)
         elif count == 1:
             y, mean, inverse = torch.native_batch_norm(x, Scale, Bias, None, None, True, 0.0, as_written(self.epsilon))
             Mean.lerp_(mean, 1.0 - momentum)
             Variance.mul_(momentum)
         else:  # without elements there is no mean: the moving statistics stay
             y, mean, inverse = x.clone(), torch.zeros_like(Mean), torch.zeros_like(Variance)
-        return own_order(y, X, last), Mean, Variance, mean.to(of), inverse.to(of), reserve
+        return own_order(y, X, last), Mean, Variance, mean.to(dtype), inverse.to(dtype), reserve
 
     def _infer_gradient(
         self, X: Spec, Scale: Spec | None, Bias: Spec | None, mean_out: Spec, variance_out: Spec, saved_mean: Spec, saved_inverse: Spec,
@@ -152,8 +152,8 @@ class BatchNorm(Operator):
         moving = (mean_out, variance_out) if fixed else (None, None)
         if Scale is None and x.is_cuda:  # without it that device gives no gradient of Bias
             Scale = mean_out.new_ones(mean_out.shape)
-        found = aten.native_batch_norm_backward(d, x, Scale, *moving, saved_mean, saved_inverse, not fixed, as_written(self.epsilon), list(requested))
-        return own_order(found[0], X, last) if requested[0] else None, found[1], found[2]
+        gradients = aten.native_batch_norm_backward(d, x, Scale, *moving, saved_mean, saved_inverse, not fixed, as_written(self.epsilon), list(requested))
+        return own_order(gradients[0], X, last) if requested[0] else None, gradients[1], gradients[2]
 
     samples = [
         sample(X=f32(4, 3, 5, 2), Scale=f32(3), Bias=f32(3), Mean=f32(3), Variance=f32(3, low=0.5)),
@@ -200,10 +200,10 @@ def in_a_row(of_channels: Tensor | None) -> Tensor | None:
     return None if of_channels is None else of_channels.contiguous()
 
 
-def check_channels(x: Tensor, *given: Tensor | None) -> None:
+def check_channels(x: Tensor, *statistics: Tensor | None) -> None:
     """Refuse statistics of other sizes than the channels of ``x``: torch's kernel reads and writes them unchecked."""
     channels = x.shape[1]
-    for t in given:
+    for t in statistics:
         if t is not None and t.numel() != channels:
             raise ExecutionError(f"batch_norm: Scale, Bias, Mean and Variance must have one number for each channel of X, {channels}; seen {t.numel()}")
 
@@ -227,16 +227,16 @@ class FusedBatchNormAddActivation(BatchNorm):
         self, X: Spec, Scale: Spec, Bias: Spec, Mean: Spec, Variance: Spec, MomentumTensor: Spec | None, Z: Spec
     ) -> Any:
         require(Z.rank == X.rank, f"Z must have {X.rank} dims, as X, not {Z.rank}", Z=None, X=None)
-        for at, (a, b) in enumerate(zip(Z.known_dims, X.known_dims, strict=True)):
-            require_equal(a, b, "Z must have the dims of X", Z=at, X=at)
+        for axis, (a, b) in enumerate(zip(Z.known_dims, X.known_dims, strict=True)):
+            require_equal(a, b, "Z must have the dims of X", Z=axis, X=axis)
         return BatchNorm.infer_shape(self, X, Scale, Bias, Mean, Variance, MomentumTensor)
 
     def _attributes(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in BatchNorm.schema.attributes}
 
     def expand(self, of: Composition, X: Any, Scale: Any, Bias: Any, Mean: Any, Variance: Any, MomentumTensor: Any, Z: Any) -> Any:
-        given = {"X": X, "Scale": Scale, "Bias": Bias, "Mean": Mean, "Variance": Variance, "MomentumTensor": MomentumTensor}
-        y, mean, variance, saved, saved_inverse, _ = of("batch_norm", self._attributes(), **given)
+        operands = {"X": X, "Scale": Scale, "Bias": Bias, "Mean": Mean, "Variance": Variance, "MomentumTensor": MomentumTensor}
+        y, mean, variance, saved, saved_inverse, _ = of("batch_norm", self._attributes(), **operands)
         reserve = of("fill_constant", {"shape": [0], "dtype": saved.spec.known_dtype.code})
         return of("relu", X=of("elementwise_add", X=y, Y=Z)), mean, variance, saved, saved_inverse, reserve
 

@@ -53,8 +53,8 @@ class Windowed(Operator):
         _, channels, image = image_of(Input, axes + 2, is_channels_last(self.data_format), "Input")
         window = Filter.known_dims
         require(len(window) == axes + 2, f"Filter must have {axes + 2} dims, not {len(window)}", Filter=None)
-        for at, size in enumerate(window):
-            require_at_most(1, size, "Filter must not be empty", Filter=at)
+        for axis, size in enumerate(window):
+            require_at_most(1, size, "Filter must not be empty", Filter=axis)
         check_count(self.strides, axes, "strides")
         check_count(self.dilations, axes, "dilations")
         check_paddings(self.paddings, axes)
@@ -92,9 +92,11 @@ class Convolution(Windowed):
             return with_image(Input, out, [ceildiv(size, s) for size, s in zip(image, self.strides, strict=True)], last)
         pads = Windowed._pads(self, image, window)
         sizes: list[Size] = []
-        for at, (size, k) in enumerate(zip(image, window, strict=True)):
-            span = self.dilations[at] * (k - 1) + 1
-            sizes.append(count_windows(size, span, pads[at], self.strides[at], "the window of Filter", Input=at + (1 if last else 2), Filter=at + 2))
+        for place, (size, k) in enumerate(zip(image, window, strict=True)):
+            span = self.dilations[place] * (k - 1) + 1
+            sizes.append(
+                count_windows(size, span, pads[place], self.strides[place], "the window of Filter", Input=place + (1 if last else 2), Filter=place + 2)
+            )
         return with_image(Input, out, sizes, last)
 
     def _pads(self, image: Sequence[Size], window: Sequence[Size]) -> tuple[Any, ...]:
@@ -102,8 +104,8 @@ class Convolution(Windowed):
         pads = super()._pads(image, window)
         if self.padding_algorithm == "SAME":
             return pads
-        each = zip(pads, image, window, self.dilations, self.strides, strict=True)
-        return tuple((before, after + lacking(n, d * (k - 1) + 1, before + after, s)) for (before, after), n, k, d, s in each)
+        windows = zip(pads, image, window, self.dilations, self.strides, strict=True)
+        return tuple((front, back + lacking(n, d * (k - 1) + 1, front + back, s)) for (front, back), n, k, d, s in windows)
 
     def work(self, Input: Spec, Filter: Spec, Bias: Spec | None) -> Size:
         return Convolution.infer_shape(self, Input, Filter, Bias).elements * product(Filter.known_dims[1:])
@@ -115,9 +117,9 @@ class Convolution(Windowed):
         if self.padding_algorithm == "SAME":
             return computations.PaddedImageConvolution(self.strides, self._dilations(), self.groups, self._pads)
         pads = self._pads((0, 0), (0, 0))
-        if any(before != after for before, after in pads):
+        if any(front != back for front, back in pads):
             return computations.PaddedImageConvolution(self.strides, self.dilations, self.groups, self._pads)
-        return computations.ImageConvolution(self.strides, tuple(before for before, _ in pads), self.dilations, self.groups)
+        return computations.ImageConvolution(self.strides, tuple(front for front, _ in pads), self.dilations, self.groups)
 
     def kernel(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None) -> Tensor:
         last = is_channels_last(self.data_format)
@@ -135,11 +137,11 @@ class Convolution(Windowed):
         padded: Size = 0
         if self.padding_algorithm == "SAME" or len(self.paddings) != self._axes:
             pads = [(k - 1, 0) for k in w[2:]] if self.padding_algorithm == "SAME" else self._pads(x[2:], w[2:])
-            x = (*x[:2], *(n + before + after for n, (before, after) in zip(x[2:], pads, strict=True)))
+            x = (*x[:2], *(n + front + back for n, (front, back) in zip(x[2:], pads, strict=True)))
             padded = product(x) * size
         else:
-            more = behind(x[2:], w[2:], self.strides, self.paddings, self.dilations)
-            padded, x = copy_bytes(x, more, size), (*x[:2], *(n + m for n, m in zip(x[2:], more, strict=True)))
+            extra = behind(x[2:], w[2:], self.strides, self.paddings, self.dilations)
+            padded, x = copy_bytes(x, extra, size), (*x[:2], *(n + m for n, m in zip(x[2:], extra, strict=True)))
         settings = size, self.groups, self.strides, self._dilations()
         if requested is None:
             return onednn.convolution(x, w, y, *settings) + padded + (Input.nbytes + out.nbytes if last else 0)
@@ -150,8 +152,8 @@ class Convolution(Windowed):
         if self.padding_algorithm == "EXPLICIT" and len(self.paddings) == self._axes:
             return x, self.paddings, None
         pads = self._pads(x.shape[2:], Filter.shape[2:])
-        if all(before == after for before, after in pads):
-            return x, [before for before, _ in pads], None
+        if all(front == back for front, back in pads):
+            return x, [front for front, _ in pads], None
         return F.pad(x, [p for pad in reversed(pads) for p in pad]), (0,) * self._axes, pads
 
     def _infer_gradient(self, Input: Spec, Filter: Spec, Bias: Spec | None, d_out: Spec) -> Any:
@@ -186,8 +188,8 @@ class Convolution(Windowed):
             (0,) * self._axes, self.groups, requested,
         )  # fmt: skip
         if d_x is not None and added is not None:
-            for axis, (before, _) in enumerate(added, 2):
-                d_x = d_x.narrow(axis, before, first.shape[axis])
+            for axis, (front, _) in enumerate(added, 2):
+                d_x = d_x.narrow(axis, front, first.shape[axis])
             d_x = torch.empty_like(first).copy_(d_x)
         if last and d_filter is not None:
             d_filter = d_filter.contiguous()

@@ -48,31 +48,31 @@ class DataNorm(Operator):
     def infer_shape(self, scale_w: Spec | None, bias: Spec | None, X: Spec, BatchSize: Spec, BatchSum: Spec, BatchSquareSum: Spec) -> Any:
         if self.enable_scale_and_shift and (scale_w is None or bias is None):
             fail("scale_w and bias must be given, since enable_scale_and_shift is True", SchemaError)
-        made, per = self._of(X)
-        given = {"scale_w": scale_w, "bias": bias, "BatchSize": BatchSize, "BatchSum": BatchSum, "BatchSquareSum": BatchSquareSum}
-        for slot, spec in given.items():
+        out, per = self._checked_specs(X)
+        statistics = {"scale_w": scale_w, "bias": bias, "BatchSize": BatchSize, "BatchSum": BatchSum, "BatchSquareSum": BatchSquareSum}
+        for slot, spec in statistics.items():
             if spec is not None:
                 require(spec.rank == 1, f"{slot} must have 1 dim, not {spec.rank}", **{slot: None})
                 require_equal(spec.known_dims[0], X.known_dims[1], f"{slot} must have one number for each column of X", **{slot: 0, "X": 1})
-        return made, per, per
+        return out, per, per
 
-    def _of(self, X: Spec) -> tuple[Spec, Spec]:
+    def _checked_specs(self, X: Spec) -> tuple[Spec, Spec]:
         require_rank(2, X, "X")
         if self.slot_dim > 0:
             require_divides(self.slot_dim, X.known_dims[1], f"slot_dim = {self.slot_dim} must divide the columns of X", X=1)
         return X.like(), X.dense((X.known_dims[1],))
 
-    def _shown(self, X: Tensor) -> Tensor | None:
+    def _shown_slots(self, X: Tensor) -> Tensor | None:
         """Return the mask of shown slots, [batch, slots, 1]; None without slots."""
         if self.slot_dim <= 0:
             return None
         first = X[:, :: self.slot_dim]
         return (first.abs() >= _SHOWN).unsqueeze(2)
 
-    def _masked(self, x: Tensor, shown: Tensor | None) -> Tensor:
+    def _masked(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Return ``x`` with zeros in slots never shown, in place."""
-        if shown is not None and x.numel():
-            x.view(x.shape[0], -1, self.slot_dim).masked_fill_(~shown, 0.0)
+        if mask is not None and x.numel():
+            x.view(x.shape[0], -1, self.slot_dim).masked_fill_(~mask, 0.0)
         return x
 
     def kernel(
@@ -83,7 +83,7 @@ class DataNorm(Operator):
         y.mul_(scales)
         if self.enable_scale_and_shift and scale_w is not None and bias is not None:
             y.mul_(scale_w).add_(bias)
-        return self._masked(y, self._shown(X)), means.contiguous(), scales.contiguous()
+        return self._masked(y, self._shown_slots(X)), means.contiguous(), scales.contiguous()
 
     def workspace(
         self, scale_w: Spec | None, bias: Spec | None, X: Spec, BatchSize: Spec, BatchSum: Spec, BatchSquareSum: Spec, *, strided: frozenset[str]
@@ -91,11 +91,11 @@ class DataNorm(Operator):
         return 2 * X.nbytes + 2 * BatchSize.nbytes + copies(strided, X=X)
 
     def _infer_gradient(self, scale_w: Spec | None, bias: Spec | None, X: Spec, Means: Spec, Scales: Spec, d_y: Spec) -> Any:
-        made, per = self._of(X)
-        check_made(Means=(Means, per), Scales=(Scales, per), Y_GRAD=(d_y, made), scale_w=(scale_w, per), bias=(bias, per))
+        out, per = self._checked_specs(X)
+        check_made(Means=(Means, per), Scales=(Scales, per), Y_GRAD=(d_y, out), scale_w=(scale_w, per), bias=(bias, per))
         if self.enable_scale_and_shift and scale_w is None:
             fail("scale_w must be given, since enable_scale_and_shift is True", SchemaError)
-        return None if scale_w is None else per, None if bias is None else per, made, per, per, per
+        return None if scale_w is None else per, None if bias is None else per, out, per, per, per
 
     def _gradient_workspace(self, scale_w: Spec | None, bias: Spec | None, X: Spec, Means: Spec, Scales: Spec, d_y: Spec, *, strided: frozenset[str]) -> Size:
         return 5 * X.nbytes + 8 * Means.nbytes + copies(strided, X=X, Y_GRAD=d_y)
@@ -107,24 +107,24 @@ class DataNorm(Operator):
         layout={"X@GRAD": "row"},
     )  # fmt: skip
     def backward(self, scale_w: Tensor | None, bias: Tensor | None, X: Tensor, Means: Tensor, Scales: Tensor, d_y: Tensor) -> Any:
-        shown = self._shown(X)
-        apart = self._masked(X.contiguous() - Means, shown)
+        mask = self._shown_slots(X)
+        apart = self._masked(X.contiguous() - Means, mask)
         d_scale = d_bias = None
         d = d_y.contiguous()
         if self.enable_scale_and_shift and scale_w is not None:
-            d = self._masked(d.clone(), shown)
+            d = self._masked(d.clone(), mask)
             d_scale, d_bias = (d * apart).sum(0) * Scales, d.sum(0)
             d_x = d * (Scales * scale_w)
         else:
             d_x = d * Scales
             d_scale, d_bias = (None if s is None else torch.zeros_like(s) for s in (scale_w, bias))
         square = apart.mul_(apart).sum(0)
-        if shown is None:
+        if mask is None:
             size = torch.full_like(Means, X.shape[0])
             return d_scale, d_bias, d_x, size, X.sum(0), square.add_(size, alpha=self.epsilon)
-        rows = shown.sum(0).expand(-1, self.slot_dim).reshape(-1).to(X.dtype)
+        rows = mask.sum(0).expand(-1, self.slot_dim).reshape(-1).to(X.dtype)
         some = rows.clamp(min=1)
-        total = self._masked(X.clone(memory_format=torch.contiguous_format), shown).sum(0)
+        total = self._masked(X.clone(memory_format=torch.contiguous_format), mask).sum(0)
         return d_scale, d_bias, d_x, rows.clamp(max=1), total / some, square / some + rows * self.epsilon
 
     _sums: ClassVar[dict[str, Any]] = {"BatchSize": f32(6, low=2.0, high=5.0), "BatchSum": f32(6), "BatchSquareSum": f32(6, low=2.0, high=9.0)}

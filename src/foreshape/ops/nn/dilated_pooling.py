@@ -49,7 +49,7 @@ class DilatedPool(Operator):
     def _axes(self, image: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Return padding before, padding after, and number of windows of each axis; sizes may be symbolic."""
         out: list[tuple[Any, ...]] = []
-        for at, (n, k, s, d) in enumerate(zip(image, self.ksize, self.strides, self.dilations, strict=True)):
+        for axis, (n, k, s, d) in enumerate(zip(image, self.ksize, self.strides, self.dilations, strict=True)):
             reach = (k - 1) * d + 1
             if self.padding_algorithm != "EXPLICIT":
                 count = ceildiv(n, s)
@@ -57,10 +57,10 @@ class DilatedPool(Operator):
                 small = total // 2
                 out.append((small, total - small, count) if self.padding_algorithm == "SAME_UPPER" else (total - small, small, count))
                 continue
-            before, after = self.paddings[2 * at : 2 * at + 2]
-            room = n + before + after - reach
-            count = minimum(ceildiv(room, s) + 1, ceildiv(n + before, s)) if self.ceil_mode else room // s + 1
-            out.append((before, after, maximum(count, 0)))
+            front, back = self.paddings[2 * axis : 2 * axis + 2]
+            room = n + front + back - reach
+            count = minimum(ceildiv(room, s) + 1, ceildiv(n + front, s)) if self.ceil_mode else room // s + 1
+            out.append((front, back, maximum(count, 0)))
         return out
 
     def infer_shape(self, X: Spec) -> tuple[Spec, Spec | None]:
@@ -69,8 +69,8 @@ class DilatedPool(Operator):
         for name in ("ksize", "strides", "dilations"):
             check_count(getattr(self, name), len(image), name)
         check_count(self.paddings, 2 * len(image), "paddings")
-        maxima, whole = self.pooling_type == "max", X.dtype in (INT8, UINT8)
-        if whole and not maxima:
+        maxima, is_whole = self.pooling_type == "max", X.dtype in (INT8, UINT8)
+        if is_whole and not maxima:
             fail(f"a pooling of {X.known_dtype.name} must be of the type max, not {self.pooling_type}", TypeMismatchError, X=None)
         if self.return_mask and not maxima:
             fail("only maxima have places: with return_mask the pooling_type must be max", SchemaError)
@@ -79,8 +79,8 @@ class DilatedPool(Operator):
 
     def _windows(self, X: Tensor) -> list[DilatedAxis]:
         image = X.shape[2:]
-        each = zip(image, self.ksize, self.dilations, self.strides, self._axes(image), strict=True)
-        return [DilatedAxis(int(n), k, d, s, *numbers) for n, k, d, s, numbers in each]
+        parts = zip(image, self.ksize, self.dilations, self.strides, self._axes(image), strict=True)
+        return [DilatedAxis(int(n), k, d, s, *numbers) for n, k, d, s, numbers in parts]
 
     def kernel(self, X: Tensor) -> tuple[Tensor, Tensor | None]:
         axes = self._windows(X)
@@ -93,19 +93,19 @@ class DilatedPool(Operator):
         """Return places in images as places in X."""
         image = X.shape[2:]
         if self.column_major:
-            turned = torch.zeros_like(places)
-            for at in range(len(image) - 1, -1, -1):
-                turned.add_((places % image[at]).mul_(int(product(image[:at]))))
-                places = places // image[at]
-            places = turned
+            row_major = torch.zeros_like(places)
+            for axis in range(len(image) - 1, -1, -1):
+                row_major.add_((places % image[axis]).mul_(int(product(image[:axis]))))
+                places = places // image[axis]
+            places = row_major
         first = torch.arange(X.shape[0] * X.shape[1], device=X.device).mul_(int(product(image)))
         return places.add_(first.view(*X.shape[:2], *[1] * len(image)))
 
     def _padded(self, X: Spec) -> Size:
         """Return the elements of images padded up to the reach of the windows."""
         dims = list(X.known_dims)
-        for at, (k, s, d, (before, after, _)) in enumerate(zip(self.ksize, self.strides, self.dilations, self._axes(X.known_dims[2:]), strict=True), 2):
-            dims[at] = dims[at] + before + after + s + (k - 1) * d
+        for axis, (k, s, d, (front, back, _)) in enumerate(zip(self.ksize, self.strides, self.dilations, self._axes(X.known_dims[2:]), strict=True), 2):
+            dims[axis] = dims[axis] + front + back + s + (k - 1) * d
         return product(dims)
 
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:

@@ -68,18 +68,18 @@ class Dropout(Operator):
     def _generator(self, Seed: Tensor | None) -> Generator | None:
         return generator_for(int(Seed.item()) if Seed is not None else self.seed if self.fix_seed else 0)
 
-    def _kept(self, shape: Sequence[int], device: Any, Seed: Tensor | None = None) -> Tensor:
+    def _drawn_mask(self, shape: Sequence[int], device: Any, Seed: Tensor | None = None) -> Tensor:
         """Return the drawn mask: 1 where an element is kept."""
         return draw_kept(shape, 1.0 - self.dropout_prob, device, self._generator(Seed))
 
     def computes(self) -> computations.Dropout | computations.Scaling:
-        return computations.Scaling(self._scale()) if self.is_test else computations.Dropout(self._scale(), self._kept)
+        return computations.Scaling(self._scale()) if self.is_test else computations.Dropout(self._scale(), self._drawn_mask)
 
     def kernel(self, X: Tensor, Seed: Tensor | None, *, requested: tuple[bool, ...], into: Tensor | None = None) -> Any:
         scale = self._scale()
         if self.is_test:
             return torch.mul(X, scale, out=into), torch.ones_like(X, dtype=torch.uint8) if requested[1] else None
-        mask = self._kept(X.shape, X.device, Seed)
+        mask = self._drawn_mask(X.shape, X.device, Seed)
         out = torch.mul(X, mask, out=into)
         return out if scale == 1.0 else out.mul_(scale), mask
 
@@ -186,8 +186,8 @@ class GumbelSoftmax(OverAxis):
         out = torch.zeros(X.shape, dtype=X.dtype, device=X.device) if into is None else into.zero_()
         return out.scatter_(self.axis, logits.argmax(self.axis, keepdim=True), 1.0) if X.numel() else out
 
-    def _undone(self, of: Any, Out: Tensor, d_out: Tensor, **into: Tensor) -> Tensor:
-        return of.softmax_gradient(d_out, Out, self.axis, Out.dtype, **into)
+    def _undone(self, kernels: Any, Out: Tensor, d_out: Tensor, **into: Tensor) -> Tensor:
+        return kernels.softmax_gradient(d_out, Out, self.axis, Out.dtype, **into)
 
     samples = [
         sample(X=f32(2, 3, 5), exact=False, differentiate=False),

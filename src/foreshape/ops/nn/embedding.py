@@ -40,8 +40,8 @@ class Lookup(Operator):
 
     def _padding(self, W: Tensor) -> int:
         """Return the padding row; -1 if there is none."""
-        at: int = self.padding_idx
-        return at if at >= -1 else W.shape[0] + at
+        row: int = self.padding_idx
+        return row if row >= -1 else W.shape[0] + row
 
     def work(self, W: Spec, Ids: Spec) -> Any:
         return Ids.elements * W.known_dims[-1] * _FETCHED
@@ -88,8 +88,8 @@ class Lookup(Operator):
             return aten.embedding_dense_backward(d_out, ids, W.shape[0], padding, False)
         rows, values = ids.reshape(-1).long(), d_out.reshape(ids.numel(), W.shape[1])
         if padding >= 0:
-            kept = rows != padding
-            rows, values = rows[kept], values[kept]
+            counted = rows != padding
+            rows, values = rows[counted], values[counted]
         return Rows(rows, values, W.shape[0])
 
 

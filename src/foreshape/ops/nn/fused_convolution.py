@@ -32,8 +32,8 @@ class FusedConvolution(Convolution):
         out = Convolution.infer_shape(self, Input, Filter, Bias)
         if ResidualData is not None:
             require(ResidualData.rank == out.rank, f"ResidualData must have {out.rank} dims, as Output, not {ResidualData.rank}", ResidualData=None)
-            for at, (a, b) in enumerate(zip(ResidualData.known_dims, out.known_dims, strict=True)):
-                require_equal(a, b, f"ResidualData must have the dims of Output, {out.text()}", ResidualData=at)
+            for axis, (a, b) in enumerate(zip(ResidualData.known_dims, out.known_dims, strict=True)):
+                require_equal(a, b, f"ResidualData must have the dims of Output, {out.text()}", ResidualData=axis)
         return out
 
     def work(  # pyright: ignore[reportIncompatibleMethodOverride]

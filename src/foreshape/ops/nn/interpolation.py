@@ -82,27 +82,27 @@ class Interpolation(Operator):
         dims = list(X.known_dims)
         for axis in range(first, first + axes):
             require_at_most(1, dims[axis], f"there must be a pixel: the dim at axis {axis} must be at least 1", X=axis)
-        asked = self._asked(dims[first : first + axes], first, OutSize, SizeTensor, Scale)
-        require(len(asked) == axes, f"the size must be {_COUNTS[axes]}, not {len(asked)}", X=None)
-        for k, size in enumerate(asked):
+        sizes = self._requested_sizes(dims[first : first + axes], first, OutSize, SizeTensor, Scale)
+        require(len(sizes) == axes, f"the size must be {_COUNTS[axes]}, not {len(sizes)}", X=None)
+        for k, size in enumerate(sizes):
             axis = first + k
             size = unknown_size(str(axis)) if size is None else size
             require_at_most(1, size, f"the new size must be at least 1; seen {size}: give out_h and out_w, scale, or their tensors", X=axis)
             dims[axis] = size
         return X.with_dims(dims)
 
-    def _asked(self, sizes: Sequence[Size], first: int, OutSize: Any, SizeTensor: Any, Scale: Any) -> Sequence[Size | None]:
+    def _requested_sizes(self, sizes: Sequence[Size], first: int, OutSize: Any, SizeTensor: Any, Scale: Any) -> Sequence[Size | None]:
         if SizeTensor or OutSize is not None:
             return known_sizes((), OutSize, SizeTensor, "OutSize", "SizeTensor")
         if Scale is not None:
             return (None,) * len(sizes)
-        given = self._scales()
-        if given:
+        factors = self._scales()
+        if factors:
             require(
-                len(given) in (1, len(sizes)) and all(0 < s < 2.0**31 for s in given),
-                f"scale must be one number, or {_COUNTS[len(sizes)]}, above 0; seen {list(given)}",
+                len(factors) in (1, len(sizes)) and all(0 < s < 2.0**31 for s in factors),
+                f"scale must be one number, or {_COUNTS[len(sizes)]}, above 0; seen {list(factors)}",
             )
-            return [_scaled(size, s, first + k) for k, (size, s) in enumerate(zip(sizes, _each(given, len(sizes)), strict=True))]
+            return [_scaled(size, s, first + k) for k, (size, s) in enumerate(zip(sizes, _per_axis(factors, len(sizes)), strict=True))]
         return self._sizes_given(len(sizes))
 
     def _sizes(self, x: Tensor, OutSize: Any, SizeTensor: Any, Scale: Any) -> tuple[list[int], Scales]:
@@ -112,15 +112,15 @@ class Interpolation(Operator):
         if SizeTensor:
             size = list(sizes_at_run((), None, SizeTensor))
         else:
-            given: Sequence[float] = [float(s) for s in Scale.reshape(-1).tolist()] if Scale is not None else self._scales()
+            factors: Sequence[float] = [float(s) for s in Scale.reshape(-1).tolist()] if Scale is not None else self._scales()
             size = self._sizes_given(axes)
-            if given:
-                if len(given) not in (1, axes):
-                    raise ExecutionError(f"Scale must be one number, or {_COUNTS[axes]}; seen {list(given)}")
-                if not all(abs(s) < 2.0**31 for s in given):
-                    raise ExecutionError(f"Scale must be below 2 ** 31; seen {list(given)}")
-                scales = _each(given, axes)
-                size = [scaled_size(int(n), s) for n, s in zip(x.shape[2:], _each(given, axes), strict=True)]
+            if factors:
+                if len(factors) not in (1, axes):
+                    raise ExecutionError(f"Scale must be one number, or {_COUNTS[axes]}; seen {list(factors)}")
+                if not all(abs(s) < 2.0**31 for s in factors):
+                    raise ExecutionError(f"Scale must be below 2 ** 31; seen {list(factors)}")
+                scales = _per_axis(factors, axes)
+                size = [scaled_size(int(n), s) for n, s in zip(x.shape[2:], _per_axis(factors, axes), strict=True)]
             if OutSize is not None:
                 size = list(sizes_at_run((), OutSize))
         if len(size) != axes or min(size) < 1:
@@ -144,7 +144,7 @@ class Interpolation(Operator):
 
     def workspace(self, X: Spec, OutSize: Spec | None, SizeTensor: tuple[Spec, ...], Scale: Spec | None, *, strided: frozenset[str]) -> Size:
         out = self.infer_shape(X, OutSize, SizeTensor, Scale)
-        return copies(strided, X=X) + self._turned(X, out) if self._needs_no_more(X) else self._workspace(X, out)
+        return copies(strided, X=X) + self._transposed_bytes(X, out) if self._needs_no_more(X) else self._workspace(X, out)
 
     def _gradient_workspace(
         self, X: Spec, OutSize: Spec | None, SizeTensor: tuple[Spec, ...], Scale: Spec | None, d_out: Spec, *, strided: frozenset[str]
@@ -155,7 +155,7 @@ class Interpolation(Operator):
         """Tell whether the kernel needs only the two images, in either order of axes."""
         return False
 
-    def _turned(self, X: Spec, out: Spec) -> Size:
+    def _transposed_bytes(self, X: Spec, out: Spec) -> Size:
         """Return the bytes of copies with the channels last, for a kernel with no other workspace."""
         return 0
 
@@ -164,9 +164,9 @@ class Interpolation(Operator):
         last = is_channels_last(self.data_layout)
         old, new = channels_first_dims(X, last), channels_first_dims(out, last)
         between: Size = 0
-        for at in range(2, len(old) - 1):
-            one, other = (*old[:at], *new[at:]), (*new[:at], *old[at:])
-            between = between + no_less(product(one), product(other))
+        for axis in range(2, len(old) - 1):
+            from_back, from_front = (*old[:axis], *new[axis:]), (*new[:axis], *old[axis:])
+            between = between + no_less(product(from_back), product(from_front))
         tables: Size = 0
         for a, b in zip(old[2:], new[2:], strict=True):
             tables = tables + self._tables(b, a)
@@ -208,7 +208,7 @@ class Interpolation(Operator):
     ]
 
 
-def _each(scale: Sequence[float], axes: int) -> tuple[float, ...]:
+def _per_axis(scale: Sequence[float], axes: int) -> tuple[float, ...]:
     return (scale[0],) * axes if len(scale) == 1 else tuple(scale)
 
 
@@ -227,16 +227,16 @@ class NearestInterpV2(Interpolation):
     interp_method = attribute(AttrType.STRING, "nearest")
 
     def computes(self) -> computations.NearestUpsample | None:
-        given = self._scales()
-        whole = given and all(s >= 1 and s == int(s) for s in given) and len(given) <= 2 and self._spatial[0] == 2
-        if not whole or self.align_corners or is_channels_last(self.data_layout):
+        scales = self._scales()
+        fits = scales and all(s >= 1 and s == int(s) for s in scales) and len(scales) <= 2 and self._spatial[0] == 2
+        if not fits or self.align_corners or is_channels_last(self.data_layout):
             return None
-        return computations.NearestUpsample(tuple(map(int, _each(given, 2))))
+        return computations.NearestUpsample(tuple(map(int, _per_axis(scales, 2))))
 
     def _index(self, x: Tensor, axis: int, out: int, scale: float | None) -> Tensor:
         size = int(x.shape[axis])
-        at = torch.arange(out, device=x.device, dtype=torch.float32) * step(size, out, scale, self.align_corners)
-        return (at + 0.5 if self.align_corners else at).long().clamp_(max=size - 1)
+        positions = torch.arange(out, device=x.device, dtype=torch.float32) * step(size, out, scale, self.align_corners)
+        return (positions + 0.5 if self.align_corners else positions).long().clamp_(max=size - 1)
 
     def _by_torch(self, x: Tensor) -> bool:
         """Tell whether torch's kernel has these places: of one new pixel too, the first."""
@@ -245,7 +245,7 @@ class NearestInterpV2(Interpolation):
     def _needs_no_more(self, X: Spec) -> bool:
         return not self.align_corners and X.dtype in FLOATING and X.rank == 4
 
-    def _turned(self, X: Spec, out: Spec) -> Size:
+    def _transposed_bytes(self, X: Spec, out: Spec) -> Size:
         if is_channels_last(self.data_layout):
             return 0
         _, channels, height, width = out.known_dims

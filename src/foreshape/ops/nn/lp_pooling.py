@@ -57,7 +57,7 @@ class LpPool2d(LpWindows):
     def _adapted(self, x: Tensor) -> tuple[tuple[int, int], Tensor]:
         """Return the numbers of adaptive windows, and the number of elements of each."""
         counts: tuple[int, int] = (1, 1) if self.global_pooling else self.kernel_size
-        rows, columns = ([ceildiv((at + 1) * n, k) - at * n // k for at in range(k)] for n, k in zip(x.shape[2:], counts, strict=True))
+        rows, columns = ([ceildiv((place + 1) * n, k) - place * n // k for place in range(k)] for n, k in zip(x.shape[2:], counts, strict=True))
         return counts, torch.tensor(rows, dtype=x.dtype, device=x.device)[:, None] * torch.tensor(columns, dtype=x.dtype, device=x.device)
 
     def kernel(self, x: Tensor) -> Tensor:
@@ -78,8 +78,8 @@ class LpPool2d(LpWindows):
         return 3 * x.nbytes + 2 * sizes.filled + 3 * out.nbytes + 8 * out.elements
 
     def _infer_gradient(self, x: Spec, out: Spec, d_out: Spec) -> Spec:
-        made = LpPool2d.infer_shape(self, x)  # pyright: ignore[reportArgumentType]
-        check_made(out=(out, made), out_GRAD=(d_out, made))
+        expected = LpPool2d.infer_shape(self, x)  # pyright: ignore[reportArgumentType]
+        check_made(out=(out, expected), out_GRAD=(d_out, expected))
         return x.like()
 
     def _gradient_workspace(self, x: Spec, out: Spec, d_out: Spec) -> Size:
@@ -93,15 +93,15 @@ class LpPool2d(LpWindows):
         axes = self._axes(x, self.padding_algorithm, self.ceil_mode)
         if power == float("inf"):
             if axes is None:
-                made = aten.adaptive_max_pool2d_backward(d, x, aten.adaptive_max_pool2d(x, self._adapted(x)[0])[1])
+                d_x = aten.adaptive_max_pool2d_backward(d, x, aten.adaptive_max_pool2d(x, self._adapted(x)[0])[1])
             else:
-                made = maxima_backward(x, d, axes)
+                d_x = maxima_backward(x, d, axes)
         else:
             scale = out.pow(1.0 - power)
             d = (scale.masked_fill_(out == 0.0, 0.0) if power > 1.0 else scale).mul_(d)
-            made = private.pool2d_gradient(d.mul_(self._adapted(x)[1]), x) if axes is None else sums_backward(x, d, axes)
-            made = made * x.pow(power - 1.0)
-        return channels_back(made, last)
+            d_x = private.pool2d_gradient(d.mul_(self._adapted(x)[1]), x) if axes is None else sums_backward(x, d, axes)
+            d_x = d_x * x.pow(power - 1.0)
+        return channels_back(d_x, last)
 
     samples = [
         sample(x=f32(2, 3, 7, 8, low=0.2), kernel_size=[3, 2], strides=[2, 2]),

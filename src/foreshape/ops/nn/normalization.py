@@ -44,8 +44,8 @@ class LayerNorm(Operator):
             if spec is not None:
                 check_statistics_type(X, slot, spec)
                 require_equal(product(spec.known_dims), elements, f"{slot} must have one number for each element of an example of X", **{slot: 0, "X": begin})
-        for at in range(begin, len(dims)):
-            require_at_most(1, dims[at], "an example of X must not be empty", X=at)
+        for axis in range(begin, len(dims)):
+            require_at_most(1, dims[axis], "an example of X must not be empty", X=axis)
         rows = X.with_dims(dims[:begin]).with_dtype(statistics_type(X))
         return X.like(), rows, rows
 
@@ -90,11 +90,11 @@ class LayerNorm(Operator):
         scale, bias = (None if g is None else g.reshape(example) for g in (Scale, Bias))
         half = scale if scale is not None else bias if bias is not None else X
         mean, inverse = mean.to(half.dtype).contiguous(), inverse.to(half.dtype).contiguous()  # torch wants the statistics so, unchecked
-        found = aten.native_layer_norm_backward(d_y, X, example, mean, inverse, scale, bias, list(requested))
+        gradients = aten.native_layer_norm_backward(d_y, X, example, mean, inverse, scale, bias, list(requested))
         return (
-            found[0],
-            found[1].view(Scale.shape) if requested[1] and Scale is not None else None,
-            found[2].view(Bias.shape) if requested[2] and Bias is not None else None,
+            gradients[0],
+            gradients[1].view(Scale.shape) if requested[1] and Scale is not None else None,
+            gradients[2].view(Bias.shape) if requested[2] and Bias is not None else None,
         )
 
     samples = [
@@ -260,11 +260,11 @@ def _grouped_backward(
     d: Tensor, x: Tensor, mean: Tensor, inverse: Tensor, scale: Tensor | None, groups: int, requested: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     batch, channels = x.shape[:2]
-    of = x.dtype if scale is None else scale.dtype  # torch keeps the statistics as the parameters are
-    mean, inverse, scale = mean.to(of).contiguous(), inverse.to(of).contiguous(), None if scale is None else scale.contiguous()
-    own = [requested[0], requested[1], requested[2] and scale is not None]  # torch cannot do the last one alone
+    dtype = x.dtype if scale is None else scale.dtype  # torch keeps the statistics as the parameters are
+    mean, inverse, scale = mean.to(dtype).contiguous(), inverse.to(dtype).contiguous(), None if scale is None else scale.contiguous()
+    native = [requested[0], requested[1], requested[2] and scale is not None]  # torch cannot do the last one alone
     d_x, d_scale, d_bias = aten.native_group_norm_backward(
-        as_contiguous(d), as_contiguous(x), mean, inverse, scale, batch, channels, x.shape[2:].numel(), groups, own
+        as_contiguous(d), as_contiguous(x), mean, inverse, scale, batch, channels, x.shape[2:].numel(), groups, native
     )
     return d_x, d_scale, d.sum([0, *range(2, d.dim())]) if requested[2] and scale is None else d_bias
 
@@ -290,16 +290,16 @@ class SpectralNorm(Operator):
         require(2 <= Weight.rank <= 5, f"Weight must have 2 to 5 dims, not {Weight.rank}", Weight=None)
         require(self.dim in (0, 1), f"dim must be 0 or 1; seen {self.dim}", Weight=None)
         dims = Weight.known_dims
-        for at, size in enumerate(dims):
-            require_at_most(1, size, "Weight must not be empty", Weight=at)
+        for axis, size in enumerate(dims):
+            require_at_most(1, size, "Weight must not be empty", Weight=axis)
         row: int = self.dim
-        rows, columns = dims[row], product([d for at, d in enumerate(dims) if at != row])
-        for slot, spec, size, what in (("U", U, rows, "row"), ("V", V, columns, "column")):
+        rows, columns = dims[row], product([d for axis, d in enumerate(dims) if axis != row])
+        for slot, spec, size, part in (("U", U, rows, "row"), ("V", V, columns, "column")):
             require(spec.rank == 1, f"{slot} must have 1 dim, not {spec.rank}", **{slot: None})
-            require_equal(spec.known_dims[0], size, f"{slot} must have one number for each {what} of Weight as a matrix, {size}", **{slot: 0, "Weight": None})
+            require_equal(spec.known_dims[0], size, f"{slot} must have one number for each {part} of Weight as a matrix, {size}", **{slot: 0, "Weight": None})
         return Weight.like()
 
-    def _found(self, Weight: Tensor, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _power_steps(self, Weight: Tensor, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the matrix, U and V as the steps leave them, and sigma."""
         row: int = self.dim
         matrix = Weight.movedim(row, 0).reshape(Weight.shape[row], -1)
@@ -312,7 +312,7 @@ class SpectralNorm(Operator):
         return matrix, u, v, u @ (matrix @ v)
 
     def kernel(self, Weight: Tensor, U: Tensor, V: Tensor) -> Tensor:
-        return Weight.contiguous() / self._found(Weight, U, V)[3]
+        return Weight.contiguous() / self._power_steps(Weight, U, V)[3]
 
     def workspace(self, Weight: Spec, U: Spec, V: Spec, *, strided: frozenset[str]) -> Size:
         return 2 * Weight.nbytes + 4 * (U.nbytes + V.nbytes) + 16384 + copies(strided, Weight=Weight, U=U, V=V)
@@ -326,11 +326,11 @@ class SpectralNorm(Operator):
 
     @gradient("Weight", "U", "V", "Out@GRAD", gives="Weight@GRAD", infer=_infer_gradient, workspace=_gradient_workspace, layout={"Weight@GRAD": "row"})
     def backward(self, Weight: Tensor, U: Tensor, V: Tensor, d_out: Tensor) -> Tensor:
-        matrix, u, v, sigma = self._found(Weight, U, V)
+        matrix, u, v, sigma = self._power_steps(Weight, U, V)
         d = d_out.movedim(self.dim, 0).reshape(matrix.shape)
         along = (d * matrix).sum() / sigma
         out = (d - torch.outer(u, v) * along) / sigma
-        dims: list[int] = [Weight.shape[self.dim], *(n for at, n in enumerate(Weight.shape) if at != self.dim)]
+        dims: list[int] = [Weight.shape[self.dim], *(n for axis, n in enumerate(Weight.shape) if axis != self.dim)]
         return out.view(dims).movedim(0, self.dim).clone(memory_format=torch.contiguous_format)
 
     samples = [

@@ -81,8 +81,8 @@ class Windows(Operator):
             short = zip(image, self.ksize, self.strides, counts, strict=True)  # windows shorter than their stride have another, behind the image
             return tuple(maximum(c, ceildiv(n - k, s) + 1) if ceil and k < s else c for n, k, s, c in short)
         pads = pads_of(self.paddings, algorithm, image, self.ksize, self.strides)
-        each = zip(image, self.ksize, pads, self.strides, strict=True)
-        return tuple(count_windows(n, k, pad, s, "the window", ceil, **{slot: at}) for at, (n, k, pad, s) in enumerate(each, axis))
+        parts = zip(image, self.ksize, pads, self.strides, strict=True)
+        return tuple(count_windows(n, k, pad, s, "the window", ceil, **{slot: place}) for place, (n, k, pad, s) in enumerate(parts, axis))
 
     def _axes(self, x: Tensor, algorithm: str = "EXPLICIT", ceil: bool = False) -> Axes | None:
         """Return the windows over the images in ``x``; None if they are adaptive (or the whole image)."""
@@ -98,18 +98,18 @@ class Windows(Operator):
     def _sizes(self, X: Spec, last: bool = False, algorithm: str = "EXPLICIT", ceil: bool = False, counts: Sequence[Size] = ()) -> _Sizes:
         batch, channels, image = image_of(X, 4, last, "X")
         counts = counts or self._counts(image, algorithm, ceil)
-        windows, of = product((channels, *counts)) * batch, channels * X.known_dtype.itemsize
+        windows, channel_bytes = product((channels, *counts)) * batch, channels * X.known_dtype.itemsize
         if self.global_pooling or self.adaptive:
             return _Sizes(windows, 0, 0, True)
         pads = [(0, k - 1) for k in self.ksize] if algorithm == "SAME" else pads_of(self.paddings, algorithm, image, self.ksize, self.strides)
-        extra = [before + behind + (s - 1 if ceil else 0) for (before, behind), s in zip(pads, self.strides, strict=True)]
-        more = [lacking(n, k, around, s) for n, k, around, s in zip(image, self.ksize, extra, self.strides, strict=True)]
-        height, width = (n + around + m for n, around, m in zip(image, extra, more, strict=True))
-        even = not ceil and all(before == behind and 2 * before <= k for (before, behind), k in zip(pads, self.ksize, strict=True))  # pyright: ignore[reportOperatorIssue]
-        reaching = maximum(*more)
+        extra = [front + behind + (s - 1 if ceil else 0) for (front, behind), s in zip(pads, self.strides, strict=True)]
+        reach = [lacking(n, k, around, s) for n, k, around, s in zip(image, self.ksize, extra, self.strides, strict=True)]
+        height, width = (n + around + m for n, around, m in zip(image, extra, reach, strict=True))
+        even = not ceil and all(front == behind and 2 * front <= k for (front, behind), k in zip(pads, self.ksize, strict=True))  # pyright: ignore[reportOperatorIssue]
+        reaching = maximum(*reach)
         native = even and (reaching == 0 if isinstance(reaching, int) else None)
-        filled = of * height * width * batch * (1 if any(extra) else minimum(1, reaching))
-        return _Sizes(windows, filled, of * counts[0] * width * batch, native)
+        filled = channel_bytes * height * width * batch * (1 if any(extra) else minimum(1, reaching))
+        return _Sizes(windows, filled, channel_bytes * counts[0] * width * batch, native)
 
 
 class Pooling(Windows):
@@ -142,16 +142,18 @@ class Pool2d(Pooling):
     def infer_shape(self, X: Spec, KernelSizes: tuple[Spec, ...]) -> Spec:
         last = is_channels_last(self.data_format)
         channels, image = self._image(X, last, bool(KernelSizes))
-        return with_image(X, channels, self._asked(KernelSizes) or self._counts(image, self.padding_algorithm, self.ceil_mode, 1 if last else 2), last)
+        return with_image(
+            X, channels, self._requested_sizes(KernelSizes) or self._counts(image, self.padding_algorithm, self.ceil_mode, 1 if last else 2), last
+        )
 
-    def _asked(self, KernelSizes: tuple[Spec, ...]) -> tuple[Size, ...]:
+    def _requested_sizes(self, KernelSizes: tuple[Spec, ...]) -> tuple[Size, ...]:
         """Return the sizes of the result given as tensors; none if the attribute has them, or nothing needs them."""
         if not KernelSizes or self.global_pooling:
             return ()
         require(self.adaptive, "windows must be adaptive where ksize comes as tensors")
         require(len(KernelSizes) == 2, f"ksize must have 2 numbers; seen {len(KernelSizes)}", KernelSizes=None)
-        asked = known_sizes((), None, KernelSizes, "ksize", "KernelSizes")
-        sizes = tuple(unknown_size(str(at)) if size is None else size for at, size in enumerate(asked, 2))
+        numbers = known_sizes((), None, KernelSizes, "ksize", "KernelSizes")
+        sizes = tuple(unknown_size(str(axis)) if size is None else size for axis, size in enumerate(numbers, 2))
         for size in sizes:
             require_at_most(1, size, f"ksize must be at least 1; seen {size}", KernelSizes=None)
         return sizes
@@ -165,10 +167,10 @@ class Pool2d(Pooling):
         if self.padding_algorithm == "SAME":
             return None
         pads = [0, 0] if self.padding_algorithm == "VALID" else self.paddings
-        before, behind = (pads, pads) if len(pads) == 2 else (pads[::2], pads[1::2])
-        if how == "mean with padding" and (self.ceil_mode or any(b > a for a, b in zip(before, behind, strict=True))):
+        front, behind = (pads, pads) if len(pads) == 2 else (pads[::2], pads[1::2])
+        if how == "mean with padding" and (self.ceil_mode or any(b > a for a, b in zip(front, behind, strict=True))):
             return None  # the zeros counted after the images are no more than before them
-        return computations.ImagePooling(how, self.ksize, self.strides, tuple(before), tuple(behind), self.ceil_mode)
+        return computations.ImagePooling(how, self.ksize, self.strides, tuple(front), tuple(behind), self.ceil_mode)
 
     def kernel(self, X: Tensor, KernelSizes: Sequence[Tensor]) -> Tensor:
         last, sizes = is_channels_last(self.data_format), self._adapted(KernelSizes)
@@ -184,7 +186,7 @@ class Pool2d(Pooling):
 
     def workspace(self, X: Spec, KernelSizes: tuple[Spec, ...], *, strided: frozenset[str]) -> Size:
         last = is_channels_last(self.data_format)
-        sizes = self._sizes(X, last, self.padding_algorithm, self.ceil_mode, self._asked(KernelSizes))
+        sizes = self._sizes(X, last, self.padding_algorithm, self.ceil_mode, self._requested_sizes(KernelSizes))
         windows, around = sizes.windows * X.known_dtype.itemsize, 0 if sizes.native else sizes.filled
         needs = copies(strided, X=X) + around + (windows if last else 0)
         if self.pooling_type == "avg":
@@ -201,16 +203,16 @@ class Pool2d(Pooling):
         return (1, 1) if self.global_pooling else sizes_at_run(self.ksize, None, KernelSizes)
 
     def _infer_gradient(self, X: Spec, KernelSizes: tuple[Spec, ...], Out: Spec, d_out: Spec) -> Spec:
-        made = Pool2d.infer_shape(self, X, KernelSizes)
+        expected = Pool2d.infer_shape(self, X, KernelSizes)
         if all(s.value is None for s in KernelSizes) and KernelSizes:  # known at run time only: Out keeps its image
             require(Out.rank == 4, f"Out must have 4 dims, not {Out.rank}", Out=None)
             last = is_channels_last(self.data_format)
-            made = with_image(X, image_of(X, 4, last, "X")[1], image_of(Out, 4, last, "Out")[2], last)
-        check_made(Out=(Out, made), Out_GRAD=(d_out, made))
+            expected = with_image(X, image_of(X, 4, last, "X")[1], image_of(Out, 4, last, "Out")[2], last)
+        check_made(Out=(Out, expected), Out_GRAD=(d_out, expected))
         return X.like()
 
     def _gradient_workspace(self, X: Spec, KernelSizes: tuple[Spec, ...], Out: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
-        sizes = self._sizes(X, is_channels_last(self.data_format), self.padding_algorithm, self.ceil_mode, self._asked(KernelSizes))
+        sizes = self._sizes(X, is_channels_last(self.data_format), self.padding_algorithm, self.ceil_mode, self._requested_sizes(KernelSizes))
         size = X.known_dtype.itemsize
         if self.global_pooling or self.adaptive:
             if self.pooling_type == "avg":
@@ -218,8 +220,8 @@ class Pool2d(Pooling):
             return copies(strided, X=X, Out_GRAD=d_out) + sizes.windows * (size + INDEX_BYTES)
         if self.pooling_type == "avg":
             return copies(strided, X=X, Out_GRAD=d_out) + (0 if sizes.native else 2 * sizes.filled + sizes.windows * size)
-        found, image = sizes.windows * (size + INDEX_BYTES), X.nbytes
-        by_torch, padded = no_less(image, found), no_less(2 * sizes.filled, sizes.filled - image + found)
+        place_bytes, image = sizes.windows * (size + INDEX_BYTES), X.nbytes
+        by_torch, padded = no_less(image, place_bytes), no_less(2 * sizes.filled, sizes.filled - image + place_bytes)
         return by_torch if sizes.native else padded if sizes.native is False else no_less(by_torch, padded)
 
     @gradient("X", "KernelSizes", "Out", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
@@ -301,8 +303,8 @@ class PlacedMaxima(Pooling):
         return Mask.elements * INDEX_BYTES + copies(strided, Mask=Mask, Out_GRAD=d_out)
 
     def _infer_gradient(self, X: Spec, Mask: Spec, d_out: Spec) -> Spec:
-        made, mask = PlacedMaxima.infer_shape(self, X)
-        check_made(Mask=(Mask, mask), Out_GRAD=(d_out, made))
+        expected, mask = PlacedMaxima.infer_shape(self, X)
+        check_made(Mask=(Mask, mask), Out_GRAD=(d_out, expected))
         return X.like()
 
     @gradient("X", "Mask", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)

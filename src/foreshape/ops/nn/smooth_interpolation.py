@@ -28,8 +28,8 @@ class Smooth(Interpolation):
         """Tell whether pixels are areas, aligned at their centers."""
         return not self.align_corners and self.align_mode == 0
 
-    def _weights(self, size: int, at: Tensor) -> Tensor:
-        return linear_weights(size, at)
+    def _weights(self, size: int, positions: Tensor) -> Tensor:
+        return linear_weights(size, positions)
 
     def _by_torch(self, size: Sequence[int]) -> bool:
         """Tell whether torch's kernel has these places: not for points without aligned corners, nor for one pixel at the beginning."""
@@ -40,8 +40,8 @@ class Smooth(Interpolation):
         like = x.float() if x.element_size() == 2 else x
         out: list[Tensor] = []
         for old, new, scale in zip(x.shape[2:], size, scales, strict=True):
-            at = places(new, step(int(old), new, scale, self.align_corners), self._areas(), like)
-            out.append(self._weights(int(old), at).to(x.dtype))
+            positions = places(new, step(int(old), new, scale, self.align_corners), self._areas(), like)
+            out.append(self._weights(int(old), positions).to(x.dtype))
         return out
 
     def _resized(self, x: Tensor, size: list[int], scales: Scales) -> Tensor:
@@ -64,10 +64,10 @@ class Smooth(Interpolation):
 
     def _workspace(self, X: Spec, out: Spec) -> Size:
         """Return the bytes, with copies of the operands in another order for matrix products."""
-        one = Interpolation._workspace(self, X, out)
+        needed = Interpolation._workspace(self, X, out)
         image = channels_first_dims(out, is_channels_last(self.data_layout))[2:]
         surely = self.align_corners or (self._areas() and (self.centered or all(less_equal(2, size) for size in image)))
-        return one if surely else 2 * one
+        return needed if surely else 2 * needed
 
     def _tables(self, new: Size, old: Size) -> Size:
         return 32 * new if self.align_corners else new * old + 32 * new
@@ -102,8 +102,8 @@ class Antialiased(Smooth):
         return undo(wide, size, list(x.shape), self.align_corners, *scales).to(x.dtype).contiguous()
 
     def _workspace(self, X: Spec, out: Spec) -> Size:
-        one = super()._workspace(X, out)
-        return 2 * one if self.antialias else one
+        needed = super()._workspace(X, out)
+        return 2 * needed if self.antialias else needed
 
     def _tables(self, new: Size, old: Size) -> Size:
         return 32 * (new + old) if self.antialias else super()._tables(new, old)
@@ -148,8 +148,8 @@ class BicubicInterpV2(Antialiased):
     def _areas(self) -> bool:
         return not self.align_corners
 
-    def _weights(self, size: int, at: Tensor) -> Tensor:
-        return cubic_weights(size, at)
+    def _weights(self, size: int, positions: Tensor) -> Tensor:
+        return cubic_weights(size, positions)
 
     samples = [
         sample(X=f32(2, 3, 4, 5), out_h=7, out_w=8),

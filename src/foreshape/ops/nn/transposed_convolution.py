@@ -49,9 +49,9 @@ class TransposedConvolution(Windowed):
         if Bias is not None:
             require(Bias.rank == 1, f"Bias must have 1 dim, not {Bias.rank}", Bias=None)
             require_equal(Bias.known_dims[0], out, "Bias must have one number for each channel of Output", Bias=0)
-        return with_image(Input, out, self._sizes(image, window, self._asked(OutputSizes)), last)
+        return with_image(Input, out, self._sizes(image, window, self._requested_sizes(OutputSizes)), last)
 
-    def _asked(self, OutputSizes: tuple[Spec, ...]) -> tuple[Size | None, ...]:
+    def _requested_sizes(self, OutputSizes: tuple[Spec, ...]) -> tuple[Size | None, ...]:
         """Return output_size for each axis, None for sizes known at run time only; nothing if it is not given."""
         return known_sizes(self.output_size, None, OutputSizes, "output_size", "OutputSizes")
 
@@ -63,32 +63,32 @@ class TransposedConvolution(Windowed):
         if not of_images or self.padding_algorithm != "EXPLICIT" or len(self.paddings) not in (2, 4) or self.output_size:
             return None
         pads = self._pads((0, 0), (0, 0))
-        if any(before != after for before, after in pads):
+        if any(front != back for front, back in pads):
             return None
-        more = self.output_padding or (0, 0)
-        return computations.ImageTransposedConvolution(self.strides, tuple([before for before, _ in pads]), more, self.dilations, self.groups)
+        output_padding = self.output_padding or (0, 0)
+        return computations.ImageTransposedConvolution(self.strides, tuple([front for front, _ in pads]), output_padding, self.dilations, self.groups)
 
-    def _sizes(self, image: Sequence[Size], window: Sequence[Size], asked: Sequence[Size | None]) -> list[Any]:
-        for name, given in (("output_size", asked), ("output_padding", self.output_padding)):
-            if given:
-                check_count(given, self._axes, name)
+    def _sizes(self, image: Sequence[Size], window: Sequence[Size], requested: Sequence[Size | None]) -> list[Any]:
+        for name, numbers in (("output_size", requested), ("output_padding", self.output_padding)):
+            if numbers:
+                check_count(numbers, self._axes, name)
         dilations, pads = self._dilations(), self._pads(image, window)
         sizes: list[Size] = []
-        for at, (size, k) in enumerate(zip(image, window, strict=True)):
-            stride = self.strides[at]
-            base = (size - 1) * stride - pads[at][0] - pads[at][1] + dilations[at] * (k - 1) + 1
-            if asked:
-                wanted = asked[at]
-                if wanted is not None:
-                    require_at_most(base, wanted, f"output_size must be at least {base}, which the windows cover; seen {wanted}", Input=at + 2)
+        for axis, (size, k) in enumerate(zip(image, window, strict=True)):
+            stride = self.strides[axis]
+            base = (size - 1) * stride - pads[axis][0] - pads[axis][1] + dilations[axis] * (k - 1) + 1
+            if requested:
+                target = requested[axis]
+                if target is not None:
+                    require_at_most(base, target, f"output_size must be at least {base}, which the windows cover; seen {target}", Input=axis + 2)
                     least = f"{base} and one stride, {base + stride}"
-                    require_at_most(wanted, base + stride - 1, f"output_size must be less than {least}; seen {wanted}", Input=at + 2)
-                base = unknown_size(str(at + 2)) if wanted is None else wanted
+                    require_at_most(target, base + stride - 1, f"output_size must be less than {least}; seen {target}", Input=axis + 2)
+                base = unknown_size(str(axis + 2)) if target is None else target
             elif self.output_padding:
-                more = self.output_padding[at]
-                require(more < max(stride, dilations[at]), f"output_padding must be less than the stride or the dilation; seen {more}")
-                base = base + more
-            require_at_most(1, base, "nothing is left of the images after the paddings are taken off", Input=at + 2)
+                extra = self.output_padding[axis]
+                require(extra < max(stride, dilations[axis]), f"output_padding must be less than the stride or the dilation; seen {extra}")
+                base = base + extra
+            require_at_most(1, base, "nothing is left of the images after the paddings are taken off", Input=axis + 2)
             sizes.append(base)
         return sizes
 
@@ -96,7 +96,7 @@ class TransposedConvolution(Windowed):
         """Return the cuts (negative: padding) at both ends of torch's result without padding to get these sizes, and the uncut sizes."""
         dilations, pads = self._dilations(), self._pads(image, window)
         full = [(n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip(image, self.strides, dilations, window, strict=True)]
-        return [(before, f - before - size) for (before, _), f, size in zip(pads, full, sizes, strict=True)], full
+        return [(front, f - front - size) for (front, _), f, size in zip(pads, full, sizes, strict=True)], full
 
     @lru_cache(1024)  # noqa: B019  the same in each step; operators of one kind are one instance
     def _cut(self, image: tuple[int, ...], window: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[list[tuple[int, int]], tuple[list[int], list[int]] | None]:
@@ -105,16 +105,16 @@ class TransposedConvolution(Windowed):
         return cut, self._native(cut)
 
     @lru_cache(1024)  # noqa: B019  the same in each step; operators of one kind are one instance
-    def _sizes_at_run(self, image: tuple[int, ...], window: tuple[int, ...], asked: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(self._sizes(image, window, asked))
+    def _sizes_at_run(self, image: tuple[int, ...], window: tuple[int, ...], requested: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(self._sizes(image, window, requested))
 
     def _native(self, cut: Sequence[tuple[Any, Any]]) -> tuple[list[int], list[int]] | None:
         """Return the padding and output padding for torch's own cut, if it can: it cuts both ends alike."""
-        more = [before - after for before, after in cut]
-        if not all(isinstance(m, int) for m in more):
+        extra = [front - back for front, back in cut]
+        if not all(isinstance(m, int) for m in extra):
             return None
         limits = [max(s, d) for s, d in zip(self.strides, self._dilations(), strict=True)]
-        return ([before for before, _ in cut], more) if all(0 <= m < limit for m, limit in zip(more, limits, strict=True)) else None
+        return ([front for front, _ in cut], extra) if all(0 <= m < limit for m, limit in zip(extra, limits, strict=True)) else None
 
     def workspace(self, Input: Spec, Filter: Spec, Bias: Spec | None, OutputSizes: tuple[Spec, ...], *, strided: frozenset[str]) -> Size:
         out = self.infer_shape(Input, Filter, Bias, OutputSizes)
@@ -126,16 +126,16 @@ class TransposedConvolution(Windowed):
         x, y = channels_first_dims(Input, last), channels_first_dims(out, last)
         dilations = self._dilations()
         pads, full = self._plain(x[2:], w[2:], y[2:])
-        whole, cut = y, Input.nbytes + 2 * out.nbytes if last else 0
+        full_dims, cut = y, Input.nbytes + 2 * out.nbytes if last else 0
         if self._native(pads) is None:
-            whole = (*y[:2], *(no_less(f, n) for f, n in zip(full, y[2:], strict=True)))
-            cut = cut + 2 * product(whole) * size
+            full_dims = (*y[:2], *(no_less(f, n) for f, n in zip(full, y[2:], strict=True)))
+            cut = cut + 2 * product(full_dims) * size
         settings = size, self.groups, self.strides, dilations
         if requested is None:
-            return onednn.convolution_transpose(x, w, whole, *settings, bias) + cut
-        back = (onednn.convolution(whole, w, x, *settings), onednn.convolution_backward(whole, w, x, *settings, (False, True, False)))
-        held = 0 if self._axes == 2 and not last and self._native(pads) is not None else Filter.nbytes + Input.nbytes
-        return maximum(*back) + cut + held
+            return onednn.convolution_transpose(x, w, full_dims, *settings, bias) + cut
+        back = (onednn.convolution(full_dims, w, x, *settings), onednn.convolution_backward(full_dims, w, x, *settings, (False, True, False)))
+        copied = 0 if self._axes == 2 and not last and self._native(pads) is not None else Filter.nbytes + Input.nbytes
+        return maximum(*back) + cut + copied
 
     def kernel(self, Input: Tensor, Filter: Tensor, Bias: Tensor | None, OutputSizes: Sequence[Tensor]) -> Tensor:
         last = is_channels_last(self.data_format)
@@ -153,14 +153,14 @@ class TransposedConvolution(Windowed):
         return channels_back(out, last)
 
     def _infer_gradient(self, Input: Spec, Filter: Spec, Bias: Spec | None, OutputSizes: tuple[Spec, ...], d_out: Spec) -> Any:
-        if None in self._asked(OutputSizes):  # known at run time only: the gradient keeps its image
+        if None in self._requested_sizes(OutputSizes):  # known at run time only: the gradient keeps its image
             _, image, window = self._checked(Input, Filter)
             last = is_channels_last(self.data_format)
-            given = image_of(d_out, self._axes + 2, last, "Output@GRAD")[2]
-            made = with_image(Input, Filter.known_dims[1] * self.groups, self._sizes(image, window, given), last)
+            output_image = image_of(d_out, self._axes + 2, last, "Output@GRAD")[2]
+            expected = with_image(Input, Filter.known_dims[1] * self.groups, self._sizes(image, window, output_image), last)
         else:
-            made = TransposedConvolution.infer_shape(self, Input, Filter, Bias, OutputSizes)
-        check_made(Output_GRAD=(d_out, made))
+            expected = TransposedConvolution.infer_shape(self, Input, Filter, Bias, OutputSizes)
+        check_made(Output_GRAD=(d_out, expected))
         return Input.like(), Filter.like(), None if Bias is None else Bias.like()
 
     def _gradient_workspace(
@@ -177,11 +177,11 @@ class TransposedConvolution(Windowed):
         x, d = channels_first(Input, last), channels_first(d_out, last)
         cut, native = self._cut(x.shape[2:], Filter.shape[2:], d.shape[2:])
         d_bias = d.sum((0, *range(2, 2 + self._axes))) if requested[2] else None
-        padding, more = native or ((0,) * self._axes, (0,) * self._axes)
+        padding, extra = native or ((0,) * self._axes, (0,) * self._axes)
         if native is None:
             d = F.pad(d, [c for pair in reversed(cut) for c in pair])
         d_x, d_filter, _ = pointwise.gradients(
-            d, x, Filter, None, self.strides, padding, self._dilations(), True, more, self.groups, [requested[0], requested[1], False]
+            d, x, Filter, None, self.strides, padding, self._dilations(), True, extra, self.groups, [requested[0], requested[1], False]
         )
         if last and d_filter is not None:
             d_filter = d_filter.contiguous()

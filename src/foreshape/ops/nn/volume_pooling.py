@@ -52,8 +52,8 @@ class VolumePooling(Pooling):
     def _windows_of(self, sizes: tuple[int, ...], algorithm: str, ceil: bool) -> list[Axis]:
         pads = pads_of(self.paddings, algorithm, sizes, self.ksize, self.strides)
         counts = self._counts(sizes, algorithm, ceil)
-        each: Any = zip(sizes, self.ksize, self.strides, pads, counts, strict=True)
-        return [Axis(n, k, s, pad[0], c) for n, k, s, pad, c in each]
+        parts: Any = zip(sizes, self.ksize, self.strides, pads, counts, strict=True)
+        return [Axis(n, k, s, pad[0], c) for n, k, s, pad, c in parts]
 
     def _adapted(self) -> Any:
         return (1, 1, 1) if self.global_pooling else self.ksize
@@ -68,10 +68,10 @@ class VolumePooling(Pooling):
         if self.global_pooling or self.adaptive:
             return 0, tuple(dims[2:])
         pads = [(0, k - 1) for k in self.ksize] if algorithm == "SAME" else pads_of(self.paddings, algorithm, dims[2:], self.ksize, self.strides)
-        more = [before + behind + (s - 1 if ceil else 0) for (before, behind), s in zip(pads, self.strides, strict=True)]
-        reaching = [lacking(n, k, m, s) for n, m, k, s in zip(dims[2:], more, self.ksize, self.strides, strict=True)]
-        sizes = tuple(n + m + r for n, m, r in zip(dims[2:], more, reaching, strict=True))
-        return product((*dims[:2], *sizes)) * X.known_dtype.itemsize * (1 if any(more) else minimum(1, maximum(*reaching))), sizes
+        extra = [front + behind + (s - 1 if ceil else 0) for (front, behind), s in zip(pads, self.strides, strict=True)]
+        reaching = [lacking(n, k, m, s) for n, m, k, s in zip(dims[2:], extra, self.ksize, self.strides, strict=True)]
+        sizes = tuple(n + m + r for n, m, r in zip(dims[2:], extra, reaching, strict=True))
+        return product((*dims[:2], *sizes)) * X.known_dtype.itemsize * (1 if any(extra) else minimum(1, maximum(*reaching))), sizes
 
 
 class Pool3d(VolumePooling):
@@ -112,8 +112,8 @@ class Pool3d(VolumePooling):
         return no_less(by_slices, by_torch) if strided else by_slices
 
     def _infer_gradient(self, X: Spec, Out: Spec, d_out: Spec) -> Spec:
-        made = Pool3d.infer_shape(self, X)
-        check_made(Out=(Out, made), Out_GRAD=(d_out, made))
+        expected = Pool3d.infer_shape(self, X)
+        check_made(Out=(Out, expected), Out_GRAD=(d_out, expected))
         return X.like()
 
     def _gradient_workspace(self, X: Spec, Out: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
@@ -122,8 +122,8 @@ class Pool3d(VolumePooling):
             needs = self._bytes(X, Out, last, self.padding_algorithm, self.ceil_mode)
         else:  # the places are found with the channels last
             filled, _ = self._filled(X, last, self.padding_algorithm, self.ceil_mode)
-            found = Out.nbytes + INDEX_BYTES * Out.elements
-            needs = no_less(X.nbytes, found, 2 * filled - X.nbytes, filled - X.nbytes + found)
+            place_bytes = Out.nbytes + INDEX_BYTES * Out.elements
+            needs = no_less(X.nbytes, place_bytes, 2 * filled - X.nbytes, filled - X.nbytes + place_bytes)
         return needs + copies(strided, X=X, Out_GRAD=d_out) + (2 * X.nbytes + d_out.nbytes if last else 0)
 
     @gradient("X", "Out", "Out@GRAD", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
@@ -206,19 +206,19 @@ class Unpooling(Operator):
     def infer_shape(self, X: Spec, Indices: Spec, OutputSizes: tuple[Spec, ...]) -> Spec:
         axes = self._spatial
         channels = self._checked(X, Indices)
-        asked = known_sizes(self.output_size, None, OutputSizes, "output_size", "OutputSizes")
-        require(len(asked) == axes, f"output_size must have {axes} numbers; seen {len(asked)}", X=None)
-        sizes = [unknown_size(str(at)) if size is None else size for at, size in enumerate(asked, 2)]
-        for at, size in enumerate(sizes):
-            require_at_most(1, size, f"output_size must be at least 1; seen {size}", X=at + 2)
+        requested = known_sizes(self.output_size, None, OutputSizes, "output_size", "OutputSizes")
+        require(len(requested) == axes, f"output_size must have {axes} numbers; seen {len(requested)}", X=None)
+        sizes = [unknown_size(str(axis)) if size is None else size for axis, size in enumerate(requested, 2)]
+        for axis, size in enumerate(sizes):
+            require_at_most(1, size, f"output_size must be at least 1; seen {size}", X=axis + 2)
         return with_image(X, channels, sizes, False)
 
     def _checked(self, X: Spec, Indices: Spec) -> Size:
         axes = self._spatial
         _, channels, _ = image_of(X, axes + 2, False, "X")
         require(Indices.rank == axes + 2, f"Indices must have {axes + 2} dims, as X, not {Indices.rank}", Indices=None, X=None)
-        for at, (a, b) in enumerate(zip(Indices.known_dims, X.known_dims, strict=True)):
-            require_equal(a, b, "Indices must have the dims of X", Indices=at, X=at)
+        for axis, (a, b) in enumerate(zip(Indices.known_dims, X.known_dims, strict=True)):
+            require_equal(a, b, "Indices must have the dims of X", Indices=axis, X=axis)
         return channels
 
     def _places(self, Indices: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -244,8 +244,8 @@ class Unpooling(Operator):
     def _infer_gradient(self, X: Spec, Indices: Spec, Out: Spec, d_out: Spec) -> Spec:
         self._checked(X, Indices)
         require(Out.rank == X.rank, f"Out must have {X.rank} dims, as X, not {Out.rank}", Out=None)
-        for at in (0, 1):
-            require_equal(Out.known_dims[at], X.known_dims[at], "Out must have the batch and the channels of X", Out=at, X=at)
+        for axis in (0, 1):
+            require_equal(Out.known_dims[axis], X.known_dims[axis], "Out must have the batch and the channels of X", Out=axis, X=axis)
         check_made(Out_GRAD=(d_out, Out))
         return X.like()
 

@@ -40,9 +40,9 @@ class Fake(Operator):
 
     def _placed(self, x: Tensor, scale: Tensor) -> Tensor:
         """Return X on the grid of a scale that broadcasts with it."""
-        most = largest_level(self.bit_length)
-        out = on_grid(x, scale, most, self.round_type)
-        return out.mul_(scale).div_(most) if self._returns else out
+        limit = largest_level(self.bit_length)
+        out = on_grid(x, scale, limit, self.round_type)
+        return out.mul_(scale).div_(limit) if self._returns else out
 
 
 class FakeQuantizeAbsMax(Fake):
@@ -177,7 +177,7 @@ class FakeQuantizeMovingAverageAbsMax(Fake):
         check_average(X, self.is_test, InAccum, InState)
         return X.like(), InScale, InState, InAccum
 
-    def sharding_rule(self, X: Spec, *others: Any) -> ShardingRule | None:
+    def sharding_rule(self, X: Spec, *operands: Any) -> ShardingRule | None:
         return rule_along({"X": X}, ["Out"], () if self.is_test else range(X.rank))
 
     def workspace(self, X: Spec, InScale: Spec, InAccum: Spec | None, InState: Spec | None) -> Size:

@@ -60,8 +60,8 @@ def absolute_maximum(x: Tensor) -> Tensor:
 
 def channel_maximum(x: Tensor, axis: int) -> Tensor:
     """Return max(|x|) of each channel."""
-    other = [a for a in range(x.dim()) if a != axis]
-    return torch.maximum(x.amax(other), x.amin(other).neg_()) if other else x.abs()
+    axes = [a for a in range(x.dim()) if a != axis]
+    return torch.maximum(x.amax(axes), x.amin(axes).neg_()) if axes else x.abs()
 
 
 def inverse(scale: Tensor) -> Tensor:
@@ -69,28 +69,28 @@ def inverse(scale: Tensor) -> Tensor:
     return torch.where(scale <= 1e-30, scale + 1e-6, scale).reciprocal_()
 
 
-def levels(x: Tensor, scale: Tensor, most: int) -> Tensor:
-    """Return ``x`` within the scale, as whole numbers from -most to most, halves away from 0. Takes as much memory as ``x``."""
-    return rounded_away(torch.clamp(x, -scale, scale).mul_(inverse(scale) * most))
+def levels(x: Tensor, scale: Tensor, limit: int) -> Tensor:
+    """Return ``x`` within the scale, as whole numbers from -limit to most, halves away from 0. Takes as much memory as ``x``."""
+    return rounded_away(torch.clamp(x, -scale, scale).mul_(inverse(scale) * limit))
 
 
-def on_grid(x: Tensor, scale: Tensor, most: int, round_type: int) -> Tensor:
-    """Return ``x / scale * most`` as whole numbers up to ``most``: halves to even and the least -most - 1 if ``round_type`` is 0, else `levels`."""
-    return levels(x, scale, most) if round_type == 1 else (x * (inverse(scale) * most)).round_().clamp_(-most - 1, most)
+def on_grid(x: Tensor, scale: Tensor, limit: int, round_type: int) -> Tensor:
+    """Return ``x / scale * limit`` as whole numbers up to ``limit``: halves to even and the least -limit - 1 if ``round_type`` is 0, else `levels`."""
+    return levels(x, scale, limit) if round_type == 1 else (x * (inverse(scale) * limit)).round_().clamp_(-limit - 1, limit)
 
 
-def in_type(of: Composition, x: Any, other: Any) -> Any:
+def in_type(of: Composition, x: Any, like: Any) -> Any:
     """Return ``x`` in the element type of another tensor."""
-    here, there = x.spec.known_dtype, other.spec.known_dtype
-    return x if here is there else of("cast", {"in_dtype": here.code, "out_dtype": there.code}, X=x)
+    source, target = x.spec.known_dtype, like.spec.known_dtype
+    return x if source is target else of("cast", {"in_dtype": source.code, "out_dtype": target.code}, X=x)
 
 
-def dequantized(of: Composition, x: Any, scale: Any, axis: int, most: float) -> Any:
-    """Return ``x * scale / most`` in the element type of the scale, which is one number (where ``axis`` is below 0) or one for each channel."""
+def dequantized(of: Composition, x: Any, scale: Any, axis: int, limit: float) -> Any:
+    """Return ``x * scale / limit`` in the element type of the scale, which is one number (where ``axis`` is below 0) or one for each channel."""
     dims = [] if axis < 0 else [-1]
     if scale.spec.rank != len(dims):
         scale = of("reshape2", {"shape": dims}, X=scale)[0]
-    return of("elementwise_mul", {"axis": max(axis, -1)}, X=in_type(of, x, scale), Y=of("scale", {"scale": 1.0 / most}, X=scale))
+    return of("elementwise_mul", {"axis": max(axis, -1)}, X=in_type(of, x, scale), Y=of("scale", {"scale": 1.0 / limit}, X=scale))
 
 
 class StraightThrough(Operator):

@@ -56,7 +56,7 @@ class LinearQuantization(Operator):
     is_test = attribute(AttrType.BOOLEAN, True)
     only_observer = attribute(AttrType.BOOLEAN, False, doc="leave X as it is")
 
-    def _most(self) -> int:
+    def _limit(self) -> int:
         """Return the whole number of the scale."""
         return self.qmax or largest_level(self.bit_length)
 
@@ -84,7 +84,7 @@ class QuantizeLinear(LinearQuantization):
     def computes(self) -> Quantization | Observed | None:
         if not self.is_test:
             return None
-        return Observed() if self.only_observer else Quantization(self.quant_axis, self._most()) if self.round_type == 0 else None
+        return Observed() if self.only_observer else Quantization(self.quant_axis, self._limit()) if self.round_type == 0 else None
 
     def infer_shape(self, X: Spec, Scale: Spec, ZeroPoint: Spec | None, InAccum: Spec | None, InState: Spec | None) -> Any:
         check_scale(self.quant_axis, X, Scale, "Scale")
@@ -100,12 +100,12 @@ class QuantizeLinear(LinearQuantization):
         return 4 * X.nbytes
 
     def kernel(self, X: Tensor, Scale: Tensor, ZeroPoint: Tensor | None, InAccum: Tensor | None, InState: Tensor | None) -> Any:
-        rest = InState, InAccum, Scale
+        statistics = InState, InAccum, Scale
         if not self.is_test:
             self._observe(X, Scale, InAccum, InState)
         if self.only_observer:
-            return X.clone(), *rest
-        return on_grid(X, along(Scale, X, self.quant_axis), self._most(), self.round_type), *rest
+            return X.clone(), *statistics
+        return on_grid(X, along(Scale, X, self.quant_axis), self._limit(), self.round_type), *statistics
 
     def _observe(self, x: Tensor, scale: Tensor, accumulated: Tensor | None, count: Tensor | None) -> None:
         if self.quant_axis >= 0:
@@ -149,7 +149,7 @@ class DequantizeLinear(LinearQuantization):
     OutScale = result(updates="Scale", doc="Scale as it is")
 
     def computes(self) -> Dequantization | Observed:
-        return Observed() if self.only_observer else Dequantization(self.quant_axis, self._most())
+        return Observed() if self.only_observer else Dequantization(self.quant_axis, self._limit())
 
     def infer_shape(self, X: Spec, Scale: Spec, ZeroPoint: Spec | None, InAccum: Spec | None, InState: Spec | None) -> Any:
         if X.known_dtype.is_floating and X.dtype is not Scale.dtype:
@@ -162,7 +162,7 @@ class DequantizeLinear(LinearQuantization):
 
     def kernel(self, X: Tensor, Scale: Tensor, ZeroPoint: Tensor | None, InAccum: Tensor | None, InState: Tensor | None) -> Any:
         out = X.to(Scale.dtype, copy=True)
-        return out if self.only_observer else out.mul_(along(Scale * (1.0 / self._most()), X, self.quant_axis)), InState, InAccum, Scale
+        return out if self.only_observer else out.mul_(along(Scale * (1.0 / self._limit()), X, self.quant_axis)), InState, InAccum, Scale
 
     samples = [
         sample(X=f32(4, 3, 5), Scale=f32(1, data=[1.5]), ZeroPoint=f32(1), quant_axis=-1),
@@ -222,15 +222,15 @@ class FakeChannelWiseDequantizeMaxAbs(Operator):
     def infer_shape(self, X: Spec, Scales: tuple[Spec, ...]) -> Spec:
         count = len(Scales)
         require(count in (1, 2), f"Scales must have 1 or 2 tensors, not {count}", Scales=None)
-        known: Sequence[int] = self.quant_bits
-        require(len(known) >= count, f"quant_bits must have a number for each of Scales: {count}, not {len(known)}")
+        widths: Sequence[int] = self.quant_bits
+        require(len(widths) >= count, f"quant_bits must have a number for each of Scales: {count}, not {len(widths)}")
         require(self.quant_axis in (0, 1), f"quant_axis must be 0 or 1, not {self.quant_axis}")
         axis = self._axis(count)
         require(axis < X.rank, f"X must have the axis {axis} of the channels", X=None)
         require_equal(Scales[0].elements, X.known_dims[axis], "Scales must have one number for each channel of X", X=axis, Scales=None)
-        for other in Scales[1:]:
-            check_one(other, "Scales")
-            if other.dtype is not Scales[0].dtype:
+        for scale in Scales[1:]:
+            check_one(scale, "Scales")
+            if scale.dtype is not Scales[0].dtype:
                 fail("Scales must be of one element type", TypeMismatchError, Scales=None)
         return X.like().with_dtype(Scales[0].known_dtype)
 
@@ -299,8 +299,8 @@ class DequantizeLog(Operator):
         return 24 * X.elements
 
     def kernel(self, X: Tensor, Dict: Tensor) -> Tensor:
-        found = Dict[X.long().remainder_(_DICTIONARY)]
-        return torch.where(X < 0, -found, found).contiguous()
+        numbers = Dict[X.long().remainder_(_DICTIONARY)]
+        return torch.where(X < 0, -numbers, numbers).contiguous()
 
     samples = [
         sample(X=_BYTES, Dict=f32(_DICTIONARY)),

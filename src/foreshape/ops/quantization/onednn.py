@@ -19,8 +19,8 @@ _UNSIGNED = replace(i32(4, 3, low=0, high=255), dtype=UINT8)
 
 def _rounded(x: Tensor, signed: bool) -> Tensor:
     """Return the nearest whole numbers (halves to even) within the range of a byte; overwrites ``x``."""
-    low, high, of = (-128.0, 127.0, torch.int8) if signed else (0.0, 255.0, torch.uint8)
-    return x.round_().clamp_(low, high).to(of)
+    low, high, dtype = (-128.0, 127.0, torch.int8) if signed else (0.0, 255.0, torch.uint8)
+    return x.round_().clamp_(low, high).to(dtype)
 
 
 class Quantize(Operator):
@@ -117,9 +117,9 @@ class Requantize(Operator):
         return 8 * Input.nbytes
 
     def kernel(self, Input: Tensor) -> Tensor:
-        by = self.Scale_out / self.Scale_in
-        shift = min(max(self.Shift_out - by * self.Shift_in, 0.0), 255.0)
-        return _rounded(Input.float().mul_(by).add_(shift), Input.dtype is torch.int8 and not self._shifts())
+        factor = self.Scale_out / self.Scale_in
+        shift = min(max(self.Shift_out - factor * self.Shift_in, 0.0), 255.0)
+        return _rounded(Input.float().mul_(factor).add_(shift), Input.dtype is torch.int8 and not self._shifts())
 
     samples = [
         sample(Input=_SIGNED, Scale_in=50.0, Scale_out=25.0, Shift_in=0.0, Shift_out=0.0),

@@ -54,8 +54,8 @@ class FusionGru(ResetBeforeGru):
     mkldnn_data_type = _data_type()
 
     def infer_shape(self, X: Spec, H0: Spec | None, WeightX: Spec, WeightH: Spec, Bias: Spec | None) -> Any:
-        made = _projected(X, WeightX)
-        size = self._hidden(made, H0, "H0", ragged(X, "X").counts[-1], WeightH, Bias)
+        projected = _projected(X, WeightX)
+        size = self._hidden(projected, H0, "H0", ragged(X, "X").counts[-1], WeightH, Bias)
         return None, None, None, None, X.with_dims((X.known_dims[0], size))
 
     def work(self, X: Spec, H0: Any, WeightX: Spec, WeightH: Spec, Bias: Any) -> Size:
@@ -102,16 +102,18 @@ class MultiGru(ResetBeforeGru):
     def infer_shape(self, X: Spec, WeightX: Any, WeightH: Any, Bias: Any, Scale_weights: Any) -> Spec:
         require(not Scale_weights, "Scale_weights must not be there: quantized weights are not supported", Scale_weights=None)
         count = 2 * self.layers
-        for slot, given in (("WeightX", WeightX), ("WeightH", WeightH), ("Bias", Bias)):
-            require(len(given) == count or (slot == "Bias" and not given), f"{slot} must have two for each layer, {count}, not {len(given)}", **{slot: None})
+        for slot, tensors in (("WeightX", WeightX), ("WeightH", WeightH), ("Bias", Bias)):
+            require(
+                len(tensors) == count or (slot == "Bias" and not tensors), f"{slot} must have two for each layer, {count}, not {len(tensors)}", **{slot: None}
+            )
         out = X
-        for at in range(0, count, 2):
-            sizes = [self._one(out, WeightX[k], WeightH[k], Bias[k] if Bias else None) for k in (at, at + 1)]
+        for index in range(0, count, 2):
+            sizes = [self._direction_size(out, WeightX[k], WeightH[k], Bias[k] if Bias else None) for k in (index, index + 1)]
             require_equal(sizes[0], sizes[1], "both directions of a layer must have as many hidden units", WeightX=None)
             out = X.with_dims((X.known_dims[0], sizes[0] + sizes[1]))
         return out
 
-    def _one(self, x: Spec, weight: Spec, recurrent: Spec, bias: Spec | None) -> Size:
+    def _direction_size(self, x: Spec, weight: Spec, recurrent: Spec, bias: Spec | None) -> Size:
         require(weight.dtype is x.dtype and recurrent.dtype is x.dtype, "X and all weights must be of one element type", X=None, WeightX=None, WeightH=None)
         return self._hidden(_projected(x, weight), None, "H0", ragged(x, "X").counts[-1], recurrent, bias)
 
@@ -120,8 +122,8 @@ class MultiGru(ResetBeforeGru):
 
     def expand(self, of: Composition, X: Any, WeightX: Any, WeightH: Any, Bias: Any, Scale_weights: Any) -> Any:
         out = X
-        for at in range(0, 2 * self.layers, 2):
-            parts = [_gru(self, of, out, None, WeightX[k], WeightH[k], Bias[k] if Bias else None, k > at) for k in (at, at + 1)]
+        for index in range(0, 2 * self.layers, 2):
+            parts = [_gru(self, of, out, None, WeightX[k], WeightH[k], Bias[k] if Bias else None, k > index) for k in (index, index + 1)]
             out = of("concat", {"axis": 1}, X=parts)
         return out
 
@@ -172,7 +174,7 @@ class FusionLstm(FusedLstm):
         out = X.with_dims((X.known_dims[0], size))
         return (out, out, *[None] * 7)
 
-    def work(self, X: Spec, WeightX: Spec, WeightH: Spec, *others: Any) -> Size:
+    def work(self, X: Spec, WeightX: Spec, WeightH: Spec, *operands: Any) -> Size:
         return X.known_dims[0] * (WeightX.elements + WeightH.elements)
 
     def expand(self, of: Composition, X: Any, WeightX: Any, WeightH: Any, Bias: Any, H0: Any, C0: Any) -> Any:

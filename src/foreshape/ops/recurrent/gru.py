@@ -33,12 +33,12 @@ class ResetBeforeGru(Operator):
         require_rank(2, Input, "Input")
         size = require_divides(3, Input.known_dims[1], f"the columns of Input must be 3 hidden sizes, not {Input.known_dims[1]}", Input=1)
         require_at_most(1, size, "there must be at least one hidden unit", Input=1)
-        wanted: list[tuple[str, Spec | None, Sequence[Size]]] = [("Weight", Weight, (size, 3 * size)), ("Bias", Bias, (1, 3 * size))]
-        for slot, spec, dims in (*wanted, (state_slot, state, (count, size))):
+        expected: list[tuple[str, Spec | None, Sequence[Size]]] = [("Weight", Weight, (size, 3 * size)), ("Bias", Bias, (1, 3 * size))]
+        for slot, spec, dims in (*expected, (state_slot, state, (count, size))):
             if spec is not None:
                 require_rank(2, spec, slot)
-                for axis, (seen, want) in enumerate(zip(spec.known_dims, dims, strict=True)):
-                    require_equal(seen, want, f"{slot} must be [{dims[0]}, {dims[1]}] where Input is {Input.text()}, not {spec.text()}", **{slot: axis})
+                for axis, (actual, want) in enumerate(zip(spec.known_dims, dims, strict=True)):
+                    require_equal(actual, want, f"{slot} must be [{dims[0]}, {dims[1]}] where Input is {Input.text()}, not {spec.text()}", **{slot: axis})
         return size
 
     def _steps(self, Weight: Tensor, gate: str, candidate: str) -> ResetBefore:
@@ -80,8 +80,8 @@ class Gru(ResetBeforeGru):
         return Packed.of(Input, 3).gru() + copies(strided, Weight=Weight)
 
     def _gradient_workspace(self, *specs: Any, requested: tuple[bool, ...], strided: frozenset[str]) -> Size:
-        made, _ = of_requested(requested, *specs[:4])
-        return Packed.of(specs[0], 3).gru_gradient(self.origin_mode, made) + copies(strided, Weight=specs[2])
+        needed, _ = of_requested(requested, *specs[:4])
+        return Packed.of(specs[0], 3).gru_gradient(self.origin_mode, needed) + copies(strided, Weight=specs[2])
 
     def kernel(self, Input: Tensor, H0: Tensor | None, Weight: Tensor, Bias: Tensor | None, *, offsets: list[Any]) -> tuple[Any, ...]:
         schedule = StepSchedule.of(offsets[0], self.is_reverse)
@@ -160,8 +160,8 @@ class GruUnit(ResetBeforeGru):
         return gru_unit(HiddenPrev) + copies(strided, Weight=Weight)
 
     def _gradient_workspace(self, *specs: Any, requested: tuple[bool, ...], strided: frozenset[str]) -> Size:
-        made, _ = of_requested(requested, *specs[:4])
-        return gru_unit_gradient(specs[1], self.origin_mode, made) + copies(strided, Weight=specs[2])
+        needed, _ = of_requested(requested, *specs[:4])
+        return gru_unit_gradient(specs[1], self.origin_mode, needed) + copies(strided, Weight=specs[2])
 
     def kernel(self, Input: Tensor, HiddenPrev: Tensor, Weight: Tensor, Bias: Tensor | None) -> tuple[Any, ...]:
         gates = Input.clone(memory_format=torch.contiguous_format) if Bias is None else Input + Bias

@@ -41,12 +41,12 @@ class LstmSteps(Operator):
         size = require_divides(4, Input.known_dims[1], f"the columns of Input must be 4 hidden sizes, not {Input.known_dims[1]}", Input=1)
         state = size if state is None else state
         require((H0 is None) is (C0 is None), "H0 and C0 must be given both, or none of them", H0=None, C0=None)
-        wanted = [("Weight", Weight, (state, 4 * size)), ("Bias", Bias, (1, (7 if self.use_peepholes else 4) * size))]
-        wanted += [("H0", H0, (count, state)), ("C0", C0, (count, size))] if H0 is not None and C0 is not None else []
-        for slot, spec, dims in wanted:
+        expected = [("Weight", Weight, (state, 4 * size)), ("Bias", Bias, (1, (7 if self.use_peepholes else 4) * size))]
+        expected += [("H0", H0, (count, state)), ("C0", C0, (count, size))] if H0 is not None and C0 is not None else []
+        for slot, spec, dims in expected:
             require_rank(2, spec, slot)
-            for axis, (seen, want) in enumerate(zip(spec.known_dims, dims, strict=True)):
-                require_equal(seen, want, f"{slot} must be [{dims[0]}, {dims[1]}] where Input is {Input.text()}, not {spec.text()}", **{slot: axis})
+            for axis, (actual, want) in enumerate(zip(spec.known_dims, dims, strict=True)):
+                require_equal(actual, want, f"{slot} must be [{dims[0]}, {dims[1]}] where Input is {Input.text()}, not {spec.text()}", **{slot: axis})
         return size
 
     def _form(self) -> steps.LstmSettings:
@@ -72,15 +72,15 @@ class LstmSteps(Operator):
         """Return the gradients of Input, H0, C0, Weight, Bias and the projection; the first three if requested."""
         h0, c0 = schedule.sorted(H0, Input, Weight.shape[0]), schedule.sorted(C0, Input, Input.shape[1] // 4)
         d_at = schedule.to_places(d_state)
-        made = steps.backward(
+        gradients = steps.backward(
             trace, self._weights(Weight, Bias, projection), h0, c0, d_at, None if d_cell is None else schedule.to_places(d_cell), schedule, self._form()
         )
-        d_bias = made.gates.sum(0)
-        if made.weights.peephole is not None:
-            d_bias = torch.cat((d_bias, made.weights.peephole.view(-1)))
-        d_input = schedule.to_rows(made.gates) if requested[0] else None
-        d_h0, d_c0 = (schedule.unsorted(x) if wanted else None for x, wanted in zip((made.h0, made.c0), requested[1:3], strict=True))
-        return d_input, d_h0, d_c0, made.weights.recurrent, d_bias.view(Bias.shape), made.weights.projection
+        d_bias = gradients.gates.sum(0)
+        if gradients.weights.peephole is not None:
+            d_bias = torch.cat((d_bias, gradients.weights.peephole.view(-1)))
+        d_input = schedule.to_rows(gradients.gates) if requested[0] else None
+        d_h0, d_c0 = (schedule.unsorted(x) if flag else None for x, flag in zip((gradients.h0, gradients.c0), requested[1:3], strict=True))
+        return d_input, d_h0, d_c0, gradients.weights.recurrent, d_bias.view(Bias.shape), gradients.weights.projection
 
 
 class PackedLstm(LstmSteps):
@@ -124,8 +124,8 @@ class Lstm(PackedLstm):
         return schedule.to_rows(trace.hidden), schedule.to_rows(trace.cell), trace.gates, trace.active
 
     def _gradient_workspace(self, *specs: Any, requested: tuple[bool, ...]) -> Size:
-        made, dropped = of_requested(requested, *specs[:5])
-        return Packed.of(specs[0], 4).lstm_gradient(None, self.use_peepholes, False, made, dropped)
+        needed, dropped = of_requested(requested, *specs[:5])
+        return Packed.of(specs[0], 4).lstm_gradient(None, self.use_peepholes, False, needed, dropped)
 
     @gradient(*_LSTM_INPUTS, gives=("Input@GRAD", "H0@GRAD", "C0@GRAD", "Weight@GRAD", "Bias@GRAD"), absent=("Cell@GRAD",), workspace=_gradient_workspace)
     def backward(
@@ -197,8 +197,8 @@ class Lstmp(PackedLstm):
         return schedule.to_rows(trace.state), schedule.to_rows(trace.cell), trace.gates, trace.active, trace.hidden
 
     def _gradient_workspace(self, *specs: Any, requested: tuple[bool, ...]) -> Size:
-        made, dropped = of_requested(requested, *specs[:6])
-        return Packed.of(specs[0], 4).lstm_gradient(specs[4].known_dims[1], self.use_peepholes, self.cell_clip > 0.0, made, dropped)
+        needed, dropped = of_requested(requested, *specs[:6])
+        return Packed.of(specs[0], 4).lstm_gradient(specs[4].known_dims[1], self.use_peepholes, self.cell_clip > 0.0, needed, dropped)
 
     @gradient(
         *_LSTMP_INPUTS,
@@ -213,8 +213,8 @@ class Lstmp(PackedLstm):
     ) -> tuple[Any, ...]:  # fmt: skip
         schedule = StepSchedule.of(offsets[0], self.is_reverse)
         trace = steps.StepTrace(BatchGate, schedule.to_places(Cell), BatchCellPreAct, BatchHidden, schedule.to_places(Projection))
-        made = self._undo(Input, H0, C0, Weight, Bias, ProjWeight, trace, d_projection, d_cell, schedule, requested)
-        return *made[:4], made[5], made[4]
+        gradients = self._undo(Input, H0, C0, Weight, Bias, ProjWeight, trace, d_projection, d_cell, schedule, requested)
+        return *gradients[:4], gradients[5], gradients[4]
 
     samples = [
         sample(Input=f32(9, 12).ragged([4, 0, 5]), Weight=f32(2, 12), ProjWeight=f32(3, 2), Bias=f32(1, 21)),

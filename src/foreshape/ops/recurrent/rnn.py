@@ -85,8 +85,8 @@ def _bytes(spec: Spec) -> Size:
 
 def _require_dims(spec: Spec, dims: Sequence[Size], words: str, slot: str) -> None:
     require(spec.rank == len(dims), f"{words}; one is {spec.text()}", **{slot: None})
-    for axis, (seen, want) in enumerate(zip(spec.known_dims, dims, strict=True)):
-        require_equal(seen, want, words, **{slot: axis})
+    for axis, (actual, want) in enumerate(zip(spec.known_dims, dims, strict=True)):
+        require_equal(actual, want, words, **{slot: axis})
 
 
 def _weights(mode: str, hidden: int, features: int, units: int = 1, directions: int = 1) -> list[SampleTensor]:
@@ -161,9 +161,9 @@ class Rnn(RecurrentNetworkBase):
             y, last, cell = lstm_pieces.few_steps(rows, WeightList, PreState[0][0], PreState[1][0], time, False, requested[0])
             states = [last.unsqueeze(0), cell.unsqueeze(0)]
             return None if y is None else y.view(time, batch, -1), hand_on(None) if requested[1] else None, states, None
-        out, h, c, kept = self._run(Input, PreState, WeightList, SequenceLength, requested)
+        out, h, c, trace = self._run(Input, PreState, WeightList, SequenceLength, requested)
         state = [h] if self.mode != "LSTM" else [h, c]
-        reserves = [hand_on(given) if asked else None for given, asked in ((None, requested[1]), (kept, requested[3]))]
+        reserves = [hand_on(reserve) if flag else None for reserve, flag in ((None, requested[1]), (trace, requested[3]))]
         return None if out is None else out.view(time, batch, out.shape[-1]), reserves[0], state, reserves[1]
 
     def _run(self, Input: Tensor, PreState: list[Tensor], WeightList: list[Tensor], SequenceLength: Tensor | None, requested: tuple[bool, ...]) -> Any:
@@ -191,10 +191,10 @@ class Rnn(RecurrentNetworkBase):
         Out: Tensor, d_out: Tensor, d_state: list[Tensor], *, requested: tuple[bool, ...],
     ) -> tuple[Any, ...]:  # fmt: skip
         again = partial(self._run, Input, PreState, WeightList, SequenceLength, (False, False, len(PreState) > 1, True))
-        kept = handed_on(Reserve, "rnn", None if self._net().drops and not self.seed else again)
+        trace = handed_on(Reserve, "rnn", None if self._net().drops and not self.seed else again)
         rows = d_out.flatten(0, 1)
         d_x, d_h, d_c, grads = self._net().backward(
-            kept, Input.flatten(0, 1), WeightList, rows, d_state[0], d_state[1] if len(d_state) > 1 else None, requested[0],
+            trace, Input.flatten(0, 1), WeightList, rows, d_state[0], d_state[1] if len(d_state) > 1 else None, requested[0],
             own=rows.numel() > 0 and rows.data_ptr() != d_out.data_ptr(),
         )  # fmt: skip
         return None if d_x is None else d_x.view(Input.shape), [d_h] if d_c is None else [d_h, d_c], grads
@@ -243,8 +243,8 @@ class SequenceRnn(RecurrentNetworkBase):
         rows, features = Input.known_dims
         cell = self.mode == "LSTM"
         require(cell or InitCell is None, f"InitCell is of LSTM, and the mode is {self.mode}", InitCell=None)
-        given = [(slot, s) for slot, s in (("InitHidden", InitHidden), ("InitCell", InitCell)) if s is not None]
-        state = Input.dense(self._state_dims(features, batch, WeightList, given))
+        states = [(slot, s) for slot, s in (("InitHidden", InitHidden), ("InitCell", InitCell)) if s is not None]
+        state = Input.dense(self._state_dims(features, batch, WeightList, states))
         return Input.with_dims((rows, self._net().directions * self.hidden_size)), state, state if cell else None, tensor(UINT8)
 
     def work(self, Input: Spec, InitHidden: Any, InitCell: Any, WeightList: Any) -> Size:
@@ -259,8 +259,8 @@ class SequenceRnn(RecurrentNetworkBase):
     def kernel(
         self, Input: Tensor, InitHidden: Tensor | None, InitCell: Tensor | None, WeightList: list[Tensor], *, requested: tuple[bool, ...], offsets: list[Any]
     ) -> tuple[Any, ...]:
-        out, h, c, kept = self._run(Input, InitHidden, InitCell, WeightList, offsets[0], requested)
-        return out, h, c, hand_on(kept)
+        out, h, c, trace = self._run(Input, InitHidden, InitCell, WeightList, offsets[0], requested)
+        return out, h, c, hand_on(trace)
 
     def _run(self, Input: Tensor, InitHidden: Any, InitCell: Any, WeightList: list[Tensor], offsets: Any, requested: tuple[bool, ...]) -> Any:
         net = self._net()
@@ -284,8 +284,8 @@ class SequenceRnn(RecurrentNetworkBase):
         d_c: Tensor | None, *, requested: tuple[bool, ...], offsets: list[Any],
     ) -> tuple[Any, ...]:  # fmt: skip
         again = partial(self._run, Input, InitHidden, InitCell, WeightList, offsets[0], (False, False, d_c is not None, True))
-        kept = handed_on(Reserve, "sequence_rnn", None if self._net().drops and not self.seed else again)
-        return self._net().backward(kept, Input, WeightList, d_out, d_h, d_c, requested[0])
+        trace = handed_on(Reserve, "sequence_rnn", None if self._net().drops and not self.seed else again)
+        return self._net().backward(trace, Input, WeightList, d_out, d_h, d_c, requested[0])
 
     samples = [
         sample(Input=f32(9, 2).ragged([4, 0, 5]), WeightList=_weights("LSTM", 3, 2), mode="LSTM", hidden_size=3),
@@ -324,10 +324,10 @@ class Dense:
 
     def __call__(self, reverse: bool, cutter: StepGrouping | None) -> StepSchedule:
         key = (reverse, cutter)
-        found = self.made.get(key)
-        if found is None:
-            found = self.made[key] = StepSchedule.dense(self.time, self.batch, self.lengths, self.device, reverse, cutter)
-        return found
+        schedule = self.made.get(key)
+        if schedule is None:
+            schedule = self.made[key] = StepSchedule.dense(self.time, self.batch, self.lengths, self.device, reverse, cutter)
+        return schedule
 
 
 @data_class(frozen=True)

@@ -55,9 +55,9 @@ def one_position(I: Spec) -> None:
     require_equal(product(I.known_dims), 1, "I must be one whole number, a position in an array", I=None)
 
 
-def d_out_slot(given: Any) -> dict[str, Any]:
+def d_out_slot(value: Any) -> dict[str, Any]:
     """Return a slot ``Out@GRAD``, not a name in Python, for samples and rules."""
-    return {"Out@GRAD": given}
+    return {"Out@GRAD": value}
 
 
 def sum_of_an_element(self: Any, *specs: Any) -> Size:

@@ -27,36 +27,36 @@ def broadcast_dims(
     second = (1,) * start + tuple(y) + (1,) * (high - start - low) if len(y) < len(x) else tuple(y)
     x_shift, y_shift = (start if len(x) < len(y) else 0), (start if len(y) < len(x) else 0)
     out: list[Size] = []
-    for at, (a, b) in enumerate(zip(first, second, strict=True)):
+    for place, (a, b) in enumerate(zip(first, second, strict=True)):
         if a is b or (isinstance(b, int) and b == 1):
             out.append(a)
             continue
         if isinstance(a, int) and a == 1:
             out.append(b)
             continue
-        said, sides = f"the dims of {slots[0]} and {slots[1]} must be equal or 1", {slots[0]: at - x_shift, slots[1]: at - y_shift}
-        x_rows, y_rows = ragged[0] and at == 0 == x_shift, ragged[1] and at == 0 == y_shift
+        requirement, sides = f"the dims of {slots[0]} and {slots[1]} must be equal or 1", {slots[0]: place - x_shift, slots[1]: place - y_shift}
+        x_rows, y_rows = ragged[0] and place == 0 == x_shift, ragged[1] and place == 0 == y_shift
         if x_rows and y_rows:
-            out.append(require_equal(a, b, said, **sides))
+            out.append(require_equal(a, b, requirement, **sides))
         elif x_rows or y_rows:
-            out.append(require_broadcast_to(*((b, a) if x_rows else (a, b)), said, **sides))
+            out.append(require_broadcast_to(*((b, a) if x_rows else (a, b)), requirement, **sides))
         else:
-            out.append(require_broadcast(a, b, said, **sides))
+            out.append(require_broadcast(a, b, requirement, **sides))
     return tuple(out)
 
 
 def check_axis(x: int, y: int, axis: int, slots: tuple[str, str] = ("X", "Y")) -> None:
     """Refuse an axis if the dims of the operand of lower rank do not fit into those of the other from there."""
     if axis != -1 and not 0 <= axis <= abs(x - y):
-        said = f"axis must be -1 or in [0, {abs(x - y)}], since {slots[0]} has {x} dims and {slots[1]} has {y}; seen {axis}"
-        raise RuleError(said, dict.fromkeys(slots))
+        words = f"axis must be -1 or in [0, {abs(x - y)}], since {slots[0]} has {x} dims and {slots[1]} has {y}; seen {axis}"
+        raise RuleError(words, dict.fromkeys(slots))
 
 
 def broadcast_lod(x: Spec, y: Spec, dims: Sequence[Size], axis: int = -1) -> Lod | None:
     """Return the sequences of the rows of an elementwise result: of the first ragged operand with its rows kept as rows."""
-    for one in (x, y):
-        if one.lod is not None and one.dims and (len(one.dims) == len(dims) or axis == 0) and one.dims[0] == dims[0]:
-            return one.lod
+    for operand in (x, y):
+        if operand.lod is not None and operand.dims and (len(operand.dims) == len(dims) or axis == 0) and operand.dims[0] == dims[0]:
+            return operand.lod
     return None
 
 
@@ -67,29 +67,29 @@ def aligned(y: Tensor, x: Tensor, axis: int) -> Tensor:
     return y.reshape((1,) * axis + tuple(y.shape) + (1,) * (x.dim() - axis - y.dim()))
 
 
-def sum_to(grad: Tensor, of: Tensor, other: Tensor, axis: int) -> Tensor:
-    """Return ``grad`` (of the broadcast result) summed over the broadcast axes of ``of``, in the shape of ``of``."""
-    if grad.shape == of.shape:
+def sum_to(grad: Tensor, operand: Tensor, partner: Tensor, axis: int) -> Tensor:
+    """Return ``grad`` (of the broadcast result) summed over the broadcast axes of ``operand``, in the shape of ``operand``."""
+    if grad.shape == operand.shape:
         return grad
-    over, keeps, whole = _axes_to_sum(grad.shape, of.shape, other.dim(), axis)
-    if over:
-        grad = grad.sum(over, keeps)
-    return grad if whole else grad.reshape(of.shape)
+    axes, keeps, fits = _axes_to_sum(grad.shape, operand.shape, partner.dim(), axis)
+    if axes:
+        grad = grad.sum(axes, keeps)
+    return grad if fits else grad.reshape(operand.shape)
 
 
 @lru_cache(4096)  # shapes come again in each step, and to compare them takes longer than a small sum
-def _axes_to_sum(grad: tuple[int, ...], of: tuple[int, ...], other: int, axis: int) -> tuple[tuple[int, ...], bool, bool]:
-    """Return the axes to sum over, whether they stay with one entry, and whether the sum has the shape ``of`` then."""
-    start = len(grad) - len(of) if axis == -1 or len(of) >= other else axis
-    padded = (1,) * start + of + (1,) * (len(grad) - start - len(of))
-    over = tuple([k for k, (size, own) in enumerate(zip(grad, padded, strict=True)) if own == 1 != size])
-    gone = {k for k in range(len(grad)) if not start <= k < start + len(of)}
-    return over, {*over} != gone or not over, {*over} == gone or not gone
+def _axes_to_sum(grad: tuple[int, ...], dims: tuple[int, ...], partner_rank: int, axis: int) -> tuple[tuple[int, ...], bool, bool]:
+    """Return the axes to sum over, whether they stay with one entry, and whether the sum has the shape ``dims`` then."""
+    start = len(grad) - len(dims) if axis == -1 or len(dims) >= partner_rank else axis
+    padded = (1,) * start + dims + (1,) * (len(grad) - start - len(dims))
+    axes = tuple([k for k, (size, d) in enumerate(zip(grad, padded, strict=True)) if d == 1 != size])
+    gone = {k for k in range(len(grad)) if not start <= k < start + len(dims)}
+    return axes, {*axes} != gone or not axes, {*axes} == gone or not gone
 
 
-def before_sum(wanted: bool, of: Spec, out: Spec) -> Size:
+def before_sum(requested: bool, operand: Spec, out: Spec) -> Size:
     """Return the bytes of a wanted gradient in the broadcast shape; 0 if it is the operand's shape."""
-    return out.nbytes if wanted and of.dims != out.dims else 0
+    return out.nbytes if requested and operand.dims != out.dims else 0
 
 
 def where_else_zero(condition: Tensor, d: Tensor, into: Tensor | None) -> Tensor:

@@ -12,13 +12,13 @@ def check_made(**pairs: tuple[Spec | None, Spec]) -> None:
 
     The slot of a gradient ``Y@GRAD`` is written ``Y_GRAD``, since it is a keyword here.
     """
-    for key, (seen, made) in pairs.items():
-        if seen is None:
+    for key, (spec, expected) in pairs.items():
+        if spec is None:
             continue
         slot = key.replace("_GRAD", "@GRAD")
-        if slot.endswith("@GRAD") and seen.dtype is not None and made.dtype is not None and seen.dtype is not made.dtype:
-            fail(f"{slot} must be {made.dtype.name}, as the forward op gives it; it is {seen.dtype.name}", TypeMismatchError, **{slot: None})
-        what = f"{slot} must have the dims that the forward op gives, {made.text()}"
-        require(seen.rank == made.rank, f"{what}; it has {seen.rank}", **{slot: None})
-        for at, (a, b) in enumerate(zip(seen.known_dims, made.known_dims, strict=True)):
-            require_equal(a, b, what, **{slot: at})
+        if slot.endswith("@GRAD") and spec.dtype is not None and expected.dtype is not None and spec.dtype is not expected.dtype:
+            fail(f"{slot} must be {expected.dtype.name}, as the forward op gives it; it is {spec.dtype.name}", TypeMismatchError, **{slot: None})
+        requirement = f"{slot} must have the dims that the forward op gives, {expected.text()}"
+        require(spec.rank == expected.rank, f"{requirement}; it has {spec.rank}", **{slot: None})
+        for axis, (a, b) in enumerate(zip(spec.known_dims, expected.known_dims, strict=True)):
+            require_equal(a, b, requirement, **{slot: axis})

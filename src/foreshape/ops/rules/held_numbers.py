@@ -9,7 +9,7 @@ from foreshape.values.torch_proxy import Tensor, torch
 
 
 @lru_cache(1024)  # -0.0 is found as 0.0
-def held(number: float, of: Any) -> Tensor:
+def held(number: float, dtype: Any) -> Tensor:
     """Return a number as a tensor without dims, of one of torch's element types."""
     with torch.inference_mode(False):  # gradients of torch's may be computed with it
-        return torch.tensor(number, dtype=of)
+        return torch.tensor(number, dtype=dtype)

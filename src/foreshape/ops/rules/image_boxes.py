@@ -22,10 +22,10 @@ def images_of(numbers: Tensor, rows: int, slot: str) -> Offsets:
     Raises:
         ExecutionError: a number is below 0, or they do not sum to the rows.
     """
-    of = Offsets.of_lengths(numbers.reshape(-1).long())
-    if not divide(of.lengths, rows):
-        raise ExecutionError(f"{slot} must say how many of {rows} rows are of each image; seen {of.shown_lengths()}")
-    return of
+    images = Offsets.of_lengths(numbers.reshape(-1).long())
+    if not divide(images.lengths, rows):
+        raise ExecutionError(f"{slot} must say how many of {rows} rows are of each image; seen {images.shown_lengths()}")
+    return images
 
 
 def require_scored(BBoxes: Spec, Scores: Spec) -> None:

@@ -37,9 +37,9 @@ def exact_ratio(scale: float) -> tuple[int, int] | None:
     product N stays N if -2**-25 < e, since rounding mends less than half a unit in the last place. A product with a rest stays below the next whole number as
     long as N < 2**23 / under. So 1/3 of 9 is 3 by either way.
     """
-    over, under = scale.as_integer_ratio()
-    if max(over.bit_length(), under.bit_length()) <= _MOST_BITS:
-        return over, under
+    numerator, under = scale.as_integer_ratio()
+    if max(numerator.bit_length(), under.bit_length()) <= _MOST_BITS:
+        return numerator, under
     near = Fraction(scale).limit_denominator(_MOST_PARTS)
     if near and Fraction(-1, 2**25) < Fraction(scale) / near - 1 < Fraction(1, 2**24):
         return near.as_integer_ratio()
@@ -50,73 +50,73 @@ def _unknown(words: str) -> ShapeError:
     return ShapeError(f"{words} is not known to its last bit")
 
 
-def _fraction(a: Any, of: DType) -> tuple[Size, int]:
+def _fraction(a: Any, dtype: DType) -> tuple[Size, int]:
     """Return an exact value as a size over a number. Raises `ShapeError` for one that may be rounded, alone or in a product with a size."""
     if isinstance(a, float):
-        over, under = a.as_integer_ratio()
-        if max(over.bit_length(), under.bit_length()) > _BITS[of]:
+        numerator, under = a.as_integer_ratio()
+        if max(numerator.bit_length(), under.bit_length()) > _BITS[dtype]:
             raise _unknown(str(a))
-        return over, under
+        return numerator, under
     if not isinstance(a, Ratio):
         return a, 1
-    if a.by & (a.by - 1):
+    if a.denominator & (a.denominator - 1):
         raise _unknown(str(a))
-    return a.over, a.by
+    return a.numerator, a.denominator
 
 
-def _factor(a: float, of: DType) -> tuple[int, int]:
+def _factor(a: float, dtype: DType) -> tuple[int, int]:
     """Return the fraction that a factor of a size stands for: a whole product with it stays whole in the precision of a type."""
     try:
-        return _fraction(a, of)  # type: ignore[return-value]  # of a float
+        return _fraction(a, dtype)  # type: ignore[return-value]  # of a float
     except ShapeError:
         near = Fraction(a).limit_denominator(_MOST_PARTS)
-        if not near or abs(Fraction(a) / near - 1) >= Fraction(1, 2**25 if of is FP32 else 2**54):
+        if not near or abs(Fraction(a) / near - 1) >= Fraction(1, 2**25 if dtype is FP32 else 2**54):
             raise
         return near.as_integer_ratio()
 
 
-def calculated(name: Arithmetic, a: Any, b: Any, of: DType) -> Any:
+def calculated(name: Arithmetic, a: Any, b: Any, dtype: DType) -> Any:
     """Return the arithmetic of two values of one type of floats. Raises `ShapeError` if it is not known."""
     if isinstance(a, float) and isinstance(b, float):
-        return in_precision(name, a, b, of=of)
+        return in_precision(name, a, b, dtype=dtype)
     if name == "multiply" and isinstance(a, float):
         a, b = b, a
     if name == "multiply" and isinstance(a, Dim) and isinstance(b, float):  # a factor may be inexact
-        factor = _factor(b, of)
+        factor = _factor(b, dtype)
         return ratio(a * factor[0], factor[1])
-    (over, by), (other, parts) = _fraction(a, of), _fraction(b, of)
+    (first, first_parts), (second, parts) = _fraction(a, dtype), _fraction(b, dtype)
     if name in ("maximum", "minimum"):
-        if by != 1 or parts != 1:
+        if first_parts != 1 or parts != 1:
             raise _unknown(f"{name} of {a} and {b}")
         from foreshape import dims
 
-        return getattr(dims, name)(over, other)
+        return getattr(dims, name)(first, second)
     if name == "multiply":
-        return ratio(over * other, by * parts)
+        return ratio(first * second, first_parts * parts)
     if name != "divide":
-        return ratio(over * parts + other * by if name == "add" else over * parts - other * by, by * parts)
-    return _quotient(over * parts, other * by)
+        return ratio(first * parts + second * first_parts if name == "add" else first * parts - second * first_parts, first_parts * parts)
+    return _quotient(first * parts, second * first_parts)
 
 
-def _quotient(over: Size, under: Size) -> Any:
+def _quotient(numerator: Size, under: Size) -> Any:
     if isinstance(under, int) and under:
-        return ratio(over if under > 0 else -over, abs(under))
+        return ratio(numerator if under > 0 else -numerator, abs(under))
     low = bounds(under)[0]
-    if low is None or low < 1 or mod(over, under) != 0:
-        raise _unknown(f"{over} / {under}")
-    return floordiv(over, under)
+    if low is None or low < 1 or mod(numerator, under) != 0:
+        raise _unknown(f"{numerator} / {under}")
+    return floordiv(numerator, under)
 
 
-def in_type(of: DType, number: float) -> float:
+def in_type(dtype: DType, number: float) -> float:
     """Return a number of at most 3.4e38 in the precision of a type."""
-    return unpack("<f", pack("<f", number))[0] if of is FP32 else float(number)
+    return unpack("<f", pack("<f", number))[0] if dtype is FP32 else float(number)
 
 
-def in_precision(name: str, *numbers: float, of: DType) -> float:
+def in_precision(name: str, *numbers: float, dtype: DType) -> float:
     """Return a function of numpy of numbers, in the precision of a type. Raises `ShapeError` if it is infinite or no number."""
     import numpy
 
-    exact = numpy.dtype(of.numpy_name).type
+    exact = numpy.dtype(dtype.numpy_name).type
     with numpy.errstate(all="ignore"):
         out = float(getattr(numpy, name)(*map(exact, numbers)))
     if not math.isfinite(out):
@@ -135,23 +135,23 @@ def rounded(name: Rounding, a: Any) -> Any:
     if not isinstance(a, Ratio):
         return a
     if name == "trunc":
-        low = bounds(a.over)[0]
+        low = bounds(a.numerator)[0]
         if low is None or low < 0:
             raise _unknown(f"the sign of {a}")
     elif name == "round":
-        if a.by % 2 == 0:
+        if a.denominator % 2 == 0:
             raise _unknown(f"{a}, rounded")
-        return floordiv(2 * a.over + a.by, 2 * a.by)
-    return ceildiv(a.over, a.by) if name == "ceil" else floordiv(a.over, a.by)
+        return floordiv(2 * a.numerator + a.denominator, 2 * a.denominator)
+    return ceildiv(a.numerator, a.denominator) if name == "ceil" else floordiv(a.numerator, a.denominator)
 
 
-def whole(a: Any) -> Size:
+def whole_part(a: Any) -> Size:
     """Return a value of floats as an integer: without its fraction. Raises `ShapeError` if it is not known."""
     out = rounded("trunc", a)
     return int(out) if isinstance(out, float) else out
 
 
-def sides(a: Any, b: Any, of: DType) -> tuple[Size, Size]:
+def sides(a: Any, b: Any, dtype: DType) -> tuple[Size, Size]:
     """Return two values to be compared, multiplied until they are whole. Raises `ShapeError` if they are not known."""
-    (over, by), (other, parts) = _fraction(a, of), _fraction(b, of)
-    return over * parts, other * by
+    (first, first_parts), (second, parts) = _fraction(a, dtype), _fraction(b, dtype)
+    return first * parts, second * first_parts

@@ -18,10 +18,10 @@ _MOST: Final = 3.4e38
 """The largest known value of floats, which fp32 holds."""
 
 
-def fits(of: DType, number: int) -> bool:
+def fits(dtype: DType, number: int) -> bool:
     """Tell whether an integer type holds ``number``."""
-    bits = 8 * of.itemsize
-    return 0 <= number < 2**bits if of.is_unsigned else -(2 ** (bits - 1)) <= number < 2 ** (bits - 1)
+    bits = 8 * dtype.itemsize
+    return 0 <= number < 2**bits if dtype.is_unsigned else -(2 ** (bits - 1)) <= number < 2 ** (bits - 1)
 
 
 def carry(out: Spec, values: Iterable[Any] | None) -> Spec:
@@ -29,19 +29,19 @@ def carry(out: Spec, values: Iterable[Any] | None) -> Spec:
 
     Sizes with symbols are only carried in the types of indices, and in floats (see `foreshape.ops.rules.known_floats`).
     """
-    of = out.dtype
-    if values is None or of is None:
+    dtype = out.dtype
+    if values is None or dtype is None:
         return out.like()
-    kept = tuple(values)
-    if len(kept) != out.elements:
+    numbers = tuple(values)
+    if len(numbers) != out.elements:
         return out.like()
-    if of.is_integer:
-        return out.with_value(kept if all(fits(of, v) if isinstance(v, int) else of in INDEX for v in kept) else None)
-    if of is BOOL:
-        return out.with_value([int(v) for v in kept] if all(isinstance(v, int) for v in kept) else None)
-    if of not in HELD or len(kept) > MAX_FLOATS or any(isinstance(v, (int, float)) and not abs(v) <= _MOST for v in kept):
+    if dtype.is_integer:
+        return out.with_value(numbers if all(fits(dtype, v) if isinstance(v, int) else dtype in INDEX for v in numbers) else None)
+    if dtype is BOOL:
+        return out.with_value([int(v) for v in numbers] if all(isinstance(v, int) for v in numbers) else None)
+    if dtype not in HELD or len(numbers) > MAX_FLOATS or any(isinstance(v, (int, float)) and not abs(v) <= _MOST for v in numbers):
         return out.like()
-    return out.with_value([in_type(of, v) if isinstance(v, (int, float)) else v for v in kept])
+    return out.with_value([in_type(dtype, v) if isinstance(v, (int, float)) else v for v in numbers])
 
 
 def is_undefined(out: Spec, numbers: Sequence[Size | float] | None) -> bool:
@@ -53,12 +53,12 @@ def is_undefined(out: Spec, numbers: Sequence[Size | float] | None) -> bool:
     return isinstance(number, (int, float)) and abs(number - _UNDEFINED) < 1e-6 * _UNDEFINED
 
 
-def mapped(of: Spec, function: Callable[[Any], Any]) -> list[Any] | None:
+def mapped(spec: Spec, function: Callable[[Any], Any]) -> list[Any] | None:
     """Return ``function`` of each known value; None if they are unknown, or it has no answer."""
-    if of.value is None:
+    if spec.value is None:
         return None
     try:
-        return [function(v) for v in of.value]
+        return [function(v) for v in spec.value]
     except ShapeError:  # past the range of sizes, which wraps at run time
         return None
 
@@ -78,15 +78,15 @@ def combined(out: Spec, x: Spec, y: Spec, function: Callable[[Any, Any], Any], a
 
 def compared(out: Spec, x: Spec, y: Spec, relation: str, axis: int = -1) -> list[Any] | None:
     """Return the truth values of a relation between the known values of two tensors, called as its operator is; None if one is not known."""
-    of = x.known_dtype
+    dtype = x.known_dtype
 
-    def one(a: Any, b: Any) -> bool | None:
+    def holds(a: Any, b: Any) -> bool | None:
         if isinstance(a, float) and isinstance(b, float):  # a relation of whole numbers decides for any
             return _holds(relation, int(a > b) - int(a < b), 0)
-        two: Any = sides(a, b, of) if of in HELD else (a, b)
+        two: Any = sides(a, b, dtype) if dtype in HELD else (a, b)
         return _holds(relation, *two)
 
-    answers = combined(out, x, y, one, axis)
+    answers = combined(out, x, y, holds, axis)
     return None if answers is None or None in answers else answers
 
 
@@ -100,8 +100,8 @@ def _holds(relation: str, a: Size, b: Size) -> bool | None:
 
 def truth(a: Any) -> int | None:
     """Return 1 for a value other than 0, 0 for 0; None if it depends on the symbols."""
-    same: bool | None = a == 0 if isinstance(a, (int, float)) else equal(a.over if isinstance(a, Ratio) else a, 0)
-    return None if same is None else int(not same)
+    is_zero: bool | None = a == 0 if isinstance(a, (int, float)) else equal(a.numerator if isinstance(a, Ratio) else a, 0)
+    return None if is_zero is None else int(not is_zero)
 
 
 # --- places: the elements of a small tensor in row-major order
@@ -111,7 +111,7 @@ def walk(dims: Sequence[int], steps: Sequence[int], first: int = 0) -> list[int]
     """Return the places of the elements of a view, in its order: ``steps`` are the distances between entries of each axis."""
     out = [first]
     for d, step in zip(dims, steps, strict=True):
-        out = [at + k * step for at in out for k in range(d)]
+        out = [place + k * step for place in out for k in range(d)]
     return out
 
 
@@ -128,18 +128,18 @@ def whole_dims(dims: Sequence[Size | None] | None) -> TypeGuard[Sequence[int]]:
     return dims is not None and all(isinstance(d, int) for d in dims)
 
 
-def stretched(of: Spec, to: Sequence[Size], axis: int = -1) -> Sequence[Any] | None:
-    """Return the known values of a tensor, broadcast to the dims ``to``: aligned at the end, or at ``axis``. None for open dims, and too many."""
-    value, dims = of.value, of.dims
-    if value is None or dims is None or dims == to:
+def stretched(spec: Spec, target: Sequence[Size], axis: int = -1) -> Sequence[Any] | None:
+    """Return the known values of a tensor, broadcast to the dims ``target``: aligned at the end, or at ``axis``. None for open dims, and too many."""
+    value, dims = spec.value, spec.dims
+    if value is None or dims is None or dims == target:
         return value
-    if not whole_dims(dims) or not whole_dims(to) or prod(to) > MAX_VALUE_ELEMENTS:
+    if not whole_dims(dims) or not whole_dims(target) or prod(target) > MAX_VALUE_ELEMENTS:
         return None
     if len(value) == 1:
-        return value * prod(to)
-    start = len(to) - len(dims) if axis == -1 or len(dims) == len(to) else axis
+        return value * prod(target)
+    start = len(target) - len(dims) if axis == -1 or len(dims) == len(target) else axis
     steps = [0 if d == 1 else step for d, step in zip(dims, steps_of(dims), strict=True)]
-    return [value[at] for at in walk(to, [0] * start + steps + [0] * (len(to) - start - len(steps)))]
+    return [value[place] for place in walk(target, [0] * start + steps + [0] * (len(target) - start - len(steps)))]
 
 
 def selected(out: Spec, condition: Spec, x: Spec, y: Spec) -> list[Any] | None:
@@ -148,42 +148,42 @@ def selected(out: Spec, condition: Spec, x: Spec, y: Spec) -> list[Any] | None:
     holds, first, second = stretched(condition, dims), stretched(x, dims), stretched(y, dims)
     if holds is None:
         return list(first) if first is not None and first == second else None
-    sides = [first if held else second for held in holds]
-    return None if None in sides else [side[at] for at, side in enumerate(sides) if side is not None]
+    sides = [first if answer else second for answer in holds]
+    return None if None in sides else [side[index] for index, side in enumerate(sides) if side is not None]
 
 
-def chosen(of: Spec, entries: Mapping[int, Sequence[int]]) -> list[Any] | None:
+def chosen(spec: Spec, entries: Mapping[int, Sequence[int]]) -> list[Any] | None:
     """Return the known values at some entries of axes, and at all of the others; None if they are not known, or too many."""
-    value, dims = of.value, of.dims
+    value, dims = spec.value, spec.dims
     if value is None or not whole_dims(dims):
         return None
     out = [0]
     for axis, (d, step) in enumerate(zip(dims, steps_of(dims), strict=True)):
-        out = [at + k * step for at in out for k in entries.get(axis, range(d))]
+        out = [place + k * step for place in out for k in entries.get(axis, range(d))]
         if len(out) > MAX_VALUE_ELEMENTS:
             return None
-    return [value[at] for at in out]
+    return [value[place] for place in out]
 
 
-def permuted(of: Spec, order: Sequence[int]) -> list[Any] | None:
+def permuted(spec: Spec, order: Sequence[int]) -> list[Any] | None:
     """Return the known values with the axes in another order."""
-    value, dims = of.value, of.dims
+    value, dims = spec.value, spec.dims
     if value is None or not whole_dims(dims):
         return None
     steps = steps_of(dims)
-    return [value[at] for at in walk([dims[a] for a in order], [steps[a] for a in order])]
+    return [value[place] for place in walk([dims[a] for a in order], [steps[a] for a in order])]
 
 
-def over_axes(of: Spec, axes: Sequence[int], function: Pooled) -> list[Any] | None:
+def over_axes(spec: Spec, axes: Sequence[int], function: Pooled) -> list[Any] | None:
     """Return a function of the known integers, or truth values, along axes, for each entry of the others; None if it is not known."""
-    value, dims = of.value, of.dims
+    value, dims = spec.value, spec.dims
     if value is None or not whole_dims(dims):
         return None
     steps = steps_of(dims)
-    kept = [a for a in range(len(dims)) if a not in axes]
-    outer, inner = (walk([dims[a] for a in some], [steps[a] for a in some]) for some in (kept, [a for a in range(len(dims)) if a in axes]))
+    remaining = [a for a in range(len(dims)) if a not in axes]
+    outer, inner = (walk([dims[a] for a in some], [steps[a] for a in some]) for some in (remaining, [a for a in range(len(dims)) if a in axes]))
     try:
-        return [_pooled(function, [value[at + k] for k in inner]) for at in outer]
+        return [_pooled(function, [value[place + k] for k in inner]) for place in outer]
     except ShapeError:
         return None
 
@@ -203,12 +203,12 @@ def _pooled(function: Pooled, values: list[Any]) -> Any:
 
 def joined(X: Sequence[Spec], axis: int) -> list[Any] | None:
     """Return the known values of tensors one after the other along an axis; for the new axis of a stack their dims have a 1 there."""
-    before = X[0].known_dims[:axis]
-    if any(x.value is None for x in X) or not whole_dims(before):
+    leading = X[0].known_dims[:axis]
+    if any(x.value is None for x in X) or not whole_dims(leading):
         return None
-    outer = prod(before)
+    outer = prod(leading)
     blocks = [(x.value or (), len(x.value or ()) // max(outer, 1)) for x in X]
-    return [v for at in range(outer) for value, size in blocks for v in value[at * size : (at + 1) * size]]
+    return [v for index in range(outer) for value, size in blocks for v in value[index * size : (index + 1) * size]]
 
 
 def truncated(a: Size, b: Size) -> Size:
@@ -244,15 +244,15 @@ def power(a: Size, b: Size) -> Size:
     return product([a] * b)
 
 
-def known_number(given: int, tensor: Spec | None, slot: str) -> Size | None:
+def known_number(attribute: int, tensor: Spec | None, slot: str) -> Size | None:
     """Return the number in ``tensor`` if there is one, else the attribute's; None if known at run time only."""
     if tensor is None:
-        return given
+        return attribute
     require_equal(tensor.elements, 1, f"{slot} must hold one number, not {tensor.elements}", **{slot: None})
     return tensor.value[0] if tensor.value else None
 
 
-def known_sizes(given: Sequence[int], tensor: Spec | None, listed: tuple[Spec, ...], slot: str, list_slot: str = "") -> tuple[Size | None, ...]:
+def known_sizes(attribute: Sequence[int], tensor: Spec | None, listed: tuple[Spec, ...], slot: str, list_slot: str = "") -> tuple[Size | None, ...]:
     """Return the numbers of a list of one-number tensors, of a tensor, or of the attribute, in this order.
 
     Those known at run time only are None.
@@ -260,7 +260,7 @@ def known_sizes(given: Sequence[int], tensor: Spec | None, listed: tuple[Spec, .
     if listed:
         return tuple(known_number(0, s, list_slot or slot) for s in listed)
     if tensor is None:
-        return tuple(given)
+        return tuple(attribute)
     if tensor.value is not None:
         return tensor.value
     count = tensor.elements
@@ -270,34 +270,34 @@ def known_sizes(given: Sequence[int], tensor: Spec | None, listed: tuple[Spec, .
     return (None,) * count
 
 
-def number_at_run(given: int, tensor: Any) -> int:
+def number_at_run(attribute: int, tensor: Any) -> int:
     """Return the number in ``tensor`` if there is one, else the attribute's."""
-    return given if tensor is None else int(tensor.reshape(-1)[0])
+    return attribute if tensor is None else int(tensor.reshape(-1)[0])
 
 
-def sizes_at_run(given: Sequence[int], tensor: Any, listed: Sequence[Any] = ()) -> Sequence[int]:
+def sizes_at_run(attribute: Sequence[int], tensor: Any, listed: Sequence[Any] = ()) -> Sequence[int]:
     """Return the numbers of `known_sizes` at run time, from the tensors themselves."""
     if listed:
         return [int(t.reshape(-1)[0]) for t in listed]
-    return given if tensor is None else [int(v) for v in tensor.reshape(-1).tolist()]
+    return attribute if tensor is None else [int(v) for v in tensor.reshape(-1).tolist()]
 
 
-def known_axis(given: int, tensor: Spec | None, rank: int, slot: str, of: str) -> int | None:
+def known_axis(attribute: int, tensor: Spec | None, rank: int, slot: str, operand_slot: str) -> int | None:
     """Return an axis from an attribute or a tensor, as 0..rank-1; None if known at run time only."""
-    axis = known_number(given, tensor, slot)
+    axis = known_number(attribute, tensor, slot)
     if not isinstance(axis, int):
         return None
-    return axis_of(axis, rank, "axis", **{of: None})
+    return axis_of(axis, rank, "axis", **{operand_slot: None})
 
 
-def axis_of_any(axis: int, rank: int, what: str = "axis", **sides: int | None) -> int:
+def axis_of_any(axis: int, rank: int, name: str = "axis", **sides: int | None) -> int:
     """Return `axis_of`, with a tensor without dims counted as one with one dim."""
-    return axis_of(axis, max(rank, 1), what, **sides)
+    return axis_of(axis, max(rank, 1), name, **sides)
 
 
-def axes_of(axes: Sequence[int], rank: int, what: str = "axis", **sides: int | None) -> tuple[int, ...]:
+def axes_of(axes: Sequence[int], rank: int, name: str = "axis", **sides: int | None) -> tuple[int, ...]:
     """Return each of ``axes`` as 0..rank-1, no axis twice; a tensor without dims counts as one with one dim."""
     require(len(axes) <= MAX_RANK, f"at most {MAX_RANK} axes may be named; seen {len(axes)}", **sides)
-    out = tuple(axis_of_any(a, rank, what, **sides) for a in axes)
-    require(len(set(out)) == len(out), f"{what} must name each axis once; seen {list(axes)}", **sides)
+    out = tuple(axis_of_any(a, rank, name, **sides) for a in axes)
+    require(len(set(out)) == len(out), f"{name} must name each axis once; seen {list(axes)}", **sides)
     return out

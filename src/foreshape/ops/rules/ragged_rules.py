@@ -53,9 +53,9 @@ def outer_lod(lod: Lod, levels: int = -1) -> Lod | None:
     return Lod(lod.source, counts) if counts else None
 
 
-def rows(of: DType | None, dims: Sequence[Size], lod: Lod | None) -> Spec:
+def rows(dtype: DType | None, dims: Sequence[Size], lod: Lod | None) -> Spec:
     """Return the spec of packed rows with this raggedness."""
-    return Spec(LOD_TENSOR, of, tuple(dims), lod)
+    return Spec(LOD_TENSOR, dtype, tuple(dims), lod)
 
 
 def one_per_sequence(spec: Spec, slot: str, row: Sequence[Size]) -> Spec:
@@ -110,8 +110,8 @@ def padded(rows: Tensor, offsets: Offsets, width: int, fill: float = 0) -> Tenso
     return out.view(offsets.count, width, *rows.shape[1:])
 
 
-def check_numbers(numbers: Tensor, below: int, what: str) -> None:
-    """Refuse numbers outside of [0, below); the error calls them ``what``.
+def check_numbers(numbers: Tensor, below: int, subject: str) -> None:
+    """Refuse numbers outside of [0, below); the error calls them ``subject``.
 
     Raises:
         ExecutionError: with the numbers seen.
@@ -119,7 +119,7 @@ def check_numbers(numbers: Tensor, below: int, what: str) -> None:
     if numbers.numel():
         low, high = (int(x) for x in numbers.aminmax())
         if low < 0 or high >= below:
-            raise ExecutionError(f"{what} must be in [0, {below}); seen {low} to {high}")
+            raise ExecutionError(f"{subject} must be in [0, {below}); seen {low} to {high}")
 
 
 def divide(numbers: Tensor, rows: int) -> bool:

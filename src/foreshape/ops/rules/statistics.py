@@ -19,9 +19,9 @@ def check_statistics_type(x: Spec, slot: str, spec: Spec) -> None:
         fail(f"{slot} must be {statistics_type(x).name}, since X is {x.known_dtype.name}", TypeMismatchError, X=None, **{slot: None})
 
 
-def check_per_channel(x: Spec, channels: Size, axis: int, **given: Spec | None) -> None:
+def check_per_channel(x: Spec, channels: Size, axis: int, **statistics: Spec | None) -> None:
     """Require one number per channel of each given tensor, in the element type of statistics (half precision also its own)."""
-    for slot, spec in given.items():
+    for slot, spec in statistics.items():
         if spec is None:
             continue
         check_statistics_type(x, slot, spec)

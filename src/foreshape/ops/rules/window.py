@@ -45,8 +45,8 @@ def image_of(spec: Spec, rank: int, last: bool, slot: str) -> tuple[Size, Size, 
     require(len(dims) == rank, f"{slot} must have {rank} dims, not {len(dims)}", **{slot: None})
     channels, image = (dims[-1], dims[1:-1]) if last else (dims[1], dims[2:])
     require_at_most(1, channels, f"{slot} must have at least one channel", **{slot: rank - 1 if last else 1})
-    for at, size in enumerate(image, 1 if last else 2):
-        require_at_most(1, size, f"the images in {slot} must not be empty", **{slot: at})
+    for axis, size in enumerate(image, 1 if last else 2):
+        require_at_most(1, size, f"the images in {slot} must not be empty", **{slot: axis})
     return dims[0], channels, image
 
 
@@ -83,17 +83,17 @@ def pads_of(paddings: Sequence[int], algorithm: str, image: Sequence[Size], kern
         return ((0, 0),) * len(image)
     if len(paddings) == len(image):
         return tuple((p, p) for p in paddings)
-    return tuple((paddings[at], paddings[at + 1]) for at in range(0, len(paddings), 2))
+    return tuple((paddings[index], paddings[index + 1]) for index in range(0, len(paddings), 2))
 
 
-def count_windows(size: Size, span: Size, pad: Pad, stride: int, what: str, ceil: bool = False, **sides: int | None) -> Size:
+def count_windows(size: Size, span: Size, pad: Pad, stride: int, subject: str, ceil: bool = False, **sides: int | None) -> Size:
     """Return the number of windows of ``span`` elements in a padded axis; ``ceil`` counts one with only its beginning inside.
 
-    At least one must fit, but for less than a stride: ``what`` names the window in the error. This is PaddlePaddle's count: with ``ceil`` its last window
+    At least one must fit, but for less than a stride: ``subject`` names the window in the error. This is PaddlePaddle's count: with ``ceil`` its last window
     begins behind the elements if the stride is larger than the window.
     """
     around = pad[0] + pad[1] + (stride - 1 if ceil else 0)
     but = f", but for less than a stride of {stride}" if stride > 1 else ""
-    require_at_most(span, size + around + stride - 1, f"{what} must fit into the padded image{but}", **sides)
+    require_at_most(span, size + around + stride - 1, f"{subject} must fit into the padded image{but}", **sides)
     count = (size + around - span) // stride + 1
     return count if lacking(size, span, around, stride) == 0 else maximum(count, 1)

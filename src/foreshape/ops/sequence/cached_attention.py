@@ -37,9 +37,13 @@ class CachedPositions(Operator):
         return X.with_dims([X.known_dims[0]]).with_dtype(INT64)
 
     def kernel(self, X: Tensor, Held: Tensor, *, offsets: list[Offsets]) -> Tensor:
-        at = offsets[0]
-        held = Held.to(torch.int64)
-        return held.clone() if at.longest == 1 and at.rows == at.count else held.repeat_interleave(at.lengths) + at.positions
+        sequences = offsets[0]
+        cached = Held.to(torch.int64)
+        return (
+            cached.clone()
+            if sequences.longest == 1 and sequences.rows == sequences.count
+            else cached.repeat_interleave(sequences.lengths) + sequences.positions
+        )
 
     samples = [
         sample(X=f32(6, 2).ragged([3, 1, 2]), Held=i64(3, data=[0, 4, 2])),
@@ -48,10 +52,10 @@ class CachedPositions(Operator):
     ]
 
 
-def _texts(lengths: list[int], width: int, key_width: int, slots: list[int], held: list[int], cache: tuple[int, int], **attributes: Any) -> Sample:
+def _texts(lengths: list[int], width: int, key_width: int, slots: list[int], cached: list[int], cache: tuple[int, int], **attributes: Any) -> Sample:
     """Return a sample of texts with so many new rows each, at places in caches of users and rows of context."""
     q, k, v = (f32(sum(lengths), columns).ragged(lengths) for columns in (width, key_width, key_width))
-    places, rows, caches = i64(len(slots), data=slots), i64(len(held), data=held), (*cache, key_width)
+    places, rows, caches = i64(len(slots), data=slots), i64(len(cached), data=cached), (*cache, key_width)
     return sample(Q=q, K=k, V=v, Slots=places, Held=rows, KeyCache=f32(*caches), ValueCache=f32(*caches), **attributes)
 
 
@@ -103,8 +107,8 @@ class CachedAttention(Operator):
             require_equal(ragged(Q, "Q").counts[-1], spec.known_dims[0], f"{slot} must have a number for each sequence of Q", Q=None, **{slot: 0})
         for spec, slot in ((KeyCache, "KeyCache"), (ValueCache, "ValueCache")):
             require_equal(columns, spec.known_dims[2], f"{slot} must have the columns of K", **{slot: 2})
-            for axis, what in ((0, "users"), (1, "rows of context")):
-                require_equal(KeyCache.known_dims[axis], spec.known_dims[axis], f"both caches must have as many {what}", KeyCache=axis, ValueCache=axis)
+            for axis, part in ((0, "users"), (1, "rows of context")):
+                require_equal(KeyCache.known_dims[axis], spec.known_dims[axis], f"both caches must have as many {part}", KeyCache=axis, ValueCache=axis)
         return Q.like(), KeyCache, ValueCache
 
     def kernel(
@@ -122,15 +126,15 @@ class CachedAttention(Operator):
         by_head = *keys.shape[:2], self.key_heads, size
         keys, values = keys.view(by_head).transpose(1, 2), values.view(by_head).transpose(1, 2)
         for piece in plan.pieces:
-            of = slice(piece.slot, piece.slot + piece.texts)
-            k, v = keys[of, :, piece.first : piece.seen], values[of, :, piece.first : piece.seen]
+            span = slice(piece.slot, piece.slot + piece.texts)
+            k, v = keys[span, :, piece.first : piece.seen], values[span, :, piece.first : piece.seen]
             parts = piece.texts, piece.rows, self.key_heads, group, size
             q, into = (x[piece.begin : piece.begin + piece.texts * piece.rows].view(parts) for x in (queries, out))
             if piece.rows == 1:  # the heads that share keys are rows of one product
                 into[:, 0].copy_(self._mixed(q[:, 0], k, v, piece, scale))
                 continue
-            for one in range(group):
-                into[:, :, :, one].copy_(self._mixed(q[:, :, :, one].transpose(1, 2), k, v, piece, scale).transpose(1, 2))
+            for head in range(group):
+                into[:, :, :, head].copy_(self._mixed(q[:, :, :, head].transpose(1, 2), k, v, piece, scale).transpose(1, 2))
         return out, KeyCache, ValueCache
 
     def _mixed(self, q: Tensor, k: Tensor, v: Tensor, piece: _CachedPiece, scale: float) -> Tensor:
@@ -167,12 +171,12 @@ class _CachedPiece:
 
     __slots__ = ("_mask", "begin", "causal", "first", "held", "rows", "seen", "slot", "texts", "window")
 
-    def __init__(self, slot: int, begin: int, rows: int, held: list[int], window: int) -> None:
-        self.slot, self.begin, self.rows, self.texts, self.window = slot, begin, rows, len(held), window
-        self.seen = max(held) + rows
-        self.first = max(min(held) - window + 1, 0) if window else 0
+    def __init__(self, slot: int, begin: int, rows: int, cached: list[int], window: int) -> None:
+        self.slot, self.begin, self.rows, self.texts, self.window = slot, begin, rows, len(cached), window
+        self.seen = max(cached) + rows
+        self.first = max(min(cached) - window + 1, 0) if window else 0
         self.causal = rows > 1 and self.seen == rows and not 0 < window < rows
-        self.held = held if (rows > 1 and not self.causal) or min(held) + rows < self.seen else None
+        self.held = cached if (rows > 1 and not self.causal) or min(cached) + rows < self.seen else None
         self._mask: Tensor | None = None
 
     def mask(self, like: Tensor) -> Tensor | None:
@@ -195,13 +199,13 @@ class _CachePlan:
 
     __slots__ = ("asked", "context", "pieces", "places")
 
-    def __init__(self, asked: Any, at: Offsets, slots: list[int], held: list[int], context: int, columns: int, window: int) -> None:
-        self.asked, self.context = asked, context
-        firsts = torch.tensor([s * context + h for s, h in zip(slots, held, strict=True)], dtype=torch.int64, device=at.last.device)
-        lengths = at.host_lengths
+    def __init__(self, request: Any, sequences: Offsets, slots: list[int], cached: list[int], context: int, columns: int, window: int) -> None:
+        self.asked, self.context = request, context
+        firsts = torch.tensor([s * context + h for s, h in zip(slots, cached, strict=True)], dtype=torch.int64, device=sequences.last.device)
+        lengths = sequences.host_lengths
         one_each = bool(lengths) and min(lengths) == 1 == max(lengths)
-        self.places = firsts if one_each else firsts.repeat_interleave(at.lengths) + at.positions
-        self.pieces = [_CachedPiece(*piece, window) for piece in _side_by_side(slots, at.host, lengths, held, columns)]
+        self.places = firsts if one_each else firsts.repeat_interleave(sequences.lengths) + sequences.positions
+        self.pieces = [_CachedPiece(*piece, window) for piece in _side_by_side(slots, sequences.host, lengths, cached, columns)]
 
     def store(self, cache: Tensor, new: Tensor) -> None:
         """Put the new rows into a cache."""
@@ -216,52 +220,54 @@ _NUMBERS_OF_A_CALL = 1 << 17
 """The numbers of keys and values looked at in about the time of a call of its own."""
 
 
-def _side_by_side(slots: list[int], begins: list[int], lengths: list[int], held: list[int], columns: int) -> list[tuple[int, int, int, list[int]]]:
+def _side_by_side(slots: list[int], begins: list[int], lengths: list[int], cached: list[int], columns: int) -> list[tuple[int, int, int, list[int]]]:
     """Return the texts computed together, as (place, first row, rows of each, held of each).
 
     They are at places in a row. Texts with one new row each are joined where looking at the rows up to the longest one's takes less than a call.
     """
     out: list[tuple[int, int, int, list[int]]] = []
-    most = 0
-    for slot, begin, rows, before in zip(slots, begins, lengths, held, strict=False):
+    largest = 0
+    for slot, begin, rows, cached_rows in zip(slots, begins, lengths, cached, strict=False):
         if not rows:
             continue
         if out and slot == out[-1][0] + len(out[-1][3]) and rows == out[-1][2]:
             together = out[-1][3]
-            more = most - before if before <= most else (before - most) * len(together)
-            if more * 2 * columns <= _NUMBERS_OF_A_CALL if rows == 1 else before == most:
-                together.append(before)
-                most = max(most, before)
+            padding = largest - cached_rows if cached_rows <= largest else (cached_rows - largest) * len(together)
+            if padding * 2 * columns <= _NUMBERS_OF_A_CALL if rows == 1 else cached_rows == largest:
+                together.append(cached_rows)
+                largest = max(largest, cached_rows)
                 continue
-        out.append((slot, begin, rows, [before]))
-        most = before
+        out.append((slot, begin, rows, [cached_rows]))
+        largest = cached_rows
     return out
 
 
-def _plan(at: Offsets, slots: Tensor, held: Tensor, cache: Tensor, window: int) -> _CachePlan:
-    asked = as_list(slots), as_list(held), cache.shape
-    found = at.kept(("cached attention", window), lambda: [_made(at, *asked, window)])
-    if found[0].asked != asked:
-        found[0] = _made(at, *asked, window)
-    return found[0]
+def _plan(sequences: Offsets, slots: Tensor, cached: Tensor, cache: Tensor, window: int) -> _CachePlan:
+    request = as_list(slots), as_list(cached), cache.shape
+    plans = sequences.kept(("cached attention", window), lambda: [_new_plan(sequences, *request, window)])
+    if plans[0].asked != request:
+        plans[0] = _new_plan(sequences, *request, window)
+    return plans[0]
 
 
-def _made(at: Offsets, slots: list[int], held: list[int], cache: Any, window: int) -> _CachePlan:
+def _new_plan(sequences: Offsets, slots: list[int], cached: list[int], cache: Any, window: int) -> _CachePlan:
     users, context, columns = cache
-    _check(slots, held, at.host_lengths, users, context)
-    return _CachePlan((slots, held, cache), at, slots, held, context, columns, window)
+    _check(slots, cached, sequences.host_lengths, users, context)
+    return _CachePlan((slots, cached, cache), sequences, slots, cached, context, columns, window)
 
 
-def _check(slots: list[int], held: list[int], lengths: list[int], users: int, context: int) -> None:
+def _check(slots: list[int], cached: list[int], lengths: list[int], users: int, context: int) -> None:
     """Refuse places outside of the caches, before anything is written.
 
     Raises:
         ExecutionError: a place out of range or taken twice, or a text longer than its part of the cache.
     """
-    for slot, before, new in zip(slots, held, lengths, strict=True):
+    for slot, cached_rows, new in zip(slots, cached, lengths, strict=True):
         if not 0 <= slot < users:
             raise ExecutionError.must("cached_attention: a place in the cache", f"in [0, {users})", slot)
-        if not 0 <= before <= context - new:
-            raise ExecutionError(f"cached_attention: the cache has {context} rows for a text; {before} are held of the text at place {slot}, and {new} come")
+        if not 0 <= cached_rows <= context - new:
+            raise ExecutionError(
+                f"cached_attention: the cache has {context} rows for a text; {cached_rows} are held of the text at place {slot}, and {new} come"
+            )
     if len(set(slots)) != len(slots):
         raise ExecutionError(f"cached_attention: two texts have one place in the cache; seen {slots[:20]}")

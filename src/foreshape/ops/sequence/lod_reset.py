@@ -42,17 +42,17 @@ class LodReset(Operator):
             require_equal(height, Y.known_dims[0], "Y must have as many rows as X", X=0, Y=0)
             return self._grouped(X, Y.lod)
         if Y is None:
-            given: Sequence[Size] | None = self.target_lod
+            target: Sequence[Size] | None = self.target_lod
             words, count = "target_lod", len(self.target_lod)
-            if not given:
+            if not target:
                 fail("target_lod or Y must be given", SchemaError)
         else:
             if Y.dtype not in INDEX:
                 fail(f"a Y that is not ragged holds offsets, int32 or int64, not {Y.known_dtype.name}", TypeMismatchError, Y=None)
-            given, words, count = Y.value, "Y", Y.elements
+            target, words, count = Y.value, "Y", Y.elements
         require_at_most(2, count, f"{words} must hold at least two offsets, 0 and the number of rows; seen {count}")
-        if given is not None:
-            self._check_rising(given, height, words)
+        if target is not None:
+            self._check_rising(target, height, words)
         counts = (count - 1,)
         if self.append and X.lod is not None:
             require_equal(height, count - 1, "sequences can be appended below those of X only where there are as many as rows", X=0)
@@ -62,10 +62,10 @@ class LodReset(Operator):
     def _grouped(self, X: Spec, lod: Lod) -> Spec:
         return rows(X.dtype, X.known_dims, lod).with_value(X.value)
 
-    def _check_rising(self, given: Sequence[Size], height: Size, words: str) -> None:
-        require_equal(given[0], 0, f"{words} must begin with 0; seen {given[0]}")
+    def _check_rising(self, target: Sequence[Size], height: Size, words: str) -> None:
+        require_equal(target[0], 0, f"{words} must begin with 0; seen {target[0]}")
         last: Size = 0
-        for offset in given:
+        for offset in target:
             require_at_most(last, offset, f"{words} must rise; seen {offset} after {last}")
             last = offset
         require_equal(height, last, f"{words} must end with the number of rows of X, {height}; seen {last}", X=0)
@@ -73,15 +73,15 @@ class LodReset(Operator):
     def kernel(self, X: Tensor, Y: Tensor | None, *, offsets: list[Offsets | None]) -> tuple[Tensor, Offsets | None]:
         if offsets[1] is not None:
             return X.view_as(X), None
-        given = torch.tensor(self.target_lod, dtype=torch.int64, device=X.device) if Y is None else Y.reshape(-1).to(torch.int64, copy=True)
-        if len(given) < 2 or int(given[0]) or int(given[-1]) != X.shape[0] or bool((given.diff() < 0).any()):
-            raise ExecutionError(f"lod_reset: offsets must rise from 0 to the number of rows, {X.shape[0]}; seen {shown(given)}")
+        target = torch.tensor(self.target_lod, dtype=torch.int64, device=X.device) if Y is None else Y.reshape(-1).to(torch.int64, copy=True)
+        if len(target) < 2 or int(target[0]) or int(target[-1]) != X.shape[0] or bool((target.diff() < 0).any()):
+            raise ExecutionError(f"lod_reset: offsets must rise from 0 to the number of rows, {X.shape[0]}; seen {shown(target)}")
         outer = offsets[0]
         if not self.append or outer is None:
-            return X.view_as(X), Offsets([given])
-        if len(given) != X.shape[0] + 1:
-            raise ExecutionError(f"lod_reset: as many sequences must be appended as X has rows, {X.shape[0]}; seen {len(given) - 1}")
-        return X.view_as(X), Offsets([*outer.levels, given])
+            return X.view_as(X), Offsets([target])
+        if len(target) != X.shape[0] + 1:
+            raise ExecutionError(f"lod_reset: as many sequences must be appended as X has rows, {X.shape[0]}; seen {len(target) - 1}")
+        return X.view_as(X), Offsets([*outer.levels, target])
 
     def _infer_gradient(self, X: Spec, d_out: Spec) -> Spec:
         check_made(Out_GRAD=(d_out, X))

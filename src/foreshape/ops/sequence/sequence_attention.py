@@ -61,7 +61,7 @@ class _AttentionPieces:
         return self._divided[0]
 
     @property
-    def rest(self) -> bool:
+    def leaves_out(self) -> bool:
         """Tell whether some sequences are left out, so that their rows stay zeros."""
         return self._divided[1]
 
@@ -70,10 +70,10 @@ class _AttentionPieces:
         return _divide(*self._given)
 
 
-def _equal_rows(of: Offsets) -> _RowSpan | None:
+def _equal_rows(sequences: Offsets) -> _RowSpan | None:
     """Return all rows, of sequences that are as long as each other."""
-    length = of.rows // of.count if of.count else 0
-    return _RowSpan(0, of.rows, None) if length and of.host == [*range(0, of.rows + 1, length)] else None
+    length = sequences.rows // sequences.count if sequences.count else 0
+    return _RowSpan(0, sequences.rows, None) if length and sequences.host == [*range(0, sequences.rows + 1, length)] else None
 
 
 def _plan(q: Offsets, k: Offsets, width: int, heads: int) -> _AttentionPieces:
@@ -89,24 +89,24 @@ def _divide(q: Offsets, k: Offsets, width: int, heads: int) -> tuple[list[_Piece
     kinds = key[order]
     ends = [*(numpy.flatnonzero(kinds[1:] != kinds[:-1]) + 1).tolist(), len(kinds)] if len(kinds) else []
     pieces: list[_Piece] = []
-    most, at, rest = max(max(q.rows, k.rows) * width // _PIECES, _LEAST), 0, False
+    limit, begin, leaves_out = max(max(q.rows, k.rows) * width // _PIECES, _LEAST), 0, False
     for end in ends:
-        q_length, k_length = divmod(int(kinds[at]), k.longest + 1)
+        q_length, k_length = divmod(int(kinds[begin]), k.longest + 1)
         if q_length and k_length:
-            each = max(q_length, k_length) * width
-            step = max(most // each, 1)
-            for i in range(at, end, step):
+            numbers = max(q_length, k_length) * width
+            step = max(limit // numbers, 1)
+            for i in range(begin, end, step):
                 some = order[i : min(i + step, end)]
                 of_q = _rows_of(begins[0], some, q_length, q)
                 of_k = of_q if k is q else _rows_of(begins[1], some, k_length, k)
-                pieces.append(_Piece(len(some), of_q, of_k, min(max(heads * most // each, 1), heads)))
+                pieces.append(_Piece(len(some), of_q, of_k, min(max(heads * limit // numbers, 1), heads)))
         else:
-            rest = rest or bool(q_length or k_length)
-        at = end
-    return pieces, rest
+            leaves_out = leaves_out or bool(q_length or k_length)
+        begin = end
+    return pieces, leaves_out
 
 
-def _rows_of(begins: Any, sequences: Any, length: int, of: Offsets) -> _RowSpan:
+def _rows_of(begins: Any, sequences: Any, length: int, owner: Offsets) -> _RowSpan:
     """Return the rows of some sequences of one length."""
     import numpy
 
@@ -114,10 +114,10 @@ def _rows_of(begins: Any, sequences: Any, length: int, of: Offsets) -> _RowSpan:
     if count == 1 or (first[1:] - first[:-1] == length).all():
         return _RowSpan(int(first[0]), count * length, None)
     rows = (first[:, None] + numpy.arange(length)).reshape(-1)
-    return _RowSpan(int(first[0]), count * length, torch.from_numpy(rows).to(of.last.device))  # pyright: ignore[reportUnknownMemberType]
+    return _RowSpan(int(first[0]), count * length, torch.from_numpy(rows).to(owner.last.device))  # pyright: ignore[reportUnknownMemberType]
 
 
-def _of(X: Tensor, rows: _RowSpan) -> Tensor:
+def _piece_rows(X: Tensor, rows: _RowSpan) -> Tensor:
     if rows.picked is not None:
         return X.index_select(0, rows.picked)
     return X if rows.height == X.shape[0] else X[rows.begin : rows.begin + rows.height]
@@ -125,30 +125,30 @@ def _of(X: Tensor, rows: _RowSpan) -> Tensor:
 
 def _parts(X: Tensor, piece: _Piece, heads: int) -> tuple[Tensor, ...]:
     """Return ``[rows, width]`` of a piece as ``[sequences, heads, length, width / heads]``, some heads at a time, without a copy."""
-    whole: Any = X.view(piece.sequences, X.shape[0] // piece.sequences, heads, -1).transpose(1, 2)
-    return (whole,) if piece.heads == heads else whole.split(piece.heads, 1)
+    viewed: Any = X.view(piece.sequences, X.shape[0] // piece.sequences, heads, -1).transpose(1, 2)
+    return (viewed,) if piece.heads == heads else viewed.split(piece.heads, 1)
 
 
-def _by_row(made: Tensor, height: int) -> Tensor:
+def _by_row(results: Tensor, height: int) -> Tensor:
     """Return ``[sequences, heads, length, width / heads]`` as ``[rows, width]``."""
-    return made.transpose(1, 2).reshape(height, -1)
+    return results.transpose(1, 2).reshape(height, -1)
 
 
-def _put(into: Tensor, rows: _RowSpan, piece: _Piece, heads: int, first: int, made: Tensor) -> None:
+def _put(into: Tensor, rows: _RowSpan, piece: _Piece, heads: int, first: int, results: Tensor) -> None:
     """Write ``[sequences, heads, length, width / heads]`` of a piece into its rows, from head ``first`` on."""
     end = rows.begin + rows.height
     if rows.picked is not None:
-        into.index_copy_(0, rows.picked, _by_row(made, rows.height))
+        into.index_copy_(0, rows.picked, _by_row(results, rows.height))
     elif piece.heads == heads:
-        into[rows.begin : end] = _by_row(made, rows.height)
+        into[rows.begin : end] = _by_row(results, rows.height)
     else:
-        there = into[rows.begin : end].view(piece.sequences, rows.height // piece.sequences, heads, -1)
-        there[:, :, first : first + made.shape[1]] = made.transpose(1, 2)
+        place = into[rows.begin : end].view(piece.sequences, rows.height // piece.sequences, heads, -1)
+        place[:, :, first : first + results.shape[1]] = results.transpose(1, 2)
 
 
-def _new(X: Tensor, columns: int, dtype: Any, plan: _AttentionPieces, at: Offsets) -> Tensor:
+def _new(X: Tensor, columns: int, dtype: Any, plan: _AttentionPieces, sequences: Offsets) -> Tensor:
     """Return memory for the pieces' results for each row of ``X``; zeros if they leave some out."""
-    make = torch.zeros if plan.rest or at.rows < X.shape[0] else torch.empty
+    make = torch.zeros if plan.leaves_out or sequences.rows < X.shape[0] else torch.empty
     return make(X.shape[0], columns, dtype=dtype, device=X.device)
 
 
@@ -213,31 +213,31 @@ class SequenceAttention(Operator):
         plan = _plan(offsets[0], offsets[1], Q.shape[1], self.heads)
         q, k, v = _straight(Q), _straight(K), _straight(V)
         scale = self._scale_of(Q)
-        whole = plan.whole
-        if whole is not None and whole.q.height == Q.shape[0]:  # the kernel's results are these: nothing is copied
-            query, key, value = (_parts(_of(x, at), whole, self.heads)[0] for x, at in ((q, whole.q), (k, whole.k), (v, whole.k)))
-            made, total = flash.forward(query, key, value, None, self.causal, scale)
-            return _by_row(made, Q.shape[0]), _by_row(total.unsqueeze(-1), Q.shape[0]) if requested[1] else None
+        single = plan.whole
+        if single is not None and single.q.height == Q.shape[0]:  # the kernel's results are these: nothing is copied
+            query, key, value = (_parts(_piece_rows(x, span), single, self.heads)[0] for x, span in ((q, single.q), (k, single.k), (v, single.k)))
+            results, total = flash.forward(query, key, value, None, self.causal, scale)
+            return _by_row(results, Q.shape[0]), _by_row(total.unsqueeze(-1), Q.shape[0]) if requested[1] else None
         out = _new(Q, Q.shape[1], Q.dtype, plan, offsets[0])
         sums = _new(Q, self.heads, torch.float64 if Q.dtype is torch.float64 else torch.float32, plan, offsets[0])
         for piece in plan.pieces:
             first = 0
-            given = (_of(q, piece.q), _of(k, piece.k), _of(v, piece.k))
-            for parts in zip(*(_parts(x, piece, self.heads) for x in given), strict=True):
-                made, total = flash.forward(parts[0], parts[1], parts[2], None, self.causal, scale)
-                _put(out, piece.q, piece, self.heads, first, made)
+            operands = (_piece_rows(q, piece.q), _piece_rows(k, piece.k), _piece_rows(v, piece.k))
+            for parts in zip(*(_parts(x, piece, self.heads) for x in operands), strict=True):
+                results, total = flash.forward(parts[0], parts[1], parts[2], None, self.causal, scale)
+                _put(out, piece.q, piece, self.heads, first, results)
                 _put(sums, piece.q, piece, self.heads, first, total.unsqueeze(-1))
                 first += piece.heads
-                del parts, made, total  # or they would be there beside the next
-            del given
+                del parts, results, total  # or they would be there beside the next
+            del operands
         return out, sums
 
     def workspace(self, Q: Spec, K: Spec, V: Spec, *, strided: frozenset[str]) -> Size:
-        pieces, one, tables = self._sizes(Q, K)
+        pieces, piece_size, tables = self._sizes(Q, K)
         item = Q.known_dtype.itemsize
         buffer = onednn.thread_count() * rows_at_once(Q) * (minimum(K.known_dims[0], 512) + 2 + Q.known_dims[1] // self.heads)
         sums = 2 * Q.known_dims[0] * 8
-        return maximum(4 * pieces, one) * item + buffer * maximum(item, 4) + sums + tables + copies(strided, Q=Q, K=K, V=V)
+        return maximum(4 * pieces, piece_size) * item + buffer * maximum(item, 4) + sums + tables + copies(strided, Q=Q, K=K, V=V)
 
     def _sizes(self, Q: Spec, K: Spec) -> tuple[Size, Size, Size]:
         """Return the elements of several sequences at most, and of one with the heads taken at once; and the bytes of tables."""
@@ -253,12 +253,12 @@ class SequenceAttention(Operator):
         return Q.like(), K.like(), V.like()
 
     def _gradient_workspace(self, Q: Spec, K: Spec, V: Spec, Out: Spec, LogSumExp: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
-        pieces, one, tables = self._sizes(Q, K)
+        pieces, piece_size, tables = self._sizes(Q, K)
         item = Q.known_dtype.itemsize
         buffer = onednn.thread_count() * rows_at_once(Q) * (2 * minimum(K.known_dims[0], 512) + 1)
         copied = copies(strided, Q=Q, K=K, V=V, Out=Out, LogSumExp=LogSumExp, Out_GRAD=d_out)
         copy = 1 if self.heads > 1 else 0  # torch's kernel makes the gradient of some heads contiguous
-        return maximum((8 + copy) * pieces, (3 + copy) * one) * item + buffer * maximum(item, 4) + LogSumExp.nbytes + tables + copied
+        return maximum((8 + copy) * pieces, (3 + copy) * piece_size) * item + buffer * maximum(item, 4) + LogSumExp.nbytes + tables + copied
 
     @gradient("Q", "K", "V", "Out", "LogSumExp", "Out@GRAD", gives=("Q@GRAD", "K@GRAD", "V@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(self, Q: Tensor, K: Tensor, V: Tensor, Out: Tensor, LogSumExp: Tensor, d_out: Tensor, *, offsets: list[Any]) -> tuple[Tensor, Tensor, Tensor]:
@@ -268,15 +268,15 @@ class SequenceAttention(Operator):
         scale = self._scale_of(Q)
         for piece in plan.pieces:
             first = 0
-            given = [_of(x, piece.q) for x in of_q] + [_of(x, piece.k) for x in of_k]
-            for d, q, out, sums, k, v in zip(*(_parts(x, piece, self.heads) for x in given), strict=True):
-                made = flash.backward(d, q, k, v, out, sums.squeeze(-1), None, self.causal, scale)
-                _put(d_q, piece.q, piece, self.heads, first, made[0])
-                _put(d_k, piece.k, piece, self.heads, first, made[1])
-                _put(d_v, piece.k, piece, self.heads, first, made[2])
+            operands = [_piece_rows(x, piece.q) for x in of_q] + [_piece_rows(x, piece.k) for x in of_k]
+            for d, q, out, sums, k, v in zip(*(_parts(x, piece, self.heads) for x in operands), strict=True):
+                gradients = flash.backward(d, q, k, v, out, sums.squeeze(-1), None, self.causal, scale)
+                _put(d_q, piece.q, piece, self.heads, first, gradients[0])
+                _put(d_k, piece.k, piece, self.heads, first, gradients[1])
+                _put(d_v, piece.k, piece, self.heads, first, gradients[2])
                 first += piece.heads
-                del d, q, out, sums, k, v, made
-            del given
+                del d, q, out, sums, k, v, gradients
+            del operands
         return d_q, d_k, d_v
 
     samples = [

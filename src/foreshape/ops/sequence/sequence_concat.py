@@ -54,8 +54,8 @@ class SequenceConcat(Operator):
         return _total([x.nbytes for x in X])
 
     def kernel(self, X: list[Tensor], *, offsets: list[list[Offsets]]) -> tuple[Tensor, Offsets]:
-        index, made = _joined(offsets[0])
-        return torch.cat(X).index_select(0, index), made
+        index, out_offsets = _joined(offsets[0])
+        return torch.cat(X).index_select(0, index), out_offsets
 
     def _infer_gradient(self, d_out: Spec, X: tuple[Spec, ...]) -> tuple[Any, ...]:
         out = SequenceConcat.infer_shape(self, X)
@@ -103,11 +103,11 @@ def _joined(parts: Sequence[Offsets]) -> tuple[Tensor, Offsets]:
         bounds = [torch.arange(len(p.levels[0]), device=p.last.device) for p in parts]  # of the outermost sequences, in parts of each level
         index = bounds[0][:0]
         for level in range(levels):
-            here = [p.levels[level].diff() for p in parts]
+            sizes = [p.levels[level].diff() for p in parts]
             if level == 0:
-                lengths.append(torch.stack(here).sum(0))
+                lengths.append(torch.stack(sizes).sum(0))
             else:
-                lengths.append(torch.cat(here).index_select(0, index))
+                lengths.append(torch.cat(sizes).index_select(0, index))
             bounds = [p.levels[level][b] for p, b in zip(parts, bounds, strict=True)]
             index = _interleaved(bounds)
         return index, Offsets.of_lengths(*lengths)
@@ -118,9 +118,9 @@ def _joined(parts: Sequence[Offsets]) -> tuple[Tensor, Offsets]:
 def _interleaved(bounds: Sequence[Tensor]) -> Tensor:
     """Return the new order of the parts of all inputs, put end to end, by sequence. ``bounds``: one for each input."""
     begins: list[Tensor] = []
-    before = 0
+    total = 0
     for b in bounds:
-        begins.append(b[:-1] + before)
-        before += int(b[-1])
-    taken = Offsets.of_lengths(torch.stack([b.diff() for b in bounds], 1).view(-1))
-    return taken.positions + torch.stack(begins, 1).view(-1).index_select(0, taken.segments)
+        begins.append(b[:-1] + total)
+        total += int(b[-1])
+    parts = Offsets.of_lengths(torch.stack([b.diff() for b in bounds], 1).view(-1))
+    return parts.positions + torch.stack(begins, 1).view(-1).index_select(0, parts.segments)

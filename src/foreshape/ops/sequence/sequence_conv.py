@@ -58,45 +58,45 @@ class SequenceConv(Operator):
             if PaddingData is None:
                 fail("the input PaddingData is missing, and paddingTrainable is True", SchemaError)
             require_rank(2, PaddingData, "PaddingData")
-            before, after = self._outside()
-            words = f"the rows of PaddingData must be those before and after a sequence, {before} + {after}"
-            require_equal(PaddingData.known_dims[0], before + after, words, PaddingData=0)
+            front, back = self._outside()
+            words = f"the rows of PaddingData must be those before and after a sequence, {front} + {back}"
+            require_equal(PaddingData.known_dims[0], front + back, words, PaddingData=0)
             require_equal(PaddingData.known_dims[1], width, "the columns of PaddingData must be those of X", PaddingData=1, X=1)
         return X.with_dims((X.known_dims[0], Filter.known_dims[1]))
 
     def work(self, X: Spec, PaddingData: Spec | None, Filter: Spec) -> Size:
         return X.known_dims[0] * Filter.elements
 
-    def _context(self, X: Tensor, PaddingData: Tensor | None, where: Offsets) -> tuple[Tensor, Tensor, int]:
+    def _context(self, X: Tensor, PaddingData: Tensor | None, sequences: Offsets) -> tuple[Tensor, Tensor, int]:
         """Return each row with its context, ``[rows, contextLength * width]``, the row numbers of its parts, and the number of rows outside.
 
         A part outside of a sequence has the number of its padding row, after the rows of X.
         """
         start, length = self.contextStart, self.contextLength
-        before, after = self._outside()
-        trained = self.paddingTrainable and before + after > 0
+        front, back = self._outside()
+        trained = self.paddingTrainable and front + back > 0
 
         def make() -> Tensor:
-            rows = where.rows
-            at = where.positions.unsqueeze(1) + torch.arange(start, start + length, device=X.device)
-            lengths = where.lengths.index_select(0, where.segments).unsqueeze(1)
-            inside = at + (where.last[:-1].index_select(0, where.segments)).unsqueeze(1)
+            rows = sequences.rows
+            positions = sequences.positions.unsqueeze(1) + torch.arange(start, start + length, device=X.device)
+            lengths = sequences.lengths.index_select(0, sequences.segments).unsqueeze(1)
+            inside = positions + (sequences.last[:-1].index_select(0, sequences.segments)).unsqueeze(1)
             if not trained:
-                return torch.where((at >= 0) & (at < lengths), inside, rows).view(-1)
-            outside = torch.where(at < 0, at + (rows + before), at - lengths + (rows + before))
-            return torch.where((at >= 0) & (at < lengths), inside, outside).view(-1)
+                return torch.where((positions >= 0) & (positions < lengths), inside, rows).view(-1)
+            outside = torch.where(positions < 0, positions + (rows + front), positions - lengths + (rows + front))
+            return torch.where((positions >= 0) & (positions < lengths), inside, outside).view(-1)
 
-        index = where.kept(("context", start, length, trained), make)
+        index = sequences.kept(("context", start, length, trained), make)
         outside = PaddingData if trained and PaddingData is not None else X.new_zeros((1, X.shape[1]))
         around = torch.cat((X, outside)).index_select(0, index)
         return around.view(X.shape[0], length * X.shape[1]), index, outside.shape[0]
 
-    def _gathered(self, X: Spec, PaddingData: Spec | None, made: Size) -> Size:
-        """Return the bytes of each row with its context. X with its padding rows is there before the results of ``made`` numbers a row."""
+    def _gathered(self, X: Spec, PaddingData: Spec | None, columns: Size) -> Size:
+        """Return the bytes of each row with its context. X with its padding rows is there before the results of ``columns`` numbers a row."""
         width = X.known_dims[1]
-        before = 0 if isinstance(made, int) and isinstance(width, int) and made >= width else X.nbytes
+        copied = 0 if isinstance(columns, int) and isinstance(width, int) and columns >= width else X.nbytes
         outside = width * X.known_dtype.itemsize + (0 if PaddingData is None else PaddingData.nbytes)
-        return X.nbytes * self.contextLength + before + 2 * outside
+        return X.nbytes * self.contextLength + copied + 2 * outside
 
     def workspace(self, X: Spec, PaddingData: Spec | None, Filter: Spec) -> Size:
         return self._gathered(X, PaddingData, Filter.known_dims[1])
@@ -174,22 +174,22 @@ class RowConv(Operator):
     def kernel(self, X: Tensor, Filter: Tensor, *, offsets: list[Offsets | None]) -> Tensor:
         out = torch.zeros_like(X, memory_format=torch.contiguous_format)
         for w in range(min(len(Filter), X.shape[-2])):
-            self._before(out, w).add_(self._after(X, w, offsets[0]) * Filter[w])
+            self._leading_rows(out, w).add_(self._following_rows(X, w, offsets[0]) * Filter[w])
         return out
 
     @staticmethod
-    def _before(x: Tensor, w: int) -> Tensor:
+    def _leading_rows(x: Tensor, w: int) -> Tensor:
         """Return the rows with another one w further."""
         return x[..., : x.shape[-2] - w, :]
 
     @staticmethod
-    def _after(x: Tensor, w: int, of: Offsets | None) -> Tensor:
+    def _following_rows(x: Tensor, w: int, sequences: Offsets | None) -> Tensor:
         """Return the rows w further, with zeros where they belong to another sequence."""
-        moved = x[..., w:, :]
-        if of is None or not w:
-            return moved
-        segments = of.in_rows(-1).segments
-        return moved * (segments[w:] == segments[: len(segments) - w]).unsqueeze(1)
+        shifted = x[..., w:, :]
+        if sequences is None or not w:
+            return shifted
+        segments = sequences.in_rows(-1).segments
+        return shifted * (segments[w:] == segments[: len(segments) - w]).unsqueeze(1)
 
     def _gradient_workspace(self, X: Spec, Filter: Spec, d_out: Spec) -> Size:
         return 4 * X.nbytes + 24 * X.elements
@@ -199,12 +199,12 @@ class RowConv(Operator):
         d_x = torch.zeros_like(X, memory_format=torch.contiguous_format) if requested[0] else None
         d_filter = torch.zeros_like(Filter) if requested[1] else None
         for w in range(min(len(Filter), X.shape[-2])):
-            d = self._before(d_out, w)
+            d = self._leading_rows(d_out, w)
             if d_filter is not None:
-                d_filter[w] = (d * self._after(X, w, offsets[0])).flatten(0, -2).sum(0)
+                d_filter[w] = (d * self._following_rows(X, w, offsets[0])).flatten(0, -2).sum(0)
             if d_x is not None:
-                one = torch.ones_like(X[..., :1])
-                d_x[..., w:, :] += d * self._after(one, w, offsets[0]) * Filter[w]
+                ones = torch.ones_like(X[..., :1])
+                d_x[..., w:, :] += d * self._following_rows(ones, w, offsets[0]) * Filter[w]
         return d_x, d_filter
 
     samples = [

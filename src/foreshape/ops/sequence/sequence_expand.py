@@ -17,11 +17,11 @@ from foreshape.values.offsets import Offsets
 from foreshape.values.torch_proxy import Tensor, torch
 
 
-def _level(where: Offsets, level: int) -> Offsets:
+def _level(sequences: Offsets, level: int) -> Offsets:
     """Return one level alone: its sequences counted in sequences of the next level, or in rows."""
-    if len(where.levels) == 1:
-        return where
-    return where.kept(("alone", level), lambda: Offsets([where.levels[level]]))
+    if len(sequences.levels) == 1:
+        return sequences
+    return sequences.kept(("alone", level), lambda: Offsets([sequences.levels[level]]))
 
 
 def _copied(self: Any, d_out: Spec, X: Spec, Y: Spec, *, strided: frozenset[str]) -> Size:
@@ -43,7 +43,7 @@ class SequenceExpand(Operator):
 
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
         counts = ragged(Y, "Y").counts
-        level = self._at(len(counts))
+        level = self._checked_level(len(counts))
         require(X.rank > 0, "X must have at least one dim", X=None)
         parts = (*counts, Y.known_dims[0])[level + 1]
         if X.lod is None:
@@ -54,7 +54,7 @@ class SequenceExpand(Operator):
         require_equal(X.lod.counts[0], counts[level], f"X must have as many sequences as Y at level {level}", X=None, Y=None)
         return rows(X.dtype, (unknown_size("rows"), *X.known_dims[1:]), new_lod("Out", [parts]))
 
-    def _at(self, levels: int) -> int:
+    def _checked_level(self, levels: int) -> int:
         level = levels - 1 if self.ref_level == -1 else self.ref_level
         if not 0 <= level < levels:
             fail(f"ref_level must be -1 or a level of Y, from 0 to {levels - 1}, not {level}", Y=None)
@@ -62,22 +62,22 @@ class SequenceExpand(Operator):
 
     def _repeated(self, X: Offsets, Y: Offsets) -> tuple[Tensor, Offsets]:
         """Return for each row of Out its row of X, and the offsets of Out."""
-        level = self._at(len(Y.levels))
+        level = self._checked_level(len(Y.levels))
 
         def make() -> tuple[Tensor, Offsets]:
             repeated = _level(Y, level).segments
-            made = Offsets.of_lengths(X.lengths.index_select(0, repeated))
+            out_offsets = Offsets.of_lengths(X.lengths.index_select(0, repeated))
             starts = X.last[:-1].index_select(0, repeated)
-            return made.positions + starts.index_select(0, made.segments), made
+            return out_offsets.positions + starts.index_select(0, out_offsets.segments), out_offsets
 
         return Y.kept(("expanded", X, level), make)
 
     def kernel(self, X: Tensor, Y: Tensor, *, offsets: list[Offsets]) -> tuple[Tensor, Offsets | None]:
         of_x, of_y = offsets
         if of_x:
-            index, made = self._repeated(of_x, of_y)
-            return X.index_select(0, index), made
-        return X.index_select(0, _level(of_y, self._at(len(of_y.levels))).segments), None
+            index, out_offsets = self._repeated(of_x, of_y)
+            return X.index_select(0, index), out_offsets
+        return X.index_select(0, _level(of_y, self._checked_level(len(of_y.levels))).segments), None
 
     def _infer_gradient(self, d_out: Spec, X: Spec, Y: Spec) -> Spec:
         out = SequenceExpand.infer_shape(self, X, Y)
@@ -92,7 +92,7 @@ class SequenceExpand(Operator):
     def backward(self, d_out: Tensor, X: Tensor, Y: Tensor, *, offsets: list[Offsets]) -> Tensor:
         _, of_x, of_y = offsets
         if not of_x:
-            return segment_sum(d_out, _level(of_y, self._at(len(of_y.levels))))
+            return segment_sum(d_out, _level(of_y, self._checked_level(len(of_y.levels))))
         index, _ = self._repeated(of_x, of_y)
         return torch.zeros_like(X).index_add_(0, index, d_out)
 

@@ -47,15 +47,15 @@ class SequencePad(Operator):
         return out, rows(INT64, out.known_dims[:1], out.lod)
 
     def kernel(self, X: Tensor, PadValue: Tensor, *, offsets: list[Offsets]) -> tuple[Tensor, Tensor]:
-        at = offsets[0]
-        length = at.longest if self.padded_length == -1 else self.padded_length
-        if at.longest > length:
-            raise ExecutionError(f"sequence_pad: padded_length must be at least the longest sequence's, {at.longest}; it is {length}")
-        out = X.new_empty((at.count * length, *X.shape[1:]))
-        if at.rows < len(out):
+        sequences = offsets[0]
+        length = sequences.longest if self.padded_length == -1 else self.padded_length
+        if sequences.longest > length:
+            raise ExecutionError(f"sequence_pad: padded_length must be at least the longest sequence's, {sequences.longest}; it is {length}")
+        out = X.new_empty((sequences.count * length, *X.shape[1:]))
+        if sequences.rows < len(out):
             out.copy_(PadValue)
-        out.index_copy_(0, places(at, length), X)
-        return out.view(at.count, length, *X.shape[1:]), at.lengths.clone()
+        out.index_copy_(0, places(sequences, length), X)
+        return out.view(sequences.count, length, *X.shape[1:]), sequences.lengths.clone()
 
     def _gradient_workspace(self, X: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return copies(strided, Out_GRAD=d_out)
@@ -118,18 +118,18 @@ class SequenceUnpad(Operator):
         return 2 * copies(strided, X=X) + 32 * Length.elements
 
     def kernel(self, X: Tensor, Length: Tensor, *, offsets: list[Offsets | None]) -> tuple[Tensor, Offsets]:
-        made, outer = offsets_of(Length, X.shape[1], "Length"), offsets[0]
+        out_offsets, outer = offsets_of(Length, X.shape[1], "Length"), offsets[0]
         if outer is not None:
-            made = Offsets([*outer.levels, made.last])
-        return unpadded(X if X.dim() > 2 else X.unsqueeze(2), made), made
+            out_offsets = Offsets([*outer.levels, out_offsets.last])
+        return unpadded(X if X.dim() > 2 else X.unsqueeze(2), out_offsets), out_offsets
 
     @gradient("X", "Out@GRAD", gives="X@GRAD")
     def backward(self, X: Tensor, d_out: Tensor, *, offsets: list[Offsets | None]) -> Tensor:
-        at = offsets[1]
-        if at is None:
+        sequences = offsets[1]
+        if sequences is None:
             raise ExecutionError("sequence_unpad_grad: the gradient of Out must be ragged, as Out is")
         out = d_out.new_zeros((X.shape[0] * X.shape[1], *d_out.shape[1:]))
-        return out.index_copy_(0, places(at, X.shape[1]), d_out).view(X.shape)
+        return out.index_copy_(0, places(sequences, X.shape[1]), d_out).view(X.shape)
 
     samples = [
         sample(X=f32(3, 5, 2), Length=i64(3, data=[4, 0, 5])),
@@ -174,10 +174,10 @@ class SequenceMask(Operator):
             raise ExecutionError(f"sequence_mask: maxlen must be at least 1; seen {size}")
         if size < 0:
             size = max(0, int(X.max())) if X.numel() else 0
-        of = torch_dtype(self.out_dtype)
-        require_room(self.type, X.numel() * size * of.itemsize + 8 * size, f"a result of {X.numel():,} times {size:,} numbers")
+        dtype = torch_dtype(self.out_dtype)
+        require_room(self.type, X.numel() * size * dtype.itemsize + 8 * size, f"a result of {X.numel():,} times {size:,} numbers")
         out = torch.arange(size, device=X.device) < X.unsqueeze(-1)
-        return out.to(of)
+        return out.to(dtype)
 
     samples = [
         sample(X=i64(3, high=4), maxlen=5, out_dtype=3),

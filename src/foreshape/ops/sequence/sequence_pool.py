@@ -67,56 +67,56 @@ class SequencePool(Operator):
     def workspace(self, X: Spec, *, requested: tuple[bool, ...], strided: frozenset[str]) -> Size:
         if self.pooltype not in _EXTREMES:
             count = X.lod.counts[-1] if X.lod is not None else X.known_dims[0]
-            made = 2 if self.pooltype in _SUMS else product(X.known_dims[1:])  # weights, or rows before they are put in place
-            return 2 * copies(strided, X=X) + (0 if self.pooltype == "SUM" else count * made * X.known_dtype.itemsize)
-        own = X.with_dtype(FP64 if X.dtype is FP64 else FP32)
-        return copies(strided, X=X) + (X.nbytes + own.nbytes + own.known_dtype.itemsize * X.known_dims[0] if requested[1] else 0)
+            numbers = 2 if self.pooltype in _SUMS else product(X.known_dims[1:])  # weights, or rows before they are put in place
+            return 2 * copies(strided, X=X) + (0 if self.pooltype == "SUM" else count * numbers * X.known_dtype.itemsize)
+        pooled = X.with_dtype(FP64 if X.dtype is FP64 else FP32)
+        return copies(strided, X=X) + (X.nbytes + pooled.nbytes + pooled.known_dtype.itemsize * X.known_dims[0] if requested[1] else 0)
 
     def computes(self) -> SequencePooling | None:
         return _pooling(self.pooltype, self.pad_value)
 
     def kernel(self, X: Tensor, *, offsets: list[Offsets], requested: tuple[bool, bool]) -> tuple[Tensor, Tensor | None]:
-        where = offsets[0]
+        sequences = offsets[0]
         if self.pooltype in _EXTREMES:
-            return self._extremes(X, where, requested[1])
-        out = self._sums(X, where) if self.pooltype in _SUMS else self._ends(X, where)
+            return self._extremes(X, sequences, requested[1])
+        out = self._sums(X, sequences) if self.pooltype in _SUMS else self._ends(X, sequences)
         return out, torch.zeros((), dtype=_number(X), device=X.device) if requested[1] else None
 
-    def _sums(self, X: Tensor, where: Offsets) -> Tensor:
-        out, rows = segment_sum(X, where), max(where.rows, 1)
+    def _sums(self, X: Tensor, sequences: Offsets) -> Tensor:
+        out, rows = segment_sum(X, sequences), max(sequences.rows, 1)
         if self.pooltype != "SUM":
-            out.mul_(1.0 / (rows if self.pooltype == "AVERAGE" else math.sqrt(rows)) if where.count == 1 else _weights(where, self.pooltype, X))
+            out.mul_(1.0 / (rows if self.pooltype == "AVERAGE" else math.sqrt(rows)) if sequences.count == 1 else _weights(sequences, self.pooltype, X))
         if self.pad_value != 0.0:
-            empty = empty_sequences(where)
+            empty = empty_sequences(sequences)
             if empty is not None:
                 out.index_fill_(0, empty, self.pad_value)
         return out
 
-    def _ends(self, X: Tensor, where: Offsets) -> Tensor:
-        full, rows = ends(where, self.pooltype == "LAST")
+    def _ends(self, X: Tensor, sequences: Offsets) -> Tensor:
+        full, rows = ends(sequences, self.pooltype == "LAST")
         if full is None:
             return X.index_select(0, rows)
-        out = X.new_full((where.count, *X.shape[1:]), self.pad_value)
+        out = X.new_full((sequences.count, *X.shape[1:]), self.pad_value)
         return out.index_copy_(0, full, X.index_select(0, rows))
 
-    def _extremes(self, X: Tensor, where: Offsets, index_too: bool) -> tuple[Tensor, Tensor | None]:
+    def _extremes(self, X: Tensor, sequences: Offsets, index_too: bool) -> tuple[Tensor, Tensor | None]:
         reduce = _EXTREMES[self.pooltype]
         flat = X if X.dim() == 2 else X.reshape(X.shape[0], _width(X))
-        segments = where.segments.unsqueeze(1).expand(flat.shape)
-        out = flat.new_full((where.count, flat.shape[1]), self.pad_value).scatter_reduce_(0, segments, flat, reduce, include_self=False)
+        segments = sequences.segments.unsqueeze(1).expand(flat.shape)
+        out = flat.new_full((sequences.count, flat.shape[1]), self.pad_value).scatter_reduce_(0, segments, flat, reduce, include_self=False)
         index = None
         if index_too:
             number = _number(X)
             if X.shape[0] > _EXACT and number is torch.float32:
                 raise ExecutionError(f"{self.pooltype} keeps the numbers of rows as fp32, which holds up to {_EXACT}; seen {X.shape[0]} rows")
-            pooled = out.index_select(0, where.segments)
+            pooled = out.index_select(0, sequences.segments)
             # A large number for rows other than the extreme. The least number left is the first row of the extreme (every row, for NaN).
             less = torch.lt if reduce == "amax" else torch.gt
             numbers = less(flat, pooled, out=torch.empty_like(flat, dtype=number)).mul_(_FAR)
             numbers.add_(torch.arange(X.shape[0], dtype=number, device=X.device).unsqueeze(1))
             index = torch.full_like(out, -1.0, dtype=number).scatter_reduce_(0, segments, numbers, "amin", include_self=False)
-            index = index.view(where.count, *X.shape[1:])
-        return out.view(where.count, *X.shape[1:]), index
+            index = index.view(sequences.count, *X.shape[1:])
+        return out.view(sequences.count, *X.shape[1:]), index
 
     def gradient_ops(self, slots: GradientSlots) -> None:
         if any(n in slots.available for n in slots.output("MaxIndex")):
@@ -156,14 +156,14 @@ def _number(X: Tensor) -> Any:
     return torch.float64 if X.dtype is torch.float64 else torch.float32
 
 
-def _weights(where: Offsets, pooltype: str, like: Tensor) -> Tensor:
+def _weights(sequences: Offsets, pooltype: str, like: Tensor) -> Tensor:
     """Return the factors of the sums of the sequences, ``[count, 1, ...]``."""
 
     def make() -> Tensor:
-        lengths = where.lengths.clamp(min=1).to(torch.float64)
+        lengths = sequences.lengths.clamp(min=1).to(torch.float64)
         return (lengths if pooltype == "AVERAGE" else lengths.sqrt()).reciprocal().to(like.dtype)
 
-    return column(where.kept((pooltype, like.dtype), make), like.dim())
+    return column(sequences.kept((pooltype, like.dtype), make), like.dim())
 
 
 def _d_out(value: SampleTensor) -> dict[str, Any]:
@@ -195,27 +195,27 @@ class SequencePoolGrad(Operator):
 
     def workspace(self, *specs: Any) -> Size:
         _, index, d_out = specs
-        made = 0 if self.pooltype == "SUM" else d_out.nbytes
-        return made + (0 if index is None else 16 * index.elements)
+        spread_bytes = 0 if self.pooltype == "SUM" else d_out.nbytes
+        return spread_bytes + (0 if index is None else 16 * index.elements)
 
     def backward_of(self) -> SequencePooling | None:
         return _pooling(self.pooltype, self.pad_value)
 
     def kernel(self, *tensors: Any, offsets: list[Offsets]) -> Tensor:
         X, index, d_out = tensors
-        where = offsets[0]
+        sequences = offsets[0]
         if self.pooltype in _SUMS:
-            share = d_out if self.pooltype == "SUM" else d_out * _weights(where, self.pooltype, X)
-            return share.index_select(0, where.segments)
+            share = d_out if self.pooltype == "SUM" else d_out * _weights(sequences, self.pooltype, X)
+            return share.index_select(0, sequences.segments)
         out = torch.zeros_like(X)
         if self.pooltype in _EXTREMES:
-            empty = empty_sequences(where)
+            empty = empty_sequences(sequences)
             rows = index.long()
             if empty is not None:
-                full = where.lengths.nonzero().view(-1)
+                full = sequences.lengths.nonzero().view(-1)
                 rows, d_out = rows.index_select(0, full), d_out.index_select(0, full)
             return out.scatter_(0, rows, d_out)
-        full, rows = ends(where, self.pooltype == "LAST")
+        full, rows = ends(sequences, self.pooltype == "LAST")
         return out.index_copy_(0, rows, d_out if full is None else d_out.index_select(0, full))
 
     samples = [
@@ -258,7 +258,7 @@ class SequenceTopkAvgPooling(Operator):
         pos = rows(INT32, (height * self.channel_num * self.topks[-1],), None)
         return rows(X.dtype, (height, self.channel_num * len(self.topks)), ROW.lod), pos
 
-    def _lines(self, at: Offsets, row: Offsets, column: Offsets) -> tuple[Tensor, Tensor]:
+    def _lines(self, sequences: Offsets, row: Offsets, column: Offsets) -> tuple[Tensor, Tensor]:
         """Return the first element in X of each row of each matrix, and its length.
 
         They are in the order of Out: row after row, in each all channels.
@@ -266,17 +266,17 @@ class SequenceTopkAvgPooling(Operator):
 
         def make() -> tuple[Tensor, Tensor]:
             width = column.lengths
-            if not torch.equal(at.lengths, self.channel_num * row.lengths * width):
+            if not torch.equal(sequences.lengths, self.channel_num * row.lengths * width):
                 raise ExecutionError(
                     "sequence_topk_avg_pooling: each sequence of X must have channel_num * rows * columns numbers; seen "
-                    f"{at.host_lengths[:20]}, {row.host_lengths[:20]} and {column.host_lengths[:20]}"
+                    f"{sequences.host_lengths[:20]}, {row.host_lengths[:20]} and {column.host_lengths[:20]}"
                 )
-            of = row.segments
-            first = (at.last[:-1][of] + row.positions * width[of]).unsqueeze(1)
-            channel = (row.lengths * width)[of].unsqueeze(1) * torch.arange(self.channel_num, device=of.device)
-            return (first + channel).reshape(-1), width[of].repeat_interleave(self.channel_num)
+            segments = row.segments
+            first = (sequences.last[:-1][segments] + row.positions * width[segments]).unsqueeze(1)
+            channel = (row.lengths * width)[segments].unsqueeze(1) * torch.arange(self.channel_num, device=segments.device)
+            return (first + channel).reshape(-1), width[segments].repeat_interleave(self.channel_num)
 
-        return at.kept(("matrix rows", row, column, self.channel_num), make)
+        return sequences.kept(("matrix rows", row, column, self.channel_num), make)
 
     def _shares(self, like: Tensor) -> Tensor:
         """Return the weight of the k-th largest number in each average, ``[len(topks), topks[-1]]``."""
@@ -285,9 +285,9 @@ class SequenceTopkAvgPooling(Operator):
         return counted.to(like.dtype) / sizes
 
     def workspace(self, X: Spec, ROW: Spec, COLUMN: Spec) -> Size:
-        return 64 * X.elements + 32 * self._kept(ROW)
+        return 64 * X.elements + 32 * self._number_count(ROW)
 
-    def _kept(self, ROW: Spec) -> Size:
+    def _number_count(self, ROW: Spec) -> Size:
         """Return the count of numbers kept of all matrix rows."""
         return ROW.known_dims[0] * self.channel_num * self.topks[-1]
 
@@ -295,26 +295,26 @@ class SequenceTopkAvgPooling(Operator):
         if not len(X) and not len(ROW):
             return X.new_empty((0, self.channel_num * len(self.topks))), X.new_empty(0, dtype=torch.int32)
         begin, length = self._lines(*offsets)
-        count, most = len(begin), self.topks[-1]
+        count, limit = len(begin), self.topks[-1]
         values = X.reshape(-1)
         # all numbers by line, and in a line by falling value, without padding: a line may be very much longer than the others
         line = torch.empty(len(values), dtype=torch.int64, device=X.device)
-        within = Offsets.of_lengths(length)
-        element = begin[within.segments] + within.positions
-        line[element] = within.segments
+        lines = Offsets.of_lengths(length)
+        element = begin[lines.segments] + lines.positions
+        line[element] = lines.segments
         falling = torch.argsort(values, descending=True, stable=True)
         order = falling[torch.argsort(line[falling], stable=True)]
-        rank = torch.arange(most, device=X.device)
-        there = rank < length.unsqueeze(1)
-        chosen = (within.last[:-1].unsqueeze(1) + rank).masked_fill_(~there, 0)
+        rank = torch.arange(limit, device=X.device)
+        valid = rank < length.unsqueeze(1)
+        chosen = (lines.last[:-1].unsqueeze(1) + rank).masked_fill_(~valid, 0)
         chosen = order[chosen] if len(values) else chosen
-        largest = values[chosen].masked_fill_(~there, 0) if len(values) else X.new_zeros(count, most)
-        pos = (chosen - begin.unsqueeze(1)).masked_fill_(~there, -1)
+        largest = values[chosen].masked_fill_(~valid, 0) if len(values) else X.new_zeros(count, limit)
+        pos = (chosen - begin.unsqueeze(1)).masked_fill_(~valid, -1)
         out = largest @ self._shares(X).T
         return out.view(ROW.shape[0], self.channel_num * len(self.topks)), pos.view(-1).to(torch.int32)
 
     def _gradient_workspace(self, X: Spec, ROW: Spec, COLUMN: Spec, pos: Spec, d_out: Spec) -> Size:
-        return 32 * self._kept(ROW)
+        return 32 * self._number_count(ROW)
 
     @gradient("X", "ROW", "COLUMN", "pos", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: Tensor, ROW: Tensor, COLUMN: Tensor, pos: Tensor, d_out: Tensor, *, offsets: list[Any]) -> Tensor:
@@ -323,9 +323,9 @@ class SequenceTopkAvgPooling(Operator):
         begin, _ = self._lines(*offsets[:3])
         shares = d_out.reshape(len(begin), len(self.topks)) @ self._shares(X)
         column = pos.view(len(begin), self.topks[-1])
-        there = column >= 0
-        place = (begin.unsqueeze(1) + column)[there]
-        return X.new_zeros(X.shape[0]).index_copy_(0, place, shares[there]).view(X.shape)
+        valid = column >= 0
+        place = (begin.unsqueeze(1) + column)[valid]
+        return X.new_zeros(X.shape[0]).index_copy_(0, place, shares[valid]).view(X.shape)
 
     samples = [
         sample(X=f32(22, 1, distinct=True).ragged([12, 0, 10]), ROW=f32(8, 2).ragged([3, 0, 5]), COLUMN=f32(4, 3).ragged([2, 1, 1]), topks=[1, 3],

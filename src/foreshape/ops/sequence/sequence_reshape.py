@@ -36,21 +36,21 @@ class SequenceReshape(Operator):
         return turned(strided, X=X)
 
     def kernel(self, X: Tensor, *, offsets: list[Offsets]) -> tuple[Tensor, Offsets]:
-        at, width = offsets[0], X.shape[1]
+        sequences, width = offsets[0], X.shape[1]
 
         def make() -> Offsets:
-            numbers = at.last * width
+            numbers = sequences.last * width
             if bool((numbers % self.new_dim).any()):
-                lengths = at.host_lengths
+                lengths = sequences.host_lengths
                 bad = next(i for i, n in enumerate(lengths) if n * width % self.new_dim)
                 raise ExecutionError(
                     f"sequence_reshape: new_dim must divide the numbers of every sequence; sequence {bad} has "
                     f"{lengths[bad]} * {width}, and new_dim is {self.new_dim}"
                 )
-            return Offsets([*at.levels[:-1], numbers // self.new_dim])
+            return Offsets([*sequences.levels[:-1], numbers // self.new_dim])
 
-        made = at if width == self.new_dim else at.kept(("reshaped", width, self.new_dim), make)
-        return X.reshape(-1, self.new_dim), made
+        out_offsets = sequences if width == self.new_dim else sequences.kept(("reshaped", width, self.new_dim), make)
+        return X.reshape(-1, self.new_dim), out_offsets
 
     def _gradient_workspace(self, X: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return turned(strided, Out_GRAD=d_out)
@@ -87,16 +87,16 @@ class SequenceEnumerate(Operator):
         return X.with_dims((X.known_dims[0], self.win_size))
 
     def kernel(self, X: Tensor, *, offsets: list[Offsets]) -> Tensor:
-        at = offsets[0]
-        if not at.rows:  # a window has a size all the same
+        sequences = offsets[0]
+        if not sequences.rows:  # a window has a size all the same
             return X.new_empty((0, self.win_size))
 
         def make() -> tuple[Tensor, Tensor]:
-            taken = torch.arange(at.rows, device=X.device).unsqueeze(1) + torch.arange(self.win_size, device=X.device)
-            return taken.clamp(max=max(at.rows - 1, 0)), taken >= at.last[1:].repeat_interleave(at.lengths).unsqueeze(1)
+            places = torch.arange(sequences.rows, device=X.device).unsqueeze(1) + torch.arange(self.win_size, device=X.device)
+            return places.clamp(max=max(sequences.rows - 1, 0)), places >= sequences.last[1:].repeat_interleave(sequences.lengths).unsqueeze(1)
 
-        taken, past = at.kept(("windows", self.win_size), make)
-        return X.reshape(-1)[taken].masked_fill_(past, self.pad_value)
+        windows, past = sequences.kept(("windows", self.win_size), make)
+        return X.reshape(-1)[windows].masked_fill_(past, self.pad_value)
 
     samples = [
         sample(X=i64(9, 1).ragged([4, 0, 5]), win_size=3, pad_value=7),

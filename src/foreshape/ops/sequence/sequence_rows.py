@@ -42,30 +42,30 @@ class SequenceSlice(Operator):
             require_at_most(total, X.known_dims[0], f"the lengths must fit the rows of X, {X.known_dims[0]}; they sum to {total}", Length=None, X=0)
         return rows(X.dtype, (total, *X.known_dims[1:]), new_lod("Out", lod.counts))
 
-    def _check_column(self, given: Spec, slot: str, lod: Lod) -> None:
-        require_rank(2, given, slot)
-        require_equal(given.known_dims[1], 1, f"{slot} must be a column, [n, 1]; its rows have {given.known_dims[1]}", **{slot: 1})
-        require_equal(given.known_dims[0], lod.counts[-1], f"{slot} must have one number per sequence of X, {lod.counts[-1]}", **{slot: 0, "X": 0})
+    def _check_column(self, spec: Spec, slot: str, lod: Lod) -> None:
+        require_rank(2, spec, slot)
+        require_equal(spec.known_dims[1], 1, f"{slot} must be a column, [n, 1]; its rows have {spec.known_dims[1]}", **{slot: 1})
+        require_equal(spec.known_dims[0], lod.counts[-1], f"{slot} must have one number per sequence of X, {lod.counts[-1]}", **{slot: 0, "X": 0})
 
-    def _taken(self, at: Offsets, Offset: Tensor, Length: Tensor) -> tuple[Tensor, Tensor]:
+    def _slice_rows(self, spans: Offsets, Offset: Tensor, Length: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rows, and the lengths."""
         first, lengths = Offset.reshape(-1).long(), Length.reshape(-1).long()
-        if bool(((first < 0) | (lengths < 0) | (first > at.lengths) | (lengths > at.lengths - first)).any()):  # no sum past 64 bits
+        if bool(((first < 0) | (lengths < 0) | (first > spans.lengths) | (lengths > spans.lengths - first)).any()):  # no sum past 64 bits
             raise ExecutionError(
                 "sequence_slice: Offset and Offset + Length must be in 0..length of the sequence; seen "
-                f"Offset {shown(first)}, Length {shown(lengths)}, sequences of {at.host_lengths[:20]}"
+                f"Offset {shown(first)}, Length {shown(lengths)}, sequences of {spans.host_lengths[:20]}"
             )
-        return rows_in(at.last[:-1] + first, lengths), lengths
+        return rows_in(spans.last[:-1] + first, lengths), lengths
 
     def kernel(self, X: Tensor, Offset: Tensor, Length: Tensor, *, offsets: list[Offsets]) -> tuple[Tensor, Offsets]:
-        taken, lengths = self._taken(offsets[0], Offset, Length)
-        made = Offsets([*offsets[0].levels[:-1], Offsets.of_lengths(lengths).last])
-        return X.index_select(0, taken), made
+        index, lengths = self._slice_rows(offsets[0], Offset, Length)
+        out_offsets = Offsets([*offsets[0].levels[:-1], Offsets.of_lengths(lengths).last])
+        return X.index_select(0, index), out_offsets
 
     @gradient("X", "Offset", "Length", "Out@GRAD", gives="X@GRAD")
     def backward(self, X: Tensor, Offset: Tensor, Length: Tensor, d_out: Tensor, *, offsets: list[Offsets]) -> Tensor:
-        taken, _ = self._taken(offsets[0], Offset, Length)
-        return d_out.new_zeros(X.shape).index_copy_(0, taken, d_out)
+        index, _ = self._slice_rows(offsets[0], Offset, Length)
+        return d_out.new_zeros(X.shape).index_copy_(0, index, d_out)
 
     samples = [
         sample(X=f32(9, 2).ragged([4, 0, 5]), Offset=i64(3, 1, data=[1, 0, 2]), Length=i64(3, 1, data=[2, 0, 3])),
@@ -104,11 +104,11 @@ class SequenceErase(Operator):
     def kernel(self, X: Tensor, *, offsets: list[Offsets]) -> tuple[Tensor, Offsets | None]:
         if not self.tokens:
             return X.clone(), None
-        at = offsets[0]
-        kept = torch.isin(X.reshape(-1), torch.tensor(self.tokens, dtype=X.dtype, device=X.device), invert=True)
-        before = torch.zeros(len(kept) + 1, dtype=torch.int64, device=X.device)
-        torch.cumsum(kept, 0, out=before[1:])
-        return X[kept], Offsets([*at.levels[:-1], before[at.last]])
+        spans = offsets[0]
+        stays = torch.isin(X.reshape(-1), torch.tensor(self.tokens, dtype=X.dtype, device=X.device), invert=True)
+        counts = torch.zeros(len(stays) + 1, dtype=torch.int64, device=X.device)
+        torch.cumsum(stays, 0, out=counts[1:])
+        return X[stays], Offsets([*spans.levels[:-1], counts[spans.last]])
 
     samples = [
         sample(X=i64(9, 1).ragged([4, 0, 5]), tokens=[2, 4]),
@@ -146,9 +146,9 @@ class SequenceScatter(Operator):
         require_equal(X.known_dims[0], sequences(Ids, "Ids"), "X must have one row per sequence of Ids", X=0, Ids=0)
         return X.like()
 
-    def _places(self, at: Offsets, Ids: Tensor, width: int) -> Tensor:
+    def _places(self, spans: Offsets, Ids: Tensor, width: int) -> Tensor:
         check_index(Ids, width, "sequence_scatter: an id")
-        return (at.segments * width).add_(Ids.reshape(-1))
+        return (spans.segments * width).add_(Ids.reshape(-1))
 
     def workspace(self, X: Spec, Ids: Spec, Updates: Spec, *, strided: frozenset[str]) -> Size:
         return 16 * Ids.elements + copies(strided, X=X, Ids=Ids, Updates=Updates)

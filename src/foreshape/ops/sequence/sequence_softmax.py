@@ -40,25 +40,25 @@ class SequenceSoftmax(Operator):
         return X.nbytes + copies(strided, X=X)
 
     def kernel(self, X: Tensor, *, offsets: list[Offsets]) -> Tensor:
-        where = offsets[0]
+        sequences = offsets[0]
         x = X.reshape(-1)
-        segments = where.segments
+        segments = sequences.segments
         if x.shape != segments.shape:  # torch's kernel reads rows by the offsets alone
             raise ExecutionError(f"sequence_softmax: X must have one number in each of its {len(segments)} rows; it has {len(x)} numbers")
         # an empty sequence has a largest number of minus infinity, read by no row
-        largest = torch.segment_reduce(x, "max", offsets=where.last, axis=0)
+        largest = torch.segment_reduce(x, "max", offsets=sequences.last, axis=0)
         e = (x - largest.index_select(0, segments)).exp_()
-        return e.div_(_sums(e, where).index_select(0, segments)).view(X.shape)
+        return e.div_(_sums(e, sequences).index_select(0, segments)).view(X.shape)
 
     def _gradient_workspace(self, Out: Spec, d_out: Spec, X: Spec, *, strided: frozenset[str]) -> Size:
         return X.nbytes + copies(strided, Out=Out, Out_GRAD=d_out)
 
     @gradient("Out", "Out@GRAD", "X", gives="X@GRAD", infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(self, Out: Tensor, d_out: Tensor, X: Tensor, *, offsets: list[Offsets]) -> Tensor:
-        where = offsets[2]
+        sequences = offsets[2]
         out, d = Out.reshape(-1), d_out.reshape(-1)
-        along = _sums(out * d, where)
-        return (d - along.index_select(0, where.segments)).mul_(out).view(X.shape)
+        along = _sums(out * d, sequences)
+        return (d - along.index_select(0, sequences.segments)).mul_(out).view(X.shape)
 
     samples = [
         sample(X=f32(9, 1).ragged([4, 0, 5])),
@@ -74,6 +74,6 @@ class SequenceSoftmax(Operator):
     ]
 
 
-def _sums(numbers: Tensor, where: Offsets) -> Tensor:
+def _sums(numbers: Tensor, sequences: Offsets) -> Tensor:
     """Return the sum of the numbers of each sequence, ``[count]``."""
-    return torch.zeros(where.count, dtype=numbers.dtype, device=numbers.device).index_add_(0, where.segments, numbers)
+    return torch.zeros(sequences.count, dtype=numbers.dtype, device=numbers.device).index_add_(0, sequences.segments, numbers)

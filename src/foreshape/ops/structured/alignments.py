@@ -74,22 +74,22 @@ class WarpCTC(Operator):
         if LogitsLength is None:
             lod = ragged(Logits, "Logits")
             steps, count, labels = longest_outermost(lod), lod.counts[0], longest_outermost(ragged(Label, "Label"))
-            made = turned(strided, Logits=Logits) + (0 if requested[1] else Logits.nbytes + 8 * Logits.known_dims[0])
+            copied = turned(strided, Logits=Logits) + (0 if requested[1] else Logits.nbytes + 8 * Logits.known_dims[0])
             numbers = 24 * Logits.known_dims[0] + Label.elements
         else:
             steps, count, labels = Logits.known_dims[0], Logits.known_dims[1], Label.known_dims[1]
-            made = 0 if requested[1] else copies(strided, Logits=Logits)
+            copied = 0 if requested[1] else copies(strided, Logits=Logits)
             numbers = (32 + Label.known_dtype.itemsize) * Label.elements + copies(strided, Label=Label)
         states = steps * count * (2 * labels + 1) * item
-        rest = steps * count * classes * (item + (1 if requested[1] else 0)) + numbers + 64 * count
+        fixed = steps * count * classes * (item + (1 if requested[1] else 0)) + numbers + 64 * count
         messages = 2 * states if requested[1] else states
-        return messages + rest if isinstance(made, int) and not made else maximum(messages + rest, made + rest)
+        return messages + fixed if isinstance(copied, int) and not copied else maximum(messages + fixed, copied + fixed)
 
     def _gradient_workspace(self, *specs: Spec | None, strided: frozenset[str]) -> Size:
-        logits, lengths, _, kept = specs
-        assert logits is not None and kept is not None
-        numbers = 16 * kept.known_dims[1] if self.norm_by_times else 0
-        return numbers if lengths is not None else numbers + logits.known_dims[0] * logits.known_dtype.itemsize + copies(strided, WarpCTCGrad=kept)
+        logits, lengths, _, saved = specs
+        assert logits is not None and saved is not None
+        numbers = 16 * saved.known_dims[1] if self.norm_by_times else 0
+        return numbers if lengths is not None else numbers + logits.known_dims[0] * logits.known_dtype.itemsize + copies(strided, WarpCTCGrad=saved)
 
     def kernel(self, Logits: Tensor, Label: Tensor, LogitsLength: Tensor | None, LabelLength: Tensor | None, *, offsets: list[Offsets | None],
                requested: tuple[bool, ...]) -> tuple[Tensor, Tensor | None]:  # fmt: skip
@@ -189,14 +189,14 @@ class CTCAlign(Operator):
     def kernel(self, Input: Tensor, InputLength: Tensor | None, *, offsets: list[Offsets | None]) -> tuple[Any, ...]:
         if InputLength is None:
             assert offsets[0] is not None
-            of, x = offsets[0].in_rows(0), Input.reshape(-1)
+            sequences, x = offsets[0].in_rows(0), Input.reshape(-1)
         else:
-            of = offsets_of(InputLength, Input.shape[1], "InputLength")
-            x = Input.reshape(-1).index_select(0, places(of, Input.shape[1]))
+            sequences = offsets_of(InputLength, Input.shape[1], "InputLength")
+            x = Input.reshape(-1).index_select(0, places(sequences, Input.shape[1]))
         stays = x != self.blank
         if self.merge_repeated:
-            stays[1:] &= (x[1:] != x[:-1]) | (of.positions[1:] == 0)
-        counts = torch.zeros(of.count, dtype=torch.int64, device=x.device).index_add_(0, of.segments, stays.long())
+            stays[1:] &= (x[1:] != x[:-1]) | (sequences.positions[1:] == 0)
+        counts = torch.zeros(sequences.count, dtype=torch.int64, device=x.device).index_add_(0, sequences.segments, stays.long())
         left = Offsets.of_lengths(counts)
         if InputLength is None:
             return x[stays].unsqueeze(1), None, left
@@ -257,45 +257,45 @@ class WarpRNNT(Operator):
             raise ExecutionError(f"blank must be one of the {classes} classes of input, not {self.blank}")
         u = torch.arange(states, device=input.device)
         t = torch.arange(steps + states - 1, device=input.device).unsqueeze(1) - u  # by the number of moves to each state
-        at = t.clamp(0, steps - 1)
-        told = torch.cat([label.long(), label.new_zeros((count, 1), dtype=torch.int64)], 1)
-        blank = input[:, at, u, self.blank]
-        emit = input[torch.arange(count, device=input.device)[:, None, None], at, u, told.unsqueeze(1)]
-        there = (t >= 0) & (t < ends[:, None, None]) & (u <= last[:, None, None])
+        time = t.clamp(0, steps - 1)
+        labels = torch.cat([label.long(), label.new_zeros((count, 1), dtype=torch.int64)], 1)
+        blank = input[:, time, u, self.blank]
+        emit = input[torch.arange(count, device=input.device)[:, None, None], time, u, labels.unsqueeze(1)]
+        inside = (t >= 0) & (t < ends[:, None, None]) & (u <= last[:, None, None])
         final = (t == ends[:, None, None] - 1) & (u == last[:, None, None])
         never = -torch.inf
-        blank, emit = blank.masked_fill(~there, never), emit.masked_fill(~there | (u >= last[:, None, None]), never)
+        blank, emit = blank.masked_fill(~inside, never), emit.masked_fill(~inside | (u >= last[:, None, None]), never)
 
-        def beside(x: Tensor, by: int) -> Tensor:
+        def beside(x: Tensor, shift: int) -> Tensor:
             out = torch.full_like(x, never)
-            out[..., max(by, 0) : states + min(by, 0)] = x[..., max(-by, 0) : states - max(by, 0)]
+            out[..., max(shift, 0) : states + min(shift, 0)] = x[..., max(-shift, 0) : states - max(shift, 0)]
             return out
 
-        to, back = torch.full_like(blank, never), torch.full_like(blank, never)
-        to[:, 0, 0] = 0
-        for n in range(1, to.shape[1]):
-            to[:, n] = torch.logaddexp(to[:, n - 1] + blank[:, n - 1], beside(to[:, n - 1] + emit[:, n - 1], 1))
+        forward, back = torch.full_like(blank, never), torch.full_like(blank, never)
+        forward[:, 0, 0] = 0
+        for n in range(1, forward.shape[1]):
+            forward[:, n] = torch.logaddexp(forward[:, n - 1] + blank[:, n - 1], beside(forward[:, n - 1] + emit[:, n - 1], 1))
         following = torch.full_like(blank[:, 0], never)
-        for n in range(to.shape[1] - 1, -1, -1):
+        for n in range(forward.shape[1] - 1, -1, -1):
             onwards = torch.logaddexp(following + blank[:, n], beside(following, -1) + emit[:, n])
             following = back[:, n] = torch.where(final[:, n], blank[:, n], onwards)
         total = back[:, 0, 0]
-        after = torch.cat([back[:, 1:], torch.full_like(back[:, :1], never)], 1)
-        weight = (to - total[:, None, None]).masked_fill(~there, never)
-        d_blank = -(weight + blank + torch.where(final, 0.0, after)).exp()
-        d_emit = (weight + emit + beside(after, -1)).exp().mul_(-1.0 - self.fastemit_lambda)
-        found = input.new_zeros(input.shape)
-        row = torch.arange(count, device=input.device)[:, None, None].expand(there.shape)[there]
-        place = (row, t.expand(there.shape)[there], u.expand(there.shape)[there])
-        found[(*place, torch.full_like(row, self.blank))] = d_blank[there]
-        found.index_put_((*place, told.unsqueeze(1).expand(there.shape)[there]), d_emit[there], accumulate=True)
-        return -total, found
+        back_next = torch.cat([back[:, 1:], torch.full_like(back[:, :1], never)], 1)
+        weight = (forward - total[:, None, None]).masked_fill(~inside, never)
+        d_blank = -(weight + blank + torch.where(final, 0.0, back_next)).exp()
+        d_emit = (weight + emit + beside(back_next, -1)).exp().mul_(-1.0 - self.fastemit_lambda)
+        d_input = input.new_zeros(input.shape)
+        row = torch.arange(count, device=input.device)[:, None, None].expand(inside.shape)[inside]
+        place = (row, t.expand(inside.shape)[inside], u.expand(inside.shape)[inside])
+        d_input[(*place, torch.full_like(row, self.blank))] = d_blank[inside]
+        d_input.index_put_((*place, labels.unsqueeze(1).expand(inside.shape)[inside]), d_emit[inside], accumulate=True)
+        return -total, d_input
 
     @staticmethod
-    def _lengths(given: Tensor, least: int, most: int, slot: str) -> Tensor:
-        lengths = given.reshape(-1).long()
-        if len(lengths) and not (least <= int(lengths.min()) and int(lengths.max()) <= most):
-            raise ExecutionError(f"{slot} must be from {least} to {most}; seen {int(lengths.min())} to {int(lengths.max())}")
+    def _lengths(numbers: Tensor, least: int, limit: int, slot: str) -> Tensor:
+        lengths = numbers.reshape(-1).long()
+        if len(lengths) and not (least <= int(lengths.min()) and int(lengths.max()) <= limit):
+            raise ExecutionError(f"{slot} must be from {least} to {limit}; seen {int(lengths.min())} to {int(lengths.max())}")
         return lengths
 
     @gradient("input", "input_lengths", "warprnntgrad", "loss@GRAD", gives="input@GRAD")

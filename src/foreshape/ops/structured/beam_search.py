@@ -60,9 +60,9 @@ class BeamSearch(Operator):
             if level >= len(lod.counts):
                 fail(f"level must be one of scores, from 0 to {len(lod.counts) - 1}, not {level}", scores=None)
             sources = lod.counts[level]
-        kept, beams = unknown_size("kept"), new_lod("kept", (sources, count))
-        dims = (kept, 1)
-        return rows(INT64, dims, beams), rows(scores.dtype, dims, beams), Spec(scores.kind, INT32, (kept,))
+        beam_rows, beams = unknown_size("kept"), new_lod("kept", (sources, count))
+        dims = (beam_rows, 1)
+        return rows(INT64, dims, beams), rows(scores.dtype, dims, beams), Spec(scores.kind, INT32, (beam_rows,))
 
     def workspace(self, pre_ids: Spec, pre_scores: Spec, ids: Spec | None, scores: Spec) -> Size:
         return 96 * scores.elements + 32 * pre_ids.elements
@@ -71,14 +71,14 @@ class BeamSearch(Operator):
         self, pre_ids: Tensor, pre_scores: Tensor, ids: Tensor | None, scores: Tensor, *, offsets: list[Offsets | None]
     ) -> tuple[Tensor, Tensor, Tensor, Offsets, Offsets]:
         count, width = scores.shape
-        where = next((o for o in (offsets[3], offsets[2], offsets[1], offsets[0]) if o is not None), None)
-        sources = where.in_rows(self.level) if where is not None else Offsets([torch.tensor([0, count], device=scores.device)])
+        grouped = next((o for o in (offsets[3], offsets[2], offsets[1], offsets[0]) if o is not None), None)
+        sources = grouped.in_rows(self.level) if grouped is not None else Offsets([torch.tensor([0, count], device=scores.device)])
         ended = pre_ids.reshape(-1, 1) == self.end_id
-        before = pre_scores.reshape(-1, 1)
-        total = scores if self.is_accumulated else before + scores.log()
+        prefix_scores = pre_scores.reshape(-1, 1)
+        total = scores if self.is_accumulated else prefix_scores + scores.log()
         words = ids if ids is not None else torch.arange(width, device=scores.device).expand(count, width)
         first = (torch.arange(width, device=scores.device) == 0) & ended  # the one candidate of an ended prefix
-        total, words = torch.where(first, before, total), words.masked_fill(first, self.end_id)
+        total, words = torch.where(first, prefix_scores, total), words.masked_fill(first, self.end_id)
         candidates = (first | ~ended).reshape(-1).nonzero().squeeze(1)
         parent = candidates // max(width, 1)
         source = sources.segments[parent]
@@ -97,8 +97,8 @@ class BeamSearch(Operator):
         alive = torch.zeros(sources.count, dtype=torch.bool, device=scores.device).index_put_((source[goes_on],), torch.ones((), dtype=torch.bool))
         left = alive[source]
         parent, picked, word = parent[left], picked[left], word[left]
-        made = Offsets([sources.last, Offsets.of_lengths(torch.bincount(parent, minlength=count)).last])
-        return word.unsqueeze(1), total.reshape(-1)[picked].unsqueeze(1), parent.int(), made, made
+        beam_offsets = Offsets([sources.last, Offsets.of_lengths(torch.bincount(parent, minlength=count)).last])
+        return word.unsqueeze(1), total.reshape(-1)[picked].unsqueeze(1), parent.int(), beam_offsets, beam_offsets
 
     samples = [
         sample(
@@ -157,47 +157,47 @@ class BeamSearchDecode(Operator):
 
     def kernel(self, Ids: TensorArray | None, Scores: TensorArray | None) -> tuple[Tensor, Tensor, Offsets, Offsets]:
         if Ids is None or Scores is None or not len(Ids) or len(Ids) != len(Scores):
-            seen = " and ".join(str(len(a) if a is not None else 0) for a in (Ids, Scores))
-            raise ExecutionError(f"beam_search_decode: Ids and Scores must have one element for each step; they have {seen}")
-        at: Tensor | None = None
+            counts = " and ".join(str(len(a) if a is not None else 0) for a in (Ids, Scores))
+            raise ExecutionError(f"beam_search_decode: Ids and Scores must have one element for each step; they have {counts}")
+        followed: Tensor | None = None
         words: list[Tensor] = []
         values: list[Tensor] = []
-        kept: list[Tensor] = []
+        masks: list[Tensor] = []
         _, last = Ids.read(len(Ids) - 1)
         sentences = self.beam_size * (len(last.levels[0]) - 1 if last is not None else 1)
         require_room(self.type, 50 * len(Ids) * sentences + 8 * self.beam_size, f"following {sentences:,} sentences back over {len(Ids):,} steps")
         slots = torch.arange(self.beam_size)
         for step in range(len(Ids) - 1, -1, -1):
-            ids, where = Ids.read(step)
+            ids, sequences = Ids.read(step)
             scores, _ = Scores.read(step)
             ids, scores = ids.reshape(-1), scores.reshape(-1)
-            if where is None or len(where.levels) != 2 or where.rows != len(ids) or len(scores) != len(ids):
+            if sequences is None or len(sequences.levels) != 2 or sequences.rows != len(ids) or len(scores) != len(ids):
                 raise ExecutionError(
                     f"beam_search_decode: Ids and Scores must be ragged in 2 levels at every step; at step {step} Ids is {list(ids.shape)} "
-                    f"with {where}, Scores {list(scores.shape)}"
+                    f"with {sequences}, Scores {list(scores.shape)}"
                 )
-            sources = where.in_rows(0)
-            if at is None:
+            sources = sequences.in_rows(0)
+            if followed is None:
                 slots = slots.to(ids.device)
-                at = torch.full((sources.count, self.beam_size), -1, dtype=torch.int64, device=ids.device)
-            if sources.count != len(at):
-                raise ExecutionError(f"beam_search_decode: all steps must have as many sources; step {step} has {sources.count}, the next one {len(at)}")
-            waiting = at[:, 0] < 0  # sources not followed yet begin here
+                followed = torch.full((sources.count, self.beam_size), -1, dtype=torch.int64, device=ids.device)
+            if sources.count != len(followed):
+                raise ExecutionError(f"beam_search_decode: all steps must have as many sources; step {step} has {sources.count}, the next one {len(followed)}")
+            waiting = followed[:, 0] < 0  # sources not followed yet begin here
             if sources.longest > self.beam_size and bool((sources.lengths[waiting] > self.beam_size).any()):
                 raise ExecutionError(f"beam_search_decode: a source keeps at most beam_size = {self.beam_size} rows; at step {step} one has {sources.longest}")
             begins = waiting.unsqueeze(1) & (slots < sources.lengths.unsqueeze(1))
-            at = torch.where(begins, sources.last[:-1].unsqueeze(1) + slots, at)
-            if at.numel() and int(at.max()) >= len(ids):
+            followed = torch.where(begins, sources.last[:-1].unsqueeze(1) + slots, followed)
+            if followed.numel() and int(followed.max()) >= len(ids):
                 raise ExecutionError(f"beam_search_decode: step {step + 1} has more prefixes than step {step} kept, {len(ids)}")
-            there = at >= 0
-            found = at.clamp(min=0)
-            word = ids[found] if len(ids) else found
+            valid = followed >= 0
+            index = followed.clamp(min=0)
+            word = ids[index] if len(ids) else index
             words.append(word)
-            values.append(scores[found] if len(ids) else torch.zeros(found.shape, dtype=scores.dtype, device=scores.device))
-            kept.append(there & (begins | (word != self.end_id)))
+            values.append(scores[index] if len(ids) else torch.zeros(index.shape, dtype=scores.dtype, device=scores.device))
+            masks.append(valid & (begins | (word != self.end_id)))
             if step:
-                at = torch.where(there, where.segments[found] if len(ids) else found, at)
-        return self._sentences(torch.stack(words[::-1], -1), torch.stack(values[::-1], -1), torch.stack(kept[::-1], -1))
+                followed = torch.where(valid, sequences.segments[index] if len(ids) else index, followed)
+        return self._sentences(torch.stack(words[::-1], -1), torch.stack(values[::-1], -1), torch.stack(masks[::-1], -1))
 
     samples = [
         sample(
@@ -214,17 +214,17 @@ class BeamSearchDecode(Operator):
         sample(Ids=[i64(0, 1).ragged([], [])], Scores=[f32(0, 1).ragged([], [])], beam_size=2, end_id=1),
     ]
 
-    def _sentences(self, words: Tensor, values: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Offsets, Offsets]:
+    def _sentences(self, words: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Offsets, Offsets]:
         """Return the best first, of [sources, beam_size, steps] words, scores, and the mask of the sentence."""
         steps = words.shape[-1]
-        last = (torch.arange(steps, device=words.device) * kept).amax(-1, keepdim=True)
-        best = values.gather(-1, last).squeeze(-1).masked_fill(~kept.any(-1), -torch.inf)
+        last = (torch.arange(steps, device=words.device) * mask).amax(-1, keepdim=True)
+        best = values.gather(-1, last).squeeze(-1).masked_fill(~mask.any(-1), -torch.inf)
         order = torch.argsort(best, dim=1, descending=True, stable=True)
         index = order.unsqueeze(-1).expand_as(words)
-        words, values, kept = words.gather(1, index), values.gather(1, index), kept.gather(1, index)
+        words, values, mask = words.gather(1, index), values.gather(1, index), mask.gather(1, index)
         sizes = torch.full((words.shape[0],), self.beam_size, dtype=torch.int64, device=words.device)
-        made = Offsets.of_lengths(sizes, kept.sum(-1).reshape(-1))
-        return words[kept], values[kept], made, made
+        sentence_offsets = Offsets.of_lengths(sizes, mask.sum(-1).reshape(-1))
+        return words[mask], values[mask], sentence_offsets, sentence_offsets
 
 
 class GatherTree(Operator):

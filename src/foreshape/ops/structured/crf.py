@@ -77,12 +77,12 @@ class _PackedForms(NamedTuple):
         return by_row if self.width is None else padded(by_row, self.offsets, self.width)
 
 
-def _rows_of(emission: Tensor, label: Tensor | None, length: Tensor | None, given: Offsets | None, labelled: Offsets | None) -> _PackedForms:
+def _rows_of(emission: Tensor, label: Tensor | None, length: Tensor | None, sequences: Offsets | None, labelled: Offsets | None) -> _PackedForms:
     if length is None:
-        assert given is not None
+        assert sequences is not None
         if labelled is not None:
-            same_offsets(given, labelled, _ALIKE)
-        return _PackedForms(emission, None if label is None else label.reshape(-1).long(), given, None)
+            same_offsets(sequences, labelled, _ALIKE)
+        return _PackedForms(emission, None if label is None else label.reshape(-1).long(), sequences, None)
     width = emission.shape[1]
     offsets = offsets_of(length, width, "Length")
     if label is not None:
@@ -100,11 +100,11 @@ class _Weights(NamedTuple):
 
 
 def _weights(label: Tensor, offsets: Offsets, tags: int) -> _Weights:
-    before = torch.empty_like(label)
-    before[1:] = label[:-1] + 2
-    before.masked_fill_(offsets.positions == 0, 0)
+    previous = torch.empty_like(label)
+    previous[1:] = label[:-1] + 2
+    previous.masked_fill_(offsets.positions == 0, 0)
     ended = offsets.lengths.nonzero().squeeze(1)
-    return _Weights(before.mul_(tags).add_(label), label[offsets.last[1:][ended] - 1] + tags, ended)
+    return _Weights(previous.mul_(tags).add_(label), label[offsets.last[1:][ended] - 1] + tags, ended)
 
 
 class LinearChainCRF(Operator):
@@ -142,28 +142,28 @@ class LinearChainCRF(Operator):
     def kernel(
         self, Emission: Tensor, Transition: Tensor, Label: Tensor, Length: Tensor | None, *, offsets: list[Offsets | None]
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        emission, label, of, _ = given = _rows_of(Emission, Label, Length, offsets[0], offsets[2])
+        emission, label, sequences, _ = packed = _rows_of(Emission, Label, Length, offsets[0], offsets[2])
         assert label is not None
         tags = Emission.shape[-1]
         check_numbers(label, tags, "a tag in Label")
-        by_time = emission.index_select(0, of.by_time)
-        chains = Chains(by_time, Transition, of)
+        by_time = emission.index_select(0, sequences.by_time)
+        chains = Chains(by_time, Transition, sequences)
         alpha, norms = chains.forward()
         if not chains.safe(norms):
-            chains = Chains(by_time, Transition, of, log=True)
+            chains = Chains(by_time, Transition, sequences, log=True)
             alpha, norms = chains.forward()
-        weights = _weights(label, of, tags)
+        weights = _weights(label, sequences, tags)
         start, end, inner = chains.scales
         # the logarithm of the sum of all paths, less the path's own weight
-        row = (norms + chains.emission_scale).index_select(0, of.from_time)
+        row = (norms + chains.emission_scale).index_select(0, sequences.from_time)
         row -= emission.gather(1, label.unsqueeze(1)).squeeze(1)
         row -= Transition.reshape(-1)[weights.into]
-        cost = torch.zeros(of.count, dtype=row.dtype, device=row.device).index_add_(0, of.segments, row)
-        last = alpha.index_select(0, of.from_time[of.last[1:][weights.ended] - 1])
-        cost[weights.ended] += chains.total(last) + start + end + inner * (of.lengths[weights.ended] - 1) - Transition.reshape(-1)[weights.ends]
+        cost = torch.zeros(sequences.count, dtype=row.dtype, device=row.device).index_add_(0, sequences.segments, row)
+        last = alpha.index_select(0, sequences.from_time[sequences.last[1:][weights.ended] - 1])
+        cost[weights.ended] += chains.total(last) + start + end + inner * (sequences.lengths[weights.ended] - 1) - Transition.reshape(-1)[weights.ends]
         if chains.log:
             alpha = alpha.exp_()
-        alpha = given.restored(alpha.index_select(0, of.from_time).to(Emission.dtype))
+        alpha = packed.restored(alpha.index_select(0, sequences.from_time).to(Emission.dtype))
         exps = (Emission - Emission.amax(-1, keepdim=True)).exp_()
         return alpha, exps, Transition.exp(), cost.to(Emission.dtype).unsqueeze(1)
 
@@ -174,33 +174,33 @@ class LinearChainCRF(Operator):
         TransitionExps: Tensor, *, offsets: list[Offsets | None],
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         # The exponentials are not used: in fp32 anything less likely than e^-88 is lost, and they are cheap.
-        emission, label, of, width = given = _rows_of(Emission, Label, Length, offsets[1], offsets[3])
+        emission, label, sequences, width = packed = _rows_of(Emission, Label, Length, offsets[1], offsets[3])
         assert label is not None
-        by_time = emission.index_select(0, of.by_time)
-        alpha = (Alpha if width is None else unpadded(Alpha, of)).index_select(0, of.by_time).double()
-        chains = Chains(by_time, Transition, of)
+        by_time = emission.index_select(0, sequences.by_time)
+        alpha = (Alpha if width is None else unpadded(Alpha, sequences)).index_select(0, sequences.by_time).double()
+        chains = Chains(by_time, Transition, sequences)
         beta, norms = chains.backward()
-        p, both = chains.marginals(alpha, beta)
-        if not (chains.safe(norms) and bool((both > _lowest(Alpha)).all())):
-            chains = Chains(by_time, Transition, of, log=True)
+        p, pair_norms = chains.marginals(alpha, beta)
+        if not (chains.safe(norms) and bool((pair_norms > _lowest(Alpha)).all())):
+            chains = Chains(by_time, Transition, sequences, log=True)
             alpha, _ = chains.forward()
             beta, norms = chains.backward()
-            p, both = chains.marginals(alpha, beta)
+            p, pair_norms = chains.marginals(alpha, beta)
         tags = Transition.shape[1]
         d = d_cost.reshape(-1).double()
-        d_row = d.index_select(0, of.segments)
-        weights = _weights(label, of, tags)
+        d_row = d.index_select(0, sequences.segments)
+        weights = _weights(label, sequences, tags)
         d_transition = torch.zeros(Transition.shape, dtype=d.dtype, device=d.device)
-        d_transition[2:] = chains.pairs(alpha, beta, both + norms, d_row.index_select(0, of.by_time))
-        d_emission = p.index_select(0, of.from_time).mul_(d_row.unsqueeze(1))
+        d_transition[2:] = chains.pairs(alpha, beta, pair_norms + norms, d_row.index_select(0, sequences.by_time))
+        d_emission = p.index_select(0, sequences.from_time).mul_(d_row.unsqueeze(1))
         nonempty = weights.ended
-        d_transition[0] = d_emission.index_select(0, of.last[:-1][nonempty]).sum(0)
-        d_transition[1] = d_emission.index_select(0, of.last[1:][nonempty] - 1).sum(0)
+        d_transition[0] = d_emission.index_select(0, sequences.last[:-1][nonempty]).sum(0)
+        d_transition[1] = d_emission.index_select(0, sequences.last[1:][nonempty] - 1).sum(0)
         flat = d_transition.view(-1)
         flat.index_add_(0, weights.into, d_row, alpha=-1)
         flat.index_add_(0, weights.ends, d[nonempty], alpha=-1)
         d_emission.scatter_add_(1, label.unsqueeze(1), d_row.neg().unsqueeze(1))
-        return given.restored(d_emission.to(Emission.dtype)), d_transition.to(Transition.dtype)
+        return packed.restored(d_emission.to(Emission.dtype)), d_transition.to(Transition.dtype)
 
     samples = [
         sample(Emission=f32(6, 3).ragged([2, 0, 4]), Transition=f32(5, 3), Label=i64(6, 1, high=2).ragged([2, 0, 4])),
@@ -253,11 +253,11 @@ class CRFDecoding(Operator):
         return 3 * Emission.nbytes + 24 * product(Emission.known_dims[:-1]) + 8 * Transition.nbytes
 
     def kernel(self, Emission: Tensor, Transition: Tensor, Label: Tensor | None, Length: Tensor | None, *, offsets: list[Offsets | None]) -> Tensor:
-        emission, label, of, width = given = _rows_of(Emission, Label, Length, offsets[0], offsets[2])
-        path = best_paths(emission.index_select(0, of.by_time), Transition, of).index_select(0, of.from_time)
+        emission, label, sequences, width = packed = _rows_of(Emission, Label, Length, offsets[0], offsets[2])
+        path = best_paths(emission.index_select(0, sequences.by_time), Transition, sequences).index_select(0, sequences.from_time)
         if label is not None:
             path = (path == label).long()
-        return path.unsqueeze(1) if width is None else given.restored(path)
+        return path.unsqueeze(1) if width is None else packed.restored(path)
 
     samples = [
         sample(Emission=f32(6, 3).ragged([2, 0, 4]), Transition=f32(5, 3)),
@@ -321,12 +321,12 @@ class ViterbiDecode(Operator):
             best = torch.where(ends == 1, best + Transition[-2], best)
         came: list[Tensor] = []
         for t in range(1, longest):
-            highest, where = (best.unsqueeze(2) + Transition).max(1)
+            highest, previous = (best.unsqueeze(2) + Transition).max(1)
             new = highest + Input[:, t]
             if tags:
                 new = torch.where(ends == t + 1, new + Transition[-2], new)
             best = torch.where(ends > t, new, best)
-            came.append(where)
+            came.append(previous)
         scores, tag = best.max(1)
         path = Length.new_zeros((batch, longest))
         for t in range(longest - 1, -1, -1):

@@ -17,19 +17,19 @@ from foreshape.values.torch_proxy import Tensor, torch
 _HOW = {"SUM": "sum", "MEAN": "mean", "MAX": "amax", "MIN": "amin"}
 
 
-def _pooled(rows: Tensor, to: Tensor, count: int, how: str) -> Tensor:
+def _pooled(rows: Tensor, targets: Tensor, count: int, how: str) -> Tensor:
     """Return the pooled rows of each target, ``[count, *row]``; 0 for a target without rows."""
-    index = to.view(-1, *[1] * (rows.dim() - 1)).expand_as(rows)
+    index = targets.view(-1, *[1] * (rows.dim() - 1)).expand_as(rows)
     return rows.new_zeros(count, *rows.shape[1:]).scatter_reduce_(0, index, rows, _HOW[how], include_self=False)
 
 
-def _undone(rows: Tensor, to: Tensor, out: Tensor, d_out: Tensor, how: str) -> Tensor:
+def _undone(rows: Tensor, targets: Tensor, out: Tensor, d_out: Tensor, how: str) -> Tensor:
     """Return the gradient of pooled rows; each row equal to the extreme has all of it, as in PaddlePaddle."""
-    d = d_out.index_select(0, to)
+    d = d_out.index_select(0, targets)
     if how == "MEAN":
-        counts = torch.bincount(to, minlength=len(out)).clamp_(min=1).to(d.dtype)
-        return d / counts.index_select(0, to).view(-1, *[1] * (d.dim() - 1))
-    return d * (rows == out.index_select(0, to)) if how in ("MAX", "MIN") else d
+        counts = torch.bincount(targets, minlength=len(out)).clamp_(min=1).to(d.dtype)
+        return d / counts.index_select(0, targets).view(-1, *[1] * (d.dim() - 1))
+    return d * (rows == out.index_select(0, targets)) if how in ("MAX", "MIN") else d
 
 
 class GraphSendRecv(Operator):
@@ -67,9 +67,9 @@ class GraphSendRecv(Operator):
         rows = self._rows() or len(X)
         check_numbers(Src_index, len(X), "a node in Src_index")
         check_numbers(Dst_index, rows, "a node in Dst_index")
-        to = Dst_index.long()
-        counts = torch.bincount(to, minlength=rows).int() if self.reduce_op == "MEAN" else torch.zeros(rows, dtype=torch.int32, device=X.device)
-        return _pooled(X.index_select(0, Src_index), to, rows, self.reduce_op), counts
+        targets = Dst_index.long()
+        counts = torch.bincount(targets, minlength=rows).int() if self.reduce_op == "MEAN" else torch.zeros(rows, dtype=torch.int32, device=X.device)
+        return _pooled(X.index_select(0, Src_index), targets, rows, self.reduce_op), counts
 
     def _gradient_workspace(self, X: Spec, Src_index: Spec, Dst_index: Spec, Out: Spec, d_out: Spec) -> Size:
         row = product(X.known_dims[1:])
@@ -109,17 +109,17 @@ class SegmentPool(Operator):
         return 3 * X.nbytes + 8 * X.elements + 40 * SegmentIds.elements
 
     def kernel(self, X: Tensor, SegmentIds: Tensor) -> Any:
-        of = SegmentIds.long()
-        if not len(of):
+        segments = SegmentIds.long()
+        if not len(segments):
             raise ExecutionError("segment_pool needs a row: nothing tells how many segments there are")
-        if int(of[0]) < 0 or bool((of[1:] < of[:-1]).any()):
+        if int(segments[0]) < 0 or bool((segments[1:] < segments[:-1]).any()):
             raise ExecutionError("SegmentIds must be at least 0, and rise")
-        count = int(of[-1]) + 1
-        if count > len(of):
-            check_numbers(of, MOST_SEGMENTS, "a segment in SegmentIds")
+        count = int(segments[-1]) + 1
+        if count > len(segments):
+            check_numbers(segments, MOST_SEGMENTS, "a segment in SegmentIds")
         require_room(self.type, count * (X.numel() // len(X) * X.element_size() + 8), f"a result of {count:,} segments")
-        counts = torch.bincount(of, minlength=count).to(X.dtype).unsqueeze(1)
-        return _pooled(X, of, count, self.pooltype), counts
+        counts = torch.bincount(segments, minlength=count).to(X.dtype).unsqueeze(1)
+        return _pooled(X, segments, count, self.pooltype), counts
 
     def _gradient_workspace(self, X: Spec, SegmentIds: Spec, Out: Spec, d_out: Spec) -> Size:
         return 5 * X.nbytes + 24 * SegmentIds.elements + 16 * Out.elements

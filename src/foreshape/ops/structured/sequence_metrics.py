@@ -105,14 +105,14 @@ def _distances(x: Tensor, y: Tensor, hyp: Offsets, ref: Offsets) -> Tensor:
     targets = padded(y, ref, ref.longest).index_select(0, order)
     by_time = x.index_select(0, hyp.by_time)
     table = columns.repeat(hyp.count, 1)
-    at = 0
+    begin = 0
     for step, alive in enumerate(hyp.alive):
         above = table[:alive]
         row = torch.empty_like(above)
         row[:, 0] = step + 1
-        torch.minimum(above[:, 1:] + 1, above[:, :-1] + (targets[:alive] != by_time[at : at + alive, None]), out=row[:, 1:])
+        torch.minimum(above[:, 1:] + 1, above[:, :-1] + (targets[:alive] != by_time[begin : begin + alive, None]), out=row[:, 1:])
         table[:alive] = (row - columns).cummin(1).values + columns
-        at += alive
+        begin += alive
     out = torch.empty(hyp.count, dtype=torch.int64, device=x.device)
     out[order] = table.gather(1, ref.lengths.index_select(0, order).unsqueeze(1)).squeeze(1)
     return out
@@ -169,39 +169,39 @@ class ChunkEval(Operator):
         return (*[tensor(FP32, 1)] * 3, *[tensor(INT64, 1)] * 3)
 
     def totals(self) -> Totals:
-        found, given = "NumInferChunks", "NumLabelChunks"
-        counts = dict.fromkeys((found, given, "NumCorrectChunks"), SUM)
-        return {"Precision": Total(by=(found,)), "Recall": Total(by=(given,)), "F1-Score": Total(by=(found, given)), **counts}
+        predicted, labelled = "NumInferChunks", "NumLabelChunks"
+        counts = dict.fromkeys((predicted, labelled, "NumCorrectChunks"), SUM)
+        return {"Precision": Total(by=(predicted,)), "Recall": Total(by=(labelled,)), "F1-Score": Total(by=(predicted, labelled)), **counts}
 
     def workspace(self, Inference: Spec, Label: Spec, SeqLength: Spec | None) -> Size:
         return 80 * Inference.elements
 
     def kernel(self, Inference: Tensor, Label: Tensor, SeqLength: Tensor | None, *, offsets: list[Offsets | None]) -> tuple[Tensor, ...]:
-        found, true = Inference.reshape(-1), Label.reshape(-1)
+        guesses, true = Inference.reshape(-1), Label.reshape(-1)
         if SeqLength is None:
             assert offsets[0] is not None and offsets[1] is not None
-            of = offsets[0]
-            same_offsets(of, offsets[1], "Inference and Label must be divided into sequences alike")
+            sequences = offsets[0]
+            same_offsets(sequences, offsets[1], "Inference and Label must be divided into sequences alike")
         else:
-            of = offsets_of(SeqLength, Inference.shape[1], "SeqLength")
-            rows = places(of, Inference.shape[1])
-            found, true = found.index_select(0, rows), true.index_select(0, rows)
-        a, b = self._chunks(found, of, "Inference"), self._chunks(true, of, "Label")
+            sequences = offsets_of(SeqLength, Inference.shape[1], "SeqLength")
+            rows = places(sequences, Inference.shape[1])
+            guesses, true = guesses.index_select(0, rows), true.index_select(0, rows)
+        a, b = self._chunks(guesses, sequences, "Inference"), self._chunks(true, sequences, "Label")
         right = a.begins & b.begins & (a.ends == b.ends) & (a.types == b.types)
         counts = torch.stack([a.begins.sum(), b.begins.sum(), right.sum()])
-        predicted, given, correct = counts.double()
-        precision, recall = correct / predicted.clamp(min=1), correct / given.clamp(min=1)
+        predicted, labelled, correct = counts.double()
+        precision, recall = correct / predicted.clamp(min=1), correct / labelled.clamp(min=1)
         f1 = 2 * precision * recall / (precision + recall).clamp(min=torch.finfo(torch.float64).tiny)
         return (*(m.float().reshape(1) for m in (precision, recall, f1)), *(c.clone() for c in counts.unsqueeze(1)))
 
-    def _chunks(self, numbers: Tensor, of: Offsets, slot: str) -> _Chunks:
+    def _chunks(self, numbers: Tensor, sequences: Offsets, slot: str) -> _Chunks:
         scheme, outside = _SCHEMES[self.chunk_scheme], self.num_chunk_types
         check_numbers(numbers, outside * scheme.tags + 1, f"a tag in {slot}")
-        first = of.positions == 0
+        first = sequences.positions == 0
         types, tags = numbers // scheme.tags, numbers % scheme.tags
-        before_types, before = types.roll(1).masked_fill_(first, outside), tags.roll(1).masked_fill_(first, -1)
+        before_types, previous_tags = types.roll(1).masked_fill_(first, outside), tags.roll(1).masked_fill_(first, -1)
         # within one type: a chunk begins here if one ends after the row before
-        parted = (before_types != types) | _one_of(before, scheme.end, scheme.single) | _one_of(tags, scheme.begin, scheme.single)
+        parted = (before_types != types) | _one_of(previous_tags, scheme.end, scheme.single) | _one_of(tags, scheme.begin, scheme.single)
         begins = parted & (types != outside)
         # a chunk ends before the next row with a cut, outside of chunks, or at the begin of another sequence
         ends_after = torch.ones_like(begins)

@@ -130,8 +130,8 @@ def _last_of_each(like: Tensor, axis: int, index: Tensor) -> tuple[Tensor, Tenso
 
     Places are counted from 1; 0 is none.
     """
-    at = torch.ones_like(index).cumsum(axis)
-    return index.new_zeros(like.shape).scatter_reduce_(axis, index, at, "amax", include_self=True), at
+    numbers = torch.ones_like(index).cumsum(axis)
+    return index.new_zeros(like.shape).scatter_reduce_(axis, index, numbers, "amax", include_self=True), numbers
 
 
 class PutAlongAxis(AlongAxis):
@@ -191,8 +191,8 @@ class PutAlongAxis(AlongAxis):
         if how in ("assign", "sum"):
             d_input, d_value = d_out.clone(memory_format=torch.contiguous_format), d_out.gather(axis, index)
             if how == "assign":  # of several values for one place, the last is there
-                last, at = _last_of_each(d_out, axis, index)
-                d_value.masked_fill_(last.gather(axis, index) != at, 0.0)
+                last, counts = _last_of_each(d_out, axis, index)
+                d_value.masked_fill_(last.gather(axis, index) != counts, 0.0)
         elif how == "mean":
             count = torch.full_like(Result, float(self.Include_self)).scatter_add_(axis, index, torch.ones_like(Value)).clamp_(min=1)
             d_input = d_out / count
@@ -200,12 +200,12 @@ class PutAlongAxis(AlongAxis):
         elif how == "prod":
             d_input, d_value = self._of_product(Input, index, Value, d_out)
         else:  # an extreme: shared by all elements equal to it
-            own = (Input == Result).to(d_out.dtype)
+            winners = (Input == Result).to(d_out.dtype)
             if not self.Include_self:
-                own.scatter_(axis, index, 0.0)
+                winners.scatter_(axis, index, 0.0)
             among = (Value == Result.gather(axis, index)).to(d_out.dtype)
-            share = d_out / own.scatter_add(axis, index, among)
-            d_input = torch.where(own > 0, share, 0.0)
+            share = d_out / winners.scatter_add(axis, index, among)
+            d_input = torch.where(winners > 0, share, 0.0)
             d_value = torch.where(among > 0, share.gather(axis, index), 0.0)
         if how == "assign" or not self.Include_self:
             d_input.scatter_(axis, index, 0.0)
@@ -214,13 +214,13 @@ class PutAlongAxis(AlongAxis):
     def _of_product(self, Input: Tensor, index: Tensor, Value: Tensor, d_out: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradients of the factors: each is the product of the others, without a division, since a factor may be 0."""
         axis = self.Axis
-        own = Input if self.Include_self else Input.scatter(axis, index, 1.0)
+        base = Input if self.Include_self else Input.scatter(axis, index, 1.0)
         factors = torch.ones_like(Input).scatter_reduce_(axis, index, Value, "prod", include_self=True)
         zeros = torch.zeros_like(Input).scatter_add_(axis, index, (Value == 0).to(Input.dtype))
-        others = torch.ones_like(Input).scatter_reduce_(axis, index, torch.where(Value == 0, 1.0, Value).to(Value.dtype), "prod", include_self=True)
-        zeros_here, others_here = zeros.gather(axis, index), others.gather(axis, index)
-        rest = torch.where(Value == 0, torch.where(zeros_here == 1, others_here, 0.0), torch.where(zeros_here == 0, others_here / Value, 0.0))
-        return (d_out * factors).contiguous(), (d_out * own).gather(axis, index) * rest
+        nonzero = torch.ones_like(Input).scatter_reduce_(axis, index, torch.where(Value == 0, 1.0, Value).to(Value.dtype), "prod", include_self=True)
+        zeros_here, others_here = zeros.gather(axis, index), nonzero.gather(axis, index)
+        remaining = torch.where(Value == 0, torch.where(zeros_here == 1, others_here, 0.0), torch.where(zeros_here == 0, others_here / Value, 0.0))
+        return (d_out * factors).contiguous(), (d_out * base).gather(axis, index) * remaining
 
     samples = [
         sample(Input=f32(3, 5), Index=i64(3, 2, data=[[0, 4], [1, 0], [3, 2]]), Value=f32(3, 2), Axis=1),

@@ -116,15 +116,15 @@ class TemporalShift(Operator):
     def _channels(self) -> int:
         return 1 if self.data_format == "NCHW" else 3
 
-    def _moved(self, x: Tensor, by: int) -> Tensor:
-        """Return the first channels from the image ``by`` before, the next ones from the image ``by`` after."""
+    def _shifted(self, x: Tensor, step: int) -> Tensor:
+        """Return the first channels from the image ``step`` before, the next ones from the image ``step`` after."""
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
         axis, steps = self._channels() + 1, self.seg_num
-        given, made = (t.reshape(t.shape[0] // steps, steps, *t.shape[1:]) for t in (x, out))
+        sources, targets = (t.reshape(t.shape[0] // steps, steps, *t.shape[1:]) for t in (x, out))
         channels = x.shape[axis - 1]
         ends = (0, int(channels * self.shift_ratio), int(channels * 2 * self.shift_ratio), channels)
-        for begin, end, shift in zip(ends[:-1], ends[1:], (by, -by, 0), strict=True):
-            part, source = made.narrow(axis, begin, end - begin), given.narrow(axis, begin, end - begin)
+        for begin, end, shift in zip(ends[:-1], ends[1:], (step, -step, 0), strict=True):
+            part, source = targets.narrow(axis, begin, end - begin), sources.narrow(axis, begin, end - begin)
             if shift > 0:
                 part[:, 1:] = source[:, :-1]
                 part[:, 0] = 0
@@ -136,11 +136,11 @@ class TemporalShift(Operator):
         return out
 
     def kernel(self, X: Tensor) -> Tensor:
-        return self._moved(X, 1)
+        return self._shifted(X, 1)
 
     @gradient("Out@GRAD", gives="X@GRAD", like={"X@GRAD": "Out@GRAD"})
     def backward(self, d_out: Tensor) -> Tensor:
-        return self._moved(d_out, -1)
+        return self._shifted(d_out, -1)
 
     samples = [
         sample(X=f32(6, 4, 2, 5), seg_num=3),

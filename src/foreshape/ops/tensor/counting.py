@@ -31,12 +31,12 @@ class Bincount(Operator):
 
     def infer_shape(self, X: Spec, Weights: Spec | None) -> Spec:
         require_rank(1, X, "X")
-        of = INT64
+        dtype = INT64
         if Weights is not None:
             require_rank(1, Weights, "Weights")
             require_equal(X.known_dims[0], Weights.known_dims[0], "there must be one of Weights for each of X", X=0, Weights=0)
-            of = FP32 if Weights.dtype is FP32 else FP64
-        return X.dense((unknown_size("numbers"),), of)
+            dtype = FP32 if Weights.dtype is FP32 else FP64
+        return X.dense((unknown_size("numbers"),), dtype)
 
     def workspace(self, X: Spec, Weights: Spec | None) -> Size:
         return 8 * X.elements + (0 if Weights is None else 8 * X.elements)
@@ -107,10 +107,10 @@ class Histogram(Operator):
         counted = (low <= X).logical_and_(high >= X)
         inside = X[counted]
         if X.dtype.is_floating_point:
-            at = inside.sub_(low).mul_(self.bins).div_(high - low).long()
+            bins = inside.sub_(low).mul_(self.bins).div_(high - low).long()
         else:
-            at = inside.long().sub_(int(low)).mul_(self.bins).div_(int(high) - int(low), rounding_mode="floor")
-        out = torch.bincount(at.clamp_(max=self.bins - 1), None if Weight is None else Weight[counted], minlength=self.bins)
+            bins = inside.long().sub_(int(low)).mul_(self.bins).div_(int(high) - int(low), rounding_mode="floor")
+        out = torch.bincount(bins.clamp_(max=self.bins - 1), None if Weight is None else Weight[counted], minlength=self.bins)
         if Weight is None and not self.density:
             return out
         out = out.to(torch.float32)

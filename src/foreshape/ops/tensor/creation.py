@@ -15,7 +15,7 @@ from foreshape.operator.require import RuleError, axis_of, fail, require, requir
 from foreshape.operator.room import require_room
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.traits import WHOLE, ShardingRule, axis_names
-from foreshape.ops.rules.known_floats import calculated, rounded, whole
+from foreshape.ops.rules.known_floats import calculated, rounded, whole_part
 from foreshape.ops.rules.known_values import carry, fits, known_number, known_sizes, sizes_at_run
 from foreshape.spec import ANY, BOOL, FP32, FP64, INDEX, MAX_VALUE_ELEMENTS, DType, Spec, tensor
 from foreshape.values.offsets import Offsets
@@ -31,36 +31,38 @@ def shape_from(slot: str, shape: tuple[int, ...], tensor_spec: Spec | None, list
 
     A size unknown before the run is the attribute's, if it has one, and otherwise a symbol of the op's own.
     """
-    known = known_sizes(shape, tensor_spec, list_specs, slot, f"{slot}List")
-    written = shape if len(shape) == len(known) else (-1,) * len(known)
-    out = tuple(size if size is not None else n if n >= 0 else unknown_size(f"{slot}.{at}") for at, (size, n) in enumerate(zip(known, written, strict=True)))
+    sizes = known_sizes(shape, tensor_spec, list_specs, slot, f"{slot}List")
+    written = shape if len(shape) == len(sizes) else (-1,) * len(sizes)
+    out = tuple(
+        size if size is not None else n if n >= 0 else unknown_size(f"{slot}.{index}") for index, (size, n) in enumerate(zip(sizes, written, strict=True))
+    )
     require(all(not isinstance(n, int) or n >= 0 for n in out), f"a size in shape must be at least 0; seen {list(out)}")
     return out
 
 
 def shape_at_run(shape: Sequence[int], tensor: Any, listed: Sequence[Any]) -> Sequence[int]:
     """Return the shape from the tensors. Raises `ExecutionError` if the attribute, trusted by `shape_from`, has another size."""
-    told = sizes_at_run(shape, tensor, listed)
-    if len(told) == len(shape) and any(0 <= n != size for n, size in zip(shape, told, strict=True)):
-        raise ExecutionError(f"the shape is described as {list(shape)}, and the tensors tell {list(told)}")
-    return told
+    sizes = sizes_at_run(shape, tensor, listed)
+    if len(sizes) == len(shape) and any(0 <= n != size for n, size in zip(shape, sizes, strict=True)):
+        raise ExecutionError(f"the shape is described as {list(shape)}, and the tensors tell {list(sizes)}")
+    return sizes
 
 
-def number_of(of: DType, number: float, text: str = "") -> float | int | bool:
+def number_of(dtype: DType, number: float, text: str = "") -> float | int | bool:
     """Return the constant of a value attribute in an element type; ``text``, if given, is its exact form.
 
     Refuses a text other than a number, and a number out of range of an integer type.
     """
     try:
-        if of.is_integer:
-            held = int(text) if text.removeprefix("-").isdecimal() else int(float(text) if text else number)
+        if dtype.is_integer:
+            value = int(text) if text.removeprefix("-").isdecimal() else int(float(text) if text else number)
         else:
-            held = float(text) if text else number
+            value = float(text) if text else number
     except (ValueError, OverflowError):
-        fail(f"the value must be a number of type {of.name}; seen {text[:40] or number!r}", SchemaError)
-    if of.is_integer and not fits(of, held := int(held)):
-        fail(f"the value {held if abs(held) < 2**70 else number} does not fit {of.name}", SchemaError)
-    return bool(held) if of is BOOL else held
+        fail(f"the value must be a number of type {dtype.name}; seen {text[:40] or number!r}", SchemaError)
+    if dtype.is_integer and not fits(dtype, value := int(value)):
+        fail(f"the value {value if abs(value) < 2**70 else number} does not fit {dtype.name}", SchemaError)
+    return bool(value) if dtype is BOOL else value
 
 
 def filled(out: Spec, number: Any) -> Spec:
@@ -86,12 +88,12 @@ class FillConstant(Operator):
     gradient = ZERO_GRADIENT
 
     def infer_shape(self, ShapeTensor: Spec | None, ShapeTensorList: tuple[Spec, ...], ValueTensor: Spec | None) -> Spec:
-        of = element_type(self.dtype)
-        out = tensor(of, *shape_from("ShapeTensor", self.shape, ShapeTensor, ShapeTensorList))
+        dtype = element_type(self.dtype)
+        out = tensor(dtype, *shape_from("ShapeTensor", self.shape, ShapeTensor, ShapeTensorList))
         if ValueTensor is None:
-            return filled(out, number_of(of, self.value, _text(self.str_value)))
+            return filled(out, number_of(dtype, self.value, _text(self.str_value)))
         number = known_number(0, ValueTensor, "ValueTensor")
-        return out if number is None or ValueTensor.dtype is not of else filled(out, number)
+        return out if number is None or ValueTensor.dtype is not dtype else filled(out, number)
 
     def computes(self) -> computations.Filled:
         number = None
@@ -101,9 +103,9 @@ class FillConstant(Operator):
 
     def kernel(self, ShapeTensor: Tensor | None, ShapeTensorList: list[Tensor], ValueTensor: Tensor | None) -> Tensor:
         shape = shape_at_run(self.shape, ShapeTensor, ShapeTensorList)
-        of = element_type(self.dtype)
-        number = number_of(of, self.value, _text(self.str_value)) if ValueTensor is None else ValueTensor.reshape(-1)[0].item()
-        return full(shape, number, torch_dtype(of))
+        dtype = element_type(self.dtype)
+        number = number_of(dtype, self.value, _text(self.str_value)) if ValueTensor is None else ValueTensor.reshape(-1)[0].item()
+        return full(shape, number, torch_dtype(dtype))
 
     samples = [
         sample(shape=[2, 3], value=1.5),
@@ -126,8 +128,8 @@ class FillConstant(Operator):
     ]
 
 
-def _text(given: str | bytes) -> str:
-    return given.decode("utf-8", "replace") if isinstance(given, bytes) else given
+def _text(text: str | bytes) -> str:
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
 
 
 class FillAnyLike(Operator):
@@ -143,16 +145,16 @@ class FillAnyLike(Operator):
     gradient = ZERO_GRADIENT
 
     def infer_shape(self, X: Spec) -> Spec:
-        of = X.known_dtype if self.dtype == -1 else element_type(self.dtype)
-        return filled(X.with_dtype(of), number_of(of, self.value))
+        dtype = X.known_dtype if self.dtype == -1 else element_type(self.dtype)
+        return filled(X.with_dtype(dtype), number_of(dtype, self.value))
 
     def computes(self) -> computations.Filled:
         return computations.Filled(self.value)
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
-        of = dtype_of_torch(X.dtype) if self.dtype == -1 else element_type(self.dtype)
-        number = number_of(of, self.value)
-        return torch.full_like(X, number, dtype=torch_dtype(of)) if into is None else into.fill_(number)
+        dtype = dtype_of_torch(X.dtype) if self.dtype == -1 else element_type(self.dtype)
+        number = number_of(dtype, self.value)
+        return torch.full_like(X, number, dtype=torch_dtype(dtype)) if into is None else into.fill_(number)
 
     samples = [
         sample(X=f32(2, 3), value=1.5),
@@ -183,25 +185,25 @@ class FillConstantBatchSizeLike(Operator):
 
     def infer_shape(self, Input: Spec) -> Spec:
         source = axis_of(self.input_dim_idx, Input.rank, "input_dim_idx", Input=None)
-        at = axis_of(self.output_dim_idx, len(self.shape), "output_dim_idx")
+        axis = axis_of(self.output_dim_idx, len(self.shape), "output_dim_idx")
         dims: list[Size] = list(self.shape)
-        dims[at] = Input.known_dims[source] if source or Input.lod is None else Input.lod.counts[-1]
+        dims[axis] = Input.known_dims[source] if source or Input.lod is None else Input.lod.counts[-1]
         require(all(isinstance(n, Dim) or n >= 0 for n in dims), f"a size in shape must be at least 0; seen {dims}")
-        of = element_type(self.dtype)
-        return filled(tensor(of, *dims), number_of(of, self.value, _text(self.str_value)))
+        dtype = element_type(self.dtype)
+        return filled(tensor(dtype, *dims), number_of(dtype, self.value, _text(self.str_value)))
 
     def sharding_rule(self, Input: Spec) -> ShardingRule | None:
-        source, at = self.input_dim_idx % Input.rank, self.output_dim_idx % len(self.shape)
+        source, axis = self.input_dim_idx % Input.rank, self.output_dim_idx % len(self.shape)
         ragged, names = Input.lod is not None and source == 0, axis_names(Input.rank, set(range(Input.rank)) - {source})
-        return None if ragged else ShardingRule({"Input": names}, {"Out": tuple([names[source] if k == at else WHOLE for k in range(len(self.shape))])})
+        return None if ragged else ShardingRule({"Input": names}, {"Out": tuple([names[source] if k == axis else WHOLE for k in range(len(self.shape))])})
 
     def kernel(self, Input: Tensor, *, offsets: list[Offsets | None]) -> Tensor:
         shape, sequences = list(self.shape), offsets[0]
         shape[self.output_dim_idx] = Input.shape[self.input_dim_idx]
         if sequences is not None and self.input_dim_idx % Input.dim() == 0:
             shape[self.output_dim_idx] = sequences.count
-        of = element_type(self.dtype)
-        return torch.full(shape, number_of(of, self.value, _text(self.str_value)), dtype=torch_dtype(of))
+        dtype = element_type(self.dtype)
+        return torch.full(shape, number_of(dtype, self.value, _text(self.str_value)), dtype=torch_dtype(dtype))
 
     samples = [
         sample(Input=f32(2, 3), shape=[-1, 5], value=1.5),
@@ -236,21 +238,21 @@ class Range(Operator):
     def infer_shape(self, Start: Spec, End: Spec, Step: Spec) -> Spec:
         start, end, step = known_number(0, Start, "Start"), known_number(0, End, "End"), known_number(0, Step, "Step")
         require(step is None or isinstance(step, Dim) or step != 0, "Step must not be 0", Step=None)
-        of = Start.known_dtype
-        if of.is_floating:
+        dtype = Start.known_dtype
+        if dtype.is_floating:
             if start is None or end is None or step is None:
-                return tensor(of, unknown_size("length"))
+                return tensor(dtype, unknown_size("length"))
             if isinstance(start, float) and isinstance(end, float) and isinstance(step, float):
-                known = _floats_between(start, end, step, of)
-                return tensor(of, known if known is not None else fail(f"there is no number of steps of {step} from {start} to {end}"))
+                length = _floats_between(start, end, step, dtype)
+                return tensor(dtype, length if length is not None else fail(f"there is no number of steps of {step} from {start} to {end}"))
             with suppress(ShapeError):
-                steps = calculated("divide", calculated("subtract", end, start, of), step, of)
-                return tensor(of, maximum(0, whole(rounded("ceil", steps))))
-            return tensor(of, unknown_size("length"))
+                steps = calculated("divide", calculated("subtract", end, start, dtype), step, dtype)
+                return tensor(dtype, maximum(0, whole_part(rounded("ceil", steps))))
+            return tensor(dtype, unknown_size("length"))
         if start is None or end is None or not isinstance(step, int):
-            return tensor(of, unknown_size("length"))
+            return tensor(dtype, unknown_size("length"))
         count = maximum(0, ceildiv(end - start, step) if step > 0 else ceildiv(start - end, -step))
-        out = tensor(of, count)
+        out = tensor(dtype, count)
         return carry(out, [start + k * step for k in range(count)]) if isinstance(count, int) and count <= MAX_VALUE_ELEMENTS else out
 
     def kernel(self, Start: Tensor, End: Tensor, Step: Tensor) -> Tensor:
@@ -281,11 +283,11 @@ class Range(Operator):
     rejects = [reject(Start=i64(1), End=i64(1), Step=i64(1, data=[0]), says="Step must not be 0")]
 
 
-def _floats_between(start: float, end: float, step: float, of: DType) -> int | None:
+def _floats_between(start: float, end: float, step: float, dtype: DType) -> int | None:
     """Return the count of numbers from ``start`` to before ``end``, in the precision of an element type; None if it is no number."""
     import numpy
 
-    exact = numpy.dtype(of.numpy_name).type
+    exact = numpy.dtype(dtype.numpy_name).type
     with numpy.errstate(over="ignore", divide="ignore", invalid="ignore"):
         steps = float((exact(end) - exact(start)) / exact(step))
     return max(0, math.ceil(steps)) if abs(steps) < 2.0**63 else None

@@ -21,8 +21,8 @@ def window(X: Spec, offsets: Sequence[Size | None], shape: Sequence[Size | None]
     ``least``: the smallest size allowed.
     """
     rank, dims = X.rank, list(X.known_dims)
-    for what, given in (("offsets", offsets), ("shape", shape)):
-        require(len(given) == rank, f"{what} must have a number for each of the {rank} dims of X; it has {len(given)}", X=None)
+    for slot, numbers in (("offsets", offsets), ("shape", shape)):
+        require(len(numbers) == rank, f"{slot} must have a number for each of the {rank} dims of X; it has {len(numbers)}", X=None)
     for axis, (start, size) in enumerate(zip(offsets, shape, strict=True)):
         if isinstance(start, int):
             require(start >= 0, f"offsets must be at least 0; seen {start}", X=axis)
@@ -31,10 +31,10 @@ def window(X: Spec, offsets: Sequence[Size | None], shape: Sequence[Size | None]
         if start is None or size is None:
             dims[axis] = size if size is not None and not (isinstance(size, int) and size < 0) else unknown_size(str(axis))
             continue
-        rest = isinstance(size, int) and size < 0
-        says = f"what is cut must be in X: axis {axis} has {dims[axis]} entries, offset {start}" + ("" if rest else f" and size {size} asked")
-        require_at_most(start if rest else start + size, dims[axis], says, X=axis)
-        dims[axis] = dims[axis] - start if rest else size
+        takes_rest = isinstance(size, int) and size < 0
+        says = f"what is cut must be in X: axis {axis} has {dims[axis]} entries, offset {start}" + ("" if takes_rest else f" and size {size} asked")
+        require_at_most(start if takes_rest else start + size, dims[axis], says, X=axis)
+        dims[axis] = dims[axis] - start if takes_rest else size
     keeps = isinstance(offsets[0], int) and offsets[0] == 0 if rank else False
     return (X if keeps else X.dense()).with_dims(dims)
 
@@ -170,26 +170,26 @@ class Pad2d(Operator):
             dims[axis] = self._padded(dims[axis], pads[2 * k], pads[2 * k + 1], axis)
         return X.with_dims(dims)
 
-    def _padded(self, size: Size, before: Size | None, after: Size | None, axis: int) -> Size:
-        if before is None or after is None:
+    def _padded(self, size: Size, front: Size | None, back: Size | None, axis: int) -> Size:
+        if front is None or back is None:
             return unknown_size(str(axis))
-        for pad in (before, after):
+        for pad in (front, back):
             require_at_most(0, pad, f"paddings must be at least 0; seen {pad}", X=axis)
             if self.mode == "reflect":
                 require_at_most(pad + 1, size, f"a reflected padding must be less than the dim; seen {pad} and {size}", X=axis)
             elif self.mode == "edge" and (not isinstance(pad, int) or pad):
                 require_at_most(minimum(pad, 1), size, "an edge that is repeated must be there: the dim must be at least 1", X=axis)
-        return size + before + after
+        return size + front + back
 
     def _borders(self, X: Tensor, Paddings: Tensor | None) -> list[tuple[int, int, int]]:
         """Return each of the two axes with its paddings."""
         pads = sizes_at_run(self.paddings, Paddings)
         out = [(self._first() + k, pads[2 * k], pads[2 * k + 1]) for k in range(2)]
-        for axis, before, after in out:
-            least, most = min(before, after), max(before, after)
+        for axis, front, back in out:
+            least, largest = min(front, back), max(front, back)
             size = X.shape[axis]
-            if least < 0 or (self.mode == "reflect" and most >= size) or (self.mode == "edge" and most and not size):
-                raise ExecutionError(f"pad2d: paddings must be at least 0 and fit the dim, {size}, in mode {self.mode!r}; seen {before} and {after}")
+            if least < 0 or (self.mode == "reflect" and largest >= size) or (self.mode == "edge" and largest and not size):
+                raise ExecutionError(f"pad2d: paddings must be at least 0 and fit the dim, {size}, in mode {self.mode!r}; seen {front} and {back}")
         return out
 
     def kernel(self, X: Tensor, Paddings: Tensor | None) -> Any:
@@ -198,22 +198,22 @@ class Pad2d(Operator):
             widths = [borders[1][1], borders[1][2], borders[0][1], borders[0][2]]
             return F.pad(X, widths if self.data_format == "NCHW" else [0, 0, *widths], "constant", self.pad_value)
         dims = list(X.shape)
-        for axis, before, after in borders:
-            dims[axis] += before + after
+        for axis, front, back in borders:
+            dims[axis] += front + back
         out = X.new_empty(dims)
-        (top, above, _), (left, before, _) = borders
-        out.narrow(top, above, X.shape[top]).narrow(left, before, X.shape[left]).copy_(X)
+        (top, above, _), (left, front, _) = borders
+        out.narrow(top, above, X.shape[top]).narrow(left, front, X.shape[left]).copy_(X)
         middle = out.narrow(top, above, X.shape[top])
-        for part, (axis, before, after) in ((middle, borders[1]), (out, borders[0])):
-            for border, source in self._mirrored(part, axis, X.shape[axis], before, after):
+        for part, (axis, front, back) in ((middle, borders[1]), (out, borders[0])):
+            for border, source in self._mirrored(part, axis, X.shape[axis], front, back):
                 border.copy_(source.expand(border.shape) if self.mode == "edge" else source.flip(axis))
         return out
 
-    def _mirrored(self, x: Tensor, axis: int, size: int, before: int, after: int) -> list[tuple[Tensor, Tensor]]:
+    def _mirrored(self, x: Tensor, axis: int, size: int, front: int, back: int) -> list[tuple[Tensor, Tensor]]:
         """Return the borders of an axis of a padded tensor, each with the entries it repeats or mirrors."""
-        edge, end = self.mode == "edge", before + size
-        out = [(x.narrow(axis, 0, before), x.narrow(axis, before, 1) if edge else x.narrow(axis, before + 1, before))] if before else []
-        return out + ([(x.narrow(axis, end, after), x.narrow(axis, end - 1, 1) if edge else x.narrow(axis, end - 1 - after, after))] if after else [])
+        edge, end = self.mode == "edge", front + size
+        out = [(x.narrow(axis, 0, front), x.narrow(axis, front, 1) if edge else x.narrow(axis, front + 1, front))] if front else []
+        return out + ([(x.narrow(axis, end, back), x.narrow(axis, end - 1, 1) if edge else x.narrow(axis, end - 1 - back, back))] if back else [])
 
     def workspace(self, X: Spec, Paddings: Spec | None) -> Size:
         return 3 * X.nbytes if self.mode == "reflect" else 0  # a mirrored border is less than X; an axis of X may be padded already
@@ -225,10 +225,10 @@ class Pad2d(Operator):
     def backward(self, X: Tensor, Paddings: Tensor | None, d_out: Tensor) -> Tensor:
         borders = self._borders(X, Paddings)
         d = d_out if self.mode == "constant" else d_out.clone()
-        for axis, before, after in borders:
-            for border, source in self._mirrored(d, axis, X.shape[axis], before, after) if self.mode != "constant" else ():
+        for axis, front, back in borders:
+            for border, source in self._mirrored(d, axis, X.shape[axis], front, back) if self.mode != "constant" else ():
                 source.add_(border.sum(axis, keepdim=True) if self.mode == "edge" else border.flip(axis))
-            d = d.narrow(axis, before, X.shape[axis])
+            d = d.narrow(axis, front, X.shape[axis])
         return d.clone(memory_format=torch.contiguous_format)
 
     samples = [
@@ -263,18 +263,18 @@ class PadConstantLike(Operator):
         require(X.rank == Y.rank, f"Y must have the {X.rank} dims of X; it has {Y.rank}", X=None, Y=None)
         if X.dtype is not Y.dtype:
             fail(f"X and Y must have one element type; seen {X.known_dtype.name} and {Y.known_dtype.name}", TypeMismatchError, X=None, Y=None)
-        for axis, (to, d) in enumerate(zip(X.known_dims, Y.known_dims, strict=True)):
-            require_at_most(d, to, f"Y must be no larger than X; at axis {axis} it has {d} and X {to}", X=axis, Y=axis)
+        for axis, (size, d) in enumerate(zip(X.known_dims, Y.known_dims, strict=True)):
+            require_at_most(d, size, f"Y must be no larger than X; at axis {axis} it has {d} and X {size}", X=axis, Y=axis)
         return X.like()
 
     def kernel(self, X: Tensor, Y: Tensor) -> Any:
-        widths = [n for to, d in zip(X.shape[::-1], Y.shape[::-1], strict=True) for n in (0, to - d)]
+        widths = [n for size, d in zip(X.shape[::-1], Y.shape[::-1], strict=True) for n in (0, size - d)]
         return F.pad(Y, widths, "constant", self.pad_value)
 
     def _infer_gradient(self, Y: Spec, d_out: Spec) -> Spec:
         require(d_out.rank == Y.rank, f"Out@GRAD must have the {Y.rank} dims of Y; it has {d_out.rank}", **{"Out@GRAD": None, "Y": None})
-        for axis, (to, d) in enumerate(zip(d_out.known_dims, Y.known_dims, strict=True)):
-            require_at_most(d, to, f"Y must be no larger than Out@GRAD; at axis {axis} it has {d} and Out@GRAD {to}", **{"Out@GRAD": axis, "Y": axis})
+        for axis, (size, d) in enumerate(zip(d_out.known_dims, Y.known_dims, strict=True)):
+            require_at_most(d, size, f"Y must be no larger than Out@GRAD; at axis {axis} it has {d} and Out@GRAD {size}", **{"Out@GRAD": axis, "Y": axis})
         return Y.like()
 
     @gradient("Y", "Out@GRAD", gives="Y@GRAD", view_of={"Y@GRAD": "Out@GRAD"}, layout={"Y@GRAD": "strided"}, infer=_infer_gradient)

@@ -123,14 +123,14 @@ class DiagEmbed(Operator):
     def kernel(self, Input: Tensor) -> Tensor:
         return torch.diag_embed(Input, self.offset, self.dim1, self.dim2)
 
-    def _before(self, Input: Spec, d_out: Spec) -> Spec:
-        made = DiagEmbed.infer_shape(self, Input)
-        require(d_out.rank == made.rank, f"Out@GRAD must have {made.rank} dims, as Out", **{"Out@GRAD": None})
-        for axis, (a, b) in enumerate(zip(d_out.known_dims, made.known_dims, strict=True)):
+    def _gradient_spec(self, Input: Spec, d_out: Spec) -> Spec:
+        out = DiagEmbed.infer_shape(self, Input)
+        require(d_out.rank == out.rank, f"Out@GRAD must have {out.rank} dims, as Out", **{"Out@GRAD": None})
+        for axis, (a, b) in enumerate(zip(d_out.known_dims, out.known_dims, strict=True)):
             require_equal(a, b, "Out@GRAD must have the dims of Out", **{"Out@GRAD": axis})
         return Input.like()
 
-    @gradient("Input", "Out@GRAD", gives="Input@GRAD", infer=_before, view_of={"Input@GRAD": "Out@GRAD"}, layout={"Input@GRAD": "strided"})
+    @gradient("Input", "Out@GRAD", gives="Input@GRAD", infer=_gradient_spec, view_of={"Input@GRAD": "Out@GRAD"}, layout={"Input@GRAD": "strided"})
     def backward(self, Input: Tensor, d_out: Tensor) -> Tensor:
         return d_out.diagonal(self.offset, self.dim1, self.dim2)
 
@@ -162,8 +162,8 @@ class Diagonal(Operator):
     def infer_shape(self, Input: Spec) -> Spec:
         a, b = two_axes(self.axis1, self.axis2, Input.rank, ("axis1", "axis2"), "Input")
         dims = Input.known_dims
-        kept = [d for axis, d in enumerate(dims) if axis not in (a, b)]
-        return (Input.dense() if 0 in (a, b) else Input).with_dims((*kept, diagonal_length(dims[a], dims[b], self.offset)))
+        remaining = [d for axis, d in enumerate(dims) if axis not in (a, b)]
+        return (Input.dense() if 0 in (a, b) else Input).with_dims((*remaining, diagonal_length(dims[a], dims[b], self.offset)))
 
     def kernel(self, Input: Tensor) -> Tensor:
         return Input.diagonal(self.offset, self.axis1, self.axis2)
@@ -257,11 +257,11 @@ class FillDiagonalTensor(Operator):
     def infer_shape(self, X: Spec, Y: Spec) -> Spec:
         a, b = two_axes(self.dim1, self.dim2, X.rank, ("dim1", "dim2"), "X")
         dims = X.known_dims
-        kept = product(tuple(d for axis, d in enumerate(dims) if axis not in (a, b)))
+        count = product(tuple(d for axis, d in enumerate(dims) if axis not in (a, b)))
         require(Y.rank >= 1, "Y must have at least one dim", Y=None)
         many = diagonal_length(dims[a], dims[b], self.offset)
         require_equal(Y.known_dims[-1], many, f"a diagonal has {many} elements, and a row of Y {Y.known_dims[-1]}", Y=Y.rank - 1)
-        require_equal(product(Y.known_dims[:-1]), kept, f"X has {kept} diagonals, and Y {product(Y.known_dims[:-1])} rows", Y=None, X=None)
+        require_equal(product(Y.known_dims[:-1]), count, f"X has {count} diagonals, and Y {product(Y.known_dims[:-1])} rows", Y=None, X=None)
         return X.like()
 
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ class Distinct(Operator):
     dtype = attribute(AttrType.INT, INT64, choices=tuple(t.code for t in INDEX), doc=f"for the results but Out {DTYPE_DOC}")
     gradient = NOT_DIFFERENTIABLE
 
-    def _kept(self, X: Spec, axes: Sequence[int]) -> tuple[Spec, Size]:
+    def _distinct_specs(self, X: Spec, axes: Sequence[int]) -> tuple[Spec, Size]:
         """Return Out, with its size at the axis known at run time only, and the size of this axis of X."""
         require(len(axes) <= 1, f"axis must be one axis, or none; seen {list(axes)}", X=None)
         n = unknown_size("n")
@@ -45,8 +45,8 @@ class Distinct(Operator):
         rows = not axes or axes[0] in (0, -X.rank)
         return (X if rows else X.dense()).with_dims((size,)).with_dtype(element_type(self.dtype))
 
-    def _as_index(self, given: Tensor) -> Tensor:
-        return given.to(torch_dtype(self.dtype), copy=True)  # torch may have allocated more memory than the tensor shows
+    def _as_index(self, places: Tensor) -> Tensor:
+        return places.to(torch_dtype(self.dtype), copy=True)  # torch may have allocated more memory than the tensor shows
 
 
 def _entries(X: Tensor, axes: Sequence[int]) -> Tensor:
@@ -81,25 +81,25 @@ class Unique(Distinct):
     is_sorted = attribute(AttrType.BOOLEAN, False)
 
     def infer_shape(self, X: Spec) -> tuple[Spec | None, ...]:
-        of = element_type(self.dtype)
+        dtype = element_type(self.dtype)
         if not self.is_sorted:
             require(X.rank == 1, f"X must be a vector where the result is not sorted; it has {X.rank} dims", X=None)
-            out, size = self._kept(X, ())
+            out, size = self._distinct_specs(X, ())
             return out, None, self._places(X, size, ()), None
-        out, size = self._kept(X, self.axis)
-        many = out.dense((unknown_size("n"),), of)
+        out, size = self._distinct_specs(X, self.axis)
+        many = out.dense((unknown_size("n"),), dtype)
         return out, many if self.return_index else None, self._places(X, size, self.axis) if self.return_inverse else None, many if self.return_counts else None
 
     def kernel(self, X: Tensor) -> tuple[Tensor | None, ...]:
         if not self.is_sorted:
             out, index, _ = in_order(X)
             return out, None, self._as_index(index), None
-        given = _entries(X, self.axis)
+        entries = _entries(X, self.axis)
         places = self.return_inverse or self.return_index
         if self.axis:
-            out, inverse, counts = aten.unique_dim(given, self.axis[0], True, places, self.return_counts)
+            out, inverse, counts = aten.unique_dim(entries, self.axis[0], True, places, self.return_counts)
         else:
-            out, inverse, counts = private.unique(given, True, places, self.return_counts)
+            out, inverse, counts = private.unique(entries, True, places, self.return_counts)
         count: int = out.shape[self.axis[0] if self.axis else 0]
         return (
             out.clone(memory_format=torch.contiguous_format),
@@ -149,7 +149,7 @@ class UniqueWithCounts(Distinct):
 
     def infer_shape(self, X: Spec) -> tuple[Spec, Spec, Spec]:
         require_rank(1, X, "X")
-        out, size = self._kept(X, ())
+        out, size = self._distinct_specs(X, ())
         return out, self._places(X, size, ()), out.with_dtype(element_type(self.dtype))
 
     def workspace(self, X: Spec) -> Size:
@@ -177,10 +177,10 @@ class UniqueConsecutive(Distinct):
     axis = attribute(AttrType.INTS, [])
 
     def infer_shape(self, X: Spec) -> tuple[Spec | None, ...]:
-        out, size = self._kept(X, self.axis)
-        of = element_type(self.dtype)
+        out, size = self._distinct_specs(X, self.axis)
+        dtype = element_type(self.dtype)
         index = self._places(X, size, self.axis) if self.return_inverse else None
-        return out, index, out.dense((unknown_size("n"),), of) if self.return_counts else None
+        return out, index, out.dense((unknown_size("n"),), dtype) if self.return_counts else None
 
     def workspace(self, X: Spec) -> Size:
         return 4 * X.nbytes + 64 * X.elements
@@ -191,10 +191,10 @@ class UniqueConsecutive(Distinct):
         rows = entries.movedim(axis, 0).flatten(1) if entries.dim() > 1 else entries.unsqueeze(1)
         first = torch.ones(len(rows), dtype=torch.bool, device=X.device)
         first[1:] = (rows[1:] != rows[:-1]).any(1)
-        kept = first.nonzero().reshape(-1)
+        starts = first.nonzero().reshape(-1)
         inverse = self._as_index(first.cumsum(0).sub_(1)) if self.return_inverse else None
-        ends = torch.cat((kept[1:], kept.new_tensor([len(rows)])))[: len(kept)] if self.return_counts else kept
-        return entries.index_select(axis, kept), inverse, self._as_index(ends - kept) if self.return_counts else None
+        ends = torch.cat((starts[1:], starts.new_tensor([len(rows)])))[: len(starts)] if self.return_counts else starts
+        return entries.index_select(axis, starts), inverse, self._as_index(ends - starts) if self.return_counts else None
 
     samples = [
         sample(X=f32(3, 0), axis=[0], return_counts=True),
@@ -220,12 +220,12 @@ class WhereIndex(Operator):
         answers, dims = mapped(Condition, truth), Condition.dims
         if answers is None or None in answers or not whole_dims(dims):
             return Condition.dense((unknown_size("n"), Condition.rank), INT64)
-        places = [place for place, held in zip(product(*map(range, dims)), answers, strict=True) if held]
+        places = [place for place, answer in zip(product(*map(range, dims)), answers, strict=True) if answer]
         return carry(Condition.dense((len(places), Condition.rank), INT64), [k for place in places for k in place])
 
     def workspace(self, Condition: Spec, *, strided: frozenset[str]) -> Size:
-        found = Condition.dense((Condition.elements, Condition.rank), INT64)  # torch finds them axis by axis
-        return 64 + found.nbytes + turned(("Out",), Out=found) + copies(strided, Condition=Condition)
+        places = Condition.dense((Condition.elements, Condition.rank), INT64)  # torch finds them axis by axis
+        return 64 + places.nbytes + turned(("Out",), Out=places) + copies(strided, Condition=Condition)
 
     def kernel(self, Condition: Tensor) -> Tensor:
         return torch.nonzero(Condition).contiguous()

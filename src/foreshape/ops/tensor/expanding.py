@@ -25,18 +25,18 @@ def expanded(dims: Sequence[Size], shape: Sequence[Size | None]) -> list[Size]:
     require(new >= 0, f"shape must have at least the {len(dims)} dims of X; it has {len(shape)}", X=None)
     require(len(shape) <= MAX_RANK, f"a tensor has at most {MAX_RANK} dims; shape has {len(shape)}", X=None)
     out: list[Size] = []
-    for at, s in enumerate(shape):
-        here: Size = dims[at - new] if at >= new else 1
+    for axis, s in enumerate(shape):
+        size: Size = dims[axis - new] if axis >= new else 1
         if s is None:
-            out.append(here if isinstance(here, int) and here != 1 else unknown_size(str(at)))
+            out.append(size if isinstance(size, int) and size != 1 else unknown_size(str(axis)))
         elif isinstance(s, int) and s < 0:
             require(s == -1, f"each size of shape must be at least -1; seen {s}", X=None)
-            require(at >= new, f"shape has -1 at {at}, where X has no dim to keep", X=None)
-            out.append(here)
-        elif isinstance(here, int) and here == 1:
+            require(axis >= new, f"shape has -1 at {axis}, where X has no dim to keep", X=None)
+            out.append(size)
+        elif isinstance(size, int) and size == 1:
             out.append(s)
         else:
-            out.append(require_broadcast_to(here, s, f"shape asks for {s} where X has {here}, and only a dim of 1 is repeated", X=at - new))
+            out.append(require_broadcast_to(size, s, f"shape asks for {s} where X has {size}, and only a dim of 1 is repeated", X=axis - new))
     return out
 
 
@@ -54,14 +54,14 @@ def _spread(X: Spec, dims: Sequence[Size]) -> Spec:
 def expansion_rule(X: Spec, shape: Sequence[Size | None]) -> ShardingRule:
     """Return the rule of X repeated along its dims of 1, and along new ones before, to ``shape``. A part would be repeated to a number asked for."""
     new = len(shape) - X.rank
-    names = axis_names(X.rank, [at for at, d in enumerate(X.known_dims) if d == 1 or (isinstance(n := shape[new + at], int) and n >= 0)])
+    names = axis_names(X.rank, [axis for axis, d in enumerate(X.known_dims) if d == 1 or (isinstance(n := shape[new + axis], int) and n >= 0)])
     return ShardingRule({"X": names}, {"Out": (*(WHOLE,) * new, *names)})
 
 
 def tiling_rule(X: Spec, times: Sequence[Size | None]) -> ShardingRule:
     """Return the rule of X repeated along each axis, last axes aligned: an axis repeated once stands for itself."""
     new = len(times) - X.rank
-    names = axis_names(X.rank, [at for at in range(X.rank) if at + new >= 0 and times[at + new] != 1])
+    names = axis_names(X.rank, [axis for axis in range(X.rank) if axis + new >= 0 and times[axis + new] != 1])
     return ShardingRule({"X": names}, {"Out": (*(WHOLE,) * new, *names)})
 
 
@@ -132,7 +132,7 @@ class ExpandAsV2(Operator):
         if Y is None:
             return expansion_rule(X, self.target_shape)
         names, new = axis_names(Y.rank), Y.rank - X.rank
-        return ShardingRule({"X": tuple([WHOLE if d == 1 else names[new + at] for at, d in enumerate(X.known_dims)]), "Y": names}, {"Out": names})
+        return ShardingRule({"X": tuple([WHOLE if d == 1 else names[new + axis] for axis, d in enumerate(X.known_dims)]), "Y": names}, {"Out": names})
 
     def computes(self) -> computations.Expansion:
         return computations.Expansion()
@@ -156,33 +156,33 @@ def tiled(X: Spec, times: Sequence[Size | None], name: str) -> Spec:
     padded = (1,) * (rank - len(dims)) + dims
     counts = (1,) * (rank - len(times)) + tuple(times)
     out: list[Size] = []
-    for at, (d, n) in enumerate(zip(padded, counts, strict=True)):
+    for axis, (d, n) in enumerate(zip(padded, counts, strict=True)):
         low = None if n is None else bounds(n)[0]
         if n is not None:
             require_at_most(1, n, f"{name} must be at least 1; seen {n}", X=None)
-        out.append(unknown_size(str(at)) if n is None or low is None or low < 0 else d * n)
-    made = _repeated(X, out)
+        out.append(unknown_size(str(axis)) if n is None or low is None or low < 0 else d * n)
+    repeated = _repeated(X, out)
     if X.value is None or not whole_dims(padded) or not whole_dims(counts):
-        return made
-    again = {at: [*range(d)] * min(n, MAX_VALUE_ELEMENTS + 1) for at, (d, n) in enumerate(zip(padded, counts, strict=True))}
-    return carry(made, chosen(X.dense(padded).with_value(X.value), again))
+        return repeated
+    again = {axis: [*range(d)] * min(n, MAX_VALUE_ELEMENTS + 1) for axis, (d, n) in enumerate(zip(padded, counts, strict=True))}
+    return carry(repeated, chosen(X.dense(padded).with_value(X.value), again))
 
 
 def not_tiled(X: Tensor, times: Sequence[int], d_out: Tensor) -> Tensor:
     """Return the gradient of X repeated ``times``: the sum over its copies."""
     dims = (1,) * (d_out.dim() - X.dim()) + tuple(X.shape)
     times = (1,) * (d_out.dim() - len(times)) + tuple(times)
-    repeated = [at for at, n in enumerate(times) if n != 1]
+    repeated = [axis for axis, n in enumerate(times) if n != 1]
     if not repeated:
         return d_out.reshape(X.shape)
     apart: list[int] = []
-    over: list[int] = []
+    copy_axes: list[int] = []
     for n, d in zip(times, dims, strict=True):
         if n != 1:
-            over.append(len(apart))
+            copy_axes.append(len(apart))
             apart.append(n)
         apart.append(d)
-    return d_out.reshape(apart).sum(over).reshape(X.shape)
+    return d_out.reshape(apart).sum(copy_axes).reshape(X.shape)
 
 
 class Tile(Operator):

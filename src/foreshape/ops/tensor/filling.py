@@ -137,9 +137,9 @@ class ShardIndex(Operator):
 
     def kernel(self, X: Tensor) -> Tensor:
         check_index(X, self.index_num, "a number in X")
-        each = -(-self.index_num // self.nshards)
-        own = torch.div(X, each, rounding_mode="floor") == self.shard_id
-        return torch.where(own, X % each, self.ignore_value).to(X.dtype)
+        share = -(-self.index_num // self.nshards)
+        inside = torch.div(X, share, rounding_mode="floor") == self.shard_id
+        return torch.where(inside, X % share, self.ignore_value).to(X.dtype)
 
     samples = [
         sample(X=i64(7, 1, high=19), index_num=20, nshards=3, shard_id=1),
@@ -197,12 +197,12 @@ class Multiplex(Operator):
         first = X[0]
         require(first.rank >= 1, "each X must have at least one dim", X=None)
         dims = list(first.known_dims)
-        for at, x in enumerate(X[1:], 1):
+        for index, x in enumerate(X[1:], 1):
             if x.dtype is not first.dtype:
-                fail(f"all X must have one element type; X[{at}] is {x.known_dtype.name}, X[0] is {first.known_dtype.name}", TypeMismatchError, X=None)
-            require(x.rank == len(dims), f"all X must have the same dims; X[{at}] is {x.text()}, X[0] is {first.text()}", X=None)
+                fail(f"all X must have one element type; X[{index}] is {x.known_dtype.name}, X[0] is {first.known_dtype.name}", TypeMismatchError, X=None)
+            require(x.rank == len(dims), f"all X must have the same dims; X[{index}] is {x.text()}, X[0] is {first.text()}", X=None)
             for axis, size in enumerate(x.known_dims):
-                dims[axis] = require_equal(dims[axis], size, f"all X must have the same dims; X[{at}] differs at axis {axis}", X=axis)
+                dims[axis] = require_equal(dims[axis], size, f"all X must have the same dims; X[{index}] differs at axis {axis}", X=axis)
         require_rank(2, Ids, "Ids")
         require_equal(Ids.known_dims[1], 1, "the last dim of Ids must be 1", Ids=1)
         require_equal(Ids.known_dims[0], dims[0], "Ids must have a number for each row of X", Ids=0, X=0)
@@ -229,7 +229,7 @@ class Multiplex(Operator):
     @gradient("X", "Ids", "Out@GRAD", gives="X@GRAD", workspace=_gradient_workspace)
     def backward(self, X: list[Tensor], Ids: Tensor, d_out: Tensor) -> Any:
         rows = self._rows(Ids, len(X))
-        return [d_out.new_zeros(x.shape).index_copy_(0, at, d_out.index_select(0, at)) for x, at in zip(X, rows, strict=True)]
+        return [d_out.new_zeros(x.shape).index_copy_(0, places, d_out.index_select(0, places)) for x, places in zip(X, rows, strict=True)]
 
     samples = [
         sample(X=[f32(5, 3), f32(5, 3), f32(5, 3)], Ids=i32(5, 1, high=2)),
@@ -265,28 +265,28 @@ class AssignValue(Operator):
     gradient = ZERO_GRADIENT
 
     def _numbers(self) -> tuple[Any, ...] | Raw:
-        of = element_type(self.dtype)
+        dtype = element_type(self.dtype)
         if self.values:
             return self.values
-        if of is BOOL:
+        if dtype is BOOL:
             return self.bool_values
-        if of is FP64 and self.fp64_values:
+        if dtype is FP64 and self.fp64_values:
             return self.fp64_values
-        return self.fp32_values if of.is_floating else self.int64_values if of is INT64 else self.int32_values
+        return self.fp32_values if dtype.is_floating else self.int64_values if dtype is INT64 else self.int32_values
 
     def infer_shape(self) -> Spec:
-        of = element_type(self.dtype)
+        dtype = element_type(self.dtype)
         require(all(n >= 0 for n in self.shape), f"a size in shape must be at least 0; seen {list(self.shape)}")
-        out = tensor(of, *self.shape)
+        out = tensor(dtype, *self.shape)
         numbers = self._numbers()
         if isinstance(numbers, Raw) or any(isinstance(v, complex) for v in numbers):
             fail("values must be real numbers", TypeMismatchError)
         count = product(self.shape)
-        require(len(numbers) == count, f"shape {list(self.shape)} needs {count} values of type {of.name}; seen {len(numbers)}")
-        if of.is_floating:
+        require(len(numbers) == count, f"shape {list(self.shape)} needs {count} values of type {dtype.name}; seen {len(numbers)}")
+        if dtype.is_floating:
             return carry(out, numbers)
-        if any(v != int(v) or not fits(of, int(v)) for v in numbers if abs(v) < 2**70) or any(not abs(v) < 2**70 for v in numbers):
-            fail(f"values must be numbers of type {of.name}", SchemaError)
+        if any(v != int(v) or not fits(dtype, int(v)) for v in numbers if abs(v) < 2**70) or any(not abs(v) < 2**70 for v in numbers):
+            fail(f"values must be numbers of type {dtype.name}", SchemaError)
         return carry(out, [int(v) for v in numbers]) if len(numbers) <= MAX_VALUE_ELEMENTS else out
 
     def kernel(self) -> Tensor:

@@ -21,13 +21,13 @@ from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype
 
 
-def check_index(index: Tensor, size: int, what: str, low: int = 0) -> int | None:
+def check_index(index: Tensor, size: int, subject: str, low: int = 0) -> int | None:
     """Refuse indices outside of low..size-1, on the CPU, where the check is cheap; elsewhere the device's kernel refuses them. Returns the least, if known."""
     if not index.numel() or index.device.type != "cpu":
         return None
-    least, most = (int(n.item()) for n in index.aminmax())
-    if least < low or most >= size:
-        raise ExecutionError(f"{what} must be in [{low}, {size}); seen {least} to {most}")
+    least, largest = (int(n.item()) for n in index.aminmax())
+    if least < low or largest >= size:
+        raise ExecutionError(f"{subject} must be in [{low}, {size}); seen {least} to {largest}")
     return least
 
 
@@ -80,14 +80,14 @@ def placed(value: Sequence[Any], places: Sequence[Any], updates: Sequence[Any]) 
     return out
 
 
-def _taken(X: Tensor, index: Tensor, axis: int) -> Tensor:
+def _selected(X: Tensor, index: Tensor, axis: int) -> Tensor:
     """Return the entries of ``axis`` named by ``index``; for an index without dims, without the axis."""
     out = picked(partial(X.index_select, axis), index if index.dim() == 1 else index.reshape(-1), X.shape[axis])
     return out if index.dim() else out.squeeze(axis)
 
 
 def _given_back(X: Tensor, index: Tensor, axis: int, d_out: Tensor) -> Tensor:
-    """Return the gradient of `_taken`: each part added at its source."""
+    """Return the gradient of `_selected`: each part added at its source."""
     out = d_out.new_zeros(X.shape)
     return out.index_add_(axis, index.reshape(-1), d_out if index.dim() else d_out.unsqueeze(axis))
 
@@ -107,7 +107,7 @@ class Gather(Operator):
         picked = _column(Index, "Index")
         axis = known_axis(self.axis, Axis, X.rank, "Axis", "X")
         if axis is None:
-            return X.dense([unknown_size(str(at)) for at in range(X.rank - 1 + len(picked))])
+            return X.dense([unknown_size(str(place)) for place in range(X.rank - 1 + len(picked))])
         dims = (*X.known_dims[:axis], *picked, *X.known_dims[axis + 1 :])
         out = X.with_dims(dims) if axis else Spec(LOD_TENSOR, X.dtype, dims, Index.lod if picked else None)
         return out if X.value is None or Index.value is None else carry(out, entries_at(X, axis, Index))
@@ -116,7 +116,7 @@ class Gather(Operator):
         return Picking(self.axis)
 
     def kernel(self, X: Tensor, Index: Tensor, Axis: Tensor | None) -> Tensor:
-        return _taken(X, Index, number_at_run(self.axis, Axis))
+        return _selected(X, Index, number_at_run(self.axis, Axis))
 
     def workspace(self, X: Spec, Index: Spec, Axis: Spec | None, *, strided: frozenset[str]) -> Size:
         return copies(strided, X=X, Index=Index)
@@ -162,8 +162,8 @@ class IndexSelect(Operator):
         return out if X.value is None or Index.value is None else carry(out, entries_at(X, axis, Index))
 
     def sharding_rule(self, X: Spec, Index: Spec) -> ShardingRule | None:
-        names, at = axis_names(X.rank, (self.dim,)), self.dim % X.rank
-        return ShardingRule({"X": names, "Index": ("ids", *(WHOLE,) * (Index.rank - 1))}, {"Out": (*names[:at], "ids", *names[at + 1 :])})
+        names, axis = axis_names(X.rank, (self.dim,)), self.dim % X.rank
+        return ShardingRule({"X": names, "Index": ("ids", *(WHOLE,) * (Index.rank - 1))}, {"Out": (*names[:axis], "ids", *names[axis + 1 :])})
 
     def kernel(self, X: Tensor, Index: Tensor) -> Tensor:
         axis: int = self.dim
@@ -211,26 +211,26 @@ class GatherNd(Operator):
     def infer_shape(self, X: Spec, Index: Spec) -> Spec:
         k = named_axes(X, Index)
         out = Spec(LOD_TENSOR, X.dtype, Index.known_dims[:-1] + X.known_dims[k:], Index.lod if Index.rank > 1 else None)
-        return out if X.value is None or Index.value is None else carry(out, self._known(X, Index, k))
+        return out if X.value is None or Index.value is None else carry(out, self._known_values(X, Index, k))
 
     def sharding_rule(self, X: Spec, Index: Spec) -> ShardingRule | None:
         count = Index.known_dims[-1]
         if not isinstance(count, int):
             return None
-        names, places = axis_names(X.rank, range(count)), tuple([f"ids{at}" for at in range(Index.rank - 1)])
+        names, places = axis_names(X.rank, range(count)), tuple([f"ids{axis}" for axis in range(Index.rank - 1)])
         return ShardingRule({"X": names, "Index": (*places, WHOLE)}, {"Out": (*places, *names[count:])})
 
     def computes(self) -> PlacePicking:
         return PlacePicking()
 
-    def _known(self, X: Spec, Index: Spec, k: int) -> list[Any] | None:
+    def _known_values(self, X: Spec, Index: Spec, k: int) -> list[Any] | None:
         """Return the known values at the places, as far as these are known, and in X."""
         dims, places = X.dims, Index.value or ()
         if not whole_dims(dims) or not whole_dims(places):
             return None
         out: list[Any] = []
-        for at in range(0, len(places), k):
-            row = places[at : at + k]
+        for begin in range(0, len(places), k):
+            row = places[begin : begin + k]
             if any(not -size <= place < size for size, place in zip(dims, row, strict=False)):
                 return None
             out += chosen(X, {axis: (place % dims[axis],) for axis, place in enumerate(row)}) or ()
@@ -279,8 +279,8 @@ class Scatter(Operator):
     def infer_shape(self, X: Spec, Ids: Spec, Updates: Spec) -> Spec:
         picked = _column(Ids, "Ids")
         require(len(picked) == 1, "Ids must have one dim", Ids=None)
-        same = X.rank > 0 and Updates.rank == X.rank
-        require(same, f"Updates must have as many dims as X, {X.rank}, at least one; seen {Updates.rank}", X=None, Updates=None)
+        alike = X.rank > 0 and Updates.rank == X.rank
+        require(alike, f"Updates must have as many dims as X, {X.rank}, at least one; seen {Updates.rank}", X=None, Updates=None)
         require_equal(picked[0], Updates.known_dims[0], "there must be as many Updates as Ids", Ids=0, Updates=0)
         for axis in range(1, X.rank):
             require_equal(X.known_dims[axis], Updates.known_dims[axis], "the rows of Updates must be like those of X", X=axis, Updates=axis)
@@ -347,8 +347,8 @@ class OneHotV2(Operator):
         return ShardingRule({"X": names}, {"Out": (*names, WHOLE)})
 
     def workspace(self, X: Spec, depth_tensor: Spec | None, *, strided: frozenset[str]) -> Size:
-        each = 23 if self.allow_out_of_range else 0 if X.dtype is INT64 else 8
-        return each * X.elements + copies(strided, X=X)
+        element_bytes = 23 if self.allow_out_of_range else 0 if X.dtype is INT64 else 8
+        return element_bytes * X.elements + copies(strided, X=X)
 
     def kernel(self, X: Tensor, depth_tensor: Tensor | None) -> Tensor:
         return self._rows(X, depth_tensor)

@@ -21,38 +21,38 @@ _STRIPE = 4
 """The words of 64 bits taken in together."""
 
 
-def _shifted(x: Tensor, by: int) -> Tensor:
-    """Return ``x >> by`` for unsigned numbers."""
-    return (x >> by) & ((1 << (64 - by)) - 1)
+def _shifted(x: Tensor, count: int) -> Tensor:
+    """Return ``x >> count`` for unsigned numbers."""
+    return (x >> count) & ((1 << (64 - count)) - 1)
 
 
-def _turned(x: Tensor, by: int) -> Tensor:
-    return (x << by) | _shifted(x, 64 - by)
+def _rotated(x: Tensor, count: int) -> Tensor:
+    return (x << count) | _shifted(x, 64 - count)
 
 
 def _taken_in(state: Tensor | int, word: Tensor) -> Tensor:
-    return _turned(word * _PRIMES[1] + state, 31) * _PRIMES[0]
+    return _rotated(word * _PRIMES[1] + state, 31) * _PRIMES[0]
 
 
 def xxhash64(words: Sequence[Tensor], half: Tensor | None, seeds: Tensor) -> Tensor:
     """Return XXH64 (Collet, 2014; XXH64 of the xxHash specification) of 64-bit words and a half word after them, for each of the seeds."""
     size = 8 * len(words) + (4 if half is not None else 0)
     first, second, third, fourth, fifth = _PRIMES
-    whole = len(words) - len(words) % _STRIPE
-    if whole:
+    striped = len(words) - len(words) % _STRIPE
+    if striped:
         states: list[Tensor] = [seeds + first + second, seeds + second, seeds, seeds - first]
-        for at in range(whole):
-            states[at % _STRIPE] = _taken_in(states[at % _STRIPE], words[at])
-        out = sum((_turned(s, by) for s, by in zip(states[1:], (7, 12, 18), strict=True)), start=_turned(states[0], 1))
+        for index in range(striped):
+            states[index % _STRIPE] = _taken_in(states[index % _STRIPE], words[index])
+        out = sum((_rotated(s, count) for s, count in zip(states[1:], (7, 12, 18), strict=True)), start=_rotated(states[0], 1))
         for state in states:
             out = (out ^ _taken_in(0, state)) * first + fourth
     else:
         out = seeds + fifth
     out = out + size
-    for word in words[whole:]:
-        out = _turned(out ^ _taken_in(0, word), 27) * first + fourth
+    for word in words[striped:]:
+        out = _rotated(out ^ _taken_in(0, word), 27) * first + fourth
     if half is not None:
-        out = _turned(out ^ (half * first), 23) * second + third
+        out = _rotated(out ^ (half * first), 23) * second + third
     out = (out ^ _shifted(out, 33)) * second
     out = (out ^ _shifted(out, 29)) * third
     return out ^ _shifted(out, 32)

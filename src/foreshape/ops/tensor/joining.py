@@ -24,14 +24,14 @@ def _same_but(X: Sequence[Spec], axis: int | None) -> list[Size]:
     """Return the dims shared by all X, of one element type; at ``axis`` (None: unknown) they may differ."""
     first = X[0]
     dims = list(first.known_dims)
-    for at, x in enumerate(X[1:], 1):
+    for index, x in enumerate(X[1:], 1):
         if x.dtype is not first.dtype:
-            fail(f"all X must have one element type; X[{at}] is {x.known_dtype.name}, X[0] is {first.known_dtype.name}", TypeMismatchError, X=None)
-        require(x.rank == len(dims), f"all X must have as many dims; X[{at}] has {x.rank}, X[0] has {len(dims)}", X=None)
+            fail(f"all X must have one element type; X[{index}] is {x.known_dtype.name}, X[0] is {first.known_dtype.name}", TypeMismatchError, X=None)
+        require(x.rank == len(dims), f"all X must have as many dims; X[{index}] has {x.rank}, X[0] has {len(dims)}", X=None)
         if axis is not None:
             for k, size in enumerate(x.known_dims):
                 if k != axis:
-                    dims[k] = require_equal(dims[k], size, f"all X must have the same dims but at axis {axis}; X[{at}] differs at axis {k}", X=k)
+                    dims[k] = require_equal(dims[k], size, f"all X must have the same dims but at axis {axis}; X[{index}] differs at axis {k}", X=k)
     return dims
 
 
@@ -51,7 +51,7 @@ class Concat(Operator):
         axis = known_axis(self.axis, AxisTensor, first.rank, "AxisTensor", "X")
         dims = _same_but(X, axis)
         if axis is None:
-            return first.dense([unknown_size(str(at)) for at in range(len(dims))])
+            return first.dense([unknown_size(str(place)) for place in range(len(dims))])
         for x in X[1:]:
             dims[axis] = dims[axis] + x.known_dims[axis]
         out = next((x for x in X if x.lod is not None), first).with_dims(dims) if axis else first.dense(dims)
@@ -106,17 +106,17 @@ class Split(Operator):
 
     def infer_shape(self, X: Spec, AxisTensor: Spec | None, SectionsTensorList: tuple[Spec, ...]) -> tuple[Spec, ...]:
         axis = known_axis(self.axis, AxisTensor, X.rank, "AxisTensor", "X")
-        asked = () if self.num and not SectionsTensorList else known_sizes(self.sections, None, SectionsTensorList, "SectionsTensorList")
-        count = len(asked) or self.num
+        sections = () if self.num and not SectionsTensorList else known_sizes(self.sections, None, SectionsTensorList, "SectionsTensorList")
+        count = len(sections) or self.num
         require(0 < count <= MAX_PARTS, f"num or sections must say into how many parts, from 1 to {MAX_PARTS}; seen {count}")
         if axis is None:
-            return tuple(X.dense([unknown_size(f"{part}.{at}") for at in range(X.rank)]) for part in range(count))
+            return tuple(X.dense([unknown_size(f"{part}.{place}") for place in range(X.rank)]) for part in range(count))
         dims = X.known_dims
-        whole = dims[axis]
-        if asked:
-            sizes = self._sizes(asked, whole, axis)
+        axis_size = dims[axis]
+        if sections:
+            sizes = self._sizes(sections, axis_size, axis)
         else:
-            sizes = (require_divides(count, whole, f"num = {count} must divide the dim at axis {axis}, {whole}", X=axis),) * count
+            sizes = (require_divides(count, axis_size, f"num = {count} must divide the dim at axis {axis}, {axis_size}", X=axis),) * count
         plain = X if axis else X.dense()
         parts = [plain.with_dims((*dims[:axis], size, *dims[axis + 1 :])) for size in sizes]
         if X.value is None or not whole_dims(sizes):
@@ -127,24 +127,24 @@ class Split(Operator):
     def computes(self) -> computations.Split:
         return computations.Split(self.axis)
 
-    def _sizes(self, asked: Sequence[Size | None], whole: Size, axis: int) -> list[Size]:
-        rest = -1
+    def _sizes(self, sections: Sequence[Size | None], axis_size: Size, axis: int) -> list[Size]:
+        open_section = -1
         used: Size = 0
         out: list[Size] = []
-        for at, s in enumerate(asked):
-            size: Size = unknown_size(f"section{at}") if s is None else s
+        for index, s in enumerate(sections):
+            size: Size = unknown_size(f"section{index}") if s is None else s
             if isinstance(size, int) and size < 0:
-                require(size == -1 and rest < 0, f"sections must be at least 0, but for one -1; seen {list(self.sections)}", X=axis)
-                rest = at
+                require(size == -1 and open_section < 0, f"sections must be at least 0, but for one -1; seen {list(self.sections)}", X=axis)
+                open_section = index
                 size = 0
             used = used + size
             out.append(size)
-        if rest >= 0:
-            out[rest] = whole - used
-            left = out[rest]
-            require(not isinstance(left, int) or left >= 0, f"sections must sum to at most the dim at axis {axis}, {whole}; they sum to {used}", X=axis)
+        if open_section >= 0:
+            out[open_section] = axis_size - used
+            left = out[open_section]
+            require(not isinstance(left, int) or left >= 0, f"sections must sum to at most the dim at axis {axis}, {axis_size}; they sum to {used}", X=axis)
         else:
-            require_equal(used, whole, f"sections must sum to the dim at axis {axis}, {whole}; they sum to {used}", X=axis)
+            require_equal(used, axis_size, f"sections must sum to the dim at axis {axis}, {axis_size}; they sum to {used}", X=axis)
         return out
 
     def kernel(self, X: Tensor, AxisTensor: Tensor | None, SectionsTensorList: list[Tensor]) -> list[Tensor]:
@@ -267,13 +267,13 @@ class Unstack(Unstacking):
     def kernel(self, X: Tensor) -> list[Tensor]:
         return list(X.unbind(self.axis))
 
-    def _whole(self, d: tuple[Spec, ...]) -> Spec:
+    def _stacked_spec(self, d: tuple[Spec, ...]) -> Spec:
         dims = list(d[0].known_dims)
         axis = axis_of(self.axis, len(dims) + 1)
         dims.insert(axis, len(d))
         return (next((x for x in d if x.lod is not None), d[0]) if axis else d[0].dense()).with_dims(dims)
 
-    @gradient("Y@GRAD", gives="X@GRAD", infer=_whole)
+    @gradient("Y@GRAD", gives="X@GRAD", infer=_stacked_spec)
     def backward(self, d: list[Tensor]) -> Tensor:
         return torch.stack(d, self.axis)
 

@@ -34,17 +34,17 @@ class ArgExtreme(Operator):
     gradient = NOT_DIFFERENTIABLE
 
     def infer_shape(self, X: Spec) -> Spec:
-        of = INT64 if self.dtype < 0 else element_type(self.dtype)
+        dtype = INT64 if self.dtype < 0 else element_type(self.dtype)
         dims = X.known_dims
         if self.flatten:
             require_at_most(1, product(dims), "there must be an element: X must not be empty", X=None)
-            return X.dense((1,) * len(dims) if self.keepdims else (), of)
+            return X.dense((1,) * len(dims) if self.keepdims else (), dtype)
         axis = axis_of_any(self.axis, len(dims), X=None)
         if not dims:
-            return X.dense((), of)
+            return X.dense((), dtype)
         require_at_most(1, dims[axis], f"there must be an element: the dim at axis {axis} must be at least 1", X=axis)
         out = (*dims[:axis], *((1,) if self.keepdims else ()), *dims[axis + 1 :])
-        return (X if axis else X.dense()).with_dims(out).with_dtype(of)
+        return (X if axis else X.dense()).with_dims(out).with_dtype(dtype)
 
     def sharding_rule(self, X: Spec) -> ShardingRule | None:
         return rule_along({"X": X}, ["Out"], range(X.rank) if self.flatten else (self.axis,), drops=not self.keepdims)
@@ -53,7 +53,7 @@ class ArgExtreme(Operator):
         axes = range(X.rank) if self.flatten or not X.rank else (axis_of_any(self.axis, X.rank, X=None),)
         return copies(strided, X=X) + (8 * reduced(X, tuple(axes), True).elements if self.dtype == INT32.code else 0)
 
-    def _found(self, function: Any, X: Tensor) -> Tensor:
+    def _indices_by(self, function: Any, X: Tensor) -> Tensor:
         axis = None if self.flatten else self.axis
         out = function(X, axis, self.keepdims)
         return out.to(torch.int32) if self.dtype == INT32.code else out
@@ -80,7 +80,7 @@ class ArgMax(ArgExtreme):
     layer_function = "argmax"
 
     def kernel(self, X: Tensor) -> Tensor:
-        return self._found(torch.argmax, X)
+        return self._indices_by(torch.argmax, X)
 
 
 class ArgMin(ArgExtreme):
@@ -90,7 +90,7 @@ class ArgMin(ArgExtreme):
     layer_function = "argmin"
 
     def kernel(self, X: Tensor) -> Tensor:
-        return self._found(torch.argmin, X)
+        return self._indices_by(torch.argmin, X)
 
 
 def _put_back(X: Tensor, Indices: Tensor, axis: int, d_out: Tensor) -> Tensor:
@@ -128,8 +128,8 @@ class Argsort(Operator):
     def kernel(self, X: Tensor) -> Any:
         values, places = torch.sort(X, stable=True, dim=self.axis, descending=self.descending)
         if not self.stable and 16 < X.numel() <= MOST_ELEMENTS and X.device.type == "cpu":
-            held = values.view(torch.int16) if values.dtype is torch.bfloat16 else values
-            order_equal(held.movedim(self.axis, -1).numpy(), places.movedim(self.axis, -1).numpy())
+            comparable = values.view(torch.int16) if values.dtype is torch.bfloat16 else values
+            order_equal(comparable.movedim(self.axis, -1).numpy(), places.movedim(self.axis, -1).numpy())
         return values, places
 
     @gradient("X", "Indices", "Out@GRAD", gives="X@GRAD")

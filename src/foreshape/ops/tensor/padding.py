@@ -46,10 +46,10 @@ class Pad3d(Operator):
             dims[axis] = self._padded(dims[axis], pads[2 * k], pads[2 * k + 1], axis)
         return X.with_dims(dims)
 
-    def _padded(self, size: Size, before: Size | None, after: Size | None, axis: int) -> Size:
-        if before is None or after is None:
+    def _padded(self, size: Size, front: Size | None, back: Size | None, axis: int) -> Size:
+        if front is None or back is None:
             return unknown_size(str(axis))
-        for pad in (before, after):
+        for pad in (front, back):
             if self.mode == "constant":
                 continue
             require_at_most(0, pad, f"paddings must be at least 0 in mode {self.mode!r}; seen {pad}", X=axis)
@@ -60,9 +60,9 @@ class Pad3d(Operator):
             elif not isinstance(pad, int) or pad:
                 require_at_most(1, size, "an edge that is repeated must be there: the dim must be at least 1", X=axis)
         if self.mode == "constant":  # padding at one end cannot be cut at the other
-            cut = minimum(before, 0) + minimum(after, 0)
+            cut = minimum(front, 0) + minimum(back, 0)
             require_at_most(0, size + cut, f"paddings cut more than the dim at axis {axis} has, {size}", X=axis)
-        out = size + before + after
+        out = size + front + back
         require(not isinstance(out, int) or out >= 0, f"paddings cut more than the dim at axis {axis} has, {size}", X=axis)
         return out
 
@@ -129,25 +129,25 @@ class Pad3d(Operator):
     ]
 
 
-def _border_index(mode: str, size: int, before: int, after: int) -> Tensor:
+def _border_index(mode: str, size: int, front: int, back: int) -> Tensor:
     """Return the element of a dim of ``size`` at each place of the padded dim."""
-    at = torch.arange(-before, size + after)
+    places = torch.arange(-front, size + back)
     if mode == "replicate":
-        return at.clamp_(0, size - 1)
+        return places.clamp_(0, size - 1)
     if mode == "circular":
-        return at.remainder_(size)
-    return (size - 1) - ((size - 1) - at.abs_()).abs_()
+        return places.remainder_(size)
+    return (size - 1) - ((size - 1) - places.abs_()).abs_()
 
 
-def _unwrapped(d: Tensor, axis: int, size: int, before: int, after: int) -> Tensor:
+def _unwrapped(d: Tensor, axis: int, size: int, front: int, back: int) -> Tensor:
     """Return the gradient of a circular border: each part added at its source."""
-    if not before and not after:
+    if not front and not back:
         return d
-    out = d.narrow(axis, before, size).clone()
-    if after:
-        out.narrow(axis, 0, after).add_(d.narrow(axis, before + size, after))
-    if before:
-        out.narrow(axis, size - before, before).add_(d.narrow(axis, 0, before))
+    out = d.narrow(axis, front, size).clone()
+    if back:
+        out.narrow(axis, 0, back).add_(d.narrow(axis, front + size, back))
+    if front:
+        out.narrow(axis, size - front, front).add_(d.narrow(axis, 0, front))
     return out
 
 

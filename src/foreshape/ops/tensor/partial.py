@@ -27,11 +27,11 @@ class Partial(Operator):
         for spec in X:
             require_rank(2, spec, "X")
             require(spec.dtype is X[0].dtype, "X must be of one element type", X=None)
-            for at in (0, 1):
-                require_equal(spec.known_dims[at], X[0].known_dims[at], "all of X must have the same dims", X=at)
+            for axis in (0, 1):
+                require_equal(spec.known_dims[axis], X[0].known_dims[axis], "all of X must have the same dims", X=axis)
         rows, columns = X[0].known_dims
-        said = f"start_index must be a column of X, which has {columns}; seen {self.start_index}"
-        require_at_most(self.start_index + 1 if self.start_index >= 0 else -self.start_index, columns, said, X=1)
+        requirement = f"start_index must be a column of X, which has {columns}; seen {self.start_index}"
+        require_at_most(self.start_index + 1 if self.start_index >= 0 else -self.start_index, columns, requirement, X=1)
         start = self.start_index if self.start_index >= 0 else columns + self.start_index
         if self.length < 0:
             return rows, columns - start
@@ -61,10 +61,10 @@ class PartialConcat(Partial):
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", infer=Partial._infer_gradient)
     def backward(self, X: list[Tensor], d_out: Tensor) -> Any:
-        found = [torch.zeros_like(x) for x in X]
-        for d_x, d in zip(found, d_out.chunk(len(X), 1) if d_out.shape[1] else [], strict=False):
+        gradients = [torch.zeros_like(x) for x in X]
+        for d_x, d in zip(gradients, d_out.chunk(len(X), 1) if d_out.shape[1] else [], strict=False):
             self._part(d_x).copy_(d)
-        return found
+        return gradients
 
     samples = [
         sample(X=[f32(2, 5), f32(2, 5), f32(2, 5)], start_index=1, length=3),
@@ -97,10 +97,10 @@ class PartialSum(Partial):
 
     @gradient("X", "Out@GRAD", gives="X@GRAD", infer=Partial._infer_gradient)
     def backward(self, X: list[Tensor], d_out: Tensor) -> Any:
-        found = [torch.zeros_like(x) for x in X]
-        for d_x in found:
+        gradients = [torch.zeros_like(x) for x in X]
+        for d_x in gradients:
             self._part(d_x).copy_(d_out)
-        return found
+        return gradients
 
     samples = [
         sample(X=[f32(2, 5), f32(2, 5), f32(2, 5)], start_index=1, length=3),

@@ -89,7 +89,7 @@ class IndexPut(Operator):
     def infer_shape(self, x: Spec, indices: tuple[Spec, ...], value: Spec) -> Spec:
         axis = 0
         dims: tuple[Size, ...] | None = ()
-        for at, index in enumerate(indices):
+        for number, index in enumerate(indices):
             if index.dtype is not BOOL:
                 axis += 1
                 dims = None if dims is None else broadcast_dims(dims, index.known_dims, -1, ("indices", "indices"))
@@ -97,23 +97,23 @@ class IndexPut(Operator):
             require(index.rank > 0, "an index of bools must have at least one dim", indices=None)
             for k, size in enumerate(index.known_dims):
                 if axis < x.rank:
-                    says = f"indices[{at}], of bools, must have the dims of x from axis {axis - k} on"
+                    says = f"indices[{number}], of bools, must have the dims of x from axis {axis - k} on"
                     require_equal(size, x.known_dims[axis], says, indices=k, x=axis)
                 axis += 1
             dims = None
         require(0 < axis <= x.rank, f"indices must be for 1 to {x.rank} axes of x, not {axis}", x=None)
         if dims is None:  # the number of true bools is known at run time only
             return x.like()
-        wanted = (*dims, *x.known_dims[axis:])
-        extra = value.rank - len(wanted)
-        require(extra <= 0, f"value must have at most the {len(wanted)} dims of what is indexed; it has {value.rank}", value=None)
+        target_dims = (*dims, *x.known_dims[axis:])
+        extra = value.rank - len(target_dims)
+        require(extra <= 0, f"value must have at most the {len(target_dims)} dims of what is indexed; it has {value.rank}", value=None)
         for k, size in enumerate(value.known_dims):
-            to = wanted[k - extra]
-            require_broadcast_to(size, to, f"value must be repeated to what is indexed: it has {size} at axis {k}, and {to} are indexed", value=k)
+            target = target_dims[k - extra]
+            require_broadcast_to(size, target, f"value must be repeated to what is indexed: it has {size} at axis {k}, and {target} are indexed", value=k)
         places = indices[0].value
         if x.value is None or places is None or x.rank > 1 or self.accumulate or len(set(places)) < len(places):
             return x.like()
-        updates = stretched(value, wanted)
+        updates = stretched(value, target_dims)
         return x.like() if updates is None else carry(x, placed(x.value, places, updates))
 
     def _places(self, x: Tensor, indices: list[Tensor]) -> tuple[Tensor, ...]:
@@ -134,11 +134,11 @@ class IndexPut(Operator):
         places = self._places(x, indices)
         try:
             lead: Any = aten.broadcast_tensors(list(places))[0].shape
-            given = value.expand((*lead, *x.shape[len(places) :]))
+            expanded = value.expand((*lead, *x.shape[len(places) :]))
         except RuntimeError as error:
-            seen = [list(p.shape) for p in places]
-            raise ExecutionError(f"index_put: indices of the dims {seen} and a value of {list(value.shape)} do not fit one another") from error
-        return (x.clone() if into is None else into).index_put_(places, given, self.accumulate)
+            shapes = [list(p.shape) for p in places]
+            raise ExecutionError(f"index_put: indices of the dims {shapes} and a value of {list(value.shape)} do not fit one another") from error
+        return (x.clone() if into is None else into).index_put_(places, expanded, self.accumulate)
 
     def workspace(self, x: Spec, indices: tuple[Spec, ...], value: Spec) -> Size:
         return self._scratch(x, indices)
@@ -158,8 +158,8 @@ class IndexPut(Operator):
     @gradient("indices", "value", "out@GRAD", gives=("x@GRAD", "value@GRAD"), infer=_infer_gradient, workspace=_gradient_workspace)
     def backward(self, indices: list[Tensor], value: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
         places = self._places(d_out, indices)
-        taken = d_out[places] if requested[1] else None
-        d_value = None if taken is None else sum_to(taken, value, taken, -1).contiguous()
+        selected = d_out[places] if requested[1] else None
+        d_value = None if selected is None else sum_to(selected, value, selected, -1).contiguous()
         if not requested[0]:
             return None, d_value
         d_x = d_out.clone()
@@ -196,9 +196,9 @@ class ScatterNdAdd(Operator):
 
     def infer_shape(self, X: Spec, Index: Spec, Updates: Spec) -> Spec:
         k = named_axes(X, Index)
-        wanted = (*Index.known_dims[:-1], *X.known_dims[k:])
-        require_rank(len(wanted), Updates, "Updates")
-        for axis, (a, b) in enumerate(zip(wanted, Updates.known_dims, strict=True)):
+        required = (*Index.known_dims[:-1], *X.known_dims[k:])
+        require_rank(len(required), Updates, "Updates")
+        for axis, (a, b) in enumerate(zip(required, Updates.known_dims, strict=True)):
             require_equal(a, b, "Updates must have the dims of Index but the last, then those of X that no index names", Updates=axis)
         return X.like()
 
@@ -224,8 +224,8 @@ class ScatterNdAdd(Operator):
         "Index", "Updates", "Out@GRAD", gives=("X@GRAD", "Updates@GRAD"), infer=_infer_gradient, view_of={"X@GRAD": "Out@GRAD"}, workspace=_gradient_workspace
     )
     def backward(self, Index: Tensor, Updates: Tensor, d_out: Tensor, *, requested: tuple[bool, ...]) -> Any:
-        taken = d_out[self._places(d_out, Index)] if requested[1] else None
-        return d_out.view_as(d_out), taken.clone() if taken is not None and Index.dim() == 1 else taken
+        selected = d_out[self._places(d_out, Index)] if requested[1] else None
+        return d_out.view_as(d_out), selected.clone() if selected is not None and Index.dim() == 1 else selected
 
     samples = [
         sample(X=f32(4, 3), Index=i64(5, 2, high=2), Updates=f32(5)),

@@ -83,12 +83,12 @@ class Sum(Operator):
             return next((x for x in X if x.dims is not None), X[0]).like()
         first = X[0]
         dims = list(first.known_dims)
-        for at, x in enumerate(X[1:], 1):
+        for index, x in enumerate(X[1:], 1):
             if x.dtype is not first.dtype:
-                fail(f"all X must have one element type; X[{at}] is {x.known_dtype.name}", TypeMismatchError, X=None)
-            require(x.rank == len(dims), f"all X must have one shape; X[{at}] has {x.rank} dims", X=None)
+                fail(f"all X must have one element type; X[{index}] is {x.known_dtype.name}", TypeMismatchError, X=None)
+            require(x.rank == len(dims), f"all X must have one shape; X[{index}] has {x.rank} dims", X=None)
             for axis, size in enumerate(x.known_dims):
-                dims[axis] = require_equal(dims[axis], size, f"all X must have one shape; X[{at}] differs", X=axis)
+                dims[axis] = require_equal(dims[axis], size, f"all X must have one shape; X[{index}] differs", X=axis)
         ragged = next((x for x in X if x.lod is not None), first)
         return ragged.with_dims(dims)
 
@@ -124,9 +124,9 @@ class Sum(Operator):
 def _sum_of_arrays(arrays: list[TensorArray | None]) -> TensorArray:
     out = TensorArray()
     for array in arrays:
-        for at, one in enumerate(array.tensors if array is not None else ()):
-            if one is not None:
-                out.add(at, one)
+        for index, element in enumerate(array.tensors if array is not None else ()):
+            if element is not None:
+                out.add(index, element)
     return out
 
 
@@ -222,39 +222,39 @@ class CoalesceTensor(Operator):
         """Return the elements of each input, with the gap after it."""
         if not self.use_align:
             return sizes
-        own: int = self.user_defined_size_of_dtype
-        each = element_type(self.dtype).itemsize if own == -1 else own
+        declared: int = self.user_defined_size_of_dtype
+        itemsize = element_type(self.dtype).itemsize if declared == -1 else declared
         align: int = CHUNK if self.align_size == -1 else self.align_size
-        return [ceildiv(size * each, align) * align // each for size in sizes]
+        return [ceildiv(size * itemsize, align) * align // itemsize for size in sizes]
 
     def infer_shape(self, Input: tuple[Spec, ...]) -> Any:
-        of = element_type(self.dtype)
+        dtype = element_type(self.dtype)
         require(len(Input) > 0, "Input must have at least one tensor", Input=None)
         for spec in Input:
-            if spec.dtype is not of:
-                fail(f"Input must be {of.name}, as dtype says, not {spec.known_dtype.name}", TypeMismatchError, Input=None)
+            if spec.dtype is not dtype:
+                fail(f"Input must be {dtype.name}, as dtype says, not {spec.known_dtype.name}", TypeMismatchError, Input=None)
         require(self.align_size == -1 or self.align_size > 0, f"align_size must be -1 or more than 0, not {self.align_size}")
-        own = self.user_defined_size_of_dtype
-        require(own == -1 or own > 0, f"user_defined_size_of_dtype must be -1 or more than 0, not {own}")
+        declared = self.user_defined_size_of_dtype
+        require(declared == -1 or declared > 0, f"user_defined_size_of_dtype must be -1 or more than 0, not {declared}")
         require(not (self.copy_data and self.set_constant), "copy_data and set_constant exclude each other")
         total: Size = 0
         for size in self._places([product(spec.known_dims) for spec in Input]):
             total = total + size
-        return tuple(spec.like() for spec in Input), tensor(of, total)
+        return tuple(spec.like() for spec in Input), tensor(dtype, total)
 
     def kernel(self, Input: list[Tensor], *, requested: tuple[bool, ...]) -> tuple[list[Tensor] | None, Tensor]:
         places = [int(p) for p in self._places([t.numel() for t in Input])]
         if self.copy_data:
             pieces: list[Tensor] = []
-            for given, size in zip(Input, places, strict=True):
-                pieces.append(given.reshape(-1))
-                if size > given.numel():
-                    pieces.append(given.new_zeros(size - given.numel()))
-            return [given.clone() for given in Input] if requested[0] else None, torch.cat(pieces)
-        of = torch_dtype(element_type(self.dtype))
+            for source, size in zip(Input, places, strict=True):
+                pieces.append(source.reshape(-1))
+                if size > source.numel():
+                    pieces.append(source.new_zeros(size - source.numel()))
+            return [source.clone() for source in Input] if requested[0] else None, torch.cat(pieces)
+        dtype = torch_dtype(element_type(self.dtype))
         value = self.constant if self.set_constant else 0.0
-        fused = torch.full((sum(places),), value, device=Input[0].device).to(of)
-        return [torch.full_like(given, value) for given in Input] if requested[0] else None, fused
+        fused = torch.full((sum(places),), value, device=Input[0].device).to(dtype)
+        return [torch.full_like(source, value) for source in Input] if requested[0] else None, fused
 
     samples = [
         sample(Input=[f32(3, 2), f32(5)], copy_data=True, use_align=False),

@@ -45,8 +45,8 @@ class Drawn(Operator):
     _types: Sequence[DType] = FLOATING
 
     def _type(self) -> DType:
-        of = element_type(self.dtype)
-        return of if of in self._types else fail(f"dtype must be one of {', '.join(d.name for d in self._types)}, not {of.name}", TypeMismatchError)
+        dtype = element_type(self.dtype)
+        return dtype if dtype in self._types else fail(f"dtype must be one of {', '.join(d.name for d in self._types)}, not {dtype.name}", TypeMismatchError)
 
 
 class Random(Drawn):
@@ -144,12 +144,12 @@ class TruncatedGaussianRandom(Drawn):
         return tensor(self._type(), *self.shape)
 
     def kernel(self) -> Tensor:
-        of = torch_dtype(self.dtype)
-        wide = torch_dtype(FP32) if element_type(self.dtype) in (FP16, BF16) else of
+        dtype = torch_dtype(self.dtype)
+        wide = torch_dtype(FP32) if element_type(self.dtype) in (FP16, BF16) else dtype
         edge = math.erf(math.sqrt(2.0))  # the share of the distribution inside the cut
         out = empty(self.shape, wide).uniform_(-edge, edge, generator=generator_for(self.seed)).erfinv_()
         out = out.mul_(math.sqrt(2.0)).clamp_(-2.0, 2.0).mul_(self.std).add_(self.mean)
-        return out if wide is of else out.to(of)
+        return out if wide is dtype else out.to(dtype)
 
     samples = [
         sample(shape=[2, 3], exact=False),
@@ -171,8 +171,8 @@ class RandInt(Random):
 
     def infer_shape(self, ShapeTensor: Spec | None, ShapeTensorList: tuple[Spec, ...]) -> Spec:
         require(self.low < self.high, f"low must be less than high; seen {self.low} and {self.high}")
-        of = self._type()
-        require(fits(of, self.low) and fits(of, self.high - 1), f"low and high must fit {of.name}; seen {self.low} and {self.high}")
+        dtype = self._type()
+        require(fits(dtype, self.low) and fits(dtype, self.high - 1), f"low and high must fit {dtype.name}; seen {self.low} and {self.high}")
         return super().infer_shape(ShapeTensor, ShapeTensorList)
 
     def kernel(self, ShapeTensor: Tensor | None, ShapeTensorList: list[Tensor]) -> Tensor:
@@ -248,9 +248,9 @@ class UniformRandomBatchSizeLike(Drawn):
     def infer_shape(self, Input: Spec) -> Spec:
         require(self.min <= self.max, f"min must be at most max; seen {self.min} and {self.max}")
         source = axis_of(self.input_dim_idx, Input.rank, "input_dim_idx", Input=None)
-        at = axis_of(self.output_dim_idx, len(self.shape), "output_dim_idx")
+        target = axis_of(self.output_dim_idx, len(self.shape), "output_dim_idx")
         dims: list[Size] = list(self.shape)
-        dims[at] = Input.known_dims[source]
+        dims[target] = Input.known_dims[source]
         require(all(isinstance(n, Dim) or n >= 0 for n in dims), f"a size in shape must be at least 0; seen {dims}")
         return tensor(self._type(), *dims)
 

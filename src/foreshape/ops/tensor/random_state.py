@@ -29,9 +29,9 @@ def check_state(state: Tensor) -> None:
     """
     if state.dtype is not torch.uint8 or state.shape != (STATE_BYTES,):
         raise ValueError(f"a state is uint8 [{STATE_BYTES}]; seen {str(state.dtype).removeprefix('torch.')} {list(state.shape)[:8]}")
-    left, seeded, at = struct.unpack("=iiQ", state[8:24].numpy().tobytes())
-    if seeded != 1 or not 1 <= left <= _WORDS or at > _WORDS or at + left - 1 > _WORDS:
-        raise ValueError(f"{left} words are said to be left from word {at} on, and there are {_WORDS}")
+    left, seeded, word = struct.unpack("=iiQ", state[8:24].numpy().tobytes())
+    if seeded != 1 or not 1 <= left <= _WORDS or word > _WORDS or word + left - 1 > _WORDS:
+        raise ValueError(f"{left} words are said to be left from word {word} on, and there are {_WORDS}")
 
 
 def _generator() -> Generator:
@@ -86,13 +86,13 @@ class SwapRandomState(Operator):
         return STATE_BYTES
 
     def kernel(self, State: Tensor) -> Tensor:
-        before, generator = _state(), _generator()
+        previous, generator = _state(), _generator()
         try:
             if generator.device.type == "cpu":
                 check_state(State.cpu())
             generator.set_state(State.cpu()[: generator.get_state().numel()].clone())  # torch reads from the beginning of the storage
         except (RuntimeError, ValueError) as error:
             raise ExecutionError(f"swap_random_state: State is no state of the generator: {error}") from None
-        return before
+        return previous
 
     samples = [sample(State=SampleTensor(UINT8, (STATE_BYTES,), 0, 255, data=_SAMPLE), exact=False)]

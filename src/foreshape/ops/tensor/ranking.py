@@ -56,8 +56,8 @@ class Kthvalue(Picked):
     def infer_shape(self, X: Spec) -> tuple[Spec, Spec]:
         out = self._picked(X)
         axis = axis_of_any(self.axis, X.rank, X=None)
-        most = X.known_dims[axis] if X.rank else 1
-        require_at_most(self.k, most, f"k must be at most the dim at axis {axis}, {most}; seen {self.k}", X=axis if X.rank else None)
+        size = X.known_dims[axis] if X.rank else 1
+        require_at_most(self.k, size, f"k must be at most the dim at axis {axis}, {size}; seen {self.k}", X=axis if X.rank else None)
         return out
 
     def workspace(self, X: Spec) -> Size:
@@ -97,11 +97,11 @@ class Mode(Picked):
         if not X.dim():
             return X.clone(), torch.zeros((), dtype=torch.int64, device=X.device)
         values, places = torch.sort(X.movedim(self.axis, -1), stable=True, dim=-1)
-        at = torch.arange(values.shape[-1], device=X.device)
+        positions = torch.arange(values.shape[-1], device=X.device)
         again = torch.zeros_like(values, dtype=torch.bool)
         torch.eq(values[..., 1:], values[..., :-1], out=again[..., 1:])
-        before = at - torch.cummax(torch.where(again, 0, at), -1).values  # the number of equal ones before each
-        best = before.argmax(-1, keepdim=True)
+        repeats = positions - torch.cummax(torch.where(again, 0, positions), -1).values  # the number of equal ones before each
+        best = repeats.argmax(-1, keepdim=True)
         out, indices = values.gather(-1, best), places.gather(-1, best)
         if self.keepdim:
             return out.movedim(-1, self.axis).contiguous(), indices.movedim(-1, self.axis).contiguous()
@@ -143,18 +143,18 @@ class Medians(Operator):
     def _rows(self, x: Tensor) -> Tensor:
         """Return the elements of each median, as a row."""
         axes = self._axes(x.dim())[: x.dim()]
-        kept = [k for k in range(x.dim()) if k not in axes]
-        each = [x.shape[k] for k in axes]
+        remaining = [k for k in range(x.dim()) if k not in axes]
+        sizes = [x.shape[k] for k in axes]
         count = 1
-        for size in each:
+        for size in sizes:
             count *= size
-        return x.permute([*kept, *axes]).reshape(-1, count)
+        return x.permute([*remaining, *axes]).reshape(-1, count)
 
     def workspace(self, *specs: Spec) -> Size:
         x = specs[0]
         return 3 * x.nbytes + 9 * x.elements + 100 * self._median(x).elements + 16 * thread_count() * x.elements
 
-    def _found(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _medians(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the medians, and the places of each as a row."""
         rows = self._rows(x)
         values, places = torch.sort(rows, stable=True, dim=1)
@@ -166,8 +166,8 @@ class Medians(Operator):
         near = values.gather(1, middle)
         out = low = near[:, 0]
         if self.mode == "avg":
-            both = (low + near[:, 1]) / 2 if x.dtype.is_floating_point else torch.div(low + near[:, 1], 2, rounding_mode="trunc")
-            out = torch.where(middle[:, 0] == middle[:, 1], low, both)
+            mean = (low + near[:, 1]) / 2 if x.dtype.is_floating_point else torch.div(low + near[:, 1], 2, rounding_mode="trunc")
+            out = torch.where(middle[:, 0] == middle[:, 1], low, mean)
         indices = places.gather(1, middle)
         if self._skips_nan:
             indices.masked_fill_(count == 0, -1)
@@ -176,10 +176,10 @@ class Medians(Operator):
 
     def _gradient_specs(self, x: Spec, places: Spec, d_out: Spec) -> Spec:
         out = Medians._median(self, x)
-        found, given = (o.name for o in self.schema.operands[1:])
-        check_made(**{given.replace("@", "_"): (d_out, out)})
+        places_name, gradient_name = (o.name for o in self.schema.operands[1:])
+        check_made(**{gradient_name.replace("@", "_"): (d_out, out)})
         count = Medians._places(self)
-        require_at_most(count * out.elements, places.elements, f"{found} must have {count} places for each median", **{found: None})
+        require_at_most(count * out.elements, places.elements, f"{places_name} must have {count} places for each median", **{places_name: None})
         return x.like()
 
     def _gradient_workspace(self, x: Spec, places: Spec, d_out: Spec) -> Size:
@@ -216,7 +216,7 @@ class Nanmedian(Medians):
         return out, out.with_dtype(INT64) if self.mode == "min" else out.dense((2 * out.elements,), INT64)
 
     def kernel(self, X: Tensor) -> Any:
-        out, places = self._found(X)
+        out, places = self._medians(X)
         return out, places.reshape(out.shape) if self.mode == "min" else places.reshape(-1)
 
     @gradient("X", "MedianIndex", "Out@GRAD", gives="X@GRAD", infer=Medians._gradient_specs, workspace=Medians._gradient_workspace)
@@ -257,7 +257,7 @@ class Median(Medians):
         return out, (out if self.mode == "min" else out.with_dims((*out.known_dims, 2)) if out.rank else out.dense((2,))).with_dtype(INT64)
 
     def kernel(self, x: Tensor) -> Any:
-        out, places = self._found(x)
+        out, places = self._medians(x)
         return out, places.reshape(out.shape if self.mode == "min" else (*out.shape, 2))
 
     @gradient("x", "medians", "out@GRAD", gives="x@GRAD", infer=Medians._gradient_specs, workspace=Medians._gradient_workspace)
@@ -291,14 +291,14 @@ class Searchsorted(Operator):
     gradient = ZERO_GRADIENT
 
     def infer_shape(self, SortedSequence: Spec, Values: Spec) -> Spec:
-        of, dims = SortedSequence.known_dims, Values.known_dims
-        require(len(of) > 0, "SortedSequence must have at least one dim", SortedSequence=None)
-        if len(of) > 1:
-            said = "a SortedSequence of more than one dim must have the dims of Values but the last"
-            require(len(of) == len(dims), said, SortedSequence=None, Values=None)
-            for axis in range(len(of) - 1):
-                require_equal(of[axis], dims[axis], said, SortedSequence=axis, Values=axis)
-        lod = broadcast_lod(Values, SortedSequence, dims) if len(of) > 1 else Values.lod
+        sorted_dims, dims = SortedSequence.known_dims, Values.known_dims
+        require(len(sorted_dims) > 0, "SortedSequence must have at least one dim", SortedSequence=None)
+        if len(sorted_dims) > 1:
+            requirement = "a SortedSequence of more than one dim must have the dims of Values but the last"
+            require(len(sorted_dims) == len(dims), requirement, SortedSequence=None, Values=None)
+            for axis in range(len(sorted_dims) - 1):
+                require_equal(sorted_dims[axis], dims[axis], requirement, SortedSequence=axis, Values=axis)
+        lod = broadcast_lod(Values, SortedSequence, dims) if len(sorted_dims) > 1 else Values.lod
         return Spec(Values.kind, INT32 if self.out_int32 else INT64, dims, lod)
 
     def workspace(self, SortedSequence: Spec, Values: Spec, *, strided: frozenset[str]) -> Size:
@@ -307,8 +307,8 @@ class Searchsorted(Operator):
         return 16 * (SortedSequence.elements + Values.elements)
 
     def kernel(self, SortedSequence: Tensor, Values: Tensor) -> Tensor:
-        of = torch.promote_types(SortedSequence.dtype, Values.dtype)
-        return torch.searchsorted(SortedSequence.to(of).contiguous(), Values.to(of).contiguous(), right=self.right, out_int32=self.out_int32)
+        common = torch.promote_types(SortedSequence.dtype, Values.dtype)
+        return torch.searchsorted(SortedSequence.to(common).contiguous(), Values.to(common).contiguous(), right=self.right, out_int32=self.out_int32)
 
     samples = [
         sample(SortedSequence=f32(5, data=[-1.0, 0.5, 0.5, 1.0, 2.0]), Values=f32(2, 3)),

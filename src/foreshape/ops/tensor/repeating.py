@@ -75,14 +75,14 @@ class ExpandAs(Operator):
 
     def infer_shape(self, X: Spec, target_tensor: Spec) -> Spec:
         require(target_tensor.rank == X.rank, f"target_tensor must have the {X.rank} dims of X; it has {target_tensor.rank}", X=None, target_tensor=None)
-        for axis, (d, to) in enumerate(zip(X.known_dims, target_tensor.known_dims, strict=True)):
-            if d is not to:
-                says = f"a dim of X must divide that of target_tensor; at axis {axis} X has {d}, target_tensor {to}"
-                require_divides(d, to, says, X=axis, target_tensor=axis)
+        for axis, (d, size) in enumerate(zip(X.known_dims, target_tensor.known_dims, strict=True)):
+            if d is not size:
+                says = f"a dim of X must divide that of target_tensor; at axis {axis} X has {d}, target_tensor {size}"
+                require_divides(d, size, says, X=axis, target_tensor=axis)
         return X.with_dims(target_tensor.known_dims)
 
     def _times(self, X: Tensor, target_tensor: Tensor) -> tuple[int, ...]:
-        return tuple(to // d if d else 1 for d, to in zip(X.shape, target_tensor.shape, strict=True))
+        return tuple(size // d if d else 1 for d, size in zip(X.shape, target_tensor.shape, strict=True))
 
     def kernel(self, X: Tensor, target_tensor: Tensor) -> Tensor:
         return torch.tile(X, self._times(X, target_tensor))
@@ -139,9 +139,9 @@ class BroadcastTensors(Operator):
 
 
 def _one_type(X: tuple[Spec, ...]) -> None:
-    for at, x in enumerate(X[1:], 1):
+    for index, x in enumerate(X[1:], 1):
         if x.dtype is not X[0].dtype:
-            fail(f"all X must have one element type; X[{at}] is {x.known_dtype.name}, X[0] is {X[0].known_dtype.name}", TypeMismatchError, X=None)
+            fail(f"all X must have one element type; X[{index}] is {x.known_dtype.name}, X[0] is {X[0].known_dtype.name}", TypeMismatchError, X=None)
 
 
 class Meshgrid(Operator):
@@ -154,8 +154,8 @@ class Meshgrid(Operator):
 
     def infer_shape(self, X: tuple[Spec, ...]) -> tuple[Spec, ...]:
         _one_type(X)
-        for at, x in enumerate(X):
-            require(x.rank < 2, f"each X must be a vector; X[{at}] has {x.rank} dims", X=None)
+        for index, x in enumerate(X):
+            require(x.rank < 2, f"each X must be a vector; X[{index}] has {x.rank} dims", X=None)
         dims = [x.elements for x in X]
         return tuple(Spec(LOD_TENSOR, x.dtype, tuple(dims), X[0].lod) for x in X)
 
@@ -165,9 +165,9 @@ class Meshgrid(Operator):
     @gradient("X", "Out@GRAD", gives="X@GRAD", view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"})
     def backward(self, X: list[Tensor], d_out: list[Tensor]) -> list[Tensor]:
         out: list[Tensor] = []
-        for at, (x, d) in enumerate(zip(X, d_out, strict=True)):
-            over = [axis for axis in range(d.dim()) if axis != at and d.shape[axis] != 1]
-            out.append((d.sum(over) if over else d).reshape(x.shape))
+        for index, (x, d) in enumerate(zip(X, d_out, strict=True)):
+            axes = [axis for axis in range(d.dim()) if axis != index and d.shape[axis] != 1]
+            out.append((d.sum(axes) if axes else d).reshape(x.shape))
         return out
 
     samples = [
@@ -209,11 +209,11 @@ class RepeatInterleave(Operator):
         return (X if axis or (RepeatsTensor is None and self.Repeats == 1) else X.dense()).with_dims(dims)
 
     def _total(self, RepeatsTensor: Spec) -> Size:
-        given = RepeatsTensor.value
-        if given is None:
+        repeats = RepeatsTensor.value
+        if repeats is None:
             return unknown_size("total")
         total: Size = 0
-        for n in given:
+        for n in repeats:
             low = bounds(n)[0]
             if low is None or (low < 0 and not isinstance(n, int)):
                 return unknown_size("total")
@@ -230,8 +230,8 @@ class RepeatInterleave(Operator):
         if RepeatsTensor.numel() != size or bool((RepeatsTensor < 0).any()):
             raise ExecutionError(f"repeat_interleave: RepeatsTensor must have {size} numbers of at least 0, one for each entry of axis {self.dim}")
         counts = RepeatsTensor.to(torch.int64)
-        most = int(counts.max()) if size else 0
-        total = int(counts.sum()) if most * size < 2**63 else sum(int(n) for n in counts)  # torch's sum wraps past 64 bits
+        largest = int(counts.max()) if size else 0
+        total = int(counts.sum()) if largest * size < 2**63 else sum(int(n) for n in counts)  # torch's sum wraps past 64 bits
         entry = X.numel() // size * X.element_size() if size else 0
         require_room(self.type, total * (entry + 8), f"a result of {total:,} entries")
         if total >= 2**63:

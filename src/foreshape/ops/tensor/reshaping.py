@@ -20,7 +20,7 @@ from foreshape.spec import ANY_OR_COMPLEX, INDEX, LOD_TENSOR, MAX_RANK, Spec
 from foreshape.values.torch_proxy import Tensor
 
 
-def _before(self: Any, XShape: Spec, d_out: Spec) -> Spec:
+def _input_spec(self: Any, XShape: Spec, d_out: Spec) -> Spec:
     """Return the dims of X from XShape; not known if those of X are not."""
     if XShape.dims is None:
         return Spec(LOD_TENSOR, d_out.dtype, None)
@@ -54,7 +54,9 @@ class Reshaping(Operator):
     def _with_shape(self, out: Tensor, X: Tensor, requested: tuple[bool, ...]) -> Any:
         return out, X.new_empty((0, *X.shape)) if requested[1] else None
 
-    @gradient("XShape", "Out@GRAD", gives="X@GRAD", infer=_before, view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"}, workspace=_gradient_workspace)
+    @gradient(
+        "XShape", "Out@GRAD", gives="X@GRAD", infer=_input_spec, view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"}, workspace=_gradient_workspace
+    )
     def backward(self, XShape: Tensor, d_out: Tensor) -> Tensor:
         return d_out.reshape(XShape.shape[1:])
 
@@ -65,7 +67,7 @@ class Ones(Reshaping):
     abstract = True
     Out = result(view_of="X", doc="the same elements")
 
-    @gradient("XShape", "Out@GRAD", gives="X@GRAD", infer=_before, view_of={"X@GRAD": "Out@GRAD"})
+    @gradient("XShape", "Out@GRAD", gives="X@GRAD", infer=_input_spec, view_of={"X@GRAD": "Out@GRAD"})
     def backward(self, XShape: Tensor, d_out: Tensor) -> Tensor:
         return d_out.reshape(XShape.shape[1:])
 
@@ -124,7 +126,7 @@ def _stated(shape: Sequence[Size | None]) -> tuple[Size, ...]:
     """Return the dims of ``shape`` for a tensor of which nothing is known: -1 and None are known at run time only."""
     require(len(shape) <= MAX_RANK, f"a tensor has at most {MAX_RANK} dims; shape has {len(shape)}", X=None)
     require(0 not in shape, "nothing is known of X, whose dim a 0 in shape would copy: state it", X=None)
-    return tuple(unknown_size(str(at)) if s is None or (isinstance(s, int) and s < 0) else s for at, s in enumerate(shape))
+    return tuple(unknown_size(str(axis)) if s is None or (isinstance(s, int) and s < 0) else s for axis, s in enumerate(shape))
 
 
 def reshaped(dims: Sequence[Size], shape: Sequence[Size | None]) -> tuple[Size, ...]:
@@ -134,31 +136,31 @@ def reshaped(dims: Sequence[Size], shape: Sequence[Size | None]) -> tuple[Size, 
     """
     require(len(shape) <= MAX_RANK, f"a tensor has at most {MAX_RANK} dims; shape has {len(shape)}", X=None)
     left: list[Size] = list(dims)
-    asked: list[Size | None] = list(shape)
-    if asked.count(None) == 1 and not any(isinstance(s, int) and s == -1 for s in asked):
-        asked[asked.index(None)] = -1  # a single unknown size can only be the rest
+    sizes: list[Size | None] = list(shape)
+    if sizes.count(None) == 1 and not any(isinstance(s, int) and s == -1 for s in sizes):
+        sizes[sizes.index(None)] = -1  # a single unknown size can only be the rest
     out: list[Size] = []
-    rest, fixed = -1, 1
-    for at, s in enumerate(asked):
-        size: Size = unknown_size(str(at)) if s is None else s
+    open_axis, fixed = -1, 1
+    for axis, s in enumerate(sizes):
+        size: Size = unknown_size(str(axis)) if s is None else s
         if isinstance(size, int) and size <= 0:
             if size == 0:
-                if at >= len(dims):
-                    fail(f"X has no dim {at} to copy: shape has 0 there", X=None)
-                out.append(dims[at])
-                left[at] = 1
+                if axis >= len(dims):
+                    fail(f"X has no dim {axis} to copy: shape has 0 there", X=None)
+                out.append(dims[axis])
+                left[axis] = 1
                 continue
             require(size == -1, f"each size of shape must be at least -1; seen {size}", X=None)
-            require(rest < 0, "shape may have at most one -1", X=None)
-            rest = at
+            require(open_axis < 0, "shape may have at most one -1", X=None)
+            open_axis = axis
             size = 1
         out.append(size)
         fixed = product((fixed, size))
     total = product(left)
-    if rest >= 0:
-        out[rest] = require_divides(fixed, total, f"{fixed} must divide the number of elements of X, {total}", X=None)
+    if open_axis >= 0:
+        out[open_axis] = require_divides(fixed, total, f"{fixed} must divide the number of elements of X, {total}", X=None)
     else:
-        besides = "" if 0 not in asked else " besides the dims that are copied"
+        besides = "" if 0 not in sizes else " besides the dims that are copied"
         require_equal(total, fixed, f"X has {total} elements{besides}, and shape has {fixed}", X=None)
     return tuple(out)
 
@@ -174,11 +176,11 @@ def in_shape(x: Tensor, shape: Sequence[int]) -> Tensor:
 def _copied(dims: Sequence[int], shape: Sequence[int]) -> list[int]:
     """Return ``shape`` with every 0 and -1 replaced by its number."""
     left, fixed = 1, 1
-    for at, size in enumerate(dims):
-        left *= size if at >= len(shape) or shape[at] != 0 else 1
+    for axis, size in enumerate(dims):
+        left *= size if axis >= len(shape) or shape[axis] != 0 else 1
     for size in shape:
         fixed *= size if size > 0 else 1
-    return [dims[at] if s == 0 else s if s > 0 else left // fixed for at, s in enumerate(shape)]
+    return [dims[axis] if s == 0 else s if s > 0 else left // fixed for axis, s in enumerate(shape)]
 
 
 class FlattenContiguousRange(Reshaping):
@@ -268,12 +270,12 @@ class Squeeze2(Ones):
 
 def squeezed(dims: Sequence[Size], axes: Sequence[int]) -> list[Size]:
     """Return ``dims`` without the ones at ``axes``, or without all ones if no axes are given."""
-    named = axes_of(axes, len(dims), "axes", X=None)
+    chosen = axes_of(axes, len(dims), "axes", X=None)
     out: list[Size] = []
     for axis, d in enumerate(dims):
         if isinstance(d, int):
-            drop = d == 1 and (not axes or axis in named)
-        elif axis in named:
+            drop = d == 1 and (not axes or axis in chosen)
+        elif axis in chosen:
             require_equal(d, 1, f"the dim at axis {axis}, which is squeezed, must be 1", X=axis)
             drop = True
         else:
@@ -297,8 +299,8 @@ class Unsqueeze2(Ones):
 
     def infer_shape(self, X: Spec, AxesTensor: Spec | None, AxesTensorList: tuple[Spec, ...]) -> Any:
         axes = known_sizes(self.axes, AxesTensor, AxesTensorList, "AxesTensor", "AxesTensorList")
-        dims, known = unsqueezed(X.known_dims, axes)
-        return self._results(X if known else X.dense(), dims)
+        dims, is_known = unsqueezed(X.known_dims, axes)
+        return self._results(X if is_known else X.dense(), dims)
 
     def kernel(self, X: Tensor, AxesTensor: Tensor | None, AxesTensorList: list[Tensor], *, requested: tuple[bool, ...]) -> Any:
         return self._with_shape(with_ones(X, sizes_at_run(self.axes, AxesTensor, AxesTensorList)), X, requested)
@@ -321,7 +323,7 @@ def unsqueezed(dims: Sequence[Size], axes: Sequence[Size | None]) -> tuple[list[
     out = list(dims)
     for axis in axes:
         if not isinstance(axis, int):
-            return [unknown_size(str(at)) for at in range(rank)], False
+            return [unknown_size(str(number)) for number in range(rank)], False
         out.insert(axis_of(axis, len(out) + 1, "axes", X=None), 1)
     return out, True
 
@@ -350,7 +352,7 @@ def transposed(X: Spec, axes: Sequence[int]) -> Spec:
 
 def inverse(axes: Sequence[int], rank: int) -> list[int]:
     """Return the inverse of an order of axes."""
-    return sorted(range(rank), key=lambda at: axes[at] % rank)
+    return sorted(range(rank), key=lambda place: axes[place] % rank)
 
 
 class Transpose2(Operator):
@@ -373,12 +375,12 @@ class Transpose2(Operator):
     def kernel(self, X: Tensor, *, requested: tuple[bool, ...]) -> Any:
         return X.permute(self.axis), X.new_empty((0, *X.shape)) if requested[1] else None
 
-    def _before(self, XShape: Spec, d_out: Spec) -> Spec:
-        x = _before(self, XShape, d_out)
+    def _input_spec(self, XShape: Spec, d_out: Spec) -> Spec:
+        x = _input_spec(self, XShape, d_out)
         check_made(Out_GRAD=(d_out, transposed(x, self.axis)))
         return x
 
-    @gradient("XShape", "Out@GRAD", gives="X@GRAD", infer=_before, view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"})
+    @gradient("XShape", "Out@GRAD", gives="X@GRAD", infer=_input_spec, view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"})
     def backward(self, XShape: Tensor, d_out: Tensor) -> Tensor:
         return d_out.permute(inverse(self.axis, d_out.dim()))
 

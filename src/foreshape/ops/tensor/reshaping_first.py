@@ -30,14 +30,14 @@ class FirstReshaping(Operator):
     def _in(self, X: Spec, dims: Sequence[Size]) -> Spec:
         return X.with_dims(dims).with_value(X.value)
 
-    def _before(self, X: Spec, d_out: Spec) -> Spec:
+    def _input_spec(self, X: Spec, d_out: Spec) -> Spec:
         require_equal(d_out.elements, X.elements, "Out@GRAD must have as many elements as X", **{"Out@GRAD": None, "X": None})
         return X.like()
 
     def _gradient_workspace(self, X: Spec, d_out: Spec, *, strided: frozenset[str]) -> Size:
         return turned(strided, Out_GRAD=d_out)
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", infer=_before, view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"}, workspace=_gradient_workspace)
+    @gradient("X", "Out@GRAD", gives="X@GRAD", infer=_input_spec, view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "reshaped"}, workspace=_gradient_workspace)
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         return d_out.reshape(X.shape)
 
@@ -91,7 +91,7 @@ class FirstOnes(FirstReshaping):
     abstract = True
     Out = result(view_of="X", doc="the same elements")
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", infer=FirstReshaping._before, view_of={"X@GRAD": "Out@GRAD"})  # pyright: ignore[reportPrivateUsage]
+    @gradient("X", "Out@GRAD", gives="X@GRAD", infer=FirstReshaping._input_spec, view_of={"X@GRAD": "Out@GRAD"})  # pyright: ignore[reportPrivateUsage]
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         return d_out.reshape(X.shape)
 
@@ -125,8 +125,8 @@ class Unsqueeze(FirstOnes):
     axes = attribute(AttrType.INTS, [])
 
     def infer_shape(self, X: Spec, AxesTensor: Spec | None, AxesTensorList: tuple[Spec, ...]) -> Spec:
-        dims, known = unsqueezed(X.known_dims, known_sizes(self.axes, AxesTensor, AxesTensorList, "AxesTensor", "AxesTensorList"))
-        return self._in(X if known else X.dense(), dims)
+        dims, is_known = unsqueezed(X.known_dims, known_sizes(self.axes, AxesTensor, AxesTensorList, "AxesTensor", "AxesTensorList"))
+        return self._in(X if is_known else X.dense(), dims)
 
     def kernel(self, X: Tensor, AxesTensor: Tensor | None, AxesTensorList: list[Tensor]) -> Tensor:
         return with_ones(X, sizes_at_run(self.axes, AxesTensor, AxesTensorList))
@@ -155,11 +155,11 @@ class Transpose(Operator):
     def kernel(self, X: Tensor) -> Tensor:
         return X.permute(self.axis)
 
-    def _before(self, X: Spec, d_out: Spec) -> Spec:
+    def _input_spec(self, X: Spec, d_out: Spec) -> Spec:
         check_made(Out_GRAD=(d_out, transposed(X, self.axis)))
         return X.like()
 
-    @gradient("X", "Out@GRAD", gives="X@GRAD", infer=_before, view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"})
+    @gradient("X", "Out@GRAD", gives="X@GRAD", infer=_input_spec, view_of={"X@GRAD": "Out@GRAD"}, layout={"X@GRAD": "strided"})
     def backward(self, X: Tensor, d_out: Tensor) -> Tensor:
         return d_out.permute(inverse(self.axis, d_out.dim()))
 

@@ -57,8 +57,8 @@ class Cumprod(Operator):
     def backward(self, X: Tensor, Out: Tensor, d_out: Tensor) -> Tensor:
         if not X.dim():
             return d_out.clone()
-        given, reverse = self._multiplied(X), self.reverse
-        out = self._inclusive(given, Out.flip(self.dim) if reverse else Out, d_out.flip(self.dim) if reverse else d_out)
+        numbers, reverse = self._multiplied(X), self.reverse
+        out = self._inclusive(numbers, Out.flip(self.dim) if reverse else Out, d_out.flip(self.dim) if reverse else d_out)
         if self.exclusive and X.shape[self.dim]:
             out.narrow(self.dim, 0, 1).zero_()  # of the 1 before the first number
             out = out.roll(-1, self.dim)
@@ -180,7 +180,7 @@ class RunningExtreme(Operator):
     def workspace(self, x: Spec) -> Size:
         return 8 * x.elements if self.dtype == INT32.code else 0
 
-    def _found(self, function: Any, x: Tensor) -> Any:
+    def _with_indices(self, function: Any, x: Tensor) -> Any:
         out, indices = function(x, self.axis)
         return out, indices.to(torch.int32) if self.dtype == INT32.code else indices
 
@@ -210,7 +210,7 @@ class Cummax(RunningExtreme):
     gradient_reads_dims = ("x",)
 
     def kernel(self, x: Tensor) -> Any:
-        return self._found(torch.cummax, x)
+        return self._with_indices(torch.cummax, x)
 
 
 class Cummin(RunningExtreme):
@@ -220,4 +220,4 @@ class Cummin(RunningExtreme):
     gradient_reads_dims = ("x",)
 
     def kernel(self, x: Tensor) -> Any:
-        return self._found(torch.cummin, x)
+        return self._with_indices(torch.cummin, x)

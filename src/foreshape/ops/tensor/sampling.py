@@ -44,8 +44,8 @@ class SamplingId(Operator):
         if not X.shape[1]:
             raise ExecutionError("sampling_id: X has no columns to draw")
         drawn = torch.empty((X.shape[0], 1), dtype=X.dtype, device=X.device).uniform_(self.min, self.max, generator=generator_for(self.seed))
-        found = torch.searchsorted(X.cumsum(1), drawn, right=True)
-        return found.squeeze(1).clamp_(max=X.shape[1] - 1)
+        places = torch.searchsorted(X.cumsum(1), drawn, right=True)
+        return places.squeeze(1).clamp_(max=X.shape[1] - 1)
 
     samples = [
         sample(X=f32(5, 3, low=0.0, high=0.6), seed=3),

@@ -24,7 +24,7 @@ VALUE_LISTS = ("values", "bool_values", "fp32_values", "fp64_values", "fp16_valu
 """The attributes of the numbers, in the order of their look-up: files of PaddlePaddle before 2.5 have one for each type."""
 
 
-def _taken(size: int, start: int, end: int, step: int) -> range:
+def _entries_of(size: int, start: int, end: int, step: int) -> range:
     """Return the entries of an axis of ``size`` from ``start`` to before ``end``. For a negative step an end of -1 is past the first entry."""
     if step > 0:
         return range(size)[start:end:step]
@@ -33,22 +33,22 @@ def _taken(size: int, start: int, end: int, step: int) -> range:
 
 
 def _count(size: Size, start: Size | None, end: Size | None, step: Size | None) -> Size | None:
-    """Return the number of entries of `_taken`; None if unknown."""
+    """Return the number of entries of `_entries_of`; None if unknown."""
     if start is None or end is None or not isinstance(step, int):
         return None
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
-        return len(_taken(size, start, end, step))
+        return len(_entries_of(size, start, end, step))
     if step > 0:
-        found = length(size, start, end)
+        span = length(size, start, end)
     else:
         first, last = bounds(start), bounds(end)
         if first[0] is None or first[0] < 0 or last[0] is None or last[0] < -1:
             return None
-        found = maximum(minimum(start, size - 1) - end, 0)
-    return None if found is None else ceildiv(found, abs(step))
+        span = maximum(minimum(start, size - 1) - end, 0)
+    return None if span is None else ceildiv(span, abs(step))
 
 
-def _one(size: Size, start: Size | None, end: Size | None, step: Size | None, axis: int) -> Size:
+def _require_one(size: Size, start: Size | None, end: Size | None, step: Size | None, axis: int) -> Size:
     """Require one entry of an axis missing from the value."""
     if start is not None and end is not None and isinstance(step, int):
         sign = sign_of(start)
@@ -64,17 +64,17 @@ def _index(
     dims: tuple[int, ...], axes: tuple[int, ...], starts: tuple[int, ...], ends: tuple[int, ...], steps: tuple[int, ...]
 ) -> tuple[tuple[slice, ...], tuple[int, ...]]:
     """Return the entries of a tensor of these dims as an index, in rising order, and the reversed axes of the value."""
-    index, turned = [slice(None)] * len(dims), list[int]()
+    index, reversed_axes = [slice(None)] * len(dims), list[int]()
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         if step == 0:
             raise ExecutionError("set_value: steps must not be 0")
-        at = _taken(dims[axis], start, end, step)
+        entries = _entries_of(dims[axis], start, end, step)
         if step > 0:
-            index[axis] = slice(at.start, at.stop, step)
+            index[axis] = slice(entries.start, entries.stop, step)
         else:
-            index[axis] = slice(at[-1], at[0] + 1, -step) if len(at) else slice(0, 0)
-            turned.append(axis % len(dims))
-    return tuple(index), tuple(turned)
+            index[axis] = slice(entries[-1], entries[0] + 1, -step) if len(entries) else slice(0, 0)
+            reversed_axes.append(axis % len(dims))
+    return tuple(index), tuple(reversed_axes)
 
 
 class SetValue(Operator):
@@ -109,15 +109,15 @@ class SetValue(Operator):
     int32_values = attribute(AttrType.INTS, [])
     int64_values = attribute(AttrType.LONGS, [])
 
-    def _numbers(self, of: DType) -> list[Any]:
+    def _numbers(self, dtype: DType) -> list[Any]:
         """Return the value in the attributes, in an element type: a number with a fraction is cut for an integer."""
-        given: Any = next((held for name in VALUE_LISTS if (held := getattr(self, name))), ())
-        if isinstance(given, Raw) or any(isinstance(v, complex) for v in given):
+        numbers: Any = next((values for name in VALUE_LISTS if (values := getattr(self, name))), ())
+        if isinstance(numbers, Raw) or any(isinstance(v, complex) for v in numbers):
             fail("values must be real numbers", TypeMismatchError)
         require(all(n >= 0 for n in self.shape), f"a size in shape must be at least 0; seen {list(self.shape)}")
         count = product(self.shape)
-        require(len(given) == count, f"without ValueTensor, shape {list(self.shape)} needs {count} values; seen {len(given)}")
-        return [number_of(of, v) for v in given]
+        require(len(numbers) == count, f"without ValueTensor, shape {list(self.shape)} needs {count} values; seen {len(numbers)}")
+        return [number_of(dtype, v) for v in numbers]
 
     def _value_dims(self, counts: Sequence[Any]) -> list[Any]:
         """Return the dims of the broadcast value, from the number of entries of each axis."""
@@ -131,8 +131,8 @@ class SetValue(Operator):
                 out.append(count)
         return [*out, *(1 for _ in extra)]
 
-    def _ranges(self, starts: Any, ends: Any, steps: Any, known: bool) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        if known:
+    def _ranges(self, starts: Any, ends: Any, steps: Any, at_inference: bool) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        if at_inference:
             out = (
                 known_sizes(self.starts, None, starts, "StartsTensorList"),
                 known_sizes(self.ends, None, ends, "EndsTensorList"),
@@ -147,8 +147,8 @@ class SetValue(Operator):
         axes = axes_of(self.axes, rank, "axes", Input=None) if rank else tuple(self.axes)
         require(rank > 0 or not axes, "a tensor without dims has no axes to set a part of", Input=None)
         starts, ends, steps = self._ranges(StartsTensorList, EndsTensorList, StepsTensorList, True)
-        for what, given in (("starts", starts), ("ends", ends), ("steps", steps)):
-            require(len(given) == len(axes), f"{what} must have as many numbers as axes, {len(axes)}, not {len(given)}", Input=None)
+        for slot, limits in (("starts", starts), ("ends", ends), ("steps", steps)):
+            require(len(limits) == len(axes), f"{slot} must have as many numbers as axes, {len(axes)}, not {len(limits)}", Input=None)
         dropped = axes_of(self.decrease_axes, rank, "decrease_axes", Input=None) if rank else ()
         require(set(dropped) <= set(axes), f"decrease_axes must be among axes, {list(axes)}; seen {list(dropped)}", Input=None)
         require(rank > 0 or not self.decrease_axes, "a tensor without dims has no axes to drop", Input=None)
@@ -156,69 +156,69 @@ class SetValue(Operator):
         counts: list[Size | None] = list(Input.known_dims)
         for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
             require(not isinstance(step, int) or step != 0, "steps must not be 0", Input=axis)
-            counts[axis] = _one(Input.known_dims[axis], start, end, step, axis) if axis in dropped else _count(Input.known_dims[axis], start, end, step)
+            counts[axis] = _require_one(Input.known_dims[axis], start, end, step, axis) if axis in dropped else _count(Input.known_dims[axis], start, end, step)
         numbers = self._numbers(Input.known_dtype) if ValueTensor is None else None
         self._check_value(tuple(self.shape) if ValueTensor is None else ValueTensor.known_dims, self._value_dims(counts))
         value = numbers if ValueTensor is None else ValueTensor.value
         out = Input.like()
         if Input.value is None or value is None or rank > 1:
             return out
-        kept = list(Input.value)
+        entries = list(Input.value)
         for start, end, step in zip(starts, ends, steps, strict=True):
             if not isinstance(start, int) or not isinstance(end, int) or not isinstance(step, int):
                 return out
-            at = _taken(len(kept), start, end, step)
-            for k, place in enumerate(at):
-                kept[place] = value[k if len(value) > 1 else 0]
-        return carry(out, kept if axes else value * len(kept) if len(value) == 1 else value)
+            places = _entries_of(len(entries), start, end, step)
+            for k, place in enumerate(places):
+                entries[place] = value[k if len(value) > 1 else 0]
+        return carry(out, entries if axes else value * len(entries) if len(value) == 1 else value)
 
-    def _check_value(self, dims: Sequence[Size], wanted: Sequence[Size | None]) -> None:
+    def _check_value(self, dims: Sequence[Size], target: Sequence[Size | None]) -> None:
         """Require a value that broadcasts to the entries. The kernel checks numbers unknown before the run."""
-        for at, size in enumerate(dims[::-1]):
-            if at >= len(wanted):
-                says = f"the value must have at most the {len(wanted)} dims of what is set, or ones before them; it has {len(dims)}"
-                require_broadcast_to(size, 1, says, ValueTensor=len(dims) - 1 - at)
-            elif (to := wanted[len(wanted) - 1 - at]) is not None:
-                require_broadcast_to(size, to, f"the value has {size} where {to} entries are set", ValueTensor=len(dims) - 1 - at)
+        for place, size in enumerate(dims[::-1]):
+            if place >= len(target):
+                says = f"the value must have at most the {len(target)} dims of what is set, or ones before them; it has {len(dims)}"
+                require_broadcast_to(size, 1, says, ValueTensor=len(dims) - 1 - place)
+            elif (entries := target[len(target) - 1 - place]) is not None:
+                require_broadcast_to(size, entries, f"the value has {size} where {entries} entries are set", ValueTensor=len(dims) - 1 - place)
 
-    def _part(self, x: Tensor, given: tuple[Any, Any, Any]) -> tuple[Tensor, tuple[int, ...]]:
+    def _part(self, x: Tensor, limits: tuple[Any, Any, Any]) -> tuple[Tensor, tuple[int, ...]]:
         """Return the entries as a view, in rising order, and the reversed axes of the value."""
-        starts, ends, steps = self._ranges(*given, False)
-        index, turned = _index(x.shape, tuple(self.axes), tuple(starts), tuple(ends), tuple(steps))
+        starts, ends, steps = self._ranges(*limits, False)
+        index, reversed_axes = _index(x.shape, tuple(self.axes), tuple(starts), tuple(ends), tuple(steps))
         part = x[index]
         for axis in self.decrease_axes:
             if part.shape[axis] != 1:
                 raise ExecutionError(f"set_value: an index is out of range: {part.shape[axis]} entries are taken of axis {axis}, where one is set")
-        return part, turned
+        return part, reversed_axes
 
     def kernel(
         self, Input: Tensor, ValueTensor: Tensor | None, StartsTensorList: Any, EndsTensorList: Any, StepsTensorList: Any, *, into: Tensor | None = None
     ) -> Tensor:
         out = Input.clone() if into is None else into
-        part, turned = self._part(out, (StartsTensorList, EndsTensorList, StepsTensorList))
+        part, reversed_axes = self._part(out, (StartsTensorList, EndsTensorList, StepsTensorList))
         value = ValueTensor
         if value is None:
             value = torch.tensor(self._numbers(dtype_of_torch(Input.dtype)), dtype=Input.dtype, device=Input.device).reshape(tuple(self.shape))
-        wanted = self._value_dims(part.shape)
-        if list(value.shape) != wanted:
-            value = self._repeated(value, wanted)
+        target = self._value_dims(part.shape)
+        if list(value.shape) != target:
+            value = self._repeated(value, target)
         value = value.reshape(part.shape)
-        part.copy_(value.flip(turned) if turned else value)
+        part.copy_(value.flip(reversed_axes) if reversed_axes else value)
         return out
 
-    def _repeated(self, value: Tensor, wanted: list[int]) -> Tensor:
+    def _repeated(self, value: Tensor, target: list[int]) -> Tensor:
         """Return the value in the dims of what is set."""
-        extra = max(value.dim() - len(wanted), 0)
-        if any(n != 1 for n in value.shape[:extra]) or any(a not in (1, b) for a, b in zip(value.shape[extra:][::-1], wanted[::-1], strict=False)):
-            raise ExecutionError(f"set_value: the value must be repeated to what is set, {wanted}; it has the dims {list(value.shape)}")
-        return value.reshape(value.shape[extra:]).expand(wanted)
+        extra = max(value.dim() - len(target), 0)
+        if any(n != 1 for n in value.shape[:extra]) or any(a not in (1, b) for a, b in zip(value.shape[extra:][::-1], target[::-1], strict=False)):
+            raise ExecutionError(f"set_value: the value must be repeated to what is set, {target}; it has the dims {list(value.shape)}")
+        return value.reshape(value.shape[extra:]).expand(target)
 
-    def _turned(self, StepsTensorList: Any) -> bool:
+    def _is_reversed(self, StepsTensorList: Any) -> bool:
         return bool(StepsTensorList) or any(s < 0 for s in self.steps)
 
     def workspace(self, Input: Spec, ValueTensor: Spec | None, StartsTensorList: Any, EndsTensorList: Any, StepsTensorList: Any) -> Size:
-        given = product(self.shape) * Input.known_dtype.itemsize if ValueTensor is None else ValueTensor.nbytes
-        return given + (Input.nbytes if self._turned(StepsTensorList) else 0)
+        value_bytes = product(self.shape) * Input.known_dtype.itemsize if ValueTensor is None else ValueTensor.nbytes
+        return value_bytes + (Input.nbytes if self._is_reversed(StepsTensorList) else 0)
 
     def _gradient_workspace(self, ValueTensor: Spec | None, StartsTensorList: Any, EndsTensorList: Any, StepsTensorList: Any, d_out: Spec) -> Size:
         return 2 * d_out.nbytes
@@ -233,19 +233,19 @@ class SetValue(Operator):
         self, ValueTensor: Tensor | None, StartsTensorList: Any, EndsTensorList: Any, StepsTensorList: Any, d_out: Tensor, *,
         requested: tuple[bool, ...], into: Tensor | None = None,
     ) -> Any:  # fmt: skip
-        given = (StartsTensorList, EndsTensorList, StepsTensorList)
+        limits = (StartsTensorList, EndsTensorList, StepsTensorList)
         d_value = None
         if requested[1] and ValueTensor is not None:
-            part, turned = self._part(d_out, given)
-            d = (part.flip(turned) if turned else part).reshape(self._value_dims(part.shape))
+            part, reversed_axes = self._part(d_out, limits)
+            d = (part.flip(reversed_axes) if reversed_axes else part).reshape(self._value_dims(part.shape))
             if d.shape != ValueTensor.shape:
-                own = ValueTensor.shape[max(ValueTensor.dim() - d.dim(), 0) :]
-                d = sum_to(d, ValueTensor.reshape(own), d, -1).reshape(ValueTensor.shape)
+                value_dims = ValueTensor.shape[max(ValueTensor.dim() - d.dim(), 0) :]
+                d = sum_to(d, ValueTensor.reshape(value_dims), d, -1).reshape(ValueTensor.shape)
             d_value = d.clone()
         if not requested[0]:
             return None, d_value
         d_input = d_out.clone() if into is None else into
-        self._part(d_input, given)[0].zero_()
+        self._part(d_input, limits)[0].zero_()
         return d_input, d_value
 
     samples = [

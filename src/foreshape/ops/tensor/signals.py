@@ -21,11 +21,11 @@ def _axis() -> Any:
 
 def _added(frames: Tensor, hop: int, first: bool, samples: Any) -> Tensor:
     """Return frames ``[..., length, count]``, or with ``first`` ``[count, length, ...]``, added up to signals of ``samples`` samples."""
-    moved = frames.movedim((0, 1), (-2, -1)) if first else frames.transpose(-1, -2)  # [..., count, length]
-    count, length = moved.shape[-2:]
-    out = frames.new_zeros((*moved.shape[:-2], samples))
+    ordered = frames.movedim((0, 1), (-2, -1)) if first else frames.transpose(-1, -2)  # [..., count, length]
+    count, length = ordered.shape[-2:]
+    out = frames.new_zeros((*ordered.shape[:-2], samples))
     places = (torch.arange(count, device=frames.device).unsqueeze(1) * hop + torch.arange(length, device=frames.device)).view(-1)
-    out.index_add_(-1, places, moved.reshape(*moved.shape[:-2], count * length))
+    out.index_add_(-1, places, ordered.reshape(*ordered.shape[:-2], count * length))
     return out.movedim(-1, 0).contiguous() if first else out
 
 
@@ -46,13 +46,13 @@ class Frame(Operator):
     def infer_shape(self, X: Spec) -> Spec:
         require(X.rank >= 1, "X must have at least 1 dim, not 0", X=None)
         dims = X.known_dims
-        at = 0 if self.axis == 0 else X.rank - 1
-        require_at_most(self.frame_length, dims[at], f"X must have at least one frame of {self.frame_length} samples, not {dims[at]}", X=at)
-        count = (dims[at] - self.frame_length) // self.hop_length + 1
+        axis = 0 if self.axis == 0 else X.rank - 1
+        require_at_most(self.frame_length, dims[axis], f"X must have at least one frame of {self.frame_length} samples, not {dims[axis]}", X=axis)
+        count = (dims[axis] - self.frame_length) // self.hop_length + 1
         if self.axis == 0:
             return X.dense((count, self.frame_length, *dims[1:]))
-        made = (*dims[:-1], self.frame_length, count)
-        return X.with_dims(made) if X.rank > 1 else X.dense(made)
+        frames = (*dims[:-1], self.frame_length, count)
+        return X.with_dims(frames) if X.rank > 1 else X.dense(frames)
 
     def kernel(self, X: Tensor) -> Tensor:
         windows = X.unfold(self.axis, self.frame_length, self.hop_length)  # the samples of a window last

@@ -87,18 +87,18 @@ class Slicing(Operator):
         rank, dims = Input.rank, list(Input.known_dims)
         axes = axes_of(self.axes, rank, "axes", Input=None) if rank else tuple(self.axes)
         require(rank > 0 or not axes, "a tensor without dims has no axes to slice", Input=None)
-        for what, given in (("starts", starts), ("ends", ends), ("strides", strides)):
-            require(len(given) == len(axes), f"{what} must have as many numbers as axes, {len(axes)}, not {len(given)}", Input=None)
+        for slot, limits in (("starts", starts), ("ends", ends), ("strides", strides)):
+            require(len(limits) == len(axes), f"{slot} must have as many numbers as axes, {len(axes)}, not {len(limits)}", Input=None)
         dropped = axes_of(self.decrease_axis, rank, "decrease_axis", Input=None) if rank else ()
         require(set(dropped) <= set(axes), f"decrease_axis must be among axes, {list(self.axes)}; seen {list(self.decrease_axis)}", Input=None)
         for axis, start, end, stride in zip(axes, starts, ends, strides, strict=True):
             require(not isinstance(stride, int) or stride != 0, "strides must not be 0", Input=axis)
             if axis in dropped:
-                self._one(dims[axis], start, end, stride, axis)
+                self._require_one(dims[axis], start, end, stride, axis)
             else:
                 dims[axis] = self._length(dims[axis], start, end, stride, axis)
-        kept = [d for axis, d in enumerate(dims) if axis not in dropped]
-        out = (Input.dense() if 0 in axes else Input).with_dims(kept)
+        remaining = [d for axis, d in enumerate(dims) if axis not in dropped]
+        out = (Input.dense() if 0 in axes else Input).with_dims(remaining)
         if Input.value is None:
             return out
         entries: dict[int, range] = {}
@@ -109,13 +109,13 @@ class Slicing(Operator):
             entries[axis] = _entries(size, start, end, stride, axis in dropped)
         return carry(out, chosen(Input, entries))
 
-    def sharding_rule(self, Input: Spec, *others: Any) -> ShardingRule | None:
+    def sharding_rule(self, Input: Spec, *tensors: Any) -> ShardingRule | None:
         if Input.dims is None or Input.kind is not LOD_TENSOR or not Input.rank:
             return None
-        told = zip(self.axes, self.starts, self.ends, getattr(self, "strides", ()) or (1,) * len(self.axes), strict=False)
-        whole: set[int] = set() if any(others) else {axis for axis, start, end, stride in told if start == 0 and end >= OPEN and stride == 1}
-        cut, gone = axis_names(Input.rank, set(self.axes) - whole), {a % Input.rank for a in self.decrease_axis}
-        return ShardingRule({"Input": cut}, {"Out": tuple([n for at, n in enumerate(cut) if at not in gone])})
+        ranges = zip(self.axes, self.starts, self.ends, getattr(self, "strides", ()) or (1,) * len(self.axes), strict=False)
+        untouched: set[int] = set() if any(tensors) else {axis for axis, start, end, stride in ranges if start == 0 and end >= OPEN and stride == 1}
+        cut, gone = axis_names(Input.rank, set(self.axes) - untouched), {a % Input.rank for a in self.decrease_axis}
+        return ShardingRule({"Input": cut}, {"Out": tuple([n for axis, n in enumerate(cut) if axis not in gone])})
 
     def _length(self, size: Size, start: Size | None, end: Size | None, stride: Size | None, axis: int) -> Size:
         count: Size | None = None
@@ -125,7 +125,7 @@ class Slicing(Operator):
                 return count if abs(stride) == 1 else ceildiv(count, abs(stride))
         return unknown_size(str(axis))
 
-    def _one(self, size: Size, start: Size | None, end: Size | None, stride: Size | None, axis: int) -> None:
+    def _require_one(self, size: Size, start: Size | None, end: Size | None, stride: Size | None, axis: int) -> None:
         """Require one entry of a dropped axis."""
         if start is None or end is None or not isinstance(stride, int):
             return
@@ -152,10 +152,10 @@ def _index(rank: int, axes: tuple[int, ...], starts: tuple[int, ...], ends: tupl
     return tuple(index)
 
 
-def _entries(size: int, start: int, end: int, stride: int, one: bool) -> range:
-    """Return the entries taken of an axis of ``size``. ``one``: it is an index, so -1 to 0 is the last entry."""
+def _entries(size: int, start: int, end: int, stride: int, is_index: bool) -> range:
+    """Return the entries taken of an axis of ``size``. ``is_index``: it is an index, so -1 to 0 is the last entry."""
     if stride > 0:
-        return range(size)[start : None if end >= OPEN or (one and start == -1 and end == 0) else end : stride]
+        return range(size)[start : None if end >= OPEN or (is_index and start == -1 and end == 0) else end : stride]
     begin = min(start, size - 1) if start >= 0 else max(size + start, 0)
     stop = end if end >= -1 else max(size + end, 0)
     return range(begin, stop, stride) if size else range(0)
@@ -186,15 +186,15 @@ class Slice(Slicing):
     def infer_shape(self, Input: Spec, StartsTensor: Spec | None, EndsTensor: Spec | None, StartsTensorList: Any, EndsTensorList: Any) -> Spec:
         starts = known_sizes(self.starts, StartsTensor, StartsTensorList, "StartsTensor", "StartsTensorList")
         if Input.kind is LOD_TENSOR_ARRAY:
-            one = list(self.axes) == list(self.decrease_axis) == [0] and len(starts) == 1
-            require(one, "of an array one element is taken: axes and decrease_axis must be [0]", Input=None)
+            single = list(self.axes) == list(self.decrease_axis) == [0] and len(starts) == 1
+            require(single, "of an array one element is taken: axes and decrease_axis must be [0]", Input=None)
             return element_of(Input, "Input").dense()
         ends = known_sizes(self.ends, EndsTensor, EndsTensorList, "EndsTensor", "EndsTensorList")
         return self._cut(Input, starts, ends, (1,) * len(self.axes))
 
     def computes(self) -> computations.Slicing:
         count = len(self.axes)
-        starts, ends = (told if len(told) == count else (0,) * count for told in (self.starts, self.ends))  # if tensors have them, they are not read
+        starts, ends = (limits if len(limits) == count else (0,) * count for limits in (self.starts, self.ends))  # if tensors have them, they are not read
         return computations.Slicing(tuple(zip(self.axes, starts, ends, strict=True)), self.decrease_axis)
 
     def kernel(self, Input: Any, StartsTensor: Any, EndsTensor: Any, StartsTensorList: Any, EndsTensorList: Any) -> Tensor:
@@ -261,8 +261,8 @@ class StridedSlice(Slicing):
         ends = known_sizes(self.ends, EndsTensor, EndsTensorList, "EndsTensor", "EndsTensorList")
         return self._cut(Input, starts, ends, known_sizes(self.strides, StridesTensor, StridesTensorList, "StridesTensor", "StridesTensorList"))
 
-    def _ranges(self, given: Sequence[Any]) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
-        starts, ends, starts_list, ends_list, strides, strides_list = given
+    def _ranges(self, operands: Sequence[Any]) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+        starts, ends, starts_list, ends_list, strides, strides_list = operands
         return sizes_at_run(self.starts, starts, starts_list), sizes_at_run(self.ends, ends, ends_list), sizes_at_run(self.strides, strides, strides_list)
 
     def _stepped(self, x: Tensor, starts: Sequence[int], ends: Sequence[int], strides: Sequence[int]) -> tuple[Tensor, list[int]]:
@@ -273,19 +273,19 @@ class StridedSlice(Slicing):
         for axis, start, end, stride in zip(axes, starts, ends, strides, strict=True):
             if stride == 0:
                 raise ExecutionError("strides must not be 0")
-            taken = _entries(x.shape[axis], start, end, stride, axis in self.decrease_axis)
+            entries = _entries(x.shape[axis], start, end, stride, axis in self.decrease_axis)
             if stride > 0:
-                index[axis] = slice(taken.start, taken.stop, stride)
+                index[axis] = slice(entries.start, entries.stop, stride)
             else:
-                index[axis] = slice(taken[-1], taken[0] + 1, -stride) if len(taken) else slice(0, 0)
+                index[axis] = slice(entries[-1], entries[0] + 1, -stride) if len(entries) else slice(0, 0)
                 flipped.append(axis)
         return x[tuple(index)], flipped
 
     def kernel(
         self, Input: Tensor, StartsTensor: Any, EndsTensor: Any, StartsTensorList: Any, EndsTensorList: Any, StridesTensor: Any, StridesTensorList: Any
     ) -> Tensor:
-        given = (StartsTensor, EndsTensor, StartsTensorList, EndsTensorList, StridesTensor, StridesTensorList)
-        out, flipped = self._stepped(Input, *self._ranges(given))
+        operands = (StartsTensor, EndsTensor, StartsTensorList, EndsTensorList, StridesTensor, StridesTensorList)
+        out, flipped = self._stepped(Input, *self._ranges(operands))
         out = out.flip(flipped) if flipped else out.clone()
         return _without(out, self.decrease_axis) if self.decrease_axis else out
 
@@ -303,8 +303,8 @@ class StridedSlice(Slicing):
         d_out: Tensor,
     ) -> Tensor:  # fmt: skip
         out = d_out.new_zeros(Input.shape)
-        given = (StartsTensor, EndsTensor, StartsTensorList, EndsTensorList, StridesTensor, StridesTensorList)
-        part, flipped = self._stepped(out, *self._ranges(given))
+        operands = (StartsTensor, EndsTensor, StartsTensorList, EndsTensorList, StridesTensor, StridesTensorList)
+        part, flipped = self._stepped(out, *self._ranges(operands))
         d = d_out.reshape(part.shape)  # dropped dims are ones
         part.copy_(d.flip(flipped) if flipped else d)
         return out

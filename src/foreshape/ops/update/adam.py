@@ -129,14 +129,14 @@ class Adam(Update):
 
     def group_kernel(self, *slots: list[Tensor] | None) -> None:
         """Run many dense updates: in one call of torch's if they are of one step and one layout."""
-        params, grads, rates, moments1, moments2, powers1, powers2, *others = slots
+        params, grads, rates, moments1, moments2, powers1, powers2, *optional = slots
         assert params and grads and rates and moments1 and moments2 and powers1 and powers2
-        plain = all(o is None for o in others) and all(map(one_layout, params, moments1, moments2))
+        plain = all(o is None for o in optional) and all(map(one_layout, params, moments1, moments2))
         steps = {(id(r), p.item(), q.item()) for r, p, q in zip(rates, powers1, powers2, strict=True)} if plain else ()
         if len(steps) != 1 or any(g.dtype != p.dtype or g.shape != p.shape for g, p in zip(grads, params, strict=True)):
-            for at in range(len(params)):
-                one: list[Any] = [None if s is None else s[at] for s in slots]
-                self.kernel(*one)
+            for index in range(len(params)):
+                operands: list[Any] = [None if s is None else s[index] for s in slots]
+                self.kernel(*operands)
             return
         rate, decay = self._rates(number(rates[0]))
         rate, epsilon = corrected(rate, self.epsilon, number(powers1[0]), number(powers2[0]))
@@ -145,14 +145,14 @@ class Adam(Update):
             for powers, beta in ((powers1, self.beta1), (powers2, self.beta2)):
                 private.foreach_mul_(powers, held(beta, powers[0].dtype) if powers[0].device.type == "cpu" else beta)
 
-    def instructions(self, Param: tuple[float, ...], *others: tuple[float, ...] | None) -> list[Instruction] | None:
+    def instructions(self, Param: tuple[float, ...], *operands: tuple[float, ...] | None) -> list[Instruction] | None:
         """Return the instructions of a dense update in a small step."""
         scale, decay = self._rates(1.0)
-        if any(o is not None for o in others[6:]) or scale != 1.0:
+        if any(o is not None for o in operands[6:]) or scale != 1.0:
             return None
         powers = [] if self.use_global_beta_pow else [(5, self.beta1), (6, self.beta2)]
         step = Instruction(ADAM, (1, 3, 0, 2, 4, 5, 6), (0, int(prod(Param))), (self.beta1, self.beta2, self.epsilon, decay))
-        return [step, *(Instruction(SCALE, (at, None, at), (0, 1), (beta, 0.0)) for at, beta in powers)]
+        return [step, *(Instruction(SCALE, (slot, None, slot), (0, 1), (beta, 0.0)) for slot, beta in powers)]
 
     def _advance(self, power1: Tensor, power2: Tensor, beta1: float, beta2: float) -> None:
         if not self.use_global_beta_pow:

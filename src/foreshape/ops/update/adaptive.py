@@ -217,8 +217,8 @@ class Ftrl(Update):
             rows = Grad.merged()
             param, squares, linear = (t.index_select(0, rows.rows) for t in wholes)
             self._step(param, rows.values.to(squares.dtype), rate, squares, linear)
-            for whole, part in zip(wholes, (param, squares, linear), strict=True):
-                put_rows(whole, rows.rows, part)
+            for table, part in zip(wholes, (param, squares, linear), strict=True):
+                put_rows(table, rows.rows, part)
         else:
             self._step(Param, Grad.to(SquaredAccumulator.dtype), rate, SquaredAccumulator, LinearAccumulator)
         return wholes
@@ -228,11 +228,11 @@ class Ftrl(Update):
 
     def _step(self, param: Tensor, grad: Tensor, rate: Any, squares: Tensor, linear: Tensor) -> None:
         l1, l2 = self.l1 + _TINY, self.l2 + _TINY
-        before = self._root(squares)
-        after = self._root(squares.addcmul_(grad, grad))
-        linear.add_(grad).sub_((after - before).div_(rate).mul_(param))
+        previous_root = self._root(squares)
+        root = self._root(squares.addcmul_(grad, grad))
+        linear.add_(grad).sub_((root - previous_root).div_(rate).mul_(param))
         shrunk = torch.sub(linear.clamp(-l1, l1), linear)
-        param.copy_(shrunk.div_(after.div_(rate).add_(2.0 * l2)))
+        param.copy_(shrunk.div_(root.div_(rate).add_(2.0 * l2)))
 
     def _root(self, squares: Tensor) -> Tensor:
         return squares.sqrt() if self.lr_power == -0.5 else squares.pow(-self.lr_power)

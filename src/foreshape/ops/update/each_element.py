@@ -33,26 +33,26 @@ class EachElement(Update):
     """The temporary tensors of the parameter's size in a step."""
 
     def infer_shape(self, *specs: Any) -> Any:
-        given: dict[str, Spec | None] = dict(zip((o.name for o in self.schema.operands), specs, strict=True))
-        param, grad, rate = (given[n] for n in ("Param", "Grad", "LearningRate"))
+        by_slot: dict[str, Spec | None] = dict(zip((o.name for o in self.schema.operands), specs, strict=True))
+        param, grad, rate = (by_slot[n] for n in ("Param", "Grad", "LearningRate"))
         assert param is not None and grad is not None and rate is not None
-        state = {slot: given[slot] for slot in self.elementwise_state}
-        self._check(param, grad, rate, given.get("MasterParam"), **state)
-        master = given.get("MasterParam")
-        of = param if master is None else master
+        state = {slot: by_slot[slot] for slot in self.elementwise_state}
+        self._check(param, grad, rate, by_slot.get("MasterParam"), **state)
+        master = by_slot.get("MasterParam")
+        target = param if master is None else master
         for slot, spec in state.items():
-            if spec is not None and spec.dtype is not of.dtype:
+            if spec is not None and spec.dtype is not target.dtype:
                 fail(f"{slot} must have the element type of {'Param' if master is None else 'MasterParam'}", TypeMismatchError, **{slot: None})
         for slot in self._numbers:
-            check_one_number(given[slot], slot)
-        return tuple(given[r.updates] for r in self.schema.results if r.updates is not None)
+            check_one_number(by_slot[slot], slot)
+        return tuple(by_slot[r.updates] for r in self.schema.results if r.updates is not None)
 
     def kernel(self, *tensors: Any) -> Any:
-        given: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), tensors, strict=True))
-        grad, param, master = given["Grad"], given["Param"], given.get("MasterParam")
+        by_slot: dict[str, Any] = dict(zip((o.name for o in self.schema.operands), tensors, strict=True))
+        grad, param, master = by_slot["Grad"], by_slot["Param"], by_slot.get("MasterParam")
         target: Tensor = param if master is None else master
-        wholes = [target, *(given[slot] for slot in self.elementwise_state)]
-        numbers = [number(given[slot]) for slot in ("LearningRate", *self._numbers)]
+        wholes = [target, *(by_slot[slot] for slot in self.elementwise_state)]
+        numbers = [number(by_slot[slot]) for slot in ("LearningRate", *self._numbers)]
         if isinstance(grad, Rows):
             for part, *parts in in_blocks(grad.merged(), wholes, target.dtype):
                 self._step(numbers, part, *parts)
@@ -60,14 +60,14 @@ class EachElement(Update):
             self._step(numbers, grad.to(target.dtype), *wholes)
         if master is not None:
             param.copy_(master)
-        return tuple(given[r.updates] for r in self.schema.results if r.updates is not None)
+        return tuple(by_slot[r.updates] for r in self.schema.results if r.updates is not None)
 
     def _step(self, numbers: list[Any], grad: Tensor, param: Tensor, *state: Tensor) -> None:
         raise NotImplementedError
 
     def workspace(self, *specs: Any) -> Size:
-        given: dict[str, Spec | None] = dict(zip((o.name for o in self.schema.operands), specs, strict=True))
-        param, grad, master = given["Param"], given["Grad"], given.get("MasterParam")
+        by_slot: dict[str, Spec | None] = dict(zip((o.name for o in self.schema.operands), specs, strict=True))
+        param, grad, master = by_slot["Param"], by_slot["Grad"], by_slot.get("MasterParam")
         assert param is not None and grad is not None
         target = param if master is None else master
         if grad.kind is SELECTED_ROWS:

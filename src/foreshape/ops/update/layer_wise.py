@@ -177,14 +177,14 @@ class LarsMomentum(Operator):
         return Param, Velocity, MasterParam
 
     def kernel(self, Param: list[Tensor], Grad: list[Tensor], Velocity: list[Tensor], LearningRate: list[Tensor], MasterParam: list[Tensor]) -> Any:
-        for at, (param, grad, velocity, rate, decay) in enumerate(zip(Param, Grad, Velocity, LearningRate, self.lars_weight_decay, strict=True)):
-            target = MasterParam[at] if MasterParam else param
-            self._one(target, grad.to(target.dtype), velocity, rate, decay)
+        for index, (param, grad, velocity, rate, decay) in enumerate(zip(Param, Grad, Velocity, LearningRate, self.lars_weight_decay, strict=True)):
+            target = MasterParam[index] if MasterParam else param
+            self._update_parameter(target, grad.to(target.dtype), velocity, rate, decay)
             if MasterParam:
                 param.copy_(target)
         return Param, Velocity, MasterParam
 
-    def _one(self, param: Tensor, grad: Tensor, velocity: Tensor, rate: Tensor, decay: float) -> None:
+    def _update_parameter(self, param: Tensor, grad: Tensor, velocity: Tensor, rate: Tensor, decay: float) -> None:
         scaled: Any = number(rate)
         if decay > 0.0:
             of_param, of_grad = param.square().sum().sqrt_(), grad.square().sum().sqrt_().mul_(abs(self.rescale_grad))
@@ -226,24 +226,24 @@ def check_lists(param: Sequence[Spec], **lists: Sequence[Spec]) -> None:
 
 def check_parameters(param: Sequence[Spec], grad: Sequence[Spec], master: Sequence[Spec], **state: Sequence[Spec]) -> None:
     """Require gradients, full-precision copies and states like their parameters."""
-    for at, (p, g) in enumerate(zip(param, grad, strict=True)):
+    for index, (p, g) in enumerate(zip(param, grad, strict=True)):
         check_same_shape(p, g, "Grad")
         if g.dtype is not p.dtype:
             fail("Grad must have the element type of Param", TypeMismatchError, Grad=None, Param=None)
-        full = master[at] if master else None
+        full = master[index] if master else None
         if full is not None:
             check_same_shape(p, full, "MasterParam")
-        held = {slot: specs[at] for slot, specs in state.items()}
-        for slot, spec in held.items():
+        states = {slot: specs[index] for slot, specs in state.items()}
+        for slot, spec in states.items():
             check_same_shape(p, spec, slot)
-        _check_alike(p, full, **held)
+        _check_alike(p, full, **states)
 
 
 def _check_alike(param: Spec, master: Spec | None, **state: Spec) -> None:
     """Require the element type of the updated tensor from its state."""
-    of = param if master is None else master
+    target = param if master is None else master
     for slot, spec in state.items():
-        if spec.dtype is not of.dtype:
+        if spec.dtype is not target.dtype:
             fail(f"{slot} must have the element type of {'Param' if master is None else 'MasterParam'}", TypeMismatchError, **{slot: None})
 
 

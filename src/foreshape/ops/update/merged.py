@@ -54,22 +54,22 @@ class MergedMomentum(Merged):
         count = len(Param)
         require(len(LearningRate) in (1, count), f"LearningRate must have one tensor, or as many as Param: {count}, not {len(LearningRate)}", Param=None)
         for name in ("regularization_method", "regularization_coeff"):
-            given: Sequence[Any] = getattr(self, name)
-            require(len(given) in (0, count), f"{name} must have no entry, or one for each Param: {count}, not {len(given)}", Param=None)
+            entries: Sequence[Any] = getattr(self, name)
+            require(len(entries) in (0, count), f"{name} must have no entry, or one for each Param: {count}, not {len(entries)}", Param=None)
         check_parameters(Param, Grad, MasterParam, Velocity=Velocity)
         for rate in LearningRate:
             check_one_number(rate, "LearningRate")
         return Param, MasterParam, Velocity
 
     def kernel(self, Param: list[Tensor], Grad: list[Tensor], LearningRate: list[Tensor], MasterParam: list[Tensor], Velocity: list[Tensor]) -> Any:
-        for at, (param, grad, velocity) in enumerate(zip(Param, Grad, Velocity, strict=True)):
-            rate = LearningRate[at if len(LearningRate) > 1 else 0]
-            one = _single(Momentum, {
+        for index, (param, grad, velocity) in enumerate(zip(Param, Grad, Velocity, strict=True)):
+            rate = LearningRate[index if len(LearningRate) > 1 else 0]
+            single = _single(Momentum, {
                 "mu": self.mu, "use_nesterov": self.use_nesterov, "rescale_grad": self.rescale_grad,
-                "regularization_method": self.regularization_method[at] if self.regularization_method else "",
-                "regularization_coeff": self.regularization_coeff[at] if self.regularization_coeff else 0.0,
+                "regularization_method": self.regularization_method[index] if self.regularization_method else "",
+                "regularization_coeff": self.regularization_coeff[index] if self.regularization_coeff else 0.0,
             })  # fmt: skip
-            Momentum.kernel(one, param, grad, rate, velocity, MasterParam[at] if MasterParam else None)
+            Momentum.kernel(single, param, grad, rate, velocity, MasterParam[index] if MasterParam else None)
         return Param, MasterParam, Velocity
 
     def workspace(
@@ -127,9 +127,9 @@ class MergedAdam(Merged):
         self, Param: list[Tensor], Grad: list[Tensor], LearningRate: list[Tensor], MasterParam: list[Tensor], Moment1: list[Tensor],
         Moment2: list[Tensor], Beta1Pow: list[Tensor], Beta2Pow: list[Tensor],
     ) -> Any:  # fmt: skip
-        one = _single(Adam, {"beta1": self.beta1, "beta2": self.beta2, "epsilon": self.epsilon, "use_global_beta_pow": self.use_global_beta_pow})
-        assert isinstance(one, Adam)
-        one.group_kernel(Param, Grad, LearningRate, Moment1, Moment2, Beta1Pow, Beta2Pow, None, None, None, MasterParam or None, None)
+        single = _single(Adam, {"beta1": self.beta1, "beta2": self.beta2, "epsilon": self.epsilon, "use_global_beta_pow": self.use_global_beta_pow})
+        assert isinstance(single, Adam)
+        single.group_kernel(Param, Grad, LearningRate, Moment1, Moment2, Beta1Pow, Beta2Pow, None, None, None, MasterParam or None, None)
         return Param, MasterParam, Moment1, Moment2, Beta1Pow, Beta2Pow
 
     def workspace(
@@ -157,6 +157,6 @@ class MergedAdam(Merged):
     ]  # fmt: skip
 
 
-def _single(cls: type[Operator], given: dict[str, Any]) -> Any:
+def _single(cls: type[Operator], values: dict[str, Any]) -> Any:
     """Return the operator for one parameter, with these attributes and otherwise the defaults."""
-    return cls.with_values({name: given.get(name, field.default) for name, field in cls.schema.attributes.items()})
+    return cls.with_values({name: values.get(name, field.default) for name, field in cls.schema.attributes.items()})

@@ -38,15 +38,15 @@ class CheckFiniteAndUnscale(Operator):
 
     def kernel(self, X: list[Tensor | Rows], Scale: Tensor) -> tuple[list[Tensor | Rows], Tensor]:
         inverse = Scale.reshape(()).reciprocal()
-        found = torch.zeros((), dtype=torch.bool, device=Scale.device)
+        infinite = torch.zeros((), dtype=torch.bool, device=Scale.device)
         for x in X:
-            found = found | (x.is_finite() if isinstance(x, Rows) else x.isfinite().all()).logical_not_()
-            factor = torch.where(found, 0.0, inverse).to(x.dtype if x.dtype == torch.float64 else torch.float32)
+            infinite = infinite | (x.is_finite() if isinstance(x, Rows) else x.isfinite().all()).logical_not_()
+            factor = torch.where(infinite, 0.0, inverse).to(x.dtype if x.dtype == torch.float64 else torch.float32)
             if isinstance(x, Rows):
                 x.become(x.scaled(factor.to(x.dtype)))
             else:
                 x.mul_(factor)
-        return X, found.reshape(1)
+        return X, infinite.reshape(1)
 
     samples = [
         sample(X=[f32(3, 2), f32(5)], Scale=f32(1, data=[8.0])),
@@ -91,22 +91,22 @@ class UpdateLossScaling(Operator):
     def kernel(
         self, X: list[Tensor | Rows], FoundInfinite: Tensor, PrevLossScaling: Tensor, InGoodSteps: Tensor, InBadSteps: Tensor, StopUpdate: Tensor | None
     ) -> Any:
-        found = bool(FoundInfinite.item())
-        if found:
+        infinite = bool(FoundInfinite.item())
+        if infinite:
             for x in X:
                 _ = x.become(Rows.empty(x.shape, x.dtype, x.device)) if isinstance(x, Rows) else x.zero_()
         if not (self.stop_update if StopUpdate is None else bool(StopUpdate.item())):
-            self._move(found, PrevLossScaling, InGoodSteps, InBadSteps)
+            self._move(infinite, PrevLossScaling, InGoodSteps, InBadSteps)
         return X, PrevLossScaling, InGoodSteps, InBadSteps
 
-    def _move(self, found: bool, scale: Tensor, good: Tensor, bad: Tensor) -> None:
-        steps, other, most = (bad, good, self.decr_every_n_nan_or_inf) if found else (good, bad, self.incr_every_n_steps)
-        other.zero_()
+    def _move(self, infinite: bool, scale: Tensor, good: Tensor, bad: Tensor) -> None:
+        steps, idle, limit = (bad, good, self.decr_every_n_nan_or_inf) if infinite else (good, bad, self.incr_every_n_steps)
+        idle.zero_()
         steps.add_(1)
-        if steps.item() != most:
+        if steps.item() != limit:
             return
         steps.zero_()
-        if found:
+        if infinite:
             scale.mul_(self.decr_ratio).clamp_min_(1.0)
         else:
             larger = scale * self.incr_ratio
@@ -220,8 +220,8 @@ class Pow2DecayWithLinearWarmup(Operator):
     def infer_shape(self, LearningRate: Spec, Step: Spec) -> tuple[Spec, Spec]:
         require_equal(LearningRate.elements, 1, "LearningRate must be one number", LearningRate=None)
         require_equal(Step.elements, 1, "Step must be one number", Step=None)
-        most = f"warmup_steps must be at most total_steps, {self.total_steps}, not {self.warmup_steps}"
-        require(self.warmup_steps <= self.total_steps, most, LearningRate=None)
+        requirement = f"warmup_steps must be at most total_steps, {self.total_steps}, not {self.warmup_steps}"
+        require(self.warmup_steps <= self.total_steps, requirement, LearningRate=None)
         return LearningRate.like(), Step.like()
 
     def kernel(self, LearningRate: Tensor, Step: Tensor) -> tuple[Tensor, Tensor]:

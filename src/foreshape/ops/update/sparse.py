@@ -144,12 +144,12 @@ class EmptySelectedRows(Operator):
 
     def infer_shape(self, X: Spec | None) -> Spec:
         require(len(self.shape) > 0, "the shape of a table has at least one dim")
-        made = tensor(element_type(self.dtype), *self.shape)
+        out = tensor(element_type(self.dtype), *self.shape)
         if X is None:
-            return made
-        require_equal(X.rank, made.rank, "X must have the dims of shape", X=None)
-        for at, size in enumerate(X.known_dims):
-            require_equal(size, made.known_dims[at], "X must have the dims of shape", X=at)
+            return out
+        require_equal(X.rank, out.rank, "X must have the dims of shape", X=None)
+        for axis, size in enumerate(X.known_dims):
+            require_equal(size, out.known_dims[axis], "X must have the dims of shape", X=axis)
         return X
 
     def kernel(self, X: Tensor | Rows | None) -> Tensor | Rows:
@@ -165,30 +165,30 @@ BLOCK_ELEMENTS = 1 << 18
 """The elements of a table in one block."""
 
 
-def block_bytes(of: Spec) -> Size:
+def block_bytes(spec: Spec) -> Size:
     """Return the bytes of a gradient of one block of a table, at most."""
-    block = BLOCK_ELEMENTS * of.known_dtype.itemsize
-    return min(of.nbytes, block) if isinstance(of.nbytes, int) else block
+    block = BLOCK_ELEMENTS * spec.known_dtype.itemsize
+    return min(spec.nbytes, block) if isinstance(spec.nbytes, int) else block
 
 
-def in_blocks(grad: Rows, wholes: Sequence[Tensor], of: Any) -> Iterator[tuple[Tensor, ...]]:
+def in_blocks(grad: Rows, wholes: Sequence[Tensor], dtype: Any) -> Iterator[tuple[Tensor, ...]]:
     """Yield for each block of a table its gradient and its part of each of ``wholes``.
 
-    The gradient has the element type ``of`` and zeros in rows without one in ``grad`` (merged). It is good until the next one.
+    The gradient has the element type ``dtype`` and zeros in rows without one in ``grad`` (merged). It is good until the next one.
     """
     table = wholes[0]
     height, ids = table.shape[0], grad.rows
     size = max(1, min(height, BLOCK_ELEMENTS // max(1, table.shape[1:].numel())))
-    block = torch.zeros((size, *table.shape[1:]), dtype=of, device=table.device)
+    block = torch.zeros((size, *table.shape[1:]), dtype=dtype, device=table.device)
     starts = range(0, height, size)
     edges = torch.tensor([min(s + size, height) for s in starts], device=ids.device)
     ends: list[int] = torch.searchsorted(ids, edges).tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    values = grad.values.to(of)
+    values = grad.values.to(dtype)
     first = 0
     for start, last in zip(starts, ends, strict=True):
         stop = min(start + size, height)
-        here = ids[first:last] - start
-        block.index_copy_(0, here, values[first:last])
+        places = ids[first:last] - start
+        block.index_copy_(0, places, values[first:last])
         yield (block[: stop - start], *(t[start:stop] for t in wholes))
-        block.index_fill_(0, here, 0.0)
+        block.index_fill_(0, places, 0.0)
         first = last

@@ -20,12 +20,12 @@ from foreshape.values.torch_private import private
 from foreshape.values.torch_proxy import Tensor, torch
 
 
-def check_same_shape(param: Spec, other: Spec, slot: str, of: str = "Param") -> None:
-    """Require for ``other`` the dims of Param, or of the slot ``of``."""
-    a, b = param.known_dims, other.known_dims
-    require(len(a) == len(b), f"{slot} must have the dims of {of}", **{of: None, slot: None})
-    for at, (x, y) in enumerate(zip(a, b, strict=True)):
-        require_equal(x, y, f"{slot} must have the dims of {of}", **{of: at, slot: at})
+def check_same_shape(param: Spec, spec: Spec, slot: str, reference: str = "Param") -> None:
+    """Require for ``spec`` the dims of Param, or of the slot ``reference``."""
+    a, b = param.known_dims, spec.known_dims
+    require(len(a) == len(b), f"{slot} must have the dims of {reference}", **{reference: None, slot: None})
+    for axis, (x, y) in enumerate(zip(a, b, strict=True)):
+        require_equal(x, y, f"{slot} must have the dims of {reference}", **{reference: axis, slot: axis})
 
 
 def check_one_number(spec: Spec | None, slot: str) -> None:
@@ -72,7 +72,7 @@ class Update(Operator):
     def infer_var_type(self, *specs: Any) -> Kind:
         return specs[0].kind
 
-    def work(self, Param: Spec, Grad: Spec, **others: Spec | None) -> Any:
+    def work(self, Param: Spec, Grad: Spec, **operands: Spec | None) -> Any:
         return 0 if Grad.kind is SELECTED_ROWS and self._leaves_rows() else Param.elements
 
     def _leaves_rows(self) -> bool:
@@ -185,15 +185,15 @@ class Momentum(Update):
         assert params and grads and rates and velocities
         alike = masters is None and all(r is rates[0] for r in rates) and rates[0].is_cpu and all(map(one_layout, params, grads, velocities))
         if not alike or not self.mu or self.rescale_grad != 1.0:
-            for at in range(len(params)):
-                one: list[Any] = [None if s is None else s[at] for s in slots]
-                self.kernel(*one)
+            for index in range(len(params)):
+                operands: list[Any] = [None if s is None else s[index] for s in slots]
+                self.kernel(*operands)
             return
         self._fused(params, grads, rates[0].item(), velocities, self.regularization_coeff if self.regularization_method else 0.0)
 
-    def instructions(self, Param: tuple[float, ...], *others: tuple[float, ...] | None) -> list[Instruction] | None:
+    def instructions(self, Param: tuple[float, ...], *operands: tuple[float, ...] | None) -> list[Instruction] | None:
         """Return the instructions of a dense update in a small step."""
-        if others[-1] is not None or not self.mu or self.rescale_grad != 1.0 or (self.regularization_method and self.regularization_coeff):
+        if operands[-1] is not None or not self.mu or self.rescale_grad != 1.0 or (self.regularization_method and self.regularization_coeff):
             return None
         return [Instruction(MOMENTUM, (1, 3, 0, 2), (0, int(prod(Param)), 0, int(self.use_nesterov)), (1.0, self.mu))]
 
@@ -279,7 +279,7 @@ def put_updated(param: Tensor, master: Tensor | None, ids: Tensor, values: Tenso
     put_rows(param, ids, values)
 
 
-def one_layout(param: Tensor, *others: Tensor) -> bool:
+def one_layout(param: Tensor, *tensors: Tensor) -> bool:
     """Tell whether all are packed, of one shape and one element type on the CPU: torch's fused updates need it without a check."""
-    of, shape = param.dtype, param.shape
-    return param.is_cpu and param.is_contiguous() and all(t.dtype == of and t.shape == shape and t.is_contiguous() for t in others)
+    dtype, shape = param.dtype, param.shape
+    return param.is_cpu and param.is_contiguous() and all(t.dtype == dtype and t.shape == shape and t.is_contiguous() for t in tensors)
