@@ -47,7 +47,7 @@ def from_onnx_unary(c: Call) -> Any:
 def reciprocal(c: Call) -> Any:
     x = c.x()
     source, power = made_of(x, Power)
-    return layer.rsqrt(source) if power is not None and power.of == 0.5 else layer.reciprocal(x)
+    return layer.rsqrt(source) if source is not None and power is not None and power.of == 0.5 else layer.reciprocal(x)
 
 
 @from_onnx("Round")

@@ -128,7 +128,8 @@ def _largest_of_points(c: Call, x: Variable, regions: Variable, images: Variable
 
     channels, height, width = dims_of(c, x, 1)
     table = shaped(c, c.transpose(c.cast(x, FP32), [1, 0, 2, 3]), channels, -1)
-    area = layer.multiply(*(numbers(c, n) if isinstance(n, int) else n for n in (height, width)))
+    rows_of_image, row_size = (numbers(c, n) if isinstance(n, int) else n for n in (height, width))
+    area = rows_of_image * row_size
     first = c.unsqueeze(c.cast(images, INT64) * area, 1, 2, 3, 4)
     inside, counts = both("logical_and", rows.inside, columns.inside), both("logical_and", rows.counts, columns.counts)
     best: Variable | None = None
