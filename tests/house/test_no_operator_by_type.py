@@ -11,8 +11,8 @@ from foreshape.operator.registry import all_operators
 
 SOURCES = Path(foreshape.__file__).parent
 APART = {"feed", "fetch"}
-ROOMS = ("ops/", "interop/onnx/write/", "interop/torch/write/")
-"""The operators themselves, and their writing in another format: its functions are found by type."""
+ROOMS = ("ops/", "interop/forms/", "interop/onnx/write/", "interop/torch/write/")
+"""The operators themselves, and their forms in other formats: these functions are found by type."""
 STAYS = {
     "program/no_value.py": "the words for a comparison that Python asks the truth of",
     "wire/versions.py": "what files of an older version mean by a type",

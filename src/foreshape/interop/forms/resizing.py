@@ -276,7 +276,7 @@ def from_onnx_by_matrices(
     for at, axis in enumerate(axes):
         if known is not None and known.size == len(axes) and float(known.reshape(-1)[at]) == 1.0 and roi is None:
             continue
-        assert counts is not None
+        assert counts is not None and scales is not None
         count = entry(c, counts, at)
         count = count if known is None else _count(c, x, axis, known.reshape(-1)[at], count)
         one = _Axis(c, out, axis, entry(c, scales, at), count, old, by_size)

@@ -10,20 +10,16 @@ import importlib
 import os
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from foreshape.interop.onnx.write.written_op import WrittenOp
-    from foreshape.interop.torch.write.plain_op import PlainOp
+from typing import Any, Final
 
 OnnxReader = Callable[..., Any]
 """A function of a `foreshape.interop.onnx.call.Call`: it returns the result, several of them as a tuple, with None for one left out."""
-OnnxWriter = Callable[["WrittenOp"], Any]
-"""A function of a `WrittenOp`: it returns the values of the op's results, in the schema's order; None for an unread one."""
+OnnxWriter = Callable[[Any], Any]
+"""A function of a `foreshape.interop.onnx.write.written_op.WrittenOp`: it returns the values of the op's results, in the schema's order; None for an unread one."""
 TorchReader = Callable[..., Any]
 """A function of a `foreshape.interop.torch.torch_call.TorchCall` and the operator's own arguments: it returns the result, or several as a list or tuple."""
-TorchWriter = Callable[["PlainOp"], Any]
-"""A function of a `PlainOp`. It returns an expression, or a tuple of them for the results in the schema's order (a list for a slot of several, None for an
+TorchWriter = Callable[[Any], Any]
+"""A function of a `foreshape.interop.torch.write.plain_op.PlainOp`. It returns an expression, or a tuple of them for the results in the schema's order (a list for a slot of several, None for an
 unread one), or a `foreshape.interop.torch.write.plain_op.Several`; None if it has said the values of the variables itself.
 """
 _onnx_readers: dict[tuple[str, str], list[tuple[int, OnnxReader]]] = {}

@@ -8,12 +8,12 @@ from typing import Any
 from foreshape import layer
 from foreshape.dims import Size, symbol
 from foreshape.errors import SchemaError
-from foreshape.interop.forms.ragged import JaggedInputs
 from foreshape.interop.forms.rules import torch_reader
 from foreshape.interop.refused import Refused
 from foreshape.interop.saved_ends import add_ends
 from foreshape.interop.torch.higher_order import higher_order, is_higher_order
 from foreshape.interop.torch.imported_gradients import ImportedGradients, move_hooks
+from foreshape.interop.torch.jagged_inputs import JaggedInputs
 from foreshape.interop.torch.kept_nodes import batches_counted, kept_node
 from foreshape.interop.torch.node_sites import TORCH, NodeLines, frames_of, path_of
 from foreshape.interop.torch.open_loops import Count, rolled_graph

@@ -43,9 +43,7 @@ class PlainOp(DescribedOp):
 
     def by_kernel(self) -> Any:
         """Return the call of the operator's kernel, whose source is written into the file. Raises `Refused` if it is more than torch code."""
-        from foreshape.interop.torch.write.kernel_rules import kernel_rule
-
-        return kernel_rule(self)
+        return self.writer.by_kernel(self)
 
     # --- operands and results
 

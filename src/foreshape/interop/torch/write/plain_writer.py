@@ -156,7 +156,7 @@ class PlainWriter:
         if self._known_sizes(op):
             return
         function = torch_writer(op.type)
-        made: Any = function(PlainOp(self, op, operator)) if function is not None else kernel_rule(PlainOp(self, op, operator))
+        made: Any = function(PlainOp(self, op, operator)) if function is not None else self.by_kernel(PlainOp(self, op, operator))
         if made is None:
             return
         if isinstance(made, Several):
@@ -168,6 +168,11 @@ class PlainWriter:
             for name, one in zip(op.output_slots.get(slot.name, ()), listed, strict=False):
                 if one is not None and not is_empty_name(name):
                     self.bind(op, name, f"({one}).detach()" if name in self._stopped else one)
+
+    @staticmethod
+    def by_kernel(op: PlainOp) -> Any:
+        """Return the call of an operator's kernel, as `kernel_rule`."""
+        return kernel_rule(op)
 
     def _several(self, op: Op, expression: str) -> None:
         assert op.operator is not None
