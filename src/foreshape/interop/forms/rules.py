@@ -15,12 +15,17 @@ from typing import Any, Final
 OnnxReader = Callable[..., Any]
 """A function of a `foreshape.interop.onnx.call.Call`: it returns the result, several of them as a tuple, with None for one left out."""
 OnnxWriter = Callable[[Any], Any]
-"""A function of a `foreshape.interop.onnx.write.written_op.WrittenOp`: it returns the values of the op's results, in the schema's order; None for an unread one."""
+"""A function of a `foreshape.interop.onnx.write.written_op.WrittenOp`.
+
+It returns the values of the op's results, in the schema's order; None for an unread one.
+"""
 TorchReader = Callable[..., Any]
-"""A function of a `foreshape.interop.torch.torch_call.TorchCall` and the operator's own arguments: it returns the result, or several as a list or tuple."""
+"""A function of a `foreshape.interop.torch.torch_call.TorchCall` and the operator's own arguments: it returns the result, or several in a list or tuple."""
 TorchWriter = Callable[[Any], Any]
-"""A function of a `foreshape.interop.torch.write.plain_op.PlainOp`. It returns an expression, or a tuple of them for the results in the schema's order (a list for a slot of several, None for an
-unread one), or a `foreshape.interop.torch.write.plain_op.Several`; None if it has said the values of the variables itself.
+"""A function of a `foreshape.interop.torch.write.plain_op.PlainOp`.
+
+It returns an expression, or a tuple of them for the results in the schema's order (a list for a slot of several, None for an unread one), or a
+`foreshape.interop.torch.write.plain_op.Several`; None if it has said the values of the variables itself.
 """
 _onnx_readers: dict[tuple[str, str], list[tuple[int, OnnxReader]]] = {}
 _onnx_writers: dict[str, OnnxWriter] = {}
