@@ -146,15 +146,15 @@ class Op:
             return None
         return None if any(self.input_slots.get(o.name) for o in operator.schema.operands[computation.operands :]) else computation
 
-    def operand(self, place: int) -> str:
+    def operand(self, at: int) -> str:
         """Return the first name in the operand slot at a place of the schema, counted as in `foreshape.operator.computations`; empty if absent."""
         slots = self.operator.schema.operands if self.operator is not None else ()
-        return self.input(slots[place].name) or "" if place < len(slots) else ""
+        return self.input(slots[at].name) or "" if at < len(slots) else ""
 
-    def result(self, place: int = 0) -> str:
+    def result(self, at: int = 0) -> str:
         """Return the first name in the result slot at a place of the schema; empty if omitted."""
         slots = self.operator.schema.results if self.operator is not None else ()
-        return self.output(slots[place].name) or "" if place < len(slots) else ""
+        return self.output(slots[at].name) or "" if at < len(slots) else ""
 
     @property
     def is_run(self) -> bool:
