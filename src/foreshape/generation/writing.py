@@ -18,8 +18,8 @@ class CachePlace:
 
     __slots__ = ("held", "number", "of", "waiting")
 
-    def __init__(self, of: Writing, number: int, waiting: list[int], held: int) -> None:
-        self.of, self.number, self.waiting, self.held = of, number, waiting, held
+    def __init__(self, writing: Writing, number: int, waiting: list[int], length: int) -> None:
+        self.of, self.number, self.waiting, self.held = writing, number, waiting, length
 
     @property
     def beam(self) -> bool:
@@ -56,12 +56,12 @@ class Writing:
     def __init__(
         self,
         prompt: list[int],
-        most: int,
+        limit: int,
         settings: TextSettings,
         stops: Sequence[list[int]],
         on_word: Callable[[int], None] | None,
     ) -> None:
-        self.prompt, self.most, self.settings = prompt, most, settings
+        self.prompt, self.most, self.settings = prompt, limit, settings
         self.words: list[int] = []
         self.reason: str | None = None
         self.error: Exception | None = None
