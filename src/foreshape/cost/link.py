@@ -46,7 +46,7 @@ def measure_link(team: ProcessGroup) -> Link:
         team.sum(small, "link")
 
     team.barrier()
-    meeting = median(_each(layers_and_sum, _BETWEEN)) - median(_each(layers, _BETWEEN))
+    meeting = median(_durations(layers_and_sum, _BETWEEN)) - median(_durations(layers, _BETWEEN))
     least, handling = _passing(team, lambda: team.sum(small, "link"))
     large_seconds, busy = _passing(team, lambda: team.sum(large, "link"))
     part = large.new_zeros(_LARGE // team.ranks)
@@ -78,13 +78,13 @@ def _slower(team: ProcessGroup, kernels: Callable[[], None]) -> float:
 
 def _during(action: Callable[[], None], seconds: float) -> list[float]:
     """Return the seconds of each call, for so many seconds."""
-    out, until = _each(action, 1), perf_counter() + seconds
+    out, until = _durations(action, 1), perf_counter() + seconds
     while perf_counter() < until:
-        out += _each(action, 1)
+        out += _durations(action, 1)
     return out
 
 
-def _each(action: Callable[[], None], times: int) -> list[float]:
+def _durations(action: Callable[[], None], times: int) -> list[float]:
     """Return the seconds of each of so many calls."""
     out: list[float] = []
     for _ in range(times):

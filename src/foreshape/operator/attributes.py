@@ -108,8 +108,8 @@ def coerce(name: str, type: AttrType, value: Any) -> Any:
             return value
         if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
             raise _refused(name, type, value)
-        return tuple(_one(name, element, v) for v in value)
-    return _one(name, type, value)
+        return tuple(_coerced(name, element, v) for v in value)
+    return _coerced(name, type, value)
 
 
 def several(given: SupportsIndex | Sequence[Any], times: int = 1) -> list[int]:
@@ -142,7 +142,7 @@ def _is_held(element: AttrType, value: tuple[Any, ...]) -> bool:
     return classes == {bool} if element is AttrType.BOOLEAN else element in (AttrType.STRING, AttrType.VAR) and classes == {str}
 
 
-def _one(name: str, type: AttrType, value: Any) -> Any:
+def _coerced(name: str, type: AttrType, value: Any) -> Any:
     if type in (AttrType.INT, AttrType.LONG, AttrType.BLOCK):
         if isinstance(value, DType):
             return value.code

@@ -26,7 +26,7 @@ def declared_effects(operator: Operator) -> Effects:
         in_place={n: operands[r.updates] for n, r in enumerate(results) if r.updates is not None},
         takes_over=next(((n, operands[r.may_share]) for n, r in enumerate(results) if r.may_share is not None), None),
         layouts={n: r.layout for n, r in enumerate(results) if r.layout != "row"},
-        turned=_turned(computation, undone),
+        turned=_view_order(computation, undone),
         cut=None if cut is None else tuple(cut[0]),
         dropped=() if cut is None else tuple(cut[1]),
         may_sum=type(operator).forward_class is not None,
@@ -35,7 +35,7 @@ def declared_effects(operator: Operator) -> Effects:
     )
 
 
-def _turned(computation: Computation | None, undone: Computation | None) -> Order | None:
+def _view_order(computation: Computation | None, undone: Computation | None) -> Order | None:
     """Return the axis of its operand for each axis of a transposed view; None for other views."""
     if isinstance(computation, Transposition):
         return tuple(a % len(computation.axes) for a in computation.axes)

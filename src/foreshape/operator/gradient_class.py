@@ -117,7 +117,7 @@ def _gradient_rule(cls: type[Operator], declared: Gradient) -> Callable[..., Any
         if knows_all:
             forward = cls.with_values({n: getattr(self, n) for n in cls.schema.attributes})
             answer = forward.infer_shape(*(specs[inputs.index(o)] for o in operands))
-            results = _each(answer, len(cls.schema.results) == 1 and cls.schema.results[0].many)
+            results = _results(answer, len(cls.schema.results) == 1 and cls.schema.results[0].many)
             for index, k in remembered:
                 _check_same_dims(specs[index], results[k], labels[index], cls.schema.results[k].name)
         out: list[Any] = []
@@ -148,6 +148,6 @@ def _check_same_dims(a: Any, b: Any, a_slot: str, b_slot: str) -> None:
             require_equal(x, y, words, **{a_slot: None})
 
 
-def _each(answer: Any, is_list: bool) -> tuple[Any, ...]:
+def _results(answer: Any, is_list: bool) -> tuple[Any, ...]:
     """Return the results of a shape rule one by one."""
     return (answer,) if is_list or not isinstance(answer, tuple) else answer  # pyright: ignore[reportUnknownVariableType]

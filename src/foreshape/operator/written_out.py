@@ -98,7 +98,7 @@ def _times(*factors: Form) -> Form:
     return out
 
 
-def _known() -> dict[tuple[Any, ...], Activation]:
+def _activations() -> dict[tuple[Any, ...], Activation]:
     root, inner = math.sqrt(0.5), math.sqrt(2.0 / math.pi)
     by_tanh = {("x",): inner, ("x", "x", "x"): inner * 0.044715}
     forms = {
@@ -110,4 +110,4 @@ def _known() -> dict[tuple[Any, ...], Activation]:
     return {_key(form): activation for activation, form in forms.items()}
 
 
-_ACTIVATIONS: Final = _known()
+_ACTIVATIONS: Final = _activations()
