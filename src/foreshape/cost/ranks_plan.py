@@ -120,7 +120,7 @@ class RanksPlan:
 
     def peak(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> int:
         """Return the most bytes held at once by the rank of the largest part, or of its ``own`` sizes."""
-        return self.memory.peak(**self._own(sizes, own))
+        return self.memory.peak(**self._rank_sizes(sizes, own))
 
     def peak_formula(self) -> Formula:
         """Return the same as a formula in ``ranks`` and in the sizes of the whole step."""
@@ -139,7 +139,7 @@ class RanksPlan:
 
     def breakdown(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> dict[str, int]:
         """Return the bytes at the peak of a rank by class."""
-        return self.memory.breakdown(**self._own(sizes, own))
+        return self.memory.breakdown(**self._rank_sizes(sizes, own))
 
     @staticmethod
     def shared_words(formula: str) -> str:
@@ -174,7 +174,7 @@ class RanksPlan:
     def timeline(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> Timeline:
         """Return the predicted step. Raise `FormatError` if the device is not known."""
         members = [self._members(m, self._all(sizes)[RANKS]) for m in self.messages]
-        return timeline(self._fused(), self.messages, self._own(sizes, own), members, require_device(self.device), self.network)
+        return timeline(self._fused(), self.messages, self._rank_sizes(sizes, own), members, require_device(self.device), self.network)
 
     def _fused(self) -> Step:
         """Return the calls of a rank."""
@@ -184,7 +184,7 @@ class RanksPlan:
 
     def collectives(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> list[PlannedCollective]:
         """Return the collectives of a step, in the order of their start."""
-        ranks, values = self._all(sizes)[RANKS], self._own(sizes, own)
+        ranks, values = self._all(sizes)[RANKS], self._rank_sizes(sizes, own)
         run = self.timeline(own, **sizes).run if self.device is not None else None
         out: list[PlannedCollective] = []
         for index, m in enumerate(self.messages):
@@ -225,7 +225,7 @@ class RanksPlan:
             raise SchemaError(f"{ranks} ranks cannot be divided into groups of {self.degree}, each of which has the parts of the layers")
         return {**values, RANKS: ranks}
 
-    def _own(self, sizes: Mapping[str, int], rank_sizes: Mapping[str, int] | None = None) -> dict[str, int]:
+    def _rank_sizes(self, sizes: Mapping[str, int], rank_sizes: Mapping[str, int] | None = None) -> dict[str, int]:
         """Return the sizes of the rank with the largest part; ``ranks`` as in the program: the number of groups with examples of their own."""
         values = self._all(sizes)
         ranks = values[RANKS] = values[RANKS] // self.degree

@@ -207,7 +207,7 @@ class Feeder:
         for open_dim in later:
             if not symbols_of(open_dim.dim) <= values.keys():
                 missing = ", ".join(sorted(symbols_of(open_dim.dim) - values.keys()))
-                raise FeedError(f"{open_dim.name}: {open_dim.where} is {open_dim.dim}; fed is {open_dim.size}, and no input gives {missing}")
+                raise FeedError(f"{open_dim.name}: {open_dim.place} is {open_dim.dim}; fed is {open_dim.size}, and no input gives {missing}")
         for open_dim in (*later, *scope_sizes.expressions):
             if (wrong := open_dim.check(values)) is not None:
                 raise FeedError(f"{open_dim.name}: {wrong}; {'fed' if open_dim in later else 'held by the scope'} is {open_dim.size}")

@@ -18,7 +18,7 @@ class OpenDim(NamedTuple):
     """A dim that is an expression, and its size."""
 
     name: str
-    where: str
+    place: str
     dim: Size
     size: int
 
@@ -26,7 +26,7 @@ class OpenDim(NamedTuple):
         """Return the error for these values of symbols; None if there is none, or a symbol has no value."""
         if not symbols_of(self.dim) <= values.keys() or (required := evaluate(self.dim, values)) == self.size:
             return None
-        return f"{self.where} must be {self.dim} = {required}"
+        return f"{self.place} must be {self.dim} = {required}"
 
 
 class Held(NamedTuple):
