@@ -56,12 +56,12 @@ class Writing:
     def __init__(
         self,
         prompt: list[int],
-        limit: int,
+        most: int,
         settings: TextSettings,
         stops: Sequence[list[int]],
         on_word: Callable[[int], None] | None,
     ) -> None:
-        self.prompt, self.most, self.settings = prompt, limit, settings
+        self.prompt, self.most, self.settings = prompt, most, settings
         self.words: list[int] = []
         self.reason: str | None = None
         self.error: Exception | None = None

@@ -71,7 +71,7 @@ def cut(lowered: Step, results: int, gradients: Sequence[str]) -> Halves:
     feeds = [v for v in lowered.feeds if v not in fed]
     return Halves(
         replace(lowered, calls=front, feeds=feeds, fetches=results_apart, handed=handed, **_scope_parts(lowered, front, results_apart)),
-        replace(lowered, calls=back, feeds=[v for v in lowered.feeds if v in fed], fetches=grads, replacements=handed, **_scope_parts(lowered, back, grads)),
+        replace(lowered, calls=back, feeds=[v for v in lowered.feeds if v in fed], fetches=grads, taken=handed, **_scope_parts(lowered, back, grads)),
         [index for index, v in enumerate(handed) if place_of(v, views) in changed],
         result_places,
         [index for index, v in enumerate(handed) if v in feeds or v in results_apart],

@@ -33,8 +33,8 @@ class LowRank:
         scale: the factor of their product.
     """
 
-    def __init__(self, program: Program, pairs: dict[str, tuple[str, str]], scale: float, transposed: frozenset[str]) -> None:
-        self.program, self.pairs, self.scale, self._turned = program, pairs, scale, transposed
+    def __init__(self, program: Program, pairs: dict[str, tuple[str, str]], scale: float, turned: frozenset[str]) -> None:
+        self.program, self.pairs, self.scale, self._turned = program, pairs, scale, turned
 
     @property
     def parameters(self) -> list[str]:

@@ -174,24 +174,24 @@ class Callback(ConstructorRepr):
                 raise ExecutionError.must(f"{out.kind}.{name} is kept, and", "a number, a text, None, or a dict of tensors", kind)
         return out
 
-    def take_kept(self, state: CallbackState) -> None:
-        """Put back the state ``state`` in a checkpoint.
+    def take_kept(self, found: CallbackState) -> None:
+        """Put back the state ``found`` in a checkpoint.
 
         Raises:
             FormatError: an attribute is missing, surplus, or of another kind.
         """
         tensors = {n for n in self.kept if isinstance(getattr(self, n), dict)}
-        if state.numbers.keys() != {*self.kept} - tensors or not state.tensors.keys() <= tensors:
-            raise FormatError(f"the checkpoint's {state.kind} must have {', '.join(self.kept)}; seen {', '.join([*state.numbers, *state.tensors])}")
-        for name, value in state.numbers.items():
+        if found.numbers.keys() != {*self.kept} - tensors or not found.tensors.keys() <= tensors:
+            raise FormatError(f"the checkpoint's {found.kind} must have {', '.join(self.kept)}; seen {', '.join([*found.numbers, *found.tensors])}")
+        for name, value in found.numbers.items():
             present_value = getattr(self, name)
             numbers = isinstance(value, (int, float)) and isinstance(present_value, (int, float)) and isinstance(value, bool) is isinstance(present_value, bool)
             if value is not None and present_value is not None and not numbers and type(value) is not type(present_value):
-                raise FormatError.must(f"the checkpoint's {state.kind}.{name}", f"as {present_value!r} is", f"{value!r}")
-        for name, value in state.numbers.items():
+                raise FormatError.must(f"the checkpoint's {found.kind}.{name}", f"as {present_value!r} is", f"{value!r}")
+        for name, value in found.numbers.items():
             setattr(self, name, value)
         for name in tensors:
-            setattr(self, name, {n: t.clone() for n, t in state.tensors.get(name, {}).items()})
+            setattr(self, name, {n: t.clone() for n, t in found.tensors.get(name, {}).items()})
 
 
 class Watch(Callback):
@@ -234,11 +234,11 @@ class Watch(Callback):
             f"figure names it in `adds`, or stands before this one and writes it into the row{did_you_mean(self.metric, figures)}"
         )
 
-    def is_better(self, figure: float, margin: float = 0.0) -> bool:
-        """Tell whether the figure ``figure`` is better than the best so far by more than ``margin``; NaN never is."""
-        if figure != figure or self.best is None:
-            return figure == figure
-        return figure < self.best - margin if self.mode == "min" else figure > self.best + margin
+    def is_better(self, now: float, by: float = 0.0) -> bool:
+        """Tell whether the figure ``now`` is better than the best so far by more than ``by``; NaN never is."""
+        if now != now or self.best is None:
+            return now == now
+        return now < self.best - by if self.mode == "min" else now > self.best + by
 
 
 def _mode_of(metric: str) -> str | None:
