@@ -22,6 +22,12 @@ LONGEST = 25
 """The words of a sentence."""
 POINTING = {"what", "which", "that", "those"}
 OPENINGS = {"What", "Whether", "How", "Where", "Of"}
+_NOTHING = """
+at of found given made one held wanted kept own other others what into known whole named by seen where taken
+after before now each said asked told there here to both over within same rest more most moved turned shown
+"""
+NAMES_OF_NOTHING = frozenset(_NOTHING.split())
+"""Pronouns and particles: a variable, parameter or function of such a name has to be looked up by its reader. A budget of them may only shrink."""
 _WORD = re.compile(r"[A-Za-z0-9À-ÿ][\w'’.,/%+-]*")
 _NO_PROSE = re.compile(r"^```.*?^```[^\n]*$|<!--.*?-->|^\|[^\n]*$|^#[^\n]*$|!\[[^\]]*\]\([^)]*\)", re.M | re.S)
 _LINK = re.compile(r"\[([^\[\]]*)\]\([^)]*\)")
@@ -84,6 +90,17 @@ def repeated(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return {name: found for name, found in sorted(places.items()) if len(found) > 1}
 
 
+def bindings(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield the names that variables, parameters, functions and classes are given, each with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, node.lineno
+        elif isinstance(node, ast.arg) and node.arg not in ("self", "cls"):
+            yield node.arg, node.lineno
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or (isinstance(node, ast.ExceptHandler) and node.name):
+            yield str(node.name), node.lineno
+
+
 # --- counts and budgets
 
 
@@ -98,6 +115,18 @@ def found() -> tuple[list[str], list[str], list[str], dict[str, list[str]], dict
     )  # forms are named as the layers and operators are
     classes = [(node.name, str(p)) for p, tree in trees.items() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     return texts, [text for _, text in told], [shown for shown, text in told if opens_badly(text)], repeated(stems), repeated(classes)
+
+
+@cache
+def names() -> tuple[int, list[str]]:
+    """Return the number of bindings of the sources, and the places and names of those that name nothing."""
+    total, nothing = 0, list[str]()
+    for path in sorted(p for p in SOURCE.rglob("*.py") if not p.stem.endswith("_pb2")):
+        for name, line in bindings(ast.parse(path.read_text(encoding="utf-8"))):
+            total += 1
+            if name.lstrip("_") in NAMES_OF_NOTHING:
+                nothing.append(f"{path.relative_to(SOURCE)}:{line}: {name}")
+    return total, nothing
 
 
 def marks(words: str) -> int:
@@ -118,6 +147,7 @@ def counts() -> dict[str, float]:
         "names of classes that stand more than once": len(classes),
         "statements kept from the formatter": marks("# fmt: skip"),
         "uses of a private name elsewhere": marks("reportPrivateUsage"),
+        "percent of names that are pronouns or particles": 100 * len(names()[1]) / max(names()[0], 1),
     }
 
 
@@ -138,7 +168,7 @@ def show() -> None:
         for one in long_sentences(page.read_text(encoding="utf-8")):
             print(f"{page.relative_to(ROOT)}: {one}")
     _, _, bad, stems, classes = found()
-    print(*bad, sep="\n")
+    print(*bad, *names()[1], sep="\n")
     for name, places in [*stems.items(), *classes.items()]:
         print(f"{name}: {', '.join(places)}")
 

@@ -28,7 +28,7 @@ def network() -> Any:
 
 def of_ranks(cost: Any, strategy: Any, ranks: int) -> list[DistributedSession]:
     """What each rank makes of a program."""
-    return [DistributedSession(Ranks(rank, ranks, None, None, own=False), strategy, cost, fs.default_startup_program()) for rank in range(ranks)]
+    return [DistributedSession(Ranks(rank, ranks, None, None, owns_group=False), strategy, cost, fs.default_startup_program()) for rank in range(ranks)]
 
 
 def started(cost: Any) -> dict[str, torch.Tensor]:

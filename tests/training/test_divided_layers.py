@@ -98,7 +98,7 @@ def test_a_metric_that_each_rank_has_a_part_of_is_refused():
     hidden = layer.fc(layer.data("x", input_size=6), 4, **SPLIT)
     cost = layer.mean(layer.square(hidden))
     fs.optimizer.SGD(0.1).minimize(cost)
-    over = DistributedSession(Ranks(0, 2, None, None, own=False), fs.split_layers(), cost, fs.default_startup_program())
+    over = DistributedSession(Ranks(0, 2, None, None, owns_group=False), fs.split_layers(), cost, fs.default_startup_program())
     over.check_figures([("cost", cost)])
     with pytest.raises(fs.SchemaError, match=r"the metric 'columns' is fc_0\.tmp_0, of which each rank has a part only"):
         over.check_figures([("cost", cost), ("columns", hidden)])
@@ -108,7 +108,7 @@ def test_the_ranks_of_a_group_have_the_same_share_and_one_of_them_counts():
     cost = layer.mean(layer.fc(layer.data("x", input_size=6), 4, **SPLIT))
     fs.optimizer.SGD(0.1).minimize(cost)
     strategy = fs.split_layers(degree=2)
-    found = [DistributedSession(Ranks(rank, 4, None, None, own=False), strategy, cost, fs.default_startup_program()) for rank in range(4)]
+    found = [DistributedSession(Ranks(rank, 4, None, None, owns_group=False), strategy, cost, fs.default_startup_program()) for rank in range(4)]
     assert [(o.share, o.shares, o.counts) for o in found] == [(0, 2, True), (0, 2, False), (1, 2, True), (1, 2, False)]
     batch = {"x": np.arange(30, dtype=np.float32).reshape(5, 6)}
     shares = [o.part(batch)["x"] for o in found]

@@ -17,11 +17,11 @@ def this_process() -> str:
 
 def has_ended(process: str) -> bool:
     """Return whether a process, by its `this_process`, was one of this machine and has ended; False if unknown."""
-    told, own = process.split(), this_process().split()
-    if len(told) != 4 or len(own) != 4 or told[:2] != own[:2] or not told[2].isdecimal():
+    parts, own_parts = process.split(), this_process().split()
+    if len(parts) != 4 or len(own_parts) != 4 or parts[:2] != own_parts[:2] or not parts[2].isdecimal():
         return False
     try:
-        return _began(int(told[2])) != told[3]
+        return _began(int(parts[2])) != parts[3]
     except FileNotFoundError:
         return True
     except (OSError, ValueError):

@@ -39,10 +39,10 @@ class Ranks:
     __slots__ = ("_own", "_patience", "_rings", "board", "count", "rank", "store", "team")
 
     def __init__(
-        self, rank: int, count: int, team: ProcessGroup | None, board: StatusBoard | None, own: bool, store: Any = None, patience: float = 0.0
+        self, rank: int, count: int, team: ProcessGroup | None, board: StatusBoard | None, owns_group: bool, store: Any = None, patience: float = 0.0
     ) -> None:
         self.rank, self.count, self.team, self.board, self.store = rank, count, team, board, store
-        self._own, self._patience = own, patience
+        self._own, self._patience = owns_group, patience
         self._rings: dict[int, ProcessGroup] = {}
 
     @property
@@ -87,12 +87,12 @@ class Ranks:
                     continue
                 try:
                     with _settings(os.environ.get("MASTER_ADDR", "")), _one_hook():
-                        made: Any = torch.distributed.new_group(list(group), timeout=timedelta(seconds=self._patience))  # pyright: ignore[reportUnknownMemberType]
+                        handle: Any = torch.distributed.new_group(list(group), timeout=timedelta(seconds=self._patience))  # pyright: ignore[reportUnknownMemberType]
                 except RuntimeError as error:
                     reason = str(error).split("\n", 1)[0]
                     raise RankError(f"the group of ranks {', '.join(map(str, group))} did not come together: {reason}") from error
                 if self.rank in group:
-                    self._rings[ring] = ProcessGroup(list(group).index(self.rank), len(group), made)
+                    self._rings[ring] = ProcessGroup(list(group).index(self.rank), len(group), handle)
                     set_team(ring, self._rings[ring])
         let_senders_finish()
 
@@ -102,9 +102,9 @@ class Ranks:
         """Return rank ``root``'s value, on every rank."""
         if self.team is None:
             return value
-        told = torch.tensor([value], dtype=torch.int64)
-        self.team.broadcast(told, root, "decision")
-        return int(told.item())
+        decision = torch.tensor([value], dtype=torch.int64)
+        self.team.broadcast(decision, root, "decision")
+        return int(decision.item())
 
     def sums(self, numbers: list[float]) -> list[float]:
         """Return the sums over the ranks, fp64."""
@@ -117,8 +117,8 @@ class Ranks:
     def from_first(self, tensor: Tensor) -> None:
         """Give every rank the tensor of rank 0, in place."""
         if self.team is not None:
-            with _of_processors(tensor) as told:
-                self.team.broadcast(told, 0, "values")
+            with _of_processors(tensor) as values:
+                self.team.broadcast(values, 0, "values")
 
     def all_of(self, tensor: Tensor) -> list[Tensor]:
         """Return the tensors of all ranks, of equal dims, in the order of the ranks."""
@@ -127,9 +127,9 @@ class Ranks:
     def mean_of(self, tensor: Tensor) -> None:
         """Give every rank the mean of the ranks' tensors, in place."""
         if self.team is not None:
-            with torch.inference_mode(), _of_processors(tensor) as told:  # the step made it there
-                self.team.sum(told, "values")
-                told.div_(self.count)
+            with torch.inference_mode(), _of_processors(tensor) as values:  # the step made it there
+                self.team.sum(values, "values")
+                values.div_(self.count)
 
 
 @contextmanager
@@ -138,10 +138,10 @@ def _of_processors(tensor: Tensor) -> Generator[Tensor]:
     if tensor.device.type == "cpu":
         yield tensor
         return
-    told = tensor.cpu()
-    yield told
+    copy = tensor.cpu()
+    yield copy
     with torch.inference_mode():
-        tensor.copy_(told)
+        tensor.copy_(copy)
 
 
 def alone() -> Ranks:
@@ -158,29 +158,29 @@ def join(patience: float, environment: Mapping[str, str] | None = None) -> Ranks
     Raises:
         ExecutionError: the others cannot be reached, or the variables are wrong.
     """
-    given: Any = os.environ if environment is None else environment
+    variables: Any = os.environ if environment is None else environment
     if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return _of_group(patience, own=False)
-    if "RANK" not in given and "WORLD_SIZE" not in given:
+        return _of_group(patience, owns_group=False)
+    if "RANK" not in variables and "WORLD_SIZE" not in variables:
         return alone()
-    missing = [n for n in _NEEDED if n not in given]
+    missing = [n for n in _NEEDED if n not in variables]
     if missing:
         raise ExecutionError(f"a rank needs the variables that torchrun sets; missing: {', '.join(missing)}")
     try:
-        rank, count = int(given["RANK"]), int(given["WORLD_SIZE"])
+        rank, count = int(variables["RANK"]), int(variables["WORLD_SIZE"])
     except ValueError:
-        raise ExecutionError.must("RANK and WORLD_SIZE", "numbers", f"{given['RANK']!r} and {given['WORLD_SIZE']!r}") from None
+        raise ExecutionError.must("RANK and WORLD_SIZE", "numbers", f"{variables['RANK']!r} and {variables['WORLD_SIZE']!r}") from None
     if not 0 <= rank < count:
         raise ExecutionError.must("RANK", f"in 0..{count - 1}, since WORLD_SIZE is {count}", rank)
     if count == 1:
         return alone()
-    host = given["MASTER_ADDR"]
+    host = variables["MASTER_ADDR"]
     try:
-        port = int(given["MASTER_PORT"])
+        port = int(variables["MASTER_PORT"])
         if not 0 < port < 1 << 16:
             raise ValueError
     except ValueError:
-        raise ExecutionError.must("MASTER_PORT", "a number from 1 to 65535", f"{given['MASTER_PORT']!r}") from None
+        raise ExecutionError.must("MASTER_PORT", "a number from 1 to 65535", f"{variables['MASTER_PORT']!r}") from None
     store = store_at(host, port, rank, count, patience)
     try:
         carries = backend(within(patience + 2, lambda: _gpus_of_all(store, rank, count), f"rank {rank} of {count}: {host}:{port}"))
@@ -189,7 +189,7 @@ def join(patience: float, environment: Mapping[str, str] | None = None) -> Ranks
     except (RuntimeError, ValueError) as error:  # torch's own errors of the store are RuntimeErrors
         reason = str(error).split("\n", 1)[0]
         raise ExecutionError(f"rank {rank} of {count} cannot join the others at {host}:{port} within {patience:g} s: {reason}") from error
-    return _of_group(patience, own=True)
+    return _of_group(patience, owns_group=True)
 
 
 def gpus_here() -> list[str]:
@@ -197,7 +197,7 @@ def gpus_here() -> list[str]:
     if not torch.cuda.is_available() or not torch.distributed.is_nccl_available():
         return []
     host, properties = socket.gethostname(), cast("Any", torch.cuda).get_device_properties
-    return [str(getattr(properties(at), "uuid", f"{host} {at}")) for at in range(torch.cuda.device_count())]
+    return [str(getattr(properties(index), "uuid", f"{host} {index}")) for index in range(torch.cuda.device_count())]
 
 
 def backend(gpus: Sequence[Sequence[str]]) -> str:
@@ -209,15 +209,15 @@ def backend(gpus: Sequence[Sequence[str]]) -> str:
     Args:
         gpus: for each rank its GPUs.
     """
-    seen = Counter(tuple(sorted(g)) for g in gpus)
-    return "cpu:gloo,cuda:nccl" if all(ranks <= len(g) for g, ranks in seen.items()) else "gloo"
+    counts = Counter(tuple(sorted(g)) for g in gpus)
+    return "cpu:gloo,cuda:nccl" if all(ranks <= len(g) for g, ranks in counts.items()) else "gloo"
 
 
 def _gpus_of_all(store: Any, rank: int, count: int) -> list[list[str]]:
     """Return `gpus_here` of each rank, for the same choice on all. A rank with too long a word has none."""
     store.set(f"gpus/{rank}", "\n".join(gpus_here()))
-    told = [bytes(store.get(f"gpus/{r}")) for r in range(count)]
-    return [data.decode(errors="replace").splitlines() if len(data) < _MOST_SAID else [] for data in told]
+    answers = [bytes(store.get(f"gpus/{r}")) for r in range(count)]
+    return [data.decode(errors="replace").splitlines() if len(data) < _MOST_SAID else [] for data in answers]
 
 
 @contextmanager
@@ -236,19 +236,19 @@ def _settings(host: str) -> Generator[None]:
     """Set the variables for making groups, unless the user has: ranks on the loopback device listen there alone, and NCCL's failures are errors, not the end
     of the process.
     """
-    wanted = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
+    settings = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
     device = next((n for _, n in socket.if_nameindex() if n in ("lo", "lo0")), None) if hasattr(socket, "if_nameindex") else None
     if device is not None and (host == "localhost" or host == "::1" or host.startswith("127.")):
-        wanted["GLOO_SOCKET_IFNAME"] = device
-    with variables_set({name: value for name, value in wanted.items() if name not in os.environ}):
+        settings["GLOO_SOCKET_IFNAME"] = device
+    with variables_set({name: value for name, value in settings.items() if name not in os.environ}):
         yield
 
 
-def _of_group(patience: float, own: bool) -> Ranks:
+def _of_group(patience: float, owns_group: bool) -> Ranks:
     group = torch.distributed.group.WORLD
     rank, count = torch.distributed.get_rank(), torch.distributed.get_world_size()
     _joined[0] += 1
     let_senders_finish()
     common: Any = private.get_default_store()
     store: Any = torch.distributed.PrefixStore(f"run {_joined[0]}", common)  # pyright: ignore[reportPrivateImportUsage]
-    return Ranks(rank, count, ProcessGroup(rank, count, group), StatusBoard(store, rank, count, patience), own, store, patience)
+    return Ranks(rank, count, ProcessGroup(rank, count, group), StatusBoard(store, rank, count, patience), owns_group, store, patience)

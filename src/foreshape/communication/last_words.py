@@ -38,9 +38,9 @@ def saying_last_words(board: StatusBoard) -> Generator[None]:
 
     After a `RankError` this stays so: the launcher may end the process before anybody has read the error.
     """
-    handler, now = _LastWords(board), signal.getsignal(signal.SIGTERM)
-    own = threading.current_thread() is threading.main_thread() and (now is signal.SIG_DFL or isinstance(now, _LastWords))
-    if own:
+    handler, previous = _LastWords(board), signal.getsignal(signal.SIGTERM)
+    is_ours = threading.current_thread() is threading.main_thread() and (previous is signal.SIG_DFL or isinstance(previous, _LastWords))
+    if is_ours:
         signal.signal(signal.SIGTERM, handler)
     try:
         yield

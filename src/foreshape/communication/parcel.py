@@ -26,35 +26,35 @@ class Store(Protocol):
 
 def put(store: Store, key: str, data: bytes) -> None:
     """Put bytes into a store. They are there for others when the last key is."""
-    for at in range(0, len(data), PART):
-        store.set(f"{key}/{at // PART}", data[at : at + PART])
+    for start in range(0, len(data), PART):
+        store.set(f"{key}/{start // PART}", data[start : start + PART])
     store.set(key, f"{len(data)} {hashlib.sha256(data).hexdigest()}".encode())
 
 
-def take(store: Store, key: str, most: int) -> bytearray | None:
+def take(store: Store, key: str, limit: int) -> bytearray | None:
     """Return the bytes under a key; None if there are none yet.
 
     Raises:
-        FormatError: more than ``most`` bytes, parts missing or of another length, or a wrong checksum.
+        FormatError: more than ``limit`` bytes, parts missing or of another length, or a wrong checksum.
     """
     if not store.check([key]):
         return None
-    told = _TOLD.fullmatch(store.get(key))
-    if told is None:
+    header = _TOLD.fullmatch(store.get(key))
+    if header is None:
         raise FormatError(f"{key}: not a number of bytes and a checksum")
-    size = int(told[1])
-    if size > most:
-        raise FormatError(f"{key}: {size} bytes; at most {most} are taken")
+    size = int(header[1])
+    if size > limit:
+        raise FormatError(f"{key}: {size} bytes; at most {limit} are taken")
     out = bytearray()
-    for at in range(0, size, PART):
-        part = f"{key}/{at // PART}"
+    for start in range(0, size, PART):
+        part = f"{key}/{start // PART}"
         if not store.check([part]):
             raise FormatError(f"{part}: missing, of {size} bytes in {-(-size // PART)} parts")
         data = store.get(part)
-        if len(data) != min(PART, size - at):
-            raise FormatError(f"{part}: {len(data)} bytes, where {min(PART, size - at)} must be")
+        if len(data) != min(PART, size - start):
+            raise FormatError(f"{part}: {len(data)} bytes, where {min(PART, size - start)} must be")
         out += data
-    if hashlib.sha256(out).hexdigest().encode() != told[2]:
+    if hashlib.sha256(out).hexdigest().encode() != header[2]:
         raise FormatError(f"{key}: its bytes are not those that were put there (the checksum differs)")
     return out
 
@@ -62,18 +62,18 @@ def take(store: Store, key: str, most: int) -> bytearray | None:
 def drop(store: Store, key: str) -> None:
     """Remove the bytes under a key."""
     if store.check([key]):
-        told = _TOLD.fullmatch(store.get(key))
+        header = _TOLD.fullmatch(store.get(key))
         store.delete_key(key)
-        for at in range(0, int(told[1]) if told is not None else 0, PART):
-            if not store.delete_key(f"{key}/{at // PART}"):  # nobody has put more
+        for start in range(0, int(header[1]) if header is not None else 0, PART):
+            if not store.delete_key(f"{key}/{start // PART}"):  # nobody has put more
                 break
 
 
-def word(store: Store, key: str, most: int = MAX_WORD) -> bytes | None:
-    """Return the value of one key; None without one. Raise `FormatError` for more than ``most`` bytes."""
+def word(store: Store, key: str, limit: int = MAX_WORD) -> bytes | None:
+    """Return the value of one key; None without one. Raise `FormatError` for more than ``limit`` bytes."""
     if not store.check([key]):
         return None
     data = store.get(key)
-    if len(data) > most:
-        raise FormatError(f"{key}: {len(data)} bytes; at most {most} are taken")
+    if len(data) > limit:
+        raise FormatError(f"{key}: {len(data)} bytes; at most {limit} are taken")
     return data

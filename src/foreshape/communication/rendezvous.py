@@ -37,10 +37,10 @@ class Address:
     @staticmethod
     def of(text: str) -> Address:
         """Return an address from ``host:port`` or ``[IPv6]:port``. Raise `ExecutionError` for anything else."""
-        found = _ADDRESS.fullmatch(text)
-        if found is None or int(found[3]) > 65535:
+        match = _ADDRESS.fullmatch(text)
+        if match is None or int(match[3]) > 65535:
             raise ExecutionError(f"an address is HOST:PORT, as 127.0.0.1:29600 or [::1]:29600; seen {text[:300]!r}")
-        return Address(found[1] or found[2], int(found[3]))
+        return Address(match[1] or match[2], int(match[3]))
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -57,12 +57,12 @@ class Meeting:
         address: for others to join, if they do not know it already.
     """
 
-    def __init__(self, where: str, patience: float, open_store: Callable[[], Any], address: Address | None = None) -> None:
-        self.where, self.patience, self.address = where, patience, address
+    def __init__(self, name: str, patience: float, open_store: Callable[[], Any], address: Address | None = None) -> None:
+        self.where, self.patience, self.address = name, patience, address
         self._gone = ""
         self._asked: queue.SimpleQueue[tuple[Callable[[Any], Any], _Said] | None] = queue.SimpleQueue()
         opened: _Said = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._answer, args=(open_store, opened), name=f"store of {where}", daemon=True)
+        self._thread = threading.Thread(target=self._answer, args=(open_store, opened), name=f"store of {name}", daemon=True)
         self._thread.start()
         self._wait(opened, "no store of torch's that answers")
 
@@ -100,13 +100,13 @@ class Meeting:
     def _ask(self, question: Callable[[Any], T]) -> T:
         if self._gone:
             raise ExecutionError(self._gone)
-        said: _Said = queue.SimpleQueue()
-        self._asked.put((question, said))
-        return self._wait(said, "no answer any more")
+        answers: _Said = queue.SimpleQueue()
+        self._asked.put((question, answers))
+        return self._wait(answers, "no answer any more")
 
-    def _wait(self, said: _Said, otherwise: str) -> Any:
+    def _wait(self, answers: _Said, otherwise: str) -> Any:
         try:
-            done, value = said.get(timeout=self.patience)
+            done, value = answers.get(timeout=self.patience)
         except queue.Empty:
             self._gone = f"{self.where}: {otherwise}, for {self.patience:g} s"
             raise ExecutionError(self._gone) from None
@@ -116,15 +116,15 @@ class Meeting:
         self._gone = f"{self.where}: the other side is gone: {reason}"
         raise ExecutionError(self._gone) from value
 
-    def _answer(self, open_store: Callable[[], Any], said: _Said) -> None:
+    def _answer(self, open_store: Callable[[], Any], answers: _Said) -> None:
         try:
             store = open_store()
-            said.put((True, None))
-            while (asked := self._asked.get()) is not None:
-                question, said = asked
-                said.put((True, question(store)))
+            answers.put((True, None))
+            while (request := self._asked.get()) is not None:
+                question, answers = request
+                answers.put((True, question(store)))
         except (RuntimeError, ValueError, OSError) as error:  # torch's own errors of the store are RuntimeErrors
-            said.put((False, error))
+            answers.put((False, error))
 
 
 class SignsOfLife:
@@ -160,22 +160,22 @@ class HeartbeatMonitor:
     @property
     def silent(self) -> float:
         """Return the seconds since the last new sign."""
-        now = self._meeting.add(self._key, 0)
-        if now != self._seen:
-            self._seen, self._since = now, time.monotonic()
+        count = self._meeting.add(self._key, 0)
+        if count != self._seen:
+            self._seen, self._since = count, time.monotonic()
         return time.monotonic() - self._since
 
 
 def listen(address: Address, patience: float) -> Meeting:
     """Open a store at an address of this machine, and there only. Raise `ExecutionError`: the port is in use, or the address is none of this machine's."""
     bound = bound_to(address)
-    here = Address(*bound.getsockname()[:2])
+    place = Address(*bound.getsockname()[:2])
     store: Any = torch.distributed.TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
     def open_store() -> Any:
-        return store(here.host, here.port, None, True, timedelta(seconds=patience), wait_for_workers=False, master_listen_fd=bound.detach())
+        return store(place.host, place.port, None, True, timedelta(seconds=patience), wait_for_workers=False, master_listen_fd=bound.detach())
 
-    return Meeting(str(here), patience, open_store, here)
+    return Meeting(str(place), patience, open_store, place)
 
 
 def connect(address: Address, patience: float) -> Meeting:
@@ -196,13 +196,13 @@ def bound_to(address: Address) -> socket.socket:
         ExecutionError: the port is in use, or the address is none of this machine's.
     """
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, kind, protocol, _, place = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError) as error:
         raise ExecutionError(f"cannot listen at {address}: there is no such host: {_reason(error)}") from None
     out = socket.socket(family, kind, protocol)
     try:
         out.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port whose last user has just gone
-        out.bind(where)
+        out.bind(place)
     except OSError as error:
         out.close()
         words = {errno.EADDRINUSE: "the port is in use", errno.EADDRNOTAVAIL: "it is no address of this machine", errno.EACCES: "the port is not allowed"}

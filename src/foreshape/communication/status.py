@@ -69,8 +69,8 @@ def frames_of(thread: int) -> list[tuple[str, int, str]]:
     for line in lines:
         if line.startswith(("Thread 0x", "Current thread 0x")):
             of_thread = int(line.partition("0x")[2].split()[0], 16) == thread
-        elif of_thread and (found := _FRAME.match(line)):
-            out.append((found[1], int(found[2]), found[3]))
+        elif of_thread and (match := _FRAME.match(line)):
+            out.append((match[1], int(match[2]), match[3]))
     return out
 
 
@@ -135,8 +135,8 @@ class StatusBoard:
         self._tell("left", "yes")
         until = time.monotonic() + SILENT + 2 * BEAT
         ended = [r for r, process in self._told_by("there").items() if has_ended(process)]
-        others = {r for r in range(self.ranks) if r not in (self.rank, *self._given_up, *ended)}
-        while self.rank == 0 and time.monotonic() < until and (waited := others - self._told_by("left").keys()):
+        peers = {r for r in range(self.ranks) if r not in (self.rank, *self._given_up, *ended)}
+        while self.rank == 0 and time.monotonic() < until and (waited := peers - self._told_by("left").keys()):
             beats = self._beats()
             if all(self._has_been_silent(r, beats.get(r, ""), SILENT) for r in sorted(waited)):
                 break
@@ -147,28 +147,28 @@ class StatusBoard:
         until = time.monotonic() + SILENT + 2 * BEAT
         first = self._beats()
         while True:
-            said, why = self._reasons()
+            stops, why = self._reasons()
             if why:
                 return why
             if late := self._late():
                 return late
-            fed = {self.rank: self.fed} | {r: text.split("\n", 2)[1] for r, text in said.items()}
+            fed = {self.rank: self.fed} | {r: text.split("\n", 2)[1] for r, text in stops.items()}
             if len(set(fed.values())) > 1:
                 return "the ranks are at different things: " + "; ".join(f"rank {r}: {words}" for r, words in sorted(fed.items()))
-            if time.monotonic() > until or len(said) == self.ranks - 1:
+            if time.monotonic() > until or len(stops) == self.ranks - 1:
                 break
             time.sleep(BEAT / 4)
-        now = self._beats()
-        if not now:
+        beats = self._beats()
+        if not beats:
             return f"the store that the ranks meet at does not answer: {self._holder}, which holds it, is gone or has stopped"
         words: list[str] = []
         left = self._told_by("left")
         for rank in range(self.ranks):
-            if rank == self.rank or rank in said:
+            if rank == self.rank or rank in stops:
                 continue
             self._given_up.add(rank)
-            place = (now.get(rank) or first.get(rank) or NOWHERE).partition(NEWLINE)[2]
-            if now.get(rank) is None or now.get(rank) == first.get(rank):
+            place = (beats.get(rank) or first.get(rank) or NOWHERE).partition(NEWLINE)[2]
+            if beats.get(rank) is None or beats.get(rank) == first.get(rank):
                 gone = f"rank {rank} is gone or has stopped: no sign of life since it was {place}"
                 words.append(f"rank {rank} has left the run" if rank in left else gone)
             else:
@@ -180,32 +180,32 @@ class StatusBoard:
         until = time.monotonic() + SILENT + 2 * BEAT
         first = self._beats()
         while True:
-            said, why = self._reasons()
+            stops, why = self._reasons()
             if why:
                 return why
-            now = self._beats()
-            silent = [r for r in range(self.ranks) if r != self.rank and r not in said and now.get(r) == first.get(r)]
+            beats = self._beats()
+            silent = [r for r in range(self.ranks) if r != self.rank and r not in stops and beats.get(r) == first.get(r)]
             if not silent or time.monotonic() > until:
                 return f"no sign of life of rank {', '.join(map(str, silent))}" if silent else ""
             time.sleep(BEAT / 10)
 
     def _reasons(self) -> tuple[dict[int, str], str]:
         """Return the words of the other stopped ranks, and the known reasons: stops of their own, or else ended processes here; nothing without any."""
-        said = {r: text for r, text in self._told_by("stopped").items() if r != self.rank}
-        own = {r: text for r, text in said.items() if not _why(text).startswith(WAITED)}
-        words = "; ".join(f"rank {r} stopped {text.partition(NEWLINE)[0]}: {_why(text)}" for r, text in sorted(own.items()))
-        return said, words or self._ended_here(said)
+        stops = {r: text for r, text in self._told_by("stopped").items() if r != self.rank}
+        reasons = {r: text for r, text in stops.items() if not _why(text).startswith(WAITED)}
+        words = "; ".join(f"rank {r} stopped {text.partition(NEWLINE)[0]}: {_why(text)}" for r, text in sorted(reasons.items()))
+        return stops, words or self._ended_here(stops)
 
-    def _ended_here(self, said: Collection[int]) -> str:
+    def _ended_here(self, stops: Collection[int]) -> str:
         """Return the ranks with ended processes on this machine, without a word, and their places; nothing for none."""
         left, places = self._told_by("left"), dict[int, str]()
-        ended = [r for r, text in sorted(self._told_by("there").items()) if r != self.rank and r not in said and r not in left and has_ended(text)]
+        ended = [r for r, text in sorted(self._told_by("there").items()) if r != self.rank and r not in stops and r not in left and has_ended(text)]
         places = self._beats() if ended else {}
         return "; ".join(f"rank {r} is gone: its process has ended; it was {(places.get(r) or NOWHERE).partition(NEWLINE)[2]}" for r in ended)
 
     def _late(self) -> str:
         """Return, in words, that this rank itself kept the others waiting for too long; nothing if it did not."""
-        gaps = [last - before for last, before in ((team.began[1], team.began[0]) for team in all_teams()) if before]
+        gaps = [last - previous for last, previous in ((team.began[1], team.began[0]) for team in all_teams()) if previous]
         longest = max([self._slept, *gaps])
         if longest <= self.patience:
             return ""
@@ -217,10 +217,10 @@ class StatusBoard:
         """Return True if a rank has given no sign of life for so long, since the first question."""
         return self._has_been_silent(rank, self._get("beat", rank), seconds)
 
-    def _has_been_silent(self, rank: int, now: str, seconds: float) -> bool:
-        seen, since = self._seen.get(rank, ("", 0.0))
-        if now != seen or not since:
-            self._seen[rank] = (now, time.monotonic())
+    def _has_been_silent(self, rank: int, beat: str, seconds: float) -> bool:
+        previous, since = self._seen.get(rank, ("", 0.0))
+        if beat != previous or not since:
+            self._seen[rank] = (beat, time.monotonic())
             return False
         return time.monotonic() - since > seconds
 
@@ -229,10 +229,10 @@ class StatusBoard:
     def _beat(self) -> None:
         if self._say():
             self._tell("there", this_process())
-        told = time.monotonic()
+        last = time.monotonic()
         while not self._ended.wait(BEAT) and self._say():
-            told, before = time.monotonic(), told
-            self._slept = max(self._slept, told - before - BEAT)
+            last, previous = time.monotonic(), last
+            self._slept = max(self._slept, last - previous - BEAT)
 
     def _say(self) -> bool:
         self._told = time.monotonic()
@@ -251,8 +251,8 @@ class StatusBoard:
 
     def _stands(self) -> bool:
         """Return True if the thread that runs the steps has neither begun a message nor come to another place since the last question."""
-        before, self._moves = self._moves, (self._places, sum(team.begun for team in all_teams()))
-        return before == self._moves
+        previous, self._moves = self._moves, (self._places, sum(team.begun for team in all_teams()))
+        return previous == self._moves
 
     def _beats(self) -> dict[int, str]:
         """Return the last sign of life of each rank with any. Their keys exist, so asking for many waits for none."""
@@ -260,45 +260,45 @@ class StatusBoard:
         if not numbers:
             return {}
         keys = [_key("beat", r) for r in numbers]
-        found: list[Any] = self._answer(lambda: self._store.multi_get(keys) if self._lists else [self._store.get(k) for k in keys], [])
-        return {r: _words(data) for r, data in zip(numbers, found, strict=False)}
+        values: list[Any] = self._answer(lambda: self._store.multi_get(keys) if self._lists else [self._store.get(k) for k in keys], [])
+        return {r: _words(data) for r, data in zip(numbers, values, strict=False)}
 
-    def _set(self, what: str, text: str) -> bool:
+    def _set(self, topic: str, text: str) -> bool:
         """Return True if the store still answers."""
-        return self._answer(lambda: self._store.set(_key(what, self.rank), text.encode()) or True, False)
+        return self._answer(lambda: self._store.set(_key(topic, self.rank), text.encode()) or True, False)
 
-    def _tell(self, what: str, text: str) -> None:
+    def _tell(self, topic: str, text: str) -> None:
         """Tell something once, to all later readers."""
         line = json.dumps([self.rank, text], ensure_ascii=False).encode(errors="replace") + b"\n"
         if self._lists:
-            self._answer(lambda: self._store.append(_key(what), line) or True, False)
+            self._answer(lambda: self._store.append(_key(topic), line) or True, False)
         else:
-            self._set(what, text)
+            self._set(topic, text)
 
-    def _told_by(self, what: str) -> dict[int, str]:
+    def _told_by(self, topic: str) -> dict[int, str]:
         """Return the words of ranks; the first word of each counts."""
         if not self._lists:
-            return {r: text for r in range(self.ranks) if (text := self._get(what, r))}
-        key = _key(what)
+            return {r: text for r in range(self.ranks) if (text := self._get(topic, r))}
+        key = _key(topic)
         data = self._answer(lambda: bytes(self._store.get(key)) if self._store.check([key]) else b"", b"")
         out: dict[int, str] = {}
         for line in data[: self.ranks * _LINE].splitlines():
-            found = _line(line)
-            if found is not None and 0 <= found[0] < self.ranks:
-                out.setdefault(*found)
+            entry = _line(line)
+            if entry is not None and 0 <= entry[0] < self.ranks:
+                out.setdefault(*entry)
         return out
 
-    def _get(self, what: str, rank: int) -> str:
-        key = _key(what, rank)
+    def _get(self, topic: str, rank: int) -> str:
+        key = _key(topic, rank)
         return self._answer(lambda: _words(self._store.get(key)) if self._store.check([key]) else "", "")
 
     def _answer(self, ask: Callable[[], T], otherwise: T) -> T:
         """Return the store's answer. torch would wait for ever for a stopped process, so ask in another thread."""
-        found: list[T] = []
+        answers: list[T] = []
 
         def run() -> None:
             with suppress(RuntimeError):  # the store is gone, and with it whoever could read this
-                found.append(ask())
+                answers.append(ask())
 
         if self._gone:
             return otherwise
@@ -308,8 +308,8 @@ class StatusBoard:
             thread = threading.Thread(target=run, name="a question to the store", daemon=True)
             thread.start()
             thread.join(SILENT)
-        self._gone = not found
-        return found[0] if found else otherwise
+        self._gone = not answers
+        return answers[0] if answers else otherwise
 
 
 def _spot(frames: list[tuple[str, int, str]]) -> str:
@@ -332,8 +332,8 @@ WAITED = "waited"
 """The prefix of the reason of a rank stopped by missing others."""
 
 
-def _key(what: str, rank: int | None = None) -> str:
-    return f"foreshape/{what}" + ("" if rank is None else f"/{rank}")
+def _key(topic: str, rank: int | None = None) -> str:
+    return f"foreshape/{topic}" + ("" if rank is None else f"/{rank}")
 
 
 def _words(data: Any) -> str:
@@ -344,12 +344,12 @@ def _words(data: Any) -> str:
 def _line(line: bytes) -> tuple[int, str] | None:
     """Return a rank and its word; None for bytes of no rank."""
     try:
-        found: Any = json.loads(line)
+        entry: Any = json.loads(line)
     except ValueError:
         return None
-    if not isinstance(found, list) or len(cast("list[Any]", found)) != 2:
+    if not isinstance(entry, list) or len(cast("list[Any]", entry)) != 2:
         return None
-    rank, text = cast("list[Any]", found)
+    rank, text = cast("list[Any]", entry)
     return (rank, text[: 3 * _LONGEST]) if type(rank) is int and isinstance(text, str) else None
 
 

@@ -48,12 +48,12 @@ def within(seconds: float, ask: Callable[[], T], who: str) -> T:
     Raises:
         ExecutionError: the listener at the address accepts connections, and does not answer.
     """
-    found: list[T] = []
+    answers: list[T] = []
     failed: list[BaseException] = []
 
     def run() -> None:
         try:
-            found.append(ask())
+            answers.append(ask())
         except BaseException as error:
             failed.append(error)
 
@@ -62,9 +62,9 @@ def within(seconds: float, ask: Callable[[], T], who: str) -> T:
     thread.join(seconds)
     if failed:
         raise failed[0]
-    if not found:
+    if not answers:
         raise ExecutionError(f"{who} accepts connections, and has not answered for {seconds:g} s: what listens there is no store of ranks, or has stopped")
-    return found[0]
+    return answers[0]
 
 
 def _store_at(host: str, port: int, rank: int, ranks: int, patience: float) -> Any:
@@ -73,10 +73,10 @@ def _store_at(host: str, port: int, rank: int, ranks: int, patience: float) -> A
     if met is None:
         met = _stores[host, port, rank, ranks] = _Met(_store(host, port, rank, ranks, patience))
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun's store may hold keys of the ranks before
-    made = distributed.PrefixStore(f"foreshape/{restarts}/{met.joined}", met.store)
-    _wait_for_all(made, f"{host}:{port}", rank, ranks, patience)
+    shared = distributed.PrefixStore(f"foreshape/{restarts}/{met.joined}", met.store)
+    _wait_for_all(shared, f"{host}:{port}", rank, ranks, patience)
     met.joined += 1
-    return made
+    return shared
 
 
 def _store(host: str, port: int, rank: int, ranks: int, patience: float) -> Any:
@@ -124,9 +124,9 @@ def _wait_for_all(store: Any, address: str, rank: int, ranks: int, patience: flo
                     f"rank{'s' * (len(missing) > 1)} {names}"
                 )
             time.sleep(0.005)
-        said = {r: bytes(data[:20]).decode(errors="replace") for r, data in enumerate(store.multi_get(keys))}
+        counts = {r: bytes(data[:20]).decode(errors="replace") for r, data in enumerate(store.multi_get(keys))}
     except RuntimeError as error:
         raise ExecutionError(f"rank {rank} of {ranks}: the store of the ranks at {address} is gone, with the process that held it") from error
-    if set(said.values()) != {str(ranks)}:
-        words = ", ".join(f"rank {r}: {n}" for r, n in said.items())
+    if set(counts.values()) != {str(ranks)}:
+        words = ", ".join(f"rank {r}: {n}" for r, n in counts.items())
         raise ExecutionError(f"the ranks do not agree on how many they are (WORLD_SIZE): {words}")

@@ -46,7 +46,7 @@ class FeedSizes:
         for word, words in self.conditions.items():
             if words != "any":
                 groups.setdefault(words, []).append(word)
-        return "; ".join([f"{self.name}: [{', '.join(self.axes)}]", *(f"{_listed(of)}: {words}" for words, of in groups.items())])
+        return "; ".join([f"{self.name}: [{', '.join(self.axes)}]", *(f"{_listed(names)}: {words}" for words, names in groups.items())])
 
     def __repr__(self) -> str:
         return self.words
@@ -88,9 +88,9 @@ class Feeds(Mapping[str, FeedSizes]):
         for name, spec in specs.items():
             dims = spec.dims
             axes = [] if dims is None else [self._text(d) for d in dims]
-            own = [n for n in map(symbol_name, dims or ()) if n is not None]
+            symbols = [n for n in map(symbol_name, dims or ()) if n is not None]
             smallest = None if dims is None or least is None else [evaluate(d, least) for d in dims]
-            self._inputs[name] = FeedSizes(name, dims, axes, {self._words[n]: self._conditions(n, least) for n in own}, smallest)
+            self._inputs[name] = FeedSizes(name, dims, axes, {self._words[n]: self._conditions(n, least) for n in symbols}, smallest)
 
     def __getitem__(self, name: str) -> FeedSizes:
         return self._inputs[name]
@@ -108,7 +108,7 @@ class Feeds(Mapping[str, FeedSizes]):
 
     def lines(self) -> list[str]:
         """Return all facts of the inputs, line by line."""
-        out = [one.words for one in self._inputs.values()]
+        out = [feed.words for feed in self._inputs.values()]
         out += [f"together: {text}" for text in self.joint[:_MOST_JOINT]]
         if len(self.joint) > _MOST_JOINT:
             out.append(f"together: {len(self.joint) - _MOST_JOINT} more conditions")
@@ -119,7 +119,7 @@ class Feeds(Mapping[str, FeedSizes]):
     @property
     def smallest(self) -> dict[str, list[int]] | None:
         """Return the smallest sizes of every input (see `FeedSizes`); None if none were found."""
-        out = {name: one.smallest for name, one in self._inputs.items() if one.dims is not None}
+        out = {name: feed.smallest for name, feed in self._inputs.items() if feed.dims is not None}
         return {name: sizes for name, sizes in out.items() if sizes is not None} if None not in out.values() else None
 
     def nearest(self, shapes: Mapping[str, Sequence[int]] | None = None, /, **more: Sequence[int]) -> dict[str, list[int]] | None:
@@ -131,16 +131,16 @@ class Feeds(Mapping[str, FeedSizes]):
         Raises:
             FeedError: a name that is no input, or another number of dims. None is returned if no such sizes were found.
         """
-        values = self._verified(self._wanted({**(shapes or {}), **more}), [d for one in self._inputs.values() for d in one.dims or ()])
+        values = self._verified(self._wanted({**(shapes or {}), **more}), [d for feed in self._inputs.values() for d in feed.dims or ()])
         if values is None:
             return None
-        return {name: [evaluate(d, values) for d in one.dims] for name, one in self._inputs.items() if one.dims is not None}
+        return {name: [evaluate(d, values) for d in feed.dims] for name, feed in self._inputs.items() if feed.dims is not None}
 
     def takes(self, shapes: Mapping[str, Sequence[int]] | None = None, /, **more: Sequence[int]) -> bool:
         """Return True if sizes of every input fit the dims and all conditions. Raise `FeedError` as `nearest` does."""
-        given = {**(shapes or {}), **more}
-        values = self._wanted(given)
-        for name, sizes in given.items():
+        requested = {**(shapes or {}), **more}
+        values = self._wanted(requested)
+        for name, sizes in requested.items():
             for dim, size in zip(self._inputs[name].dims or (), sizes, strict=False):
                 try:
                     if not symbols_of(dim) <= values.keys() or evaluate(dim, values) != size:
@@ -156,52 +156,52 @@ class Feeds(Mapping[str, FeedSizes]):
         except FeedError:
             near = None
         out: list[str] = []
-        for name, one in self._inputs.items():
-            given, better = list(shapes.get(name, ())), None if near is None else near.get(name)
-            if given and given != better:
-                out.append(one.words + ("" if better is None else f"; nearest to {self._shown(one, given, better)}"))
+        for name, feed in self._inputs.items():
+            sizes, better = list(shapes.get(name, ())), None if near is None else near.get(name)
+            if sizes and sizes != better:
+                out.append(feed.words + ("" if better is None else f"; nearest to {self._shown(feed, sizes, better)}"))
         shared = [f"together: {text}" for text in self.joint] if len(out) != 1 or near is None else []
         return "\n".join(f"    {line}" for line in (*out[:_MOST_INPUTS], *shared[:_MOST_INPUTS]))
 
-    def _shown(self, one: FeedSizes, given: list[int], better: list[int]) -> str:
+    def _shown(self, feed: FeedSizes, sizes: list[int], better: list[int]) -> str:
         """Return ``700x500: 704x512``, if only sizes with conditions differ; else whole shapes."""
-        axes = [at for at, word in enumerate(one.axes) if one.conditions.get(word, "any") != "any"]
-        if not axes or any(a != b for at, (a, b) in enumerate(zip(given, better, strict=True)) if at not in axes):
-            return f"{given}: {better}"
-        return f"{'x'.join(str(given[at]) for at in axes)}: {'x'.join(str(better[at]) for at in axes)}"
+        axes = [axis for axis, word in enumerate(feed.axes) if feed.conditions.get(word, "any") != "any"]
+        if not axes or any(a != b for axis, (a, b) in enumerate(zip(sizes, better, strict=True)) if axis not in axes):
+            return f"{sizes}: {better}"
+        return f"{'x'.join(str(sizes[axis]) for axis in axes)}: {'x'.join(str(better[axis]) for axis in axes)}"
 
     def _text(self, size: Size) -> str:
         return str(substitute(size, {n: symbol(word) for n, word in self._words.items()}))
 
     def _conditions(self, name: str, least: Mapping[str, int] | None) -> str:
-        known = self._solution.known.get(name)
-        if known is not None:
-            return f"{'equal to ' if not isinstance(known, int) else ''}{self._text(known)}"
+        size = self._solution.known.get(name)
+        if size is not None:
+            return f"{'equal to ' if not isinstance(size, int) else ''}{self._text(size)}"
         words = self._solution.described[name].words
         unsolved = self._solution.unsolved.get(name)
         if not unsolved:
             return words
         texts = ([] if words == "any" else [words]) + [text_of(c, self._words) for c in unsolved]
-        found = f"the smallest found is {least[name]}" if least is not None else "no size was found"
-        return f"{', and '.join(texts)} ({found})"
+        remark = f"the smallest found is {least[name]}" if least is not None else "no size was found"
+        return f"{', and '.join(texts)} ({remark})"
 
     def _wanted(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-        wanted: dict[str, int] = {}
+        values: dict[str, int] = {}
         for name, sizes in shapes.items():
-            one = self._inputs.get(name)
-            if one is None:
+            feed = self._inputs.get(name)
+            if feed is None:
                 raise FeedError(f"{name!r} is no input of the program; it has {', '.join(self._inputs) or 'none'}")
-            if one.dims is not None and len(one.dims) != len(sizes):
-                raise FeedError(f"{name} has {len(one.dims)} dims, {one.words}; given is {list(sizes)}")
-            for dim, size in zip(one.dims or (), sizes, strict=False):
-                known = symbol_name(dim)
-                if known is not None:
-                    wanted.setdefault(known, int(size))
-        return wanted
+            if feed.dims is not None and len(feed.dims) != len(sizes):
+                raise FeedError(f"{name} has {len(feed.dims)} dims, {feed.words}; given is {list(sizes)}")
+            for dim, size in zip(feed.dims or (), sizes, strict=False):
+                symbol = symbol_name(dim)
+                if symbol is not None:
+                    values.setdefault(symbol, int(size))
+        return values
 
-    def _verified(self, wanted: Mapping[str, int], dims: Sequence[Size]) -> dict[str, int] | None:
+    def _verified(self, targets: Mapping[str, int], dims: Sequence[Size]) -> dict[str, int] | None:
         """Return values of all symbols near the wanted ones, at which every guard was asked and holds, and the dims of the inputs are sizes."""
-        values = find(self._solution, wanted)
+        values = find(self._solution, targets)
         if values is not None and self.later and not self._runs(values):
             values = self._larger(values)
         if values is None or not self._hold(values):

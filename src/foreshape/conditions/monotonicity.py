@@ -35,8 +35,8 @@ class EvaluationPoint:
         out = 0
         for m, c in size.terms:
             for atom in m:
-                found = self._found.get(atom)
-                c *= self._of_atom(atom) if found is None else found
+                value = self._found.get(atom)
+                c *= self._of_atom(atom) if value is None else value
             out += c
         if not INT64_MIN <= out <= INT64_MAX:
             raise Unfit
@@ -45,10 +45,10 @@ class EvaluationPoint:
     def _of_atom(self, atom: Atom) -> int:
         self.steps.take()
         if not atom.op:
-            known = self.values.get(atom.name)
-            if known is None:  # in the place of a formula too long to keep
+            value = self.values.get(atom.name)
+            if value is None:  # in the place of a formula too long to keep
                 raise OutOfSteps
-            out = known
+            out = value
         else:
             args = [self.of(a) for a in atom.args]
             if atom.op in ("//", "%"):
@@ -156,13 +156,13 @@ def course(size: Size, name: str, steps: WorkBudget) -> PeriodicGrowth | None:
     out = PeriodicGrowth(0, 1, 0)
     for m, c in size.terms:
         term = PeriodicGrowth(0, 1, 0)
-        for at, atom in enumerate(m):
+        for index, atom in enumerate(m):
             steps.take()
-            one = _course_of(atom, name, steps)
-            if one is None or (at and (one.growth or term.growth)):
+            factor = _course_of(atom, name, steps)
+            if factor is None or (index and (factor.growth or term.growth)):
                 return None
-            period = _common(term.period, one.period)
-            term = PeriodicGrowth(max(term.start, one.start), period, one.over(period).growth)
+            period = _common(term.period, factor.period)
+            term = PeriodicGrowth(max(term.start, factor.start), period, factor.over(period).growth)
         period = _common(out.period, term.period)
         out = PeriodicGrowth(max(out.start, term.start), period, out.over(period).growth + c * term.over(period).growth)
     return out
@@ -179,12 +179,12 @@ def _course_of(atom: Atom, name: str, steps: WorkBudget) -> PeriodicGrowth | Non
     if not atom.op:
         return PeriodicGrowth(0, 1, 1)
     if atom.op in ("//", "%"):
-        by = atom.args[1]
+        divisor = atom.args[1]
         a = course(atom.args[0], name, steps)
-        if not isinstance(by, int) or by < 1 or a is None:
+        if not isinstance(divisor, int) or divisor < 1 or a is None:
             return None
-        period = _common(a.period * (by // gcd(by, a.growth)))
-        return PeriodicGrowth(a.start, period, a.over(period).growth // by if atom.op == "//" else 0)
+        period = _common(a.period * (divisor // gcd(divisor, a.growth)))
+        return PeriodicGrowth(a.start, period, a.over(period).growth // divisor if atom.op == "//" else 0)
     among = [course(a, name, steps) for a in atom.args]
     courses = [c for c in among if c is not None]
     if len(courses) < len(among):
@@ -204,8 +204,8 @@ def _rounds_until(atom: Atom, growths: list[int], best: int, start: int, period:
     """Return the number of periods after which the fastest growing arguments of a minimum, maximum or broadcast decide (of a minimum, the slowest)."""
     rounds = 0
     sign = -1 if atom.op == "min" else 1
-    for at in range(start, start + period):
-        point = EvaluationPoint({name: at}, steps)
+    for number in range(start, start + period):
+        point = EvaluationPoint({name: number}, steps)
         values = [value_at(point, a) for a in atom.args]
         if atom.op == "broadcast":  # a growing size is no longer 1, so it takes part
             rounds = max(rounds, *(-((v - 2) // g) for v, g in zip(values, growths, strict=True) if g))
@@ -226,14 +226,14 @@ def value_at(point: EvaluationPoint, size: Size) -> int:
 
 def settled(size: Size, name: str, steps: WorkBudget) -> tuple[PeriodicGrowth, Callable[[int], int]] | None:
     """Return a course of a size from where its sign no longer changes, if it grows; and the size as a function of the symbol."""
-    found = course(size, name, steps)
-    if found is None:
+    growth = course(size, name, steps)
+    if growth is None:
         return None
 
     def at(value: int) -> int:
         return value_at(EvaluationPoint({name: value}, steps), size)
 
     rounds = 0
-    if found.growth:
-        rounds = max(abs(at(v)) // abs(found.growth) + 1 for v in range(found.start, found.start + found.period))
-    return PeriodicGrowth(found.start + rounds * found.period, found.period, found.growth), at
+    if growth.growth:
+        rounds = max(abs(at(v)) // abs(growth.growth) + 1 for v in range(growth.start, growth.start + growth.period))
+    return PeriodicGrowth(growth.start + rounds * growth.period, growth.period, growth.growth), at

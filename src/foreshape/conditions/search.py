@@ -17,8 +17,8 @@ MAX_SEARCH = 50_000
 """The most steps of one search."""
 
 
-def find(solution: Solution, wanted: Mapping[str, int], steps: WorkBudget | None = None) -> dict[str, int] | None:
-    """Return values of all symbols with all conditions: the nearest to ``wanted``, and of the others the smallest, from 1 on.
+def find(solution: Solution, targets: Mapping[str, int], steps: WorkBudget | None = None) -> dict[str, int] | None:
+    """Return values of all symbols with all conditions: the nearest to ``targets``, and of the others the smallest, from 1 on.
 
     A wanted size stays unless a condition refuses it. Otherwise the sizes named first by the words of a symbol come first (`Described.chosen`): the
     multiples, not the ones beside them.
@@ -29,14 +29,14 @@ def find(solution: Solution, wanted: Mapping[str, int], steps: WorkBudget | None
     if not solution.possible:
         return None
     steps = steps if steps is not None else WorkBudget(MAX_SEARCH)
-    centers = _centers(solution, wanted)
+    centers = _centers(solution, targets)
     values: dict[str, int] = {}
     try:
         for group in _groups(solution):
-            found = _search(group, solution, centers, steps)
-            if found is None:
+            chosen = _search(group, solution, centers, steps)
+            if chosen is None:
                 return None
-            values.update(found)
+            values.update(chosen)
         for name, size in solution.known.items():
             values[name] = EvaluationPoint(values, steps).of(size)
     except (OutOfSteps, Unfit):
@@ -44,17 +44,17 @@ def find(solution: Solution, wanted: Mapping[str, int], steps: WorkBudget | None
     return values
 
 
-def _centers(solution: Solution, wanted: Mapping[str, int]) -> dict[str, int]:
+def _centers(solution: Solution, targets: Mapping[str, int]) -> dict[str, int]:
     """Return the values of free symbols nearest to the wanted values of themselves and of the symbols made of them.
 
     Distances add up, so it is in the middle of these; of two it is the larger.
     """
-    among: dict[str, list[int]] = {n: [max(wanted[n], 0)] for n in solution.sizes if n in wanted}
+    among: dict[str, list[int]] = {n: [max(targets[n], 0)] for n in solution.sizes if n in targets}
     for name, size in solution.known.items():
         line = _line(size)
-        if name in wanted and line is not None:
-            of, factor, constant = line
-            among.setdefault(of, []).append(max(-((constant - wanted[name]) // factor), 0))
+        if name in targets and line is not None:
+            free, factor, constant = line
+            among.setdefault(free, []).append(max(-((constant - targets[name]) // factor), 0))
     return {n: min(sorted(several)[len(several) // 2], MAX_SIZE) for n, several in among.items()}
 
 
@@ -73,9 +73,9 @@ def _groups(solution: Solution) -> list[list[str]]:
     group: dict[str, list[str]] = {n: [n] for n in solution.sizes}
     for condition in solution.joint:
         names = sorted(condition.symbols & group.keys())
-        for other in names[1:]:
-            if group[other] is not group[names[0]]:
-                joined = group[names[0]] + group[other]
+        for name in names[1:]:
+            if group[name] is not group[names[0]]:
+                joined = group[names[0]] + group[name]
                 for n in joined:
                     group[n] = joined
     return list({id(several): several for several in group.values()}.values())
@@ -87,12 +87,12 @@ def _search(names: Sequence[str], solution: Solution, centers: Mapping[str, int]
     chosen = [_Candidates(n, solution, solution.described[n].chosen, centers.get(n), steps) for n in names]
     first = WorkBudget(steps.left // 2)
     try:
-        found = _first_that_holds(names, chosen, joint, first)
+        values = _first_that_holds(names, chosen, joint, first)
     except OutOfSteps:
-        found = None
+        values = None
     steps.take(first.taken)
-    if found is not None:
-        return found
+    if values is not None:
+        return values
     return _first_that_holds(names, [_Candidates(n, solution, solution.sizes[n], centers.get(n), steps) for n in names], joint, steps)
 
 
@@ -101,22 +101,22 @@ def _first_that_holds(names: Sequence[str], lists: Sequence[_Candidates], joint:
     waiting: list[tuple[int, tuple[int, ...]]] = []
     met: set[tuple[int, ...]] = set()
 
-    def offer(at: tuple[int, ...]) -> None:
+    def offer(indices: tuple[int, ...]) -> None:
         steps.take(len(names))
-        if at not in met:
-            met.add(at)
-            costs = [c.cost(i) for c, i in zip(lists, at, strict=True)]
+        if indices not in met:
+            met.add(indices)
+            costs = [c.cost(i) for c, i in zip(lists, indices, strict=True)]
             if None not in costs:
-                heapq.heappush(waiting, (sum(cost for cost in costs if cost is not None), at))
+                heapq.heappush(waiting, (sum(cost for cost in costs if cost is not None), indices))
 
     offer((0,) * len(names))
     while waiting:
-        _, at = heapq.heappop(waiting)
-        values = {n: c.values[i] for n, c, i in zip(names, lists, at, strict=True)}
+        _, indices = heapq.heappop(waiting)
+        values = {n: c.values[i] for n, c, i in zip(names, lists, indices, strict=True)}
         if _all_hold(joint, values, steps):
             return values
         for axis in range(len(names)):
-            offer((*at[:axis], at[axis] + 1, *at[axis + 1 :]))
+            offer((*indices[:axis], indices[axis] + 1, *indices[axis + 1 :]))
     return None
 
 
@@ -136,29 +136,29 @@ class _Candidates:
             every = chain(_upwards(among, 1), (v for v in (0,) if v in among))
         else:
             every = chain((v for v in (center,) if v in solution.sizes[name]), (v for v in among.nearest(center) if v != center and v))  # nobody wants none
-        found = _counted(every, steps, 1 + len(among.pieces) // 8)
-        self._more = (v for v in found if _all_hold(unsolved, {name: v}, steps)) if unsolved else found
+        candidates = _counted(every, steps, 1 + len(among.pieces) // 8)
+        self._more = (v for v in candidates if _all_hold(unsolved, {name: v}, steps)) if unsolved else candidates
         self._center = center if center is not None else 1
         self.values: list[int] = []
 
-    def cost(self, at: int) -> int | None:
+    def cost(self, index: int) -> int | None:
         """Return the distance of the candidate at a place of the list from the wanted value; None at the end of the list."""
-        while len(self.values) <= at:
+        while len(self.values) <= index:
             value = next(self._more, None)
             if value is None or value > MAX_SIZE:
                 return None
             self.values.append(value)
-        return abs(self.values[at] - self._center)
+        return abs(self.values[index] - self._center)
 
 
-def _counted(values: Iterator[int], steps: WorkBudget, each: int) -> Iterator[int]:
+def _counted(values: Iterator[int], steps: WorkBudget, price: int) -> Iterator[int]:
     for value in values:
-        steps.take(each)
+        steps.take(price)
         yield value
 
 
 def _upwards(sizes: SizeSet, start: int) -> Iterator[int]:
-    at = sizes.from_(start)
-    while at is not None:
-        yield at
-        at = sizes.from_(at + 1)
+    size = sizes.from_(start)
+    while size is not None:
+        yield size
+        size = sizes.from_(size + 1)

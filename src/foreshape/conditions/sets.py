@@ -26,8 +26,8 @@ class PeriodicInterval:
     def __contains__(self, size: int) -> bool:
         if size < self.low or (self.high is not None and size > self.high):
             return False
-        at = bisect_left(self.residues, size % self.period)
-        return at < len(self.residues) and self.residues[at] == size % self.period
+        index = bisect_left(self.residues, size % self.period)
+        return index < len(self.residues) and self.residues[index] == size % self.period
 
     def from_(self, size: int) -> int | None:
         """Return the first of these sizes from ``size`` on."""
@@ -35,8 +35,8 @@ class PeriodicInterval:
         if not self.residues:
             return None
         base = size - size % self.period
-        at = bisect_left(self.residues, size % self.period)
-        out = base + self.residues[at] if at < len(self.residues) else base + self.period + self.residues[0]
+        index = bisect_left(self.residues, size % self.period)
+        out = base + self.residues[index] if index < len(self.residues) else base + self.period + self.residues[0]
         return out if self.high is None or out <= self.high else None
 
     def to(self, size: int) -> int | None:
@@ -46,8 +46,8 @@ class PeriodicInterval:
         if not self.residues:
             return None
         base = size - size % self.period
-        at = bisect_left(self.residues, size % self.period + 1)
-        out = base + self.residues[at - 1] if at else base - self.period + self.residues[-1]
+        index = bisect_left(self.residues, size % self.period + 1)
+        out = base + self.residues[index - 1] if index else base - self.period + self.residues[-1]
         return out if out >= self.low else None
 
     def shortest(self) -> PeriodicInterval:
@@ -104,11 +104,11 @@ class SizeSet:
         """Return the piece without end."""
         return self.pieces[-1] if self.pieces and self.pieces[-1].high is None else None
 
-    def meet(self, other: SizeSet, steps: WorkBudget) -> SizeSet:
+    def meet(self, sizes: SizeSet, steps: WorkBudget) -> SizeSet:
         """Return the sizes in both. Raise `OutOfSteps` for too many remainders modulo the common period."""
         out: list[PeriodicInterval] = []
         for a in self.pieces:
-            for b in other.pieces:
+            for b in sizes.pieces:
                 steps.take()
                 low = max(a.low, b.low)
                 high = a.high if b.high is None else b.high if a.high is None else min(a.high, b.high)
@@ -123,9 +123,9 @@ class SizeSet:
                 allowed = set(b.residues)
                 residues = [r for base in range(0, period, a.period) for r in (base + x for x in a.residues) if r % b.period in allowed]
                 if residues:
-                    made = PeriodicInterval(low, high, period, tuple(residues))
-                    if made.from_(low) is not None:
-                        out.append(made)
+                    piece = PeriodicInterval(low, high, period, tuple(residues))
+                    if piece.from_(low) is not None:
+                        out.append(piece)
         if len(out) > MAX_PIECES:
             raise OutOfSteps
         return SizeSet(tuple(sorted(out, key=lambda p: p.low)))
@@ -183,14 +183,14 @@ def union(parts: Sequence[SizeSet], low: int, high: int | None, steps: WorkBudge
 
 def _joined(ranges: Iterable[PeriodicInterval]) -> Iterator[PeriodicInterval]:
     """Yield possibly overlapping ranges as disjoint ones."""
-    at: PeriodicInterval | None = None
+    joined: PeriodicInterval | None = None
     for piece in sorted(ranges, key=lambda p: p.low):
-        if at is None:
-            at = piece
-        elif at.high is not None and piece.low > at.high + 1:
-            yield at
-            at = piece
-        elif at.high is not None:
-            at = PeriodicInterval(at.low, None if piece.high is None else max(at.high, piece.high))
-    if at is not None:
-        yield at
+        if joined is None:
+            joined = piece
+        elif joined.high is not None and piece.low > joined.high + 1:
+            yield joined
+            joined = piece
+        elif joined.high is not None:
+            joined = PeriodicInterval(joined.low, None if piece.high is None else max(joined.high, piece.high))
+    if joined is not None:
+        yield joined

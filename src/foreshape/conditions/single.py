@@ -46,11 +46,11 @@ def _narrowed(out: SizeSet, conditions: Sequence[Condition], name: str, steps: W
             return out, []
         try:
             high = out.high
-            found = _solved(condition, name, low, high, steps)
-            if found is None and high is not None:  # then each size can be looked at
-                found = tested(lambda v, c=condition: holds(c, EvaluationPoint({name: v}, steps)), low, high + 1, 1, steps, high)
-            if found is not None:
-                out = out.meet(found, steps)
+            part = _solved(condition, name, low, high, steps)
+            if part is None and high is not None:  # then each size can be looked at
+                part = tested(lambda v, c=condition: holds(c, EvaluationPoint({name: v}, steps)), low, high + 1, 1, steps, high)
+            if part is not None:
+                out = out.meet(part, steps)
                 continue
         except (OutOfSteps, ShapeError):  # a factor passes 64 bits
             pass
@@ -75,10 +75,10 @@ def _solved(condition: Condition, name: str, low: int, high: int | None, steps: 
         pairs: list[tuple[Size, Size]] = [(left, right), (left, 1)] + ([(right, 1)] if condition.relation == "broadcasts with" else [])
         parts: list[SizeSet] = []
         for a, b in pairs:
-            found = _equal(a, b, name, low, high, steps)
-            if found is None:
+            part = _equal(a, b, name, low, high, steps)
+            if part is None:
                 return None
-            parts.append(found)
+            parts.append(part)
         return union(parts, low, high, steps)
     if isinstance(left, int):
         return _multiples(abs(left), right, name, low, high, steps) if left else NONE
@@ -89,17 +89,17 @@ def _solved(condition: Condition, name: str, low: int, high: int | None, steps: 
     return None
 
 
-def _multiples(of: int, size: Size, name: str, low: int, high: int | None, steps: WorkBudget) -> SizeSet | None:
-    """Return the sizes where ``of`` divides a size. Of ``c*x + k`` the one class of remainders is computed, of others each is looked at."""
+def _multiples(divisor: int, size: Size, name: str, low: int, high: int | None, steps: WorkBudget) -> SizeSet | None:
+    """Return the sizes where ``divisor`` divides a size. Of ``c*x + k`` the one class of remainders is computed, of others each is looked at."""
     factor = next((c for m, c in size.terms if len(m) == 1 and not m[0].op), 0) if isinstance(size, Dim) else 0
     constant = size - symbol(name) * factor
     if isinstance(constant, int) and factor:
-        common = gcd(factor, of)
+        common = gcd(factor, divisor)
         if constant % common:
             return NONE
-        period = of // common
+        period = divisor // common
         return SizeSet((PeriodicInterval(0, None, period, (-constant // common * pow(factor // common, -1, period) % period,)),))
-    return _equal(size % of, 0, name, low, high, steps)
+    return _equal(size % divisor, 0, name, low, high, steps)
 
 
 def _equal(a: Size, b: Size, name: str, low: int, high: int | None, steps: WorkBudget) -> SizeSet | None:
@@ -131,14 +131,14 @@ def _at_least_0(size: Size, name: str, low: int, high: int | None, steps: WorkBu
 
 
 def _by_period(size: Size, name: str, low: int, high: int | None, steps: WorkBudget, test: Callable[[int], bool]) -> SizeSet | None:
-    found = settled(size, name, steps)
-    if found is None:
+    growth = settled(size, name, steps)
+    if growth is None:
         return None
-    course, at = found
-    return tested(lambda v: test(at(v)), low, course.start, 1 if course.growth else course.period, steps, high)
+    course, value_of = growth
+    return tested(lambda v: test(value_of(v)), low, course.start, 1 if course.growth else course.period, steps, high)
 
 
 def smallest(sizes: SizeSet) -> int | None:
     """Return the smallest of a set, but 0 only if it has no other."""
-    found = sizes.from_(1)
-    return found if found is not None and found <= MAX_SIZE else sizes.low
+    size = sizes.from_(1)
+    return size if size is not None and size <= MAX_SIZE else sizes.low

@@ -60,10 +60,10 @@ def solve(conditions: Iterable[Condition], names: Sequence[str], steps: WorkBudg
     steps = steps if steps is not None else WorkBudget(MAX_STEPS)
     out = Solution(tuple(names))
     among = set(names)
-    own: list[Condition] = []
+    usable: list[Condition] = []
     for condition in conditions:
-        (own if condition.symbols <= among else out.later).append(condition)
-    open_ones = _eliminate(own, out, steps)
+        (usable if condition.symbols <= among else out.later).append(condition)
+    open_ones = _eliminate(usable, out, steps)
     of_one: dict[str, dict[object, Condition]] = {}
     several: dict[object, Condition] = {}
     for condition in open_ones:
@@ -80,11 +80,11 @@ def solve(conditions: Iterable[Condition], names: Sequence[str], steps: WorkBudg
         if name not in of_one:
             out.sizes[name], out.described[name] = ALL, _ANY
             continue
-        found, unsolved = solutions(list(of_one.get(name, {}).values()), name, steps)
-        out.sizes[name], out.described[name] = found, describe(found, steps)
+        sizes, unsolved = solutions(list(of_one.get(name, {}).values()), name, steps)
+        out.sizes[name], out.described[name] = sizes, describe(sizes, steps)
         if unsolved:
             out.unsolved[name] = unsolved
-        out.possible = out.possible and found.low is not None
+        out.possible = out.possible and sizes.low is not None
     if out.possible:
         _settle_joint(list(several.values()), out, steps)
     return out
@@ -92,33 +92,33 @@ def solve(conditions: Iterable[Condition], names: Sequence[str], steps: WorkBudg
 
 def _eliminate(conditions: Sequence[Condition], out: Solution, steps: WorkBudget) -> list[Condition]:
     """Use equalities to write symbols as others; return the conditions over the remaining symbols."""
-    order = {name: at for at, name in enumerate(out.names)}
-    known = Known()
-    rest: list[Condition] = []
+    order = {name: index for index, name in enumerate(out.names)}
+    solved = Known()
+    remaining: list[Condition] = []
     for condition in conditions:
         if condition.relation == "==":
-            now = _substituted(condition, known, order, steps)
+            reduced = _substituted(condition, solved, order, steps)
             try:
-                found = _as_symbol(now, order) if now is not None else None
+                equality = _as_symbol(reduced, order) if reduced is not None else None
             except ShapeError:  # their difference passes 64 bits
-                found = None
-            if found is not None:
-                name, size = found
-                known = known.with_size(name, size)
-                rest.append(Condition(0, "<=", size, "a size is at least 0"))
+                equality = None
+            if equality is not None:
+                name, size = equality
+                solved = solved.with_size(name, size)
+                remaining.append(Condition(0, "<=", size, "a size is at least 0"))
                 continue
-        rest.append(condition)
+        remaining.append(condition)
     left: list[Condition] = []
-    for condition in rest:
-        now = _substituted(condition, known, order, steps)
-        if now is None:
+    for condition in remaining:
+        reduced = _substituted(condition, solved, order, steps)
+        if reduced is None:
             out.hard.append(condition)
-        elif (answer := _answer(now, {})) is not True:
+        elif (answer := _answer(reduced, {})) is not True:
             out.possible = out.possible and answer is None
-            left.append(now)
+            left.append(reduced)
     try:
-        steps.take(len(known))
-        out.known = {name: known[name] for name in known}
+        steps.take(len(solved))
+        out.known = {name: solved[name] for name in solved}
     except (ShapeError, OutOfSteps):  # then nothing is said of sizes at all
         out.possible = False
     if any(not symbols_of(size) <= order.keys() for size in out.known.values()):
@@ -126,20 +126,20 @@ def _eliminate(conditions: Sequence[Condition], out: Solution, steps: WorkBudget
     return left
 
 
-def _substituted(condition: Condition, known: Known, names: Mapping[str, int], steps: WorkBudget) -> Condition | None:
+def _substituted(condition: Condition, solved: Known, names: Mapping[str, int], steps: WorkBudget) -> Condition | None:
     """Return a condition with known symbols put in; None if it has no value, is too long to keep, or would take too many steps."""
     if not steps.left:
         return None
     try:
-        used = [n for n in condition.symbols if n in known]
-        steps.take(sum(_length(s) for s in (condition.left, condition.right, *(known[n] for n in used))))
-        made = Condition(substitute(condition.left, known), condition.relation, substitute(condition.right, known), condition.requirement)
+        used = [n for n in condition.symbols if n in solved]
+        steps.take(sum(_length(s) for s in (condition.left, condition.right, *(solved[n] for n in used))))
+        substituted = Condition(substitute(condition.left, solved), condition.relation, substitute(condition.right, solved), condition.requirement)
     except ShapeError:
-        steps.waste(_DEAR * (1 + len(known)))
+        steps.waste(_DEAR * (1 + len(solved)))
         return None
     except OutOfSteps:
         return None
-    return made if made.symbols <= names.keys() else None
+    return substituted if substituted.symbols <= names.keys() else None
 
 
 def _length(size: Size) -> int:
@@ -161,9 +161,9 @@ def _as_symbol(condition: Condition, order: Mapping[str, int]) -> tuple[str, Siz
     bare = sorted((m[0].name for m, c in difference.terms if len(m) == 1 and not m[0].op and abs(c) == 1), key=lambda n: -order[n])
     for name in bare:
         sign = next(c for m, c in difference.terms if len(m) == 1 and m[0].name == name and not m[0].op)
-        rest = difference - symbol(name) * sign
-        if name not in symbols_of(rest):
-            return name, rest * -sign
+        remainder = difference - symbol(name) * sign
+        if name not in symbols_of(remainder):
+            return name, remainder * -sign
     return None
 
 
@@ -178,8 +178,8 @@ def _keep(among: dict[object, Condition], condition: Condition) -> None:
             constant = difference.terms[-1][1] if not difference.terms[-1][0] else 0
             bare = difference - constant
             if condition.relation == "<=":
-                before = among.get(("<=", bare))
-                if before is None or constant < _constant(before.right - before.left):
+                previous = among.get(("<=", bare))
+                if previous is None or constant < _constant(previous.right - previous.left):
                     among["<=", bare] = condition
                 return
             if ("==", -difference) in among:
@@ -200,11 +200,11 @@ def _settle_joint(several: Sequence[Condition], out: Solution, steps: WorkBudget
     for name, sizes in out.sizes.items():
         low = sizes.low or 0
         piece = sizes.pieces[0] if len(sizes.pieces) == 1 else None
-        whole = piece is not None and len(piece.residues) == 1 and name not in out.unsolved
-        facts[name] = symbol(name) * (piece.period if piece is not None and whole else 1) + low
+        uniform = piece is not None and len(piece.residues) == 1 and name not in out.unsolved
+        facts[name] = symbol(name) * (piece.period if piece is not None and uniform else 1) + low
         if low:
             shifts[name] = symbol(name) + low, symbol(name) - low
-    there = {n: a for n, (a, _) in shifts.items()}
+    shifted = {n: a for n, (a, _) in shifts.items()}
     back = {n: b for n, (_, b) in shifts.items()}
     for condition in several:
         try:
@@ -215,19 +215,19 @@ def _settle_joint(several: Sequence[Condition], out: Solution, steps: WorkBudget
         if answer is True:
             continue
         out.possible = out.possible and answer is None
-        out.joint.append(_shorter(condition, there, back))
+        out.joint.append(_shorter(condition, shifted, back))
 
 
-def _shorter(condition: Condition, there: Mapping[str, Size], back: Mapping[str, Size]) -> Condition:
+def _shorter(condition: Condition, shifted: Mapping[str, Size], back: Mapping[str, Size]) -> Condition:
     """Return a condition simplified by the least sizes of symbols: ``min(x, 1)`` is 1 for x of at least 1."""
     sides = [condition.left, condition.right]
-    for at, side in enumerate(sides):
+    for index, side in enumerate(sides):
         try:
-            short = substitute(substitute(side, there), back)
+            short = substitute(substitute(side, shifted), back)
         except ShapeError:
             continue
         if len(str(short)) < len(str(side)) and symbols_of(short) <= symbols_of(side):  # a size too long to keep is another symbol
-            sides[at] = short
+            sides[index] = short
     return Condition(sides[0], condition.relation, sides[1], condition.requirement)
 
 

@@ -12,8 +12,8 @@ class WorkBudget:
 
     __slots__ = ("left", "most")
 
-    def __init__(self, most: int) -> None:
-        self.most = self.left = most
+    def __init__(self, limit: int) -> None:
+        self.most = self.left = limit
 
     def take(self, count: int = 1) -> None:
         """Raise `OutOfSteps` where ``count`` more would be too many."""

@@ -53,9 +53,9 @@ def _range(low: int, high: int) -> str:
     return str(low) if low == high else f"{low} to {high}" if high > low + 1 else f"{low}, {high}"
 
 
-def _listed(ranges: list[tuple[int, int]], last: str, more: str) -> str:
+def _listed(ranges: list[tuple[int, int]], last: str, ending: str) -> str:
     """Return ranges, at most `_MOST_RUNS` of them."""
-    parts = [_range(low, high) for low, high in ranges[:_MOST_RUNS]] + ([more] if len(ranges) > _MOST_RUNS else [])
+    parts = [_range(low, high) for low, high in ranges[:_MOST_RUNS]] + ([ending] if len(ranges) > _MOST_RUNS else [])
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {last} {parts[-1]}"
 
 
@@ -102,9 +102,9 @@ def _endless(sizes: SizeSet, tail: PeriodicInterval, steps: WorkBudget) -> SizeS
     also: list[str] = []
     near = _near(sizes, tail, chosen, beside, also)
     if period != tail.period:
-        others = len([r for r in tail.residues if r % period != residue])
-        if others:
-            also.append(f"{others} of every {tail.period} other sizes")
+        count = len([r for r in tail.residues if r % period != residue])
+        if count:
+            also.append(f"{count} of every {tail.period} other sizes")
     below = [v for v in _members(sizes, max(tail.low, first), steps) if v not in chosen and v not in near]
     if below:
         also.insert(0, _listed(runs(below), "and", "some others"))
@@ -116,15 +116,15 @@ def _near(sizes: SizeSet, tail: PeriodicInterval, chosen: PeriodicInterval, besi
     if not beside:
         return NONE
     period, residue = chosen.period, chosen.residues[0]
-    less, more = sorted(period - b for b in beside), sorted(beside)
+    less, excess = sorted(period - b for b in beside), sorted(beside)
     if less[-1] == len(less):
         words, offsets = f"up to {less[-1]} less", [-d for d in less]
-    elif more[-1] == len(more):
-        words, offsets = f"up to {more[-1]} more", more
-    elif len(more) <= 3:
-        words, offsets = f"{' or '.join(map(str, more))} more", more
+    elif excess[-1] == len(excess):
+        words, offsets = f"up to {excess[-1]} more", excess
+    elif len(excess) <= 3:
+        words, offsets = f"{' or '.join(map(str, excess))} more", excess
     else:
-        words, offsets = f"{len(more)} of every {period} sizes between", more
+        words, offsets = f"{len(excess)} of every {period} sizes between", excess
     base = tail.low + (residue - tail.low) % period + period
     while base - period >= chosen.low and all(base - period + o in sizes for o in offsets):
         base -= period
@@ -152,11 +152,11 @@ def _pattern(tail: PeriodicInterval, steps: WorkBudget) -> tuple[int, int]:
 
 def _members(sizes: SizeSet, below: int, steps: WorkBudget) -> list[int]:
     out: list[int] = []
-    at = sizes.from_(0)
-    while at is not None and at < below:
+    size = sizes.from_(0)
+    while size is not None and size < below:
         steps.take()
         if len(out) == _MOST_LOOKED_AT:
             raise OutOfSteps
-        out.append(at)
-        at = sizes.from_(at + 1)
+        out.append(size)
+        size = sizes.from_(size + 1)
     return out

@@ -42,10 +42,10 @@ class Kernels:
 
     def curve(self, kind: str) -> Curve | None:
         """Return the times of a kind; None if it was not measured."""
-        found = self._curves.get(kind)
-        if found is None and kind in self.kinds:
-            found = self._curves[kind] = Curve(self.kinds[kind])
-        return found
+        entry = self._curves.get(kind)
+        if entry is None and kind in self.kinds:
+            entry = self._curves[kind] = Curve(self.kinds[kind])
+        return entry
 
     def moving(self, count: float) -> float:
         """Return the seconds to move so many bytes used again and again."""
@@ -106,23 +106,23 @@ class Calibration:
             raise FormatError(f"{target}: no calibration: {instead_of(data, JSON) or error}"[:400]) from None
 
     @classmethod
-    def of(cls, found: Any) -> Calibration:
+    def of(cls, document: Any) -> Calibration:
         """Return the calibration in a file. Raise `FormatError` for anything that `save` would not write."""
-        return _CALIBRATION("the file", of_format(found, FORMAT, "a calibration", ": run `foreshape calibrate` again"))
+        return _CALIBRATION("the file", of_format(document, FORMAT, "a calibration", ": run `foreshape calibrate` again"))
 
 
-def _points(what: str, given: Any) -> Points:
+def _points(label: str, value: Any) -> Points:
     """Return measurements, ``[[size, ..., seconds], ...]``, of as many sizes each."""
-    out = listing(_POINT, MAX_POINTS, 1)(what, given)
+    out = listing(_POINT, MAX_POINTS, 1)(label, value)
     if any(len(point) != len(out[0]) for point in out):
-        raise FormatError(f"the measurements of {what} have different numbers of sizes")
+        raise FormatError(f"the measurements of {label} have different numbers of sizes")
     return out
 
 
-def _threads(what: str, given: str) -> str:
-    if not (given.isascii() and given.isdecimal() and 1 <= len(given) <= 4 and int(given) >= 1):
-        raise FormatError(f"{given[:20]!r} is no number of threads")
-    return given
+def _threads(label: str, text: str) -> str:
+    if not (text.isascii() and text.isdecimal() and 1 <= len(text) <= 4 and int(text) >= 1):
+        raise FormatError(f"{text[:20]!r} is no number of threads")
+    return text
 
 
 def _calibration(machine: str, threads: dict[str, Kernels]) -> Calibration:
@@ -141,9 +141,9 @@ _CALIBRATION = document(_calibration, machine=text(1000, 0), threads=mapping(_KE
 
 def default_path() -> Path:
     """Return the path of a calibration: ``FORESHAPE_CALIBRATION``, or a file in the user's cache directory."""
-    named = os.environ.get("FORESHAPE_CALIBRATION")
-    if named:
-        return Path(named)
+    variable = os.environ.get("FORESHAPE_CALIBRATION")
+    if variable:
+        return Path(variable)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "foreshape" / _FILE
 

@@ -60,15 +60,15 @@ class NumericSizes:
     def number(self, size: Size) -> float:
         if isinstance(size, int):
             return float(size)
-        found = self._known.get(size)
-        if found is None:
-            given = {n: self.values.get(n, 1) for n in symbols_of(size)}
+        value = self._known.get(size)
+        if value is None:
+            numbers = {n: self.values.get(n, 1) for n in symbols_of(size)}
             try:
-                found = float(max(evaluate(size, given), 0))
+                value = float(max(evaluate(size, numbers), 0))
             except ShapeError:
-                found = 1.0
-            self._known[size] = found
-        return found
+                value = 1.0
+            self._known[size] = value
+        return value
 
     def dims(self, value: Argument) -> tuple[float, ...] | None:
         """Return the dims of a dense value; None if unknown."""
@@ -91,11 +91,11 @@ class NumericSizes:
             spec = value.spec
             if spec is None or spec.kind is not SELECTED_ROWS:
                 continue
-            given = [self._rows[v] for v in i.reads() if v in self._rows]
+            row_bytes = [self._rows[v] for v in i.reads() if v in self._rows]
             self._made[value] = self.rows_kind(i) or (_ROWS if isinstance(i, OpCall) else kind_of(i))
-            if given:
+            if row_bytes:
                 of_all_ranks = isinstance(i.op.operator, Collective) and i.op.operator.way
-                self._rows[value] = sum(given) * (self.values.get("ranks", 1) if of_all_ranks else 1)
+                self._rows[value] = sum(row_bytes) * (self.values.get("ranks", 1) if of_all_ranks else 1)
                 continue
             ids = [prod(d) for v in i.reads() if (s := v.spec) is not None and s.dtype is not None and s.dtype.is_integer and (d := self.dims(v)) is not None]
             row = prod(self.number(d) for d in (spec.dims or ())[1:]) * (spec.dtype.itemsize if spec.dtype is not None else 4)
@@ -124,19 +124,19 @@ def _calls(lowered: Step, sizes: NumericSizes) -> Iterator[tuple[KernelCall, Cos
 def call_of(i: KernelCall, sizes: NumericSizes) -> CostedCall:
     """Return a kernel call for a clock."""
     reads, writes = _touched(i, sizes)
-    moved = max(sum(b for _, b in reads) + sum(b for _, b in writes), 1.0)
-    kind, found, cases = kind_of(i), None, 0
+    touched = max(sum(b for _, b in reads) + sum(b for _, b in writes), 1.0)
+    kind, coordinates, cases = kind_of(i), None, 0
     work = i.kernel.work([*map(sizes.dims, i.arguments)], [*map(sizes.dims, i.results)]) if isinstance(i, FusedCall) and i.kernel.work is not None else None
     if work is not None:
-        found, multiplied, kind = work.at, work.multiplications, f"{kind} {work.kind}" if work.kind else kind
+        coordinates, multiplied, kind = work.at, work.multiplications, f"{kind} {work.kind}" if work.kind else kind
     else:
         counted = multiplications(i.op) if isinstance(i, OpCall) and not i.op.role & Role.OPTIMIZE else None
         multiplied = sizes.number(counted) if counted is not None else 0.0
-        special = _table(i, moved, sizes) or _recurrent(i, multiplied, sizes)
-        found, cases = special or (moved,), 1 if special else 0
+        special = _table(i, touched, sizes) or _recurrent(i, multiplied, sizes)
+        coordinates, cases = special or (touched,), 1 if special else 0
     rows = sizes.rows_kind(i)
     kind = f"{kind} of {rows}" if rows else kind
-    return CostedCall(kind, tuple(max(c, 1.0) for c in found), len(found) - cases, tuple(reads), tuple(writes), multiplied)
+    return CostedCall(kind, tuple(max(c, 1.0) for c in coordinates), len(coordinates) - cases, tuple(reads), tuple(writes), multiplied)
 
 
 def kind_of(i: KernelCall) -> str:
@@ -153,10 +153,10 @@ def _is_sparse(i: KernelCall) -> bool:
     return any(s.kind is SELECTED_ROWS or s.dtype is INT64 or s.dtype is INT32 for s in specs)
 
 
-def _table(i: KernelCall, moved: float, sizes: NumericSizes) -> tuple[float, ...] | None:
+def _table(i: KernelCall, touched: float, sizes: NumericSizes) -> tuple[float, ...] | None:
     """Return, for a call with ids or rows, the bytes moved, and the bytes of the table, which tell if it is in the cache."""
-    held = [sizes.bytes(v) for v in values_of(i.arguments) if v.persistable and len(sizes.dims(v) or ()) > 1]
-    return (moved, min(max(held), _TALL)) if held and _is_sparse(i) else None
+    table_bytes = [sizes.bytes(v) for v in values_of(i.arguments) if v.persistable and len(sizes.dims(v) or ()) > 1]
+    return (touched, min(max(table_bytes), _TALL)) if table_bytes and _is_sparse(i) else None
 
 
 def _recurrent(i: KernelCall, work: float, sizes: NumericSizes) -> tuple[float, ...] | None:
@@ -174,15 +174,15 @@ def _touched(i: KernelCall, sizes: NumericSizes) -> tuple[list[tuple[int, float]
     views = _views(i)
     if views:
         writes = [(index, 0.0 if index in views else b) for index, b in writes]
-    given = [(v, sizes.bytes(v)) for v in dict.fromkeys(values_of(i.arguments))]
+    operands = [(v, sizes.bytes(v)) for v in dict.fromkeys(values_of(i.arguments))]
     if views and all(index in views or not b for index, b in writes):
-        return [(v.index, 0.0) for v, _ in given], writes
-    rest = sum(b for v, b in given if not v.persistable) + sum(b for index, b in writes if not any(index == v.index for v, _ in given))
+        return [(v.index, 0.0) for v, _ in operands], writes
+    remaining = sum(b for v, b in operands if not v.persistable) + sum(b for index, b in writes if not any(index == v.index for v, _ in operands))
     reads: list[tuple[int, float]] = []
     sparse = _is_sparse(i)
-    ids = max((prod(d) for v, _ in given if (s := v.spec) is not None and s.dtype in (INT64, INT32) and (d := sizes.dims(v)) is not None), default=0.0)
-    for v, b in given:
-        rows = max(rest, ids * b / max((sizes.dims(v) or (1.0,))[0], 1.0)) if v.persistable and sparse else b
+    ids = max((prod(d) for v, _ in operands if (s := v.spec) is not None and s.dtype in (INT64, INT32) and (d := sizes.dims(v)) is not None), default=0.0)
+    for v, b in operands:
+        rows = max(remaining, ids * b / max((sizes.dims(v) or (1.0,))[0], 1.0)) if v.persistable and sparse else b
         reads.append((v.index, min(b, rows)))
     limited = dict(reads)
     return reads, [(index, min(b, limited[index]) if index in limited else b) for index, b in writes]
@@ -190,4 +190,4 @@ def _touched(i: KernelCall, sizes: NumericSizes) -> tuple[list[tuple[int, float]
 
 def _views(i: KernelCall) -> set[int]:
     """Return the results that are views, made without moving bytes."""
-    return {v.index for at in i.effects.views for v in values_of(i.results[at : at + 1])}
+    return {v.index for index in i.effects.views for v in values_of(i.results[index : index + 1])}

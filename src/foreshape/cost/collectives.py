@@ -60,14 +60,14 @@ def messages_of(program: Program, stored: Stored | None = None) -> list[Message]
 def _of_block(block: Block, stored: Stored) -> list[Message]:
     """Return the messages of a block, and of the blocks that its ops may run, complete when these are."""
     out: list[Message] = []
-    for at, op in enumerate(block.ops):
+    for place, op in enumerate(block.ops):
         if op.operator is None:
             continue
         if op.operator.collective:
-            needed = _needed(block, at, op) if is_started(block, op) else at
-            out += [Message(op, way, size, at, needed, int(op.attrs.get("ring_id", 0))) for way, size in given_by(block, op, stored)]
+            needed = _needed(block, place, op) if is_started(block, op) else place
+            out += [Message(op, way, size, place, needed, int(op.attrs.get("ring_id", 0))) for way, size in given_by(block, op, stored)]
         elif op.operator.region.startswith("conditional"):
-            out += [replace(m, starts=at, needed=at) for index in op.sub_block_indices() for m in _of_block(block.program.blocks[index], stored)]
+            out += [replace(m, starts=place, needed=place) for index in op.sub_block_indices() for m in _of_block(block.program.blocks[index], stored)]
     return out
 
 
@@ -96,32 +96,32 @@ def is_started(block: Block, op: Op) -> bool:
     return isinstance(operator, Collective) and operator.starts and not operator.use_calc_stream and not _is_rows(block, op)
 
 
-def _needed(block: Block, at: int, op: Op) -> int:
+def _needed(block: Block, index: int, op: Op) -> int:
     """Return the first later op that waits for it; the op itself, if a reader of its result does not wait, or none does."""
-    made = {n for n in op.output_names() if not is_empty_name(n)}
-    readers = [(later, one) for later, one in enumerate(block.ops) if later > at and made & one.all_reads()]
+    result_names = {n for n in op.output_names() if not is_empty_name(n)}
+    readers = [(later, reader) for later, reader in enumerate(block.ops) if later > index and result_names & reader.all_reads()]
     waited = isinstance(op.operator, Collective) and op.operator.readers_wait
-    awaited = bool(readers) and (waited or all(one.operator is not None and one.operator.awaits for _, one in readers))
-    return readers[0][0] if awaited else at
+    awaited = bool(readers) and (waited or all(reader.operator is not None and reader.operator.awaits for _, reader in readers))
+    return readers[0][0] if awaited else index
 
 
 # --- helpers
 
 
 def _spec(block: Block, name: str) -> Spec | None:
-    found = None if is_empty_name(name) else block.find(name)
-    return None if found is None else found.spec
+    variable = None if is_empty_name(name) else block.find(name)
+    return None if variable is None else variable.spec
 
 
 def _is_rows(block: Block, op: Op) -> bool:
     return any((s := _spec(block, n)) is not None and s.kind is SELECTED_ROWS for n in op.input_names())
 
 
-def _row_count(block: Block, name: str, before: Op) -> Size:
+def _row_count(block: Block, name: str, end: Op) -> Size:
     """Return the count of sparse rows: of the ids that made them."""
     total: Size = 0
     for op in block.ops:
-        if op is before:
+        if op is end:
             break
         if name in op.output_names():
             specs = [(n, _spec(block, n)) for n in op.input_names()]
@@ -131,17 +131,17 @@ def _row_count(block: Block, name: str, before: Op) -> Size:
     return total
 
 
-def _stored_count(block: Block, name: str, before: Op, stored: Stored) -> Size | None:
+def _stored_count(block: Block, name: str, end: Op, stored: Stored) -> Size | None:
     """Return the count of the rows' shared values; None if each row has its own."""
-    made = [op for op in block.ops[: block.ops.index(before)] if name in op.output_names()]
-    if not made:
+    makers = [op for op in block.ops[: block.ops.index(end)] if name in op.output_names()]
+    if not makers:
         return None
-    rows = [n for n in made[-1].input_names() if (s := _spec(block, n)) is not None and s.kind is SELECTED_ROWS]
+    rows = [n for n in makers[-1].input_names() if (s := _spec(block, n)) is not None and s.kind is SELECTED_ROWS]
     if not rows:
         return stored[name].known_dims[0] if name in stored else None
-    if made[-1].operator is None or made[-1].operator.merges_rows:
+    if makers[-1].operator is None or makers[-1].operator.merges_rows:
         return None
-    counts = [_stored_count(block, n, made[-1], stored) for n in rows]
+    counts = [_stored_count(block, n, makers[-1], stored) for n in rows]
     if all(count is None for count in counts):
         return None
-    return sum((_row_count(block, n, made[-1]) if count is None else count for n, count in zip(rows, counts, strict=True)), start=0)
+    return sum((_row_count(block, n, makers[-1]) if count is None else count for n, count in zip(rows, counts, strict=True)), start=0)

@@ -89,24 +89,24 @@ class Machine(NamedTuple):
 Device = Machine | Roofline
 
 
-def device_of(given: Device | Calibration | str | os.PathLike[str] | None, threads: int = 1) -> Device | None:
+def device_of(source: Device | Calibration | str | os.PathLike[str] | None, threads: int = 1) -> Device | None:
     """Return a device from itself, a calibration or its file, or rates as ``"150TFLOPS:2TB/s"``. None means this machine, and gives None unless it is
     calibrated.
 
     Raises:
         FormatError: a file that is no calibration. SchemaError: no rates.
     """
-    if given is None:
+    if source is None:
         from foreshape.cost.calibration import default_path
 
         return Machine(Calibration.load(), threads) if default_path().exists() else None
-    if isinstance(given, Calibration):
-        return Machine(given, threads)
-    if isinstance(given, (Machine, Roofline)):
-        return given
-    if isinstance(given, str) and ":" in given and "FLOPS" in given:
-        return roofline_of(given)
-    return Machine(Calibration.load(given), threads)
+    if isinstance(source, Calibration):
+        return Machine(source, threads)
+    if isinstance(source, (Machine, Roofline)):
+        return source
+    if isinstance(source, str) and ":" in source and "FLOPS" in source:
+        return roofline_of(source)
+    return Machine(Calibration.load(source), threads)
 
 
 def roofline_of(text: str) -> Roofline:
@@ -128,9 +128,9 @@ def step_time(lowered: Step, values: Mapping[str, int], device: Device) -> StepT
     if isinstance(device, Roofline):
         calls = [Timed(i, call, device.seconds(call), False) for i, call in calls_of(lowered, values)]
         return StepTime(calls, device.launch, 1)
-    found = predict(lowered, values, device.calibration, device.threads)
-    calls = [replace(timed, seconds=timed.seconds * device.slower.of(timed.call)) for timed in found.calls]
-    return StepTime(calls, found.besides * device.slower.besides, found.threads)
+    predicted = predict(lowered, values, device.calibration, device.threads)
+    calls = [replace(timed, seconds=timed.seconds * device.slower.of(timed.call)) for timed in predicted.calls]
+    return StepTime(calls, predicted.besides * device.slower.besides, predicted.threads)
 
 
 def require_device(device: Device | None) -> Device:

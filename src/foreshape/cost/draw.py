@@ -30,7 +30,7 @@ def draw_simulation(results: Sequence[tuple[str, Sequence[ScalingPoint]]], path:
     for column, (name, points) in enumerate(results):
         numbers = [p.ranks for p in points]
         time, efficiency, memory = (rows[k][column] for k in range(3))
-        parts = [[1e3 * getattr(p, what) for p in points] for what in ("computing", "bandwidth", "latency", "waiting")]
+        parts = [[1e3 * getattr(p, field) for p in points] for field in ("computing", "bandwidth", "latency", "waiting")]
         labels = ("computing", "waits for bytes", "waits for latency", "waits for stragglers")
         time.stackplot(numbers, parts, labels=labels, colors=(COMPUTING, SENDING, WAITING, STRAGGLING), alpha=0.85, linewidth=0)
         time.set_title(escape(name), fontsize=10, parse_math=False)
@@ -58,33 +58,33 @@ def draw_timeline(plan: RanksPlan, path: str | os.PathLike[str], measured: Measu
     Raises:
         FormatError: the file has no ending of an image, or times are unknown.
     """
-    found = plan.timeline(**sizes)
-    shown = measured.ranks[:MOST_RANKS] if measured is not None else ()
-    figure, save = _figure(path, (11, 3.4 + 0.9 * len(shown)))
+    predicted = plan.timeline(**sizes)
+    steps = measured.ranks[:MOST_RANKS] if measured is not None else ()
+    figure, save = _figure(path, (11, 3.4 + 0.9 * len(steps)))
     axes = figure.subplots()
-    now, ended = 0.0, found.run.ended
+    clock, ended = 0.0, predicted.run.ended
     starts: list[float] = []
     waits: list[tuple[float, float]] = []
-    for item in found.items:
+    for item in predicted.items:
         if isinstance(item, Compute):
-            now += item.seconds
-        elif isinstance(item, Wait) and ended[item.message] > now:
-            waits.append((now, ended[item.message]))
-            now = ended[item.message]
+            clock += item.seconds
+        elif isinstance(item, Wait) and ended[item.message] > clock:
+            waits.append((clock, ended[item.message]))
+            clock = ended[item.message]
         elif isinstance(item, Start):
-            starts.append(now)
-    count = 1 + len(shown)
+            starts.append(clock)
+    count = 1 + len(steps)
     words = "" if measured is None else "planned: "
-    names = [*_step(axes, 2 * (count - 1), words, found.seconds, waits, zip(found.run.began, ended, strict=True), starts, first=True)]
-    for number, one in enumerate(shown):
-        passing, begun = joined((m.started, m.done) for m in one.messages), [m.started for m in one.messages]
-        names = [*_step(axes, 2 * (count - 2 - number), f"measured, rank {number}: ", one.seconds, one.waits, passing, begun), *names]
-    axes.set_yticks([0.5 + at for at in range(2 * count)], names)
+    names = [*_step(axes, 2 * (count - 1), words, predicted.seconds, waits, zip(predicted.run.began, ended, strict=True), starts, first=True)]
+    for number, step in enumerate(steps):
+        passing, begun = joined((m.started, m.done) for m in step.messages), [m.started for m in step.messages]
+        names = [*_step(axes, 2 * (count - 2 - number), f"measured, rank {number}: ", step.seconds, step.waits, passing, begun), *names]
+    axes.set_yticks([0.5 + row for row in range(2 * count)], names)
     axes.set_ylim(-0.1, 2 * count + 0.1)
     axes.set_xlabel("ms")
-    axes.set_xlim(0, 1e3 * max([found.seconds, *(one.seconds for one in shown)]))
-    title = f"{plan.name} on {plan.sizes.get('ranks', 1) if 'ranks' not in sizes else sizes['ranks']:,} ranks: {1e3 * found.seconds:.3g} ms"
-    title += f", {100 * found.hidden:.0f} % of the communication is hidden"
+    axes.set_xlim(0, 1e3 * max([predicted.seconds, *(step.seconds for step in steps)]))
+    title = f"{plan.name} on {plan.sizes.get('ranks', 1) if 'ranks' not in sizes else sizes['ranks']:,} ranks: {1e3 * predicted.seconds:.3g} ms"
+    title += f", {100 * predicted.hidden:.0f} % of the communication is hidden"
     if measured is not None:
         title += f"; measured: {1e3 * measured.seconds:.3g} ms"
     figure.suptitle(escape(title), fontsize=10, x=0.01, ha="left", parse_math=False)
@@ -93,18 +93,18 @@ def draw_timeline(plan: RanksPlan, path: str | os.PathLike[str], measured: Measu
 
 
 def _step(
-    axes: Any, at: int, words: str, seconds: float, waits: Iterable[tuple[float, float]], passing: Iterable[tuple[float, float]], starts: Sequence[float],
+    axes: Any, row: int, words: str, seconds: float, waits: Iterable[tuple[float, float]], passing: Iterable[tuple[float, float]], starts: Sequence[float],
     first: bool = False,
 ) -> tuple[str, str]:  # fmt: skip
-    """Draw one step in two rows from ``at`` on; their names."""
+    """Draw one step in two rows from ``row`` on; their names."""
     waited = joined(waits)
     ends = [0.0, *(t for span in waited for t in span), seconds]
     computing = [(begin, end) for begin, end in zip(ends[::2], ends[1::2], strict=True) if end > begin]
-    for rows, spans, colour, what in ((1.1, computing, COMPUTING, "kernels"), (1.1, waited, WAITING, "waits"), (0.1, passing, SENDING, "messages")):
+    for rows, spans, colour, caption in ((1.1, computing, COMPUTING, "kernels"), (1.1, waited, WAITING, "waits"), (0.1, passing, SENDING, "messages")):
         bars = [(1e3 * begin, 1e3 * (end - begin)) for begin, end in spans]
-        label = {"label": what} if first else {}
-        axes.broken_barh(bars, (at + rows, 0.8), facecolors=colour, edgecolors="white", linewidth=0.2, **label)
-    axes.vlines([1e3 * t for t in starts], at + 0.1, at + 1.9, color="#56616e", linewidth=0.4, alpha=0.6)
+        label = {"label": caption} if first else {}
+        axes.broken_barh(bars, (row + rows, 0.8), facecolors=colour, edgecolors="white", linewidth=0.2, **label)
+    axes.vlines([1e3 * t for t in starts], row + 0.1, row + 1.9, color="#56616e", linewidth=0.4, alpha=0.6)
     return f"{words}link", f"{words}rank"
 
 
@@ -120,7 +120,7 @@ def _figure(path: str | os.PathLike[str], size: tuple[float, float]) -> tuple[An
 
     def save() -> None:
         with rc_context({"svg.hashsalt": "plan", "font.size": 9}):
-            made = {"Date": None} if os.fspath(path).lower().endswith(".svg") else None
-            save_figure(figure, path, dpi=150, metadata=made)
+            metadata = {"Date": None} if os.fspath(path).lower().endswith(".svg") else None
+            save_figure(figure, path, dpi=150, metadata=metadata)
 
     return figure, save

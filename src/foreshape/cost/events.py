@@ -76,36 +76,36 @@ def run(items: Sequence[Item], durations: Sequence[float], ranks: int, slowdown:
     queue: list[tuple[float, int, int]] = [(0.0, 0, rank) for rank in range(ranks)]  # (time, 0: a rank goes on, 1: a message has come, number)
     heapq.heapify(queue)
     while queue:
-        now, what, which = heapq.heappop(queue)
+        clock, is_message, which = heapq.heappop(queue)
         out.events += 1
-        if what:
+        if is_message:
             come[which], busy = True, False
-            out.ended[which] = now
+            out.ended[which] = clock
             for rank, since in waiting[which]:
-                out.waited[rank] += now - since
-                heapq.heappush(queue, (now, 0, rank))
+                out.waited[rank] += clock - since
+                heapq.heappush(queue, (clock, 0, rank))
         else:
-            at = position[which]
-            while at < len(items):
-                item = items[at]
-                at += 1
+            place = position[which]
+            while place < len(items):
+                item = items[place]
+                place += 1
                 if isinstance(item, Compute):
-                    factor = slowdown(which, at - 1) if slowdown is not None else 1.0
-                    heapq.heappush(queue, (now + item.seconds * factor, 0, which))
+                    factor = slowdown(which, place - 1) if slowdown is not None else 1.0
+                    heapq.heappush(queue, (clock + item.seconds * factor, 0, which))
                     break
                 if isinstance(item, Start):
                     arrived[item.message] += 1
-                    out.ready[item.message] = min(out.ready[item.message], now)
+                    out.ready[item.message] = min(out.ready[item.message], clock)
                 elif not come[item.message]:
-                    waiting[item.message].append((which, now))
+                    waiting[item.message].append((which, clock))
                     break
             else:
-                out.finished[which] = now
-            position[which] = at
+                out.finished[which] = clock
+            position[which] = place
         if not busy and turn < len(order) and arrived[order[turn]] == ranks:
             message, busy = order[turn], True
             turn += 1
-            out.began[message] = now
-            heapq.heappush(queue, (now + durations[message], 1, message))
-        out.seconds = max(out.seconds, now)
+            out.began[message] = clock
+            heapq.heappush(queue, (clock + durations[message], 1, message))
+        out.seconds = max(out.seconds, clock)
     return out

@@ -32,30 +32,30 @@ class Curve:
     def coordinates(self) -> int:
         return int(self.at.shape[1])
 
-    def __call__(self, at: Sequence[float], scaling: int | None = None) -> float:
+    def __call__(self, coordinates: Sequence[float], scaling: int | None = None) -> float:
         """Return the seconds at a size. Time grows with its first ``scaling`` coordinates (all of them by default)."""
-        key = tuple(at)
-        found = self._known.get(key)
-        if found is None:
-            wanted = numpy.array([log(max(c, 1.0)) for c in key])
-            inside = numpy.clip(wanted, self.low, self.high)
-            within = self._line(float(inside[0])) if self.coordinates == 1 else self._plane(inside)
-            found = self._known[key] = (within, numpy.maximum(wanted - inside, 0))
-        within, beyond = found
-        return float(numpy.exp(within + beyond[:scaling].sum()))
+        key = tuple(coordinates)
+        entry = self._known.get(key)
+        if entry is None:
+            logarithms = numpy.array([log(max(c, 1.0)) for c in key])
+            inside = numpy.clip(logarithms, self.low, self.high)
+            interpolated = self._line(float(inside[0])) if self.coordinates == 1 else self._plane(inside)
+            entry = self._known[key] = (interpolated, numpy.maximum(logarithms - inside, 0))
+        interpolated, beyond = entry
+        return float(numpy.exp(interpolated + beyond[:scaling].sum()))
 
-    def _line(self, at: float) -> float:
+    def _line(self, coordinate: float) -> float:
         order = numpy.argsort(self.at[:, 0], kind="stable")
-        return float(numpy.interp(at, self.at[order, 0], self.seconds[order]))
+        return float(numpy.interp(coordinate, self.at[order, 0], self.seconds[order]))
 
-    def _plane(self, at: Any) -> float:
-        away = ((self.at - at) ** 2).sum(axis=1)
+    def _plane(self, coordinates: Any) -> float:
+        away = ((self.at - coordinates) ** 2).sum(axis=1)
         near = numpy.argsort(away, kind="stable")[: max(_NEAR, 3 * self.coordinates)]
         weight = 1 / (away[near] + 0.02)
-        x = numpy.concatenate([numpy.ones((len(near), 1)), self.at[near] - at], axis=1)
+        x = numpy.concatenate([numpy.ones((len(near), 1)), self.at[near] - coordinates], axis=1)
         ridge = numpy.diag([0.0] + [1e-3] * self.coordinates)
         left = (x * weight[:, None]).T @ x + ridge
         solve: Any = numpy.linalg.solve
-        found = solve(left, (x * weight[:, None]).T @ self.seconds[near])
+        solution = solve(left, (x * weight[:, None]).T @ self.seconds[near])
         lowest, highest = self.seconds[near].min(), self.seconds[near].max()
-        return float(numpy.clip(found[0], lowest - 1.0, highest + 1.0))
+        return float(numpy.clip(solution[0], lowest - 1.0, highest + 1.0))

@@ -41,23 +41,23 @@ def measure_link(team: ProcessGroup) -> Link:
     slower = [_slower(team, kernels) for kernels in (_ProbeLayers(rows=64, width=1024), _ProbeLayers(rows=64, width=128), _RowsAdded())]
     small, large = torch.zeros(_SMALL, device="cpu"), torch.zeros(_LARGE, device="cpu")
 
-    def both() -> None:
+    def layers_and_sum() -> None:
         layers()
         team.sum(small, "link")
 
     team.barrier()
-    meeting = median(_each(both, _BETWEEN)) - median(_each(layers, _BETWEEN))
+    meeting = median(_durations(layers_and_sum, _BETWEEN)) - median(_durations(layers, _BETWEEN))
     least, handling = _passing(team, lambda: team.sum(small, "link"))
-    most, busy = _passing(team, lambda: team.sum(large, "link"))
+    large_seconds, busy = _passing(team, lambda: team.sum(large, "link"))
     part = large.new_zeros(_LARGE // team.ranks)
     gathered, _ = _passing(team, lambda: team.gather(part, "link"))
-    found = torch.tensor([meeting, max(least, 1e-9), most, handling, busy, gathered, *slower], dtype=torch.float64, device="cpu")
-    team.reduce(found, "max", "link")
-    meeting, latency, most, handling, busy, gathered, *slower = numbers_of(found)
-    moved = sent(ALL_REDUCE, 4 * _LARGE, team.ranks)
-    bandwidth = moved / max(most - latency * hops(ALL_REDUCE, team.ranks), 1e-9)
+    measurements = torch.tensor([meeting, max(least, 1e-9), large_seconds, handling, busy, gathered, *slower], dtype=torch.float64, device="cpu")
+    team.reduce(measurements, "max", "link")
+    meeting, latency, large_seconds, handling, busy, gathered, *slower = numbers_of(measurements)
+    sent_bytes = sent(ALL_REDUCE, 4 * _LARGE, team.ranks)
+    bandwidth = sent_bytes / max(large_seconds - latency * hops(ALL_REDUCE, team.ranks), 1e-9)
     direct = sent(ALL_GATHER, 4 * len(part), team.ranks) / max(gathered - latency, 1e-9)
-    processor = max(busy - handling, 0.0) / moved
+    processor = max(busy - handling, 0.0) / sent_bytes
     network = Network(bandwidth, latency, False, WHOLE, processor, handling, direct, max(meeting - latency, 0.0))
     return Link(network, Slower(*(max(times, 1.0) for times in slower)))
 
@@ -69,28 +69,28 @@ def _slower(team: ProcessGroup, kernels: Callable[[], None]) -> float:
         team.barrier()
         if rank == team.rank:
             alone = min(_during(kernels, _ALONE))
-    found: list[float] = []
+    stretches: list[float] = []
     for _ in range(_STRETCHES):
         team.barrier()
-        found.append(mean(_during(kernels, _TOGETHER)))
-    return median(found) / alone
+        stretches.append(mean(_during(kernels, _TOGETHER)))
+    return median(stretches) / alone
 
 
 def _during(action: Callable[[], None], seconds: float) -> list[float]:
     """Return the seconds of each call, for so many seconds."""
-    out, until = _each(action, 1), perf_counter() + seconds
+    out, until = _durations(action, 1), perf_counter() + seconds
     while perf_counter() < until:
-        out += _each(action, 1)
+        out += _durations(action, 1)
     return out
 
 
-def _each(action: Callable[[], None], times: int) -> list[float]:
+def _durations(action: Callable[[], None], times: int) -> list[float]:
     """Return the seconds of each of so many calls."""
     out: list[float] = []
     for _ in range(times):
-        at = perf_counter()
+        start = perf_counter()
         action()
-        out.append(perf_counter() - at)
+        out.append(perf_counter() - start)
     return out
 
 
@@ -99,10 +99,10 @@ def _passing(team: ProcessGroup, message: Callable[[], object]) -> tuple[float, 
     seconds, used = list[float](), list[float]()
     for _ in range(_TIMES):
         team.barrier()
-        before, at = process_time(), perf_counter()
+        processor_start, start = process_time(), perf_counter()
         message()
-        seconds.append(perf_counter() - at)
-        used.append(process_time() - before)
+        seconds.append(perf_counter() - start)
+        used.append(process_time() - processor_start)
     return median(seconds), median(used)
 
 

@@ -42,32 +42,32 @@ def calibrate(step: Step, threads: Sequence[int] = (), most: int = MOST, large: 
         most, large: the multiply-adds of the largest product, and the bytes of the largest value.
         said: called with the current measurement, and the share done, from 0 to 1.
     """
-    before = torch.get_num_threads()
-    made: dict[int, Kernels] = {}
+    previous = torch.get_num_threads()
+    kernels: dict[int, Kernels] = {}
     try:
-        counts = list(dict.fromkeys(threads)) or sorted({1, before})
-        for at, count in enumerate(counts):
+        counts = list(dict.fromkeys(threads)) or sorted({1, previous})
+        for index, count in enumerate(counts):
             torch.set_num_threads(count)
 
-            def tell(words: str, done: float, at: int = at, count: int = count) -> None:
+            def tell(words: str, done: float, index: int = index, count: int = count) -> None:
                 if said is not None:
-                    said(f"{count} thread{'' if count == 1 else 's'}: {words}", (at + done) / len(counts))
+                    said(f"{count} thread{'' if count == 1 else 's'}: {words}", (index + done) / len(counts))
 
-            made[count] = _kernels(step, most, large, tell)
+            kernels[count] = _kernels(step, most, large, tell)
     finally:
-        torch.set_num_threads(before)
-    return Calibration(this_machine(), made)
+        torch.set_num_threads(previous)
+    return Calibration(this_machine(), kernels)
 
 
-def _kernels(step: Step, most: int, large: int, said: Callable[[str, float], None]) -> Kernels:
+def _kernels(step: Step, limit: int, large: int, report: Callable[[str, float], None]) -> Kernels:
     kinds: dict[str, dict[tuple[float, ...], list[float]]] = {}
-    whole = sum(1 for _ in chain(probes(most, large), mixed()))
+    total = sum(1 for _ in chain(probes(limit, large), mixed()))
     with torch.inference_mode():
         kernels = Kernels(0.0, 0.0, {}, _memory(large))
-        for count, probe in enumerate(chain(probes(most, large), mixed())):
-            said(f"network {count + 1} of {whole}", count / whole)
+        for count, probe in enumerate(chain(probes(limit, large), mixed())):
+            report(f"network {count + 1} of {total}", count / total)
             _measure(probe, kinds, kernels)
-    kernels.kinds = {kind: [[*at, min(seconds)] for at, seconds in sorted(found.items())] for kind, found in sorted(kinds.items())}
+    kernels.kinds = {kind: [[*coordinates, min(seconds)] for coordinates, seconds in sorted(points.items())] for kind, points in sorted(kinds.items())}
     kernels.step = _step(step)
     kernels.among = max(median([_among(step, probe, kernels) for probe in mixed()]), _LEAST_AMONG)
     return kernels
@@ -78,19 +78,19 @@ def _measure(probe: Probe, kinds: dict[str, dict[tuple[float, ...], list[float]]
     liveness(lowered)  # it lets results use the memory of operands
     sizes = NumericSizes(probe.symbols)
 
-    def wanted(i: KernelCall) -> bool:
+    def is_needed(i: KernelCall) -> bool:
         sizes.make_rows(i)
         call = call_of(i, sizes)
-        known = kinds.get(call.kind, {}).get(call.at, ())
-        return len(known) < 2
+        timings = kinds.get(call.kind, {}).get(call.at, ())
+        return len(timings) < 2
 
-    given = {v.name: tensor_of(v.variable, probe) for v in (*lowered.feeds, *lowered.persistables)}
-    given.update((name + "@LOD", offsets(lengths)) for name, lengths in probe.lengths.items())
-    for i, seconds in timed_calls(lowered, given, wanted, lambda i: call_of(i, sizes).is_far):
+    tensors = {v.name: tensor_of(v.variable, probe) for v in (*lowered.feeds, *lowered.persistables)}
+    tensors.update((name + "@LOD", offsets(lengths)) for name, lengths in probe.lengths.items())
+    for i, seconds in timed_calls(lowered, tensors, is_needed, lambda i: call_of(i, sizes).is_far):
         call = call_of(i, sizes)
-        found = kinds.setdefault(call.kind, {})
-        if not found or len(next(iter(found))) == len(call.at):
-            found.setdefault(call.at, []).append(max(seconds - kernels.copying(call.copied), seconds / 4))
+        points = kinds.setdefault(call.kind, {})
+        if not points or len(next(iter(points))) == len(call.at):
+            points.setdefault(call.at, []).append(max(seconds - kernels.copying(call.copied), seconds / 4))
 
 
 def tensor_of(variable: Any, probe: Probe) -> Any:
@@ -134,11 +134,11 @@ def _step(step: Step) -> float:
 def _among(step: Step, probe: Probe, kernels: Kernels) -> float:
     """Return the extra seconds of a call among the different calls of a step, against a row of equal ones."""
     feed = {name: tensor_of(probe.program.global_block.var(name), probe).numpy() for name in probe.shapes}
-    whole = _shortest(step, probe.program, feed, probe.loss)
+    step_seconds = _shortest(step, probe.program, feed, probe.loss)
     lowered = fuse(lower(probe.program.global_block, [probe.loss]))
     liveness(lowered)
     alone = [seconds_of(call, kernels)[0] for _, call in calls_of(lowered, probe.symbols)]
-    return (whole - kernels.step - sum(alone)) / len(alone)
+    return (step_seconds - kernels.step - sum(alone)) / len(alone)
 
 
 def _shortest(step: Step, program: Program, feed: dict[str, Any], fetch: str) -> float:

@@ -90,11 +90,11 @@ class Measured:
             raise FormatError(f"{os.fspath(path)}: no measured step: {instead_of(data, JSON) or error}"[:400]) from None
 
 
-def _message(**given: Any) -> MeasuredMessage:
-    m = MeasuredMessage(**given)
+def _message(**fields: Any) -> MeasuredMessage:
+    m = MeasuredMessage(**fields)
     if not (m.started <= m.waited <= m.came and m.started <= m.done <= m.came):
-        seen = f"{m.started}, {m.waited}, {m.done}, {m.came}"
-        raise FormatError(f"a message of {m.type[:40]} is started, waited for and through before the rank goes on; seen {seen}")
+        order = f"{m.started}, {m.waited}, {m.done}, {m.came}"
+        raise FormatError(f"a message of {m.type[:40]} is started, waited for and through before the rank goes on; seen {order}")
     return m
 
 
@@ -104,14 +104,14 @@ _STEP = record(MeasuredStep, seconds=_SECONDS, messages=tupled(_MESSAGE, _MOST_M
 _MEASURED = document(Measured, step=count(), steps=count(), ranks=tupled(_STEP, _MOST_RANKS, 1))
 
 
-def measured_of(found: Any) -> Measured:
+def measured_of(document: Any) -> Measured:
     """Return the measured step in a file. Raise `FormatError` for anything that `save` would not write."""
-    return _MEASURED("a measured step", of_format(found, FORMAT, "a measured step"))
+    return _MEASURED("a measured step", of_format(document, FORMAT, "a measured step"))
 
 
-def step_of(found: Any) -> MeasuredStep:
+def step_of(document: Any) -> MeasuredStep:
     """Return the step of one rank, from JSON. Raise `FormatError` for anything else."""
-    return _STEP("the step of a rank", found)
+    return _STEP("the step of a rank", document)
 
 
 def joined(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -51,10 +51,10 @@ class Network:
             raise SchemaError(f"a network has a bandwidth above 0 and a latency of at least 0; seen {self.bandwidth} and {self.latency}")
         times = 0 <= self.processor < 1 and 0 <= self.handling < 1e6 and 0 <= self.meeting < 1e6
         if not (times and 0 <= self.whole < 1 << 63 and 0 <= self.direct < 1e18):
-            seen = f"{self.whole}, {self.processor}, {self.handling}, {self.direct} and {self.meeting}"
+            values = f"{self.whole}, {self.processor}, {self.handling}, {self.direct} and {self.meeting}"
             raise SchemaError(
                 "bytes that go whole, seconds of a processor for a byte and for a message, bytes per second from each to each, and "
-                f"seconds to meet are 0 or more; seen {seen}"
+                f"seconds to meet are 0 or more; seen {values}"
             )
 
     @classmethod
@@ -127,9 +127,9 @@ def sent(way: str, count: float, ranks: int) -> float:
     """
     if ranks < 2:
         return 0.0
-    rest = ranks - 1
-    parts = rest / ranks
-    times = {ALL_REDUCE: 2 * parts, ALL_GATHER: rest, REDUCE_SCATTER: parts, ALL_TO_ALL: parts, BROADCAST: 1, REDUCE: 1, SCATTER: parts, BARRIER: 0}
+    others_count = ranks - 1
+    parts = others_count / ranks
+    times = {ALL_REDUCE: 2 * parts, ALL_GATHER: others_count, REDUCE_SCATTER: parts, ALL_TO_ALL: parts, BROADCAST: 1, REDUCE: 1, SCATTER: parts, BARRIER: 0}
     return count * times[way]
 
 
@@ -142,24 +142,24 @@ def hops(way: str, ranks: int) -> int:
     return (ranks - 1) * (2 if way == ALL_REDUCE else 1)
 
 
-def bandwidth_of(given: str | float) -> float:
+def bandwidth_of(rate: str | float) -> float:
     """Return bytes per second: ``"25Gb/s"`` are bits, ``"3GB/s"`` bytes, in thousands; a number is bytes. Raise `SchemaError` for anything else."""
-    if isinstance(given, str):
-        found = _BANDWIDTH.match(given)
-        if found is not None:
-            number, prefix, unit = found.groups()
+    if isinstance(rate, str):
+        match = _BANDWIDTH.match(rate)
+        if match is not None:
+            number, prefix, unit = match.groups()
             return float(number) * _THOUSANDS[prefix] / (1 if unit == "B" else 8)
-    elif not isinstance(given, bool) and 0 < given < 1e18:
-        return float(given)
-    raise SchemaError(f'a bandwidth is written as "25Gb/s" (bits) or "3GB/s" (bytes); seen {given!r}')
+    elif not isinstance(rate, bool) and 0 < rate < 1e18:
+        return float(rate)
+    raise SchemaError(f'a bandwidth is written as "25Gb/s" (bits) or "3GB/s" (bytes); seen {rate!r}')
 
 
-def seconds_of(given: str | float) -> float:
+def seconds_of(time: str | float) -> float:
     """Return seconds: ``"30us"``, ``"1.5ms"``; a number is seconds. Raise `SchemaError` for anything else."""
-    if isinstance(given, str):
-        found = _SECONDS.match(given)
-        if found is not None:
-            return float(found[1]) * _UNITS[found[2]]
-    elif not isinstance(given, bool) and 0 <= given < 1e6:
-        return float(given)
-    raise SchemaError(f'a time is written as "30us" or "1.5ms"; seen {given!r}')
+    if isinstance(time, str):
+        match = _SECONDS.match(time)
+        if match is not None:
+            return float(match[1]) * _UNITS[match[2]]
+    elif not isinstance(time, bool) and 0 <= time < 1e6:
+        return float(time)
+    raise SchemaError(f'a time is written as "30us" or "1.5ms"; seen {time!r}')

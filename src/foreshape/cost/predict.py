@@ -63,8 +63,8 @@ def predict(lowered: Step, values: Mapping[str, int], calibration: Calibration, 
         values: of the program's symbols; unknown ones, told only by the run, count as 1.
         threads: of a large step; by default the most calibrated.
     """
-    most = threads if threads is not None else calibration.most
-    count = threads_for(lowered, values, most)
+    limit = threads if threads is not None else calibration.most
+    count = threads_for(lowered, values, limit)
     kernels = calibration.on(count)
     calls = list(calls_of(lowered, values))
     cold = _ReuseDistances(kernels)
@@ -88,11 +88,11 @@ def _in_a_row(call: CostedCall, kernels: Kernels) -> tuple[float, bool]:
     if curve is not None and curve.coordinates == len(call.at):
         return curve(call.at, call.scaling), True
     moving = next((c for k in _OTHER if (c := kernels.curve(k)) is not None and c.coordinates == 1), None)
-    moved = moving((call.touched,)) if moving is not None else kernels.moving(max(call.touched, 1.0))
+    moving_seconds = moving((call.touched,)) if moving is not None else kernels.moving(max(call.touched, 1.0))
     rate = next((c for k in _RATE if (c := kernels.curve(k)) is not None and c.coordinates == _SIDES), None)
     if call.work and rate is not None:
-        return max(rate((call.work ** (1 / _SIDES),) * _SIDES), moved), False
-    return moved, False
+        return max(rate((call.work ** (1 / _SIDES),) * _SIDES), moving_seconds), False
+    return moving_seconds, False
 
 
 class _ReuseDistances:

@@ -55,20 +55,20 @@ def _values(*shape: int) -> Variable:
     return create_parameter(shape, FP32)
 
 
-def probes(most: int, large: int) -> Iterator[Probe]:
+def probes(limit: int, large: int) -> Iterator[Probe]:
     """Yield all networks.
 
     Args:
-        most: the multiply-adds of the largest product.
+        limit: the multiply-adds of the largest product.
         large: the bytes of the largest moved value.
     """
-    yield from _products(most)
-    yield from _convolutions(most)
+    yield from _products(limit)
+    yield from _convolutions(limit)
     yield from _elementwise(large)
     yield from _rows(large)
     yield from _images(large)
     yield from _tables()
-    yield from _attention(most)
+    yield from _attention(limit)
     yield from _recurrent()
 
 
@@ -86,12 +86,12 @@ def mixed() -> Iterator[Probe]:
         yield Probe(main, loss.name, shapes={"x": (rows, width), "w": (width, width)})
 
 
-def _products(most: int) -> Iterator[Probe]:
+def _products(limit: int) -> Iterator[Probe]:
     widths = (8, 64, 256, 1024, 4096)
     for inner in widths:
         for outer in widths:
             for rows in (16, 128, 1024, 8192):
-                if rows * inner * outer > most or (rows == 8192 and inner * outer < 64 * 64):
+                if rows * inner * outer > limit or (rows == 8192 and inner * outer < 64 * 64):
                     continue
                 for rule in (optimizer.SGD(0.01), optimizer.Momentum(0.01, 0.9)):
                     if isinstance(rule, optimizer.SGD) and rows == 8192:
@@ -103,7 +103,7 @@ def _products(most: int) -> Iterator[Probe]:
                     yield _trained(build, rule)
 
 
-def _convolutions(most: int) -> Iterator[Probe]:
+def _convolutions(limit: int) -> Iterator[Probe]:
     for window in (1, 3, 7):
         for size in (3, 7, 14, 28) if window < 7 else (32, 64):
             for inner in {1: (64, 256, 512, 2048), 3: (3, 64, 128, 512)}.get(window, (3,)):
@@ -111,7 +111,7 @@ def _convolutions(most: int) -> Iterator[Probe]:
                     for batch in (4, 16) if window < 7 else (8,):
                         unusual = max(inner, outer) > 8 * min(inner, outer) and inner != 3
                         first = inner == 3 and (outer > 64 or size < 14)
-                        if batch * size * size * inner * outer * window * window > most or unusual or first:
+                        if batch * size * size * inner * outer * window * window > limit or unusual or first:
                             continue
                         for stride in (1, 2) if window < 7 and inner <= outer and inner != 3 else (2 if window == 7 else 1,):
                             yield _trained(partial(_convolved, batch, size, inner, outer, window, stride), optimizer.Momentum(0.01, 0.9))
@@ -233,11 +233,11 @@ def _tables() -> Iterator[Probe]:
         yield _trained(dense, optimizer.SGD(0.01), shapes={"ids": (count,)}, below={"ids": HEIGHTS[0]})
 
 
-def _attention(most: int) -> Iterator[Probe]:
+def _attention(limit: int) -> Iterator[Probe]:
     for width in (16, 64):
         for time in (16, 64, 256):
             for heads in (4, 32, 128):
-                if heads * time * time * width > most:
+                if heads * time * time * width > limit:
                     continue
 
                 def build(width: int = width, time: int = time, heads: int = heads) -> Variable:

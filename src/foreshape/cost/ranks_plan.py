@@ -95,9 +95,9 @@ class RanksPlan:
         self.strategy, self.network, self.device = strategy, network, device
         if isinstance(strategy, SplitLayers) and strategy.degree is None:
             strategy = replace(strategy, degree=sizes.get(RANKS, 1))
-        made = strategy.apply(program, loss, None) if ungathered is None else gathered_over_ranks(strategy, ungathered, program, loss, None)
-        self.program, self.loss = made.program, made.loss
-        self.degree = made.degree
+        applied = strategy.apply(program, loss, None) if ungathered is None else gathered_over_ranks(strategy, ungathered, program, loss, None)
+        self.program, self.loss = applied.program, applied.loss
+        self.degree = applied.degree
         """The number of ranks with equal examples, and a part of the layers each."""
         self.memory: Plan = plan_memory(self.program, self.loss or fetch)
         """The memory of one rank, with ``batch`` its own part."""
@@ -120,7 +120,7 @@ class RanksPlan:
 
     def peak(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> int:
         """Return the most bytes held at once by the rank of the largest part, or of its ``own`` sizes."""
-        return self.memory.peak(**self._own(sizes, own))
+        return self.memory.peak(**self._rank_sizes(sizes, own))
 
     def peak_formula(self) -> Formula:
         """Return the same as a formula in ``ranks`` and in the sizes of the whole step."""
@@ -139,7 +139,7 @@ class RanksPlan:
 
     def breakdown(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> dict[str, int]:
         """Return the bytes at the peak of a rank by class."""
-        return self.memory.breakdown(**self._own(sizes, own))
+        return self.memory.breakdown(**self._rank_sizes(sizes, own))
 
     @staticmethod
     def shared_words(formula: str) -> str:
@@ -174,7 +174,7 @@ class RanksPlan:
     def timeline(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> Timeline:
         """Return the predicted step. Raise `FormatError` if the device is not known."""
         members = [self._members(m, self._all(sizes)[RANKS]) for m in self.messages]
-        return timeline(self._fused(), self.messages, self._own(sizes, own), members, require_device(self.device), self.network)
+        return timeline(self._fused(), self.messages, self._rank_sizes(sizes, own), members, require_device(self.device), self.network)
 
     def _fused(self) -> Step:
         """Return the calls of a rank."""
@@ -184,13 +184,13 @@ class RanksPlan:
 
     def collectives(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> list[PlannedCollective]:
         """Return the collectives of a step, in the order of their start."""
-        ranks, values = self._all(sizes)[RANKS], self._own(sizes, own)
+        ranks, values = self._all(sizes)[RANKS], self._rank_sizes(sizes, own)
         run = self.timeline(own, **sizes).run if self.device is not None else None
         out: list[PlannedCollective] = []
-        for at, m in enumerate(self.messages):
+        for index, m in enumerate(self.messages):
             members = self._members(m, ranks)
             count = self._count(m, values) if members > 1 else 0  # a rank alone has nobody to give to
-            when = (run.ready[at], run.began[at], run.ended[at]) if run is not None else (0.0, 0.0, 0.0)
+            when = (run.ready[index], run.began[index], run.ended[index]) if run is not None else (0.0, 0.0, 0.0)
             line = m.op.call_site.short() if m.op.call_site is not None else ""
             formula = str(substitute(m.size, self._parts))
             link = round(sent(m.way, count, members))
@@ -200,8 +200,8 @@ class RanksPlan:
     def sent(self, own: Mapping[str, int] | None = None, /, **sizes: int) -> dict[str, int]:
         """Return the bytes of a rank in each type of collective in a step."""
         out: dict[str, int] = {}
-        for one in self.collectives(own, **sizes):
-            out[one.type] = out.get(one.type, 0) + one.bytes
+        for collective in self.collectives(own, **sizes):
+            out[collective.type] = out.get(collective.type, 0) + collective.bytes
         return out
 
     # --- helpers
@@ -210,27 +210,27 @@ class RanksPlan:
         """Return the number of ranks of a message."""
         return {TENSOR: self.degree, DATA: ranks // self.degree}.get(m.ring, ranks)
 
-    def _count(self, m: Message, own: Mapping[str, int]) -> int:
-        missing = sorted(symbols_of(m.size) - own.keys())
+    def _count(self, m: Message, values: Mapping[str, int]) -> int:
+        missing = sorted(symbols_of(m.size) - values.keys())
         if missing:
             raise SchemaError(f"what {m.name} has to send depends on {', '.join(missing)}: give {'it a value' if len(missing) == 1 else 'them values'}")
-        return evaluate(m.size, own)
+        return evaluate(m.size, values)
 
     def _all(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        found = {**self.sizes, **sizes}
-        ranks = found.get(RANKS, 1)
+        values = {**self.sizes, **sizes}
+        ranks = values.get(RANKS, 1)
         if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= _MOST:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SchemaError(f"the number of ranks is from 1 to {_MOST:,}; seen {ranks!r}")
         if ranks % self.degree:
             raise SchemaError(f"{ranks} ranks cannot be divided into groups of {self.degree}, each of which has the parts of the layers")
-        return {**found, RANKS: ranks}
+        return {**values, RANKS: ranks}
 
-    def _own(self, sizes: Mapping[str, int], own: Mapping[str, int] | None = None) -> dict[str, int]:
+    def _rank_sizes(self, sizes: Mapping[str, int], rank_sizes: Mapping[str, int] | None = None) -> dict[str, int]:
         """Return the sizes of the rank with the largest part; ``ranks`` as in the program: the number of groups with examples of their own."""
         values = self._all(sizes)
         ranks = values[RANKS] = values[RANKS] // self.degree
-        if own is not None:
-            return {**values, **own, RANKS: ranks}
+        if rank_sizes is not None:
+            return {**values, **rank_sizes, RANKS: ranks}
         if "batch" in values and "batch" not in self.memory.symbols:
             for name in self.memory.leading:
                 values.setdefault(name, values["batch"])
@@ -246,21 +246,23 @@ class RanksPlan:
 
     def _heading(self) -> str:
         """Return the strategy and the sizes of the whole step."""
-        given = ", ".join(f"{escape(n)} = {v:,}" for n, v in self.sizes.items())
-        return cut(f"RanksPlan: {self.name}" + (f", {given}" if given else ""), _WIDTH)
+        size_words = ", ".join(f"{escape(n)} = {v:,}" for n, v in self.sizes.items())
+        return cut(f"RanksPlan: {self.name}" + (f", {size_words}" if size_words else ""), _WIDTH)
 
     def _rows(self) -> list[tuple[str, str]]:
         """Return the facts of a line each: the peak, the messages, the time, the other strategies; or the missing sizes."""
         out: list[tuple[str, str]] = []
         try:
-            peak, found = self.peak(), self.collectives()
+            peak, collectives = self.peak(), self.collectives()
             out.append(("a rank holds", f"{byte_text(peak)} at the peak"))
-            sent = sum(one.on_the_link for one in found)
-            out.append(("a rank sends", f"{byte_text(sent)} in a step, by {plural(len(found), 'collective')} over {self.network}" if found else "nothing"))
+            sent = sum(collective.on_the_link for collective in collectives)
+            out.append(
+                ("a rank sends", f"{byte_text(sent)} in a step, by {plural(len(collectives), 'collective')} over {self.network}" if collectives else "nothing")
+            )
             if self.device is not None:
                 out.append(("a step takes", f"{1e3 * self.timeline().seconds:.4g} ms"))
             if len(self.alternatives) > 1:
-                out.append(("also planned", ", ".join(f"{one.name} {byte_text(one.peak())}" for one in self.alternatives if one is not self)))
+                out.append(("also planned", ", ".join(f"{plan.name} {byte_text(plan.peak())}" for plan in self.alternatives if plan is not self)))
         except ForeshapeError as error:
             out.append(("not told", str(error).partition("\n")[0]))
         return out
@@ -349,21 +351,21 @@ def plan(
     if lengths is not None:
         raise SchemaError("lengths= is for a plan without ranks=: the sequences of one rank are others than those of the next")
     on, links = device_of(device, threads), network if network is not None else Network.of()
-    wanted = (fetch,) if isinstance(fetch, (str, Variable)) else tuple(fetch)
+    names = (fetch,) if isinstance(fetch, (str, Variable)) else tuple(fetch)
     trains = loss is not None or bool(strategies) or any(op.role & _TRAINS for op in program.global_block.ops)
     if not trains:
-        return RanksPlan(program, "", InferenceOverRanks(), {RANKS: ranks, **sizes}, links, on, wanted)
-    if wanted:
+        return RanksPlan(program, "", InferenceOverRanks(), {RANKS: ranks, **sizes}, links, on, names)
+    if names:
         raise SchemaError("a program that trains is planned for its loss: fetch= is for a plan without ranks, or of a program without updates")
     name = loss_of(program) if loss is None else loss if isinstance(loss, str) else loss.name
-    made = [RanksPlan(program, name, one, {RANKS: ranks, **sizes}, links, on, (), ungathered) for one in strategies or (data_parallel(),)]
-    best = made[0] if len(made) == 1 else min(made, key=lambda one: _rank(one, within))
-    for one in made:
-        one.alternatives = [best, *(other for other in made if other is not best)]
+    candidates = [RanksPlan(program, name, candidate, {RANKS: ranks, **sizes}, links, on, (), ungathered) for candidate in strategies or (data_parallel(),)]
+    best = candidates[0] if len(candidates) == 1 else min(candidates, key=lambda candidate: _rank(candidate, within))
+    for candidate in candidates:
+        candidate.alternatives = [best, *(alternative for alternative in candidates if alternative is not best)]
     return best
 
 
-def _rank(one: RanksPlan, within: int | str | None) -> tuple[bool, float, int]:
-    peak = one.peak()
-    over = within is not None and peak > bytes_of(within)
-    return over, float(peak) if over or one.device is None else one.timeline().seconds, peak
+def _rank(candidate: RanksPlan, limit: int | str | None) -> tuple[bool, float, int]:
+    peak = candidate.peak()
+    exceeds = limit is not None and peak > bytes_of(limit)
+    return exceeds, float(peak) if exceeds or candidate.device is None else candidate.timeline().seconds, peak

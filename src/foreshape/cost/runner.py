@@ -24,7 +24,7 @@ Ids are skewed, so a larger cache has many of them.
 
 
 def timed_calls(
-    lowered: Step, given: Mapping[str, Any], wanted: Callable[[KernelCall], bool], far: Callable[[KernelCall], bool] = lambda i: False
+    lowered: Step, tensors: Mapping[str, Any], is_needed: Callable[[KernelCall], bool], far: Callable[[KernelCall], bool] = lambda i: False
 ) -> Iterator[tuple[KernelCall, float]]:
     """Run a block, and yield each wanted instruction with the seconds of a call in a row of equal ones.
 
@@ -32,41 +32,41 @@ def timed_calls(
     after reads of other memory.
 
     Args:
-        given: the tensors of feeds and of the scope; offsets under ``name@LOD``.
+        tensors: the tensors of feeds and of the scope; offsets under ``name@LOD``.
     """
-    values: dict[str, Any] = {repr(v): given[v.name] for v in (*lowered.feeds, *lowered.persistables)}
-    values.update((repr(v.lod), given[v.name + "@LOD"]) for v in lowered.feeds if v.lod is not None)
-    values.update((name, make(*(values[repr(p)] for p in of))) for name, of, make in lowered.derived)
+    values: dict[str, Any] = {repr(v): tensors[v.name] for v in (*lowered.feeds, *lowered.persistables)}
+    values.update((repr(v.lod), tensors[v.name + "@LOD"]) for v in lowered.feeds if v.lod is not None)
+    values.update((name, make(*(values[repr(p)] for p in parameters))) for name, parameters, make in lowered.derived)
     exec("\n".join(lowered.prologue), {}, values)
-    before: list[tuple[KernelCall, _Call]] = []
-    kept: set[str] = set()
+    earlier_calls: list[tuple[KernelCall, _Call]] = []
+    retained: set[str] = set()
 
     def again(call: _Call, swept: Any) -> None:
         if swept is not None:
             swept.sum()
-        for one, earlier in before:
+        for instruction, earlier in earlier_calls:
             earlier.names.update(values)
-            _keep(values, one, earlier.function())
+            _keep(values, instruction, earlier.function())
         call.names.update(values)
 
     for i in lowered.calls:
         values.update((repr(copy), values[repr(source)].clone()) for copy, source in i.copies)
         call = _call(i, values)
-        made = call.function()
-        if wanted(i):
+        results = call.function()
+        if is_needed(i):
             swept = torch.zeros(_SWEPT, device="cpu") if far(i) else None
-            fresh = swept is not None or any(repr(v) in kept for v in values_of(i.arguments))
-            yield i, shortest(call.function, before=lambda call=call, swept=swept: again(call, swept)) if fresh else _in_a_row(call.function)
-        _keep(values, i, made)
-        before.append((i, call))
+            fresh = swept is not None or any(repr(v) in retained for v in values_of(i.arguments))
+            yield i, shortest(call.function, prepare=lambda call=call, swept=swept: again(call, swept)) if fresh else _in_a_row(call.function)
+        _keep(values, i, results)
+        earlier_calls.append((i, call))
         if isinstance(i, OpCall) and i.op.operator is not None and i.op.operator.retains():
-            kept.update(repr(v) for v in values_of(i.results))
+            retained.update(repr(v) for v in values_of(i.results))
 
 
-def _keep(values: dict[str, Any], i: KernelCall, made: Any) -> None:
+def _keep(values: dict[str, Any], i: KernelCall, results: Any) -> None:
     """Store the results of a call."""
-    for at, (result, value) in enumerate(zip(i.results, (made,) if len(i.results) == 1 else made or (), strict=False)):
-        if at not in i.in_place:
+    for index, (result, value) in enumerate(zip(i.results, (results,) if len(i.results) == 1 else results or (), strict=False)):
+        if index not in i.in_place:
             _put(values, result, value)
 
 
@@ -74,8 +74,8 @@ def _put(values: dict[str, Any], result: Argument, value: Any) -> None:
     if isinstance(result, Value):
         values[repr(result)] = value
     elif isinstance(result, list):
-        for one, made in zip(result, value or (), strict=False):
-            _put(values, one, made)
+        for member, part in zip(result, value or (), strict=False):
+            _put(values, member, part)
 
 
 class _Call(NamedTuple):
@@ -97,23 +97,23 @@ def _call(i: KernelCall, values: Mapping[str, Any]) -> _Call:
     return _Call(FunctionType(next(c for c in module.co_consts if isinstance(c, CodeType)), names), names)
 
 
-def shortest(call: Callable[[], Any], count: int = 1, repeats: int = REPEATS, enough: float = ENOUGH, before: Callable[[], None] | None = None) -> float:
+def shortest(call: Callable[[], Any], count: int = 1, repeats: int = REPEATS, enough: float = ENOUGH, prepare: Callable[[], None] | None = None) -> float:
     """Return the shortest time of a call, since the machine's other work only adds to it.
 
     Args:
         count: the calls in a row of each measurement.
         repeats: the measurements; fewer after ``enough`` seconds.
-        before: called before each measurement.
+        prepare: called before each measurement.
     """
     clock = clock_for(torch.get_num_threads())
     best, until = float("inf"), clock() + enough
     for repeat in range(repeats):
-        if before is not None:
-            before()
-        at = clock()
+        if prepare is not None:
+            prepare()
+        start = clock()
         for _ in range(count):
             call()
-        best = min(best, (clock() - at) / count)
+        best = min(best, (clock() - start) / count)
         if clock() > until and repeat + 1 >= FEWEST:
             break
     return best

@@ -74,8 +74,8 @@ class ScalingPoint:
         """Return the bottleneck, in words."""
         if self.fits is False:
             return "memory"
-        most = max(("bandwidth", self.bandwidth), ("latency", self.latency), ("stragglers", self.waiting), key=lambda pair: pair[1])
-        return "computing" if most[1] < _SMALL * self.seconds else most[0]
+        largest = max(("bandwidth", self.bandwidth), ("latency", self.latency), ("stragglers", self.waiting), key=lambda pair: pair[1])
+        return "computing" if largest[1] < _SMALL * self.seconds else largest[0]
 
 
 def simulate(
@@ -100,59 +100,59 @@ def simulate(
 def _point(
     plan: RanksPlan, ranks: int, batch: int | None, batch_per_rank: int | None, limit: int | None, stragglers: Stragglers, seed: int, steps: int
 ) -> ScalingPoint:
-    whole = batch if batch is not None else (batch_per_rank or 0) * ranks
-    others = {n: v * ranks if batch_per_rank is not None else v for n, v in plan.sizes.items() if n in plan.shared and n != "batch"}
-    sizes = {**others, "batch": whole, "ranks": ranks}
-    found = plan.timeline(**sizes)
+    examples = batch if batch is not None else (batch_per_rank or 0) * ranks
+    totals = {n: v * ranks if batch_per_rank is not None else v for n, v in plan.sizes.items() if n in plan.shared and n != "batch"}
+    sizes = {**totals, "batch": examples, "ranks": ranks}
+    timeline = plan.timeline(**sizes)
     few = plan.degree
-    alone = plan.timeline(**{**sizes, "ranks": few, **({n: v // ranks * few for n, v in others.items()} if batch_per_rank is not None else {}),
-                             "batch": batch_per_rank * few if batch_per_rank is not None else whole})  # fmt: skip
-    seconds, waiting, events = _steps(found, ranks, stragglers, seed, steps)
-    bandwidth, latency = _shares(plan, found)
+    alone = plan.timeline(**{**sizes, "ranks": few, **({n: v // ranks * few for n, v in totals.items()} if batch_per_rank is not None else {}),
+                             "batch": batch_per_rank * few if batch_per_rank is not None else examples})  # fmt: skip
+    seconds, waiting, events = _steps(timeline, ranks, stragglers, seed, steps)
+    bandwidth, latency = _shares(plan, timeline)
     peak = plan.peak(**sizes)
     done = alone.seconds if batch_per_rank is not None else alone.seconds * few / ranks
-    hidden = max(0.0, 1 - found.exposed / found.communicating) if found.communicating else 1.0
-    return ScalingPoint(ranks, whole, seconds, done / seconds if seconds else 1.0, found.computing, bandwidth, latency, waiting, found.communicating, hidden,
-                        peak, None if limit is None else peak <= limit, events)  # fmt: skip
+    hidden = max(0.0, 1 - timeline.exposed / timeline.communicating) if timeline.communicating else 1.0
+    return ScalingPoint(ranks, examples, seconds, done / seconds if seconds else 1.0, timeline.computing, bandwidth, latency, waiting, timeline.communicating,
+                        hidden, peak, None if limit is None else peak <= limit, events)  # fmt: skip
 
 
-def _steps(found: Timeline, ranks: int, stragglers: Stragglers, seed: int, steps: int) -> tuple[float, float, int]:
+def _steps(timeline: Timeline, ranks: int, stragglers: Stragglers, seed: int, steps: int) -> tuple[float, float, int]:
     """Return the mean seconds of a step, the part due to stragglers, and the number of all events."""
-    items = coarse(found.items, max(_EVENTS // ranks, 8))
+    items = coarse(timeline.items, max(_EVENTS // ranks, 8))
     count = max(1, min(steps, _EVENTS // max(ranks * len(items), 1)))
-    runs = [run(items, found.durations, ranks, stragglers.slowdown(f"{seed} {ranks} {n}", ranks)) for n in range(count)]
+    runs = [run(items, timeline.durations, ranks, stragglers.slowdown(f"{seed} {ranks} {n}", ranks)) for n in range(count)]
     seconds = fsum(r.seconds for r in runs) / count
-    return seconds, max(seconds - found.seconds, 0.0), sum(r.events for r in runs)
+    return seconds, max(seconds - timeline.seconds, 0.0), sum(r.events for r in runs)
 
 
-def coarse(items: Sequence[Item], most: int) -> list[Item]:
+def coarse(items: Sequence[Item], limit: int) -> list[Item]:
     """Return the same with successive computing as one item, and at most about so many items: short stretches are joined with the next."""
     out = list(items)
     least = 0.0
-    while len(out) > most:
+    while len(out) > limit:
         total = fsum(i.seconds for i in out if isinstance(i, Compute))
-        least = max(2 * least, total / (4 * most))
-        held, made = 0.0, list[Item]()
+        least = max(2 * least, total / (4 * limit))
+        carried, joined = 0.0, list[Item]()
         for item in out:
-            if isinstance(item, Compute) and held + item.seconds < least:
-                held += item.seconds
+            if isinstance(item, Compute) and carried + item.seconds < least:
+                carried += item.seconds
             elif isinstance(item, Compute):
-                made.append(Compute(held + item.seconds))
-                held = 0.0
+                joined.append(Compute(carried + item.seconds))
+                carried = 0.0
             else:
-                made.append(item)
-        if held:
-            made.append(Compute(held))
-        if len([i for i in made if isinstance(i, Compute)]) <= 1:
-            return made
-        out = made
+                joined.append(item)
+        if carried:
+            joined.append(Compute(carried))
+        if len([i for i in joined if isinstance(i, Compute)]) <= 1:
+            return joined
+        out = joined
     return out
 
 
-def _shares(plan: RanksPlan, found: Timeline) -> tuple[float, float]:
+def _shares(plan: RanksPlan, timeline: Timeline) -> tuple[float, float]:
     """Split a rank's seconds of waiting for messages into bytes' and latency's."""
-    sent = list(zip(plan.messages, found.counts, found.members, strict=True))
+    sent = list(zip(plan.messages, timeline.counts, timeline.members, strict=True))
     moving = fsum(plan.network.moving(m.way, count, ranks) for m, count, ranks in sent)
     waiting = fsum(plan.network.waiting(m.way, count, ranks) for m, count, ranks in sent)
-    both = moving + waiting
-    return (found.exposed * moving / both, found.exposed * waiting / both) if both else (0.0, 0.0)
+    total = moving + waiting
+    return (timeline.exposed * moving / total, timeline.exposed * waiting / total) if total else (0.0, 0.0)

@@ -65,9 +65,9 @@ def timeline(lowered: Step, messages: Sequence[Message], values: Mapping[str, in
     step = step_time(lowered, values, device)
     sizes = NumericSizes(dict(values))
     counts = [sizes.number(m.size) for m in messages]
-    given = list(zip([m.way for m in messages], counts, members, strict=True))
-    items = items_of(step, messages, [network.occupying(*one) for one in given])
-    durations = [network.seconds(*one) for one in given]
+    rated = list(zip([m.way for m in messages], counts, members, strict=True))
+    items = items_of(step, messages, [network.occupying(*message) for message in rated])
+    durations = [network.seconds(*message) for message in rated]
     return Timeline(step, items, durations, counts, list(members), run(items, durations, 1))
 
 
@@ -78,11 +78,11 @@ def items_of(step: StepTime, messages: Sequence[Message], occupied: Sequence[flo
         occupied: for each message its seconds of the rank's computing, unless the rank waits for it anyway.
     """
     started: dict[int, list[int]] = {}
-    for at, m in enumerate(messages):
-        started.setdefault(id(m.op), []).append(at)
-    made = {name: at for at, m in enumerate(messages) for name in m.op.output_names() if name}
+    for index, m in enumerate(messages):
+        started.setdefault(id(m.op), []).append(index)
+    makers = {name: index for index, m in enumerate(messages) for name in m.op.output_names() if name}
     out: list[Item] = []
-    seen: set[int] = set()
+    begun: set[int] = set()
     come: set[int] = set()
     together = step.besides
 
@@ -96,20 +96,20 @@ def items_of(step: StepTime, messages: Sequence[Message], occupied: Sequence[flo
     for timed in step.calls:
         op = timed.instruction.op
         for name in op.input_names():
-            at = made.get(name, -1)
-            if at in seen and at not in come:
-                come.add(at)
-                then(Wait(at))
+            index = makers.get(name, -1)
+            if index in begun and index not in come:
+                come.add(index)
+                then(Wait(index))
         together += timed.seconds
-        for at in started.pop(id(op.whole), ()):
-            seen.add(at)
-            then(Start(at))
-            if messages[at].waits:
-                come.add(at)
-                then(Wait(at))
+        for index in started.pop(id(op.whole), ()):
+            begun.add(index)
+            then(Start(index))
+            if messages[index].waits:
+                come.add(index)
+                then(Wait(index))
             else:
-                together += occupied[at]
+                together += occupied[index]
     if together:
         out.append(Compute(together))
-    out += [Wait(at) for at in sorted(seen - come)]
+    out += [Wait(index) for index in sorted(begun - come)]
     return out

@@ -12,7 +12,7 @@ from foreshape.errors import FeedError
 _MOST_DEPTH = 64
 
 
-def column_of(name: str, given: Any, levels: int) -> tuple[Any, list[Any], list[Any]] | None:
+def column_of(name: str, column: Any, levels: int) -> tuple[Any, list[Any], list[Any]] | None:
     """Return the flat values of a list column, the lengths of each of its ``levels`` levels of sequences, and of each list level below.
 
     None if it is no column.
@@ -20,11 +20,11 @@ def column_of(name: str, given: Any, levels: int) -> tuple[Any, list[Any], list[
     Raises:
         FeedError: too few levels, missing values, or invalid offsets.
     """
-    package = type(given).__module__.partition(".")[0]
+    package = type(column).__module__.partition(".")[0]
     if package == "pyarrow":
-        lengths, values = _arrow(name, given)
+        lengths, values = _arrow(name, column)
     elif package == "awkward":
-        lengths, values = _awkward(name, getattr(given, "layout", given))
+        lengths, values = _awkward(name, getattr(column, "layout", column))
     else:
         return None
     while len(lengths) < levels and len(values.shape) > 1:  # even sequences are a block of numbers
@@ -32,8 +32,8 @@ def column_of(name: str, given: Any, levels: int) -> tuple[Any, list[Any], list[
         values = values.reshape(values.shape[0] * values.shape[1], *values.shape[2:])
     if len(lengths) < levels:
         if len(values):
-            wanted, seen = (f"{n} level{'s' * (n != 1)} of" for n in (levels, len(lengths)))
-            raise FeedError(f"{name} has {wanted} sequences; fed is a column with {seen} lists")
+            required_words, found_words = (f"{n} level{'s' * (n != 1)} of" for n in (levels, len(lengths)))
+            raise FeedError(f"{name} has {required_words} sequences; fed is a column with {found_words} lists")
         lengths += [_even(0, 0)] * (levels - len(lengths))  # of nothing awkward knows no levels
     return values, lengths[:levels], lengths[levels:]
 
@@ -55,9 +55,9 @@ def _lengths(name: str, offsets: Any, count: int, below: int) -> tuple[int, int,
     lengths = numpy.diff(offsets)
     if (count and int(lengths.min()) < 0) or int(offsets[0]) < 0 or int(offsets[-1]) > below:
         falls = (lengths < 0).nonzero()[0]
-        at = int(falls[0]) if len(falls) else 0
-        what = f"they fall from {int(offsets[at])} to {int(offsets[at + 1])}" if len(falls) else f"they go from {int(offsets[0])} to {int(offsets[-1])}"
-        raise FeedError(f"{name}: the offsets of a list column must rise from 0 to at most {below}; {what}")
+        place = int(falls[0]) if len(falls) else 0
+        fault = f"they fall from {int(offsets[place])} to {int(offsets[place + 1])}" if len(falls) else f"they go from {int(offsets[0])} to {int(offsets[-1])}"
+        raise FeedError(f"{name}: the offsets of a list column must rise from 0 to at most {below}; {fault}")
     return int(offsets[0]), int(offsets[-1]), lengths
 
 
@@ -140,7 +140,7 @@ def _awkward(name: str, layout: Any) -> tuple[list[Any], Any]:
     raise FeedError(f"{name}: a column of more than {_MOST_DEPTH} levels of lists")
 
 
-def _numbers(name: str, array: Any, of: str = "") -> Any:
+def _numbers(name: str, array: Any, suffix: str = "") -> Any:
     if array.dtype.kind not in "iufb":
-        raise FeedError(f"{name}: a column is made of numbers or lists of numbers; fed are elements of {array.dtype.name}{of}")
+        raise FeedError(f"{name}: a column is made of numbers or lists of numbers; fed are elements of {array.dtype.name}{suffix}")
     return array

@@ -59,34 +59,34 @@ class Feeder:
         out: list[Any] = []
         if self._dense is not None and len(feed) == len(self._dense):  # arrays as they are wanted, the usual feed
             for name, dtype in self._dense:
-                given: Any = feed.get(name)
-                if given.__class__ is not numpy.ndarray or given.dtype != dtype:
+                source: Any = feed.get(name)
+                if source.__class__ is not numpy.ndarray or source.dtype != dtype:
                     break
-                out.append(torch.from_numpy(given) if given.flags.carray and given.size else to_tensor(given))  # pyright: ignore[reportUnknownMemberType]
+                out.append(torch.from_numpy(source) if source.flags.carray and source.size else to_tensor(source))  # pyright: ignore[reportUnknownMemberType]
             else:
                 return out, tuple([t.shape for t in out])
             out = []
         offsets: list[Offsets] = []
-        for value, wanted in zip(self.inputs, self.types, strict=True):
-            given = feed.get(value.name)
-            if given is None:
+        for value, torch_type in zip(self.inputs, self.types, strict=True):
+            source = feed.get(value.name)
+            if source is None:
                 raise self._missing(value, feed)
             if _spec(value).kind is SELECTED_ROWS:
-                out.append(self._rows(value, given, wanted, notes).to(self.device))
+                out.append(self._rows(value, source, torch_type, notes).to(self.device))
                 continue
             if value.lod is not None:
-                given = as_ragged(value.name, given, _spec(value))
-                offsets.append(given.offsets_on(self.device))
-                given = given.data
-            elif isinstance(given, LoDTensor):
-                if given.lod_level:
-                    raise FeedError(f"{value.name} is dense, {_spec(value).text()}; a ragged tensor of {given.lod_level} levels was fed")
-                given = given.data
-            elif isinstance(given, SelectedRows):
+                source = as_ragged(value.name, source, _spec(value))
+                offsets.append(source.offsets_on(self.device))
+                source = source.data
+            elif isinstance(source, LoDTensor):
+                if source.lod_level:
+                    raise FeedError(f"{value.name} is dense, {_spec(value).text()}; a ragged tensor of {source.lod_level} levels was fed")
+                source = source.data
+            elif isinstance(source, SelectedRows):
                 raise FeedError(f"{value.name} is {_spec(value).text()}; sparse rows were fed")
-            tensor = _tensor(value, given)
-            if tensor.dtype is not wanted:
-                tensor = self._converted(value, tensor, wanted, notes)
+            tensor = _tensor(value, source)
+            if tensor.dtype is not torch_type:
+                tensor = self._converted(value, tensor, torch_type, notes)
             out.append(tensor if self.device is None else tensor.to(self.device))
         if len(feed) > len(self.inputs):
             self.refuse_unknown(feed)
@@ -103,19 +103,19 @@ class Feeder:
             return cast("Mapping[Any, Any]", feed)
         return named(feed, self.program, in_order(self.program, self.names))
 
-    def fit(self, given: list[Any]) -> tuple[Any, ...]:
+    def fit(self, tensors: list[Any]) -> tuple[Any, ...]:
         """Append the missing dim of 1 to tensors, as labels ``[n]`` for an input ``[n, 1]``.
 
         Returns:
             The shapes of all inputs, as `tensors` gives them; nothing if none was changed.
         """
         changed = False
-        for at, value in enumerate(self.inputs):
-            spec, tensor = _spec(value), given[at]
+        for index, value in enumerate(self.inputs):
+            spec, tensor = _spec(value), tensors[index]
             if value.lod is None and spec.kind is not SELECTED_ROWS and 0 < tensor.dim() == len(spec.known_dims) - 1 and spec.known_dims[-1] == 1:
-                given[at] = tensor[..., None]
+                tensors[index] = tensor[..., None]
                 changed = True
-        return tuple([t.shape for t in given[: len(self.inputs)]]) if changed else ()
+        return tuple([t.shape for t in tensors[: len(self.inputs)]]) if changed else ()
 
     def refuse_unknown(self, feed: Mapping[Any, Any]) -> None:
         """Refuse an unknown name, or a variable that is not fed."""
@@ -132,24 +132,24 @@ class Feeder:
 
     def _missing(self, value: Value, feed: Mapping[str, Any]) -> FeedError:
         site = value.variable.call_site if value.variable is not None else None
-        where = f", described at {site.short()}" if site is not None else ""
+        site_words = f", described at {site.short()}" if site is not None else ""
         if value.name in feed:
-            return FeedError(f"{value.name} ({_spec(value).text()}{where}) is fed None, which is no value").told(
+            return FeedError(f"{value.name} ({_spec(value).text()}{site_words}) is fed None, which is no value").told(
                 slot=value.name, required=_spec(value).text(), seen="None", site=site
             )
         meant = meant_for(value.name, feed, self.names)
-        return FeedError(f"{value.name} ({_spec(value).text()}{where}) is not fed; fed are: {', '.join(map(str, feed)) or 'none'}{meant}").told(
+        return FeedError(f"{value.name} ({_spec(value).text()}{site_words}) is not fed; fed are: {', '.join(map(str, feed)) or 'none'}{meant}").told(
             slot=value.name, required=_spec(value).text(), site=site
         )
 
-    def _rows(self, value: Value, given: Any, wanted: Any, notes: Notes | None) -> Rows:
+    def _rows(self, value: Value, rows: Any, torch_type: Any, notes: Notes | None) -> Rows:
         """Return fed sparse rows in the program's element type."""
-        if not isinstance(given, SelectedRows):
+        if not isinstance(rows, SelectedRows):
             raise FeedError(f"{value.name} is {_spec(value).text()}; feed a SelectedRows(rows, values, height)")
-        values = _tensor(value, given.values)
-        return Rows(to_tensor(given.rows), values if values.dtype is wanted else self._converted(value, values, wanted, notes), given.height)
+        values = _tensor(value, rows.values)
+        return Rows(to_tensor(rows.rows), values if values.dtype is torch_type else self._converted(value, values, torch_type, notes), rows.height)
 
-    def _converted(self, value: Value, tensor: Tensor, wanted: Any, notes: Notes | None) -> Tensor:
+    def _converted(self, value: Value, tensor: Tensor, torch_type: Any, notes: Notes | None) -> Tensor:
         """Return the same numbers in the program's element type.
 
         Conversions are exact by kind, as int32 to int64, or exact for these numbers, as int64 to int32 where all fit. But float64 becomes float32 too, with
@@ -159,13 +159,13 @@ class Feeder:
             FeedError: the numbers would change.
         """
         want = _spec(value).known_dtype
-        out, rounds = converted(value.name, tensor, want, wanted, dims_advice(_spec(value), tensor.shape))
+        out, rounds = converted(value.name, tensor, want, torch_type, dims_advice(_spec(value), tensor.shape))
         if rounds and notes is not None:
-            said = f"{value.name} is {want.numpy_name} and is fed float64: it is rounded at every step; .astype('{want.numpy_name}') once saves that"
-            notes.tell(value.name, said)
+            message = f"{value.name} is {want.numpy_name} and is fed float64: it is rounded at every step; .astype('{want.numpy_name}') once saves that"
+            notes.tell(value.name, message)
         return out
 
-    def check_shapes(self, given: Sequence[Any], held: Held = NOTHING) -> dict[str, int]:
+    def check_shapes(self, tensors: Sequence[Any], scope_sizes: Held = NOTHING) -> dict[str, int]:
         """Check the shapes and guards of the tensors, beside the scope's values; return the symbols' values.
 
         Raises:
@@ -173,20 +173,20 @@ class Feeder:
                 take, and the nearest ones.
         """
         try:
-            return self._checked(given, held)
+            return self._checked(tensors, scope_sizes)
         except (FeedError, GuardError) as error:
             ragged = any(v.lod is not None for v in self.inputs)  # whose sizes are not chosen one by one
-            advice = self.program.feeds.refusal({v.name: list(t.shape) for v, t in zip(self.inputs, given, strict=False)}, not ragged)
+            advice = self.program.feeds.refusal({v.name: list(t.shape) for v, t in zip(self.inputs, tensors, strict=False)}, not ragged)
             if not advice:
                 raise
             raise error.reworded(f"{error}\n{advice}") from None
 
-    def _checked(self, given: Sequence[Any], held: Held) -> dict[str, int]:
-        values = dict(held.values)
-        known = self.guards.known
+    def _checked(self, tensors: Sequence[Any], scope_sizes: Held) -> dict[str, int]:
+        values = dict(scope_sizes.values)
+        equalities = self.guards.known
         later: list[OpenDim] = []
-        offsets = iter(given[len(self.inputs) :])
-        for value, tensor in zip(self.inputs, given, strict=False):
+        offsets = iter(tensors[len(self.inputs) :])
+        for value, tensor in zip(self.inputs, tensors, strict=False):
             spec, shape = _spec(value), list(tensor.shape)
             dims = spec.known_dims
             if len(dims) != len(shape):
@@ -204,17 +204,17 @@ class Feeder:
             if value.lod is not None and spec.lod is not None:
                 later += self._check_counts(value, spec.lod.counts, next(offsets), values)
         self._settle(values)
-        for one in later:
-            if not symbols_of(one.dim) <= values.keys():
-                missing = ", ".join(sorted(symbols_of(one.dim) - values.keys()))
-                raise FeedError(f"{one.name}: {one.where} is {one.dim}; fed is {one.size}, and no input gives {missing}")
-        for one in (*later, *held.expressions):
-            if (wrong := one.check(values)) is not None:
-                raise FeedError(f"{one.name}: {wrong}; {'fed' if one in later else 'held by the scope'} is {one.size}")
+        for open_dim in later:
+            if not symbols_of(open_dim.dim) <= values.keys():
+                missing = ", ".join(sorted(symbols_of(open_dim.dim) - values.keys()))
+                raise FeedError(f"{open_dim.name}: {open_dim.place} is {open_dim.dim}; fed is {open_dim.size}, and no input gives {missing}")
+        for open_dim in (*later, *scope_sizes.expressions):
+            if (wrong := open_dim.check(values)) is not None:
+                raise FeedError(f"{open_dim.name}: {wrong}; {'fed' if open_dim in later else 'held by the scope'} is {open_dim.size}")
         for guard in self.guards:
             if guard.condition.symbols <= values.keys():
                 guard.check(values)
-        for name, size in known.items():
+        for name, size in equalities.items():
             if name not in values and symbols_of(size) <= values.keys():
                 values[name] = evaluate(size, values)
         return values
@@ -222,30 +222,30 @@ class Feeder:
     def _settle(self, values: dict[str, int]) -> None:
         """Give values to symbols without a feed: an input that this step does not need has them, and dims were set equal to them."""
         for name, size in self.guards.known.items():
-            other = symbol_name(size)
-            if other is not None and other not in values and name in values:
-                values[other] = values[name]
+            equal_name = symbol_name(size)
+            if equal_name is not None and equal_name not in values and name in values:
+                values[equal_name] = values[name]
 
-    def longest(self, given: Sequence[Any], wanted: Container[str]) -> dict[str, int]:
-        """Return the values of the ``wanted`` symbols for the longest of fed sequences, which no shape tells."""
+    def longest(self, tensors: Sequence[Any], symbols: Container[str]) -> dict[str, int]:
+        """Return the values of these ``symbols`` for the longest of fed sequences, which no shape tells."""
         values: dict[str, int] = {}
         ragged = [spec.lod for v in self.inputs if v.lod is not None and (spec := _spec(v)).lod is not None]
-        for lod, offsets in zip(ragged, given[len(self.inputs) :], strict=True):
-            for symbol, of in ((longest(lod), offsets), (longest_outermost(lod), offsets.in_rows(0))):
-                if str(symbol) in wanted:
-                    values[str(symbol)] = of.longest
+        for lod, offsets in zip(ragged, tensors[len(self.inputs) :], strict=True):
+            for symbol, lengths in ((longest(lod), offsets), (longest_outermost(lod), offsets.in_rows(0))):
+                if str(symbol) in symbols:
+                    values[str(symbol)] = lengths.longest
         return values
 
-    def _set(self, values: dict[str, int], name: str, size: int, value: Value, where: str, seen: str) -> None:
-        before = values.setdefault(name, size)
-        if before != size:
-            said = f"{value.name} must be {_spec(value).text()}; fed is {seen}"
-            raise FeedError(f"{said}: {where} is {name}, and another input or a parameter makes that {before}")
+    def _set(self, values: dict[str, int], name: str, size: int, value: Value, place: str, feed_words: str) -> None:
+        previous = values.setdefault(name, size)
+        if previous != size:
+            message = f"{value.name} must be {_spec(value).text()}; fed is {feed_words}"
+            raise FeedError(f"{message}: {place} is {name}, and another input or a parameter makes that {previous}")
 
-    def _check_counts(self, value: Value, counts: Sequence[Size], given: Offsets, values: dict[str, int]) -> list[OpenDim]:
+    def _check_counts(self, value: Value, counts: Sequence[Size], ragged_offsets: Offsets, values: dict[str, int]) -> list[OpenDim]:
         """Check the numbers of sequences; return those that are sums of sizes of other inputs."""
         later: list[OpenDim] = []
-        for level, (count, offsets) in enumerate(zip(counts, given.levels, strict=True)):
+        for level, (count, offsets) in enumerate(zip(counts, ragged_offsets.levels, strict=True)):
             size = len(offsets) - 1
             if (name := symbol_name(count)) is not None:
                 self._set(values, name, size, value, f"level {level}", f"{size} sequences")
@@ -256,9 +256,9 @@ class Feeder:
         return later
 
 
-def aligned(given: Sequence[Any]) -> list[Any]:
+def aligned(tensors: Sequence[Any]) -> list[Any]:
     """Return the tensors in memory that begins as torch's own does: arrays of numpy begin anywhere."""
-    return [_aligned_rows(t) if isinstance(t, Rows) else t if isinstance(t, Offsets) or is_aligned(t) else copied(t) for t in given]
+    return [_aligned_rows(t) if isinstance(t, Rows) else t if isinstance(t, Offsets) or is_aligned(t) else copied(t) for t in tensors]
 
 
 def _aligned_rows(rows: Rows) -> Rows:
@@ -275,25 +275,25 @@ _arrays: set[type] = set()
 """The classes of values that are taken as they are."""
 
 
-def _tensor(value: Value, given: Any) -> Tensor:
-    if given.__class__ not in _arrays:
-        given = _unpacked(value, given)
+def _tensor(value: Value, array: Any) -> Tensor:
+    if array.__class__ not in _arrays:
+        array = _unpacked(value, array)
     try:
-        return to_tensor(given)
+        return to_tensor(array)
     except (TypeError, ValueError) as error:
-        if getattr(getattr(given, "dtype", None), "kind", "") == "O":
-            packed = array_of(value.name, given, _spec(value))
-            if packed is not given:
+        if getattr(getattr(array, "dtype", None), "kind", "") == "O":
+            packed = array_of(value.name, array, _spec(value))
+            if packed is not array:
                 return _tensor(value, packed)
-        raise not_numbers(value.name, given, given, error) from None
+        raise not_numbers(value.name, array, array, error) from None
 
 
-def _unpacked(value: Value, given: Any) -> Any:
+def _unpacked(value: Value, array: Any) -> Any:
     """Return other feeds as an array or a tensor."""
-    kind: type[Any] = given.__class__
+    kind: type[Any] = array.__class__
     if kind.__name__ in ("ndarray", "Tensor") and kind.__module__ in ("numpy", "torch"):
         _arrays.add(kind)
-        return given
-    if is_masked(given):
+        return array
+    if is_masked(array):
         raise FeedError(f"{value.name}: a masked array was fed, whose masked elements have no value: use .filled(...)")
-    return array_of(value.name, given, _spec(value))
+    return array_of(value.name, array, _spec(value))

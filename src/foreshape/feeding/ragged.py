@@ -26,7 +26,7 @@ _MOST_SHOWN = 12
 _FAMILY = {"i": "int", "u": "int", "f": "float", "b": "bool"}
 
 
-def as_ragged(name: str, given: Any, spec: Spec) -> LoDTensor:
+def as_ragged(name: str, source: Any, spec: Spec) -> LoDTensor:
     """Return the feed of the ragged variable ``name``, as a `LoDTensor` with as many levels as ``spec``.
 
     It takes a `LoDTensor`, a torch nested tensor, or a list column of Arrow, awkward, pandas or polars. It also takes a list of sequences (of lists of them,
@@ -36,45 +36,45 @@ def as_ragged(name: str, given: Any, spec: Spec) -> LoDTensor:
         FeedError: it is not ragged, has another number of levels, or rows of other dims.
     """
     levels = spec.lod_level
-    if not _is_list(given):
-        given = column(name, given)
-    if isinstance(given, LoDTensor):
-        if given.lod_level != levels:
-            raise FeedError(f"{name} has {levels} level{'s' * (levels != 1)} of sequences; fed are {given.lod_level}")
-        if _lacks_last(given.data.shape, spec):
-            given = given.with_data(given.data[..., None])
-        return given
-    if type(given).__module__.partition(".")[0] == "torch" and getattr(given, "is_nested", False):
-        data, lengths = _of_nested(name, given, spec)
-    elif _is_list(given) or _is_array_of_objects(given):
-        if levels == 1 and given.__class__ is tuple:
-            _check_pair(name, given)
-        data, lengths = _Lists(name, spec).packed(list(given))
+    if not _is_list(source):
+        source = column(name, source)
+    if isinstance(source, LoDTensor):
+        if source.lod_level != levels:
+            raise FeedError(f"{name} has {levels} level{'s' * (levels != 1)} of sequences; fed are {source.lod_level}")
+        if _lacks_last(source.data.shape, spec):
+            source = source.with_data(source.data[..., None])
+        return source
+    if type(source).__module__.partition(".")[0] == "torch" and getattr(source, "is_nested", False):
+        data, lengths = _of_nested(name, source, spec)
+    elif _is_list(source) or _is_array_of_objects(source):
+        if levels == 1 and source.__class__ is tuple:
+            _check_pair(name, source)
+        data, lengths = _Lists(name, spec).packed(list(source))
     else:
-        found = column_of(name, given, levels)
-        if found is None:
-            kind = getattr(getattr(given, "dtype", None), "kind", "")
-            if isinstance(given, (str, bytes)) or kind in ("U", "S", "T"):
+        unpacked = column_of(name, source, levels)
+        if unpacked is None:
+            kind = getattr(getattr(source, "dtype", None), "kind", "")
+            if isinstance(source, (str, bytes)) or kind in ("U", "S", "T"):
                 raise FeedError(f"{name} is ragged, {spec.text()}; fed are {_TEXTS}")
-            seen = "sparse rows were fed" if isinstance(given, SelectedRows) else f"{type(given).__name__}{_dims_of(given)} was fed"
+            feed_words = "sparse rows were fed" if isinstance(source, SelectedRows) else f"{type(source).__name__}{_dims_of(source)} was fed"
             raise FeedError(
                 f"{name} is ragged, {spec.text()}: feed a LoDTensor(data, sequence_lengths), a {_nesting(levels)} of arrays, a nested tensor "
-                f"or a list column; {seen}"
+                f"or a list column; {feed_words}"
             )
-        data, lengths = _with_rows(name, *found, spec), found[1]
+        data, lengths = _with_rows(name, *unpacked, spec), unpacked[1]
     if _lacks_last(data.shape, spec):
         data = data[..., None]
     return LoDTensor.of_lengths(data, lengths)
 
 
-def _check_pair(name: str, given: Any) -> None:
+def _check_pair(name: str, pair: Any) -> None:
     """Refuse packed rows beside their lengths or offsets; warn of two arrays alike, which may be two sequences of a batch by chance."""
-    if len(given) != 2 or not all(hasattr(part, "__len__") for part in given):
+    if len(pair) != 2 or not all(hasattr(part, "__len__") for part in pair):
         return
     import numpy
 
     try:
-        parts: list[Any] = [numpy.asarray(plain(part)) for part in given]
+        parts: list[Any] = [numpy.asarray(plain(part)) for part in pair]
     except (TypeError, ValueError, RuntimeError):  # told where it is packed
         return
     rows, second = parts
@@ -88,7 +88,7 @@ def _check_pair(name: str, given: Any) -> None:
     if form:
         meaning = "lengths" if form.startswith("LoDTensor(") else "offsets"
         words = f"{name} is fed a tuple of {len(rows)} rows and, as it seems, their {meaning}: feed fs.{form}, or two sequences as a list"
-        if type(given[0]) is not type(given[1]) or rows.ndim != 1 or rows.dtype.kind not in "iu":
+        if type(pair[0]) is not type(pair[1]) or rows.ndim != 1 or rows.dtype.kind not in "iu":
             raise FeedError(words)
         warn_user(f"{words}; it is taken as two sequences")
 
@@ -103,17 +103,17 @@ def _lacks_last(shape: Sequence[int], spec: Spec) -> bool:
     return len(shape) + 1 == len(dims) and len(dims) > 1 and dims[-1] == 1
 
 
-def _dims_of(given: Any) -> str:
-    shape: Any = getattr(given, "shape", None)
+def _dims_of(array: Any) -> str:
+    shape: Any = getattr(array, "shape", None)
     return f" of shape {shape}" if shape.__class__.__name__ in ("tuple", "Size") else ""
 
 
-def _is_list(given: Any) -> bool:
-    return isinstance(given, (list, tuple))
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
 
 
-def _is_array_of_objects(given: Any) -> bool:
-    return getattr(getattr(given, "dtype", None), "kind", "") == "O" and len(given.shape) == 1
+def _is_array_of_objects(value: Any) -> bool:
+    return getattr(getattr(value, "dtype", None), "kind", "") == "O" and len(value.shape) == 1
 
 
 def _nesting(levels: int) -> str:
@@ -127,26 +127,26 @@ def _row_text(spec: Spec) -> str:
 # --- torch nested tensors
 
 
-def _of_nested(name: str, given: Any, spec: Spec) -> tuple[Any, list[Any]]:
+def _of_nested(name: str, nested: Any, spec: Spec) -> tuple[Any, list[Any]]:
     if spec.lod_level != 1:
         raise FeedError(f"{name} has {spec.lod_level} levels of sequences; fed is a nested tensor, which has 1")
-    if given.layout is torch.jagged:
-        if given.dim() < 2 or isinstance(given.shape[1], int):
-            raise FeedError.must(f"{name}: the ragged dim of a nested tensor", "dim 1", f"{list(given.shape)}", "fed is")
-        offsets, counts = given.offsets(), given.lengths()
+    if nested.layout is torch.jagged:
+        if nested.dim() < 2 or isinstance(nested.shape[1], int):
+            raise FeedError.must(f"{name}: the ragged dim of a nested tensor", "dim 1", f"{list(nested.shape)}", "fed is")
+        offsets, counts = nested.offsets(), nested.lengths()
         if counts is None:
-            return given.values().detach(), [offsets.diff()]
+            return nested.values().detach(), [offsets.diff()]
         starts = offsets[: len(counts)]  # with holes between the sequences
         packed = torch.repeat_interleave(starts - counts.cumsum(0) + counts, counts) + torch.arange(int(counts.sum()), device=counts.device)
-        return given.values().detach().index_select(0, packed), [counts]
-    if given.size(0) == 0:  # it has no dims then
+        return nested.values().detach().index_select(0, packed), [counts]
+    if nested.size(0) == 0:  # it has no dims then
         return _no_rows(name, spec), [torch.zeros(0, dtype=torch.int64)]
-    sizes = private.nested_tensor_size(given)
+    sizes = private.nested_tensor_size(nested)
     rows, row = sizes[:, 0], sizes[0, 1:]
     if not bool((sizes[:, 1:] == row).all()):
-        seen = ", ".join(map(str, sizes.tolist()[:8]))
-        raise FeedError(f"{name} must have rows [{_row_text(spec)[2:]}]; the parts of the nested tensor differ in more than dim 0: {seen}")
-    packed = given.detach().contiguous().values()
+        sizes_text = ", ".join(map(str, sizes.tolist()[:8]))
+        raise FeedError(f"{name} must have rows [{_row_text(spec)[2:]}]; the parts of the nested tensor differ in more than dim 0: {sizes_text}")
+    packed = nested.detach().contiguous().values()
     return packed.reshape(int(rows.sum()), *row.tolist()), [rows]
 
 
@@ -161,17 +161,19 @@ class _Lists:
         self.of: DType = spec.known_dtype
         self.given: Any = ()
 
-    def packed(self, given: Any) -> tuple[Any, list[Any]]:
+    def packed(self, sequences: Any) -> tuple[Any, list[Any]]:
         """Return the rows, and for each level the lengths."""
         import numpy
 
         lengths: list[Any] = []
-        parts: Sequence[Any] = given
-        self.given = given
+        parts: Sequence[Any] = sequences
+        self.given = sequences
         for _ in range(1, self.levels):
             if not all(_is_list(p) or _is_array_of_objects(p) for p in parts):
-                at = next(k for k, p in enumerate(parts) if not (_is_list(p) or _is_array_of_objects(p)))
-                self.refuse(lengths, at, parts[at], f"a list, since {self.name} has {self.levels} levels of sequences (a {_nesting(self.levels)} of arrays)")
+                place = next(k for k, p in enumerate(parts) if not (_is_list(p) or _is_array_of_objects(p)))
+                self.refuse(
+                    lengths, place, parts[place], f"a list, since {self.name} has {self.levels} levels of sequences (a {_nesting(self.levels)} of arrays)"
+                )
             lengths.append(numpy.fromiter(map(len, parts), numpy.int64, len(parts)))
             parts = list(chain.from_iterable(parts))
         quick = self._of_numbers(parts)
@@ -179,7 +181,7 @@ class _Lists:
             rows = quick
             counts = map(len, parts)
         else:
-            arrays = [self._sequence(lengths, at, p) for at, p in enumerate(parts)]
+            arrays = [self._sequence(lengths, place, p) for place, p in enumerate(parts)]
             rows = self._joined(lengths, arrays)
             counts = (0 if a is None else a.shape[0] for a in arrays)
         lengths.append(numpy.fromiter(counts, numpy.int64, len(parts)))
@@ -195,8 +197,8 @@ class _Lists:
         flat = list(chain.from_iterable(parts))
         if not flat or not {int, float, bool}.issuperset(set(map(type, flat))):
             return None
-        made = self._numbers(numpy.array(flat))
-        return made
+        rows = self._numbers(numpy.array(flat))
+        return rows
 
     def _numbers(self, array: Any) -> Any:
         """Return Python's numbers, which have no size, in the variable's type; None if the conversion is not exact by kind."""
@@ -204,56 +206,56 @@ class _Lists:
 
         if not self.of.numpy_name or (array.dtype.kind not in "iufb" and array.size):
             return None
-        wanted = numpy.dtype(self.of.numpy_name)
+        dtype = numpy.dtype(self.of.numpy_name)
         kind = array.dtype.kind
-        if not array.size or _FAMILY[kind] == self.of.family == "float" or (kind in "iu" and self.of.is_floating) or kind == wanted.kind == "b":
-            return array.astype(wanted)
+        if not array.size or _FAMILY[kind] == self.of.family == "float" or (kind in "iu" and self.of.is_floating) or kind == dtype.kind == "b":
+            return array.astype(dtype)
         if kind in "iu" and self.of.is_integer:
-            info = numpy.iinfo(wanted)
-            return array.astype(wanted) if info.min <= int(array.min()) and int(array.max()) <= info.max else None
+            info = numpy.iinfo(dtype)
+            return array.astype(dtype) if info.min <= int(array.min()) and int(array.max()) <= info.max else None
         return None
 
-    def _sequence(self, lengths: list[Any], at: int, given: Any) -> Any:
+    def _sequence(self, lengths: list[Any], place: int, sequence: Any) -> Any:
         """Return one innermost sequence as an array or tensor ``[length, *row]``; None for an empty list, without a shape of rows."""
         import numpy
 
         dims = self.spec.known_dims
-        if given is None:
-            self.refuse(lengths, at, None, "a sequence, and it is missing (None): leave its row out, or make it an empty list")
-        if isinstance(given, torch.Tensor) and not given.is_nested:
-            array = given.detach()
+        if sequence is None:
+            self.refuse(lengths, place, None, "a sequence, and it is missing (None): leave its row out, or make it an empty list")
+        if isinstance(sequence, torch.Tensor) and not sequence.is_nested:
+            array = sequence.detach()
         else:
-            if is_masked(given):
-                self.refuse(lengths, at, None, "an array without masked elements, which have no value: use .filled(...)")
+            if is_masked(sequence):
+                self.refuse(lengths, place, None, "an array without masked elements, which have no value: use .filled(...)")
             try:
-                array: Any = numpy.asarray(given)
+                array: Any = numpy.asarray(sequence)
             except (TypeError, ValueError):
                 array = numpy.empty((), dtype=object)
             if array.dtype.kind not in "iufb" and not (array.dtype.kind == "V" and array.dtype.name == "bfloat16"):
-                self.refuse(lengths, at, given)
-            if _is_list(given):
-                if not len(given):
+                self.refuse(lengths, place, sequence)
+            if _is_list(sequence):
+                if not len(sequence):
                     return None
-                made = self._numbers(array) if all(not hasattr(x, "dtype") for x in given) else array
-                array = array if made is None else made
+                numbers = self._numbers(array) if all(not hasattr(x, "dtype") for x in sequence) else array
+                array = array if numbers is None else numbers
         if _lacks_last(array.shape, self.spec):
             array = array[..., None]
         fits = len(array.shape) == len(dims) and all(not isinstance(d, int) or d == s for d, s in zip(dims[1:], array.shape[1:], strict=True))
         if not fits:
-            self.refuse(lengths, at, array)
+            self.refuse(lengths, place, array)
         return array
 
     def _joined(self, lengths: list[Any], arrays: list[Any]) -> Any:
         import numpy
 
-        told = [a for a in arrays if a is not None]
-        if not told:
+        sequences = [a for a in arrays if a is not None]
+        if not sequences:
             return _no_rows(self.name, self.spec)
-        filled = [a for a in told if a.shape[0]] or told[:1]
+        filled = [a for a in sequences if a.shape[0]] or sequences[:1]
         first = filled[0]
-        for at, a in enumerate(arrays):
+        for place, a in enumerate(arrays):
             if a is not None and a.shape[0] and tuple(a.shape[1:]) != tuple(first.shape[1:]):
-                self.refuse(lengths, at, a, f"[length{''.join(f', {d}' for d in first.shape[1:])}], as the sequences before it")
+                self.refuse(lengths, place, a, f"[length{''.join(f', {d}' for d in first.shape[1:])}], as the sequences before it")
         if any(isinstance(a, torch.Tensor) for a in filled):
             tensors = [to_tensor(a) for a in filled]
             families = {(t.is_floating_point(), t.dtype is torch.bool) for t in tensors}
@@ -266,27 +268,27 @@ class _Lists:
             return torch.cat(tensors)
         kinds = {a.dtype.kind for a in filled}
         if len({_FAMILY.get(k, k) for k in kinds}) > 1:
-            seen = f"are {', '.join(sorted({a.dtype.name for a in filled}))}"
-            raise FeedError.must(f"{self.name}: all sequences", "of one kind of number", seen, hint=self._advice(arrays[-1]))
+            dtypes = f"are {', '.join(sorted({a.dtype.name for a in filled}))}"
+            raise FeedError.must(f"{self.name}: all sequences", "of one kind of number", dtypes, hint=self._advice(arrays[-1]))
         return numpy.concatenate(filled)
 
-    def refuse(self, lengths: list[Any], at: int, seen: Any, required: str | None = None) -> NoReturn:
-        """Refuse part ``at`` of the level after the levels in ``lengths``."""
-        index = [at]
+    def refuse(self, lengths: list[Any], place_in_level: int, part: Any, required: str | None = None) -> NoReturn:
+        """Refuse part ``place_in_level`` of the level after the levels in ``lengths``."""
+        index = [place_in_level]
         for level in reversed(lengths):
             above = int(level.cumsum().searchsorted(index[0], side="right"))
             index[0] -= int(level[:above].sum())
             index.insert(0, above)
         place = self.name + "".join(f"[{i}]" for i in index)
         words = required or f"one sequence of {self.spec.text()}, [length{_row_text(self.spec)}]"
-        raise FeedError(f"{place} must be {words}" + ("" if seen is None else f"; seen {_seen(seen)}{self._advice(seen)}"))
+        raise FeedError(f"{place} must be {words}" + ("" if part is None else f"; seen {_part_text(part)}{self._advice(part)}"))
 
-    def _advice(self, seen: Any) -> str:
+    def _advice(self, part: Any) -> str:
         """Return the code for texts, and for rows beside their lengths."""
-        first: Any = next(iter(seen), None) if _is_list(seen) else seen
+        first: Any = next(iter(part), None) if _is_list(part) else part
         if isinstance(first, (str, bytes)) or getattr(getattr(first, "dtype", None), "kind", "") in ("U", "S", "T"):
             return f": these are {_TEXTS}"
-        if self.levels == 1 and len(self.given) == 2 and seen is not None and hasattr(self.given[0], "shape") and _are_rows_and_lengths(*self.given):
+        if self.levels == 1 and len(self.given) == 2 and part is not None and hasattr(self.given[0], "shape") and _are_rows_and_lengths(*self.given):
             return ": rows with their lengths are a LoDTensor(rows, [lengths])"
         return ""
 
@@ -302,17 +304,17 @@ def _are_rows_and_lengths(rows: Any, lengths: Any) -> bool:
         return False
 
 
-def _seen(given: Any) -> str:
-    shape = getattr(given, "shape", None)
+def _part_text(part: Any) -> str:
+    shape = getattr(part, "shape", None)
     if shape is not None and len(shape):
-        return f"{getattr(given, 'dtype', '')} {list(shape)}".strip()
-    if _is_list(given):
-        return f"a list of {len(given)} that is no array: {_shown(given)}"
-    return _shown(given)
+        return f"{getattr(part, 'dtype', '')} {list(shape)}".strip()
+    if _is_list(part):
+        return f"a list of {len(part)} that is no array: {_value_text(part)}"
+    return _value_text(part)
 
 
-def _shown(given: Any) -> str:
-    text = repr(given)
+def _value_text(part: Any) -> str:
+    text = repr(part)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -339,11 +341,11 @@ def _with_rows(name: str, values: Any, lengths: list[Any], inner: list[Any], spe
     for depth, counts in enumerate(inner):
         size = int(counts[0]) if len(counts) else (row[depth] if depth < len(row) and isinstance(row[depth], int) else 0)
         if len(counts) and not bool((counts == size).all()):
-            at = int((counts != size).argmax())
+            place = int((counts != size).argmax())
             depth = depth + 1 + len(lengths)
             raise FeedError(
                 f"{name} must have rows [{_row_text(spec)[2:]}]; the lists of the column at depth {depth} have {size} elements "
-                f"and, number {at}, {int(counts[at])}"
+                f"and, number {place}, {int(counts[place])}"
             )
         sizes.append(int(size))
     return values.reshape(rows, *sizes, *values.shape[1:])

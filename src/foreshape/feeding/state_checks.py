@@ -18,15 +18,15 @@ class OpenDim(NamedTuple):
     """A dim that is an expression, and its size."""
 
     name: str
-    where: str
+    place: str
     dim: Size
     size: int
 
     def check(self, values: dict[str, int]) -> str | None:
         """Return the error for these values of symbols; None if there is none, or a symbol has no value."""
-        if not symbols_of(self.dim) <= values.keys() or (wanted := evaluate(self.dim, values)) == self.size:
+        if not symbols_of(self.dim) <= values.keys() or (required := evaluate(self.dim, values)) == self.size:
             return None
-        return f"{self.where} must be {self.dim} = {wanted}"
+        return f"{self.place} must be {self.dim} = {required}"
 
 
 class Held(NamedTuple):
@@ -70,9 +70,9 @@ def compare_held(places: Sequence[Value], tensors: Sequence[Any]) -> Held:
                 first.setdefault(name, place.name)
             else:
                 expressions.append(OpenDim(place.name, f"dim {axis}", dim, size))
-    for one in expressions:
-        if (wrong := one.check(values)) is not None:
-            raise ExecutionError(f"{one.name}: {wrong}; the scope holds {one.size}")
+    for open_dim in expressions:
+        if (wrong := open_dim.check(values)) is not None:
+            raise ExecutionError(f"{open_dim.name}: {wrong}; the scope holds {open_dim.size}")
     return Held(values, tuple(expressions)) if values or expressions else NOTHING
 
 

@@ -108,42 +108,42 @@ class Architecture:
     def value(self, name: str, source: Values) -> Tensor | None:
         """Return the value of a parameter of `scores`; None if the source has none."""
         outside = {"words": self.names.words, "positions": self.names.positions, "encoder.norm": self.names.norm, "head": self.names.head}
-        where, what = name.rsplit(".", 1)
-        if where in outside:
-            value = source(f"{outside[where]}.{what}")
-            if value is None and where == "head":  # modules of newer transformers name it so, whatever their files say
-                value = source(f"lm_head.{what}")
+        place, kind = name.rsplit(".", 1)
+        if place in outside:
+            value = source(f"{outside[place]}.{kind}")
+            if value is None and place == "head":  # modules of newer transformers name it so, whatever their files say
+                value = source(f"lm_head.{kind}")
             if value is None:
                 return None
-            if where == "head" and what == "weight":
+            if place == "head" and kind == "weight":
                 return value.T
-            return value[self.skipped :] if where == "positions" else value + self.norm_shift if where == "encoder.norm" and what == "weight" else value
-        found = re.fullmatch(r"encoder\.(\d+)\.(.+)", where)
-        return None if found is None else self._of_block(int(found[1]), found[2], what, source)
+            return value[self.skipped :] if place == "positions" else value + self.norm_shift if place == "encoder.norm" and kind == "weight" else value
+        match = re.fullmatch(r"encoder\.(\d+)\.(.+)", place)
+        return None if match is None else self._of_block(int(match[1]), match[2], kind, source)
 
-    def _of_block(self, at: int, part: str, what: str, source: Values) -> Tensor | None:
-        there = self.names.parts.get(part)
-        if there is None:
+    def _of_block(self, index: int, part: str, kind: str, source: Values) -> Tensor | None:
+        entry = self.names.parts.get(part)
+        if entry is None:
             return None
-        theirs, pick = (there, None) if isinstance(there, str) else there
+        theirs, pick = (entry, None) if isinstance(entry, str) else entry
         product = not part.endswith("_norm")
-        if what == "bias" and _group(part) not in self.biased:
-            weight = self._of_block(at, part, "weight", source)
+        if kind == "bias" and _group(part) not in self.biased:
+            weight = self._of_block(index, part, "weight", source)
             return None if weight is None else torch.zeros(weight.shape[-1])
-        value = source(f"{self.names.block.format(at)}{theirs}.{what}")
+        value = source(f"{self.names.block.format(index)}{theirs}.{kind}")
         if value is None:
             return None
-        if product and what == "weight" and not self.names.turned:
+        if product and kind == "weight" and not self.names.turned:
             value = value.T
         if pick is not None:
             value = pick(value, self)
-        value = self._changed(value.float(), part, what)
-        return value.T if product and what == "weight" else value
+        value = self._changed(value.float(), part, kind)
+        return value.T if product and kind == "weight" else value
 
-    def _changed(self, value: Tensor, part: str, what: str) -> Tensor:
+    def _changed(self, value: Tensor, part: str, kind: str) -> Tensor:
         """Return a weight whose first dim is the result's, or a bias, with factors in it and the columns of heads in our order."""
         if part.endswith("_norm"):
-            value = value + self.norm_shift if what == "weight" else value
+            value = value + self.norm_shift if kind == "weight" else value
         if part in ("attention.output", "mlp.outer"):
             return value * self.result_factor
         if part.startswith(("attention.query", "attention.key")):
@@ -153,14 +153,14 @@ class Architecture:
 
     def _halves_apart(self, value: Tensor) -> Tensor:
         """Put the halves of turned columns half a head apart, as in a head turned whole; the others stand between."""
-        size, turned = self.heads[2], self.turned_columns
-        if turned is None:
+        size, rotated = self.heads[2], self.turned_columns
+        if rotated is None:
             return value
         order = list(range(size))
-        first, second, others = order[: turned // 2], order[turned // 2 : turned], order[turned:]
-        half = len(others) // 2
+        first, second, remaining = order[: rotated // 2], order[rotated // 2 : rotated], order[rotated:]
+        half = len(remaining) // 2
         by_head = value.reshape(-1, size, *value.shape[1:])
-        return by_head[:, [*first, *others[:half], *second, *others[half:]]].reshape(value.shape)
+        return by_head[:, [*first, *remaining[:half], *second, *remaining[half:]]].reshape(value.shape)
 
 
 def _group(part: str) -> str:

@@ -26,8 +26,8 @@ class Beams(Writing):
     become better than the worst one kept, by its length so far, or as ``early_stopping`` says.
     """
 
-    def __init__(self, prompt: list[int], most: int, settings: TextSettings, vocabulary: int) -> None:
-        super().__init__(prompt, most, settings, (), None)
+    def __init__(self, prompt: list[int], limit: int, settings: TextSettings, vocabulary: int) -> None:
+        super().__init__(prompt, limit, settings, (), None)
         self.width, self._vocabulary = settings.beams, vocabulary
         self._lines = [_Beam(0.0, [])]
         self._ended: list[_Beam] = []
@@ -51,12 +51,12 @@ class Beams(Writing):
         """
         logs = scores.float().log_softmax(-1)
         if self.settings.changes_scores:
-            of = self.settings, self.prompt
-            logs = torch.stack([changed_scores(row, *of, line.words, self.most) for row, line in zip(logs, self._lines, strict=True)])
+            context = self.settings, self.prompt
+            logs = torch.stack([changed_scores(row, *context, line.words, self.most) for row, line in zip(logs, self._lines, strict=True)])
         sums = logs + torch.tensor([line.score for line in self._lines], dtype=torch.float32).unsqueeze(-1)
         looked_at = min((len(self._ends) + 1 if self._ends else 2) * self.width, sums.numel())
-        found: Any = sums.view(-1).topk(max(looked_at, min(2 * self.width, sums.numel())))
-        best: list[tuple[float, int]] = list(zip(found.values.tolist(), found.indices.tolist(), strict=True))
+        top: Any = sums.view(-1).topk(max(looked_at, min(2 * self.width, sums.numel())))
+        best: list[tuple[float, int]] = list(zip(top.values.tolist(), top.indices.tolist(), strict=True))
         best_of(*best[0])
         going: list[tuple[int, _Beam]] = []
         length = len(self._lines[0].words) + 1

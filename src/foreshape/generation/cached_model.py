@@ -58,9 +58,9 @@ class LanguageModel:
                 f"the scores {scores.name}", "[batch, vocabulary] of each text's last word, as of layer.sequence_last_step", scores.spec.text()
             )
         users, context = whole_between("users", users, 1), whole_between("context", context, 1)
-        for size, given, what in ((cache.users, users, "users"), (cache.context, context, "context")):
-            if isinstance(size, int) and size != given:
-                raise SchemaError(f"the cache was described for {what} {size}; seen {given}")
+        for size, number, field in ((cache.users, users, "users"), (cache.context, context, "context")):
+            if isinstance(size, int) and size != number:
+                raise SchemaError(f"the cache was described for {field} {size}; seen {number}")
         self.program = scores.block.program
         self.words, self.scores, self.cache = words, scores, cache
         self.scope = default_scope() if scope is None else scope
@@ -116,8 +116,8 @@ class LanguageModel:
             count: the number of words.
         """
         with torch.inference_mode():
-            for kept in self._kept:
-                kept[place, :count].zero_()
+            for tensor in self._kept:
+                tensor[place, :count].zero_()
 
     def copy_rows(self, origin: int, to: int, count: int) -> None:
         """Copy the first words of a text from one place of the cache to another.
@@ -128,8 +128,8 @@ class LanguageModel:
             count: the number of words.
         """
         with torch.inference_mode():
-            for kept in self._kept:
-                kept[to, :count].copy_(kept[origin, :count])
+            for tensor in self._kept:
+                tensor[to, :count].copy_(tensor[origin, :count])
 
     def reorder(self, places: Sequence[int], origins: Sequence[int], count: int) -> None:
         """Give places of the cache the first words of others, all as they were before.
@@ -139,23 +139,23 @@ class LanguageModel:
             origins: for each of them the number of the place with its words; one can serve several.
             count: the number of words, the same for all.
         """
-        moved = [(to, origin) for to, origin in zip(places, origins, strict=True) if to != origin]
-        if moved:
-            to, origin = (torch.tensor(column) for column in zip(*moved, strict=True))
+        moves = [(target, origin) for target, origin in zip(places, origins, strict=True) if target != origin]
+        if moves:
+            target, origin = (torch.tensor(column) for column in zip(*moves, strict=True))
             with torch.inference_mode():
-                for kept in self._kept:
-                    kept[to, :count] = kept[origin, :count]
+                for tensor in self._kept:
+                    tensor[target, :count] = tensor[origin, :count]
 
     def _make_cache(self) -> None:
         """Make the values of the cache: zeros, since hidden rows are multiplied by weights of zero."""
-        wanted = self.users * self.context * self.word_bytes
+        size = self.users * self.context * self.word_bytes
         try:
             with torch.inference_mode():
                 for v in self.cache.kept:
                     dims = self.users, self.context, columns_of(v)
                     self.scope.store(v.name, torch.zeros(dims, dtype=torch_dtype(v.spec.known_dtype)))
         except RuntimeError as error:
-            raise ExecutionError(f"there is no memory for the cache of {self.users} texts of {self.context} words, {wanted:,} bytes") from error
+            raise ExecutionError(f"there is no memory for the cache of {self.users} texts of {self.context} words, {size:,} bytes") from error
         self._kept = [self.scope.tensor(v.name) for v in self.cache.kept]
 
     def __repr__(self) -> str:

@@ -42,12 +42,12 @@ def draw(scores: Tensor, settings: TextSettings, random: Any) -> int:
         parts = parts[: max(int((parts.cumsum(0) - parts < s.top_p).sum()), 1)]
         words = words[: parts.shape[0]]
     for keep in _TRUNCATIONS:
-        kept = keep(parts / parts.sum(), s)
-        if kept is not None:
-            parts, words = parts[kept], kept if words is None else words[kept]
+        chosen = keep(parts / parts.sum(), s)
+        if chosen is not None:
+            parts, words = parts[chosen], chosen if words is None else words[chosen]
     sums = parts.cumsum(0)
-    at = min(int(torch.searchsorted(sums, random.random() * sums[-1].item(), right=True)), sums.shape[0] - 1)
-    return at if words is None else int(words[at])
+    index = min(int(torch.searchsorted(sums, random.random() * sums[-1].item(), right=True)), sums.shape[0] - 1)
+    return index if words is None else int(words[index])
 
 
 def _likely(parts: Tensor, s: TextSettings) -> Tensor | None:

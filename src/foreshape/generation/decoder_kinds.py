@@ -16,30 +16,32 @@ from foreshape.program import Variable
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 
 
-def _third(at: int) -> Pick:
-    return lambda joined, of: joined.chunk(3)[at]
+def _third(index: int) -> Pick:
+    return lambda joined, architecture: joined.chunk(3)[index]
 
 
-def _third_of_heads(at: int) -> Pick:
+def _third_of_heads(index: int) -> Pick:
     """Return the share of queries, keys or values where each head has its three parts side by side."""
-    return lambda joined, of: joined.reshape(of.heads[0], 3, of.heads[2], *joined.shape[1:])[:, at].reshape(-1, *joined.shape[1:])
+    return lambda joined, architecture: joined.reshape(architecture.heads[0], 3, architecture.heads[2], *joined.shape[1:])[:, index].reshape(
+        -1, *joined.shape[1:]
+    )
 
 
-def _share(at: int) -> Pick:
-    def pick(joined: Any, of: Architecture) -> Any:
-        heads, key_heads, size = of.heads
-        return joined.split([heads * size, key_heads * size, key_heads * size])[at]
+def _share(index: int) -> Pick:
+    def pick(joined: Any, architecture: Architecture) -> Any:
+        heads, key_heads, size = architecture.heads
+        return joined.split([heads * size, key_heads * size, key_heads * size])[index]
 
     return pick
 
 
-def _half(at: int) -> Pick:
-    return lambda joined, of: joined.chunk(2)[at]
+def _half(index: int) -> Pick:
+    return lambda joined, architecture: joined.chunk(2)[index]
 
 
 def _attention(under: str, output: str = "o_proj") -> dict[str, str]:
     parts = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": output}
-    return {f"attention.{name}": f"{under}.{there}" for name, there in parts.items()}
+    return {f"attention.{name}": f"{under}.{field}" for name, field in parts.items()}
 
 
 _NORMS = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
@@ -268,8 +270,8 @@ def architecture_of(config: Mapping[str, Any]) -> Architecture:
         raise SchemaError(f"the networks known here are {', '.join(KINDS)}; seen {name!r}")
     kind = KINDS[name]
     config = {**kind.defaults, **config}
-    for wanted, fields in ((True, kind.needed), (False, kind.refused)):
-        if wrong := next((f for f in fields if bool(config.get(f, wanted)) is not wanted), None):
+    for expected, fields in ((True, kind.needed), (False, kind.refused)):
+        if wrong := next((f for f in fields if bool(config.get(f, expected)) is not expected), None):
             raise SchemaError(f"a network of the kind {name} with {wrong}={config[wrong]} is not known here")
     try:
         return _described(kind, config)
@@ -306,23 +308,23 @@ def _described(kind: DecoderKind, config: Mapping[str, Any]) -> Architecture:
     if (cap := config.get("attn_logit_softcapping")) is not None:
         blocks["score_cap"] = cap
     factor = _query_factor(config, size)
-    turned: int | None = None
-    each: list[dict[str, Any]] = [{} for _ in range(layers)]
+    columns: int | None = None
+    options: list[dict[str, Any]] = [{} for _ in range(layers)]
     types = _layer_types(kind, config, layers)
     if kind.part:
         config = {"partial_rotary_factor": kind.part, **config} if "rotary_pct" not in config else config
-        rotations = {of: rotation_of(config, size, kind.interleaved, of) for of in sorted(set(types))}
-        one = next(iter(rotations.values()))
-        if any((r.factor, r.turned) != (one.factor, one.turned) for r in rotations.values()):
+        rotations = {layer_type: rotation_of(config, size, kind.interleaved, layer_type) for layer_type in sorted(set(types))}
+        rotation = next(iter(rotations.values()))
+        if any((r.factor, r.turned) != (rotation.factor, rotation.turned) for r in rotations.values()):
             raise SchemaError("layers whose rotations have different factors are not known here")
-        factor, turned = factor * one.factor**2, one.turned
+        factor, columns = factor * rotation.factor**2, rotation.turned
         context = min(context, *(r.context or context for r in rotations.values()))
         turns = config.get("no_rope_layers") or [1] * layers
-        for own, of, turn in zip(each, types, turns, strict=False):
-            own["rotary"] = rotations[of].rotary if turn else False
-    for own, of in zip(each, types, strict=True):
-        if of == _SLIDING and config["sliding_window"] < context:
-            own["window"] = config["sliding_window"]
+        for entry, layer_type, turn in zip(options, types, turns, strict=False):
+            entry["rotary"] = rotations[layer_type].rotary if turn else False
+    for entry, layer_type in zip(options, types, strict=True):
+        if layer_type == _SLIDING and config["sliding_window"] < context:
+            entry["window"] = config["sliding_window"]
     return Architecture(
         config["vocab_size"],
         width,
@@ -330,7 +332,7 @@ def _described(kind: DecoderKind, config: Mapping[str, Any]) -> Architecture:
         context,
         blocks,
         kind.names,
-        each=each,
+        each=options,
         positions=kind.positions,
         skipped=kind.skipped,
         tied=config.get("tie_word_embeddings", kind.tied),
@@ -342,7 +344,7 @@ def _described(kind: DecoderKind, config: Mapping[str, Any]) -> Architecture:
         query_factor=factor,
         result_factor=config.get("residual_multiplier", 1.0),
         norm_shift=kind.norm_shift,
-        turned_columns=turned,
+        turned_columns=columns,
     )
 
 
@@ -352,10 +354,10 @@ _BIASED = {"use_bias": True}
 
 
 def _first(config: Mapping[str, Any], *names: str) -> Any:
-    found = next((config[name] for name in names if config.get(name) is not None), None)
-    if found is None:
+    value = next((config[name] for name in names if config.get(name) is not None), None)
+    if value is None:
         raise KeyError(names[0])
-    return found
+    return value
 
 
 def _query_factor(config: Mapping[str, Any], size: int) -> float:
@@ -369,14 +371,14 @@ def _layer_types(kind: DecoderKind, config: Mapping[str, Any], layers: int) -> l
     """Return the kind of attention of each layer: within a window, or to all rows before."""
     if not kind.window or not config.get("sliding_window") or not config.get("use_sliding_window", kind.window != "late"):
         return [_FULL] * layers
-    if told := config.get("layer_types"):
-        if wrong := sorted({*told} - {_SLIDING, _FULL}):
+    if types := config.get("layer_types"):
+        if wrong := sorted({*types} - {_SLIDING, _FULL}):
             raise SchemaError(f"layers of the kind {wrong[0]!r} are not known here")
-        return list(told)
+        return list(types)
     if kind.window == "late":
-        return [_SLIDING if at >= config.get("max_window_layers", 28) else _FULL for at in range(layers)]
+        return [_SLIDING if index >= config.get("max_window_layers", 28) else _FULL for index in range(layers)]
     every = 0 if kind.window == "all" else config.get("sliding_window_pattern", int(kind.window))
-    return [_FULL if every and not (at + 1) % every else _SLIDING for at in range(layers)]
+    return [_FULL if every and not (index + 1) % every else _SLIDING for index in range(layers)]
 
 
 def _activation_name(kind: DecoderKind, config: Mapping[str, Any]) -> str:
@@ -385,10 +387,10 @@ def _activation_name(kind: DecoderKind, config: Mapping[str, Any]) -> str:
 
 
 def _activation(name: str) -> Any:
-    known: dict[str, Any] = {"gelu_new": _tanh_gelu, "gelu_pytorch_tanh": _tanh_gelu, "gelu": "gelu", "relu": "relu", "silu": "silu", "swish": "silu"}
-    if name not in known:
-        raise SchemaError.one_of("the activation", known, name)
-    return known[name]
+    activations: dict[str, Any] = {"gelu_new": _tanh_gelu, "gelu_pytorch_tanh": _tanh_gelu, "gelu": "gelu", "relu": "relu", "silu": "silu", "swish": "silu"}
+    if name not in activations:
+        raise SchemaError.one_of("the activation", activations, name)
+    return activations[name]
 
 
 def _tanh_gelu(x: Variable) -> Variable:

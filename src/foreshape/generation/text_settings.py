@@ -95,19 +95,19 @@ class TextSettings:
 
     def __post_init__(self) -> None:
         for name, read in _READERS.items():
-            given = getattr(self, name)
-            if given is not None or name not in _MAY_MISS:
-                object.__setattr__(self, name, read(name, given))
+            value = getattr(self, name)
+            if value is not None or name not in _MAY_MISS:
+                object.__setattr__(self, name, read(name, value))
 
     @staticmethod
-    def bounded(field: str, given: object, name: str) -> Any:
+    def bounded(field: str, value: object, name: str) -> Any:
         """Return the value of a field, called ``name`` in errors. Raises `SchemaError` if it is out of the field's bounds."""
-        return _READERS[field](name, given)
+        return _READERS[field](name, value)
 
     def but(self, choices: Mapping[str, Any]) -> Self:
         """Return these settings with others in their places; a None changes nothing."""
-        given = {name: value for name, value in choices.items() if value is not None}
-        return replace(self, **given) if given else self
+        changes = {name: value for name, value in choices.items() if value is not None}
+        return replace(self, **changes) if changes else self
 
     @property
     def changes_scores(self) -> bool:
@@ -128,67 +128,67 @@ def seen(value: object) -> str:
     return repr(value)[:60]
 
 
-def whole_between(name: str, given: object, low: int, high: int = _WHOLE) -> int:
+def whole_between(name: str, value: object, low: int, high: int = _WHOLE) -> int:
     """Return a whole number within bounds. Raises `SchemaError` for anything else."""
-    if not isinstance(given, bool) and hasattr(given, "__index__"):
+    if not isinstance(value, bool) and hasattr(value, "__index__"):
         try:
-            number = index(cast("Any", given))
+            number = index(cast("Any", value))
         except TypeError:  # an array of several
             number = low - 1
         if low <= number <= high:
             return number
     bounds = f"of at least {low}" if high == _WHOLE else f"from {low} to {high:,}"
-    raise SchemaError.must(name, f"a whole number {bounds}", seen(given))
+    raise SchemaError.must(name, f"a whole number {bounds}", seen(value))
 
 
 def _whole(low: int, high: int = _WHOLE) -> Callable[[str, Any], int]:
-    return lambda name, given: whole_between(name, given, low, high)
+    return lambda name, value: whole_between(name, value, low, high)
 
 
 def _number(low: float, high: float, above: bool = False) -> Callable[[str, Any], float]:
     """Return the reader of a number within bounds; ``above`` the lower one."""
 
-    def read(name: str, given: Any) -> float:
+    def read(name: str, value: Any) -> float:
         try:
-            if not isinstance(given, bool | str | bytes) and low <= given <= high and not (above and given == low):
-                return float(given)
+            if not isinstance(value, bool | str | bytes) and low <= value <= high and not (above and value == low):
+                return float(value)
         except (TypeError, ValueError, OverflowError):
             pass
-        raise SchemaError.must(name, f"a number {'above' if above else 'from'} {low:g} {'and at most' if above else 'to'} {high:g}", seen(given))
+        raise SchemaError.must(name, f"a number {'above' if above else 'from'} {low:g} {'and at most' if above else 'to'} {high:g}", seen(value))
 
     return read
 
 
-def _truth(name: str, given: Any) -> bool:
-    if not isinstance(given, bool):
-        raise SchemaError.must(name, "True or False", seen(given))
-    return given
+def _truth(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise SchemaError.must(name, "True or False", seen(value))
+    return value
 
 
-def _stopping(name: str, given: Any) -> Any:
-    if not isinstance(given, bool) and given != "never":
-        raise SchemaError.must(name, 'True, False or "never"', seen(given))
-    return given
+def _stopping(name: str, value: Any) -> Any:
+    if not isinstance(value, bool) and value != "never":
+        raise SchemaError.must(name, 'True, False or "never"', seen(value))
+    return value
 
 
-def words_of(name: str, given: Any) -> Words:
+def words_of(name: str, value: Any) -> Words:
     """Return the numbers of words, of one or of a list of them. Raises `SchemaError` for anything else."""
-    each = [given] if isinstance(given, int) else given
-    if isinstance(each, str | bytes | Mapping) or not hasattr(each, "__iter__"):
-        raise SchemaError.must(name, "numbers of words", seen(given))
-    return tuple(whole_between(f"a word of {name}", word, -_WHOLE) for word in each)
+    words = [value] if isinstance(value, int) else value
+    if isinstance(words, str | bytes | Mapping) or not hasattr(words, "__iter__"):
+        raise SchemaError.must(name, "numbers of words", seen(value))
+    return tuple(whole_between(f"a word of {name}", word, -_WHOLE) for word in words)
 
 
-def _decay(name: str, given: Any) -> tuple[int, float]:
-    if not isinstance(given, Sequence) or len(cast("Sequence[Any]", given)) != 2:
-        raise SchemaError.must(name, "a number of words and a factor", seen(cast("object", given)))
-    start, factor = cast("Sequence[Any]", given)
+def _decay(name: str, value: Any) -> tuple[int, float]:
+    if not isinstance(value, Sequence) or len(cast("Sequence[Any]", value)) != 2:
+        raise SchemaError.must(name, "a number of words and a factor", seen(cast("object", value)))
+    start, factor = cast("Sequence[Any]", value)
     return whole_between(f"the start of {name}", start, 0), _number(0, 1000, True)(f"the factor of {name}", factor)
 
 
-def _biases(name: str, given: Any) -> tuple[tuple[Words, float], ...]:
+def _biases(name: str, value: Any) -> tuple[tuple[Words, float], ...]:
     out: list[tuple[Words, float]] = []
-    for words, number in given:
+    for words, number in value:
         sequence = words_of(name, words)
         if not sequence:
             raise SchemaError.must(f"a sequence of {name}", "of at least one word", "none")
@@ -291,38 +291,38 @@ def settings_of(config: Mapping[str, Any], source: str, alone: bool = True) -> T
     Raises:
         SchemaError: a value out of range, or a setting without a form here. FormatError: of another type.
     """
-    given = {name: value for name, value in config.items() if value is not None}
+    options = {name: value for name, value in config.items() if value is not None}
     for name, neutral in _NEUTRAL.items():
-        value = given.get(name)
-        if value and not any(value == one for one in neutral):
+        value = options.get(name)
+        if value and not any(value == choice for choice in neutral):
             raise SchemaError(
                 f"{source} has {name}={seen(value)}, which has no form here; give language_model(generation_config=...) without it, such as {{}} for none"
             )
-    left_out = [name for name, usual in _OTHERS.items() if name in given and given[name] not in usual]
+    left_out = [name for name, usual in _OTHERS.items() if name in options and options[name] not in usual]
     if alone:
-        known = _TAKEN | _APART | _NEUTRAL.keys() | _OTHERS.keys() | _WITHOUT_EFFECT
-        left_out += [name for name in given if name not in known and not name.startswith(_BEGINNINGS)]
+        names = _TAKEN | _APART | _NEUTRAL.keys() | _OTHERS.keys() | _WITHOUT_EFFECT
+        left_out += [name for name in options if name not in names and not name.startswith(_BEGINNINGS)]
     if left_out:
         warnings.warn(f"{source}: texts are written without {', '.join(map(str, left_out))[:300]}", ForeshapeWarning, stacklevel=2)
-    taken: dict[str, Any] = {_NAMES.get(name, name): given[name] for name in _TAKEN & given.keys()}
-    if not _truth("do_sample", given.get("do_sample", False)):
-        taken.pop("temperature", None)
+    settings: dict[str, Any] = {_NAMES.get(name, name): options[name] for name in _TAKEN & options.keys()}
+    if not _truth("do_sample", options.get("do_sample", False)):
+        settings.pop("temperature", None)
     else:
-        taken = {"temperature": 1.0, "top_k": _USUAL_TOP_K} | taken
-        if not taken["temperature"]:
+        settings = {"temperature": 1.0, "top_k": _USUAL_TOP_K} | settings
+        if not settings["temperature"]:
             raise SchemaError(f"{source} has do_sample and temperature=0; a draw needs one above 0")
-    if "min_new_tokens" in taken:
-        taken.pop("min_length", None)
+    if "min_new_tokens" in settings:
+        settings.pop("min_length", None)
     try:
-        ends = taken["ends"] = words_of("eos_token_id", taken.get("ends", ()))
-        bias = [(tuple(words), number) for words, number in _pairs(given.get("sequence_bias", ()))]
-        bias += [(tuple(words), -float("inf")) for words in given.get("bad_words_ids", ()) if not (len(words) == 1 and words[0] in ends)]
-        return TextSettings(**taken, bias=tuple(bias))
+        ends = settings["ends"] = words_of("eos_token_id", settings.get("ends", ()))
+        bias = [(tuple(words), number) for words, number in _pairs(options.get("sequence_bias", ()))]
+        bias += [(tuple(words), -float("inf")) for words in options.get("bad_words_ids", ()) if not (len(words) == 1 and words[0] in ends)]
+        return TextSettings(**settings, bias=tuple(bias))
     except SchemaError as error:
         raise error.reworded(f"{source}: {error}") from None
     except (TypeError, ValueError) as error:
         raise FormatError(f"{source} has a setting of another type: {error}") from None
 
 
-def _pairs(given: Any) -> list[Any]:
-    return list(cast("Mapping[Any, Any]", given).items()) if isinstance(given, Mapping) else list(given)
+def _pairs(value: Any) -> list[Any]:
+    return list(cast("Mapping[Any, Any]", value).items()) if isinstance(value, Mapping) else list(value)

@@ -62,7 +62,7 @@ class TextWriter:
             FeedError: no prompt, a word out of range, or more words than the context. SchemaError: settings out of range.
         """
         model = self.model
-        words = [whole(f"word {at} of a prompt", w, -(1 << 63), FeedError) for at, w in enumerate(prompt)]
+        words = [whole(f"word {index} of a prompt", w, -(1 << 63), FeedError) for index, w in enumerate(prompt)]
         if not words:
             raise FeedError("a prompt must have at least one word; seen none")
         if (wrong := next((w for w in words if not 0 <= w < model.vocabulary), None)) is not None:
@@ -80,15 +80,15 @@ class TextWriter:
         if not all(stops):
             raise SchemaError("a sequence of words that stops a text must have at least one")
         if settings.beams == 1:
-            made = Writing(words, limit, settings, stops, on_word)
+            writing = Writing(words, limit, settings, stops, on_word)
         elif settings.temperature or stops or on_word is not None:
             raise SchemaError(
                 "beams take the best words, and a text is known at its end: without temperature (0 where the model's settings have one), stop and on_word"
             )
         else:
-            made = Beams(words, limit, settings, model.vocabulary)
-        self._waiting.append(made)
-        return made
+            writing = Beams(words, limit, settings, model.vocabulary)
+        self._waiting.append(writing)
+        return writing
 
     @property
     def busy(self) -> bool:
@@ -112,10 +112,10 @@ class TextWriter:
 
     def stream(self, writing: Writing) -> Iterator[int]:
         """Yield the words of one text, ``writing`` from `add`, as they come; the others go on too. Raises the error of this text."""
-        given = 0
+        count = 0
         while True:
-            yield from writing.words[given : writing.sure]
-            given = max(given, writing.sure)
+            yield from writing.words[count : writing.sure]
+            count = max(count, writing.sure)
             if writing.error is not None:
                 raise writing.error
             if writing.done:
@@ -144,25 +144,25 @@ class TextWriter:
             return []
         budget = self._prompt_rows
         rows: list[list[int]] = []
-        asked: list[CachePlace] = []
+        places: list[CachePlace] = []
         for place in self._places:
             row = place.waiting if len(place.waiting) == 1 else place.waiting[:budget]
             if len(place.waiting) > 1:
                 budget -= len(row)
             if row:
                 rows.append(row)
-                asked.append(place)
+                places.append(place)
         with torch.inference_mode():
-            scores = self._scores(asked, rows)
+            scores = self._scores(places, rows)
             best = scores.max(-1)
             scored, words = (as_list(numbers) for numbers in (best.values, best.indices))
-            for at, place in enumerate(asked):
+            for index, place in enumerate(places):
                 if not place.waiting and not place.beam:
-                    _attempt(place.of, lambda of, at=at: of.go_on(scores[at], (scored[at], words[at])))
+                    _attempt(place.of, lambda text, index=index: text.go_on(scores[index], (scored[index], words[index])))
             for writing in [w for w in self._running if isinstance(w, Beams)]:
-                lines = [asked.index(place) for place in writing.places if not place.waiting and place in asked]
+                lines = [places.index(place) for place in writing.places if not place.waiting and place in places]
                 if lines:
-                    _attempt(writing, lambda of, lines=lines: self._go_on(of, scores[lines]))
+                    _attempt(writing, lambda text, lines=lines: self._go_on(text, scores[lines]))
         ended = [w for w in self._running if w.done]
         if ended:
             self._running = [w for w in self._running if not w.done]
@@ -170,16 +170,16 @@ class TextWriter:
                 self._leave(place)
         return ended
 
-    def _scores(self, asked: Sequence[CachePlace], rows: Sequence[list[int]]) -> Tensor:
+    def _scores(self, places: Sequence[CachePlace], rows: Sequence[list[int]]) -> Tensor:
         """Return the scores behind new rows. If they cannot be computed side by side, each place's are alone, and its error is of its text alone."""
         try:
-            scores = self.model.run(rows, [p.number for p in asked], [p.held for p in asked])
+            scores = self.model.run(rows, [p.number for p in places], [p.held for p in places])
         except Exception as error:
-            if len(asked) > 1:
-                return torch.cat([self._scores([place], [row]) for place, row in zip(asked, rows, strict=True)])
-            asked[0].of.fail(error)
+            if len(places) > 1:
+                return torch.cat([self._scores([place], [row]) for place, row in zip(places, rows, strict=True)])
+            places[0].of.fail(error)
             scores = torch.full((1, self.model.vocabulary), torch.nan)
-        for place, row in zip(asked, rows, strict=True):
+        for place, row in zip(places, rows, strict=True):
             place.took(len(row))
         return scores
 
@@ -196,8 +196,8 @@ class TextWriter:
         for writing in sorted(new, key=lambda w: len(w.prompt)):  # texts of about the same length are looked at together
             self._take(writing, writing.prompt)
 
-    def _take(self, writing: Writing, waiting: Sequence[int], held: int = 0) -> CachePlace:
-        place = CachePlace(writing, len(self._places), list(waiting), held)
+    def _take(self, writing: Writing, waiting: Sequence[int], length: int = 0) -> CachePlace:
+        place = CachePlace(writing, len(self._places), list(waiting), length)
         self._places.append(place)
         writing.places.append(place)
         return place
@@ -219,11 +219,11 @@ class TextWriter:
         if writing.done:
             return
         places = writing.places
-        held = places[0].held
+        length = places[0].held
         origins = [places[parent].number for parent, _ in chosen]
         while len(places) < len(chosen):
-            self._take(writing, (), held)
-        self.model.reorder([p.number for p in places[: len(chosen)]], origins, held)
+            self._take(writing, (), length)
+        self.model.reorder([p.number for p in places[: len(chosen)]], origins, length)
         for place in places[len(chosen) :]:
             self._leave(place)
         for place, (_, word) in zip(places, chosen, strict=True):
@@ -288,13 +288,13 @@ def generate(
     """
     number = None if seed is None else TextSettings.bounded("seed", seed, "seed")
     writer = TextWriter(model, prompt_rows)
-    made: list[Writing] = []
-    for at, prompt in enumerate(prompts):
-        of = None if number is None else (number + at) % (1 << 64)
-        made.append(writer.add(prompt, most=most, stop=stop, seed=of, on_word=None if on_word is None else partial(on_word, at), **choices))
+    writings: list[Writing] = []
+    for index, prompt in enumerate(prompts):
+        text_seed = None if number is None else (number + index) % (1 << 64)
+        writings.append(writer.add(prompt, most=most, stop=stop, seed=text_seed, on_word=None if on_word is None else partial(on_word, index), **choices))
     try:
         writer.run()
     except Exception as error:
-        error.add_note(f"in the text of prompt {next((at for at, w in enumerate(made) if w.error is error), 0)}")
+        error.add_note(f"in the text of prompt {next((index for index, w in enumerate(writings) if w.error is error), 0)}")
         raise
-    return [w.words for w in made]
+    return [w.words for w in writings]

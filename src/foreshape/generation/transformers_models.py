@@ -52,7 +52,7 @@ def language_model(
         FormatError: a file is missing or damaged, or a weight is missing or has other dims. SchemaError: another kind of network, or a
         setting without a form here.
     """
-    config, given, texts = _opened(source, state)
+    config, weights, texts = _opened(source, state)
     settings = texts() if generation_config is None else settings_of(generation_config, "generation_config")
     for field in ("quantization_config", "compression_config"):
         if config.get(field):
@@ -61,19 +61,19 @@ def language_model(
                 f"the network is quantized ({field} with quant_method={how.get('quant_method')!r}): its weights are no numbers without scales. Save it in "
                 "floats first, as dequantize() of transformers does"
             )
-    of = architecture_of(config)
-    context = min(of.context, 1024) if context is None else context
-    if context > of.context:
-        raise SchemaError(f"the network was made for at most {of.context} words; seen context={context}")
+    architecture = architecture_of(config)
+    context = min(architecture.context, 1024) if context is None else context
+    if context > architecture.context:
+        raise SchemaError(f"the network was made for at most {architecture.context} words; seen context={context}")
     main, startup = Program(), Program()
     with program_guard(main, startup):
         words = layer.data("words", ["rows"], "int64", lod_level=1)
         cache = layer.attention_cache(words)
-        scores = of.scores(words, cache)
+        scores = architecture.scores(words, cache)
     scope = Scope()
     used: set[str] = set()
-    _fill(main, scope, lambda name: of.value(name, lambda there: _found(given, there, used)))
-    _check_unused(given, used)
+    _fill(main, scope, lambda name: architecture.value(name, lambda key: _found(weights, key, used)))
+    _check_unused(weights, used)
     return LanguageModel(words, scores, cache, scope, users=users, context=context, settings=settings, threads=threads, memory_limit=memory_limit)
 
 
@@ -84,11 +84,11 @@ def _opened(source: Any, state: Any) -> tuple[Mapping[str, Any], Mapping[str, Te
         return source, read_state_dict(state), lambda: _legacy_settings(source)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     if hasattr(source, "config") and hasattr(source, "state_dict"):
         config = source.config.to_dict()
-        own = getattr(source, "generation_config", None)
-        given = read_state_dict(source.state_dict() if state is None else state)
-        if own is None:
-            return config, given, lambda: _legacy_settings(config)
-        return config, given, lambda: settings_of(_without_default(own.to_dict()), "the module's settings of texts")
+        settings = getattr(source, "generation_config", None)
+        weights = read_state_dict(source.state_dict() if state is None else state)
+        if settings is None:
+            return config, weights, lambda: _legacy_settings(config)
+        return config, weights, lambda: settings_of(_without_default(settings.to_dict()), "the module's settings of texts")
     folder = Path(source)
     if not (folder / "config.json").is_file():
         raise FormatError(f"{str(folder)[:300]} must be a folder with config.json{'' if folder.exists() else near_path(str(folder))}")
@@ -102,10 +102,10 @@ def _settings_of_folder(folder: Path, config: Mapping[str, Any]) -> TextSettings
 
 
 def _object_of(file: Path) -> dict[str, Any]:
-    found = json.loads(file.read_text("utf-8"))
-    if not isinstance(found, dict):
+    config = json.loads(file.read_text("utf-8"))
+    if not isinstance(config, dict):
         raise FormatError(f"{file} must hold an object")
-    return cast("dict[str, Any]", found)
+    return cast("dict[str, Any]", config)
 
 
 def _legacy_settings(config: Mapping[str, Any]) -> TextSettings:
@@ -131,32 +131,32 @@ def _weights_of(folder: Path) -> dict[str, Tensor]:
     return {name: value for file in files for name, value in read_state_dict(file).items()}
 
 
-def _found(given: Mapping[str, Tensor], name: str, used: set[str]) -> Tensor | None:
+def _found(weights: Mapping[str, Tensor], name: str, used: set[str]) -> Tensor | None:
     """Return the weight of a name, noted in ``used``. Raises `SchemaError` if it is no weight in floats."""
-    there = next((prefix + name for prefix in _PREFIXES if prefix + name in given), None)
-    if there is None:
+    key = next((prefix + name for prefix in _PREFIXES if prefix + name in weights), None)
+    if key is None:
         return None
-    value = given[there]
+    value = weights[key]
     if not value.dtype.is_floating_point or value.dtype.itemsize < 2:
-        raise SchemaError.must(f"the weight {there}", "in floats of 16, 32 or 64 bits", str(value.dtype))
-    used.add(there)
+        raise SchemaError.must(f"the weight {key}", "in floats of 16, 32 or 64 bits", str(value.dtype))
+    used.add(key)
     return value
 
 
-def _check_unused(given: Mapping[str, Tensor], used: set[str]) -> None:
+def _check_unused(weights: Mapping[str, Tensor], used: set[str]) -> None:
     """Refuse scales and the like beside weights, and warn of other values without a place in the network."""
     owners = {name.rpartition(".")[0] for name in used}
-    unused = [name for name in given if name not in used]
+    unused = [name for name in weights if name not in used]
     for name in unused:
-        owner, _, what = name.rpartition(".")
+        owner, _, ending = name.rpartition(".")
         while owner and owner not in owners:
-            owner, _, more = owner.rpartition(".")
-            what = f"{more}.{what}"
-        if owner and what != "bias" and not what.startswith("rotary_emb"):
+            owner, _, part = owner.rpartition(".")
+            ending = f"{part}.{ending}"
+        if owner and ending != "bias" and not ending.startswith("rotary_emb"):
             raise SchemaError(f"the source has {name} beside the weight of {owner}: quantized weights and adapters are not known here")
-    others = [n for n in unused if not n.endswith(_BUFFERS)]
-    if others:
-        warnings.warn(f"{len(others)} values of the source have no place in the network, such as {', '.join(others[:4])}", ForeshapeWarning, stacklevel=3)
+    unplaced = [n for n in unused if not n.endswith(_BUFFERS)]
+    if unplaced:
+        warnings.warn(f"{len(unplaced)} values of the source have no place in the network, such as {', '.join(unplaced[:4])}", ForeshapeWarning, stacklevel=3)
 
 
 def _fill(program: Program, scope: Scope, value_of: Callable[[str], Tensor | None]) -> None:
@@ -165,10 +165,10 @@ def _fill(program: Program, scope: Scope, value_of: Callable[[str], Tensor | Non
     Raises:
         FormatError: one is missing, or has other dims.
     """
-    wanted = {v.name: v for v in program.parameters()}
+    parameters = {v.name: v for v in program.parameters()}
     with torch.inference_mode():
         missing: list[str] = []
-        for name, variable in wanted.items():
+        for name, variable in parameters.items():
             value = value_of(name)
             if value is None:
                 missing.append(name)

@@ -18,8 +18,8 @@ class CachePlace:
 
     __slots__ = ("held", "number", "of", "waiting")
 
-    def __init__(self, of: Writing, number: int, waiting: list[int], held: int) -> None:
-        self.of, self.number, self.waiting, self.held = of, number, waiting, held
+    def __init__(self, writing: Writing, number: int, waiting: list[int], length: int) -> None:
+        self.of, self.number, self.waiting, self.held = writing, number, waiting, length
 
     @property
     def beam(self) -> bool:

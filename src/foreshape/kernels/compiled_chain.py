@@ -41,7 +41,7 @@ class CompiledChain:
         if max(self._rooms, default=0) > LARGEST:
             raise FormatError(f"an operand or a result has more than {LARGEST} bytes")
         with library.using(self.threads):
-            self._primitives = [self._made(at, one) for at, one in enumerate(of.primitives)]
+            self._primitives = [self._made(index, primitive) for index, primitive in enumerate(of.primitives)]
         written = {place.tensor for p in self._primitives for name, place in p.places.items() if name == RESULT}
         if len(written - {None}) != len(of.results):
             raise FormatError("not every result is computed")

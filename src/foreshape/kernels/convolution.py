@@ -79,8 +79,8 @@ def _gradient_work(operands: Sizes, results: Sizes) -> Work | None:
 
 
 def _filter_gradient_work(operands: Sizes, results: Sizes) -> Work | None:
-    found = _work(operands[0], operands[1], operands[2], 2)
-    return None if found is None else found._replace(kind=f"{found.kind} of the filter")
+    work = _work(operands[0], operands[1], operands[2], 2)
+    return None if work is None else work._replace(kind=f"{work.kind} of the filter")
 
 
 def _work(x: tuple[float, ...] | None, w: tuple[float, ...] | None, y: tuple[float, ...] | None, times: int) -> Work | None:
@@ -91,5 +91,5 @@ def _work(x: tuple[float, ...] | None, w: tuple[float, ...] | None, y: tuple[flo
     kind = "1" if window == 1 else "some" if window < _MANY else "many"
     if window < _MANY and x[2] * x[3] > _STRIDED * y[2] * y[3]:
         kind += " strided"
-    at = (y[0], y[2] * y[3], prod(w[1:]), w[0])
-    return Work(at, prod(at) * times, kind)
+    coordinates = (y[0], y[2] * y[3], prod(w[1:]), w[0])
+    return Work(coordinates, prod(coordinates) * times, kind)

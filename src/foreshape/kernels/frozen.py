@@ -79,13 +79,13 @@ def activated(x: Tensor, following: Following) -> Tensor:
 
 def gelu_by_tanh(x: Tensor) -> Tensor:
     """Return gelu in its approximation by tanh: by oneDNN's own library if installed, in a third of the time of torch's kernel."""
-    found = library()
-    if found is None or x.dtype is not torch.float32 or not x.is_cpu or not x.numel():
+    engine = library()
+    if engine is None or x.dtype is not torch.float32 or not x.is_cpu or not x.numel():
         return F.gelu(x, approximate="tanh")
     if x.is_contiguous():
-        return _gelu_by_tanh(found)(x.view(-1)).view(x.shape)
-    turned = x.mT if x.dim() > 1 else x  # images whose channels are innermost, without their width, among others
-    return _gelu_by_tanh(found)(turned.view(-1)).view(turned.shape).mT if turned.is_contiguous() else F.gelu(x, approximate="tanh")
+        return _gelu_by_tanh(engine)(x.view(-1)).view(x.shape)
+    transposed = x.mT if x.dim() > 1 else x  # images whose channels are innermost, without their width, among others
+    return _gelu_by_tanh(engine)(transposed.view(-1)).view(transposed.shape).mT if transposed.is_contiguous() else F.gelu(x, approximate="tanh")
 
 
 @cache
@@ -192,8 +192,8 @@ class FrozenConvolution:
             self._weight = None
         if len(self._sizes) >= MOST:
             self._sizes.clear()
-        self._sizes[x.shape] = found = (paddings, strides, dilations, groups)
-        return found
+        self._sizes[x.shape] = settings = (paddings, strides, dilations, groups)
+        return settings
 
     def _plain(self, x: Tensor) -> Tensor:
         paddings, strides, dilations, groups = self._settings
@@ -367,17 +367,17 @@ def folded(weight: Tensor, steps: Sequence[tuple[Fold, int]], values: Sequence[T
     left = [v.numpy().reshape(-1).astype(numpy.float64) for v in values]
     with numpy.errstate(all="ignore"):  # the checks find numbers that are not finite
         for how, count in steps:
-            given, left = left[:count], left[count:]
+            numbers, left = left[:count], left[count:]
             if how == "add":
-                bias = bias + given[0]
+                bias = bias + numbers[0]
             elif how == "multiply":
-                factor, bias = factor * given[0], bias * given[0]
+                factor, bias = factor * numbers[0], bias * numbers[0]
             elif isinstance(how, tuple):
                 factor, bias = factor * how[0], bias * how[0] + how[1]
             else:
-                scale, shift, mean, variance = given
-                by = scale / numpy.sqrt(variance + how)
-                factor, bias = factor * by, (bias - mean) * by + shift
+                scale, shift, mean, variance = numbers
+                scaling = scale / numpy.sqrt(variance + how)
+                factor, bias = factor * scaling, (bias - mean) * scaling + shift
         out = weight
         if any(how != "add" for how, _ in steps):  # otherwise as it is, and not another one
             out = torch.empty_like(weight)
@@ -385,6 +385,6 @@ def folded(weight: Tensor, steps: Sequence[tuple[Fold, int]], values: Sequence[T
             numpy.multiply(weight.numpy(), factor.reshape(wide), out=out.numpy(), dtype=numpy.float64, casting="same_kind")  # no copy in fp64
         if not steps:
             return out, None
-        made = torch.empty(channels, dtype=weight.dtype)
-        made.numpy()[...] = bias
-        return out, made
+        total = torch.empty(channels, dtype=weight.dtype)
+        total.numpy()[...] = bias
+        return out, total

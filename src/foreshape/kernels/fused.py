@@ -134,5 +134,5 @@ def work_of_product(operands: Sizes, results: Sizes) -> Work | None:
     first, result = operands[0], results[0]
     if not first or not result:
         return None
-    at = (prod(first[:-1]), first[-1], result[-1])
-    return Work(at, prod(at))
+    coordinates = (prod(first[:-1]), first[-1], result[-1])
+    return Work(coordinates, prod(coordinates))

@@ -89,34 +89,34 @@ class LstmMemory(NamedTuple):
 
     def room(self, steps: Size, width: Size) -> CallMemory:
         """Return the room of one piece."""
-        kept = self.of_place * steps * width + self.of_width * width + PARTS * PAGE
-        return CallMemory(kept, self.taken_of_place * steps * width + self.taken_of_width * width + SMALL)
+        saved = self.of_place * steps * width + self.of_width * width + PARTS * PAGE
+        return CallMemory(saved, self.taken_of_place * steps * width + self.taken_of_width * width + SMALL)
 
     def needs(self, pieces: list[tuple[int, int]]) -> tuple[int, int, int]:
         """Return the bytes kept by all pieces, the most taken while the gradient drops them from the last to the first, and at which piece."""
-        kept = most = at = 0
+        total = peak = place = 0
         for number, (steps, width) in enumerate(pieces):
-            of, taken = self.room(steps, width)
-            assert isinstance(of, int) and isinstance(taken, int)
-            kept += of
-            if kept + taken > most:
-                most, at = kept + taken, number
-        return kept, most, at
+            saved, workspace = self.room(steps, width)
+            assert isinstance(saved, int) and isinstance(workspace, int)
+            total += saved
+            if total + workspace > peak:
+                peak, place = total + workspace, number
+        return total, peak, place
 
     def halved(self, pieces: list[tuple[int, int]], runs: list[tuple[int, int]], room: CallMemory) -> tuple[list[tuple[int, int]], int, int]:
         """Return the pieces, the largest halved while halving makes them fit, and their needs; ``runs`` tell the number of sequences at a step."""
-        kept, most, at = self.needs(pieces)
+        total, peak, place = self.needs(pieces)
         limit = room.kept + room.taken
         assert isinstance(limit, int)
-        while most > limit and pieces[at][0] > 1:
-            steps, width = pieces[at]
+        while peak > limit and pieces[place][0] > 1:
+            steps, width = pieces[place]
             half = steps - steps // 2
-            more = [*pieces[:at], (half, width), (steps // 2, _at_step(runs, sum(n for n, _ in pieces[:at]) + half)), *pieces[at + 1 :]]
-            needs = self.needs(more)
-            if needs[1] >= most:
+            halves = [*pieces[:place], (half, width), (steps // 2, _at_step(runs, sum(n for n, _ in pieces[:place]) + half)), *pieces[place + 1 :]]
+            needs = self.needs(halves)
+            if needs[1] >= peak:
                 break
-            pieces, (kept, most, at) = more, needs
-        return pieces, kept, most
+            pieces, (total, peak, place) = halves, needs
+        return pieces, total, peak
 
 
 def _at_step(runs: list[tuple[int, int]], step: int) -> int:
@@ -139,8 +139,8 @@ def of_ragged(rows: Size, sequences: Size, features: Size, hidden: int) -> CallM
     the gradient drops pieces, one finds room in the memory of others. Sequences of one length are halved for it.
     """
     form = LstmMemory.of(features, hidden)
-    kept = floordiv(form.of_place * 9, 8) * rows + 4 * form.of_width * sequences
-    return CallMemory(kept + FREE, form.taken_of_width * sequences + SMALL)
+    saved = floordiv(form.of_place * 9, 8) * rows + 4 * form.of_width * sequences
+    return CallMemory(saved + FREE, form.taken_of_width * sequences + SMALL)
 
 
 def weights_taken(features: Size, hidden: int) -> Size:

@@ -45,15 +45,15 @@ class NormalizedRows(NamedTuple):
         rows, elements = prod(x[: self.begin]), prod(x[self.begin :])
         if len(x) == 4:
             raise Unimplemented("the last dim of images is not innermost")
-        given = {name: t for name, t in ((SCALE, self.scale), (SHIFT, self.shift)) if t is not None}
-        for t in given.values():
+        parameters = {name: t for name, t in ((SCALE, self.scale), (SHIFT, self.shift)) if t is not None}
+        for t in parameters.values():
             if t.numel() != elements or t.dtype is not torch.float32 or t.device.type != "cpu" or not t.is_contiguous():
                 raise ShapeError.must("a scale and a shift", f"{elements} fp32 numbers in memory, in a row", f"{t.dtype} {list(t.shape)} on {t.device}")
-        row, one = library.strided((rows, elements), (elements, 1)), library.strided((elements,), (1,))
+        row, column = library.strided((rows, elements), (elements, 1)), library.strided((elements,), (1,))
         with library.using(1 if rows * elements < _FEW else None):
-            made = library.normalized_rows(row, self.epsilon, SCALE in given, SHIFT in given, library.attributes()[-1])
-        constants = {name: library.memory(one, t.data_ptr(), t) for name, t in given.items()}
-        return DescribedPrimitive(made, (SOURCE,), {SOURCE: row, RESULT: row}, constants, tuple(x), row_major_strides(x))
+            primitive = library.normalized_rows(row, self.epsilon, SCALE in parameters, SHIFT in parameters, library.attributes()[-1])
+        constants = {name: library.memory(column, t.data_ptr(), t) for name, t in parameters.items()}
+        return DescribedPrimitive(primitive, (SOURCE,), {SOURCE: row, RESULT: row}, constants, tuple(x), row_major_strides(x))
 
 
 def normalized_rows(begin: int, epsilon: float, scales: bool, shifts: bool, *given: Tensor) -> NormalizedRows:

@@ -38,9 +38,9 @@ def thread_count() -> int:
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "get_num_threads"):
         return torch.get_num_threads()
-    wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    if wanted.isdigit() and int(wanted):
-        return int(wanted)
+    setting = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    if setting.isdigit() and int(setting):
+        return int(setting)
     return processors()
 
 
@@ -105,8 +105,8 @@ def _spread_weight(dims: Sequence[Size], itemsize: int, groups: int) -> Size:
 def _spread(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int]) -> Size:
     """Return the bytes of all threads to spread strided windows: an image with its border, and rows of the result where strides do not divide it or windows."""
     reached: list[Size] = []
-    for n, made, k, s in zip(y[2:], x[2:], w[2:], strides, strict=True):
-        padding = max(((n - 1) * s + k - made) // 2, 0) if isinstance(n, int) and isinstance(made, int) and isinstance(k, int) else 0
+    for n, size, k, s in zip(y[2:], x[2:], w[2:], strides, strict=True):
+        padding = max(((n - 1) * s + k - size) // 2, 0) if isinstance(n, int) and isinstance(size, int) and isinstance(k, int) else 0
         reached.append(n + 2 * (max(k - 1 - padding, 0) // s if isinstance(k, int) else k))
     pieces = _rounded(product((y[1], *reached)) * itemsize) + _SPREAD
     if any(not isinstance(n, int) or n % s for dims in (x, w) for n, s in zip(dims[2:], strides, strict=True)):
@@ -128,8 +128,8 @@ def _rounded(size: Size) -> Size:
 
 def _extra(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], strides: Sequence[int], itemsize: int) -> Size:
     """Return the bytes of each thread's pixels of an image for a strided window of one pixel."""
-    one = _of_one_pixel(w) and any(s > 1 for s in strides)
-    return thread_count() * product((_blocks(x[1]), *y[2:])) * itemsize if one else 0
+    is_strided_pixel = _of_one_pixel(w) and any(s > 1 for s in strides)
+    return thread_count() * product((_blocks(x[1]), *y[2:])) * itemsize if is_strided_pixel else 0
 
 
 def _of_one_pixel(dims: Sequence[Size]) -> bool:
@@ -161,15 +161,15 @@ def _windows(
     given: Sequence[Size], x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], groups: int, strides: Sequence[int], dilations: Sequence[int], itemsize: int
 ) -> Size:
     """Return the bytes of written out windows: of torch's own kernel, and of oneDNN without a better one."""
-    one = product((*y[2:], *w[1:])) * itemsize
+    window_bytes = product((*y[2:], *w[1:])) * itemsize
     if itemsize != 4:
-        return y[0] * one
+        return y[0] * window_bytes
     strided, alone = any(s > 1 for s in strides), _alone(given, w, groups)
     if _of_one_pixel(w) and (groups > 1 or tuple(x[2:]) == tuple(y[2:])):
-        return alone * one if any(d > 1 for d in dilations) else 0
+        return alone * window_bytes if any(d > 1 for d in dilations) else 0
     if not strided and _of_one_pixel(w):  # with pixels around it
-        return y[0] * one
-    return (alone + (1 - alone) * thread_count() if _is_uncommon(w, groups, dilations) else alone) * one
+        return y[0] * window_bytes
+    return (alone + (1 - alone) * thread_count() if _is_uncommon(w, groups, dilations) else alone) * window_bytes
 
 
 def _is_uncommon(w: Sequence[Size], groups: int, dilations: Sequence[int]) -> bool:
@@ -200,21 +200,21 @@ def _uneven(x: Sequence[Size], y: Sequence[Size], groups: int, itemsize: int) ->
 
 def convolution(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], itemsize: int, groups: int, strides: Sequence[int], dilations: Sequence[int]) -> Size:
     """Return the workspace of a convolution of ``x [n, c, *image]`` with ``w [out, c / groups, *window]`` to ``y``."""
-    made, blocked = product(y[1:]) * itemsize, _blocked(y[1:], itemsize, groups)
+    result_bytes, blocked = product(y[1:]) * itemsize, _blocked(y[1:], itemsize, groups)
     few, uneven = _reads_rows(x, w, groups), _uneven(x, y, groups, itemsize)
     read = 0 if few else _blocked(x[1:], itemsize, groups)
-    more = _extra(x, w, y, strides, itemsize) + thread_count() * SMALL
-    stages: list[tuple[Size, Size]] = [(read + blocked - made + uneven, _weight(w, itemsize, groups, few)), (blocked + uneven, 0)]
+    extra = _extra(x, w, y, strides, itemsize) + thread_count() * SMALL
+    stages: list[tuple[Size, Size]] = [(read + blocked - result_bytes + uneven, _weight(w, itemsize, groups, few)), (blocked + uneven, 0)]
     by_onednn = _by_onednn(x, w, groups, (*strides, *dilations), itemsize)
-    return _most(x[0], more, stages, by_onednn, _windows(x, x, w, y, groups, strides, dilations, itemsize))
+    return _most(x[0], extra, stages, by_onednn, _windows(x, x, w, y, groups, strides, dilations, itemsize))
 
 
 def packed_convolution(x: Sequence[Size], w: Sequence[Size], y: Sequence[Size], groups: int, dilations: Sequence[int]) -> Size:
     """Return the workspace in bytes of a convolution of fp32 images with the channels innermost, by a packed weight. It is a piece of the image for each
     thread, and the pixels of every window if oneDNN has no kernel of its own.
     """
-    one = product((*y[2:], *w[1:])) * 4
-    return thread_count() * (SMALL + (one if _is_uncommon(w, groups, dilations) else product((*x[1:2], *w[2:], 64)) * 4))
+    window_bytes = product((*y[2:], *w[1:])) * 4
+    return thread_count() * (SMALL + (window_bytes if _is_uncommon(w, groups, dilations) else product((*x[1:2], *w[2:], 64)) * 4))
 
 
 def innermost_convolution(
@@ -266,9 +266,9 @@ def convolution_transpose(
 
     It is computed as the gradient of a convolution's images is, and a bias is added in blocks.
     """
-    taken = convolution_backward(y, w, x, itemsize, groups, strides, dilations, (True, False, False), x) + x[0] * _blocked(y[1:], itemsize, groups) * bias
+    nbytes = convolution_backward(y, w, x, itemsize, groups, strides, dilations, (True, False, False), x) + x[0] * _blocked(y[1:], itemsize, groups) * bias
     by_onednn = _by_onednn(x, w, groups, (*strides, *dilations), itemsize)
-    return taken if not _of_one_pixel(w) or (isinstance(by_onednn, int) and by_onednn) else maximum(taken, product(y) * itemsize)
+    return nbytes if not _of_one_pixel(w) or (isinstance(by_onednn, int) and by_onednn) else maximum(nbytes, product(y) * itemsize)
 
 
 def convolution_backward(

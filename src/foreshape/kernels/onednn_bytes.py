@@ -78,8 +78,8 @@ def turned(library: Library, dims: Dims, before: Grid | None, after: Grid | None
     constants: Constants = {}
     for name, grid in ((SOURCE, before), (RESULT, after)):
         if grid is not None:
-            more, point, given = told(library, name, grid)
-            steps, zeros, constants = {**steps, **more}, [*zeros, *point], {**constants, **given}
+            axes, point, values = told(library, name, grid)
+            steps, zeros, constants = {**steps, **axes}, [*zeros, *point], {**constants, **values}
     source, result = (library.strided(dims, order_of(dims), *([grid.of] if grid is not None else [])) for grid in (before, after))
-    made = library.reordered(source, result, library.attributes(steps=steps, zeros=zeros)[-1])
-    return DescribedPrimitive(made, (SOURCE,), {SOURCE: source, RESULT: result}, constants, tuple(dims), order_of(dims))
+    primitive = library.reordered(source, result, library.attributes(steps=steps, zeros=zeros)[-1])
+    return DescribedPrimitive(primitive, (SOURCE,), {SOURCE: source, RESULT: result}, constants, tuple(dims), order_of(dims))

@@ -70,8 +70,8 @@ class Series:
         self._lines: dict[Hashable, Callable[[Sequence[Tensor]], Any]] = {}
         self._lock = threading.Lock()
         count_kernels(self, len(self._steps))
-        self._out = [count + at for at, step in enumerate(steps) if step.slot is None]
-        self._last = [[v for v in {*s.sources} if all(v not in later.sources for later in steps[at + 1 :])] for at, s in enumerate(steps)]
+        self._out = [count + index for index, step in enumerate(steps) if step.slot is None]
+        self._last = [[v for v in {*s.sources} if all(v not in later.sources for later in steps[index + 1 :])] for index, s in enumerate(steps)]
 
     def __call__(self, *given: Tensor) -> Any:
         return self.line_of(given)(given)
@@ -103,16 +103,16 @@ class Series:
     def _find(self, key: Hashable, given: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Any]:
         """Return the function for new sizes."""
         with self._lock:
-            found = self._lines.get(key)
-            if found is None:
+            line = self._lines.get(key)
+            if line is None:
                 try:
-                    found = self.line(self._library, given) if all(x.numel() for x in given) else self.otherwise
+                    line = self.line(self._library, given) if all(x.numel() for x in given) else self.otherwise
                 except Unimplemented:
-                    found = self.otherwise
+                    line = self.otherwise
                 while len(self._lines) >= sizes_kept():
                     del self._lines[next(iter(self._lines))]
-                self._lines[key] = found
-            return found
+                self._lines[key] = line
+            return line
 
     def otherwise(self, given: Sequence[Tensor]) -> Any:
         """Run step by step, by other kernels."""
@@ -178,40 +178,40 @@ def planned(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]]
         number: of its result.
         leaves: its result leaves the series, as fp32.
     """
-    stage, wanted = step.stage, None if step.rounding is None else step.rounding.grid
-    of, on = [dims[s] for s in step.sources], [grids[s] for s in step.sources]
-    operands, made, room = list(step.sources), list[tuple[DescribedPrimitive, tuple[int, ...], int]](), 0
-    found: DescribedPrimitive | tuple[int, ...] | None = None
+    stage, result_grid = step.stage, None if step.rounding is None else step.rounding.grid
+    operand_dims, on = [dims[s] for s in step.sources], [grids[s] for s in step.sources]
+    operands, primitives, room = list(step.sources), list[tuple[DescribedPrimitive, tuple[int, ...], int]](), 0
+    computation: DescribedPrimitive | tuple[int, ...] | None = None
     grid: Grid | None = None
     read = on  # by the kernel; other bytes are made fp32 before
-    if isinstance(stage, ByteStage) and (wanted is not None or any(on) or isinstance(stage, Rounded)):
-        centred = [one if one is None or not one.zero else None for one in on]
+    if isinstance(stage, ByteStage) and (result_grid is not None or any(on) or isinstance(stage, Rounded)):
+        centred = [grid_of_operand if grid_of_operand is None or not grid_of_operand.zero else None for grid_of_operand in on]
         for read in (on, centred):
             try:
-                found, grid = stage.in_bytes(library, of, read, wanted)
+                computation, grid = stage.in_bytes(library, operand_dims, read, result_grid)
                 break
             except Unimplemented:
                 if isinstance(stage, Rounded):
                     raise
-    if found is None:
-        found, read = stage.described(library, of), [None] * len(on)
-        if not isinstance(found, DescribedPrimitive):
-            return PlannedStep([], found, on[0])
-    for at, one in enumerate(on):
-        if one is not None and read[at] is None:
-            made.append((turned(library, of[at], one, None), (operands[at],), -1 - room))
-            operands[at], room = -1 - room, room + _aligned(4 * prod(of[at]))
-    assert isinstance(found, DescribedPrimitive)
-    if found.steps != order_of(found.dims):
+    if computation is None:
+        computation, read = stage.described(library, operand_dims), [None] * len(on)
+        if not isinstance(computation, DescribedPrimitive):
+            return PlannedStep([], computation, on[0])
+    for index, grid_of_operand in enumerate(on):
+        if grid_of_operand is not None and read[index] is None:
+            primitives.append((turned(library, operand_dims[index], grid_of_operand, None), (operands[index],), -1 - room))
+            operands[index], room = -1 - room, room + _aligned(4 * prod(operand_dims[index]))
+    assert isinstance(computation, DescribedPrimitive)
+    if computation.steps != order_of(computation.dims):
         raise Unimplemented("a kernel's result lies otherwise than the next one reads it")
-    made.append((found, tuple(operands), number))
-    ends = [*([wanted] if wanted is not None and grid != wanted else []), *([None] if leaves and (wanted or grid) is not None else [])]
+    primitives.append((computation, tuple(operands), number))
+    ends = [*([result_grid] if result_grid is not None and grid != result_grid else []), *([None] if leaves and (result_grid or grid) is not None else [])]
     for end in ends:
-        described, read, _ = made[-1]
-        made[-1] = (described, read, -1 - room)
-        made.append((turned(library, found.dims, grid, end), (-1 - room,), number))
-        grid, room = end, room + _aligned(4 * prod(found.dims))
-    return PlannedStep(made, found.dims, grid, room)
+        described, read, _ = primitives[-1]
+        primitives[-1] = (described, read, -1 - room)
+        primitives.append((turned(library, computation.dims, grid, end), (-1 - room,), number))
+        grid, room = end, room + _aligned(4 * prod(computation.dims))
+    return PlannedStep(primitives, computation.dims, grid, room)
 
 
 def _aligned(size: int) -> int:
@@ -232,33 +232,33 @@ class ChainLine:
         roots = list(range(len(given)))  # the value in whose memory one lies
         work: list[_Work] = []
         room = 0  # for what is made of a step's operands, and of what its result is made
-        for at, step in enumerate(steps):
-            number = len(given) + at
-            found = self.plan(step, dims, grids, number, number in out)
-            work += [_Work(at, *one) for one in found.primitives]
-            dims.append(found.dims)
-            grids.append(found.grid)
-            roots.append(number if found.primitives else roots[step.sources[0]])
-            room = max(room, found.room)
+        for index, step in enumerate(steps):
+            number = len(given) + index
+            plan = self.plan(step, dims, grids, number, number in out)
+            work += [_Work(index, *entry) for entry in plan.primitives]
+            dims.append(plan.dims)
+            grids.append(plan.grid)
+            roots.append(number if plan.primitives else roots[step.sources[0]])
+            room = max(room, plan.room)
         if not all(map(prod, dims)):
             raise Unimplemented("nothing is computed of nothing")
         self.primitives: list[PlacedPrimitive] = []
         self._step_of: list[int] = []  # of each primitive
         self._names: list[str] = []  # of their kernels, where somebody has asked
         self.last = [x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) for x in given]
-        copied = {at: _reordered(library, x.shape) for at, x in enumerate(given) if x.dim() == 4 and not self.last[at]}
+        copied = {index: _reordered(library, x.shape) for index, x in enumerate(given) if x.dim() == 4 and not self.last[index]}
         self.nbytes = 0
         self._scratch = self._take(max((library.nbytes(library.scratchpad(d.primitive)) for d in (*copied.values(), *(w.described for w in work))), default=0))
         self._between = self._take(room)
         sizes = [prod(d) * (4 if grid is None else 1) for d, grid in zip(dims, grids, strict=True)]
-        places = [*[(at, 0) for at in range(len(given))], *self._divide(steps, sizes[len(given) :], [v - len(given) for v in out])]
-        for at, described in copied.items():  # brought into order first
-            place = (None, self._take(sizes[at]))
-            self._add(-1, described, [(places[at], sizes[at]), (place, sizes[at])])
-            places[at] = place
+        places = [*[(index, 0) for index in range(len(given))], *self._divide(steps, sizes[len(given) :], [v - len(given) for v in out])]
+        for index, described in copied.items():  # brought into order first
+            place = (None, self._take(sizes[index]))
+            self._add(-1, described, [(places[index], sizes[index]), (place, sizes[index])])
+            places[index] = place
         for w in work:
-            where = [((None, self._between - 1 - v), room) if v < 0 else (places[roots[v]], sizes[v]) for v in (*w.operands, w.result)]
-            self._add(w.step, w.described, where)
+            parts = [((None, self._between - 1 - v), room) if v < 0 else (places[roots[v]], sizes[v]) for v in (*w.operands, w.result)]
+            self._add(w.step, w.described, parts)
         self.outs = [(torch.Size(dims[v]), order_of(dims[v])) for v in out]
         self._free: list[ChainCall] = []
 
@@ -277,7 +277,7 @@ class ChainLine:
             if step.slot is not None:
                 sizes[step.slot] = max(sizes.get(step.slot, 0), size)
         begins = {slot: self._take(size) for slot, size in sizes.items()}
-        return [(None, begins[s.slot]) if s.slot is not None else (self._given + out.index(at), 0) for at, s in enumerate(steps)]
+        return [(None, begins[s.slot]) if s.slot is not None else (self._given + out.index(index), 0) for index, s in enumerate(steps)]
 
     def _take(self, size: int) -> int:
         """Return the begin of so many bytes in the piece of memory."""
@@ -305,9 +305,9 @@ class ChainLine:
         except IndexError:  # the first one, or all are in use by other threads
             call = ChainCall(self.onednn, self.primitives, self._given + len(self.outs))
         piece = torch.empty(self.nbytes, dtype=torch.uint8, device="cpu")
-        held = [x if last else x.contiguous() for x, last in zip(given, self.last, strict=True)]
+        operands = [x if last else x.contiguous() for x, last in zip(given, self.last, strict=True)]
         out = into or [torch.empty_strided(dims, steps, dtype=torch.float32, device="cpu") for dims, steps in self.outs]
-        call.place(piece.data_ptr(), [x.data_ptr() for x in (*held, *out)])
+        call.place(piece.data_ptr(), [x.data_ptr() for x in (*operands, *out)])
         for execute in call.executions if times is None else self._clocked(call.executions, times):
             status = execute()
             if status:
@@ -317,7 +317,7 @@ class ChainLine:
 
     def _clocked(self, executions: Sequence[Callable[[], int]], times: list[KernelTime]) -> Iterator[Callable[[], int]]:
         """Yield the executions with a clock for each."""
-        self._names = self._names or [self.onednn.implementation(of.description) for of in self.primitives]
+        self._names = self._names or [self.onednn.implementation(primitive.description) for primitive in self.primitives]
         for execute, step, name in zip(executions, self._step_of, self._names, strict=True):
             began = perf_counter()
             yield execute

@@ -118,31 +118,31 @@ class Library:
         self._engine = self._make("engine", c_int(_CPU), c_size_t(0))
 
     def _make(self, kind: str, *arguments: Any, by: str = "create", destroyed: str | None = None) -> Handle:
-        found = self._makers.get((kind, by))
-        if found is None:
+        maker = self._makers.get((kind, by))
+        if maker is None:
             name = f"dnnl_{kind}_{by}"
             destroy = getattr(self._functions, f"dnnl_{destroyed or kind}_destroy")
             destroy.argtypes = [c_void_p]
-            found = self._makers[kind, by] = getattr(self._functions, name), destroy, name
-        create, destroy, name = found
-        made = c_void_p()
-        _check(create(byref(made), *arguments), name, _REFUSALS if destroyed == "primitive_desc" else (_UNIMPLEMENTED,))
-        return Handle(made.value, destroy)
+            maker = self._makers[kind, by] = getattr(self._functions, name), destroy, name
+        create, destroy, name = maker
+        pointer = c_void_p()
+        _check(create(byref(pointer), *arguments), name, _REFUSALS if destroyed == "primitive_desc" else (_UNIMPLEMENTED,))
+        return Handle(pointer.value, destroy)
 
     def _described(self, kind: str, *arguments: Any) -> Handle:
         """Return the description of a computation; handles are given by their pointers."""
-        given = (_pointer(a) if a is None or isinstance(a, Handle) else a for a in arguments)
-        return self._make(f"{kind}_primitive_desc", _pointer(self._engine), *given, destroyed="primitive_desc")
+        pointers = (_pointer(a) if a is None or isinstance(a, Handle) else a for a in arguments)
+        return self._make(f"{kind}_primitive_desc", _pointer(self._engine), *pointers, destroyed="primitive_desc")
 
     @contextmanager
     def using(self, threads: int | None) -> Generator[None]:
         """Make kernels meanwhile, in this thread, for so many threads; None for OpenMP's number."""
-        before = self.threads()
-        self._choose_threads(threads or before)
+        previous = self.threads()
+        self._choose_threads(threads or previous)
         try:
             yield
         finally:
-            self._choose_threads(before)
+            self._choose_threads(previous)
 
     def stream(self) -> Handle:
         return self._make("stream", _pointer(self._engine), c_int(_IN_ORDER))
@@ -168,8 +168,8 @@ class Library:
 
     def number(self, of: int | float, rank: int = 1) -> Handle:
         """Return memory of one number, a float or a whole one, of so many dims."""
-        held, ones = c_int32(of) if isinstance(of, int) else c_float(of), (1,) * rank
-        return self.memory(self.strided(ones, ones, S32 if isinstance(of, int) else F32), ctypes.addressof(held), held)
+        value, ones = c_int32(of) if isinstance(of, int) else c_float(of), (1,) * rank
+        return self.memory(self.strided(ones, ones, S32 if isinstance(of, int) else F32), ctypes.addressof(value), value)
 
     def same(self, a: Handle, b: Handle) -> bool:
         return bool(self._functions.dnnl_memory_desc_equal(_pointer(a), _pointer(b)))
@@ -178,9 +178,9 @@ class Library:
         return self._functions.dnnl_memory_desc_get_size(_pointer(description))
 
     def memory(self, description: Handle, address: int, held: Any = None) -> Handle:
-        made = self._make("memory", _pointer(description), _pointer(self._engine), c_void_p(address))
-        made.held = held
-        return made
+        handle = self._make("memory", _pointer(description), _pointer(self._engine), c_void_p(address))
+        handle.held = held
+        return handle
 
     def attributes(
         self, added: Handle | None = None, functions: Sequence[Function] = (), steps: Mapping[int, int] | None = None, zeros: Sequence[int] = ()
@@ -198,13 +198,13 @@ class Library:
             _check(self._functions.dnnl_primitive_attr_set_zero_points_mask(_pointer(out[0]), c_int(name), c_int(0)), "zero points")
         if added is None and not functions:
             return out
-        after = self._make("post_ops")
+        operations = self._make("post_ops")
         if added is not None:
-            _check(self._functions.dnnl_post_ops_append_binary(_pointer(after), c_int(BINARY["add"]), _pointer(added)), "to add")
+            _check(self._functions.dnnl_post_ops_append_binary(_pointer(operations), c_int(BINARY["add"]), _pointer(added)), "to add")
         for name, first, second in functions:
-            _check(self._functions.dnnl_post_ops_append_eltwise(_pointer(after), c_int(ELEMENTWISE[name]), c_float(first), c_float(second)), name)
-        _check(self._functions.dnnl_primitive_attr_set_post_ops(_pointer(out[0]), _pointer(after)), "what follows")
-        return [after, *out]
+            _check(self._functions.dnnl_post_ops_append_eltwise(_pointer(operations), c_int(ELEMENTWISE[name]), c_float(first), c_float(second)), name)
+        _check(self._functions.dnnl_primitive_attr_set_post_ops(_pointer(out[0]), _pointer(operations)), "what follows")
+        return [operations, *out]
 
     def convolution(
         self, source: Handle, weights: Handle, bias: Handle | None, result: Handle, strides: Sequence[int], dilations: Sequence[int],
@@ -222,9 +222,9 @@ class Library:
 
     def quick(self, description: Handle) -> Handle:
         """Return the description. Refuse reference kernels, which take a hundred times as long."""
-        found = self.implementation(description)
-        if found.startswith("ref"):
-            raise Unimplemented(f"oneDNN: only {found} computes this")
+        name = self.implementation(description)
+        if name.startswith("ref"):
+            raise Unimplemented(f"oneDNN: only {name} computes this")
         return description
 
     def binary(self, kind: str, x: Handle, y: Handle, result: Handle, attributes: Handle) -> Handle:
@@ -234,17 +234,17 @@ class Library:
     def elementwise(self, function: Function, source: Handle, attributes: Handle) -> Handle:
         """Return the description of a function of each element."""
         name, first, second = function
-        given = (c_int(_FORWARD), c_int(ELEMENTWISE[name]), source, source, c_float(first), c_float(second))
-        return self.quick(self._described("eltwise_forward", *given, attributes))
+        arguments = (c_int(_FORWARD), c_int(ELEMENTWISE[name]), source, source, c_float(first), c_float(second))
+        return self.quick(self._described("eltwise_forward", *arguments, attributes))
 
     def pooling(
         self, kind: str, source: Handle, result: Handle, strides: Sequence[int], window: Sequence[int], before: Sequence[int], behind: Sequence[int],
         attributes: Handle,
     ) -> Handle:  # fmt: skip
         """Return the description of maxima or means of windows, with so many rows and columns of padding."""
-        given = (_dims(strides), _dims(window), _dims([0] * len(window)), _dims(before), _dims(behind))
-        of = (c_int(_FORWARD), c_int(POOLING[kind]), source, result)
-        return self.quick(self._described("pooling_forward", *of, *given, attributes))
+        windows = (_dims(strides), _dims(window), _dims([0] * len(window)), _dims(before), _dims(behind))
+        leading = (c_int(_FORWARD), c_int(POOLING[kind]), source, result)
+        return self.quick(self._described("pooling_forward", *leading, *windows, attributes))
 
     def softmax(self, source: Handle, axis: int, attributes: Handle) -> Handle:
         """Return the description of a softmax along an axis."""
@@ -253,8 +253,8 @@ class Library:
     def normalized_rows(self, rows: Handle, epsilon: float, scales: bool, shifts: bool, attributes: Handle) -> Handle:
         """Return the description of a normalization of each row by its own mean and variance, possibly with a scale and a shift for each column."""
         flags = c_uint(_WITH_SCALE * scales | _WITH_SHIFT * shifts)
-        given = (c_int(_FORWARD), rows, rows, c_void_p(None), c_float(epsilon), flags)
-        return self.quick(self._described("layer_normalization_forward", *given, attributes))
+        arguments = (c_int(_FORWARD), rows, rows, c_void_p(None), c_float(epsilon), flags)
+        return self.quick(self._described("layer_normalization_forward", *arguments, attributes))
 
     def nearest(self, source: Handle, result: Handle, attributes: Handle) -> Handle:
         """Return the description of images in another size, each pixel the nearest to its center."""
@@ -262,8 +262,8 @@ class Library:
 
     def joined(self, sources: Sequence[Handle], result: Handle, axis: int, attributes: Handle) -> Handle:
         """Return the description of tensors put behind one another along an axis."""
-        given = (c_int(len(sources)), c_int(axis), (c_void_p * len(sources))(*(s.value for s in sources)))
-        return self.quick(self._described("concat", result, *given, attributes))
+        arguments = (c_int(len(sources)), c_int(axis), (c_void_p * len(sources))(*(s.value for s in sources)))
+        return self.quick(self._described("concat", result, *arguments, attributes))
 
     def reordered(self, source: Handle, result: Handle, attributes: Handle) -> Handle:
         """Return the description of a copy in another order."""
@@ -272,10 +272,10 @@ class Library:
 
     def implementation(self, description: Handle) -> str:
         """Return the name of the kernel of a description."""
-        found = c_char_p()
-        status = self._functions.dnnl_primitive_desc_query(c_void_p(description.value), c_int(_IMPLEMENTATION), c_int(0), byref(found))
+        name = c_char_p()
+        status = self._functions.dnnl_primitive_desc_query(c_void_p(description.value), c_int(_IMPLEMENTATION), c_int(0), byref(name))
         _check(status, "which kernel")
-        return (found.value or b"").decode()
+        return (name.value or b"").decode()
 
     def another(self, description: Handle) -> Handle:
         """Return the same description with its next kernel.
@@ -308,8 +308,8 @@ class Library:
         return self._wanted(primitive, _SCRATCHPAD_WANTED)
 
     def _wanted(self, primitive: Handle, which: int) -> Handle:
-        found = self._functions.dnnl_primitive_desc_query_md(primitive.value, which, 0)  # the primitive's own
-        return self._make("memory_desc", c_void_p(found), by="clone")
+        order = self._functions.dnnl_primitive_desc_query_md(primitive.value, which, 0)  # the primitive's own
+        return self._make("memory_desc", c_void_p(order), by="clone")
 
     def reorder(self, source: Handle, at: int, result: Handle, to: int) -> None:
         """Copy a tensor at one address in one order to another, in another."""
@@ -328,8 +328,8 @@ class Library:
         """
         turns, (m, n, k) = [b"T" if step < 0 else b"N" for step in (step_a, step_b)], sizes
         steps = [c_int64(abs(step)) for step in (step_a, step_b, step_c)]
-        of = (c_char(turns[0]), c_char(turns[1]), c_int64(m), c_int64(n), c_int64(k), c_float(by), c_void_p(a), steps[0], c_void_p(b), steps[1])
-        _check(self._functions.dnnl_sgemm(*of, c_float(1.0), c_void_p(c), steps[2]), "a product added to memory")
+        arguments = (c_char(turns[0]), c_char(turns[1]), c_int64(m), c_int64(n), c_int64(k), c_float(by), c_void_p(a), steps[0], c_void_p(b), steps[1])
+        _check(self._functions.dnnl_sgemm(*arguments, c_float(1.0), c_void_p(c), steps[2]), "a product added to memory")
 
     def run(self, primitive: Handle, memories: dict[int, Handle]) -> None:
         """Execute once, and wait."""
@@ -363,10 +363,10 @@ def _installed() -> Library | None:
         files = metadata.files(_DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         return None
-    found = [f for f in files if f.name == _FILE]
-    if not found:
+    paths = [f for f in files if f.name == _FILE]
+    if not paths:
         return None
-    path = str(found[0].locate())
+    path = str(paths[0].locate())
     if not os.path.exists(path) or _version(path) != _MAJOR:
         return None
     return Library(path)

@@ -169,17 +169,17 @@ class _Packed:
     def _find(self, key: Hashable, x: Tensor, adds: bool) -> Kernel:
         """Return the kernel of a new size."""
         with self._lock:
-            found = self._kernels.get(key)
-            if found is None:
+            kernel = self._kernels.get(key)
+            if kernel is None:
                 self._check(x)
                 try:
-                    found = self._unpacked(x) or (_kernel(self._library, self._described(x.shape, adds)) if x.numel() else self._other())
+                    kernel = self._unpacked(x) or (_kernel(self._library, self._described(x.shape, adds)) if x.numel() else self._other())
                 except Unimplemented:
-                    found = self._other()
+                    kernel = self._other()
                 while len(self._kernels) >= sizes_kept():
                     del self._kernels[next(iter(self._kernels))]
-                self._kernels[key] = found
-            return found
+                self._kernels[key] = kernel
+            return kernel
 
     def described(self, library: Library, dims: Sequence[Sequence[int]]) -> DescribedPrimitive:
         """Return the computation for an operand of these dims, and for a second, added one.
@@ -188,14 +188,14 @@ class _Packed:
             Unimplemented: oneDNN has no kernel for these sizes. ShapeError: they do not fit.
         """
         with self._lock:
-            own, self._library = self._library, library  # its own, or the same one that remembers what it makes
+            previous, self._library = self._library, library  # its own, or the same one that remembers what it makes
             try:
-                found = self._described(dims[0], len(dims) > 1)
+                computation = self._described(dims[0], len(dims) > 1)
             finally:
-                self._library = own
-        if len(dims) > 1 and tuple(dims[1]) != found.dims:
-            raise ShapeError(f"what is added must be fp32 of {list(found.dims)}, as the result is; it is {list(dims[1])}")
-        return found
+                self._library = previous
+        if len(dims) > 1 and tuple(dims[1]) != computation.dims:
+            raise ShapeError(f"what is added must be fp32 of {list(computation.dims)}, as the result is; it is {list(dims[1])}")
+        return computation
 
     @property
     def nbytes(self) -> int:
@@ -225,14 +225,14 @@ class _Packed:
     def _finish(self, primitive: Handle, orders: dict[int, Handle], bias: Handle | None, dims: Sequence[int], steps: Sequence[int]) -> DescribedPrimitive:
         """Return a described primitive with its weight. The order wanted by the first one is the weight's from then on."""
         library, value, order = self._library, self._value, self._order
-        wanted = library.wanted_weights(primitive)
-        if not library.same(wanted, order):
-            value = torch.empty(library.nbytes(wanted), dtype=torch.uint8, device="cpu")
-            library.reorder(order, self._value.data_ptr(), wanted, value.data_ptr())
+        layout = library.wanted_weights(primitive)
+        if not library.same(layout, order):
+            value = torch.empty(library.nbytes(layout), dtype=torch.uint8, device="cpu")
+            library.reorder(order, self._value.data_ptr(), layout, value.data_ptr())
             if not self._packed:
-                self._value, self._order = value, wanted
+                self._value, self._order = value, layout
         self._packed = True
-        constants = {WEIGHTS: library.memory(wanted, value.data_ptr(), value)}
+        constants = {WEIGHTS: library.memory(layout, value.data_ptr(), value)}
         if self._bias is not None and bias is not None:
             constants[BIAS] = library.memory(bias, self._bias.data_ptr(), self._bias)
         return DescribedPrimitive(primitive, tuple(n for n in orders if n != RESULT), orders, constants, tuple(dims), tuple(steps))
@@ -309,20 +309,20 @@ class PackedConvolution(PackedWindows):
             raise Unimplemented(f"the images must be columns; they are {list(dims)}")
         dims = (*dims[:2], 1, dims[2]) if self._columns else tuple(dims)
         strides, dilations, paddings = self._settings
-        before, behind = paddings(dims[2:]) if callable(paddings) else (paddings, paddings)
+        front, behind = paddings(dims[2:]) if callable(paddings) else (paddings, paddings)
         spans = [d * (k - 1) + 1 for k, d in zip(self._shape[2:], dilations, strict=True)]
-        more = (int(lacking(n, span, a + b, s)) for n, span, a, b, s in zip(dims[2:], spans, before, behind, strides, strict=True))
-        behind = [b + (m if m < s else 0) for b, m, s in zip(behind, more, strides, strict=True)]
-        padded = [n + a + b for n, a, b in zip(dims[2:], before, behind, strict=True)]
+        lacks = (int(lacking(n, span, a + b, s)) for n, span, a, b, s in zip(dims[2:], spans, front, behind, strides, strict=True))
+        behind = [b + (m if m < s else 0) for b, m, s in zip(behind, lacks, strides, strict=True)]
+        padded = [n + a + b for n, a, b in zip(dims[2:], front, behind, strict=True)]
         out = (dims[0], self._shape[0], *((n - span) // s + 1 for n, span, s in zip(padded, spans, strides, strict=True)))
-        if min(out) < 1 or min(*before, *behind) < 0:
-            given = f"paddings {list(before)} and {list(behind)}"
-            raise ShapeError(f"windows of {list(self._shape[2:])} do not fit into images {list(dims)} with {given}")
+        if min(out) < 1 or min(*front, *behind) < 0:
+            words = f"paddings {list(front)} and {list(behind)}"
+            raise ShapeError(f"windows of {list(self._shape[2:])} do not fit into images {list(dims)} with {words}")
         strides = [min(s, n) for n, s in zip(padded, strides, strict=True)]  # a longer step ends behind the image too
         dilations = effective_dilations(dilations, self._shape[2:])
 
         def made(source: Handle, weights: Handle, bias: Handle | None, result: Handle, attributes: Handle) -> Handle:
-            return library.convolution(source, weights, bias, result, strides, dilations, before, behind, attributes)
+            return library.convolution(source, weights, bias, result, strides, dilations, front, behind, attributes)
 
         return dims, out, made
 

@@ -52,22 +52,22 @@ class _Bytes:
 
         The sum is computed in units of the step of an added operand, so that its bytes are added as they are.
         """
-        given = on[0]
-        if given is None or not library.multiplies_bytes:
+        grid = on[0]
+        if grid is None or not library.multiplies_bytes:
             raise Unimplemented("it multiplies no bytes")
         end = wanted if wanted is not None and wanted.is_whole else None
         added = on[1] if len(on) > 1 else None
         unit, functions = 1.0 if added is None else added.step, list(self._functions)
-        steps, zeros, constants = told(library, SOURCE, given._replace(step=given.step / unit))
+        steps, zeros, constants = told(library, SOURCE, grid._replace(step=grid.step / unit))
         steps[WEIGHTS] = self._axes
         constants[STEP_OF | WEIGHTS] = library.memory(library.strided(self._steps.shape, (1,)), self._steps.data_ptr(), self._steps)
         if (added is not None and not all(name in _EVEN for name, _, _ in functions)) or (added is not None and end is None):
             functions = [("linear", unit, 0.0), *functions]
         last = unit if functions == [*self._functions] else 1.0
         if end is not None:
-            more, point, given_end = told(library, RESULT, end._replace(step=end.step / last))
-            steps, zeros, constants = {**steps, **more}, [*zeros, *point], {**constants, **given_end}
-        orders = {SOURCE: library.strided(source, lying(source), given.of), RESULT: library.strided(out, lying(out), *([] if end is None else [end.of]))}
+            result_steps, point, given_end = told(library, RESULT, end._replace(step=end.step / last))
+            steps, zeros, constants = {**steps, **result_steps}, [*zeros, *point], {**constants, **given_end}
+        orders = {SOURCE: library.strided(source, lying(source), grid.of), RESULT: library.strided(out, lying(out), *([] if end is None else [end.of]))}
         if len(on) > 1:
             orders[ADDED] = library.strided(out, lying(out), *([] if added is None else [added.of]))
         bias, order = self._shifted(unit, 0 if added is None else added.zero), None
@@ -76,10 +76,10 @@ class _Bytes:
             constants[BIAS] = library.memory(order, bias.data_ptr(), bias)
         with library.using(1 if prod(out) * prod(self._dims) // self._dims[-1 if len(self._dims) == 2 else 0] < 4 * FEW else None):
             attributes = library.attributes(orders.get(ADDED), functions, steps, zeros)
-            made = library.quick(make(orders[SOURCE], self.any, order, orders[RESULT], attributes[-1]))
-            constants[WEIGHTS] = self._ordered(library, library.wanted_weights(made))
+            primitive = library.quick(make(orders[SOURCE], self.any, order, orders[RESULT], attributes[-1]))
+            constants[WEIGHTS] = self._ordered(library, library.wanted_weights(primitive))
         names = tuple(n for n in (SOURCE, ADDED) if n in orders)
-        return DescribedPrimitive(made, names, orders, constants, tuple(result_dims), order_of(result_dims)), end
+        return DescribedPrimitive(primitive, names, orders, constants, tuple(result_dims), order_of(result_dims)), end
 
     def _shifted(self, unit: float, zero: int) -> Tensor | None:
         if self._bias is None and not zero:
@@ -109,10 +109,10 @@ class ByteConvolution(PackedConvolution):
 
     def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
         x, out, make = self.windows(dims[0], library)
-        made = self.upright(out)
-        if len(dims) > 1 and tuple(dims[1]) != made:
+        result_dims = self.upright(out)
+        if len(dims) > 1 and tuple(dims[1]) != result_dims:
             raise Unimplemented("what is added is of other dims")
-        return self._in_bytes.described(library, x, out, grids, wanted, make, made, order_of, self._shape[:1])
+        return self._in_bytes.described(library, x, out, grids, wanted, make, result_dims, order_of, self._shape[:1])
 
 
 class ByteProduct(PackedProduct):
@@ -125,7 +125,7 @@ class ByteProduct(PackedProduct):
     def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
         self._fit(dims[0])
         k, n = self._shape
-        made, rows = (*dims[0][:-1], n), prod(dims[0][:-1])
-        if len(dims) > 1 and tuple(dims[1]) != made:
+        result_dims, rows = (*dims[0][:-1], n), prod(dims[0][:-1])
+        if len(dims) > 1 and tuple(dims[1]) != result_dims:
             raise Unimplemented("what is added is of other dims")
-        return self._in_bytes.described(library, (rows, k), (rows, n), grids, wanted, library.product, made, row_major_strides, (1, n))
+        return self._in_bytes.described(library, (rows, k), (rows, n), grids, wanted, library.product, result_dims, row_major_strides, (1, n))

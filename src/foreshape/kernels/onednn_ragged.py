@@ -26,8 +26,8 @@ LARGE = 1 << 20
 
 def first_of(count: int) -> int:
     """Return the rows of the first part; 0 for one part."""
-    rest = count % max(PART, (1 << count.bit_length()) >> 6)
-    return count - rest if rest else 0
+    remainder = count % max(PART, (1 << count.bit_length()) >> 6)
+    return count - remainder if remainder else 0
 
 
 class RaggedProduct(PackedProduct):
@@ -43,10 +43,10 @@ class RaggedProduct(PackedProduct):
             raise ShapeError.must("what is added", f"{[count, self._shape[1]]}, as the result is", f"{list(other.shape)}")
         y: Tensor = torch.empty((count, self._shape[1]), dtype=torch.float32, device="cpu")
         for rows in (slice(first), slice(first, None)):
-            part, added, into = x[rows].contiguous(), None if other is None else other[rows], y[rows]
-            made = self.kernel_of(part, added)(part, added, into)
-            if made is not into:
-                into.copy_(made)
+            part, added, place = x[rows].contiguous(), None if other is None else other[rows], y[rows]
+            result = self.kernel_of(part, added)(part, added, place)
+            if result is not place:
+                place.copy_(result)
         return y
 
     add = __call__
@@ -83,12 +83,12 @@ class RaggedSeries(Series):
         lacking = lacking_of(count)
         if not lacking:
             return super().__call__(*given)
-        more = [with_zeros(x, lacking) for x in given]
-        line = self.line_of(more)
+        padded = [with_zeros(x, lacking) for x in given]
+        line = self.line_of(padded)
         if not isinstance(line, ChainLine):
             return self.otherwise(given)
-        made = line(more)
-        return made[:count].clone() if isinstance(made, Tensor) else [y[:count].clone() for y in made]
+        results = line(padded)
+        return results[:count].clone() if isinstance(results, Tensor) else [y[:count].clone() for y in results]
 
 
 def lacking_of(count: int) -> int:

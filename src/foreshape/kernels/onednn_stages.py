@@ -48,8 +48,8 @@ def computed(
         read: the dims of a larger operand.
     """
     with library.using(1 if prod(read or dims) < FEW else None):
-        made = make((after or library.attributes())[-1])
-    return DescribedPrimitive(made, tuple(n for n in orders if n != RESULT), orders, {}, tuple(dims), order_of(dims), part)
+        primitive = make((after or library.attributes())[-1])
+    return DescribedPrimitive(primitive, tuple(n for n in orders if n != RESULT), orders, {}, tuple(dims), order_of(dims), part)
 
 
 class Pooled(NamedTuple):
@@ -75,26 +75,26 @@ class Pooled(NamedTuple):
         if len(x) != 4:
             raise ShapeError(f"images must be [n, channels, height, width]; they are {list(x)}")
         window, strides = (tuple(x[2:]), [1, 1]) if self.window is None else (self.window, list(self.strides))
-        before, behind = ((0, 0), [0, 0]) if self.window is None else (self.before, list(self.behind))
+        front, behind = ((0, 0), [0, 0]) if self.window is None else (self.before, list(self.behind))
         out = list(x[:2])
-        for at, (n, k, s) in enumerate(zip(x[2:], window, strides, strict=True)):
-            room = n + before[at] + behind[at] - k
+        for axis, (n, k, s) in enumerate(zip(x[2:], window, strides, strict=True)):
+            room = n + front[axis] + behind[axis] - k
             count = max(-(-room // s) if self.rounds_up else room // s, 0) + 1  # the only one may reach beyond the padded image
-            strides[at] = s if count > 1 else min(s, max(room, 0) + 1)  # of one window the stride says nothing, and the library takes none without limits
-            behind[at] += (count - 1) * s - room
-            if (count - 1) * s >= n + before[at] or before[at] >= k:
+            strides[axis] = s if count > 1 else min(s, max(room, 0) + 1)  # of one window the stride says nothing, and the library takes none without limits
+            behind[axis] += (count - 1) * s - room
+            if (count - 1) * s >= n + front[axis] or front[axis] >= k:
                 raise Unimplemented("a window lies in the padding altogether")
             if self.kind == "mean with padding" and (count - 1) * s > room:
                 raise Unimplemented("what lies behind the padding would count too")
             out.append(count)
-            behind[at] = max(behind[at], 0)
+            behind[axis] = max(behind[axis], 0)
         source, result = _lying(library, x, of), _lying(library, out, of)
-        make = partial(library.pooling, self.kind, source, result, strides, window, before, behind)
-        found = computed(library, {SOURCE: source, RESULT: result}, out, make, read=x)
+        make = partial(library.pooling, self.kind, source, result, strides, window, front, behind)
+        computation = computed(library, {SOURCE: source, RESULT: result}, out, make, read=x)
         if self.keeps:
-            return found
+            return computation
         row = tuple(out[:2])
-        return found._replace(dims=row, steps=order_of(row))
+        return computation._replace(dims=row, steps=order_of(row))
 
     def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
         if self.kind != "max" or grids[0] is None:
@@ -127,19 +127,19 @@ class Paired(NamedTuple):
         if (shift and (self.kind != "add" or self.adds)) or (self.adds and grids[2] is not None):
             raise Unimplemented("bytes with a zero point")
         if len(x) != len(y) or any(b not in (a, 1) for a, b in zip(x, y, strict=True)):
-            told = f"{list(y)} does not broadcast to {list(x)}"
-            raise Unimplemented(told) if self.tried else ShapeError(told)
+            words = f"{list(y)} does not broadcast to {list(x)}"
+            raise Unimplemented(words) if self.tried else ShapeError(words)
         end = wanted if wanted is not None and wanted.is_whole else None
-        one, other = (_lying(library, d, F32 if grid is None else grid.of) for d, grid in zip((x, y), grids, strict=False))
+        first, second = (_lying(library, d, F32 if grid is None else grid.of) for d, grid in zip((x, y), grids, strict=False))
         result = _lying(library, x, F32 if end is None else end.of)
         if len(dims) - 2 != self.adds or any(tuple(z) != tuple(x) for z in dims[2:]):
             raise ShapeError.must("what is added", f"{list(x)}, as the result is", f"{[list(z) for z in dims[2:]]}")
-        orders = {SOURCE: one, OTHER: other, **({ADDED: _lying(library, x)} if self.adds else {}), RESULT: result}
+        orders = {SOURCE: first, OTHER: second, **({ADDED: _lying(library, x)} if self.adds else {}), RESULT: result}
         read = {name: grid for name, grid in zip((SOURCE, OTHER), grids, strict=False) if grid is not None}
         functions = ([("linear", 1.0, shift)] if shift else []) + [*self.functions] + ([] if end is None else [("linear", 1.0 / end.step, float(end.zero))])
-        after = library.attributes(orders.get(ADDED), functions, dict.fromkeys(read, 0))
-        made = computed(library, orders, x, partial(library.binary, self.kind, one, other, result), after)
-        return made._replace(constants={STEP_OF | name: library.number(grid.step) for name, grid in read.items()}), end
+        attributes = library.attributes(orders.get(ADDED), functions, dict.fromkeys(read, 0))
+        computation = computed(library, orders, x, partial(library.binary, self.kind, first, second, result), attributes)
+        return computation._replace(constants={STEP_OF | name: library.number(grid.step) for name, grid in read.items()}), end
 
 
 class Each(NamedTuple):
@@ -151,8 +151,8 @@ class Each(NamedTuple):
     def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
         (x,) = dims
         lying = _lying(library, x)
-        after = library.attributes(None, self.then)
-        return computed(library, {SOURCE: lying, RESULT: lying}, x, partial(library.elementwise, self.function, lying), after)
+        attributes = library.attributes(None, self.then)
+        return computed(library, {SOURCE: lying, RESULT: lying}, x, partial(library.elementwise, self.function, lying), attributes)
 
     def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
         """Return the function of the sum with a number, which brings the zero point to 0: kernels of sums know steps, those of functions do not."""
@@ -161,11 +161,15 @@ class Each(NamedTuple):
         functions = (self.function, *self.then, *([] if end is None else [("linear", 1.0 / end.step, float(end.zero))]))
         zero = library.number(0.0 if on is None else -on.step * on.zero, len(x))
         source, result = _lying(library, x, F32 if on is None else on.of), _lying(library, x, F32 if end is None else end.of)
-        after = library.attributes(None, functions, {} if on is None else {SOURCE: 0})
-        made = computed(
-            library, {SOURCE: source, RESULT: result}, x, partial(library.binary, "add", source, library.strided((1,) * len(x), (1,) * len(x)), result), after
+        attributes = library.attributes(None, functions, {} if on is None else {SOURCE: 0})
+        computation = computed(
+            library,
+            {SOURCE: source, RESULT: result},
+            x,
+            partial(library.binary, "add", source, library.strided((1,) * len(x), (1,) * len(x)), result),
+            attributes,
         )
-        return made._replace(constants={OTHER: zero, **({} if on is None else {STEP_OF | SOURCE: library.number(on.step)})}), end
+        return computation._replace(constants={OTHER: zero, **({} if on is None else {STEP_OF | SOURCE: library.number(on.step)})}), end
 
 
 class Normalized(NamedTuple):
@@ -221,7 +225,7 @@ class Joined(NamedTuple):
             raise ShapeError.must(f"what is joined along axis {axis}", "alike elsewhere", f"{[list(x) for x in dims]}")
         out = (*first[:axis], sum(x[axis] for x in dims), *first[axis + 1 :])
         sources, result = [_lying(library, x, of) for x in dims], _lying(library, out, of)
-        orders = {**{SEVERAL + at: source for at, source in enumerate(sources)}, RESULT: result}
+        orders = {**{SEVERAL + index: source for index, source in enumerate(sources)}, RESULT: result}
         return computed(library, orders, out, partial(library.joined, sources, result, axis))
 
 
@@ -256,9 +260,9 @@ class ShuffledChannels(NamedTuple):
         if len(x) != 4 or x[1] % self.groups:
             raise ShapeError(f"images must have a multiple of {self.groups} channels; they are {list(x)}")
         n, c, h, w = x
-        each, pixel = c // self.groups, h * w * c
-        apart = (n, self.groups, each, h, w)
-        source = library.strided(apart, (pixel, each, 1, w * c, c))
+        per_group, pixel = c // self.groups, h * w * c
+        apart = (n, self.groups, per_group, h, w)
+        source = library.strided(apart, (pixel, per_group, 1, w * c, c))
         result = library.strided(apart, (pixel, 1, self.groups, w * c, c))
         return computed(library, {SOURCE: source, RESULT: result}, x, partial(library.reordered, source, result))
 
@@ -281,5 +285,5 @@ class Same(NamedTuple):
         if not self.copies:
             return out
         row = library.strided((prod(x),), (1,))
-        made = library.elementwise(("linear", 1.0, 0.0), row, library.attributes()[-1])
-        return DescribedPrimitive(made, (SOURCE,), {SOURCE: row, RESULT: row}, {}, out, order_of(out))
+        primitive = library.elementwise(("linear", 1.0, 0.0), row, library.attributes()[-1])
+        return DescribedPrimitive(primitive, (SOURCE,), {SOURCE: row, RESULT: row}, {}, out, order_of(out))

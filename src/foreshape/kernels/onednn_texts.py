@@ -39,18 +39,18 @@ class Attended(NamedTuple):
     def primitives(self, library: Library, rows: int, width: int) -> list[DescribedPrimitive]:
         """Return its computation for so many rows of this width in memory: products with the keys, softmax, products with the values."""
         heads, columns = self.heads, width // self.heads
-        of, pairs = (heads, rows, columns), (heads, rows, rows)
-        lying, turned = library.strided(of, (columns, width, 1)), library.strided((heads, columns, rows), (columns, 1, width))
+        dims, pairs = (heads, rows, columns), (heads, rows, rows)
+        lying, transposed = library.strided(dims, (columns, width, 1)), library.strided((heads, columns, rows), (columns, 1, width))
         scores, plain = library.strided(pairs, row_major_strides(pairs)), library.attributes()[-1]
         with library.using(1 if heads * rows * rows * columns < FEW else None):
-            first = library.product(lying, turned, None, scores, library.attributes(None, (), {SOURCE: 0})[-1])
+            first = library.product(lying, transposed, None, scores, library.attributes(None, (), {SOURCE: 0})[-1])
             second = library.softmax(scores, 2, plain)
             third = library.product(scores, lying, None, lying, plain)
         step = {STEP_OF | SOURCE: library.number(self.scale)}
         return [
-            DescribedPrimitive(first, (SOURCE, WEIGHTS), {SOURCE: lying, WEIGHTS: turned, RESULT: scores}, step, pairs, row_major_strides(pairs)),
+            DescribedPrimitive(first, (SOURCE, WEIGHTS), {SOURCE: lying, WEIGHTS: transposed, RESULT: scores}, step, pairs, row_major_strides(pairs)),
             DescribedPrimitive(second, (SOURCE,), {SOURCE: scores, RESULT: scores}, {}, pairs, row_major_strides(pairs)),
-            DescribedPrimitive(third, (SOURCE, WEIGHTS), {SOURCE: scores, WEIGHTS: lying, RESULT: lying}, {}, of, (columns, width, 1)),
+            DescribedPrimitive(third, (SOURCE, WEIGHTS), {SOURCE: scores, WEIGHTS: lying, RESULT: lying}, {}, dims, (columns, width, 1)),
         ]
 
 
@@ -69,31 +69,31 @@ class TextLine(ChainLine):
         super().__init__(library, steps, given, out)
 
     def plan(self, step: ChainKernel, dims: Sequence[tuple[int, ...]], grids: Sequence[Grid | None], number: int, leaves: bool) -> PlannedStep:
-        of, threads = [dims[s] for s in step.sources], self.onednn.threads()
+        operand_dims, threads = [dims[s] for s in step.sources], self.onednn.threads()
         if not isinstance(step.stage, Attended):
-            found = self._kept.get((number, *of, threads))
-            if found is None:
-                found = self._kept[number, *of, threads] = super().plan(step, dims, grids, number, leaves)
-            return found
-        (rows, width), heads = of[0], step.stage.heads
+            step_plan = self._kept.get((number, *operand_dims, threads))
+            if step_plan is None:
+                step_plan = self._kept[number, *operand_dims, threads] = super().plan(step, dims, grids, number, leaves)
+            return step_plan
+        (rows, width), heads = operand_dims[0], step.stage.heads
         if any(grids[s] is not None for s in step.sources):
             raise Unimplemented("an attention takes no bytes")
-        if any(d != of[0] for d in of) or width % heads or not 0 < self._rows <= rows:
-            raise ShapeError.must("Q, K and V", f"[{self._rows} or more, {heads} equal parts]", f"{[list(d) for d in of]}")
-        made = self._own.get((step.stage, width))
-        if made is None:
-            made = self._own[step.stage, width] = step.stage.primitives(self.onednn, self._rows, width)
-            self._own.update((d.primitive, self.onednn.primitive(d.primitive)) for d in made)
-        scores, softmax, out = made
+        if any(d != operand_dims[0] for d in operand_dims) or width % heads or not 0 < self._rows <= rows:
+            raise ShapeError.must("Q, K and V", f"[{self._rows} or more, {heads} equal parts]", f"{[list(d) for d in operand_dims]}")
+        attention = self._own.get((step.stage, width))
+        if attention is None:
+            attention = self._own[step.stage, width] = step.stage.primitives(self.onednn, self._rows, width)
+            self._own.update((d.primitive, self.onednn.primitive(d.primitive)) for d in attention)
+        scores, softmax, out = attention
         q, k, v = step.sources
         room = -(-self.onednn.nbytes(scores.orders[RESULT]) // ALIGNMENT) * ALIGNMENT
-        return PlannedStep([(scores, (q, k), -1), (softmax, (-1,), -1), (out, (-1, v), number)], of[0], None, room)
+        return PlannedStep([(scores, (q, k), -1), (softmax, (-1,), -1), (out, (-1, v), number)], operand_dims[0], None, room)
 
     def primitive(self, description: Handle) -> Handle:
-        found = self._own.get(description) or self._kept.get(description)
-        if found is None:
-            found = self._kept[description] = super().primitive(description)
-        return found
+        handle = self._own.get(description) or self._kept.get(description)
+        if handle is None:
+            handle = self._kept[description] = super().primitive(description)
+        return handle
 
 
 class TextSeries(Series):
@@ -125,16 +125,16 @@ class TextSeries(Series):
             filled = [with_zeros(x, lacking) for x in rows]
             line = self._text_line(filled, count)
             if line is not None:
-                made = line(filled, times)
-                return made if not lacking else made[:count].clone() if len(self._out) == 1 else [y[:count].clone() for y in made]
+                results = line(filled, times)
+                return results if not lacking else results[:count].clone() if len(self._out) == 1 else [y[:count].clone() for y in results]
         return self._by_parts(rows, offsets, times)
 
     def _text_line(self, filled: Sequence[Tensor], count: int) -> TextLine | None:
         """Return the kernels of a text of so many rows; None if oneDNN lacks one."""
         key = (count, self._key(filled))
-        found = self._texts.get(key, _UNKNOWN)
-        if found is not _UNKNOWN:
-            return found
+        line = self._texts.get(key, _UNKNOWN)
+        if line is not _UNKNOWN:
+            return line
         with self._lock:
             if key not in self._texts:
                 if len(self._texts) >= max(MOST // len(self._steps), 1):
@@ -149,14 +149,14 @@ class TextSeries(Series):
         """Return the results of any sequences, part by part."""
         values: dict[int, Any] = dict(enumerate(rows))
         for part in self._parts:
-            given = [values[v] for v in part.sources]
+            operands = [values[v] for v in part.sources]
             if times is not None:
-                made, seconds = part.clocked(given, offsets)
+                results, seconds = part.clocked(operands, offsets)
                 times += seconds
             else:
-                made = part.run(*given, offsets) if part.attends else part.run(*given)
-            del given
-            values.update(zip(part.results, [made] if len(part.results) == 1 else made, strict=True))
+                results = part.run(*operands, offsets) if part.attends else part.run(*operands)
+            del operands
+            values.update(zip(part.results, [results] if len(part.results) == 1 else results, strict=True))
             for v in part.last:
                 del values[v]
         return values[self._out[0]] if len(self._out) == 1 else [values[v] for v in self._out]
@@ -171,9 +171,11 @@ class TextSeries(Series):
         last = [v for v in (*sources, *results) if v not in later and v >= self._count]
         if isinstance(steps[0].stage, Attended):
             return _Part(begin, steps[0].otherwise, True, list(steps[0].sources), results, [*{*last}])
-        numbers = {v: at for at, v in enumerate((*sources, *range(first, self._count + end)))}
-        own = [s._replace(sources=tuple(numbers[v] for v in s.sources), slot=None if first + at in later else s.slot) for at, s in enumerate(steps)]
-        return _Part(begin, RaggedSeries(self._library, own, len(sources)), False, sources, results, last)
+        numbers = {v: index for index, v in enumerate((*sources, *range(first, self._count + end)))}
+        part_steps = [
+            s._replace(sources=tuple(numbers[v] for v in s.sources), slot=None if first + index in later else s.slot) for index, s in enumerate(steps)
+        ]
+        return _Part(begin, RaggedSeries(self._library, part_steps, len(sources)), False, sources, results, last)
 
 
 class _Part(NamedTuple):
@@ -190,18 +192,18 @@ class _Part(NamedTuple):
         """Return its results and the times of its kernels, with the numbers of the whole series' steps."""
         if self.attends:
             began = perf_counter()
-            made = self.run(*given, offsets)
-            return made, [KernelTime(self.begin, perf_counter() - began, "attention")]
-        made, times = self.run.clocked(*given)
-        return made, [t._replace(step=self.begin + t.step) if t.step >= 0 else t for t in times]
+            results = self.run(*given, offsets)
+            return results, [KernelTime(self.begin, perf_counter() - began, "attention")]
+        results, times = self.run.clocked(*given)
+        return results, [t._replace(step=self.begin + t.step) if t.step >= 0 else t for t in times]
 
 
 def stretches(attends: Sequence[bool]) -> list[tuple[int, int]]:
     """Return the begins and ends of successive steps without attention, and each attention alone."""
     out: list[tuple[int, int]] = []
-    for at, alone in enumerate(attends):
-        if alone or not out or attends[at - 1]:
-            out.append((at, at + 1))
+    for index, alone in enumerate(attends):
+        if alone or not out or attends[index - 1]:
+            out.append((index, index + 1))
         else:
-            out[-1] = (out[-1][0], at + 1)
+            out[-1] = (out[-1][0], index + 1)
     return out

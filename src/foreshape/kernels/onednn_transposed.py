@@ -44,19 +44,19 @@ class PackedTransposedConvolution(PackedWindows):
         otherwise: Callable[[Tensor], Any],
     ) -> None:
         channels, out, height, width = weight.shape
-        one = height * width
-        super().__init__(library, weight, (out, channels, height, width), (one, out * one, width, 1), bias, functions, otherwise)
+        pixels = height * width
+        super().__init__(library, weight, (out, channels, height, width), (pixels, out * pixels, width, 1), bias, functions, otherwise)
         self._settings = (tuple(strides), tuple(dilations), tuple(paddings), tuple(more))
         self._channels = channels
 
     def _described(self, dims: Sequence[int], adds: bool) -> DescribedPrimitive:
         self._fit(dims)
-        taken, channels, *window = self._shape
-        if (self._bias is not None or self._functions) and taken * prod(window) > TOGETHER:
-            raise Unimplemented(f"each part of the sum would have the bias and the function: {taken} channels in windows of {window}")
+        inputs, channels, *window = self._shape
+        if (self._bias is not None or self._functions) and inputs * prod(window) > TOGETHER:
+            raise Unimplemented(f"each part of the sum would have the bias and the function: {inputs} channels in windows of {window}")
         strides, dilations, paddings, more = self._settings
-        each = zip(dims[2:], window, strides, dilations, paddings, more, strict=True)
-        out = (dims[0], channels, *((n - 1) * s + d * (k - 1) + 1 - 2 * p + m for n, k, s, d, p, m in each))
+        axes = zip(dims[2:], window, strides, dilations, paddings, more, strict=True)
+        out = (dims[0], channels, *((n - 1) * s + d * (k - 1) + 1 - 2 * p + m for n, k, s, d, p, m in axes))
         if min(out) < 1:
             raise ShapeError(f"nothing is left of {list(dims)} by windows of {window}: the result would be {list(out)}")
         behind = [p - m for p, m in zip(paddings, more, strict=True)]

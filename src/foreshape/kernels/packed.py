@@ -41,9 +41,9 @@ def series(name: str, operand_ranks: Sequence[int], result_ranks: Sequence[int],
     ``with_offsets``: the offsets of its rows are the last operand.
     """
     effects = Effects(
-        contiguous=tuple(at for at, rank in enumerate(operand_ranks) if rank != 4),
-        axis_order={at: CHANNELS_LAST for at, rank in enumerate(operand_ranks) if rank == 4},
-        result_order={at: CHANNELS_LAST for at, rank in enumerate(result_ranks) if rank == 4},
+        contiguous=tuple(index for index, rank in enumerate(operand_ranks) if rank != 4),
+        axis_order={index: CHANNELS_LAST for index, rank in enumerate(operand_ranks) if rank == 4},
+        result_order={index: CHANNELS_LAST for index, rank in enumerate(result_ranks) if rank == 4},
     )
     text = call_text("series", len(operand_ranks) + with_offsets).replace("{series}", name)
     return FusedKernel("product ", text, effects=effects, workspace=workspace, packed=name)

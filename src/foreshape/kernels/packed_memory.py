@@ -63,23 +63,23 @@ class Packed:
         """Return the workspace of the steps. ``projected``: the size of the state, if it is a projection."""
         h = self.hidden
         state = h if projected is None else projected
-        made = self._bytes(6 * h + state + (0 if projected is None else h))
+        nbytes = self._bytes(6 * h + state + (0 if projected is None else h))
         steps = self._bytes(7 * h + (0 if projected is None else state), h + state)
-        return self._most(made, steps, made + self._bytes(h + state))
+        return self._most(nbytes, steps, nbytes + self._bytes(h + state))
 
     def lstm_gradient(self, projected: Size | None, peepholes: bool, clipped: bool, made: Size, dropped: Size) -> Size:
         """Return the workspace of the gradient beside the results already ``made``; ``dropped``: bytes of unrequested weights' gradients."""
         h = self.hidden
         state = h if projected is None else projected
-        held = (7 + clipped) * h + (2 if projected is None else 3) * state  # cells, theirs before, gradients of cells and of gates
+        columns = (7 + clipped) * h + (2 if projected is None else 3) * state  # cells, theirs before, gradients of cells and of gates
         states = 2 * (h + state) + (0 if projected is None else 2 * h)
         weights = self.item * 4 * h * state + (0 if projected is None else self.item * h * state)
-        loop = self._bytes(held + 5 * h, states)
+        loop = self._bytes(columns + 5 * h, states)
         product = self._weight_gradient(state, 4 * h)
-        after = self._bytes(held + state, states) + maximum(self._bytes(state if not peepholes else maximum(state, h)), weights + product)
+        product_stage = self._bytes(columns + state, states) + maximum(self._bytes(state if not peepholes else maximum(state, h)), weights + product)
         if projected is not None:
-            after = maximum(after, self._bytes(held + state, states) + weights + self._weight_gradient(h, state))
-        return self._most(made, loop, after, made + dropped + self._bytes(5 * h + 2 * state, 2 * (h + state)))
+            product_stage = maximum(product_stage, self._bytes(columns + state, states) + weights + self._weight_gradient(h, state))
+        return self._most(made, loop, product_stage, made + dropped + self._bytes(5 * h + 2 * state, 2 * (h + state)))
 
     # --- GRU
 
@@ -91,11 +91,11 @@ class Packed:
     def gru_gradient(self, origin: bool, made: Size) -> Size:
         """Return the workspace of the gradient beside the results already ``made``."""
         h = self.hidden
-        held = (8 if origin else 9) * h  # gradients of states and gates, the states before, and the factors between them
+        columns = (8 if origin else 9) * h  # gradients of states and gates, the states before, and the factors between them
         weights = self.item * 3 * h * h
-        loop = self._bytes(held, 4 * h)
-        product = self._bytes(held, 3 * h) + weights + self._weight_gradient(h, 2 * h)
-        return self._most(made, loop, self._bytes(held + h, 2 * h), product, made + self._bytes(3 * h, h) + weights)
+        loop = self._bytes(columns, 4 * h)
+        product = self._bytes(columns, 3 * h) + weights + self._weight_gradient(h, 2 * h)
+        return self._most(made, loop, self._bytes(columns + h, 2 * h), product, made + self._bytes(3 * h, h) + weights)
 
 
 def gru_unit(HiddenPrev: Spec) -> Size:
@@ -117,7 +117,7 @@ def gru_unit_gradient(HiddenPrev: Spec, origin: bool, made: Size) -> Size:
 def of_requested(requested: tuple[bool, ...], *specs: Spec | None) -> tuple[Size, Size]:
     """Return the bytes of gradients of these operands: of requested ones, and of the others."""
     totals: list[Size] = [0, 0]
-    for wanted, spec in zip(requested, specs, strict=True):
+    for is_requested, spec in zip(requested, specs, strict=True):
         if spec is not None:
-            totals[not wanted] = totals[not wanted] + spec.nbytes
+            totals[not is_requested] = totals[not is_requested] + spec.nbytes
     return totals[0], totals[1]

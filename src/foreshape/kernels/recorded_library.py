@@ -35,8 +35,8 @@ def _recorded(method: _Method) -> _Method:
     @wraps(method)
     def call(library: RecordedLibrary, *given: Any, **named: Any) -> Any:
         out: Any = method(library, *given, **named)
-        made: Handle = cast("list[Handle]", out)[-1] if isinstance(out, list) else out
-        library.made[id(made)] = made, Recipe(method.__name__, given, named, library.threads())
+        handle: Handle = cast("list[Handle]", out)[-1] if isinstance(out, list) else out
+        library.made[id(handle)] = handle, Recipe(method.__name__, given, named, library.threads())
         return cast("Any", out)
 
     return cast("_Method", call)
@@ -91,15 +91,15 @@ class RecordedLibrary(Library):
         """Return its version, and its instructions on this machine."""
         functions = self._functions
         functions.dnnl_version.restype = POINTER(_FullVersion)
-        of = functions.dnnl_version().contents
-        return f"{of.major}.{of.minor}.{of.patch} {(of.hash or b'').decode('ascii', 'replace')} {functions.dnnl_get_effective_cpu_isa()}"
+        version = functions.dnnl_version().contents
+        return f"{version.major}.{version.minor}.{version.patch} {(version.hash or b'').decode('ascii', 'replace')} {functions.dnnl_get_effective_cpu_isa()}"
 
     def _number(self, order: Handle, which: int) -> int:
-        found = c_int32()
-        self._functions.dnnl_memory_desc_query(c_void_p(order.value), c_int(which), byref(found))
-        return found.value
+        number = c_int32()
+        self._functions.dnnl_memory_desc_query(c_void_p(order.value), c_int(which), byref(number))
+        return number.value
 
     def _numbers(self, order: Handle, which: int, count: int) -> list[int]:
-        found = POINTER(c_int64)()
-        self._functions.dnnl_memory_desc_query(c_void_p(order.value), c_int(which), byref(found))
-        return [found[at] for at in range(count)]
+        numbers = POINTER(c_int64)()
+        self._functions.dnnl_memory_desc_query(c_void_p(order.value), c_int(which), byref(numbers))
+        return [numbers[index] for index in range(count)]

@@ -42,11 +42,11 @@ _lengths: ContextVar[Mapping[Size, Sequence[int]] | None] = ContextVar("lengths"
 @contextmanager
 def of_lengths(known: Mapping[Size, Sequence[int]]) -> Generator[None]:
     """Count for sequences of these lengths, in place of a bound over all lengths. ``known``: number of rows -> the lengths of the sequences of so many rows."""
-    before = _lengths.set(known)
+    token = _lengths.set(known)
     try:
         yield
     finally:
-        _lengths.reset(before)
+        _lengths.reset(token)
 
 
 @data_class(frozen=True)
@@ -126,8 +126,8 @@ class Layers:
         if not runs:
             return CallMemory(0, lstm_memory.SMALL)
         form = LstmMemory.of(columns + (EXTRA if self.cell and len(runs) > 1 else 0), self.hidden)
-        kept, most, _ = form.needs(PieceCutter(columns, self.hidden, self.cell)(runs))
-        return CallMemory(kept, most - kept)
+        saved, peak, _ = form.needs(PieceCutter(columns, self.hidden, self.cell)(runs))
+        return CallMemory(saved, peak - saved)
 
     @property
     def kept(self) -> Size:
@@ -155,21 +155,21 @@ class Layers:
         if self._pieces:
             room = self._room(last)
             if train:
-                taken = room.taken + lstm_memory.weights_taken(columns, self.hidden)
+                workspace = room.taken + lstm_memory.weights_taken(columns, self.hidden)
             else:
-                taken = lstm_memory.taken_without_gradient(self.rows, self.sequences, columns, self.hidden)
+                workspace = lstm_memory.taken_without_gradient(self.rows, self.sequences, columns, self.hidden)
         else:
             gates = GATES[self.mode] * self.hidden
-            moved = (0 if self.straight else self._item * columns * self.rows) + self._product(columns, gates)
+            copied = (0 if self.straight else self._item * columns * self.rows) + self._product(columns, gates)
             later = (LEFT[self.mode] * self.hidden - gates) * self._item * self.rows
-            taken = maximum(moved - later, 0) + (2 * self._weights(last) if self.mode == "LSTM" else 0)
+            workspace = maximum(copied - later, 0) + (2 * self._weights(last) if self.mode == "LSTM" else 0)
             if not train:
-                taken = taken + LEFT[self.mode] * self.hidden * self._item * self.rows
+                workspace = workspace + LEFT[self.mode] * self.hidden * self._item * self.rows
         units = self._states * self.layers * self.directions
         if self.straight:
-            return taken + units
+            return workspace + units
         states = units + 2 * self._states
-        return maximum(taken, 2 * self.rows * self.hidden * self._item) + states if self.directions == 2 else taken + states
+        return maximum(workspace, 2 * self.rows * self.hidden * self._item) + states if self.directions == 2 else workspace + states
 
     def _product(self, k: Size, n: Size) -> Size:
         return products.workspace(self.rows, k, n) if self.dtype is FP32 else 0
@@ -193,20 +193,20 @@ class Layers:
             return maximum(lstm_memory.whole_gradient_taken(*self._call(last)) + self._states + rows * self.rows * item - (weights - self._weights(last)), 0)
         states = (2 if self.straight else 4) * self.sequences * h * item
         features = self.features if wanted else 0  # of the result, not made yet
-        moved = (columns if wanted or last else 0) - features
+        columns_copied = (columns if wanted or last else 0) - features
         if self._pieces:
-            taken = self._room(last).taken + lstm_memory.weight_gradients_taken(columns, h)
-            return maximum(taken + item * self.rows * moved + states - (weights - self._weights(last)), 0)
-        most: Size = 0
+            workspace = self._room(last).taken + lstm_memory.weight_gradients_taken(columns, h)
+            return maximum(workspace + item * self.rows * columns_copied + states - (weights - self._weights(last)), 0)
+        peak: Size = 0
         freed: Size = 0  # of the units of later layers; the state of a straight one is a result or the rows of the next layer
         for layer in range(last, -1, -1):
             weights = weights - self._weights(layer) * self.directions  # not made yet, once this layer's are
             columns = self._columns(layer)
             rows = columns if wanted or layer else 0
             first = (UNDONE[self.mode] * h - features) * item * self.rows - weights - self._weights(layer) * self.directions
-            after = (AFTER[self.mode] * h + (0 if self.straight else columns) + rows - features) * item * self.rows - weights
+            late = (AFTER[self.mode] * h + (0 if self.straight else columns) + rows - features) * item * self.rows - weights
             if self.directions == 2:  # at the second direction there is a gradient of the rows already, and one unit less
-                after = maximum(after, after + (rows - LEFT[self.mode] * h) * item * self.rows)
-            most = maximum(most, first - freed, after - freed)
+                late = maximum(late, late + (rows - LEFT[self.mode] * h) * item * self.rows)
+            peak = maximum(peak, first - freed, late - freed)
             freed = freed + (LEFT[self.mode] - self.straight) * h * item * self.rows * self.directions
-        return most + states + (self._packed if self.mode.startswith("RNN") else 0)
+        return peak + states + (self._packed if self.mode.startswith("RNN") else 0)

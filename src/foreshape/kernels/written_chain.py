@@ -200,21 +200,21 @@ def write(line: ChainLine, library: RecordedLibrary, given: Sequence[tuple[int, 
         operands: of the series: the number of one of these, or a tensor of torch with constant elements.
         number: keeps a constant, a tensor or a number of C, and returns its number.
     """
-    tensors = [*(one if isinstance(one, int) else None for one in operands), *(len(given) + at for at in range(len(line.outs)))]
+    tensors = [*(operand if isinstance(operand, int) else None for operand in operands), *(len(given) + index for index in range(len(line.outs)))]
     primitives: list[Any] = []
-    for of in line.primitives:
-        recipe = library.made[id(of.description)][1]
+    for primitive in line.primitives:
+        recipe = library.made[id(primitive.description)][1]
         places: list[list[int]] = []
-        kept = [[name, number(memory.held)] for name, memory in of.constants.items()]
-        for name, place in of.places.items():
+        constants = [[name, number(memory.held)] for name, memory in primitive.constants.items()]
+        for name, place in primitive.places.items():
             tensor = -1 if place.tensor is None else tensors[place.tensor]
             if tensor is None:
-                kept.append([name, number(operands[place.tensor or 0])])
+                constants.append([name, number(operands[place.tensor or 0])])
             else:
                 places.append([name, tensor, place.offset])
-        layout = library.layout(library.wanted_weights(of.description)) if WEIGHTS in of.constants else []
+        layout = library.layout(library.wanted_weights(primitive.description)) if WEIGHTS in primitive.constants else []
         arguments = [_in_words(library, a) for a in (*recipe.arguments, *recipe.named.values())]
-        primitives.append([recipe.method, arguments, int(recipe.threads == 1), library.implementation(of.description), places, kept, layout])
+        primitives.append([recipe.method, arguments, int(recipe.threads == 1), library.implementation(primitive.description), places, constants, layout])
     results = [list(dims) for dims, _ in line.outs]
     return {"given": [list(d) for d in given], "results": results, "threads": library.threads(), "nbytes": line.nbytes, "primitives": primitives}
 
@@ -222,15 +222,15 @@ def write(line: ChainLine, library: RecordedLibrary, given: Sequence[tuple[int, 
 def _in_words(library: RecordedLibrary, given: Any) -> Any:
     """Return an argument of a description in words of JSON."""
     if isinstance(given, Handle):
-        made = library.made.get(id(given))
-        if made is not None:  # attributes
-            of: dict[str, Any] = {**dict(zip(("added", "functions", "steps", "zeros"), made[1].arguments, strict=False)), **made[1].named}
-            grids: Mapping[int, int] = of.get("steps") or {}
-            zeros: Sequence[int] = of.get("zeros") or ()
-            more = [[[*one] for one in grids.items()], [*zeros]] if grids or zeros else []
-            return [_in_words(library, of.get("added")), [*map(list, of.get("functions") or ())], *more]
+        record = library.made.get(id(given))
+        if record is not None:  # attributes
+            attributes: dict[str, Any] = {**dict(zip(("added", "functions", "steps", "zeros"), record[1].arguments, strict=False)), **record[1].named}
+            grids: Mapping[int, int] = attributes.get("steps") or {}
+            zeros: Sequence[int] = attributes.get("zeros") or ()
+            grid_words = [[[*element] for element in grids.items()], [*zeros]] if grids or zeros else []
+            return [_in_words(library, attributes.get("added")), [*map(list, attributes.get("functions") or ())], *grid_words]
         kind = library.element_type(given)
         return [library.dims(given), None if library.is_open(given) else library.steps(given), *([] if kind == F32 else [kind])]
     if isinstance(given, (list, tuple)):
-        return [_in_words(library, one) for one in given]  # pyright: ignore[reportUnknownVariableType]
+        return [_in_words(library, element) for element in given]  # pyright: ignore[reportUnknownVariableType]
     return given

@@ -24,8 +24,8 @@ def changed_names(ops: Sequence[Op]) -> set[str]:
     out: set[str] = set()
     for op in with_inner(ops):
         if op.operator is None or not isinstance(op.operator.computes(), FrozenBatchNorm):
-            within = {n for block in blocks_of(op) for other in block.ops for n in other.output_names()}
-            out.update(n for n in op.output_names() if n not in within)
+            inner_names = {n for block in blocks_of(op) for inner_op in block.ops for n in inner_op.output_names()}
+            out.update(n for n in op.output_names() if n not in inner_names)
     return out
 
 
@@ -41,8 +41,8 @@ def constant_call(low: Lowering | None, name: str) -> OpCall | None:
     if low is None or not low.frozen:
         return None
     value = low.current[name]
-    made = next((i for i in reversed(low.calls) if value in i.results), None) if not (value.feed or value.persistable) else None
-    return made if isinstance(made, OpCall) and _is_small_constant(made) else None
+    call = next((i for i in reversed(low.calls) if value in i.results), None) if not (value.feed or value.persistable) else None
+    return call if isinstance(call, OpCall) and _is_small_constant(call) else None
 
 
 def _is_small_constant(i: OpCall) -> bool:

@@ -50,9 +50,9 @@ def _evaluated(rule: Callable[[], _Answer], otherwise: _Answer) -> tuple[_Answer
 
 def rule_bytes(i: KernelCall, rule: Callable[[], Size]) -> Size:
     """Return the bytes by a rule; 0 if it fails, with the reason noted in the instruction."""
-    found, why = _evaluated(lambda: _bytes_of(_of_this_op(rule(), i)), 0)
+    size, why = _evaluated(lambda: _bytes_of(_of_this_op(rule(), i)), 0)
     i.unknown = i.unknown or why
-    return found
+    return size
 
 
 def _of_this_op(size: Size, i: KernelCall) -> Size:
@@ -60,21 +60,21 @@ def _of_this_op(size: Size, i: KernelCall) -> Size:
     if not isinstance(size, Dim):
         return size
     names = symbols_of(size)
-    own = [n for n in names if n.startswith(PLACEHOLDER)]
-    if own:
-        made = next((n for n in i.op.output_names() if n and n != EMPTY), i.op.type)
-        size = substitute(size, {n: symbol(f"{made}.{n.removeprefix(PLACEHOLDER)}"[:512]) for n in own})
+    placeholders = [n for n in names if n.startswith(PLACEHOLDER)]
+    if placeholders:
+        result = next((n for n in i.op.output_names() if n and n != EMPTY), i.op.type)
+        size = substitute(size, {n: symbol(f"{result}.{n.removeprefix(PLACEHOLDER)}"[:512]) for n in placeholders})
     if explain_symbols(size):
-        given = {n for v in (*i.reads(), *i.writes()) if v.spec is not None for d in v.spec.dims or () for n in symbols_of(d)}
-        if not names <= given:
+        known_symbols = {n for v in (*i.reads(), *i.writes()) if v.spec is not None for d in v.spec.dims or () for n in symbols_of(d)}
+        if not names <= known_symbols:
             raise MemoryPlanError("its formula is too long to be kept")
     return size
 
 
-def _bytes_of(found: object) -> Size:
-    if isinstance(found, Dim) or (isinstance(found, int) and not isinstance(found, bool) and found >= 0):
-        return found
-    raise SchemaError(f"a rule about memory gives a number of bytes of at least 0; seen {found!r}")
+def _bytes_of(value: object) -> Size:
+    if isinstance(value, Dim) or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise SchemaError(f"a rule about memory gives a number of bytes of at least 0; seen {value!r}")
 
 
 def requested_of(i: KernelCall, needed: Collection[Value]) -> list[bool]:
@@ -95,16 +95,16 @@ def workspace_of(i: KernelCall, requested: Sequence[bool] = (), strided: Collect
     operator = i.op.operator
     if operator is None or isinstance(i, FusedCall) or (cls := type(operator)).workspace is Operator.workspace:
         return 0
-    named: dict[str, object] = {}
+    options: dict[str, object] = {}
     if cls.workspace_requested:
-        named["requested"] = tuple(requested or [True] * len(operator.schema.results))
+        options["requested"] = tuple(requested or [True] * len(operator.schema.results))
     if cls.workspace_strided:
         slots = zip(operator.schema.operands, i.arguments, strict=False) if strided else ()
-        named["strided"] = frozenset([o.name for o, given in slots if any(v in strided for v in values_of([given]))])
+        options["strided"] = frozenset([o.name for o, argument in slots if any(v in strided for v in values_of([argument]))])
     if cls.workspace_rows:
-        named["rows"] = sum((rows[v] for v in values_of(i.arguments) if v in rows), start=0)
+        options["rows"] = sum((rows[v] for v in values_of(i.arguments) if v in rows), start=0)
     rule: Callable[..., Size] = operator.workspace
-    return rule_bytes(i, lambda: rule(*_operand_specs(operator, i), **named))
+    return rule_bytes(i, lambda: rule(*_operand_specs(operator, i), **options))
 
 
 def copies_by_rule(i: KernelCall, strided: Collection[Value]) -> bool:
@@ -118,9 +118,9 @@ def retained_of(i: KernelCall, requested: Sequence[bool]) -> Mapping[Value, Size
     operator = i.op.operator
     if operator is None or isinstance(i, FusedCall) or not i.results or not operator.retains():
         return NO_ROWS
-    found, why = retained_by(operator, _operand_specs(operator, i), requested)
+    retained, why = retained_by(operator, _operand_specs(operator, i), requested)
     i.unknown = i.unknown or why
-    return {v: found[r.name] for r, out in zip(operator.schema.results, i.results, strict=False) if r.name in found for v in values_of([out])}
+    return {v: retained[r.name] for r, out in zip(operator.schema.results, i.results, strict=False) if r.name in retained for v in values_of([out])}
 
 
 def retained_by(operator: Operator, specs: Sequence[object], requested: Sequence[bool]) -> tuple[Mapping[str, Size], str]:
@@ -132,8 +132,8 @@ def retained_by(operator: Operator, specs: Sequence[object], requested: Sequence
 def _operand_specs(operator: Operator, i: KernelCall) -> list[object]:
     """Return the specs of each operand slot: None for an absent one, a tuple for a list."""
     specs: list[object] = []
-    for _, given in zip(operator.schema.operands, i.arguments, strict=False):
-        specs.append(tuple(s for v in given if v is not None and (s := v.spec) is not None) if isinstance(given, list) else given and given.spec)
+    for _, argument in zip(operator.schema.operands, i.arguments, strict=False):
+        specs.append(tuple(s for v in argument if v is not None and (s := v.spec) is not None) if isinstance(argument, list) else argument and argument.spec)
     return specs
 
 
@@ -142,7 +142,7 @@ def same_size(a: Size, b: Size) -> bool:
     return a == b if isinstance(a, int) or isinstance(b, int) else a is b
 
 
-def carried_by_rounds(i: KernelCall, made: Sequence[Value]) -> Size:
+def carried_by_rounds(i: KernelCall, values: Sequence[Value]) -> Size:
     """Return the bytes held between rounds by an op with a block, beside its results: the values handed from round to round. Time steps also keep the parts
     of results made at the end.
     """
@@ -154,8 +154,8 @@ def carried_by_rounds(i: KernelCall, made: Sequence[Value]) -> Size:
     total: Size = 0
     for value in values_of([results]) if steps else ():
         total = total + _dense(value)
-    for at, value in enumerate(made):
-        if steps or at >= len(results) or results[at] is None:
+    for index, value in enumerate(values):
+        if steps or index >= len(results) or results[index] is None:
             total = total + _dense(value)
     return total
 
@@ -167,7 +167,7 @@ def _dense(value: Value) -> Size:
 
 def ids_size(i: KernelCall) -> Size:
     """Return the bytes of an instruction's ids."""
-    return sum((product(of.dims) * ID_BYTES for v in i.reads() if (of := v.spec) is not None and are_ids(of) and of.dims is not None), start=0)
+    return sum((product(spec.dims) * ID_BYTES for v in i.reads() if (spec := v.spec) is not None and are_ids(spec) and spec.dims is not None), start=0)
 
 
 def rows_size(i: KernelCall | None, spec: Spec, rows: Mapping[Value, Size]) -> Size:
@@ -176,11 +176,11 @@ def rows_size(i: KernelCall | None, spec: Spec, rows: Mapping[Value, Size]) -> S
         return 0
     total: Size = 0
     for value in dict.fromkeys(i.reads()):
-        of = value.spec
+        operand_spec = value.spec
         if value in rows:
             total = total + rows[value]
-        elif of is not None and are_ids(of) and of.dims is not None:
-            total = total + product(of.dims) * (product(spec.dims[1:]) * spec.dtype.itemsize + ID_BYTES)
+        elif operand_spec is not None and are_ids(operand_spec) and operand_spec.dims is not None:
+            total = total + product(operand_spec.dims) * (product(spec.dims[1:]) * spec.dtype.itemsize + ID_BYTES)
     operator = i.op.operator
     if operator is None or type(operator).rows_bytes is Operator.rows_bytes or isinstance(i, FusedCall):
         return total
@@ -202,7 +202,7 @@ def may_be_view(source: Value, value: Value) -> bool:
 
 def number(size: Size, values: Mapping[str, int]) -> int:
     """Return a size as a number, where every symbol has a value."""
-    found = evaluate(size, values)
-    if found < 0:
-        raise MemoryPlanError(f"with these values {size} bytes would be {found}, which no tensor has")
-    return found
+    nbytes = evaluate(size, values)
+    if nbytes < 0:
+        raise MemoryPlanError(f"with these values {size} bytes would be {nbytes}, which no tensor has")
+    return nbytes

@@ -29,15 +29,15 @@ def expanded(block: Block, fetches: Sequence[str], keep: Callable[[Op], bool] | 
     needed = list(with_inner(needed_ops(block, fetches)))
     if any(map(is_unknown, needed)):
         return block
-    found = {id(op) for op in needed if _expands(op) and not (keep is not None and keep(op))}
-    if not found:
+    composites = {id(op) for op in needed if _expands(op) and not (keep is not None and keep(op))}
+    if not composites:
         return block
-    places = [(each.idx, at) for each in program.blocks for at, op in enumerate(each.ops) if id(op) in found]
+    places = [(owner.idx, index) for owner in program.blocks for index, op in enumerate(owner.ops) if id(op) in composites]
     copy = program.clone()
     for ours, users in zip(copy.all_ops(), program.all_ops(), strict=True):
         ours.part_of = users
-    for each, op in [(copy.blocks[idx], copy.blocks[idx].ops[at]) for idx, at in places]:
-        _expand(each, op)
+    for owner, op in [(copy.blocks[idx], copy.blocks[idx].ops[index]) for idx, index in places]:
+        _expand(owner, op)
     return copy.blocks[block.idx]
 
 
@@ -51,42 +51,42 @@ class _Ops:
 
     def __init__(self, block: Block, op: Op) -> None:
         self.block, self.op = block, op
-        self.at = next(at for at, other in enumerate(block.ops) if other is op)
+        self.at = next(index for index, sibling in enumerate(block.ops) if sibling is op)
         self.makers: dict[Variable, Op] = {}
 
     def __call__(self, type: str, attrs: dict[str, Any] | None = None, /, **operands: Any) -> Any:
         """Append an op; see `foreshape.operator.composition.Composition`."""
-        given = {slot: value for slot, value in operands.items() if value is not None}
+        inputs = {slot: value for slot, value in operands.items() if value is not None}
         cls, prefix = get(type), f"{self.op.type}.{type}"
-        asked = [r.name for r in cls.schema.results if not r.many] if cls.forward_class is not None else ()  # gradients, which are optional
-        named = {slot: self.block.program.unique_name(f"{prefix}.{slot}") for slot in asked}
-        made = self.block.append_op(type, given, named, attrs, role=self.op.role, site=self.op.site, prefix=prefix, index=self.at)
-        made.part_of = self.op.part_of
+        slots = [r.name for r in cls.schema.results if not r.many] if cls.forward_class is not None else ()  # gradients, which are optional
+        outputs = {slot: self.block.program.unique_name(f"{prefix}.{slot}") for slot in slots}
+        op = self.block.append_op(type, inputs, outputs, attrs, role=self.op.role, site=self.op.site, prefix=prefix, index=self.at)
+        op.part_of = self.op.part_of
         self.at += 1
         out: list[Any] = []
         for result in cls.schema.results:
-            found = [self.block.vars[n] for n in made.outputs.get(result.name, ())]
-            self.makers.update(dict.fromkeys(found, made))
-            out.append(found if result.many else found[0] if found else None)
+            variables = [self.block.vars[n] for n in op.outputs.get(result.name, ())]
+            self.makers.update(dict.fromkeys(variables, op))
+            out.append(variables if result.many else variables[0] if variables else None)
         return out[0] if len(out) == 1 else tuple(out)
 
-    def name(self, given: Variable, name: str) -> None:
+    def name(self, part: Variable, name: str) -> None:
         """Let a part be the variable written by the op."""
-        if given.name == name:  # an operand that is changed in place, and stays as it is
+        if part.name == name:  # an operand that is changed in place, and stays as it is
             return
-        made = self.makers.pop(given, None)
-        if made is None:  # an operand, or a part that is two results
-            self.block.append_op("assign", {"X": given}, {"Out": name}, role=self.op.role, site=self.op.site, index=self.at)
+        maker = self.makers.pop(part, None)
+        if maker is None:  # an operand, or a part that is two results
+            self.block.append_op("assign", {"X": part}, {"Out": name}, role=self.op.role, site=self.op.site, index=self.at)
             self.at += 1
             return
-        made.rename_output(given.name, name)
+        maker.rename_output(part.name, name)
         for op in self.block.ops[: self.at]:
-            if given.name in op.input_names():
-                op.rename_input(given.name, name)
-        del self.block.vars[given.name]
+            if part.name in op.input_names():
+                op.rename_input(part.name, name)
+        del self.block.vars[part.name]
         variable = self.block.vars.get(name)
         if variable is not None:
-            variable.op = made
+            variable.op = maker
 
 
 def _expand(block: Block, op: Op) -> None:
@@ -96,13 +96,13 @@ def _expand(block: Block, op: Op) -> None:
     ops = _Ops(block, op)
     operands: list[Any] = []
     for operand in operator.schema.operands:
-        found = [v for n in op.inputs.get(operand.name, ()) if n != EMPTY and (v := block.find(n)) is not None]
-        operands.append(found if operand.many else found[0] if found else None)
+        variables = [v for n in op.inputs.get(operand.name, ()) if n != EMPTY and (v := block.find(n)) is not None]
+        operands.append(variables if operand.many else variables[0] if variables else None)
     results: Any = operator.expand(ops, *operands)
-    given = cast("tuple[Any, ...]", results) if isinstance(results, tuple) else (results,)
-    before = ops.at
-    block.ops.pop(before)
-    for result, value in zip(operator.schema.results, given, strict=True):
+    values = cast("tuple[Any, ...]", results) if isinstance(results, tuple) else (results,)
+    place = ops.at
+    block.ops.pop(place)
+    for result, value in zip(operator.schema.results, values, strict=True):
         names = op.outputs.get(result.name, ())
         parts = cast("list[Any]", value) if isinstance(value, list) else [value]
         for part, name in zip(parts, names, strict=False):

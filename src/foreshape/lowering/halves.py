@@ -51,30 +51,30 @@ def cut(lowered: Step, results: int, gradients: Sequence[str]) -> Halves:
     """
     fed = {v for v in lowered.feeds if v.name in gradients}
     calls = lowered.calls
-    begins = next((at for at, i in enumerate(calls) if i.op.role & Role.BACKWARD or not fed.isdisjoint(i.reads())), len(calls))
+    begins = next((index for index, i in enumerate(calls) if i.op.role & Role.BACKWARD or not fed.isdisjoint(i.reads())), len(calls))
     front, back = calls[:begins], calls[begins:]
     outs, grads = lowered.fetches[:results], lowered.fetches[results:]
-    made = {v for i in front for v in _makes(i)}
-    late = next((v for v in outs if v not in made and not v.feed and not v.persistable), None)
+    values = {v for i in front for v in _makes(i)}
+    late = next((v for v in outs if v not in values and not v.feed and not v.persistable), None)
     if late is not None:
         raise SchemaError(f"{late.name} is made in the backward pass, and is asked for in the forward pass")
     numbers = count(1 + max((v.index for i in calls for v in (*i.uses(), *_makes(i))), default=0))
     _snapshot(front, back, numbers)
     views = {view: source for i in (*front, *back) for view, source in views_made(i)}
     later = [v for i in back for v in i.uses()] + grads
-    made = {v for i in front for v in _makes(i)} | {v for v in lowered.feeds if v not in fed} | {v.lod for v in lowered.feeds if v.lod and v not in fed}
-    handed = [v for v in dict.fromkeys(later) if v in made]
+    values = {v for i in front for v in _makes(i)} | {v for v in lowered.feeds if v not in fed} | {v.lod for v in lowered.feeds if v.lod and v not in fed}
+    handed = [v for v in dict.fromkeys(later) if v in values]
     results_apart = _apart(front, outs, handed, views, numbers)
-    given = [(at, results_apart.index(v)) for at, v in enumerate(handed) if v in results_apart]
+    result_places = [(index, results_apart.index(v)) for index, v in enumerate(handed) if v in results_apart]
     grads = _apart(back, grads, [], views, numbers)
     changed = {place_of(v, views) for i in back for v in (*i.changes(), *((i.into,) if i.into is not None else ()))}
     feeds = [v for v in lowered.feeds if v not in fed]
     return Halves(
-        replace(lowered, calls=front, feeds=feeds, fetches=results_apart, handed=handed, **_held(lowered, front, results_apart)),
-        replace(lowered, calls=back, feeds=[v for v in lowered.feeds if v in fed], fetches=grads, taken=handed, **_held(lowered, back, grads)),
-        [at for at, v in enumerate(handed) if place_of(v, views) in changed],
-        given,
-        [at for at, v in enumerate(handed) if v in feeds or v in results_apart],
+        replace(lowered, calls=front, feeds=feeds, fetches=results_apart, handed=handed, **_scope_parts(lowered, front, results_apart)),
+        replace(lowered, calls=back, feeds=[v for v in lowered.feeds if v in fed], fetches=grads, taken=handed, **_scope_parts(lowered, back, grads)),
+        [index for index, v in enumerate(handed) if place_of(v, views) in changed],
+        result_places,
+        [index for index, v in enumerate(handed) if v in feeds or v in results_apart],
     )
 
 
@@ -85,8 +85,8 @@ def _makes(i: KernelCall) -> Iterable[Value]:
 
 def _snapshot(front: list[KernelCall], back: Sequence[KernelCall], numbers: Iterator[int]) -> None:
     """Let the second half read copies of the scope's values that the first one changes: another call may change them meanwhile."""
-    moved = {v.name for i in front for v in i.changes() if v.persistable} | {place.name for i in front for place, _ in i.stores}
-    read = [v for v in dict.fromkeys(v for i in back for v in i.uses()) if v.persistable and v.name in moved]
+    names = {v.name for i in front for v in i.changes() if v.persistable} | {place.name for i in front for place, _ in i.stores}
+    read = [v for v in dict.fromkeys(v for i in back for v in i.uses()) if v.persistable and v.name in names]
     if not read:
         return
     copied = {v: _copy(front, v, numbers) for v in read}
@@ -96,33 +96,33 @@ def _snapshot(front: list[KernelCall], back: Sequence[KernelCall], numbers: Iter
 
 def _copy(calls: list[KernelCall], value: Value, numbers: Iterator[int]) -> Value:
     """Append a copy of a value to some calls."""
-    made = Value(value.name, next(numbers), variable=value.variable, made=value.made, lod=value.lod, source=value.source)
-    calls.append(FusedCall(calls[-1].op, [value], [made], position=calls[-1].position, kernel=FusedKernel("{op} clone", "{0}.clone()")))
-    return made
+    copy = Value(value.name, next(numbers), variable=value.variable, made=value.made, lod=value.lod, source=value.source)
+    calls.append(FusedCall(calls[-1].op, [value], [copy], position=calls[-1].position, kernel=FusedKernel("{op} clone", "{0}.clone()")))
+    return copy
 
 
 def _apart(calls: list[KernelCall], results: Sequence[Value], handed: Sequence[Value], views: dict[Value, Value], numbers: Iterator[int]) -> list[Value]:
     """Return results whose memory nothing else has, copies where needed: torch may change what it is given, and takes a gradient for its own."""
     unknown = {v for i in calls if region_of(i) is not None or i.effects.outlives for v in i.writes()}
-    kept: dict[Place, set[Value]] = {}
+    holders: dict[Place, set[Value]] = {}
     for v in handed:
-        kept.setdefault(place_of(v, views), set()).add(v)
-    seen: set[Place] = set()
+        holders.setdefault(place_of(v, views), set()).add(v)
+    places: set[Place] = set()
     out: list[Value] = []
     for v in results:
         place = place_of(v, views)
         outside = isinstance(place, str) or place.feed or place in unknown or v in unknown
-        others = place in seen or not kept.get(place, set()) <= {v}
-        seen.add(place)
+        is_shared = place in places or not holders.get(place, set()) <= {v}
+        places.add(place)
         plain = v.spec is not None and v.spec.kind is LOD_TENSOR
-        out.append(_copy(calls, v, numbers) if (outside or others) and plain and calls else v)
+        out.append(_copy(calls, v, numbers) if (outside or is_shared) and plain and calls else v)
     return out
 
 
-def _held(lowered: Step, calls: Sequence[KernelCall], fetched: Sequence[Value]) -> dict[str, list[object]]:
+def _scope_parts(lowered: Step, calls: Sequence[KernelCall], fetched: Sequence[Value]) -> dict[str, list[object]]:
     """Return the scope's values that some calls need, and the constants made of them."""
     texts = "\0".join(i.kernel.text for i in calls if isinstance(i, FusedCall))
-    derived = [one for one in lowered.derived if one[0] in texts]
-    read = {v for i in calls for v in (*i.uses(), *i.writes())} | set(fetched) | {v for _, of, _ in derived for v in of}
+    derived = [entry for entry in lowered.derived if entry[0] in texts]
+    read = {v for i in calls for v in (*i.uses(), *i.writes())} | set(fetched) | {v for _, sources, _ in derived for v in sources}
     read |= {v for i in calls if isinstance(i, OpCall) for v in i.updated}
     return {"persistables": [v for v in lowered.persistables if v in read], "derived": [*derived]}

@@ -53,7 +53,7 @@ class Value:
 Argument = Value | list["Value | None"] | None
 
 
-def _no_kernel(*given: Any) -> Any:
+def _no_kernel(*arguments: Any) -> Any:
     raise NotImplementedError
 
 
@@ -111,7 +111,7 @@ class KernelCall:
         """Return the values changed in place, and the scope's values stored."""
         if not (self.in_place or self.stores):
             return []
-        return values_of([r for at, r in enumerate(self.results) if at in self.in_place]) + [place for place, _ in self.stores]
+        return values_of([r for index, r in enumerate(self.results) if index in self.in_place]) + [place for place, _ in self.stores]
 
     @property
     def updates(self) -> Sequence[Value]:
@@ -127,29 +127,29 @@ class KernelCall:
         """Yield each result with the value whose memory it may be in, as declared; None for memory of its own."""
         for copy, _ in self.copies:
             yield copy, None
-        for at, out in enumerate(self.results):
+        for index, out in enumerate(self.results):
             for number, value in enumerate(out if isinstance(out, list) else (out,)):
                 if value is not None:
-                    yield value, self.source(at, number)
+                    yield value, self.source(index, number)
 
-    def source(self, at: int, number: int) -> Value | None:
+    def source(self, index: int, number: int) -> Value | None:
         """Return the argument in whose memory a result, or an element of it, may be, as declared; None for memory of its own."""
         effects = self.effects
-        return self.argument(effects.in_place.get(at, effects.views.get(at)), number)
+        return self.argument(effects.in_place.get(index, effects.views.get(index)), number)
 
-    def argument(self, at: int | None, number: int) -> Value | None:
+    def argument(self, index: int | None, number: int) -> Value | None:
         """Return the value of an operand; for a list, the element of a result, or the only one."""
-        given = None if at is None else self.arguments[at]
-        if isinstance(given, list):
-            return given[number] if number < len(given) else given[0] if given else None
-        return given
+        operand = None if index is None else self.arguments[index]
+        if isinstance(operand, list):
+            return operand[number] if number < len(operand) else operand[0] if operand else None
+        return operand
 
-    def code(self, name: Callable[[str, Any], str], asked: tuple[bool, ...] = ()) -> str:
+    def code(self, name: Callable[[str, Any], str], requested: tuple[bool, ...] = ()) -> str:
         """Return the Python expression of the call.
 
         Args:
             name: takes a constant and a wanted name, and returns its name in the text.
-            asked: the flags of requested results, for a kernel with `kernel_requested`.
+            requested: the flags of requested results, for a kernel with `kernel_requested`.
         """
         raise NotImplementedError
 
@@ -194,19 +194,19 @@ class OpCall(KernelCall):
 
     def changes(self) -> list[Value]:
         """Return the values changed in place, and the scope's values stored."""
-        own = KernelCall.changes(self)
-        return [*own, *self.updated] if self.updated else own
+        values = KernelCall.changes(self)
+        return [*values, *self.updated] if self.updated else values
 
     @property
     def updates(self) -> Sequence[Value]:
         """Return the values changed in place without being results."""
         return self.updated
 
-    def code(self, name: Callable[[str, Any], str], asked: tuple[bool, ...] = ()) -> str:
+    def code(self, name: Callable[[str, Any], str], requested: tuple[bool, ...] = ()) -> str:
         """Return the Python expression of the call."""
         arguments = [text_of(a) for a in self.arguments]
         if self.kernel_requested:
-            arguments.append(f"requested={name('w', asked)}")
+            arguments.append(f"requested={name('w', requested)}")
         if self.offsets is not None:
             arguments.append(f"offsets=[{', '.join(text_of(a) for a in self.offsets)}]")
         if self.before is not None:
@@ -242,7 +242,7 @@ class FusedCall(KernelCall):
         """Return the number of its kernels."""
         return sum(map(len, self.parts)) or 1
 
-    def code(self, name: Callable[[str, Any], str], asked: tuple[bool, ...] = ()) -> str:
+    def code(self, name: Callable[[str, Any], str], requested: tuple[bool, ...] = ()) -> str:
         """Return the Python expression of the call."""
         kernel = self.kernel
         text = kernel.text if self.into is None else kernel.text_in_place
@@ -254,8 +254,8 @@ def kernel_operator(op: Op) -> Operator | None:
     operator = op.operator
     if operator is None or not any(field.type is AttrType.FLOAT for field in operator.schema.attributes.values()):
         return operator
-    found = (op.block.find(name) for name in (*op.input_names(), *op.output_names()))
-    return operator.in_double if any(v is not None and v.dtype is FP64 for v in found) else operator
+    variables = (op.block.find(name) for name in (*op.input_names(), *op.output_names()))
+    return operator.in_double if any(v is not None and v.dtype is FP64 for v in variables) else operator
 
 
 def region_of(i: KernelCall) -> Region | None:
@@ -318,8 +318,8 @@ class Step:
 
     def bound(self, *tensors: Any) -> tuple[Any, ...]:
         """Return the values that the step is bound to: the persistables' tensors, and the constants made of them."""
-        by = {id(p): tensor for p, tensor in zip(self.persistables, tensors, strict=True)}
-        return (*tensors, *(make(*(by[id(p)] for p in of)) for _, of, make in self.derived))
+        by_id = {id(p): tensor for p, tensor in zip(self.persistables, tensors, strict=True)}
+        return (*tensors, *(make(*(by_id[id(p)] for p in values)) for _, values, make in self.derived))
 
     def parameters(self) -> list[Value]:
         """Return the parameters of the step: the feeds, then the offsets of ragged ones."""
@@ -330,7 +330,7 @@ class Step:
         return [*self.fetches, *(v.lod for v in self.fetches if v.lod is not None), *self.handed]
 
 
-def _not_compiled(*given: Any) -> Any:
+def _not_compiled(*arguments: Any) -> Any:
     raise ExecutionError("this block has not been compiled")
 
 
@@ -355,16 +355,16 @@ class Region:
         self.lowered = lowered
         self.entries, self.results, self.saved = list(entries), list(results), list(saved)
         self.captured, self.used, self.in_place = captured, used, in_place
-        self.ragged_results = [at for at, v in enumerate(lowered.fetches) if v.lod is not None]
+        self.ragged_results = [index for index, v in enumerate(lowered.fetches) if v.lod is not None]
         self.held = ""
         self.function: Callable[..., Any] = _not_compiled
 
-    def call(self, *given: Any) -> tuple[list[Any], list[Any], tuple[Any, ...]]:
+    def call(self, *arguments: Any) -> tuple[list[Any], list[Any], tuple[Any, ...]]:
         """Return the results, the offsets of each of them (None if dense), and the saved values, then their offsets."""
         run = this_run.run_block
-        out = self.function(*given) if run is None else run(self.lowered, given)
+        out = self.function(*arguments) if run is None else run(self.lowered, arguments)
         fetched, offsets = len(self.lowered.fetches), [None] * len(self.lowered.fetches)
-        for at, found in zip(self.ragged_results, out[fetched:], strict=True):
-            offsets[at] = found
+        for index, value in zip(self.ragged_results, out[fetched:], strict=True):
+            offsets[index] = value
         count = len(self.results)
         return list(out[:count]), offsets[:count], (out[count:fetched], offsets[count:])

@@ -79,10 +79,10 @@ class Lowering:
             ExecutionError: unknown operators, all of them, or an undescribed name.
         """
         self._ops, self._asked = needed_ops(self.block, fetches), set(fetches)
-        at = {id(op): position for position, op in enumerate(self.block.ops)}
+        positions = {id(op): position for position, op in enumerate(self.block.ops)}
         try:
             for op in self._ops:
-                made = len(self.calls)
+                begin = len(self.calls)
                 try:
                     self._lower(op)
                 except ForeshapeError:
@@ -91,8 +91,8 @@ class Lowering:
                     raise ExecutionError(f"{op.type} cannot be prepared: {type(error).__name__}: {error}\n    {op}{line_of(op.site, op.type)}").told(
                         op=op.type, site=op.call_site
                     ) from error
-                for i in self.calls[made:]:
-                    i.position = at[id(op)]
+                for i in self.calls[begin:]:
+                    i.position = positions[id(op)]
         except _NotKnown:
             if self.region:
                 raise
@@ -108,12 +108,12 @@ class Lowering:
         value still under way would be wrong.
         """
         plain = [(i, i.op.operator) for i in self.calls if isinstance(i, OpCall)]
-        starting = [i for i, of in plain if of is not None and of.collective and i.op.attrs.get("use_calc_stream") is False]
+        starting = [i for i, operator in plain if operator is not None and operator.collective and i.op.attrs.get("use_calc_stream") is False]
         for i in starting:
-            operator, made = i.op.operator, {id(v) for v in i.writes()}
-            readers = [r for r in self.calls if r is not i and any(id(v) in made for v in r.reads())]
+            operator, results = i.op.operator, {id(v) for v in i.writes()}
+            readers = [r for r in self.calls if r is not i and any(id(v) in results for v in r.reads())]
             awaited = bool(readers) and all(r.op.operator is not None and r.op.operator.awaits for r in readers)
-            if operator is not None and (not awaited or any(id(v) in made for v in fetched)):
+            if operator is not None and (not awaited or any(id(v) in results for v in fetched)):
                 values = {n: getattr(operator, n) for n in operator.schema.attributes}
                 i.kernel = type(operator).with_values(values | {"use_calc_stream": True}).kernel
 
@@ -130,15 +130,15 @@ class Lowering:
 
     def read(self, name: str, variable: Variable | None = None) -> Value:
         """Return the present value of a name; one from outside if nothing has written it."""
-        found = self.current.get(name)
-        return found if found is not None else self.enter(name, variable)
+        value = self.current.get(name)
+        return value if value is not None else self.enter(name, variable)
 
     def keeps(self, name: str, variable: Variable | None = None) -> bool:
         """Return True if a name is a dense tensor of the scope that no op of a frozen step changes."""
         if self.outer is not None:
             return self.frozen and self.outer.keeps(name, variable)
-        found = variable if variable is not None else self.block.find(name)
-        if not self.frozen or found is None or not is_kept(found):
+        described = variable if variable is not None else self.block.find(name)
+        if not self.frozen or described is None or not is_kept(described):
             return False
         if self._changed is None:
             self._changed = changed_names(self._ops)
@@ -151,29 +151,29 @@ class Lowering:
             variable: of another block, if this one does not know the name: a constant in the block of a branch.
             entry: the op of this block gives it a new value at every call.
         """
-        found = self.block.find(name)
-        variable = found if found is not None else variable
+        described = self.block.find(name)
+        variable = described if described is not None else variable
         if variable is None:
             raise ExecutionError(f"{name!r} is not described in the program")
         if self._op is not None and variable.kind is LOD_TENSOR_ARRAY and variable.block is self.block and not variable.need_check_feed:
-            made = self.current[name] = self.new(name, variable)  # nothing has been written to it yet
+            value = self.current[name] = self.new(name, variable)  # nothing has been written to it yet
             make = partial(_empty_array, variable.spec)
-            self.calls.append(FusedCall(self._op, [], [made], kernel=FusedKernel("{op} make", "{make}()", {"make": make})))
-            return made
+            self.calls.append(FusedCall(self._op, [], [value], kernel=FusedKernel("{op} make", "{make}()", {"make": make})))
+            return value
         constant = constant_call(self.outer, name) if not entry else None
         if constant is not None:
-            made = self.current[name] = self.new(name, variable)
-            self.calls.append(replace(constant, results=[made]))
-            made.made = constant.results[0].made if isinstance(constant.results[0], Value) else None
-            return made
-        held = variable.persistable and (not self.region or (not entry and self.keeps(name, variable)))
-        made = self.current[name] = self.new(name, variable, persistable=held, feed=not held)
-        made.made = self.entry_specs.get(name) if self.region else variable.block.program.inference.entry_specs.get(variable)
-        made.may_lack = name in self.may_be_missing
-        (self.persistables if held else self.feeds).append(made)
-        if not held:
-            self.give_offsets(made)
-        return made
+            value = self.current[name] = self.new(name, variable)
+            self.calls.append(replace(constant, results=[value]))
+            value.made = constant.results[0].made if isinstance(constant.results[0], Value) else None
+            return value
+        persistable = variable.persistable and (not self.region or (not entry and self.keeps(name, variable)))
+        value = self.current[name] = self.new(name, variable, persistable=persistable, feed=not persistable)
+        value.made = self.entry_specs.get(name) if self.region else variable.block.program.inference.entry_specs.get(variable)
+        value.may_lack = name in self.may_be_missing
+        (self.persistables if persistable else self.feeds).append(value)
+        if not persistable:
+            self.give_offsets(value)
+        return value
 
     def give_offsets(self, value: Value) -> Value | None:
         """Return offsets of its own for a ragged value."""
@@ -191,27 +191,27 @@ class Lowering:
         value.source = lod.source
         levels = len(lod.counts)
         if lod.source in joined_sources(value.name):  # a name with sequences that change as it is written: the new value's
-            found = [v.lod for v in arguments if v.lod is not None and v.lod.levels == levels][:1]
-            self.sources.update((lod.source, v) for v in found)
+            candidates = [v.lod for v in arguments if v.lod is not None and v.lod.levels == levels][:1]
+            self.sources.update((lod.source, v) for v in candidates)
         else:
-            found = [v.lod for v in arguments if v.lod is not None and v.source == lod.source]
-        if not found and lod.source in self.sources:
-            found.append(self.sources[lod.source])
-        if not found:
+            candidates = [v.lod for v in arguments if v.lod is not None and v.source == lod.source]
+        if not candidates and lod.source in self.sources:
+            candidates.append(self.sources[lod.source])
+        if not candidates:
             return
-        value.lod = next((v for v in found if v.levels == levels), None)
+        value.lod = next((v for v in candidates if v.levels == levels), None)
         if value.lod is None:
             value.lod = self.new(value.name, levels=levels)
-            self.calls.append(FusedCall(op, [found[0]], [value.lod], kernel=FusedKernel("{op} outer", f"{{0}}.outer({levels})")))
+            self.calls.append(FusedCall(op, [candidates[0]], [value.lod], kernel=FusedKernel("{op} outer", f"{{0}}.outer({levels})")))
 
-    def results(self, op: Op, made: KernelCall, names: Sequence[str | None], given: Sequence[Value | None]) -> list[Value | None]:
+    def results(self, op: Op, call: KernelCall, names: Sequence[str | None], operands: Sequence[Value | None]) -> list[Value | None]:
         """Return new values for the results of an op with a block, with offsets of its operands; None for None."""
         out: list[Value | None] = []
         for name in names:
             value = None if name is None else self.new(name, self.block.find(name))
             if name is not None and value is not None:
-                self.find_offsets(value, [v for v in given if v is not None], op)
-                self.write(made, name, value)
+                self.find_offsets(value, [v for v in operands if v is not None], op)
+                self.write(call, name, value)
             out.append(value)
         return out
 
@@ -231,41 +231,41 @@ class Lowering:
             return
         schema = operator.schema
         kernel = partial(operator.kernel, use=Use(op.inputs, _data_types(op))) if type(operator).kernel_use else operator.kernel
-        made = OpCall(op, [self._argument(op.inputs.get(o.name), o.many) for o in schema.operands], [], kernel=kernel, declared=operator.effects)
-        made.kernel_requested, made.operator = type(operator).kernel_requested, operator
+        call = OpCall(op, [self._argument(op.inputs.get(o.name), o.many) for o in schema.operands], [], kernel=kernel, declared=operator.effects)
+        call.kernel_requested, call.operator = type(operator).kernel_requested, operator
         if type(operator).kernel_offsets:
-            made.offsets = [[v and v.lod for v in a] if isinstance(a, list) else a and a.lod for a in made.arguments]
-            kept = next((v for v in values_of(made.arguments) if v.persistable and v.lod is None and _lod(v) is not None), None)
-            if kept is not None:
-                raise ExecutionError(f"{op.type}: {kept.name} is persistable: the sequences of its rows, which are needed, are not kept from run to run")
+            call.offsets = [[v and v.lod for v in a] if isinstance(a, list) else a and a.lod for a in call.arguments]
+            persistable = next((v for v in values_of(call.arguments) if v.persistable and v.lod is None and _lod(v) is not None), None)
+            if persistable is not None:
+                raise ExecutionError(f"{op.type}: {persistable.name} is persistable: the sequences of its rows, which are needed, are not kept from run to run")
         if operator.accumulates:
-            made.before = [self.current.get(n) for slot in operator.accumulates for n in op.outputs.get(slot, ())]
-            for at, one in enumerate(made.arguments):
-                if isinstance(one, Value) and one.variable is not None and one.variable.persistable:  # may be changed in place later
-                    copy = made.arguments[at] = self.new(one.name, one.variable)
-                    made.copies.append((copy, one))
-        given = values_of(made.arguments)
-        self.require(op, values_of([a for a, o in zip(made.arguments, schema.operands, strict=True) if not o.may_lack]))
-        self._results(op, made, schema)
-        if made.offsets is None and not op.role & Role.BACKWARD:  # a gradient has the sequences of its variable
-            self._same_sequences(op, given, values_of(made.results))
-        made.results += self._offsets_of_results(op, schema, made.results, given)
-        check = size_checks(self.block.program).instruction(op, operator, made)
-        self.calls += [check, made] if check is not None else [made]
+            call.before = [self.current.get(n) for slot in operator.accumulates for n in op.outputs.get(slot, ())]
+            for index, argument in enumerate(call.arguments):
+                if isinstance(argument, Value) and argument.variable is not None and argument.variable.persistable:  # may be changed in place later
+                    copy = call.arguments[index] = self.new(argument.name, argument.variable)
+                    call.copies.append((copy, argument))
+        operands = values_of(call.arguments)
+        self.require(op, values_of([a for a, o in zip(call.arguments, schema.operands, strict=True) if not o.may_lack]))
+        self._results(op, call, schema)
+        if call.offsets is None and not op.role & Role.BACKWARD:  # a gradient has the sequences of its variable
+            self._same_sequences(op, operands, values_of(call.results))
+        call.results += self._offsets_of_results(op, schema, call.results, operands)
+        check = size_checks(self.block.program).instruction(op, operator, call)
+        self.calls += [check, call] if check is not None else [call]
 
-    def require(self, op: Op, given: Sequence[Value | None]) -> None:
+    def require(self, op: Op, operands: Sequence[Value | None]) -> None:
         """Check in every run that an op's operands were made: one that no block made would count as absent."""
-        for value in given:
+        for value in operands:
             if value is not None and value.may_lack and value not in self._required:
                 self._required.add(value)
                 check = partial(_require_value, op.type, value.name)
                 self.calls.append(FusedCall(op, [value], [], kernel=FusedKernel("step check", "{check}({0})", {"check": check})))
 
-    def _same_sequences(self, op: Op, given: Sequence[Value], results: Sequence[Value]) -> None:
+    def _same_sequences(self, op: Op, operands: Sequence[Value], results: Sequence[Value]) -> None:
         """Check in every run that operands with rows in common are grouped into the same sequences."""
         rows = {self._rows(v) for v in results if _lod(v) is not None}
         first: Value | None = None
-        for value in given:
+        for value in operands:
             if value.lod is None or self._rows(value) not in rows:
                 continue
             if first is None or first.lod is None:
@@ -279,34 +279,34 @@ class Lowering:
         dims = value.spec.dims if value.spec is not None else None
         return substitute(dims[0], self._known) if dims else None
 
-    def _offsets_of_results(self, op: Op, schema: Schema, results: Sequence[Argument], given: Sequence[Value]) -> list[Argument]:
+    def _offsets_of_results(self, op: Op, schema: Schema, results: Sequence[Argument], operands: Sequence[Value]) -> list[Argument]:
         """Find or make the offsets of the results; return the ones that the kernel gives."""
-        made: list[Argument] = []
+        offsets: list[Argument] = []
         for result, out in zip(schema.results, results, strict=True):
             news: list[Value | None] = []
             for value in out if isinstance(out, list) else (out,):
                 lod = _lod(value) if value is not None and not value.persistable else None
-                if value is not None and result.new_offsets and lod is not None and all(v.source != lod.source for v in given):
+                if value is not None and result.new_offsets and lod is not None and all(v.source != lod.source for v in operands):
                     news.append(self.give_offsets(value))
                     continue
                 news.append(None)
                 if value is not None and not value.persistable:
-                    self.find_offsets(value, given, op)
+                    self.find_offsets(value, operands, op)
             if result.new_offsets:
-                made.append(news if isinstance(out, list) else news[0])
-        return made
+                offsets.append(news if isinstance(out, list) else news[0])
+        return offsets
 
     def _argument(self, names: Sequence[str] | None, many: bool) -> Argument:
         if many:
             return [None if n == EMPTY or not n else self.read(n) for n in names or ()]
         return None if not names or names[0] == EMPTY or not names[0] else self.read(names[0])
 
-    def _results(self, op: Op, made: KernelCall, schema: Schema) -> None:
+    def _results(self, op: Op, call: KernelCall, schema: Schema) -> None:
         in_place: set[int] = set()
-        for at, result in enumerate(schema.results):
+        for index, result in enumerate(schema.results):
             names = op.outputs.get(result.name) or ()
             if not names and result.updates is not None and all(op.computes(kind) is None for kind in UPDATE_NOTHING):
-                self._protect(made, schema, result.updates)
+                self._protect(call, schema, result.updates)
             outs: list[Value | None] = []
             for position, name in enumerate(names):
                 if name == EMPTY or not name:
@@ -317,46 +317,46 @@ class Lowering:
                 value.made = op.made.get(name)
                 if result.updates is not None:
                     operand_at = next(i for i, o in enumerate(schema.operands) if o.name == result.updates)
-                    source = made.arguments[operand_at]
-                    one = source[position] if isinstance(source, list) else source
-                    if one is not None and one.name == name and (one.in_scope or not (self.region and one.feed)):
-                        value = one  # changed in place, as the names say
-                        in_place.add(at)
-                    elif one is not None:
-                        made.copies.append((value, one))
-                        in_place.add(at)
+                    source = call.arguments[operand_at]
+                    operand = source[position] if isinstance(source, list) else source
+                    if operand is not None and operand.name == name and (operand.in_scope or not (self.region and operand.feed)):
+                        value = operand  # changed in place, as the names say
+                        in_place.add(index)
+                    elif operand is not None:
+                        call.copies.append((value, operand))
+                        in_place.add(index)
                         if isinstance(source, list):
                             source[position] = value
                         else:
-                            made.arguments[operand_at] = value
-                self.write(made, name, value)
+                            call.arguments[operand_at] = value
+                self.write(call, name, value)
                 outs.append(value)
-            made.results.append(outs if result.many else outs[0] if outs else None)
-        made.in_place = frozenset(in_place)
+            call.results.append(outs if result.many else outs[0] if outs else None)
+        call.in_place = frozenset(in_place)
 
-    def write(self, made: KernelCall, name: str, value: Value) -> None:
+    def write(self, call: KernelCall, name: str, value: Value) -> None:
         """Give a name a new value, stored if the variable is the scope's."""
         variable = value.variable
         if variable is not None and variable.persistable and not value.persistable and not self.region:
             if variable.kind not in DENSE_OR_ROWS:
                 raise ExecutionError(f"{name} is persistable: only tensors and sparse rows are kept from run to run, not a value of kind {variable.kind.name}")
             place = self.new(name, variable, persistable=True)
-            made.stores.append((place, value))
+            call.stores.append((place, value))
             self.current[name] = place
         else:
             self.current[name] = value
 
     def _protect(self, i: KernelCall, schema: Schema, operand: str) -> None:
         """Let the kernel change a copy of an operand that it updates, if the op names no result for it."""
-        at = next(k for k, o in enumerate(schema.operands) if o.name == operand)
-        given = i.arguments[at]
+        index = next(k for k, o in enumerate(schema.operands) if o.name == operand)
+        argument = i.arguments[index]
         copies: list[Value | None] = []
-        for one in given if isinstance(given, list) else [given]:
-            copy = None if one is None else self.new(one.name, one.variable)
-            if one is not None and copy is not None:
-                i.copies.append((copy, one))
+        for value in argument if isinstance(argument, list) else [argument]:
+            copy = None if value is None else self.new(value.name, value.variable)
+            if value is not None and copy is not None:
+                i.copies.append((copy, value))
             copies.append(copy)
-        i.arguments[at] = copies if isinstance(given, list) else copies[0]
+        i.arguments[index] = copies if isinstance(argument, list) else copies[0]
 
 
 def _empty_array(spec: Spec) -> TensorArray:

@@ -53,9 +53,9 @@ class MemoryUses:
             self._changers.get(place, {}).pop(i, None)
 
     def _enter(self, i: KernelCall) -> None:
-        made = views_made(i)
-        if made:
-            self.views.update(made)
+        views = views_made(i)
+        if views:
+            self.views.update(views)
         for value in i.changes():
             self._changers.setdefault(place_of(value, self.views), {})[i] = None
 

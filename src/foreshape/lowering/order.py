@@ -39,28 +39,28 @@ def reorder(lowered: Step, places: list[Place]) -> list[Place]:
     if len(used) < 3 or any(_is_held(i) for place in used for i in place):
         return places
     graph = _PrecedenceGraph(lowered, used)
-    own = list(range(len(used)))
-    before = [graph.peak(own, sizes) for sizes in graph.sizes]
-    best, least = own, float(len(before))
+    original = list(range(len(used)))
+    peaks = [graph.peak(original, sizes) for sizes in graph.sizes]
+    best, least = original, float(len(peaks))
     orders = [*map(graph.greedy, graph.sizes), graph.early([_is_update(place) for place in used])]
-    for at, found in enumerate(orders):
-        if found == own or found in orders[:at]:
+    for index, order in enumerate(orders):
+        if order == original or order in orders[:index]:
             continue
-        parts = [graph.peak(found, s) / most if most else 1.0 for s, most in zip(graph.sizes, before, strict=True)]
+        parts = [graph.peak(order, s) / peak if peak else 1.0 for s, peak in zip(graph.sizes, peaks, strict=True)]
         if max(parts) <= 1.0 and min(parts) < WORTHWHILE and sum(parts) < least:
-            best, least = found, sum(parts)
-    return places if best is own else _moved(lowered, [used[at] for at in best])
+            best, least = order, sum(parts)
+    return places if best is original else _reordered(lowered, [used[index] for index in best])
 
 
-def _moved(lowered: Step, places: list[Place]) -> list[Place]:
+def _reordered(lowered: Step, places: list[Place]) -> list[Place]:
     """Give places in a new order the present positions, and the ops with them."""
     free = sorted({place[0].position for place in places})
     ops = list(lowered.ops)
-    for at, place in zip(free, places, strict=True):
-        ops[at] = lowered.ops[place[0].position]
-    for at, place in zip(free, places, strict=True):
+    for position, place in zip(free, places, strict=True):
+        ops[position] = lowered.ops[place[0].position]
+    for position, place in zip(free, places, strict=True):
         for i in place:
-            i.position = at
+            i.position = position
     lowered.ops[:] = ops
     return places
 
@@ -87,10 +87,10 @@ class _PrecedenceGraph:
                 self.users[p] += 1
         for p in {piece[r] for v in lowered.fetches if (r := self._root(v)) in piece}:
             self.users[p] += 1
-        known: list[dict[Size, int]] = [{} for _ in TRIED]
-        self.sizes = [[_number(s, tried, k) for s in self._pieces] for tried, k in zip(TRIED, known, strict=True)]
-        self._work = {id(sizes): [_number(s, t, k) for s in self.needs] for sizes, t, k in zip(self.sizes, TRIED, known, strict=True)}
-        self._made = {id(sizes): [sum([sizes[p] for p in made]) for made in self.makes] for sizes in self.sizes}
+        numbers: list[dict[Size, int]] = [{} for _ in TRIED]
+        self.sizes = [[_number(s, tried, k) for s in self._pieces] for tried, k in zip(TRIED, numbers, strict=True)]
+        self._work = {id(sizes): [_number(s, t, k) for s in self.needs] for sizes, t, k in zip(self.sizes, TRIED, numbers, strict=True)}
+        self._made = {id(sizes): [sum([sizes[p] for p in pieces]) for pieces in self.makes] for sizes in self.sizes}
 
     def _root(self, value: Value) -> Value:
         """Return the value whose memory another is in."""
@@ -107,30 +107,30 @@ class _PrecedenceGraph:
         """The present value of a variable of the scope: a store waits for the readers of the old one."""
         needed = {v for place in places for i in place for v in (*i.reads(), *(s for _, s in i.copies), *(s for _, s in i.stores))} | set(fetches)
         chain = fence = -1
-        for at, place in enumerate(places):
-            before: set[int] = set()
+        for index, place in enumerate(places):
+            predecessors: set[int] = set()
             backward = any(i.op.role & (Role.BACKWARD | Role.OPTIMIZE) for i in place)
             if fence < 0 and backward:
-                fence = at
-                before.update(range(at))
+                fence = index
+                predecessors.update(range(index))
             elif fence >= 0:
-                before.add(fence)
+                predecessors.add(fence)
             if any(_is_chained(i) for i in place):
                 if chain >= 0:
-                    before.add(chain)
-                chain = at
+                    predecessors.add(chain)
+                chain = index
             used: set[int] = set()
-            made: list[int] = []
+            new_pieces: list[int] = []
             needs: Size = 0
             for i in place:
-                wanted = requested_of(i, needed)
-                needs, retained = needs + workspace_of(i, wanted), retained_of(i, wanted)
+                requested = requested_of(i, needed)
+                needs, retained = needs + workspace_of(i, requested), retained_of(i, requested)
                 for value in (*i.reads(), *(s for _, s in i.copies)):
                     root = self._root(value)
-                    for one in (value,) if root is value else (value, root):
-                        if one in writer:
-                            before.add(writer[one])
-                    readers.setdefault(root, []).append(at)
+                    for alias in (value,) if root is value else (value, root):
+                        if alias in writer:
+                            predecessors.add(writer[alias])
+                    readers.setdefault(root, []).append(index)
                     if root.persistable:
                         scope[root.name] = root
                     if root in pieces:
@@ -140,97 +140,97 @@ class _PrecedenceGraph:
                         self._lives[value] = source
                     if source is None and not value.persistable and value not in pieces:
                         pieces[value] = len(self._pieces)
-                        made.append(len(self._pieces))
+                        new_pieces.append(len(self._pieces))
                         self._pieces.append(_bytes(value) + retained.get(value, 0))
                     if source is not value:
-                        writer.setdefault(value, at)
+                        writer.setdefault(value, index)
                 for value in i.changes():
                     root = self._root(value)
-                    before.update(readers.get(root, ()))
+                    predecessors.update(readers.get(root, ()))
                     former = scope.get(root.name, root)
-                    before.update(readers.get(former, ()))
+                    predecessors.update(readers.get(former, ()))
                     if former in writer:
-                        before.add(writer[former])
+                        predecessors.add(writer[former])
                     if root.persistable:
                         scope[root.name] = root
                     if root in writer:
-                        before.add(writer[root])
-                    writer[root], readers[root] = at, []
-            before.discard(at)
-            self.waits[at] = len(before)
-            for other in before:
-                self.after[other].append(at)
-            self.makes.append(tuple(made))
-            self.reads.append(tuple(used - set(made)))
+                        predecessors.add(writer[root])
+                    writer[root], readers[root] = index, []
+            predecessors.discard(index)
+            self.waits[index] = len(predecessors)
+            for predecessor in predecessors:
+                self.after[predecessor].append(index)
+            self.makes.append(tuple(new_pieces))
+            self.reads.append(tuple(used - set(new_pieces)))
             self.needs.append(needs)
 
     def peak(self, order: Iterable[int], sizes: Sequence[int]) -> int:
         """Return the most bytes alive at once in an order."""
-        left, work, made, users = list(self.users), self._work[id(sizes)], self._made[id(sizes)], self.users
-        alive = most = 0
-        for at in order:
-            alive += made[at]
-            if alive + work[at] > most:
-                most = alive + work[at]
-            for p in self.reads[at]:
+        left, work, growth, users = list(self.users), self._work[id(sizes)], self._made[id(sizes)], self.users
+        alive = largest = 0
+        for index in order:
+            alive += growth[index]
+            if alive + work[index] > largest:
+                largest = alive + work[index]
+            for p in self.reads[index]:
                 left[p] -= 1
                 if not left[p]:
                     alive -= sizes[p]
-            for p in self.makes[at]:
+            for p in self.makes[index]:
                 if not users[p]:
                     alive -= sizes[p]
-        return most
+        return largest
 
     def greedy(self, sizes: Sequence[int]) -> list[int]:
         """Return an order by least growth: each next place is a ready one that adds the least."""
-        left, waits, made, reads = list(self.users), list(self.waits), self._made[id(sizes)], self.reads
+        left, waits, growth, reads = list(self.users), list(self.waits), self._made[id(sizes)], self.reads
         holders: dict[int, list[int]] = {}
-        for at, pieces in enumerate(reads):
+        for index, pieces in enumerate(reads):
             for p in pieces:
-                holders.setdefault(p, []).append(at)
+                holders.setdefault(p, []).append(index)
 
-        def adds(at: int) -> int:
-            return made[at] - sum([sizes[p] for p in reads[at] if left[p] == 1])
+        def adds(index: int) -> int:
+            return growth[index] - sum([sizes[p] for p in reads[index] if left[p] == 1])
 
-        stamp = {at: adds(at) for at, n in enumerate(waits) if not n}
-        ready = [(cost, at) for at, cost in stamp.items()]
+        stamp = {index: adds(index) for index, n in enumerate(waits) if not n}
+        ready = [(cost, index) for index, cost in stamp.items()]
         heapify(ready)
         out: list[int] = []
         done = [False] * len(waits)
         while ready:
-            cost, at = heappop(ready)
-            if done[at] or stamp[at] != cost:
+            cost, index = heappop(ready)
+            if done[index] or stamp[index] != cost:
                 continue
-            done[at] = True
-            out.append(at)
+            done[index] = True
+            out.append(index)
             changed: set[int] = set()
-            for p in reads[at]:
+            for p in reads[index]:
                 left[p] -= 1
                 if left[p] == 1:
                     changed.update(holders[p])
-            for other in self.after[at]:
-                waits[other] -= 1
-                if not waits[other]:
-                    changed.add(other)
-            for other in changed:
-                if not done[other] and not waits[other]:
-                    stamp[other] = adds(other)
-                    heappush(ready, (stamp[other], other))
+            for candidate in self.after[index]:
+                waits[candidate] -= 1
+                if not waits[candidate]:
+                    changed.add(candidate)
+            for candidate in changed:
+                if not done[candidate] and not waits[candidate]:
+                    stamp[candidate] = adds(candidate)
+                    heappush(ready, (stamp[candidate], candidate))
         return out
 
     def early(self, update: Sequence[bool]) -> list[int]:
         """Return their own order, with updates as early as possible."""
         waits = list(self.waits)
-        ready = [(not update[at], at) for at, n in enumerate(waits) if not n]
+        ready = [(not update[index], index) for index, n in enumerate(waits) if not n]
         heapify(ready)
         out: list[int] = []
         while ready:
-            at = heappop(ready)[1]
-            out.append(at)
-            for other in self.after[at]:
-                waits[other] -= 1
-                if not waits[other]:
-                    heappush(ready, (not update[other], other))
+            index = heappop(ready)[1]
+            out.append(index)
+            for successor in self.after[index]:
+                waits[successor] -= 1
+                if not waits[successor]:
+                    heappush(ready, (not update[successor], successor))
         return out
 
 
@@ -249,13 +249,13 @@ def _bytes(value: Value) -> Size:
     return spec.nbytes if spec is not None and spec.kind is LOD_TENSOR and spec.dims is not None and spec.dtype is not None else 0
 
 
-def _number(size: Size, tried: int, known: dict[Size, int]) -> int:
+def _number(size: Size, tried: int, numbers: dict[Size, int]) -> int:
     if isinstance(size, int):
         return size
-    found = known.get(size)
-    if found is None:
+    number = numbers.get(size)
+    if number is None:
         try:
-            found = known[size] = max(evaluate(size, dict.fromkeys(symbols_of(size), tried)), 0)
+            number = numbers[size] = max(evaluate(size, dict.fromkeys(symbols_of(size), tried)), 0)
         except ShapeError:  # it has no such size: an order is chosen without it
-            found = known[size] = 0
-    return found
+            number = numbers[size] = 0
+    return number

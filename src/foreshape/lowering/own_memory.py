@@ -30,14 +30,14 @@ def with_own_memory(instructions: list[KernelCall], fetches: Sequence[Value], ne
         changed.update(place_of(v, views) for v in i.changes())
     if not any(place_of(v, views) in changed for v in views):
         return list(fetches)
-    last = {v: at for at, i in enumerate(instructions) for v in i.uses()} | dict.fromkeys(fetches, len(instructions))
+    last = {v: index for index, i in enumerate(instructions) for v in i.uses()} | dict.fromkeys(fetches, len(instructions))
     views, alive, copied = {}, dict[Place, list[Value]](), dict[Value, Value]()
     out: list[KernelCall] = []
-    for at, i in enumerate(instructions):
+    for index, i in enumerate(instructions):
         mine = i.changes()
         for place in {place_of(v, views) for v in mine}:
             for v in alive.pop(place, ()):
-                if last.get(v, -1) >= at and v not in mine:
+                if last.get(v, -1) >= index and v not in mine:
                     copied[v] = replace(v, index=new())
                     out.append(FusedCall(i.op, [v], [copied[v]], position=i.position, kernel=FusedKernel("{op} clone", "{0}.clone()")))
         if copied:
@@ -54,8 +54,14 @@ def with_own_memory(instructions: list[KernelCall], fetches: Sequence[Value], ne
 def read_instead(i: KernelCall, copied: dict[Value, Value]) -> None:
     """Let an instruction read copies."""
 
-    def instead(given: Argument) -> Argument:
-        return [None if v is None else copied.get(v, v) for v in given] if isinstance(given, list) else None if given is None else copied.get(given, given)
+    def instead(argument: Argument) -> Argument:
+        return (
+            [None if v is None else copied.get(v, v) for v in argument]
+            if isinstance(argument, list)
+            else None
+            if argument is None
+            else copied.get(argument, argument)
+        )
 
     if any(v in copied for v in values_of(i.arguments)):
         i.arguments = [instead(a) for a in i.arguments]

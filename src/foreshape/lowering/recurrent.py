@@ -85,8 +85,8 @@ class _Ragged:
         return gradient if not missing else torch.cat([gradient, gradient.new_zeros((missing, *gradient.shape[1:]))])
 
     def finish(self, gradient: Tensor) -> Tensor:
-        whole = gradient.new_zeros((self.batch, *gradient.shape[1:]))
-        return whole.index_copy_(0, self.offsets.order[: gradient.shape[0]], gradient)
+        full = gradient.new_zeros((self.batch, *gradient.shape[1:]))
+        return full.index_copy_(0, self.offsets.order[: gradient.shape[0]], gradient)
 
     def whole(self, parts: dict[int, Tensor]) -> Tensor:
         rows = torch.cat([parts[t] for t in range(self.count)])
@@ -95,8 +95,8 @@ class _Ragged:
         return out
 
 
-def _times(first: Tensor, where: Offsets | None, reverse: bool) -> _Dense | _Ragged:
-    return _Dense(first, reverse) if where is None else _Ragged(where, reverse)
+def _times(first: Tensor, offsets: Offsets | None, reverse: bool) -> _Dense | _Ragged:
+    return _Dense(first, reverse) if offsets is None else _Ragged(offsets, reverse)
 
 
 def _lower_recurrent(low: Lowering, op: Op) -> None:
@@ -111,32 +111,32 @@ def _lower_recurrent(low: Lowering, op: Op) -> None:
     order = call_order(region)
 
     def kernel(
-        inputs: list[Any], where: list[Any], first: list[Any], others: list[Any], other_offsets: list[Any], bound: Sequence[Any] = ()
+        inputs: list[Any], offsets: list[Any], first: list[Any], outer_values: list[Any], outer_offsets: list[Any], bound: Sequence[Any] = ()
     ) -> tuple[Any, ...]:
-        times = _times(inputs[0], where[0], reverse)
+        times = _times(inputs[0], offsets[0], reverse)
         if not times.count:
             return [e(inputs[0]) for e in empties], []
         cut = [times.slices(x) for x in inputs]
         state = [times.start(s) for s in first]
         no_offsets = [None] * len(entries)
-        made: list[dict[int, Tensor]] = [{} for _ in outputs]
+        outs: list[dict[int, Tensor]] = [{} for _ in outputs]
         rounds: list[Any] = []
         for t in times.steps:
-            given = [*(times.at(x, t) for x in cut), *(times.shrink(s, t) for s in state)]
-            results, _, saved = region.call(*order([*given, *others], [*no_offsets, *other_offsets]), *bound)
+            arguments = [*(times.at(x, t) for x in cut), *(times.shrink(s, t) for s in state)]
+            results, _, saved = region.call(*order([*arguments, *outer_values], [*no_offsets, *outer_offsets]), *bound)
             state = results[:states]
-            for out, value in zip(made, results[states:], strict=True):
+            for out, value in zip(outs, results[states:], strict=True):
                 out[t] = value
             if keeps:
                 rounds.append(saved)
-        return [times.whole(out) for out in made], rounds
+        return [times.whole(out) for out in outs], rounds
 
     begin: list[Value | None] = [low.read(n) for n in initial]
-    given: list[Value | None] = [low.read(n) for n in sequences]
-    low.require(op, [*begin, *given])
-    made = OpCall(op, [given, offsets_of(given), begin, list(captured), offsets_of(captured)], [], kernel=kernel, region=region)
-    made.results = [low.results(op, made, outputs, given), scopes_value(low, op, "step_scopes")]
-    low.calls.append(made)
+    values: list[Value | None] = [low.read(n) for n in sequences]
+    low.require(op, [*begin, *values])
+    call = OpCall(op, [values, offsets_of(values), begin, list(captured), offsets_of(captured)], [], kernel=kernel, region=region)
+    call.results = [low.results(op, call, outputs, values), scopes_value(low, op, "step_scopes")]
+    low.calls.append(call)
 
 
 def _empty_dims(op: Op, name: str) -> Callable[[Tensor], Tensor]:
@@ -161,14 +161,14 @@ def _lower_recurrent_grad(low: Lowering, op: Op) -> None:
     previous, new, reverse = list(setting(op, "ex_states")), list(setting(op, "states")), bool(setting(op, "reverse"))
     out_grads = given_gradients(op, "outputs")
     # the gradient of a new state may be made inside, if it does not depend on the state before: then none is handed on
-    states = [at for at, n in enumerate(new) if n + GRAD in block.vars and previous[at] + GRAD in block.vars]
-    entry_names = list(dict.fromkeys([*(new[at] for at in states), *(n for n, _ in out_grads if n + GRAD in block.vars)]))
+    states = [index for index, n in enumerate(new) if n + GRAD in block.vars and previous[index] + GRAD in block.vars]
+    entry_names = list(dict.fromkeys([*(new[index] for index in states), *(n for n, _ in out_grads if n + GRAD in block.vars)]))
     out_grads = [(n, g) for n, g in out_grads if n in entry_names]
     saved = saved_names(forward)
     wanted_inputs = [(n, g) for n, g in zip(sequences, op.outputs.get("inputs@GRAD", ()), strict=False) if g != EMPTY]
     wanted_parameters = [(n, g) for n, g in zip(names_in(op, "parameters"), op.outputs.get("parameters@GRAD", ()), strict=False) if g != EMPTY]
-    wanted_first = [(at, g) for at, g in enumerate(op.outputs.get("initial_states@GRAD", ())) if g != EMPTY]
-    results = [*(previous[at] + GRAD for at in states), *(n + GRAD for n, _ in wanted_inputs), *(n + GRAD for n, _ in wanted_parameters)]
+    wanted_first = [(index, g) for index, g in enumerate(op.outputs.get("initial_states@GRAD", ())) if g != EMPTY]
+    results = [*(previous[index] + GRAD for index in states), *(n + GRAD for n, _ in wanted_inputs), *(n + GRAD for n, _ in wanted_parameters)]
     region = lower_region(low, block, [*(n + GRAD for n in entry_names), *saved], results, ())
     by_rows = [is_rows(low, g) for _, g in wanted_parameters]
     captured = outside(low, region)
@@ -180,48 +180,48 @@ def _lower_recurrent_grad(low: Lowering, op: Op) -> None:
     def kernel(
         grads: list[Any],
         sequence: list[Any],
-        where: list[Any],
+        offsets: list[Any],
         first: list[Any],
-        others: list[Any],
-        other_offsets: list[Any],
+        outer_values: list[Any],
+        outer_offsets: list[Any],
         rounds: list[Any],
         parameters: list[Any],
         bound: Sequence[Any] = (),
     ) -> tuple[Any, ...]:
-        times = _times(sequence[0], where[0], reverse)
+        times = _times(sequence[0], offsets[0], reverse)
         cut = {n: times.slices(g) for (n, _), g in zip(out_grads, grads, strict=True)}
         incoming: list[Any] = [None] * len(states)
         parts: list[dict[int, Tensor]] = [{} for _ in wanted_inputs]
         totals: list[Any] = [None] * len(wanted_parameters)
         fresh = [False] * len(wanted_parameters)
-        for t, (held, held_offsets) in zip(reversed(times.steps), reversed(rounds), strict=True):
-            now: dict[str, Any] = {n: times.at(g, t) for n, g in cut.items()}
-            for at, gradient in zip(states, incoming, strict=True):
-                full = times.widen(gradient, t) if gradient is not None else zeros(times.shrink(first[at], t))
-                before = now.get(new[at])
-                now[new[at]] = full if before is None else before + full
-            given = [now[n] for n in entry_names]
-            got, _, _ = region.call(*order([*given, *held, *others], [*([None] * len(given)), *held_offsets, *other_offsets]), *bound)
+        for t, (saved_values, held_offsets) in zip(reversed(times.steps), reversed(rounds), strict=True):
+            gradients: dict[str, Any] = {n: times.at(g, t) for n, g in cut.items()}
+            for index, gradient in zip(states, incoming, strict=True):
+                full = times.widen(gradient, t) if gradient is not None else zeros(times.shrink(first[index], t))
+                direct = gradients.get(new[index])
+                gradients[new[index]] = full if direct is None else direct + full
+            entries = [gradients[n] for n in entry_names]
+            got, _, _ = region.call(*order([*entries, *saved_values, *outer_values], [*([None] * len(entries)), *held_offsets, *outer_offsets]), *bound)
             incoming = got[: len(states)]
             for out, value in zip(parts, got[len(states) :], strict=False):
                 out[t] = value
-            for at, value in enumerate(got[len(states) + len(parts) :]):
-                totals[at], fresh[at] = added(totals[at], value, fresh[at])
+            for index, value in enumerate(got[len(states) + len(parts) :]):
+                totals[index], fresh[index] = added(totals[index], value, fresh[index])
         by_state = dict(zip(states, incoming, strict=True))
-        firsts = [zeros(first[at]) if by_state.get(at) is None else times.finish(by_state[at]) for at, _ in wanted_first]
+        firsts = [zeros(first[index]) if by_state.get(index) is None else times.finish(by_state[index]) for index, _ in wanted_first]
         by_input = dict(zip((n for n, _ in wanted_inputs), parts, strict=True))
         wholes = [times.whole(by_input[n]) if rounds else zeros(sequence[sequences.index(n)]) for n, _ in wanted_inputs]
         return [*wholes, *firsts, *(zeros(p, r) if g is None else g for g, p, r in zip(totals, parameters, by_rows, strict=True))], None
 
-    given: list[Value | None] = [low.read(n) for n in sequences]
+    values: list[Value | None] = [low.read(n) for n in sequences]
     begin: list[Value | None] = [low.read(n) for n in initial]
     parameters: list[Value | None] = [low.read(n) for n, _ in wanted_parameters]
     arriving: list[Value | None] = [low.read(g) for _, g in out_grads]
-    arguments: list[Argument] = [arriving, given, offsets_of(given), begin, list(captured), offsets_of(captured), low.read(kept_name), parameters]
-    made = OpCall(op, arguments, [], kernel=kernel, region=region)
+    arguments: list[Argument] = [arriving, values, offsets_of(values), begin, list(captured), offsets_of(captured), low.read(kept_name), parameters]
+    call = OpCall(op, arguments, [], kernel=kernel, region=region)
     names = [*(g for _, g in wanted_inputs), *(g for _, g in wanted_first), *(g for _, g in wanted_parameters)]
-    made.results = [low.results(op, made, names, [*given, *begin]), None]
-    low.calls.append(made)
+    call.results = [low.results(op, call, names, [*values, *begin]), None]
+    low.calls.append(call)
 
 
 FORMS: dict[str, Callable[[Any, Op], None]] = {"recurrent": _lower_recurrent, "recurrent_grad": _lower_recurrent_grad}

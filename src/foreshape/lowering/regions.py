@@ -41,20 +41,20 @@ def lower_region(
     came = {name: low.enter(name, entry=True) for name in entries}
     for name in in_scope:
         came[name].in_scope = True
-    made = low.run([*results, *(n for n in saved if n not in came)])
-    kept = [came[n] if n in came else low.current[n] for n in saved]
-    made.fetches = [low.current[n] for n in results] + kept
-    read = {id(v) for i in made.calls for v in _looked_at(i)} | {id(v) for v in kept}
+    step = low.run([*results, *(n for n in saved if n not in came)])
+    saved_values = [came[n] if n in came else low.current[n] for n in saved]
+    step.fetches = [low.current[n] for n in results] + saved_values
+    read = {id(v) for i in step.calls for v in _looked_at(i)} | {id(v) for v in saved_values}
     used = {n for n, v in came.items() if id(v) in read}
     captured = low.feeds[len(came) :]
     if outer.fuse:
-        rewrite(made)
-    in_place = [at for at, name in enumerate(results) if name in in_scope and made.fetches[at] is came[name]]
-    out = Region(made, entries, results, saved, captured, used, in_place)
-    if made.persistables or made.derived:
+        rewrite(step)
+    in_place = [index for index, name in enumerate(results) if name in in_scope and step.fetches[index] is came[name]]
+    out = Region(step, entries, results, saved, captured, used, in_place)
+    if step.persistables or step.derived:
         out.held = f"held{len(outer.derived)}"
-        outer.derived.append((out.held, tuple(outer.read(v.name, v.variable) for v in made.persistables), made.bound))
-        outer.packed = outer.packed + made.packed
+        outer.derived.append((out.held, tuple(outer.read(v.name, v.variable) for v in step.persistables), step.bound))
+        outer.packed = outer.packed + step.packed
     return out
 
 
@@ -90,10 +90,10 @@ def _known_now(low: Lowering) -> dict[str, Spec]:
 
 def lacking_now(low: Lowering, op: Op) -> set[str]:
     """Return the names that may come into an op's block without a value."""
-    held = low.block.find
-    found = {name for name, value in low.current.items() if value.may_lack} | {name for name in low.may_be_missing if name not in low.current}
-    new = {n for n in names_in(op, "Out") if n not in low.current and (v := held(n)) is not None and not v.persistable and not is_fed(v)}
-    return found | new | set(op.forgets)
+    find = low.block.find
+    names = {name for name, value in low.current.items() if value.may_lack} | {name for name in low.may_be_missing if name not in low.current}
+    new = {n for n in names_in(op, "Out") if n not in low.current and (v := find(n)) is not None and not v.persistable and not is_fed(v)}
+    return names | new | set(op.forgets)
 
 
 def given_gradients(op: Op, slot: str) -> list[tuple[str, str]]:
@@ -101,17 +101,17 @@ def given_gradients(op: Op, slot: str) -> list[tuple[str, str]]:
     names, gradients = names_in(op, slot), op.inputs.get(slot + GRAD, ())
     if len(gradients) == len(names):
         return [(n, g) for n, g in zip(names, gradients, strict=True) if g != EMPTY]
-    found = [(g.partition(GRAD)[0], g) for g in gradients if g != EMPTY]
-    wrong = [n for n, _ in found if n not in names]
+    pairs = [(g.partition(GRAD)[0], g) for g in gradients if g != EMPTY]
+    wrong = [n for n, _ in pairs if n not in names]
     if wrong:
         raise ExecutionError(f"{op.type}: {slot}{GRAD} has the gradient of {wrong[0]}, which is not in {slot}")
-    return found
+    return pairs
 
 
 def keeps_rounds(low: Lowering, op: Op, slot: str) -> bool:
     """Return True if the gradient of an op's block is part of this step, so its rounds must be kept."""
-    kept = op.output(slot)
-    return kept is not None and low.is_read(kept, op)
+    name = op.output(slot)
+    return name is not None and low.is_read(name, op)
 
 
 def outside(low: Lowering, region: Region) -> list[Value | None]:
@@ -123,20 +123,20 @@ def offsets_of(values: Sequence[Value | None]) -> list[Value | None]:
 
 
 def new_results(
-    low: Lowering, op: Op, made: KernelCall, names: Sequence[str], given: Sequence[Value | None], without: Collection[int] = ()
+    low: Lowering, op: Op, call: KernelCall, names: Sequence[str], states: Sequence[Value | None], without: Collection[int] = ()
 ) -> tuple[list[Value | None], list[Value | None]]:
     """Return new values for the outer variables written by an op's block, with offsets of their own if ragged; None for the ones of ``without``."""
     out: list[Value | None] = []
-    for at, name in enumerate(names):
-        if at in without:
+    for index, name in enumerate(names):
+        if index in without:
             out.append(None)
             continue
         value = low.new(name, low.block.find(name))
         value.made = op.made.get(name)
-        before = given[at]
-        value.may_lack = (before is None or before.may_lack) and (value.variable is None or value.variable.kind is not LOD_TENSOR_ARRAY)
+        previous = states[index]
+        value.may_lack = (previous is None or previous.may_lack) and (value.variable is None or value.variable.kind is not LOD_TENSOR_ARRAY)
         low.give_offsets(value)
-        low.write(made, name, value)
+        low.write(call, name, value)
         out.append(value)
     return out, offsets_of(out)
 
@@ -162,29 +162,29 @@ def _initial(low: Lowering, op: Op, region: Region, names: Sequence[str], condit
     A name that a loop or branch forgets is handed on in the block of another that forgets it too. There it is a value of a round before, unless this round
     has replaced it.
     """
-    before = low.block.ops[: low.block.ops.index(op)] if low.region and op.forgets else []
-    replaced = {n for other in before for n in other.all_writes()}
+    earlier_ops = low.block.ops[: low.block.ops.index(op)] if low.region and op.forgets else []
+    replaced = {n for earlier in earlier_ops for n in earlier.all_writes()}
     out: list[Value | None] = []
     for name in names:
-        found = low.current.get(name)
+        value = low.current.get(name)
         if name in op.forgets:
-            out.append(found if found is not None and low.region and found.feed and found.may_lack and name not in replaced else None)
+            out.append(value if value is not None and low.region and value.feed and value.may_lack and name not in replaced else None)
             continue
         variable = low.block.find(name)
-        if found is None and variable is not None:
+        if value is None and variable is not None:
             comes = name in (*region.used, condition) or variable.persistable or variable.kind is LOD_TENSOR_ARRAY or is_fed(variable)
-            found = low.read(name) if comes else None
-        out.append(found)
+            value = low.read(name) if comes else None
+        out.append(value)
     return out
 
 
 def call_order(region: Region) -> Callable[..., list[Any]]:
     """Return the arguments of the region's function, from entry values, captured values and their offsets."""
     feeds = region.lowered.feeds
-    ragged = [at for at, v in enumerate(feeds) if v.lod is not None]
+    ragged = [index for index, v in enumerate(feeds) if v.lod is not None]
 
     def order(values: Sequence[Any], offsets: Sequence[Any]) -> list[Any]:
-        return [*values, *(offsets[at] for at in ragged)]
+        return [*values, *(offsets[index] for index in ragged)]
 
     return order
 
@@ -194,35 +194,35 @@ def call_order(region: Region) -> Callable[..., list[Any]]:
 
 def _lower_while(low: Lowering, op: Op) -> None:
     names = [n for n in carried_names(op) if not low.keeps(n)]
-    condition = names.index(asked := names_in(op, "Condition")[0])
+    condition = names.index(condition_name := names_in(op, "Condition")[0])
     keeps = keeps_rounds(low, op, "StepScopes")
     specs = [_spec_after(low, op, n) for n in names]
     entry_specs = {**_known_now(low), **{n: s for n, s in zip(names, specs, strict=True) if s is not None}}  # joined with the result of the round before
     region = lower_region(low, sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), entry_specs, may_be_missing=lacking_now(low, op))
-    state = _initial(low, op, region, names, asked)
-    region.used.add(asked)
+    state = _initial(low, op, region, names, condition_name)
+    region.used.add(condition_name)
     low.require(op, [state[condition]])
     captured = outside(low, region)
     order = call_order(region)
-    growing = [at for at, name in enumerate(names) if may_grow(name, op.made.get(name))]
+    growing = [index for index, name in enumerate(names) if may_grow(name, op.made.get(name))]
     ranks = ranks_of_numbers(specs, state, region.lowered.fetches)
 
     def kernel(values: list[Any], offsets: list[Any], outside: list[Any], outside_offsets: list[Any], bound: Sequence[Any] = ()) -> tuple[Any, ...]:
         rounds: list[Any] = []
         room = RoundMemory(op.type) if growing else None
         values = with_ranks(values, ranks)
-        while truth(op.type, asked, values[condition]):
+        while truth(op.type, condition_name, values[condition]):
             if room is not None:
-                room.look([values[at] for at in growing])
+                room.look([values[index] for index in growing])
             values, offsets, saved = region.call(*order([*values, *outside], [*offsets, *outside_offsets]), *bound)
             values = with_ranks(values, ranks)
             if keeps:
                 rounds.append(saved)
         return values, offsets, rounds
 
-    made = OpCall(op, [list(state), offsets_of(state), list(captured), offsets_of(captured)], [], kernel=kernel, region=region)
-    made.results = [*new_results(low, op, made, names, state), scopes_value(low, op, "StepScopes")]
-    low.calls.append(made)
+    call = OpCall(op, [list(state), offsets_of(state), list(captured), offsets_of(captured)], [], kernel=kernel, region=region)
+    call.results = [*new_results(low, op, call, names, state), scopes_value(low, op, "StepScopes")]
+    low.calls.append(call)
 
 
 def _lower_undone(slot: str, scopes: str, low: Lowering, op: Op) -> None:
@@ -230,23 +230,23 @@ def _lower_undone(slot: str, scopes: str, low: Lowering, op: Op) -> None:
     forward = op.block.program.blocks[block.forward_idx]
     ends = given_gradients(op, "Out")
     saved = saved_names(forward)
-    wanted = [(n, g) for n, g in zip(names_in(op, slot), op.outputs.get(slot + GRAD, ()), strict=False) if g != EMPTY]
+    gradients = [(n, g) for n, g in zip(names_in(op, slot), op.outputs.get(slot + GRAD, ()), strict=False) if g != EMPTY]
     state_names = [n for n, _ in ends]
     entries = [n + GRAD for n in state_names]
-    back = [n for n in sorted(block.outer_names()[1]) if n not in entries and not any(n == w + GRAD for w, _ in wanted)]
-    sums = [n for n, _ in wanted if n not in state_names]
+    back = [n for n in sorted(block.outer_names()[1]) if n not in entries and not any(n == w + GRAD for w, _ in gradients)]
+    sums = [n for n, _ in gradients if n not in state_names]
     entry_specs = _known_now(low)
     entry_specs.update((n + GRAD, entry_specs[g]) for n, g in ends if g in entry_specs)
     at_the_end = [spec_at_the_end(forward, v) if (v := forward.find(n)) is not None else None for n in state_names]
     entry_specs.update((n, s.like()) for n, s in zip(entries, at_the_end, strict=True) if s is not None and s.kind is LOD_TENSOR and s.dims is not None)
     region = lower_region(low, block, [*entries, *back, *saved], [*entries, *back, *(n + GRAD for n in sums)], (), entry_specs)
     state = [low.read(g) for _, g in ends] + [low.read(n) for n in back]
-    _run_backward(low, op, region, op.input(scopes), state, [*state_names, *back], sums, wanted, at_the_end)
+    _run_backward(low, op, region, op.input(scopes), state, [*state_names, *back], sums, gradients, at_the_end)
 
 
 def _run_backward(
     low: Lowering, op: Op, region: Region, scopes: str | None, state: Sequence[Value | None], state_names: Sequence[str], sums: Sequence[str],
-    wanted: Sequence[tuple[str, str]], at_the_end: Sequence[Spec | None],
+    gradients: Sequence[tuple[str, str]], at_the_end: Sequence[Spec | None],
 ) -> None:  # fmt: skip
     """Run the gradient of the rounds from the last to the first: states are handed on, the gradients of values only read are summed.
 
@@ -254,10 +254,10 @@ def _run_backward(
     """
     if scopes is None:
         raise ExecutionError(f"{op.type} needs what the forward op kept")
-    kept = low.read(scopes)
+    round_scopes = low.read(scopes)
     captured = outside(low, region)
     like = [low.read(n) for n in sums]
-    grads = dict(wanted)
+    grads = dict(gradients)
     by_rows = [is_rows(low, grads[n]) for n in sums]
     order = call_order(region)
     count = len(state_names)
@@ -278,21 +278,21 @@ def _run_backward(
         for saved, saved_offsets in reversed(rounds):
             results, _, _ = region.call(*order([*with_ranks(values, ranks), *saved, *outside], [*offsets, *saved_offsets, *outside_offsets]), *bound)
             values = results[:count]
-            for at, given in enumerate(results[count:]):
-                totals[at], fresh[at] = added(totals[at], given, fresh[at])
+            for index, gradient in enumerate(results[count:]):
+                totals[index], fresh[index] = added(totals[index], gradient, fresh[index])
         values = with_ranks(values, first_ranks)
         return [*values, *(zeros(o, r) if t is None else t for t, o, r in zip(totals, likes, by_rows, strict=True))], None
 
-    made = OpCall(op, [list(state), offsets_of(state), list(captured), offsets_of(captured), kept, list(like)], [], kernel=kernel, region=region)
-    results = low.results(op, made, [grads.get(n) for n in (*state_names, *sums)], [*state, *like])
-    made.results = [results, None]
-    low.calls.append(made)
+    call = OpCall(op, [list(state), offsets_of(state), list(captured), offsets_of(captured), round_scopes, list(like)], [], kernel=kernel, region=region)
+    results = low.results(op, call, [grads.get(n) for n in (*state_names, *sums)], [*state, *like])
+    call.results = [results, None]
+    low.calls.append(call)
 
 
 def is_rows(low: Lowering, gradient: str) -> bool:
     """Return True if a gradient is described as sparse rows."""
-    found = low.block.find(gradient)
-    return found is not None and found.kind is SELECTED_ROWS
+    variable = low.block.find(gradient)
+    return variable is not None and variable.kind is SELECTED_ROWS
 
 
 # --- conditional_block
@@ -305,8 +305,8 @@ def _holds(op: Op, conditions: Sequence[Tensor], scalar: bool) -> bool:
 def _lower_conditional(low: Lowering, op: Op) -> None:
     names = [n for n in carried_names(op) if not low.keeps(n)]
     keeps = keeps_rounds(low, op, "Scope")
-    held = () if keeps else [n for n in names if _is_the_scopes(low, n)]
-    region = lower_region(low, sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), _known_now(low), held, lacking_now(low, op))
+    scope_names = () if keeps else [n for n in names if _is_the_scopes(low, n)]
+    region = lower_region(low, sub_block(op), names, names, saved_names(sub_block(op)) if keeps else (), _known_now(low), scope_names, lacking_now(low, op))
     state = _initial(low, op, region, names)
     in_place = region.in_place
     captured = outside(low, region)
@@ -317,28 +317,28 @@ def _lower_conditional(low: Lowering, op: Op) -> None:
     def kernel(
         conditions: list[Any], values: list[Any], offsets: list[Any], outside: list[Any], outside_offsets: list[Any], bound: Sequence[Any] = ()
     ) -> tuple[Any, ...]:
-        kept = [values[at] for at in in_place]
+        changed = [values[index] for index in in_place]
         if not _holds(op, conditions, scalar):
-            return with_ranks(values, ranks), offsets, [], kept
+            return with_ranks(values, ranks), offsets, [], changed
         values, offsets, saved = region.call(*order([*values, *outside], [*offsets, *outside_offsets]), *bound)
-        return with_ranks(values, ranks), offsets, [saved], kept
+        return with_ranks(values, ranks), offsets, [saved], changed
 
     conditions: list[Value | None] = [low.read(n) for n in names_in(op, "Cond")]
     region.used.update(names_in(op, "Cond"))
     low.require(op, conditions)
-    made = OpCall(op, [conditions, list(state), offsets_of(state), list(captured), offsets_of(captured)], [], kernel=kernel, region=region)
-    out, out_offsets = new_results(low, op, made, names, state, in_place)
-    made.results = [out, out_offsets, scopes_value(low, op, "Scope"), [state[at] for at in in_place]]
-    made.in_place = frozenset({3})
-    low.calls.append(made)
+    call = OpCall(op, [conditions, list(state), offsets_of(state), list(captured), offsets_of(captured)], [], kernel=kernel, region=region)
+    out, out_offsets = new_results(low, op, call, names, state, in_place)
+    call.results = [out, out_offsets, scopes_value(low, op, "Scope"), [state[index] for index in in_place]]
+    call.in_place = frozenset({3})
+    low.calls.append(call)
 
 
 def _is_the_scopes(low: Lowering, name: str) -> bool:
     """Return True if a carried name is a dense tensor, or sparse rows, of the scope, and nothing in this step has replaced it."""
-    variable, now = low.block.find(name), low.current.get(name)
+    variable, value = low.block.find(name), low.current.get(name)
     if variable is None or not variable.persistable or variable.kind not in (LOD_TENSOR, SELECTED_ROWS) or variable.spec.lod is not None:
         return False
-    return now.in_scope or now.persistable if now is not None else not low.region
+    return value.in_scope or value.persistable if value is not None else not low.region
 
 
 _FORMS: dict[str, Callable[[Any, Op], None]] = {

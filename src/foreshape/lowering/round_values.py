@@ -13,35 +13,35 @@ from foreshape.values.tensor_array import TensorArray
 from foreshape.values.torch_proxy import torch
 
 
-def ranks_of_numbers(specs: Sequence[Spec | None], *others: Sequence[Value | None]) -> list[tuple[int, int]]:
+def ranks_of_numbers(specs: Sequence[Spec | None], *groups: Sequence[Value | None]) -> list[tuple[int, int]]:
     """Return where values of one number are described with another rank than elsewhere, and this rank."""
-    found: list[tuple[int, int]] = []
-    for at, spec in enumerate(specs):
+    places: list[tuple[int, int]] = []
+    for index, spec in enumerate(specs):
         if spec is not None and spec.dims is not None and is_one_number(spec):
-            ranks = {len(s.dims) for o in others if (v := o[at]) is not None and (s := v.spec) is not None and s.dims is not None}
-            found += [(at, len(spec.dims))] if ranks - {len(spec.dims)} else []
-    return found
+            ranks = {len(s.dims) for o in groups if (v := o[index]) is not None and (s := v.spec) is not None and s.dims is not None}
+            places += [(index, len(spec.dims))] if ranks - {len(spec.dims)} else []
+    return places
 
 
 def with_ranks(values: list[Any], ranks: Sequence[tuple[int, int]]) -> list[Any]:
     """Return values with the numbers found by `ranks_of_numbers` viewed in their rank."""
     out = list(values) if ranks else values
-    for at, rank in ranks:
-        if out[at] is not None and out[at].dim() != rank:
-            out[at] = out[at].reshape((1,) * rank)
+    for index, rank in ranks:
+        if out[index] is not None and out[index].dim() != rank:
+            out[index] = out[index].reshape((1,) * rank)
     return out
 
 
-def added(total: Any, given: Any, fresh: bool) -> tuple[Any, bool]:
+def added(total: Any, gradient: Any, fresh: bool) -> tuple[Any, bool]:
     """Return a running sum of gradients, and whether it has memory of its own."""
     if total is None:
-        return given, False
-    if isinstance(total, Rows) and isinstance(given, Rows):
-        return Rows(torch.cat([total.rows, given.rows]), torch.cat([total.values, given.values]), total.height), True
-    if isinstance(total, Rows) or isinstance(given, Rows):
-        dense = [t.to_dense() if isinstance(t, Rows) else t for t in (total, given)]
+        return gradient, False
+    if isinstance(total, Rows) and isinstance(gradient, Rows):
+        return Rows(torch.cat([total.rows, gradient.rows]), torch.cat([total.values, gradient.values]), total.height), True
+    if isinstance(total, Rows) or isinstance(gradient, Rows):
+        dense = [t.to_dense() if isinstance(t, Rows) else t for t in (total, gradient)]
         return dense[0] + dense[1], True
-    return (total.add_(given), True) if fresh else (total + given, True)
+    return (total.add_(gradient), True) if fresh else (total + gradient, True)
 
 
 def zeros(like: Any, rows: bool = False) -> Any:

@@ -24,8 +24,8 @@ def may_grow(name: str, leaves: Spec | None) -> bool:
     """Return True if a dense tensor carried by a loop has other sizes after some rounds than before them: symbols of its own."""
     if leaves is None or leaves.kind is not LOD_TENSOR:
         return False
-    own, _ = joined_sources(name)
-    return any(symbol.startswith(own) for dim in leaves.dims or () if not isinstance(dim, int) for symbol in symbols_of(dim))
+    prefix, _ = joined_sources(name)
+    return any(symbol.startswith(prefix) for dim in leaves.dims or () if not isinstance(dim, int) for symbol in symbols_of(dim))
 
 
 class RoundMemory:

@@ -30,10 +30,10 @@ _checks: WeakKeyDictionary[Program, tuple[int, SizeChecks]] = WeakKeyDictionary(
 
 def size_checks(program: Program) -> SizeChecks:
     """Return the checks of a program as it is now."""
-    found = _checks.get(program)
-    if found is None or found[0] != program.version:
-        found = _checks[program] = program.version, SizeChecks(program)
-    return found[1]
+    entry = _checks.get(program)
+    if entry is None or entry[0] != program.version:
+        entry = _checks[program] = program.version, SizeChecks(program)
+    return entry[1]
 
 
 class SizeChecks:
@@ -49,44 +49,44 @@ class SizeChecks:
         self._chosen = chosen_blocks(program)
         self._open: dict[Spec, bool] = {}
 
-    def instruction(self, op: Op, operator: Operator, made: KernelCall) -> KernelCall | None:
+    def instruction(self, op: Op, operator: Operator, call: KernelCall) -> KernelCall | None:
         """Return the check of an op's operands, if there is any."""
-        given, results = values_of(made.arguments), values_of(made.results)
-        if any(v.spec is None for v in given):
+        operands, results = values_of(call.arguments), values_of(call.results)
+        if any(v.spec is None for v in operands):
             return None
         chosen = op.block in self._chosen
-        if not ((chosen or any(map(self._is_open, given))) and self._demands(operator, made, chosen)) and not (
-            any(map(self._is_open, results)) and any(_may_be_sizes(v) for v in given)
+        if not ((chosen or any(map(self._is_open, operands))) and self._demands(operator, call, chosen)) and not (
+            any(map(self._is_open, results)) and any(_may_be_sizes(v) for v in operands)
         ):
             return None
-        sources = {id(copy): source for copy, source in made.copies}  # copies are made after the check
+        sources = {id(copy): source for copy, source in call.copies}  # copies are made after the check
 
         def now(v: Value) -> Value:
             return sources.get(id(v), v)
 
-        there: list[Argument] = [[now(v) for v in a if v is not None] if isinstance(a, list) else a and now(a) for a in made.arguments]
-        offsets: list[Argument] = [[v and v.lod for v in a] if isinstance(a, list) else a and a.lod for a in there]
-        check = SizeCheck(op, operator, [_specs(a) for a in made.arguments])
-        count = len(there)
+        arguments: list[Argument] = [[now(v) for v in a if v is not None] if isinstance(a, list) else a and now(a) for a in call.arguments]
+        offsets: list[Argument] = [[v and v.lod for v in a] if isinstance(a, list) else a and a.lod for a in arguments]
+        check = SizeCheck(op, operator, [_specs(a) for a in call.arguments])
+        count = len(arguments)
         text = f"{{check}}(({' '.join(f'{{{n}}},' for n in range(count))}), ({' '.join(f'{{{count + n}}},' for n in range(count))}))"
-        return FusedCall(op, [*there, *offsets], [], kernel=FusedKernel("step check", text, {"check": check}))
+        return FusedCall(op, [*arguments, *offsets], [], kernel=FusedKernel("step check", text, {"check": check}))
 
     def _is_open(self, value: Value) -> bool:
         spec = value.spec
         if spec is None:
             return False
-        found = self._open.get(spec)
-        if found is None:
-            found = self._open[spec] = not _symbols(spec) <= self._decided
-        return found
+        answer = self._open.get(spec)
+        if answer is None:
+            answer = self._open[spec] = not _symbols(spec) <= self._decided
+        return answer
 
-    def _demands(self, operator: Operator, made: KernelCall, chosen: bool) -> bool:
+    def _demands(self, operator: Operator, call: KernelCall, chosen: bool) -> bool:
         """Return True if the rule leaves a dependence on sizes told only by the run; in a block ``chosen`` at run, on any size."""
         try:
-            found = ask(operator, tuple(_specs(a) for a in made.arguments))
+            answer = ask(operator, tuple(_specs(a) for a in call.arguments))
         except RuleError:
             return True
-        return any(chosen or not c.symbols <= self._decided for c in found.conditions)
+        return any(chosen or not c.symbols <= self._decided for c in answer.conditions)
 
 
 def chosen_blocks(program: Program) -> set[Block]:
@@ -107,7 +107,7 @@ class SizeCheck:
     def __init__(self, op: Op, operator: Operator, specs: Sequence[Slot]) -> None:
         self.op, self.operator, self.specs = op, operator, specs
         self._found: dict[Key, list[tuple[int, str]]] = {}
-        flat = [s for of in specs for s in (of if isinstance(of, tuple) else (of,)) if s is not None]
+        flat = [s for slot in specs for s in (slot if isinstance(slot, tuple) else (slot,)) if s is not None]
         self._by_shapes = all(s.kind is LOD_TENSOR and s.lod is None and s.dtype is not None and s.dtype.family == "float" for s in flat)
         """True if dims alone decide, so that no spec need be made for a known answer."""
         self._of_shapes: dict[Any, list[tuple[int, str]]] = {}
@@ -119,47 +119,47 @@ class SizeCheck:
             GuardError: the op does not take these sizes. MemoryPlanError: a result is larger than the run may take.
         """
         shapes = tuple([_shapes(a) for a in operands]) if self._by_shapes else None
-        made = self._of_shapes.get(shapes) if shapes is not None else None
-        if made is None:
-            made = self._look(operands, offsets)
+        results = self._of_shapes.get(shapes) if shapes is not None else None
+        if results is None:
+            results = self._look(operands, offsets)
             if shapes is not None:
                 if len(self._of_shapes) >= _KEPT:
                     self._of_shapes.clear()
-                self._of_shapes[shapes] = made
+                self._of_shapes[shapes] = results
         limit = this_run.memory_limit
-        for size, text in made:
+        for size, text in results:
             if limit is not None and size > limit.size:
                 require_room(self.op.type, size, f"a result of {text}", line_of(self.op.site, self.op.type), self.op.call_site)
 
     def _look(self, operands: Sequence[Any], offsets: Sequence[Any]) -> list[tuple[int, str]]:
         """Ask the rule; return the bytes and the specs of the results."""
         key = tuple(
-            tuple(_seen(s, t, o) for s, t, o in zip(spec, tensor, offset, strict=True))
+            tuple(_spec_of_value(s, t, o) for s, t, o in zip(spec, tensor, offset, strict=True))
             if isinstance(spec, tuple)
             else None
             if spec is None
-            else _seen(spec, tensor, offset)
+            else _spec_of_value(spec, tensor, offset)
             for spec, tensor, offset in zip(self.specs, operands, offsets, strict=True)
         )
-        found = self._found.get(key)
-        if found is None:
-            made = self._ask(key).results
-            specs = [s for result in made for s in (result if isinstance(result, tuple) else (result,)) if s is not None and s.kind is LOD_TENSOR]
-            found = [(s.nbytes, s.text()) for s in specs if s.dims is not None and s.dtype is not None and isinstance(s.nbytes, int)]
+        entries = self._found.get(key)
+        if entries is None:
+            results = self._ask(key).results
+            specs = [s for result in results for s in (result if isinstance(result, tuple) else (result,)) if s is not None and s.kind is LOD_TENSOR]
+            entries = [(s.nbytes, s.text()) for s in specs if s.dims is not None and s.dtype is not None and isinstance(s.nbytes, int)]
             if len(self._found) >= _KEPT:
                 self._found.clear()
-            self._found[key] = found
-        return found
+            self._found[key] = entries
+        return entries
 
     def _ask(self, key: Key) -> Answer:
         try:
             return ask(self.operator, key)
         except RuleError as error:
             slots = zip(self.operator.schema.operands, key, strict=True)
-            seen = ", ".join(f"{o.name} {s.text()}" for o, slot in slots for s in (slot if isinstance(slot, tuple) else (slot,)) if s is not None)
-            made = GuardError(f"{self.op.type}: {error.requirement}\n    seen: {seen}{line_of(self.op.site, self.op.type)}")
+            specs = ", ".join(f"{o.name} {s.text()}" for o, slot in slots for s in (slot if isinstance(slot, tuple) else (slot,)) if s is not None)
+            refusal = GuardError(f"{self.op.type}: {error.requirement}\n    seen: {specs}{line_of(self.op.site, self.op.type)}")
             slot = next(iter(error.sides), None)
-            raise made.told(op=self.op.type, slot=slot, required=error.requirement, seen=seen, site=self.op.call_site) from error.__cause__
+            raise refusal.told(op=self.op.type, slot=slot, required=error.requirement, seen=specs, site=self.op.call_site) from error.__cause__
 
 
 def _shapes(operand: Any) -> Any:
@@ -189,7 +189,7 @@ def _may_be_sizes(value: Value) -> bool:
     return len(spec.dims) <= 1 and (not isinstance(count, int) or count <= MAX_VALUE_ELEMENTS)
 
 
-def _seen(spec: Spec, value: Any, offsets: Any) -> Spec:
+def _spec_of_value(spec: Spec, value: Any, offsets: Any) -> Spec:
     """Return the present spec of an operand."""
     if isinstance(value, Rows):
         return Spec(spec.kind, spec.dtype, tuple(value.shape))

@@ -88,30 +88,36 @@ class _Maker:
 
     def make(self) -> SmallStep:
         lowered = self.lowered
-        found = [self._instructions(i) for i in lowered.calls]
-        self._refuse_late_checks(found)
+        rows = [self._instructions(i) for i in lowered.calls]
+        self._refuse_late_checks(rows)
         results = lowered.fetches
         if len({*results}) < len(results) or any(self.roots.get(v) is not v for v in results):  # fed, in the scope, or fetched twice
             raise _Other
-        for at, i in enumerate(lowered.calls):
+        for position, i in enumerate(lowered.calls):
             for v in {self.roots.get(v, v) for v in (*i.reads(), *i.writes())}:
-                self.first.setdefault(v, at)
-                self.last[v] = at
+                self.first.setdefault(v, position)
+                self.last[v] = position
         offsets, nbytes = self._divide([v for v in self.first if v in self.roots and v not in results])
-        used = {u for row in found for _, operands in row for u in operands if u is not None}
+        used = {u for row in rows for _, operands in row for u in operands if u is not None}
         persistables = [v for v in lowered.persistables if v in used]
         feeds = [v for v in lowered.feeds if v in used]
-        memories = {v: (2 + at, 0) for at, v in enumerate((*persistables, *feeds, *results))}
+        memories = {v: (2 + position, 0) for position, v in enumerate((*persistables, *feeds, *results))}
         memories.update({v: (1, begin) for v, begin in offsets.items()})
         table: list[int] = []
         numbers: list[float] = []
-        for row in found:
-            for of, operands in row:
+        for row in rows:
+            for instruction, operands in row:
                 places = [memories[u] if u is not None else (BLAS, 0) for u in operands]
-                table += [of.code, *(n for place in places for n in place), *[0] * 2 * (OPERANDS - len(places)), *of.dims, *[0] * (DIMS - len(of.dims))]
-                numbers += [*of.numbers, *[0.0] * (NUMBERS - len(of.numbers))]
+                table += [
+                    instruction.code,
+                    *(n for place in places for n in place),
+                    *[0] * 2 * (OPERANDS - len(places)),
+                    *instruction.dims,
+                    *[0] * (DIMS - len(instruction.dims)),
+                ]
+                numbers += [*instruction.numbers, *[0.0] * (NUMBERS - len(instruction.numbers))]
         assert len(table) % WIDTH == 0
-        index = {v: at for at, v in enumerate(lowered.persistables)}, {v: at for at, v in enumerate(lowered.feeds)}
+        index = {v: position for position, v in enumerate(lowered.persistables)}, {v: position for position, v in enumerate(lowered.feeds)}
         return SmallStep(table, numbers, nbytes, [index[0][v] for v in persistables], [index[1][v] for v in feeds], [self._dims(v) for v in results])
 
     def _instructions(self, i: KernelCall) -> list[tuple[Instruction, list[Value | None]]]:
@@ -122,8 +128,8 @@ class _Maker:
             return self._updates(i)
         assert isinstance(i, FusedCall)
         arguments, results = values_of(i.arguments), [r if isinstance(r, Value) else None for r in i.results]
-        for at, out in enumerate(results):
-            source = i.into if i.into is not None else i.argument(i.effects.in_place.get(at), 0)
+        for index, out in enumerate(results):
+            source = i.into if i.into is not None else i.argument(i.effects.in_place.get(index), 0)
             if out is None or out is source:
                 continue
             root = out if source is None else self.roots.get(source)
@@ -132,10 +138,10 @@ class _Maker:
             self.roots[out] = root
         constant, small = i.computes, i.kernel.small
         if isinstance(constant, Constant) and constant.number is not None and not arguments and results[0] is not None:
-            made: Sequence[Instruction] | None = [Instruction(FILL, (None, None, -1), (0, prod(self._dims(results[0]))), (constant.number,))]
+            instructions: Sequence[Instruction] | None = [Instruction(FILL, (None, None, -1), (0, prod(self._dims(results[0]))), (constant.number,))]
         else:
-            made = None if small is None else small([*map(self._dims, arguments)], [None if v is None else self._dims(v) for v in results])
-        return self._placed(made, arguments, results)
+            instructions = None if small is None else small([*map(self._dims, arguments)], [None if v is None else self._dims(v) for v in results])
+        return self._placed(instructions, arguments, results)
 
     def _updates(self, i: OpCall) -> list[tuple[Instruction, list[Value | None]]]:
         """Return the instructions of one update or several, with the sizes of each; state advances behind all."""
@@ -144,32 +150,35 @@ class _Maker:
             raise _Other
         count = len(i.updated) and max(len(a) for a in i.arguments if isinstance(a, list))
         out: list[tuple[Instruction, list[Value | None]]] = []
-        for at in range(count or 1):
-            arguments = [a[at] if isinstance(a, list) else a for a in i.arguments]
+        for index in range(count or 1):
+            arguments = [a[index] if isinstance(a, list) else a for a in i.arguments]
             if any(v.spec is None or v.spec.kind is not LOD_TENSOR for v in values_of(arguments)):
                 raise _Other
             out += self._placed(rule(*(None if v is None else self._dims(v) for v in arguments)), arguments, [])
         return sorted(out, key=lambda row: row[0].code == SCALE)
 
     def _placed(
-        self, made: Sequence[Instruction] | None, arguments: Sequence[Value | None], results: Sequence[Value | None]
+        self, instructions: Sequence[Instruction] | None, arguments: Sequence[Value | None], results: Sequence[Value | None]
     ) -> list[tuple[Instruction, list[Value | None]]]:
         """Return instructions with their operands."""
-        if made is None:
+        if instructions is None:
             raise _Other
-        return [(of, [self._operand(u, arguments, results, of, at) for at, u in enumerate(of.operands)]) for of in made]
+        return [
+            (instruction, [self._operand(u, arguments, results, instruction, index) for index, u in enumerate(instruction.operands)])
+            for instruction in instructions
+        ]
 
     def _operand(
-        self, of: int | str | None, arguments: Sequence[Value | None], results: Sequence[Value | None], instruction: Instruction, at: int
+        self, operand: int | str | None, arguments: Sequence[Value | None], results: Sequence[Value | None], instruction: Instruction, index: int
     ) -> Value | None:
-        if of is None:
+        if operand is None:
             return None
-        value = self.rates[of] if isinstance(of, str) else arguments[of] if of >= 0 else results[-1 - of]
+        value = self.rates[operand] if isinstance(operand, str) else arguments[operand] if operand >= 0 else results[-1 - operand]
         if value is None:
             raise _Other
         spec = value.spec
-        wanted = INT64 if _CLASSES.get(instruction.code) == at else FP32
-        if (spec is not None and (spec.dtype is not wanted or value.lod is not None)) or 0 in self._dims(value):
+        dtype = INT64 if _CLASSES.get(instruction.code) == index else FP32
+        if (spec is not None and (spec.dtype is not dtype or value.lod is not None)) or 0 in self._dims(value):
             raise _Other
         return self.roots.get(value, value)
 
@@ -177,11 +186,11 @@ class _Maker:
         spec = value.spec
         return () if spec is None else tuple([evaluate(d, self.values) for d in spec.known_dims])
 
-    def _refuse_late_checks(self, found: Iterable[Sequence[tuple[Instruction, list[Value | None]]]]) -> None:
+    def _refuse_late_checks(self, rows: Iterable[Sequence[tuple[Instruction, list[Value | None]]]]) -> None:
         """Refuse a check behind the first update."""
         updated = False
-        for i, row in zip(self.lowered.calls, found, strict=True):
-            if updated and any(of.code in CHECKS for of, _ in row):
+        for i, row in zip(self.lowered.calls, rows, strict=True):
+            if updated and any(instruction.code in CHECKS for instruction, _ in row):
                 raise _Other
             updated = updated or any(v.persistable for v in i.changes())
 
@@ -189,7 +198,7 @@ class _Maker:
         """Return the place of each value in the piece of memory, and its bytes: no more than all values at their peak."""
         first, last = self.first, self.last
         sizes = {v: 4 * prod(self._dims(v)) for v in values}
-        peak = max((sum(sizes[v] for v in values if first[v] <= at <= last[v]) for at in range(len(self.lowered.calls))), default=0)
+        peak = max((sum(sizes[v] for v in values if first[v] <= index <= last[v]) for index in range(len(self.lowered.calls))), default=0)
         orders: list[list[Value]] = [
             sorted(values, key=lambda v: -sizes[v]),
             sorted(values, key=lambda v: -sizes[v] * (1 + last[v] - first[v])),
@@ -204,10 +213,10 @@ class _Maker:
                 offsets: dict[Value, int] = {}
                 for v in order:
                     begin = 0
-                    for other in sorted((o for o in offsets if first[o] <= last[v] and first[v] <= last[o]), key=offsets.__getitem__):
-                        if begin + sizes[v] <= offsets[other]:
+                    for neighbor in sorted((o for o in offsets if first[o] <= last[v] and first[v] <= last[o]), key=offsets.__getitem__):
+                        if begin + sizes[v] <= offsets[neighbor]:
                             break
-                        begin = max(begin, -(-(offsets[other] + sizes[other]) // alignment) * alignment)
+                        begin = max(begin, -(-(offsets[neighbor] + sizes[neighbor]) // alignment) * alignment)
                     if begin + sizes[v] > peak:
                         break
                     offsets[v] = begin

@@ -20,9 +20,9 @@ WEIGHT = 8
 """The multiply-adds that take as long as to read one element of a weight: for few rows of feeds a step is mostly this."""
 
 
-def threads_for(ops: Step, values: Mapping[str, int], most: int) -> int:
-    """Return 1 for a small step, or one of small kernels, otherwise ``most``. The weights of a frozen step count too: it may do little else than read them."""
-    if most == 1:
+def threads_for(ops: Step, values: Mapping[str, int], limit: int) -> int:
+    """Return 1 for a small step, or one of small kernels, otherwise ``limit``. The weights of a frozen step count too: it may do little else than read them."""
+    if limit == 1:
         return 1
     if ops.frozen:  # all products are asked before the first is counted
         multiplied = [multiplications(i.op) for i in ops.calls]
@@ -30,13 +30,13 @@ def threads_for(ops: Step, values: Mapping[str, int], most: int) -> int:
     else:
         multiplied, enough = None, SMALL_STEP
     total = 0
-    for at, i in enumerate(ops.calls):
+    for index, i in enumerate(ops.calls):
         if multiplied is None:
             total += work_of(i, values)
         else:
-            total += _work(i, of := multiplied[at], values) + (0 if of is None else WEIGHT * _weights(i))
+            total += _work(i, products := multiplied[index], values) + (0 if products is None else WEIGHT * _weights(i))
         if total >= enough:
-            return most
+            return limit
     return 1
 
 
@@ -58,8 +58,8 @@ def _work(i: KernelCall, multiplied: Size | None, values: Mapping[str, int]) -> 
 
 def _weights(i: KernelCall) -> int:
     """Return the elements of the weights that one instruction reads."""
-    found = [v for n in i.op.input_names() if (v := i.op.block.find(n)) is not None and v.persistable and v.spec.dims is not None]
-    return sum(prod([d for d in v.spec.known_dims if isinstance(d, int)]) for v in found)
+    variables = [v for n in i.op.input_names() if (v := i.op.block.find(n)) is not None and v.persistable and v.spec.dims is not None]
+    return sum(prod([d for d in v.spec.known_dims if isinstance(d, int)]) for v in variables)
 
 
 def _number(factors: Sequence[Size], values: Mapping[str, int]) -> int:

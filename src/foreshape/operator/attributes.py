@@ -108,8 +108,8 @@ def coerce(name: str, type: AttrType, value: Any) -> Any:
             return value
         if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
             raise _refused(name, type, value)
-        return tuple(_one(name, element, v) for v in value)
-    return _one(name, type, value)
+        return tuple(_coerced(name, element, v) for v in value)
+    return _coerced(name, type, value)
 
 
 def several(given: SupportsIndex | Sequence[Any], times: int = 1) -> list[int]:
@@ -142,7 +142,7 @@ def _is_held(element: AttrType, value: tuple[Any, ...]) -> bool:
     return classes == {bool} if element is AttrType.BOOLEAN else element in (AttrType.STRING, AttrType.VAR) and classes == {str}
 
 
-def _one(name: str, type: AttrType, value: Any) -> Any:
+def _coerced(name: str, type: AttrType, value: Any) -> Any:
     if type in (AttrType.INT, AttrType.LONG, AttrType.BLOCK):
         if isinstance(value, DType):
             return value.code
@@ -228,13 +228,13 @@ def as_written(number: float) -> float:
 def exact(value: Any) -> Any:
     """Return a key, different for values equal under ``==``: -0.0 and 0.0, 1 and True, one NaN and itself."""
     if isinstance(value, tuple):
-        given = cast("tuple[Any, ...]", value)
-        classes = set(map(type, given))
+        elements = cast("tuple[Any, ...]", value)
+        classes = set(map(type, elements))
         if classes == {float}:
-            return ("floats", array("d", given).tobytes())
+            return ("floats", array("d", elements).tobytes())
         if classes == {int} or classes == {bool}:
-            return (given[0].__class__, given)
-        return given if classes == {str} else tuple(exact(v) for v in given)
+            return (elements[0].__class__, elements)
+        return elements if classes == {str} else tuple(exact(v) for v in elements)
     if isinstance(value, float) and (value == 0.0 or math.isnan(value)):
         return struct.pack("<d", value)
     return (value.__class__, value) if isinstance(value, (bool, int, float)) else value
@@ -261,8 +261,8 @@ def infer_type(value: Any) -> AttrType:
     if isinstance(value, (list, tuple)):
         kinds = {infer_type(v) for v in value}  # pyright: ignore[reportUnknownVariableType]
         if len(kinds) == 1:
-            for many, one in _ELEMENT.items():
-                if one in kinds:
+            for many, element in _ELEMENT.items():
+                if element in kinds:
                     return many
         if not kinds:
             return AttrType.INTS

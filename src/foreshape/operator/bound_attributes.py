@@ -50,31 +50,31 @@ class Attributes:
         cls = find(type)
         keys = exact(entries) if keys is None else keys
         key = (cls, type, keys)  # a class that is made later, or made anew, is bound by later reads
-        found = _attributes.get(key)
-        if found is None:
-            found = object.__new__(Attributes)
-            found.type, found.entries, found.keys = type, entries, keys  # pyright: ignore[reportAttributeAccessIssue]
-            found.values = {n: v for n, _, v in entries}
-            found.operator = None
-            found.error = None
-            found.operands = {}
-            found.wire = None
-            found._gradient = None
-            found.sub_blocks = _sub_blocks(entries)
+        attributes = _attributes.get(key)
+        if attributes is None:
+            attributes = object.__new__(Attributes)
+            attributes.type, attributes.entries, attributes.keys = type, entries, keys  # pyright: ignore[reportAttributeAccessIssue]
+            attributes.values = {n: v for n, _, v in entries}
+            attributes.operator = None
+            attributes.error = None
+            attributes.operands = {}
+            attributes.wire = None
+            attributes._gradient = None
+            attributes.sub_blocks = _sub_blocks(entries)
             if cls is not None:
-                found.operands = _operands(cls, entries)
+                attributes.operands = _operands(cls, entries)
                 try:
-                    found.operator = bound if bound.__class__ is cls else cls.with_values(_loaded_values(cls, found))
+                    attributes.operator = bound if bound.__class__ is cls else cls.with_values(_loaded_values(cls, attributes))
                 except SchemaError as error:
-                    found.error = error
-            found = _attributes.setdefault(key, found)
-        return found
+                    attributes.error = error
+            attributes = _attributes.setdefault(key, attributes)
+        return attributes
 
     def with_text(self, name: str, value: str) -> Attributes:
         """Return the same attributes with a text beside those of the schema, in place of the former one."""
         entries = [(e, k) for e, k in zip(self.entries, self.keys, strict=True) if e[0] != name]
-        at = sum(e[0] < name for e, _ in entries)
-        entries.insert(at, ((name, AttrType.STRING, value), entry_key(name, AttrType.STRING, value)))
+        place = sum(e[0] < name for e, _ in entries)
+        entries.insert(place, ((name, AttrType.STRING, value), entry_key(name, AttrType.STRING, value)))
         return Attributes.of(self.type, tuple([e for e, _ in entries]), tuple([k for _, k in entries]), self.operator)
 
     def refused(self, error: SchemaError) -> Attributes:
@@ -88,10 +88,10 @@ class Attributes:
     @property
     def gradient(self) -> Attributes:
         """Return the same attributes for the operator ``<type>_grad``."""
-        found = self._gradient
-        if found is None:
-            found = self._gradient = Attributes.of(self.type + "_grad", self.entries)
-        return found
+        attributes = self._gradient
+        if attributes is None:
+            attributes = self._gradient = Attributes.of(self.type + "_grad", self.entries)
+        return attributes
 
 
 def _sub_blocks(entries: tuple[tuple[str, AttrType, Any], ...]) -> tuple[int, ...]:
@@ -121,17 +121,17 @@ def _operands(cls: type[Operator], entries: tuple[tuple[str, AttrType, Any], ...
     return out
 
 
-def _loaded_values(cls: type[Operator], found: Attributes) -> dict[str, Any]:
+def _loaded_values(cls: type[Operator], attributes: Attributes) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    given = found.values
-    named = {n for n, type, _ in found.entries if type in _NAMING}  # the variable's value is unknown here
+    entries = attributes.values
+    variables = {n for n, type, _ in attributes.entries if type in _NAMING}  # the variable's value is unknown here
     for name, field in cls.schema.attributes.items():
-        if name in named and (name in cls.schema.in_attributes or cls.forward_class is not None):
+        if name in variables and (name in cls.schema.in_attributes or cls.forward_class is not None):
             values[name] = field.default
-        elif name in given:
-            values[name] = cls.check_attribute(name, given[name])
-        elif field.older and field.older in given:
-            values[name] = cls.check_attribute(name, given[field.older])
+        elif name in entries:
+            values[name] = cls.check_attribute(name, entries[name])
+        elif field.older and field.older in entries:
+            values[name] = cls.check_attribute(name, entries[field.older])
         elif field.default is REQUIRED:
             raise SchemaError(f"{cls.type} needs the attribute {name}: {words_for(field.type)}")
         else:

@@ -37,81 +37,81 @@ def define(cls: type[Operator], root: type[Operator]) -> None:
     for declared in [list(base.__dict__.items()) for base in bases]:  # all at once, since the findings are written into cls
         for name, value in declared:
             if isinstance(value, (Operand, Result, Attribute)):
-                held = value if value.name else named(value, name)
-                fields[held.name] = held
+                field = value if value.name else named(value, name)
+                fields[field.name] = field
             elif isinstance(value, Gradient) and not isinstance(cls.__dict__.get("gradient"), NoGradient):
                 cls.gradient = value
-    where = f"operator {cls.__module__}.{cls.__qualname__}"
+    label = f"operator {cls.__module__}.{cls.__qualname__}"
     for name in cls.__dict__:
         public = not name.startswith("_")
         if public and name not in fields and name not in _HOOKS and name not in _SETTINGS and callable(cls.__dict__[name]):
-            raise SchemaError(f"{where}: {name} is not a hook; hooks are {', '.join(sorted(_HOOKS))} (helpers start with _)")
+            raise SchemaError(f"{label}: {name} is not a hook; hooks are {', '.join(sorted(_HOOKS))} (helpers start with _)")
     cls.schema = Schema(
         [f for f in fields.values() if isinstance(f, Operand)],
         [f for f in fields.values() if isinstance(f, Result)],
         [f for f in fields.values() if isinstance(f, Attribute)],
     )
-    _check_slots_named(cls, where)
+    _check_slots_named(cls, label)
     names = [o.name for o in cls.schema.operands]
     expands = cls.expand is not root.expand
     for hook in () if cls.sub_blocks else ("infer_shape", "expand") if expands else ("infer_shape", "kernel"):
         function = getattr(cls, hook, None)
         if function is None or function is getattr(root, hook, None):
-            raise SchemaError(f"{where} needs {hook}({', '.join(['self', *names])})")
-        _check_parameters(function, ["of", *names] if hook == "expand" else names, f"{where}: {hook}")
+            raise SchemaError(f"{label} needs {hook}({', '.join(['self', *names])})")
+        _check_parameters(function, ["of", *names] if hook == "expand" else names, f"{label}: {hook}")
     if cls.infer_var_type is not root.infer_var_type:
-        _check_parameters(cls.infer_var_type, names, f"{where}: infer_var_type")
+        _check_parameters(cls.infer_var_type, names, f"{label}: infer_var_type")
     if cls.sharding_rule is not root.sharding_rule:
-        _check_parameters(cls.sharding_rule, names, f"{where}: sharding_rule")
+        _check_parameters(cls.sharding_rule, names, f"{label}: sharding_rule")
     if cls.workspace is not root.workspace and not expands:
-        _check_parameters(cls.workspace, names, f"{where}: workspace")
+        _check_parameters(cls.workspace, names, f"{label}: workspace")
     if cls.retained_bytes is not root.retained_bytes:
-        _check_parameters(cls.retained_bytes, names, f"{where}: retained_bytes")
-    _check_computes(cls, root, where)
+        _check_parameters(cls.retained_bytes, names, f"{label}: retained_bytes")
+    _check_computes(cls, root, label)
     if not cls.sub_blocks and not expands:
         note_keywords(cls)
-        check_in_place(cls, where)
+        check_in_place(cls, label)
     if cls.gradient is None and "gradient_ops" not in cls.__dict__ and not hasattr(cls, "gradient_ops"):
-        raise SchemaError(f"{where} says nothing about its gradient: declare one, or gradient = ZERO_GRADIENT, NOT_DIFFERENTIABLE or NOT_WRITTEN")
+        raise SchemaError(f"{label} says nothing about its gradient: declare one, or gradient = ZERO_GRADIENT, NOT_DIFFERENTIABLE or NOT_WRITTEN")
     register(cls)
     if isinstance(cls.gradient, Gradient):
-        make = partial(gradient_class, cls, root, cls.gradient, where)
+        make = partial(gradient_class, cls, root, cls.gradient, label)
         if in_package(cls):  # definitions are tested, and few of them are trained
             promise(f"{cls.type}_grad", make)
         else:
             make()
 
 
-def _check_slots_named(cls: type[Operator], where: str) -> None:
+def _check_slots_named(cls: type[Operator], label: str) -> None:
     schema = cls.schema
     for o in schema.operands:
         if o.same_type_as is not None and o.same_type_as not in schema.operand_names:
-            raise SchemaError(f"{where}: {o.name} has the same type as {o.same_type_as}, which is not an operand")
+            raise SchemaError(f"{label}: {o.name} has the same type as {o.same_type_as}, which is not an operand")
     for r in schema.results:
-        for other in (r.may_share, r.view_of, r.updates):
-            if other is not None and other not in schema.operand_names:
-                raise SchemaError(f"{where}: {r.name} names {other}, which is not an operand")
+        for slot in (r.may_share, r.view_of, r.updates):
+            if slot is not None and slot not in schema.operand_names:
+                raise SchemaError(f"{label}: {r.name} names {slot}, which is not an operand")
 
 
-def _check_computes(cls: type[Operator], root: type[Operator], where: str) -> None:
+def _check_computes(cls: type[Operator], root: type[Operator], label: str) -> None:
     """Refuse a class with its own kernel or gradient, and its computation inherited from a base."""
     if cls.computes is root.computes:
         return
     for base in cls.__mro__:
-        own = base.__dict__
-        if "computes" in own:
+        members = base.__dict__
+        if "computes" in members:
             return
-        if "kernel" in own or any(isinstance(v, Gradient) and name != "gradient" for name, v in own.items()):
-            raise SchemaError(f"{where} has a kernel or a gradient that is not that of its base, and the base's computes: say what it computes, or None")
+        if "kernel" in members or any(isinstance(v, Gradient) and name != "gradient" for name, v in members.items()):
+            raise SchemaError(f"{label} has a kernel or a gradient that is not that of its base, and the base's computes: say what it computes, or None")
 
 
-def _check_parameters(function: Callable[..., Any], names: Sequence[str], what: str) -> None:
+def _check_parameters(function: Callable[..., Any], names: Sequence[str], label: str) -> None:
     code = getattr(function, "__code__", None)
     if code is not None and code.co_varnames[1 : code.co_argcount] == tuple(names) and not hasattr(function, "__signature__"):
         return
     parameters = list(inspect.signature(function).parameters.values())[1:]
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return
-    seen = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
-    if seen != list(names):
-        raise SchemaError(f"{what} must have the parameters ({', '.join(['self', *names])}); seen ({', '.join(['self', *seen])})")
+    declared = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    if declared != list(names):
+        raise SchemaError(f"{label} must have the parameters ({', '.join(['self', *names])}); seen ({', '.join(['self', *declared])})")

@@ -163,10 +163,10 @@ def attribute(
     operator, read from a file without the present name; ``since``: the first version of PaddlePaddle with it. An op has one of a later version than
     2 only with another value than the default, so that its file stays one of PaddlePaddle 2.
     """
-    held = default if isinstance(default, _Required) else coerce("default", type, default)
-    if since > 2 and held is REQUIRED:
+    coerced = default if isinstance(default, _Required) else coerce("default", type, default)
+    if since > 2 and coerced is REQUIRED:
         raise SchemaError("an attribute that PaddlePaddle 2 lacks needs a default, the meaning of its files")
-    return Attribute(type, held, doc, tuple(choices) if choices is not None else None, low, high, "", older, since)
+    return Attribute(type, coerced, doc, tuple(choices) if choices is not None else None, low, high, "", older, since)
 
 
 # --- gradients
@@ -258,7 +258,7 @@ def gradient(
         apart: the rule ``(self, *specs) -> Part | None``: the gradient computable by another operator.
         called: for a slot among ``inputs``: its name in the gradient op, if different.
     """
-    given = (gives,) if isinstance(gives, str) else tuple(gives)
-    declared = Gradient(inputs, given, dict(like or {}), infer, kinds, dict(may_share or {}), dict(view_of or {}), dict(layout or {}),
+    slots = (gives,) if isinstance(gives, str) else tuple(gives)
+    declared = Gradient(inputs, slots, dict(like or {}), infer, kinds, dict(may_share or {}), dict(view_of or {}), dict(layout or {}),
                         workspace, tuple(absent), apart, dict(called or {}))  # fmt: skip
     return declared.with_kernel

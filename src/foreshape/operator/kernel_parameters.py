@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 def note_keywords(cls: type[Operator]) -> None:
     """Note the keyword-only parameters of its kernel and its memory rules."""
-    given, rule = _keywords(cls.kernel), _keywords(cls.workspace)
-    cls.kernel_requested, cls.kernel_offsets, cls.kernel_into = "requested" in given, "offsets" in given, "into" in given
-    cls.kernel_use = "use" in given
+    keywords, rule = _keywords(cls.kernel), _keywords(cls.workspace)
+    cls.kernel_requested, cls.kernel_offsets, cls.kernel_into = "requested" in keywords, "offsets" in keywords, "into" in keywords
+    cls.kernel_use = "use" in keywords
     cls.workspace_requested, cls.workspace_strided, cls.workspace_rows = "requested" in rule, "strided" in rule, "rows" in rule
     cls.retained_bytes_requested = "requested" in _keywords(cls.retained_bytes)
 
@@ -43,12 +43,12 @@ def _keywords(function: Callable[..., Any]) -> set[str]:
     return {p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY}
 
 
-def check_in_place(cls: type[Operator], where: str) -> None:
+def check_in_place(cls: type[Operator], label: str) -> None:
     """Refuse a result with ``may_share`` and a kernel without ``into``, the reverse, and two such results."""
     sharing = [r.name for r in cls.schema.results if r.may_share is not None]
     if len(sharing) > 1:
-        raise SchemaError(f"{where}: one result may take over an operand's memory; seen {' and '.join(sharing)}")
+        raise SchemaError(f"{label}: one result may take over an operand's memory; seen {' and '.join(sharing)}")
     if sharing and not cls.kernel_into:
-        raise SchemaError(f"{where}: {sharing[0]} may share memory, so that its kernel must have the keyword-only parameter into")
+        raise SchemaError(f"{label}: {sharing[0]} may share memory, so that its kernel must have the keyword-only parameter into")
     if cls.kernel_into and not sharing:
-        raise SchemaError(f"{where}: its kernel has the parameter into, and no result says with may_share whose memory that is")
+        raise SchemaError(f"{label}: its kernel has the parameter into, and no result says with may_share whose memory that is")

@@ -246,7 +246,7 @@ class Operator:
     def in_double(self) -> Operator:
         """The same for operands of double precision: 32-bit numbers among its attributes as they were written, 0.1 for 0.10000000149011612."""
         values = {n: getattr(self, n) for n in self.schema.attributes}
-        values |= {n: as_written(values[n]) for n, of in self.schema.attributes.items() if of.type is AttrType.FLOAT}
+        values |= {n: as_written(values[n]) for n, field in self.schema.attributes.items() if field.type is AttrType.FLOAT}
         return type(self).with_values(values)
 
     def computes(self) -> Computation | None:
@@ -269,8 +269,8 @@ class Operator:
 
     def __init_subclass__(cls, **kw: Any) -> None:
         super().__init_subclass__(**kw)
-        own = cls.__dict__
-        if own.get("abstract", False) or "type" not in own:
+        members = cls.__dict__
+        if members.get("abstract", False) or "type" not in members:
             cls.abstract = True
             return
         cls.abstract = False
@@ -287,17 +287,17 @@ class Operator:
     def with_values(cls, values: Mapping[str, Any]) -> Operator:
         """Return the instance with these attribute values (all of the schema's, already coerced)."""
         key = tuple(exact(values[n]) for n in cls.schema.attributes)
-        found = cls._instances.get(key)
-        if found is None:
-            found = object.__new__(cls)
-            found.__dict__.update(values)
-            found.cache = {}
+        operator = cls._instances.get(key)
+        if operator is None:
+            operator = object.__new__(cls)
+            operator.__dict__.update(values)
+            operator.cache = {}
             if any(isinstance(v, (tuple, str)) and len(v) > _LONG for v in values.values()):  # pyright: ignore[reportUnknownArgumentType]
-                return found  # lives as long as its ops
+                return operator  # lives as long as its ops
             if len(cls._instances) >= _CACHE_LIMIT:
                 cls._instances.clear()
-            found = cls._instances.setdefault(key, found)
-        return found
+            operator = cls._instances.setdefault(key, operator)
+        return operator
 
     @classmethod
     def describe(cls, attrs: Mapping[str, Any] | None) -> Attributes:
@@ -307,17 +307,17 @@ class Operator:
             SchemaError: an attribute is unknown, missing, of another type, or out of its range.
         """
         key = _described_key(attrs)
-        found = cls._described.get(key) if key is not None else None
-        if found is None:
+        attributes = cls._described.get(key) if key is not None else None
+        if attributes is None:
             schema = cls.schema
             values = {n: cls.check_attribute(n, attrs[n]) for n in schema.attributes if n in attrs} if attrs else {}
-            more: list[Entry] = []
+            extras: list[Entry] = []
             for name, value in (attrs or {}).items():
                 if name not in schema.attributes:
                     if name not in BOOKKEEPING:
                         raise SchemaError(_unknown_attribute(cls, name))
                     type = infer_type(value)
-                    more.append((name, type, coerce(name, type, value)))
+                    extras.append((name, type, coerce(name, type, value)))
             entries: list[Entry] = []
             keys: list[Any] = []
             for name, f, entry, entry_is in schema.defaults:
@@ -331,32 +331,32 @@ class Operator:
                 elif f is not None and f.since <= 2:
                     raise SchemaError(f"{cls.type} needs the attribute {name}: {words_for(f.type)}")
             bound = None
-            if more:
-                entries = sorted([*entries, *more], key=lambda e: e[0])
+            if extras:
+                entries = sorted([*entries, *extras], key=lambda e: e[0])
                 keys = [entry_key(*e) for e in entries]
             elif not schema.in_attributes and cls.forward_class is None:
                 bound = cls.with_values({n: values.get(n, f.default) for n, f in schema.attributes.items()})
-            found = Attributes.of(cls.type, tuple(entries), tuple(keys), bound)
+            attributes = Attributes.of(cls.type, tuple(entries), tuple(keys), bound)
             if key is not None:
                 if len(cls._described) >= _CACHE_LIMIT:
                     cls._described.clear()
-                cls._described[key] = found
-        return found
+                cls._described[key] = attributes
+        return attributes
 
     @classmethod
     def check_attribute(cls, name: str, value: Any) -> Any:
         """Return ``value`` coerced to the type of the attribute ``name``. Raises `SchemaError` if it is of another type or out of its range."""
         field = cls.schema.attributes[name]
-        held = coerce(name, field.type, value)
-        many = isinstance(held, tuple)
-        for one in held if many else (held,):  # pyright: ignore[reportUnknownVariableType]
-            if field.choices is not None and one not in field.choices:
-                raise SchemaError.one_of(f"attribute {name}", field.choices, one)  # pyright: ignore[reportUnknownArgumentType]
-            if (field.low is not None and not one >= field.low) or (field.high is not None and not one <= field.high):
+        coerced = coerce(name, field.type, value)
+        many = isinstance(coerced, tuple)
+        for element in coerced if many else (coerced,):  # pyright: ignore[reportUnknownVariableType]
+            if field.choices is not None and element not in field.choices:
+                raise SchemaError.one_of(f"attribute {name}", field.choices, element)  # pyright: ignore[reportUnknownArgumentType]
+            if (field.low is not None and not element >= field.low) or (field.high is not None and not element <= field.high):
                 low = "" if field.low is None else f"at least {field.low}"
                 high = "" if field.high is None else f"at most {field.high}"
-                raise SchemaError.must(f"attribute {name}", f"{' and '.join(x for x in (low, high) if x)}", f"{held!r}")
-        return held
+                raise SchemaError.must(f"attribute {name}", f"{' and '.join(x for x in (low, high) if x)}", f"{coerced!r}")
+        return coerced
 
 
 _PLAIN = frozenset({int, float, bool, str})
@@ -390,5 +390,5 @@ def _rebind(type: str, values: Mapping[str, Any]) -> Operator:
 
 
 def _unknown_attribute(cls: type[Operator], name: str) -> str:
-    known = ", ".join(cls.schema.attributes) or "none"
-    return f"{cls.type} has no attribute {name!r}; its attributes are: {known}{did_you_mean(name, cls.schema.attributes)}"
+    names = ", ".join(cls.schema.attributes) or "none"
+    return f"{cls.type} has no attribute {name!r}; its attributes are: {names}{did_you_mean(name, cls.schema.attributes)}"

@@ -43,14 +43,14 @@ def find(type: str) -> type[Operator] | None:
     The first request imports the module whose text defines the type; without one, all others. So a small program does not wait for unused operators.
     The types of this package are words, so nothing is imported for ``onnx.If``.
     """
-    found = _registry.get(type) or _kept_promise(type)
-    if found is None and not _Progress.walked and type.isidentifier():
+    operator = _registry.get(type) or _kept_promise(type)
+    if operator is None and not _Progress.walked and type.isidentifier():
         with _walk_lock:
             _import_modules_with(type)
             if type not in _registry and type not in _promised:
                 _walk()
-        found = _registry.get(type) or _kept_promise(type)
-    return found
+        operator = _registry.get(type) or _kept_promise(type)
+    return operator
 
 
 def promise(type: str, make: Callable[[], Any]) -> None:
@@ -70,12 +70,12 @@ def _kept_promise(type: str) -> Any:
 
 def get(type: str) -> type[Operator]:
     """Return the operator of this type. Raises `SchemaError` if there is none."""
-    found = _registry.get(type) or find(type)
-    if found is None:
+    operator = _registry.get(type) or find(type)
+    if operator is None:
         if type in _refusals:
             raise SchemaError(f"there can be no operator {type!r} here: {_refusals[type]}")
         raise SchemaError(f"there is no operator {type[:100]!r}{did_you_mean(type, all_operators(), str)}")
-    return found
+    return operator
 
 
 def layer_name(type: str) -> str:
@@ -84,15 +84,15 @@ def layer_name(type: str) -> str:
     A gradient operator has its forward operator's name: ``embedding_grad``.
     """
     forward = type.removesuffix(_GRADIENT)
-    found = _registry.get(forward) or (find(forward) if type.isidentifier() else None)
-    own: str = "" if found is None else vars(found).get("layer_function", "")
-    return own + type[len(forward) :] if own else type
+    operator = _registry.get(forward) or (find(forward) if type.isidentifier() else None)
+    name: str = "" if operator is None else vars(operator).get("layer_function", "")
+    return name + type[len(forward) :] if name else type
 
 
 def shown_type(type: str) -> str:
     """Return an operator for an error: the user's name, and the type beside it if that is another, as ``embedding (lookup_table_v2)``."""
-    own = layer_name(type)
-    return type if own == type else f"{own} ({type})"
+    name = layer_name(type)
+    return type if name == type else f"{name} ({type})"
 
 
 def refuse(type: str, why: str) -> None:
@@ -127,16 +127,16 @@ def _import_modules_with(type: str) -> None:
 def modules_with(type: str) -> list[str]:
     """Return the modules with a type defined by ``type = "..."``, or a gradient's forward type."""
     with _walk_lock:
-        found, unread = _Progress.defined, _unread()
-        while unread and (type not in found or type.endswith(_GRADIENT)):  # a gradient's forward type, unless it is defined itself
+        modules, unread = _Progress.defined, _unread()
+        while unread and (type not in modules or type.endswith(_GRADIENT)):  # a gradient's forward type, unless it is defined itself
             for name, path in unread.pop():
                 with open(path, "rb") as file:
-                    defined = {rest[: rest.index(b'"')] for rest in file.read().split(_DEFINES)[1:]}
-                for one in defined:
-                    found.setdefault(one.decode(), []).append(name)
-    while type not in found and type.endswith(_GRADIENT):
+                    defined = {tail[: tail.index(b'"')] for tail in file.read().split(_DEFINES)[1:]}
+                for forward in defined:
+                    modules.setdefault(forward.decode(), []).append(name)
+    while type not in modules and type.endswith(_GRADIENT):
         type = type.removesuffix(_GRADIENT)
-    return found.get(type, [])
+    return modules.get(type, [])
 
 
 def defined_types() -> list[str]:
@@ -187,9 +187,9 @@ def register(cls: type[Operator]) -> None:
     """Make an operator known by its type. Raises `SchemaError` if the type is taken by another class."""
     if not in_package(cls):
         _import_modules_with(cls.type)  # a type of this package is taken, also if not asked for yet
-    taken = _kept_promise(cls.type) if cls.type in _promised else _registry.get(cls.type)
-    if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
-        raise SchemaError(f"operator {cls.__module__}.{cls.__qualname__}: the type {cls.type!r} is taken by {taken.__module__}.{taken.__qualname__}")
+    previous = _kept_promise(cls.type) if cls.type in _promised else _registry.get(cls.type)
+    if previous is not None and (previous.__module__, previous.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise SchemaError(f"operator {cls.__module__}.{cls.__qualname__}: the type {cls.type!r} is taken by {previous.__module__}.{previous.__qualname__}")
     cls._instances = {}  # pyright: ignore[reportPrivateUsage]
     cls._described = {}  # pyright: ignore[reportPrivateUsage]
     _registry[cls.type] = cls

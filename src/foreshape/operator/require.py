@@ -94,7 +94,7 @@ def _decide(answer: bool | None, left: Size, relation: str, right: Size, require
     if answer is not None or collector.conditions is None:
         return
     size, limits = _limited(left, right) if relation != "<=" else (left, None)
-    if limits is None or (relation != "==" and any((bounds(one)[0] or 0) < 2 for one in limits)):
+    if limits is None or (relation != "==" and any((bounds(limit)[0] or 0) < 2 for limit in limits)):
         _leave_open(left, relation, right, requirement)
         return
     for limit in limits:
@@ -141,10 +141,10 @@ def require_broadcast(a: Size, b: Size, requirement: str, **sides: int | None) -
     return broadcast(a, b)
 
 
-def require_broadcast_to(a: Size, to: Size, requirement: str, **sides: int | None) -> Size:
-    """Require ``a`` to be ``to``, or 1. Returns ``to``."""
-    _decide(_either(equal(a, to), equal(a, 1)), a, "broadcasts to", to, requirement, sides)
-    return to
+def require_broadcast_to(a: Size, target: Size, requirement: str, **sides: int | None) -> Size:
+    """Require ``a`` to be ``target``, or 1. Returns ``target``."""
+    _decide(_either(equal(a, target), equal(a, 1)), a, "broadcasts to", target, requirement, sides)
+    return target
 
 
 def require_at_most(a: Size, b: Size, requirement: str, **sides: int | None) -> None:
@@ -194,34 +194,34 @@ def require_same_dims(x: Any, y: Any, x_slot: str, y_slot: str) -> None:
         return
     if len(a) != len(b):
         raise RuleError(f"{y_slot} must have the dims of {x_slot}{how_to_fit(y_slot, b, a)}", {x_slot: None, y_slot: None})
-    for at, (p, q) in enumerate(zip(a, b, strict=True)):
-        require_equal(p, q, f"{y_slot} must have the dims of {x_slot}", **{x_slot: at, y_slot: at})
+    for axis, (p, q) in enumerate(zip(a, b, strict=True)):
+        require_equal(p, q, f"{y_slot} must have the dims of {x_slot}", **{x_slot: axis, y_slot: axis})
 
 
-def how_to_fit(name: str, dims: Sequence[Size], wanted: Sequence[Size]) -> str:
-    """Return the code for a tensor of ``dims`` to have the ``wanted`` dims, if only dims of 1 differ; else nothing."""
-    more, fewer = _ones_between(dims, wanted), _ones_between(wanted, dims)
-    verb, axes = ("unsqueeze", more) if more else ("squeeze", fewer)
+def how_to_fit(name: str, dims: Sequence[Size], required: Sequence[Size]) -> str:
+    """Return the code for a tensor of ``dims`` to have the ``required`` dims, if only dims of 1 differ; else nothing."""
+    added, fewer = _ones_between(dims, required), _ones_between(required, dims)
+    verb, axes = ("unsqueeze", added) if added else ("squeeze", fewer)
     return f"; write layer.{verb}({name}, {axes})" if axes else ""
 
 
-def _ones_between(dims: Sequence[Size], wanted: Sequence[Size]) -> list[int]:
-    """Return the axes of ``wanted`` where dims of 1 complete ``dims``; none if they do not."""
+def _ones_between(dims: Sequence[Size], required: Sequence[Size]) -> list[int]:
+    """Return the axes of ``required`` where dims of 1 complete ``dims``; none if they do not."""
     axes: list[int] = []
-    at = 0
-    for axis, size in enumerate(wanted):
-        if at < len(dims) and equal(dims[at], size) is True:
-            at += 1
+    place = 0
+    for axis, size in enumerate(required):
+        if place < len(dims) and equal(dims[place], size) is True:
+            place += 1
         elif equal(size, 1) is True:
             axes.append(axis)
         else:
             return []
-    return axes if at == len(dims) else []
+    return axes if place == len(dims) else []
 
 
-def require_one_per_row(spec: Any, slot: str, rows: Size, of: str) -> None:
-    """Require one number in ``slot`` for each of the ``rows`` rows of ``of``: ``[rows, 1]`` or ``[rows]``."""
-    requirement = f"{slot} must have one number for each row of {of}"
+def require_one_per_row(spec: Any, slot: str, rows: Size, table: str) -> None:
+    """Require one number in ``slot`` for each of the ``rows`` rows of ``table``: ``[rows, 1]`` or ``[rows]``."""
+    requirement = f"{slot} must have one number for each row of {table}"
     require(len(spec.dims) > 0, requirement, **{slot: None})
-    require_equal(spec.dims[0], rows, requirement, **{slot: 0, of: 0})
+    require_equal(spec.dims[0], rows, requirement, **{slot: 0, table: 0})
     require_equal(product(spec.dims[1:]), 1, requirement, **{slot: None})

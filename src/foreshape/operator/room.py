@@ -38,16 +38,16 @@ this_run = _Run()
 """The settings of the step running in this thread, set by the executor."""
 
 
-def require_room(type: str, size: int, what: str, where: str = "", site: Line | None = None) -> None:
+def require_room(type: str, size: int, what: str, ending: str = "", site: Line | None = None) -> None:
     """Refuse a need above the run's limit. Raises `MemoryPlanError`.
 
     Args:
         type: of the op.
         size: the bytes about to be taken.
         what: their purpose.
-        where, site: the end of the text, and the user's line, if known.
+        ending, site: the end of the text, and the user's line, if known.
     """
     limit = this_run.memory_limit
     if limit is not None and size > limit.size:
-        words = f"{type}: {what} takes {size:,} bytes, and this run may take {limit.size:,} ({limit.words}){where}"
+        words = f"{type}: {what} takes {size:,} bytes, and this run may take {limit.size:,} ({limit.words}){ending}"
         raise MemoryPlanError(words).told(op=type, required=f"at most {limit.size:,} bytes", seen=f"{size:,} bytes", site=site)

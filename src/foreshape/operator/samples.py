@@ -62,8 +62,8 @@ def reject(*, says: str, error: type[Exception] = ShapeError, **arguments: Any) 
     return Reject(arguments, says, error)
 
 
-def _value(of: DType, dims: Sequence[int], low: float, high: float, distinct: bool, data: Any) -> SampleTensor:
-    return SampleTensor(of, tuple(dims), low, high, distinct, data, ())
+def _value(dtype: DType, dims: Sequence[int], low: float, high: float, distinct: bool, data: Any) -> SampleTensor:
+    return SampleTensor(dtype, tuple(dims), low, high, distinct, data, ())
 
 
 def f32(*dims: int, low: float = -2.0, high: float = 2.0, distinct: bool = False, data: Any = None) -> SampleTensor:

@@ -39,14 +39,14 @@ class Schema:
 
         Each is the name, its declaration, its entry (none for a required one, and for one that PaddlePaddle 2 lacks), and the result of `entry_key` for it.
         """
-        found = self._defaults
-        if found is None:
-            made: list[tuple[str, Attribute | None, Entry | None]] = [(n, None, (n, type, None)) for n, type in _ROLE]
-            for name, of in self.attributes.items():
-                made.append((name, of, None if of.since > 2 or of.default is REQUIRED else (name, of.type, of.default)))
-            made.sort(key=lambda one: one[0])
-            found = self._defaults = tuple([(*one, None if one[2] is None else entry_key(*one[2])) for one in made])
-        return found
+        rows = self._defaults
+        if rows is None:
+            entries: list[tuple[str, Attribute | None, Entry | None]] = [(n, None, (n, type, None)) for n, type in _ROLE]
+            for name, field in self.attributes.items():
+                entries.append((name, field, None if field.since > 2 or field.default is REQUIRED else (name, field.type, field.default)))
+            entries.sort(key=lambda default: default[0])
+            rows = self._defaults = tuple([(*default, None if default[2] is None else entry_key(*default[2])) for default in entries])
+        return rows
 
 
 class Again(NamedTuple):

@@ -14,11 +14,11 @@ _TILE = 60 * 60
 
 def turned(strided: Collection[str], **operands: Spec | None) -> Size:
     """Return the bytes besides the results to make some possibly strided operands contiguous."""
-    found: Size = 0
+    size: Size = 0
     for slot, spec in operands.items() if strided else ():
         if spec is not None and spec.rank == 2 and _slot(slot) in strided:
-            found = found + _TILE * spec.known_dtype.itemsize * reaches(spec.elements, _TILE)  # of fewer elements torch copies them one by one
-    return found
+            size = size + _TILE * spec.known_dtype.itemsize * reaches(spec.elements, _TILE)  # of fewer elements torch copies them one by one
+    return size
 
 
 def _slot(keyword: str) -> str:

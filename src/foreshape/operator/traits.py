@@ -48,17 +48,17 @@ def lined_up(operands: Mapping[str, Spec], results: Iterable[str], axis: int = -
         return None
     rank = max((s.rank for s in operands.values()), default=0)
     names = axis_names(rank)
-    given: dict[str, tuple[str, ...]] = {}
+    axes: dict[str, tuple[str, ...]] = {}
     for slot, spec in operands.items():
         first = 0 if spec.rank == rank else rank - spec.rank if axis == -1 else axis
-        given[slot] = tuple(WHOLE if d == 1 else names[first + at] for at, d in enumerate(spec.known_dims))
-    return ShardingRule(given, dict.fromkeys(results, names))
+        axes[slot] = tuple(WHOLE if d == 1 else names[first + index] for index, d in enumerate(spec.known_dims))
+    return ShardingRule(axes, dict.fromkeys(results, names))
 
 
-def axis_names(rank: int, whole: Iterable[int] = ()) -> tuple[str, ...]:
+def axis_names(rank: int, undivided: Iterable[int] = ()) -> tuple[str, ...]:
     """Return a name for each axis, `WHOLE` for those needed as a whole, possibly negative."""
-    needed = {a % rank if rank else a for a in whole}
-    return tuple(WHOLE if at in needed else str(at) for at in range(rank))
+    needed = {a % rank if rank else a for a in undivided}
+    return tuple(WHOLE if index in needed else str(index) for index in range(rank))
 
 
 def rule_along(specs: Mapping[str, Spec], results: Iterable[str], axes: Iterable[int], drops: bool = False) -> ShardingRule | None:
@@ -82,27 +82,27 @@ def usual_rule(operator: Operator, specs: Iterable[Any]) -> ShardingRule | None:
     Args:
         specs: the arguments of its shape rule: specs, None for an absent operand, tuples for lists.
     """
-    given: dict[str, Spec] = {}
+    present_specs: dict[str, Spec] = {}
     for operand, spec in zip(operator.schema.operands, specs, strict=True):
         entries: tuple[Any, ...] = cast("tuple[Any, ...]", spec) if isinstance(spec, tuple) else (spec,)
         first = entries[0] if entries else None
         if isinstance(first, Spec):
             if any(s.kind is not LOD_TENSOR or s.dims is None or s.rank != first.rank for s in entries):
                 return None
-            given[operand.name] = first
+            present_specs[operand.name] = first
     results = [r.name for r in operator.schema.results]
     if operator.per_element:
-        if operator.forward_class is not None and len({s.dims for s in given.values()}) > 1:  # a summed gradient of a broadcast operand
+        if operator.forward_class is not None and len({s.dims for s in present_specs.values()}) > 1:  # a summed gradient of a broadcast operand
             return None
-        return lined_up(given, results, getattr(operator, "axis", -1))
+        return lined_up(present_specs, results, getattr(operator, "axis", -1))
     if operator.works_along:
         axes: int | tuple[int, ...] = getattr(operator, operator.works_along)
-        return rule_along(given, results, (axes,) if isinstance(axes, int) else axes)
+        return rule_along(present_specs, results, (axes,) if isinstance(axes, int) else axes)
     computed = operator.computes()
-    if not given or any(s.dims is None for s in given.values()) or computed is None or len(given) > computed.operands:
+    if not present_specs or any(s.dims is None for s in present_specs.values()) or computed is None or len(present_specs) > computed.operands:
         return None
     slots = [o.name for o in operator.schema.operands]
-    return _of_computation(computed, [given.get(n) for n in slots], slots, results)
+    return _of_computation(computed, [present_specs.get(n) for n in slots], slots, results)
 
 
 def _of_computation(computed: Computation, specs: list[Spec | None], slots: list[str], results: list[str]) -> ShardingRule | None:
@@ -118,7 +118,7 @@ def _of_computation(computed: Computation, specs: list[Spec | None], slots: list
         case c.MatrixProduct(x_transposed=left, y_transposed=right) if y is not None:
             return of_product({first: x, slots[1]: y}, out, left, right)
         case c.FlattenedProduct(x_rows=rows, y_rows=inner) if y is not None:
-            columns = tuple([f"columns{at}" for at in range(y.rank - inner)])
+            columns = tuple([f"columns{place}" for place in range(y.rank - inner)])
             summed = ("k",) if x.rank - rows == inner == 1 else ()
             middle = summed or (WHOLE,)
             return ShardingRule({first: names[:rows] + middle * (x.rank - rows), slots[1]: middle * inner + columns}, {out: names[:rows] + columns}, summed)
@@ -126,20 +126,22 @@ def _of_computation(computed: Computation, specs: list[Spec | None], slots: list
             left = axis_names(x.rank, (axis,))
             return ShardingRule({first: left}, {out: left})
         case c.Stacking(axis=axis):
-            at = axis % (x.rank + 1)
-            return ShardingRule({first: names}, {out: (*names[:at], WHOLE, *names[at:])})
+            place = axis % (x.rank + 1)
+            return ShardingRule({first: names}, {out: (*names[:place], WHOLE, *names[place:])})
         case c.Unstacking(axis=axis):
             return rule_along({first: x}, [out], (axis,), drops=True)
         case c.Picking(axis=axis) if y is not None and x.rank:
-            at, ids = axis % x.rank, ("ids", *(WHOLE,) * (y.rank - 1))[: y.rank]  # a column of numbers is read as a row
-            return ShardingRule({first: axis_names(x.rank, (at,)), slots[1]: ids}, {out: (*names[:at], *ids[:1], *names[at + 1 :])})
+            place, ids = axis % x.rank, ("ids", *(WHOLE,) * (y.rank - 1))[: y.rank]  # a column of numbers is read as a row
+            return ShardingRule({first: axis_names(x.rank, (place,)), slots[1]: ids}, {out: (*names[:place], *ids[:1], *names[place + 1 :])})
         case c.Triangle():
             return rule_along({first: x}, [out], (-2, -1))
         case c.Reduction(how=how, axes=axes, keeps=keeps):
-            over = {a % x.rank for a in axes} if axes is not None and x.rank else set(range(x.rank))
+            reduced = {a % x.rank for a in axes} if axes is not None and x.rank else set(range(x.rank))
             adds = how == "SUM"
-            kept = tuple([WHOLE if at in over else n for at, n in enumerate(names) if keeps or at not in over])
-            return ShardingRule({first: names if adds else axis_names(x.rank, over)}, {out: kept}, tuple([names[a] for a in sorted(over)]) if adds else ())
+            remaining = tuple([WHOLE if place in reduced else n for place, n in enumerate(names) if keeps or place not in reduced])
+            return ShardingRule(
+                {first: names if adds else axis_names(x.rank, reduced)}, {out: remaining}, tuple([names[a] for a in sorted(reduced)]) if adds else ()
+            )
         case c.LayerNorm(begin=begin):
             rows = axis_names(x.rank, range(begin, x.rank))
             weights = {n: (WHOLE,) * s.rank for n, s in zip(slots[1:], specs[1:], strict=True) if s is not None}
@@ -172,16 +174,16 @@ def of_product(operands: Mapping[str, Spec], result: str, x_transposed: bool, y_
 @cache
 def family_of(cls: type[Operator]) -> str:
     """Return the sort of an operator: declared by it or its forward operator, or by the folder of it or its base."""
-    of = cls.forward_class or cls
-    return of.family or next((base.__module__.split(".")[2] for base in of.__mro__ if base.__module__.startswith("foreshape.ops.")), "")
+    operator = cls.forward_class or cls
+    return operator.family or next((base.__module__.split(".")[2] for base in operator.__mro__ if base.__module__.startswith("foreshape.ops.")), "")
 
 
 @cache
 def is_update(cls: type[Operator]) -> bool:
     """Tell whether an operator changes a parameter by its gradient, as optimizers' operators."""
-    of = {o.name: o for o in cls.schema.operands}
-    named = "Grad" in of and "Param" in of and not of["Param"].many
-    return named and any(r.updates == "Param" for r in cls.schema.results)
+    operands = {o.name: o for o in cls.schema.operands}
+    has_slots = "Grad" in operands and "Param" in operands and not operands["Param"].many
+    return has_slots and any(r.updates == "Param" for r in cls.schema.results)
 
 
 @cache
@@ -190,11 +192,11 @@ def is_usual_gradient(operator: type[Operator], computation: type[Computation]) 
     forward = operator.forward_class
     if forward is None:
         return True
-    names = {f"X{at}": o.name for at, o in enumerate(forward.schema.operands)} | {f"Out{at}": r.name for at, r in enumerate(forward.schema.results)}
-    wanted = [
+    names = {f"X{index}": o.name for index, o in enumerate(forward.schema.operands)} | {f"Out{index}": r.name for index, r in enumerate(forward.schema.results)}
+    expected = [
         [names.get(slot.removesuffix("@GRAD"), "") + slot.removeprefix(slot.removesuffix("@GRAD")) for slot in slots]
         for slots in (computation.inputs, computation.gives)
     ]
     besides = {names.get(slot) for slot in computation.besides}
-    found = [[s.name for s in slots if s.name.removesuffix("@GRAD") not in besides] for slots in (operator.schema.operands, operator.schema.results)]
-    return wanted == found
+    declared = [[s.name for s in slots if s.name.removesuffix("@GRAD") not in besides] for slots in (operator.schema.operands, operator.schema.results)]
+    return expected == declared

@@ -27,25 +27,25 @@ def number(n: float) -> Form:
 def plus(a: Form, b: Form, times: float = 1.0) -> Form | None:
     """Return ``a + times b``; None if it is too long."""
     out = dict(a)
-    for factors, by in b.items():
-        out[factors] = out.get(factors, 0.0) + times * by
+    for factors, coefficient in b.items():
+        out[factors] = out.get(factors, 0.0) + times * coefficient
     return out if len(out) <= _MOST else None
 
 
 def product(a: Form, b: Form) -> Form | None:
     """Return ``a b``; None if it is too long."""
     out: dict[tuple[Any, ...], float] = {}
-    for one, by in a.items():
-        for other, times in b.items():
-            factors = tuple(sorted((*one, *other), key=repr))
-            out[factors] = out.get(factors, 0.0) + by * times
+    for left, coefficient in a.items():
+        for right, times in b.items():
+            factors = tuple(sorted((*left, *right), key=repr))
+            out[factors] = out.get(factors, 0.0) + coefficient * times
     return out if len(out) <= _MOST else None
 
 
-def power(a: Form, of: float) -> Form | None:
+def power(a: Form, exponent: float) -> Form | None:
     """Return ``a`` to a power; None if it is not 1, 2 or 3."""
-    out: Form | None = a if of in (1.0, 2.0, 3.0) else None
-    for _ in range(1, int(of) if out is not None else 1):
+    out: Form | None = a if exponent in (1.0, 2.0, 3.0) else None
+    for _ in range(1, int(exponent) if out is not None else 1):
         out = None if out is None else product(out, a)
     return out
 
@@ -57,21 +57,21 @@ def function(name: str, a: Form) -> Form:
 
 def cut_off(a: Form, low: float, high: float) -> Form | None:
     """Return ``min(max(a, low), high)``; None if ``a`` is no tensor with a factor and a number besides."""
-    by, shift = a.get(("x",), 0.0), a.get((), 0.0)
-    if by == 0.0 or not {*a} <= {("x",), ()}:
+    slope, shift = a.get(("x",), 0.0), a.get((), 0.0)
+    if slope == 0.0 or not {*a} <= {("x",), ()}:
         return None
-    ends = sorted(((low - shift) / by, (high - shift) / by))
-    return {(("cut off", *map(_rounded, ends)),): by, (): shift}
+    ends = sorted(((low - shift) / slope, (high - shift) / slope))
+    return {(("cut off", *map(_rounded, ends)),): slope, (): shift}
 
 
-def of_activation(of: Activation, a: Form) -> Form | None:
+def of_activation(activation: Activation, a: Form) -> Form | None:
     """Return an activation of ``a``; None for other ones than these."""
-    if of.name in ("sigmoid", "tanh"):
-        return function(of.name, a)
-    if of.name == "hardtanh":
-        return cut_off(a, *of.numbers)
-    if of.name == "hardsigmoid":
-        slope, offset = of.numbers
+    if activation.name in ("sigmoid", "tanh"):
+        return function(activation.name, a)
+    if activation.name == "hardtanh":
+        return cut_off(a, *activation.numbers)
+    if activation.name == "hardsigmoid":
+        slope, offset = activation.numbers
         scaled = plus(product(a, number(slope)) or {}, number(offset))
         return None if not scaled else cut_off(scaled, 0.0, 1.0)
     return None
@@ -88,7 +88,7 @@ def _rounded(n: float) -> float:
 
 
 def _key(form: Form) -> tuple[Any, ...]:
-    return tuple(sorted(((factors, _rounded(by)) for factors, by in form.items() if by), key=repr))
+    return tuple(sorted(((factors, _rounded(coefficient)) for factors, coefficient in form.items() if coefficient), key=repr))
 
 
 def _times(*factors: Form) -> Form:
@@ -98,7 +98,7 @@ def _times(*factors: Form) -> Form:
     return out
 
 
-def _known() -> dict[tuple[Any, ...], Activation]:
+def _activations() -> dict[tuple[Any, ...], Activation]:
     root, inner = math.sqrt(0.5), math.sqrt(2.0 / math.pi)
     by_tanh = {("x",): inner, ("x", "x", "x"): inner * 0.044715}
     forms = {
@@ -107,7 +107,7 @@ def _known() -> dict[tuple[Any, ...], Activation]:
         Activation("gelu", form="none"): _times(number(0.5), X, plus(number(1.0), function("error", {("x",): root})) or {}),
         GELU_BY_TANH: _times(number(0.5), X, plus(number(1.0), function("tanh", by_tanh)) or {}),
     }
-    return {_key(form): of for of, form in forms.items()}
+    return {_key(form): activation for activation, form in forms.items()}
 
 
-_ACTIVATIONS: Final = _known()
+_ACTIVATIONS: Final = _activations()

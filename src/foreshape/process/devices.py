@@ -17,16 +17,16 @@ def device_of(name: Any) -> Any:
     """
     try:
         device: Any = torch.device(name)
-        known = device.type == "cpu" or (device.index or 0) < _count(torch.get_device_module(device))
+        valid = device.type == "cpu" or (device.index or 0) < _count(torch.get_device_module(device))
     except (RuntimeError, TypeError, AttributeError, AssertionError, ImportError):  # no name of a device, or a kind without code here
-        device, known = None, False
-    if known:
+        device, valid = None, False
+    if valid:
         return device
     count = _count(torch.cuda)
-    here = "" if not count else " or cuda" if count == 1 else f" or cuda, cuda:0 to cuda:{count - 1}"
+    choices = "" if not count else " or cuda" if count == 1 else f" or cuda, cuda:0 to cuda:{count - 1}"
     without = str(name).startswith(("cuda", "gpu")) and torch.version.cuda is None
     why = f"; this PyTorch, {torch.__version__}, is built without CUDA" if without else ""
-    raise ExecutionError(f"there is no device {name!r} here: it can be cpu{here}{why}{did_you_mean(name, ('cpu', 'cuda') if count else ('cpu',))}")
+    raise ExecutionError(f"there is no device {name!r} here: it can be cpu{choices}{why}{did_you_mean(name, ('cpu', 'cuda') if count else ('cpu',))}")
 
 
 def _count(room: Any) -> int:

@@ -52,7 +52,7 @@ def found_limits(root: Path = Path("/")) -> Iterator[FoundLimit]:
         import resource
     except ImportError:  # a system without such limits
         return
-    for what, option in ((resource.RLIMIT_AS, "-v"), (resource.RLIMIT_DATA, "-d")):
-        soft, _ = resource.getrlimit(what)
+    for limit, option in ((resource.RLIMIT_AS, "-v"), (resource.RLIMIT_DATA, "-d")):
+        soft, _ = resource.getrlimit(limit)
         if soft not in (resource.RLIM_INFINITY, -1) and soft > 0:
             yield FoundLimit(soft, f"the limit of this process (ulimit {option})")

@@ -49,10 +49,10 @@ def threads_here() -> int:
     return torch.get_num_threads()
 
 
-def on_others(threads: int, of: int) -> None:
+def on_others(threads: int, previous: int) -> None:
     """Run the following calls of this thread on ``threads`` threads, until `back_on`."""
     with _lock:
-        _others.append(of)
+        _others.append(previous)
         torch.set_num_threads(threads)
 
 
@@ -84,10 +84,10 @@ def _end_of_team() -> Callable[[int], int] | None:
 class Threads:
     """The number of threads of an executor's large steps: torch's (None), a number, or "adaptive", the fastest just now."""
 
-    def __init__(self, wanted: int | Literal["adaptive"] | None) -> None:
-        if wanted is not None and wanted != "adaptive":
-            wanted = whole('threads, where it is neither "adaptive" nor None,', wanted, 1, ExecutionError)
-        self.wanted: int | Literal["adaptive"] | None = wanted
+    def __init__(self, threads: int | Literal["adaptive"] | None) -> None:
+        if threads is not None and threads != "adaptive":
+            threads = whole('threads, where it is neither "adaptive" nor None,', threads, 1, ExecutionError)
+        self.wanted: int | Literal["adaptive"] | None = threads
         self.most()
 
     def most(self) -> int:
@@ -104,20 +104,20 @@ class Threads:
     @contextmanager
     def planned(self) -> Generator[int]:
         """Set torch's threads to the most of a step while it is made: kernels depend on them."""
-        before, most = threads_here(), self.most()
-        if most == before:
-            yield most
+        previous, count = threads_here(), self.most()
+        if count == previous:
+            yield count
             return
-        on_others(most, before)
+        on_others(count, previous)
         try:
-            yield most
+            yield count
         finally:
-            back_on(before)
+            back_on(previous)
 
     def chooser(self) -> Fastest | None:
         """Return the search for the fastest number for a step, if wanted."""
-        most = threads_here()
-        return Fastest(most) if self.wanted == "adaptive" and most > 1 else None
+        count = threads_here()
+        return Fastest(count) if self.wanted == "adaptive" and count > 1 else None
 
 
 class Fastest:
@@ -131,9 +131,9 @@ class Fastest:
     BETTER = 0.95
     """The least gain that changes the choice."""
 
-    def __init__(self, most: int) -> None:
-        self.numbers = sorted({most, *(2**k for k in range(most.bit_length()))})
-        self.best = most
+    def __init__(self, count: int) -> None:
+        self.numbers = sorted({count, *(2**k for k in range(count.bit_length()))})
+        self.best = count
         self._stays = self.FEWEST // 2
         self._left = 0
         self._tried: list[tuple[int, float]] = []
@@ -151,9 +151,9 @@ class Fastest:
         if len(self._tried) < self.TRIES * len(self.numbers):
             return
         rates = {n: min((r for t, r in self._tried if t == n), default=float("inf")) for n in self.numbers}
-        found = min(self.numbers, key=rates.__getitem__)
-        again = found == self.best or rates[found] > self.BETTER * rates[self.best]
+        fastest = min(self.numbers, key=rates.__getitem__)
+        again = fastest == self.best or rates[fastest] > self.BETTER * rates[self.best]
         self._stays = min(2 * self._stays, self.LONGEST) if again else self.FEWEST
-        self.best = self.best if again else found
+        self.best = self.best if again else fastest
         self._left = self._stays
         self._tried.clear()

@@ -55,19 +55,19 @@ class WaitPolicy:
         """Return True if threads sleep soon."""
         return self._idle is not None
 
-    def look(self, now: float) -> None:
-        """Look at the load after a step on several threads, at ``now`` seconds of any steady clock, when ``next`` has come."""
+    def look(self, moment: float) -> None:
+        """Look at the load after a step on several threads, at ``moment`` seconds of any steady clock, when ``next`` has come."""
         if not self._lock.acquire(blocking=False):  # another thread looks
             return
         try:
-            self.next = now + EVERY
+            self.next = moment + EVERY
             delay = self._delay()
             if delay is None:
                 self.next = float("inf")
                 return
-            before, self._before = self._before, (now, delay)
-            if before is not None and now > before[0]:
-                self._decide((delay - before[1]) / (now - before[0]))
+            previous, self._before = self._before, (moment, delay)
+            if previous is not None and moment > previous[0]:
+                self._decide((delay - previous[1]) / (moment - previous[0]))
         finally:
             self._lock.release()
 
@@ -121,7 +121,7 @@ def is_libgomp() -> bool:
     try:
         maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
         functions = ctypes.CDLL(None)
-        found = bool(functions.GOMP_parallel and functions.omp_get_thread_num)
+        usable = bool(functions.GOMP_parallel and functions.omp_get_thread_num)
     except (AttributeError, OSError, TypeError):
         return False
-    return found and "libgomp" in maps and not any(other in maps for other in ("libiomp", "libomp"))
+    return usable and "libgomp" in maps and not any(name in maps for name in ("libiomp", "libomp"))

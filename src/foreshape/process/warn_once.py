@@ -16,17 +16,17 @@ class Notes:
     def __init__(self) -> None:
         self._told: set[str] = set()
 
-    def tell(self, of: str, words: str) -> None:
-        """Warn of ``words``, once in this run ``of`` the same."""
-        if of not in self._told:
-            self._told.add(of)
+    def tell(self, topic: str, words: str) -> None:
+        """Warn of ``words``, once in this run ``topic`` the same."""
+        if topic not in self._told:
+            self._told.add(topic)
             warn_user(words)
 
     @contextmanager
     def anew(self) -> Generator[None]:
         """Begin a run; the outer run of an evaluation between two epochs goes on after it."""
-        before, self._told = self._told, set()
+        previous, self._told = self._told, set()
         try:
             yield
         finally:
-            self._told = before
+            self._told = previous

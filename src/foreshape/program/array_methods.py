@@ -69,15 +69,15 @@ class ArrayMethods(Arithmetic):
     @tells_line
     def mean(self, axis: Axes = None, keepdims: bool = False) -> Self:
         """Return the means over ``axis`` (one, several, or all); of integers and bools in fp32."""
-        of = self.dtype
-        me = self if of is None or of.is_floating else self.astype(FP32)
+        element = self.dtype
+        me = self if element is None or element.is_floating else self.astype(FP32)
         return me._reduced("reduce_mean", axis, keepdims)
 
     @tells_line
     def var(self, axis: Axes = None, keepdims: bool = False) -> Self:
         """Return the means of the squared distances from the mean over ``axis`` (one, several, or all), as numpy's: divided by the number of elements."""
-        of = self.dtype
-        me = self if of is None or of.is_floating else self.astype(FP32)
+        element = self.dtype
+        me = self if element is None or element.is_floating else self.astype(FP32)
         apart = me - me.mean(axis, keepdims=True)
         return (apart * apart).mean(axis, keepdims)
 
@@ -123,8 +123,8 @@ class ArrayMethods(Arithmetic):
         return self._truths()._reduced("reduce_any", axis, keepdims)
 
     def _truths(self) -> Self:
-        of = self.dtype
-        return self if of is None or of.family == "bool" else self != 0
+        element = self.dtype
+        return self if element is None or element.family == "bool" else self != 0
 
     @tells_line
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Self:
@@ -151,13 +151,13 @@ class ArrayMethods(Arithmetic):
         Raises:
             ShapeError: another number of elements; or a 0, with another meaning in this operator than in numpy.
         """
-        asked: list[Any] = list(shape[0]) if len(shape) == 1 and hasattr(shape[0], "__len__") else list(shape)
+        requested: list[Any] = list(shape[0]) if len(shape) == 1 and hasattr(shape[0], "__len__") else list(shape)
         dims = self.spec.known_dims
         sizes: list[int] = []
-        for at, size in enumerate(asked):
+        for axis, size in enumerate(requested):
             if size is UNK or isinstance(size, Dim):
-                same = at < len(dims) and not isinstance(dims[at], int) and (size is UNK or dims[at] == size)
-                sizes.append(0 if same else -1)
+                is_kept = axis < len(dims) and not isinstance(dims[axis], int) and (size is UNK or dims[axis] == size)
+                sizes.append(0 if is_kept else -1)
             elif not hasattr(size, "__index__"):
                 raise ShapeError(f"reshape({self.name}): a size is an integer or one of its shape's; seen {size!r}: layer.reshape takes variables")
             elif size == 0:
@@ -165,7 +165,7 @@ class ArrayMethods(Arithmetic):
             else:
                 sizes.append(int(size))
         if sizes.count(-1) > 1:
-            raise ShapeError(f"reshape({self.name}): at most one size can be what is left; seen {asked}, of {self.spec.text()}")
+            raise ShapeError(f"reshape({self.name}): at most one size can be what is left; seen {requested}, of {self.spec.text()}")
         return self._apply("reshape2", {"X": self}, {"shape": sizes})[0]
 
     @tells_line
@@ -178,9 +178,9 @@ class ArrayMethods(Arithmetic):
     @tells_line
     def transpose(self, *axes: Any) -> Self:
         """Return the axes in another order, ``x.transpose(0, 2, 1)`` or ``x.transpose((0, 2, 1))``; by default in reverse order."""
-        given: Any = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
+        permutation: Any = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
         rank = self.spec.rank
-        order = list(range(rank))[::-1] if given is None else [a + rank if a < 0 else a for a in given]
+        order = list(range(rank))[::-1] if permutation is None else [a + rank if a < 0 else a for a in permutation]
         return self._apply("transpose2", {"X": self}, {"axis": order})[0]
 
     @tells_line
@@ -197,9 +197,9 @@ class ArrayMethods(Arithmetic):
     def squeeze(self, axis: Axes = None) -> Self:
         """Remove the dims of 1 at ``axis`` (one or several), or all dims of 1."""
         axes = [] if axis is None else several(axis)
-        for at in axes:
-            if -self.spec.rank <= at < self.spec.rank and isinstance(size := self.spec.known_dims[at], int) and size != 1:
-                raise ShapeError(f"squeeze({self.name}): dim {at} must be 1, of {self.spec.text()}")
+        for place in axes:
+            if -self.spec.rank <= place < self.spec.rank and isinstance(size := self.spec.known_dims[place], int) and size != 1:
+                raise ShapeError(f"squeeze({self.name}): dim {place} must be 1, of {self.spec.text()}")
         return self._apply("squeeze2", {"X": self}, {"axes": axes})[0]
 
     @tells_line

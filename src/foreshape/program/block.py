@@ -88,27 +88,27 @@ class Block:
 
     def find(self, name: str) -> Variable | None:
         """Return the variable of this name here or in a parent; for a backward block, also in the forward block."""
-        found = self.vars.get(name)
-        if found is not None:
-            return found
+        variable = self.vars.get(name)
+        if variable is not None:
+            return variable
         block, blocks = self, self.program.blocks
         count = len(blocks)
         while True:
-            if 0 <= block.forward_idx < count and (found := blocks[block.forward_idx].vars.get(name)) is not None:
-                return found
+            if 0 <= block.forward_idx < count and (variable := blocks[block.forward_idx].vars.get(name)) is not None:
+                return variable
             if not 0 <= block.parent_idx < count or (parent := blocks[block.parent_idx]) is block:
                 return None
             block = parent
-            found = block.vars.get(name)
-            if found is not None:
-                return found
+            variable = block.vars.get(name)
+            if variable is not None:
+                return variable
 
     def var(self, name: str) -> Variable:
         """Return the variable of this name here or in a parent. Raises `SchemaError` if there is none."""
-        found = self.find(name)
-        if found is None:
+        variable = self.find(name)
+        if variable is None:
             raise SchemaError(f"there is no variable {name!r} in block {self.idx} or its parents{did_you_mean(name, self.names_within_reach())}")
-        return found
+        return variable
 
     def names_within_reach(self) -> Iterator[str]:
         """Yield the names of the variables here and in the parents."""
@@ -141,8 +141,10 @@ class Block:
         first = self.vars[name]
         line = first.call_site
         words = f"the name {name!r} is taken in this block" + (f", since {line.short()}" if line is not None else "")
-        now = call_site(variable.site)
-        if line is not None and now is not None and line.line == now.line and line.source_line() == now.source_line():  # a cell may be another file each time
+        second_line = call_site(variable.site)
+        if (
+            line is not None and second_line is not None and line.line == second_line.line and line.source_line() == second_line.source_line()
+        ):  # a cell may be another file each time
             words += ", which is this line, run before"
         if self.idx == 0:
             anew = "to describe a network anew call fs.reset() first, or describe it" if is_default(self.program) else "describe another network"
@@ -151,11 +153,11 @@ class Block:
 
     def create_variable(self, name: str, spec: Spec, *, site: Site = None, **flags: Any) -> Variable:
         """Make the variable ``name`` of a known spec, at the line ``site``. ``flags``: persistable, stop_gradient, is_parameter, trainable, need_check_feed."""
-        made = Variable.make(name, self, spec, site if site is not None else here())
+        variable = Variable.make(name, self, spec, site if site is not None else here())
         for flag, value in flags.items():
-            setattr(made, flag, value)
-        self.add_variable(made)
-        return made
+            setattr(variable, flag, value)
+        self.add_variable(variable)
+        return variable
 
     def remove_variable(self, name: str) -> None:
         """Drop the variable ``name``, unused by ops of this block. Raises `SchemaError` if one uses it."""
@@ -170,11 +172,11 @@ class Block:
     def apply(self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None, prefix: str | None = None) -> Any:
         """Append an op of this ``type``; ``inputs``, ``attrs`` and ``prefix`` as for `append_op`. Returns a variable, or a tuple of one for each result."""
         op = self.append_op(type, inputs, None, attrs, prefix=prefix)
-        outputs, known = op.output_slots, self.vars
+        outputs, variables = op.output_slots, self.vars
         out: list[Any] = []
         for result in get(type).schema.results:
             names = outputs.get(result.name, ())
-            out.append([known[n] for n in names] if result.many else known[names[0]] if names else None)
+            out.append([variables[n] for n in names] if result.many else variables[names[0]] if names else None)
         return out[0] if len(out) == 1 else tuple(out)
 
     def append_op(
@@ -239,9 +241,9 @@ class Block:
 
     def remove_op(self, op: Op) -> None:
         """Remove an op; variables made by it alone keep their spec and have no producer."""
-        for at, other in enumerate(self.ops):
-            if other is op:
-                del self.ops[at]
+        for index, candidate in enumerate(self.ops):
+            if candidate is op:
+                del self.ops[index]
                 break
         for name in op.output_names():
             variable = self.vars.get(name)
@@ -249,28 +251,28 @@ class Block:
                 variable.op = None
         self.program.touch()
 
-    def _names(self, cls: type[Operator], given: Mapping[str, Any], known: frozenset[str], side: str) -> Slots:
+    def _names(self, cls: type[Operator], operands: Mapping[str, Any], slots: frozenset[str], side: str) -> Slots:
         out: Slots = {}
         program = self.program
-        for slot, value in given.items():
-            if slot not in known:
-                raise SchemaError(f"{cls.type} has no {side} {slot!r}; its {side}s are: {', '.join(sorted(known)) or 'none'}")
+        for slot, value in operands.items():
+            if slot not in slots:
+                raise SchemaError(f"{cls.type} has no {side} {slot!r}; its {side}s are: {', '.join(sorted(slots)) or 'none'}")
             if value is None:
                 continue
             if value.__class__ is Variable and value.block.program is program:  # as nearly always
                 out[slot] = (value.name,)
                 continue
             names: list[str] = []
-            for one in value if isinstance(value, (list, tuple)) else (value,):  # pyright: ignore[reportUnknownVariableType]
-                if isinstance(one, Variable):
-                    if one.block.program is not program:
-                        at = one.call_site
-                        raise SchemaError(f"{one.name} is a variable of another program" + (f", made at {at.short()}" if at is not None else ""))
-                    names.append(one.name)
-                elif isinstance(one, str):
-                    names.append(one)
+            for operand in value if isinstance(value, (list, tuple)) else (value,):  # pyright: ignore[reportUnknownVariableType]
+                if isinstance(operand, Variable):
+                    if operand.block.program is not program:
+                        site = operand.call_site
+                        raise SchemaError(f"{operand.name} is a variable of another program" + (f", made at {site.short()}" if site is not None else ""))
+                    names.append(operand.name)
+                elif isinstance(operand, str):
+                    names.append(operand)
                 else:
-                    raise SchemaError(f"{slot} of {cls.type} takes variables; seen {shown(one)}{instead_of_variable(value)}")
+                    raise SchemaError(f"{slot} of {cls.type} takes variables; seen {shown(operand)}{instead_of_variable(value)}")
             out[slot] = tuple(names)
         return out
 

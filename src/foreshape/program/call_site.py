@@ -36,11 +36,11 @@ def here() -> Site:
     while frame is not None:
         code = frame.f_code
         file = code.co_filename
-        own = _own.get(file, _own)
-        if own is _own:
-            own = _own[file] = None if file.startswith(_IMPORTERS) else _is_own(file)
-        if not own:
-            return _told if own is None else (file, frame.f_lineno, code.co_name)
+        is_own = _own.get(file, _own)
+        if is_own is _own:
+            is_own = _own[file] = None if file.startswith(_IMPORTERS) else _is_own(file)
+        if not is_own:
+            return _told if is_own is None else (file, frame.f_lineno, code.co_name)
         frame = frame.f_back
     return None
 
@@ -49,11 +49,11 @@ def here() -> Site:
 def telling_site(site: Site) -> Generator[None]:
     """Tell the line of an importer's ops."""
     global _told
-    before, _told = _told, site
+    previous, _told = _told, site
     try:
         yield
     finally:
-        _told = before
+        _told = previous
 
 
 def _is_own(file: str) -> bool:
@@ -98,8 +98,8 @@ def call_site(site: Site) -> CallSite | None:
 
 def line_of(site: Site, otherwise: str) -> str:
     """Return the line of a call site, as the last line of an error; ``otherwise`` if its text cannot be read. Empty without a call site."""
-    where = call_site(site)
-    return "" if where is None else f"\n    at {where.source_line() or otherwise}    {where.short()}"
+    call = call_site(site)
+    return "" if call is None else f"\n    at {call.source_line() or otherwise}    {call.short()}"
 
 
 def located(error: DescriptionError, site: Site) -> DescriptionError:

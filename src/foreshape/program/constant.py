@@ -20,12 +20,22 @@ def value_attributes(array: Any) -> dict[str, Any]:
     """
     import numpy
 
-    held: Any = numpy.asarray(array)
-    if not isinstance(array, (numpy.ndarray, numpy.generic)) and held.dtype == numpy.float64:
-        held = held.astype(numpy.float32)  # Python's own numbers do not ask for doubles
-    of = dtype_of(held.dtype)
-    if held.size > MAX_CONSTANT_ELEMENTS:
-        raise SchemaError(f"an array of {held.size} elements is too large to be written in a program: feed it, or make it a parameter")
-    numbers = held.reshape(-1).tolist()
-    slot = "bool_values" if of is BOOL else "int64_values" if of is INT64 else "int32_values" if of.is_integer else "values" if of is FP64 else "fp32_values"
-    return {"shape": list(held.shape), "dtype": of.code, slot: [int(v) for v in numbers] if of is BOOL else numbers}
+    values: Any = numpy.asarray(array)
+    if not isinstance(array, (numpy.ndarray, numpy.generic)) and values.dtype == numpy.float64:
+        values = values.astype(numpy.float32)  # Python's own numbers do not ask for doubles
+    element = dtype_of(values.dtype)
+    if values.size > MAX_CONSTANT_ELEMENTS:
+        raise SchemaError(f"an array of {values.size} elements is too large to be written in a program: feed it, or make it a parameter")
+    numbers = values.reshape(-1).tolist()
+    slot = (
+        "bool_values"
+        if element is BOOL
+        else "int64_values"
+        if element is INT64
+        else "int32_values"
+        if element.is_integer
+        else "values"
+        if element is FP64
+        else "fp32_values"
+    )
+    return {"shape": list(values.shape), "dtype": element.code, slot: [int(v) for v in numbers] if element is BOOL else numbers}

@@ -34,11 +34,11 @@ def fill(out: Program, program: Program) -> None:
     for old, new in zip(program.blocks, out.blocks, strict=True):
         new.forward_idx, new.unknown_fields = old.forward_idx, old.unknown_fields
         for op in old.ops:
-            made = Op(new, op.attributes, dict(op.inputs), dict(op.outputs), op.role, op.role_variables, op.site)
-            made.is_target, made.unknown_fields, made.forgets, made.origin = op.is_target, op.unknown_fields, op.forgets, op.origin
-            made.made = dict(op.made)
-            copies[id(op)] = made
-            new.ops.append(made)
+            op_copy = Op(new, op.attributes, dict(op.inputs), dict(op.outputs), op.role, op.role_variables, op.site)
+            op_copy.is_target, op_copy.unknown_fields, op_copy.forgets, op_copy.origin = op.is_target, op.unknown_fields, op.forgets, op.origin
+            op_copy.made = dict(op.made)
+            copies[id(op)] = op_copy
+            new.ops.append(op_copy)
     for old, new in zip(program.blocks, out.blocks, strict=True):
         for name, variable in old.vars.items():
             copy = Variable.make(name, new, None, variable.site)
@@ -64,11 +64,11 @@ def with_feed_shapes(program: Program, shapes: Mapping[str, Sequence[Any]]) -> P
         dims, _ = dims_of(name, shape, old.lod_level)
         if old.dims is not None and len(old.dims) != len(dims):
             raise ShapeError(f"the shape of {name} must have {len(old.dims)} dims, as {old.text()}; seen {list(shape)}")
-        for before, now in zip(old.dims or dims, dims, strict=True):
-            if isinstance(before, int) and before != now:
+        for old_dim, new_dim in zip(old.dims or dims, dims, strict=True):
+            if isinstance(old_dim, int) and old_dim != new_dim:
                 continue  # a fixed dim may be changed: the purpose of the copy
-            if not isinstance(before, int) and isinstance(now, int):
-                bound.setdefault(str(before), now)
+            if not isinstance(old_dim, int) and isinstance(new_dim, int):
+                bound.setdefault(str(old_dim), new_dim)
         variable.inferred_spec = Spec(old.kind, old.dtype, dims, old.lod)
         out.inference.entry_specs.pop(variable, None)
     _bind(out, bound)

@@ -75,7 +75,7 @@ def program_guard(main: Program, startup: Program | None = None) -> Generator[No
         startup: makes the parameters; ``main.startup`` from now on. By default the startup program of ``main``'s last description,
             or else the current one.
     """
-    before = (_current.main, _current.startup, _current.block)
+    previous = (_current.main, _current.startup, _current.block)
     main.refresh()
     if startup is not None:
         main.startup = startup
@@ -83,7 +83,7 @@ def program_guard(main: Program, startup: Program | None = None) -> Generator[No
     try:
         yield
     finally:
-        _current.main, _current.startup, _current.block = before
+        _current.main, _current.startup, _current.block = previous
 
 
 @contextlib.contextmanager
@@ -122,25 +122,25 @@ def region(parent: Block | None = None) -> Generator[Block]:
     """
     parent = parent if parent is not None else current_block()
     program = parent.program
-    before = program.inference.guards.copy()
+    previous = program.inference.guards.copy()
     block = program.create_block(parent)
     block.before = {}
     try:
         with block_guard(block):
             yield block
     finally:
-        program.inference.guards = before
-        for variable, spec, known in block.before.values():
-            variable.inferred_spec, variable.known = spec, known
+        program.inference.guards = previous
+        for variable, spec, was_known in block.before.values():
+            variable.inferred_spec, variable.known = spec, was_known
         block.before = None
 
 
 @contextlib.contextmanager
 def block_guard(block: Block) -> Generator[Block]:
     """Make this the current block, inside of the ``with``."""
-    before = _current.block
+    previous = _current.block
     _current.block = block
     try:
         yield block
     finally:
-        _current.block = before
+        _current.block = previous

@@ -25,13 +25,13 @@ def for_step(program: Program, fetches: Sequence[str]) -> Program:
     if not {op.type for op in with_inner(idle)} & {guard.op_type for guard in program.guard_list()}:
         return program
     dropped = {id(op) for op in idle}
-    positions = {at for at, op in enumerate(program.global_block.ops) if id(op) in dropped}
+    positions = {index for index, op in enumerate(program.global_block.ops) if id(op) in dropped}
     copy = program.clone()
     block = copy.global_block
-    given = {v.name for v in copy.all_variables() if v.op is None or v.persistable} | {*fetches}
-    block.ops = [op for at, op in enumerate(block.ops) if at not in positions]
+    names = {v.name for v in copy.all_variables() if v.op is None or v.persistable} | {*fetches}
+    block.ops = [op for index, op in enumerate(block.ops) if index not in positions]
     drop_blocks(copy)
-    drop_variables(copy, given)
+    drop_variables(copy, names)
     copy.touch()
     copy.diagnose()  # errors leave it open for the block's op
     return copy
@@ -69,21 +69,21 @@ def drop_blocks(program: Program) -> bool:
             parent = program.blocks[parent].parent_idx
     if len(live) == len(program.blocks):
         return False
-    moved = {old: new for new, old in enumerate(sorted(live))}
+    numbers = {old: new for new, old in enumerate(sorted(live))}
     program.blocks = [b for b in program.blocks if b.idx in live]
     for block in program.blocks:
-        block.idx = moved[block.idx]
-        block.parent_idx = moved.get(block.parent_idx, block.parent_idx)
-        block.forward_idx = moved.get(block.forward_idx, -1)
+        block.idx = numbers[block.idx]
+        block.parent_idx = numbers.get(block.parent_idx, block.parent_idx)
+        block.forward_idx = numbers.get(block.forward_idx, -1)
         for op in block.ops:
             if op.sub_block_indices():
-                op.attributes = Attributes.of(op.type, tuple((n, t, _moved(t, v, moved)) for n, t, v in op.attributes.entries))
+                op.attributes = Attributes.of(op.type, tuple((n, t, _renumbered(t, v, numbers)) for n, t, v in op.attributes.entries))
     return True
 
 
-def _moved(type: AttrType, value: object, moved: dict[int, int]) -> object:
+def _renumbered(type: AttrType, value: object, numbers: dict[int, int]) -> object:
     if type is AttrType.BLOCK and isinstance(value, int):
-        return moved[value]
+        return numbers[value]
     if type is AttrType.BLOCKS and isinstance(value, tuple):
-        return tuple(moved[i] for i in value)  # pyright: ignore[reportUnknownVariableType]
+        return tuple(numbers[i] for i in value)  # pyright: ignore[reportUnknownVariableType]
     return value

@@ -21,19 +21,19 @@ class Guard:
     call_site: CallSite | None
 
     def __str__(self) -> str:
-        where = f"  # {self.call_site.short()}" if self.call_site is not None else ""
-        return f"{self.op_type}: {self.condition.requirement}: {self.condition}{where}"
+        line = f"  # {self.call_site.short()}" if self.call_site is not None else ""
+        return f"{self.op_type}: {self.condition.requirement}: {self.condition}{line}"
 
     def check(self, values: Mapping[str, int]) -> None:
         """Raise `GuardError` unless the condition holds for these values of the symbols."""
         c = self.condition
         if c.answer(values) is not True:
-            seen = ", ".join(f"{n} = {values[n]}" for n in sorted(c.symbols))
+            bindings = ", ".join(f"{n} = {values[n]}" for n in sorted(c.symbols))
             site = self.call_site
-            both = f"{evaluate(c.left, values)} and {evaluate(c.right, values)}"
-            where = f"\n    at {site.source_line() or self.op_type}    {site.short()}" if site is not None else ""
-            words = f"{self.op_type}: {c.requirement}\n    required: {c}\n    seen: {both}, where {seen}{where}"
-            raise GuardError(words).told(op=self.op_type, required=c, seen=both, site=site)
+            sides = f"{evaluate(c.left, values)} and {evaluate(c.right, values)}"
+            line = f"\n    at {site.source_line() or self.op_type}    {site.short()}" if site is not None else ""
+            words = f"{self.op_type}: {c.requirement}\n    required: {c}\n    seen: {sides}, where {bindings}{line}"
+            raise GuardError(words).told(op=self.op_type, required=c, seen=sides, site=site)
 
 
 class Known(Mapping[str, Size]):
@@ -70,15 +70,15 @@ class Known(Mapping[str, Size]):
             raise KeyError(name)
         path = [name]
         while path:
-            at = path[-1]
-            size = sizes[at]
+            symbol = path[-1]
+            size = sizes[symbol]
             bound = [n for n in symbols_of(size) if n in sizes]
             open_ones = [n for n in bound if any(m in sizes for m in symbols_of(sizes[n]))]
             if open_ones:
                 path.extend(open_ones)
                 continue
             if bound:
-                sizes[at] = substitute(size, {n: sizes[n] for n in bound})
+                sizes[symbol] = substitute(size, {n: sizes[n] for n in bound})
             path.pop()
         return sizes[name]
 
@@ -166,7 +166,7 @@ class Guards:
         out = substitute(size, self.known)
         if isinstance(out, int) or not self._met:
             return out
-        return next((substitute(to, self.known) for met, to in self._met.items() if substitute(met, self.known) is out), out)
+        return next((substitute(size_met, self.known) for met, size_met in self._met.items() if substitute(met, self.known) is out), out)
 
     def _unify(self, left: Size, right: Size) -> None:
         if not self._may_be_known(left) or (self._may_be_known(right) and isinstance(left, Dim) and str(right) > str(left)):
@@ -176,10 +176,10 @@ class Guards:
             if name not in symbols_of(right):
                 self.known = self.known.with_size(name, right)
                 return
-        for broadcast, to in ((left, right), (right, left)):
+        for broadcast, target in ((left, right), (right, left)):
             atom = only_atom(broadcast)
             if atom is not None and atom.op == "broadcast":
-                self._met[broadcast] = to
+                self._met[broadcast] = target
 
     def _may_be_known(self, size: Size) -> bool:
         return is_symbol(size) and not symbols_of(size) & self.made

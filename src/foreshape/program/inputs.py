@@ -22,9 +22,9 @@ def inputs_of(block: Block) -> list[Variable]:
 
 def kept_variables(program: Program) -> tuple[list[Variable], list[Variable]]:
     """Return parameters and other state. A saved inference model has no marks: all persistable variables are parameters."""
-    kept = [v for v in program.all_variables() if v.persistable and v.kind in TENSOR_KINDS]
-    marked = any(v.is_parameter for v in kept)
-    return [v for v in kept if v.is_parameter or not marked], [v for v in kept if marked and not v.is_parameter]
+    variables = [v for v in program.all_variables() if v.persistable and v.kind in TENSOR_KINDS]
+    marked = any(v.is_parameter for v in variables)
+    return [v for v in variables if v.is_parameter or not marked], [v for v in variables if marked and not v.is_parameter]
 
 
 def size_of(variable: Variable) -> Size | None:

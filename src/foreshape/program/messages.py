@@ -38,8 +38,8 @@ class CallSite:
     def __repr__(self) -> str:
         return self.short()
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, CallSite) and (self.file, self.line, self.function) == (other.file, other.line, other.function)
+    def __eq__(self, site: object) -> bool:
+        return isinstance(site, CallSite) and (self.file, self.line, self.function) == (site.file, site.line, site.function)
 
     def __hash__(self) -> int:
         return hash((self.file, self.line))
@@ -49,9 +49,9 @@ def shown_file(file: str) -> str:
     """Return a file's name without its folder; for the code of a cell IPython's name, such as ``In[3]``."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
-    known = getattr(getattr(shell, "compile", None), "format_code_name", None)
-    found = None if known is None else known(file)
-    return found[1] if found else os.path.basename(file)
+    name_of = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    names = None if name_of is None else name_of(file)
+    return names[1] if names else os.path.basename(file)
 
 
 def _is_source(file: str) -> bool:
@@ -86,8 +86,8 @@ def describe_failure(
     slots = error.sides or dict.fromkeys(inputs)
     for slot, axis in slots.items():
         variables = inputs.get(slot, ())
-        for at, variable in enumerate(variables[:6]):
-            label = slot if len(variables) == 1 else f"{slot}[{at}]"
+        for index, variable in enumerate(variables[:6]):
+            label = slot if len(variables) == 1 else f"{slot}[{index}]"
             rows.append(_side(label, variable, axis))
         if len(variables) > 6:
             rows.append((f"{slot}: {len(variables) - 6} more", "", "", ""))
@@ -95,35 +95,35 @@ def describe_failure(
     lines = ["    " + "    ".join([*(r[i].ljust(widths[i]) for i in range(3)), r[3]]).rstrip() for r in rows]
     place = " ".join(x for x in (site.source_line() if site is not None else "", position) if x) or op_type
     lines.append(f"    at {place}" + (f"    {site.short()}" if site is not None else ""))
-    seen = ", ".join(f"{slot} {v.spec.text()}" for slot in slots for v in inputs.get(slot, ())[:6])
-    told = error.error(f"{shown_type(op_type)}: {error.requirement}\n" + "\n".join(lines))
-    return told.told(op=op_type, slot=next((s for s in error.sides if s in inputs), None), required=error.requirement, seen=seen or None, site=site)
+    specs = ", ".join(f"{slot} {v.spec.text()}" for slot in slots for v in inputs.get(slot, ())[:6])
+    failure = error.error(f"{shown_type(op_type)}: {error.requirement}\n" + "\n".join(lines))
+    return failure.told(op=op_type, slot=next((s for s in error.sides if s in inputs), None), required=error.requirement, seen=specs or None, site=site)
 
 
 def _side(label: str, variable: VariableView, axis: int | None) -> tuple[str, str, str, str]:
     spec = variable.spec
-    seen = f"{label} = {variable.name}"
+    label_text = f"{label} = {variable.name}"
     if axis is None or spec.dims is None or not -len(spec.dims) <= axis < len(spec.dims):
         site = variable.call_site
-        return seen, spec.text(), variable.role_words, site.short() if site is not None else ""
+        return label_text, spec.text(), variable.role_words, site.short() if site is not None else ""
     dim = spec.dims[axis]
     source = origin_of(variable, dim)
     site = source.call_site
-    return seen, spec.text(), f"{dim} from {source.role_words}", site.short() if site is not None else ""
+    return label_text, spec.text(), f"{dim} from {source.role_words}", site.short() if site is not None else ""
 
 
 def origin_of(variable: VariableView, dim: Size) -> VariableView:
     """Return the variable that brought ``dim`` in: followed back through the inputs with the same dim."""
-    seen: set[str] = set()
-    while variable.op is not None and variable.name not in seen:
-        seen.add(variable.name)
-        before = None
+    visited: set[str] = set()
+    while variable.op is not None and variable.name not in visited:
+        visited.add(variable.name)
+        source = None
         for candidate in variable.op.input_variables():
             dims = candidate.spec.dims
             if candidate.name != variable.name and dims is not None and any(d is dim or d == dim for d in dims):
-                before = candidate
+                source = candidate
                 break
-        if before is None:
+        if source is None:
             break
-        variable = before
+        variable = source
     return variable

@@ -33,21 +33,21 @@ class BlockNames:
 def names_of(block: Block) -> BlockNames:
     """Return the names of a block. Raises `SchemaError` if it is run by an op within itself."""
     program = block.program
-    version, known = program.names
+    version, cache = program.names
     if version != program.version:
-        known = {}
-        program.names = (program.version, known)
-    found = known.get(block.idx)
-    if found is None:
-        known[block.idx] = _RUNNING
+        cache = {}
+        program.names = (program.version, cache)
+    names = cache.get(block.idx)
+    if names is None:
+        cache[block.idx] = _RUNNING
         try:
-            found = known[block.idx] = _gathered(block)
+            names = cache[block.idx] = _gathered(block)
         except BaseException:
-            known.pop(block.idx, None)
+            cache.pop(block.idx, None)
             raise
-    if found is _RUNNING:
+    if names is _RUNNING:
         raise SchemaError(f"the block {block.idx} is run by an op within itself")
-    return found
+    return names
 
 
 _RUNNING = BlockNames(frozenset(), frozenset(), frozenset(), frozenset(), (), frozenset(), frozenset())
@@ -62,27 +62,27 @@ def _gathered(block: Block) -> BlockNames:
     """Written whichever way a round takes."""
     for op in block.ops:
         if not op.attributes.sub_blocks:
-            own = set(op.input_names()) | added_to(op)
-            reads |= own
-            early |= own.difference(order)
+            op_reads = set(op.input_names()) | added_to(op)
+            reads |= op_reads
+            early |= op_reads.difference(order)
             order.update(dict.fromkeys(op.output_names()))
-            first |= own - written
+            first |= op_reads - written
             written.update(op.output_names())
             continue
         mine, theirs = names_of_op(op)
         reads |= mine
-        seen, seen_early = _seen_before(op, mine)
-        first |= seen - written
+        visible, seen_early = _seen_before(op, mine)
+        first |= visible - written
         early |= seen_early.difference(order)
         order.update(theirs)
         if op.operator is not None and op.operator.region == "recurrent":  # loops and branches may run not at all
             written.update(op.output_names())
     blocks = block.program.blocks
-    given = blocks[block.forward_idx].vars.keys() if 0 <= block.forward_idx < len(blocks) else ()  # by the op of this block
-    outer = reads.difference(given) - block.vars.keys()
+    forward_names = blocks[block.forward_idx].vars.keys() if 0 <= block.forward_idx < len(blocks) else ()  # by the op of this block
+    outer = reads.difference(forward_names) - block.vars.keys()
     writes = frozenset(order)
-    own = block.vars.keys()
-    return BlockNames(frozenset(reads), writes, frozenset(outer), writes - own, tuple(order), frozenset(first - own), frozenset(early - own))
+    op_reads = block.vars.keys()
+    return BlockNames(frozenset(reads), writes, frozenset(outer), writes - op_reads, tuple(order), frozenset(first - op_reads), frozenset(early - op_reads))
 
 
 def added_to(op: Op) -> set[str]:
@@ -96,9 +96,9 @@ def names_of_op(op: Op) -> tuple[set[str], dict[str, None]]:
     reads = set(op.input_names()) | added_to(op)
     writes = dict.fromkeys(op.output_names())
     for inner in blocks_of(op):
-        of = names_of(inner)
-        reads |= of.outer_reads
-        writes.update((n, None) for n in of.in_order if n in of.outer_writes)
+        block_names = names_of(inner)
+        reads |= block_names.outer_reads
+        writes.update((n, None) for n in block_names.in_order if n in block_names.outer_writes)
     return reads, writes
 
 
@@ -117,5 +117,5 @@ def _seen_before(op: Op, reads: set[str]) -> tuple[set[str], set[str]]:
     slot = {"while": "Condition", "conditional": "Cond"}.get(region)
     if slot is None:
         return reads, reads
-    asked, inner = op.inputs.get(slot, ()), [names_of(block) for block in blocks_of(op)]
-    return set(asked).union(*(of.first for of in inner)), set(asked).union(*(of.early for of in inner))
+    conditions, inner = op.inputs.get(slot, ()), [names_of(block) for block in blocks_of(op)]
+    return set(conditions).union(*(names.first for names in inner)), set(conditions).union(*(names.early for names in inner))

@@ -12,7 +12,7 @@ from foreshape.program.variable import Variable
 def needed_ops(block: Block, fetches: Sequence[str]) -> list[Op]:
     """Return the ops behind the fetches and the persistable updates, in order."""
     needed = set(fetches)
-    kept: list[Op] = []
+    ops: list[Op] = []
     find = block.find
     for op in reversed(block.ops):
         if not op.is_run:
@@ -26,13 +26,13 @@ def needed_ops(block: Block, fetches: Sequence[str]) -> list[Op]:
                 variable = find(name)
                 keep = keep or (variable is not None and variable.persistable)
         if keep:
-            kept.append(op)
+            ops.append(op)
             if not op.sub_block_indices():  # a block may not run at all, so the former value is still needed
                 needed.difference_update(n for n in writes if n not in reads)
             needed -= op.forgets  # its former value is not visible
             needed |= reads - op.forgets
-    kept.reverse()
-    return kept
+    ops.reverse()
+    return ops
 
 
 def is_fed(variable: Variable) -> bool:

@@ -73,33 +73,33 @@ class NoValue(Described):
 
     # --- numpy and PyTorch
 
-    def __array__(self, *args: Any, **named: Any) -> NoReturn:
+    def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise self.no_value("numpy cannot have it as an array", "use its methods or foreshape.layer, and fetch what they give")
 
-    def __array_function__(self, function: Any, types: Any, args: Any, named: Any) -> NoReturn:
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> NoReturn:
         raise self._elsewhere("np", function.__name__)
 
-    def __array_ufunc__(self, function: Any, method: str, *args: Any, **named: Any) -> Any:
+    def __array_ufunc__(self, function: Any, method: str, *args: Any, **kwargs: Any) -> Any:
         """Apply the operator behind a function of numpy's, as ``array + x`` calls it; refuse any other."""
-        known = _OPERATORS.get(function.__name__)
-        if known is None or method != "__call__" or len(args) != 2 or named:
+        methods = _OPERATORS.get(function.__name__)
+        if methods is None or method != "__call__" or len(args) != 2 or kwargs:
             raise self._elsewhere("np", function.__name__)
         left, right = args
-        return getattr(left, known[0])(right) if isinstance(left, NoValue) else getattr(right, known[1])(left)
+        return getattr(left, methods[0])(right) if isinstance(left, NoValue) else getattr(right, methods[1])(left)
 
     @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Iterable[Any] = (), named: Mapping[str, Any] | None = None) -> NoReturn:
+    def __torch_function__(cls, function: Any, types: Any, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None) -> NoReturn:
         """Refuse a function of PyTorch. An operator of a tensor's leaves its place to the variable then, as for every `TypeError`."""
-        found = _first_of((*args, *(named or {}).values()))
+        variable = _first_of((*args, *(kwargs or {}).values()))
         name = getattr(function, "__name__", "this function")
-        raise NoValueError(f"torch.{name} takes tensors, and no variables") if found is None else found._elsewhere("torch", name)
+        raise NoValueError(f"torch.{name} takes tensors, and no variables") if variable is None else variable._elsewhere("torch", name)
 
     def _elsewhere(self, package: str, name: str) -> NoValueError:
         """Return the error for a function of another package, with its name here."""
         plain = name.strip("_")
         hints: Mapping[str, str] = elsewhere("layer:FUNCTION_HINTS")
-        own = f"x.{plain}()" if callable(getattr(type(self), plain, None)) else None
-        here_it_is = own or hints.get(f"{package}.{plain}") or hints.get(plain)
+        method = f"x.{plain}()" if callable(getattr(type(self), plain, None)) else None
+        here_it_is = method or hints.get(f"{package}.{plain}") or hints.get(plain)
         if here_it_is is None:
             alike = [hints[n] for n in near(plain, hints)]
             here_it_is = " or ".join(dict.fromkeys(alike)) or "use its methods or foreshape.layer"
@@ -114,10 +114,16 @@ def _is_torch_or_numpy(file: str) -> bool:
     return any(file.startswith(os.path.join(os.path.dirname(room), "")) for room in rooms if room is not None)
 
 
-def _first_of(given: Any, depth: int = 3) -> NoValue | None:
+def _first_of(arguments: Any, depth: int = 3) -> NoValue | None:
     """Return the first variable among arguments, or in lists among these."""
-    for one in given:
-        found = one if isinstance(one, NoValue) else _first_of(cast("Any", one), depth - 1) if depth and isinstance(one, (list, tuple)) else None
-        if found is not None:
-            return found
+    for argument in arguments:
+        variable = (
+            argument
+            if isinstance(argument, NoValue)
+            else _first_of(cast("Any", argument), depth - 1)
+            if depth and isinstance(argument, (list, tuple))
+            else None
+        )
+        if variable is not None:
+            return variable
     return None

@@ -141,10 +141,10 @@ class Op:
     def computes(self, kind: type[_Computation]) -> _Computation | None:
         """Return its computation of this ``kind``; None for other kinds, and with further operands."""
         operator = self.operator
-        found = operator.computes() if operator is not None else None
-        if operator is None or not isinstance(found, kind):
+        computation = operator.computes() if operator is not None else None
+        if operator is None or not isinstance(computation, kind):
             return None
-        return None if any(self.input_slots.get(o.name) for o in operator.schema.operands[found.operands :]) else found
+        return None if any(self.input_slots.get(o.name) for o in operator.schema.operands[computation.operands :]) else computation
 
     def operand(self, at: int) -> str:
         """Return the first name in the operand slot at a place of the schema, counted as in `foreshape.operator.computations`; empty if absent."""
@@ -192,9 +192,9 @@ class Op:
     def input_variables(self) -> Iterator[Variable]:
         """Yield every input variable visible to its block."""
         for name in self.input_names():
-            found = self.block.find(name)
-            if found is not None:
-                yield found
+            variable = self.block.find(name)
+            if variable is not None:
+                yield variable
 
     def sub_block_indices(self) -> list[int]:
         """Return the blocks of this op."""
@@ -211,9 +211,9 @@ class Op:
             return
         if name == "op_role_var":
             names = cast("list[object] | tuple[object, ...]", value) if isinstance(value, (list, tuple)) else (None,)
-            if not all(isinstance(one, str) for one in names):
+            if not all(isinstance(text, str) for text in names):
                 raise SchemaError(f"{name} is a list of names; seen {value!r}")
-            self.role_variables = tuple([str(one) for one in names])
+            self.role_variables = tuple([str(text) for text in names])
             return
         entries = list(self.attributes.entries)
         operator = self.operator
@@ -223,7 +223,7 @@ class Op:
         if later is not None:
             entries = [e for e in entries if e[0] != name]
             if exact(value) != exact(later.default):
-                entries.insert(next((at for at, e in enumerate(entries) if e[0] > name), len(entries)), (name, later.type, value))
+                entries.insert(next((index for index, e in enumerate(entries) if e[0] > name), len(entries)), (name, later.type, value))
         elif not any(e[0] == name for e in entries):
             raise SchemaError(f"{self.type} has no attribute {name!r}{did_you_mean(name, self.attributes.values)}")
         else:

@@ -84,10 +84,10 @@ class Program:
 
     def create_block(self, parent: Block | None = None) -> Block:
         """Append a block, whose parent is the global one unless said otherwise."""
-        made = Block(self, len(self.blocks), parent.idx if parent is not None else 0)
-        self.blocks.append(made)
+        block = Block(self, len(self.blocks), parent.idx if parent is not None else 0)
+        self.blocks.append(block)
         self.touch()
-        return made
+        return block
 
     def unique_name(self, key: str) -> str:
         """Return ``key_0``, ``key_1``, ...: a new name made of ``key``."""

@@ -34,9 +34,9 @@ Counts: TypeAlias = tuple[Block, int, int, int, int, Block, int, int, int, int]
 """The fields of a `RollbackMark`, as taken at each call of a layer."""
 
 
-def take_back(before: Counts) -> None:
+def take_back(counts: Counts) -> None:
     """Remove everything appended since. Numbers in made-up names go on, and earlier variables keep their changes."""
-    mark = RollbackMark(*before)
+    mark = RollbackMark(*counts)
     program = mark.block.program
     _shorten(mark.block, mark.ops, mark.variables)
     if mark.block is not program.blocks[0]:

@@ -45,8 +45,8 @@ class _Entry:
 
     __slots__ = ("given", "name", "open", "reuse")
 
-    def __init__(self, given: str, reuse: _ScopeReuse | None) -> None:
-        self.given = self.name = given
+    def __init__(self, name: str, reuse: _ScopeReuse | None) -> None:
+        self.given = self.name = name
         self.open = True
         self.reuse = reuse
         """The reuse of the innermost scope, around it or itself, that is described again."""
@@ -106,30 +106,30 @@ def name_scope(name: str, reuse: bool = False) -> contextlib.AbstractContextMana
         raise SchemaError(f"the name of a scope is made of letters, digits, _ and -, and is not that of a recompute scope; seen {name!r}")
     if not isinstance(reuse, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SchemaError.must("name_scope: reuse", "True or False", f"{reuse!r}")
-    return _within(name, _described_again(current_block().program, name) if reuse else None)
+    return _entered(name, _described_again(current_block().program, name) if reuse else None)
 
 
 def _described_again(program: Program, name: str) -> _ScopeReuse:
     """Begin another description of an existing scope. Empty scopes around it are the last ones of their names."""
     entries = _stack.entries
-    for at, entry in enumerate(entries):
+    for depth, entry in enumerate(entries):
         if entry.open:
-            number = _counters_of(program).get(_place(entries, at), 0)
+            number = _counters_of(program).get(_place(entries, depth), 0)
             entry.name, entry.open = f"{entry.given}_{number}" if number else entry.given, False
     _stack.settle()
     path = ".".join([*(e.name for e in entries), name])
     if not any(v.name.startswith(f"{path}.") for v in program.global_block.vars.values() if v.persistable):
         around = ".".join(e.name for e in entries)
-        there = sorted({v.name.removeprefix(f"{around}.").partition(".")[0] for v in program.parameters() if "." in v.name and v.name.startswith(around)})
+        scope_names = sorted({v.name.removeprefix(f"{around}.").partition(".")[0] for v in program.parameters() if "." in v.name and v.name.startswith(around)})
         raise SchemaError(
             f"name_scope({name!r}, reuse=True): no parameter is in a scope {path} to be used again; describe it first without reuse"
-            + (f". Names of parameters begin with: {', '.join(there[:10])}" if there else "")
+            + (f". Names of parameters begin with: {', '.join(scope_names[:10])}" if scope_names else "")
         )
     return _ScopeReuse(path)
 
 
 @contextlib.contextmanager
-def _within(name: str, reuse: _ScopeReuse | None) -> Generator[None]:
+def _entered(name: str, reuse: _ScopeReuse | None) -> Generator[None]:
     entries = _stack.entries
     entry = _Entry(name, reuse or (entries[-1].reuse if entries else None))
     entry.open = reuse is None
@@ -153,9 +153,9 @@ def current_scope() -> str:
 def scoped_name(program: Program, key: str) -> str:
     """Return ``key`` in the current scope, numbered if taken by a layer there: the prefix of a layer's names."""
     entries = _stack.entries
-    for at, entry in enumerate(entries):
+    for depth, entry in enumerate(entries):
         if entry.open:
-            _number(program, entries, at, key)
+            _number(program, entries, depth, key)
             break
     base = ".".join([*[e.name for e in entries], key])
     number = _count(_counters_of(program), base)
@@ -169,9 +169,9 @@ def _counters_of(program: Program) -> dict[str, int]:
     return program.counters if reuse is None else reuse.counters
 
 
-def _place(entries: list[_Entry], at: int) -> str:
+def _place(entries: list[_Entry], depth: int) -> str:
     """Return the name that counts the scope at a place among the open ones."""
-    return "/".join([*[e.name for e in entries[:at]], entries[at].given, ""])
+    return "/".join([*[e.name for e in entries[:depth]], entries[depth].given, ""])
 
 
 def _count(counters: dict[str, int], name: str) -> int:
@@ -181,10 +181,10 @@ def _count(counters: dict[str, int], name: str) -> int:
     return count
 
 
-def _number(program: Program, entries: list[_Entry], at: int, key: str) -> None:
-    """Settle the numbers of the open scopes. The outermost one, at ``at``, is the last of its name, or a new one if the last has the key."""
-    entry = entries[at]
-    counters, place = _counters_of(program), _place(entries, at)
+def _number(program: Program, entries: list[_Entry], depth: int, key: str) -> None:
+    """Settle the numbers of the open scopes. The outermost one, at ``depth``, is the last of its name, or a new one if the last has the key."""
+    entry = entries[depth]
+    counters, place = _counters_of(program), _place(entries, depth)
     number = counters.get(place, 0)  # of the last one of this name; the first has none
     while True:
         entry.name = f"{entry.given}_{number}" if number else entry.given
@@ -193,8 +193,8 @@ def _number(program: Program, entries: list[_Entry], at: int, key: str) -> None:
             break
         number += 1
     counters[place] = number
-    for each in entries[at:]:
-        each.open = False
+    for inner in entries[depth:]:
+        inner.open = False
     _stack.settle()
 
 
@@ -202,29 +202,29 @@ def _is_used(program: Program, name: str) -> bool:
     """Tell whether a name is taken, and not to be used again."""
     if _stack.entries[-1].reuse is not None:
         return False
-    known = program.global_block.vars
-    return f"{name}.weight" in known or f"{name}.bias" in known or f"{name}.tmp_0" in known
+    variables = program.global_block.vars
+    return f"{name}.weight" in variables or f"{name}.bias" in variables or f"{name}.tmp_0" in variables
 
 
 def scoped_parameter(program: Program, prefix: str | None, suffix: str) -> str:
     """Return the name of a parameter in the current scope, with the end ``.weight`` or ``.bias``, or ``suffix``."""
     ending = _ENDINGS.get(suffix, suffix)
-    known, reuse = program.global_block.vars, _stack.entries[-1].reuse
+    variables, reuse = program.global_block.vars, _stack.entries[-1].reuse
     if prefix is None:
         name = scoped_name(program, ending)
     else:
         if not prefix.startswith(_stack.path[1:].replace("/", ".")):  # one unknown to all scopes
             prefix = scoped_name(program, prefix)
         name = base = f"{prefix}.{ending}"
-        while name in (known if reuse is None else reuse.used):
+        while name in (variables if reuse is None else reuse.used):
             name = f"{base}_{_count(_counters_of(program), base) + 1}"
     if reuse is not None:
         reuse.used.add(name)
-        if name not in known:
-            there = [v.name for v in known.values() if v.persistable and v.name.startswith(f"{reuse.path}.")]
+        if name not in variables:
+            existing_names = [v.name for v in variables.values() if v.persistable and v.name.startswith(f"{reuse.path}.")]
             raise SchemaError(
                 f"{name} is not among the parameters of {reuse.path}, which is described again with reuse=True, so that it must have the same "
-                f"layers in the same order: {', '.join(there[:20])}"
+                f"layers in the same order: {', '.join(existing_names[:20])}"
             )
     return name
 

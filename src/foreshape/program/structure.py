@@ -32,9 +32,9 @@ def check_structure(program: Program, depth_limit: int = MAX_DEPTH, runs_blocks:
     for block in blocks:
         if not -1 <= block.forward_idx < len(blocks):
             raise FormatError(f"blocks[{block.idx}]: it undoes the block {block.forward_idx}, and there are {len(blocks)}")
-        for at, op in enumerate(block.ops) if runs_blocks else ():
+        for number, op in enumerate(block.ops) if runs_blocks else ():
             for index in op.attributes.sub_blocks:
-                place = f"blocks[{block.idx}].ops[{at}] ({op.type})"
+                place = f"blocks[{block.idx}].ops[{number}] ({op.type})"
                 if not block.idx < index < len(blocks):
                     raise FormatError(f"{place}: its sub-block must be a later block of the program, not {index}")
                 if index in owner and owner[index] is not op:

@@ -76,9 +76,9 @@ class Variable(ArrayMethods):
             raise SchemaError("a variable takes data_type or type, not both: they are two names of one thing")
         block = block if block is not None else current_block()
         name = name if name is not None else block.program.layer_name("variable")
-        of = data_type if data_type is not None else type
-        given = shape if shape is not None else dims
-        self._begin(name, block, _spec_of(name, of, given, lod_level, value), here())
+        element = data_type if data_type is not None else type
+        sizes = shape if shape is not None else dims
+        self._begin(name, block, _spec_of(name, element, sizes, lod_level, value), here())
         self.value = value
         self.trainable = trainable
         self.persistable = persistable or value is not None
@@ -111,22 +111,22 @@ class Variable(ArrayMethods):
     @classmethod
     def from_form(cls, name: str, block: Block, form: DeclaredForm) -> Variable:
         """Return the variable ``name`` of a ``block`` as a file's ``form`` has it, without its op, which is linked later. Thousands are made at once."""
-        made = object.__new__(cls)
-        made.name = name
-        made.block = block
-        made.inferred_spec = None
-        made.declared = form.declared
-        made.known = True
-        made.site = form.site
-        made.value = form.value
-        made.persistable = form.persistable
-        made.trainable = form.trainable
-        made.stop_gradient = form.stop_gradient
-        made.is_parameter = form.is_parameter
-        made.need_check_feed = form.need_check_feed
-        made.extra_attributes = form.extra
-        made.unknown_fields = form.unknown_fields
-        return made
+        variable = object.__new__(cls)
+        variable.name = name
+        variable.block = block
+        variable.inferred_spec = None
+        variable.declared = form.declared
+        variable.known = True
+        variable.site = form.site
+        variable.value = form.value
+        variable.persistable = form.persistable
+        variable.trainable = form.trainable
+        variable.stop_gradient = form.stop_gradient
+        variable.is_parameter = form.is_parameter
+        variable.need_check_feed = form.need_check_feed
+        variable.extra_attributes = form.extra
+        variable.unknown_fields = form.unknown_fields
+        return variable
 
     if not TYPE_CHECKING:
 
@@ -143,8 +143,8 @@ class Variable(ArrayMethods):
     @property
     def entry_spec(self) -> Spec:
         """Return its spec at the beginning of a run: for an input overwritten by an op, the spec of the feed."""
-        found = self.block.program.inference.entry_specs.get(self)
-        return self.spec if found is None else found
+        entry = self.block.program.inference.entry_specs.get(self)
+        return self.spec if entry is None else entry
 
     @property
     def call_site(self) -> CallSite | None:
@@ -161,8 +161,8 @@ class Variable(ArrayMethods):
 
     def forget(self) -> None:
         """Drop the spec; `Program.infer` brings it back. An array is one before anything is written to it."""
-        of = self.spec
-        self.inferred_spec = Spec(LOD_TENSOR_ARRAY, of.dtype, None) if of.kind is LOD_TENSOR_ARRAY else None
+        spec = self.spec
+        self.inferred_spec = Spec(LOD_TENSOR_ARRAY, spec.dtype, None) if spec.kind is LOD_TENSOR_ARRAY else None
         self.declared = None
         self.known = False
 
@@ -173,29 +173,29 @@ class Variable(ArrayMethods):
         return self.block.program.html_of(self)
 
 
-def _spec_of(name: str, of: Any, given: Sequence[Any] | None, lod_level: int, value: Any) -> Spec:
+def _spec_of(name: str, of: Any, shape: Sequence[Any] | None, lod_level: int, value: Any) -> Spec:
     if isinstance(of, Kind) and of not in TENSOR_KINDS:
         return Spec(of, None, None)
     if of is None and isinstance(value, str):
         return Spec(kind("STRING"), None, None)
     element = FP32 if of is None else dtype(of)
-    if given is None:
+    if shape is None:
         import numpy
 
-        given = [] if value is None else numpy.shape(value)
+        shape = [] if value is None else numpy.shape(value)
         if value is None:
             return Spec(LOD_TENSOR, element, None)
-    return Spec(LOD_TENSOR, element, *dims_of(name, given, lod_level))
+    return Spec(LOD_TENSOR, element, *dims_of(name, shape, lod_level))
 
 
-def dims_of(name: str, given: Sequence[Any], lod_level: int = 0) -> tuple[tuple[Size, ...], Lod | None]:
+def dims_of(name: str, shape: Sequence[Any], lod_level: int = 0) -> tuple[tuple[Size, ...], Lod | None]:
     """Return the packed dims and the raggedness of a described input: unknown sizes get their symbols.
 
     Raises:
         ShapeError, TypeMismatchError: an invalid dim.
     """
     sizes: list[Size] = []
-    for axis, size in enumerate(given):
+    for axis, size in enumerate(shape):
         if isinstance(size, str):
             sizes.append(symbol(size))
         elif size is None or size is UNK or (isinstance(size, int) and size == -1):

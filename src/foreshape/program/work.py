@@ -18,20 +18,20 @@ def multiplications(op: Op) -> Size | None:
     if operator is None:
         return None
     forward = type(operator).forward_class
-    of: Any = operator if forward is None else forward.with_values({n: getattr(operator, n) for n in forward.schema.attributes})
-    if not hasattr(of, "work"):
+    target: Any = operator if forward is None else forward.with_values({n: getattr(operator, n) for n in forward.schema.attributes})
+    if not hasattr(target, "work"):
         return None
-    specs = {o.name: operand_specs(op, o.name, o.many) for o in of.schema.operands}
-    if any(specs[o.name] is None and not o.optional for o in of.schema.operands):  # a gradient op may lack one
+    specs = {o.name: operand_specs(op, o.name, o.many) for o in target.schema.operands}
+    if any(specs[o.name] is None and not o.optional for o in target.schema.operands):  # a gradient op may lack one
         return None
     try:
-        found = of.work(**specs) * (1 if forward is None else min(2, len(set(op.output_names()))))
+        work = target.work(**specs) * (1 if forward is None else min(2, len(set(op.output_names()))))
     except Exception:
         return None
-    return found if isinstance(found, (int, Dim)) else None
+    return work if isinstance(work, (int, Dim)) else None
 
 
 def operand_specs(op: Op, slot: str, many: bool) -> Spec | tuple[Spec, ...] | None:
     """Return the known specs of the variables in an input slot; None if it is empty."""
-    found = [v.spec for n in op.inputs.get(slot, ()) if (v := op.block.find(n)) is not None]
-    return tuple(found) if many else found[0] if found else None
+    specs = [v.spec for n in op.inputs.get(slot, ()) if (v := op.block.find(n)) is not None]
+    return tuple(specs) if many else specs[0] if specs else None

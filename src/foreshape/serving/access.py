@@ -48,8 +48,8 @@ class AccessLog:
         finally:
             seconds = monotonic() - began
             route = scope.get("counted_as") or getattr(scope.get("route"), "path", "unknown")
-            asked: dict[str, str] = scope.get("path_params") or {}
-            model = self._service.repository.known(asked.get("model", ""), asked.get("version"))
+            params: dict[str, str] = scope.get("path_params") or {}
+            model = self._service.repository.known(params.get("model", ""), params.get("version"))
             self._service.metrics.answered(route, status or 500, seconds, model)
             if log.isEnabledFor(logging.INFO):
                 client = scope.get("client")

@@ -108,9 +108,9 @@ def _add_protocol(app: FastAPI, service: Service) -> None:
             "name": model,
             "versions": repository.versions(model),
             "platform": served.platform,
-            "inputs": [one.facts() for one in served.inputs],
-            "outputs": [one.facts() for one in served.outputs],
-            "parameters": {**served.facts(), "notes": [client_words(one) for one in served.notes]},
+            "inputs": [part.facts() for part in served.inputs],
+            "outputs": [part.facts() for part in served.outputs],
+            "parameters": {**served.facts(), "notes": [client_words(part) for part in served.notes]},
         }
         return JSONResponse(facts)
 
@@ -136,10 +136,10 @@ def _add_pages(app: FastAPI, service: Service) -> None:
 
     async def page_of(name: str, version: str | None) -> Response:
         served, number = repository.find(name, version)
-        found = pages.get(served)
-        if found is None:
-            found = pages[served] = await asyncio.to_thread(served.page, f"{name}, version {number}")
-        return HTMLResponse(found)
+        page = pages.get(served)
+        if page is None:
+            page = pages[served] = await asyncio.to_thread(served.page, f"{name}, version {number}")
+        return HTMLResponse(page)
 
     @app.get("/")
     async def start() -> Response:  # pyright: ignore[reportUnusedFunction]
@@ -147,9 +147,9 @@ def _add_pages(app: FastAPI, service: Service) -> None:
         if len(every) == 1 and repository.names():
             return await page_of(every[0]["name"], None)
         rows = "".join(
-            f'<tr><td><a href="/models/{quote(one["name"], safe="")}/{one["version"]}">{html(one["name"])}</a></td>'
-            f"<td>{html(one['version'])}</td><td>{one['state']}</td><td>{html(one['reason'])}</td></tr>"
-            for one in every
+            f'<tr><td><a href="/models/{quote(entry["name"], safe="")}/{entry["version"]}">{html(entry["name"])}</a></td>'
+            f"<td>{html(entry['version'])}</td><td>{entry['state']}</td><td>{html(entry['reason'])}</td></tr>"
+            for entry in every
         )
         style = "body{font:16px sans-serif;margin:2em}td,th{padding:.2em 1em;text-align:left}"
         head = "<tr><th>model</th><th>version</th><th>state</th><th></th></tr>"

@@ -33,19 +33,19 @@ _MOST_ELEMENTS: Final = 1 << 40
 """Beyond any request's bytes. Dims beside a 0 are bounded alike, since a network may multiply or add them."""
 
 
-def datatype_of(of: DType) -> str:
+def datatype_of(dtype: DType) -> str:
     """Return the protocol's name of an element type. Raises `RequestError` for complex numbers: it has none."""
-    name = "BF16" if of is BF16 else _NAMES.get(of.numpy_name)
+    name = "BF16" if dtype is BF16 else _NAMES.get(dtype.numpy_name)
     if name is None:
-        raise RequestError(500, f"the protocol has no element type for {of.name}")
+        raise RequestError(500, f"the protocol has no element type for {dtype.name}")
     return name
 
 
-def shape_of(name: str, given: object) -> list[int]:
+def shape_of(name: str, dims: object) -> list[int]:
     """Return the dims of a request's tensor: whole numbers of at least 0. Raises `RequestError` for anything else."""
-    if not isinstance(given, list) or len(cast("list[Any]", given)) > _MOST_DIMS or not all(type(d) is int for d in cast("list[Any]", given)):
-        raise RequestError(400, f"{name}: shape must be a list of at most {_MOST_DIMS} whole numbers; seen {str(cast('object', given))[:200]}")
-    shape = cast("list[int]", given)
+    if not isinstance(dims, list) or len(cast("list[Any]", dims)) > _MOST_DIMS or not all(type(d) is int for d in cast("list[Any]", dims)):
+        raise RequestError(400, f"{name}: shape must be a list of at most {_MOST_DIMS} whole numbers; seen {str(cast('object', dims))[:200]}")
+    shape = cast("list[int]", dims)
     if any(d < 0 for d in shape) or math.prod(d for d in shape if d) > _MOST_ELEMENTS:
         raise RequestError(400, f"{name}: shape has a dim that is negative, or more elements than there can be: {str(shape)[:200]}")
     return shape

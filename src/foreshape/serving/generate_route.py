@@ -35,37 +35,37 @@ class TextRequest(NamedTuple):
     settings: dict[str, Any]
 
 
-def _whole(name: str, given: object) -> int:
-    if type(given) is not int:
-        raise RequestError(400, f"{name} must be a whole number; seen {seen(given)}")
-    return given
+def _whole(name: str, value: object) -> int:
+    if type(value) is not int:
+        raise RequestError(400, f"{name} must be a whole number; seen {seen(value)}")
+    return value
 
 
-def _number(name: str, given: object) -> int | float:
-    if type(given) not in (int, float):
-        raise RequestError(400, f"{name} must be a number; seen {seen(given)}")
-    return cast("int | float", given)
+def _number(name: str, value: object) -> int | float:
+    if type(value) not in (int, float):
+        raise RequestError(400, f"{name} must be a number; seen {seen(value)}")
+    return cast("int | float", value)
 
 
-def _stopping(name: str, given: object) -> bool | str:
-    if not isinstance(given, bool) and given != "never":
-        raise RequestError(400, f'{name} must be true, false or "never"; seen {seen(given)}')
-    return cast("bool | str", given)
+def _stopping(name: str, value: object) -> bool | str:
+    if not isinstance(value, bool) and value != "never":
+        raise RequestError(400, f'{name} must be true, false or "never"; seen {seen(value)}')
+    return cast("bool | str", value)
 
 
-def _words(name: str, given: object) -> list[int]:
-    if not isinstance(given, list):
-        raise RequestError(400, f"{name} must be a list of whole numbers; seen {type(given).__name__}")
-    return [_whole(f"each of {name}", one) for one in cast("list[object]", given)]
+def _words(name: str, value: object) -> list[int]:
+    if not isinstance(value, list):
+        raise RequestError(400, f"{name} must be a list of whole numbers; seen {type(value).__name__}")
+    return [_whole(f"each of {name}", word) for word in cast("list[object]", value)]
 
 
-def _stops(name: str, given: object) -> list[list[int]]:
-    if not isinstance(given, list):
+def _stops(name: str, value: object) -> list[list[int]]:
+    if not isinstance(value, list):
         raise RequestError(400, f"{name} must be a list of lists of whole numbers")
-    found = [_words(name, one) for one in cast("list[object]", given)]
-    if len(found) > _STOPS or sum(map(len, found)) > _STOPS:
+    stops = [_words(name, stop) for stop in cast("list[object]", value)]
+    if len(stops) > _STOPS or sum(map(len, stops)) > _STOPS:
         raise RequestError(400, f"{name} may have {_STOPS} words in all: each text is compared with them at each word")
-    return found
+    return stops
 
 
 _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str, object], Any]]]] = {
@@ -90,26 +90,26 @@ _SETTINGS: Final[Mapping[str, tuple[str, Callable[[str, object], Any]]]] = {
 def read_text_request(body: bytes | bytearray, limits: ServerLimits) -> TextRequest:
     """Return the request in a body. Raises `RequestError` if it is none, or too long for ``limits``."""
     need_short(len(body), limits)
-    given = parse_object(body)
-    id, parameters = given.get("id"), given.get("parameters", {})
+    request = parse_object(body)
+    id, parameters = request.get("id"), request.get("parameters", {})
     if id is not None and not isinstance(id, str):
         raise RequestError(400, "id must be a text")
     if not isinstance(parameters, dict):
         raise RequestError(400, "parameters must be a JSON object")
-    if unknown := given.keys() - {"id", "input_ids", "parameters"}:
+    if unknown := request.keys() - {"id", "input_ids", "parameters"}:
         raise RequestError(400, f"a request for a text has id, input_ids and parameters; seen {sorted(unknown)[0][:100]!r}")
     settings: dict[str, Any] = {}
     for name, value in cast("dict[str, object]", parameters).items():
         if name not in _SETTINGS:
             raise RequestError(400, f"there is no parameter {name[:100]!r}; there are {', '.join(_SETTINGS)}")
-        to, read = _SETTINGS[name]
-        settings[to] = read(name, value)
-        if to != "stop":
+        field, read = _SETTINGS[name]
+        settings[field] = read(name, value)
+        if field != "stop":
             try:
-                settings[to] = TextSettings.bounded(to, settings[to], name)
+                settings[field] = TextSettings.bounded(field, settings[field], name)
             except SchemaError as error:
                 raise RequestError(422, str(error)) from None
-    return TextRequest(id, _words("input_ids", given.get("input_ids")), settings)
+    return TextRequest(id, _words("input_ids", request.get("input_ids")), settings)
 
 
 class GenerateRoute:
@@ -119,13 +119,13 @@ class GenerateRoute:
         self._app, self._service = app, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = None
+        match = None
         if scope["type"] == "http":
-            found = next(((way, target) for way in _WAYS if (target := target_of(scope["path"], way)) is not None), None)
-        if found is None:
+            match = next(((way, target) for way in _WAYS if (target := target_of(scope["path"], way)) is not None), None)
+        if match is None:
             await self._app(scope, receive, send)
             return
-        way, target = found
+        way, target = match
         scope["counted_as"], scope["path_params"] = f"/v2/models/{{model}}/{way}", target._asdict()
         sender = _Sender(send)
         try:
@@ -152,13 +152,13 @@ class GenerateRoute:
                     body = await reading.body(receive)
             except TimeoutError:
                 raise RequestError(408, f"the request was not there within {service.limits.seconds:g} seconds") from None
-            asked = await service.aside(len(body), read_text_request, body, service.limits)
+            request = await service.aside(len(body), read_text_request, body, service.limits)
             served, version = service.repository.find(*target)
             if not isinstance(served, ServedWriter):
                 raise RequestError(400, f"{target.model[:100]} writes no texts; ask for its results with .../infer")
-            head: dict[str, Any] = {"model_name": target.model, "model_version": version, **({} if asked.id is None else {"id": asked.id})}
+            head: dict[str, Any] = {"model_name": target.model, "model_version": version, **({} if request.id is None else {"id": request.id})}
             words, end = list[int](), dict[str, str]()
-            async with contextlib.aclosing(_events(served, asked, until, receive)) as events:
+            async with contextlib.aclosing(_events(served, request, until, receive)) as events:
                 async for event in events:
                     end = _end_of(event)
                     if not streams:
@@ -177,29 +177,29 @@ def _end_of(event: TextEvent) -> dict[str, str]:
     return {} if event.reason is None else {"finish_reason": {"most": "length"}.get(event.reason, event.reason)}
 
 
-async def _events(served: ServedWriter, asked: TextRequest, until: float, receive: Receive) -> AsyncGenerator[TextEvent]:
+async def _events(served: ServedWriter, request: TextRequest, until: float, receive: Receive) -> AsyncGenerator[TextEvent]:
     """Yield the events of a text up to its end. When the client goes away, or nobody asks on, the text ends early.
 
     Raises:
         RequestError: the text's error. ClientGone: the client has gone away.
     """
-    loop, told = asyncio.get_running_loop(), asyncio.Queue[TextEvent | None]()
+    loop, queue = asyncio.get_running_loop(), asyncio.Queue[TextEvent | None]()
 
     def tell(event: TextEvent) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(told.put_nowait, event)
+            loop.call_soon_threadsafe(queue.put_nowait, event)
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        told.put_nowait(None)
+        queue.put_nowait(None)
 
-    job = TextJob(asked.prompt, asked.settings, until, tell)
+    job = TextJob(request.prompt, request.settings, until, tell)
     served.write(job)
     watcher = asyncio.create_task(watch())
     try:
         while True:
-            event = await told.get()
+            event = await queue.get()
             if event is None:
                 raise ClientGone
             if event.error is not None:

@@ -76,12 +76,12 @@ class InferRoute:
             try:
                 async with asyncio.timeout(service.limits.seconds) as limit:
                     body = await reading.body(receive)
-                    asked = await self._read(target, body, reading.header(_LENGTH))
-                    microseconds = asked.request.timeout
+                    request = await self._read(target, body, reading.header(_LENGTH))
+                    microseconds = request.request.timeout
                     if 0 < microseconds < (until - monotonic()) * 1e6:
                         until = monotonic() + microseconds / 1e6
                         limit.reschedule(loop.time() + microseconds / 1e6)
-                    response = await self._results(target, asked, until)
+                    response = await self._results(target, request, until)
                     while response is None:  # another model took its place
                         response = await self._results(target, await self._read(target, body, reading.header(_LENGTH)), until)
             except TimeoutError:
@@ -103,12 +103,12 @@ class InferRoute:
             if service.repository.find(*target)[0] is served:  # not exchanged meanwhile
                 return _Asked(served, version, request, feed)
 
-    async def _results(self, target: Target, asked: _Asked, until: float) -> Response | None:
+    async def _results(self, target: Target, entry: _Asked, until: float) -> Response | None:
         """Return the response; None if the model was closed for another one before its queue had the request."""
-        service, loop, (served, version, request, feed) = self._service, asyncio.get_running_loop(), asked
+        service, loop, (served, version, request, feed) = self._service, asyncio.get_running_loop(), entry
         try:
-            found = await _result_of(served.submit(feed, until, loop.call_soon), loop)
-            tensors = served.tensors(request, found)
+            results = await _result_of(served.submit(feed, until, loop.call_soon), loop)
+            tensors = served.tensors(request, results)
             size = sum(t.array.nbytes for t in tensors)
             return await service.aside(size, write_response, target.model, version, request, tensors, service.limits)
         except RequestError:
@@ -138,8 +138,8 @@ def _feed_of(served: ServedModel, body: bytearray, header_length: str | None, li
 async def start(send: Send, status: int, headers: Headers, *pieces: bytes) -> None:
     """Send a whole answer, piece by piece."""
     await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"%d" % sum(map(len, pieces))), *headers]})
-    for at, piece in enumerate(pieces, 1):
-        await send({"type": "http.response.body", "body": piece, "more_body": at < len(pieces)})
+    for number, piece in enumerate(pieces, 1):
+        await send({"type": "http.response.body", "body": piece, "more_body": number < len(pieces)})
 
 
 async def refuse(send: Send, error: RequestError) -> None:
@@ -150,14 +150,14 @@ async def refuse(send: Send, error: RequestError) -> None:
 
 async def _result_of(future: Future[Any], loop: asyncio.AbstractEventLoop) -> Any:
     """Return the result of a future of any thread. One of this thread does not wake the loop through its pipe."""
-    waited, here = loop.create_future(), get_ident()
+    waited, thread = loop.create_future(), get_ident()
 
     def wake() -> None:
         if not waited.done():
             waited.set_result(None)
 
     def done(_: Any) -> None:
-        if get_ident() == here:
+        if get_ident() == thread:
             wake()
         else:
             with contextlib.suppress(RuntimeError):  # the loop has ended
@@ -172,8 +172,8 @@ async def _result_of(future: Future[Any], loop: asyncio.AbstractEventLoop) -> An
     return future.result()
 
 
-def _translated(served: ServedModel, asked: InferRequest, error: Exception) -> RequestError:
-    refusal = served.refusal(asked, error)
+def _translated(served: ServedModel, request: InferRequest, error: Exception) -> RequestError:
+    refusal = served.refusal(request, error)
     if refusal is None:
         return server_error("a request failed", error)
     return refusal

@@ -42,15 +42,15 @@ class MemoryRoom:
 
     def is_told_by(self, symbols: Collection[str]) -> bool:
         """Tell whether all sizes of a run follow from these symbols: not if values decide, as the ends of ranges do."""
-        return all(name in symbols or ((same := self._known.get(name)) is not None and symbols_of(same) <= set(symbols)) for name in self._plan.symbols)
+        return all(name in symbols or ((size := self._known.get(name)) is not None and symbols_of(size) <= set(symbols)) for name in self._plan.symbols)
 
     def peak(self, sizes: Mapping[str, int]) -> int:
         """Return the bytes of a run of these sizes. Raises `MemoryPlanError`, `ShapeError`: past any number."""
         values = dict(sizes)
         for name in self._plan.symbols:
             if name not in values:
-                same = self._known.get(name)
-                values[name] = evaluate(same, values) if same is not None and symbols_of(same) <= values.keys() else 1
+                size = self._known.get(name)
+                values[name] = evaluate(size, values) if size is not None and symbols_of(size) <= values.keys() else 1
         return self._plan.peak(**{n: values[n] for n in self._plan.symbols})
 
     def _is_within(self, sizes: Mapping[str, int]) -> bool:

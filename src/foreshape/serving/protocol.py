@@ -104,15 +104,15 @@ class _RequestReader:
             raise RequestError(400, "inputs must be a list of tensors; it is missing, or is something else")
         inputs: dict[str, NamedTensor] = {}
         lengths = {} if is_absent(parameters.lengths) else read_object("the parameter lengths of the request", parameters.lengths)
-        for at, one in enumerate(fields.inputs):
-            name = _name(f"inputs[{at}]", short_value(f"the name of inputs[{at}]", one.name))
+        for index, tensor in enumerate(fields.inputs):
+            name = _name(f"inputs[{index}]", short_value(f"the name of inputs[{index}]", tensor.name))
             if name in inputs:
                 raise RequestError(400, f"the input {name[:100]} is given twice")
-            datatype = self._datatype(name, one)
-            own = _parameters(name[:100], one.parameters)
-            array = self._array(name[:100], datatype, one, own)
-            given = own.lengths if not is_absent(own.lengths) else lengths.get(name, own.lengths)
-            inputs[name] = NamedTensor(name, datatype, array, _lengths(name[:100], listed_value(f"lengths of {name[:100]}", given)))
+            datatype = self._datatype(name, tensor)
+            tensor_parameters = _parameters(name[:100], tensor.parameters)
+            array = self._array(name[:100], datatype, tensor, tensor_parameters)
+            raw_lengths = tensor_parameters.lengths if not is_absent(tensor_parameters.lengths) else lengths.get(name, tensor_parameters.lengths)
+            inputs[name] = NamedTensor(name, datatype, array, _lengths(name[:100], listed_value(f"lengths of {name[:100]}", raw_lengths)))
         if unknown := lengths.keys() - inputs.keys():
             raise RequestError(400, f"lengths are given of {sorted(unknown)[0][:100]!r}, which is no input of the request")
         if self._at != len(self._data):
@@ -120,24 +120,24 @@ class _RequestReader:
         binary = _truth("binary_data_output", short_value("binary_data_output", parameters.binary_data_output))
         return InferRequest(id, inputs, self._outputs(), bool(binary), timeout)
 
-    def _datatype(self, name: str, one: InputFields) -> str:
+    def _datatype(self, name: str, tensor: InputFields) -> str:
         """Return an input's element type. Raises `RequestError` if the model has no such input, or it has another type."""
         if self._model is not None and name not in self._model:
             raise RequestError(400, f"the model has no input {name[:100]!r}; it has {', '.join(self._model)}")
-        wanted = None if self._model is None else self._model[name].datatype
-        datatype = short_value(f"the datatype of {name[:100]}", one.datatype)
+        expected = None if self._model is None else self._model[name].datatype
+        datatype = short_value(f"the datatype of {name[:100]}", tensor.datatype)
         if datatype is None:
-            raise RequestError(400, f"{name[:100]}: its datatype is missing: {'one of ' + ', '.join(DATATYPES) if wanted is None else wanted}")
+            raise RequestError(400, f"{name[:100]}: its datatype is missing: {'one of ' + ', '.join(DATATYPES) if expected is None else expected}")
         if datatype not in DATATYPES:
             raise RequestError(400, f"{name[:100]}: datatype must be one of {', '.join(DATATYPES)}; seen {str(datatype)[:40]!r}")
-        if wanted is not None and datatype != wanted:
-            remedy = f": convert it before, as by numpy's astype({NUMPY[wanted]!r})" if wanted in NUMPY else ""
-            raise RequestError(400, f"{name[:100]} is {wanted}; sent is {datatype}{remedy}")
+        if expected is not None and datatype != expected:
+            remedy = f": convert it before, as by numpy's astype({NUMPY[expected]!r})" if expected in NUMPY else ""
+            raise RequestError(400, f"{name[:100]} is {expected}; sent is {datatype}{remedy}")
         return datatype
 
-    def _array(self, name: str, datatype: str, one: InputFields, parameters: RequestParameters) -> Any:
-        shape, size = shape_of(name, short_value(f"the shape of {name}", one.shape)), short_value(f"{name}: binary_data_size", parameters.binary_data_size)
-        data = None if not memoryview(one.data) else one.data
+    def _array(self, name: str, datatype: str, tensor: InputFields, parameters: RequestParameters) -> Any:
+        shape, size = shape_of(name, short_value(f"the shape of {name}", tensor.shape)), short_value(f"{name}: binary_data_size", parameters.binary_data_size)
+        data = None if not memoryview(tensor.data) else tensor.data
         if size is None:
             if data is None:
                 raise RequestError(400, f"{name} has neither data nor a binary_data_size")
@@ -151,52 +151,52 @@ class _RequestReader:
 
     def _outputs(self) -> dict[str, bool | None] | None:
         out: dict[str, bool | None] = {}
-        for at, one in enumerate(self._fields.outputs or ()):
-            name = _name(f"outputs[{at}]", short_value(f"the name of outputs[{at}]", one.name))
-            parameters = _parameters(name[:100], one.parameters)
+        for index, output in enumerate(self._fields.outputs or ()):
+            name = _name(f"outputs[{index}]", short_value(f"the name of outputs[{index}]", output.name))
+            parameters = _parameters(name[:100], output.parameters)
             if short_value(f"classification of {name[:100]}", parameters.classification):
                 raise RequestError(400, f"{name[:100]}: classification is not supported; ask for the scores")
-            what = f"binary_data of {name[:100]}"
-            out[name] = _truth(what, short_value(what, parameters.binary_data))
+            field = f"binary_data of {name[:100]}"
+            out[name] = _truth(field, short_value(field, parameters.binary_data))
         return out or None
 
 
 _NONE: Final = RequestParameters()
 
 
-def _parameters(what: str, of: RequestParameters | None) -> RequestParameters:
-    found = of or _NONE
-    if any(memoryview(one) for one in (found.shared_memory_region, found.shared_memory_byte_size, found.shared_memory_offset)):
-        raise RequestError(400, f"{what}: shared memory is not supported; send the data in the request")
-    return found
+def _parameters(owner: str, raw: RequestParameters | None) -> RequestParameters:
+    parameters = raw or _NONE
+    if any(memoryview(field) for field in (parameters.shared_memory_region, parameters.shared_memory_byte_size, parameters.shared_memory_offset)):
+        raise RequestError(400, f"{owner}: shared memory is not supported; send the data in the request")
+    return parameters
 
 
-def _name(what: str, given: object) -> str:
-    if not isinstance(given, str):
-        raise RequestError(400, f"{what} must have a name")
-    return given
+def _name(field: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise RequestError(400, f"{field} must have a name")
+    return value
 
 
-def text_or_none(what: str, given: object) -> str | None:
+def text_or_none(field: str, value: object) -> str | None:
     """Return a text of a request, or None. Raises `RequestError` for anything else."""
-    if given is not None and not isinstance(given, str):
-        raise RequestError(400, f"{what} must be a text")
-    return given
+    if value is not None and not isinstance(value, str):
+        raise RequestError(400, f"{field} must be a text")
+    return value
 
 
-def _truth(what: str, given: object) -> bool | None:
-    if given is not None and not isinstance(given, bool):
-        raise RequestError(400, f"{what} must be true or false")
-    return given
+def _truth(field: str, value: object) -> bool | None:
+    if value is not None and not isinstance(value, bool):
+        raise RequestError(400, f"{field} must be true or false")
+    return value
 
 
-def _lengths(name: str, given: object) -> list[list[int]] | None:
+def _lengths(name: str, value: object) -> list[list[int]] | None:
     """Return lengths, level by level, of ``[3, 0, 2]`` for one level, or of ``[[2, 1], [3, 0, 2]]``."""
-    if given is None:
+    if value is None:
         return None
-    if not isinstance(given, list):
+    if not isinstance(value, list):
         raise RequestError(400, f"lengths of {name} must be a list")
-    values = cast("list[Any]", given)
+    values = cast("list[Any]", value)
     levels = values if values and all(isinstance(v, list) for v in values) else [values]
     if not all(type(n) is int and 0 <= n < 1 << 62 for level in levels for n in level):
         raise RequestError(400, f"lengths of {name} must be whole numbers of at least 0, in a list, or in a list for each level")
@@ -219,17 +219,17 @@ def write_response(model: str, version: str, request: InferRequest, results: Seq
     """Return the response with a request's results, as JSON or bytes. Raises `RequestError` for numbers without a form in JSON, and for too many of them."""
     facts = {"model_name": model, "model_version": version, **({} if request.id is None else {"id": request.id})}
     head, pieces, size = [json.encode(facts)[:-1], b',"outputs":['], list[bytes](), 0
-    for at, tensor in enumerate(results):
+    for index, tensor in enumerate(results):
         wish = None if request.outputs is None else request.outputs.get(tensor.name)
-        one: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.array.shape}
-        own: dict[str, Any] = {}
+        entry: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.array.shape}
+        parameters: dict[str, Any] = {}
         if tensor.lengths is not None:
-            own["lengths"] = tensor.lengths[0] if len(tensor.lengths) == 1 else tensor.lengths
+            parameters["lengths"] = tensor.lengths[0] if len(tensor.lengths) == 1 else tensor.lengths
         is_binary = request.binary if wish is None else wish
         if is_binary:
             pieces.append(to_bytes(tensor.datatype, tensor.array))
-            own["binary_data_size"] = len(pieces[-1])
-        head.append(b"," * (at > 0) + json.encode({**one, "parameters": own} if own else one)[:-1])
+            parameters["binary_data_size"] = len(pieces[-1])
+        head.append(b"," * (index > 0) + json.encode({**entry, "parameters": parameters} if parameters else entry)[:-1])
         if not is_binary:
             head.append(b',"data":')
             for piece in to_json(tensor.name, tensor.datatype, tensor.array):

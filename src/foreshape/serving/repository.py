@@ -59,7 +59,7 @@ class Repository:
         ran: Callable[[str, str], Callable[[Batch], None]],
         gone: Callable[[str, str], None] = lambda model, version: None,
     ) -> None:
-        self._sources = [_source(one) for one in sources]
+        self._sources = [_source(source) for source in sources]
         self._kinds, self._limits, self._ran, self._gone = kinds, limits, ran, gone
         usual = default_limit()
         self._memory = limits.memory or (usual.size if usual is not None else 1 << 62)
@@ -101,7 +101,7 @@ class Repository:
         """Return all versions with their state, also broken ones."""
         out = [{"name": n, "version": v, "state": "READY", "reason": ""} for n in self.names() for v in self.versions(n)]
         for (name, version), (_, words) in sorted(self._failed.items()):
-            old = next((one for one in out if (one["name"], one["version"]) == (name, version)), None)
+            old = next((entry for entry in out if (entry["name"], entry["version"]) == (name, version)), None)
             if old is not None:
                 old["reason"] = f"its files have changed, and the new ones could not be opened; {words}"
             else:
@@ -119,18 +119,18 @@ class Repository:
         Raises:
             ForeshapeError: a source cannot be opened, or none of a folder.
         """
-        found = self._scan()
-        self._seen = {key: one.signature for key, one in found.items()}
-        if not found:
+        entries = self._scan()
+        self._seen = {key: entry.signature for key, entry in entries.items()}
+        if not entries:
             raise FormatError("there is no model in " + ", ".join(path for _, path in self._sources))
         failed: list[str] = []
-        for key, one in found.items():
+        for key, entry in entries.items():
             try:
-                self._put(key, self._opened(key, one, len(found)))
+                self._put(key, self._opened(key, entry, len(entries)))
             except ForeshapeError as error:
-                if len(found) == 1:
+                if len(entries) == 1:
                     raise
-                self._fail(key, one.signature, error)
+                self._fail(key, entry.signature, error)
                 failed.append(f"{key[0]}: {error}")
         if not self._served:
             raise FormatError("; ".join(failed))
@@ -139,11 +139,11 @@ class Repository:
     async def refresh(self) -> None:
         """Open changed files, and put them in place of the old. Files must be the same for two refreshes before they are read."""
         try:
-            found = await asyncio.to_thread(self._scan)
+            entries = await asyncio.to_thread(self._scan)
         except (OSError, ForeshapeError) as error:
             log.warning("the models' files cannot be listed: %s", escape(str(error)))
             return
-        missing = {(name, version) for name, version, _ in self.served()} - found.keys()
+        missing = {(name, version) for name, version, _ in self.served()} - entries.keys()
         gone, self._missing = missing & self._missing, missing  # files that are replaced are away for a moment
         for name, versions in list(self._served.items()):
             for version in list(versions):
@@ -153,46 +153,46 @@ class Repository:
                     self._gone(name, version)
             if not versions:
                 del self._served[name]
-        for key in self._failed.keys() - found.keys():
+        for key in self._failed.keys() - entries.keys():
             del self._failed[key]
             self._gone(*key)
-        for key in self._seen.keys() - found.keys() - self._missing:
+        for key in self._seen.keys() - entries.keys() - self._missing:
             del self._seen[key]
-        for key, one in found.items():
-            before = self._served.get(key[0], {}).get(key[1])
-            settled, self._seen[key] = self._seen.get(key) == one.signature, one.signature
-            known = self._failed[key][0] if key in self._failed else None if before is None else before.signature
-            if known == one.signature or not settled:
+        for key, entry in entries.items():
+            previous = self._served.get(key[0], {}).get(key[1])
+            settled, self._seen[key] = self._seen.get(key) == entry.signature, entry.signature
+            signature = self._failed[key][0] if key in self._failed else None if previous is None else previous.signature
+            if signature == entry.signature or not settled:
                 continue
             try:
-                made = await asyncio.to_thread(self._opened, key, one, len(found))
+                opened = await asyncio.to_thread(self._opened, key, entry, len(entries))
             except Exception as error:
-                self._fail(key, one.signature, error)
+                self._fail(key, entry.signature, error)
                 continue
             self._failed.pop(key, None)
-            self._put(key, made)
-            log.info("%s version %s is %s", *key, "served" if before is None else "served anew")
+            self._put(key, opened)
+            log.info("%s version %s is %s", *key, "served" if previous is None else "served anew")
         self._share()
 
-    def _opened(self, key: Key, one: _Found, count: int) -> ServedVersion:
+    def _opened(self, key: Key, entry: _Found, count: int) -> ServedVersion:
         opening = Opening(self._memory // count, self._limits, self._ran(*key))
-        model = one.kind.opened(one.path, opening)
+        model = entry.kind.opened(entry.path, opening)
         for words in model.notes:
             log.info("%s version %s: %s", *key, escape(words))
-        return ServedVersion(model, one.signature, one.path)
+        return ServedVersion(model, entry.signature, entry.path)
 
     def _put(self, key: Key, version: ServedVersion) -> None:
         """Let requests go to a version from now on; one before it answers its present ones."""
         versions = self._served.setdefault(key[0], {})
-        before = versions.get(key[1])
+        previous = versions.get(key[1])
         versions[key[1]] = version
-        if before is not None:
-            _leave(before.model)
+        if previous is not None:
+            _leave(previous.model)
 
     def _fail(self, key: Key, signature: Any, error: Exception) -> None:
         words = escape(str(error) or type(error).__name__).rstrip(".")
-        kept = " The one before is served on." if key[1] in self._served.get(key[0], {}) else ""
-        number = log_trouble(f"{key[0]} version {key[1]} could not be opened: {words}.{kept}", None if isinstance(error, ForeshapeError) else error)
+        remark = " The one before is served on." if key[1] in self._served.get(key[0], {}) else ""
+        number = log_trouble(f"{key[0]} version {key[1]} could not be opened: {words}.{remark}", None if isinstance(error, ForeshapeError) else error)
         self._failed[key] = (signature, f"the server's log says why, at trouble {number}")
 
     def _share(self) -> None:
@@ -245,11 +245,11 @@ def _leave(model: ServedModel) -> None:
     gc.unfreeze()
 
 
-def _source(given: str) -> tuple[str | None, str]:
-    name, mark, path = given.partition("=")
-    if mark and name and not os.path.exists(given) and "/" not in name:
+def _source(source: str) -> tuple[str | None, str]:
+    name, mark, path = source.partition("=")
+    if mark and name and not os.path.exists(source) and "/" not in name:
         return name, path
-    return None, given
+    return None, source
 
 
 def _name_of(path: str) -> str:

@@ -82,9 +82,9 @@ def read_fields(data: bytes | bytearray | memoryview) -> RequestFields:
     return _decoded("the request", _requests, data)
 
 
-def read_object(what: str, data: bytes | bytearray | memoryview | Raw) -> dict[str, Raw]:
+def read_object(field: str, data: bytes | bytearray | memoryview | Raw) -> dict[str, Raw]:
     """Return the members of a JSON object. Raises `RequestError` if it is none."""
-    return _decoded(what, _objects, data)
+    return _decoded(field, _objects, data)
 
 
 def parse_object(data: bytes | bytearray) -> dict[str, Any]:
@@ -97,55 +97,55 @@ def is_absent(raw: Raw) -> bool:
     return len(memoryview(raw)) <= 4 and bytes(raw) in (b"", b"null")
 
 
-def short_value(what: str, raw: Raw) -> Any:
+def short_value(field: str, raw: Raw) -> Any:
     """Return a field of few bytes; None if it is missing. Raises `RequestError` for more."""
     size = len(memoryview(raw))
     if not size:
         return None
     if size > _MOST_SHORT:
-        raise RequestError(400, f"{what} may have {_MOST_SHORT} bytes; it has {size}")
-    return _decoded(what, _anything, raw)
+        raise RequestError(400, f"{field} may have {_MOST_SHORT} bytes; it has {size}")
+    return _decoded(field, _anything, raw)
 
 
-def listed_value(what: str, raw: Raw) -> Any:
+def listed_value(field: str, raw: Raw) -> Any:
     """Return a field with many numbers; None if it is missing. Raises `RequestError` for more than `MAX_VALUES`."""
     if is_absent(raw):
         return None
     text = bytes(raw)
     if text.count(b",") >= MAX_VALUES or text.count(b"[") > MAX_KEYS:
-        raise RequestError(400, f"{what} may have {MAX_VALUES} numbers in {MAX_KEYS} lists; it has more")
-    return _decoded(what, _anything, text)
+        raise RequestError(400, f"{field} may have {MAX_VALUES} numbers in {MAX_KEYS} lists; it has more")
+    return _decoded(field, _anything, text)
 
 
-def _decoded(what: str, decoder: json.Decoder[T], data: bytes | bytearray | memoryview | Raw) -> T:
+def _decoded(field: str, decoder: json.Decoder[T], data: bytes | bytearray | memoryview | Raw) -> T:
     if len(memoryview(data)) > MAX_KEYS:
         data = bytes(data)
         if data.count(b":") > MAX_KEYS or data.count(b"{") > MAX_KEYS:
-            raise RequestError(400, f"{what} may have {MAX_KEYS} objects and keys; it has more")
+            raise RequestError(400, f"{field} may have {MAX_KEYS} objects and keys; it has more")
     try:
         return decoder.decode(data)
     except RecursionError:
-        raise RequestError(400, f"{what} is nested too deeply") from None
+        raise RequestError(400, f"{field} is nested too deeply") from None
     except ValidationError as error:
-        raise RequestError(400, _mismatch(what, str(error))) from None
+        raise RequestError(400, _mismatch(field, str(error))) from None
     except DecodeError as error:
-        _refuse_text(what, str(error), bytes(data))
+        _refuse_text(field, str(error), bytes(data))
     except UnicodeDecodeError as error:
-        raise RequestError(400, f"{what} is no JSON: {error}"[:200]) from None
+        raise RequestError(400, f"{field} is no JSON: {error}"[:200]) from None
 
 
-def _mismatch(what: str, words: str) -> str:
-    found = _MISMATCH.match(words)
-    if found is None:  # a number past the range of any float
-        return f"{what}: {words[:1].lower()}{words[1:200]}"
-    wanted, seen, place = found.groups()
-    return f"{place or what} must be {_KINDS.get(wanted, wanted)}; seen {_KINDS.get(seen, seen)}"
+def _mismatch(field: str, words: str) -> str:
+    match = _MISMATCH.match(words)
+    if match is None:  # a number past the range of any float
+        return f"{field}: {words[:1].lower()}{words[1:200]}"
+    expected, kind, place = match.groups()
+    return f"{place or field} must be {_KINDS.get(expected, expected)}; seen {_KINDS.get(kind, kind)}"
 
 
-def _refuse_text(what: str, words: str, text: bytes) -> NoReturn:
+def _refuse_text(field: str, words: str, text: bytes) -> NoReturn:
     place = _PLACE.search(words)
-    at = int(place[1]) if place is not None else 0
-    seen = _NO_NUMBER.match(text, at) or _NO_NUMBER.match(text, max(0, at - 1))
-    if seen is not None:
-        raise RequestError(400, f"{what} has {seen[0].decode()}, which is no JSON; send it as binary data")
-    raise RequestError(400, f"{what} is no JSON: {words.removeprefix('JSON is malformed: ')[:200]}")
+    position = int(place[1]) if place is not None else 0
+    match = _NO_NUMBER.match(text, position) or _NO_NUMBER.match(text, max(0, position - 1))
+    if match is not None:
+        raise RequestError(400, f"{field} has {match[0].decode()}, which is no JSON; send it as binary data")
+    raise RequestError(400, f"{field} is no JSON: {words.removeprefix('JSON is malformed: ')[:200]}")

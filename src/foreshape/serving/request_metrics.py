@@ -37,10 +37,10 @@ class RequestMetrics:
 
     def answered(self, route: str, status: int, seconds: float, model: tuple[str, str] | None = None) -> None:
         """Count an answer; ``model``: a known name and version, since clients must not choose labels."""
-        found = self._known.get((route, status))
-        if found is None:
-            found = self._known[route, status] = (self._requests.labels(route, status), self._seconds.labels(route))
-        figures = [found]
+        counters = self._known.get((route, status))
+        if counters is None:
+            counters = self._known[route, status] = (self._requests.labels(route, status), self._seconds.labels(route))
+        figures = [counters]
         if model is not None:
             statuses = self._statuses.setdefault(model, {})
             if status not in statuses:

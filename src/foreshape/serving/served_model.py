@@ -51,7 +51,7 @@ class ServedModel(Protocol):
         """
         ...
 
-    def tensors(self, request: InferRequest, found: Any) -> list[NamedTensor]:
+    def tensors(self, request: InferRequest, results: Any) -> list[NamedTensor]:
         """Return the response's tensors, of the result of the future."""
         ...
 

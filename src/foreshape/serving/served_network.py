@@ -93,8 +93,8 @@ class ServedNetwork:
     def _example(self) -> dict[str, Any] | None:
         """Return a feed of the smallest sizes, with random numbers; None if there are none. Ids are 0 or 1."""
         feeds = self._predictor.model.program.feeds
-        wanted = {n: [3, *([1] * (len(s.known_dims) - 1))] for n, s in self._specs.items() if n in feeds and s.lod is not None}
-        sizes = feeds.nearest(wanted) if wanted else feeds.smallest
+        shapes = {n: [3, *([1] * (len(s.known_dims) - 1))] for n, s in self._specs.items() if n in feeds and s.lod is not None}
+        sizes = feeds.nearest(shapes) if shapes else feeds.smallest
         if sizes is None:
             return None
         draw, out = numpy.random.default_rng(0), dict[str, Any]()
@@ -135,7 +135,7 @@ class ServedNetwork:
     def facts(self) -> dict[str, Any]:
         """Return the accepted sizes, and whether requests are joined."""
         feeds = self._predictor.model.program.feeds
-        conditions = {word: text for one in feeds.values() for word, text in one.conditions.items()}
+        conditions = {word: text for feed in feeds.values() for word, text in feed.conditions.items()}
         return {"conditions": conditions, "together": feeds.joint[:20], "batched": self._joins}
 
     def feed(self, request: InferRequest) -> dict[str, Any]:
@@ -178,11 +178,11 @@ class ServedNetwork:
         except FeedError as error:
             raise RequestError(400, f"{info.name}: {client_words(error)}") from error
 
-    def tensors(self, request: InferRequest, found: Results) -> list[NamedTensor]:
+    def tensors(self, request: InferRequest, results: Results) -> list[NamedTensor]:
         """Return the wanted results."""
         out: list[NamedTensor] = []
         for name in request.outputs if request.outputs is not None else self._predictor.outputs:
-            value = found[self._named[name]]
+            value = results[self._named[name]]
             datatype = datatype_of(self._specs[self._named[name]].known_dtype)
             ragged = isinstance(value, LoDTensor)
             out.append(NamedTensor(name, datatype, numpy.asarray(value.data if ragged else value), value.sequence_lengths if ragged else None))
@@ -230,11 +230,11 @@ class ServedNetwork:
 
 def _symbols(spec: Spec) -> tuple[list[tuple[int, str]], list[tuple[int, str]], tuple[str, ...]]:
     """Return the axes and the levels whose sizes are symbols, each with its symbol, and the symbols of the longest sequences."""
-    named = [
-        [(at, symbol) for at, size in enumerate(sizes) if not isinstance(size, int) and (symbol := symbol_name(size)) is not None]
+    pairs = [
+        [(axis, symbol) for axis, size in enumerate(sizes) if not isinstance(size, int) and (symbol := symbol_name(size)) is not None]
         for sizes in (spec.known_dims, () if spec.lod is None else spec.lod.counts)
     ]
-    return named[0], named[1], () if spec.lod is None else (str(longest(spec.lod)), str(longest_outermost(spec.lod)))
+    return pairs[0], pairs[1], () if spec.lod is None else (str(longest(spec.lod)), str(longest_outermost(spec.lod)))
 
 
 def _info(name: str, spec: Spec) -> TensorInfo:

@@ -135,7 +135,7 @@ class ServedWriter:
     def submit(self, feed: Any, until: float, soon: Soon) -> Future[Any]:
         raise NotImplementedError
 
-    def tensors(self, request: InferRequest, found: Any) -> list[NamedTensor]:
+    def tensors(self, request: InferRequest, results: Any) -> list[NamedTensor]:
         raise NotImplementedError
 
     def refusal(self, request: InferRequest, error: Exception) -> RequestError | None:
@@ -143,10 +143,10 @@ class ServedWriter:
 
     def waiting(self) -> int:
         """Return the number of texts for which there is no place."""
-        taken, waiting = 0, 0
+        places, waiting = 0, 0
         for job in (*self._running, *self._new):
-            taken += job.settings.get("beams", self.model.settings.beams)
-            waiting += taken > self.model.users
+            places += job.settings.get("beams", self.model.settings.beams)
+            waiting += places > self.model.users
         return waiting
 
     def give_memory(self, limit: int) -> None:
@@ -187,9 +187,9 @@ class ServedWriter:
 
     def _drop_late(self) -> None:
         """End texts of gone clients, and late ones without a first word."""
-        now = monotonic()
+        moment = monotonic()
         for job, writing in list(self._running.items()):
-            late = not writing.words and now > job.until
+            late = not writing.words and moment > job.until
             if job.given_up or late:
                 self._writer.drop(writing)
                 del self._running[job]

@@ -64,10 +64,10 @@ class Server(uvicorn.Server):
 
     def __init__(self, service: Service, host: str = _HOST, port: int = 8000, watch: bool = True) -> None:
         limits, files = service.limits, resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = limits.connections + _FILES
-        if files[0] != resource.RLIM_INFINITY and files[0] < wanted:
-            most = files[1] if files[1] != resource.RLIM_INFINITY else wanted
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, most), files[1]))
+        count = limits.connections + _FILES
+        if files[0] != resource.RLIM_INFINITY and files[0] < count:
+            limit = files[1] if files[1] != resource.RLIM_INFINITY else count
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(count, limit), files[1]))
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         connections = limits.connections if soft == resource.RLIM_INFINITY else max(1, min(limits.connections, soft - _FILES))
         config = uvicorn.Config(
@@ -112,18 +112,18 @@ class Server(uvicorn.Server):
 
     def _close_slow(self) -> None:
         """Close connections whose client does not send the head of a request, or does not read its answer."""
-        limits, now = self.service.limits, monotonic()
+        limits, moment = self.service.limits, monotonic()
         states: dict[Any, tuple[Any, float, int]] = {}
         for connection in list(self.server_state.connections):
             transport, cycle = getattr(connection, "transport", None), getattr(connection, "cycle", None)
             if transport is None:
                 continue
             answered, unread = cycle is None or cycle.response_complete, transport.get_write_buffer_size()
-            mark, since, before = self._states.get(connection, (self, now, 0))
-            if mark is not cycle or (not answered and not unread) or (unread and unread != before):
-                since = now  # something has happened
+            mark, since, unread_before = self._states.get(connection, (self, moment, 0))
+            if mark is not cycle or (not answered and not unread) or (unread and unread != unread_before):
+                since = moment  # something has happened
             limit = limits.header_seconds if unread or cycle is None else limits.keep_alive + limits.header_seconds
-            if now - since > limit:
+            if moment - since > limit:
                 transport.abort()
             else:
                 states[connection] = (cycle, since, unread)
@@ -151,22 +151,22 @@ def bound(host: str, port: int) -> socket.socket:
     return out
 
 
-def serve(service: Service, at: socket.socket, say: Callable[[str], None] = print) -> None:
+def serve(service: Service, listener: socket.socket, say: Callable[[str], None] = print) -> None:
     """Serve until a signal to stop.
 
     Args:
         service: the state, with its models.
-        at: as `bound` gives it.
+        listener: as `bound` gives it.
         say: is told the address and the models.
 
     Raises:
         ExecutionError: another process has begun to listen there.
     """
     server = Server(service)
-    host, port = at.getsockname()[:2]
+    host, port = listener.getsockname()[:2]
 
     async def run() -> None:
-        task = asyncio.create_task(server.serve([at]))
+        task = asyncio.create_task(server.serve([listener]))
         while not server.started and not task.done():
             await asyncio.sleep(0.01)
         if server.started:

@@ -99,19 +99,19 @@ class RequestReading:
         self._service.running += 1
         return self
 
-    def __exit__(self, *of: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._service.pending -= self._held
         self._service.running -= 1
 
     async def body(self, receive: Receive) -> bytearray:
         """Return the body, unpacked, within the server's limits. Raises `RequestError` if it is too large, `ClientGone`."""
         service, limits = self._service, self._service.limits
-        body, more = bytearray(), True  # of its own: numbers in it may be fed as they lie
-        while more:
+        body, continues = bytearray(), True  # of its own: numbers in it may be fed as they lie
+        while continues:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
-            chunk, more = message.get("body", b""), message.get("more_body", False)
+            chunk, continues = message.get("body", b""), message.get("more_body", False)
             service.need_room(len(chunk) if len(body) + len(chunk) <= limits.body else limits.body + 1)
             body += chunk
             self.hold(len(chunk))
@@ -128,13 +128,13 @@ class RequestReading:
         self._service.pending += size
 
 
-def _unpacked(data: bytearray, most: int) -> bytearray:
+def _unpacked(data: bytearray, limit: int) -> bytearray:
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
     try:
-        out = unpacker.decompress(data, most + 1)
+        out = unpacker.decompress(data, limit + 1)
     except zlib.error as error:
         raise RequestError(400, f"the request cannot be unpacked: {error}") from None
-    if len(out) > most:
+    if len(out) > limit:
         raise RequestError(413, "the request is larger than it may be when it is unpacked")
     if not unpacker.eof or unpacker.unused_data:
         raise RequestError(400, "the packed request ends too early, or bytes follow it")

@@ -46,24 +46,24 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: bytes | Raw)
     text = text.translate(_BRACKETS)
     if not count:
         text = text.replace(b",", b" ")
-    seen = text.count(b",") + 1 if text.strip(_BLANK) else 0
-    if seen != count:
-        raise RequestError(400, f"{name}: data must have {count} elements, of shape {[*shape]}; there are {seen}")
+    elements = text.count(b",") + 1 if text.strip(_BLANK) else 0
+    if elements != count:
+        raise RequestError(400, f"{name}: data must have {count} elements, of shape {[*shape]}; there are {elements}")
     if lists > 1 and (lists != _lists_in(shape) or nesting != _nesting(shape)):
         raise RequestError(400, f"{name}: data must be flat, or nested as shape {[*shape]} says")
     array: Any = numpy.empty(count, NUMPY[datatype])
-    at = place = 0
+    offset = place = 0
     while place < count:
-        end = text.find(b",", at + _PIECE)
+        end = text.find(b",", offset + _PIECE)
         end = len(text) if end < 0 else end
-        values = _numbers(name, datatype, array.dtype, b"[%b]" % text[at:end])
+        values = _numbers(name, datatype, array.dtype, b"[%b]" % text[offset:end])
         array[place : place + len(values)] = values
-        at, place = end + 1, place + len(values)
+        offset, place = end + 1, place + len(values)
     return array.reshape(shape)
 
 
 def _lists_in(shape: Sequence[int]) -> int:
-    return sum(math.prod(shape[:at]) for at in range(len(shape)))
+    return sum(math.prod(shape[:axis]) for axis in range(len(shape)))
 
 
 def _nesting(shape: Sequence[int]) -> bytes:
@@ -105,10 +105,10 @@ def to_json(name: str, datatype: str, array: Any) -> Iterator[bytes]:
         raise RequestError(400, f'{name}: {datatype} has no form in JSON; ask for it with "binary_data": true')
     flat: Any = array.ravel()
     yield b"["
-    for at in range(0, len(flat), _ELEMENTS):
-        piece = flat[at : at + _ELEMENTS]
+    for start in range(0, len(flat), _ELEMENTS):
+        piece = flat[start : start + _ELEMENTS]
         if piece.dtype.kind == "f" and not numpy.isfinite(piece).all():
             raise RequestError(422, f'{name} has a NaN or an infinity, which JSON lacks; ask for it with "binary_data": true')
         text = _encode(piece.tolist())
-        yield b",%b" % text[1:-1] if at else text[1:-1]
+        yield b",%b" % text[1:-1] if start else text[1:-1]
     yield b"]"

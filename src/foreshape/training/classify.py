@@ -37,8 +37,8 @@ def classify(folder: Path, console: Any) -> float:
     accuracy = float(right.mean())
     console.print(f"{int(right.sum())} of {len(truth)} test images are classified rightly: {accuracy:.2%}", highlight=False)
     picture(folder / "digits.png", images[chosen, 0], predicted[chosen], truth[chosen])
-    found = {"accuracy": accuracy, "predicted": predicted.tolist(), "labels": truth.tolist()}
-    (folder / "predictions.json").write_text(json.dumps(found) + "\n", encoding="utf-8")
+    answers = {"accuracy": accuracy, "predicted": predicted.tolist(), "labels": truth.tolist()}
+    (folder / "predictions.json").write_text(json.dumps(answers) + "\n", encoding="utf-8")
     return accuracy
 
 

@@ -46,8 +46,8 @@ def digits() -> tuple[dict[str, Any], dict[str, Any]]:
 
     bundle = cast("Any", load_digits())
     order = numpy.random.RandomState(0).permutation(len(bundle.images))
-    whole = {"image": (bundle.images[order, None] / 16).astype("float32"), "label": bundle.target[order, None].astype("int64")}
-    return {n: a[:_TRAINED_ON] for n, a in whole.items()}, {n: a[_TRAINED_ON:] for n, a in whole.items()}
+    arrays = {"image": (bundle.images[order, None] / 16).astype("float32"), "label": bundle.target[order, None].astype("int64")}
+    return {n: a[:_TRAINED_ON] for n, a in arrays.items()}, {n: a[_TRAINED_ON:] for n, a in arrays.items()}
 
 
 def network() -> DemoNetwork:

@@ -32,7 +32,7 @@ class Figure(Protocol):
         """Return the sums before the first batch."""
         ...
 
-    def add(self, sums: Sums, taken: Taken, batch: Share) -> None:
+    def add(self, sums: Sums, fetched: Taken, batch: Share) -> None:
         """Take a batch, or a rank's part of it."""
         ...
 
@@ -49,35 +49,35 @@ def add_mean(sums: Sums, name: str, value: Any, count: float) -> None:
     """Add a mean over ``count`` items: the sum is added, and behind it the count."""
     numbers = np.asarray(value, np.float64).reshape(-1) if count else np.zeros(np.size(value))
     new = np.append(numbers * count, count)
-    before = sums.get(name)
-    sums[name] = new if before is None else before + new
+    previous = sums.get(name)
+    sums[name] = new if previous is None else previous + new
 
 
 def mean_of(sums: Sums, name: str) -> Any:
     """Return the mean counted by `add_mean`; NaN for none."""
-    found = sums.get(name)
-    if found is None or not found[-1]:
-        return np.full(1 if found is None else len(found) - 1, np.nan)
-    return found[:-1] / found[-1]
+    total = sums.get(name)
+    if total is None or not total[-1]:
+        return np.full(1 if total is None else len(total) - 1, np.nan)
+    return total[:-1] / total[-1]
 
 
-def figure_of(name: str, given: Variable | Metric, program: Program, over: OverExamples, executor: Executor, scope: Scope) -> Figure:
+def figure_of(name: str, metric: Variable | Metric, program: Program, examples: OverExamples, executor: Executor, scope: Scope) -> Figure:
     """Return the figure of a variable or a metric of a program, without a step.
 
     Args:
-        over: of the program's global block.
+        examples: of the program's global block.
         executor, scope: compute the figure of the sums.
     """
-    if isinstance(given, Metric):
-        return _OfMetric(name, given)
-    return _OfVariable(name, given.name, program, over, executor, scope)
+    if isinstance(metric, Metric):
+        return _OfMetric(name, metric)
+    return _OfVariable(name, metric.name, program, examples, executor, scope)
 
 
 def figures_of(program: Program, loss: str, metrics: Mapping[str, Variable | Metric], executor: Executor, scope: Scope) -> list[Figure]:
     """Return the loss and the metrics whose variables a program has."""
-    block, over = program.global_block, OverExamples(program.global_block)
-    given = {"loss": block.var(loss)} | {n: m for n, m in metrics.items() if all(v in block.vars for v in fetched_of(m))}
-    return [figure_of(n, one, program, over, executor, scope) for n, one in given.items()]
+    block, examples = program.global_block, OverExamples(program.global_block)
+    shown_metrics = {"loss": block.var(loss)} | {n: m for n, m in metrics.items() if all(v in block.vars for v in fetched_of(m))}
+    return [figure_of(n, metric, program, examples, executor, scope) for n, metric in shown_metrics.items()]
 
 
 def fetches_of(figures: Iterable[Figure]) -> list[str]:
@@ -85,9 +85,9 @@ def fetches_of(figures: Iterable[Figure]) -> list[str]:
     return list(dict.fromkeys(n for figure in figures for n in figure.fetches))
 
 
-def fetched_of(given: Variable | Metric) -> list[str]:
+def fetched_of(metric: Variable | Metric) -> list[str]:
     """Return the variables of a figure."""
-    return [v.name for v in given.inputs] if isinstance(given, Metric) else [given.name]
+    return [v.name for v in metric.inputs] if isinstance(metric, Metric) else [metric.name]
 
 
 class _OfMetric:
@@ -96,17 +96,17 @@ class _OfMetric:
     def __init__(self, name: str, metric: Metric) -> None:
         self.name, self.metric = name, metric
         self.fetches = [v.name for v in metric.inputs]
-        self.names = [" ".join([name, *map(str, at)]) for at in np.ndindex(metric.shape)]
+        self.names = [" ".join([name, *map(str, index)]) for index in np.ndindex(metric.shape)]
         self.keys = {key: f"{name}/{key}" for key in metric.begin()}
 
     def begin(self) -> Sums:
         return {self.keys[key]: value for key, value in self.metric.begin().items()}
 
-    def add(self, sums: Sums, taken: Taken, batch: Share) -> None:
+    def add(self, sums: Sums, fetched: Taken, batch: Share) -> None:
         if batch.own:
             state = {key: sums[name] for key, name in self.keys.items()}
             try:
-                self.metric.add(state, *(taken[name] if self.metric.ragged else _numbers(taken[name]) for name in self.fetches))
+                self.metric.add(state, *(fetched[name] if self.metric.ragged else _numbers(fetched[name]) for name in self.fetches))
             except ForeshapeError as error:
                 error.add_note(f"in the figure {self.name!r} of {', '.join(self.fetches)}")
                 raise
@@ -126,87 +126,87 @@ _EXAMPLES: Final = ""
 class _OfVariable:
     """The mean, the sum, or a function of these, of a variable over the examples."""
 
-    def __init__(self, name: str, of: str, program: Program, over: OverExamples, executor: Executor, scope: Scope) -> None:
-        self.name, self.of, self.names = name, of, [name]
-        self.program, self.over, self.executor, self.scope = program, over, executor, scope
+    def __init__(self, name: str, variable: str, program: Program, examples: OverExamples, executor: Executor, scope: Scope) -> None:
+        self.name, self.of, self.names = name, variable, [name]
+        self.program, self.over, self.executor, self.scope = program, examples, executor, scope
         self.statistics = self._statistics()
-        self.counted = {one.name: self._counted(one) for one in self.statistics}
+        self.counted = {statistic.name: self._counted(statistic) for statistic in self.statistics}
         self.fetches = list(dict.fromkeys(n for s in self.statistics for n in (s.name, *s.by, *self.counted[s.name][1])))
         self._tail: Program | None = None
 
     def _statistics(self) -> list[Statistic]:
         """Return the statistics of the variable; itself if it depends on the examples otherwise, and each batch counts by its examples."""
-        over, variable = self.over, self.program.global_block.var(self.of)
+        examples, variable = self.over, self.program.global_block.var(self.of)
         if by_example(variable):
             return [Statistic(self.of, of=self.of)]
-        found = over.statistics(self.of)
-        if found is None and over.is_open(self.of):
-            op = over.writer.get(self.of)
+        statistics = examples.statistics(self.of)
+        if statistics is None and examples.is_open(self.of):
+            op = examples.writer.get(self.of)
             site = None if op is None else op.call_site
-            where = "" if op is None else f", made by {op.type}{f' ({site.short()})' if site is not None else ''},"
+            origin = "" if op is None else f", made by {op.type}{f' ({site.short()})' if site is not None else ''},"
             warn_user(
-                f"the figure {self.name!r} is a mean over batches, and depends on these: {self.of}{where} is no function of sums and means over "
+                f"the figure {self.name!r} is a mean over batches, and depends on these: {self.of}{origin} is no function of sums and means over "
                 "examples; fs.metrics has measures of a whole set"
             )
-        return list(found.values()) if found else [Statistic(self.of, alike=True)]
+        return list(statistics.values()) if statistics else [Statistic(self.of, alike=True)]
 
-    def _counted(self, one: Statistic) -> tuple[str, Sequence[str]]:
+    def _counted(self, statistic: Statistic) -> tuple[str, Sequence[str]]:
         """Return the input that counts the items of a statistic's mean, or nothing if they are the examples; and the fetches to count it."""
-        if one.alike or one.by or one.is_sum:
+        if statistic.alike or statistic.by or statistic.is_sum:
             return _EXAMPLES, ()
-        over, variable = self.over, self.program.global_block.var(one.of)
-        each = measure(variable, one.rows)
-        if isinstance(each, int):
+        examples, variable = self.over, self.program.global_block.var(statistic.of)
+        rows = measure(variable, statistic.rows)
+        if isinstance(rows, int):
             return _EXAMPLES, ()
-        for fed in over.inputs_of(one.name):
+        for fed in examples.inputs_of(statistic.name):
             dims, lod = fed.spec.known_dims, fed.spec.lod
-            if same_measure(lod.counts[0] if lod is not None else dims[0], each):
+            if same_measure(lod.counts[0] if lod is not None else dims[0], rows):
                 return _EXAMPLES, ()
-            if same_measure(measure(fed), each):
+            if same_measure(measure(fed), rows):
                 return fed.name, ()
-        if one.rows:
-            raise SchemaError(f"the figure {self.name!r}: no input has as many rows as {one.of}")
-        return one.of, (one.of,)
+        if statistic.rows:
+            raise SchemaError(f"the figure {self.name!r}: no input has as many rows as {statistic.of}")
+        return statistic.of, (statistic.of,)
 
     def begin(self) -> Sums:
         block = self.program.global_block
         sizes = {s: 1 if s.name == s.of else math.prod(d for d in block.var(s.name).spec.known_dims if isinstance(d, int)) for s in self.statistics}
         return {self._key(s): np.zeros(size + 1) for s, size in sizes.items()}
 
-    def _key(self, one: Statistic) -> str:
-        return self.name if one.name == self.of else f"{self.name}/{one.name}"
+    def _key(self, statistic: Statistic) -> str:
+        return self.name if statistic.name == self.of else f"{self.name}/{statistic.name}"
 
-    def add(self, sums: Sums, taken: Taken, batch: Share) -> None:
-        for one in self.statistics:
-            value, (counted, fetched) = _numbers(taken[one.name]), self.counted[one.name]
-            if one.is_sum:
+    def add(self, sums: Sums, fetched: Taken, batch: Share) -> None:
+        for statistic in self.statistics:
+            value, (counted, is_fetched) = _numbers(fetched[statistic.name]), self.counted[statistic.name]
+            if statistic.is_sum:
                 count = 1.0
-            elif one.by:
-                count = float(sum(taken[n].sum() for n in one.by))
+            elif statistic.by:
+                count = float(sum(fetched[n].sum() for n in statistic.by))
             elif counted is _EXAMPLES:
                 count = batch.own
             else:
-                count = _size(_numbers(taken[counted] if fetched else batch[counted]))
-            if one.of == one.name:
+                count = _size(_numbers(fetched[counted] if is_fetched else batch[counted]))
+            if statistic.of == statistic.name:
                 value = value.mean() if value.size else 0.0
-            add_mean(sums, self._key(one), value, count if batch.own else 0)
+            add_mean(sums, self._key(statistic), value, count if batch.own else 0)
 
     def results(self, sums: Sums) -> dict[str, float]:
         return {self.name: self.value(sums)}
 
     def value(self, sums: Sums) -> float:
-        block, made = self.program.global_block, dict[str, Any]()
-        for one in self.statistics:
-            numbers = sums[self._key(one)]
-            found = numbers[:-1] if one.is_sum else mean_of(sums, self._key(one))
-            made[one.name] = np.zeros_like(found) if one.by and not numbers[-1] else found  # as such an operator has it
-        if self.of in made:
-            return float(made[self.of].mean())
+        block, values = self.program.global_block, dict[str, Any]()
+        for statistic in self.statistics:
+            numbers = sums[self._key(statistic)]
+            mean = numbers[:-1] if statistic.is_sum else mean_of(sums, self._key(statistic))
+            values[statistic.name] = np.zeros_like(mean) if statistic.by and not numbers[-1] else mean  # as such an operator has it
+        if self.of in values:
+            return float(values[self.of].mean())
         if self._tail is None:
-            self._tail = prune(self.program, list(made), [self.of])
+            self._tail = prune(self.program, list(values), [self.of])
             self._tail.random_seed = 0
         feed: dict[str, Any] = {}
-        for name, numbers in made.items():
+        for name, numbers in values.items():
             spec = block.var(name).spec
             feed[name] = numbers.reshape([int(d) for d in spec.known_dims if isinstance(d, int)]).astype(spec.known_dtype.numpy_name)
         (value,) = self.executor.run(self._tail, feed, [self.of], self.scope)

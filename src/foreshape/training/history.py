@@ -48,8 +48,8 @@ class History:
 
     def column(self, name: str) -> list[float]:
         """Return one figure of every epoch. Raises `KeyError` for an unknown name."""
-        if self.epochs and name not in (known := self._names()):
-            raise KeyError(f"there is no figure {name!r}; there are {', '.join(map(repr, known))}{did_you_mean(name, known)}")
+        if self.epochs and name not in (names := self._names()):
+            raise KeyError(f"there is no figure {name!r}; there are {', '.join(map(repr, names))}{did_you_mean(name, names)}")
         return [row[name] for row in self.epochs]
 
     def __str__(self) -> str:
@@ -62,10 +62,10 @@ class History:
         """Return lines for these epochs, with a row of three dots for omitted ones."""
         names = self._names()
         lines = [["epoch", *names]]
-        for at, before in zip(which, [-1, *which], strict=False):
-            if at != before + 1:
+        for epoch, previous in zip(which, [-1, *which], strict=False):
+            if epoch != previous + 1:
                 lines.append(["...", *("" for _ in names)])
-            lines.append([str(at + 1), *(number(self.epochs[at].get(n)) for n in names)])
+            lines.append([str(epoch + 1), *(number(self.epochs[epoch].get(n)) for n in names)])
         widths = [max(wide(line[c]) for line in lines) for c in range(len(lines[0]))]
         return ["  ".join(right(text, w) for text, w in zip(line, widths, strict=True)).rstrip() for line in lines]
 
@@ -81,11 +81,11 @@ class History:
     def _repr_html_(self) -> str:
         names, count = self._names(), len(self.epochs)
         left_out = ("…", *("" for _ in names))
-        rows = [left_out if at is None else (str(at + 1), *(number(self.epochs[at].get(n)) for n in names)) for at in ends(count, _LISTED)]
-        shown = rows[-1:] if rows else []
+        rows = [left_out if epoch is None else (str(epoch + 1), *(number(self.epochs[epoch].get(n)) for n in names)) for epoch in ends(count, _LISTED)]
+        last = rows[-1:] if rows else []
         parts: list[object] = [line_chart(self.losses, "the loss of every step", "step")]
-        if shown:
-            parts.append(markup_table(("epoch", *names), shown, range(1 + len(names))))
+        if last:
+            parts.append(markup_table(("epoch", *names), last, range(1 + len(names))))
         if len(rows) > 1:
             heading = "every epoch" if count <= _LISTED else f"the first and the last {_LISTED // 2} of {count:,} epochs"
             parts.append(folded(heading, markup_table(("epoch", *names), rows, range(1 + len(names)))))
@@ -122,17 +122,17 @@ class History:
         figure: Any = Shown(figsize=(8, 6 if figures else 4), layout="constrained")
         FigureCanvasAgg(figure)
         axes: Sequence[Any] = figure.subplots(2 if figures else 1, 1, squeeze=False)[:, 0]
-        at, shown = drawn_points(self.losses)
-        axes[0].plot([a + 1 for a in at], shown, linewidth=0.8, alpha=0.5, label="loss of each step")
+        steps, values = drawn_points(self.losses)
+        axes[0].plot([a + 1 for a in steps], values, linewidth=0.8, alpha=0.5, label="loss of each step")
         per_epoch = len(self.losses) / max(1, len(self.epochs))
         for name in ("loss", "validation loss"):
             if any(name in row for row in self.epochs):
-                at, shown = drawn_points([row.get(name) for row in self.epochs])
-                axes[0].plot([per_epoch * (e + 1) for e in at], shown, marker=".", label=name)
+                steps, values = drawn_points([row.get(name) for row in self.epochs])
+                axes[0].plot([per_epoch * (e + 1) for e in steps], values, marker=".", label=name)
         axes[0].set(xlabel="step", ylabel="loss", yscale="log" if self.losses and min(self.losses) > 0 else "linear")
         for name in figures:
-            at, shown = drawn_points([row.get(name) for row in self.epochs])
-            axes[1].plot([e + 1 for e in at], shown, marker=".", label=cut(name, _NAME))
+            steps, values = drawn_points([row.get(name) for row in self.epochs])
+            axes[1].plot([e + 1 for e in steps], values, marker=".", label=cut(name, _NAME))
         if figures:
             axes[1].set(xlabel="epoch")
             axes[1].xaxis.get_major_locator().set_params(integer=True)

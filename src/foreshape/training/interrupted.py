@@ -37,37 +37,37 @@ def after() -> list[str]:
 
 def tell(interrupt: KeyboardInterrupt, state: State | None, checkpoint: Checkpoint | None, callbacks: Iterable[Callback]) -> None:
     """Let a script that does not catch the interrupt end in two lines, in place of a traceback through the loop."""
-    words = f"{_where(state)}\n{_kept(state, checkpoint, _files(callbacks))}"
+    words = f"{_place(state)}\n{_remedy(state, checkpoint, _files(callbacks))}"
     interrupt.add_note(words)
-    before = sys.excepthook
+    previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if error is interrupt:
             print(words, file=sys.stderr)
         else:
-            before(kind, error, trace)
+            previous(kind, error, trace)
 
     sys.excepthook = hook
 
 
-def _where(state: State | None) -> str:
+def _place(state: State | None) -> str:
     if state is None or not state.history.steps:
         return "interrupted before the first step of the training"
     return f"interrupted after step {state.history.steps} (epoch {state.position.epoch}, batch {state.position.batch})"
 
 
-def _kept(state: State | None, checkpoint: Checkpoint | None, files: list[str]) -> str:
+def _remedy(state: State | None, checkpoint: Checkpoint | None, files: list[str]) -> str:
     newest = _newest(checkpoint)
     if newest:
         return f"kept: {newest[0]}; the same command goes on from there" + (f"; also {', '.join(files)}" if files else "")
-    found = f"kept: {', '.join(files) if files else 'nothing on disk'}; "
+    words = f"kept: {', '.join(files) if files else 'nothing on disk'}; "
     if checkpoint is None:
-        return found + "give checkpoint= a folder to go on later"
+        return words + "give checkpoint= a folder to go on later"
     if checkpoint.every is None:
         when = "at the end of an epoch" if state is None else f"at the end of epoch {state.position.epoch}"
     else:
         when = f"after step {checkpoint.every}"
-    return f"{found}no checkpoint has been written yet: the first in {checkpoint.path} comes {when}"
+    return f"{words}no checkpoint has been written yet: the first in {checkpoint.path} comes {when}"
 
 
 def _newest(checkpoint: Checkpoint | None) -> list[str]:

@@ -108,10 +108,10 @@ def train(
     _check_given(cost, optimizer, metrics)
     program = cost.block.program
     for name, metric in (metrics or {}).items():
-        for one in metric.inputs if isinstance(metric, Metric) else [metric]:
-            if one.block.program is not program:
-                of = "" if one is metric else "of "
-                raise SchemaError(f"the metric {name!r} is {of}{one.name}, a variable of another program than the cost {cost.name}")
+        for variable in metric.inputs if isinstance(metric, Metric) else [metric]:
+            if variable.block.program is not program:
+                preposition = "" if variable is metric else "of "
+                raise SchemaError(f"the metric {name!r} is {preposition}{variable.name}, a variable of another program than the cost {cost.name}")
         if name in _OWN_FIGURES:
             raise SchemaError(f"a metric cannot be called {name!r}: the history has a figure of that name")
     epochs, seed = whole("epochs", epochs, 0, ExecutionError), whole("seed", seed, 0, ExecutionError)
@@ -119,57 +119,57 @@ def train(
         raise ExecutionError.one_of("on_change", WORDS, on_change)
     startup = startup if startup is not None else startup_of(program)
     hooks = [_as_callback(c) for c in (cast("Any", callbacks) if hasattr(callbacks, "__iter__") else (callbacks,))]
-    for what, given in (("data", data), ("validation data", validation)):
-        if isinstance(given, Iterator) and epochs > 1:
+    for role, source in (("data", data), ("validation data", validation)):
+        if isinstance(source, Iterator) and epochs > 1:
             raise FeedError(
-                f"the {what} are an iterator, which gives its batches once, and {epochs} epochs are asked for; give a list, or a function "
+                f"the {role} are an iterator, which gives its batches once, and {epochs} epochs are asked for; give a list, or a function "
                 "that returns an iterator"
             )
 
     def needed() -> list[str]:
-        wanted = [cost.name, *(n for m in (metrics or {}).values() for n in fetched_of(m))]
-        return [v.name for v in inputs_of(prune(program, None, wanted), wanted)]
+        names = [cost.name, *(n for m in (metrics or {}).values() for n in fetched_of(m))]
+        return [v.name for v in inputs_of(prune(program, None, names), names)]
 
-    taken = as_data(data, batch_size, shuffle, seed, program, needed=needed, drop_last=drop_last)
+    selected = as_data(data, batch_size, shuffle, seed, program, needed=needed, drop_last=drop_last)
     share = validation if isinstance(validation, (int, float)) else None
-    taken, measured = (taken, None) if share is None else split(taken, share, program)
+    selected, measured = (selected, None) if share is None else split(selected, share, program)
     if validation is not None and share is None:
         measured = as_data(validation, batch_size, False, seed, program, needed=needed)
     if ranks is None:  # a rank has a part of each batch
-        check_batches(taken, program, "drop_last=True leaves that out")
+        check_batches(selected, program, "drop_last=True leaves that out")
         if measured is not None:
             check_batches(measured, program, "the validation data must fill it")
-    taken = taken if augment is None else Augmented(taken, augment, seed)
-    kept, run = as_checkpoint(checkpoint), None
+    selected = selected if augment is None else Augmented(selected, augment, seed)
+    folder, run = as_checkpoint(checkpoint), None
     scope = scope if scope is not None else default_scope()
     interrupted.begun()
     try:
-        made = make(cost, optimizer, scope, startup, accumulate, precision, max(epochs, 1), taken.batches)
+        training = make(cost, optimizer, scope, startup, accumulate, precision, max(epochs, 1), selected.batches)
         with join(ranks.patience) if ranks is not None else alone() as joined:
-            over = DistributedSession(joined, ranks, made.loss, made.startup, made.ungathered)
-            over.check_figures((n, v) for n, m in (metrics or {}).items() for v in (m.inputs if isinstance(m, Metric) else [m]))
+            session = DistributedSession(joined, ranks, training.loss, training.startup, training.ungathered)
+            session.check_figures((n, v) for n, m in (metrics or {}).items() for v in (m.inputs if isinstance(m, Metric) else [m]))
             run = TrainingSession(
-                over, made, metrics or {}, taken, kept, executor if executor is not None else Executor(seed=seed),
+                session, training, metrics or {}, selected, folder, executor if executor is not None else Executor(seed=seed),
                 scope, shown(progress, console) if joined.first else Quiet(), seed, epochs, hooks,
             )  # fmt: skip
-            if kept is not None and joined.first:
-                over.guarded(lambda kept=kept: kept.place(0))  # a folder that cannot be written to is told before the first step
+            if folder is not None and joined.first:
+                session.guarded(lambda folder=folder: folder.place(0))  # a folder that cannot be written to is told before the first step
             if measured is not None:
-                run.evaluation = Validation(for_test(made.program), measured, metrics or {}, over, run.executor, run.scope)
-            if not over.alone:
+                run.evaluation = Validation(for_test(training.program), measured, metrics or {}, session, run.executor, run.scope)
+            if not session.alone:
                 settings: dict[str, Any] = {
-                    "seed": seed, "epochs": epochs, "checkpoint": "none" if kept is None else f"every {kept.every} steps",
+                    "seed": seed, "epochs": epochs, "checkpoint": "none" if folder is None else f"every {folder.every} steps",
                     "metrics": ", ".join(metrics or {}) or "none", "accumulate": accumulate, "precision": precision, "check": check, "fresh": fresh,
-                    "validation": "none" if measured is None else "some", **{f"{n} of the data": fact for n, fact in taken.facts().items()},
+                    "validation": "none" if measured is None else "some", **{f"{n} of the data": fact for n, fact in selected.facts().items()},
                     **{f"{n} of the validation data": fact for n, fact in (measured.facts() if measured is not None else {}).items()},
-                    **dict(first_numbers(made.program, made.startup, Scope())),
+                    **dict(first_numbers(training.program, training.startup, Scope())),
                 }  # fmt: skip
-                over.guarded(lambda settings=settings: compare_settings(joined, settings))
-            history = over.guarded(lambda run=run: run.run(made.startup, fresh, check, on_change))
+                session.guarded(lambda settings=settings: compare_settings(joined, settings))
+            history = session.guarded(lambda run=run: run.run(training.startup, fresh, check, on_change))
     except KeyboardInterrupt as interrupt:
-        interrupted.tell(interrupt, run.state if run is not None else None, kept, hooks)
+        interrupted.tell(interrupt, run.state if run is not None else None, folder, hooks)
         raise
-    interrupted.ended(run.state, kept, hooks)
+    interrupted.ended(run.state, folder, hooks)
     return history
 
 
@@ -192,10 +192,10 @@ def _check_given(cost: Any, optimizer: Any, metrics: Any) -> None:
             )
 
 
-def _meant(given: Any, room: ModuleType, shown: str, arguments: str) -> str:
+def _meant(argument: Any, room: ModuleType, prefix: str, arguments: str) -> str:
     """Return the object of a room for its name, for a class in place of an object, or for an object of another library's class."""
-    name = given if isinstance(given, str) else given.__name__ if isinstance(given, type) else type(given).__name__
-    return did_you_mean(name, [n for n in dir(room) if n[0].isupper()], lambda n: f"{shown}.{n}({arguments})")
+    name = argument if isinstance(argument, str) else argument.__name__ if isinstance(argument, type) else type(argument).__name__
+    return did_you_mean(name, [n for n in dir(room) if n[0].isupper()], lambda n: f"{prefix}.{n}({arguments})")
 
 
 class _Function(Callback):
@@ -209,16 +209,18 @@ class _Function(Callback):
             run.stop()
 
 
-def _is_true(given: Any) -> bool:
+def _is_true(answer: Any) -> bool:
     """Tell whether a function has returned True, be it numpy's or torch's; other results say nothing."""
-    truth = str(getattr(given, "dtype", "")).removeprefix("torch.") == "bool" and getattr(given, "ndim", 1) == 0
-    return given is True or (truth and bool(given))
+    truth = str(getattr(answer, "dtype", "")).removeprefix("torch.") == "bool" and getattr(answer, "ndim", 1) == 0
+    return answer is True or (truth and bool(answer))
 
 
-def _as_callback(given: Any) -> Callback:
-    if isinstance(given, Callback):
-        return given
-    if isinstance(given, type) or not callable(given):
-        meant = _meant(given, callback_room, "fs.callbacks", "...")
-        raise ExecutionError(f"a callback is an object of foreshape.callbacks.Callback, or a function of an epoch's number and row; seen {given!r:.80}{meant}")
-    return _Function(given)
+def _as_callback(callback: Any) -> Callback:
+    if isinstance(callback, Callback):
+        return callback
+    if isinstance(callback, type) or not callable(callback):
+        meant = _meant(callback, callback_room, "fs.callbacks", "...")
+        raise ExecutionError(
+            f"a callback is an object of foreshape.callbacks.Callback, or a function of an epoch's number and row; seen {callback!r:.80}{meant}"
+        )
+    return _Function(callback)

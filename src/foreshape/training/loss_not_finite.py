@@ -32,21 +32,21 @@ _SCORES: Final = (MatrixProduct, FlattenedProduct, Sum, ImageConvolution, Padded
 
 def loss_not_finite(
     loss: float,
-    own: float,
+    local_loss: float,
     place: str,
-    made: bool,
+    updated: bool,
     fed: Mapping[str, Any],
     feeder: Feeder,
-    over: DistributedSession,
+    session: DistributedSession,
     check: object,
     optimizer: Optimizer | None,
 ) -> ExecutionError:
     """Word the error of a step whose loss is not finite; all ranks do it together.
 
     Args:
-        loss, own: over all ranks, and of this one.
+        loss, local_loss: over all ranks, and of this one.
         place: the step, its epoch and batch.
-        made: True if it has updated parameters all the same.
+        updated: True if it has updated parameters all the same.
         fed: the feed of this rank.
         check: the executor's.
         optimizer: of the updates; None for the program's own.
@@ -54,21 +54,21 @@ def loss_not_finite(
     hint = "" if check else "; check=True finds the op that made it"
     counts = [f"{count:,} of {name}" for name, count in not_finite(feeder, fed).items()]
     of_fed = f"; not finite of what was fed: {', '.join(counts)}" if counts else ""
-    kept = "" if made else "; parameters and the optimizer's state are as they were before this step"
-    cause = of_fed + scores_for_shares(over.described)
+    state_words = "" if updated else "; parameters and the optimizer's state are as they were before this step"
+    cause = of_fed + scores_for_shares(session.described)
     cause += "" if cause else _divergence(fed, feeder, optimizer)
-    return ExecutionError(f"the loss {over.local_loss} is {loss}{over.not_finite(own)} at {place}{hint}{cause}{kept}")
+    return ExecutionError(f"the loss {session.local_loss} is {loss}{session.not_finite(local_loss)} at {place}{hint}{cause}{state_words}")
 
 
 def _divergence(fed: Mapping[str, Any], feeder: Feeder, optimizer: Optimizer | None) -> str:
     """Name the optimizer of a run that may have diverged, and the remedies: a lower rate, and scaled inputs where they are large."""
-    by = "the program's own updates" if optimizer is None else repr(optimizer)
+    optimizer_words = "the program's own updates" if optimizer is None else repr(optimizer)
     default = ", the default without optimizer=" if optimizer is not None and is_default(optimizer) else ""
     large = {name: number for name, number in largest(feeder, fed).items() if number > _LARGE}
     words = ", ".join(f"{name} (up to {number:.3g})" for name, number in large.items())
     scale = f"scale the columns of {words} to a mean of 0 and a deviation of 1, or " if large else ""
     adam = "" if isinstance(optimizer, Adam | AdamW) else ", or fs.optimizer.Adam(0.001)"
-    return f"; trained by {by}{default}; if the loss grew before, {scale}take a lower learning rate{adam}"
+    return f"; trained by {optimizer_words}{default}; if the loss grew before, {scale}take a lower learning rate{adam}"
 
 
 def scores_for_shares(program: Program) -> str:

@@ -26,9 +26,9 @@ class LossScale:
     @classmethod
     def of(cls, program: Program) -> LossScale | None:
         """Return the scale of a training program; None without a scaled loss."""
-        held = {n for n, v in program.global_block.vars.items() if v.persistable}
+        names = {n for n, v in program.global_block.vars.items() if v.persistable}
         states = ((op, op.outputs.get("LossScaling"), op.outputs.get("OutGoodSteps")) for op in program.all_ops())
-        op = next((op for op, scale, good in states if scale and good and held.issuperset(scale + good)), None)
+        op = next((op for op, scale, good in states if scale and good and names.issuperset(scale + good)), None)
         return None if op is None else cls(program, op)
 
     def begin(self, scope: Scope) -> None:
@@ -39,9 +39,9 @@ class LossScale:
         """Return the number of updates left out and of updates due in the last step: none within a group of batches."""
         if self._counter is not None and int(scope.tensor(self._counter).item()):
             return 0, 0
-        now = float(scope.tensor(self._scale).item())
-        left_out = int(int(scope.tensor(self._good).item()) == 0 and now <= self._last)
-        self._last = now
+        scale = float(scope.tensor(self._scale).item())
+        left_out = int(int(scope.tensor(self._good).item()) == 0 and scale <= self._last)
+        self._last = scale
         self.updates += 1
         self.left_out += left_out
         return left_out, 1

@@ -52,14 +52,14 @@ class LowRank:
         Raises:
             ExecutionError: a matrix has no value.
         """
-        held = default_scope() if scope is None else scope
+        values = default_scope() if scope is None else scope
         with torch.inference_mode():
             new: dict[str, Any] = {}
             for weight, (a, b) in self.pairs.items():
-                change = (held.tensor(a) @ held.tensor(b)) * self.scale
-                new[weight] = held.tensor(weight) + (change.T if weight in self._turned else change)
-                new[b] = torch.zeros_like(held.tensor(b))
-            held.fill(new)
+                change = (values.tensor(a) @ values.tensor(b)) * self.scale
+                new[weight] = values.tensor(weight) + (change.T if weight in self._turned else change)
+                new[b] = torch.zeros_like(values.tensor(b))
+            values.fill(new)
         copy = self.program.clone()
         for block in copy.blocks:
             _take_away(block, set(self.parameters))
@@ -100,48 +100,50 @@ def lora(
     Raises:
         SchemaError: no such weight, a weight with other uses too, or a program with gradients.
     """
-    of = program.block.program if isinstance(program, Variable) else program
+    network = program.block.program if isinstance(program, Variable) else program
     if rank < 1:
         raise SchemaError.must("rank", "at least 1", rank)
-    if any(op.role & _LATER for op in of.all_ops()):
+    if any(op.role & _LATER for op in network.all_ops()):
         raise SchemaError("the program has its gradients already; call lora before minimize")
     patterns = [targets] if isinstance(targets, str) else list(targets)
-    products = _products(of)
+    products = _products(network)
     chosen = {name: ops for name, ops in products.items() if any(fnmatch.fnmatch(name, p) for p in patterns)}
-    others = {name: use for name, ops in chosen.items() if (use := _other_use(of, name, ops)) is not None}
-    if named := next((name for name in others if name in patterns), None):
-        raise SchemaError(f"{named} is the weight of a product, and has another use too: {others[named]}. The change of a product alone cannot be merged")
-    chosen = {name: ops for name, ops in chosen.items() if name not in others}
+    shared = {name: use for name, ops in chosen.items() if (use := _other_use(network, name, ops)) is not None}
+    if weight_name := next((name for name in shared if name in patterns), None):
+        raise SchemaError(
+            f"{weight_name} is the weight of a product, and has another use too: {shared[weight_name]}. The change of a product alone cannot be merged"
+        )
+    chosen = {name: ops for name, ops in chosen.items() if name not in shared}
     if not chosen:
-        left_out = f" without another use ({', '.join(others)} have some)" if others else ""
+        left_out = f" without another use ({', '.join(shared)} have some)" if shared else ""
         raise SchemaError(f"no weight of a product{left_out} is called {' or '.join(patterns)}; there are {', '.join([*products][:20]) or 'none'}")
-    if others:
-        warnings.warn(f"lora leaves out {', '.join(others)}, with another use: {next(iter(others.values()))}", ForeshapeWarning, stacklevel=2)
+    if shared:
+        warnings.warn(f"lora leaves out {', '.join(shared)}, with another use: {next(iter(shared.values()))}", ForeshapeWarning, stacklevel=2)
     scale = 1.0 if alpha is None else alpha / rank
     pairs: dict[str, tuple[str, str]] = {}
-    turned: set[str] = set()
+    transposed: set[str] = set()
     stay = [trained] if isinstance(trained, str) else list(trained)
-    for variable in of.parameters():
+    for variable in network.parameters():
         if not any(fnmatch.fnmatch(variable.name, p) for p in stay):
             variable.trainable, variable.stop_gradient = False, True
-    with program_guard(of, default_startup_program() if startup is None else startup):
+    with program_guard(network, default_startup_program() if startup is None else startup):
         for name, ops in chosen.items():
-            weight = of.global_block.var(name)
+            weight = network.global_block.var(name)
             turns = {_turns(op) for op in ops}
             if len(turns) > 1:
                 raise SchemaError(f"{name} is the weight of a product as it is and of one that turns it")
             rows, columns = weight.spec.known_dims[::-1] if True in turns else weight.spec.known_dims
             pairs[name] = _pair(name, weight, rows, columns, rank)
-            turned |= {name} if True in turns else set()
+            transposed |= {name} if True in turns else set()
             for op in ops:
                 _add(op, pairs[name], scale)
-    of.touch()
-    return LowRank(of, pairs, scale, frozenset(turned))
+    network.touch()
+    return LowRank(network, pairs, scale, frozenset(transposed))
 
 
 def _products(program: Program) -> dict[str, list[Op]]:
     """Return the parameters with a product of theirs: name -> products."""
-    found: dict[str, list[Op]] = {}
+    products: dict[str, list[Op]] = {}
     for op in program.all_ops():
         product = op.computes(MatrixProduct) or op.computes(FlattenedProduct)
         name = op.operand(1) if product is not None else None
@@ -152,8 +154,8 @@ def _products(program: Program) -> dict[str, list[Op]]:
             continue
         if isinstance(product, MatrixProduct) and product.x_transposed:
             continue
-        found.setdefault(name, []).append(op)
-    return found
+        products.setdefault(name, []).append(op)
+    return products
 
 
 def _other_use(program: Program, name: str, products: Sequence[Op]) -> str | None:
@@ -187,21 +189,21 @@ def _add(op: Op, pair: tuple[str, str], scale: float) -> None:
     block = op.block
     (x, (out, *_)) = op.operand(0), op.output_names()
     assert x is not None
-    named = block.program.unique_name
-    base = named(f"{out}@BASE")
-    made = block.var(out)
-    if made.op is op:
-        made.op = None
+    new_name = block.program.unique_name
+    base = new_name(f"{out}@BASE")
+    variable = block.var(out)
+    if variable.op is op:
+        variable.op = None
     op.rename_output(out, base)
     block.infer_op(op)
-    at = block.ops.index(op) + 1
+    index = block.ops.index(op) + 1
     flattened = op.computes(FlattenedProduct)
     type, attrs = ("matmul_v2", {}) if flattened is None else ("mul", {"x_num_col_dims": flattened.x_rows, "y_num_col_dims": 1})
-    small, change, scaled = (named(f"{out}@LORA") for _ in range(3))
-    block.append_op(type, {"X": x, "Y": pair[0]}, {"Out": small}, attrs, site=op.site, index=at)
-    block.append_op(type, {"X": small, "Y": pair[1]}, {"Out": change}, attrs, site=op.site, index=at + 1)
-    block.append_op("scale", {"X": change}, {"Out": scaled}, {"scale": scale}, site=op.site, index=at + 2)
-    block.append_op("elementwise_add", {"X": base, "Y": scaled}, {"Out": out}, site=op.site, index=at + 3)
+    small, change, scaled = (new_name(f"{out}@LORA") for _ in range(3))
+    block.append_op(type, {"X": x, "Y": pair[0]}, {"Out": small}, attrs, site=op.site, index=index)
+    block.append_op(type, {"X": small, "Y": pair[1]}, {"Out": change}, attrs, site=op.site, index=index + 1)
+    block.append_op("scale", {"X": change}, {"Out": scaled}, {"scale": scale}, site=op.site, index=index + 2)
+    block.append_op("elementwise_add", {"X": base, "Y": scaled}, {"Out": out}, site=op.site, index=index + 3)
 
 
 def _take_away(block: Block, names: set[str]) -> None:

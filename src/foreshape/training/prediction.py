@@ -79,11 +79,11 @@ def predict(
         example, so that batches cannot be joined.
     """
     variables = _variables(outputs)
-    pruned, run, held, taken = _begin(variables, data, batch_size, executor, scope)
+    pruned, run, values, selected = _begin(variables, data, batch_size, executor, scope)
     parts: list[_ResultBatches] = [_ResultBatches(v) for v in variables]
-    step = repeated(run, pruned.program, [v.name for v in variables], held)
+    step = repeated(run, pruned.program, [v.name for v in variables], values)
     with run.notes.anew():
-        for batch in counted(taken.epoch(1), taken.batches, "predict", progress, console):
+        for batch in counted(selected.epoch(1), selected.batches, "predict", progress, console):
             results = step(batch)
             count = batch_examples(batch)
             for part, value in zip(parts, results, strict=True):
@@ -112,61 +112,61 @@ def evaluate(
     Raises:
         As `predict`.
     """
-    given = dict(metrics) if isinstance(metrics, Mapping) else {v.name: v for v in _variables(metrics)}
-    variables = _variables([v for one in given.values() for v in (one.inputs if isinstance(one, Metric) else [one])])
-    pruned, run, held, taken = _begin(variables, data, batch_size, executor, scope)
-    over = OverExamples(pruned.program.global_block)
-    figures = {name: figure_of(name, one, pruned.program, over, run, held) for name, one in given.items()}
+    named_metrics = dict(metrics) if isinstance(metrics, Mapping) else {v.name: v for v in _variables(metrics)}
+    variables = _variables([v for metric in named_metrics.values() for v in (metric.inputs if isinstance(metric, Metric) else [metric])])
+    pruned, run, values, selected = _begin(variables, data, batch_size, executor, scope)
+    examples = OverExamples(pruned.program.global_block)
+    figures = {name: figure_of(name, metric, pruned.program, examples, run, values) for name, metric in named_metrics.items()}
     sums: Sums = {key: zeros for figure in figures.values() for key, zeros in figure.begin().items()}
     fetches = fetches_of(figures.values())
-    step = repeated(run, pruned.program, fetches, held)
+    step = repeated(run, pruned.program, fetches, values)
     with run.notes.anew():
-        for batch in counted(taken.epoch(1), taken.batches, "evaluate", progress, console):
+        for batch in counted(selected.epoch(1), selected.batches, "evaluate", progress, console):
             fetched, count = dict(zip(fetches, step(batch), strict=True)), batch_examples(batch)
             for figure in figures.values():
                 figure.add(sums, fetched, Share(batch, count, count))
     return {name: figure.value(sums) for name, figure in figures.items()}
 
 
-def _variables(given: Variable | Sequence[Variable] | Mapping[str, Variable]) -> list[Variable]:
+def _variables(requested: Variable | Sequence[Variable] | Mapping[str, Variable]) -> list[Variable]:
     """Return the variables asked for, all of one program."""
-    if isinstance(given, (str, Program)):
-        raise SchemaError(f"what is computed is given as variables; seen {given!r:.60}")
-    if not hasattr(given, "__iter__"):
-        raise SchemaError(f"what is computed is given as variables; seen {given!r:.60}")
-    out = [given] if isinstance(given, Variable) else list(given.values() if isinstance(given, Mapping) else given)
+    if isinstance(requested, (str, Program)):
+        raise SchemaError(f"what is computed is given as variables; seen {requested!r:.60}")
+    if not hasattr(requested, "__iter__"):
+        raise SchemaError(f"what is computed is given as variables; seen {requested!r:.60}")
+    out = [requested] if isinstance(requested, Variable) else list(requested.values() if isinstance(requested, Mapping) else requested)
     if not out:
         raise SchemaError("there is nothing to compute: give a variable, or several")
-    for one in out:
-        if not isinstance(cast("Any", one), Variable):
-            raise SchemaError(f"what is computed is given as variables; seen {one!r}")
-        if one.block.program is not out[0].block.program:
-            raise SchemaError(f"{one.name} is a variable of another program than {out[0].name}")
+    for variable in out:
+        if not isinstance(cast("Any", variable), Variable):
+            raise SchemaError(f"what is computed is given as variables; seen {variable!r}")
+        if variable.block.program is not out[0].block.program:
+            raise SchemaError(f"{variable.name} is a variable of another program than {out[0].name}")
     return out
 
 
 def _pruned(variables: Sequence[Variable]) -> _Pruned:
-    of = variables[0].block.program
+    whole_program = variables[0].block.program
     names = tuple(v.name for v in variables)
-    known = _PRUNED.setdefault(of, {})
-    found = known.get(names)
-    if found is None or found.version != of.version:
-        program = prune(for_test(of), None, names)
+    entries = _PRUNED.setdefault(whole_program, {})
+    entry = entries.get(names)
+    if entry is None or entry.version != whole_program.version:
+        program = prune(for_test(whole_program), None, names)
         program.random_seed = 0
-        for old in [n for n, one in known.items() if one.version != of.version]:
-            del known[old]
-        found = known[names] = _Pruned(of.version, program, Executor())
-    return found
+        for old in [n for n, pruned in entries.items() if pruned.version != whole_program.version]:
+            del entries[old]
+        entry = entries[names] = _Pruned(whole_program.version, program, Executor())
+    return entry
 
 
 def _begin(
-    variables: Sequence[Variable], given: Source, batch_size: int, executor: Executor | None, scope: Scope | None
+    variables: Sequence[Variable], source: Source, batch_size: int, executor: Executor | None, scope: Scope | None
 ) -> tuple[_Pruned, Executor, Scope, Data]:
     """Return the pruned program of variables, its executor and scope, and the data for its described inputs, without unused ones."""
-    found = _pruned(variables)
-    data = as_data(given, batch_size, False, 0, variables[0].block.program, inputs_of(found.program, [v.name for v in variables]))
+    pruned = _pruned(variables)
+    data = as_data(source, batch_size, False, 0, variables[0].block.program, inputs_of(pruned.program, [v.name for v in variables]))
     check_batches(data, variables[0].block.program, "examples appended to fill it, whose results are dropped again, keep all rows")
-    return found, executor if executor is not None else found.executor, scope if scope is not None else default_scope(), data
+    return pruned, executor if executor is not None else pruned.executor, scope if scope is not None else default_scope(), data
 
 
 class _ResultBatches:
@@ -184,8 +184,8 @@ class _ResultBatches:
         if rows != examples and self.wrong is None:
             self.wrong = (examples, value)
         if self.wrong is not None and len(self.values) > 1:
-            count, seen = self.wrong
-            shape = list(seen.shape) if hasattr(seen, "shape") else type(seen).__name__
+            count, result = self.wrong
+            shape = list(result.shape) if hasattr(result, "shape") else type(result).__name__
             raise ExecutionError(
                 f"{self.variable.name} ({self.variable.spec.text()}) has no row for each example: a batch of {count} gave {shape}, so that "
                 "batches cannot be joined; fs.evaluate gives means, Executor.run each batch by itself"

@@ -49,8 +49,8 @@ def depended_on(y: Variable) -> list[Op]:
                 continue
             out.append(op)
             needed.update(op.input_names())
-            for at in op.sub_block_indices():
-                walk(program.blocks[at].ops, True)
+            for index in op.sub_block_indices():
+                walk(program.blocks[index].ops, True)
 
     block = y.block
     walk(block.ops, False)
@@ -67,9 +67,9 @@ def scalar_loss(cost: Variable, startup: Program) -> Variable:
     block = cost.block
     for op in block.ops:
         if op.computes(Reduction) == Reduction("AVERAGE") and op.operand(0) == cost.name:
-            found = block.find(op.result())
-            if found is not None:
-                return found
+            result = block.find(op.result())
+            if result is not None:
+                return result
     with program_guard(block.program, startup):
         return mean(cost)
 
@@ -112,25 +112,25 @@ def initialise_missing(executor: Executor, program: Program, startup: Program, s
                 compare_spec(variable.name, variable.spec, held)
                 continue
             if not _fits(variable, held):
-                seen = f"{dtype_of_torch(held.dtype).short}{list(held.shape)}"
-                raise ExecutionError(f"{variable.name} must be {variable.spec.text()}; the scope holds {seen}: give each network a Scope of its own")
+                spec = f"{dtype_of_torch(held.dtype).short}{list(held.shape)}"
+                raise ExecutionError(f"{variable.name} must be {variable.spec.text()}; the scope holds {spec}: give each network a Scope of its own")
     missing = [v.name for v in state if v.name not in scope]
     if missing:
-        first, before = Scope(), executor.random_state()
+        first, random_state = Scope(), executor.random_state()
         executor.run(startup, scope=first)
         random = {n for op in startup.all_ops() if op.operator is not None and op.operator.random for n in op.output_names()}
         if not random.intersection(missing):  # drawn numbers are not taken: the run continues with the next ones
-            executor.set_random_state(before)
+            executor.set_random_state(random_state)
         described = {v.name: v for v in state}
-        made = {name: first.tensor(name) for name in missing if name in first}
-        for name, tensor in made.items():
+        tensors = {name: first.tensor(name) for name in missing if name in first}
+        for name, tensor in tensors.items():
             if not _fits(described[name], tensor):
-                seen = f"{dtype_of_torch(tensor.dtype).short}{list(tensor.shape)}"
+                spec = f"{dtype_of_torch(tensor.dtype).short}{list(tensor.shape)}"
                 raise ExecutionError(
-                    f"{name} must be {described[name].spec.text()}; the startup program makes {seen}, of another network: give this one a "
+                    f"{name} must be {described[name].spec.text()}; the startup program makes {spec}, of another network: give this one a "
                     "startup program of its own, with fs.program() or fs.program_guard(main, startup)"
                 )
-        for name, tensor in made.items():
+        for name, tensor in tensors.items():
             scope.store(name, tensor)
 
 
@@ -148,17 +148,17 @@ _STEPS: WeakKeyDictionary[Program, dict[tuple[str, ...], tuple[int, Program]]] =
 
 def of_step(program: Program, fetches: Sequence[str]) -> Program:
     """Return a program of the ops behind a step's fetches and updates: the others ask nothing of the data (`foreshape.passes.prune.for_step`)."""
-    known, names = _STEPS.setdefault(program, {}), tuple(fetches)
-    version, made = known.get(names, (-1, program))
+    steps, names = _STEPS.setdefault(program, {}), tuple(fetches)
+    version, step = steps.get(names, (-1, program))
     if version != program.version:
-        made = for_step(program, names)
-        if made is program:  # not kept alive by its own key
+        step = for_step(program, names)
+        if step is program:  # not kept alive by its own key
             return program
-        for old in [n for n, (of, _) in known.items() if of != program.version]:
-            del known[old]
-        known[names] = program.version, made
-    made.random_seed = program.random_seed
-    return made
+        for old in [n for n, (number, _) in steps.items() if number != program.version]:
+            del steps[old]
+        steps[names] = program.version, step
+    step.random_seed = program.random_seed
+    return step
 
 
 def persistables(program: Program) -> list[Variable]:

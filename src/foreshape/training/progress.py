@@ -87,18 +87,18 @@ class Bar(Lines):
 
     def step(self, done: int, loss: float, examples: int) -> None:
         self.examples += examples
-        now = time.perf_counter()
-        if now - self.shown < _REFRESH_SECONDS:
+        moment = time.perf_counter()
+        if moment - self.shown < _REFRESH_SECONDS:
             return
-        self.shown = now
-        speed = self.examples / max(now - self.started, 1e-9)
+        self.shown = moment
+        speed = self.examples / max(moment - self.started, 1e-9)
         self.bar.update(self.task, completed=done, figures=f"loss {number(loss)}  {speed:,.0f} examples/s", refresh=True)
 
 
 def figures(row: dict[str, float]) -> str:
     """Return a row of the history in words."""
-    named = [n for n in row if n not in ("seconds", RATE) and (n != LEFT_OUT or row[n])]
-    return "  ".join(f"{name} {number(row[name])}" for name in named) + f"  {row['seconds']:.1f} s"
+    names = [n for n in row if n not in ("seconds", RATE) and (n != LEFT_OUT or row[n])]
+    return "  ".join(f"{name} {number(row[name])}" for name in names) + f"  {row['seconds']:.1f} s"
 
 
 def shown(progress: bool | None, console: Any) -> Quiet:
@@ -114,14 +114,14 @@ def shown(progress: bool | None, console: Any) -> Quiet:
 _A_MOMENT = 1.0
 
 
-def counted(batches: Iterable[T], total: int | None, what: str, progress: bool | None, console: Any) -> Iterable[T]:
+def counted(batches: Iterable[T], total: int | None, label: str, progress: bool | None, console: Any) -> Iterable[T]:
     """Return batches as they come, with a bar: at once if asked for, by default after a moment on a terminal."""
     if progress is False or (progress is None and console is None and not (sys.stderr.isatty() or "FORCE_COLOR" in os.environ)):
         return batches
-    return _with_bar(batches, total, what, progress, console)
+    return _with_bar(batches, total, label, progress, console)
 
 
-def _with_bar(batches: Iterable[T], total: int | None, what: str, progress: bool | None, console: Any) -> Iterator[T]:
+def _with_bar(batches: Iterable[T], total: int | None, label: str, progress: bool | None, console: Any) -> Iterator[T]:
     iterator = iter(batches)
     began, done = time.perf_counter(), 0
     while not progress and time.perf_counter() - began < _A_MOMENT:
@@ -140,7 +140,7 @@ def _with_bar(batches: Iterable[T], total: int | None, what: str, progress: bool
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=total, completed=done)
+        task = bar.add_task(label, total=total, completed=done)
         for batch in iterator:
             yield batch
             bar.advance(task)

@@ -43,21 +43,21 @@ class TrainingSession:
     """One call of `train`; a `foreshape.training.callbacks.Run`."""
 
     def __init__(
-        self, over: DistributedSession, made: TrainingProgram, metrics: Mapping[str, Variable | Metric], data: Data, checkpoint: Checkpoint | None,
+        self, session: DistributedSession, training: TrainingProgram, metrics: Mapping[str, Variable | Metric], data: Data, checkpoint: Checkpoint | None,
         executor: Executor, scope: Scope, show: Quiet, seed: int, epochs: int, callbacks: Sequence[Callback],
     ) -> None:  # fmt: skip
-        self.over, self.made, self.metrics, self.data, self.checkpoint = over, made, dict(metrics), data, checkpoint
+        self.over, self.made, self.metrics, self.data, self.checkpoint = session, training, dict(metrics), data, checkpoint
         self.executor, self.scope, self.show, self.seed, self.epochs, self.callbacks = executor, scope, show, seed, epochs, list(callbacks)
-        self.described, self.program = over.described, over.program
-        self.rate = made.learning_rate.name if made.learning_rate is not None else None
-        self.measured = figures_of(over.described, over.local_loss, metrics, executor, scope)
-        self.fetch = [over.loss]
+        self.described, self.program = session.described, session.program
+        self.rate = training.learning_rate.name if training.learning_rate is not None else None
+        self.measured = figures_of(session.described, session.local_loss, metrics, executor, scope)
+        self.fetch = [session.loss]
         rate = self.program.global_block.find(self.rate) if self.rate is not None else None
         self.rate_is_number = rate is not None and rate.persistable and not any(rate.name in op.output_names() for op in self.program.all_ops())
         if rate is not None and not self.rate_is_number:  # a schedule computes it in each step
             self.fetch.append(rate.name)
-        if not over.alone:
-            self.fetch.append(over.local_loss)
+        if not session.alone:
+            self.fetch.append(session.local_loss)
         self.fetch = list(dict.fromkeys([*self.fetch, *fetches_of(self.measured)]))
         self.step_of = of_step(self.program, self.fetch)
         """The ops behind the figures and updates; other ops ask nothing of the data."""
@@ -65,7 +65,7 @@ class TrainingSession:
         self.evaluation: Validation | None = None
         self.facts: Facts | None = None
         """The facts that the run depends on, if there are checkpoints."""
-        self.stopwatch = Stopwatch(over.ranks)
+        self.stopwatch = Stopwatch(session.ranks)
         self.going_on: Iterator[Batch] | None = None
         """The rest of an epoch begun already: by the interrupted run, or to look at its first batch."""
         self.state: State | None = None
@@ -97,9 +97,9 @@ class TrainingSession:
     @property
     def figures(self) -> list[str]:
         measured = [f"validation {n}" for figure in self.evaluation.figures for n in figure.names] if self.evaluation is not None else []
-        more = [name for callback in self.callbacks for name in callback.adds]
+        added = [name for callback in self.callbacks for name in callback.adds]
         rate, left_out = [RATE] if self.rate is not None else [], [LEFT_OUT] if self.loss_scale else []
-        return [*(n for figure in self.measured for n in figure.names), *measured, *more, *rate, *left_out, "seconds"]
+        return [*(n for figure in self.measured for n in figure.names), *measured, *added, *rate, *left_out, "seconds"]
 
     @property
     def rows_grow(self) -> bool:
@@ -107,8 +107,8 @@ class TrainingSession:
 
     @property
     def divided(self) -> bool:
-        here = self.program.global_block.vars
-        return any(name not in here for name in network_values(self.described))
+        variables = self.program.global_block.vars
+        return any(name not in variables for name in network_values(self.described))
 
     @property
     def seconds(self) -> tuple[float, float]:
@@ -152,7 +152,7 @@ class TrainingSession:
         executor = self.executor
         checked, executor.check = executor.check, executor.check or check
         align, executor.align_feeds = executor.align_feeds, True
-        finite, executor.finite = executor.finite, (over.loss,) if (over := self.over).alone else (over.loss, over.local_loss)
+        finite, executor.finite = executor.finite, (session.loss,) if (session := self.over).alone else (session.loss, session.local_loss)
         try:
             with self.show, executor.notes.anew(), turn(self.made, self.scope, self.over.parts):
                 self.state = state = self._begin(startup, fresh, on_change)
@@ -181,20 +181,20 @@ class TrainingSession:
         if self.checkpoint is not None:
             self.facts = facts_of(self.described, startup, self.executor, self.scope, self.data.facts())
             self.data.watched = True
-            found = self.checkpoint.newest(self.described, self.executor, self.show.warn)
-            self.over.same_checkpoint(found[1].state.history.steps if found is not None else -1)
-            if found is not None:
-                self.state = state = self._go_on(*found, self.facts, startup, on_change)
+            newest = self.checkpoint.newest(self.described, self.executor, self.show.warn)
+            self.over.same_checkpoint(newest[1].state.history.steps if newest is not None else -1)
+            if newest is not None:
+                self.state = state = self._go_on(*newest, self.facts, startup, on_change)
                 own_state(self.scope)
                 self.over.begin(self.executor, self.scope, self.seed)
                 self._resume_rate(state)
                 self.over.resume_random(state, self.executor, self.seed + state.history.steps)
-                self._begin_callbacks(found[1])
+                self._begin_callbacks(newest[1])
                 return state
-        before = random_state(self.executor)
+        previous = random_state(self.executor)
         self._look_at_data()
         seeded = self.executor.random_state()  # a program with a seed starts the generator when its step is made, for the step
-        self.executor.set_random_state(before.executor)
+        self.executor.set_random_state(previous.executor)
         own_state(self.scope)
         if fresh:
             for variable in persistables(self.described):
@@ -202,12 +202,12 @@ class TrainingSession:
         self.over.begin_whole(self.executor, self.scope)
         self.over.divide(self.scope)
         initialise_missing(self.executor, self.program, self.over.startup, self.scope)
-        if seeded.tobytes() != before.executor.tobytes():
+        if seeded.tobytes() != previous.executor.tobytes():
             self.executor.set_random_state(seeded)
         self.over.begin(self.executor, self.scope, self.seed)
-        now = random_state(self.executor)
+        start = random_state(self.executor)
         # the first batch may have drawn numbers already: data are drawn again from where the generators were before
-        self.state = state = State(Position(), History(), now, replace(before, executor=now.executor))
+        self.state = state = State(Position(), History(), start, replace(previous, executor=start.executor))
         self._begin_callbacks(None)
         return state
 
@@ -235,24 +235,24 @@ class TrainingSession:
     def _keepers(self) -> list[Callback]:
         return [c for c in self.callbacks if c.kept]
 
-    def _begin_callbacks(self, found: Contents | None) -> None:
+    def _begin_callbacks(self, checkpoint: Contents | None) -> None:
         for callback in self.callbacks:
             callback.on_train_begin(self)
         keepers = self._keepers()
-        if found is None or [k.kind for k in found.state.callbacks] != [type(c).__name__ for c in keepers]:
+        if checkpoint is None or [k.kind for k in checkpoint.state.callbacks] != [type(c).__name__ for c in keepers]:
             return
-        for callback, kept in zip(keepers, found.state.callbacks, strict=True):
-            callback.take_kept(kept)
+        for callback, saved in zip(keepers, checkpoint.state.callbacks, strict=True):
+            callback.take_kept(saved)
         for callback in keepers:
             callback.on_resume(self)
 
-    def _go_on(self, path: str, found: Contents, now: Facts, startup: Program, on_change: OnChange) -> State:
+    def _go_on(self, path: str, checkpoint: Contents, facts: Facts, startup: Program, on_change: OnChange) -> State:
         """Continue from a checkpoint: everything is compared before any change, and a refusal puts the generators back."""
-        executor, state, position = self.executor, found.state, found.state.position
-        changes = compare(found.facts, now, found.values)
+        executor, state, position = self.executor, checkpoint.state, checkpoint.state.position
+        changes = compare(checkpoint.facts, facts, checkpoint.values)
         changes.compare_callbacks([k.kind for k in state.callbacks], [type(c).__name__ for c in self._keepers()])
         refuse_unless_taken(path, changes, on_change)
-        before = random_state(executor)
+        previous = random_state(executor)
         try:
             set_global_state(state.epoch_random)  # the data of this epoch draw from here
             if position.batch and position.epoch <= self.epochs:
@@ -261,17 +261,17 @@ class TrainingSession:
                 refuse_unless_taken(path, changes, on_change)
             step = executor.step(self.step_of, self.fetch)  # its persistables belong to the described program
             read = [v.name for v in step.emitted.lowered.persistables if v.variable is None or v.variable.value is None]
-            check_complete(path, found, now, self.over.undivided(read))
-            place(found, now, changes, executor, self.scope, self.over)
+            check_complete(path, checkpoint, facts, self.over.undivided(read))
+            place(checkpoint, facts, changes, executor, self.scope, self.over)
             if changes.new:
                 initialise_missing(executor, self.program, self.over.startup, self.scope)
         except BaseException:
-            executor.set_random_state(before.executor)
-            set_global_state(before)
+            executor.set_random_state(previous.executor)
+            set_global_state(previous)
             raise
         executor.set_random_state(state.random.executor)  # a program with a seed starts the generator when it first comes
-        at = f"epoch {position.epoch}, batch {position.batch}" if position.epoch <= self.epochs else f"all {self.epochs} epochs are done"
-        self.show.say(f"resumed after step {state.history.steps} ({at})")
+        place_words = f"epoch {position.epoch}, batch {position.batch}" if position.epoch <= self.epochs else f"all {self.epochs} epochs are done"
+        self.show.say(f"resumed after step {state.history.steps} ({place_words})")
         if changes.new:
             self.show.say(f"taken from this run, not from the checkpoint:{changes.text()}")
         for words in changes.notes:
@@ -298,48 +298,48 @@ class TrainingSession:
         batches = going_on if going_on is not None else self.data.epoch(position.epoch, position.batch)
         if resumed:
             set_global_state(state.random)
-        over, rate = self.over, None if self.rate_is_number else self.rate
+        session, rate = self.over, None if self.rate_is_number else self.rate
         step = repeated(self.executor, self.step_of, self.fetch, self.scope)
         for batch in batches:
-            share = over.take(batch, len(losses) + 1)
+            share = session.take(batch, len(losses) + 1)
             began = time.perf_counter()
             self._waited += began - ended
             try:
                 fetched = self.stopwatch.step(lambda share=share: step(share))
-                taken = dict(zip(self.fetch, fetched, strict=True))
+                results = dict(zip(self.fetch, fetched, strict=True))
                 loss = float(fetched[0].reshape(()))
             except NotFinite as stop:
-                raise self._not_finite(stop.values[0], stop.values[-1], share, made=False) from None
+                raise self._not_finite(stop.values[0], stop.values[-1], share, updated=False) from None
             except ForeshapeError as error:
                 error.add_note(f"in {self._place()}")
                 raise
             ended = time.perf_counter()
             self._computed += ended - began
             if not math.isfinite(loss):  # nothing could look at it before the updates
-                raise self._not_finite(loss, float(taken[over.local_loss].reshape(())), share, made=True)
+                raise self._not_finite(loss, float(results[session.local_loss].reshape(())), share, updated=True)
             losses.append(loss)
             position.batch += 1
             for figure in self.measured:
-                figure.add(sums, taken, share)
+                figure.add(sums, results, share)
             if self.loss_scale is not None:
                 left_out, updates = self.loss_scale.after(self.scope)
-                add_mean(sums, LEFT_OUT, left_out, updates if over.ranks.first else 0)
+                add_mean(sums, LEFT_OUT, left_out, updates if session.ranks.first else 0)
             if rate is not None:
-                self.last_rate = _number(taken[rate])
+                self.last_rate = _number(results[rate])
                 sums.pop(RATE, None)
-                add_mean(sums, RATE, self.last_rate, int(over.ranks.first))  # a resumed run may have no batch of this epoch left
+                add_mean(sums, RATE, self.last_rate, int(session.ranks.first))  # a resumed run may have no batch of this epoch left
             self.show.step(position.batch, loss, share.total)
             for callback in self._each_batch:
                 callback.on_batch_end(self)
             if every is not None and len(losses) % every == 0:
                 state.seconds = ended - started
                 self._save(state)
-            if self.stopped and over.alone:
+            if self.stopped and session.alone:
                 state.seconds = ended - started
                 return False
-        over.end_of_data()
-        over.settle(self.scope)
-        total = over.total(sums)
+        session.end_of_data()
+        session.settle(self.scope)
+        total = session.total(sums)
         row: dict[str, float] = {}
         for figure in self.measured:
             row |= figure.results(total)
@@ -361,15 +361,15 @@ class TrainingSession:
     def _place(self) -> str:
         return f"step {len(self.history.losses) + 1} (epoch {self.position.epoch}, batch {self.position.batch + 1})"
 
-    def _not_finite(self, loss: float, own: float, share: Share, made: bool) -> ExecutionError:
+    def _not_finite(self, loss: float, local_loss: float, share: Share, updated: bool) -> ExecutionError:
         feeder = self.executor.step(self.step_of, self.fetch).feeder
-        return loss_not_finite(loss, own, self._place(), made, share, feeder, self.over, self.executor.check, self.made.optimizer)
+        return loss_not_finite(loss, local_loss, self._place(), updated, share, feeder, self.over, self.executor.check, self.made.optimizer)
 
     def _evaluate(self) -> dict[str, float]:
         """Return the figures of the validation data; the random generators are left as they were."""
         if self.evaluation is None:
             return {}
-        before = random_state(self.executor)
+        previous = random_state(self.executor)
         for callback in self.callbacks:
             callback.on_evaluation_begin(self)
         try:
@@ -377,8 +377,8 @@ class TrainingSession:
         finally:
             for callback in reversed(self.callbacks):
                 callback.on_evaluation_end(self)
-        self.executor.set_random_state(before.executor)
-        set_global_state(before)
+        self.executor.set_random_state(previous.executor)
+        set_global_state(previous)
         return out
 
     def _save(self, state: State) -> None:

@@ -63,9 +63,9 @@ class TrainingProgram:
     def _rows(self) -> list[tuple[str, str]]:
         """Return its facts, a line each."""
         numbers = [("loss", self.loss)] + ([("learning rate", self.learning_rate)] if self.learning_rate is not None else [])
-        made = [("optimizer", "the program's own" if self.optimizer is None else type(self.optimizer).__name__), ("state", plural(len(self.state), "value"))]
+        updates = [("optimizer", "the program's own" if self.optimizer is None else type(self.optimizer).__name__), ("state", plural(len(self.state), "value"))]
         gathered = [("updates", f"after every {self.ungathered.batches} batches")] if self.ungathered is not None and self.ungathered.batches > 1 else []
-        return [("runs", counts(self.program)), *((name, repr(v)) for name, v in numbers), *made, *gathered]
+        return [("runs", counts(self.program)), *((name, repr(v)) for name, v in numbers), *updates, *gathered]
 
     def __repr__(self) -> str:
         return "\n".join(["TrainingProgram", *(cut(f"  {name}: {words}", _WIDTH) for name, words in self._rows())])
@@ -91,17 +91,17 @@ class _Known:
 
     def is_of(self, cost: Variable, startup: Program, settings: Mapping[str, Any], options: tuple[object, ...]) -> bool:
         """Tell whether the same would be made again, but for names."""
-        same = self.version == cost.block.program.version and self.cost == cost.name and self.startup[0]() is startup and self.startup[1] == startup.version
-        return same and self.options == options and _same(self.settings, settings)
+        equal = self.version == cost.block.program.version and self.cost == cost.name and self.startup[0]() is startup and self.startup[1] == startup.version
+        return equal and self.options == options and _equal_settings(self.settings, settings)
 
     def given(self, optimizer: Optimizer) -> TrainingProgram:
         """Return the same training program for an optimizer."""
-        found = self.made()
-        if found is None:
-            program, startup, loss, rate, described, before = self.parts
-            found = TrainingProgram(program, startup, loss, rate, described, _owner(optimizer), optimizer, before)
-            self.made = ref(found)
-        return found
+        training = self.made()
+        if training is None:
+            program, startup, loss, rate, described, ungathered = self.parts
+            training = TrainingProgram(program, startup, loss, rate, described, _owner(optimizer), optimizer, ungathered)
+            self.made = ref(training)
+        return training
 
 
 _MADE: WeakKeyDictionary[Owner, WeakKeyDictionary[Program, list[_Known]]] = WeakKeyDictionary()
@@ -149,42 +149,42 @@ def make(
     batches_per_epoch: float | None,
 ) -> TrainingProgram:  # fmt: skip
     """Make a `training_program` for `train` over a scope, if given, and otherwise for the caller."""
-    of = cost.block.program
-    startup = startup if startup is not None else startup_of(of)
+    program = cost.block.program
+    startup = startup if startup is not None else startup_of(program)
     checked_precision(precision)
     checked_batches(accumulate)
-    if has_updates(of):
-        if optimizer is not None and not optimizer_made(optimizer, of):
+    if has_updates(program):
+        if optimizer is not None and not optimizer_made(optimizer, program):
             raise SchemaError("the program has its updates already, from another optimizer; leave optimizer= out, or train a program without them")
         if precision != "fp32":
             raise SchemaError(f"precision={precision!r}: the program has its updates already; leave out minimize, which training does to a copy")
-        return _gathering(of, scalar_loss(cost, startup).name, startup, accumulate)
+        return _gathering(program, scalar_loss(cost, startup).name, startup, accumulate)
     if optimizer is None:
-        optimizer = _LAST.get(of)
+        optimizer = _LAST.get(program)
     if optimizer is None:
         optimizer = SGD(0.01)
         _DEFAULTS.add(optimizer)
-    _LAST[of] = optimizer
+    _LAST[program] = optimizer
     owner = _owner(optimizer)
-    known = _MADE.setdefault(owner, WeakKeyDictionary()).setdefault(of, [])
+    entries = _MADE.setdefault(owner, WeakKeyDictionary()).setdefault(program, [])
     settings = {n: v for n, v in vars(optimizer).items() if not n.startswith("_")}
     updates = None if batches_per_epoch is None else batches_per_epoch / accumulate
     for_run = optimizer.for_run(epochs=epochs, steps_per_epoch=updates)
     options = (accumulate, precision, *((epochs, updates) if for_run is not optimizer else ()))
-    one, others = None, frozenset[str]()
+    entry, names = None, frozenset[str]()
     for exact in (False, True):
-        others = taken(owner, of, startup, handed_out=scope is not None, exact=exact)
-        others = others if scope is None else others.intersection(scope.names())
-        one = next((k for k in known if k.is_of(cost, startup, settings, options) and k.names.isdisjoint(others)), None)
-        if one is not None:
-            known.remove(one)
+        names = taken(owner, program, startup, handed_out=scope is not None, exact=exact)
+        names = names if scope is None else names.intersection(scope.names())
+        entry = next((k for k in entries if k.is_of(cost, startup, settings, options) and k.names.isdisjoint(names)), None)
+        if entry is not None:
+            entries.remove(entry)
             break
-    if one is None:
-        one = _made(cost, for_run, owner.reserve(others, startup), startup, accumulate, precision)
-        one.settings, one.options = settings, options
-    known[:] = [*known[1 - _REMEMBERED :], one]
-    claim(owner, one.parts[0], startup, one.names, handed_out=scope is None)
-    return one.given(optimizer)
+    if entry is None:
+        entry = _new_entry(cost, for_run, owner.reserve(names, startup), startup, accumulate, precision)
+        entry.settings, entry.options = settings, options
+    entries[:] = [*entries[1 - _REMEMBERED :], entry]
+    claim(owner, entry.parts[0], startup, entry.names, handed_out=scope is None)
+    return entry.given(optimizer)
 
 
 def is_default(optimizer: Optimizer) -> bool:
@@ -192,44 +192,45 @@ def is_default(optimizer: Optimizer) -> bool:
     return optimizer in _DEFAULTS
 
 
-def _made(cost: Variable, optimizer: Optimizer, others: frozenset[str], startup: Program, accumulate: int, precision: str) -> _Known:
-    of = cost.block.program
-    described = frozenset(v.name for v in persistables(of))
-    program, first = of.clone(), startup.clone()
+def _new_entry(cost: Variable, optimizer: Optimizer, reserved: frozenset[str], startup: Program, accumulate: int, precision: str) -> _Known:
+    source = cost.block.program
+    described = frozenset(v.name for v in persistables(source))
+    program, first = source.clone(), startup.clone()
     copied = program.blocks[cost.block.idx].vars[cost.name]
     loss = scalar_loss(copied, first).name
     program = lower_precision(program, precision)
-    program.reserved |= others
+    program.reserved |= reserved
     optimizer.minimize(program.var(loss), first)
     scaled = precision == "fp16"
-    before = Ungathered(program, first, accumulate, scaled) if scaled or accumulate > 1 else None
+    ungathered = Ungathered(program, first, accumulate, scaled) if scaled or accumulate > 1 else None
     if scaled:
         program, first = scale_loss(program, loss, first)
     program, first = gather_gradients(program, accumulate, first)
     names = frozenset(v.name for v in persistables(program)) - described
-    parts = (program, first, program.var(loss), rate_of(program), described, before)
-    return _Known(of.version, (ref(startup), startup.version), cost.name, {}, (), parts, names)
+    parts = (program, first, program.var(loss), rate_of(program), described, ungathered)
+    return _Known(source.version, (ref(startup), startup.version), cost.name, {}, (), parts, names)
 
 
-def _gathering(of: Program, loss: str, startup: Program, accumulate: int) -> TrainingProgram:
+def _gathering(source: Program, loss: str, startup: Program, accumulate: int) -> TrainingProgram:
     """Return a program with updates, as it is or with its gradients gathered over several batches."""
-    described = frozenset(v.name for v in persistables(of))
-    owner = _OWNERS.setdefault(of, Owner())
+    described = frozenset(v.name for v in persistables(source))
+    owner = _OWNERS.setdefault(source, Owner())
     if accumulate == 1:
-        return TrainingProgram(of, startup, of.var(loss), rate_of(of), described, owner)
-    program = of.clone()
-    program.reserved |= owner.reserve(taken(owner, of, startup), startup)
+        return TrainingProgram(source, startup, source.var(loss), rate_of(source), described, owner)
+    program = source.clone()
+    program.reserved |= owner.reserve(taken(owner, source, startup), startup)
     program, first = gather_gradients(program, accumulate, startup)
-    claim(owner, of, startup, {v.name for v in persistables(program)} - described, handed_out=True)
-    return TrainingProgram(program, first, program.var(loss), rate_of(program), described, owner, None, Ungathered(of, startup, accumulate))
+    claim(owner, source, startup, {v.name for v in persistables(program)} - described, handed_out=True)
+    return TrainingProgram(program, first, program.var(loss), rate_of(program), described, owner, None, Ungathered(source, startup, accumulate))
 
 
 def _owner(optimizer: Optimizer) -> Owner:
     return optimizer._owner  # pyright: ignore[reportPrivateUsage]
 
 
-def _same(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+def _equal_settings(previous: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
     """Tell whether an optimizer's settings are unchanged: identical objects, equal numbers and words."""
-    return before.keys() == now.keys() and all(
-        before[n] is now[n] or (isinstance(now[n], (int, float, str)) and type(before[n]) is type(now[n]) and before[n] == now[n]) for n in now
+    return previous.keys() == settings.keys() and all(
+        previous[n] is settings[n] or (isinstance(settings[n], (int, float, str)) and type(previous[n]) is type(settings[n]) and previous[n] == settings[n])
+        for n in settings
     )

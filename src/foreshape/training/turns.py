@@ -30,18 +30,18 @@ class _Held:
 
     def let(self, owner: Owner, names: set[str], scope: Scope) -> None:
         """Let a scope hold an owner's state of these names, and drop the state of dead optimizers."""
-        own, before = self.aside.get(owner, {}), scope.version
-        for name, of in list(self.owners.items()):
-            other = of()
-            if other is None or (other is not owner and name in names):
-                if other is not None and name in scope:
-                    self.aside.setdefault(other, {})[name] = scope.tensor(name)
+        values, version = self.aside.get(owner, {}), scope.version
+        for name, reference in list(self.owners.items()):
+            holder = reference()
+            if holder is None or (holder is not owner and name in names):
+                if holder is not None and name in scope:
+                    self.aside.setdefault(holder, {})[name] = scope.tensor(name)
                 scope.remove(name)
                 del self.owners[name]
-        for name in [n for n in own if n not in scope]:
-            scope.store(name, own.pop(name))
+        for name in [n for n in values if n not in scope]:
+            scope.store(name, values.pop(name))
             self.owners[name] = ref(owner)
-        if scope.version != before:
+        if scope.version != version:
             scope.turns.forget()
 
 
@@ -49,7 +49,7 @@ _HELD: WeakKeyDictionary[Scope, _Held] = WeakKeyDictionary()
 
 
 @contextmanager
-def turn(made: TrainingProgram, scope: Scope, parts: Iterable[ShardedValue] = ()) -> Generator[None]:
+def turn(training: TrainingProgram, scope: Scope, parts: Iterable[ShardedValue] = ()) -> Generator[None]:
     """Let a scope hold the state of a training's optimizer while it runs: as it left it, but for its constants, which begin anew.
 
     State put there otherwise, such as loaded values, is continued. A training within a callback of another one restores the scope at its end.
@@ -57,23 +57,23 @@ def turn(made: TrainingProgram, scope: Scope, parts: Iterable[ShardedValue] = ()
     Args:
         parts: the division of values over ranks.
     """
-    held = _HELD.setdefault(scope, _Held())
-    state = set(made.state)
-    names = {*state, *made.constants, *(p.name for p in parts if state.issuperset(q.name for q in p.pieces))}
-    held.let(made.owner, names, scope)
-    for name in made.constants:
+    record = _HELD.setdefault(scope, _Held())
+    state = set(training.state)
+    names = {*state, *training.constants, *(p.name for p in parts if state.issuperset(q.name for q in p.pieces))}
+    record.let(training.owner, names, scope)
+    for name in training.constants:
         scope.remove(name)
-    held.running.append((made.owner, names))
+    record.running.append((training.owner, names))
     try:
         yield
     finally:
-        held.running.pop()
-        if held.running:
-            held.let(*held.running[-1], scope)
+        record.running.pop()
+        if record.running:
+            record.let(*record.running[-1], scope)
 
 
 def own_state(scope: Scope) -> None:
     """Make the running training the owner of the state in a scope."""
-    held = _HELD[scope]
-    owner, names = held.running[-1]
-    held.owners.update(dict.fromkeys(names, ref(owner)))
+    record = _HELD[scope]
+    owner, names = record.running[-1]
+    record.owners.update(dict.fromkeys(names, ref(owner)))

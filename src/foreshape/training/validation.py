@@ -26,23 +26,23 @@ class Validation:
     """
 
     def __init__(
-        self, program: Program, data: Data, metrics: Mapping[str, Variable | Metric], over: DistributedSession, executor: Executor, scope: Scope
+        self, program: Program, data: Data, metrics: Mapping[str, Variable | Metric], session: DistributedSession, executor: Executor, scope: Scope
     ) -> None:
         self.data, self.executor, self.scope = data, executor, scope
-        self.figures = figures_of(program, over.local_loss, metrics, executor, scope)
+        self.figures = figures_of(program, session.local_loss, metrics, executor, scope)
         self.fetches = fetches_of(self.figures)
-        evaluated = over.evaluated(program)
+        evaluated = session.evaluated(program)
         evaluated.random_seed = 0  # whether an evaluation is the first of its process must make no difference
         self.program = of_step(evaluated, self.fetches)
 
-    def measure(self, over: DistributedSession) -> dict[str, float]:
+    def measure(self, session: DistributedSession) -> dict[str, float]:
         """Return the figures, by name, over the data of all ranks."""
         sums: Sums = {key: zeros for figure in self.figures for key, zeros in figure.begin().items()}
         step = repeated(self.executor, self.program, self.fetches, self.scope)
         for batch in self.data.epoch(1):
-            share = over.part(batch)
-            taken = dict(zip(self.fetches, step(share), strict=True))
+            share = session.part(batch)
+            fetched = dict(zip(self.fetches, step(share), strict=True))
             for figure in self.figures:
-                figure.add(sums, taken, share)
-        sums = over.total(sums)
+                figure.add(sums, fetched, share)
+        sums = session.total(sums)
         return {f"validation {n}": value for figure in self.figures for n, value in figure.results(sums).items()}

@@ -60,14 +60,14 @@ def explain(variable: Variable) -> str:
     lines = [f"{variable.name}: {spec.text()}" + _note(variable), *_precision(variable)]
     if spec.dims is None:
         lines.append("    nothing is known of its dims")
-    named: set[str] = set()
+    symbol_names: set[str] = set()
     alike = Alike()
     for axis, dim in enumerate(spec.dims or ()):
-        lines += _explained(Place(variable, "dim", axis), dim, f"dim {axis} is {dim}", named, alike)
+        lines += _explained(Place(variable, "dim", axis), dim, f"dim {axis} is {dim}", symbol_names, alike)
     for level, count in enumerate(spec.lod.counts if spec.lod is not None else ()):
         words = f"level {level} of its rows, grouped as those of {spec.lod.source}, has {count} sequences" if spec.lod is not None else ""
-        lines += _explained(Place(variable, "count", level), count, words, named, alike)
-    lines += _unified(variable, named)
+        lines += _explained(Place(variable, "count", level), count, words, symbol_names, alike)
+    lines += _unified(variable, symbol_names)
     for size in (*(spec.dims or ()), *(spec.lod.counts if spec.lod is not None else ())):
         lines += [f"    {x}" for x in explain_symbols(size)]
     return escape("\n".join(lines))
@@ -92,16 +92,16 @@ def _precision(variable: Variable) -> list[str]:
     return [f"    {op.type} multiplies a few rows in each step: it computes in {spec.known_dtype.name}, and only products outside of it in {lowered.name}"]
 
 
-def _explained(place: Place, size: Size, heading: str, named: set[str], alike: Alike) -> list[str]:
-    rows = list(_steps(place, size, named, alike))
+def _explained(place: Place, size: Size, heading: str, symbol_names: set[str], alike: Alike) -> list[str]:
+    rows = list(_steps(place, size, symbol_names, alike))
     widths = [max((len(r[i]) for r in rows), default=0) for i in range(2)]
     return [heading, *("    " + f"{a.ljust(widths[0])}    {b.ljust(widths[1])}    {c}".rstrip() for a, b, c in rows)]
 
 
-def _steps(start: Place, size: Size, named: set[str], alike: Alike) -> Iterator[tuple[str, str, str]]:
+def _steps(start: Place, size: Size, symbol_names: set[str], alike: Alike) -> Iterator[tuple[str, str, str]]:
     """Yield the steps from a size to its origin: (size, formula, the user's line)."""
     queue = deque([start])
-    seen = {(start.variable.name, start.part, start.at)}
+    visited = {(start.variable.name, start.part, start.at)}
     count = left_out = 0
     while queue:
         place = queue.popleft()
@@ -110,13 +110,13 @@ def _steps(start: Place, size: Size, named: set[str], alike: Alike) -> Iterator[
             left_out += len(queue) + 1
             break
         variable = place.variable
-        own = _size_at(variable.spec, place)
-        if own is not None:
-            named |= symbols_of(own)
+        own_size = _size_at(variable.spec, place)
+        if own_size is not None:
+            symbol_names |= symbols_of(own_size)
         sources = alike.sources(place) if count > MAX_LINES else None
         if sources:  # and this is enough for the untold part
             left_out += 1
-            _follow(sources, queue, seen)
+            _follow(sources, queue, visited)
             continue
         step = step_of(place)
         alike.note(place, step)
@@ -126,22 +126,22 @@ def _steps(start: Place, size: Size, named: set[str], alike: Alike) -> Iterator[
             left_out += 1
         else:
             site = variable.call_site
-            where = site.short() if site is not None else ""
+            line = site.short() if site is not None else ""
             if step is None or op is None:
-                yield f"{place.text()} = {own}", variable.role_words, where
+                yield f"{place.text()} = {own_size}", variable.role_words, line
             else:
-                yield f"{place.text()} = {step.formula}", by_words(op, step), where
+                yield f"{place.text()} = {step.formula}", by_words(op, step), line
         if step is not None:
-            _follow(step.places, queue, seen)
+            _follow(step.places, queue, visited)
     if left_out:
         yield f"(and {left_out:,} steps between that are not told)", "", ""
 
 
-def _follow(sources: Iterable[Place], queue: deque[Place], seen: set[tuple[str, str, int]]) -> None:
+def _follow(sources: Iterable[Place], queue: deque[Place], visited: set[tuple[str, str, int]]) -> None:
     for source in sources:
         key = (source.variable.name, source.part, source.at)
-        if key not in seen:
-            seen.add(key)
+        if key not in visited:
+            visited.add(key)
             queue.append(source)
 
 
@@ -157,19 +157,19 @@ class Alike:
         op = place.variable.op
         if key is None or op is None or step is None or key in self._known:
             return
-        where: dict[str, tuple[str, int]] = {}
+        slots: dict[str, tuple[str, int]] = {}
         for slot, names in op.inputs.items():
-            for at, name in enumerate(names):
-                where.setdefault(name, (slot, at))
-        self._known[key] = [(*where[p.variable.name], p.part, p.at) for p in step.places if p.variable.name in where]
+            for index, name in enumerate(names):
+                slots.setdefault(name, (slot, index))
+        self._known[key] = [(*slots[p.variable.name], p.part, p.at) for p in step.places if p.variable.name in slots]
 
     def sources(self, place: Place) -> list[Place] | None:
         """Return the sources of a size; None if no like op was asked about, or it has none."""
-        found = self._known.get(key) if (key := self._key(place)) is not None else None
+        entries = self._known.get(key) if (key := self._key(place)) is not None else None
         op = place.variable.op
-        if not found or op is None:
+        if not entries or op is None:
             return None
-        return [Place(variable, part, at) for slot, which, part, at in found if (variable := op.block.find(op.inputs[slot][which])) is not None]
+        return [Place(variable, part, axis) for slot, which, part, axis in entries if (variable := op.block.find(op.inputs[slot][which])) is not None]
 
     @staticmethod
     def _key(place: Place) -> Hashable:
@@ -179,11 +179,11 @@ class Alike:
             return None
         slot = next(((s, names.index(variable.name)) for s, names in op.outputs.items() if variable.name in names), None)
         first: dict[str, int] = {}
-        given = tuple(
-            (s, tuple((first.setdefault(n, len(first)), found.spec if (found := op.block.find(n)) is not None else None) for n in names))
+        operands = tuple(
+            (s, tuple((first.setdefault(n, len(first)), operand.spec if (operand := op.block.find(n)) is not None else None) for n in names))
             for s, names in op.inputs.items()
         )
-        return op.attributes, slot, place.part, place.at, variable.spec, given
+        return op.attributes, slot, place.part, place.at, variable.spec, operands
 
 
 def by_words(op: Op, step: SizeDerivation) -> str:
@@ -217,33 +217,33 @@ def step_of(place: Place, probes: Probes | None = None) -> SizeDerivation | None
     if op is None or operator is None or operator.described_results or not variable.known:
         return None
     slot = next(((s, names.index(variable.name)) for s, names in op.outputs.items() if variable.name in names), None)
-    own = _size_at(variable.spec, place)
-    if slot is None or own is None or variable.persistable:
+    own_size = _size_at(variable.spec, place)
+    if slot is None or own_size is None or variable.persistable:
         return None
     probes = probes if probes is not None else Probes(op, operator)
-    at = next((at for at, r in enumerate(operator.schema.results) if r.name == slot[0]), None)
-    if at is None:  # a result in a slot unknown to its operator
+    index = next((index for index, r in enumerate(operator.schema.results) if r.name == slot[0]), None)
+    if index is None:  # a result in a slot unknown to its operator
         return None
 
     def found(probed: frozenset[str]) -> Size | None:
         answer = probes.ask(probed)
-        result = answer.results[at] if answer is not None else None
+        result = answer.results[index] if answer is not None else None
         spec = result[slot[1]] if isinstance(result, tuple) else result
         return _size_at(spec, place) if spec is not None else None
 
     everything = found(frozenset(probes.telling))
     everything = None if everything is None else probes.without_repeats(everything)
-    if everything is not None and probes.is_right(everything, own):
+    if everything is not None and probes.is_right(everything, own_size):
         used = symbols_of(everything) & probes.places.keys()
         return SizeDerivation(probes.text(everything, used), [probes.places[n] for n in sorted(used, key=list(probes.places).index)], True)
     for name in islice(probes.places, _MAX_SINGLE):
         single = found(frozenset({name}))
-        if single is not None and name in symbols_of(single) and probes.is_right(single, own):
+        if single is not None and name in symbols_of(single) and probes.is_right(single, own_size):
             return SizeDerivation(probes.text(single, {name}), [probes.places[name]], True)
-    same = next((p for n, p in probes.places.items() if probes.sizes[n] is own and isinstance(own, Dim)), None)
-    if same is not None:
-        return SizeDerivation(same.text(), [same], False)
-    return SizeDerivation(str(own), [], True)
+    twin = next((p for n, p in probes.places.items() if probes.sizes[n] is own_size and isinstance(own_size, Dim)), None)
+    if twin is not None:
+        return SizeDerivation(twin.text(), [twin], False)
+    return SizeDerivation(str(own_size), [], True)
 
 
 def _symbol_name(place: Place) -> str:
@@ -260,7 +260,7 @@ class Probes:
         self.sizes: dict[str, Size] = {}
         self.telling: set[str] = set()
         """The symbols to be asked about together: a 1 broadcasts, and the rule treats a symbol in its place differently."""
-        known = op.block.program.guards.known
+        known_sizes = op.block.program.guards.known
         self.inputs: list[tuple[bool, list[Variable]]] = []
         self.specs: dict[str, Spec] = {}
         self._answers: dict[frozenset[str], Answer | None] = {}
@@ -270,12 +270,12 @@ class Probes:
             for variable in variables:
                 if variable.name in self.specs:
                     continue
-                spec = replace_symbols((variable.spec,), known)[0] if known else variable.spec
+                spec = replace_symbols((variable.spec,), known_sizes)[0] if known_sizes else variable.spec
                 assert isinstance(spec, Spec)
                 self.specs[variable.name] = spec
                 for part, sizes in (("dim", spec.dims), ("count", spec.lod.counts if spec.lod is not None else None), ("value", spec.value)):
-                    for at, size in enumerate(sizes or ()):
-                        place = Place(variable, part, at)
+                    for axis, size in enumerate(sizes or ()):
+                        place = Place(variable, part, axis)
                         name = _symbol_name(place)
                         self.places[name], self.sizes[name] = place, size
                         if part == "value" or not isinstance(size, int) or size > 1:
@@ -294,7 +294,7 @@ class Probes:
         def each(part: str, sizes: tuple[Size, ...] | None) -> tuple[Size, ...] | None:
             if sizes is None:
                 return None
-            names = [_symbol_name(Place(variable, part, at)) for at in range(len(sizes))]
+            names = [_symbol_name(Place(variable, part, axis)) for axis in range(len(sizes))]
             return tuple(symbol(n) if n in probed else s for n, s in zip(names, sizes, strict=True))
 
         lod = spec.lod
@@ -314,21 +314,21 @@ class Probes:
     def without_repeats(self, formula: Size) -> Size:
         """Return a formula with repeated broadcasts left out: only the first place of a size stays."""
         first: dict[Size, str] = {}
-        same: dict[str, Size] = {}
+        replacements: dict[str, Size] = {}
         met = broadcast_symbols(formula)
         for name in (n for n in self.places if n in met):
-            before = first.setdefault(self.sizes[name], name)
-            if before != name:
-                same[name] = symbol(before)
-        return substitute(formula, same) if same else formula
+            earliest = first.setdefault(self.sizes[name], name)
+            if earliest != name:
+                replacements[name] = symbol(earliest)
+        return substitute(formula, replacements) if replacements else formula
 
-    def is_right(self, formula: Size, own: Size) -> bool:
+    def is_right(self, formula: Size, own_size: Size) -> bool:
         """Tell whether a formula gives the size with the symbols' own values."""
         try:
             value = substitute(formula, self.sizes)
         except ForeshapeError:
             return False
-        return value is own or equal(value, own) is True
+        return value is own_size or equal(value, own_size) is True
 
     def text(self, formula: Size, used: set[str]) -> str:
         """Return the formula, its symbols written as places."""
@@ -338,12 +338,12 @@ class Probes:
         return out
 
 
-def _unified(variable: Variable, named: set[str]) -> list[str]:
+def _unified(variable: Variable, symbol_names: set[str]) -> list[str]:
     """Describe each symbol on the path made equal to another size by an open condition, with the condition."""
     guards = variable.block.program.guards
     out: list[str] = []
-    known: Mapping[str, Size] = guards.known
-    for name in sorted(named & known.keys()):
+    known_sizes: Mapping[str, Size] = guards.known
+    for name in sorted(symbol_names & known_sizes.keys()):
         because = next((g for g in guards if g.condition.relation == "==" and name in symbols_of(g.condition.left) | symbols_of(g.condition.right)), None)
-        out.append(f"{symbol(name)} is taken to be {known[name]}" + (f", because of {because}" if because is not None else ""))
+        out.append(f"{symbol(name)} is taken to be {known_sizes[name]}" + (f", because of {because}" if because is not None else ""))
     return out

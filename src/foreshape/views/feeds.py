@@ -17,7 +17,7 @@ from foreshape.program.variable import Variable
 @border("what the inputs take cannot be told", SchemaError)
 def feeds_of(program: Program) -> Feeds:
     """Return the accepted sizes of a program's inputs. With fetch ops in the program, ops unused by them demand nothing."""
-    version, whole = program.version, ref(program)
+    version, program_ref = program.version, ref(program)
     fetched = [n for op in program.global_block.ops if op.type == "fetch" for n in op.input_names()]
     program = for_step(program, fetched) if fetched else program
     inputs = inputs_of(program.global_block)
@@ -29,12 +29,12 @@ def feeds_of(program: Program) -> Feeds:
 
     def runs(values: Mapping[str, int]) -> bool:
         """Return whether the network can be inferred at these sizes."""
-        given = whole()
-        if given is None or given.version != version:
+        network = program_ref()
+        if network is None or network.version != version:
             return True
-        dims = {v.name: v.entry_spec.dims for v in inputs_of(given.global_block)}
+        dims = {v.name: v.entry_spec.dims for v in inputs_of(network.global_block)}
         try:
-            given.with_feed_shapes({name: [evaluate(d, values) for d in sizes] for name, sizes in dims.items() if sizes})
+            network.with_feed_shapes({name: [evaluate(d, values) for d in sizes] for name, sizes in dims.items() if sizes})
         except DescriptionError:
             return False
         return True
@@ -51,10 +51,10 @@ def _words(program: Program, inputs: Sequence[Variable], symbols: Iterable[str])
             name = symbol_name(dim)
             if name is not None and name == f"{variable.name}.{axis}":  # made for a -1
                 called.setdefault("batch" if not axis else of_images.get(name, ""), []).append(name)
-    taken = set(symbols)
+    symbol_names = set(symbols)
     out = {n: n for n in symbols}
     for word, names in called.items():
-        if word and len(names) == 1 and word not in taken:
+        if word and len(names) == 1 and word not in symbol_names:
             out[names[0]] = word
     return out
 

@@ -57,35 +57,35 @@ class Wiring:
         self._place(layers, layers, [])
         self._connect(program)
 
-    def _place(self, shown: Sequence[OutlineLayer], actual: Sequence[OutlineLayer], above: list[tuple[OutlineLayer, int]]) -> None:
-        for seen, layer in zip(shown, actual, strict=False):
-            for at, body in enumerate(layer.bodies()):
-                path = [*above, (seen, at)]
+    def _place(self, drawn: Sequence[OutlineLayer], actual: Sequence[OutlineLayer], above: list[tuple[OutlineLayer, int]]) -> None:
+        for drawn_layer, layer in zip(drawn, actual, strict=False):
+            for number, body in enumerate(layer.bodies()):
+                path = [*above, (drawn_layer, number)]
                 for op in body.ops:
                     self.places[id(op)] = path
-                self._place(seen.children, body.children, path)
+                self._place(drawn_layer.children, body.children, path)
 
     def _connect(self, program: Program) -> None:
-        made: dict[int, Op] = {}
+        makers: dict[int, Op] = {}
         for block in program.blocks:
             for op in block.ops:
-                here = self.places.get(id(op))
-                for variable in op.input_variables() if here is not None else ():
-                    if variable.persistable or here is None:
+                path = self.places.get(id(op))
+                for variable in op.input_variables() if path is not None else ():
+                    if variable.persistable or path is None:
                         continue
-                    source = made.get(id(variable))
+                    source = makers.get(id(variable))
                     if source is not None and id(source) in self.places:
-                        self._arrow(self.places[id(source)], here)
+                        self._arrow(self.places[id(source)], path)
                     elif id(variable) in self.fed:
-                        self._enter(self.fed[id(variable)], here)
-                for name in op.output_names() if here is not None else ():
-                    found = op.block.find(name)
-                    if found is not None:
-                        made[id(found)] = op
+                        self._enter(self.fed[id(variable)], path)
+                for name in op.output_names() if path is not None else ():
+                    result = op.block.find(name)
+                    if result is not None:
+                        makers[id(result)] = op
 
-    def _add(self, within: int, a: int, b: int) -> None:
+    def _add(self, group: int, a: int, b: int) -> None:
         if a != b:
-            self.arrows.setdefault(within, set()).add((a, b))
+            self.arrows.setdefault(group, set()).add((a, b))
 
     def _enter(self, source: int, path: Sequence[tuple[OutlineLayer, int]]) -> None:
         if self.sections and path[0][0].name != SECTIONS[0]:
@@ -95,19 +95,19 @@ class Wiring:
             self._add(id(outer), _ENTRY, id(inner))
 
     def _arrow(self, a: Sequence[tuple[OutlineLayer, int]], b: Sequence[tuple[OutlineLayer, int]]) -> None:
-        at = 0
-        while at < min(len(a), len(b)) and a[at] == b[at]:
-            at += 1
-        if self.sections and not at:  # values kept for the gradients leave everywhere
+        depth = 0
+        while depth < min(len(a), len(b)) and a[depth] == b[depth]:
+            depth += 1
+        if self.sections and not depth:  # values kept for the gradients leave everywhere
             self._add(0, id(a[0][0]), id(b[0][0]))
             return
-        if at == len(a) or at == len(b):
+        if depth == len(a) or depth == len(b):
             return  # within one layer, or between an op and its block
-        if a[at][0] is not b[at][0]:
-            self._add(id(a[at - 1][0]) if at else 0, id(a[at][0]), id(b[at][0]))
-        for (outer, _), (inner, _) in pairwise(a[at:]):
+        if a[depth][0] is not b[depth][0]:
+            self._add(id(a[depth - 1][0]) if depth else 0, id(a[depth][0]), id(b[depth][0]))
+        for (outer, _), (inner, _) in pairwise(a[depth:]):
             self._add(id(outer), id(inner), _EXIT)
-        for (outer, _), (inner, _) in pairwise(b[at:]):
+        for (outer, _), (inner, _) in pairwise(b[depth:]):
             self._add(id(outer), _ENTRY, id(inner))
 
 
@@ -133,9 +133,11 @@ def draw(program: Program, depth: int | None = None, boxes: int = BOXES, part: s
         opened.add(id(layers[0]))
     root = scene_of(Wiring(program, layers), inner if group is not None else layers, opened, group)
     ops = plural(sum(1 for layer in inner for _ in layer.all_ops()), "op")
-    what = f"a network of {ops}" if group is None else f"the {part} part of a network, {ops},"
-    more = [f"{plural(sum(1 for _ in one.all_ops()), 'op')} of {one.name}" for one in layers[1:]] if sections and group is None else []
-    return Picture(svg_of(root, what.rstrip(",")), f"{what} in {plural(len(inner), 'layer')}{', with ' if more else ''}{' and '.join(more)}")
+    title = f"a network of {ops}" if group is None else f"the {part} part of a network, {ops},"
+    sections_words = [f"{plural(sum(1 for _ in section.all_ops()), 'op')} of {section.name}" for section in layers[1:]] if sections and group is None else []
+    return Picture(
+        svg_of(root, title.rstrip(",")), f"{title} in {plural(len(inner), 'layer')}{', with ' if sections_words else ''}{' and '.join(sections_words)}"
+    )
 
 
 def _down_to(layers: Sequence[OutlineLayer], depth: int) -> set[int]:
@@ -147,13 +149,13 @@ def _down_to(layers: Sequence[OutlineLayer], depth: int) -> set[int]:
 def opened_within(layers: Sequence[OutlineLayer], boxes: int) -> set[int]:
     """Return the groups to open for so many boxes: level by level, the smallest first."""
     opened: set[int] = set()
-    shown, level = len(layers), list(layers)
+    count, level = len(layers), list(layers)
     for _ in range(_DEEPEST - 1):
         below: list[OutlineLayer] = []
         for layer in sorted((x for x in level if x.children), key=lambda x: len(x.children)):
-            if shown + len(layer.children) > boxes:
+            if count + len(layer.children) > boxes:
                 break
-            shown += len(layer.children)
+            count += len(layer.children)
             opened.add(id(layer))
             below += layer.children
         level = below
@@ -196,19 +198,19 @@ def _dims(layer: OutlineLayer) -> Iterable[str]:
         last = op
     if layer.children and last is not None and last.role & (Role.BACKWARD | Role.OPTIMIZE):
         return []  # the last of many gradients, or updates, is not the main result
-    found = output_of(layer)
-    return [dims_text(found)] if found is not None else []
+    result = output_of(layer)
+    return [dims_text(result)] if result is not None else []
 
 
 def _fill(
-    box: Box, wiring: Wiring, layers: Sequence[OutlineLayer], opened: set[int], key: int, more: list[tuple[int, Box]], margin: float, head: float = 0.0
+    box: Box, wiring: Wiring, layers: Sequence[OutlineLayer], opened: set[int], key: int, extra_boxes: list[tuple[int, Box]], margin: float, head: float = 0.0
 ) -> None:
     """Put layers into a box, in places."""
-    for _, one in more:
-        one.measure()
-    boxes = more + [(id(layer), _box(wiring, layer, opened)) for layer in layers]
+    for _, inner in extra_boxes:
+        inner.measure()
+    boxes = extra_boxes + [(id(layer), _box(wiring, layer, opened)) for layer in layers]
     arrows = wiring.arrows.get(key, set())
-    numbers = {k: at for at, (k, _) in enumerate(boxes)}
+    numbers = {k: index for index, (k, _) in enumerate(boxes)}
     sizes = [(b.width, b.height) for _, b in boxes]
     top = bottom = None
     if any(a == _ENTRY for a, _ in arrows):
@@ -219,14 +221,14 @@ def _fill(
         sizes.append((1.0, 0.0))
     drawn = [(numbers[a], numbers[b]) for a, b in arrows if a in numbers and b in numbers and (a < 0 or b < 0 or numbers[a] < numbers[b])]
     layout = layered(sizes, drawn, top, bottom)
-    for (_, one), (x, y) in zip(boxes, layout.centres, strict=False):
-        one.x, one.y = x - one.width / 2 + margin, y - one.height / 2 + margin + head
+    for (_, inner), (x, y) in zip(boxes, layout.centres, strict=False):
+        inner.x, inner.y = x - inner.width / 2 + margin, y - inner.height / 2 + margin + head
     box.inside = [b for _, b in boxes]
     box.width, box.height = layout.width + 2 * margin + (3 if box.times > 1 else 0), layout.height + 2 * margin + head
-    box.segments = [_moved(s, margin, margin + head, box, top, bottom) for s in layout.segments]
+    box.segments = [_placed_segment(s, margin, margin + head, box, top, bottom) for s in layout.segments]
 
 
-def _moved(s: Segment, right: float, down: float, box: Box, top: int | None, bottom: int | None) -> Segment:
+def _placed_segment(s: Segment, right: float, down: float, box: Box, top: int | None, bottom: int | None) -> Segment:
     """Return a piece of an arrow within a box. Arrows come in, or go out, in the middle of the edge, at the end of the arrow outside."""
     out = s._replace(x=s.x + right, y=s.y + down, bend=s.bend + down, to_x=s.to_x + right, land=s.land + down, to_y=s.to_y + down)
     if s.source == top and top is not None:
@@ -241,8 +243,8 @@ def _middle(box: Box) -> float:
 
 
 def _widen(box: Box, width: float) -> None:
-    more = (width - box.width) / 2
-    for one in box.inside:
-        one.x += more
-    box.segments = [s._replace(x=s.x + more, to_x=s.to_x + more) for s in box.segments]
+    margin = (width - box.width) / 2
+    for inner in box.inside:
+        inner.x += margin
+    box.segments = [s._replace(x=s.x + margin, to_x=s.to_x + margin) for s in box.segments]
     box.width = width

@@ -30,10 +30,10 @@ class Measure(NamedTuple):
     result_bytes: int
     work: int
 
-    def __add__(self, other: object) -> Measure:
-        if not isinstance(other, Measure):
+    def __add__(self, measure: object) -> Measure:
+        if not isinstance(measure, Measure):
             return NotImplemented
-        return Measure(*(a + b for a, b in zip(self, other, strict=True)))
+        return Measure(*(a + b for a, b in zip(self, measure, strict=True)))
 
 
 class SymbolNumbers:
@@ -61,38 +61,38 @@ class SymbolNumbers:
                 raise SchemaError(f"a size is a whole number of at least 0; seen {name}={value!r}")
         self.given: dict[str, int] = {**(dict.fromkeys(rows, batch) if batch is not None else {}), **(given or {})}
         """The chosen sizes: they are shown in place of their symbols."""
-        wanted = {**dict.fromkeys(rows, 1), **self.given}
-        self.values.update(wanted)
-        if self.values.keys() - wanted.keys():
-            self._find_others(program, inputs, wanted)
+        chosen = {**dict.fromkeys(rows, 1), **self.given}
+        self.values.update(chosen)
+        if self.values.keys() - chosen.keys():
+            self._find_others(program, inputs, chosen)
         self._known: dict[Size, int] = {}
 
-    def _find_others(self, program: Program, inputs: Iterable[Variable], wanted: Mapping[str, int]) -> None:
+    def _find_others(self, program: Program, inputs: Iterable[Variable], chosen: Mapping[str, int]) -> None:
         """Set other sizes to the smallest with which the network can run; if none are found, as they are."""
         smallest = program.feeds.smallest
         for variable in inputs if smallest is not None else ():
             for dim, size in zip(variable.spec.dims or (), (smallest or {}).get(variable.name, ()), strict=False):
                 name = symbol_name(dim)
-                if name is not None and name not in wanted:
+                if name is not None and name not in chosen:
                     self.values[name] = size
 
     def number(self, size: Size | None) -> int | None:
         """Return a size as a number; None if unknown, or invalid with these values."""
         if size is None or isinstance(size, int):
             return size
-        found = self._known.get(size)
-        if found is None:
+        value = self._known.get(size)
+        if value is None:
             try:
-                found = max(evaluate(size, {n: self.values.get(n, 1) for n in symbols_of(size)}), 0)
+                value = max(evaluate(size, {n: self.values.get(n, 1) for n in symbols_of(size)}), 0)
             except ShapeError:
                 return None
-            self._known[size] = found
-        return found
+            self._known[size] = value
+        return value
 
     def words(self) -> str:
         """Return ``for batch = 1, height = 32``; empty if no size is open."""
-        shown = [f"{symbol_text(n)} = {v:,}" for n, v in self.values.items()]
-        return f"for {', '.join(shown[:6])}{' and more' if len(shown) > 6 else ''}" if shown else ""
+        values = [f"{symbol_text(n)} = {v:,}" for n, v in self.values.items()]
+        return f"for {', '.join(values[:6])}{' and more' if len(values) > 6 else ''}" if values else ""
 
 
 class Meter:
@@ -117,18 +117,18 @@ class Meter:
 
     def op(self, op: Op) -> Measure:
         """Measure one op."""
-        found = self._found.get(id(op))
-        if found is None:
-            found = self._found[id(op)] = self._measured(op)
-        return found
+        measure = self._found.get(id(op))
+        if measure is None:
+            measure = self._found[id(op)] = self._measured(op)
+        return measure
 
     def all(self, ops: Iterable[Op]) -> Measure:
         """Measure several ops together."""
-        parameters = held = results = work = 0
+        parameters = size = results = work = 0
         for op in ops:
-            one = self.op(op)
-            parameters, held, results, work = parameters + one[0], held + one[1], results + one[2], work + one[3]
-        return Measure(parameters, held, results, work)
+            measure = self.op(op)
+            parameters, size, results, work = parameters + measure[0], size + measure[1], results + measure[2], work + measure[3]
+        return Measure(parameters, size, results, work)
 
     def _measured(self, op: Op) -> Measure:
         number = self.sizes.number

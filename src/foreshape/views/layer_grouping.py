@@ -38,8 +38,8 @@ def folded_layers(program: Program) -> list[OutlineLayer]:
 def folded_sections(program: Program) -> list[OutlineLayer]:
     """Return three groups of a training program: ``forward``, ``backward`` and ``updates``; of any other its folded layers."""
     folding = _Folding(program)
-    found = (layers_of(program), gradient_layers_of(program), update_layers_of(program))
-    folded = [folding.beside_each_other([folding.level(layers, _SHORT)])[0] for layers in found]
+    sections = (layers_of(program), gradient_layers_of(program), update_layers_of(program))
+    folded = [folding.beside_each_other([folding.level(layers, _SHORT)])[0] for layers in sections]
     if not folded[1] and not folded[2]:
         return folded[0]
     return [OutlineLayer(name, (), layers) for name, layers in zip(SECTIONS, folded, strict=True) if layers or name == "forward"]
@@ -68,80 +68,80 @@ class _Folding:
 
     def _touches(self, layer: OutlineLayer) -> tuple[frozenset[str], frozenset[str]]:
         """Return the learned values read by a layer, and its learned results."""
-        found = self.touched.get(id(layer))
-        if found is None:
-            within = layer.members or layer.children
-            parts = [self._touches(one) for one in within]
+        touched = self.touched.get(id(layer))
+        if touched is None:
+            inner_layers = layer.members or layer.children
+            parts = [self._touches(part) for part in inner_layers]
             if not layer.members:
                 parts += [(self.learned.intersection(op.input_names()), self.learned.intersection(op.output_names())) for op in layer.ops]
-            found = parts[0] if len(parts) == 1 else (frozenset[str]().union(*(p[0] for p in parts)), frozenset[str]().union(*(p[1] for p in parts)))
-            self.touched[id(layer)] = found
+            touched = parts[0] if len(parts) == 1 else (frozenset[str]().union(*(p[0] for p in parts)), frozenset[str]().union(*(p[1] for p in parts)))
+            self.touched[id(layer)] = touched
             self.held.append(layer)  # so no other layer gets its id
-        return found
+        return touched
 
-    def level(self, layers: Sequence[OutlineLayer], most: int = WIDEST) -> list[OutlineLayer]:
+    def level(self, layers: Sequence[OutlineLayer], limit: int = WIDEST) -> list[OutlineLayer]:
         """Fold a row of layers, and all rows below. A row of more than so many layers is divided into blocks."""
-        layers = self._blocks(layers) if len(layers) > most else list(layers)
-        for at, layer in enumerate(layers):
+        layers = self._blocks(layers) if len(layers) > limit else list(layers)
+        for index, layer in enumerate(layers):
             if layer.children:
                 layer.children = self.level(layer.children)
                 if len(layer.children) == 1 and not layer.ops:  # a group of a repetition is the repetition
                     only = layer.children[0]
                     only.name = f"{layer.name}.{only.name}"
-                    layers[at] = only
+                    layers[index] = only
         self._name_row(layers)
         out = self._repeats(layers, self.exact, True)
         for names in (self.rough, self.bare):
             if len(out) > WIDEST:
                 out = self._repeats(out, names, False)
-        for same in (True, False):
+        for exact in (True, False):
             if len(out) > WIDEST:
-                out = parted(out, beside(out, self._names_alone(out, same)), same)
+                out = parted(out, beside(out, self._names_alone(out, exact)), exact)
         return out if len(out) <= WIDEST else self._parts(out)
 
     def beside_each_other(self, alike: Sequence[Sequence[OutlineLayer]]) -> list[list[OutlineLayer]]:
         """Return rows of alike layers (one, or of the members of a group), and all below, with alike branches in each as one."""
         parts = [beside(row, self._names_alone(row, True)) for row in alike]
         rows = [parted(row, parts[0], True) for row in alike] if all(p == parts[0] for p in parts) else [list(row) for row in alike]
-        for at in range(min(map(len, rows))):
-            bodies = [body for row in rows for body in row[at].bodies()]
+        for index in range(min(map(len, rows))):
+            bodies = [body for row in rows for body in row[index].bodies()]
             for body, children in zip(bodies, self.beside_each_other([body.children for body in bodies]), strict=True):
                 body.children = children
             for row in rows:
-                row[at].children = row[at].bodies()[0].children
+                row[index].children = row[index].bodies()[0].children
         return rows
 
-    def _names_alone(self, layers: Sequence[OutlineLayer], same: bool) -> list[int]:
+    def _names_alone(self, layers: Sequence[OutlineLayer], exact: bool) -> list[int]:
         """Return numbers for layers by their contents, whatever their inputs; each layer without parameters, as mere glue, has its own."""
         out: list[int] = []
-        for at, layer in enumerate(layers):
-            kept = self._has_kept(layer)
-            out.append(self._number(self._parts_of(layer, frozenset())[0 if same else 1]) if kept else -1 - at)
+        for index, layer in enumerate(layers):
+            has_kept = self._has_kept(layer)
+            out.append(self._number(self._parts_of(layer, frozenset())[0 if exact else 1]) if has_kept else -1 - index)
         return out
 
     def _has_kept(self, layer: OutlineLayer) -> bool:
         """Tell whether a layer reads a persistable variable."""
-        found = self.has_kept.get(id(layer))
-        if found is None:
-            found = any(self._has_kept(one) for one in layer.members or layer.children)
-            found = found or any(v.persistable for op in layer.ops for v in op.input_variables())
-            self.has_kept[id(layer)] = found
+        answer = self.has_kept.get(id(layer))
+        if answer is None:
+            answer = any(self._has_kept(part) for part in layer.members or layer.children)
+            answer = answer or any(v.persistable for op in layer.ops for v in op.input_variables())
+            self.has_kept[id(layer)] = answer
             self.held.append(layer)
-        return found
+        return answer
 
-    def _blocks(self, layers: Sequence[OutlineLayer], most: int = 1) -> list[OutlineLayer]:
+    def _blocks(self, layers: Sequence[OutlineLayer], limit: int = 1) -> list[OutlineLayer]:
         """Return a row, divided at the places crossed by at most so many values."""
         count = len(layers)
-        made: dict[str, int] = {}
+        makers: dict[str, int] = {}
         crossing = [0] * (count + 1)
         last: dict[tuple[str, int], int] = {}
-        for at, layer in enumerate(layers):
+        for index, layer in enumerate(layers):
             reads, makes = self._touches(layer)
             for name in reads:
-                source = made.get(name, at)
-                if source < at:
-                    last[name, source] = at
-            made.update(dict.fromkeys(makes, at))
+                source = makers.get(name, index)
+                if source < index:
+                    last[name, source] = index
+            makers.update(dict.fromkeys(makes, index))
         for (_, source), end in last.items():
             crossing[source] += 1
             crossing[end] -= 1
@@ -149,15 +149,15 @@ class _Folding:
         piece: list[OutlineLayer] = []
         alive = 0
         computes = False  # computations of sizes go with their readers
-        for at, layer in enumerate(layers):
-            alive += crossing[at]
+        for index, layer in enumerate(layers):
+            alive += crossing[index]
             piece.append(layer)
             computes = computes or bool(self._touches(layer)[1])
-            if (alive <= most and computes) or at == count - 1:
-                if len(piece) == count and most < _MOST_CROSSING:
-                    return self._blocks(layers, most + 1)
-                if max(WIDEST, count // 4) < len(piece) < count and most < _MOST_CROSSING:  # most of the network
-                    out += self._blocks(piece, most + 1)
+            if (alive <= limit and computes) or index == count - 1:
+                if len(piece) == count and limit < _MOST_CROSSING:
+                    return self._blocks(layers, limit + 1)
+                if max(WIDEST, count // 4) < len(piece) < count and limit < _MOST_CROSSING:  # most of the network
+                    out += self._blocks(piece, limit + 1)
                 elif len(piece) > max(WIDEST, count * 3 // 4):  # it would be divided again, and so on
                     out += piece
                 else:
@@ -166,35 +166,35 @@ class _Folding:
         return list(layers) if len(out) == 1 else out
 
     def _name_row(self, layers: Sequence[OutlineLayer]) -> None:
-        before: dict[str, int] = {}
-        for at, layer in enumerate(layers):
-            self._name(layer, self._wiring(layer, at, before))
+        makers: dict[str, int] = {}
+        for index, layer in enumerate(layers):
+            self._name(layer, self._wiring(layer, index, makers))
 
-    def _number(self, what: object) -> int:
-        return self.numbers.setdefault(what, len(self.numbers))
+    def _number(self, identity: object) -> int:
+        return self.numbers.setdefault(identity, len(self.numbers))
 
     def _reach(self, layers: Sequence[OutlineLayer]) -> list[int]:
         """Return for each layer of a row the last reader of its results."""
-        made: dict[str, int] = {}
+        makers: dict[str, int] = {}
         out = list(range(len(layers)))
-        for at, layer in enumerate(layers):
+        for index, layer in enumerate(layers):
             reads, makes = self._touches(layer)
             for name in reads:
-                if name in made:
-                    out[made[name]] = at
-            made.update(dict.fromkeys(makes, at))
+                if name in makers:
+                    out[makers[name]] = index
+            makers.update(dict.fromkeys(makes, index))
         return out
 
-    def _wiring(self, layer: OutlineLayer, at: int, before: dict[str, int]) -> frozenset[bool]:
-        """Tell whether a layer reads the layer right before it in its row, and whether it reads earlier ones; ``before``: the makers of values.
+    def _wiring(self, layer: OutlineLayer, index: int, makers: dict[str, int]) -> frozenset[bool]:
+        """Tell whether a layer reads the layer right before it in its row, and whether it reads earlier ones; ``makers``: the makers of values.
 
         The first layer with parameters reads the row's input, as its successors read their predecessors.
         """
-        reads, made = self._touches(layer)
-        out = {before[n] == at - 1 for n in reads if before.get(n, at) != at}
-        if made and not before:
+        reads, makes = self._touches(layer)
+        out = {makers[n] == index - 1 for n in reads if makers.get(n, index) != index}
+        if makes and not makers:
             out.add(True)
-        before.update(dict.fromkeys(made, at))
+        makers.update(dict.fromkeys(makes, index))
         return frozenset(out)
 
     def _name(self, layer: OutlineLayer, wiring: frozenset[bool]) -> None:
@@ -215,25 +215,25 @@ class _Folding:
         name = _NUMBER.sub("#", layer.name.split("…")[0])
         exact: list[object] = [name, wiring, layer.times, layer.beside, *(self._known(c, self.exact) for c in layer.children)]
         rough: list[object] = [name, wiring, *(self._known(c, self.rough) for c in layer.children)]
-        own = self.own.get(id(layer))
-        if own is None:
-            own = self.own[id(layer)] = _own_ops(layer)
+        identity = self.own.get(id(layer))
+        if identity is None:
+            identity = self.own[id(layer)] = _own_ops(layer)
             self.held.append(layer)
-        return (*exact, own[0]), (*rough, own[1])
+        return (*exact, identity[0]), (*rough, identity[1])
 
     def _kept_of(self, layer: OutlineLayer) -> tuple[str, ...]:
         """Return the computations of a layer on persistable variables, op by op, whatever else it does between."""
-        found = self.kept_of.get(id(layer))
-        if found is None:
-            own = [op.type for op in layer.ops if any(v.persistable for v in op.input_variables())]
-            found = self.kept_of[id(layer)] = (*own, *(part for child in layer.children for part in self._kept_of(child)))
+        types = self.kept_of.get(id(layer))
+        if types is None:
+            own_types = [op.type for op in layer.ops if any(v.persistable for v in op.input_variables())]
+            types = self.kept_of[id(layer)] = (*own_types, *(part for child in layer.children for part in self._kept_of(child)))
             self.held.append(layer)
-        return found
+        return types
 
-    def _repeats(self, layers: list[OutlineLayer], names: dict[int, int], same: bool) -> list[OutlineLayer]:
+    def _repeats(self, layers: list[OutlineLayer], names: dict[int, int], exact: bool) -> list[OutlineLayer]:
         """Fold until nothing repeats any more."""
         while True:
-            out = self._fold(layers, names, same)
+            out = self._fold(layers, names, exact)
             if len(out) == len(layers):
                 return out
             layers = out
@@ -241,36 +241,36 @@ class _Folding:
                 if id(layer) not in self.exact:
                     self._name(layer, self.wiring[id(layer)])
 
-    def _fold(self, layers: list[OutlineLayer], names: dict[int, int], same: bool) -> list[OutlineLayer]:
+    def _fold(self, layers: list[OutlineLayer], names: dict[int, int], exact: bool) -> list[OutlineLayer]:
         row = [names[id(layer)] for layer in layers]
         best = _best_periods(row)
         reach = self._reach(layers)
         out: list[OutlineLayer] = []
-        at = 0
-        while at < len(row):
-            period, times = best[at]
-            later = (reach[i] >= at + ((i - at) // period + 2) * period for i in range(at, at + period * (times - 1)))
-            if times < 2 or True not in self.wiring[id(layers[at])] or any(later):  # beside each other, and not one after the other
-                out.append(layers[at])
-                at += 1
+        index = 0
+        while index < len(row):
+            period, times = best[index]
+            later = (reach[i] >= index + ((i - index) // period + 2) * period for i in range(index, index + period * (times - 1)))
+            if times < 2 or True not in self.wiring[id(layers[index])] or any(later):  # beside each other, and not one after the other
+                out.append(layers[index])
+                index += 1
                 continue
-            members = [layers[at + k * period : at + (k + 1) * period] for k in range(times)]
-            folded = _folded(members, same, next((k for k in range(period) if self._has_kept(members[0][k])), 0))
-            self.wiring[id(folded)] = self.wiring[id(layers[at])]
+            members = [layers[index + k * period : index + (k + 1) * period] for k in range(times)]
+            folded = _folded(members, exact, next((k for k in range(period) if self._has_kept(members[0][k])), 0))
+            self.wiring[id(folded)] = self.wiring[id(layers[index])]
             self.held.append(folded)
             out.append(folded)
-            at += period * times
+            index += period * times
         return out
 
     def _parts(self, layers: list[OutlineLayer]) -> list[OutlineLayer]:
         """Return a long row in parts, all about as long."""
         while len(layers) > WIDEST:
             size = min(WIDEST, max(2, math.ceil(math.sqrt(len(layers)))))
-            pieces = [layers[at : at + size] for at in range(0, len(layers), size)]
+            pieces = [layers[index : index + size] for index in range(0, len(layers), size)]
             layers = [p[0] if len(p) == 1 else OutlineLayer(_block_name(p, self._has_kept), (), p) for p in pieces]
-            before: dict[str, int] = {}
-            for at, layer in enumerate(layers):
-                wiring = self._wiring(layer, at, before)
+            makers: dict[str, int] = {}
+            for index, layer in enumerate(layers):
+                wiring = self._wiring(layer, index, makers)
                 if id(layer) not in self.exact:
                     self._name(layer, wiring)
         return layers
@@ -283,25 +283,25 @@ def _best_periods(row: Sequence[int]) -> list[tuple[int, int]]:
     covered = [1] * count
     for period in range(1, min(_LONGEST_PERIOD, count // 2) + 1):
         run = 0
-        for at in range(count - period - 1, -1, -1):
-            run = run + 1 if row[at] == row[at + period] else 0
+        for index in range(count - period - 1, -1, -1):
+            run = run + 1 if row[index] == row[index + period] else 0
             times = run // period + 1
-            if times > 1 and times * period > covered[at]:
-                covered[at], best[at] = times * period, (period, times)
+            if times > 1 and times * period > covered[index]:
+                covered[index], best[index] = times * period, (period, times)
     return best
 
 
-def _folded(members: Sequence[Sequence[OutlineLayer]], same: bool, called: int) -> OutlineLayer:
+def _folded(members: Sequence[Sequence[OutlineLayer]], exact: bool, called: int) -> OutlineLayer:
     """Return alike rows as one layer, named after the one at this place in each."""
     first, last = members[0][called], members[-1][called]
     out = OutlineLayer(range_of(first.name, (last.members or [last])[-1].name), first.ops, first.children)
     if len(members[0]) == 1 and not any(row[0].beside for row in members):
         out.members = [m for row in members for m in (row[0].members or row)]
-        out.same = same and all(row[0].same for row in members)
+        out.same = exact and all(row[0].same for row in members)
         return out
     out.ops, out.children = [], list(members[0])
     out.members = [OutlineLayer(row[called].name, (), row) for row in members]
-    out.same = same
+    out.same = exact
     return out
 
 
@@ -322,9 +322,9 @@ def _learned(program: Program) -> frozenset[str]:
 
 def _block_name(piece: Sequence[OutlineLayer], has_kept: Callable[[OutlineLayer], bool]) -> str:
     """Return the name of a block from the numbers of layers named as its first layer with parameters and a number."""
-    names = [part for layer in [one for one in piece if has_kept(one)] or piece for part in _ends(layer.name)]
-    named = [n for n in names if _NUMBER.search(n)] or names
-    alike = [n for n in named if _NUMBER.sub("#", n) == _NUMBER.sub("#", named[0])]
+    names = [part for layer in [layer for layer in piece if has_kept(layer)] or piece for part in _ends(layer.name)]
+    numbered = [n for n in names if _NUMBER.search(n)] or names
+    alike = [n for n in numbered if _NUMBER.sub("#", n) == _NUMBER.sub("#", numbered[0])]
     alike.sort(key=lambda n: [int(d[:18]) for d in _NUMBER.findall(n)])
     return range_of(alike[0], alike[-1])
 
@@ -337,14 +337,14 @@ def _ends(name: str) -> list[str]:
 
 def _own_ops(layer: OutlineLayer) -> tuple[tuple[object, ...], tuple[object, ...]]:
     """Return the identity of a layer's own ops, with sizes and settings and without."""
-    made: dict[str, int] = {}
+    makers: dict[str, int] = {}
     exact: list[object] = []
     rough: list[object] = []
-    for at, op in enumerate(layer.ops):
-        wired = tuple([made.get(n, -1) for n in op.input_names()])
+    for index, op in enumerate(layer.ops):
+        wired = tuple([makers.get(n, -1) for n in op.input_names()])
         rough.append((op.type, wired))
         exact.append((op.type, wired, _sizes(op), _settings(op)))
-        made.update(dict.fromkeys(op.output_names(), at))
+        makers.update(dict.fromkeys(op.output_names(), index))
     return tuple(exact), tuple(rough)
 
 

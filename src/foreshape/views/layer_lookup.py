@@ -38,14 +38,14 @@ class NamedLayer:
     @property
     def inputs(self) -> list[Variable]:
         """Return its inputs: neither persistable nor made by itself."""
-        own = {n for op in self.ops for n in op.output_names()}
-        found: dict[str, Variable] = {}
+        result_names = {n for op in self.ops for n in op.output_names()}
+        variables: dict[str, Variable] = {}
         for op in self.ops:
             for name in op.input_names():
-                variable = op.block.find(name) if name not in own else None
+                variable = op.block.find(name) if name not in result_names else None
                 if variable is not None and not variable.persistable and variable.kind in TENSOR_KINDS:
-                    found[name] = variable
-        return list(found.values())
+                    variables[name] = variable
+        return list(variables.values())
 
 
 def layers_of(program: Program) -> list[NamedLayer]:
@@ -69,48 +69,48 @@ def layers_of(program: Program) -> list[NamedLayer]:
 def outputs_of(program: Program, words: str) -> list[Variable]:
     """Return the variables selected by words; see `Program.outputs_of`."""
     block = program.global_block
-    given = words.strip()
-    if given in block.vars:
-        return [block.vars[given]]
-    before, place, word = _parsed(given)
+    stripped = words.strip()
+    if stripped in block.vars:
+        return [block.vars[stripped]]
+    is_before, place, word = _parsed(stripped)
     layers = layers_of(program)
-    found = [one for one in layers if word in one.words]
-    if not found:
+    matches = [layer for layer in layers if word in layer.words]
+    if not matches:
         raise SchemaError(f"no layer answers to {word!r}, of {words!r}; the last ones are\n{listing(layers)}")
-    if place is None and len(found) > 1:
-        raise SchemaError(f"{len(found)} layers answer to {word!r}: say which, as 'last {word}'; they are\n{listing(layers, found)}")
-    at = place or 0
-    if not -len(found) <= at < len(found):
-        raise SchemaError(f"only {len(found)} layers answer to {word!r}, of {words!r}; they are\n{listing(layers, found)}")
-    layer = found[at]
-    out = layer.inputs if before else layer.outputs
-    if before and len(out) != 1:
-        seen = ", ".join(map(str, out)) or "none"
-        raise SchemaError(f"what stands before {layer.name} is not one variable: {seen}; give the name of one")
+    if place is None and len(matches) > 1:
+        raise SchemaError(f"{len(matches)} layers answer to {word!r}: say which, as 'last {word}'; they are\n{listing(layers, matches)}")
+    index = place or 0
+    if not -len(matches) <= index < len(matches):
+        raise SchemaError(f"only {len(matches)} layers answer to {word!r}, of {words!r}; they are\n{listing(layers, matches)}")
+    layer = matches[index]
+    out = layer.inputs if is_before else layer.outputs
+    if is_before and len(out) != 1:
+        names = ", ".join(map(str, out)) or "none"
+        raise SchemaError(f"what stands before {layer.name} is not one variable: {names}; give the name of one")
     return out
 
 
 def with_words(layers: Sequence[NamedLayer]) -> list[tuple[NamedLayer, str]]:
     """Return each layer with words for it: counted from the end among its kind, or else the name of its result."""
-    after: dict[str, int] = {}
+    counts: dict[str, int] = {}
     out: list[tuple[NamedLayer, str]] = []
     for layer in reversed(layers):
         for one in layer.words:
-            after[one] = after.get(one, 0) + 1
+            counts[one] = counts.get(one, 0) + 1
         word = _kind(layer)
-        place = after.get(word, len(_ORDINALS) + 1)
+        place = counts.get(word, len(_ORDINALS) + 1)
         out.append((layer, _from_the_end(place, word) if place <= len(_ORDINALS) else layer.outputs[0].name))
     return out[::-1]
 
 
 def listing(layers: Sequence[NamedLayer], some: Sequence[NamedLayer] | None = None) -> str:
     """List the last of some layers (by default all), a line for each: its words, and its results."""
-    chosen = {id(one) for one in (layers if some is None else some)}
+    chosen = {id(layer) for layer in (layers if some is None else some)}
     rows = [(words, layer) for layer, words in with_words(layers) if id(layer) in chosen]
-    shown = rows[-_SHOWN:]
-    width = max((len(words) for words, _ in shown), default=0)
-    lines = [f"    {words:{width}}  {', '.join(map(str, layer.outputs))}" for words, layer in shown]
-    return "\n".join(([f"    ({len(rows) - len(shown)} before these)"] if len(rows) > len(shown) else []) + lines) or "    none"
+    last_rows = rows[-_SHOWN:]
+    width = max((len(words) for words, _ in last_rows), default=0)
+    lines = [f"    {words:{width}}  {', '.join(map(str, layer.outputs))}" for words, layer in last_rows]
+    return "\n".join(([f"    ({len(rows) - len(last_rows)} before these)"] if len(rows) > len(last_rows) else []) + lines) or "    none"
 
 
 def _from_the_end(place: int, word: str) -> str:
@@ -120,8 +120,8 @@ def _from_the_end(place: int, word: str) -> str:
 def _parsed(words: str) -> tuple[bool, int | None, str]:
     """Parse words: True for the layer before, the number among several (from 0, or from -1 backwards), and the word itself."""
     left = words.split()
-    before = bool(left) and left[0] == "before"
-    left = left[before:]
+    is_before = bool(left) and left[0] == "before"
+    left = left[is_before:]
     place: int | None = None
     if len(left) > 1 and left[0] in _ORDINALS:
         place = _ORDINALS.index(left[0])
@@ -133,11 +133,11 @@ def _parsed(words: str) -> tuple[bool, int | None, str]:
         raise SchemaError(
             f"a layer is selected by words such as 'last pool', 'second last conv', 'before last linear', or by the name of a variable; seen {words[:100]!r}"
         )
-    return before, place, left[0]
+    return is_before, place, left[0]
 
 
 def _pieces(name: str) -> list[str]:
-    return [short for one in re.split(r"[._/]", name) if (short := _BESIDE.sub("", one))]
+    return [short for piece in re.split(r"[._/]", name) if (short := _BESIDE.sub("", piece))]
 
 
 def _words(name: str) -> set[str]:
@@ -157,7 +157,7 @@ def _main_results(op: Op) -> list[Variable]:
     slots = [r.name for r in op.operator.schema.results if not r.optional] if op.operator is not None else list(op.outputs)
     for slot in slots:
         names = [n for n in op.outputs.get(slot, ()) if n and n != EMPTY]
-        found = [v for n in names if (v := op.block.find(n)) is not None and not v.persistable and v.kind in TENSOR_KINDS]
-        if found:
-            return found
+        variables = [v for n in names if (v := op.block.find(n)) is not None and not v.persistable and v.kind in TENSOR_KINDS]
+        if variables:
+            return variables
     return []

@@ -27,8 +27,8 @@ def counts(program: Program) -> str:
     numbers = sum(v.spec.elements for v in parameters if v.spec.dims is not None and isinstance(v.spec.elements, int))
     size = sum(b for v in parameters if isinstance(b := size_of(v), int))
     ops = sum(len(block.ops) for block in program.blocks)
-    kept = f", {plural(len(parameters), 'parameter')} with {short_count(numbers) or '0'} numbers ({short_bytes(size) or '0B'})" if parameters else ""
-    return f"{plural(ops, 'op')} in {plural(len(program.blocks), 'block')}{kept}"
+    parameter_words = f", {plural(len(parameters), 'parameter')} with {short_count(numbers) or '0'} numbers ({short_bytes(size) or '0B'})" if parameters else ""
+    return f"{plural(ops, 'op')} in {plural(len(program.blocks), 'block')}{parameter_words}"
 
 
 def program_repr(program: Program) -> str:
@@ -60,8 +60,8 @@ def program_html(program: Program) -> str:
         parts.append(folded("which sizes it takes", preformatted(str(program.feeds))))
     if ops:
         listed = "\n".join(op_text(op) for op in ops[:_LISTED])
-        more = f"\n… {plural(len(ops) - _LISTED, 'more op')}: print(program) has them all" if len(ops) > _LISTED else ""
-        parts.append(folded("ops" if not more else f"the first {_LISTED} ops", preformatted(listed + more)))
+        ending = f"\n… {plural(len(ops) - _LISTED, 'more op')}: print(program) has them all" if len(ops) > _LISTED else ""
+        parts.append(folded("ops" if not ending else f"the first {_LISTED} ops", preformatted(listed + ending)))
     return card(f"Program: {counts(program)}", *parts)
 
 
@@ -93,8 +93,8 @@ def variable_html(variable: Variable) -> str:
 
 
 def _listed(ops: list[Op]) -> str:
-    shown = [layer_name(op.type) for op in ops[:8]]
-    return ", ".join(shown) + (f" and {len(ops) - 8:,} more" if len(ops) > 8 else "")
+    names = [layer_name(op.type) for op in ops[:8]]
+    return ", ".join(names) + (f" and {len(ops) - 8:,} more" if len(ops) > 8 else "")
 
 
 def _dtype(variable: Variable) -> str:

@@ -104,20 +104,20 @@ def update_layers_of(program: Program) -> list[OutlineLayer]:
     return _layers(program, ops, frozenset({0}), list)
 
 
-def _layers(program: Program, ops: Sequence[Op], within: frozenset[int], chosen: Callable[[Sequence[Op]], list[Op]]) -> list[OutlineLayer]:
+def _layers(program: Program, ops: Sequence[Op], blocks: frozenset[int], chosen: Callable[[Sequence[Op]], list[Op]]) -> list[OutlineLayer]:
     leaves = _leaves(ops)
-    items = [(path, _with_blocks(program, OutlineLayer(path[-1], own), within, chosen)) for path, own in leaves]
+    items = [(path, _with_blocks(program, OutlineLayer(path[-1], layer_ops), blocks, chosen)) for path, layer_ops in leaves]
     return _grouped(items, 0)
 
 
-def _with_blocks(program: Program, layer: OutlineLayer, within: frozenset[int], chosen: Callable[[Sequence[Op]], list[Op]]) -> OutlineLayer:
+def _with_blocks(program: Program, layer: OutlineLayer, blocks: frozenset[int], chosen: Callable[[Sequence[Op]], list[Op]]) -> OutlineLayer:
     """Return a layer as a group of its blocks' layers, if its op has blocks."""
-    if len(within) > DEEPEST:
+    if len(blocks) > DEEPEST:
         return layer
     for op in layer.ops:
         for index in op.sub_block_indices():
-            if index not in within and 0 <= index < len(program.blocks):
-                layer.children += _layers(program, chosen(program.blocks[index].ops), within | {index}, chosen)
+            if index not in blocks and 0 <= index < len(program.blocks):
+                layer.children += _layers(program, chosen(program.blocks[index].ops), blocks | {index}, chosen)
     return layer
 
 
@@ -125,8 +125,8 @@ def _with_blocks(program: Program, layer: OutlineLayer, within: frozenset[int], 
 
 
 def _first_parameter(op: Op) -> Variable | None:
-    kept = [v for v in op.input_variables() if v.persistable and v.kind in TENSOR_KINDS and v.value is None]
-    return next((v for v in kept if v.is_parameter), kept[0] if kept else None)
+    candidates = [v for v in op.input_variables() if v.persistable and v.kind in TENSOR_KINDS and v.value is None]
+    return next((v for v in candidates if v.is_parameter), candidates[0] if candidates else None)
 
 
 def _named_path(op: Op, scope: list[str]) -> list[str] | None:
@@ -134,69 +134,77 @@ def _named_path(op: Op, scope: list[str]) -> list[str] | None:
     parameter = _first_parameter(op)
     if parameter is None:
         return None
-    own = [part for part in (parameter.name.rpartition(".")[0] or parameter.name).split(".") if part][:DEEPEST] or [parameter.name]
-    return own if own[: len(scope)] == scope else [*scope, *own][:DEEPEST]
+    names = [part for part in (parameter.name.rpartition(".")[0] or parameter.name).split(".") if part][:DEEPEST] or [parameter.name]
+    return names if names[: len(scope)] == scope else [*scope, *names][:DEEPEST]
 
 
 def _leaves(ops: Sequence[Op]) -> list[tuple[list[str], list[Op]]]:
     """Return layers in their order: the names of the groups around them with their own, and their ops."""
     scopes = [list(op.scope[: DEEPEST - 1]) for op in ops]
     paths = [_named_path(op, scope) for op, scope in zip(ops, scopes, strict=True)]
-    after = _next_paths(paths, scopes)
+    next_paths = _next_paths(paths, scopes)
     leaves: list[tuple[list[str], list[Op]]] = []
     key = ""
-    for at, op in enumerate(ops):
-        before, own = leaves[-1] if leaves else ([], [])
-        path, made = paths[at], _MADE.match(next(op.output_names(), ""))
-        named = made[1] if made else ""
-        if own and not op.sub_block_indices() and not own[0].sub_block_indices():
-            same = path == before if path is not None else bool(named) and named == key and (not scopes[at] or before[: len(scopes[at])] == scopes[at])
-            if same or _continues(op, own, path, before, scopes[at]):
-                own.append(op)
+    for index, op in enumerate(ops):
+        last_path, last_ops = leaves[-1] if leaves else ([], [])
+        path, match = paths[index], _MADE.match(next(op.output_names(), ""))
+        result_stem = match[1] if match else ""
+        if last_ops and not op.sub_block_indices() and not last_ops[0].sub_block_indices():
+            continued = (
+                path == last_path
+                if path is not None
+                else bool(result_stem) and result_stem == key and (not scopes[index] or last_path[: len(scopes[index])] == scopes[index])
+            )
+            if continued or _continues(op, last_ops, path, last_path, scopes[index]):
+                last_ops.append(op)
                 continue
         if path is None:
-            if op.role & Role.BACKWARD and after[at][-1:] == [named] and any(_MADE.sub(r"\1", n) == named for n in op.input_names() if "@GRAD" in n):
+            if (
+                op.role & Role.BACKWARD
+                and next_paths[index][-1:] == [result_stem]
+                and any(_MADE.sub(r"\1", n) == result_stem for n in op.input_names() if "@GRAD" in n)
+            ):
                 # the gradient of an activation comes before the others of its layer
-                path = after[at]
+                path = next_paths[index]
             else:
-                around = scopes[at] or _shared(before, after[at])
+                around = scopes[index] or _shared(last_path, next_paths[index])
                 path = [*around, op.type][:DEEPEST]
         leaves.append((path, [op]))
-        key = named
+        key = result_stem
     return leaves
 
 
 def _next_paths(paths: Sequence[list[str] | None], scopes: Sequence[list[str]]) -> list[list[str]]:
     """Return for each op the names of the nearest layer after it."""
     out: list[list[str]] = [[]] * len(paths)
-    found: list[str] = []
-    for at in range(len(paths) - 1, -1, -1):
-        out[at] = found
-        path = paths[at]
-        found = path if path is not None else [*scopes[at], ""] if scopes[at] else found
+    nearest: list[str] = []
+    for index in range(len(paths) - 1, -1, -1):
+        out[index] = nearest
+        path = paths[index]
+        nearest = path if path is not None else [*scopes[index], ""] if scopes[index] else nearest
     return out
 
 
-def _shared(before: Sequence[str], after: Sequence[str]) -> list[str]:
+def _shared(previous: Sequence[str], following: Sequence[str]) -> list[str]:
     """Return the common groups of two layers."""
     out: list[str] = []
-    for a, b in zip(before[:-1], after[:-1], strict=False):
+    for a, b in zip(previous[:-1], following[:-1], strict=False):
         if a != b:
             break
         out.append(a)
     return out
 
 
-def _continues(op: Op, own: Sequence[Op], path: Sequence[str] | None, before: Sequence[str], scope: Sequence[str]) -> bool:
+def _continues(op: Op, last_ops: Sequence[Op], path: Sequence[str] | None, last_path: Sequence[str], scope: Sequence[str]) -> bool:
     """Tell whether an op only changes the numbers of the layer before it: an activation, a dropout, the norm of a convolution."""
     normalizes = op.operator is not None and bool(op.operator.over_ranks)
-    if path is not None and not (normalizes and len(path) == len(before) == 1 and _FLAT.match(path[0]) and _FLAT.match(before[0])):
+    if path is not None and not (normalizes and len(path) == len(last_path) == 1 and _FLAT.match(path[0]) and _FLAT.match(last_path[0])):
         return False
-    if scope and list(before[: len(scope)]) != list(scope):
+    if scope and list(last_path[: len(scope)]) != list(scope):
         return False
     read = [v for v in op.input_variables() if not v.persistable]
     result = result_of(op)
-    if len(read) != 1 or result is None or read[0].name not in own[-1].output_names():
+    if len(read) != 1 or result is None or read[0].name not in last_ops[-1].output_names():
         return False
     dims = read[0].spec.dims
     return dims is not None and result.spec.dims == dims and result.spec.lod == read[0].spec.lod
@@ -207,19 +215,19 @@ def result_of(op: Op) -> Variable | None:
     operator = op.operator
     slots = [r.name for r in operator.schema.results] if operator is not None else list(op.outputs)
     if operator is not None and len(slots) > 1 and operator.grad_class is not None:
-        taken = {operand.name for operand in operator.grad_class.schema.operands}
-        slots.sort(key=lambda slot: f"{slot}@GRAD" not in taken)
-    found = [v for s in slots for n in op.outputs.get(s, ()) if (v := op.block.find(n)) is not None]
-    return next((v for v in found if not v.persistable), found[0] if found else None)
+        operand_names = {operand.name for operand in operator.grad_class.schema.operands}
+        slots.sort(key=lambda slot: f"{slot}@GRAD" not in operand_names)
+    variables = [v for s in slots for n in op.outputs.get(s, ()) if (v := op.block.find(n)) is not None]
+    return next((v for v in variables if not v.persistable), variables[0] if variables else None)
 
 
 def output_of(layer: OutlineLayer) -> Variable | None:
     """Return the main result of a layer: its last one, of floats if possible; others are sizes, mostly."""
     out: Variable | None = None
     for op in layer.bodies()[-1].all_ops():
-        found = result_of(op)
-        if found is not None and (out is None or found.dtype is None or found.dtype.is_floating or (out.dtype is not None and not out.dtype.is_floating)):
-            out = found
+        result = result_of(op)
+        if result is not None and (out is None or result.dtype is None or result.dtype.is_floating or (out.dtype is not None and not out.dtype.is_floating)):
+            out = result
     return out
 
 
@@ -229,14 +237,14 @@ def output_of(layer: OutlineLayer) -> Variable | None:
 def _grouped(items: Sequence[tuple[list[str], OutlineLayer]], depth: int) -> list[OutlineLayer]:
     """Put consecutive layers of one group into it."""
     out: list[OutlineLayer] = []
-    at = 0
-    while at < len(items):
-        path, layer = items[at]
-        end = at + 1
+    index = 0
+    while index < len(items):
+        path, layer = items[index]
+        end = index + 1
         if len(path) > depth + 1:
             while end < len(items) and len(items[end][0]) > depth + 1 and items[end][0][depth] == path[depth]:
                 end += 1
-            children = _grouped(items[at:end], depth + 1)
+            children = _grouped(items[index:end], depth + 1)
             if len(children) == 1:  # a group of one is its member
                 only = children[0]
                 only.name = f"{path[depth]}.{only.name}"
@@ -245,5 +253,5 @@ def _grouped(items: Sequence[tuple[list[str], OutlineLayer]], depth: int) -> lis
                 out.append(OutlineLayer(path[depth], (), children))
         else:
             out.append(layer)
-        at = end
+        index = end
     return out

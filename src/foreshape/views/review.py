@@ -59,8 +59,8 @@ def _stored_otherwise(variable: Variable) -> str:
         return ""
     if declared.dims is None or spec.dims is None or declared.kind not in TENSOR_KINDS:
         return ""
-    same = declared.kind is spec.kind and declared.dtype in (None, spec.dtype) and declared.lod_level == spec.lod_level
-    if same and len(declared.dims) == len(spec.dims) and all(map(_agrees, declared.dims, spec.dims)):
+    alike = declared.kind is spec.kind and declared.dtype in (None, spec.dtype) and declared.lod_level == spec.lod_level
+    if alike and len(declared.dims) == len(spec.dims) and all(map(_agrees, declared.dims, spec.dims)):
         return ""
     return _text(declared.dtype, declared.dims) + (f" of lod level {declared.lod_level}" if declared.lod_level != spec.lod_level else "")
 
@@ -138,8 +138,8 @@ def dead_ops(program: Program) -> list[Op]:
     if not fetched:
         return []
     out: list[Op] = []
-    for one, wanted in ((block, fetched), *((b, sorted(b.outer_names()[1])) for b in _inner_blocks(program))):
-        doubtful = [op for op in one.ops if is_unknown(op)]
-        needed = {id(op) for op in needed_ops(one, [*wanted, *(n for op in doubtful for n in op.all_reads())])}
-        out += [op for op in one.ops if id(op) not in needed and op.is_run and not is_unknown(op)]
+    for run_block, fetches in ((block, fetched), *((b, sorted(b.outer_names()[1])) for b in _inner_blocks(program))):
+        doubtful = [op for op in run_block.ops if is_unknown(op)]
+        needed = {id(op) for op in needed_ops(run_block, [*fetches, *(n for op in doubtful for n in op.all_reads())])}
+        out += [op for op in run_block.ops if id(op) not in needed and op.is_run and not is_unknown(op)]
     return out

@@ -33,8 +33,8 @@ class Made(NamedTuple):
 class RuleQuestions:
     """Questions to the rules of ops, of a limited number of different ones."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, limit: int) -> None:
+        self.most = limit
         self.forms: list[list[list[Made]]] = []
         """Forms shared by ops: for each result, in the order of the slots, its sizes."""
         self._found: dict[object, int] = {}
@@ -45,20 +45,20 @@ class RuleQuestions:
         if operator is None:
             return -1
         inputs = read_by(op)
-        numbers = {v.name: at for at, v in enumerate(inputs)}
+        numbers = {v.name: number for number, v in enumerate(inputs)}
         wired = tuple([(slot, tuple([numbers.get(n, -1) for n in names])) for slot, names in op.inputs.items()])
         results = [v for n in op.output_names() if (v := op.block.find(n)) is not None]
         if not any(v.known for v in results):
             return -1
         kinds = tuple([(v.known, v.persistable, v.op is op, v.spec) for v in results])
         key = (id(operator), wired, tuple([v.spec for v in inputs]), tuple([(s, len(names)) for s, names in op.outputs.items()]), kinds)
-        found = self._found.get(key)
-        if found is None:
+        form = self._found.get(key)
+        if form is None:
             if len(self.forms) >= self.most:
                 return None
-            found = self._found[key] = len(self.forms)
-            self.forms.append(list(_form(op, Probes(op, operator), results, {id(v): at for at, v in enumerate(inputs)})))
-        return found
+            form = self._found[key] = len(self.forms)
+            self.forms.append(list(_form(op, Probes(op, operator), results, {id(v): number for number, v in enumerate(inputs)})))
+        return form
 
 
 def read_by(op: Op) -> list[Variable]:
@@ -68,17 +68,17 @@ def read_by(op: Op) -> list[Variable]:
 
 def _form(op: Op, probes: Probes, results: list[Variable], numbers: dict[int, int]) -> Iterator[list[Made]]:
     for variable in results:
-        made: list[Made] = []
+        entries: list[Made] = []
         if variable.op is op and not variable.persistable and variable.known:
-            for at in range(len(variable.spec.dims or ())):
-                step = step_of(Place(variable, "dim", at), probes)
+            for axis in range(len(variable.spec.dims or ())):
+                step = step_of(Place(variable, "dim", axis), probes)
                 if step is None:
                     continue
                 formula = step.formula.replace("\0", "?")
                 places = [p for p in step.places if id(p.variable) in numbers]
-                for number, one in sorted(enumerate(places), key=lambda p: -len(p[1].text())):
-                    formula = formula.replace(one.text().replace("\0", "?"), f"\0{number}\0")
+                for number, place in sorted(enumerate(places), key=lambda p: -len(p[1].text())):
+                    formula = formula.replace(place.text().replace("\0", "?"), f"\0{number}\0")
                 pieces = _PLACE.split(formula)
                 sources = tuple((numbers[id(p.variable)], p.part, p.at) for p in places)
-                made.append(Made(at, tuple(pieces[::2]), tuple(int(n) for n in pieces[1::2]), sources, by_words(op, step)))
-        yield made
+                entries.append(Made(axis, tuple(pieces[::2]), tuple(int(n) for n in pieces[1::2]), sources, by_words(op, step)))
+        yield entries

@@ -84,7 +84,7 @@ class Summary:
     def _row(self, alike: Sequence[OutlineLayer], depth: int, hide: bool) -> Row:
         layer = alike[0]
         hidden = _leaves(layer.children) if hide and layer.children else 0
-        measure = self._meter.all(op for one in alike for op in one.all_ops())
+        measure = self._meter.all(op for member in alike for op in member.all_ops())
         return Row(depth, layer.label, layer.types(), layer.times, _output(alike[-1], self.sizes.given), measure, hidden, layer.times_words())
 
     def _others(self, program: Program) -> Iterator[Row]:
@@ -99,8 +99,8 @@ class Summary:
     def _tail_lines(self, program: Program, unread: Sequence[Variable]) -> Iterator[str]:
         number, total = self.sizes.number, self.total
         extra = sum(number(v.spec.elements) or 0 for v in unread)
-        held = total.parameter_bytes + sum(number(size_of(v)) or 0 for v in unread)
-        yield f"parameters: {total.parameters + extra:,} numbers, {short_bytes(held) or '0B'}"
+        size = total.parameter_bytes + sum(number(size_of(v)) or 0 for v in unread)
+        yield f"parameters: {total.parameters + extra:,} numbers, {short_bytes(size) or '0B'}"
         state = sum(number(size_of(v)) or 0 for v in self._meter.state)
         if state:
             yield f"other state: {short_bytes(state)}"
@@ -126,12 +126,12 @@ class Summary:
         if width < _NARROW:
             return "\n".join([*head, "", *(part for line in lines for part in _apart(line, width)), "", *tail])
         numbers = [max(len(line[c]) for line in [_COLUMNS, *lines]) for c in (2, 3, 4)]
-        rest = width - sum(numbers) - 2 * 4
+        room = width - sum(numbers) - 2 * 4
         name = max(wide(line[0]) for line in [_COLUMNS, *lines])
-        if name + max(wide(line[1]) for line in lines or [_COLUMNS]) > rest:
+        if name + max(wide(line[1]) for line in lines or [_COLUMNS]) > room:
             lines = [(line[0], line[1].replace(", ", ","), *line[2:]) for line in lines]
-        output = min(max(wide(line[1]) for line in [_COLUMNS, *lines]), max(rest * 9 // 20, 10))
-        name = min(name, rest - output)
+        output = min(max(wide(line[1]) for line in [_COLUMNS, *lines]), max(room * 9 // 20, 10))
+        name = min(name, room - output)
 
         def line(cells: Sequence[str]) -> str:
             first = f"{left(_fit(cells[0], name), name)}  {left(_fit_dims(cells[1], output), output)}"
@@ -187,33 +187,33 @@ def _below(alike: Sequence[OutlineLayer]) -> list[tuple[OutlineLayer, ...]]:
 def _name(row: Row) -> str:
     """Return ``conv2d_7…12, relu  x 3``: the name of a layer, its operators if not in the name, and the number of layers."""
     stem = row.name.rpartition("_")[0] if row.name.rpartition("_")[2][:1].isdigit() else row.name
-    first, _, others = row.types.partition(", ")
-    kinds = plural(row.hidden, "layer") if row.hidden else others if first == stem else row.types
-    shown = escape(row.name).replace("\n", " ") + (f" {row.many}" if row.many else "")
-    return shown + (f"  {escape(kinds)}" if kinds else "")
+    first, _, other_types = row.types.partition(", ")
+    kinds = plural(row.hidden, "layer") if row.hidden else other_types if first == stem else row.types
+    label = escape(row.name).replace("\n", " ") + (f" {row.many}" if row.many else "")
+    return label + (f"  {escape(kinds)}" if kinds else "")
 
 
 def _leaves(layers: Iterable[OutlineLayer]) -> int:
     return sum(_leaves(layer.children) if layer.children else 1 for layer in layers)
 
 
-def _output(layer: OutlineLayer, given: Mapping[str, int]) -> str:
-    found = output_of(layer)
-    return dims_text(found, given) if found is not None else ""
+def _output(layer: OutlineLayer, values: Mapping[str, int]) -> str:
+    result = output_of(layer)
+    return dims_text(result, values) if result is not None else ""
 
 
-def dims_text(variable: Variable, given: Mapping[str, int] | None = None) -> str:
-    """Return ``[batch, 64, 56, 56]``; for ragged values of the packed rows; the kind if it has no dims. ``given`` sizes are numbers."""
+def dims_text(variable: Variable, values: Mapping[str, int] | None = None) -> str:
+    """Return ``[batch, 64, 56, 56]``; for ragged values of the packed rows; the kind if it has no dims. ``values`` sizes are numbers."""
     spec = variable.spec
     if spec.dims is None:
         return spec.kind.name.lower() if spec.dtype is None else f"{spec.dtype.short}[?]"
-    dims = spec.dims if not given else [_with(d, given) for d in spec.dims]
+    dims = spec.dims if not values else [_with(d, values) for d in spec.dims]
     return f"[{', '.join(escape(str(d)) for d in dims)}]" + ("" if variable.known else " ?")
 
 
-def _with(dim: Size, given: Mapping[str, int]) -> Size:
+def _with(dim: Size, values: Mapping[str, int]) -> Size:
     try:
-        return substitute(dim, given)
+        return substitute(dim, values)
     except ShapeError:  # the network does not take these sizes
         return dim
 
@@ -230,10 +230,10 @@ def _fit_dims(text: str, width: int) -> str:
             parts[-1] += apart + part
         else:
             parts.append(part)
-    while wide(shown := f"[{apart.join(parts)}]{end}") > width and max(map(len, parts)) > 1:
-        longest = max(range(len(parts)), key=lambda at: len(parts[at]))
+    while wide(line := f"[{apart.join(parts)}]{end}") > width and max(map(len, parts)) > 1:
+        longest = max(range(len(parts)), key=lambda axis: len(parts[axis]))
         parts[longest] = "…"
-    return fit(shown, width)
+    return fit(line, width)
 
 
 def _apart(cells: Sequence[str], width: int) -> Iterator[str]:
@@ -262,11 +262,11 @@ def _fit(text: str, width: int) -> str:
 
 def _deepest_within(layers: Sequence[OutlineLayer], rows: int) -> int:
     """Return the number of levels shown in so many rows; at least one."""
-    depth, shown, level = 1, len(layers), list(layers)
+    depth, count, level = 1, len(layers), list(layers)
     while depth < _DEEPEST_SHOWN:
         level = [c for layer in level for c in layer.children]
-        shown += len(level)
-        if not level or shown > rows:
+        count += len(level)
+        if not level or count > rows:
             break
         depth += 1
     return depth

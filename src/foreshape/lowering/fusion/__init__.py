@@ -100,10 +100,10 @@ def fuse(lowered: Step) -> Step:
 def apply_all(lowered: Step) -> dict[str, int]:
     """Apply every rewrite to a step, in their order; return the number of rewrites of each, by the name of its module."""
     graph = Graph(lowered)
-    found = [rewrite.apply(graph) for rewrite in BEFORE_ORDER]
+    counts = [rewrite.apply(graph) for rewrite in BEFORE_ORDER]
     graph.drop_constants()
     graph.reorder()
-    found += [rewrite.apply(graph) for rewrite in AFTER_ORDER]
+    counts += [rewrite.apply(graph) for rewrite in AFTER_ORDER]
     graph.drop_constants()
     graph.finish()
-    return {rewrite.__name__.rpartition(".")[2]: count for rewrite, count in zip(REWRITES, found, strict=True)}
+    return {rewrite.__name__.rpartition(".")[2]: count for rewrite, count in zip(REWRITES, counts, strict=True)}

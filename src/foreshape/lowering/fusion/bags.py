@@ -21,22 +21,22 @@ from foreshape.values.rows import CHUNK
 
 
 def apply(graph: Graph) -> int:
-    return sum(_rewrite(graph, i, of) for i, of in graph.computing(Embedding))
+    return sum(_rewrite(graph, i, computation) for i, computation in graph.computing(Embedding))
 
 
 def shared_values(lowered: Step) -> dict[str, Spec]:
     """Return the names of sparse rows with shared values, and the specs of these: a value for each bag."""
     out: dict[str, Spec] = {}
     for i in lowered.calls:
-        of = i.effects.rows_of if isinstance(i, FusedCall) else None
-        rows, d_bag = i.results[0] if i.results else None, None if of is None else i.arguments[of]
+        index = i.effects.rows_of if isinstance(i, FusedCall) else None
+        rows, d_bag = i.results[0] if i.results else None, None if index is None else i.arguments[index]
         if isinstance(rows, Value) and isinstance(d_bag, Value) and rows.spec is not None and rows.spec.kind is SELECTED_ROWS:
             assert d_bag.spec is not None
             out[rows.name] = d_bag.spec
     return out
 
 
-def _rewrite(graph: Graph, i: KernelCall, of: Embedding) -> bool:
+def _rewrite(graph: Graph, i: KernelCall, computation: Embedding) -> bool:
     table, ids = i.arguments
     out = i.results[0]
     if not isinstance(out, Value) or graph.is_fixed(out):
@@ -51,7 +51,7 @@ def _rewrite(graph: Graph, i: KernelCall, of: Embedding) -> bool:
     grad = _lookup_gradient(graph, back[0], pool, i) if back else None
     if back and grad is None:
         return False
-    bag = Bag(how, of.padding, i.op.type)
+    bag = Bag(how, computation.padding, i.op.type)
     offsets: list[Argument] = [out.lod] if out.lod is not None else []
     new: dict[KernelCall, Sequence[KernelCall]] = {i: ()}
     if pool is not None:
@@ -63,7 +63,12 @@ def _rewrite(graph: Graph, i: KernelCall, of: Embedding) -> bool:
             return False
         spread = minimum(number.elements, CHUNK) * value.known_dims[-1] * value.known_dtype.itemsize
         new[grad] = [
-            fused(grad, bag.gradient(bool(offsets), of.sparse, number.dtype is INT64, value.nbytes, spread), [ids, d_bag, table, *offsets], [grad.results[0]])
+            fused(
+                grad,
+                bag.gradient(bool(offsets), computation.sparse, number.dtype is INT64, value.nbytes, spread),
+                [ids, d_bag, table, *offsets],
+                [grad.results[0]],
+            )
         ]
         new[back[0]] = ()
     return graph.replace(new)
@@ -89,5 +94,5 @@ def _lookup_gradient(graph: Graph, back: KernelCall, pool: KernelCall | None, i:
     grad = graph.only_reader(back.results[0])
     if grad is None or backward_of(grad, Embedding) != computes(i, Embedding):
         return None
-    same = grad.arguments[0] is i.arguments[1] and grad.arguments[1] is back.results[0] and grad.arguments[2] is i.arguments[0]
-    return grad if same else None
+    fits = grad.arguments[0] is i.arguments[1] and grad.arguments[1] is back.results[0] and grad.arguments[2] is i.arguments[0]
+    return grad if fits else None

@@ -15,18 +15,18 @@ from foreshape.operator.computations import Sum
 
 def apply(graph: Graph) -> int:
     count = 0
-    for i, of in graph.undoing(Sum):
+    for i, computation in graph.undoing(Sum):
         _, y, d_out = i.arguments
         wide, narrow = dims_of(d_out), dims_of(y)
         if (i.results[0] is not None and not graph.unused(i.results[0])) or graph.unused(i.results[1]):
             continue
         if wide is None or narrow is None or len(narrow) != 1 or len(wide) < 2:
             continue
-        axis = len(wide) - 1 if of.axis == -1 else of.axis
+        axis = len(wide) - 1 if computation.axis == -1 else computation.axis
         if not 0 <= axis < len(wide) or wide[axis] != narrow[0]:
             continue
-        over = tuple(k for k in range(len(wide)) if k != axis)
+        axes = tuple(k for k in range(len(wide)) if k != axis)
         of_channels = axis == 1 and len(wide) == 4
-        kernel = elementwise.bias_gradient(over, of_channels)
+        kernel = elementwise.bias_gradient(axes, of_channels)
         count += graph.replace({i: [fused(i, kernel, [d_out], [i.results[1]], ChannelSum() if of_channels else None)]})
     return count

@@ -28,19 +28,19 @@ class FrozenWeight:
 
 def byte_weight(graph: Graph, value: Argument, axis: int) -> FrozenWeight | None:
     """Return a weight as made of int8 numbers with steps along an axis, or one for all."""
-    made = graph.maker(value)
-    of = computes(made, Dequantization)
-    if made is None or of is None or of.axis not in (-1, axis) or not graph.makes_one(made):
+    maker = graph.maker(value)
+    computation = computes(maker, Dequantization)
+    if maker is None or computation is None or computation.axis not in (-1, axis) or not graph.makes_one(maker):
         return None
-    whole, scale = made.arguments[:2]
-    spec, narrow = spec_of(whole), spec_of(scale)
-    if spec is None or narrow is None or spec.dtype is not INT8 or narrow.dtype is not FP32 or not isinstance(whole, Value) or not isinstance(scale, Value):
+    numbers, scale = maker.arguments[:2]
+    spec, narrow = spec_of(numbers), spec_of(scale)
+    if spec is None or narrow is None or spec.dtype is not INT8 or narrow.dtype is not FP32 or not isinstance(numbers, Value) or not isinstance(scale, Value):
         return None
-    if not graph.is_frozen(whole) or not graph.is_frozen(scale):
+    if not graph.is_frozen(numbers) or not graph.is_frozen(scale):
         return None
-    most = of.most
+    limit = computation.most
 
     def bytes(weight: Any, scale: Any) -> ByteWeight:
-        return ByteWeight(weight, (scale * (1.0 / most)).reshape(-1).expand(weight.shape[axis]).contiguous())
+        return ByteWeight(weight, (scale * (1.0 / limit)).reshape(-1).expand(weight.shape[axis]).contiguous())
 
-    return FrozenWeight((whole, scale), bytes)
+    return FrozenWeight((numbers, scale), bytes)

@@ -24,7 +24,7 @@ MAX_ELEMENTS = 1024
 
 def apply(graph: Graph) -> int:
     count = 0
-    for i, of in [(i, of) for kind in (Constant, Filled) for i, of in graph.computing(kind) if not any(i.arguments)]:
+    for i, computation in [(i, computation) for kind in (Constant, Filled) for i, computation in graph.computing(kind) if not any(i.arguments)]:
         out, dims = i.results[0], dims_of(i.results[0])
         if dims is None or not isinstance(out, Value) or graph.is_fixed(out):
             continue
@@ -33,7 +33,7 @@ def apply(graph: Graph) -> int:
             elements *= d if isinstance(d, int) else MAX_ELEMENTS + 1
         if elements > MAX_ELEMENTS or any(out in r.writes() for r in graph.readers(out)):
             continue
-        count += graph.replace({i: [fused(i, elementwise.constant(Lazy(partial(_made, i))), [], [out], of)]})
+        count += graph.replace({i: [fused(i, elementwise.constant(Lazy(partial(_constant_of, i))), [], [out], computation)]})
     return count + sum(_inferred(graph, i) for i in graph.plain())
 
 
@@ -60,7 +60,7 @@ def _tensor(spec: Spec) -> Any:
     return torch.tensor(numbers, dtype=torch_dtype(spec.known_dtype)).reshape([int(d) for d in spec.known_dims])  # pyright: ignore[reportArgumentType]
 
 
-def _made(i: OpCall) -> Any:
+def _constant_of(i: OpCall) -> Any:
     """Return the constant. Raise `ExecutionError` if its op's attributes describe none."""
     try:
         with torch.inference_mode():

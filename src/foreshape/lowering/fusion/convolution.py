@@ -14,21 +14,21 @@ from foreshape.operator.computations import ImageConvolution, Sum
 
 
 def apply(graph: Graph) -> int:
-    return sum(_rewrite(graph, i, of) for i, of in graph.computing(ImageConvolution) if are_images(i))
+    return sum(_rewrite(graph, i, computation) for i, computation in graph.computing(ImageConvolution) if are_images(i))
 
 
-def _rewrite(graph: Graph, i: KernelCall, of: ImageConvolution) -> bool:
+def _rewrite(graph: Graph, i: KernelCall, computation: ImageConvolution) -> bool:
     out = i.results[0]
     add = graph.only_reader(out)
-    if add is not None and _adds_channel_bias(add, out) and graph.replace({i: (), add: [_forward(i, of, add, add.arguments[1])]}):
+    if add is not None and _adds_channel_bias(add, out) and graph.replace({i: (), add: [_forward(i, computation, add, add.arguments[1])]}):
         return True
-    return graph.replace({i: [_forward(i, of, i, None)]})
+    return graph.replace({i: [_forward(i, computation, i, None)]})
 
 
-def _forward(i: KernelCall, of: ImageConvolution, like: KernelCall, bias: Argument) -> KernelCall:
+def _forward(i: KernelCall, computation: ImageConvolution, like: KernelCall, bias: Argument) -> KernelCall:
     """Return the convolution, with a bias or without, in the place of another call."""
     out, arguments = like.results[0], [*i.arguments[:2], *([] if bias is None else [bias])]
-    return fused(like, convolution_of(i, of, i.results[0]).forward(bias is not None), arguments, [out])
+    return fused(like, convolution_of(i, computation, i.results[0]).forward(bias is not None), arguments, [out])
 
 
 def _adds_channel_bias(add: KernelCall, out: Argument) -> bool:

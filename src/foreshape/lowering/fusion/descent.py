@@ -30,11 +30,11 @@ def _rewrite(graph: Graph, i: KernelCall) -> bool:
     of_x, of_param = spec_of(maker.arguments[0]) if maker is not None and fused_as(maker, WeightGradient) is not None else None, spec_of(param)
     if maker is not None and of_x is not None and of_param is not None and of_param.rank == 2:
         x, d = maker.arguments
-        made = fused(i, linear.descent(of_x, of_param, number), [x, d, param], [param])
-        done = graph.replace({maker: [made], i: ()})
+        call = fused(i, linear.descent(of_x, of_param, number), [x, d, param], [param])
+        done = graph.replace({maker: [call], i: ()})
     if not done:
-        made = fused(i, elementwise.descent(number), [param, grad], [param])
-        done = graph.replace({i: [made]})
+        call = fused(i, elementwise.descent(number), [param, grad], [param])
+        done = graph.replace({i: [call]})
     line = f"{number} = {rate}.item()"  # the learning rate as a number, read once a step
     if done and line not in graph.lowered.prologue:
         graph.lowered.prologue.append(line)

@@ -48,13 +48,13 @@ class Chain:
         numbers = iter(float(v.item()) for v in values[len(values) - count :])
         scale, shift = 1.0, 0.0
         for how, _ in self.behind:
-            by, more = how if isinstance(how, tuple) else (next(numbers), 0.0) if how == "multiply" else (1.0, next(numbers))
-            scale, shift = scale * by, shift * by + more
+            factor, addend = how if isinstance(how, tuple) else (next(numbers), 0.0) if how == "multiply" else (1.0, next(numbers))
+            scale, shift = scale * factor, shift * factor + addend
         return values[: len(values) - count], self.following._replace(scale=scale, shift=shift)
 
-    def taken(self, made: KernelCall) -> dict[KernelCall, Sequence[KernelCall]]:
+    def taken(self, call: KernelCall) -> dict[KernelCall, Sequence[KernelCall]]:
         """Return the argument of `Graph.replace` for one instruction in place of the chain."""
-        return {**dict.fromkeys(self.gone, ()), self.last: [made]}
+        return {**dict.fromkeys(self.gone, ()), self.last: [call]}
 
     def take(self, reader: KernelCall) -> None:
         """Take an instruction into the kernel."""
@@ -89,13 +89,13 @@ def _followed(graph: Graph, chain: Chain, axis: int, residuals: bool) -> Chain:
     while (reader := _reader(graph, chain)) is not None and _is_folded(graph, chain, reader, axis):
         chain.take(reader)
     reader = _reader(graph, chain)
-    if residuals and reader is not None and (other := _residual(graph, chain, reader)) is not None:
-        chain.other = other
+    if residuals and reader is not None and (residual := _residual(graph, chain, reader)) is not None:
+        chain.other = residual
         chain.take(reader)
         reader = _reader(graph, chain)
-    found = activation(reader) if reader is not None and reader.arguments[:1] == [chain.out] else None
-    if reader is not None and found is not None:
-        chain.following = found
+    following = activation(reader) if reader is not None and reader.arguments[:1] == [chain.out] else None
+    if reader is not None and following is not None:
+        chain.following = following
         chain.take(reader)
     while (reader := _reader(graph, chain)) is not None and _is_behind(graph, chain, reader):
         chain.take(reader)
@@ -110,14 +110,14 @@ def _reader(graph: Graph, chain: Chain) -> KernelCall | None:
 
 def _is_behind(graph: Graph, chain: Chain, reader: KernelCall) -> bool:
     """Return True if the reader adds one number to each element, or multiplies each with one."""
-    by = affine_of(graph, reader) if reader.arguments[0] is chain.out else None
-    if by is not None:
-        chain.behind.append((by, None))
+    affine = affine_of(graph, reader) if reader.arguments[0] is chain.out else None
+    if affine is not None:
+        chain.behind.append((affine, None))
         return True
-    found = by_number(graph, reader)
-    if found is None or found[1] is not chain.out:
+    step = by_number(graph, reader)
+    if step is None or step[1] is not chain.out:
         return False
-    chain.behind.append((found[0], found[2]))
+    chain.behind.append((step[0], step[2]))
     return True
 
 
@@ -127,17 +127,17 @@ def affine_of(graph: Graph, i: KernelCall) -> tuple[float, float] | None:
     if scaling is not None or affine is not None:
         return (scaling.by, 0.0) if scaling is not None else None if affine is None else (affine.by, affine.shift)
     kind = next((kind for kind in (Sum, Product, Quotient) if computes(i, kind) is not None), None)
-    by = None if kind is None else constant_number(graph, i.arguments[1])
-    if by is None or (kind is Quotient and not by) or dims_of(i.arguments[0]) != dims_of(i.results[0]):
+    number = None if kind is None else constant_number(graph, i.arguments[1])
+    if number is None or (kind is Quotient and not number) or dims_of(i.arguments[0]) != dims_of(i.results[0]):
         return None
-    return (1.0, by) if kind is Sum else (by if kind is Product else 1.0 / by, 0.0)
+    return (1.0, number) if kind is Sum else (number if kind is Product else 1.0 / number, 0.0)
 
 
 def constant_number(graph: Graph, value: Argument) -> float | None:
     """Return the one number of an fp32 constant."""
-    made = graph.maker(value)
-    constant, of = fused_as(made, Constant) or computes(made, Constant), spec_of(value)
-    if constant is None or of is None or of.dtype is not FP32 or any(d != 1 for d in of.known_dims):
+    maker = graph.maker(value)
+    constant, spec = fused_as(maker, Constant) or computes(maker, Constant), spec_of(value)
+    if constant is None or spec is None or spec.dtype is not FP32 or any(d != 1 for d in spec.known_dims):
         return None
     return constant.number
 
@@ -148,12 +148,12 @@ def by_number(graph: Graph, i: KernelCall) -> tuple[Fold, Argument, Value] | Non
     if total is None and computes(i, Product) is None:
         return None
     x, y = i.arguments[:2]
-    for of, by in ((x, y), (y, x)):
-        dims, wide = dims_of(by), spec_of(of)
-        if not isinstance(by, Value) or not is_frozen_fp32(graph, by) or dims is None or any(d != 1 for d in dims):
+    for operand, number in ((x, y), (y, x)):
+        dims, wide = dims_of(number), spec_of(operand)
+        if not isinstance(number, Value) or not is_frozen_fp32(graph, number) or dims is None or any(d != 1 for d in dims):
             continue
         if wide is not None and wide.dtype is FP32 and wide.dims == dims_of(i.results[0]):
-            return "add" if total is not None else "multiply", of, by
+            return "add" if total is not None else "multiply", operand, number
     return None
 
 
@@ -161,8 +161,8 @@ def activation(i: KernelCall) -> Following | None:
     """Return the activation computed by an instruction."""
     if computes(i, Relu) is not None:
         return RELU
-    found = computes(i, Activation) or fused_as(i, Activation)
-    return None if found is None else Following(found.name, found.numbers, found.form)
+    computation = computes(i, Activation) or fused_as(i, Activation)
+    return None if computation is None else Following(computation.name, computation.numbers, computation.form)
 
 
 def _is_folded(graph: Graph, chain: Chain, reader: KernelCall, axis: int) -> bool:
@@ -179,10 +179,10 @@ def _is_folded(graph: Graph, chain: Chain, reader: KernelCall, axis: int) -> boo
         return True
     norm = computes(reader, FrozenBatchNorm)
     if norm is not None:
-        by = [a for a in reader.arguments[1:5] if isinstance(a, Value) and is_frozen_fp32(graph, a)]
-        if axis != 1 or len(dims_of(chain.out) or ()) < 2 or len(by) != 4:
+        statistics = [a for a in reader.arguments[1:5] if isinstance(a, Value) and is_frozen_fp32(graph, a)]
+        if axis != 1 or len(dims_of(chain.out) or ()) < 2 or len(statistics) != 4:
             return False
-        chain.steps.append((norm.epsilon, tuple(by)))
+        chain.steps.append((norm.epsilon, tuple(statistics)))
         return True
     total, times = computes(reader, Sum), computes(reader, Product)
     by_channel = total or times
@@ -192,25 +192,25 @@ def _is_folded(graph: Graph, chain: Chain, reader: KernelCall, axis: int) -> boo
     if numbers is None:
         return False
     chain.steps.append(("add" if total is not None else "multiply", (numbers,)))
-    made = graph.maker(reader.arguments[1])
-    if made is not None and graph.only_reader(made.results[0]) is reader and graph.makes_one(made):
-        chain.gone.append(made)
+    maker = graph.maker(reader.arguments[1])
+    if maker is not None and graph.only_reader(maker.results[0]) is reader and graph.makes_one(maker):
+        chain.gone.append(maker)
     return True
 
 
 def frozen_numbers(graph: Graph, value: Argument) -> Value | None:
     """Return the frozen fp32 numbers of a value, possibly reshaped."""
-    made = graph.maker(value)
-    of = made.arguments[0] if made is not None and computes(made, Reshape) is not None else value
-    return of if isinstance(of, Value) and is_frozen_fp32(graph, of) else None
+    maker = graph.maker(value)
+    numbers = maker.arguments[0] if maker is not None and computes(maker, Reshape) is not None else value
+    return numbers if isinstance(numbers, Value) and is_frozen_fp32(graph, numbers) else None
 
 
-def _is_by_channel(of: Argument, by: Argument, at: int, axis: int) -> bool:
-    """Return True if a value broadcast from the axis ``at`` on has one number for each channel, or one for all."""
-    wide, narrow = dims_of(of), dims_of(by)
+def _is_by_channel(value: Argument, numbers: Argument, begin: int, axis: int) -> bool:
+    """Return True if a value broadcast from the axis ``begin`` on has one number for each channel, or one for all."""
+    wide, narrow = dims_of(value), dims_of(numbers)
     if wide is None or narrow is None or len(narrow) > len(wide):
         return False
-    first = at if at >= 0 else len(wide) - len(narrow)
+    first = begin if begin >= 0 else len(wide) - len(narrow)
     padded = (*(1,) * first, *narrow, *(1,) * (len(wide) - first - len(narrow)))
     return len(padded) == len(wide) and all(n == 1 or (k == axis and n == wide[axis]) for k, n in enumerate(padded))
 
@@ -219,8 +219,13 @@ def _residual(graph: Graph, chain: Chain, reader: KernelCall) -> Argument:
     """Return the other operand of a sum of two tensors of one shape."""
     if computes(reader, Sum) is None or reader.arguments[0] is reader.arguments[1]:
         return None
-    other = reader.arguments[1] if reader.arguments[0] is chain.out else reader.arguments[0]
-    mine, others = graph.dims(chain.out), graph.dims(other)
-    same = mine is not None and others is not None and len(mine) == len(others) and all(equal(a, b) is True for a, b in zip(mine, others, strict=True))
-    spec = spec_of(other)
-    return other if same and spec is not None and spec.dtype is FP32 else None
+    operand = reader.arguments[1] if reader.arguments[0] is chain.out else reader.arguments[0]
+    mine, operand_dims = graph.dims(chain.out), graph.dims(operand)
+    fits = (
+        mine is not None
+        and operand_dims is not None
+        and len(mine) == len(operand_dims)
+        and all(equal(a, b) is True for a, b in zip(mine, operand_dims, strict=True))
+    )
+    spec = spec_of(operand)
+    return operand if fits and spec is not None and spec.dtype is FP32 else None

@@ -27,8 +27,11 @@ def apply(graph: Graph) -> int:
         return 0
     ends = [i for i, _ in graph.computing(Product)] + [i for kind in (Scaling, Quotient) for i, _ in graph.computing(kind)]
     count = sum(_rewrite(graph, x) for x in dict.fromkeys(v for i in ends for v in _roots(graph, i)))
-    slow = [(i, of) for i, of in graph.computing(Activation) if of == _BY_TANH]
-    return count + sum(graph.replace({i: [fused(i, elementwise.activation(of.name, of.form), i.arguments[:1], i.results[:1], of)]}) for i, of in slow)
+    slow = [(i, computation) for i, computation in graph.computing(Activation) if computation == _BY_TANH]
+    return count + sum(
+        graph.replace({i: [fused(i, elementwise.activation(computation.name, computation.form), i.arguments[:1], i.results[:1], computation)]})
+        for i, computation in slow
+    )
 
 
 def _roots(graph: Graph, end: KernelCall) -> list[Value]:
@@ -41,9 +44,9 @@ def _rewrite(graph: Graph, x: Value) -> bool:
     if spec is None or spec.dtype is not FP32 or x.lod is not None:
         return False
     forms: dict[Value, Form] = {x: written_out.X}
-    made: dict[Value, OpCall] = {}
+    makers: dict[Value, OpCall] = {}
     waiting = [*graph.readers(x)]
-    while waiting and len(made) <= _MOST:
+    while waiting and len(makers) <= _MOST:
         i = waiting.pop(0)
         out = i.results[0] if isinstance(i, OpCall) and i.results else None
         if not isinstance(i, OpCall) or not isinstance(out, Value) or out in forms or dims_of(out) != spec.dims or not graph.makes_one(i):
@@ -51,29 +54,29 @@ def _rewrite(graph: Graph, x: Value) -> bool:
         form = _form(graph, i, forms)
         if form is None:
             continue
-        forms[out], made[out] = form, i
-        found = written_out.activation(form)
-        if found is not None and _stand_in(graph, x, out, made, found):
+        forms[out], makers[out] = form, i
+        computation = written_out.activation(form)
+        if computation is not None and _stand_in(graph, x, out, makers, computation):
             return True
         waiting += graph.readers(out)
     return False
 
 
-def _stand_in(graph: Graph, x: Value, out: Value, made: dict[Value, OpCall], of: Activation) -> bool:
+def _stand_in(graph: Graph, x: Value, out: Value, makers: dict[Value, OpCall], computation: Activation) -> bool:
     """Replace the calls between x and a value by one, if nothing else needs their results."""
-    taken: dict[KernelCall, None] = {}
+    calls: dict[KernelCall, None] = {}
     waiting: list[Argument] = [out]
     while waiting:
         value = waiting.pop()
-        if isinstance(value, Value) and value in made and made[value] not in taken:
-            taken[made[value]] = None
-            waiting += made[value].arguments
-    inner = [i.results[0] for i in taken if i.results[0] is not out]
-    if any(graph.is_fixed(v) or any(r not in taken for r in graph.readers(v)) for v in inner):
+        if isinstance(value, Value) and value in makers and makers[value] not in calls:
+            calls[makers[value]] = None
+            waiting += makers[value].arguments
+    inner = [i.results[0] for i in calls if i.results[0] is not out]
+    if any(graph.is_fixed(v) or any(r not in calls for r in graph.readers(v)) for v in inner):
         return False
-    end = made[out]
-    kernel = elementwise.activation(of.name, of.form)
-    return graph.replace({**dict.fromkeys(taken, ()), end: [fused(end, kernel, [x], [out], of)]})
+    end = makers[out]
+    kernel = elementwise.activation(computation.name, computation.form)
+    return graph.replace({**dict.fromkeys(calls, ()), end: [fused(end, kernel, [x], [out], computation)]})
 
 
 def _form(graph: Graph, i: KernelCall, forms: dict[Value, Form]) -> Form | None:
@@ -83,12 +86,12 @@ def _form(graph: Graph, i: KernelCall, forms: dict[Value, Form]) -> Form | None:
         return None
     a, b = operands[0], operands[-1]
     assert a is not None and b is not None
-    by, of = affine_of(graph, i), computes(i, Power)
-    if by is not None:
-        scaled = written_out.product(a, written_out.number(by[0]))
-        return None if scaled is None else written_out.plus(scaled, written_out.number(by[1]))
-    if of is not None:
-        return written_out.power(a, of.of)
+    affine, power = affine_of(graph, i), computes(i, Power)
+    if affine is not None:
+        scaled = written_out.product(a, written_out.number(affine[0]))
+        return None if scaled is None else written_out.plus(scaled, written_out.number(affine[1]))
+    if power is not None:
+        return written_out.power(a, power.of)
     if computes(i, ErrorFunction) is not None:
         return written_out.function("error", a)
     activation = Activation("hardtanh", (0.0, float("inf"))) if computes(i, Relu) is not None else computes(i, Activation)
@@ -107,5 +110,5 @@ def _operand(graph: Graph, value: Argument, forms: dict[Value, Form]) -> Form | 
     """Return the form of an operand: one of ``forms``, or a constant number."""
     if isinstance(value, Value) and value in forms:
         return forms[value]
-    found = constant_number(graph, value)
-    return None if found is None else written_out.number(found)
+    number = constant_number(graph, value)
+    return None if number is None else written_out.number(number)

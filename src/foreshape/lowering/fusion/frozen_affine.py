@@ -23,7 +23,7 @@ def apply(graph: Graph) -> int:
         if times is None or add is None or plus is None or times[0] == "add" or plus[0] != "add" or plus[1] is not i.results[0]:
             continue
         x, a, b = times[1], times[2], plus[2]
-        by, shift = graph.pack("number", [a], 0, methodcaller("item")), graph.pack("number", [b], 0, methodcaller("view", ()))
-        made = fused(add, elementwise.affine(by, shift), [x], [add.results[0]])
-        count += graph.replace({i: (), add: [made]})
+        factor, shift = graph.pack("number", [a], 0, methodcaller("item")), graph.pack("number", [b], 0, methodcaller("view", ()))
+        call = fused(add, elementwise.affine(factor, shift), [x], [add.results[0]])
+        count += graph.replace({i: (), add: [call]})
     return count

@@ -35,44 +35,46 @@ Dims = Sequence[Size]
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:
         return 0
-    found: list[tuple[KernelCall, _Windows]] = [*graph.computing(ImageConvolution)]
-    found += [(i, of) for i, of in graph.computing(ImageTransposedConvolution) if of.groups == 1]
-    found += [(i, _padded(graph, i, of)) for i, of in graph.computing(PaddedImageConvolution) if are_images(i)]
-    found = [(i, of) for i, of in found if are_images(i) and _weight(graph, i, of) is not None]
-    count = sum(_rewrite(graph, i, of) for i, of in found)
-    alone = [i for i, _ in graph.computing(FrozenBatchNorm)] if found else []
+    convolutions: list[tuple[KernelCall, _Windows]] = [*graph.computing(ImageConvolution)]
+    convolutions += [(i, computation) for i, computation in graph.computing(ImageTransposedConvolution) if computation.groups == 1]
+    convolutions += [(i, _padded(graph, i, computation)) for i, computation in graph.computing(PaddedImageConvolution) if are_images(i)]
+    convolutions = [(i, computation) for i, computation in convolutions if are_images(i) and _weight(graph, i, computation) is not None]
+    count = sum(_rewrite(graph, i, computation) for i, computation in convolutions)
+    alone = [i for i, _ in graph.computing(FrozenBatchNorm)] if convolutions else []
     return count + sum(_normalized(graph, i) for i in alone if graph.is_left(i))  # one may have taken the next
 
 
 _Windows = ImageConvolution | PaddedImageConvolution | ImageTransposedConvolution
 
 
-def _padded(graph: Graph, i: KernelCall, of: PaddedImageConvolution) -> ImageConvolution | PaddedImageConvolution:
+def _padded(graph: Graph, i: KernelCall, computation: PaddedImageConvolution) -> ImageConvolution | PaddedImageConvolution:
     """Return the same, with equal paddings at both ends if known."""
     images, window = graph.dims(i.arguments[0]), dims_of(i.arguments[1])
     assert images is not None and window is not None
-    pads = of.pads(images[2:], window[2:])
-    known = [before for before, behind in pads if isinstance(before, int) and before == behind]
-    return ImageConvolution(of.strides, tuple(known), of.dilations, of.groups) if len(known) == len(pads) else of
+    pads = computation.pads(images[2:], window[2:])
+    paddings = [front for front, behind in pads if isinstance(front, int) and front == behind]
+    return ImageConvolution(computation.strides, tuple(paddings), computation.dilations, computation.groups) if len(paddings) == len(pads) else computation
 
 
-def _rewrite(graph: Graph, i: KernelCall, of: _Windows) -> bool:
-    x, given = i.arguments[:2]
-    w, dims = _weight(graph, i, of), dims_of(given)
+def _rewrite(graph: Graph, i: KernelCall, computation: _Windows) -> bool:
+    x, filters = i.arguments[:2]
+    w, dims = _weight(graph, i, computation), dims_of(filters)
     assert w is not None and dims is not None
-    chain = follow(graph, i, 1, residuals=not isinstance(of, ImageTransposedConvolution))
-    name = graph.pack("convolution", [*w.values, *chain.values()], product(_as_computed(dims, of)[0]) * 4, _maker(chain, of, _are_columns(x), dims, w))
-    done = _stand_in(graph, x, chain, name, lambda: _workspace(i, of, chain))
-    graph.drop_unused([given] if done else [])  # as of filters of one axis, which are an image's here
+    chain = follow(graph, i, 1, residuals=not isinstance(computation, ImageTransposedConvolution))
+    name = graph.pack(
+        "convolution", [*w.values, *chain.values()], product(_as_computed(dims, computation)[0]) * 4, _maker(chain, computation, _are_columns(x), dims, w)
+    )
+    done = _stand_in(graph, x, chain, name, lambda: _workspace(i, computation, chain))
+    graph.drop_unused([filters] if done else [])  # as of filters of one axis, which are an image's here
     return done
 
 
-def _weight(graph: Graph, i: KernelCall, of: _Windows) -> FrozenWeight | None:
+def _weight(graph: Graph, i: KernelCall, computation: _Windows) -> FrozenWeight | None:
     """Return the filters of an instruction, if they are frozen: numbers, possibly reshaped, or bytes."""
     numbers = frozen_numbers(graph, i.arguments[1])
     if numbers is not None:
         return FrozenWeight((numbers,))
-    return None if isinstance(of, ImageTransposedConvolution) else byte_weight(graph, i.arguments[1], 0)
+    return None if isinstance(computation, ImageTransposedConvolution) else byte_weight(graph, i.arguments[1], 0)
 
 
 def _normalized(graph: Graph, i: KernelCall) -> bool:
@@ -84,17 +86,17 @@ def _normalized(graph: Graph, i: KernelCall) -> bool:
     if chain is None:
         return False
     count = channels[0]
-    of = ImageConvolution((1, 1), (0, 0), (1, 1), count)
-    make = _maker(chain, of)
+    computation = ImageConvolution((1, 1), (0, 0), (1, 1), count)
+    make = _maker(chain, computation)
     name = graph.pack("convolution", chain.values(), count * 4, lambda *values: make(torch.ones(count, 1, 1, 1), *values))
-    return _stand_in(graph, x, chain, name, lambda: _workspace_of(dims_of(x), (count, 1, 1, 1), dims_of(chain.out), of))
+    return _stand_in(graph, x, chain, name, lambda: _workspace_of(dims_of(x), (count, 1, 1, 1), dims_of(chain.out), computation))
 
 
 def _stand_in(graph: Graph, x: Argument, chain: Chain, name: str, workspace: Callable[[], Size]) -> bool:
     """Replace a chain by a packed kernel."""
     arguments = [x] if chain.other is None else [x, chain.other]
-    made = fused(chain.last, packed.convolution(name, chain.other is not None, workspace), arguments, [chain.out])
-    return graph.replace(chain.taken(made))
+    call = fused(chain.last, packed.convolution(name, chain.other is not None, workspace), arguments, [chain.out])
+    return graph.replace(chain.taken(call))
 
 
 def _are_columns(x: Argument) -> bool:
@@ -102,53 +104,57 @@ def _are_columns(x: Argument) -> bool:
     return (dims_of(x) or (None,))[-1] == 1
 
 
-def _maker(chain: Chain, of: _Windows, columns: bool = False, dims: Dims = (), w: FrozenWeight | None = None) -> Callable[..., Any]:
+def _maker(chain: Chain, computation: _Windows, columns: bool = False, dims: Dims = (), w: FrozenWeight | None = None) -> Callable[..., Any]:
     steps, bytes = chain.folds(), None if w is None else w.bytes
 
     def make(weight: Any, *values: Any) -> Any:
-        whole: ByteWeight | None = None
+        quantized: ByteWeight | None = None
         if bytes is not None:
-            whole, values = bytes(weight, values[0]), values[1:]
-            weight = whole.numbers(0)
+            quantized, values = bytes(weight, values[0]), values[1:]
+            weight = quantized.numbers(0)
         weight = weight.reshape(dims) if dims else weight
-        given, following = chain.ends(values)
-        if isinstance(of, ImageTransposedConvolution):
-            return transposed_convolution(*folded(weight, steps, given, axis=1), of.strides, of.paddings, of.more, of.dilations, following)
-        paddings = of.paddings if isinstance(of, ImageConvolution) else partial(_pads, of, weight.shape[2:])
-        folds, bias = folded(weight, steps, given)
-        count = joined(weight.shape, of.groups)
-        folds = join(folds, of.groups, count) if count > 1 else folds
-        if whole is not None:
-            whole = ByteWeight(join(whole.whole, of.groups, count) if count > 1 else whole.whole, folded(whole.steps, steps, given)[0])
-        return convolution(folds, bias, of.strides, paddings, of.dilations, of.groups // count, following, columns, whole)
+        step_values, following = chain.ends(values)
+        if isinstance(computation, ImageTransposedConvolution):
+            return transposed_convolution(
+                *folded(weight, steps, step_values, axis=1), computation.strides, computation.paddings, computation.more, computation.dilations, following
+            )
+        paddings = computation.paddings if isinstance(computation, ImageConvolution) else partial(_pads, computation, weight.shape[2:])
+        folds, bias = folded(weight, steps, step_values)
+        count = joined(weight.shape, computation.groups)
+        folds = join(folds, computation.groups, count) if count > 1 else folds
+        if quantized is not None:
+            quantized = ByteWeight(
+                join(quantized.whole, computation.groups, count) if count > 1 else quantized.whole, folded(quantized.steps, steps, step_values)[0]
+            )
+        return convolution(folds, bias, computation.strides, paddings, computation.dilations, computation.groups // count, following, columns, quantized)
 
     return make
 
 
-def _as_computed(w: Dims, of: _Windows) -> tuple[Dims, int]:
+def _as_computed(w: Dims, computation: _Windows) -> tuple[Dims, int]:
     """Return the dims of the kernel's weight, and its groups."""
-    count = 1 if isinstance(of, ImageTransposedConvolution) else joined(w, of.groups)
-    return (w[0], w[1] * count, *w[2:]), of.groups // count
+    count = 1 if isinstance(computation, ImageTransposedConvolution) else joined(w, computation.groups)
+    return (w[0], w[1] * count, *w[2:]), computation.groups // count
 
 
-def _pads(of: PaddedImageConvolution, window: Sequence[int], image: Sequence[int]) -> tuple[list[int], list[int]]:
+def _pads(computation: PaddedImageConvolution, window: Sequence[int], image: Sequence[int]) -> tuple[list[int], list[int]]:
     """Return the paddings before and behind each axis of images of known sizes."""
-    pads = of.pads(image, window)
-    return [int(before) for before, _ in pads], [int(behind) for _, behind in pads]
+    pads = computation.pads(image, window)
+    return [int(front) for front, _ in pads], [int(behind) for _, behind in pads]
 
 
-def _workspace(i: KernelCall, of: _Windows, chain: Chain) -> Size:
-    return _workspace_of(dims_of(i.arguments[0]), dims_of(i.arguments[1]), dims_of(chain.out), of)
+def _workspace(i: KernelCall, computation: _Windows, chain: Chain) -> Size:
+    return _workspace_of(dims_of(i.arguments[0]), dims_of(i.arguments[1]), dims_of(chain.out), computation)
 
 
-def _workspace_of(x: Dims | None, w: Dims | None, y: Dims | None, of: _Windows) -> Size:
+def _workspace_of(x: Dims | None, w: Dims | None, y: Dims | None, computation: _Windows) -> Size:
     if x is None or w is None or y is None:
         return 0
-    if isinstance(of, ImageTransposedConvolution):
-        return onednn.convolution_transpose(x, w, y, 4, of.groups, of.strides, of.dilations, True)
-    w, groups = _as_computed(w, of)
-    taken = onednn.packed_convolution(x, w, y, groups, of.dilations)
-    if isinstance(of, ImageConvolution) or library() is not None:
-        return taken
-    pads = of.pads(x[2:], w[2:])  # torch pads a copy
-    return taken + product((*x[:2], *(n + before + behind for n, (before, behind) in zip(x[2:], pads, strict=True)))) * 4
+    if isinstance(computation, ImageTransposedConvolution):
+        return onednn.convolution_transpose(x, w, y, 4, computation.groups, computation.strides, computation.dilations, True)
+    w, groups = _as_computed(w, computation)
+    nbytes = onednn.packed_convolution(x, w, y, groups, computation.dilations)
+    if isinstance(computation, ImageConvolution) or library() is not None:
+        return nbytes
+    pads = computation.pads(x[2:], w[2:])  # torch pads a copy
+    return nbytes + product((*x[:2], *(n + front + behind for n, (front, behind) in zip(x[2:], pads, strict=True)))) * 4

@@ -27,18 +27,18 @@ def _rewrite(graph: Graph, i: OpCall) -> bool:
 
 
 def _text(graph: Graph, i: OpCall) -> str | None:
-    dims, wanted = graph.dims(i.arguments[0]), graph.dims(i.results[0])
-    if dims is None or wanted is None:
+    dims, result_dims = graph.dims(i.arguments[0]), graph.dims(i.results[0])
+    if dims is None or result_dims is None:
         return None
     if computes(i, Reshape) is not None:
-        shape = shape_of(dims, wanted)
-        return None if shape is None or (None in shape and 0 in wanted) else f"{{0}}.reshape(({''.join(f'{_size(n)}, ' for n in shape)}))"
-    turned, cut = computes(i, Transposition), computes(i, Slicing)
-    if turned is not None:
-        return f"{{0}}.permute({', '.join(map(str, turned.axes))})"
+        shape = shape_of(dims, result_dims)
+        return None if shape is None or (None in shape and 0 in result_dims) else f"{{0}}.reshape(({''.join(f'{_size(n)}, ' for n in shape)}))"
+    transposition, cut = computes(i, Transposition), computes(i, Slicing)
+    if transposition is not None:
+        return f"{{0}}.permute({', '.join(map(str, transposition.axes))})"
     return None if cut is None or cut.dropped else slice_text(len(dims), cut.cuts)
 
 
-def _size(of: int | None) -> str:
+def _size(size: int | None) -> str:
     """Return a size of `shape_of` as Python's text."""
-    return "-1" if of is None else str(of) if of >= 0 else f"{{0}}.shape[{-1 - of}]"
+    return "-1" if size is None else str(size) if size >= 0 else f"{{0}}.shape[{-1 - size}]"

@@ -39,12 +39,12 @@ SMALL = 1 << 10
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:
         return 0
-    found = [p for i, turned in products_of_rows(graph) if (p := _product(graph, i, turned)) is not None]
+    row_products = [p for i, transposed in products_of_rows(graph) if (p := _product(graph, i, transposed)) is not None]
     by_rows: dict[Argument, list[_RowProduct]] = {}
-    for p in found:
+    for p in row_products:
         by_rows.setdefault(p.rows, []).append(p)
     joined = [p for group in by_rows.values() if len(heads := [p for p in group if _is_in_heads(graph, p)]) > 1 and _join(graph, heads) for p in heads]
-    return len(joined) + sum(_rewrite(graph, p) for p in found if p not in joined)
+    return len(joined) + sum(_rewrite(graph, p) for p in row_products if p not in joined)
 
 
 @data_class(eq=False)
@@ -73,24 +73,24 @@ class _RowProduct:
         return products.workspace(rows_of(self.rows), self.k, self.n, longer=True)
 
 
-def _product(graph: Graph, i: KernelCall, turned: bool) -> _RowProduct | None:
+def _product(graph: Graph, i: KernelCall, transposed: bool) -> _RowProduct | None:
     x, w = i.arguments
     dims = dims_of(w)
-    weight = FrozenWeight((w,)) if isinstance(w, Value) and is_frozen_fp32(graph, w) else byte_weight(graph, w, 0 if turned else 1)
+    weight = FrozenWeight((w,)) if isinstance(w, Value) and is_frozen_fp32(graph, w) else byte_weight(graph, w, 0 if transposed else 1)
     if dims is None or weight is None:
         return None
-    k, n = dims[::-1] if turned else dims
+    k, n = dims[::-1] if transposed else dims
     if not isinstance(k, int) or not isinstance(n, int) or (k * n < SMALL and library() is None):
         return None
-    return _RowProduct(i, k, n, turned, weight, follow(graph, i, len(dims_of(x) or ()) - 1, residuals=library() is not None))
+    return _RowProduct(i, k, n, transposed, weight, follow(graph, i, len(dims_of(x) or ()) - 1, residuals=library() is not None))
 
 
 def _rewrite(graph: Graph, p: _RowProduct) -> bool:
     chain = p.chain
     name = graph.pack("linear", p.values(), 4 * p.k * p.n, _maker(p))
     arguments = [p.rows] if chain.other is None else [p.rows, chain.other]
-    made = fused(chain.last, packed.linear(name, chain.other is not None, p.workspace), arguments, [chain.out])
-    done = graph.replace(chain.taken(made))
+    call = fused(chain.last, packed.linear(name, chain.other is not None, p.workspace), arguments, [chain.out])
+    done = graph.replace(chain.taken(call))
     graph.drop_unused(p.call.arguments[1:2] if done else [])
     return done
 
@@ -112,46 +112,46 @@ def _join(graph: Graph, group: Sequence[_RowProduct]) -> bool:
     name = graph.pack("linear", [v for p in group for v in p.values()], 4 * first.k * total, partial(_joined, makers, counts, first.is_ragged))
     out = Value("joined", graph.fresh(), made=tensor(FP32, *dims[:-1], total))
     needs = lambda: products.workspace(rows_of(first.rows), first.k, total, longer=True)  # noqa: E731
-    taken: dict[KernelCall, Sequence[KernelCall]] = {i: () for p in group for i in p.chain.gone}
+    replacements: dict[KernelCall, Sequence[KernelCall]] = {i: () for p in group for i in p.chain.gone}
     begin = 0
     for p in group:
         text = f"{{0}}.narrow({len(dims) - 1}, {begin}, {p.n})"
         part = fused(p.chain.last, FusedKernel("{op} part", text, effects=_PART), [out], [p.chain.out])
         product = [fused(p.chain.last, packed.linear(name, False, needs), [p.rows], [out])] if p is first else []
-        taken[p.chain.last] = [*product, part]
+        replacements[p.chain.last] = [*product, part]
         begin += p.n
-    return graph.replace(taken)
+    return graph.replace(replacements)
 
 
 def _joined(makers: Sequence[Callable[..., Any]], counts: Sequence[int], ragged: bool, *values: Any) -> Any:
     """Return the packed product with several matrices beside one another."""
     ends = [*accumulate(counts)]
-    made = [make(*values[end - count : end]) for make, count, end in zip(makers, counts, ends, strict=True)]
-    weights, biases = [w for w, _ in made], [b if b is not None else w.new_zeros(w.shape[1]) for w, b in made]
+    folds = [make(*values[end - count : end]) for make, count, end in zip(makers, counts, ends, strict=True)]
+    weights, biases = [w for w, _ in folds], [b if b is not None else w.new_zeros(w.shape[1]) for w, b in folds]
     return linear(torch.cat(weights, 1), torch.cat(biases), NOTHING, ragged=ragged)
 
 
 def _folds(p: _RowProduct) -> Callable[..., tuple[Any, Any]]:
     """Return a function from the values of a product to the weight and the bias."""
-    steps, turned = p.chain.folds(), p.turned
+    steps, transposed = p.chain.folds(), p.turned
 
     def make(weight: Any, *values: Any) -> tuple[Any, Any]:
-        return folded(weight.t() if turned else weight, steps, values, axis=1)
+        return folded(weight.t() if transposed else weight, steps, values, axis=1)
 
     return make
 
 
 def _maker(p: _RowProduct) -> Callable[..., Any]:
-    chain, folds, bytes, turned, ragged = p.chain, _folds(p), p.weight.bytes, p.turned, p.is_ragged
+    chain, folds, bytes, transposed, ragged = p.chain, _folds(p), p.weight.bytes, p.turned, p.is_ragged
 
     def make(weight: Any, *values: Any) -> Any:
         if bytes is None:
-            given, following = chain.ends(values)
-            return linear(*folds(weight, *given), following, ragged=ragged)
-        whole = bytes(weight, values[0])
-        given, following = chain.ends(values[1:])
-        steps = folded(whole.steps, chain.folds(), given)[0]
-        made = ByteWeight(whole.whole.t().contiguous() if turned else whole.whole, steps)
-        return linear(*folds(whole.numbers(0 if turned else 1), *given), following, made)
+            step_values, following = chain.ends(values)
+            return linear(*folds(weight, *step_values), following, ragged=ragged)
+        quantized = bytes(weight, values[0])
+        step_values, following = chain.ends(values[1:])
+        steps = folded(quantized.steps, chain.folds(), step_values)[0]
+        folded_weight = ByteWeight(quantized.whole.t().contiguous() if transposed else quantized.whole, steps)
+        return linear(*folds(quantized.numbers(0 if transposed else 1), *step_values), following, folded_weight)
 
     return make

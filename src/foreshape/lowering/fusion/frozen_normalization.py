@@ -26,36 +26,36 @@ from foreshape.spec import FP32
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen or library() is None:
         return 0
-    roots = [i for i, of in graph.computing(Power) if of.of in (0.5, -0.5)]
-    return sum(_rewrite(graph, i, of) for i, of in graph.computing(LayerNorm)) + sum(_written_out(graph, i) for i in roots)
+    roots = [i for i, computation in graph.computing(Power) if computation.of in (0.5, -0.5)]
+    return sum(_rewrite(graph, i, computation) for i, computation in graph.computing(LayerNorm)) + sum(_written_out(graph, i) for i in roots)
 
 
-def _rewrite(graph: Graph, i: KernelCall, of: LayerNorm) -> bool:
-    x, *by = i.arguments
-    return all(graph.unused(r) for r in i.results[1:]) and _stand_in(graph, x, by, of, [], i)
+def _rewrite(graph: Graph, i: KernelCall, computation: LayerNorm) -> bool:
+    x, *parameters = i.arguments
+    return all(graph.unused(r) for r in i.results[1:]) and _stand_in(graph, x, parameters, computation, [], i)
 
 
-def _stand_in(graph: Graph, x: Argument, by: list[Argument], of: LayerNorm, gone: list[KernelCall], last: KernelCall) -> bool:
+def _stand_in(graph: Graph, x: Argument, parameters: list[Argument], computation: LayerNorm, gone: list[KernelCall], last: KernelCall) -> bool:
     """Replace the calls of a normalization of x by a packed kernel; the last one makes its result."""
     spec = spec_of(x)
-    if spec is None or spec.dtype is not FP32 or spec.rank == 4 or (isinstance(x, Value) and x.lod is not None and (spec.rank != 2 or of.begin != 1)):
+    if spec is None or spec.dtype is not FP32 or spec.rank == 4 or (isinstance(x, Value) and x.lod is not None and (spec.rank != 2 or computation.begin != 1)):
         return False
-    given = [v for v in by if isinstance(v, Value)]
-    if not all(is_frozen_fp32(graph, v) for v in given):
+    values = [v for v in parameters if isinstance(v, Value)]
+    if not all(is_frozen_fp32(graph, v) for v in values):
         return False
-    rows: Size = product(spec.known_dims[: of.begin])
-    name = graph.pack("normalization", given, 0, partial(normalized_rows, of.begin, of.epsilon, *(isinstance(v, Value) for v in by)))
-    made = fused(last, packed.normalization(name, lambda: rows * STATISTICS), [x], [last.results[0]])
-    return graph.replace({**dict.fromkeys(gone, ()), last: [made]})
+    rows: Size = product(spec.known_dims[: computation.begin])
+    name = graph.pack("normalization", values, 0, partial(normalized_rows, computation.begin, computation.epsilon, *(isinstance(v, Value) for v in parameters)))
+    call = fused(last, packed.normalization(name, lambda: rows * STATISTICS), [x], [last.results[0]])
+    return graph.replace({**dict.fromkeys(gone, ()), last: [call]})
 
 
 def _written_out(graph: Graph, root: KernelCall) -> bool:
     """Rewrite a normalization by its root of the variance."""
-    more = graph.maker(root.arguments[0])
-    by = None if more is None else affine_of(graph, more)
-    if more is None or by is None or by[0] != 1.0:
+    addition = graph.maker(root.arguments[0])
+    affine = None if addition is None else affine_of(graph, addition)
+    if addition is None or affine is None or affine[0] != 1.0:
         return False
-    variance = graph.maker(more.arguments[0])
+    variance = graph.maker(addition.arguments[0])
     squares = None if variance is None else graph.maker(variance.arguments[0])
     distance = None if squares is None else graph.maker(squares.arguments[0])
     if variance is None or squares is None or distance is None or computes(distance, Subtraction) is None or not _is_square(squares):
@@ -65,7 +65,7 @@ def _written_out(graph: Graph, root: KernelCall) -> bool:
     begin = _begin(mean, dims)
     if mean is None or dims is None or begin is None or mean.arguments[0] is not x or _begin(variance, dims) != begin:
         return False
-    gone = [mean, distance, squares, variance, more, root]
+    gone = [mean, distance, squares, variance, addition, root]
     last = _divided(graph, distance.results[0], root, gone)
     if last is None:
         return False
@@ -73,13 +73,13 @@ def _written_out(graph: Graph, root: KernelCall) -> bool:
     for kind in (Product, Sum):
         gone.append(last)
         reader = graph.only_reader(last.results[0])
-        found = None if reader is None else _by_example(graph, reader, last.results[0], kind, dims, begin)
-        parameters.append(found)
-        last = reader if reader is not None and found is not None else gone.pop()
+        parameter = None if reader is None else _by_example(graph, reader, last.results[0], kind, dims, begin)
+        parameters.append(parameter)
+        last = reader if reader is not None and parameter is not None else gone.pop()
     inside = {id(i) for i in gone}
     if any(graph.is_fixed(i.results[0]) or any(id(r) not in inside and r is not last for r in graph.readers(i.results[0])) for i in gone):
         return False
-    return _stand_in(graph, x, parameters, LayerNorm(begin, by[1]), gone, last)
+    return _stand_in(graph, x, parameters, LayerNorm(begin, affine[1]), gone, last)
 
 
 def _is_square(i: KernelCall) -> bool:
@@ -89,34 +89,34 @@ def _is_square(i: KernelCall) -> bool:
 
 def _begin(i: KernelCall | None, dims: tuple[Size, ...] | None) -> int | None:
     """Return the first of the last dims whose mean is taken, each kept as a dim of 1; None for any other call."""
-    of = computes(i, Reduction)
-    if of is None or dims is None or of.how != "AVERAGE" or not of.keeps or of.axes is None:
+    computation = computes(i, Reduction)
+    if computation is None or dims is None or computation.how != "AVERAGE" or not computation.keeps or computation.axes is None:
         return None
-    axes = sorted(axis % len(dims) for axis in of.axes)
+    axes = sorted(axis % len(dims) for axis in computation.axes)
     return axes[0] if axes == [*range(len(dims) - len(axes), len(dims))] and axes[0] else None
 
 
 def _divided(graph: Graph, distance: Argument, root: KernelCall, gone: list[KernelCall]) -> KernelCall | None:
     """Return the division by the root; a call for its reciprocal joins the ones ``gone``."""
-    of = computes(root, Power)
-    by, reader = root.results[0], graph.only_reader(root.results[0])
-    times = of is not None and of.of < 0.0
+    computation = computes(root, Power)
+    divisor, reader = root.results[0], graph.only_reader(root.results[0])
+    times = computation is not None and computation.of < 0.0
     inverse = computes(reader, Power)
     if not times and reader is not None and inverse is not None and inverse.of == -1.0:
         gone.append(reader)
-        by, times = reader.results[0], True
-        reader = graph.only_reader(by)
+        divisor, times = reader.results[0], True
+        reader = graph.only_reader(divisor)
     if reader is None or computes(reader, Product if times else Quotient) is None:
         return None
-    given = reader.arguments[:2]
-    return reader if given == [distance, by] or (times and given == [by, distance]) else None
+    operands = reader.arguments[:2]
+    return reader if operands == [distance, divisor] or (times and operands == [divisor, distance]) else None
 
 
 def _by_example(graph: Graph, i: KernelCall, x: Argument, kind: type[Product] | type[Sum], dims: tuple[Size, ...], begin: int) -> Argument:
     """Return the other operand of a product or a sum, if it has one number for each element of an example."""
-    of = computes(i, kind)
-    if of is None or i.arguments[0] is not x:
+    computation = computes(i, kind)
+    if computation is None or i.arguments[0] is not x:
         return None
     narrow = dims_of(i.arguments[1])
-    fits = narrow == dims[begin:] and of.axis in (-1, begin)
+    fits = narrow == dims[begin:] and computation.axis in (-1, begin)
     return i.arguments[1] if fits and is_frozen_fp32(graph, i.arguments[1]) else None

@@ -22,28 +22,28 @@ _PART = Effects(views={0: 0}, layouts={0: "strided"})
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:
         return 0
-    return sum(_picked(graph, i, of) for i, of in graph.computing(Picking)) + sum(_selected(graph, i) for i, _ in graph.computing(Selection))
+    return sum(_picked(graph, i, computation) for i, computation in graph.computing(Picking)) + sum(_selected(graph, i) for i, _ in graph.computing(Selection))
 
 
-def _picked(graph: Graph, i: OpCall, of: Picking) -> bool:
+def _picked(graph: Graph, i: OpCall, computation: Picking) -> bool:
     """Replace the pick of one known entry."""
     x, index = i.arguments[:2]
     dims, spec, out = graph.dims(x), spec_of(index), dims_of(i.results[0])
     if dims is None or spec is None or spec.value is None or out is None or len(spec.value) != 1 or not is_plain(graph, i):
         return False
-    axis, at = of.axis % len(dims), spec.value[0]
+    axis, entry = computation.axis % len(dims), spec.value[0]
     size = dims[axis]
-    if not isinstance(at, int) or not isinstance(size, int) or not 0 <= at < size:
+    if not isinstance(entry, int) or not isinstance(size, int) or not 0 <= entry < size:
         return False
-    text = f"{{0}}.narrow({axis}, {at}, 1)" if len(out) == len(dims) else f"{{0}}.select({axis}, {at})"
+    text = f"{{0}}.narrow({axis}, {entry}, 1)" if len(out) == len(dims) else f"{{0}}.select({axis}, {entry})"
     return graph.replace({i: [fused(i, FusedKernel("{op} part", text, effects=_PART), [x], i.results[:1])]})
 
 
 def _selected(graph: Graph, i: OpCall) -> bool:
     """Let a selection read the truth value from which its number is cast."""
-    made = graph.maker(i.arguments[1])
-    truth = spec_of(made.arguments[0]) if made is not None and computes(made, Cast) is not None else None
-    if made is None or truth is None or truth.dtype is not BOOL or not graph.replace({i: [replace(i, arguments=[i.arguments[0], made.arguments[0]])]}):
+    maker = graph.maker(i.arguments[1])
+    truth = spec_of(maker.arguments[0]) if maker is not None and computes(maker, Cast) is not None else None
+    if maker is None or truth is None or truth.dtype is not BOOL or not graph.replace({i: [replace(i, arguments=[i.arguments[0], maker.arguments[0]])]}):
         return False
-    graph.drop_unused(made.results)
+    graph.drop_unused(maker.results)
     return True

@@ -30,15 +30,15 @@ def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:
         return 0
     count = sum(_left_out(graph, i) for i, _ in graph.computing(Observed))
-    count += sum(_rewrite(graph, i, of) for i, of in graph.computing(Dequantization))
+    count += sum(_rewrite(graph, i, computation) for i, computation in graph.computing(Dequantization))
     return count + sum(_written_out(graph, i) for kind in (Affine, Scaling) for i, _ in graph.computing(kind))
 
 
 def _left_out(graph: Graph, i: OpCall) -> bool:
     """Leave out a call that gives its operand as it is."""
     x, out = i.arguments[0], i.results[0]
-    same, spec = spec_of(x), spec_of(out)
-    if same is None or spec is None or same.dtype is not spec.dtype or not isinstance(x, Value) or not isinstance(out, Value):
+    source, spec = spec_of(x), spec_of(out)
+    if source is None or spec is None or source.dtype is not spec.dtype or not isinstance(x, Value) or not isinstance(out, Value):
         return False
     if i.copies or i.stores or graph.is_fixed(out) or graph.is_fixed(x) or not graph.makes_one(i):
         return False
@@ -47,33 +47,33 @@ def _left_out(graph: Graph, i: OpCall) -> bool:
 
 def _written_out(graph: Graph, end: OpCall) -> bool:
     """Rewrite a quantization and its inverse of plain ops, from the last of these."""
-    of, i = affine_of(graph, end), graph.maker(end.arguments[0])
-    if of is None or not of[0] or not graph.makes_one(end) or computes(i, Cast) is None:
+    affine, i = affine_of(graph, end), graph.maker(end.arguments[0])
+    if affine is None or not affine[0] or not graph.makes_one(end) or computes(i, Cast) is None:
         return False
-    by, zero = of[0], -of[1] / of[0]
+    factor, zero = affine[0], -affine[1] / affine[0]
     as_bytes = False
     while i is not None and computes(i, Cast) is not None:
         spec = spec_of(i.results[0])
         as_bytes = as_bytes or (spec is not None and spec.dtype in (INT8, UINT8))
         i = graph.maker(i.arguments[0])
-    held = computes(i, Activation)
-    if i is None or held is None or held.name != "hardtanh" or held.numbers not in _RANGES or not as_bytes:
+    clamp = computes(i, Activation)
+    if i is None or clamp is None or clamp.name != "hardtanh" or clamp.numbers not in _RANGES or not as_bytes:
         return False
     i, shift = graph.maker(i.arguments[0]), 0.0
-    moved = None if i is None else computes(i, Affine)
-    if i is not None and moved is not None and moved.by == 1.0:
-        i, shift = graph.maker(i.arguments[0]), moved.shift
+    addition = None if i is None else computes(i, Affine)
+    if i is not None and addition is not None and addition.by == 1.0:
+        i, shift = graph.maker(i.arguments[0]), addition.shift
     i = graph.maker(i.arguments[0]) if i is not None and computes(i, WholeNumbers) is not None else None
     if i is None or computes(i, Quotient) is None:
         return False
     divisor = graph.maker(i.arguments[1])
     by_one = divisor.arguments[0] if divisor is not None and computes(divisor, Reshape) is not None else i.arguments[1]
     x, step, spec = i.arguments[0], constant_number(graph, by_one), spec_of(i.arguments[0])
-    if step is None or step <= 0.0 or abs(step - by) > 1e-6 * step or abs(zero - shift) > 1e-3 or shift != int(shift):
+    if step is None or step <= 0.0 or abs(step - factor) > 1e-6 * step or abs(zero - shift) > 1e-3 or shift != int(shift):
         return False
     if spec is None or spec.dtype is not FP32 or not isinstance(x, Value) or x.lod is not None or spec.dims != dims_of(end.results[0]):
         return False
-    low, high = held.numbers
+    low, high = clamp.numbers
     name = graph.pack("rounding", [], 0, partial(Rounded, Grid(step, int(shift), int(low), int(high))))
     elements = product(spec.known_dims)
     call = fused(end, packed.rounding(name, lambda: elements), [x], end.results[:1], GridRounding())
@@ -83,10 +83,10 @@ def _written_out(graph: Graph, end: OpCall) -> bool:
     return True
 
 
-def _rewrite(graph: Graph, i: OpCall, of: Dequantization) -> bool:
+def _rewrite(graph: Graph, i: OpCall, computation: Dequantization) -> bool:
     maker = graph.maker(i.arguments[0])
     made_of = computes(maker, Quantization)
-    if maker is None or made_of is None or made_of.most != of.most or of.most > MOST or not graph.makes_one(i) or not graph.makes_one(maker):
+    if maker is None or made_of is None or made_of.most != computation.most or computation.most > MOST or not graph.makes_one(i) or not graph.makes_one(maker):
         return False
     x, scale = maker.arguments[:2]
     spec, dims = spec_of(x), dims_of(scale)
@@ -94,7 +94,7 @@ def _rewrite(graph: Graph, i: OpCall, of: Dequantization) -> bool:
         return False
     if not isinstance(x, Value) or x.lod is not None or dims is None or any(d != 1 for d in dims):
         return False
-    name = graph.pack("rounding", [scale], 0, partial(_made, of.most))
+    name = graph.pack("rounding", [scale], 0, partial(_rounding_of, computation.most))
     elements = product(spec.known_dims)
     call = fused(i, packed.rounding(name, lambda: elements), [x], i.results[:1], GridRounding())
     if not graph.replace({i: [call]}):
@@ -103,6 +103,6 @@ def _rewrite(graph: Graph, i: OpCall, of: Dequantization) -> bool:
     return True
 
 
-def _made(most: int, scale: Any) -> Rounded:
-    found = float(scale.reshape(-1)[0])
-    return Rounded(Grid((found if found > 1e-30 else found + 1e-6) / most, 0, -most - 1, most))
+def _rounding_of(limit: int, scale: Any) -> Rounded:
+    step = float(scale.reshape(-1)[0])
+    return Rounded(Grid((step if step > 1e-30 else step + 1e-6) / limit, 0, -limit - 1, limit))

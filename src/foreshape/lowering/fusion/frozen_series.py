@@ -52,17 +52,17 @@ def apply(graph: Graph) -> int:
         return 0
     count = 0
     run: list[SeriesStage] = []
-    whole = graph.lowered.whole
-    made: set[Value] = {*graph.lowered.feeds} if whole else set()  # values in the layout of the library's kernels
+    one_series = graph.lowered.whole
+    results: set[Value] = {*graph.lowered.feeds} if one_series else set()  # values in the layout of the library's kernels
     for i in [i for place in graph.places for i in place]:
         if not i.reads() and not i.stores and fused_as(i, Constant) is not None:
             continue
-        found = _stages(graph, i, made)
-        if not found or (run and rows_of(run[-1]) is not rows_of(found[0])):
+        stages = _stages(graph, i, results)
+        if not stages or (run and rows_of(run[-1]) is not rows_of(stages[0])):
             count += _join(graph, run)
             run = []
-        run += found
-        made.update(s.result for s in found)
+        run += stages
+        results.update(s.result for s in stages)
     return count + _join(graph, run)
 
 
@@ -71,7 +71,7 @@ def _packed(s: SeriesStage) -> str:
     return s.of.kernel.packed if isinstance(s.of, FusedCall) else ""
 
 
-def _stages(graph: Graph, i: KernelCall, made: set[Value]) -> list[SeriesStage]:
+def _stages(graph: Graph, i: KernelCall, results: set[Value]) -> list[SeriesStage]:
     """Return an instruction as parts of a series, given the values in its kernels' layout; none if it cannot be one."""
     attention = attention_stage(graph, i)
     if attention is None and isinstance(i, OpCall) and i.offsets is not None:
@@ -85,17 +85,17 @@ def _stages(graph: Graph, i: KernelCall, made: set[Value]) -> list[SeriesStage]:
         return []  # ragged rows beside others
     if isinstance(i, FusedCall) and i.kernel.packed:  # rows of four dims lie otherwise than images do
         return [] if i.effects.contiguous and any(_rank(v) == 4 for v in (*values, *i.writes())) else [SeriesStage(i, values)]
-    if made.isdisjoint(values):
+    if results.isdisjoint(values):
         return []
     if attention is not None:
         return [SeriesStage(i, values, attention)]
     parting = computes(i, Split)
     if parting is not None and values[0].lod is None:
         return _parts(graph, i, values, parting.axis)
-    found = _other(graph, i, values) if isinstance(i.results[0], Value) else None
-    if found is None or (rows_of(found) is not None and not isinstance(found.stage, (Each, Paired))):
+    stage = _unpacked_stage(graph, i, values) if isinstance(i.results[0], Value) else None
+    if stage is None or (rows_of(stage) is not None and not isinstance(stage.stage, (Each, Paired))):
         return []  # of ragged rows only what is done row by row
-    return [found]
+    return [stage]
 
 
 def _parts(graph: Graph, i: KernelCall, values: list[Value], axis: int) -> list[SeriesStage]:
@@ -122,14 +122,14 @@ def _is_plain(value: Argument) -> bool:
     return spec is not None and spec.dtype is FP32 and spec.rank <= DIMS and isinstance(value, Value) and (value.lod is None or spec.rank == 2)
 
 
-def _other(graph: Graph, i: KernelCall, values: list[Value]) -> SeriesStage | None:
+def _unpacked_stage(graph: Graph, i: KernelCall, values: list[Value]) -> SeriesStage | None:
     """Return a stage without packed persistables."""
     following = RELU if fused_as(i, Relu) is not None else activation(i)
     if following is not None:
         return SeriesStage(i, values, Each(frozen.in_library(following)[0]))
-    pooling, softmax, by = computes(i, ImagePooling), computes(i, Softmax), affine_of(graph, i)
-    if by is not None and values[0] is i.arguments[0]:
-        return SeriesStage(i, values[:1], Each(("linear", *by)))
+    pooling, softmax, affine = computes(i, ImagePooling), computes(i, Softmax), affine_of(graph, i)
+    if affine is not None and values[0] is i.arguments[0]:
+        return SeriesStage(i, values[:1], Each(("linear", *affine)))
     if pooling is not None:
         return SeriesStage(i, values, Pooled(pooling.how, pooling.window, pooling.strides, pooling.before, pooling.behind, pooling.rounds_up))
     rank = len(dims_of(values[0]) or ())
@@ -153,11 +153,11 @@ def _other(graph: Graph, i: KernelCall, values: list[Value]) -> SeriesStage | No
     if joining is not None and len(values) > 1 and len(set(values)) == len(values):
         return SeriesStage(i, values, Joined(joining.axis))
     if computes(i, Identity) is not None:
-        kept = in_dims(graph.dims(values[0]), graph.dims(i.results[0]))
-        return None if kept is None else SeriesStage(i, values, kept)
+        view = in_dims(graph.dims(values[0]), graph.dims(i.results[0]))
+        return None if view is None else SeriesStage(i, values, view)
     if computes(i, Reshape) is not None and len(values) == 1:
-        kept = same(graph, values[0], i.results[0])
-        return None if kept is None else SeriesStage(i, values, kept)
+        view = same(graph, values[0], i.results[0])
+        return None if view is None else SeriesStage(i, values, view)
     if computes(i, Sum) is not None or computes(i, Product) is not None:
         return _pair(graph, i, values, "add" if computes(i, Sum) is not None else "multiply")
     return None
@@ -181,35 +181,35 @@ def _merged(graph: Graph, run: list[SeriesStage]) -> list[SeriesStage]:
     makers: dict[Value, SeriesStage] = {}
     for s in run:
         x = next((v for v in s.sources if v in makers and graph.only_reader(v) is s.of and s.sources.count(v) == 1), None)
-        of = makers[x] if x is not None else None
+        maker = makers[x] if x is not None else None
         merged = None
-        if of is not None and of.rounding is None and only_rounds(s) and not isinstance(of.stage, (Same, Attended)) and not only_rounds(of):
-            out.remove(of)
-            out.append(replace(of, rounding=s.of))
+        if maker is not None and maker.rounding is None and only_rounds(s) and not isinstance(maker.stage, (Same, Attended)) and not only_rounds(maker):
+            out.remove(maker)
+            out.append(replace(maker, rounding=s.of))
             makers[s.result] = out[-1]
             continue
-        if of is not None and isinstance(of.stage, Each) and isinstance(s.stage, Each) and of.rounding is None:
-            merged = of.stage._replace(then=(*of.stage.then, s.stage.function))
-        elif of is not None and isinstance(of.stage, Paired) and of.rounding is None:
+        if maker is not None and isinstance(maker.stage, Each) and isinstance(s.stage, Each) and maker.rounding is None:
+            merged = maker.stage._replace(then=(*maker.stage.then, s.stage.function))
+        elif maker is not None and isinstance(maker.stage, Paired) and maker.rounding is None:
             if isinstance(s.stage, Each):
-                merged = of.stage._replace(functions=(*of.stage.functions, s.stage.function))
-            elif s.stage in (Paired("add"), Paired("add", tried=True)) and not of.stage.adds and not of.stage.functions and _alike(graph, s):
-                merged = of.stage._replace(adds=True)
-        if of is None or merged is None:
+                merged = maker.stage._replace(functions=(*maker.stage.functions, s.stage.function))
+            elif s.stage in (Paired("add"), Paired("add", tried=True)) and not maker.stage.adds and not maker.stage.functions and _alike(graph, s):
+                merged = maker.stage._replace(adds=True)
+        if maker is None or merged is None:
             out.append(s)
             makers[s.result] = s
             continue
-        out.remove(of)
-        sources = [*of.sources, *(v for v in s.sources if v is not x)]
-        out.append(SeriesStage(s.of, sources, merged, [*of.before, replace(of, before=[])]))
+        out.remove(maker)
+        sources = [*maker.sources, *(v for v in s.sources if v is not x)]
+        out.append(SeriesStage(s.of, sources, merged, [*maker.before, replace(maker, before=[])]))
         makers[s.result] = out[-1]
     return out
 
 
 def _alike(graph: Graph, s: SeriesStage) -> bool:
     """Return True if the operands of a stage have the dims of its result."""
-    wanted = graph.dims(s.result)
-    return wanted is not None and all(graph.dims(v) == wanted for v in s.sources)
+    dims = graph.dims(s.result)
+    return dims is not None and all(graph.dims(v) == dims for v in s.sources)
 
 
 def _join(graph: Graph, run: list[SeriesStage]) -> bool:
@@ -218,7 +218,7 @@ def _join(graph: Graph, run: list[SeriesStage]) -> bool:
         return False
     everything = run
     run = _merged(graph, run)
-    inside = {s.result: at for at, s in enumerate(run)}
+    inside = {s.result: index for index, s in enumerate(run)}
     ids = {id(s.of) for s in everything}
     out = [v for v in inside if graph.is_fixed(v) or any(id(r) not in ids for r in graph.readers(v))]
     outside = list(dict.fromkeys(v for s in run for v in s.sources if v not in inside))
@@ -228,10 +228,10 @@ def _join(graph: Graph, run: list[SeriesStage]) -> bool:
     offsets = [rows] if rows is not None and any(map(attention_of, run)) else []
     name, last = _pack(graph, run, inside, outside), everything[-1].of
     inner = {_packed(s) for s in everything} - {""}
-    made = fused(last, packed.series(name, [*map(_rank, outside)], [*map(_rank, out)], lambda: total, bool(offsets)), [*outside, *offsets], [*out])
-    made.unknown = made.unknown or next((s.of.unknown for s in everything if s.of.unknown), "")
-    made.parts = tuple(tuple([i.op for i in s.calls]) for s in run)
-    if not graph.replace({**dict.fromkeys((s.of for s in everything), ()), last: [made]}):
+    call = fused(last, packed.series(name, [*map(_rank, outside)], [*map(_rank, out)], lambda: total, bool(offsets)), [*outside, *offsets], [*out])
+    call.unknown = call.unknown or next((s.of.unknown for s in everything if s.of.unknown), "")
+    call.parts = tuple(tuple([i.op for i in s.calls]) for s in run)
+    if not graph.replace({**dict.fromkeys((s.of for s in everything), ()), last: [call]}):
         return False
     graph.lowered.derived[:] = [entry for entry in graph.lowered.derived if entry[0] not in inner]
     return True
@@ -243,7 +243,7 @@ def _rank(value: Value) -> int:
 
 def _pack(graph: Graph, run: list[SeriesStage], inside: dict[Value, int], outside: Sequence[Value]) -> str:
     """Return a name for the series, in place of its products' names."""
-    numbers = {v: at for at, v in enumerate((*outside, *inside))}
+    numbers = {v: index for index, v in enumerate((*outside, *inside))}
     derived = {name: (values, make) for name, values, make in graph.lowered.derived}
     makers: list[tuple[Any, ...]] = []
     all_values: list[Value] = []
@@ -258,40 +258,40 @@ def _pack(graph: Graph, run: list[SeriesStage], inside: dict[Value, int], outsid
             otherwise = attending(s.of) if isinstance(s.of, OpCall) and attention_of(s) is not None else _by_kernels(s)
             makers.append((0, None, otherwise, s.stage, sources, s.slot, len(scales), rounds))
         all_values += scales
-    return graph.pack("series", all_values, 0, partial(_made, tuple(makers), len(outside), rows_of(run[0]) is not None))
+    return graph.pack("series", all_values, 0, partial(_series_of, tuple(makers), len(outside), rows_of(run[0]) is not None))
 
 
-def _made(makers: Sequence[tuple[Any, ...]], count: int, ragged: bool, *values: Any) -> Series:
+def _series_of(makers: Sequence[tuple[Any, ...]], count: int, ragged: bool, *values: Any) -> Series:
     """Return the series, from the values of persistables."""
-    found = library()
-    assert found is not None
+    kernels = library()
+    assert kernels is not None
     steps: list[ChainKernel] = []
-    at = 0
-    for taken, make, otherwise, stage, sources, slot, more, rounds in makers:
+    index = 0
+    for value_count, make, otherwise, stage, sources, slot, scale_count, rounds in makers:
         if make is not None:
-            stage = make(*values[at : at + taken])
-            at += taken
+            stage = make(*values[index : index + value_count])
+            index += value_count
             otherwise = stage if len(sources) == 1 else stage.add
-        rounding = None if rounds is None else rounds(*values[at : at + more])
-        at += more
+        rounding = None if rounds is None else rounds(*values[index : index + scale_count])
+        index += scale_count
         steps.append(ChainKernel(stage, otherwise, sources, slot, rounding))
     kind = TextSeries if any(isinstance(s.stage, Attended) for s in steps) else RaggedSeries if ragged else Series
-    return kind(found, steps, count)
+    return kind(kernels, steps, count)
 
 
 def _by_kernels(s: SeriesStage) -> Callable[..., Any]:
     """Return the computation of a stage by the kernels of its operators."""
-    calls = [(of.of, of.number, _function(of.of)) for of in (*s.before, s)]
+    calls = [(stage.of, stage.number, _function(stage.of)) for stage in (*s.before, s)]
 
-    def run(*given: Any) -> Any:
-        known = dict(zip(s.sources, given, strict=True))
+    def run(*tensors: Any) -> Any:
+        values = dict(zip(s.sources, tensors, strict=True))
         out: Any = None
         for i, number, call in calls:
-            arguments = [[known[v] for v in a if v is not None] if isinstance(a, list) else None if a is None else known[a] for a in i.arguments]
+            arguments = [[values[v] for v in a if v is not None] if isinstance(a, list) else None if a is None else values[a] for a in i.arguments]
             out = call(*arguments)
             out = out[0] if len(i.results) > 1 else out
             out = out[number] if isinstance(i.results[0], list) else out
-            known[values_of(i.results)[number]] = out
+            values[values_of(i.results)[number]] = out
         return out
 
     return run
@@ -302,4 +302,4 @@ def _function(i: KernelCall) -> Callable[..., Any]:
     if isinstance(i, FusedCall):
         return i.kernel.function(len(i.arguments))
     assert isinstance(i, OpCall)
-    return partial(i.kernel, requested=tuple(at == 0 for at in range(len(i.results)))) if i.kernel_requested else i.kernel
+    return partial(i.kernel, requested=tuple(index == 0 for index in range(len(i.results)))) if i.kernel_requested else i.kernel

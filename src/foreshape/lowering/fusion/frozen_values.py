@@ -31,39 +31,39 @@ def apply(graph: Graph) -> int:
         return 0
     without: set[int] = set()
     for _ in range(ROUNDS):
-        calls, made = _alone(graph, without)
-        kept, room, too_large = _kept(graph, calls, made)
+        calls, results = _alone(graph, without)
+        values, room, too_large = _values_read(graph, calls, results)
         if not too_large:
             break
         without |= too_large
     else:
         return 0
-    if not kept:
+    if not values:
         return 0
     inputs = list(dict.fromkeys(v for i in calls.values() for v in i.reads() if v.persistable))
-    wanted = tuple(map(repr, kept))
-    name = graph.pack("constants", inputs, MOST - room, partial(_made, tuple(calls.values()), tuple(map(repr, inputs)), wanted))
-    places = {value: at for at, value in enumerate(kept)}
+    names = tuple(map(repr, values))
+    name = graph.pack("constants", inputs, MOST - room, partial(_constants_of, tuple(calls.values()), tuple(map(repr, inputs)), names))
+    places = {value: index for index, value in enumerate(values)}
     new: dict[KernelCall, Sequence[KernelCall]] = {}
     for i in calls.values():
-        new[i] = [fused(i, elementwise.packed_constant(name, places[value]), [], [value], fused_as(i, Constant)) for value in made[id(i)] if value in places]
+        new[i] = [fused(i, elementwise.packed_constant(name, places[value]), [], [value], fused_as(i, Constant)) for value in results[id(i)] if value in places]
     return len(calls) if graph.replace(new) else 0
 
 
-def _kept(graph: Graph, calls: dict[int, KernelCall], made: dict[int, list[Value]]) -> tuple[list[Value], int, set[int]]:
+def _values_read(graph: Graph, calls: dict[int, KernelCall], results: dict[int, list[Value]]) -> tuple[list[Value], int, set[int]]:
     """Return the values that others read, the bytes left then, and the values without room."""
-    kept: list[Value] = []
+    values: list[Value] = []
     room = MOST
     too_large: set[int] = set()
-    for at in calls:
-        read = [v for v in made[at] if any(id(r) not in calls for r in graph.readers(v))]
+    for key in calls:
+        read = [v for v in results[key] if any(id(r) not in calls for r in graph.readers(v))]
         size = _bytes(read)
         if size > room:
-            too_large.add(at)
+            too_large.add(key)
         else:
             room -= size
-            kept += read
-    return kept, room, too_large
+            values += read
+    return values, room, too_large
 
 
 def _bytes(values: Sequence[Value]) -> int:
@@ -74,17 +74,17 @@ def _bytes(values: Sequence[Value]) -> int:
 def _alone(graph: Graph, without: set[int]) -> tuple[dict[int, KernelCall], dict[int, list[Value]]]:
     """Return the instructions on persistables and constants alone, in order, and the results of each."""
     calls: dict[int, KernelCall] = {}
-    made: dict[int, list[Value]] = {}
-    known: set[Value] = set()
+    results: dict[int, list[Value]] = {}
+    constants: set[Value] = set()
     room = MEANWHILE
     for i in [i for place in graph.places for i in place]:
         values = _results(graph, i) if id(i) not in without else []
-        if values and _bytes(values) <= room and all(v in known or graph.is_frozen(v) for v in i.reads()):
+        if values and _bytes(values) <= room and all(v in constants or graph.is_frozen(v) for v in i.reads()):
             room -= _bytes(values)
             calls[id(i)] = i
-            made[id(i)] = values
-            known.update(values)
-    return calls, made
+            results[id(i)] = values
+            constants.update(values)
+    return calls, results
 
 
 def _results(graph: Graph, i: KernelCall) -> list[Value]:
@@ -113,26 +113,26 @@ def _is_known(graph: Graph, value: Value) -> bool:
     return all(isinstance(d, int) for d in spec.known_dims) and not any(value in r.writes() for r in graph.readers(value))
 
 
-def _made(calls: Sequence[KernelCall], names: Sequence[str], wanted: Sequence[str], *given: Any) -> list[Any]:
+def _constants_of(calls: Sequence[KernelCall], names: Sequence[str], result_names: Sequence[str], *tensors: Any) -> list[Any]:
     """Return the kept values, each contiguous."""
-    known = dict(zip(names, given, strict=True))
+    values = dict(zip(names, tensors, strict=True))
     for i in calls:
         try:
             with torch.inference_mode():
-                out = _computed(i, known)
-            known.update(zip(map(repr, values_of(i.results[:1])), out if isinstance(i.results[0], list) else [out], strict=True))
+                out = _computed(i, values)
+            values.update(zip(map(repr, values_of(i.results[:1])), out if isinstance(i.results[0], list) else [out], strict=True))
         except ForeshapeError:
             raise
         except Exception as error:
             site = i.op.call_site
             raise ExecutionError(f"{i.op.type}: the kernel failed: {error}{f' (at {site.short()})' if site is not None else ''}") from error
-    return [known[name].contiguous() for name in wanted]
+    return [values[name].contiguous() for name in result_names]
 
 
-def _computed(i: KernelCall, known: dict[str, Any]) -> Any:
+def _computed(i: KernelCall, values: dict[str, Any]) -> Any:
     if isinstance(i, FusedCall):  # a constant
         return i.kernel.function(0)()
-    arguments = [[None if v is None else known[repr(v)] for v in a] if isinstance(a, list) else None if a is None else known[repr(a)] for a in i.arguments]
+    arguments = [[None if v is None else values[repr(v)] for v in a] if isinstance(a, list) else None if a is None else values[repr(a)] for a in i.arguments]
     assert isinstance(i, OpCall)
-    out = i.kernel(*arguments, **({"requested": tuple(at == 0 for at in range(len(i.results)))} if i.kernel_requested else {}))
+    out = i.kernel(*arguments, **({"requested": tuple(index == 0 for index in range(len(i.results)))} if i.kernel_requested else {}))
     return out[0] if len(i.results) > 1 else out

@@ -59,23 +59,23 @@ class Graph:
             if not self.places or self.places[-1][0].position != i.position:
                 self.places.append([])
             self.places[-1].append(i)
-        self._places = {id(i): at for at, place in enumerate(self.places) for i in place}
+        self._places = {id(i): index for index, place in enumerate(self.places) for i in place}
         self._computing: dict[type[Computation], list[tuple[OpCall, Any]]] = {}
         self._undoing: dict[type[Computation], list[tuple[OpCall, Any]]] = {}
-        asked: dict[Operator, tuple[Computation | None, Computation | None]] = {}
+        answers: dict[Operator, tuple[Computation | None, Computation | None]] = {}
         for i in lowered.calls:
             operator = i.op.operator
             if operator is not None and isinstance(i, OpCall):
-                said = asked.get(operator)
-                if said is None:
-                    said = asked[operator] = (operator.computes(), _undone(operator))
-                computed, undone = said
+                answer = answers.get(operator)
+                if answer is None:
+                    answer = answers[operator] = (operator.computes(), _undone(operator))
+                computed, undone = answer
                 if computed is not None and not any(i.arguments[computed.operands :]):
                     self._computing.setdefault(type(computed), []).append((i, computed))
                 if undone is not None:
                     self._undoing.setdefault(type(undone), []).append((i, undone))
                 if isinstance(computed, _UNCHANGING) and not i.copies:  # its operand stays as it is
-                    i.results, i.in_place = [None if at in i.in_place else r for at, r in enumerate(i.results)], frozenset()
+                    i.results, i.in_place = [None if index in i.in_place else r for index, r in enumerate(i.results)], frozenset()
             self._add(i)
             self._fixed.update(copy for copy, _ in i.copies)
             for place, value in i.stores:
@@ -87,10 +87,10 @@ class Graph:
     def _add(self, i: KernelCall) -> None:
         for value in i.writes():
             self._makers.setdefault(value, i)
-        at = self._places[id(i)]
+        index = self._places[id(i)]
         for value in i.uses():
             readers = self._readers.setdefault(value, {})
-            if readers and self._places[id(next(reversed(readers)))] > at:
+            if readers and self._places[id(next(reversed(readers)))] > index:
                 self._unsorted.add(value)
             readers[i] = None
         if self._memory is not None:
@@ -112,7 +112,7 @@ class Graph:
     def reorder(self) -> None:
         """Reorder the calls to an order of less memory, if there is one."""
         self.places = reorder(self.lowered, self.places)
-        self._places = {id(i): at for at, place in enumerate(self.places) for i in place}
+        self._places = {id(i): index for index, place in enumerate(self.places) for i in place}
         self._unsorted = set(self._readers)
 
     def computing(self, kind: type[_Computation]) -> list[tuple[OpCall, _Computation]]:
@@ -124,13 +124,13 @@ class Graph:
         return self._left(self._undoing.get(kind, ()))
 
     def _left(self, pairs: Iterable[tuple[OpCall, Any]]) -> list[tuple[OpCall, Any]]:
-        found: list[tuple[OpCall, Any]] = []
-        for i, of in pairs:
+        remaining: list[tuple[OpCall, Any]] = []
+        for i, computation in pairs:
             while i in self._followers:
                 i = self._followers[i]
             if self.is_left(i):
-                found.append((i, of))
-        return found
+                remaining.append((i, computation))
+        return remaining
 
     def plain(self) -> list[OpCall]:
         """Return all original instructions, in order."""
@@ -159,11 +159,11 @@ class Graph:
         """Return the readers of a value, in the order of their places."""
         if not isinstance(value, Value):
             return []
-        found = self._readers.get(value, {})
+        calls = self._readers.get(value, {})
         if value in self._unsorted:
             self._unsorted.discard(value)
-            found = self._readers[value] = dict.fromkeys(sorted(found, key=self.position))
-        return list(found)
+            calls = self._readers[value] = dict.fromkeys(sorted(calls, key=self.position))
+        return list(calls)
 
     def only_reader(self, value: Argument) -> KernelCall | None:
         """Return the only reader of a value without other uses; it may read it more than once."""
@@ -180,7 +180,7 @@ class Graph:
 
     def makes_one(self, i: KernelCall) -> bool:
         """Return True if only the first result of an instruction is needed; in-place updates do not count."""
-        return all(self.unused(r) for at, r in enumerate(i.results) if at and at not in i.in_place)
+        return all(self.unused(r) for index, r in enumerate(i.results) if index and index not in i.in_place)
 
     def position(self, i: KernelCall) -> int:
         """Return the number of an instruction's place."""
@@ -188,22 +188,22 @@ class Graph:
 
     def order(self, i: KernelCall) -> tuple[int, ...]:
         """Return the sort key of instructions in the order of their run."""
-        at = self._places[id(i)]
-        return at, next(k for k, x in enumerate(self.places[at]) if x is i)
+        index = self._places[id(i)]
+        return index, next(k for k, x in enumerate(self.places[index]) if x is i)
 
-    def replace(self, taken: Mapping[KernelCall, Sequence[KernelCall]], instead: Mapping[Value, Value] | None = None) -> bool:
+    def replace(self, replacements: Mapping[KernelCall, Sequence[KernelCall]], instead: Mapping[Value, Value] | None = None) -> bool:
         """Replace some instructions by others; return False, with nothing changed, if the step would not compute the same.
 
         All changes of a rewrite go through here. `is_sound` refuses needed values without a maker, and a broken order. Values stored in the scope, or copied
         first, are stored and copied by the new instructions.
 
         Args:
-            taken: instruction -> its replacements, none to drop it.
+            replacements: instruction -> its replacements, none to drop it.
             instead: values without a maker -> equal values, to be read in their place.
         """
         instead = instead or {}
         waiting, self._waiting = self._waiting, []
-        if not is_sound(self, taken, instead):
+        if not is_sound(self, replacements, instead):
             for entry in waiting:
                 if entry.key is not None:
                     del self._derived[entry.key]
@@ -211,27 +211,27 @@ class Graph:
         for entry in waiting:
             self.lowered.derived.append(entry[:3])
             self.lowered.packed = self.lowered.packed + entry.size
-        stores = [pair for t in taken for pair in t.stores]
-        for t, new in taken.items():
+        stores = [pair for t in replacements for pair in t.stores]
+        for t, new in replacements.items():
             for i in new:
                 i.position = t.position
-                if i not in taken:
-                    made = i.writes()
-                    i.stores = [(place, value) for place, value in stores if value in made]
+                if i not in replacements:
+                    results = i.writes()
+                    i.stores = [(place, value) for place, value in stores if value in results]
             if new and new[0] is not t:
                 new[0].copies = new[0].copies or list(t.copies)
-                if isinstance(new[0], OpCall) and len(taken) == 1:
+                if isinstance(new[0], OpCall) and len(replacements) == 1:
                     self._followers[t] = new[0]  # the same op, with other arguments or results
             self._drop(t)
-            at = self._places.pop(id(t))
-            where = self.places[at].index(t)
-            self.places[at][where : where + 1] = new
-            self._places.update(dict.fromkeys(map(id, new), at))
-        for new in taken.values():
+            index = self._places.pop(id(t))
+            slot = self.places[index].index(t)
+            self.places[index][slot : slot + 1] = new
+            self._places.update(dict.fromkeys(map(id, new), index))
+        for new in replacements.values():
             for i in new:
                 self._add(i)
-        for old, same in instead.items():
-            self._read_instead(old, same)
+        for old, substitute in instead.items():
+            self._read_instead(old, substitute)
         return True
 
     def drop_unused(self, values: Iterable[Argument]) -> None:
@@ -247,23 +247,23 @@ class Graph:
         """Take out the constants without readers: rewrites have put their numbers into kernels."""
         self.drop_unused(v for place in self.places for i in place if fused_as(i, Constant) is not None for v in i.results)
 
-    def _read_instead(self, old: Value, same: Value) -> None:
-        """Read ``same`` wherever ``old`` was read, and write in its place the writes in place of ``old``."""
+    def _read_instead(self, old: Value, substitute: Value) -> None:
+        """Read ``substitute`` wherever ``old`` was read, and write in its place the writes in place of ``old``."""
 
-        def instead(given: Argument) -> Argument:
-            return [same if v is old else v for v in given] if isinstance(given, list) else same if given is old else given
+        def instead(argument: Argument) -> Argument:
+            return [substitute if v is old else v for v in argument] if isinstance(argument, list) else substitute if argument is old else argument
 
         for i in self.readers(old):
             self._drop(i)
             i.arguments = [instead(a) for a in i.arguments]
-            i.results = [instead(r) if at in i.in_place else r for at, r in enumerate(i.results)]
-            i.copies = [(copy, same if source is old else source) for copy, source in i.copies]
+            i.results = [instead(r) if index in i.in_place else r for index, r in enumerate(i.results)]
+            i.copies = [(copy, substitute if source is old else source) for copy, source in i.copies]
             if isinstance(i, OpCall) and i.offsets is not None:
                 i.offsets = [instead(a) for a in i.offsets]
             self._add(i)
         if old in self._fixed:
-            self._fixed.add(same)
-            self.lowered.fetches = [same if v is old else v for v in self.lowered.fetches]
+            self._fixed.add(substitute)
+            self.lowered.fetches = [substitute if v is old else v for v in self.lowered.fetches]
 
     def read_dims(self, i: KernelCall, argument: int, like: Value) -> None:
         """Give an instruction another argument of equal dims, one that it reads already, for an argument whose dims alone it reads."""
@@ -282,18 +282,18 @@ class Graph:
         dims, guards = dims_of(value), self.lowered.block.program.guards
         return None if dims is None else tuple(map(guards.settled, dims))
 
-    def derive(self, what: str, value: Value, make: Callable[[Any], Any]) -> str:
+    def derive(self, label: str, value: Value, make: Callable[[Any], Any]) -> str:
         """Return a name for a constant made of a persistable when the step is bound, such as its transposed view, for the next `replace`."""
-        key = (what, id(value))
+        key = (label, id(value))
         if key not in self._derived:
-            self._derived[key] = f"{value}_{what}"
+            self._derived[key] = f"{value}_{label}"
             self._waiting.append(_Derived(self._derived[key], (value,), make, key=key))
         return self._derived[key]
 
-    def pack(self, what: str, values: Sequence[Value], size: Size, make: Callable[..., Any]) -> str:
+    def pack(self, label: str, values: Sequence[Value], size: Size, make: Callable[..., Any]) -> str:
         """Return a name for a constant made of frozen persistables when the step is bound, of so many bytes beside them; for the next `replace`."""
         self._packed += 1
-        name = "_".join([*map(str, values[:1]), f"{what}{self._packed}"])
+        name = "_".join([*map(str, values[:1]), f"{label}{self._packed}"])
         self._waiting.append(_Derived(name, tuple(values), make, size))
         return name
 
@@ -313,11 +313,11 @@ def _changed_by(i: KernelCall) -> list[Value]:
 
 def fused(like: KernelCall, kernel: FusedKernel, arguments: list[Argument], results: list[Argument], computes: Computation | None = None) -> FusedCall:
     """Return a call of a fused kernel; its errors are told of ``like``'s op."""
-    made = FusedCall(like.op, arguments, results, kernel=kernel, computes=computes)
-    made.in_place = frozenset(kernel.effects.in_place)
-    made.workspace = 0 if kernel.workspace is None else rule_bytes(made, kernel.workspace)
-    made.innermost = None if kernel.innermost is None else rule_bytes(made, kernel.innermost)
-    return made
+    call = FusedCall(like.op, arguments, results, kernel=kernel, computes=computes)
+    call.in_place = frozenset(kernel.effects.in_place)
+    call.workspace = 0 if kernel.workspace is None else rule_bytes(call, kernel.workspace)
+    call.innermost = None if kernel.innermost is None else rule_bytes(call, kernel.innermost)
+    return call
 
 
 def fused_as(i: KernelCall | None, kind: type[_Computation]) -> _Computation | None:
@@ -342,18 +342,18 @@ def computes(i: KernelCall | None, kind: type[_Computation]) -> _Computation | N
     """Return the computation of an original instruction, if of this kind; None otherwise."""
     if not isinstance(i, OpCall) or i.operator is None:
         return None
-    found = i.operator.computes()
-    return found if isinstance(found, kind) and not any(i.arguments[found.operands :]) else None
+    computation = i.operator.computes()
+    return computation if isinstance(computation, kind) and not any(i.arguments[computation.operands :]) else None
 
 
 def backward_of(i: KernelCall | None, kind: type[_Computation]) -> _Computation | None:
     """Return the computation whose usual gradient op an original instruction is, if of this kind; None otherwise."""
     if not isinstance(i, OpCall) or i.operator is None:
         return None
-    found = _undone(i.operator)
-    return found if isinstance(found, kind) else None
+    computation = _undone(i.operator)
+    return computation if isinstance(computation, kind) else None
 
 
 def _undone(operator: Operator) -> Computation | None:
-    found = operator.backward_of()
-    return found if found is not None and is_usual_gradient(type(operator), type(found)) else None
+    computation = operator.backward_of()
+    return computation if computation is not None and is_usual_gradient(type(operator), type(computation)) else None

@@ -19,8 +19,8 @@ def apply(graph: Graph) -> int:
         x, y = i.arguments[0], i.results[0]
         if not isinstance(x, Value) or not isinstance(y, Value) or x.persistable or graph.is_fixed(y) or i.copies or i.stores:
             continue
-        given, made = spec_of(x), spec_of(y)
-        if given is None or made is None or not given.kind is made.kind is LOD_TENSOR or given.lod is not None or x.lod is not None or y.lod is not None:
+        of_x, of_y = spec_of(x), spec_of(y)
+        if of_x is None or of_y is None or not of_x.kind is of_y.kind is LOD_TENSOR or of_x.lod is not None or x.lod is not None or y.lod is not None:
             continue
         count += graph.replace({i: ()}, {y: x})
     return count

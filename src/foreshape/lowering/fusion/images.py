@@ -20,8 +20,8 @@ def are_images(i: KernelCall) -> bool:
     return x is not None and w is not None and len(x) == len(w) == 4
 
 
-def convolution_of(i: KernelCall, of: ImageConvolution, y: Argument) -> ConvolutionCalls:
+def convolution_of(i: KernelCall, computation: ImageConvolution, y: Argument) -> ConvolutionCalls:
     """Return the kernels of a convolution whose results are as ``y``."""
     of_x, of_w, of_y = spec_of(i.arguments[0]), spec_of(i.arguments[1]), spec_of(y)
     assert of_x is not None and of_w is not None and of_y is not None
-    return ConvolutionCalls(of_x, of_w, of_y, of.strides, of.paddings, of.dilations, of.groups, of.is_spread)
+    return ConvolutionCalls(of_x, of_w, of_y, computation.strides, computation.paddings, computation.dilations, computation.groups, computation.is_spread)

@@ -15,32 +15,32 @@ from foreshape.operator.computations import Constant, Filled, Sum
 
 def apply(graph: Graph) -> int:
     count = 0
-    held = {v.name: v for v in graph.lowered.feeds if v.in_scope}
+    scope_values = {v.name: v for v in graph.lowered.feeds if v.in_scope}
     persistables = {v.name: v for v in graph.lowered.persistables}
     for i, computed in [*graph.computing(Sum), *graph.computing(Constant), *graph.computing(Filled)]:
         out = i.results[0]
         if not isinstance(out, Value) or graph.readers(out):
             continue
-        place = _place(graph, i, out, held, persistables)
+        place = _place(graph, i, out, scope_values, persistables)
         dims = dims_of(place)  # the result has the same, and the same element type: nothing else can be written there
         if place is None or dims is None:
             continue
         if isinstance(computed, Constant):
             if computed.number is None:
                 continue
-            made = fused(i, elementwise.fill_in_place(computed.number), [place], [place])
+            call = fused(i, elementwise.fill_in_place(computed.number), [place], [place])
         else:
             x, y = i.arguments[:2]
             if x is not place or dims_of(y) != dims:
                 continue
-            made = fused(i, elementwise.add_in_place(), [place, y], [place])
-        count += graph.replace({i: [made]}, {out: place, **{stored: place for stored, _ in i.stores}})
+            call = fused(i, elementwise.add_in_place(), [place, y], [place])
+        count += graph.replace({i: [call]}, {out: place, **{stored: place for stored, _ in i.stores}})
     return count
 
 
-def _place(graph: Graph, i: KernelCall, out: Value, held: dict[str, Value], persistables: dict[str, Value]) -> Value | None:
+def _place(graph: Graph, i: KernelCall, out: Value, scope_values: dict[str, Value], persistables: dict[str, Value]) -> Value | None:
     """Return the scope's value whose memory a result goes to; None if it is fetched too, or the result is not stored."""
     if i.stores:
         stored, _ = i.stores[0]
         return persistables.get(stored.name) if stored not in graph.lowered.fetches else None
-    return held.get(out.name)
+    return scope_values.get(out.name)

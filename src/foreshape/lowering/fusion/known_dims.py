@@ -26,10 +26,10 @@ def apply(graph: Graph) -> int:
 
 def _rewrite(graph: Graph, i: KernelCall) -> bool:
     x, *sizes = i.arguments
-    dims, wanted = dims_of(x), dims_of(i.results[0])
-    if not values_of(sizes) or dims is None or wanted is None or not all(graph.unused(r) for r in i.results[1:]):
+    dims, result_dims = dims_of(x), dims_of(i.results[0])
+    if not values_of(sizes) or dims is None or result_dims is None or not all(graph.unused(r) for r in i.results[1:]):
         return False
-    shape = shape_of(dims, wanted)
+    shape = shape_of(dims, result_dims)
     if shape is None:
         return False
     arguments: list[Argument] = [x, *([] if isinstance(s, list) else None for s in sizes)]
@@ -39,12 +39,12 @@ def _rewrite(graph: Graph, i: KernelCall) -> bool:
     return True
 
 
-def shape_of(dims: Sequence[Size], wanted: Sequence[Size]) -> list[int | None] | None:
+def shape_of(dims: Sequence[Size], sizes: Sequence[Size]) -> list[int | None] | None:
     """Return each wanted size: a number, ``-1 - axis`` for a dim of x, or None for the rest. Return None for more than one rest."""
     out: list[int | None] = []
     free = list(range(len(dims)))
-    for size in wanted:
-        axis = None if isinstance(size, int) else next((at for at in free if equal(size, dims[at]) is True), None)
+    for size in sizes:
+        axis = None if isinstance(size, int) else next((index for index in free if equal(size, dims[index]) is True), None)
         if axis is not None:
             free.remove(axis)
         out.append(size if isinstance(size, int) else None if axis is None else -1 - axis)
@@ -54,7 +54,7 @@ def shape_of(dims: Sequence[Size], wanted: Sequence[Size]) -> list[int | None] |
 def _reshaped(x: Tensor, *sizes: Any, shape: list[int | None], requested: Any = None) -> Any:
     dims = x.shape
     if None in shape:  # not by all elements: there may be none
-        taken = {-1 - s for s in shape if s is not None and s < 0}
-        left = prod(n for axis, n in enumerate(dims) if axis not in taken) // prod(s for s in shape if s is not None and s > 0)
+        axes = {-1 - s for s in shape if s is not None and s < 0}
+        left = prod(n for axis, n in enumerate(dims) if axis not in axes) // prod(s for s in shape if s is not None and s > 0)
         return x.reshape([left if s is None else s if s >= 0 else dims[-1 - s] for s in shape]), None
     return x.reshape([s if s >= 0 else dims[-1 - s] for s in shape if s is not None]), None

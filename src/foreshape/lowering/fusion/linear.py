@@ -15,18 +15,18 @@ from foreshape.operator.computations import Sum
 
 
 def apply(graph: Graph) -> int:
-    return sum(_product(graph, i, turned) for i, turned in products_of_rows(graph))
+    return sum(_product(graph, i, transposed) for i, transposed in products_of_rows(graph))
 
 
-def _product(graph: Graph, i: KernelCall, turned: bool) -> bool:
+def _product(graph: Graph, i: KernelCall, transposed: bool) -> bool:
     x, w = i.arguments
     out = i.results[0]
     add = graph.only_reader(out)
     if add is not None and _adds_bias(add, out):  # the product's place is the sum's: the bias may be made between the two
-        made = _forward(graph, add, x, w, add.arguments[1], add.results[0], turned)
-        if graph.replace({i: (), add: [made]}):
+        call = _forward(graph, add, x, w, add.arguments[1], add.results[0], transposed)
+        if graph.replace({i: (), add: [call]}):
             return True
-    return graph.replace({i: [_forward(graph, i, x, w, None, out, turned)]})
+    return graph.replace({i: [_forward(graph, i, x, w, None, out, transposed)]})
 
 
 def _adds_bias(add: KernelCall, out: Argument) -> bool:
@@ -37,10 +37,10 @@ def _adds_bias(add: KernelCall, out: Argument) -> bool:
     return shape is not None and len(shape) == 1 and shape[0] == wide[-1] and total.axis in (-1, len(wide) - 1)
 
 
-def _forward(graph: Graph, like: KernelCall, x: Argument, w: Argument, bias: Argument, out: Argument, turned: bool) -> KernelCall:
+def _forward(graph: Graph, like: KernelCall, x: Argument, w: Argument, bias: Argument, out: Argument, transposed: bool) -> KernelCall:
     of_x, of_w = spec_of(x), spec_of(w)
     assert of_x is not None and of_w is not None
-    if turned:
+    if transposed:
         kernel = linear.forward_turned(of_x, of_w, bias is not None, transposed_view(graph, w) if of_x.rank == 2 else "")
     else:
         kernel = linear.forward(of_x, of_w, bias is not None, transposed_view(graph, w) if linear.may_be_large(of_w) else "")

@@ -14,20 +14,20 @@ from foreshape.lowering.kernel_calls import KernelCall
 
 
 def apply(graph: Graph) -> int:
-    return sum(_split(graph, i, turned) for i, turned in gradients_of_rows(graph))
+    return sum(_split(graph, i, transposed) for i, transposed in gradients_of_rows(graph))
 
 
-def _split(graph: Graph, i: KernelCall, turned: bool) -> bool:
+def _split(graph: Graph, i: KernelCall, transposed: bool) -> bool:
     x, w, d = i.arguments
     d_x, d_w = i.results
     of_x, of_w, of_d = spec_of(x), spec_of(w), spec_of(d)
     assert of_x is not None and of_w is not None and of_d is not None
-    made: list[KernelCall] = []
+    calls: list[KernelCall] = []
     if not graph.unused(d_x):
-        view = transposed_view(graph, w) if not turned or linear.may_be_large(of_w) else ""
-        made.append(fused(i, linear.input_gradient(of_d, of_w, view, turned), [d, w], [d_x]))
-    if not graph.unused(d_w) and turned:
-        made.append(fused(i, linear.weight_gradient(of_d, of_w), [d, x], [d_w], WeightGradient()))
+        view = transposed_view(graph, w) if not transposed or linear.may_be_large(of_w) else ""
+        calls.append(fused(i, linear.input_gradient(of_d, of_w, view, transposed), [d, w], [d_x]))
+    if not graph.unused(d_w) and transposed:
+        calls.append(fused(i, linear.weight_gradient(of_d, of_w), [d, x], [d_w], WeightGradient()))
     elif not graph.unused(d_w):
-        made.append(fused(i, linear.weight_gradient(of_x, of_w), [x, d], [d_w], WeightGradient()))
-    return graph.replace({i: made})
+        calls.append(fused(i, linear.weight_gradient(of_x, of_w), [x, d], [d_w], WeightGradient()))
+    return graph.replace({i: calls})

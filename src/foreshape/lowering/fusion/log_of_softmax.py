@@ -14,22 +14,22 @@ from foreshape.operator.computations import CrossEntropy, Logarithm, Softmax
 
 
 def apply(graph: Graph) -> int:
-    return sum(_rewrite(graph, i, of.axis) for i, of in graph.undoing(Softmax))
+    return sum(_rewrite(graph, i, computation.axis) for i, computation in graph.undoing(Softmax))
 
 
 def _rewrite(graph: Graph, i: KernelCall, axis: int) -> bool:
     p, d_p = i.arguments
-    before, of_p = graph.maker(d_p), spec_of(p)
-    if before is None or of_p is None or of_p.dtype is None or not before.arguments or before.arguments[0] is not p:
+    maker, of_p = graph.maker(d_p), spec_of(p)
+    if maker is None or of_p is None or of_p.dtype is None or not maker.arguments or maker.arguments[0] is not p:
         return False
-    loss = backward_of(before, CrossEntropy)
-    if backward_of(before, Logarithm) is not None:
-        d = before.arguments[1]
-        made = fused(i, of_logarithm(of_p, axis), [p, d], [i.results[0]])
+    loss = backward_of(maker, CrossEntropy)
+    if backward_of(maker, Logarithm) is not None:
+        d = maker.arguments[1]
+        call = fused(i, of_logarithm(of_p, axis), [p, d], [i.results[0]])
     elif loss is None or axis not in (-1, of_p.rank - 1):
         return False
     elif loss.soft:
-        made = fused(i, of_distribution(of_p), [*before.arguments], [i.results[0]])
+        call = fused(i, of_distribution(of_p), [*maker.arguments], [i.results[0]])
     else:
-        made = fused(i, of_classes(of_p, loss.ignored), [*before.arguments], [i.results[0]])
-    return graph.replace({before: (), i: [made]})
+        call = fused(i, of_classes(of_p, loss.ignored), [*maker.arguments], [i.results[0]])
+    return graph.replace({maker: (), i: [call]})

@@ -15,31 +15,31 @@ from foreshape.spec import tensor
 
 
 def apply(graph: Graph) -> int:
-    return sum(_rewrite(graph, i, of) for i, of in graph.computing(LayerNorm))
+    return sum(_rewrite(graph, i, computation) for i, computation in graph.computing(LayerNorm))
 
 
-def _rewrite(graph: Graph, i: KernelCall, of: LayerNorm) -> bool:
-    x, *by = i.arguments
+def _rewrite(graph: Graph, i: KernelCall, computation: LayerNorm) -> bool:
+    x, *parameters = i.arguments
     back = graph.only_reader(i.results[1])
-    if back is None or graph.only_reader(i.results[2]) is not back or backward_of(back, LayerNorm) != of:
+    if back is None or graph.only_reader(i.results[2]) is not back or backward_of(back, LayerNorm) != computation:
         return False
-    given = [v for v in by if isinstance(v, Value)]
-    if back.arguments[:-1] != [x, *i.results[1:], *by] or not _fits(x, given, of.begin):
+    values = [v for v in parameters if isinstance(v, Value)]
+    if back.arguments[:-1] != [x, *i.results[1:], *parameters] or not _fits(x, values, computation.begin):
         return False
-    there = by[0] is not None, by[1] is not None
+    has_parameters = parameters[0] is not None, parameters[1] is not None
     first, second, third = (not graph.unused(r) for r in back.results)
     spec = spec_of(x)
     assert spec is not None
-    row = tensor(spec.known_dtype, *(d if at < of.begin else 1 for at, d in enumerate(spec.known_dims)))  # as torch's kernels keep the dims
+    row = tensor(spec.known_dtype, *(d if axis < computation.begin else 1 for axis, d in enumerate(spec.known_dims)))  # as torch's kernels keep the dims
     mean, inverse = (Value(name, graph.fresh(), made=row) for name in ("example_mean", "inverse_deviation"))
-    forth = fused(i, layer_norm.forward(of.begin, of.epsilon, there), [x, *given], [i.results[0], mean, inverse])
-    kernel = layer_norm.gradient(of.begin, there, (first, second, third), spec_of(given[0]) if given else None)
-    return graph.replace({i: [forth], back: [fused(back, kernel, [back.arguments[-1], x, mean, inverse, *given], back.results)]})
+    forth = fused(i, layer_norm.forward(computation.begin, computation.epsilon, has_parameters), [x, *values], [i.results[0], mean, inverse])
+    kernel = layer_norm.gradient(computation.begin, has_parameters, (first, second, third), spec_of(values[0]) if values else None)
+    return graph.replace({i: [forth], back: [fused(back, kernel, [back.arguments[-1], x, mean, inverse, *values], back.results)]})
 
 
-def _fits(x: Argument, given: list[Value], begin: int) -> bool:
+def _fits(x: Argument, values: list[Value], begin: int) -> bool:
     of_x = spec_of(x)
     if of_x is None or of_x.dtype is None or of_x.dtype.itemsize < 4:  # halves have statistics of another type
         return False
-    specs = [spec_of(v) for v in given]
+    specs = [spec_of(v) for v in values]
     return all(s is not None and s.dtype is of_x.dtype and s.known_dims == of_x.known_dims[begin:] for s in specs)

@@ -21,20 +21,20 @@ def read_for_dims(graph: Graph, i: KernelCall) -> list[int]:
     forward = type(operator).forward_class if operator is not None else None
     if operator is None or forward is None or not (forward.gradient_reads_dims or forward.gradient_reads_for):
         return []
-    unused = {r.name for r, made in zip(operator.schema.results, i.results, strict=True) if graph.unused(made)}
+    unused = {r.name for r, value in zip(operator.schema.results, i.results, strict=True) if graph.unused(value)}
     slots = {*forward.gradient_reads_dims, *(slot for slot, results in forward.gradient_reads_for.items() if unused.issuperset(results))}
-    return [at for at, o in enumerate(operator.schema.operands) if o.name in slots]
+    return [index for index, o in enumerate(operator.schema.operands) if o.name in slots]
 
 
 def _rewrite(graph: Graph, i: OpCall) -> int:
     count = 0
-    for at in read_for_dims(graph, i):
-        of = i.arguments[at]
-        if not isinstance(of, Value) or any(of is a for k, a in enumerate(i.arguments) if k != at) or graph.dims(of) is None:
+    for index in read_for_dims(graph, i):
+        operand = i.arguments[index]
+        if not isinstance(operand, Value) or any(operand is a for k, a in enumerate(i.arguments) if k != index) or graph.dims(operand) is None:
             continue
-        like = next((d for d in _came(i) if graph.dims(d) == graph.dims(of) and _dtype(d) is _dtype(of)), None)
+        like = next((d for d in _came(i) if graph.dims(d) == graph.dims(operand) and _dtype(d) is _dtype(operand)), None)
         if like is not None:
-            graph.read_dims(i, at, like)
+            graph.read_dims(i, index, like)
             count += 1
     return count
 

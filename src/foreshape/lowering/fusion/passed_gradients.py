@@ -20,9 +20,9 @@ def apply(graph: Graph) -> int:
         *operands, d_out = i.arguments
         dims = graph.dims(d_out)
         passed: dict[Value, Value] = {}
-        for of, given in zip(operands, i.results, strict=True):
-            if isinstance(given, Value) and isinstance(d_out, Value) and dims is not None and graph.dims(of) == dims and not graph.is_fixed(given):
-                passed[given] = d_out
+        for operand, gradient in zip(operands, i.results, strict=True):
+            if isinstance(gradient, Value) and isinstance(d_out, Value) and dims is not None and graph.dims(operand) == dims and not graph.is_fixed(gradient):
+                passed[gradient] = d_out
         left = [None if r in passed else r for r in i.results]
         if passed and graph.replace({i: [replace(i, results=left)] if any(left) else ()}, passed):
             count += len(passed)

@@ -24,5 +24,5 @@ def are_equal(a: Sequence[Size] | None, b: Sequence[Size] | None) -> bool:
 
 def slice_text(rank: int, cuts: Sequence[tuple[int, int, int]]) -> str:
     """Return the text of a slice of an operand: of some axes the first entry and the end."""
-    of = {axis % rank: f"{begin}:{end}" for axis, begin, end in cuts}
-    return f"{{0}}[{', '.join(of.get(axis, ':') for axis in range(rank))}]"
+    texts = {axis % rank: f"{begin}:{end}" for axis, begin, end in cuts}
+    return f"{{0}}[{', '.join(texts.get(axis, ':') for axis in range(rank))}]"

@@ -31,30 +31,30 @@ def rows_of(x: Argument) -> Size:
 
 def products_of_rows(graph: Graph) -> list[tuple[OpCall, bool]]:
     """Return the products of rows ``[..., k]`` with a matrix ``[k, n]``, and with one ``[n, k]`` that is turned, which is True beside them."""
-    found = [*graph.computing(FlattenedProduct), *graph.computing(MatrixProduct)]
-    return sorted([(i, _is_turned(of)) for i, of in found if _is_of_rows(i, of)], key=lambda pair: graph.position(pair[0]))
+    products = [*graph.computing(FlattenedProduct), *graph.computing(MatrixProduct)]
+    return sorted([(i, _is_turned(computation)) for i, computation in products if _is_of_rows(i, computation)], key=lambda pair: graph.position(pair[0]))
 
 
 def gradients_of_rows(graph: Graph) -> list[tuple[OpCall, bool]]:
     """Return the gradient ops of such products, without complex numbers, which they conjugate."""
-    found = [*graph.undoing(FlattenedProduct), *graph.undoing(MatrixProduct)]
-    kept = [(i, _is_turned(of)) for i, of in found if _is_of_rows(i, of) and not _is_complex(i.arguments[0])]
-    return sorted(kept, key=lambda pair: graph.position(pair[0]))
+    gradients = [*graph.undoing(FlattenedProduct), *graph.undoing(MatrixProduct)]
+    row_products = [(i, _is_turned(computation)) for i, computation in gradients if _is_of_rows(i, computation) and not _is_complex(i.arguments[0])]
+    return sorted(row_products, key=lambda pair: graph.position(pair[0]))
 
 
-def _is_turned(of: FlattenedProduct | MatrixProduct) -> bool:
-    return isinstance(of, MatrixProduct) and of.y_transposed
+def _is_turned(computation: FlattenedProduct | MatrixProduct) -> bool:
+    return isinstance(computation, MatrixProduct) and computation.y_transposed
 
 
-def _is_complex(of: Argument) -> bool:
-    spec = spec_of(of)
+def _is_complex(value: Argument) -> bool:
+    spec = spec_of(value)
     return spec is not None and spec.dtype is not None and spec.dtype.is_complex
 
 
-def _is_of_rows(i: OpCall, of: FlattenedProduct | MatrixProduct) -> bool:
+def _is_of_rows(i: OpCall, computation: FlattenedProduct | MatrixProduct) -> bool:
     x, y = dims_of(i.arguments[0]), dims_of(i.arguments[1])
     if x is None or y is None or len(x) < 2 or len(y) != 2:
         return False
-    if isinstance(of, MatrixProduct):
-        return not of.x_transposed
-    return of.x_rows == len(x) - 1 and of.y_rows == 1
+    if isinstance(computation, MatrixProduct):
+        return not computation.x_transposed
+    return computation.x_rows == len(x) - 1 and computation.y_rows == 1

@@ -25,7 +25,9 @@ from foreshape.values.torch_types import torch_dtype
 
 def apply(graph: Graph) -> int:
     count = sum(_sizes(graph, i) for i in reversed(graph.plain()))
-    return count + sum(_filled(graph, i, of.number) for i, of in graph.computing(Filled) if of.number is not None and any(i.arguments))
+    return count + sum(
+        _filled(graph, i, computation.number) for i, computation in graph.computing(Filled) if computation.number is not None and any(i.arguments)
+    )
 
 
 def _sizes(graph: Graph, i: OpCall) -> bool:
@@ -71,27 +73,27 @@ def _places(graph: Graph, i: OpCall, root: Value, sizes: Sequence[Any]) -> list[
         return None
     if not (root.feed or graph.is_fixed(root)) and all(graph.position(r) < graph.position(i) for r in graph.readers(root)):
         return None
-    found = (n if isinstance(n, int) else next((-1 - at for at, d in enumerate(dims) if equal(n, d) is True), None) for n in sizes)
-    places = [n for n in found if n is not None]
+    numbers = (n if isinstance(n, int) else next((-1 - axis for axis, d in enumerate(dims) if equal(n, d) is True), None) for n in sizes)
+    places = [n for n in numbers if n is not None]
     return None if len(places) < len(sizes) or any(isinstance(n, int) and n < 0 for n in sizes) else places
 
 
 def _root(graph: Graph, i: KernelCall) -> Value | None:
     """Return the tensor whose dims calls lead to a call, through whole numbers known by inference."""
-    waiting, seen = [i], {id(i)}
-    found: Value | None = None
+    waiting, ids = [i], {id(i)}
+    root: Value | None = None
     while waiting:
         for v in waiting.pop().reads():
-            spec, made = spec_of(v), graph.maker(v)
+            spec, maker = spec_of(v), graph.maker(v)
             if spec is not None and spec.value is not None and spec.known_dtype.is_integer:
-                if made is not None and id(made) not in seen:
-                    seen.add(id(made))
-                    waiting.append(made)
-            elif found is not None and v is not found:
+                if maker is not None and id(maker) not in ids:
+                    ids.add(id(maker))
+                    waiting.append(maker)
+            elif root is not None and v is not root:
                 return None
             else:
-                found = v
-    return found
+                root = v
+    return root
 
 
 def _read(x: Tensor, places: Sequence[int]) -> list[int]:
@@ -99,17 +101,17 @@ def _read(x: Tensor, places: Sequence[int]) -> list[int]:
     return [n if n >= 0 else dims[-1 - n] for n in places]
 
 
-def _sizes_call(places: Sequence[int], of: DType, scalar: bool) -> Callable[[Tensor], Tensor]:
-    return partial(_sizes_of, places=places, dtype=torch_dtype(of), scalar=scalar)
+def _sizes_call(places: Sequence[int], dtype: DType, scalar: bool) -> Callable[[Tensor], Tensor]:
+    return partial(_sizes_of, places=places, dtype=torch_dtype(dtype), scalar=scalar)
 
 
-def _filled_call(places: Sequence[int], number: float, of: DType) -> Callable[[Tensor], Tensor]:
-    return partial(_filled_by, places=places, number=number, dtype=torch_dtype(of))
+def _filled_call(places: Sequence[int], number: float, dtype: DType) -> Callable[[Tensor], Tensor]:
+    return partial(_filled_by, places=places, number=number, dtype=torch_dtype(dtype))
 
 
 def _sizes_of(x: Tensor, places: Sequence[int], dtype: Any, scalar: bool) -> Tensor:
-    found = _read(x, places)
-    return torch.tensor(found[0] if scalar else found, dtype=dtype)
+    sizes = _read(x, places)
+    return torch.tensor(sizes[0] if scalar else sizes, dtype=dtype)
 
 
 def _filled_by(x: Tensor, places: Sequence[int], number: float, dtype: Any) -> Tensor:

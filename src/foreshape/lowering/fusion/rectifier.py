@@ -13,6 +13,6 @@ from foreshape.operator.computations import Relu
 
 def apply(graph: Graph) -> int:
     count = 0
-    for i, of in graph.computing(Relu):
-        count += graph.replace({i: [fused(i, elementwise.relu(), [i.arguments[0]], [i.results[0]], of)]})
+    for i, computation in graph.computing(Relu):
+        count += graph.replace({i: [fused(i, elementwise.relu(), [i.arguments[0]], [i.results[0]], computation)]})
     return count

@@ -46,7 +46,7 @@ class SeriesStage:
     @property
     def calls(self) -> list[KernelCall]:
         """Return the calls whose work it does."""
-        return [self.of, *(of.of for of in self.before), *([] if self.rounding is None else [self.rounding])]
+        return [self.of, *(stage.of for stage in self.before), *([] if self.rounding is None else [self.rounding])]
 
 
 def attention_of(s: SeriesStage) -> Attended | None:
@@ -69,16 +69,16 @@ def give_slots(run: list[SeriesStage], inside: dict[Value, int], out: Sequence[V
     root = {s.result: s.result for s in run}
     for s in run:
         if isinstance(s.stage, Same):
-            of = root.get(s.sources[0])
-            if of is None or s.result in out or of in out:
+            source = root.get(s.sources[0])
+            if source is None or s.result in out or source in out:
                 s.stage = s.stage._replace(copies=True)
             else:
-                root[s.result] = of
-    last = {root[v]: at for at, s in enumerate(run) for v in (*s.sources, s.result) if v in root}
+                root[s.result] = source
+    last = {root[v]: index for index, s in enumerate(run) for v in (*s.sources, s.result) if v in root}
     slots: list[list[Size]] = []
     probe: list[int] = []
     free: set[int] = set()
-    for at, s in enumerate(run):
+    for index, s in enumerate(run):
         value = s.result
         if root[value] is not value:
             s.slot = run[inside[root[value]]].slot
@@ -99,7 +99,7 @@ def give_slots(run: list[SeriesStage], inside: dict[Value, int], out: Sequence[V
                 slots[s.slot].append(size)
         for v in {root[v] for v in (*s.sources, value) if v in root}:
             slot = run[inside[v]].slot
-            if last[v] == at and slot is not None:
+            if last[v] == index and slot is not None:
                 free.add(slot)
     return slots
 
@@ -134,15 +134,15 @@ def _ragged_bytes(run: list[SeriesStage], works: Sequence[Size], pieces: Size, c
     """
     attentions = [attention_of(s) for s in run]
     work = maximum(0, *{w for w, attention in zip(works, attentions, strict=True) if attention is None})
-    whole = pieces + work + _filling(copied, [s.result for s in run if s.slot is not None])
+    total = pieces + work + _filling(copied, [s.result for s in run if s.slot is not None])
     heads = max((a.heads for a in attentions if a is not None), default=0)
     if not heads:
-        return whole
+        return total
     spec = spec_of(run[0].result)
     assert spec is not None and spec.lod is not None  # of ragged rows
     rows, count = spec.known_dims[0], spec.lod.counts[-1]
     scores = (reaches(count, 1) - reaches(count, 2)) * (1 - reaches(rows, FILLED)) * heads * rows * rows * FP32.itemsize
-    return maximum(whole + scores, *_by_parts(run, works))
+    return maximum(total + scores, *_by_parts(run, works))
 
 
 def _filling(copied: Sequence[Value], inner: Sequence[Value]) -> Size:
@@ -154,25 +154,25 @@ def _filling(copied: Sequence[Value], inner: Sequence[Value]) -> Size:
 
 def _by_parts(run: list[SeriesStage], works: Sequence[Size]) -> list[Size]:
     """Return the bytes of each part: its own values in a piece of memory, and all living values of others."""
-    at = {s.result: number for number, s in enumerate(run)}
-    last = {v: number for number, s in enumerate(run) for v in s.sources if v in at}
+    places = {s.result: number for number, s in enumerate(run)}
+    last = {v: number for number, s in enumerate(run) for v in s.sources if v in places}
     out: list[Size] = []
     for begin, end in stretches([attention_of(s) is not None for s in run]):
-        held: Size = 0
+        living: Size = 0
         slots: dict[int, set[Size]] = {}
         inner: list[Value] = []
         for s in run:
-            made, read = at[s.result], last.get(s.result, -1)
-            if s.slot is None or made >= end or read < begin or (spec := spec_of(s.result)) is None:
+            place, read = places[s.result], last.get(s.result, -1)
+            if s.slot is None or place >= end or read < begin or (spec := spec_of(s.result)) is None:
                 continue
-            if made >= begin and read < end:
+            if place >= begin and read < end:
                 slots.setdefault(s.slot, set()).add(spec.nbytes)
                 inner.append(s.result)
             else:
-                held = held + spec.nbytes
+                living = living + spec.nbytes
         piece = sum((maximum(*sizes) for sizes in slots.values()), start=0)
         steps = run[begin:end]
         copied = [v for v in dict.fromkeys(v for s in steps for v in (*s.sources, s.result)) if v not in inner]
         filling = 0 if attention_of(steps[0]) is not None else _filling(copied, inner)
-        out.append(held + piece + filling + maximum(0, *{*works[begin:end]}) + ALIGNMENT * len(slots))
+        out.append(living + piece + filling + maximum(0, *{*works[begin:end]}) + ALIGNMENT * len(slots))
     return out

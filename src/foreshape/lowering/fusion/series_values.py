@@ -18,22 +18,22 @@ _WITHOUT_LOGARITHMS = (MatrixProduct, Identity, Scaling, Reshape, Slicing, Split
 """A softmax may have zeros where all that is made of it is one of these; a product sums over it."""
 
 
-def is_mean_of_pixels(of: Reduction) -> bool:
+def is_mean_of_pixels(computation: Reduction) -> bool:
     """Return True for the mean of each channel of images."""
-    return of.how == "AVERAGE" and of.axes is not None and {axis % 4 for axis in of.axes} == {2, 3}
+    return computation.how == "AVERAGE" and computation.axes is not None and {axis % 4 for axis in computation.axes} == {2, 3}
 
 
 def takes_no_logarithm(graph: Graph, value: Argument) -> bool:
     """Return whether nothing in the step can take the logarithm of a softmax: the library's own has zeros, where that of `softmax` is bounded."""
     waiting: list[Argument] = [value]
-    seen = set(values_of([value]))
+    values = set(values_of([value]))
     while waiting:
         for r in graph.readers(waiting.pop()):
             if not any(computes(r, kind) is not None for kind in _WITHOUT_LOGARITHMS):
                 return False
             if computes(r, MatrixProduct) is None:
-                new = [v for v in values_of(r.results) if v not in seen]
-                seen.update(new)
+                new = [v for v in values_of(r.results) if v not in values]
+                values.update(new)
                 waiting += new
     return True
 
@@ -52,7 +52,7 @@ def in_dims(a: Sequence[Size] | None, b: Sequence[Size] | None) -> Same | None:
         return None
     dims: list[int] = []
     for size in b:
-        axis = None if isinstance(size, int) else next((at for at, n in enumerate(a) if equal(size, n) is True), None)
+        axis = None if isinstance(size, int) else next((index for index, n in enumerate(a) if equal(size, n) is True), None)
         if not isinstance(size, int) and axis is None:
             return None
         dims.append(size if isinstance(size, int) else -1 - (axis or 0))
@@ -61,14 +61,14 @@ def in_dims(a: Sequence[Size] | None, b: Sequence[Size] | None) -> Same | None:
 
 def attention_stage(graph: Graph, i: KernelCall) -> Attended | None:
     """Return the computation of an attention within sequences of one ragged value; None of another call."""
-    of, values = computes(i, AttentionInSequences), values_of(i.arguments)
-    if of is None or not isinstance(i, OpCall) or of.causal or graph.lowered.whole or len(values) != 3:
+    computation, values = computes(i, AttentionInSequences), values_of(i.arguments)
+    if computation is None or not isinstance(i, OpCall) or computation.causal or graph.lowered.whole or len(values) != 3:
         return None
     rows, dims, result = values[0].lod, dims_of(values[0]), i.results[0]
     if rows is None or dims is None or any(o is not rows for o in values_of(i.offsets or [])) or not isinstance(result, Value) or result.lod is not rows:
         return None
     width = dims[1]
-    return Attended(of.heads, of.scale or (width // of.heads) ** -0.5) if isinstance(width, int) else None
+    return Attended(computation.heads, computation.scale or (width // computation.heads) ** -0.5) if isinstance(width, int) else None
 
 
 def attending(i: OpCall) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ Taken = Mapping[KernelCall, Sequence[KernelCall]]
 """KernelCall -> its replacements."""
 
 
-def is_sound(graph: Graph, taken: Taken, instead: Mapping[Value, Value]) -> bool:
+def is_sound(graph: Graph, replacements: Taken, instead: Mapping[Value, Value]) -> bool:
     """Return True if a step computes the same with some instructions replaced, and values read by other names; see `Graph.replace`.
 
     The computation of the new instructions is the rewrite's own matter. The rest is checked here:
@@ -25,10 +25,10 @@ def is_sound(graph: Graph, taken: Taken, instead: Mapping[Value, Value]) -> bool
     - between its place and the old places, nobody changes its operands, or reads or changes the memory that it changes;
     - effects on the outside, and draws of random numbers, stay in their places.
     """
-    if not all(map(graph.is_left, taken)) or any(not new and _must_stay(t) for t, new in taken.items()):
+    if not all(map(graph.is_left, replacements)) or any(not new and _must_stay(t) for t, new in replacements.items()):
         return False
-    change = _Change(graph, taken, instead)
-    if len(taken) == 1 and not instead and change.stays_at_its_place():
+    change = _Change(graph, replacements, instead)
+    if len(replacements) == 1 and not instead and change.stays_at_its_place():
         return change.drops_nothing_needed()
     return change.drops_nothing_needed() and change.keeps_order() and change.keeps_memory() and change.reads_the_same()
 
@@ -44,48 +44,48 @@ def _must_stay(i: KernelCall) -> bool:
 class _Change:
     """A change of a step, with the places of the new instructions."""
 
-    def __init__(self, graph: Graph, taken: Taken, instead: Mapping[Value, Value]) -> None:
-        self.graph, self.taken, self.instead = graph, taken, instead
-        self.new = [(i, t) for t, made in taken.items() for i in made]
+    def __init__(self, graph: Graph, replacements: Taken, instead: Mapping[Value, Value]) -> None:
+        self.graph, self.taken, self.instead = graph, replacements, instead
+        self.new = [(i, t) for t, calls in replacements.items() for i in calls]
         self.makers: dict[Value, KernelCall] = {}
         for i, _ in self.new:
             for v in (*i.writes(), *i.updates):
                 self.makers.setdefault(v, i)
-        self.stores = [pair for t in taken for pair in t.stores]
+        self.stores = [pair for t in replacements for pair in t.stores]
         self._orders: dict[KernelCall, tuple[int, ...]] = {}
 
     def order(self, i: KernelCall) -> tuple[int, ...]:
         """Return the sort key of an instruction of the step, taken or not, or of a new one."""
-        found = self._orders.get(i)
-        if found is None:
+        key = self._orders.get(i)
+        if key is None:
             if self.graph.is_left(i):
-                found = self._orders[i] = self.graph.order(i)
+                key = self._orders[i] = self.graph.order(i)
             else:
-                self._orders.update((n, (*self.order(t), k)) for t, made in self.taken.items() for k, n in enumerate(made) if n is not t)
-                found = self._orders[i]
-        return found
+                self._orders.update((n, (*self.order(t), k)) for t, calls in self.taken.items() for k, n in enumerate(calls) if n is not t)
+                key = self._orders[i]
+        return key
 
     def stays_at_its_place(self) -> bool:
         """Return True if new instructions read only values read or made at their place. They change only memory changed there, and read no view of it."""
         t, new = next(iter(self.taken.items()))
-        there, changed = {*t.uses()}, t.changes()
+        values, changed = {*t.uses()}, t.changes()
         for i in new:
             changes, used = i.changes(), i.uses()
-            if not there.issuperset(used) or len(changes) != len(changed) - len(t.stores) or not set(changed).issuperset(changes):
+            if not values.issuperset(used) or len(changes) != len(changed) - len(t.stores) or not set(changed).issuperset(changes):
                 return False
             if changes:
                 place = self.graph.memory.place
                 places = [place(v) for v in changes]
                 if any(v not in changes and place(v) in places for v in used):
                     return False
-            there.update(i.writes())
+            values.update(i.writes())
         return True
 
     def drops_nothing_needed(self) -> bool:
         """Return True if nobody needs a dropped value."""
-        graph, taken = self.graph, self.taken
-        dropped = {v for t in taken for v in (*t.writes(), *t.updates) if v not in self.makers and v not in self.instead}
-        if any(graph.is_fixed(v) or any(r not in taken for r in graph.readers(v)) for v in dropped):
+        graph, replacements = self.graph, self.taken
+        dropped = {v for t in replacements for v in (*t.writes(), *t.updates) if v not in self.makers and v not in self.instead}
+        if any(graph.is_fixed(v) or any(r not in replacements for r in graph.readers(v)) for v in dropped):
             return False
         return not dropped or not any(v in dropped for i, _ in self.new for v in i.uses())
 
@@ -93,10 +93,10 @@ class _Change:
         """Return True if everything is made before it is read."""
         graph = self.graph
         for i, t in self.new:
-            there = t.uses()
+            operands = t.uses()
             for v in i.uses():
                 maker = self.makers.get(v)
-                if maker is i or v.persistable or (maker is None and v in there):
+                if maker is i or v.persistable or (maker is None and v in operands):
                     continue
                 maker = graph.maker(v) if maker is None else maker
                 if maker is not None and self.order(maker) > self.order(i):
@@ -113,8 +113,8 @@ class _Change:
             return True
         memory = self.graph.memory
         for i, t in self.new:
-            made = i.writes()
-            written = {*i.changes(), *(place for place, value in self.stores if value in made)}
+            results = i.writes()
+            written = {*i.changes(), *(place for place, value in self.stores if value in results)}
             changed, changed_before = {memory.place(v) for v in written}, memory.changed_by(t)
             at_once = memory.changed_by(i)
             for v in i.uses():
@@ -140,23 +140,23 @@ class _Change:
     def _may_change(self, place: Place, i: KernelCall, t: KernelCall) -> bool:
         """Return True if ``i`` may change a place of memory in the place of ``t``."""
         memory = self.graph.memory
-        before = [c for c in memory.changers(place) if c in self.taken]
+        changers = [c for c in memory.changers(place) if c in self.taken]
         users = [u for u in memory.users(place) if u not in self.taken]
-        if not before:  # then nobody may need the old value
+        if not changers:  # then nobody may need the old value
             needed = any(memory.place(v) == place for v in self.graph.lowered.returns() if v not in self.instead)
             return not needed and not any(self.order(u) > self.order(t) for u in users)
-        if len(before) > 1 or before[0] is t:
-            return len(before) == 1
-        first, last = sorted((self.order(before[0]), self.order(t)))
-        others = any(n is not i and any(memory.place(v) == place for v in n.uses()) for n, _ in self.new)
-        return not others and not any(first < self.order(u) < last for u in users)
+        if len(changers) > 1 or changers[0] is t:
+            return len(changers) == 1
+        first, last = sorted((self.order(changers[0]), self.order(t)))
+        has_rival = any(n is not i and any(memory.place(v) == place for v in n.uses()) for n, _ in self.new)
+        return not has_rival and not any(first < self.order(u) < last for u in users)
 
     def reads_the_same(self) -> bool:
         """Return True if a value read by another name is the same until it is read."""
         graph = self.graph
-        for old, same in self.instead.items():
+        for old, substitute in self.instead.items():
             t = next((t for t in self.taken if old in t.writes() or any(place is old for place, _ in t.stores)), None)
-            place, place_before = graph.memory.place(same), graph.memory.place(old)
+            place, place_before = graph.memory.place(substitute), graph.memory.place(old)
             if t is None:
                 return False
             if place == place_before:
@@ -171,7 +171,7 @@ class _Change:
                 last = (len(graph.places),) if old in graph.lowered.returns() else max(map(self.order, readers), default=())
                 if any(self.order(t) < self.order(c) < last for c in changers):
                     return False
-            maker = self.makers.get(same, graph.maker(same))
-            if maker is not None and not same.persistable and any(self.order(maker) > self.order(r) for r in readers):
+            maker = self.makers.get(substitute, graph.maker(substitute))
+            if maker is not None and not substitute.persistable and any(self.order(maker) > self.order(r) for r in readers):
                 return False
         return True

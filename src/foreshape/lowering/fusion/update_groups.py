@@ -27,7 +27,7 @@ def apply(graph: Graph) -> int:
         operator = i.operator
         if operator is not None and hasattr(operator, "group_kernel") and not i.copies and not i.stores and _is_dense(i):
             runs.setdefault(id(operator), []).append(i)
-    for run in [part for whole in runs.values() for part in _parts(graph, whole)]:
+    for run in [part for group in runs.values() for part in _parts(graph, group)]:
         if len(run) < 2:
             continue
         columns = [[i.arguments[k] for i in run] for k in range(len(run[0].arguments))]
@@ -35,11 +35,11 @@ def apply(graph: Graph) -> int:
         if any(a is not None and len(a) != len(run) for a in arguments):
             continue
         last = run[-1]
-        made = OpCall(last.op, list(arguments), [], kernel=last.operator.group_kernel, declared=_EFFECTS, operator=last.operator)  # pyright: ignore
-        made.updated = [v for i in run for v in i.writes()]
-        made.workspace = no_less(*(workspace_of(i) for i in run))
-        made.unknown = next((i.unknown for i in run if i.unknown), "")
-        count += graph.replace({**dict.fromkeys(run, ()), last: [made]})
+        call = OpCall(last.op, list(arguments), [], kernel=last.operator.group_kernel, declared=_EFFECTS, operator=last.operator)  # pyright: ignore
+        call.updated = [v for i in run for v in i.writes()]
+        call.workspace = no_less(*(workspace_of(i) for i in run))
+        call.unknown = next((i.unknown for i in run if i.unknown), "")
+        count += graph.replace({**dict.fromkeys(run, ()), last: [call]})
     return count
 
 
@@ -49,12 +49,12 @@ def _parts(graph: Graph, run: list[KernelCall]) -> list[list[KernelCall]]:
     Successive updates are in one group, since their gradients are all there.
     """
     sizes = [max((n for v in i.writes() if isinstance(n := v.variable.spec.nbytes if v.variable is not None else 0, int)), default=0) for i in run]
-    most = max(sum(sizes) // GROUPS, LEAST)
+    limit = max(sum(sizes) // GROUPS, LEAST)
     parts: list[list[KernelCall]] = []
     waiting = 0
     for i, size in zip(run, sizes, strict=True):
         follows = bool(parts) and graph.position(i) == graph.position(parts[-1][-1]) + 1
-        if not parts or (waiting + size > most and not follows):
+        if not parts or (waiting + size > limit and not follows):
             parts.append([])
             waiting = 0
         parts[-1].append(i)

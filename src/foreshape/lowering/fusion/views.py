@@ -26,27 +26,27 @@ def apply(graph: Graph) -> int:
 def _viewed(graph: Graph, i: OpCall) -> bool:
     """Replace a view of a view."""
     out = i.results[0] if i.results else None
-    wanted = graph.dims(out)
-    if not isinstance(out, Value) or wanted is None or not _is_view(graph, i) or not is_plain(graph, i):
+    sizes = graph.dims(out)
+    if not isinstance(out, Value) or sizes is None or not _is_view(graph, i) or not is_plain(graph, i):
         return False
     x = i.arguments[0]
     while isinstance(x, Value):
         if x.lod is not None or x.levels or x.may_lack:
             return False
-        if are_equal(graph.dims(x), wanted):
+        if are_equal(graph.dims(x), sizes):
             return _replaced(graph, i, [], {out: x})
-        made = graph.maker(x)
-        if made is None or not (_is_view(graph, made) or fused_as(made, Reshape) is not None) or made.copies or made.stores:
+        call = graph.maker(x)
+        if call is None or not (_is_view(graph, call) or fused_as(call, Reshape) is not None) or call.copies or call.stores:
             break
-        x = made.arguments[0]
+        x = call.arguments[0]
     if not isinstance(x, Value) or (x is i.arguments[0] and computes(i, Reshape) is not None):
         return False
-    unknown = [n for n in wanted if not isinstance(n, int)]
-    if len(unknown) > 1 or 0 in wanted:
+    unknown = [n for n in sizes if not isinstance(n, int)]
+    if len(unknown) > 1 or 0 in sizes:
         return False
-    dims = ", ".join(str(n) if isinstance(n, int) else "-1" for n in wanted)
-    made = fused(i, FusedKernel("{op} view", f"{{0}}.reshape({dims})" if wanted else "{0}.reshape(())", effects=_VIEW), [x], [out], Reshape())
-    return _replaced(graph, i, [made])
+    dims = ", ".join(str(n) if isinstance(n, int) else "-1" for n in sizes)
+    call = fused(i, FusedKernel("{op} view", f"{{0}}.reshape({dims})" if sizes else "{0}.reshape(())", effects=_VIEW), [x], [out], Reshape())
+    return _replaced(graph, i, [call])
 
 
 def _replaced(graph: Graph, i: OpCall, new: list[KernelCall], instead: Mapping[Value, Value] | None = None) -> bool:
@@ -59,7 +59,7 @@ def _is_view(graph: Graph, i: KernelCall) -> bool:
     """Return True for the same elements in other dims; a mean or sum over one entry is one too."""
     if computes(i, Reshape) is not None:
         return not any(i.arguments[1:])
-    of, dims = computes(i, Reduction), graph.dims(i.arguments[0]) if i.arguments else None
-    if of is None or not dims or of.how not in ("SUM", "AVERAGE"):
+    computation, dims = computes(i, Reduction), graph.dims(i.arguments[0]) if i.arguments else None
+    if computation is None or not dims or computation.how not in ("SUM", "AVERAGE"):
         return False
-    return all(dims[axis] == 1 for axis in (range(len(dims)) if of.axes is None else of.axes))
+    return all(dims[axis] == 1 for axis in (range(len(dims)) if computation.axes is None else computation.axes))

@@ -125,10 +125,10 @@ class Callback(ConstructorRepr):
 
     def figures_of(self, run: Run) -> dict[str, float]:
         """Return the figures to add to a row of ``run``. Raises `ExecutionError` if they are not those of `adds`."""
-        given: Any = self.added(run) if self.adds else {}
-        if not isinstance(given, Mapping) or set(cast("Mapping[Any, Any]", given)) != set(self.adds):
-            raise ExecutionError(f"{type(self).__name__}.added must give a number for each of {', '.join(self.adds)}; seen {given!r:.80}")
-        row: dict[str, float] = dict(cast("Mapping[str, float]", given))
+        figures: Any = self.added(run) if self.adds else {}
+        if not isinstance(figures, Mapping) or set(cast("Mapping[Any, Any]", figures)) != set(self.adds):
+            raise ExecutionError(f"{type(self).__name__}.added must give a number for each of {', '.join(self.adds)}; seen {figures!r:.80}")
+        row: dict[str, float] = dict(cast("Mapping[str, float]", figures))
         check_row(row)
         return row
 
@@ -184,10 +184,10 @@ class Callback(ConstructorRepr):
         if found.numbers.keys() != {*self.kept} - tensors or not found.tensors.keys() <= tensors:
             raise FormatError(f"the checkpoint's {found.kind} must have {', '.join(self.kept)}; seen {', '.join([*found.numbers, *found.tensors])}")
         for name, value in found.numbers.items():
-            now = getattr(self, name)
-            numbers = isinstance(value, (int, float)) and isinstance(now, (int, float)) and isinstance(value, bool) is isinstance(now, bool)
-            if value is not None and now is not None and not numbers and type(value) is not type(now):
-                raise FormatError.must(f"the checkpoint's {found.kind}.{name}", f"as {now!r} is", f"{value!r}")
+            present_value = getattr(self, name)
+            numbers = isinstance(value, (int, float)) and isinstance(present_value, (int, float)) and isinstance(value, bool) is isinstance(present_value, bool)
+            if value is not None and present_value is not None and not numbers and type(value) is not type(present_value):
+                raise FormatError.must(f"the checkpoint's {found.kind}.{name}", f"as {present_value!r} is", f"{value!r}")
         for name, value in found.numbers.items():
             setattr(self, name, value)
         for name in tensors:

@@ -43,9 +43,9 @@ class EarlyStopping(Watch):
             run.stop()
 
     def on_epoch_end(self, run: Run) -> None:
-        now = self.seen(run)
-        if self.is_better(now, self.min_change):
-            self.best, self.epoch, self.waited = now, len(run.history.epochs), 0
+        figure = self.seen(run)
+        if self.is_better(figure, self.min_change):
+            self.best, self.epoch, self.waited = figure, len(run.history.epochs), 0
             if self.restore_best:
                 self.values = {name: value.clone() for name, value in run.network().items()}
             return

@@ -38,7 +38,7 @@ class CSVLog(Callback):
             self._write("a", [self._row(len(run.history.epochs), row)])
 
     def _write_all(self, run: Run) -> None:
-        self._write("w", [dict(zip(self._names, self._names, strict=True)), *(self._row(at, row) for at, row in enumerate(run.history.epochs, 1))])
+        self._write("w", [dict(zip(self._names, self._names, strict=True)), *(self._row(epoch, row) for epoch, row in enumerate(run.history.epochs, 1))])
 
     def files_written(self) -> Sequence[str | os.PathLike[str]]:
         return [self.path] if self._names else []

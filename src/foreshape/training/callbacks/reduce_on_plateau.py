@@ -35,13 +35,13 @@ class ReduceOnPlateau(Watch):
         self.waited = 0
 
     def on_epoch_end(self, run: Run) -> None:
-        now = self.seen(run)
-        if self.is_better(now, self.min_change):
-            self.best, self.waited = now, 0
+        figure = self.seen(run)
+        if self.is_better(figure, self.min_change):
+            self.best, self.waited = figure, 0
             return
         self.waited += 1
-        before = run.learning_rate
-        if self.waited >= max(self.patience, 1) and before > self.min_rate:
-            run.learning_rate = max(before * self.factor, self.min_rate)
-            run.say(f"learning rate {before:.3g} -> {run.learning_rate:.3g}: {self.metric} has not got better for {self.waited} epochs")
+        rate = run.learning_rate
+        if self.waited >= max(self.patience, 1) and rate > self.min_rate:
+            run.learning_rate = max(rate * self.factor, self.min_rate)
+            run.say(f"learning rate {rate:.3g} -> {run.learning_rate:.3g}: {self.metric} has not got better for {self.waited} epochs")
             self.waited = 0

@@ -37,9 +37,9 @@ class SaveBest(Watch):
         return [self.path] if self.best is not None else []
 
     def on_epoch_end(self, run: Run) -> None:
-        now = self.seen(run)
-        if self.is_better(now):
-            self.best = now
+        figure = self.seen(run)
+        if self.is_better(figure):
+            self.best = figure
             if run.first:
                 values = Scope()
                 for name, value in run.network().items():

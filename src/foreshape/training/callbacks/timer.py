@@ -65,7 +65,7 @@ class Timer(Callback):
             run.say(f"a trace of the steps up to {self.steps} is in {os.fspath(self.trace or '')}")
 
     def __str__(self) -> str:
-        whole = self.waiting + self.computing
-        share = self.waiting / whole if whole else 0.0
-        each = self.computing / self.steps * 1e3 if self.steps else 0.0
-        return f"{self.steps} steps, {each:.3g} ms each, and {self.waiting:.3g} s ({share:.0%}) waiting for data"
+        total = self.waiting + self.computing
+        share = self.waiting / total if total else 0.0
+        milliseconds = self.computing / self.steps * 1e3 if self.steps else 0.0
+        return f"{self.steps} steps, {milliseconds:.3g} ms each, and {self.waiting:.3g} s ({share:.0%}) waiting for data"

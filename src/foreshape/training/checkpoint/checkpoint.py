@@ -62,8 +62,8 @@ class Checkpoint(ConstructorRepr):
             return []
         except (OSError, ValueError) as error:
             raise FormatError(f"{self.path!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-        found = sorted(((int(m[1]), n) for n in names if (m := _NAME.fullmatch(n))), reverse=True)
-        return [os.path.join(self.path, n) for _, n in found]
+        numbered = sorted(((int(m[1]), n) for n in names if (m := _NAME.fullmatch(n))), reverse=True)
+        return [os.path.join(self.path, n) for _, n in numbered]
 
     def place(self, steps: int) -> str:
         """Return the path of the checkpoint after so many steps, in a folder made if missing.
@@ -123,9 +123,9 @@ class Checkpoint(ConstructorRepr):
             try:
                 tensors, facts = container.read(path)
                 try:
-                    found = contents(tensors, facts, program, path)
-                    _try_state(executor, found.state.random.executor)
-                    _try_state(executor, found.state.epoch_random.executor)
+                    checkpoint = contents(tensors, facts, program, path)
+                    _try_state(executor, checkpoint.state.random.executor)
+                    _try_state(executor, checkpoint.state.epoch_random.executor)
                 except (FormatError, ExecutionError) as error:
                     raise FormatError(f"{path}: {error}") from None
             except FormatError as error:
@@ -133,7 +133,7 @@ class Checkpoint(ConstructorRepr):
                 warn(f"skipped, and going back to the checkpoint before: {error}")
                 continue
             self._note_whole(path)
-            return path, found
+            return path, checkpoint
         if broken:
             raise FormatError("no checkpoint is whole; remove them to begin anew:\n    " + "\n    ".join(broken))
         return None
@@ -148,11 +148,11 @@ class Checkpoint(ConstructorRepr):
         for path in self.files():
             try:
                 tensors, facts = container.read(path)
-                found = contents(tensors, facts, Program(), path)
+                checkpoint = contents(tensors, facts, Program(), path)
             except FormatError as error:
                 broken.append(str(error))
                 continue
-            return SavedValues(found.values, found.divided if found.divided is not None else divided.NOTHING)
+            return SavedValues(checkpoint.values, checkpoint.divided if checkpoint.divided is not None else divided.NOTHING)
         raise FormatError(f"{self.path!r} has no checkpoint that is whole{''.join(chr(10) + '    ' + b for b in broken)}")
 
     # --- old files
@@ -164,10 +164,10 @@ class Checkpoint(ConstructorRepr):
         """
         files = self.files()
         older = files[files.index(written) + 1 :] if written in files else []
-        kept = 1
+        count = 1
         for path in older:
-            if kept < self.keep:
-                kept += self._is_whole(path)
+            if count < self.keep:
+                count += self._is_whole(path)
                 continue
             with contextlib.suppress(OSError):  # an old file left behind does no harm
                 os.unlink(path)
@@ -176,8 +176,8 @@ class Checkpoint(ConstructorRepr):
 
     def _is_whole(self, path: str) -> bool:
         """Tell whether a file is complete, byte for byte; it is read again only if changed since this process has seen it."""
-        known = self._whole.get(path)
-        if known is not None and known == _identity(path):
+        identity = self._whole.get(path)
+        if identity is not None and identity == _identity(path):
             return True
         try:
             container.read(path)
@@ -187,9 +187,9 @@ class Checkpoint(ConstructorRepr):
         return True
 
     def _note_whole(self, path: str) -> None:
-        found = _identity(path)
-        if found is not None:
-            self._whole[path] = found
+        identity = _identity(path)
+        if identity is not None:
+            self._whole[path] = identity
 
     def _drop_unfinished(self) -> None:
         """Remove the unfinished file of a killed run."""
@@ -202,8 +202,8 @@ class Checkpoint(ConstructorRepr):
 class SavedValues:
     """The values of a checkpoint mapped into memory from its files, including the parts of all ranks."""
 
-    def __init__(self, whole: Mapping[str, Any], parts: divided.ShardedCheckpoint) -> None:
-        self._whole, self._parts = dict(whole), parts
+    def __init__(self, values: Mapping[str, Any], parts: divided.ShardedCheckpoint) -> None:
+        self._whole, self._parts = dict(values), parts
 
     def names(self) -> list[str]:
         """Return the names of all values, sorted."""
@@ -225,19 +225,19 @@ class SavedValues:
 def _identity(path: str) -> tuple[int, ...] | None:
     """Return an identity that changes when a file is written to or replaced."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _try_state(executor: Executor, state: Any) -> None:
     """Refuse a state not accepted by the executor's generator; the generator is left as it was."""
-    before = executor.random_state()
+    previous = executor.random_state()
     executor.set_random_state(state)
-    executor.set_random_state(before)
+    executor.set_random_state(previous)
 
 
-def as_checkpoint(given: Any) -> Checkpoint | None:
+def as_checkpoint(checkpoint: Any) -> Checkpoint | None:
     """Return the `Checkpoint` of `train`'s argument: a folder, a `Checkpoint`, or None."""
-    return given if given is None or isinstance(given, Checkpoint) else Checkpoint(given)
+    return checkpoint if checkpoint is None or isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)

@@ -32,15 +32,15 @@ def write(path: Any, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) ->
         FormatError: the path cannot be written to, or the disk is full; the former file is left.
     """
     head, ordered = safetensors_file.header(tensors, {"facts": json.dumps(facts), "checksum": _NO_DIGITS.decode()})
-    at = _digits_at(head, len(head))
-    if at is None:
+    offset = _digits_at(head, len(head))
+    if offset is None:
         raise FormatError(f"{path}: a name or a fact of this run looks like the checksum's place")
     digest = hashlib.sha256(head)
     for tensor in ordered:
         for piece in safetensors_file.pieces(tensor):
             digest.update(piece)
     with replacing(path) as file:
-        file.write(head[:at] + digest.hexdigest().encode() + head[at + 64 :])
+        file.write(head[:offset] + digest.hexdigest().encode() + head[offset + 64 :])
         for tensor in ordered:
             for piece in safetensors_file.pieces(tensor):
                 file.write(piece)
@@ -55,8 +55,8 @@ def read(path: Any) -> tuple[dict[str, Tensor], Any]:
     Raises:
         FormatError: it cannot be read, or differs from the bytes that were written.
     """
-    data, at = _begun(path)
-    if _digest(data, at) != data[at : at + 64]:
+    data, offset = _begun(path)
+    if _digest(data, offset) != data[offset : offset + 64]:
         raise FormatError(f"{path}: its bytes are not those that were written (the checksum differs)")
     try:
         metadata, tensors = safetensors_file.load(path, data)
@@ -69,17 +69,17 @@ def read(path: Any) -> tuple[dict[str, Tensor], Any]:
 
 def checksum(path: Any) -> str:
     """Return the checksum in a file's header. Raises `FormatError` if it has none."""
-    data, at = _begun(path)
-    return bytes(data[at : at + 64]).decode("ascii", "replace")
+    data, offset = _begun(path)
+    return bytes(data[offset : offset + 64]).decode("ascii", "replace")
 
 
 def _begun(path: Any) -> tuple[Any, int]:
     """Return the bytes of a checkpoint, and the place of its checksum."""
     data = map_file(path, _LARGEST)
-    at = _digits_at(data, len(data))
-    if at is None:
+    offset = _digits_at(data, len(data))
+    if offset is None:
         raise FormatError(f"{path}: no checkpoint: {instead_of(data, CHECKPOINT) or f'{len(data)} bytes that are none, or only the beginning of one'}")
-    return data, at
+    return data, offset
 
 
 def _digits_at(data: Any, length: int) -> int | None:
@@ -87,16 +87,16 @@ def _digits_at(data: Any, length: int) -> int | None:
     size = int.from_bytes(data[:8], "little")
     if length < 8 or size > length - 8:
         return None
-    at = data.find(_KEY, 8, 8 + size)
-    if at < 0 or data.find(_KEY, at + 1, 8 + size) >= 0 or at + len(_KEY) + 64 > 8 + size:
+    offset = data.find(_KEY, 8, 8 + size)
+    if offset < 0 or data.find(_KEY, offset + 1, 8 + size) >= 0 or offset + len(_KEY) + 64 > 8 + size:
         return None
-    return at + len(_KEY)
+    return offset + len(_KEY)
 
 
-def _digest(data: Any, at: int) -> bytes:
-    """Return the checksum's digits, computed with zeros in their place at ``at``."""
+def _digest(data: Any, offset: int) -> bytes:
+    """Return the checksum's digits, computed with zeros in their place at ``offset``."""
     view = memoryview(data)
-    out = hashlib.sha256(view[:at])
+    out = hashlib.sha256(view[:offset])
     out.update(_NO_DIGITS)
-    out.update(view[at + 64 :])
+    out.update(view[offset + 64 :])
     return out.hexdigest().encode()

@@ -43,33 +43,33 @@ class PartEntry(NamedTuple):
 
     def check(self, name: str, ranks: int) -> None:
         """Refuse inconsistent parts, or another number of ranks."""
-        one = self.dealt or self.axis is not None
+        single = self.dealt or self.axis is not None
         if ranks % self.ways or (self.ways - 1) * self.stride >= ranks:
             words = f"{self.ways} parts, each for {self.stride} ranks one after the other, where {ranks} ranks wrote it"
             raise FormatError(f"{name[:80]!r} cannot be of {words}")
         if self.axis is not None and self.dealt:
             raise FormatError(f"{name[:80]!r} cannot be dealt and have an axis")
-        if one and len(self.pieces) != 1:
+        if single and len(self.pieces) != 1:
             raise FormatError(f"the pieces of {name[:80]!r} must be one, where it is dealt or has an axis")
 
     def place(self, name: str, piece: PieceEntry, ranks: int) -> ValuePlace:
         """Return the place of a piece."""
-        said, start, dims = piece.name, piece.start, piece.dims
+        value_name, start, dims = piece.name, piece.start, piece.dims
         size, axis, ways, stride = self.size, self.axis, self.ways, self.stride
         if self.dealt and (start != 0 or not dims or -(-dims[0] // ways) * math.prod(dims[1:]) != size):
-            raise FormatError(f"the rows of {said[:80]!r} do not make {size} elements for each of {ways} ranks")
+            raise FormatError(f"the rows of {value_name[:80]!r} do not make {size} elements for each of {ways} ranks")
         if axis is not None and (start != 0 or axis >= len(dims) or dims[axis] % ways or math.prod(dims) != size * ways):
-            raise FormatError(f"{said[:80]!r} cannot be divided along axis {axis} into {ways} parts of {size} elements")
+            raise FormatError(f"{value_name[:80]!r} cannot be divided along axis {axis} into {ways} parts of {size} elements")
         if start + math.prod(dims) > size * ways:
-            raise FormatError(f"{said[:80]!r} does not lie within {name[:80]!r}, of {ways} ranks with {size} elements each")
-        holders = tuple(at * stride for at in range(ways))
+            raise FormatError(f"{value_name[:80]!r} does not lie within {name[:80]!r}, of {ways} ranks with {size} elements each")
+        holders = tuple(way * stride for way in range(ways))
         if piece.axis is None:
             return ValuePlace(name, start, dims, self.dtype, self.dealt, axis, holders)
         along, parts = piece.axis, piece.ways
         if self.dealt or axis is not None or along >= len(dims) or not 1 <= parts <= stride or ways * stride > ranks:
-            raise FormatError(f"{said[:80]!r} cannot be of {parts} parts along axis {along}, each in {ways} parts for {stride} ranks one after the other")
-        whole = tuple(d * parts if at == along else d for at, d in enumerate(dims))
-        return ValuePlace(name, start, whole, self.dtype, self.dealt, axis, holders, (along, parts))
+            raise FormatError(f"{value_name[:80]!r} cannot be of {parts} parts along axis {along}, each in {ways} parts for {stride} ranks one after the other")
+        value_dims = tuple(d * parts if way == along else d for way, d in enumerate(dims))
+        return ValuePlace(name, start, value_dims, self.dtype, self.dealt, axis, holders, (along, parts))
 
 
 class PieceEntry(NamedTuple):
@@ -92,8 +92,8 @@ class _Division(NamedTuple):
 _TYPES = {d.short: d for d in DTYPES}
 
 
-def _dtype(what: str, given: Any) -> DType:
-    return _TYPES[one_of(*_TYPES)(what, given)]
+def _dtype(field: str, value: Any) -> DType:
+    return _TYPES[one_of(*_TYPES)(field, value)]
 
 
 parts_of = record(

@@ -56,17 +56,17 @@ def random_state(executor: Executor) -> GeneratorStates:
     import numpy
     import torch
 
-    given = numpy.random.get_state(legacy=True)
-    if not isinstance(given, tuple):
-        raise ExecutionError(f"a checkpoint holds numpy's own global generator, MT19937; this program has set {given.get('bit_generator')}")
-    _, key, at, has_normal, normal = given
-    version, words, kept = random.getstate()
+    numpy_state = numpy.random.get_state(legacy=True)
+    if not isinstance(numpy_state, tuple):
+        raise ExecutionError(f"a checkpoint holds numpy's own global generator, MT19937; this program has set {numpy_state.get('bit_generator')}")
+    _, key, place, has_normal, normal = numpy_state
+    version, words, spare = random.getstate()
     return GeneratorStates(
         executor.random_state(),
         torch.get_rng_state().numpy().copy(),
         numpy.asarray(key).astype(numpy.int64),
-        numpy.array([at, has_normal, normal], dtype=numpy.float64),
-        numpy.array([version, *words, kept is not None, 0.0 if kept is None else kept], dtype=numpy.float64),  # words have 32 bits
+        numpy.array([place, has_normal, normal], dtype=numpy.float64),
+        numpy.array([version, *words, spare is not None, 0.0 if spare is None else spare], dtype=numpy.float64),  # words have 32 bits
     )
 
 
@@ -76,10 +76,10 @@ def set_global_state(state: GeneratorStates) -> None:
     import torch
 
     torch.set_rng_state(to_tensor(state.torch))
-    at, has_normal, normal = state.numpy_rest.tolist()
-    numpy.random.set_state(("MT19937", state.numpy_key.astype(numpy.uint32), int(at), int(has_normal), normal))
-    version, *words, has_kept, kept = state.python.tolist()
-    random.setstate((int(version), tuple(int(w) for w in words), kept if has_kept else None))
+    place, has_normal, normal = state.numpy_rest.tolist()
+    numpy.random.set_state(("MT19937", state.numpy_key.astype(numpy.uint32), int(place), int(has_normal), normal))
+    version, *words, has_kept, spare = state.python.tolist()
+    random.setstate((int(version), tuple(int(w) for w in words), spare if has_kept else None))
 
 
 def to_tensors(prefix: str, state: GeneratorStates) -> dict[str, Tensor]:
@@ -98,24 +98,24 @@ def from_tensors(prefix: str, tensors: Mapping[str, Tensor]) -> GeneratorStates:
         check_state(to_tensor(out.torch))
     except ValueError as error:
         raise FormatError(f"{prefix}torch: {error}") from None
-    at, has_normal, normal = out.numpy_rest.tolist()
+    place, has_normal, normal = out.numpy_rest.tolist()
     _check_words(prefix + "numpy_key", out.numpy_key)
-    _check_place(prefix + "numpy_rest", at, has_normal, normal)
-    version, *_, python_at, has_kept, kept = out.python.tolist()
+    _check_place(prefix + "numpy_rest", place, has_normal, normal)
+    version, *_, python_at, has_kept, spare = out.python.tolist()
     if version != _PYTHON:
         raise FormatError.must(f"{prefix}python", f"of version {_PYTHON}", version)
     _check_words(prefix + "python", out.python[1 : _WORDS + 1])
-    _check_place(prefix + "python", python_at, has_kept, kept)
+    _check_place(prefix + "python", python_at, has_kept, spare)
     return out
 
 
-def _check_words(what: str, words: Any) -> None:
+def _check_words(name: str, words: Any) -> None:
     import numpy
 
     if not bool(((words >= 0) & (words < 2**32) & (words == numpy.floor(words))).all()):  # NaN is none of it
-        raise FormatError(f"{what} must be words of 32 bits")
+        raise FormatError(f"{name} must be words of 32 bits")
 
 
-def _check_place(what: str, at: float, has_kept: float, kept: float) -> None:
-    if not (at in range(_WORDS + 1) and has_kept in (0.0, 1.0) and abs(kept) < float("inf")):
-        raise FormatError.must(what, f"a place from 0 to {_WORDS}, 0 or 1, and a number", f"{at}, {has_kept}, {kept}")
+def _check_place(name: str, place: float, has_kept: float, spare: float) -> None:
+    if not (place in range(_WORDS + 1) and has_kept in (0.0, 1.0) and abs(spare) < float("inf")):
+        raise FormatError.must(name, f"a place from 0 to {_WORDS}, 0 or 1, and a number", f"{place}, {has_kept}, {spare}")

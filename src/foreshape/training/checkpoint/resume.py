@@ -22,31 +22,31 @@ def refuse_unless_taken(path: str, changes: Changes, on_change: OnChange) -> Non
         raise ExecutionError(f"{path} is a checkpoint of another run:{changes.text()}{hint}")
 
 
-def check_complete(path: str, found: Contents, now: Facts, needed: Iterable[str]) -> None:
+def check_complete(path: str, checkpoint: Contents, facts: Facts, needed: Iterable[str]) -> None:
     """Refuse a checkpoint that lacks a value read by the step, except for state of updates that the checkpoint never had.
 
     Raises:
         FormatError: the missing values.
     """
-    here = {*found.values, *(found.divided.names if found.divided is not None else ())}
-    missing = [n for n in needed if n not in here and (n in now.values or found.facts.state.get(n) == now.state.get(n))]
+    names = {*checkpoint.values, *(checkpoint.divided.names if checkpoint.divided is not None else ())}
+    missing = [n for n in needed if n not in names and (n in facts.values or checkpoint.facts.state.get(n) == facts.state.get(n))]
     if missing:
         raise FormatError(f"{path}: the checkpoint lacks {', '.join(missing[:5])}{f' and {len(missing) - 5} more' if len(missing) > 5 else ''}")
 
 
-def place(found: Contents, now: Facts, changes: Changes, executor: Executor, scope: Scope, over: DistributedSession) -> None:
+def place(checkpoint: Contents, facts: Facts, changes: Changes, executor: Executor, scope: Scope, session: DistributedSession) -> None:
     """Put a checkpoint's values into the scope, all or none, with numbers chosen otherwise by this run.
 
     Numbers not chosen otherwise are as in the run before. Of divided values each rank takes its part.
     """
-    here, there = {**now.values, **now.state}, {**found.facts.values, **found.facts.state}
-    values = {n: t if executor.device == "cpu" else t.to(executor.device) for n, t in found.values.items() if here.get(n) == there[n]}
-    if found.divided is not None:
-        inside = {q.name for p in over.parts for q in p.pieces}
-        values |= {n: found.divided.whole(n) for n in found.divided.names if n not in inside and here.get(n) == there.get(n)}
-    values = over.in_parts(values, found.divided)
+    specs, saved_specs = {**facts.values, **facts.state}, {**checkpoint.facts.values, **checkpoint.facts.state}
+    values = {n: t if executor.device == "cpu" else t.to(executor.device) for n, t in checkpoint.values.items() if specs.get(n) == saved_specs[n]}
+    if checkpoint.divided is not None:
+        inside = {q.name for p in session.parts for q in p.pieces}
+        values |= {n: checkpoint.divided.whole(n) for n in checkpoint.divided.names if n not in inside and specs.get(n) == saved_specs.get(n)}
+    values = session.in_parts(values, checkpoint.divided)
     for name, numbers in changes.numbers.items():
         if name in values:
             values[name] = values[name].new_tensor(numbers).reshape(values[name].shape)
     scope.fill(values)
-    now.numbers.update({n: before for n, before in found.facts.numbers.items() if n in now.numbers and n not in changes.numbers})
+    facts.numbers.update({n: number for n, number in checkpoint.facts.numbers.items() if n in facts.numbers and n not in changes.numbers})

@@ -49,31 +49,31 @@ class Changes:
     notes: list[str] = field(default_factory=list[str])
     """Differences of the last bits only."""
 
-    def compare_first(self, epoch: int, before: str | None, now: str | None) -> None:
+    def compare_first(self, epoch: int, saved: str | None, new: str | None) -> None:
         """Compare the digests of an epoch's first batch, where data have no digest of their own."""
-        if before != now:
-            self.new.append(f"the first batch of epoch {epoch} was {before}, and is {now}")
+        if saved != new:
+            self.new.append(f"the first batch of epoch {epoch} was {saved}, and is {new}")
 
-    def compare_callbacks(self, before: Sequence[str], now: Sequence[str]) -> None:
+    def compare_callbacks(self, saved: Sequence[str], new: Sequence[str]) -> None:
         """Compare the kinds of the callbacks with kept state."""
-        if list(before) != list(now):
-            self.new.append(f"the callbacks that keep something were {', '.join(before) or 'none'}, and are {', '.join(now) or 'none'}")
+        if list(saved) != list(new):
+            self.new.append(f"the callbacks that keep something were {', '.join(saved) or 'none'}, and are {', '.join(new) or 'none'}")
 
     def text(self) -> str:
         """Return a line for each of the first differences."""
-        found = [*self.apart, *self.new]
-        more = f"\n    and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        return "".join(f"\n    {one}" for one in found[:_SHOWN]) + more
+        lines = [*self.apart, *self.new]
+        left_out = f"\n    and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+        return "".join(f"\n    {line}" for line in lines[:_SHOWN]) + left_out
 
 
 def facts_of(program: Program, startup: Program, executor: Executor, scope: Scope, data: Mapping[str, Scalar]) -> Facts:
     """Return the facts of a run that begins, or is resumed, with these."""
     network = set(network_values(program))
-    kept = {v.name: v.spec.text() for v in persistables(program)}
+    specs = {v.name: v.spec.text() for v in persistables(program)}
     updated = {n for op in program.all_ops() if op.role & (Role.OPTIMIZE | Role.LEARNING_RATE) for n in (*op.input_names(), *op.output_names())} - network
     return Facts(
-        {n: text for n, text in kept.items() if n not in updated},
-        {n: text for n, text in kept.items() if n in updated},
+        {n: text for n, text in specs.items() if n not in updated},
+        {n: text for n, text in specs.items() if n in updated},
         [op_line(op) for op in program.all_ops()],
         dict(first_numbers(program, startup, scope)),
         dict(data),
@@ -81,53 +81,53 @@ def facts_of(program: Program, startup: Program, executor: Executor, scope: Scop
     )
 
 
-def compare(before: Facts, now: Facts, held: Mapping[str, Any]) -> Changes:
-    """Return the differences. ``held``: the checkpoint's tensors."""
+def compare(saved: Facts, new: Facts, tensors: Mapping[str, Any]) -> Changes:
+    """Return the differences. ``tensors``: the checkpoint's tensors."""
     out = Changes()
-    for name, a, b in _pairs(before.values, now.values):
+    for name, a, b in _pairs(saved.values, new.values):
         out.apart.append(_value_differs(name, a, b))
-    for name, a, b in _pairs(before.state, now.state):
+    for name, a, b in _pairs(saved.state, new.state):
         out.new.append(_value_differs(name, a, b))
-    if before.ops != now.ops and not out.apart:
-        out.new += _ops_differ(before.ops, now.ops)
-    for name, a, b in _pairs(before.numbers, now.numbers):
+    if saved.ops != new.ops and not out.apart:
+        out.new += _ops_differ(saved.ops, new.ops)
+    for name, a, b in _pairs(saved.numbers, new.numbers):
         # a value of the scope written since may differ from the value that the run began with
-        if a is not None and b is not None and not (name in held and _as_list(held[name]) == b):
-            out.new.append(f"{name} was {_shown(a)}, and is {_shown(b)}")
+        if a is not None and b is not None and not (name in tensors and _as_list(tensors[name]) == b):
+            out.new.append(f"{name} was {_numbers_text(a)}, and is {_numbers_text(b)}")
             out.numbers[name] = b
-    for name, a, b in _pairs(before.data, now.data):
+    for name, a, b in _pairs(saved.data, new.data):
         out.new.append(f"{name} of the data was {a}, and is {b}")
-    out.notes += [f"{name} was {a}, and is {b}" for name, a, b in _pairs(before.notes, now.notes)]
+    out.notes += [f"{name} was {a}, and is {b}" for name, a, b in _pairs(saved.notes, new.notes)]
     return out
 
 
-def _pairs(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def _pairs(saved: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Yield the names with different facts, and both facts; None for a missing one."""
-    for name in sorted(before.keys() | now.keys()):
-        a, b = before.get(name), now.get(name)
+    for name in sorted(saved.keys() | new.keys()):
+        a, b = saved.get(name), new.get(name)
         if type(a) is not type(b) or repr(a) != repr(b):  # NaN is as NaN was
             yield name, a, b
 
 
-def _value_differs(name: str, before: str | None, now: str | None) -> str:
-    if now is None:
-        return f"{name} ({before}) is in the checkpoint, and the program has no such value"
-    if before is None:
-        return f"{name} ({now}) is in the program, and the checkpoint has no such value"
-    return f"{name} is {before} in the checkpoint, and {now} in the program"
+def _value_differs(name: str, saved: str | None, new: str | None) -> str:
+    if new is None:
+        return f"{name} ({saved}) is in the checkpoint, and the program has no such value"
+    if saved is None:
+        return f"{name} ({new}) is in the program, and the checkpoint has no such value"
+    return f"{name} is {saved} in the checkpoint, and {new} in the program"
 
 
-def _ops_differ(before: list[str], now: list[str]) -> list[str]:
+def _ops_differ(saved: list[str], new: list[str]) -> list[str]:
     """Return the difference op by op for equal numbers of ops; otherwise the first one."""
-    places = [at for at in range(max(len(before), len(now))) if at >= min(len(before), len(now)) or before[at] != now[at]]
+    places = [index for index in range(max(len(saved), len(new))) if index >= min(len(saved), len(new)) or saved[index] != new[index]]
     out: list[str] = []
-    for at in places if len(before) == len(now) else places[:1]:
-        a, b = (ops[at] if at < len(ops) else "no op" for ops in (before, now))
-        out.append(f"op {at} is in the checkpoint\n        {a}\n      and in the program\n        {b}")
+    for index in places if len(saved) == len(new) else places[:1]:
+        a, b = (ops[index] if index < len(ops) else "no op" for ops in (saved, new))
+        out.append(f"op {index} is in the checkpoint\n        {a}\n      and in the program\n        {b}")
     return out
 
 
-def _shown(numbers: list[float]) -> str:
+def _numbers_text(numbers: list[float]) -> str:
     return ", ".join(f"{n:.6g}" for n in numbers)
 
 

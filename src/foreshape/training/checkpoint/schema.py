@@ -82,7 +82,7 @@ def to_facts(facts: Facts, state: State, parts: Any = None) -> dict[str, Any]:
     """Return the JSON read by `contents`."""
     return {
         **({} if parts is None else {_PARTS: parts}),
-        **({_CALLBACKS: [[one.kind, one.numbers] for one in state.callbacks]} if state.callbacks else {}),
+        **({_CALLBACKS: [[callback.kind, callback.numbers] for callback in state.callbacks]} if state.callbacks else {}),
         "format": FORMAT,
         "values": facts.values, "state": facts.state, "ops": facts.ops, "numbers": facts.numbers, "data": facts.data, "notes": facts.notes,
         "position": [state.position.epoch, state.position.batch],
@@ -101,21 +101,21 @@ def value_tensors(values: Mapping[str, Any]) -> dict[str, Tensor]:
 def callback_tensors(state: State) -> dict[str, Tensor]:
     """Return the tensors kept by callbacks, by the names for `contents`."""
     return {
-        f"{CALLBACK}{at}/{attribute}/{name}": tensor
-        for at, one in enumerate(state.callbacks)
-        for attribute, values in one.tensors.items()
+        f"{CALLBACK}{index}/{attribute}/{name}": tensor
+        for index, callback in enumerate(state.callbacks)
+        for attribute, values in callback.tensors.items()
         for name, tensor in values.items()
     }
 
 
-def contents(tensors: Mapping[str, Tensor], given: Any, program: Program, path: str = "") -> Contents:
+def contents(tensors: Mapping[str, Tensor], document: Any, program: Program, path: str = "") -> Contents:
     """Return a checkpoint's contents, all checked, including the files of its ranks beside ``path``.
 
     Raises:
         FormatError: a field that is missing, surplus, of another type, rank, count or range; or a value unlike its description in the file,
         or in ``program`` if it says the same.
     """
-    facts = _DOCUMENT("the facts", of_format(given, FORMAT, "a checkpoint"))
+    facts = _DOCUMENT("the facts", of_format(document, FORMAT, "a checkpoint"))
     described = Facts(*(facts[name] for name in ("values", "state", "ops", "numbers", "data", "notes")))
     losses: Any = _of_type(_LOSSES, tensors, torch.float64)
     if not bool(losses.isfinite().all()):
@@ -129,18 +129,18 @@ def contents(tensors: Mapping[str, Tensor], given: Any, program: Program, path: 
     sums = _sums(tensors)
     if bool(sums) is not bool(position.batch):
         refuse("sums", "there within an epoch, and only there", ", ".join(sums) or "none")
-    now, begun = (_random(prefix, tensors) for prefix in (NOW, EPOCH))
-    others = tensors.get(OTHERS)
-    if others is not None and (others.dtype is not torch.uint8 or others.dim() != 2):
-        refuse(OTHERS, "uint8 [ranks, bytes]", f"{others.dtype} {list(others.shape)}")
+    present, begun = (_random(prefix, tensors) for prefix in (NOW, EPOCH))
+    rank_states = tensors.get(OTHERS)
+    if rank_states is not None and (rank_states.dtype is not torch.uint8 or rank_states.dim() != 2):
+        refuse(OTHERS, "uint8 [ranks, bytes]", f"{rank_states.dtype} {list(rank_states.shape)}")
     divided = ShardedCheckpoint.read(path, facts[_PARTS]) if _PARTS in facts else None
     for name in divided.names if divided is not None else ():
-        said = {**described.values, **described.state}.get(name)
-        if divided is not None and divided.spec_text(name) != said:
-            refuse(name, str(said), divided.spec_text(name))
+        spec = {**described.values, **described.state}.get(name)
+        if divided is not None and divided.spec_text(name) != spec:
+            refuse(name, str(spec), divided.spec_text(name))
     return Contents(
         _values(tensors, described, program), described,
-        State(position, History(losses.tolist(), epochs), now, begun, sums, facts["seconds"], facts["first"], others,
+        State(position, History(losses.tolist(), epochs), present, begun, sums, facts["seconds"], facts["first"], rank_states,
               _callbacks(tensors, facts.get(_CALLBACKS, []), described, program)), divided,
     )  # fmt: skip
 
@@ -151,21 +151,21 @@ def contents(tensors: Mapping[str, Tensor], given: Any, program: Program, path: 
 def _values(tensors: Mapping[str, Tensor], facts: Facts, program: Program) -> dict[str, Any]:
     """Return the values, each as described by the file, and by the program if it says the same."""
     variables = {v.name: v for v in persistables(program)}
-    said = {**facts.values, **facts.state}
-    others = {_LOSSES, OTHERS, *(prefix + name for prefix in (NOW, EPOCH) for name in GeneratorStates.names())}
+    specs = {**facts.values, **facts.state}
+    reserved = {_LOSSES, OTHERS, *(prefix + name for prefix in (NOW, EPOCH) for name in GeneratorStates.names())}
     out: dict[str, Any] = {}
     for key, tensor in tensors.items():
         name = key.removeprefix(VALUE)
-        if key in others or key.startswith((CALLBACK, SUM)) or (key.startswith(ROWS) and VALUE + key.removeprefix(ROWS) in tensors):
+        if key in reserved or key.startswith((CALLBACK, SUM)) or (key.startswith(ROWS) and VALUE + key.removeprefix(ROWS) in tensors):
             continue
-        if name == key or name not in said:
+        if name == key or name not in specs:
             raise FormatError(f"the tensor {key[:100]!r} is none of a checkpoint's")
         ids, variable = tensors.get(ROWS + name), variables.get(name)
-        if ids is not None or said[name].startswith("rows "):
-            if variable is not None and variable.spec.text() == said[name]:  # another run's value, without a place in this one, is not needed
+        if ids is not None or specs[name].startswith("rows "):
+            if variable is not None and variable.spec.text() == specs[name]:  # another run's value, without a place in this one, is not needed
                 out[name] = _rows(name, ids, tensor, variable)
             continue
-        _check_value(name, tensor, said[name], variable)
+        _check_value(name, tensor, specs[name], variable)
         out[name] = tensor
     return out
 
@@ -184,24 +184,24 @@ def _rows(name: str, ids: Tensor | None, values: Tensor, variable: Variable) -> 
     return Rows.unique(ids, values, height)
 
 
-def _check_value(name: str, tensor: Tensor, said: str, variable: Variable | None) -> None:
+def _check_value(name: str, tensor: Tensor, spec: str, variable: Variable | None) -> None:
     """Refuse a tensor unlike the file's description of the value, if the program says the same."""
-    if variable is not None and variable.spec.text() == said:
-        dims, of = variable.spec.known_dims, variable.spec.known_dtype
+    if variable is not None and variable.spec.text() == spec:
+        dims, dtype = variable.spec.known_dims, variable.spec.known_dtype
         fits = len(dims) == tensor.dim() and all(d == s for d, s in zip(dims, tensor.shape, strict=True) if isinstance(d, int))
-        if not fits or tensor.dtype is not torch_dtype(of):
-            refuse(name, said, f"{dtype_of_torch(tensor.dtype).short}{list(tensor.shape)}")
+        if not fits or tensor.dtype is not torch_dtype(dtype):
+            refuse(name, spec, f"{dtype_of_torch(tensor.dtype).short}{list(tensor.shape)}")
 
 
 def _callbacks(tensors: Mapping[str, Tensor], out: list[CallbackState], facts: Facts, program: Program) -> list[CallbackState]:
     """Return the state of callbacks; their tensors are values of the program."""
     variables = {v.name: v for v in persistables(program)}
     for key in sorted(k for k in tensors if k.startswith(CALLBACK)):
-        at, attribute, name = (*key.removeprefix(CALLBACK).split("/", 2), "", "")[:3]
-        if not (at.isascii() and at.isdigit() and len(at) < 10 and int(at) < len(out)) or name not in facts.values:
+        index, attribute, name = (*key.removeprefix(CALLBACK).split("/", 2), "", "")[:3]
+        if not (index.isascii() and index.isdigit() and len(index) < 10 and int(index) < len(out)) or name not in facts.values:
             raise FormatError(f"the tensor {key[:100]!r} is none of a checkpoint's")
         _check_value(key, tensors[key], facts.values[name], variables.get(name))
-        out[int(at)].tensors.setdefault(attribute, {})[name] = tensors[key]
+        out[int(index)].tensors.setdefault(attribute, {})[name] = tensors[key]
     return out
 
 
@@ -220,18 +220,18 @@ def _sums(tensors: Mapping[str, Tensor]) -> Sums:
     return out
 
 
-def _of_type(name: str, tensors: Mapping[str, Tensor], of: Any, size: int | None = None) -> Tensor:
+def _of_type(name: str, tensors: Mapping[str, Tensor], dtype: Any, size: int | None = None) -> Tensor:
     """Return a tensor of one dim."""
-    found = tensors.get(name)
-    if found is None:
+    tensor = tensors.get(name)
+    if tensor is None:
         raise FormatError(f"the checkpoint lacks {name}")
-    if found.dtype is not of or found.dim() != 1 or (size is not None and len(found) != size):
-        wanted = f"{str(of).removeprefix('torch.')} [{'n' if size is None else size}]"
-        refuse(name, wanted, f"{str(found.dtype).removeprefix('torch.')} {list(found.shape)}")
-    return found
+    if tensor.dtype is not dtype or tensor.dim() != 1 or (size is not None and len(tensor) != size):
+        required = f"{str(dtype).removeprefix('torch.')} [{'n' if size is None else size}]"
+        refuse(name, required, f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}")
+    return tensor
 
 
 def _random(prefix: str, tensors: Mapping[str, Tensor]) -> GeneratorStates:
-    for name, (of, size) in GeneratorStates.layout().items():
-        _of_type(prefix + name, tensors, getattr(torch, of), size)
+    for name, (dtype, size) in GeneratorStates.layout().items():
+        _of_type(prefix + name, tensors, getattr(torch, dtype), size)
     return from_tensors(prefix, tensors)

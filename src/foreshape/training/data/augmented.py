@@ -48,21 +48,21 @@ class Augmented:
     def facts(self) -> dict[str, Scalar]:
         return {**self.data.facts(), "augment": getattr(self.function, "__qualname__", type(self.function).__name__)}
 
-    def _changed(self, batches: Iterator[Batch], number: int, at: int) -> Iterator[Batch]:
+    def _changed(self, batches: Iterator[Batch], number: int, index: int) -> Iterator[Batch]:
         import numpy
 
         for batch in batches:
             self.first = self.data.first
-            random = numpy.random.Generator(numpy.random.PCG64([self.seed, number, at, _APART]))
-            own = {name: _own(value) for name, value in batch.items()}
-            given: Any = self.function(own, random)
-            if not isinstance(given, Mapping) or set(given) != set(batch):  # pyright: ignore[reportUnknownArgumentType]
-                seen = f"a dict of {', '.join(map(str, given)) or 'nothing'}" if isinstance(given, Mapping) else type(given).__name__  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-                raise FeedError(f"augment must give a dict of the inputs that it takes, {', '.join(batch)}; it gave {seen}")
-            yield given
-            at += 1
+            random = numpy.random.Generator(numpy.random.PCG64([self.seed, number, index, _APART]))
+            copies = {name: _copy(value) for name, value in batch.items()}
+            augmented: Any = self.function(copies, random)
+            if not isinstance(augmented, Mapping) or set(augmented) != set(batch):  # pyright: ignore[reportUnknownArgumentType]
+                answer = f"a dict of {', '.join(map(str, augmented)) or 'nothing'}" if isinstance(augmented, Mapping) else type(augmented).__name__  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+                raise FeedError(f"augment must give a dict of the inputs that it takes, {', '.join(batch)}; it gave {answer}")
+            yield augmented
+            index += 1
 
 
-def _own(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     kind = value.__class__.__name__
     return value.copy() if kind == "ndarray" else value.clone() if kind == "Tensor" else value

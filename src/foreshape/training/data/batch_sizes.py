@@ -28,26 +28,26 @@ def batches_of(count: int, batch_size: int, drop_last: bool) -> int:
     return count // batch_size if drop_last else -(-count // batch_size)
 
 
-def chosen(of: Ordered, number: int, skip: int) -> Iterator[Any]:
+def chosen(data: Ordered, number: int, skip: int) -> Iterator[Any]:
     """Yield the numbers of the examples of each batch of an epoch: in order without shuffling."""
     import numpy
 
-    order = numpy.random.Generator(numpy.random.PCG64([of.seed, number])).permutation(of.count) if of.shuffle else numpy.arange(of.count)
-    for start in range(skip * of.batch_size, (of.batches or 0) * of.batch_size, of.batch_size):
-        yield order[start : start + of.batch_size]
+    order = numpy.random.Generator(numpy.random.PCG64([data.seed, number])).permutation(data.count) if data.shuffle else numpy.arange(data.count)
+    for start in range(skip * data.batch_size, (data.batches or 0) * data.batch_size, data.batch_size):
+        yield order[start : start + data.batch_size]
 
 
-def order_facts(of: Ordered) -> dict[str, Scalar]:
+def order_facts(data: Ordered) -> dict[str, Scalar]:
     """Return the facts of the order of the examples for a resumed run."""
-    facts: dict[str, Scalar] = {"examples": of.count, "batch_size": of.batch_size, "shuffle": of.shuffle, "seed": of.seed if of.shuffle else None}
-    return facts | {"drop_last": True} if of.drop_last else facts
+    facts: dict[str, Scalar] = {"examples": data.count, "batch_size": data.batch_size, "shuffle": data.shuffle, "seed": data.seed if data.shuffle else None}
+    return facts | {"drop_last": True} if data.drop_last else facts
 
 
-def check_sizes(of: Ordered, fed: Collection[str], program: Program, advice: str) -> None:
+def check_sizes(data: Ordered, fed: Collection[str], program: Program, advice: str) -> None:
     """Refuse batches of another size than a network was described for, before the first of them runs.
 
     Args:
-        of: the examples.
+        data: the examples.
         fed: the inputs with data.
         program: the network.
         advice: the remedy for a smaller last batch, besides another batch size and a description for any.
@@ -55,20 +55,20 @@ def check_sizes(of: Ordered, fed: Collection[str], program: Program, advice: str
     Raises:
         FeedError: an input is of a fixed number of examples, and some batch has another.
     """
-    last = 0 if of.drop_last else of.count % of.batch_size
+    last = 0 if data.drop_last else data.count % data.batch_size
     for variable in (v for name in fed if (v := program.global_block.find(name)) is not None and v.need_check_feed):
         spec = variable.spec
         if spec.lod is not None or not spec.dims or not isinstance(size := spec.dims[0], int):
             continue
         site = variable.call_site
-        what = f"{variable.name} is {spec.text()}{f', described at {site.short()},' if site is not None else ''} for batches of exactly {size}"
+        description = f"{variable.name} is {spec.text()}{f', described at {site.short()},' if site is not None else ''} for batches of exactly {size}"
         anew = f"layer.data({variable.name!r}, {['batch', *spec.dims[1:]]}) takes any"
-        if of.count >= of.batch_size != size:
-            raise FeedError(f"{what}; batch_size is {of.batch_size}: batch_size={size} fits, or {anew}").told(
-                slot="batch_size", required=size, seen=of.batch_size
+        if data.count >= data.batch_size != size:
+            raise FeedError(f"{description}; batch_size is {data.batch_size}: batch_size={size} fits, or {anew}").told(
+                slot="batch_size", required=size, seen=data.batch_size
             )
         if last and last != size:
             raise FeedError(
-                f"{what}, and {of.count} examples in batches of {of.batch_size} leave a last batch of {last}: {advice}, a batch_size that divides "
-                f"{of.count} has none, or {anew}"
+                f"{description}, and {data.count} examples in batches of {data.batch_size} leave a last batch of {last}: {advice}, a batch_size that divides "
+                f"{data.count} has none, or {anew}"
             ).told(slot=variable.name, required=size, seen=last)

@@ -86,10 +86,10 @@ class RowDataset:
         FeedError: no rows, or a batch size below 1.
     """
 
-    def __init__(self, dataset: Any, batch_size: int, shuffle: bool, seed: int, taken: Taken, *, drop_last: bool = False) -> None:
-        if taken.wanted is not None and not is_transformed(dataset):
-            dataset = dataset.select_columns([name for name in dataset.column_names if name in taken.wanted])
-        self.dataset, self.taken = Complete(formatted(dataset)), taken
+    def __init__(self, dataset: Any, batch_size: int, shuffle: bool, seed: int, selection: Taken, *, drop_last: bool = False) -> None:
+        if selection.wanted is not None and not is_transformed(dataset):
+            dataset = dataset.select_columns([name for name in dataset.column_names if name in selection.wanted])
+        self.dataset, self.taken = Complete(formatted(dataset)), selection
         self.count = len(dataset)
         if not self.count:
             raise FeedError("there are no examples: the data set has no rows")
@@ -103,7 +103,7 @@ class RowDataset:
             yield self.taken(self.dataset[rows.tolist()])
 
     def facts(self) -> dict[str, Scalar]:
-        spread = sorted({at * (self.count - 1) // 63 for at in range(64)})
+        spread = sorted({step * (self.count - 1) // 63 for step in range(64)})
         facts: dict[str, Scalar] = {"sample": digest(self.dataset[spread])}
         return {**order_facts(self), **facts}
 
@@ -140,16 +140,16 @@ class Taken:
             if self.program is None or isinstance(batch, (int, float, str, bytes)) or batch is None:
                 raise FeedError(f"a batch is a dict, input -> array; seen {type(batch).__name__}")
             batch = named(batch, self.program, self.needed)
-        given = cast("Batch", batch)
+        values = cast("Batch", batch)
         if self.wanted is None:
-            return given
+            return values
         for name in self.wanted:
-            if name not in given:
+            if name not in values:
                 variable = None if self.program is None else self.program.global_block.find(name)
                 site = None if variable is None else variable.call_site
-                what = "" if variable is None else f" ({variable.spec.text()}" + (f", described at {site.short()})" if site is not None else ")")
-                raise FeedError(f"{name}{what} is not fed; fed are: {', '.join(map(str, given)) or 'none'}{meant_for(name, given, self.wanted)}")
-        return {name: given[name] for name in self.wanted}
+                description = "" if variable is None else f" ({variable.spec.text()}" + (f", described at {site.short()})" if site is not None else ")")
+                raise FeedError(f"{name}{description} is not fed; fed are: {', '.join(map(str, values)) or 'none'}{meant_for(name, values, self.wanted)}")
+        return {name: values[name] for name in self.wanted}
 
     def _array(self, name: str, value: Any) -> Any:
         """Return a list or a column as an array, or as ragged rows; numbers and names unknown to the program stay as they are."""
@@ -159,7 +159,7 @@ class Taken:
         return as_ragged(name, value, variable.spec) if variable.spec.lod is not None else array_of(name, value, variable.spec)
 
 
-def _whole(name: str, given: Any, variable: Variable | None) -> Any:
+def _whole(name: str, value: Any, variable: Variable | None) -> Any:
     """Return all examples of an input as an array, a tensor or ragged rows, checked before the run.
 
     Raises:
@@ -170,27 +170,27 @@ def _whole(name: str, given: Any, variable: Variable | None) -> Any:
     spec = None if variable is None or variable.persistable or variable.spec.dims is None else variable.spec
     array: Any
     if spec is not None and spec.lod is not None:
-        array = as_ragged(name, given, spec)
+        array = as_ragged(name, value, spec)
         first = array.data
-    elif isinstance(given, LoDTensor):
-        return given
+    elif isinstance(value, LoDTensor):
+        return value
     else:
-        array = given if spec is None else array_of(name, given, spec)
+        array = value if spec is None else array_of(name, value, spec)
         try:
             array = first = to_tensor(array) if array.__class__.__name__ == "Tensor" else numpy.asarray(array)
         except (TypeError, ValueError) as error:
-            raise not_numbers(name, given, array, error) from None
+            raise not_numbers(name, value, array, error) from None
     if spec is None:
         return array
     dims = spec.known_dims
     if spec.lod is None and 0 < len(array.shape) == len(dims) - 1 and dims[-1] == 1:
         array = first = array[..., None]
     try:
-        seen = to_tensor(first[:1] if len(first.shape) else first)
+        sample = to_tensor(first[:1] if len(first.shape) else first)
     except (TypeError, ValueError) as error:
-        raise not_numbers(name, given, first, error) from None
-    if seen.dtype is not torch_dtype(spec.known_dtype):
-        converted(name, seen, spec.known_dtype, torch_dtype(spec.known_dtype), dims_advice(spec, first.shape))
+        raise not_numbers(name, value, first, error) from None
+    if sample.dtype is not torch_dtype(spec.known_dtype):
+        converted(name, sample, spec.known_dtype, torch_dtype(spec.known_dtype), dims_advice(spec, first.shape))
     for axis, (dim, size) in enumerate(zip(dims, first.shape, strict=False)):
         if axis and isinstance(dim, int) and dim != size and len(dims) == len(first.shape):
             raise FeedError.must(name, f"{spec.text()}", f"{list(first.shape)}: dim {axis} must be {dim}, not {size}", "fed is", dims_advice(spec, first.shape))
@@ -217,12 +217,12 @@ class Batches:
         self._used_up = isinstance(source, Iterator)
         batches = iter((source(number) if self._takes_number else source()) if callable(source) else source)
         self.first = None
-        for at in range(skip):
+        for index in range(skip):
             batch = next(batches, None)
             if batch is None:
-                raise FeedError(f"the run is resumed after batch {skip} of epoch {number}, and the data end after batch {at}")
-            if at == 0 and self.watched:
-                self._look_at(self.taken(batch), at)
+                raise FeedError(f"the run is resumed after batch {skip} of epoch {number}, and the data end after batch {index}")
+            if index == 0 and self.watched:
+                self._look_at(self.taken(batch), index)
         return self._checked(batches, number, skip)
 
     def facts(self) -> dict[str, Scalar]:
@@ -232,17 +232,17 @@ class Batches:
             out["sample"] = digest(source)
         return out
 
-    def _checked(self, batches: Iterator[Any], number: int, given: int) -> Iterator[Batch]:
-        for one in batches:
-            batch = self.taken(one)
-            self._look_at(batch, given)
-            given += 1
+    def _checked(self, batches: Iterator[Any], number: int, count: int) -> Iterator[Batch]:
+        for source_batch in batches:
+            batch = self.taken(source_batch)
+            self._look_at(batch, count)
+            count += 1
             yield batch
-        if not given:
+        if not count:
             raise FeedError(f"the data gave no batch in epoch {number}")
 
-    def _look_at(self, batch: Any, at: int) -> None:
-        if at == 0 and self.watched and not isinstance(self.source, (list, tuple)):
+    def _look_at(self, batch: Any, index: int) -> None:
+        if index == 0 and self.watched and not isinstance(self.source, (list, tuple)):
             self.first = digest(batch)
 
 
@@ -264,13 +264,13 @@ def _length(source: Any) -> int | None:
 
 
 def as_data(
-    given: Any, batch_size: int, shuffle: bool, seed: int, program: Program | None = None, inputs: Sequence[Variable] | None = None,
+    source: Any, batch_size: int, shuffle: bool, seed: int, program: Program | None = None, inputs: Sequence[Variable] | None = None,
     needed: Callable[[], Sequence[str]] | None = None, drop_last: bool = False,
 ) -> Data:  # fmt: skip
     """Return the data of a training or an evaluation for the inputs of ``program``.
 
     Args:
-        given: input -> array, ragged data, column or list; a table or a data set, by the names of its columns; a tuple with a value for
+        source: input -> array, ragged data, column or list; a table or a data set, by the names of its columns; a tuple with a value for
             each input, in the order of their description; the value of a single input. Or batches, each in any of these
             forms: an iterable of them (a loader of torch), or a function that returns one.
         inputs: the wanted inputs, all required; other data are left out. None feeds all data.
@@ -281,41 +281,41 @@ def as_data(
         FeedError: the data have none of these forms.
     """
     batch_size = whole("batch_size", batch_size, 1, FeedError)
-    taken = Taken(program, None if inputs is None else [v.name for v in inputs], needed)
-    kind = cast("type[Any]", type(given))
+    selection = Taken(program, None if inputs is None else [v.name for v in inputs], needed)
+    kind = cast("type[Any]", type(source))
     if issubclass(kind, Mapping):
-        sets = [name for name, value in given.items() if is_dataset(value) or _is_streamed(value)]
+        sets = [name for name, value in source.items() if is_dataset(value) or _is_streamed(value)]
         if sets:
             raise FeedError(f"a dict of data sets is given, {', '.join(map(str, sets))}: give one of them, as [{sets[0]!r}]")
-        return Arrays(taken.by_input(given), batch_size, shuffle, seed, program, drop_last=drop_last)
+        return Arrays(selection.by_input(source), batch_size, shuffle, seed, program, drop_last=drop_last)
     if program is not None:
-        if is_dataset(given):
-            return RowDataset(given, batch_size, shuffle, seed, taken, drop_last=drop_last)
-        table = table_of(given)
+        if is_dataset(source):
+            return RowDataset(source, batch_size, shuffle, seed, selection, drop_last=drop_last)
+        table = table_of(source)
         if table is not None:
-            return Arrays(taken.by_input(table), batch_size, shuffle, seed, program, drop_last=drop_last)
-        if _is_streamed(given):
-            return Batches(lambda: given.iter(batch_size=batch_size), taken)
-        if issubclass(kind, tuple) and given and not any(isinstance(part, Mapping) for part in given):
-            return Arrays(taken.by_input(given), batch_size, shuffle, seed, program, drop_last=drop_last)
-        if gives_lists(getattr(given, "dataset", None)) and getattr(getattr(given, "collate_fn", None), "__name__", "") == "default_collate":
+            return Arrays(selection.by_input(table), batch_size, shuffle, seed, program, drop_last=drop_last)
+        if _is_streamed(source):
+            return Batches(lambda: source.iter(batch_size=batch_size), selection)
+        if issubclass(kind, tuple) and source and not any(isinstance(part, Mapping) for part in source):
+            return Arrays(selection.by_input(source), batch_size, shuffle, seed, program, drop_last=drop_last)
+        if gives_lists(getattr(source, "dataset", None)) and getattr(getattr(source, "collate_fn", None), "__name__", "") == "default_collate":
             raise FeedError(
                 "a DataLoader puts the lists of a data set without a format together by their elements, not by rows: give it "
                 "data.with_format('torch'), or give the data set itself"
             )
         names = described(program)
-        if issubclass(kind, list) and len(given) == len(names) > 1 and all(hasattr(part, "shape") for part in given):
+        if issubclass(kind, list) and len(source) == len(names) > 1 and all(hasattr(part, "shape") for part in source):
             raise FeedError(f"a list is a list of batches, and this one has arrays: give a tuple, ({', '.join(names)})")
-        if not issubclass(kind, (list, tuple, int, float, Iterator)) and is_value(given):
-            return Arrays(taken.by_input(given), batch_size, shuffle, seed, program, drop_last=drop_last)
-    if callable(given) or hasattr(given, "__iter__"):
+        if not issubclass(kind, (list, tuple, int, float, Iterator)) and is_value(source):
+            return Arrays(selection.by_input(source), batch_size, shuffle, seed, program, drop_last=drop_last)
+    if callable(source) or hasattr(source, "__iter__"):
         if drop_last:
             raise FeedError("drop_last is of arrays, a table or a data set; these data come in batches, and whoever makes them leaves the last one out")
-        return Batches(cast("Iterable[Any]", given), taken)
-    rows = ", rows without batches: put it in a torch.utils.data.DataLoader" if all(hasattr(given, n) for n in ("__getitem__", "__len__")) else ""
+        return Batches(cast("Iterable[Any]", source), selection)
+    rows = ", rows without batches: put it in a torch.utils.data.DataLoader" if all(hasattr(source, n) for n in ("__getitem__", "__len__")) else ""
     raise FeedError(
         "data are a dict of arrays, a table, a tuple with an array for each input, an iterable of batches of these, or a function that "
-        f"returns one; seen {type(given).__name__}{rows}"
+        f"returns one; seen {type(source).__name__}{rows}"
     )
 
 
@@ -327,9 +327,9 @@ def check_batches(data: Data, program: Program, advice: str) -> None:
         check_sizes(data, data.taken.wanted or [v.name for v in inputs_of(program)], program, advice)
 
 
-def _is_streamed(given: Any) -> bool:
+def _is_streamed(source: Any) -> bool:
     """Tell whether it is a data set of rows in sequence, without random access."""
-    return hasattr(given, "iter") and hasattr(given, "column_names")
+    return hasattr(source, "iter") and hasattr(source, "column_names")
 
 
 def inputs_of(program: Program, fetched: Iterable[str] = ()) -> list[Variable]:

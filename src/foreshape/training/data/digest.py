@@ -34,10 +34,10 @@ def _add(out: Any, value: Any) -> None:
         _add_array(out, value.rows)
         _add(out, value.values)
     elif isinstance(value, Mapping):
-        given = cast("Mapping[Any, Any]", value)
-        for name in sorted(given, key=str):
+        mapping = cast("Mapping[Any, Any]", value)
+        for name in sorted(mapping, key=str):
             out.update(f"{name}:".encode(errors="surrogatepass"))
-            _add(out, given[name])
+            _add(out, mapping[name])
     elif isinstance(value, (list, tuple)) and not _is_numbers(cast("Sequence[Any]", value)):
         parts = cast("Sequence[Any]", value)
         out.update(f"[{len(parts)}".encode())
@@ -52,8 +52,8 @@ def _is_numbers(parts: Sequence[Any]) -> bool:
     return all(isinstance(part, (int, float)) for part in parts)
 
 
-def _spread(parts: Sequence[Any], most: int) -> Sequence[Any]:
-    return parts if len(parts) <= most else [parts[at * (len(parts) - 1) // (most - 1)] for at in range(most)]
+def _spread(parts: Sequence[Any], count: int) -> Sequence[Any]:
+    return parts if len(parts) <= count else [parts[step * (len(parts) - 1) // (count - 1)] for step in range(count)]
 
 
 def _array(value: Any) -> Any:

@@ -17,9 +17,9 @@ class Share(dict[str, Any]):
     A rank without an example is given the first one, which must count nothing.
     """
 
-    def __init__(self, values: Mapping[str, Any], total: int, own: int) -> None:
+    def __init__(self, values: Mapping[str, Any], total: int, count: int) -> None:
         super().__init__(values)
-        self.total, self.own = total, own
+        self.total, self.own = total, count
 
 
 def bounds_of(total: int, rank: int, ranks: int) -> tuple[int, int]:
@@ -37,7 +37,7 @@ def share_of(batch: Batch, program: Program, rank: int, ranks: int) -> Share:
 
     total = batch_examples(batch)
     first, end = bounds_of(total, rank, ranks)
-    taken = slice(first, end) if end > first else slice(0, 1)
+    rows = slice(first, end) if end > first else slice(0, 1)
     out: dict[str, Any] = {}
     for name, value in batch.items():
         variable = program.global_block.find(name)
@@ -47,11 +47,11 @@ def share_of(batch: Batch, program: Program, rank: int, ranks: int) -> Share:
                 raise FeedError(f"{name} is described with exactly {total} rows, so that no rank can be given a part of them: leave the first dim open")
             out[name] = value
         else:
-            given = value if hasattr(value, "shape") or hasattr(value, "choose") else numpy.asarray(value)
-            if examples(name, given) != total:
+            array = value if hasattr(value, "shape") or hasattr(value, "choose") else numpy.asarray(value)
+            if examples(name, array) != total:
                 raise FeedError(
                     f"all inputs of a batch must have as many examples, so that they can be divided over ranks: {name} has "
-                    f"{examples(name, given)}, others have {total}"
+                    f"{examples(name, array)}, others have {total}"
                 )
-            out[name] = rows_of(given, numpy.arange(total)[taken]) if isinstance(given, LoDTensor) else given[taken]
+            out[name] = rows_of(array, numpy.arange(total)[rows]) if isinstance(array, LoDTensor) else array[rows]
     return Share(out, total, end - first)

@@ -68,9 +68,9 @@ class DistributedSession:
         self.ranks = ranks
         self.alone = ranks.count == 1
         self.strategy = strategy
-        of = loss.block.program
-        self.described = of
-        self.program, self.loss, self.local_loss = of, loss.name, loss.name
+        program = loss.block.program
+        self.described = program
+        self.program, self.loss, self.local_loss = program, loss.name, loss.name
         self.startup = startup
         self.parts: tuple[ShardedValue, ...] = ()
         self.followers: tuple[tuple[str, str], ...] = ()
@@ -80,15 +80,15 @@ class DistributedSession:
         """True if this rank's figures count: one rank counts of the ranks with the same examples."""
         if not self.alone and strategy is not None:
             if ungathered is None:
-                made = strategy.apply(of, loss, ranks.count, startup)
+                distributed = strategy.apply(program, loss, ranks.count, startup)
             else:
-                made = gathered_over_ranks(strategy, ungathered, of, loss.name, ranks.count)
-            self.program, self.loss, self.parts, self.followers = made.program, made.loss, made.parts, made.followers
-            self.startup = made.startup if made.startup is not None else startup
+                distributed = gathered_over_ranks(strategy, ungathered, program, loss.name, ranks.count)
+            self.program, self.loss, self.parts, self.followers = distributed.program, distributed.loss, distributed.parts, distributed.followers
+            self.startup = distributed.startup if distributed.startup is not None else startup
             self._divide_ranks(strategy.mesh(ranks.count))
             self._draw_apart()
-            if of.random_seed:
-                self.program.random_seed = _seed_of(of.random_seed, self.share)
+            if program.random_seed:
+                self.program.random_seed = _seed_of(program.random_seed, self.share)
 
     def _divide_ranks(self, mesh: Mesh) -> None:
         """Make the groups named by the strategy; the ranks of a tensor group have the same examples, and draw the same numbers."""
@@ -105,9 +105,9 @@ class DistributedSession:
     def check_figures(self, figures: Iterable[tuple[str, Variable]]) -> None:
         """Refuse figures of divided values: they would be of the part. Raise `SchemaError`: one of them, by its name."""
         for name, variable in figures:
-            own = self.program.global_block.find(variable.name)
+            part = self.program.global_block.find(variable.name)
             dims = variable.spec.dims or ()
-            if own is None or any(equal(a, b) is False for a, b in zip(own.spec.dims or (), dims, strict=True)):
+            if part is None or any(equal(a, b) is False for a, b in zip(part.spec.dims or (), dims, strict=True)):
                 raise SchemaError(f"the metric {name!r} is {variable.name}, of which each rank has a part only: make a number of it, such as layer.mean(...)")
 
     # --- values
@@ -123,10 +123,10 @@ class DistributedSession:
                 if name in names and name not in scope:
                     scope.store(name, first.tensor(name))
         pieces = {q.name: (p, q) for p in self.parts for q in p.pieces}
-        there = torch.tensor([name in scope for name in pieces], dtype=torch.uint8)
-        self.ranks.from_first(there)  # their values may be missing on the other ranks
-        for (name, (part, piece)), given in zip(pieces.items(), numbers_of(there), strict=True):
-            if not given:
+        flags = torch.tensor([name in scope for name in pieces], dtype=torch.uint8)
+        self.ranks.from_first(flags)  # their values may be missing on the other ranks
+        for (name, (part, piece)), flag in zip(pieces.items(), numbers_of(flags), strict=True):
+            if not flag:
                 scope.remove(name)
                 continue
             if name not in scope:
@@ -165,20 +165,20 @@ class DistributedSession:
         """Refuse ranks with different newest checkpoints."""
         if self.alone:
             return
-        found = [int(t.item()) for t in self.ranks.all_of(torch.tensor(steps))]
-        if len(set(found)) > 1:
-            words = ", ".join(f"rank {r}: {'none' if n < 0 else f'after step {n}'}" for r, n in enumerate(found))
+        newest = [int(t.item()) for t in self.ranks.all_of(torch.tensor(steps))]
+        if len(set(newest)) > 1:
+            words = ", ".join(f"rank {r}: {'none' if n < 0 else f'after step {n}'}" for r, n in enumerate(newest))
             raise _explained(f"the ranks have found different checkpoints; the folder must be one that all of them see: {words}")
 
     def in_parts(self, values: Mapping[str, Tensor], divided: ShardedCheckpoint | None = None) -> dict[str, Tensor]:
         """Return values of the described program as held by this rank: its own parts in place of divided values."""
         out = dict(values)
         for part in self.parts:
-            own = (divided if divided is not None else NOTHING).own(part, self.ranks.rank, self.ranks.count, values)
+            tensor = (divided if divided is not None else NOTHING).own(part, self.ranks.rank, self.ranks.count, values)
             for piece in part.pieces:
                 out.pop(piece.name, None)
-            if own is not None:
-                out[part.name] = own
+            if tensor is not None:
+                out[part.name] = tensor
         return out
 
     def gather(self, scope: Scope) -> bool:
@@ -195,13 +195,13 @@ class DistributedSession:
     def undivided(self, names: Iterable[str]) -> list[str]:
         """Return the names of this rank's values in the described program."""
         pieces = {p.name: [q.name for q in p.pieces] for p in self.parts}
-        return [one for n in names for one in pieces.get(n, [n])]
+        return [piece for n in names for piece in pieces.get(n, [n])]
 
     def divide(self, scope: Scope) -> None:
         """Replace the whole values of a scope by this rank's parts."""
-        for name, of in self.followers:
-            if name in scope and of in scope and not torch.equal(scope.tensor(name), scope.tensor(of)):
-                raise ExecutionError(f"{name} and {of} must be equal for their updates to be made as one; the scope holds others")
+        for name, leader in self.followers:
+            if name in scope and leader in scope and not torch.equal(scope.tensor(name), scope.tensor(leader)):
+                raise ExecutionError(f"{name} and {leader} must be equal for their updates to be made as one; the scope holds others")
         inside = [q.name for p in self.parts for q in p.pieces if q.name in scope]
         if inside:
             scope.fill(self.in_parts({n: scope.tensor(n) for n in inside}))
@@ -215,7 +215,7 @@ class DistributedSession:
         with torch.inference_mode():
             for name in self._moving():
                 self.ranks.mean_of(scope.tensor(name))
-        scope.fill({name: scope.tensor(of) for name, of in self.followers})
+        scope.fill({name: scope.tensor(leader) for name, leader in self.followers})
 
     def _moving(self) -> list[str]:
         """Return the floating persistable values written by the forward pass, different on each rank: not those made equal by a collective."""
@@ -230,12 +230,12 @@ class DistributedSession:
 
         lines = [*map(op_line, self.program.all_ops()), *(f"{v.name} {v.spec.text()}" for v in persistables(self.program))]
         text = "\n".join([*lines, VERSION, torch.__version__])
-        own = torch.tensor(list(_digest(text.encode())), dtype=torch.uint8)
-        all_of = [bytes(numbers_of(t)) for t in self.ranks.all_of(own)]
+        tensor = torch.tensor(list(_digest(text.encode())), dtype=torch.uint8)
+        all_of = [bytes(numbers_of(t)) for t in self.ranks.all_of(tensor)]
         if len(set(all_of)) > 1:
             alike: dict[bytes, list[str]] = {}
-            for rank, one in enumerate(all_of):
-                alike.setdefault(one, []).append(str(rank))
+            for rank, digest in enumerate(all_of):
+                alike.setdefault(digest, []).append(str(rank))
             groups = " | ".join(", ".join(r) for r in alike.values())
             raise _explained(f"the ranks do not run the same program with the same versions of foreshape and torch; alike are ranks {groups}")
 
@@ -244,18 +244,18 @@ class DistributedSession:
     def save(self, checkpoint: Checkpoint, scope: Scope, state: State, facts: Facts, executor: Executor) -> None:
         """Write a checkpoint: each rank its parts, then rank 0 the rest, which makes it valid."""
         self.settle(scope)
-        own, state.sums = state.sums, self.total(state.sums)
+        sums, state.sums = state.sums, self.total(state.sums)
         parts: Any = None
         if not self.alone:
             state.others = torch.stack(self.ranks.all_of(torch.from_numpy(executor.random_state())))  # pyright: ignore[reportUnknownMemberType]
         if self.parts:
             path = checkpoint.place(state.history.steps)
             digits = write_own(path, self.parts, scope, self.ranks.rank, self.ranks.count)
-            told = self.ranks.all_of(torch.tensor(list(digits.encode()), dtype=torch.uint8))
-            parts = described(self.parts, [bytes(numbers_of(t)).decode() for t in told])
+            checksums = self.ranks.all_of(torch.tensor(list(digits.encode()), dtype=torch.uint8))
+            parts = described(self.parts, [bytes(numbers_of(t)).decode() for t in checksums])
         if self.ranks.first:
             checkpoint.save(self.described, scope, state, facts, **({} if parts is None else {"parts": parts}))
-        state.sums = own
+        state.sums = sums
 
     def resume_random(self, state: State, executor: Executor, seed: int) -> None:
         """Put this rank's generator back, if as many ranks wrote the checkpoint; otherwise begin it anew."""
@@ -321,7 +321,7 @@ class DistributedSession:
         if rows:
             assert self.ranks.team is not None
             parts = self.ranks.team.gather_uneven(list(rows.values()), "figures")
-            out |= {name: torch.cat(of).numpy() for name, of in zip(rows, zip(*parts, strict=True), strict=True)}
+            out |= {name: torch.cat(tensors).numpy() for name, tensors in zip(rows, zip(*parts, strict=True), strict=True)}
         return out
 
     def decided(self, stop: bool) -> bool:
@@ -363,9 +363,9 @@ class DistributedSession:
 def fit_together(parts: Sequence[ShardedValue], ranks: int) -> bool:
     """Tell whether this machine has the memory for the divided values to be whole on all ranks."""
     limit = default_limit()
-    each = ((p, max(q.ways for q in p.pieces)) for p in parts)
-    whole = sum(int(evaluate(p.size, {})) * p.dtype.itemsize * p.count(ranks) * ways for p, ways in each)
-    return limit is None or whole * ranks <= limit.size * _GATHERED
+    ways_of_parts = ((p, max(q.ways for q in p.pieces)) for p in parts)
+    size = sum(int(evaluate(p.size, {})) * p.dtype.itemsize * p.count(ranks) * ways for p, ways in ways_of_parts)
+    return limit is None or size * ranks <= limit.size * _GATHERED
 
 
 def _explained(text: str) -> RankError:

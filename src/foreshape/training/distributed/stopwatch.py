@@ -46,14 +46,14 @@ class Stopwatch:
             team.passages = passages
         try:
             began = time.perf_counter()
-            made = run()
+            output = run()
             seconds = time.perf_counter() - began
         finally:
             for team in teams:
                 team.passages = None
         messages = [MeasuredMessage(p.what, p.ring, p.size, p.started - began, p.waited - began, p.done - began, p.came - began) for p in passages if p.came]
         self._steps.append((self._count, MeasuredStep(seconds, tuple(messages))))
-        return made
+        return output
 
     def write(self) -> None:
         """Write the step with the median time on rank 0, as it was on every rank. All ranks call it together.
@@ -63,12 +63,12 @@ class Stopwatch:
         """
         if not self.ranks.same_for_all(int(self.path is not None and bool(self._steps))):
             return
-        kept = sorted(self._steps, key=lambda one: one[1].seconds)
-        chosen = self.ranks.same_for_all(kept[len(kept) // 2][0] if kept else 0)
-        own = next((step for number, step in self._steps if number == chosen), MeasuredStep(0.0, ()))
-        told = torch.tensor(list(json.dumps(asdict(own)).encode()), dtype=torch.uint8)
+        ordered = sorted(self._steps, key=lambda one: one[1].seconds)
+        chosen = self.ranks.same_for_all(ordered[len(ordered) // 2][0] if ordered else 0)
+        median = next((step for number, step in self._steps if number == chosen), MeasuredStep(0.0, ()))
+        encoded = torch.tensor(list(json.dumps(asdict(median)).encode()), dtype=torch.uint8)
         team = self.ranks.team
-        all_of = [told] if team is None else [rows for (rows,) in team.gather_uneven([told], "timeline")]
+        all_of = [encoded] if team is None else [rows for (rows,) in team.gather_uneven([encoded], "timeline")]
         if self.ranks.first and self.path is not None:
             steps = tuple(step_of(json.loads(bytes(numbers_of(one)))) for one in all_of)
             Measured(chosen, len(self._steps), steps).save(self.path)
