@@ -14,7 +14,7 @@ from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall, is_held
-from foreshape.interop.torch.write.helpers import layers
+from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code
 from foreshape.program.variable import Variable
 from foreshape.spec import BF16, FP32, FP64, INT64
@@ -522,4 +522,4 @@ def _to_torch_dropout(w: PlainOp) -> Any:
         return (x if w.of.dropout_implementation == "upscale_in_train" else f"{x} * {number_code(1.0 - w.of.dropout_prob)}"), None
     if w.of.dropout_implementation == "upscale_in_train":
         return f"F.dropout({x}, {p}, self.training)", None
-    return w.call(layers.downgraded_dropout, x, p, "self.training"), None
+    return w.call(helpers.layers.downgraded_dropout, x, p, "self.training"), None

@@ -12,7 +12,7 @@ from foreshape.interop.onnx.unsigned import own_type, quotient
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.torch.torch_call import TorchCall, is_held
-from foreshape.interop.torch.write.helpers import extra_functions
+from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code
 from foreshape.interop.torch.written_gelu import gelu_operand
 from foreshape.operator.computations import Reshape
@@ -581,7 +581,7 @@ def _call(w: PlainOp) -> str:
 def _to_torch_divide(w: PlainOp) -> str:
     x, y = to_torch_pair(w)
     if w.result("Out").known_dtype.is_integer:
-        return w.call(extra_functions.truncated_quotient, x, y)
+        return w.call(helpers.extra_functions.truncated_quotient, x, y)
     return f"{x} / {y}"
 
 

@@ -14,7 +14,7 @@ from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
-from foreshape.interop.torch.write.helpers import tensor_lists
+from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, INT32, INT64
@@ -218,7 +218,7 @@ def _to_onnx_joined(w: WrittenOp) -> Any:
 def _to_torch_write(w: PlainOp) -> None:
     (name,) = w.op.output_slots["Out"]
     before = w.writer.array(name)
-    w.writer.bind(w.op, name, w.call(tensor_lists.with_element, before, w.x("X"), w.int("I")))
+    w.writer.bind(w.op, name, w.call(helpers.tensor_lists.with_element, before, w.x("X"), w.int("I")))
 
 
 @to_torch("read_from_array")

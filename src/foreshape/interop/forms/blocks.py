@@ -18,8 +18,8 @@ from foreshape.interop.onnx.importer import RestInBranches
 from foreshape.interop.onnx.write.values import OnnxGraph, OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
+from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.functional_blocks import write_branch, write_loop
-from foreshape.interop.torch.write.helpers.own_gradients import first_ones, without_gradient
 from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.program import Block, Op
 from foreshape.program.names import names_of
@@ -585,7 +585,7 @@ def _to_torch_watched(w: PlainOp) -> Any:
 @to_torch("with_gradient")
 def _own_gradient(w: PlainOp) -> Any:
     values = w.all("Value")
-    run = w.call(without_gradient, w.call(first_ones, len(values)), repr(w.op.type))
+    run = w.call(helpers.own_gradients.without_gradient, w.call(helpers.own_gradients.first_ones, len(values)), repr(w.op.type))
     made = w.let(f"{run}({', '.join([*values, *w.all('X')])})")
     return tuple([f"{made}[{at}]" for at in range(len(values))])
 

@@ -20,7 +20,7 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import OpenSize, as_variable
 from foreshape.interop.torch.torch_call import TorchCall
-from foreshape.interop.torch.write.helpers import number_rows
+from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.numbers_code import LONG_CONSTANT, nested
 from foreshape.interop.torch.write.plain_op import PlainOp, tuple_of
 from foreshape.operator.computations import Reshape
@@ -396,16 +396,16 @@ def _to_torch_range(w: PlainOp) -> str:
         rises = len(numbers) == 3 and (numbers[1] - numbers[0]) * numbers[2] > 0
         if rises or ((start, step) == ("0", "1") and w.ints("End") is not None):
             return f"torch.arange({', '.join([end] if (start, step) == ('0', '1') else [start, end, step])}, {tensor_options(w, of)})"
-        return w.call(number_rows.whole_numbers, start, end, step, w.type(of), w.device())
+        return w.call(helpers.number_rows.whole_numbers, start, end, step, w.type(of), w.device())
     (size,) = w.result("Out").known_dims
     if w.writer.has_size(size):
-        return w.call(number_rows.counted, w.x("Start"), w.x("Step"), w.size(size))
-    return w.call(number_rows.evenly, w.x("Start"), w.x("End"), w.x("Step"))
+        return w.call(helpers.number_rows.counted, w.x("Start"), w.x("Step"), w.size(size))
+    return w.call(helpers.number_rows.evenly, w.x("Start"), w.x("End"), w.x("Step"))
 
 
 @to_torch("linspace")
 def _to_torch_linspace(w: PlainOp) -> str:
-    return w.call(number_rows.spaced, w.x("Start"), w.x("Stop"), w.int("Num"), w.type(w.result("Out").known_dtype))
+    return w.call(helpers.number_rows.spaced, w.x("Start"), w.x("Stop"), w.int("Num"), w.type(w.result("Out").known_dtype))
 
 
 @to_torch("eye")

@@ -15,7 +15,7 @@ from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall
-from foreshape.interop.torch.write.helpers import extra_functions
+from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.operator.computations import Power
 from foreshape.program import Variable
@@ -391,4 +391,4 @@ def _to_torch_round(w: PlainOp) -> str:
         return x
     if w.of.round_type == 0:
         return f"torch.round({x})" if not decimals else f"torch.round({x}, decimals={decimals})"
-    return w.call(extra_functions.round_away_from_zero, x, decimals)
+    return w.call(helpers.extra_functions.round_away_from_zero, x, decimals)

@@ -15,7 +15,7 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import as_variable, size_of
 from foreshape.interop.torch.torch_call import TorchCall
-from foreshape.interop.torch.write.helpers import class_costs
+from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, FP16, FP32, INT32, INT64
@@ -406,5 +406,5 @@ def _kl(t: TorchCall, x: Variable, y: Variable, reduction: int = 1, log_target: 
 def _softmax_with_cross_entropy(w: PlainOp) -> Any:
     x, axis = w.x("Logits"), w.of.axis
     log_p = w.let(f"torch.log_softmax({x}, {axis})" if w.of.use_softmax else f"torch.log({x})")
-    loss = w.call(class_costs.cross_entropy, log_p, w.x("Label"), axis, w.of.ignore_index, w.of.soft_label)
+    loss = w.call(helpers.class_costs.cross_entropy, log_p, w.x("Label"), axis, w.of.ignore_index, w.of.soft_label)
     return f"torch.exp({log_p})" if w.of.use_softmax else x, loss

@@ -18,9 +18,8 @@ from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import compute, size_of
-from foreshape.interop.torch.torch_call import TorchCall
-from foreshape.interop.torch.traced_layers import CUMULATIVE
-from foreshape.interop.torch.write.helpers import layers
+from foreshape.interop.torch.torch_call import CUMULATIVE, TorchCall
+from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code
 from foreshape.ops.rules.window import is_channels_last
 from foreshape.program import Variable
@@ -415,7 +414,7 @@ def _to_torch_batch_norm(w: PlainOp) -> Any:
     else:
         unbiased = True if w.of.unbiased else None
         trained = "True" if w.of.trainable_statistics else "self.training"
-        made = w.call(layers.batch_norm, *given, trained, momentum=number_code(w.of.momentum), epsilon=epsilon, unbiased=unbiased)
+        made = w.call(helpers.layers.batch_norm, *given, trained, momentum=number_code(w.of.momentum), epsilon=epsilon, unbiased=unbiased)
     moved = [(n, own) for slot, own in (("MeanOut", "Mean"), ("VarianceOut", "Variance")) if (n := w.op.output(slot)) and n not in w.writer.parameters]
     made = w.let(made) if moved else made
     for name, own in moved:

@@ -25,7 +25,7 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import as_variable, size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
-from foreshape.interop.torch.write.helpers import layers
+from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.ops.rules.window import is_channels_last
 from foreshape.program.current import current_block
@@ -549,4 +549,4 @@ def _pool_with_index(w: PlainOp) -> Any:
 def _to_torch_unpool(w: PlainOp) -> str:
     dims = w.result("Out").known_dims
     index = w.x("Indices") if w.dtype("Indices").itemsize == 8 else f"{w.x('Indices')}.to(torch.int64)"
-    return w.call(layers.unpool, w.x("X"), index, f"[{w.size(dims[2])}, {w.size(dims[3])}]")
+    return w.call(helpers.layers.unpool, w.x("X"), index, f"[{w.size(dims[2])}, {w.size(dims[3])}]")

@@ -21,7 +21,7 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
-from foreshape.interop.torch.write.helpers import extra_functions
+from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code, tuple_of
 from foreshape.operator.computations import Transposition
 from foreshape.program.variable import Variable
@@ -411,7 +411,7 @@ def _bmm(w: PlainOp) -> str:
 
 @to_torch("grouped_matmul")
 def _grouped_matmul(w: PlainOp) -> str:
-    return w.call(extra_functions.grouped_product, w.x("X"), w.x("Y") + ".mT" * w.of.trans_y, w.x("Ends"))
+    return w.call(helpers.extra_functions.grouped_product, w.x("X"), w.x("Y") + ".mT" * w.of.trans_y, w.x("Ends"))
 
 
 @to_torch("dot")

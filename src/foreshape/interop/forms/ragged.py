@@ -15,7 +15,7 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import as_dim, size_of
 from foreshape.interop.torch.torch_call import TorchCall
-from foreshape.interop.torch.write.helpers import ragged_attention, ragged_steps
+from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code
 from foreshape.program import Variable
 from foreshape.spec import FLOATING, FP64, INT32, INT64, Spec
@@ -364,7 +364,7 @@ def _to_torch_lstm(w: PlainOp) -> Any:
     given = [w.x("Input"), w.optional("H0"), w.optional("C0"), w.x("Weight"), w.x("Bias"), sequences(w, "Input"), w.of.use_peepholes, w.of.is_reverse, *names]
     if w.op.type == "lstmp":
         given += [w.x("ProjWeight"), f'"{w.of.proj_activation}"', number_code(w.of.cell_clip), number_code(w.of.proj_clip)]
-    state, cell = w.several(w.call(ragged_steps.ragged_lstm, *given), 2)
+    state, cell = w.several(w.call(helpers.ragged_steps.ragged_lstm, *given), 2)
     return state, cell
 
 
@@ -372,7 +372,7 @@ def _to_torch_lstm(w: PlainOp) -> Any:
 def _to_torch_gru(w: PlainOp) -> Any:
     names = [f'"{n}"' for n in (w.of.gate_activation, w.of.activation)]
     given = [w.x("Input"), w.optional("H0"), w.x("Weight"), w.optional("Bias"), sequences(w, "Input"), w.of.is_reverse, *names, w.of.origin_mode]
-    return None, None, None, w.call(ragged_steps.ragged_gru, *given)
+    return None, None, None, w.call(helpers.ragged_steps.ragged_gru, *given)
 
 
 @to_torch("gru_unit")
@@ -380,17 +380,17 @@ def _gru_unit(w: PlainOp) -> Any:
     kinds = ("identity", "sigmoid", "tanh", "relu")
     x = f"{w.x('Input')} + {w.x('Bias')}" if w.has("Bias") else w.x("Input")
     names = [f'"{kinds[n]}"' for n in (w.of.gate_activation, w.of.activation)]
-    return None, None, w.call(ragged_steps.gru_step, x, w.x("HiddenPrev"), w.x("Weight"), *names, w.of.origin_mode)
+    return None, None, w.call(helpers.ragged_steps.gru_step, x, w.x("HiddenPrev"), w.x("Weight"), *names, w.of.origin_mode)
 
 
 @to_torch("sequence_pool")
 def _to_torch_pool(w: PlainOp) -> Any:
-    return w.call(ragged_steps.ragged_pool, w.x("X"), sequences(w, "X"), f'"{w.of.pooltype}"', number_code(w.of.pad_value)), None
+    return w.call(helpers.ragged_steps.ragged_pool, w.x("X"), sequences(w, "X"), f'"{w.of.pooltype}"', number_code(w.of.pad_value)), None
 
 
 @to_torch("sequence_pad")
 def _to_torch_pad(w: PlainOp) -> Any:
-    out, lengths = w.several(w.call(ragged_steps.ragged_pad, w.x("X"), w.x("PadValue"), sequences(w, "X"), w.of.padded_length), 2)
+    out, lengths = w.several(w.call(helpers.ragged_steps.ragged_pad, w.x("X"), w.x("PadValue"), sequences(w, "X"), w.of.padded_length), 2)
     return out, lengths
 
 
@@ -398,7 +398,7 @@ def _to_torch_pad(w: PlainOp) -> Any:
 def _recurrent(w: PlainOp) -> Any:
     given = [w.x("Input"), w.optional("InitHidden"), w.optional("InitCell"), f"[{', '.join(w.all('WeightList'))}]", sequences(w, "Input"), f'"{w.of.mode}"']
     given += [str(w.of.hidden_size), number_code(w.of.dropout_prob), "self.training", str(w.of.is_bidirec)]
-    found = w.several(w.call(ragged_steps.ragged_recurrent, *given), 3 if w.of.mode == "LSTM" else 2)
+    found = w.several(w.call(helpers.ragged_steps.ragged_recurrent, *given), 3 if w.of.mode == "LSTM" else 2)
     return found[0], found[1], found[2] if len(found) > 2 else None, None
 
 
@@ -415,5 +415,5 @@ def _to_torch_attention(w: PlainOp) -> Any:
         number_code(w.of.scale),
         w.op.output("LogSumExp") in w.writer.wanted,
     ]
-    out, sums = w.several(w.call(ragged_attention.ragged_attention, *given), 2)
+    out, sums = w.several(w.call(helpers.ragged_attention.ragged_attention, *given), 2)
     return out, sums

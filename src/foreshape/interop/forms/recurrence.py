@@ -20,7 +20,7 @@ from foreshape.interop.torch.higher_order import scanned
 from foreshape.interop.torch.open_size import OpenSize, size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
-from foreshape.interop.torch.write.helpers import layers
+from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, FP32, FP64, INT32, INT64
@@ -626,7 +626,7 @@ def _to_torch_rnn(w: PlainOp) -> Any:
     both, count = 2 if w.of.is_bidirec else 1, int(w.of.num_layers)
     if w.has("SequenceLength"):
         made = w.call(
-            layers.recurrent_with_lengths,
+            helpers.layers.recurrent_with_lengths,
             w.x("Input"),
             f"[{', '.join(states)}]",
             f"[{', '.join(weights)}]",

@@ -25,7 +25,7 @@ from foreshape.interop.torch.open_size import as_dim, as_variable, host_number
 from foreshape.interop.torch.open_size import size_of as torch_size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
-from foreshape.interop.torch.write.helpers import resizing_points
+from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code
 from foreshape.ops.rules.window import is_channels_last
 from foreshape.program.variable import Variable
@@ -473,7 +473,7 @@ def _to_torch_resize(w: PlainOp) -> Any:
             return w.by_kernel()
         by = [None] * axes if older or not scales or w.count("SizeTensor") else scales * axes if len(scales) == 1 else scales
         listed = ", ".join("None" if b is None else number_code(float(b)) for b in by)
-        return w.call(resizing_points.resized_points, w.x("X"), f"[{', '.join(map(w.size, size))}]", f"[{listed}]")
+        return w.call(helpers.resizing_points.resized_points, w.x("X"), f"[{', '.join(map(w.size, size))}]", f"[{listed}]")
     thin = bool(getattr(w.of, "antialias", False))
     if thin and (w.dtype("X").itemsize == 2 or not isinstance(size[1], int) or size[1] == 1):  # torch's kernel gives all rows of a column the first's number
         return w.by_kernel()

@@ -21,7 +21,7 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import compute, size_of, value_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
-from foreshape.interop.torch.write.helpers import shapes
+from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.operator.require import RuleError
 from foreshape.ops.tensor.reshaping import reshaped
@@ -400,7 +400,7 @@ def _to_torch_reshape(w: PlainOp) -> str:
     unknown = [d for d in dims if not isinstance(d, int) and not w.writer.has_size(d)]
     if len(unknown) > 1 or (unknown and 0 in dims):
         given = f"[{', '.join(f'int({t})' for t in w.all('ShapeTensor'))}]" if w.count("ShapeTensor") else w.list("Shape") if w.has("Shape") else w.of.shape
-        return w.call(shapes.reshaped, w.x("X"), given)
+        return w.call(helpers.shapes.reshaped, w.x("X"), given)
     return f"{w.x('X')}.reshape({w.target(dims)})"
 
 

@@ -18,7 +18,7 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import OpenSize, as_dim, compute, size_of
 from foreshape.interop.torch.torch_call import TorchCall
-from foreshape.interop.torch.write.helpers import entries
+from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.program.variable import Variable
 from foreshape.spec import BOOL, COMPLEX, FP64, INT64, LOD_TENSOR_ARRAY
@@ -325,7 +325,7 @@ def _to_torch_set_value(w: PlainOp) -> Any:
             value = w.number(numbers[0], w.dtype("Input"))
     while len(index) > 1 and index[-1] == "slice(None)":
         index.pop()
-    return w.call(entries.with_entries, w.x("Input"), f"({', '.join(index)},)" if index else "()", value)
+    return w.call(helpers.entries.with_entries, w.x("Input"), f"({', '.join(index)},)" if index else "()", value)
 
 
 def _numbers(w: PlainOp, attribute: str, slot: str) -> list[str]:

@@ -15,7 +15,7 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import as_variable
 from foreshape.interop.torch.torch_call import TorchCall
-from foreshape.interop.torch.write.helpers import unstable_order
+from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.kernels.introsort import MOST_ELEMENTS
 from foreshape.program import Variable
@@ -220,7 +220,7 @@ def _argsort(w: PlainOp) -> Any:
     if w.of.stable or (isinstance(count, int) and not _FEW < count <= MOST_ELEMENTS):
         made = f"torch.sort({w.x('X')}, dim={w.of.axis}, descending={w.of.descending}, stable=True)"
     else:
-        made = w.call(unstable_order.unstable_sort, w.x("X"), w.of.axis, w.of.descending)
+        made = w.call(helpers.unstable_order.unstable_sort, w.x("X"), w.of.axis, w.of.descending)
     found = w.several(made, 2)
     return found[0], found[1]
 

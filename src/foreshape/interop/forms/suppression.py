@@ -11,7 +11,7 @@ from foreshape.interop.onnx.write.terms import Term, constant, count_to, joined,
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
-from foreshape.interop.torch.write.helpers import suppression
+from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code
 from foreshape.spec import BOOL, FP32, INT32, INT64
 from foreshape.wire.onnx_records import TypeRecord
@@ -260,10 +260,10 @@ def _multiclass(w: PlainOp) -> Any:
         return w.by_kernel()
     given = [number_code(w.of.score_threshold), w.of.nms_top_k, w.of.keep_top_k, number_code(w.of.nms_threshold), "0.0" if w.of.normalized else "1.0"]
     given += [number_code(w.of.nms_eta), w.of.background_label]
-    boxes, row, numbers = w.several(w.call(suppression.multiclass_suppression, w.x("BBoxes"), w.x("Scores"), *given), 3)
+    boxes, row, numbers = w.several(w.call(helpers.suppression.multiclass_suppression, w.x("BBoxes"), w.x("Scores"), *given), 3)
     return boxes, row, numbers
 
 
 @to_torch("nms")
 def _to_torch_nms(w: PlainOp) -> Any:
-    return w.by_kernel() if w.writer.flow == "python" else w.call(suppression.suppression, w.x("Boxes"), number_code(w.of.iou_threshold))
+    return w.by_kernel() if w.writer.flow == "python" else w.call(helpers.suppression.suppression, w.x("Boxes"), number_code(w.of.iou_threshold))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
     from foreshape.interop.torch.torch_importer import TorchImporter
 
 
-_HIGHER: Final[Any] = importlib.import_module("torch._ops").HigherOrderOperator
+@functools.cache
+def _kind() -> Any:
+    return importlib.import_module("torch._ops").HigherOrderOperator
 
 
 def is_higher_order(target: Any) -> bool:
     """Tell whether it is one of torch's operators of functions."""
-    return isinstance(target, _HIGHER)
+    return isinstance(target, _kind())
 
 
 def higher_order(importer: TorchImporter, node: Any, arguments: Sequence[Any]) -> Any:

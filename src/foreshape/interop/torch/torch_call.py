@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from foreshape import layer
 from foreshape.interop.refused import Refused
@@ -19,6 +19,9 @@ from foreshape.values.torch_types import dtype_of_torch as dtype_of
 
 if TYPE_CHECKING:
     from foreshape.interop.torch.torch_importer import TorchImporter
+
+CUMULATIVE: Final = -1.0
+"""Stands for ``momentum=None`` of batch normalization while a module is exported: torch asks a tensor for its number there."""
 
 
 class TorchCall:

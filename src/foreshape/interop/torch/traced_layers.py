@@ -9,10 +9,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from foreshape.interop.torch.replaced import replaced
+from foreshape.interop.torch.torch_call import CUMULATIVE
 from foreshape.interop.torch.untyped_torch import torch
-
-CUMULATIVE: Final = -1.0
-"""Stands for ``momentum=None`` of batch normalization while a module is exported: torch asks a tensor for its number there."""
 
 
 def _said_causal(mask: Any, is_causal: bool | None = None, size: Any = None) -> bool:

@@ -1,1 +1,10 @@
-"""Functions of plain torch code, copied into written modules where these use them. They use torch, the standard library, and each other."""
+"""Functions that exported torch code may need: they are copied into the file. Imported when they are first used, since they need torch."""
+
+import importlib
+from types import ModuleType
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    return importlib.import_module(f"{__name__}.{name}")
