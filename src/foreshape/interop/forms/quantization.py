@@ -430,7 +430,7 @@ def _bytes_of(w: WrittenOp, slot: str) -> Term | None:
 def _quantize_linear(w: WrittenOp) -> Any:
     if not w.of.is_test:
         raise Refused("scales that are observed in training")
-    x, axis, most = term(w, "X"), int(w.of.quant_axis), int(w.of._most())
+    x, axis, most = term(w, "X"), int(w.of.quant_axis), int(w.of._limit())
     rest = w.optional("InState"), w.optional("InAccum"), w.x("Scale")
     if w.of.only_observer:
         return w.node("Identity", x.value), *rest
@@ -444,7 +444,7 @@ def _dequantize_linear(w: WrittenOp) -> Any:
     if w.of.only_observer:
         return term(w, "X").cast(w.dtype("Scale")).node("Identity").value, *rest
     axis = int(w.of.quant_axis)
-    return _read(w, "X", None, _step(w, "Scale", 0, axis, float(w.of._most()), False), axis), *rest
+    return _read(w, "X", None, _step(w, "Scale", 0, axis, float(w.of._limit()), False), axis), *rest
 
 
 @to_onnx("fake_dequantize_max_abs", "dequantize_abs_max")
