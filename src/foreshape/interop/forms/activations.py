@@ -22,23 +22,6 @@ from foreshape.spec import BF16, FP32, FP64, INT64
 # --- from ONNX
 
 
-_ACTIVATIONS_FROM_ONNX = {
-    "LeakyRelu": ("leaky_relu", {"alpha": ("alpha", 0.01)}),
-    "Elu": ("elu", {"alpha": ("alpha", 1.0)}),
-    "Celu": ("celu", {"alpha": ("alpha", 1.0)}),
-    "Selu": ("selu", {"alpha": ("alpha", 1.67326319217681884765625), "scale": ("gamma", 1.05070102214813232421875)}),
-    "ThresholdedRelu": ("thresholded_relu", {"threshold": ("alpha", 1.0)}),
-    "HardSigmoid": ("hard_sigmoid", {"slope": ("alpha", 0.2), "offset": ("beta", 0.5)}),
-}
-"""The activations with numbers: their type here, and for each attribute its name in ONNX and its default there."""
-
-
-@from_onnx("LeakyRelu", "Elu", "Celu", "Selu", "ThresholdedRelu", "HardSigmoid")
-def from_onnx_activation(c: Call) -> Any:
-    type, attributes = _ACTIVATIONS_FROM_ONNX[c.node.operator]
-    return c.op(type, {n: c.attribute(*read) for n, read in attributes.items()}, X=c.x())
-
-
 @from_onnx("Gelu", since=20)
 def from_onnx_gelu(c: Call) -> Any:
     return layer.gelu(c.x(), c.attribute("approximate", "none") == "tanh")
@@ -112,19 +95,6 @@ def _to_onnx_relu6(w: WrittenOp) -> OnnxValue:
 @to_onnx("brelu")
 def _to_onnx_brelu(w: WrittenOp) -> OnnxValue:
     return w.node("Clip", w.x("X"), w.like(w.of.t_min, "X"), w.like(w.of.t_max, "X"))
-
-
-_ACTIVATIONS_TO_ONNX: Final = {
-    "leaky_relu": ("LeakyRelu", {"alpha": "alpha"}), "elu": ("Elu", {"alpha": "alpha"}), "selu": ("Selu", {"alpha": "alpha", "gamma": "scale"}),
-    "hard_sigmoid": ("HardSigmoid", {"alpha": "slope", "beta": "offset"}),
-}  # fmt: skip
-
-
-@to_onnx(*_ACTIVATIONS_TO_ONNX)
-def _to_onnx_activation(w: WrittenOp) -> OnnxValue:
-    operator, attributes = _ACTIVATIONS_TO_ONNX[w.op.type]
-    numbers: dict[str, Any] = {n: float(getattr(w.of, ours)) for n, ours in attributes.items()}
-    return w.node(operator, w.x("X"), **numbers)
 
 
 @to_onnx("celu")
@@ -309,11 +279,6 @@ def _selu(t: TorchCall, x: Variable) -> Any:
 _SELU: Final = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 
-@from_torch("celu")
-def _from_torch_celu(t: TorchCall, x: Variable, alpha: float = 1.0) -> Any:
-    return layer.celu(x, float(alpha))
-
-
 @from_torch("leaky_relu")
 def _leaky_relu(t: TorchCall, x: Variable, negative_slope: float = 0.01) -> Any:
     return t.op("leaky_relu", {"alpha": float(negative_slope), "open": True}, X=x)
@@ -331,36 +296,11 @@ def _rrelu(t: TorchCall, x: Variable, *given: Any, **_: Any) -> Any:
     return [made, None] if "noise" in t.name else made
 
 
-@from_torch("hardswish")
-def _from_torch_hard_swish(t: TorchCall, x: Variable) -> Any:
-    return layer.hard_swish(x)
-
-
 @from_torch("hardsigmoid")
 def _from_torch_hard_sigmoid(t: TorchCall, x: Variable) -> Any:
     if t.dtype is FP64:  # a sixth is no number of 32 bits
         return layer.divide(layer.clip(layer.scale(x, 1.0, 3.0), 0.0, 6.0), t.tensor(6.0, FP64))
     return layer.hard_sigmoid(x, 1 / 6, 0.5)
-
-
-@from_torch("softplus")
-def _from_torch_softplus(t: TorchCall, x: Variable, beta: float = 1.0, threshold: float = 20.0) -> Any:
-    return layer.softplus(x, float(beta), float(threshold))
-
-
-@from_torch("softshrink")
-def _softshrink(t: TorchCall, x: Variable, lambd: float = 0.5) -> Any:
-    return layer.softshrink(x, float(lambd))
-
-
-@from_torch("hardshrink")
-def _hardshrink(t: TorchCall, x: Variable, lambd: float = 0.5) -> Any:
-    return layer.hard_shrink(x, float(lambd))
-
-
-@from_torch("threshold")
-def _threshold(t: TorchCall, x: Variable, threshold: Any, value: Any) -> Any:
-    return layer.thresholded_relu(x, float(threshold), float(value))
 
 
 @from_torch("prelu", "_prelu_kernel")
@@ -426,39 +366,10 @@ def _to_torch_relu6(w: PlainOp) -> str:
     return f"torch.clamp({w.x('X')}, 0.0, {number_code(w.of.threshold)})"
 
 
-@to_torch("brelu")
-def _to_torch_brelu(w: PlainOp) -> str:
-    return f"torch.clamp({w.x('X')}, {number_code(w.of.t_min)}, {number_code(w.of.t_max)})"
-
-
-_BY_NUMBER: Final = {
-    "leaky_relu": ("F.leaky_relu", "alpha"),
-    "elu": ("F.elu", "alpha"),
-    "celu": ("F.celu", "alpha"),
-    "hard_shrink": ("F.hardshrink", "threshold"),
-}
-
-
-@to_torch(*_BY_NUMBER)
-def _by_number(w: PlainOp) -> str:
-    function, attribute = _BY_NUMBER[w.op.type]
-    return f"{function}({w.x('X')}, {number_code(getattr(w.of, attribute))})"
-
-
-@to_torch("softshrink")
-def _to_torch_soft_shrink(w: PlainOp) -> str:
-    return f"F.softshrink({w.x('X')}, {number_code(w.op.attributes.values.get('lambda', 0.5))})"
-
-
 @to_torch("thresholded_relu")
 def _to_torch_thresholded_relu(w: PlainOp) -> str:
     x = w.x("X")
     return f"F.threshold({x}, {w.number(w.of.threshold, w.dtype('X'))}, {w.number(w.of.value, w.dtype('X'))})"
-
-
-@to_torch("hard_sigmoid")
-def _to_torch_hard_sigmoid(w: PlainOp) -> str:
-    return f"torch.clamp({w.x('X')} * {number_code(w.of.slope)} + {number_code(w.of.offset)}, 0.0, 1.0)"
 
 
 @to_torch("hard_swish")

@@ -67,11 +67,6 @@ def _to_onnx_cast(w: WrittenOp) -> OnnxValue:
     return w.node("Cast", x, to=w.writer.code_of(to))
 
 
-@to_onnx("conj", "memcpy", "memcpy_d2h")
-def _to_onnx_copy(w: WrittenOp) -> Any:
-    return w.node("Identity", w.x("X"))
-
-
 @to_onnx("assert")
 def _no_check(w: WrittenOp) -> Any:
     """A network of ONNX checks nothing."""
@@ -101,11 +96,6 @@ def _from_torch_copy(t: TorchCall, x: Variable, y: Any, *_: Any) -> Any:
 
 
 # --- to torch's code
-
-
-@to_torch("assign", "share_data", "memcpy", "memcpy_d2h")
-def _to_torch_same(w: PlainOp) -> str:
-    return w.x("X")
 
 
 @to_torch("cast")

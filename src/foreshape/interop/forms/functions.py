@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from foreshape import layer
-from foreshape.interop.forms.arithmetic import from_torch_pair, result, to_onnx_pair
+from foreshape.interop.forms.arithmetic import from_torch_pair, to_onnx_pair
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call, made_of
 from foreshape.interop.onnx.write.terms import Term, term
@@ -24,23 +24,19 @@ from foreshape.spec import BOOL, FP32, FP64, INT32, INT64, UINT8
 # --- from ONNX
 
 
-_RENAMED = {"HardSwish": "hard_swish", "Not": "logical_not", "BitwiseNot": "bitwise_not", "IsNaN": "isnan_v2"}
-
-
-@from_onnx("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor", "Log", "Mish", "Relu", "Sigmoid", "Sign")
-@from_onnx("Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "HardSwish", "Not", "BitwiseNot", "IsNaN")
-def from_onnx_unary(c: Call) -> Any:
-    x, of = c.x(), c.x().spec.known_dtype
-    if c.node.operator in ("Relu", "Abs", "Sign", "Floor", "Ceil") and of.is_integer:
-        if c.node.operator == "Relu":
-            return layer.maximum(x, c.like(0, x))
-        if c.node.operator == "Abs":
-            return x if of is UINT8 else layer.maximum(x, layer.scale(x, -1.0))
-        if c.node.operator == "Sign":
-            above, below = (c.cast(c.op(type, X=x, Y=c.like(0, x)), of) for type in ("greater_than", "less_than"))
-            return above - below
-        return layer.assign(x)
-    return result(c.op(_RENAMED.get(c.node.operator) or c.node.operator.lower(), X=x))
+@from_onnx("Abs", "Ceil", "Floor", "Relu", "Sign")
+def from_onnx_of_numbers(c: Call) -> Any:
+    """Ours are of floats; whole numbers have other forms."""
+    x, of, name = c.x(), c.x().spec.known_dtype, c.node.operator
+    if not of.is_integer:
+        return getattr(layer, name.lower())(x)
+    if name == "Relu":
+        return layer.maximum(x, c.like(0, x))
+    if name == "Abs":
+        return x if of is UINT8 else layer.maximum(x, layer.scale(x, -1.0))
+    if name == "Sign":
+        return c.cast(x > c.like(0, x), of) - c.cast(x < c.like(0, x), of)
+    return layer.assign(x)
 
 
 @from_onnx("Reciprocal")
@@ -59,30 +55,9 @@ def rounding(c: Call) -> Any:
 # --- to ONNX
 
 
-_UNARY_TO_ONNX: Final = {
-    "relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "sqrt": "Sqrt", "exp": "Exp", "log": "Log", "floor": "Floor", "ceil": "Ceil", "abs": "Abs",
-    "sin": "Sin", "cos": "Cos", "tan": "Tan", "asin": "Asin", "acos": "Acos", "atan": "Atan", "sinh": "Sinh", "cosh": "Cosh", "asinh": "Asinh",
-    "acosh": "Acosh", "atanh": "Atanh", "erf": "Erf", "reciprocal": "Reciprocal", "sign": "Sign", "softsign": "Softsign", "isnan_v2": "IsNaN",
-    "logical_not": "Not", "assign": "Identity", "share_data": "Identity", "print": "Identity", "inverse": "", "isinf_v2": "IsInf",
-}  # fmt: skip
-
-
-_FLOAT_ONLY: Final = frozenset(_UNARY_TO_ONNX) - {"abs", "sign", "assign", "share_data", "print", "logical_not", "relu", "inverse", "isnan_v2", "isinf_v2"}
-
-
-@to_onnx(*(t for t, operator in _UNARY_TO_ONNX.items() if operator))
-def _to_onnx_unary(w: WrittenOp) -> OnnxValue:
-    slot = "In" if w.op.type == "print" else "X"
-    of = w.dtype(slot)
-    if w.op.type == "logical_not":
-        return w.node("Not", w.cast(w.x(slot), of, BOOL))
-    if w.op.type in ("isnan_v2", "isinf_v2") and not of.is_floating:
-        return w.node("Less", w.x(slot), w.x(slot))
-    if w.op.type in ("floor", "ceil") and not of.is_floating:
-        return w.node("Identity", w.x(slot))
-    if w.op.type in _FLOAT_ONLY and not of.is_floating:  # the result is of floats
-        return w.node(_UNARY_TO_ONNX[w.op.type], w.cast(w.x(slot), of, w.result("Out").known_dtype))
-    return w.node(_UNARY_TO_ONNX[w.op.type], w.x(slot))
+@to_onnx("floor", "ceil")
+def _to_onnx_whole(w: WrittenOp) -> OnnxValue:
+    return w.node(w.op.type.capitalize() if w.dtype("X").is_floating else "Identity", w.x("X"))
 
 
 @to_onnx("square")
@@ -169,18 +144,6 @@ def _logit(w: WrittenOp) -> Any:
 
 
 # --- from torch
-
-
-_SAME: Final = (
-    "relu sigmoid tanh exp log log1p log2 log10 expm1 sqrt rsqrt sin cos tan asin acos atan sinh cosh asinh acosh atanh erf reciprocal silu mish "
-    "log_sigmoid relu6 softsign lgamma digamma erfinv"
-)
-"""The operators of one tensor of floats with the same name in `foreshape.layer`."""
-
-
-@from_torch(*_SAME.split())
-def _from_torch_unary(t: TorchCall, x: Any) -> Variable:
-    return getattr(layer, t.name)(t.tensor(x, t.dtype))
 
 
 @from_torch("abs", "square", "neg", "floor", "ceil", "sign", "sgn")
@@ -342,46 +305,6 @@ def _parts_of_numbers(t: TorchCall, x: Variable) -> Any:
 
 
 # --- to torch's code
-
-
-_UNARY_TO_TORCH: Final = {
-    "relu": "F.relu",
-    "sigmoid": "torch.sigmoid",
-    "tanh": "torch.tanh",
-    "abs": "torch.abs",
-    "sign": "torch.sign",
-    "silu": "F.silu",
-    "logsigmoid": "F.logsigmoid",
-    "tanh_shrink": "F.tanhshrink",
-    "softsign": "F.softsign",
-    "square": "torch.square",
-    "floor": "torch.floor",
-    "ceil": "torch.ceil",
-    "trunc": "torch.trunc",
-    "bitwise_not": "torch.bitwise_not",
-    "logical_not": "torch.logical_not",
-    "isnan_v2": "torch.isnan",
-    "isinf_v2": "torch.isinf",
-    "isfinite_v2": "torch.isfinite",
-}
-
-
-_OF_FLOATS: Final = """
-exp expm1 log log2 log10 log1p sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh asinh acosh atanh erf erfinv digamma lgamma
-"""
-
-
-_FLOATING: Final = tuple(_OF_FLOATS.split())
-
-
-@to_torch(*_UNARY_TO_TORCH)
-def _to_torch_unary(w: PlainOp) -> str:
-    return f"{_UNARY_TO_TORCH[w.op.type]}({w.x('X')})"
-
-
-@to_torch(*_FLOATING)
-def _floating(w: PlainOp) -> str:
-    return f"torch.{w.op.type}({w.cast(w.x('X'), w.dtype('X'), w.result('Out').known_dtype)})"
 
 
 @to_torch("round")

@@ -7,23 +7,16 @@ from typing import Any, Final
 
 from foreshape import layer
 from foreshape.interop.forms.arithmetic import change
-from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
-from foreshape.interop.onnx.call import Call
+from foreshape.interop.forms.rules import from_torch, to_onnx
 from foreshape.interop.onnx.write.terms import constant, joined, term
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall
-from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.program import Variable
 from foreshape.spec import FP32, FP64
 
 # --- from ONNX
-
-
-@from_onnx("Det")
-def from_onnx_determinant(c: Call) -> Any:
-    return layer.det(c.x())
 
 
 # --- to ONNX
@@ -242,8 +235,3 @@ def _exponential(t: TorchCall, x: Variable) -> Any:
 
 
 # --- to torch's code
-
-
-@to_torch("inverse")
-def _to_torch_inverse(w: PlainOp) -> str:
-    return f"torch.linalg.inv({w.x('Input')})"

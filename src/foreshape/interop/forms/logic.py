@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from foreshape import layer
 from foreshape.interop.forms.arithmetic import from_onnx_binary, from_torch_pair, to_onnx_pair
-from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
+from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.unsigned import own_type
 from foreshape.interop.onnx.write.terms import Term, constant, term
@@ -14,7 +14,6 @@ from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall
-from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.program import Variable
 from foreshape.spec import BOOL, FP32, INT8, INT16, INT32, INT64, UINT8, UNSIGNED
 
@@ -35,11 +34,6 @@ def bitwise(c: Call) -> Any:
 def comparison(c: Call) -> Any:
     name = c.node.operator
     return from_onnx_binary(c, "equal" if name == "Equal" else f"{name.removesuffix('OrEqual').lower()}_{'equal' if name.endswith('OrEqual') else 'than'}")
-
-
-@from_onnx("Where")
-def from_onnx_where(c: Call) -> Any:
-    return layer.where(c.x(0), c.x(1), c.x(2))
 
 
 @from_onnx("IsInf")
@@ -68,6 +62,17 @@ def bit_shift(c: Call) -> Any:
 
 
 # --- to ONNX
+
+
+@to_onnx("isnan_v2", "isinf_v2")
+def _to_onnx_special(w: WrittenOp) -> OnnxValue:
+    x = w.x("X")
+    return w.node("IsNaN" if w.op.type == "isnan_v2" else "IsInf", x) if w.dtype("X").is_floating else w.node("Less", x, x)
+
+
+@to_onnx("logical_not")
+def _to_onnx_logical_not(w: WrittenOp) -> OnnxValue:
+    return w.node("Not", w.cast(w.x("X"), w.dtype("X"), BOOL))
 
 
 @to_onnx("not_equal")
@@ -226,8 +231,3 @@ def _from_torch_shift(t: TorchCall, x: Any, y: Any) -> Any:
 
 
 # --- to torch's code
-
-
-@to_torch("where")
-def _to_torch_where(w: PlainOp) -> str:
-    return f"torch.where({w.x('Condition')}, {w.x('X')}, {w.x('Y')})"

@@ -404,11 +404,6 @@ def _to_torch_einsum(w: PlainOp) -> Any:
     return f"torch.einsum({json.dumps(w.of.equation)}, {', '.join(w.all('Operands'))})", [], []
 
 
-@to_torch("bmm")
-def _bmm(w: PlainOp) -> str:
-    return f"torch.bmm({w.x('X')}, {w.x('Y')})"
-
-
 @to_torch("grouped_matmul")
 def _grouped_matmul(w: PlainOp) -> str:
     return w.call(helpers.extra_functions.grouped_product, w.x("X"), w.x("Y") + ".mT" * w.of.trans_y, w.x("Ends"))
@@ -418,8 +413,3 @@ def _grouped_matmul(w: PlainOp) -> str:
 def _to_torch_dot(w: PlainOp) -> str:
     made = f"({w.x('X')} * {w.x('Y')}).sum(-1{', keepdim=True' if len(w.result('Out').known_dims) == w.rank('X') else ''})"
     return w.cast(made, w.dtype("X"), w.result("Out").known_dtype)
-
-
-@to_torch("addmm")
-def _to_torch_addmm(w: PlainOp) -> str:
-    return f"torch.addmm({w.x('Input')}, {w.x('X')}, {w.x('Y')}, beta={number_code(w.of.Beta)}, alpha={number_code(w.of.Alpha)})"

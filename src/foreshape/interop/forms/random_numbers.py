@@ -228,8 +228,3 @@ def _to_torch_randint(w: PlainOp) -> str:
 @to_torch("randperm")
 def _randperm(w: PlainOp) -> str:
     return f"torch.randperm({w.of.n}, {tensor_options(w, w.result('Out').known_dtype)})"
-
-
-@to_torch("bernoulli")
-def _to_torch_bernoulli(w: PlainOp) -> str:
-    return f"torch.bernoulli({w.x('X')})"

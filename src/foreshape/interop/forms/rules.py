@@ -9,8 +9,10 @@ import bisect
 import importlib
 import os
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
+
+from foreshape.interop.forms import rows
 
 OnnxReader = Callable[..., Any]
 """A function of a `foreshape.interop.onnx.call.Call`: it returns the result, several of them as a tuple, with None for one left out."""
@@ -32,6 +34,8 @@ _onnx_writers: dict[str, OnnxWriter] = {}
 _torch_readers: dict[str, TorchReader] = {}
 _torch_writers: dict[str, TorchWriter] = {}
 _of_two_modes: set[str] = set()
+_of_rows: dict[str, Callable[..., Any]] = {}
+"""Direction -> the function for all operators with a row."""
 _imported: set[str] = set()
 """The operators of ONNX whose files are imported."""
 _PACKAGE: Final = __name__.rpartition(".")[0]
@@ -86,6 +90,22 @@ def to_torch(*types: str, by_mode: bool = False) -> Callable[[TorchWriter], Torc
     return register
 
 
+def of_rows(direction: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator: the function reads or writes the operators with a row (`rows`), given as its argument ``row``."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        _of_rows[direction] = function
+        return function
+
+    return register
+
+
+@cache
+def _by_row(direction: str, type: str) -> Callable[..., Any]:
+    importlib.import_module(f"{_PACKAGE}.by_row")
+    return partial(_of_rows[direction], row=rows.row(type))
+
+
 # --- finding
 
 
@@ -99,25 +119,29 @@ def onnx_reader(domain: str, name: str, opset: int) -> OnnxReader | None:
     for since, function in _onnx_readers.get((domain, name), ()):
         if since <= opset:
             reader = function
-    return reader
+    row = rows.row_from_onnx(name) if reader is None and not domain else None
+    return _by_row("from onnx", row.type) if row is not None else reader
 
 
 def onnx_writer(type: str) -> OnnxWriter | None:
     """Return the function to write an operator of ours as nodes of ONNX."""
     import_families()
-    return _onnx_writers.get(type)
+    return _onnx_writers.get(type) or (_by_row("to onnx", type) if rows.row_to("to onnx", type) is not None else None)
 
 
 def torch_reader(name: str, overload: str) -> TorchReader | None:
     """Return the function for an operator of ATen: the overload's, else the name's, else the one of the name without the mark of a change in place."""
     import_families()
-    return _torch_readers.get(f"{name}.{overload}") or _torch_readers.get(name) or _torch_readers.get(name.rstrip("_")) or None
+    plain = name.rstrip("_")
+    reader = _torch_readers.get(f"{name}.{overload}") or _torch_readers.get(name) or _torch_readers.get(plain)
+    row = rows.row_from_torch(name) or rows.row_from_torch(plain)
+    return reader or (_by_row("from torch", row.type) if row is not None else None)
 
 
 def torch_writer(type: str) -> TorchWriter | None:
     """Return the function to write an operator of ours as torch code."""
     import_families()
-    return _torch_writers.get(type)
+    return _torch_writers.get(type) or (_by_row("to torch", type) if rows.row_to("to torch", type) is not None else None)
 
 
 def follows_mode(type: str) -> bool:
@@ -131,25 +155,26 @@ def follows_mode(type: str) -> bool:
 def onnx_operators() -> list[tuple[str, str]]:
     """Return domain and name of all operators of ONNX that are read."""
     import_families()
-    return sorted(_onnx_readers)
+    return sorted({*_onnx_readers, *(("", name) for name in rows.names_from_onnx())})
 
 
 def onnx_versions(domain: str, name: str) -> list[tuple[int, OnnxReader]]:
     """Return the functions for an operator of ONNX, each with its first operator set, in order."""
     import_families()
-    return [*_onnx_readers.get((domain, name), ())]
+    row = rows.row_from_onnx(name) if not domain else None
+    return [*_onnx_readers.get((domain, name), ()), *([(1, _by_row("from onnx", row.type))] if row is not None else [])]
 
 
 def types_in_onnx() -> list[str]:
     """Return the types of all our operators that are written as nodes of ONNX."""
     import_families()
-    return sorted(_onnx_writers)
+    return sorted({*_onnx_writers, *rows.types_to("to onnx")})
 
 
 def types_in_torch() -> list[str]:
     """Return the types of all our operators that are written as torch code."""
     import_families()
-    return sorted(_torch_writers)
+    return sorted({*_torch_writers, *rows.types_to("to torch")})
 
 
 # --- the files: found by looking into the folder, and no list is kept

@@ -218,11 +218,6 @@ def _to_onnx_flatten(w: WrittenOp) -> OnnxValue:
     return w.node("Reshape", x, w.node("Concat", w.shape(x, 0, first), w.ints(-1), w.shape(x, last + 1, rank), axis=0))
 
 
-@to_onnx("flatten2", "flatten")
-def _flatten_two(w: WrittenOp) -> OnnxValue:
-    return w.node("Flatten", w.x("X"), axis=int(w.of.axis))
-
-
 @to_onnx("transpose2", "transpose")
 def _to_onnx_transpose(w: WrittenOp) -> OnnxValue:
     return w.node("Transpose", w.x("X"), perm=axes_of(w, w.of.axis, w.rank("X"))) if w.rank("X") else w.node("Identity", w.x("X"))

@@ -1,19 +1,21 @@
-"""The operators of PaddlePaddle 3 and their equals of 2.x: `operators.txt`, a line each.
+"""The operators of PaddlePaddle 3 and their equals of 2.x, as the rows of `foreshape.interop.forms.rows` have them.
 
-    name [type] | operands | results [| attributes]
+    type [| operands | results [| attributes]]
 
-``type`` is the operator here, if it has another name. Operands stand by their places: ``Slot``, or ``Slot@attribute`` for an attribute where it is
-constant, ``@attribute`` for an attribute always, ``One/List@attribute`` where a list of tensors has another slot, ``-`` for one without a counterpart,
-and ``~`` for one without a meaning. Results are slots. Attributes have one name in both, but for ``new>old``; ``new!value`` has no counterpart and means
-the same only at this value (``*``: at any).
+Without columns the slots are those of the operator here, in its order. Operands stand by their places: ``Slot``, or ``Slot@attribute`` for an
+attribute where it is constant, ``@attribute`` for an attribute always, ``One/List@attribute`` where a list of tensors has another slot, ``-`` for one
+without a counterpart, and ``~`` for one without a meaning. Results are slots. Attributes have one name in both, but for ``new>old``; ``new!value``
+has no counterpart and means the same only at this value (``*``: at any).
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from importlib import resources
 from typing import Any, NamedTuple
+
+from foreshape.interop.forms.rows import pir_columns
+from foreshape.operator.registry import get
 
 _WORDS: Mapping[str, Any] = {"true": True, "false": False, "{}": [], '""': ""}
 
@@ -45,24 +47,22 @@ class TableRow(NamedTuple):
     only: Mapping[str, Any]
 
 
-@functools.cache
-def _lines() -> dict[str, str]:
-    text = resources.files("foreshape.interop.pir").joinpath("operators.txt").read_text()
-    return {line.split(" ", 1)[0]: line for line in text.splitlines()}
-
-
 def operators() -> tuple[str, ...]:
-    """Return the names of all operators in the table."""
-    return tuple(_lines())
+    """Return the names of all operators with a row."""
+    return tuple(pir_columns())
 
 
 @functools.cache
 def row_of(name: str) -> TableRow | None:
     """Return the row of an operator; its form in place, with ``_`` at the end, has the same row."""
-    line = _lines().get(name) or (_lines().get(name[:-1]) if name.endswith("_") else None)
+    line = pir_columns().get(name) or (pir_columns().get(name[:-1]) if name.endswith("_") else None)
     if line is None:
         return None
-    head, operands, results, *rest = [part.split() for part in line.split("|")]
+    (type,), *columns = [part.split() for part in line.split("|")]
+    if not columns:
+        schema = get(type).schema
+        return TableRow(type, tuple([OperandRow(o.name, o.name, "") for o in schema.operands]), tuple([r.name for r in schema.results]), {}, {})
+    operands, results, *rest = columns
     renamed: dict[str, str] = {}
     only: dict[str, Any] = {}
     for word in rest[0] if rest else ():
@@ -72,7 +72,7 @@ def row_of(name: str) -> TableRow | None:
         else:
             there, _, value = word.partition("!")
             only[there] = _value(value)
-    return TableRow(head[-1], tuple([_operand(word) for word in operands]), tuple(["" if r == "-" else r for r in results]), renamed, only)
+    return TableRow(type, tuple([_operand(word) for word in operands]), tuple(["" if r == "-" else r for r in results]), renamed, only)
 
 
 def _operand(word: str) -> OperandRow:
