@@ -33,21 +33,21 @@ class Extent(NamedTuple):
 
     rows: str | None
     counts: tuple[str | None, ...]
-    others: tuple[str | None, ...]
+    inner: tuple[str | None, ...]
     free: frozenset[str]
     """The symbols in the other dims, within formulas too."""
 
 
-def _extent(dims: Sequence[Size | None], counts: Sequence[Size], known: Mapping[str, Size]) -> Extent:
-    def named(dim: Size | None) -> str | None:
+def _extent(dims: Sequence[Size | None], counts: Sequence[Size], sizes: Mapping[str, Size]) -> Extent:
+    def symbol(dim: Size | None) -> str | None:
         name = None if dim is None or isinstance(dim, int) else symbol_name(dim)
-        if name is None or name not in known:
+        if name is None or name not in sizes:
             return name
-        same = known[name]
-        return name if isinstance(same, int) else symbol_name(same) or name
+        size = sizes[name]
+        return name if isinstance(size, int) else symbol_name(size) or name
 
     free = frozenset(n for d in dims[1:] if d is not None and not isinstance(d, int) for n in symbols_of(d))
-    return Extent(named(dims[0]) if dims else None, tuple(map(named, counts)), tuple(map(named, dims[1:])), free)
+    return Extent(symbol(dims[0]) if dims else None, tuple(map(symbol, counts)), tuple(map(symbol, dims[1:])), free)
 
 
 class Part(NamedTuple):
@@ -70,12 +70,14 @@ class BatchLayout:
     batch: str
     rounds = True
 
-    def __init__(self, inputs: Mapping[str, Extent], results: Mapping[str, Extent], seen: str, longest: Mapping[str, tuple[str, str]] | None = None) -> None:
+    def __init__(
+        self, inputs: Mapping[str, Extent], results: Mapping[str, Extent], description: str, longest: Mapping[str, tuple[str, str]] | None = None
+    ) -> None:
         """Find the dims of examples.
 
         Args:
             inputs, results: by name.
-            seen: the inputs and results in words.
+            description: the inputs and results in words.
             longest: ragged input -> the symbols of its longest innermost and its longest outermost sequence, in rows.
 
         Raises:
@@ -88,41 +90,41 @@ class BatchLayout:
         ragged = [e for e in inputs.values() if e.counts]
         leading = {e.counts[0] if e.counts else None for e in ragged} or {e.rows for e in inputs.values()}
         growing = {e.rows for e in inputs.values()} | {n for e in ragged for n in e.counts}
-        named = {n for e in ragged for n in (e.rows, *e.counts)} or leading
+        sequence_symbols = {n for e in ragged for n in (e.rows, *e.counts)} or leading
         fixed = {n for e in inputs.values() for n in e.free}
-        fits = len(leading) == 1 and None not in growing and growing == named and not growing & fixed
+        fits = len(leading) == 1 and None not in growing and growing == sequence_symbols and not growing & fixed
         if fits:
             (self.batch,) = (n for n in leading if n is not None)
             fits = all((e.counts[0] == self.batch if e.counts else e.rows in growing) and e.free <= fixed for e in results.values())
         if not fits:
-            raise SchemaError(f"several requests can be run as one batch where inputs and results begin with one open dim; seen {seen}")
+            raise SchemaError(f"several requests can be run as one batch where inputs and results begin with one open dim; seen {description}")
 
     @staticmethod
     def of_model(model: InferenceModel) -> BatchLayout:
         """Return the layout of an opened network. Raises `SchemaError` as the class, and for results of one example that another may change."""
-        block, known = model.program.global_block, model.program.guards.known
-        layout = BatchLayout.of_specs({n: block.var(n).spec for n in model.feeds}, {v.name: block.var(v.name).spec for v in model.fetches}, known)
+        block, sizes = model.program.global_block, model.program.guards.known
+        layout = BatchLayout.of_specs({n: block.var(n).spec for n in model.feeds}, {v.name: block.var(v.name).spec for v in model.fetches}, sizes)
         check_apart(model)
         return layout
 
     @staticmethod
-    def of_specs(inputs: Mapping[str, Spec], results: Mapping[str, Spec], known: Mapping[str, Size]) -> BatchLayout:
-        """Return the layout of described inputs and results; ``known``: symbol -> its size by other ones."""
-        seen = ", ".join(f"{n}: {s.text()}" for n, s in (*inputs.items(), *results.items()))
-        extents = [{n: _extent(s.dims or (), s.lod.counts if s.lod is not None else (), known) for n, s in one.items()} for one in (inputs, results)]
+    def of_specs(inputs: Mapping[str, Spec], results: Mapping[str, Spec], sizes: Mapping[str, Size]) -> BatchLayout:
+        """Return the layout of described inputs and results; ``sizes``: symbol -> its size by other ones."""
+        description = ", ".join(f"{n}: {s.text()}" for n, s in (*inputs.items(), *results.items()))
+        extents = [{n: _extent(s.dims or (), s.lod.counts if s.lod is not None else (), sizes) for n, s in specs.items()} for specs in (inputs, results)]
         symbols = {n: (str(longest(s.lod)), str(longest_outermost(s.lod))) for n, s in inputs.items() if s.lod is not None}
-        return BatchLayout(extents[0], extents[1], seen, symbols)
+        return BatchLayout(extents[0], extents[1], description, symbols)
 
     @staticmethod
     def of_names(inputs: Mapping[str, Sequence[Any]], results: Mapping[str, Sequence[Any]]) -> BatchLayout:
         """Return the layout of dense inputs and results, whose dims are numbers, names, or None."""
-        seen = ", ".join(f"{n}: {[*dims]}" for n, dims in (*inputs.items(), *results.items()))
+        description = ", ".join(f"{n}: {[*dims]}" for n, dims in (*inputs.items(), *results.items()))
 
         def extent(dims: Sequence[Any]) -> Extent:
             names = [d if isinstance(d, str) else None for d in dims]
             return Extent(names[0] if names else None, (), tuple(names[1:]), frozenset(n for n in names[1:] if n is not None))
 
-        return BatchLayout({n: extent(dims) for n, dims in inputs.items()}, {n: extent(dims) for n, dims in results.items()}, seen)
+        return BatchLayout({n: extent(dims) for n, dims in inputs.items()}, {n: extent(dims) for n, dims in results.items()}, description)
 
     def part(self, feed: Mapping[str, Any]) -> Part | None:
         """Return a request as a part of a batch; None if its inputs or their sizes do not fit together: the run's error says so."""
@@ -134,36 +136,36 @@ class BatchLayout:
         sizes: dict[str, int] = {}
         alike: list[Any] = []
         for name, extent in self._inputs.items():
-            given: Any = feed[name]
+            value: Any = feed[name]
             if extent.counts:
-                if not isinstance(given, LoDTensor) or given.lod_level != len(extent.counts):
+                if not isinstance(value, LoDTensor) or value.lod_level != len(extent.counts):
                     return None
-                rows, found = given.data, [len(given), *(len(level) for level in given.sequence_lengths[1:])]
+                rows, counts = value.data, [len(value), *(len(level) for level in value.sequence_lengths[1:])]
             else:
-                given = rows = numpy.asarray(given)
-                found = []
+                value = rows = numpy.asarray(value)
+                counts = []
             if not rows.ndim:
                 return None
-            named = zip((extent.rows, *extent.counts, *extent.others), (rows.shape[0], *found, *rows.shape[1:]), strict=False)
-            if any(n is not None and sizes.setdefault(n, size) != size for n, size in named):
+            pairs = zip((extent.rows, *extent.counts, *extent.inner), (rows.shape[0], *counts, *rows.shape[1:]), strict=False)
+            if any(n is not None and sizes.setdefault(n, size) != size for n, size in pairs):
                 return None
-            out[name] = given
+            out[name] = value
             if extent.counts and name in self._longest:
                 inner, outer = self._longest[name]
-                sizes[inner] = max(given.sequence_lengths[-1], default=0)
+                sizes[inner] = max(value.sequence_lengths[-1], default=0)
                 sizes.setdefault(outer, rows.shape[0])
             alike.append((rows.shape[1:], rows.dtype.str))
         return Part(out, sizes, tuple(alike))
 
-    def together(self, sizes: Sizes, more: Sizes) -> dict[str, int] | None:
+    def together(self, sizes: Sizes, part_sizes: Sizes) -> dict[str, int] | None:
         """Return the sizes of a batch with another part; None if sizes of others than examples differ."""
         out: dict[str, int] = {}
         for name, size in sizes.items():
             if name in self.growing:
-                size += more[name]
+                size += part_sizes[name]
             elif name in self._tallest:
-                size = max(size, more[name])
-            elif size != more[name]:
+                size = max(size, part_sizes[name])
+            elif size != part_sizes[name]:
                 return None
             out[name] = size
         return out
@@ -174,44 +176,44 @@ class BatchLayout:
 
         out: dict[str, Any] = {}
         for name, extent in self._inputs.items():
-            given = [p.feed[name] for p in parts]
+            values = [p.feed[name] for p in parts]
             if extent.counts:
-                out[name] = LoDTensor.joined(given) if len(given) > 1 else given[0]
+                out[name] = LoDTensor.joined(values) if len(values) > 1 else values[0]
             else:
-                out[name] = numpy.concatenate(given) if len(given) > 1 else given[0]
+                out[name] = numpy.concatenate(values) if len(values) > 1 else values[0]
         rounds = self.rounds and len(parts) > 1 and all(len(e.counts) == 1 for e in self._inputs.values())
         return self._filled(out) if rounds and max(len(v.data) for v in out.values()) >= FILLED else out
 
     def _filled(self, feed: dict[str, Any]) -> dict[str, Any]:
         """Return a feed of sequences of one level with some more sequences of zeros, for round numbers of rows."""
-        wanted: dict[str | None, int] = {}
+        added_rows: dict[str | None, int] = {}
         longest = 1
         for name, extent in self._inputs.items():
-            wanted[extent.rows] = round_up(len(feed[name].data)) - len(feed[name].data)
+            added_rows[extent.rows] = round_up(len(feed[name].data)) - len(feed[name].data)
             longest = max(longest, max(feed[name].sequence_lengths[0], default=1))
-        pieces = -(-max(wanted.values()) // longest)
+        pieces = -(-max(added_rows.values()) // longest)
         if not pieces:
             return feed
         out: dict[str, Any] = {}
         for name, extent in self._inputs.items():
-            lengths = [wanted[extent.rows] // pieces + (at < wanted[extent.rows] % pieces) for at in range(pieces)]
-            out[name] = LoDTensor.joined([feed[name], LoDTensor(_zeros(feed[name].data, wanted[extent.rows]), [lengths])])
+            lengths = [added_rows[extent.rows] // pieces + (piece < added_rows[extent.rows] % pieces) for piece in range(pieces)]
+            out[name] = LoDTensor.joined([feed[name], LoDTensor(_zeros(feed[name].data, added_rows[extent.rows]), [lengths])])
         return out
 
-    def split(self, found: Results, parts: Sequence[Part]) -> Iterator[Results]:
+    def split(self, results: Results, parts: Sequence[Part]) -> Iterator[Results]:
         """Yield the results of each request of a batch."""
-        at = dict.fromkeys(parts[0].sizes, 0)
+        offsets = dict.fromkeys(parts[0].sizes, 0)
         for part in parts:
             out: dict[str, Any] = {}
-            for name, value in found.items():
+            for name, value in results.items():
                 extent = self._results[name]
                 symbol = extent.counts[0] if extent.counts else extent.rows
                 assert symbol is not None
-                begin, end = at[symbol], at[symbol] + part.sizes[symbol]
+                begin, end = offsets[symbol], offsets[symbol] + part.sizes[symbol]
                 out[name] = sequences(value, begin, end) if extent.counts else value[begin:end]
-            yield Results(out, found.asked)
+            yield Results(out, results.asked)
             for name, size in part.sizes.items():
-                at[name] += size
+                offsets[name] += size
 
 
 def check_apart(model: InferenceModel) -> None:
@@ -238,6 +240,6 @@ def sequences(value: LoDTensor, begin: int, end: int) -> LoDTensor:
     levels: list[Any] = []
     for level in value.sequence_lengths:
         levels.append(level[begin:end])
-        before = sum(level[:begin])
-        begin, end = before, before + sum(level[begin:end])
+        start = sum(level[:begin])
+        begin, end = start, start + sum(level[begin:end])
     return LoDTensor.of_lengths(value.data[begin:end], levels)

@@ -77,16 +77,16 @@ class BatchQueue:
         self,
         model: Runs,
         layout: BatchLayout | None,
-        most: int,
+        limit: int,
         wait: float = 0.0,
         *,
         fits: Callable[[Mapping[str, int]], bool] = lambda sizes: True,
         length: int | None = None,
         ran: Callable[[Batch], None] = lambda batch: None,
     ) -> None:
-        if most < 1 or wait < 0:
-            raise SchemaError(f"batch_queue is a number of examples, and wait of seconds; seen {most} and {wait}")
-        self._model, self._layout, self._most, self._wait = model, layout, most, wait
+        if limit < 1 or wait < 0:
+            raise SchemaError(f"batch_queue is a number of examples, and wait of seconds; seen {limit} and {wait}")
+        self._model, self._layout, self._limit, self._wait = model, layout, limit, wait
         self._fits, self._length, self._ran = fits, length, ran
         self._waiting: deque[_Request] = deque()
         self._changed = threading.Condition()
@@ -139,10 +139,10 @@ class BatchQueue:
         """Run a feed in this thread before the first request, and note the time. Raises as `InferenceModel.run`."""
         part = None if self._layout is None else self._layout.part(feed)
         for counts in (False, True, True):  # the first one makes kernels
-            before = monotonic()
+            start = monotonic()
             self._model.run(feed if part is None or self._layout is None else self._layout.joined([part]))
             if counts:
-                self._times.took(self._size_of(feed, part), monotonic() - before)
+                self._times.took(self._size_of(feed, part), monotonic() - start)
 
     def end(self) -> None:
         """Take no more requests; the thread ends after the answers to present ones."""
@@ -226,24 +226,24 @@ class BatchQueue:
         together, count, until = [first], self._examples(first), monotonic() + self._wait
         if first.part is None or self._layout is None:
             return together
-        most = self._most if self._wait else min(self._most, max(_FEW, len(self._waiting) // 2 + 1))
-        sizes, at = first.part.sizes, 0
-        while count < most:
-            if at >= len(self._waiting):
-                left, known = until - monotonic(), len(self._waiting)
-                if left <= 0 or self._ended or not self._changed.wait_for(lambda known=known: self._ended or len(self._waiting) > known, left):
+        limit = self._limit if self._wait else min(self._limit, max(_FEW, len(self._waiting) // 2 + 1))
+        sizes, index = first.part.sizes, 0
+        while count < limit:
+            if index >= len(self._waiting):
+                left, length = until - monotonic(), len(self._waiting)
+                if left <= 0 or self._ended or not self._changed.wait_for(lambda length=length: self._ended or len(self._waiting) > length, left):
                     break
                 continue
-            one = self._waiting[at]
-            more = self._joined_sizes(first.part, sizes, one.part) if count + self._examples(one) <= most else None
-            if more is None:
-                at += 1
+            request = self._waiting[index]
+            joined = self._joined_sizes(first.part, sizes, request.part) if count + self._examples(request) <= limit else None
+            if joined is None:
+                index += 1
                 continue
-            del self._waiting[at]
-            if _starts(one):
-                together.append(one)
-                sizes = more
-                count += self._examples(one)
+            del self._waiting[index]
+            if _starts(request):
+                together.append(request)
+                sizes = joined
+                count += self._examples(request)
         return together
 
     def _joined_sizes(self, first: Part, sizes: Mapping[str, int], part: Part | None) -> dict[str, int] | None:
@@ -262,7 +262,7 @@ class BatchQueue:
             if self._layout is None or not parts:
                 together[0].answer.set_result(self._model.run(together[0].feed))
                 return
-            found = list(self._layout.split(self._model.run(self._layout.joined(parts)), parts))
+            answers = list(self._layout.split(self._model.run(self._layout.joined(parts)), parts))
         except Exception as error:
             if len(together) > 1:  # the others are answered, whatever is wrong with one
                 for r in together:
@@ -270,7 +270,7 @@ class BatchQueue:
             else:
                 together[0].answer.set_exception(error)
             return
-        for request, results in zip(together, found, strict=True):
+        for request, results in zip(together, answers, strict=True):
             request.answer.set_result(results)
 
 

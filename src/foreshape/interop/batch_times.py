@@ -15,19 +15,19 @@ class BatchSize(NamedTuple):
     """The rows of a batch, and its other dims, the largest of all requests."""
 
     rows: int
-    others: tuple[int, ...] = ()
+    inner: tuple[int, ...] = ()
 
     @staticmethod
     def together(sizes: Iterable[BatchSize]) -> BatchSize:
         """Return the size of requests joined to one batch."""
-        rows, others = 0, set[tuple[int, ...]]()
+        rows, inner = 0, set[tuple[int, ...]]()
         for size in sizes:
             rows += size.rows
-            others.add(size.others)
-        return BatchSize(rows, tuple(max(dims) for dims in zip(*others, strict=False)))
+            inner.add(size.inner)
+        return BatchSize(rows, tuple(max(dims) for dims in zip(*inner, strict=False)))
 
     def bits(self) -> tuple[int, ...]:
-        return (self.rows.bit_length(), *(size.bit_length() for size in self.others))
+        return (self.rows.bit_length(), *(size.bit_length() for size in self.inner))
 
 
 class BatchTimes:
@@ -44,19 +44,23 @@ class BatchTimes:
     def took(self, size: BatchSize, seconds: float) -> None:
         """Note a batch."""
         bits = size.bits()
-        before = self._seconds.pop(bits, seconds)
+        average = self._seconds.pop(bits, seconds)
         if len(self._seconds) >= _MOST:
             del self._seconds[next(iter(self._seconds))]  # of the batch longest ago
-        self._seconds[bits] = min(0.8 * before + 0.2 * seconds, 2 * seconds)
+        self._seconds[bits] = min(0.8 * average + 0.2 * seconds, 2 * seconds)
 
     def expected(self, size: BatchSize) -> float:
         """Return the seconds of a batch, at most; infinity if there was none smaller in each dim."""
         bits = size.bits()
-        found = self._seconds.get(bits)
-        return found if found is not None else min((self._beyond(known, bits, seconds) for known, seconds in list(self._seconds.items())), default=float("inf"))
+        average = self._seconds.get(bits)
+        return (
+            average
+            if average is not None
+            else min((self._beyond(smaller, bits, seconds) for smaller, seconds in list(self._seconds.items())), default=float("inf"))
+        )
 
-    def _beyond(self, known: tuple[int, ...], bits: tuple[int, ...], seconds: float) -> float:
+    def _beyond(self, smaller: tuple[int, ...], bits: tuple[int, ...], seconds: float) -> float:
         """Return the most seconds of a larger batch, by a smaller one."""
-        if len(known) != len(bits) or any(k > b for k, b in zip(known, bits, strict=True)):
+        if len(smaller) != len(bits) or any(k > b for k, b in zip(smaller, bits, strict=True)):
             return float("inf")
-        return seconds * self._by_rows ** (bits[0] - known[0]) * _WIDER ** (sum(bits[1:]) - sum(known[1:]))
+        return seconds * self._by_rows ** (bits[0] - smaller[0]) * _WIDER ** (sum(bits[1:]) - sum(smaller[1:]))

@@ -79,7 +79,7 @@ _description = document(
     inputs=listing(text(), 1000),
     outputs=listing(text(), 1000, 1),
     asked=mapping(text()),
-    constants=listing(series(lambda *of: of, count(0, LARGEST), count(1, LARGEST)), 1_000_000),
+    constants=listing(series(lambda *pair: pair, count(0, LARGEST), count(1, LARGEST)), 1_000_000),
     sizes=listing(compiled_size, 1000, 1),
     fetched=listing(listing(count(0, 1000), 1000, 1), 1000, 1),
 )
@@ -133,8 +133,8 @@ class CompiledFile:
             raise FormatError(f"it has {len(data)} bytes, and its head says {size} with a description of {length}")
         if hashlib.sha256(memoryview(data)[HEAD.size :]).digest() != digest:
             raise FormatError("its SHA-256 is another than that of its content")
-        given = of_format(parse(data[HEAD.size : HEAD.size + length]), FORMAT, "a compiled network", "; compile it again")
-        out = _description("it", given)
+        content = of_format(parse(data[HEAD.size : HEAD.size + length]), FORMAT, "a compiled network", "; compile it again")
+        out = _description("it", content)
         self._begin = _rounded(HEAD.size + length)
         room = len(data) - self._begin
         for begin, nbytes in out.constants:
@@ -145,8 +145,8 @@ class CompiledFile:
                 raise FormatError(f"{name!r} is no name of a file beside it")
         if len(out.sizes) != len(out.fetched):
             raise FormatError("it has other results than sizes")
-        for of, fetched in zip(out.sizes, out.fetched, strict=True):
-            if len(of.given) != len(out.inputs) or len(fetched) != len(out.outputs) or max(fetched) >= len(of.results):
+        for compiled, fetched in zip(out.sizes, out.fetched, strict=True):
+            if len(compiled.given) != len(out.inputs) or len(fetched) != len(out.outputs) or max(fetched) >= len(compiled.results):
                 raise FormatError("a size is of other inputs or outputs than the network")
         return out
 
@@ -154,20 +154,20 @@ class CompiledFile:
         """Return the address and the bytes of each constant, as long as this object lives."""
         import numpy
 
-        at = numpy.frombuffer(self._data, numpy.uint8).__array_interface__["data"][0] + self._begin
-        return [(at + begin, nbytes) for begin, nbytes in self.description.constants]
+        address = numpy.frombuffer(self._data, numpy.uint8).__array_interface__["data"][0] + self._begin
+        return [(address + begin, nbytes) for begin, nbytes in self.description.constants]
 
     def misfit(self) -> str:
         """Return why the network must be compiled again: for this package, library or machine, or because its files changed; empty where it fits."""
-        of, found = self.description, library()
-        if of.package != VERSION:
-            return f"it was compiled by foreshape {of.package[:80]}, and this is {VERSION}"
-        if found is None:
+        description, onednn = self.description, library()
+        if description.package != VERSION:
+            return f"it was compiled by foreshape {description.package[:80]}, and this is {VERSION}"
+        if onednn is None:
             return "oneDNN's library is not there (pip install 'foreshape[inference]')"
-        if (here := RecordedLibrary(found).identity()) != of.onednn:
-            return f"it was compiled for oneDNN {of.onednn[:80]}, and here is {here}"
+        if (identity := RecordedLibrary(onednn).identity()) != description.onednn:
+            return f"it was compiled for oneDNN {description.onednn[:80]}, and here is {identity}"
         folder = os.path.dirname(self.path)
-        for name, digest in of.sources:
+        for name, digest in description.sources:
             path = os.path.join(folder, name)
             if os.path.isfile(path) and digest_of(path) != digest:
                 return f"{name} has changed since"
@@ -191,9 +191,9 @@ class CompiledModel:
 
     def __init__(self, file: CompiledFile, otherwise: Callable[[str], Any], threads: int | None = None) -> None:
         self._file, self._otherwise, self._threads = file, otherwise, threads
-        of = file.description
-        self.feeds, self.fetches, self.asked = of.inputs, of.outputs, of.asked
-        self._at = {tuple(size.given): at for at, size in enumerate(of.sizes)}
+        description = file.description
+        self.feeds, self.fetches, self.asked = description.inputs, description.outputs, description.asked
+        self._at = {tuple(size.given): index for index, size in enumerate(description.sizes)}
         self._chains: dict[int, CompiledChain | None] = {}
         self._lock = Lock()
         self._library: RecordedLibrary | None = None
@@ -220,50 +220,50 @@ class CompiledModel:
         Raises:
             FeedError: an input is missing or unknown, or of another element type; or of another shape, and the network itself is not there.
         """
-        named = feed_of(self.feeds, (feed, *more))
-        given = [] if self.misfit else self._arrays(named)
-        other = {str(x.dtype) for x in given} - {"float32"}
-        chain = None if self.misfit or other else self._chain(tuple(x.shape for x in given))
+        inputs = feed_of(self.feeds, (feed, *more))
+        arrays = [] if self.misfit else self._arrays(inputs)
+        dtypes = {str(x.dtype) for x in arrays} - {"float32"}
+        chain = None if self.misfit or dtypes else self._chain(tuple(x.shape for x in arrays))
         if chain is None:
-            shapes = ", ".join(f"{n} {list(x.shape)}" for n, x in zip(self.feeds, given, strict=False))
-            reason = f"an input is of {other.pop()}" if other else f"it was not compiled for {shapes}"
-            return self._otherwise(self.misfit or reason).run(named)
-        found = chain(given)
+            shapes = ", ".join(f"{n} {list(x.shape)}" for n, x in zip(self.feeds, arrays, strict=False))
+            reason = f"an input is of {dtypes.pop()}" if dtypes else f"it was not compiled for {shapes}"
+            return self._otherwise(self.misfit or reason).run(inputs)
+        results = chain(arrays)
         values: dict[str, Any] = {}
-        for name, place in zip(self.fetches, self._file.description.fetched[self._at[tuple(x.shape for x in given)]], strict=True):
-            values[name] = found[place].copy("K") if any(v is found[place] for v in values.values()) else found[place]
+        for name, place in zip(self.fetches, self._file.description.fetched[self._at[tuple(x.shape for x in arrays)]], strict=True):
+            values[name] = results[place].copy("K") if any(v is results[place] for v in values.values()) else results[place]
         return Results(values, self.asked)
 
-    def _arrays(self, named: Mapping[str, Any]) -> list[Any]:
+    def _arrays(self, inputs: Mapping[str, Any]) -> list[Any]:
         """Return the inputs as contiguous arrays."""
         import numpy
 
-        if set(named) != set(self.feeds):
-            raise FeedError.must("a feed", f"for {', '.join(self.feeds)}", ", ".join(map(str, named)) or "nothing")
-        given: list[Any] = [numpy.asarray(named[name]) for name in self.feeds]
-        return [numpy.ascontiguousarray(x).reshape(x.shape) for x in given]
+        if set(inputs) != set(self.feeds):
+            raise FeedError.must("a feed", f"for {', '.join(self.feeds)}", ", ".join(map(str, inputs)) or "nothing")
+        arrays: list[Any] = [numpy.asarray(inputs[name]) for name in self.feeds]
+        return [numpy.ascontiguousarray(x).reshape(x.shape) for x in arrays]
 
     def _chain(self, shapes: tuple[Any, ...]) -> CompiledChain | None:
         """Return the kernels for a size, made at its first use; None where there are none."""
-        at = self._at.get(shapes)
-        if at is None:
+        index = self._at.get(shapes)
+        if index is None:
             return None
-        if at not in self._chains:
+        if index not in self._chains:
             with self._lock:
-                if at not in self._chains:
-                    self._chains[at] = self._made(self._file.description.sizes[at])
-        return self._chains[at]
+                if index not in self._chains:
+                    self._chains[index] = self._new_chain(self._file.description.sizes[index])
+        return self._chains[index]
 
-    def _made(self, of: CompiledSize) -> CompiledChain | None:
+    def _new_chain(self, size: CompiledSize) -> CompiledChain | None:
         limit = default_limit()
-        if limit is not None and of.nbytes > limit.size:
-            raise MemoryPlanError(f"this size needs {of.nbytes:,} bytes, and a run may take {limit.size:,} ({limit.words})")
+        if limit is not None and size.nbytes > limit.size:
+            raise MemoryPlanError(f"this size needs {size.nbytes:,} bytes, and a run may take {limit.size:,} ({limit.words})")
         if self._library is None:
-            found = library()
-            assert found is not None
-            self._library = RecordedLibrary(found)
+            onednn = library()
+            assert onednn is not None
+            self._library = RecordedLibrary(onednn)
         try:
-            return CompiledChain(self._library, of, self._file.constants(), self._threads)
+            return CompiledChain(self._library, size, self._file.constants(), self._threads)
         except DoesNotFit as error:
             self.misfit = str(error)
             return None
@@ -279,13 +279,13 @@ def open_compiled(file: CompiledFile, model: Callable[[], Any], threads: int | N
     Raises:
         FormatError: it does not fit here, and the network itself is not beside it.
     """
-    told: set[str] = set()
+    reasons: set[str] = set()
 
     def otherwise(reason: str) -> Any:
         if not os.path.isfile(file.model):
             raise FormatError(f"{file.path}: {reason}; and the network itself, {file.model}, is not there")
-        if reason not in told:
-            told.add(reason)
+        if reason not in reasons:
+            reasons.add(reason)
             warnings.warn(f"{file.path}: {reason}; {file.model} is opened as usual", ForeshapeWarning, stacklevel=4)
         return model()
 
@@ -294,4 +294,4 @@ def open_compiled(file: CompiledFile, model: Callable[[], Any], threads: int | N
 
 def shapes_text(sizes: Sequence[Mapping[str, Sequence[int]]]) -> str:
     """Return sizes in words: x [1, 3, 48, 192]; x [1, 3, 48, 320]."""
-    return "; ".join(", ".join(f"{n} {list(dims)}" for n, dims in one.items()) for one in sizes)
+    return "; ".join(", ".join(f"{n} {list(dims)}" for n, dims in shapes.items()) for shapes in sizes)

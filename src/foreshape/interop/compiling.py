@@ -71,39 +71,39 @@ def compile_model(
         FormatError: the network cannot be read, or the file not written. SchemaError: an input without a size, or of another element type than fp32.
         ExecutionError: oneDNN's library is not installed, or has no kernel for a part of the network; the message names the part.
     """
-    found = library()
-    if found is None:
+    onednn = library()
+    if onednn is None:
         raise ExecutionError("a network is compiled for oneDNN's own library, which is not there: pip install 'foreshape[inference]'")
     program, default = find_program(path)
-    named: str | None = None if params is None else os.fspath(params)
-    model = load_inference_model(path, None, Scope(), named)
-    given: list[Mapping[str, Sequence[int]]] = [*shapes] or [{}]
+    params_path: str | None = None if params is None else os.fspath(params)
+    model = load_inference_model(path, None, Scope(), params_path)
+    all_shapes: list[Mapping[str, Sequence[int]]] = [*shapes] or [{}]
     constants = _Constants()
-    most = Threads(threads).most()
+    thread_limit = Threads(threads).most()
     sizes: list[dict[str, Any]] = []
     fetched: list[list[int]] = []
-    for one in given:
-        words, places = _size(model, one, found, constants, most)
+    for size in all_shapes:
+        words, places = _size(model, size, onednn, constants, thread_limit)
         sizes.append(words)
         fetched.append(places)
-    asked = dict(model.asked)
-    files = _sources(program, default if named is None else named, model)
+    result_names = dict(model.asked)
+    files = _sources(program, default if params_path is None else params_path, model)
     description: dict[str, Any] = {
         "format": FORMAT,
         "package": VERSION,
-        "onednn": RecordedLibrary(found).identity(),
+        "onednn": RecordedLibrary(onednn).identity(),
         "sources": [[os.path.basename(p), digest_of(p)] for p in files],
-        "params": None if named is None else os.path.basename(named),
+        "params": None if params_path is None else os.path.basename(params_path),
         "inputs": model.feeds,
         "outputs": [v.name for v in model.fetches],
-        "asked": asked,
+        "asked": result_names,
         "constants": constants.places,
         "sizes": sizes,
         "fetched": fetched,
     }
     target = os.fspath(out) if out is not None else os.path.splitext(program)[0] + ENDING
     _write(target, json.dumps(description, separators=(",", ":")).encode(), constants)
-    difference = max(_difference(model, target, one) for one in sizes)
+    difference = max(_difference(model, target, size) for size in sizes)
     return Compiled(target, os.path.getsize(target), [len(s["primitives"]) for s in sizes], difference)
 
 
@@ -132,18 +132,22 @@ class _Constants:
         self._end = 0
         self._known: dict[bytes, int] = {}
 
-    def number(self, of: Any) -> int:
+    def number(self, constant: Any) -> int:
         """Return the number of a constant, a tensor or a number of C."""
-        tensor: Tensor = of if isinstance(of, torch.Tensor) else torch.tensor([of.value], dtype=torch.int32 if isinstance(of.value, int) else torch.float32)
+        tensor: Tensor = (
+            constant
+            if isinstance(constant, torch.Tensor)
+            else torch.tensor([constant.value], dtype=torch.int32 if isinstance(constant.value, int) else torch.float32)
+        )
         data = memoryview(_bytes(tensor))
         key = hashlib.sha256(data).digest()
-        at = self._known.get(key)
-        if at is None:
-            at = self._known[key] = len(self.places)
+        index = self._known.get(key)
+        if index is None:
+            index = self._known[key] = len(self.places)
             self.places.append([self._end, data.nbytes])
             self.tensors.append(tensor)
             self._end += -(-data.nbytes // BEGIN) * BEGIN
-        return at
+        return index
 
 
 def _bytes(tensor: Tensor) -> Any:
@@ -165,16 +169,18 @@ def _write(target: str, description: bytes, constants: _Constants) -> None:
             file.write(data)
 
         put(description.ljust(begin - HEAD.size, b"\0"))
-        at = 0
+        position = 0
         for (place, nbytes), tensor in zip(constants.places, constants.tensors, strict=True):
-            put(bytes(place - at))
+            put(bytes(place - position))
             put(_bytes(tensor))
-            at = place + nbytes
+            position = place + nbytes
         file.seek(0)
         file.write(HEAD.pack(MAGIC, len(description), size, digest.digest()))
 
 
-def _size(model: InferenceModel, shapes: Mapping[str, Sequence[int]], found: Library, constants: _Constants, most: int) -> tuple[dict[str, Any], list[int]]:
+def _size(
+    model: InferenceModel, shapes: Mapping[str, Sequence[int]], onednn: Library, constants: _Constants, thread_limit: int
+) -> tuple[dict[str, Any], list[int]]:
     """Return a network for one size in words of JSON, and the place of each of its results."""
     fixed = model.with_feed_shapes(shapes) if shapes else model
     for name in fixed.feeds:
@@ -185,22 +191,22 @@ def _size(model: InferenceModel, shapes: Mapping[str, Sequence[int]], found: Lib
             raise SchemaError(f"the input {name} is {spec.text()}; a network is compiled for sizes: give it one, as {name}=1,3,48,192")
     names = [v.name for v in fixed.fetches]
     lowered = lower(for_step(fixed.program, tuple(names)).global_block, names, True, True)
-    threads = min(threads_for(replace(lowered, calls=list(lowered.calls)), {}, threads_here()), most)
+    threads = min(threads_for(replace(lowered, calls=list(lowered.calls)), {}, threads_here()), thread_limit)
     lowered.whole = True
     fuse(lowered)
     bound = emit(lowered).bind(fixed.scope).values
-    held = {id(p): value for p, value in zip(lowered.persistables, bound, strict=False)}
+    values = {id(p): value for p, value in zip(lowered.persistables, bound, strict=False)}
     derived = {name: value for (name, _, _), value in zip(lowered.derived, bound[len(lowered.persistables) :], strict=True)}
     call, series = _one_series(lowered, derived)
     for i in lowered.calls:
         if i is not call:
-            held.update({id(v): _constant(i, derived) for v in i.writes()})
+            values.update({id(v): _constant(i, derived) for v in i.writes()})
     dims = [tuple(d for d in fixed.program.global_block.var(name).spec.known_dims if isinstance(d, int)) for name in fixed.feeds]
-    operands: list[Any] = [fixed.feeds.index(v.name) if v.feed else _lying(held[id(v)]) for v in call.reads()]
-    recorder = RecordedLibrary(found)
+    operands: list[Any] = [fixed.feeds.index(v.name) if v.feed else _lying(values[id(v)]) for v in call.reads()]
+    recorder = RecordedLibrary(onednn)
     try:
-        with found.using(threads), torch.inference_mode():
-            line = series.line(recorder, [torch.empty(dims[of]) if isinstance(of, int) else of for of in operands])
+        with onednn.using(threads), torch.inference_mode():
+            line = series.line(recorder, [torch.empty(dims[operand]) if isinstance(operand, int) else operand for operand in operands])
             words = written_chain.write(line, recorder, dims, operands, constants.number)
     except LibraryError as error:
         raise ExecutionError(f"oneDNN's library has no kernel for a part of the network: {error}") from error
@@ -211,13 +217,15 @@ def _size(model: InferenceModel, shapes: Mapping[str, Sequence[int]], found: Lib
 def _one_series(lowered: Step, derived: Mapping[str, Any]) -> tuple[FusedCall, Series]:
     """Return the only call of a step besides constants, and its series. Raises `ExecutionError` where there are others."""
     calls = [i for i in lowered.calls if i.reads() or i.stores]
-    found = [(i, of) for i in calls if isinstance(i, FusedCall) and isinstance(of := derived.get(i.kernel.packed), Series)]
-    others = Counter(i.op.type for i in calls if all(i is not one for one, _ in found))
-    if others or len(found) != 1:
-        told = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in others.most_common(_SEEN))
-        more = f" and {len(others) - _SEEN} kinds more" if len(others) > _SEEN else ""
-        raise ExecutionError(f"a network is compiled if all of it is one series of oneDNN's kernels; besides {len(found)} series this one needs {told}{more}")
-    call, series = found[0]
+    matches = [(i, packed) for i in calls if isinstance(i, FusedCall) and isinstance(packed := derived.get(i.kernel.packed), Series)]
+    counts = Counter(i.op.type for i in calls if all(i is not fused for fused, _ in matches))
+    if counts or len(matches) != 1:
+        words = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in counts.most_common(_SEEN))
+        remainder = f" and {len(counts) - _SEEN} kinds more" if len(counts) > _SEEN else ""
+        raise ExecutionError(
+            f"a network is compiled if all of it is one series of oneDNN's kernels; besides {len(matches)} series this one needs {words}{remainder}"
+        )
+    call, series = matches[0]
     missing = [v.name for v in lowered.fetches if v not in call.writes()]
     if missing:
         raise ExecutionError(f"a network is compiled if its results are computed from its inputs; {missing[0]} is not")
@@ -248,11 +256,11 @@ def _difference(model: InferenceModel, path: str, size: Mapping[str, Any]) -> fl
     def stop(reason: str) -> Any:
         raise ExecutionError(f"{path} does not run here: {reason}")
 
-    found = CompiledModel(CompiledFile(path), stop).run(feed)
-    wanted = InferenceModel.of(model.program, model.feeds, model.fetches, model.scope, Executor(frozen=True)).run(feed)
+    results = CompiledModel(CompiledFile(path), stop).run(feed)
+    references = InferenceModel.of(model.program, model.feeds, model.fetches, model.scope, Executor(frozen=True)).run(feed)
     out = 0.0
-    for name, array in found.items():
-        of = wanted[name]
-        if not numpy.array_equal(array, of, equal_nan=True):
-            out = max(out, float(numpy.abs(array - of).max() / (numpy.abs(of).max() or 1.0)))
+    for name, array in results.items():
+        expected = references[name]
+        if not numpy.array_equal(array, expected, equal_nan=True):
+            out = max(out, float(numpy.abs(array - expected).max() / (numpy.abs(expected).max() or 1.0)))
     return out

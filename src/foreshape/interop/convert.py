@@ -47,20 +47,20 @@ def convert_parameters(model: Path, source: Path | None, target: Path) -> dict[s
         tensor's name. Nothing is written then.
     """
     path, beside = find_program(model)
-    program, held = open_program(path)
-    into, given = os.fspath(target), os.fspath(beside if source is None else source)
-    folder = os.path.isdir(into) or into.endswith(("/", os.sep))
-    if not folder and not into.endswith((_TENSORS, _COMBINED)):
-        raise FormatError(f"{into}: parameters are written to a file that ends in {_TENSORS} or {_COMBINED}, or to a folder, as {into}/")
-    if os.path.exists(into) and os.path.exists(given) and os.path.samefile(given, into):
-        raise FormatError(f"{into}: parameters are not written to where they are read from")
-    values = held.stored() if held is not None and source is None else stored_parameters(given, parameters_of(program))
+    program, file_parameters = open_program(path)
+    target_path, source_path = os.fspath(target), os.fspath(beside if source is None else source)
+    folder = os.path.isdir(target_path) or target_path.endswith(("/", os.sep))
+    if not folder and not target_path.endswith((_TENSORS, _COMBINED)):
+        raise FormatError(f"{target_path}: parameters are written to a file that ends in {_TENSORS} or {_COMBINED}, or to a folder, as {target_path}/")
+    if os.path.exists(target_path) and os.path.exists(source_path) and os.path.samefile(source_path, target_path):
+        raise FormatError(f"{target_path}: parameters are not written to where they are read from")
+    values = file_parameters.stored() if file_parameters is not None and source is None else stored_parameters(source_path, parameters_of(program))
     if folder:
-        _write_folder(into, values)
-    elif into.endswith(_COMBINED):
-        write_combined(into, values)
+        _write_folder(target_path, values)
+    elif target_path.endswith(_COMBINED):
+        write_combined(target_path, values)
     else:
-        _write_safetensors(into, values)
+        _write_safetensors(target_path, values)
     return values
 
 
@@ -77,27 +77,27 @@ def stored_parameters(path: str, parameters: Mapping[str, Variable]) -> dict[str
 def _read_safetensors(path: str, parameters: Mapping[str, Variable], fits: Fits) -> dict[str, Stored]:
     data = map_file(path, MAX_BYTES, writable=False)
     try:
-        _, found = contents(path, data)
+        _, places = contents(path, data)
     except (FormatError, TypeMismatchError) as error:
         raise FormatError(f"{path}: not a safetensors file of parameters: {instead_of(data, SAFETENSORS, CHECKPOINT) or error}") from None
-    for what, names in (("has no", parameters.keys() - found.keys()), ("has, and the program has not,", found.keys() - parameters.keys())):
+    for relation, names in (("has no", parameters.keys() - places.keys()), ("has, and the program has not,", places.keys() - parameters.keys())):
         if names:
-            shown = ", ".join(repr(n[:100]) for n in sorted(names)[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-            raise FormatError(f"{path} {what} parameter {shown}")
+            listing = ", ".join(repr(n[:100]) for n in sorted(names)[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+            raise FormatError(f"{path} {relation} parameter {listing}")
     out: dict[str, Stored] = {}
-    for name, (of, dims, begin, end) in found.items():
-        told = fits(name, of, dims)
-        if told:
-            raise FormatError(f"{path}: the parameter {name[:100]!r}: {told}")
-        out[name] = Stored(of, dims, memoryview(data)[begin:end].toreadonly())
-        if of is BOOL and out[name].data.nbytes and int(out[name].bits().max()) > 1:
+    for name, (dtype, dims, begin, end) in places.items():
+        mistake = fits(name, dtype, dims)
+        if mistake:
+            raise FormatError(f"{path}: the parameter {name[:100]!r}: {mistake}")
+        out[name] = Stored(dtype, dims, memoryview(data)[begin:end].toreadonly())
+        if dtype is BOOL and out[name].data.nbytes and int(out[name].bits().max()) > 1:
             raise FormatError(f"{path}: the parameter {name[:100]!r}: a bool has a byte that is neither 0 nor 1")
     return out
 
 
 def _write_safetensors(path: str, values: Mapping[str, Stored]) -> None:
     try:
-        head, names = header_of({name: (one.dtype, one.dims) for name, one in values.items()})
+        head, names = header_of({name: (value.dtype, value.dims) for name, value in values.items()})
     except (TypeMismatchError, ShapeError) as error:
         raise FormatError(f"{path} cannot be written: {error}") from None
     with replacing(path) as file:
@@ -110,7 +110,7 @@ def _write_safetensors(path: str, values: Mapping[str, Stored]) -> None:
 
 def _write_folder(folder: str, values: Mapping[str, Stored]) -> None:
     """Write a file for each value; all are complete in a temporary folder before the first takes its place."""
-    made = not os.path.isdir(folder)
+    is_new = not os.path.isdir(folder)
     try:
         os.makedirs(folder, exist_ok=True)
         waiting = tempfile.mkdtemp(prefix=".writing-", dir=folder)
@@ -131,5 +131,5 @@ def _write_folder(folder: str, values: Mapping[str, Stored]) -> None:
         raise FormatError(f"{error.filename or folder} cannot be written: {error.strerror or error}") from None
     finally:
         shutil.rmtree(waiting, ignore_errors=True)
-        if made and not os.listdir(folder):
+        if is_new and not os.listdir(folder):
             os.rmdir(folder)

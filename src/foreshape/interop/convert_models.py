@@ -52,8 +52,8 @@ class Lacking:
     @property
     def words(self) -> str:
         """Return ``median (3 ops, the first is op 3 of block 0)``."""
-        where = self.place if self.count == 1 else f"{self.count:,} ops, the first is {self.place}"
-        return f"{self.name} ({where}){self.reason and ': '}{self.reason}"
+        place = self.place if self.count == 1 else f"{self.count:,} ops, the first is {self.place}"
+        return f"{self.name} ({place}){self.reason and ': '}{self.reason}"
 
 
 class Converted(NamedTuple):
@@ -87,38 +87,40 @@ def convert_model(source: Path, target: Path, params: Path | None = None, *, for
         FormatError: a file cannot be read or written; the network has mistakes; or, unless forced, PaddlePaddle 2 lacks operators or attributes of
         it, all listed in the message. Nothing is written then.
     """
-    into = os.fspath(target)
-    if not into.endswith(_PAIR[0]):
-        raise FormatError(f"{into}: a model is written to a file that ends in {_PAIR[0]}")
+    target_path = os.fspath(target)
+    if not target_path.endswith(_PAIR[0]):
+        raise FormatError(f"{target_path}: a model is written to a file that ends in {_PAIR[0]}")
     model, beside = find_program(source)
-    if same_file(model, into):
-        raise FormatError(f"{into}: a model is not written to where it is read from")
-    program, held = open_program(model)
+    if same_file(model, target_path):
+        raise FormatError(f"{target_path}: a model is not written to where it is read from")
+    program, file_parameters = open_program(model)
     drop_size_demands(program)
     give_padding_as_it_is(program)
     write_older_forms(program)
     missing = lacking(program)
-    refused = [one for one in missing if not one.slight]
+    refused = [need for need in missing if not need.slight]
     if refused and not force:
-        listed = "".join(f"\n    {one.words}" for one in refused)
+        listed = "".join(f"\n    {need.words}" for need in refused)
         raise FormatError(f"{model} needs what PaddlePaddle 2.6.2 lacks, and is not written (unless forced, for Foreshape alone):{listed}")
     if force:
         program.refresh_quietly()
     else:
         program.refresh()
     parameters = parameters_of(program)
-    values = parameter_values(parameters, held, beside, params)
-    stored = into.removesuffix(_PAIR[0]) + _PAIR[1]
-    if parameters and (held is not None or not same_file(beside if params is None else params, stored)):
+    values = parameter_values(parameters, file_parameters, beside, params)
+    stored = target_path.removesuffix(_PAIR[0]) + _PAIR[1]
+    if parameters and (file_parameters is not None or not same_file(beside if params is None else params, stored)):
         write_combined(stored, values)
-    save_program(program, into)
-    return Converted(into, stored if parameters else "", sum(1 for _ in program.all_ops()), values, missing)
+    save_program(program, target_path)
+    return Converted(target_path, stored if parameters else "", sum(1 for _ in program.all_ops()), values, missing)
 
 
-def parameter_values(parameters: Mapping[str, Variable], held: HeldParameters | None, beside: str, params: str | os.PathLike[str] | None) -> dict[str, Stored]:
+def parameter_values(
+    parameters: Mapping[str, Variable], file_parameters: HeldParameters | None, beside: str, params: str | os.PathLike[str] | None
+) -> dict[str, Stored]:
     """Return the tensors of a model's parameters: of the file ``params``, else held in the program's file, else of the file beside it."""
-    if held is not None and params is None:
-        return held.stored()
+    if file_parameters is not None and params is None:
+        return file_parameters.stored()
     return stored_parameters(beside if params is None else os.fspath(params), parameters) if parameters else {}
 
 
@@ -135,12 +137,12 @@ def models_in(folder: Path) -> Iterator[tuple[str, str]]:
         yield path, "inference" if os.path.basename(path) == MODEL else os.path.splitext(os.path.basename(path))[0]
         return
     places: dict[str, str] = {}
-    for at, folders, names in os.walk(folder):
+    for directory, folders, names in os.walk(folder):
         folders[:] = sorted(n for n in folders if not n.startswith("."))
-        for name in [MODEL] if MODEL in names else programs_in(at):
-            path = os.path.join(at, name)
+        for name in [MODEL] if MODEL in names else programs_in(directory):
+            path = os.path.join(directory, name)
             stem = "inference" if name == MODEL else os.path.splitext(name)[0]
-            place = os.path.normpath(os.path.join(os.path.relpath(at, folder), stem))
+            place = os.path.normpath(os.path.join(os.path.relpath(directory, folder), stem))
             if place in places:
                 raise FormatError(f"{places[place]} and {path} would both be written to {place}{_PAIR[0]}: convert one of them alone")
             places[place] = path
@@ -149,13 +151,13 @@ def models_in(folder: Path) -> Iterator[tuple[str, str]]:
 
 def lacking(program: Program) -> list[Lacking]:
     """Return the operators and attributes missing in PaddlePaddle 2, each with its count, in the order of their first ops."""
-    found: dict[tuple[str, str, bool], tuple[int, str]] = {}
+    counts: dict[tuple[str, str, bool], tuple[int, str]] = {}
     for block in program.blocks:
-        for at, op in enumerate(block.ops):
+        for number, op in enumerate(block.ops):
             for key in _lacking(op):
-                count, place = found.get(key, (0, f"op {at} of block {block.idx}"))
-                found[key] = (count + 1, place)
-    return [Lacking(name, count, place, reason, slight) for (name, reason, slight), (count, place) in found.items()]
+                count, place = counts.get(key, (0, f"op {number} of block {block.idx}"))
+                counts[key] = (count + 1, place)
+    return [Lacking(name, count, place, reason, slight) for (name, reason, slight), (count, place) in counts.items()]
 
 
 def _lacking(op: Op) -> Iterator[tuple[str, str, bool]]:
@@ -195,9 +197,9 @@ def give_padding_as_it_is(program: Program) -> None:
             op.set_attribute("padding_idx", -1)
 
 
-def same_file(one: Any, other: Any) -> bool:
+def same_file(first: Any, second: Any) -> bool:
     """Tell whether two paths are of one present file."""
     try:
-        return os.path.samefile(one, other)
+        return os.path.samefile(first, second)
     except OSError:  # one of them is not there
         return False

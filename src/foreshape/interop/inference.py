@@ -107,7 +107,7 @@ def load_inference_model(
         DescriptionError: an inconsistent program. Nothing is put into the scope then.
     """
     model, default = find_program(path_prefix)
-    program, held = open_program(model)
+    program, file_parameters = open_program(model)
     program.refresh()
     feeds = columns(program, "feed", outputs=True)
     fetches = columns(program, "fetch", outputs=False)
@@ -115,8 +115,8 @@ def load_inference_model(
     source = default if params is None else params
     scope = scope if scope is not None else default_scope()
     device = "cpu" if executor is None else executor.device
-    if held is not None and params is None:
-        held.put_into(scope, device)
+    if file_parameters is not None and params is None:
+        file_parameters.put_into(scope, device)
     elif parameters or params is not None or os.path.isfile(default):
         if params is None and not os.path.exists(default):  # another network's parameters are no remedy
             raise FormatError(f"{default!r} cannot be read: there is no such file, and {model} has {len(parameters)} parameters: give params= for another path")
@@ -124,14 +124,14 @@ def load_inference_model(
     return InferenceModel.of(program, feeds, [program.global_block.var(n) for n in fetches], scope, executor)
 
 
-def _as_list(given: Given) -> list[Variable | str]:
-    return [given] if isinstance(given, (Variable, str)) else list(given)
+def _as_list(variables: Given) -> list[Variable | str]:
+    return [variables] if isinstance(variables, (Variable, str)) else list(variables)
 
 
-def _name_in(program: Program, given: Variable | str) -> str:
-    if isinstance(given, Variable) and given.block.program is not program:
-        raise SchemaError(f"{given.name} is a variable of another program")
-    return program.global_block.var(given if isinstance(given, str) else given.name).name
+def _name_in(program: Program, variable: Variable | str) -> str:
+    if isinstance(variable, Variable) and variable.block.program is not program:
+        raise SchemaError(f"{variable.name} is a variable of another program")
+    return program.global_block.var(variable if isinstance(variable, str) else variable.name).name
 
 
 # --- writing
@@ -160,17 +160,17 @@ def _add_feeds(program: Program, names: Mapping[str, Site]) -> None:
         variable.need_check_feed = True
 
 
-def _add_fetches(program: Program, names: Sequence[str], given: Sequence[str | None]) -> None:
+def _add_fetches(program: Program, names: Sequence[str], result_names: Sequence[str | None]) -> None:
     """Append a fetch op for each variable, of a copy under its given name, or its name in a saved model."""
     block = program.global_block
     holder = _holder(program, "fetch", FETCH_LIST)
-    for column, (name, wanted) in enumerate(zip(names, given, strict=True)):
+    for column, (name, result_name) in enumerate(zip(names, result_names, strict=True)):
         variable = block.vars[name]
-        if wanted != name if wanted is not None else copied_from(variable) is None:
-            if wanted is not None and (not wanted or wanted in block.vars):
-                taken = f"is the name of another variable of the network, {block.vars[wanted]}" if wanted else "is no name"
-                raise SchemaError(f"the result {name} cannot be saved as {wanted!r}, which {taken}: choose another name")
-            output = wanted if wanted is not None else program.unique_name(f"{COPIES}{column}.tmp")
+        if result_name != name if result_name is not None else copied_from(variable) is None:
+            if result_name is not None and (not result_name or result_name in block.vars):
+                reason = f"is the name of another variable of the network, {block.vars[result_name]}" if result_name else "is no name"
+                raise SchemaError(f"the result {name} cannot be saved as {result_name!r}, which {reason}: choose another name")
+            output = result_name if result_name is not None else program.unique_name(f"{COPIES}{column}.tmp")
             if variable.dtype is BOOL:  # no number, which PaddlePaddle scales
                 block.append_op("assign", {"X": variable}, {"Out": output})
             else:
@@ -186,11 +186,11 @@ def is_copy(variable: Variable) -> bool:
 
 def parameters_of(program: Program) -> dict[str, Variable]:
     """Return the persistable tensors, by name in sorted order: the contents of the parameter file."""
-    found = {v.name: v for v in program.global_block.vars.values() if v.persistable and v.kind is LOD_TENSOR}
-    for variable in found.values():
+    parameters = {v.name: v for v in program.global_block.vars.values() if v.persistable and v.kind is LOD_TENSOR}
+    for variable in parameters.values():
         if variable.dtype is None or variable.spec.dims is None:
             raise FormatError(f"the parameter {variable.name[:100]!r} is without element type and dims")
-    return dict(sorted(found.items()))
+    return dict(sorted(parameters.items()))
 
 
 def values_of(parameters: Mapping[str, Variable], scope: Scope | StoredValues) -> dict[str, Any]:
@@ -203,21 +203,21 @@ def values_of(parameters: Mapping[str, Variable], scope: Scope | StoredValues) -
         if name in scope:
             out[name] = to_numpy(scope.tensor(name)) if isinstance(scope, Scope) else _stored(scope.pieces(name), variable)
         elif variable.value is not None:
-            of = variable.spec.known_dtype
+            dtype = variable.spec.known_dtype
             sizes = [d if isinstance(d, int) else 1 for d in variable.spec.known_dims]
-            out[name] = numpy.broadcast_to(numpy.asarray(variable.value, dtype=of.numpy_name or "float32"), sizes)
+            out[name] = numpy.broadcast_to(numpy.asarray(variable.value, dtype=dtype.numpy_name or "float32"), sizes)
         else:
             missing.append(name)
     if missing:
-        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-        raise ExecutionError(f"not initialised: {shown}; run the startup program first, or load parameters into the scope")
+        listing = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        raise ExecutionError(f"not initialised: {listing}; run the startup program first, or load parameters into the scope")
     return out
 
 
 def _stored(value: Pieces, variable: Variable) -> Pieces:
-    told = otherwise(value.dtype, value.dims, variable.spec)
-    if told:
-        raise FormatError(f"the parameter {variable.name[:100]!r}: {told}")
+    mistake = otherwise(value.dtype, value.dims, variable.spec)
+    if mistake:
+        raise FormatError(f"the parameter {variable.name[:100]!r}: {mistake}")
     return value
 
 
@@ -226,18 +226,18 @@ def _stored(value: Pieces, variable: Variable) -> Pieces:
 
 def columns(program: Program, type: str, outputs: bool) -> list[str]:
     """Return the names written by feed ops, or read by fetch ops, in the order of their columns."""
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     for op in program.global_block.ops:
         if op.type != type:
             continue
         column = _column(op)
-        if column in found:
+        if column in names:
             raise FormatError(f"two {type} ops have the column {column}")
         name = op.output("Out") if outputs else op.input("X")
         if name is None or program.global_block.find(name) is None:
             raise FormatError(f"the {type} op of column {column} names no variable")
-        found[column] = name
-    return [found[c] for c in sorted(found)]
+        names[column] = name
+    return [names[c] for c in sorted(names)]
 
 
 def _column(op: Op) -> int:
@@ -274,9 +274,9 @@ def as_stored(parameters: Mapping[str, Variable]) -> Fits:
     tensor with as many numbers as in the program, if all ops accept it with unchanged results. Its variable is described anew. Any other tensor is refused.
     """
 
-    def fits(name: str, of: DType, dims: tuple[int, ...]) -> str:
+    def fits(name: str, dtype: DType, dims: tuple[int, ...]) -> str:
         variable = parameters[name]
-        told = otherwise(of, dims, variable.spec)
-        return "" if told and redescribe(variable, Spec(LOD_TENSOR, of, dims)) else told
+        mistake = otherwise(dtype, dims, variable.spec)
+        return "" if mistake and redescribe(variable, Spec(LOD_TENSOR, dtype, dims)) else mistake
 
     return fits

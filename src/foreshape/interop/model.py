@@ -34,7 +34,7 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
     executor: Executor | None
     _open: Program
     _fixed: dict[str, Sequence[Any]]
-    _asked: dict[str, str]
+    _saved_names: dict[str, str]
     _run: tuple[Executor, list[str], Callable[[Any], list[Any]]] | None
     """The executor, the names of the results, and its prepared run."""
 
@@ -50,7 +50,7 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
         """
         out = cls((program, feeds, fetches))
         out.scope, out.executor, out._open, out._fixed, out._run = scope, executor, program, {}, None
-        out._asked = {asked: v.name for v in fetches if (asked := copied_from(v)) is not None}
+        out._saved_names = {saved_name: v.name for v in fetches if (saved_name := copied_from(v)) is not None}
         return out
 
     @property
@@ -68,7 +68,7 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
     @property
     def asked(self) -> Mapping[str, str]:
         """Return name at the saving -> name in the model, of results with two."""
-        return self._asked
+        return self._saved_names
 
     def run(self, feed: Mapping[str, Any] | Any, *more: Any) -> Results:
         """Compute the results of the model.
@@ -83,9 +83,9 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
         Raises:
             FeedError, GuardError: invalid feeds.
         """
-        named = feed if feed.__class__ is dict and not more else feed_of(self.feeds, (feed, *more))
+        arrays = feed if feed.__class__ is dict and not more else feed_of(self.feeds, (feed, *more))
         for name, dims in self._fixed.items():
-            shape = tuple(getattr(named[name], "shape", ())) if name in named else ()
+            shape = tuple(getattr(arrays[name], "shape", ())) if name in arrays else ()
             if len(shape) == len(dims) and any(isinstance(d, int) and d >= 0 and d != n for d, n in zip(dims, shape, strict=True)):
                 raise FeedError(f"{name} was fixed to {list(dims)}, and an array of {list(shape)} is fed")
         if self.executor is None:
@@ -94,7 +94,7 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
             names = [v.name for v in self.fetches]
             self._run = self.executor, names, repeated(self.executor, self._open, names, self.scope)
         _, names, run = self._run
-        return Results(zip(names, run(named), strict=True), self._asked)
+        return Results(zip(names, run(arrays), strict=True), self._saved_names)
 
     def with_feed_shapes(self, shapes: Mapping[str, Sequence[Any]]) -> InferenceModel:
         """Return the model with inputs of these shapes; see `Program.with_feed_shapes`. It shares the parameters and the compiled programs."""
@@ -128,19 +128,19 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
             SchemaError: words for no layer, or for several; an unknown operator; as `for_training`. ShapeError,
             TypeMismatchError: a result of ``augment`` does not fit the network.
         """
-        given = self.fetches if ends is None else [ends] if isinstance(ends, (Variable, str)) else list(ends)
-        found = [v for one in given for v in ([one] if isinstance(one, Variable) else self.program.outputs_of(one))]
+        end_list = self.fetches if ends is None else [ends] if isinstance(ends, (Variable, str)) else list(ends)
+        results = [v for end in end_list for v in ([end] if isinstance(end, Variable) else self.program.outputs_of(end))]
         from foreshape.passes.for_training import for_training  # not awaited by answers
 
-        program = for_training(self.program, self.feeds, found, frozen=frozen, statistics=statistics)
+        program = for_training(self.program, self.feeds, results, frozen=frozen, statistics=statistics)
         block = program.global_block
         read = {n for op in program.all_ops() for n in op.input_names()}
         feeds = [n for n in self.feeds if n in read]
         if augment is not None:
             if callable(augment) and len(feeds) != 1:
                 raise SchemaError(f"the network has the inputs {', '.join(feeds)}: give augment a dict, input -> function")
-            each = {feeds[0]: augment} if callable(augment) else augment
-            for name, function in each.items():
+            augments = {feeds[0]: augment} if callable(augment) else augment
+            for name, function in augments.items():
                 if name not in feeds:
                     raise SchemaError(f"augment: the network has no input {name!r}; they are: {', '.join(feeds)}{did_you_mean(name, feeds)}")
                 _put_before(program, name, function)
@@ -152,7 +152,7 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
                     scope.set(name, self.scope.tensor(name))
                 else:
                     scope.defer(name, partial(self.scope.tensor, name))
-        return InferenceModel.of(program, feeds, [block.var(v.name) for v in found], scope)
+        return InferenceModel.of(program, feeds, [block.var(v.name) for v in results], scope)
 
     @property
     def elements(self) -> dict[str, str]:
@@ -168,18 +168,18 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
 def _put_before(program: Program, name: str, function: Augment) -> None:
     """Let the ops of a program read a function's result in place of its input."""
     block = program.global_block
-    given, before = block.var(name), len(block.ops)
+    variable, count = block.var(name), len(block.ops)
     with program_guard(program):
-        made = function(given)
-    if not isinstance(made, Variable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise SchemaError(f"augment must give a variable; of {name} it gives {made!r}")
-    if made.dtype is not given.dtype:
-        raise TypeMismatchError(f"augment must keep the element type; of {given} it makes {made}")
-    new = block.ops[before:]
-    block.ops = block.ops[:before]
+        result = function(variable)
+    if not isinstance(result, Variable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SchemaError(f"augment must give a variable; of {name} it gives {result!r}")
+    if result.dtype is not variable.dtype:
+        raise TypeMismatchError(f"augment must keep the element type; of {variable} it makes {result}")
+    new = block.ops[count:]
+    block.ops = block.ops[:count]
     from foreshape.backward.append import rename_reads
 
-    rename_reads(block, name, made.name)
+    rename_reads(block, name, result.name)
     block.ops = [*new, *block.ops]
     program.infer()
 

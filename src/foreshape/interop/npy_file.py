@@ -56,12 +56,12 @@ def _array(data: Any) -> Any:
     """Return the array of these bytes; the whole header is checked before its use."""
     import numpy
 
-    of, columns, shape, begin = _header(bytes(data[: MAX_HEADER + 12]))
-    if math.prod(shape) * of.itemsize != len(data) - begin:
-        raise FormatError(f"{of.name}{list(shape)} has {math.prod(shape) * of.itemsize} bytes, and there are {len(data) - begin}")
-    if of.kind == "b" and numpy.frombuffer(data, numpy.uint8, -1, begin).max(initial=0) > 1:
+    dtype, columns, shape, begin = _header(bytes(data[: MAX_HEADER + 12]))
+    if math.prod(shape) * dtype.itemsize != len(data) - begin:
+        raise FormatError(f"{dtype.name}{list(shape)} has {math.prod(shape) * dtype.itemsize} bytes, and there are {len(data) - begin}")
+    if dtype.kind == "b" and numpy.frombuffer(data, numpy.uint8, -1, begin).max(initial=0) > 1:
         raise FormatError("it is of bools, and has bytes that are neither 0 nor 1")
-    packed = numpy.frombuffer(data, of, math.prod(shape), begin)
+    packed = numpy.frombuffer(data, dtype, math.prod(shape), begin)
     return packed.reshape(shape[::-1]).T if columns else packed.reshape(shape)
 
 
@@ -75,14 +75,16 @@ def _header(head: bytes) -> tuple[Any, bool, tuple[int, ...], int]:
         read = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}.get(version)  # version 3 is of records
         if read is None:
             raise FormatError(f"version {version[0]}.{version[1]} of the format; arrays of numbers are of version 1.0 or 2.0")
-        shape, columns, of = read(file, max_header_size=MAX_HEADER)
+        shape, columns, dtype = read(file, max_header_size=MAX_HEADER)
     except FormatError:
         raise
     except Exception as error:  # it evaluates a literal, and this may fail in many ways
         raise FormatError(f"its header is none (of at most {MAX_HEADER} bytes, MAX_HEADER): {error}"[:300]) from None
-    if of.kind not in "biufc" or of.itemsize > (16 if of.kind == "c" else 8):
-        raise _NoNumbers(f"not a .npy file of numbers: it holds {'records' if of.names else _OTHERS.get(of.kind, 'long numbers')}, {str(of.str)[:80]!r}")
+    if dtype.kind not in "biufc" or dtype.itemsize > (16 if dtype.kind == "c" else 8):
+        raise _NoNumbers(
+            f"not a .npy file of numbers: it holds {'records' if dtype.names else _OTHERS.get(dtype.kind, 'long numbers')}, {str(dtype.str)[:80]!r}"
+        )
     if any(type(n) is not int for n in shape):
         raise FormatError.must("its shape", "whole numbers", f"{str(shape)[:80]}")
     check_dims(shape, None)
-    return of, columns, shape, file.tell()
+    return dtype, columns, shape, file.tell()

@@ -43,8 +43,8 @@ def check_written(path: str, network: InferenceModel) -> Iterator[ComparedResult
     ragged = next((name for name in network.feeds if network.program.global_block.var(name).spec.lod is not None), None)
     if ragged is not None:
         raise FormatError(f"{ragged} is ragged: only networks of dense inputs are compared")
-    found = importlib.util.find_spec("onnx")
-    if found is not None and found.origin is not None:  # a folder of this name is no package
+    package = importlib.util.find_spec("onnx")
+    if package is not None and package.origin is not None:  # a folder of this name is no package
         checker: Any = importlib.import_module("onnx.checker")
         try:
             checker.check_model(path, full_check=True)
@@ -54,15 +54,15 @@ def check_written(path: str, network: InferenceModel) -> Iterator[ComparedResult
         session: Any = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     except Exception as error:  # it has a class for each kind
         raise FormatError(f"{path}: onnxruntime refuses it: {str(error).strip()[:500]}") from error
-    names = [one.name for one in session.get_outputs()]
-    for at, sizes in enumerate(comparison_sizes(network.program, network.feeds)):
-        feed = drawn_feed(network.program, sizes, at)
-        wanted = list(network.run(feed).values())
+    names = [output.name for output in session.get_outputs()]
+    for number, sizes in enumerate(comparison_sizes(network.program, network.feeds)):
+        feed = drawn_feed(network.program, sizes, number)
+        expected = list(network.run(feed).values())
         try:
-            seen = session.run(names, feed)
+            computed = session.run(names, feed)
         except Exception as error:
             raise FormatError(f"{path}: onnxruntime cannot run it with {_words(sizes)}: {str(error).strip()[:500]}") from error
-        yield _compared(sizes, names, wanted, seen)
+        yield _compared(sizes, names, expected, computed)
 
 
 def comparison_sizes(program: Program, feeds: Sequence[str]) -> Iterator[dict[str, list[int]]]:
@@ -70,19 +70,19 @@ def comparison_sizes(program: Program, feeds: Sequence[str]) -> Iterator[dict[st
     block = program.global_block
     rows = {name for name in feeds if block.var(name).spec.lod is not None}
     specs = {name: block.var(name).spec.known_dims for name in feeds}
-    before: dict[str, list[int]] | None = None
-    for first, image, other in _SIZES:
+    previous: dict[str, list[int]] | None = None
+    for first, image, size in _SIZES:
         wished = {
-            name: [d if isinstance(d, int) else first if at == 0 and name not in rows else image if len(dims) >= 4 else other for at, d in enumerate(dims)]
+            name: [d if isinstance(d, int) else first if axis == 0 and name not in rows else image if len(dims) >= 4 else size for axis, d in enumerate(dims)]
             for name, dims in specs.items()
         }
-        found = program.feeds.nearest(wished) if wished else {}
-        if found is None:
+        sizes = program.feeds.nearest(wished) if wished else {}
+        if sizes is None:
             raise FormatError("no sizes of its inputs were found to compare at")
-        found = {name: found[name] for name in feeds}  # without an array of tensors that a loop writes to
-        if found != before:
-            yield found
-        before = found
+        sizes = {name: sizes[name] for name in feeds}  # without an array of tensors that a loop writes to
+        if sizes != previous:
+            yield sizes
+        previous = sizes
 
 
 def drawn_feed(program: Program, sizes: Mapping[str, Sequence[int]], seed: int) -> dict[str, Any]:
@@ -92,17 +92,19 @@ def drawn_feed(program: Program, sizes: Mapping[str, Sequence[int]], seed: int) 
     draw = numpy.random.RandomState(seed)
     feed: dict[str, Any] = {}
     for name, dims in sizes.items():
-        of = program.global_block.var(name).spec.known_dtype
-        whole = of is BOOL or of.is_integer
-        feed[name] = draw.randint(0, 2, dims).astype("bool" if of is BOOL else of.numpy_name) if whole else draw.standard_normal(dims).astype(of.numpy_name)
+        dtype = program.global_block.var(name).spec.known_dtype
+        integral = dtype is BOOL or dtype.is_integer
+        feed[name] = (
+            draw.randint(0, 2, dims).astype("bool" if dtype is BOOL else dtype.numpy_name) if integral else draw.standard_normal(dims).astype(dtype.numpy_name)
+        )
     return feed
 
 
-def _compared(sizes: dict[str, list[int]], names: Sequence[str], wanted: Sequence[Any], seen: Sequence[Any]) -> ComparedResults:
+def _compared(sizes: dict[str, list[int]], names: Sequence[str], expected: Sequence[Any], computed: Sequence[Any]) -> ComparedResults:
     import numpy
 
     worst, words = 0.0, ""
-    for name, ours, theirs in zip(names, wanted, seen, strict=True):
+    for name, ours, theirs in zip(names, expected, computed, strict=True):
         a, b = numpy.asarray(ours), numpy.asarray(theirs)
         if a.dtype != b.dtype or a.shape != b.shape:
             return ComparedResults(sizes, float("inf"), f"{name} is {a.dtype}{[*a.shape]} here, and {b.dtype}{[*b.shape]} in onnxruntime")

@@ -42,11 +42,11 @@ def save_onnx(
         SchemaError, ExecutionError: as `save_inference_model`.
     """
     _, out, names, results = for_inference(feeds, fetches, program)
-    given = list(fetches) if isinstance(fetches, Mapping) else results
+    result_names = list(fetches) if isinstance(fetches, Mapping) else results
     parameters = parameters_of(out)
     values = values_of(parameters, scope if scope is not None else default_scope())
     stored = {name: stored_array(values[name], variable.spec.known_dtype) for name, variable in parameters.items()}
-    return write_onnx(path, out, names, dict(zip(given, results, strict=True)), stored, opset)
+    return write_onnx(path, out, names, dict(zip(result_names, results, strict=True)), stored, opset)
 
 
 @border("the model cannot be converted", FormatError)
@@ -76,7 +76,7 @@ def opened_for_onnx(source: Path, params: Path | None = None) -> tuple[Program, 
     from foreshape.passes import for_test
 
     model, beside = find_program(source)
-    program, held = open_program(model)
+    program, file_parameters = open_program(model)
     program.refresh()
-    values = parameter_values(parameters_of(program), held, beside, params)
+    values = parameter_values(parameters_of(program), file_parameters, beside, params)
     return for_test(program), values

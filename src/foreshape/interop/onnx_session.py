@@ -28,10 +28,10 @@ _ROOM: Final = 1 << 24
 """A model nearer to the format's limit than so many bytes has its tensors in a file of their own."""
 
 
-def need_onnxruntime(what: str) -> Any:
+def need_onnxruntime(purpose: str) -> Any:
     """Return the module onnxruntime. Raises `FormatError` where it is not installed."""
     if importlib.util.find_spec("onnxruntime") is None:
-        raise FormatError(f"{what} needs onnxruntime, which is not installed: pip install 'foreshape[onnxruntime]'")
+        raise FormatError(f"{purpose} needs onnxruntime, which is not installed: pip install 'foreshape[onnxruntime]'")
     return importlib.import_module("onnxruntime")
 
 
@@ -65,7 +65,7 @@ class OnnxSession:
             options.intra_op_num_threads = threads
         model, _ = find_program(path)
         self._folder: Any = None
-        self._asked: dict[str, str] = {}
+        self._saved_names: dict[str, str] = {}
         self._ragged: dict[str, Spec] = {}
         self._specs: dict[str, Spec] | None = None
         source: Any = model if params is None and holds_onnx(model) else self._written(path, params)
@@ -73,17 +73,17 @@ class OnnxSession:
             self._session: Any = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # it has a class for each kind
             raise FormatError(f"{model}: onnxruntime refuses it: {str(error).strip()[:500]}") from error
-        self._inputs: list[tuple[str, str, Sequence[Any]]] = [(one.name, _element(one.type), one.shape) for one in self._session.get_inputs()]
-        self._outputs: list[str] = [one.name for one in self._session.get_outputs()]
+        self._inputs: list[tuple[str, str, Sequence[Any]]] = [(end.name, _element(end.type), end.shape) for end in self._session.get_inputs()]
+        self._outputs: list[str] = [end.name for end in self._session.get_outputs()]
         self.elements = {name: element for name, element, _ in self._inputs}
-        lengths = {length_name(name, at) for name, spec in self._ragged.items() for at in range(spec.lod_level)}
+        lengths = {length_name(name, depth) for name, spec in self._ragged.items() for depth in range(spec.lod_level)}
         self.feeds, self.fetches = ([name for name in names if name not in lengths] for names in (self.elements, self._outputs))
 
     def _written(self, path: str | os.PathLike[str], params: Any) -> Any:
         """Return the bytes of a network as a model of ONNX, or the path of its file in a temporary folder if it is too large for one piece."""
         program, values = opened_for_onnx(path, params)
         feeds, fetches = columns(program, "feed", outputs=True), columns(program, "fetch", outputs=False)
-        self._asked = {asked: name for name in fetches if (asked := copied_from(program.global_block.var(name))) is not None}
+        self._saved_names = {saved_name: name for name in fetches if (saved_name := copied_from(program.global_block.var(name))) is not None}
         self._specs = {name: program.global_block.var(name).spec for name in (*feeds, *fetches)}
         self._ragged = {name: spec for name, spec in self._specs.items() if spec.lod is not None}
         model = model_of(program, feeds, {name: name for name in fetches}, values)
@@ -99,51 +99,53 @@ class OnnxSession:
         Raises:
             FeedError: an input is missing, unknown, or of other dims or another kind of number. ExecutionError: onnxruntime stops.
         """
-        given = feed if feed.__class__ is dict and not more else feed_of(self.feeds, (feed, *more))
-        for name in given:
+        inputs = feed if feed.__class__ is dict and not more else feed_of(self.feeds, (feed, *more))
+        for name in inputs:
             if name not in self.feeds:
                 raise FeedError(f"{name!r} is fed, and the program has no such input; it has {', '.join(self.feeds) or 'none'}")
         if self._ragged:
-            given = self._padded(given)
+            inputs = self._padded(inputs)
         sizes: dict[str, tuple[int, str]] = {}
-        arrays = {name: self._fed(name, element, dims, given, sizes) for name, element, dims in self._inputs}
+        arrays = {name: self._fed(name, element, dims, inputs, sizes) for name, element, dims in self._inputs}
         try:
-            found = dict(zip(self._outputs, self._session.run(self._outputs, arrays), strict=True))
+            results = dict(zip(self._outputs, self._session.run(self._outputs, arrays), strict=True))
         except Exception as error:  # it has a class for each kind
             raise ExecutionError(f"onnxruntime stops: {str(error).strip()[:500]}") from error
         if self._ragged:
-            found = {name: found[name] if name not in self._ragged else without_padding(name, found, self._ragged[name].lod_level) for name in self.fetches}
-        return Results(found, self._asked)
+            results = {
+                name: results[name] if name not in self._ragged else without_padding(name, results, self._ragged[name].lod_level) for name in self.fetches
+            }
+        return Results(results, self._saved_names)
 
-    def _padded(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _padded(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return a feed with its ragged inputs in their padded form."""
         out: dict[str, Any] = {}
-        for name, value in given.items():
+        for name, value in inputs.items():
             if name not in self._ragged or value is None:
                 out[name] = value
                 continue
             fed = as_ragged(name, value, self._ragged[name])
             levels = fed.sequence_lengths
             out[name] = with_padding(fed.data, levels)
-            out |= {length_name(name, at): with_padding(level, levels[:at]) for at, level in enumerate(levels)}
+            out |= {length_name(name, depth): with_padding(level, levels[:depth]) for depth, level in enumerate(levels)}
         return out
 
-    def _fed(self, name: str, element: str, dims: Sequence[Any], given: Mapping[str, Any], sizes: dict[str, tuple[int, str]]) -> Any:
+    def _fed(self, name: str, element: str, dims: Sequence[Any], inputs: Mapping[str, Any], sizes: dict[str, tuple[int, str]]) -> Any:
         import numpy
 
-        value = given.get(name)
+        value = inputs.get(name)
         if value is None:
-            raise FeedError(f"{name} is not fed; fed are: {', '.join(map(str, given)) or 'none'}{meant_for(name, given, ())}")
+            raise FeedError(f"{name} is not fed; fed are: {', '.join(map(str, inputs)) or 'none'}{meant_for(name, inputs, ())}")
         array = numpy.asarray(value)
         if array.dtype != element:
             array = _converted(name, array, element)
-        wanted = f"{element} {[d if d is not None else '?' for d in dims]}"
+        expected = f"{element} {[d if d is not None else '?' for d in dims]}"
         if array.ndim != len(dims):
-            raise FeedError.must(name, wanted, f"{[*array.shape]}", "fed is")
-        for axis, (size, seen) in enumerate(zip(dims, array.shape, strict=True)):
-            known = sizes.setdefault(size, (seen, f"dim {axis} of {name}")) if size.__class__ is str else (size, "it")
-            if known[0] is not None and known[0] != seen:
-                words = f"{wanted}, and {known[1]} is {known[0]}" if size.__class__ is str else wanted
+            raise FeedError.must(name, expected, f"{[*array.shape]}", "fed is")
+        for axis, (size, length) in enumerate(zip(dims, array.shape, strict=True)):
+            bound = sizes.setdefault(size, (length, f"dim {axis} of {name}")) if size.__class__ is str else (size, "it")
+            if bound[0] is not None and bound[0] != length:
+                words = f"{expected}, and {bound[1]} is {bound[0]}" if size.__class__ is str else expected
                 raise FeedError.must(name, words, f"{[*array.shape]}", "fed is")
         return array
 
@@ -153,7 +155,7 @@ class OnnxSession:
             out = BatchLayout.of_specs({n: self._specs[n] for n in self.feeds}, {n: self._specs[n] for n in self.fetches}, {})
             out.rounds = False
             return out
-        inputs, results = ({one.name: one.shape for one in ends} for ends in (self._session.get_inputs(), self._session.get_outputs()))
+        inputs, results = ({end.name: end.shape for end in ends} for ends in (self._session.get_inputs(), self._session.get_outputs()))
         return BatchLayout.of_names(inputs, results)
 
 
@@ -171,13 +173,13 @@ def with_padding(rows: Any, levels: Sequence[Any]) -> Any:
     return out
 
 
-def without_padding(name: str, found: Mapping[str, Any], count: int) -> LoDTensor:
+def without_padding(name: str, results: Mapping[str, Any], count: int) -> LoDTensor:
     """Return a ragged result of its padded form."""
     import numpy
 
-    rows, levels = found[name], list[Any]()
-    for at in range(count):
-        level = found[length_name(name, at)]
+    rows, levels = results[name], list[Any]()
+    for depth in range(count):
+        level = results[length_name(name, depth)]
         for outer in levels:
             level = level[numpy.arange(level.shape[1]) < outer[:, None]]
         levels.append(level)
@@ -195,10 +197,10 @@ def _converted(name: str, array: Any, element: str) -> Any:
     """Return an array in another element type of its kind, with the same numbers; float64 is rounded to float32."""
     import numpy
 
-    wanted = numpy.dtype(element)
+    dtype = numpy.dtype(element)
     kinds = {"i": "whole", "u": "whole", "f": "float", "b": "bool"}
-    if kinds.get(array.dtype.kind) == kinds.get(wanted.kind):
-        out = array.astype(wanted)
-        if numpy.array_equal(out, array) if wanted.kind in "iu" else wanted.itemsize >= min(array.dtype.itemsize, 4):
+    if kinds.get(array.dtype.kind) == kinds.get(dtype.kind):
+        out = array.astype(dtype)
+        if numpy.array_equal(out, array) if dtype.kind in "iu" else dtype.itemsize >= min(array.dtype.itemsize, 4):
             return out
     raise FeedError.must(name, element, str(array.dtype), "fed is")

@@ -13,55 +13,55 @@ from foreshape.spec import BOOL, FP32, FP64, INT8, INT16, INT32, INT64, LOD_TENS
 def write_older_forms(program: Program) -> None:
     """Put older forms in the places of ops of a program; names of results stay. Unknown ops, and ops with errors, stay as they are."""
     for block in program.blocks:
-        at = 0
-        while at < len(block.ops):
-            op = block.ops[at]
+        index = 0
+        while index < len(block.ops):
+            op = block.ops[index]
             form = _FORMS.get(op.type)
-            before = len(block.ops)
+            count = len(block.ops)
             if form is not None and op.attributes.error is None:
-                form(_InsertionPoint(block, at, op), op)
-            at += 1 + len(block.ops) - before
+                form(_InsertionPoint(block, index, op), op)
+            index += 1 + len(block.ops) - count
     program.touch()
 
 
 class _InsertionPoint:
     """A place before an op of a block, where others are written."""
 
-    __slots__ = ("at", "block", "site")
+    __slots__ = ("block", "index", "site")
 
-    def __init__(self, block: Block, at: int, op: Op) -> None:
-        self.block, self.at, self.site = block, at, op.site
+    def __init__(self, block: Block, index: int, op: Op) -> None:
+        self.block, self.index, self.site = block, index, op.site
 
     def variable(self, op: Op, slot: str) -> Variable:
-        found = self.block.find(op.input(slot) or "")
-        assert found is not None
-        return found
+        operand = self.block.find(op.input(slot) or "")
+        assert operand is not None
+        return operand
 
     def write(self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None, out: str | None = None) -> list[Variable]:
         """Write an op, and return its results in the slot Out."""
-        made = self.block.append_op(type, inputs, None if out is None else {"Out": out}, dict(attrs or {}), index=self.at, site=self.site)
-        self.at += 1
-        return [self.block.var(name) for name in made.outputs["Out"]]
+        op = self.block.append_op(type, inputs, None if out is None else {"Out": out}, dict(attrs or {}), index=self.index, site=self.site)
+        self.index += 1
+        return [self.block.var(name) for name in op.outputs["Out"]]
 
-    def cast(self, x: Variable, of: DType, out: str | None = None) -> Variable:
-        now = x.spec.known_dtype
-        return x if now is of and out is None else self.write("cast", {"X": x}, {"in_dtype": now.code, "out_dtype": of.code}, out)[0]
+    def cast(self, x: Variable, dtype: DType, out: str | None = None) -> Variable:
+        source = x.spec.known_dtype
+        return x if source is dtype and out is None else self.write("cast", {"X": x}, {"in_dtype": source.code, "out_dtype": dtype.code}, out)[0]
 
 
-def _where(place: _InsertionPoint, op: Op) -> None:
+def _where_form(place: _InsertionPoint, op: Op) -> None:
     """Broadcast the operands before, in an element type with a kernel there."""
     condition, x, y = (place.variable(op, slot) for slot in ("Condition", "X", "Y"))
-    of, result = x.spec.known_dtype, op.output("Out") or ""
-    wide = of if of in _WIDE else INT32 if of.is_integer else FP32
-    if wide is of and condition.spec.dims == x.spec.dims == y.spec.dims:
+    dtype, result = x.spec.known_dtype, op.output("Out") or ""
+    wide = dtype if dtype in _WIDE else INT32 if dtype.is_integer else FP32
+    if wide is dtype and condition.spec.dims == x.spec.dims == y.spec.dims:
         return
-    given = [place.cast(condition, wide), place.cast(x, wide), place.cast(y, wide)]
-    condition, x, y = place.write("broadcast_tensors", {"X": given})
+    inputs = [place.cast(condition, wide), place.cast(x, wide), place.cast(y, wide)]
+    condition, x, y = place.write("broadcast_tensors", {"X": inputs})
     operands = {"Condition": place.cast(condition, BOOL), "X": x, "Y": y}
-    if wide is of:
+    if wide is dtype:
         place.write("where", operands, out=result)
     else:
-        place.cast(place.write("where", operands)[0], of, result)
+        place.cast(place.write("where", operands)[0], dtype, result)
     place.block.remove_op(op)
 
 
@@ -70,16 +70,16 @@ def _widened(*narrow: DType) -> Callable[[_InsertionPoint, Op], None]:
 
     def form(place: _InsertionPoint, op: Op) -> None:
         result = op.output("Out") or ""
-        of = place.variable(op, "X").spec.known_dtype
-        if of not in narrow or place.block.find(result) is None:
+        dtype = place.variable(op, "X").spec.known_dtype
+        if dtype not in narrow or place.block.find(result) is None:
             return
         for slot in {"X", "Y"} & op.inputs.keys():
             op.set_input(slot, place.cast(place.variable(op, slot), INT32).name)
         wide = place.block.create_variable(place.block.program.unique_name(f"{op.type}.wide"), place.block.var(result).spec.with_dtype(INT32))
         op.rename_output(result, wide.name)
         wide.op = op
-        place.at += 1
-        place.cast(wide, of, result)
+        place.index += 1
+        place.cast(wide, dtype, result)
 
     return form
 
@@ -89,16 +89,16 @@ def _cumsum(place: _InsertionPoint, op: Op) -> None:
     values = op.attributes.values
     if values.get("exclusive") and not values.get("flatten"):
         x = place.variable(op, "X")
-        (whole,) = place.write("cumsum", {"X": x}, {"axis": values.get("axis", -1), "reverse": values.get("reverse", False)})
-        place.write("elementwise_sub", {"X": whole, "Y": x}, out=op.output("Out"))
+        (sums,) = place.write("cumsum", {"X": x}, {"axis": values.get("axis", -1), "reverse": values.get("reverse", False)})
+        place.write("elementwise_sub", {"X": sums, "Y": x}, out=op.output("Out"))
         place.block.remove_op(op)
 
 
 def _grouped_matmul(place: _InsertionPoint, op: Op) -> None:
     """Multiply all rows by the matrix of each group, and add those of its own: there is no such operator there."""
     x, y, ends = (place.variable(op, slot) for slot in ("X", "Y", "Ends"))
-    groups, of = y.spec.known_dims[0], x.spec.known_dtype
-    if not isinstance(groups, int) or not groups or of not in (FP32, FP64):
+    groups, dtype = y.spec.known_dims[0], x.spec.known_dtype
+    if not isinstance(groups, int) or not groups or dtype not in (FP32, FP64):
         return
 
     def filled(number: int, like: Variable) -> Variable:
@@ -110,11 +110,11 @@ def _grouped_matmul(place: _InsertionPoint, op: Op) -> None:
     (row,) = place.write("elementwise_sub", {"X": behind, "Y": ones})
     (group,) = place.write("searchsorted", {"SortedSequence": place.cast(ends, INT64), "Values": row}, {"right": True})
     parts: list[Variable] = []
-    for at in range(groups):
-        (matrix,) = place.write("slice", {"Input": y}, {"axes": [0], "starts": [at], "ends": [at + 1], "decrease_axis": [0]})
+    for index in range(groups):
+        (matrix,) = place.write("slice", {"Input": y}, {"axes": [0], "starts": [index], "ends": [index + 1], "decrease_axis": [0]})
         (product,) = place.write("matmul_v2", {"X": x, "Y": matrix}, {"trans_y": bool(op.attributes.values.get("trans_y"))})
-        (own,) = place.write("equal", {"X": group, "Y": filled(at, group)})
-        parts += place.write("elementwise_mul", {"X": product, "Y": place.cast(own, of)})
+        (mask,) = place.write("equal", {"X": group, "Y": filled(index, group)})
+        parts += place.write("elementwise_mul", {"X": product, "Y": place.cast(mask, dtype)})
     place.write("sum", {"X": parts}, out=op.output("Out"))
     place.block.remove_op(op)
 
@@ -137,7 +137,7 @@ _NARROW: Final = ("elementwise_add", "elementwise_sub", "elementwise_mul", "elem
 _FORMS: Final[Mapping[str, Callable[[_InsertionPoint, Op], None]]] = {
     **dict.fromkeys(_NARROW, _widened(BOOL, UINT8, INT8, INT16)),
     "gather": _widened(BOOL),
-    "where": _where,
+    "where": _where_form,
     "cumsum": _cumsum,
     "grouped_matmul": _grouped_matmul,
     "rnn": _rnn,

@@ -89,7 +89,7 @@ def read_parameters(source: Source, names: Iterable[str], specs: Mapping[str, Sp
     Raises:
         FormatError: it cannot be read, or has other tensors; the message has the tensor's name and the byte offset.
     """
-    return {name: one.numbers() for name, one in open_parameters(source, names, None if specs is None else described_by(specs)).items()}
+    return {name: tensor.numbers() for name, tensor in open_parameters(source, names, None if specs is None else described_by(specs)).items()}
 
 
 @border("the parameters cannot be read", FormatError)
@@ -98,13 +98,13 @@ def open_parameters(source: Source, names: Iterable[str], fits: Fits | None = No
 
     Of a large file only the descriptions have been read (and the bytes of bool tensors). ``fits`` refuses unwanted tensors.
     """
-    wanted = sorted(set(names))
+    sorted_names = sorted(set(names))
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return combined(bytes(source), wanted, fits)
+        return combined(bytes(source), sorted_names, fits)
     folder = path_of(source)
     if os.path.isdir(folder):
-        return {n: combined(_bytes_of(path := inside(folder, n)), [n], fits, path)[n] for n in wanted}
-    return combined(_bytes_of(folder), wanted, fits, folder)
+        return {n: combined(_bytes_of(path := inside(folder, n)), [n], fits, path)[n] for n in sorted_names}
+    return combined(_bytes_of(folder), sorted_names, fits, folder)
 
 
 def _bytes_of(path: str) -> Any:
@@ -156,31 +156,31 @@ def write_stored(file: IO[bytes], value: Stored, dims: tuple[int, ...] | None = 
         file.write(value.data[first : first + PIECE])
 
 
-def _write(file: IO[bytes], value: Any, of: DType | None) -> None:
+def _write(file: IO[bytes], value: Any, element: DType | None) -> None:
     import numpy
 
     if isinstance(value, Pieces):
-        write_stored(file, Stored(of or value.dtype, (0,), memoryview(b"")), value.dims)
+        write_stored(file, Stored(element or value.dtype, (0,), memoryview(b"")), value.dims)
         for array in value.arrays:
-            file.write(_packed(array, of or value.dtype))
+            file.write(_packed(array, element or value.dtype))
         return
     array = numpy.asarray(value)
-    of = of or dtype(array.dtype)
-    write_stored(file, Stored(of, tuple(array.shape), _packed(array, of)))
+    element = element or dtype(array.dtype)
+    write_stored(file, Stored(element, tuple(array.shape), _packed(array, element)))
 
 
-def stored_array(value: Any, of: DType) -> Stored:
+def stored_array(value: Any, dtype: DType) -> Stored:
     """Return an array, or `Pieces` of one, as the file has it. bf16 is given as an fp32 array."""
     if isinstance(value, Pieces):
-        return Stored(of, value.dims, memoryview(b"".join([_packed(array, of) for array in value.arrays])))
-    return Stored(of, tuple(value.shape), _packed(value, of))
+        return Stored(dtype, value.dims, memoryview(b"".join([_packed(array, dtype) for array in value.arrays])))
+    return Stored(dtype, tuple(value.shape), _packed(value, dtype))
 
 
-def _packed(array: Array, of: DType) -> memoryview:
+def _packed(array: Array, dtype: DType) -> memoryview:
     """Return the bytes of an array as the file has them."""
     import numpy
 
-    data = bf16_bits(array) if of is BF16 else array.astype(numpy.dtype(of.numpy_name).newbyteorder("<"), copy=False)
+    data = bf16_bits(array) if dtype is BF16 else array.astype(numpy.dtype(dtype.numpy_name).newbyteorder("<"), copy=False)
     return numpy.ascontiguousarray(data).reshape(-1).view(numpy.uint8).data if data.size else memoryview(b"")
 
 
@@ -193,60 +193,60 @@ def combined(data: Any, names: Sequence[str], fits: Fits | None, path: str | Non
             words = instead_of(data, PARAMETERS)
             raise FormatError(f"{path}: no file of parameters: {words}" if words else f"{path}: {error}") from None
     out: dict[str, Stored] = {}
-    at = 0
+    offset = 0
     for name in names:
-        if at == len(data):
+        if offset == len(data):
             missing = len(names) - len(out)
             raise FormatError(
-                f"the parameter {name[:100]!r} is missing{f' (and {missing - 1} more)' if missing > 1 else ''}: the file ends at byte {at}, "
+                f"the parameter {name[:100]!r} is missing{f' (and {missing - 1} more)' if missing > 1 else ''}: the file ends at byte {offset}, "
                 f"after {len(out)} of {len(names)} tensors"
             )
-        out[name], at = _tensor(data, at, name, fits)
-    if at != len(data):
+        out[name], offset = _tensor(data, offset, name, fits)
+    if offset != len(data):
         last = f"the last parameter {names[-1][:100]!r}" if names else "nothing: the program has no parameters"
-        raise FormatError(f"{len(data) - at} bytes are left from byte {at}, after {last}: the file is of another program, or has more in it")
+        raise FormatError(f"{len(data) - offset} bytes are left from byte {offset}, after {last}: the file is of another program, or has more in it")
     return out
 
 
 class _ByteCursor:
     """A cursor over the bytes, with the words of errors."""
 
-    __slots__ = ("at", "data", "name")
+    __slots__ = ("data", "name", "offset")
 
-    def __init__(self, data: Any, at: int, name: str) -> None:
-        self.data, self.at, self.name = data, at, name
+    def __init__(self, data: Any, offset: int, name: str) -> None:
+        self.data, self.offset, self.name = data, offset, name
 
-    def refuse(self, what: str, at: int | None = None) -> NoReturn:
-        raise FormatError(f"the parameter {self.name[:100]!r}, at byte {self.at if at is None else at}: {what}")
+    def refuse(self, words: str, offset: int | None = None) -> NoReturn:
+        raise FormatError(f"the parameter {self.name[:100]!r}, at byte {self.offset if offset is None else offset}: {words}")
 
-    def number(self, form: str, what: str) -> int:
+    def number(self, form: str, part: str) -> int:
         size = struct.calcsize(form)
-        if self.at + size > len(self.data):
-            self.refuse(f"the file ends within {what}")
-        (value,) = struct.unpack_from(form, self.data, self.at)
-        self.at += size
+        if self.offset + size > len(self.data):
+            self.refuse(f"the file ends within {part}")
+        (value,) = struct.unpack_from(form, self.data, self.offset)
+        self.offset += size
         return value
 
-    def skip(self, size: int, what: str) -> int:
+    def skip(self, size: int, part: str) -> int:
         """Step over ``size`` bytes; returns where they begin."""
-        start = self.at
+        start = self.offset
         left = len(self.data) - start
         if not 0 <= size <= left:
-            self.refuse(f"{what} takes {size} bytes, and {left} are left{cut_short(len(self.data), len(self.data), start + size)}")
-        self.at += size
+            self.refuse(f"{part} takes {size} bytes, and {left} are left{cut_short(len(self.data), len(self.data), start + size)}")
+        self.offset += size
         return start
 
 
-def _tensor(data: Any, at: int, name: str, fits: Fits | None) -> tuple[Stored, int]:
+def _tensor(data: Any, offset: int, name: str, fits: Fits | None) -> tuple[Stored, int]:
     import numpy
 
-    reader = _ByteCursor(data, at, name)
+    reader = _ByteCursor(data, offset, name)
     version = reader.number("<I", "the version")
     if version:
-        reader.refuse(f"version {version} of the tensor format; this reads version 0", at)
+        reader.refuse(f"version {version} of the tensor format; this reads version 0", offset)
     levels = reader.number("<Q", "the number of lod levels")
     if levels > _MAX_LEVELS:
-        reader.refuse(f"{levels} lod levels; at most {_MAX_LEVELS} can be", at + 4)
+        reader.refuse(f"{levels} lod levels; at most {_MAX_LEVELS} can be", offset + 4)
     offsets: list[Array] = []
     for level in range(levels):
         size = reader.number("<Q", f"the size of lod level {level}")
@@ -254,54 +254,54 @@ def _tensor(data: Any, at: int, name: str, fits: Fits | None) -> tuple[Stored, i
         if size % 8:
             reader.refuse(f"lod level {level} has {size} bytes, which are no 64-bit offsets", start)
         offsets.append(numpy.frombuffer(data, "<u8", size // 8, start))
-    inner = reader.at
+    inner = reader.offset
     version = reader.number("<I", "the version of the tensor")
     if version:
         reader.refuse(f"version {version} of the tensor; this reads version 0", inner)
-    described = reader.at
+    described = reader.offset
     length = reader.number("<i", "the size of the tensor's description")
     if not 0 < length <= _MAX_DESCRIPTION:
         reader.refuse(f"the tensor's description has {length} bytes; it must have from 1 to {_MAX_DESCRIPTION}", described)
     start = reader.skip(length, "the tensor's description")
-    of, dims = decode_tensor_desc(data[start : reader.at], f"the parameter {name[:100]!r}, at byte {start}")
+    dtype, dims = decode_tensor_desc(data[start : reader.offset], f"the parameter {name[:100]!r}, at byte {start}")
     if len(dims) > MAX_RANK or any(d < 0 for d in dims):
         reader.refuse(f"a tensor has at most {MAX_RANK} dims of at least 0; seen {list(dims[:8])}{'...' if len(dims) > 8 else ''}", start)
     try:
-        check_dims(dims, of)
+        check_dims(dims, dtype)
     except ShapeError as error:
         reader.refuse(str(error), start)
-    told = "" if fits is None else fits(name, of, tuple(dims))
-    if told:
-        reader.refuse(told, start)
-    _check_offsets(reader, offsets, dims, at)
+    mistake = "" if fits is None else fits(name, dtype, tuple(dims))
+    if mistake:
+        reader.refuse(mistake, start)
+    _check_offsets(reader, offsets, dims, offset)
     count = math.prod(dims)
-    begin = reader.skip(count * of.itemsize, f"{of.name}{list(dims)}")
-    if of is BOOL and numpy.frombuffer(data, numpy.uint8, count, begin).max(initial=0) > 1:
+    begin = reader.skip(count * dtype.itemsize, f"{dtype.name}{list(dims)}")
+    if dtype is BOOL and numpy.frombuffer(data, numpy.uint8, count, begin).max(initial=0) > 1:
         reader.refuse("a bool has a byte that is neither 0 nor 1", begin)
-    return Stored(of, tuple(dims), memoryview(data)[begin : reader.at].toreadonly(), begin), reader.at
+    return Stored(dtype, tuple(dims), memoryview(data)[begin : reader.offset].toreadonly(), begin), reader.offset
 
 
 def described_by(specs: Mapping[str, Spec]) -> Fits:
     """Return a check for tensors against these specs; without a spec a tensor may be any."""
-    return lambda name, of, dims: otherwise(of, dims, specs.get(name))
+    return lambda name, dtype, dims: otherwise(dtype, dims, specs.get(name))
 
 
-def otherwise(of: DType, dims: tuple[int, ...], spec: Spec | None) -> str:
+def otherwise(dtype: DType, dims: tuple[int, ...], spec: Spec | None) -> str:
     """Return the differences of a tensor's type and dims from the program's ``spec`` in words; nothing if they agree."""
     if spec is None:
         return ""
     same_dims = spec.dims is None or (len(spec.dims) == len(dims) and all(not isinstance(w, int) or w == d for w, d in zip(spec.dims, dims, strict=True)))
-    if same_dims and (spec.dtype is None or spec.dtype is of):
+    if same_dims and (spec.dtype is None or spec.dtype is dtype):
         return ""
-    return f"the program says {spec.text()}, and the file has {of.short}[{', '.join(map(str, dims))}]"
+    return f"the program says {spec.text()}, and the file has {dtype.short}[{', '.join(map(str, dims))}]"
 
 
-def _check_offsets(reader: _ByteCursor, offsets: list[Array], dims: tuple[int, ...], at: int) -> None:
+def _check_offsets(reader: _ByteCursor, offsets: list[Array], dims: tuple[int, ...], offset: int) -> None:
     """Check offsets against the rows of a parameter; its array has no place for them."""
-    for level, one in enumerate(offsets):
+    for level, level_offsets in enumerate(offsets):
         below = (dims[0] if dims else 1) if level + 1 == len(offsets) else len(offsets[level + 1]) - 1
-        if len(one) == 0 or one[0] != 0 or int(one[-1]) != below or bool((one[1:] < one[:-1]).any()):
-            reader.refuse(f"the offsets of lod level {level} must rise from 0 to {below}", at)
+        if len(level_offsets) == 0 or level_offsets[0] != 0 or int(level_offsets[-1]) != below or bool((level_offsets[1:] < level_offsets[:-1]).any()):
+            reader.refuse(f"the offsets of lod level {level} must rise from 0 to {below}", offset)
 
 
 def inside(folder: str, name: str) -> str:

@@ -27,21 +27,21 @@ TorchNetwork: TypeAlias = "torch.nn.Module | torch.export.ExportedProgram | Torc
 """A network of torch: a module, an exported program or its ``.pt2`` file, or a result of `foreshape.from_torch`."""
 
 
-def is_program(given: Any, asked: str) -> bool:
+def is_program(value: Any, function: str) -> bool:
     """Tell whether it is a program, and not a network of torch. Raise `SchemaError` if it is neither."""
-    if isinstance(given, Program) or hasattr(given, "ungathered"):
+    if isinstance(value, Program) or hasattr(value, "ungathered"):
         return True
     torch = sys.modules.get("torch")
     model = sys.modules.get("foreshape.interop.torch.torch_model")
-    if isinstance(given, (str, os.PathLike)) and os.fspath(cast("str | os.PathLike[str]", given)).endswith(".pt2"):
+    if isinstance(value, (str, os.PathLike)) and os.fspath(cast("str | os.PathLike[str]", value)).endswith(".pt2"):
         return False
-    if torch is not None and isinstance(given, (torch.nn.Module, torch.export.ExportedProgram)):
+    if torch is not None and isinstance(value, (torch.nn.Module, torch.export.ExportedProgram)):
         return False
-    if model is not None and isinstance(given, model.TorchModel):
+    if model is not None and isinstance(value, model.TorchModel):
         return False
     kinds = "a program, or a network of torch: an nn.Module, an ExportedProgram, a .pt2 file, or what fs.from_torch gives"
-    how = "; fs.load_inference_model(path).program is a saved network's" if isinstance(given, (str, os.PathLike)) else ""
-    raise SchemaError(f"{asked} takes {kinds}; seen {type(cast('object', given)).__name__}{how}")
+    how = "; fs.load_inference_model(path).program is a saved network's" if isinstance(value, (str, os.PathLike)) else ""
+    raise SchemaError(f"{function} takes {kinds}; seen {type(cast('object', value)).__name__}{how}")
 
 
 @overload

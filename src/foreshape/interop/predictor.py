@@ -146,7 +146,7 @@ class Predictor:
 
     def plan(self) -> Plan:
         """Return its memory plan, including the weights kept twice. Raises `SchemaError` with onnxruntime."""
-        self._here("a plan")
+        self._check_engine("a plan")
         from foreshape.memory import Plan
 
         return Plan(self.model.program, self.outputs, frozen=True)
@@ -161,22 +161,22 @@ class Predictor:
         Raises:
             ExecutionError: as `fs.profile`; the errors of `run`. SchemaError: it runs in onnxruntime.
         """
-        self._here("a profile")
+        self._check_engine("a profile")
         from foreshape.profiling import profile
 
         return profile(self.model.program, feed_of(self.inputs, (feed, *more)), self.outputs, self.model.scope, executor=self._executor, runs=runs)
 
-    def _here(self, what: str) -> None:
+    def _check_engine(self, subject: str) -> None:
         if self._is_of_onnxruntime:
-            raise SchemaError(f"{what} is of Foreshape's engine, and this network runs in onnxruntime; Predictor(path) has one")
+            raise SchemaError(f"{subject} is of Foreshape's engine, and this network runs in onnxruntime; Predictor(path) has one")
 
     def _warm(self, shapes: Mapping[str, Sequence[int]]) -> None:
         import numpy
 
         if set(shapes) != set(self.inputs):
             raise SchemaError(f"a shape to be ready for has dims for {', '.join(self.inputs)}; seen {', '.join(shapes) or 'none'}")
-        of: Mapping[str, str] = self._session.elements if self._session is not None else self.model.elements
-        self.runs.run({n: numpy.zeros(list(dims), of[n]) for n, dims in shapes.items()})
+        elements: Mapping[str, str] = self._session.elements if self._session is not None else self.model.elements
+        self.runs.run({n: numpy.zeros(list(dims), elements[n]) for n, dims in shapes.items()})
 
     def __repr__(self) -> str:
         if self._session is not None:

@@ -51,48 +51,48 @@ class HeldParameters(Protocol):
 
 def open_program(source: Any, limits: Limits | None = None) -> tuple[Program, HeldParameters | None]:
     """Return the program of a source, as `load_program` takes it, and its parameters, if its file holds them."""
-    given = isinstance(source, (bytes, bytearray, memoryview))
-    path: Any = None if given else _file_of(source)
-    head = bytes(source[:_LOOKED_AT]) if given else _head(path)  # pyright: ignore[reportUnknownArgumentType]
+    is_bytes = isinstance(source, (bytes, bytearray, memoryview))
+    path: Any = None if is_bytes else _file_of(source)
+    head = bytes(source[:_LOOKED_AT]) if is_bytes else _head(path)  # pyright: ignore[reportUnknownArgumentType]
     if is_onnx(head):
         from foreshape.interop.onnx import open_model
 
-        return open_model(source if given else path, limits)  # pyright: ignore[reportUnknownArgumentType]
+        return open_model(source if is_bytes else path, limits)  # pyright: ignore[reportUnknownArgumentType]
     if is_exported(head):
         from foreshape.interop.torch.exported_file import open_exported
 
-        return open_exported(source if given else path, limits)  # pyright: ignore[reportUnknownArgumentType]
+        return open_exported(source if is_bytes else path, limits)  # pyright: ignore[reportUnknownArgumentType]
     if not is_paddle_3(head):
-        return wire.load_program(source if given else path, limits), None  # pyright: ignore[reportUnknownArgumentType]
+        return wire.load_program(source if is_bytes else path, limits), None  # pyright: ignore[reportUnknownArgumentType]
     from foreshape.interop.pir import read_program
 
-    data = bytes(source) if given else read_file(path, (limits or DEFAULT_LIMITS).bytes)  # pyright: ignore[reportUnknownArgumentType]
+    data = bytes(source) if is_bytes else read_file(path, (limits or DEFAULT_LIMITS).bytes)  # pyright: ignore[reportUnknownArgumentType]
     try:
         return read_program(data, limits), None
     except FormatError as error:
-        raise error.reworded(f"{'this' if given else os.fsdecode(path)} is a program of PaddlePaddle 3 that cannot be read: {error}") from error
+        raise error.reworded(f"{'this' if is_bytes else os.fsdecode(path)} is a program of PaddlePaddle 3 that cannot be read: {error}") from error
 
 
-def find_program(given: str | os.PathLike[str]) -> tuple[str, str]:
+def find_program(source: str | os.PathLike[str]) -> tuple[str, str]:
     """Return the paths of a program and of its parameters.
 
     Args:
-        given: the path of the program, with or without its ending, or a folder with one program.
+        source: the path of the program, with or without its ending, or a folder with one program.
 
     Raises:
         FormatError: there is nothing of this name; a folder without a program, or with several and none named ``inference``.
     """
-    path = path_of(given)
+    path = path_of(source)
     if os.path.isdir(path):
         if os.path.exists(model := os.path.join(path, MODEL)):
             return model, path
-        found = programs_in(path)
-        usual = [n for n in found if n.startswith("inference.")]
-        if len(usual) != 1 and len(found) != 1:
-            if not found:
+        programs = programs_in(path)
+        usual = [n for n in programs if n.startswith("inference.")]
+        if len(usual) != 1 and len(programs) != 1:
+            if not programs:
                 raise FormatError(f"{path}: there is no program in this folder: no .pdmodel, .json of PaddlePaddle 3, .onnx, .pt2 or {MODEL}")
-            raise FormatError(f"{path}: a folder with neither a file {MODEL} nor one program; give the path of one of its programs, such as {found[0]}")
-        path = os.path.join(path, (usual if len(usual) == 1 else found)[0])
+            raise FormatError(f"{path}: a folder with neither a file {MODEL} nor one program; give the path of one of its programs, such as {programs[0]}")
+        path = os.path.join(path, (usual if len(usual) == 1 else programs)[0])
     prefix = next((path.removesuffix(e) for e in _ENDINGS if path.endswith(e)), path)
     if path != prefix or os.path.isfile(path):
         return path, prefix + ".pdiparams"

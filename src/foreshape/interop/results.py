@@ -8,32 +8,32 @@ from typing import Any, cast
 from foreshape.errors import FeedError
 
 
-def feed_of(names: Sequence[str], given: Sequence[Any]) -> dict[str, Any]:
+def feed_of(names: Sequence[str], arrays: Sequence[Any]) -> dict[str, Any]:
     """Return arrays by the names of their inputs.
 
     Args:
         names: of the inputs, in order.
-        given: an array for each input, in order; or one mapping, named tuple, table, or tuple of such arrays.
+        arrays: an array for each input, in order; or one mapping, named tuple, table, or tuple of such arrays.
 
     Raises:
         FeedError: there are more arrays than inputs, or fewer.
     """
-    if len(given) == 1:
-        one: Any = given[0]
-        if type(one).__name__ == "ndarray" and len(names) == 1:
-            return {names[0]: one}
+    if len(arrays) == 1:
+        value: Any = arrays[0]
+        if type(value).__name__ == "ndarray" and len(names) == 1:
+            return {names[0]: value}
         from foreshape.feeding.tables import table_of  # not awaited by arrays
 
-        if hasattr(one, "_asdict"):
-            return one._asdict()
-        table = cast("Mapping[str, Any]", one) if isinstance(one, Mapping) else table_of(one)
+        if hasattr(value, "_asdict"):
+            return value._asdict()
+        table = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else table_of(value)
         if table is not None:
             return dict(table)
-        if isinstance(one, tuple) or (isinstance(one, list) and len(names) > 1):
-            given = cast("Sequence[Any]", one)
-    if len(given) != len(names):
-        raise FeedError(f"the model has the inputs {', '.join(names)}: give one array for each, or a mapping of them; seen {len(given)}")
-    return dict(zip(names, given, strict=True))
+        if isinstance(value, tuple) or (isinstance(value, list) and len(names) > 1):
+            arrays = cast("Sequence[Any]", value)
+    if len(arrays) != len(names):
+        raise FeedError(f"the model has the inputs {', '.join(names)}: give one array for each, or a mapping of them; seen {len(arrays)}")
+    return dict(zip(names, arrays, strict=True))
 
 
 class Results(dict[str, Any]):
@@ -56,5 +56,5 @@ class Results(dict[str, Any]):
             return self[names[key]]
         if isinstance(key, str) and key in self.asked:
             return self[self.asked[key]]
-        known = ", ".join([*names, *self.asked])
-        raise KeyError(f"the model gives {len(names)} results, found by their place or as {known}; seen {key!r}")
+        listing = ", ".join([*names, *self.asked])
+        raise KeyError(f"the model gives {len(names)} results, found by their place or as {listing}; seen {key!r}")

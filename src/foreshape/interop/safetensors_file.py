@@ -48,15 +48,15 @@ def header_of(described: Mapping[str, tuple[DType, tuple[int, ...]]], metadata: 
     """Return the bytes before the data, and the names in the order of their data, from element types and dims by name."""
     names = sorted(described, key=lambda n: (-described[n][0].itemsize, n))
     entries: dict[str, Any] = {_METADATA: dict(metadata)} if metadata is not None else {}
-    at = 0
+    offset = 0
     for name in names:
         dtype, dims = described[name]
-        end = at + math.prod(dims) * dtype.itemsize
-        of = _NAMES.get(dtype)
-        if of is None:
+        end = offset + math.prod(dims) * dtype.itemsize
+        type_name = _NAMES.get(dtype)
+        if type_name is None:
             raise TypeMismatchError(f"{name[:100]!r} has the element type {dtype.name}, which safetensors files have not")
-        entries[name] = {"dtype": of, "shape": list(dims), "data_offsets": [at, end]}
-        at = end
+        entries[name] = {"dtype": type_name, "shape": list(dims), "data_offsets": [offset, end]}
+        offset = end
     try:
         text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -84,7 +84,7 @@ def load(path: Any, data: Any) -> tuple[dict[str, str], dict[str, Tensor]]:
         FormatError: it is no such file. TypeMismatchError: an element type unknown to programs here.
     """
     metadata, places = contents(path, data)
-    return metadata, {name: _view(name, data, begin, of, dims) for name, (of, dims, begin, _) in places.items()}
+    return metadata, {name: _view(name, data, begin, dtype, dims) for name, (dtype, dims, begin, _) in places.items()}
 
 
 def load_bytes(data: bytes | bytearray) -> dict[str, Tensor]:
@@ -92,31 +92,31 @@ def load_bytes(data: bytes | bytearray) -> dict[str, Tensor]:
     library = _library()
     _, tensors = _checked(data)
     try:
-        found: list[tuple[str, dict[str, Any]]] = library.deserialize(bytes(data))
+        entries: list[tuple[str, dict[str, Any]]] = library.deserialize(bytes(data))
     except library.SafetensorError as error:
         raise FormatError(str(error)) from None
-    if len(found) != tensors:
-        raise FormatError(f"{tensors} tensors of {len(found)} names")
-    return {name: _view(name, one["data"], 0, _described(name, one["dtype"], one["shape"]), tuple(one["shape"])) for name, one in found}
+    if len(entries) != tensors:
+        raise FormatError(f"{tensors} tensors of {len(entries)} names")
+    return {name: _view(name, entry["data"], 0, _described(name, entry["dtype"], entry["shape"]), tuple(entry["shape"])) for name, entry in entries}
 
 
 def contents(path: Any, data: Any) -> tuple[dict[str, str], dict[str, Place]]:
     """Return the metadata, and description and place of each tensor. Arguments and errors as for `load`."""
     library = _library()
-    at, tensors = _checked(data)
+    offset, tensors = _checked(data)
     places: dict[str, Place] = {}
     try:
         with library.safe_open(os.fsdecode(path), framework="numpy") as file:
             metadata: dict[str, str] = file.metadata() or {}
             for name in file.offset_keys():  # one after the other without a gap: checked by the library
-                one = file.get_slice(name)
-                dims: tuple[int, ...] = tuple(one.get_shape())
-                of = _described(name, one.get_dtype(), dims)
-                places[name] = of, dims, at, (at := at + math.prod(dims) * of.itemsize)
+                entry = file.get_slice(name)
+                dims: tuple[int, ...] = tuple(entry.get_shape())
+                dtype = _described(name, entry.get_dtype(), dims)
+                places[name] = dtype, dims, offset, (offset := offset + math.prod(dims) * dtype.itemsize)
     except (library.SafetensorError, OSError) as error:
         raise FormatError(str(error)) from None
-    if len(places) != tensors or at != len(data):  # of a repeated name the library takes the last
-        raise FormatError(f"{tensors} tensors of {len(places)} names, in {at} of {len(data)} bytes")
+    if len(places) != tensors or offset != len(data):  # of a repeated name the library takes the last
+        raise FormatError(f"{tensors} tensors of {len(places)} names, in {offset} of {len(data)} bytes")
     return metadata, places
 
 
@@ -136,7 +136,7 @@ def _checked(data: Any) -> tuple[int, int]:
         raise FormatError(f"{len(data)} bytes with a header of {max(size, 0)}; at most {MAX_HEADER} can be (MAX_HEADER){short}")
     header = bytes(data[8 : 8 + size])
     tensors = header.count(b'"data_offsets"')
-    ends = 8 + size + max((int(found[1]) for found in _ENDS.finditer(header)), default=0)
+    ends = 8 + size + max((int(match[1]) for match in _ENDS.finditer(header)), default=0)
     if ends > len(data):
         raise FormatError(f"the data of {tensors} tensors end at byte {ends}{cut_short(len(data), len(data), ends)}")
     if tensors > MAX_TENSORS:
@@ -146,20 +146,20 @@ def _checked(data: Any) -> tuple[int, int]:
 
 def _described(name: str, word: str, dims: Sequence[int]) -> DType:
     """Return the element type of a tensor, if known to programs here."""
-    of = _TYPES.get(word)
-    if of is None:
+    dtype = _TYPES.get(word)
+    if dtype is None:
         raise TypeMismatchError(f"{name[:100]!r} has the element type {word!r}, which no program here has")
     try:
-        check_dims(dims, of)
+        check_dims(dims, dtype)
     except ShapeError as error:
         raise FormatError(f"{name[:100]!r}: {error}") from None
-    return of
+    return dtype
 
 
-def _view(name: str, data: Any, at: int, of: DType, dims: tuple[int, ...]) -> Tensor:
-    dtype = torch_dtype(of)
+def _view(name: str, data: Any, offset: int, element: DType, dims: tuple[int, ...]) -> Tensor:
+    dtype = torch_dtype(element)
     if not math.prod(dims):
         return torch.empty(dims, dtype=dtype)
-    if of is BOOL and int(torch.frombuffer(data, dtype=torch.uint8, count=math.prod(dims), offset=at).max()) > 1:  # pyright: ignore[reportUnknownMemberType]
+    if element is BOOL and int(torch.frombuffer(data, dtype=torch.uint8, count=math.prod(dims), offset=offset).max()) > 1:  # pyright: ignore[reportUnknownMemberType]
         raise FormatError(f"{name[:100]!r} is bool, and has bytes that are neither 0 nor 1")
-    return torch.frombuffer(data, dtype=dtype, count=math.prod(dims), offset=at).view(dims)  # pyright: ignore[reportUnknownMemberType]
+    return torch.frombuffer(data, dtype=dtype, count=math.prod(dims), offset=offset).view(dims)  # pyright: ignore[reportUnknownMemberType]

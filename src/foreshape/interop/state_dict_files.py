@@ -32,10 +32,10 @@ def read_state_dict(source: Any) -> dict[str, Tensor]:
     if isinstance(source, (str, os.PathLike)):
         path = os.fspath(cast("str | os.PathLike[str]", source))
         if os.path.isdir(path):
-            found = _file_of(path)
-            if found is None:
+            file_name = _file_of(path)
+            if file_name is None:
                 raise FormatError.must(f"the folder {path}", f"one with {', '.join(_OF_FOLDERS[:-1])} or {_OF_FOLDERS[-1]}", "none of these")
-            path = os.path.join(path, found)
+            path = os.path.join(path, file_name)
         return _of_index(path) if path.endswith(_INDEX) else _tensors(_opened(path), path)
     if not isinstance(source, Mapping):
         raise SchemaError.must("the source", "name -> tensor, or the path of a file", f"{type(source).__name__}")
@@ -57,23 +57,23 @@ def _of_index(path: str) -> dict[str, Tensor]:
         index: Any = json.loads(read_file(path, _MAX_INDEX))
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{path}: no JSON: {str(error)[:200]}") from None
-    given: Any = cast("dict[str, Any]", index).get("weight_map") if isinstance(index, dict) else None
-    named = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-    if not named:
+    weight_map: Any = cast("dict[str, Any]", index).get("weight_map") if isinstance(index, dict) else None
+    file_names = cast("dict[str, Any]", weight_map) if isinstance(weight_map, dict) else {}
+    if not file_names:
         raise FormatError.must(path, 'an object with "weight_map", the file of each name', "another one")
     files: dict[str, list[str]] = {}
-    for name, file in named.items():
+    for name, file in file_names.items():
         if not isinstance(file, str) or os.path.basename(file) != file or file in ("", ".", "..") or "\0" in file or "\\" in file:
             raise FormatError.must(f"{path}: the file of {name[:100]!r}", "the name of a file beside the index", f"{str(file)[:100]!r}")
         files.setdefault(file, []).append(name)
     out: dict[str, Tensor] = {}
     for file, names in files.items():
         beside = os.path.join(os.path.dirname(path), file)
-        found = _tensors(_opened(beside), beside)
-        missing = [name for name in names if name not in found]
+        tensors = _tensors(_opened(beside), beside)
+        missing = [name for name in names if name not in tensors]
         if missing:
-            raise FormatError.must(beside, f"a file with {', '.join(missing[:3])}, as {os.path.basename(path)} says", f"{len(found)} others")
-        out |= {name: found[name] for name in names}
+            raise FormatError.must(beside, f"a file with {', '.join(missing[:3])}, as {os.path.basename(path)} says", f"{len(tensors)} others")
+        out |= {name: tensors[name] for name in names}
     return out
 
 
@@ -93,7 +93,7 @@ def _opened(path: str) -> Mapping[Any, Any]:
     elif head[:4] == b"PK\x03\x04":
         raise FormatError(f"{path}: a file of torch.save that is cut off or damaged: the list of its contents, at its end, is missing")
     try:
-        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+        values: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of pickle, zip and torch, of many classes
         text = str(error).strip()
         code = _CODE.search(text)
@@ -101,20 +101,20 @@ def _opened(path: str) -> Mapping[Any, Any]:
             words = "a file of tensors by name, as torch.save(module.state_dict(), path) writes it; no code of a file is run"
             raise FormatError.must(path, words, f"one that needs {code[1][:200]}") from None
         raise FormatError(f"{path}: a file of torch.save that is damaged or cut off, or needs code to be read: {text.split(chr(10), 1)[0][:300]}") from None
-    if not isinstance(found, Mapping):
-        raise FormatError.must(f"{path}", "name -> tensor", f"{type(found).__name__}")
-    return cast("Mapping[Any, Any]", found)
+    if not isinstance(values, Mapping):
+        raise FormatError.must(f"{path}", "name -> tensor", f"{type(values).__name__}")
+    return cast("Mapping[Any, Any]", values)
 
 
-def _tensors(given: Mapping[Any, Any], of: str) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+def _tensors(values: Mapping[Any, Any], source: str) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
     inner: list[str] = []
-    for name, value in given.items():
+    for name, value in values.items():
         if isinstance(value, Mapping):
             inner.append(repr(name))
         elif isinstance(value, torch.Tensor) or hasattr(value, "__array__"):
             with border(f"{name}: {type(value).__name__} is not an array of numbers", SchemaError):
-                found[str(name)] = to_tensor(value).detach().cpu()
-    if not found and inner:
-        raise SchemaError(f"{of} holds no tensors by name, but further mappings, {', '.join(inner[:5])}: give the one with the values")
-    return found
+                tensors[str(name)] = to_tensor(value).detach().cpu()
+    if not tensors and inner:
+        raise SchemaError(f"{source} holds no tensors by name, but further mappings, {', '.join(inner[:5])}: give the one with the values")
+    return tensors

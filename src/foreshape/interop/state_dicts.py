@@ -30,16 +30,16 @@ _WITHIN: Final = {FP32: (FP16, BF16), FP64: (FP16, BF16, FP32)}
 def remember_names(names: Mapping[str, str], scope: Scope, *programs: Program) -> None:
     """Remember the names of a module's ``state_dict``, each with its name here, for the scope and the programs made of the module."""
     scope.module_names, scope.unnamed = names, frozenset(scope.names()) - set(names.values())
-    for one in programs:
-        _NAMES[one] = names
+    for program in programs:
+        _NAMES[program] = names
 
 
 def module_names(program: Program, scope: Scope) -> Mapping[str, str]:
     """Return the names of the ``state_dict`` of the module that a program, or one it is made of, came from, each with its name here; none for another one."""
-    found = _NAMES.get(program)
-    if found is None and any(own in program.global_block.vars for own in scope.module_names.values()):
-        found = scope.module_names
-    return found or {}
+    names = _NAMES.get(program)
+    if names is None and any(name in program.global_block.vars for name in scope.module_names.values()):
+        names = scope.module_names
+    return names or {}
 
 
 @data_class(frozen=True)
@@ -71,20 +71,20 @@ class LoadReport:
 
     def __str__(self) -> str:
         lines = [f"{len(self.fitting)} of {plural(len(self.fitting) + len(self.missing) + len(self.refused), 'value')} fit"]
-        told = {"under another name": self.renamed, "transposed": self.transposed, "converted": self.converted, "does not fit": self.refused}
-        for word, given in told.items():
-            lines += _shown(word, [f"{name}: {reason}" for name, reason in given.items()])
+        groups = {"under another name": self.renamed, "transposed": self.transposed, "converted": self.converted, "does not fit": self.refused}
+        for word, reasons in groups.items():
+            lines += _listing(word, [f"{name}: {reason}" for name, reason in reasons.items()])
         for word, names in (("missing in the source", self.missing), ("unknown to the network", self.unexpected)):
-            lines += _shown(word, names)
+            lines += _listing(word, names)
         return "\n".join(lines)
 
     __repr__ = __str__
 
 
-def _shown(word: str, lines: Iterable[str]) -> list[str]:
+def _listing(word: str, lines: Iterable[str]) -> list[str]:
     listed = list(lines)
-    more = [f"    and {len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
-    return [f"  {word}: {len(listed)}", *(f"    {line[:200]}" for line in listed[:_SHOWN]), *more] if listed else []
+    remainder = [f"    and {len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
+    return [f"  {word}: {len(listed)}", *(f"    {line[:200]}" for line in listed[:_SHOWN]), *remainder] if listed else []
 
 
 @border("the values cannot be given", ExecutionError)
@@ -100,14 +100,14 @@ def state_dict(source: Any, scope: Scope | None = None) -> dict[str, Tensor]:
         ExecutionError: a name without a value. SchemaError: ``source`` is none of these.
     """
     if isinstance(source, Scope):
-        held: Scope = source
-        wanted = source.module_names or {n: n for n in source.names()}
+        holder: Scope = source
+        names = source.module_names or {n: n for n in source.names()}
     else:
-        program, held = _of(source, scope)
-        wanted = _wanted(program, held)
-    found = {name: held.tensor(own) for name, own in wanted.items()}
+        program, holder = _network_of(source, scope)
+        names = _value_names(program, holder)
+    values = {name: holder.tensor(variable) for name, variable in names.items()}
     with torch.inference_mode(False):
-        return {name: value.clone() for name, value in found.items() if not isinstance(value, Rows)}
+        return {name: value.clone() for name, value in values.items() if not isinstance(value, Rows)}
 
 
 @border("the values cannot be loaded", FormatError)
@@ -135,34 +135,34 @@ def load_state_dict(target: Any, source: Any, scope: Scope | None = None, *, str
         ExecutionError: strict, and not everything fits; its text is the report. FormatError: no such file, or a damaged one. SchemaError: a
         wrong target or source.
     """
-    program, held = _of(target, scope)
-    wanted = _wanted(program, held)
-    given, renamed = _named_as(wanted, read_state_dict(source))
-    products = _product_weights(program) - set(module_names(program, held).values())
+    program, holder = _network_of(target, scope)
+    names = _value_names(program, holder)
+    tensors, renamed = _named_as(names, read_state_dict(source))
+    products = _product_weights(program) - set(module_names(program, holder).values())
     refused: dict[str, str] = {}
     transposed: dict[str, str] = {}
     converted: dict[str, str] = {}
     fitting: dict[str, tuple[str, Tensor]] = {}
     square: list[str] = []
     plain = 0
-    for name, own in wanted.items():
-        value, spec = given.get(name), _spec_of(own, program, held)
+    for name, variable in names.items():
+        value, spec = tensors.get(name), _spec_of(variable, program, holder)
         if value is None or spec is None:
             continue
         dims = tuple(value.shape)
         try:
-            of = dtype_of_torch(value.dtype)
+            dtype = dtype_of_torch(value.dtype)
         except TypeMismatchError:
             refused[name] = f"{str(value.dtype).removeprefix('torch.')}{list(dims)}, an element type not known here, and the network has {spec.text()}"
             continue
-        if of is not spec.dtype:
-            floats = of.is_floating and spec.known_dtype.is_floating
-            if not (floats and (convert or of in _WITHIN.get(spec.known_dtype, ()))):
+        if dtype is not spec.dtype:
+            floats = dtype.is_floating and spec.known_dtype.is_floating
+            if not (floats and (convert or dtype in _WITHIN.get(spec.known_dtype, ()))):
                 hint = "; convert=True takes it" if floats else ""
-                refused[name] = f"{of.short}{list(dims)}, and the network has {spec.text()}{hint}"
+                refused[name] = f"{dtype.short}{list(dims)}, and the network has {spec.text()}{hint}"
                 continue
-            converted[name] = f"{of.short} to {spec.known_dtype.short}"
-        if own in products and len(dims) == 2 and dims[::-1] == spec.known_dims:
+            converted[name] = f"{dtype.short} to {spec.known_dtype.short}"
+        if variable in products and len(dims) == 2 and dims[::-1] == spec.known_dims:
             if dims[0] != dims[1]:
                 transposed[name] = f"{list(dims)} to {list(dims[::-1])}"
                 value = value.t()
@@ -170,19 +170,25 @@ def load_state_dict(target: Any, source: Any, scope: Scope | None = None, *, str
                 square.append(name)
         elif dims != spec.known_dims:
             hint = "; its transpose would fit, and no product takes it so" if dims[::-1] == spec.known_dims else ""
-            refused[name] = f"{of.short}{list(dims)}, and the network has {spec.text()}{hint}"
+            refused[name] = f"{dtype.short}{list(dims)}, and the network has {spec.text()}{hint}"
             continue
-        elif own in products:
+        elif variable in products:
             plain += 1
-        fitting[name] = own, value
+        fitting[name] = variable, value
     _decide_square(square, fitting, transposed, plain)
     _check_shared(fitting, refused)
-    missing = tuple(n for n, own in wanted.items() if n not in given and not any(other in given for other, same in wanted.items() if same == own))
-    report = LoadReport(tuple(fitting), renamed, transposed, converted, missing, tuple(n for n in given if n not in wanted), refused)
+    missing = tuple(
+        n
+        for n, variable in names.items()
+        if n not in tensors and not any(alias in tensors for alias, alias_variable in names.items() if alias_variable == variable)
+    )
+    report = LoadReport(tuple(fitting), renamed, transposed, converted, missing, tuple(n for n in tensors if n not in names), refused)
     if strict and not report.complete:
         raise ExecutionError(f"the values do not fit the network, and nothing was changed; strict=False puts in what fits: {report}")
-    types = {name: _spec_of(own, program, held) for name, (own, _) in fitting.items()}
-    held.fill({own: value.to(torch_dtype(spec.known_dtype)).contiguous() for name, (own, value) in fitting.items() if (spec := types[name]) is not None})
+    types = {name: _spec_of(variable, program, holder) for name, (variable, _) in fitting.items()}
+    holder.fill(
+        {variable: value.to(torch_dtype(spec.known_dtype)).contiguous() for name, (variable, value) in fitting.items() if (spec := types[name]) is not None}
+    )
     return report
 
 
@@ -195,17 +201,17 @@ def _spec_of(name: str, program: Program, scope: Scope) -> Spec | None:
     return Spec(LOD_TENSOR, dtype_of_torch(value.dtype), tuple(value.shape))
 
 
-def _named_as(wanted: Mapping[str, str], given: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _named_as(names: Mapping[str, str], tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return tensors by the network's names, if the source has the names of a module in a wrapper; and such a name -> the source's."""
     out: dict[str, Tensor] = {}
     renamed: dict[str, str] = {}
-    for name, value in given.items():
+    for name, value in tensors.items():
         inner = name
-        if name not in wanted:
+        if name not in names:
             inner = ".".join(part for part in name.split(".") if part != "_orig_mod")
-            while inner not in wanted and inner.startswith("module."):
+            while inner not in names and inner.startswith("module."):
                 inner = inner.removeprefix("module.")
-        if inner in wanted and inner not in given and inner not in out:
+        if inner in names and inner not in tensors and inner not in out:
             renamed[inner] = name
         else:
             inner = name
@@ -217,12 +223,12 @@ def _decide_square(square: list[str], fitting: dict[str, tuple[str, Tensor]], tr
     """Transpose square weights of products, unless the others of the network fit as they are."""
     if not square or (plain and not transposed):
         return
-    others = len(transposed)
+    count = len(transposed)
     for name in square:
-        own, value = fitting[name]
-        transposed[name] = f"{list(value.shape)}, square: " + ("as the others" if others and not plain else "as a product takes it")
-        fitting[name] = own, value.t()
-    if plain or not others:
+        variable, value = fitting[name]
+        transposed[name] = f"{list(value.shape)}, square: " + ("as the others" if count and not plain else "as a product takes it")
+        fitting[name] = variable, value.t()
+    if plain or not count:
         why = "some others fit as they are, and some transposed" if plain else "no other tells the order"
         warn_user(f"square weights of products are taken as torch's linear layers have them, [out, in], and transposed ({why}): {', '.join(square[:5])}")
 
@@ -230,25 +236,25 @@ def _decide_square(square: list[str], fitting: dict[str, tuple[str, Tensor]], tr
 def _check_shared(fitting: dict[str, tuple[str, Tensor]], refused: dict[str, str]) -> None:
     """Refuse other numbers under the second name of a shared tensor."""
     first: dict[str, str] = {}
-    for name, (own, value) in list(fitting.items()):
-        before = first.setdefault(own, name)
-        if before != name and not torch.equal(value, fitting[before][1]):
-            refused[name] = f"other numbers than {before}, with which it shares a tensor"
+    for name, (variable, value) in list(fitting.items()):
+        earlier = first.setdefault(variable, name)
+        if earlier != name and not torch.equal(value, fitting[earlier][1]):
+            refused[name] = f"other numbers than {earlier}, with which it shares a tensor"
             del fitting[name]
 
 
 # --- the network
 
 
-def _of(target: Any, scope: Scope | None) -> tuple[Program, Scope]:
+def _network_of(target: Any, scope: Scope | None) -> tuple[Program, Scope]:
     program: Any = target if isinstance(target, Program) else getattr(target, "program", None)
     if not isinstance(program, Program):
         raise SchemaError.must("the network", "a model, or a program", f"{type(target).__name__}")
-    held: Any = scope if scope is not None else getattr(target, "scope", None)
-    return program, held if isinstance(held, Scope) else default_scope()
+    holder: Any = scope if scope is not None else getattr(target, "scope", None)
+    return program, holder if isinstance(holder, Scope) else default_scope()
 
 
-def _wanted(program: Program, scope: Scope) -> Mapping[str, str]:
+def _value_names(program: Program, scope: Scope) -> Mapping[str, str]:
     """Return the names of a network's values, each with its name here."""
     names = module_names(program, scope)
     if program in _NAMES:
@@ -256,20 +262,20 @@ def _wanted(program: Program, scope: Scope) -> Mapping[str, str]:
     of_module = {*names.values(), *(scope.unnamed if names else ())}
     updates = {n for op in program.all_ops() if op.role & _UPDATES for n in (*op.input_names(), *op.output_names())}
     network = {n for op in program.all_ops() if not op.role & _UPDATES for n in (*op.input_names(), *op.output_names())}
-    held = [v for v in program.global_block.vars.values() if v.persistable and v.kind is LOD_TENSOR and v.spec.dims is not None]
-    return {**names, **{v.name: v.name for v in held if v.name not in of_module and (v.name in network or v.name not in updates)}}
+    variables = [v for v in program.global_block.vars.values() if v.persistable and v.kind is LOD_TENSOR and v.spec.dims is not None]
+    return {**names, **{v.name: v.name for v in variables if v.name not in of_module and (v.name in network or v.name not in updates)}}
 
 
 def _product_weights(program: Program) -> set[str]:
     """Return the parameters taken only as ``[in, out]`` of products."""
-    taken: dict[str, bool] = {}
+    weights: dict[str, bool] = {}
     for op in program.all_ops():
         if op.role & _UPDATES:
             continue
         weight = _weight_of(op)
         for name in op.input_names():
-            taken[name] = taken.get(name, True) and name == weight
-    return {name for name, only in taken.items() if only and _is_weight(program.global_block.vars.get(name))}
+            weights[name] = weights.get(name, True) and name == weight
+    return {name for name, only in weights.items() if only and _is_weight(program.global_block.vars.get(name))}
 
 
 def _is_weight(variable: Variable | None) -> bool:

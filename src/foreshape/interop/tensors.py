@@ -27,13 +27,13 @@ def save_safetensors(path: str | os.PathLike[str], scope: Scope | None = None, n
     Raises:
         ExecutionError: a name without a value. FormatError: the file cannot be written.
     """
-    held = scope if scope is not None else default_scope()
-    write_tensors(path, {n: held.tensor(n) for n in (held.names() if names is None else names)})
+    holder = scope if scope is not None else default_scope()
+    write_tensors(path, {n: holder.tensor(n) for n in (holder.names() if names is None else names)})
 
 
-def write_tensors(path: str | os.PathLike[str], given: Mapping[str, Tensor]) -> None:
+def write_tensors(path: str | os.PathLike[str], values: Mapping[str, Tensor]) -> None:
     """Write tensors to a file, as `save_safetensors`."""
-    head, tensors = safetensors_file.header(given)
+    head, tensors = safetensors_file.header(values)
     with replacing(path) as file:
         file.write(head)
         for tensor in tensors:
@@ -59,6 +59,6 @@ def load_safetensors(path: str | os.PathLike[str], scope: Scope | None = None) -
         raise FormatError(f"{os.fspath(path)}: {error}") from None
     except FormatError as error:
         raise FormatError(f"{os.fspath(path)}: not a safetensors file: {instead_of(data, SAFETENSORS, CHECKPOINT) or error}") from None
-    held = scope if scope is not None else default_scope()
-    held.fill(tensors)
+    holder = scope if scope is not None else default_scope()
+    holder.fill(tensors)
     return sorted(tensors)

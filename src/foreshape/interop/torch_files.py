@@ -71,9 +71,9 @@ def convert_to_torch(source: Path, target: Path, params: Path | None = None, *, 
     from foreshape.passes import prune
     from foreshape.passes.for_training import mark_parameters
 
-    whole, values = opened_for_onnx(source, params)
-    feeds, fetches = columns(whole, "feed", outputs=True), columns(whole, "fetch", outputs=False)
-    program = prune(whole, feeds, fetches)
+    full_program, values = opened_for_onnx(source, params)
+    feeds, fetches = columns(full_program, "feed", outputs=True), columns(full_program, "fetch", outputs=False)
+    program = prune(full_program, feeds, fetches)
     is_exported = path.endswith(ENDINGS[1])
     if not is_exported:
         program = BY_MODE(program.clone())[0]  # in training as before it was saved
@@ -81,18 +81,18 @@ def convert_to_torch(source: Path, target: Path, params: Path | None = None, *, 
     name = re.sub(r"[^\w.-]", "_", os.path.basename(path))
     weights = name.removesuffix(ENDINGS[0]) + _WEIGHTS
     try:
-        made = plain_source(program, feeds, fetches, f"The network of {os.path.basename(model)}.", weights)
+        code = plain_source(program, feeds, fetches, f"The network of {os.path.basename(model)}.", weights)
     except FormatError as error:
         raise error.reworded(f"{model}: {error}") from error
-    tensors = tensors_of(made, lambda name: _tensor(values[name]))
+    tensors = tensors_of(code, lambda name: _tensor(values[name]))
     scope = Scope()
     for name in values if check else ():
-        scope.share(name, tensors[key] if (key := {n: k for k, n in made.keys.items()}.get(name)) is not None else _tensor(values[name]))
+        scope.share(name, tensors[key] if (key := {n: k for k, n in code.keys.items()}.get(name)) is not None else _tensor(values[name]))
     if is_exported:
         from foreshape.interop.torch.exported_code import export_code
 
         fixed = export_code(path, program, feeds, fetches, tensors, scope if check else None)
-        return WrittenTorch(path, "", made.ops, len(tensors), fixed)
+        return WrittenTorch(path, "", code.ops, len(tensors), fixed)
     if check:
 
         def write(program: Program, fetches: Sequence[str]) -> tuple[Any, PlainSource]:
@@ -101,18 +101,18 @@ def convert_to_torch(source: Path, target: Path, params: Path | None = None, *, 
             module.load_state_dict(tensors_of(source, scope.tensor))
             return module, source
 
-        module = module_of(made)
+        module = module_of(code)
         module.load_state_dict(tensors)
         try:
-            check_written(WrittenNetwork(module, made, program, feeds, fetches, scope, write))
+            check_written(WrittenNetwork(module, code, program, feeds, fetches, scope, write))
         except FormatError as error:
             raise error.reworded(f"{model}: {error}") from error
     beside = os.path.join(os.path.dirname(path), weights)
     if tensors:
         write_tensors(beside, tensors)
     with replacing(path) as file:
-        file.write(made.text.encode())
-    return WrittenTorch(path, beside if tensors else "", made.ops, len(tensors))
+        file.write(code.text.encode())
+    return WrittenTorch(path, beside if tensors else "", code.ops, len(tensors))
 
 
 def _tensor(value: Stored) -> Any:

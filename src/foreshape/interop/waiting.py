@@ -46,15 +46,15 @@ def waiting_parameters(source: Any, names: Iterable[str], fits: Fits, device: st
         files = {name: inside(path, name) for name in sorted(names)}
         if sum(map(_size_of, files.values())) < LARGE:
             return None  # opened and read at once
-        for name, one in files.items():  # looked through now; opened again when it is used, since there may be thousands
-            _Opened(one, [name], fits)
-        return DeferredParameters({name: lambda name=name, one=one: _Opened(one, [name], fits).read(name, device) for name, one in files.items()}, True)
+        for name, file in files.items():  # looked through now; opened again when it is used, since there may be thousands
+            _Opened(file, [name], fits)
+        return DeferredParameters({name: lambda name=name, file=file: _Opened(file, [name], fits).read(name, device) for name, file in files.items()}, True)
     size = _size_of(path)
     if size < min(DIRECT, LARGE):
         return None
-    wanted = sorted(names)
-    opened = _Opened(path, wanted, fits)
-    return DeferredParameters({name: lambda name=name: opened.read(name, device) for name in wanted}, size >= LARGE)
+    sorted_names = sorted(names)
+    opened = _Opened(path, sorted_names, fits)
+    return DeferredParameters({name: lambda name=name: opened.read(name, device) for name in sorted_names}, size >= LARGE)
 
 
 def _size_of(path: str) -> int:
@@ -68,8 +68,8 @@ class _Opened:
         self._path, self._lock = path, Lock()
         self._file: IO[bytes] = open_file(path, MAX_BYTES)
         self._was = self._state()
-        found = combined(map_opened(self._file, writable=False), names, fits, path)
-        self._places = {name: Stored(one.dtype, one.dims, memoryview(b""), one.at) for name, one in found.items()}
+        tensors = combined(map_opened(self._file, writable=False), names, fits, path)
+        self._places = {name: Stored(tensor.dtype, tensor.dims, memoryview(b""), tensor.at) for name, tensor in tensors.items()}
 
     def read(self, name: str, device: str) -> Tensor:
         """Read one tensor. Raises `FormatError` if the file has changed."""

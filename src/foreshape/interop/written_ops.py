@@ -22,10 +22,10 @@ class Unwritten(NamedTuple):
 
 def listed(unwritten: Sequence[Unwritten]) -> str:
     """Return the ops without a form: each operator and reason once, with its count and first place."""
-    counts = Counter((one.type, one.reason) for one in unwritten)
+    counts = Counter((op.type, op.reason) for op in unwritten)
     places: dict[tuple[str, str], str] = {}
-    for one in unwritten:
-        places.setdefault((one.type, one.reason), one.place)
+    for op in unwritten:
+        places.setdefault((op.type, op.reason), op.place)
     return "".join(
         f"\n    {type} ({places[type, reason] if count == 1 else f'{count:,} ops, the first is {places[type, reason]}'}): {reason}"
         for (type, reason), count in counts.items()
@@ -46,13 +46,13 @@ class DescribedOp:
         self.op = op
         self.of: Any = operator
 
-    def variable(self, slot: str, at: int = 0) -> Variable:
+    def variable(self, slot: str, index: int = 0) -> Variable:
         """Return the variable of an operand."""
-        name = self.op.input_slots[slot][at]
-        found = self.op.block.find(name)
-        if found is None:
+        name = self.op.input_slots[slot][index]
+        operand = self.op.block.find(name)
+        if operand is None:
             raise Refused(f"{name} is not described")
-        return found
+        return operand
 
     def has(self, slot: str) -> bool:
         """Tell whether an operand is given."""
@@ -62,12 +62,12 @@ class DescribedOp:
         """Return the number of an operand's tensors."""
         return len(self.op.input_slots.get(slot, ()))
 
-    def result(self, slot: str, at: int = 0) -> Spec:
+    def result(self, slot: str, index: int = 0) -> Spec:
         """Return the spec of a result, as inferred at this op."""
-        name = self.op.output_slots[slot][at]
-        found, variable = self.op.made.get(name), self.op.block.find(name)
-        if found is not None:
-            return found
+        name = self.op.output_slots[slot][index]
+        spec, variable = self.op.made.get(name), self.op.block.find(name)
+        if spec is not None:
+            return spec
         if variable is None:
             raise Refused(f"{name} is not described")
         return variable.spec

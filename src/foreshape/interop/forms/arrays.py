@@ -27,19 +27,19 @@ _NOTHING = ()
 """An optional value without an element."""
 
 
-def _sequence(c: Call, at: int = 0) -> list[Any]:
-    found = c.value(at)
-    if not isinstance(found, list):
-        raise Refused(f"its operand {at} must be a sequence that is known before the run")
-    return found  # pyright: ignore[reportUnknownVariableType]
+def _sequence(c: Call, index: int = 0) -> list[Any]:
+    elements = c.value(index)
+    if not isinstance(elements, list):
+        raise Refused(f"its operand {index} must be a sequence that is known before the run")
+    return elements  # pyright: ignore[reportUnknownVariableType]
 
 
-def _place(c: Call, at: int, length: int, default: int) -> int:
+def _place(c: Call, index: int, length: int, default: int) -> int:
     """Return a place in a sequence, counted from the front. Raises `Refused` out of range."""
-    given = (c.ints(at) or [default])[0] if c.has(at) else default
-    place = given + length if given < 0 else given
+    number = (c.ints(index) or [default])[0] if c.has(index) else default
+    place = number + length if number < 0 else number
     if not 0 <= place <= max(default, length - 1):
-        raise Refused(f"the place {given} in a sequence of {length}")
+        raise Refused(f"the place {number} in a sequence of {length}")
     return place
 
 
@@ -50,27 +50,27 @@ def empty(c: Call) -> Any:
 
 @from_onnx("SequenceConstruct")
 def construct(c: Call) -> Any:
-    return [c.value(at) for at in range(len(c))]
+    return [c.value(index) for index in range(len(c))]
 
 
 @from_onnx("SequenceInsert")
 def insert(c: Call) -> Any:
-    held = [*_sequence(c)]
-    held.insert(_place(c, 2, len(held), len(held)), c.value(1))
-    return held
+    elements = [*_sequence(c)]
+    elements.insert(_place(c, 2, len(elements), len(elements)), c.value(1))
+    return elements
 
 
 @from_onnx("SequenceErase")
 def erase(c: Call) -> Any:
-    held = [*_sequence(c)]
-    del held[_place(c, 1, len(held), len(held) - 1)]
-    return held
+    elements = [*_sequence(c)]
+    del elements[_place(c, 1, len(elements), len(elements) - 1)]
+    return elements
 
 
 @from_onnx("SequenceAt")
 def element(c: Call) -> Any:
-    held = _sequence(c)
-    return held[_place(c, 1, len(held), len(held) - 1)]
+    elements = _sequence(c)
+    return elements[_place(c, 1, len(elements), len(elements) - 1)]
 
 
 @from_onnx("SequenceLength")
@@ -91,25 +91,25 @@ def split(c: Call) -> Any:
     """Cut along an axis, into parts of given sizes, of one size, or into single entries, whose axis goes without ``keepdims``."""
     x = c.x()
     axis = c.axis(int(c.attribute("axis", 0)), c.rank(x))
-    size, given = x.spec.known_dims[axis], c.ints(1)
+    size, lengths = x.spec.known_dims[axis], c.ints(1)
     if not isinstance(size, int):
         raise Refused("a split along an axis of an open size into a sequence")
-    if given is None:
+    if lengths is None:
         sizes, single = [1] * size, not c.attribute("keepdims", 1)
     elif c.rank(c.x(1)):
-        sizes, single = given, False
+        sizes, single = lengths, False
     else:
-        if given[0] < 1:
-            raise Refused(f"parts of {given[0]} entries")
-        sizes, single = [min(given[0], size - at) for at in range(0, size, given[0])], False
+        if lengths[0] < 1:
+            raise Refused(f"parts of {lengths[0]} entries")
+        sizes, single = [min(lengths[0], size - start) for start in range(0, size, lengths[0])], False
     if len(sizes) > 4096 or sum(sizes) != size:
         raise Refused(f"{len(sizes)} parts of {sum(sizes)} entries together, of an axis of {size}")
     parts: list[Any] = []
-    at = 0
+    start = 0
     for part in sizes:
-        attrs: dict[str, Any] = {"axes": [axis], "starts": [at], "ends": [at + part], "infer_flags": [1]}
+        attrs: dict[str, Any] = {"axes": [axis], "starts": [start], "ends": [start + part], "infer_flags": [1]}
         parts.append(c.op("slice", {**attrs, "decrease_axis": [axis]} if single else attrs, Input=x))
-        at += part
+        start += part
     return parts
 
 
@@ -117,14 +117,14 @@ def split(c: Call) -> Any:
 def map_sequence(c: Call) -> Any:
     """Import the body for each element; further operands are sequences of as many, or tensors for all."""
     body: GraphRecord = c.node.attributes["body"]
-    operands = [c.value(at) for at in range(len(c))]
-    held = _sequence(c)
-    found: list[list[Any]] = [[] for _ in body.outputs]
-    for at in range(len(held)):
-        given: dict[str, Any] = {v.name: x[at] if isinstance(x, list) else x for v, x in zip(body.inputs, operands, strict=True)}
-        for into, value in zip(found, run_graph(c, body, given), strict=True):
-            into.append(value)
-    return tuple(found)
+    operands = [c.value(index) for index in range(len(c))]
+    elements = _sequence(c)
+    columns: list[list[Any]] = [[] for _ in body.outputs]
+    for index in range(len(elements)):
+        inputs: dict[str, Any] = {v.name: x[index] if isinstance(x, list) else x for v, x in zip(body.inputs, operands, strict=True)}
+        for column, value in zip(columns, run_graph(c, body, inputs), strict=True):
+            column.append(value)
+    return tuple(columns)
 
 
 @from_onnx("Optional")
@@ -141,19 +141,19 @@ def has_element(c: Call) -> Any:
 def get_element(c: Call) -> Any:
     if c.value(0) is _NOTHING:
         raise Refused("an optional value without an element")
-    found = c.value(0)
-    return layer.assign(found) if isinstance(found, Variable) else found
+    value = c.value(0)
+    return layer.assign(value) if isinstance(value, Variable) else value
 
 
 # --- to ONNX
 
 
 def _position(w: WrittenOp) -> OnnxValue:
-    known = w.known("I")
-    if known is not None:
-        return w.number(int(known.reshape(-1)[0]), INT64)
-    at = w.as_int64("I")
-    return at if w.rank("I") == 0 else w.reshape(at)
+    number = w.known("I")
+    if number is not None:
+        return w.number(int(number.reshape(-1)[0]), INT64)
+    position = w.as_int64("I")
+    return position if w.rank("I") == 0 else w.reshape(position)
 
 
 @to_onnx("write_to_array")
@@ -161,25 +161,25 @@ def _to_onnx_write(w: WrittenOp) -> OnnxValue:
     spec, name = w.spec("X"), w.op.output_slots["Out"][0]
     w.needs(14)  # for Identity of sequences
     array, x = w.writer.find(name), w.x("X")
-    known = w.known("I")
-    if array is None and known is not None and not known.any():
+    number = w.known("I")
+    if array is None and number is not None and not number.any():
         return w.node("SequenceConstruct", x)
-    if array is None and known is not None:
+    if array is None and number is not None:
         raise Refused("a place behind the end of the array: a sequence has no elements without a value")
     if array is None:
         array = w.node("SequenceEmpty", dtype=w.writer.code_of(spec.known_dtype))
-    at = _position(w)
-    if array.node is not None and array.node.operator == "SequenceEmpty" and known is not None and not known.any():
+    position = _position(w)
+    if array.node is not None and array.node.operator == "SequenceEmpty" and number is not None and not number.any():
         return w.node("SequenceInsert", array, x)
-    there = w.node("Less", at, w.node("SequenceLength", array))
+    in_range = w.node("Less", position, w.node("SequenceLength", array))
     type = TypeRecord("sequence", inner=TypeRecord("tensor", w.writer.code_of(spec.known_dtype)))
-    with w.writer.inside() as then:
-        w.writer.give([w.node("SequenceErase", array, at)])
-        then.types[then.results[0]] = type
-    with w.writer.inside() as other:
+    with w.writer.inside() as then_branch:
+        w.writer.give([w.node("SequenceErase", array, position)])
+        then_branch.types[then_branch.results[0]] = type
+    with w.writer.inside() as else_branch:
         w.writer.give([array])
-        other.types[other.results[0]] = type
-    return w.node("SequenceInsert", w.node("If", there, then_branch=then, else_branch=other), x, at)
+        else_branch.types[else_branch.results[0]] = type
+    return w.node("SequenceInsert", w.node("If", in_range, then_branch=then_branch, else_branch=else_branch), x, position)
 
 
 @to_onnx("read_from_array")
@@ -217,8 +217,8 @@ def _to_onnx_joined(w: WrittenOp) -> Any:
 @to_torch("write_to_array")
 def _to_torch_write(w: PlainOp) -> None:
     (name,) = w.op.output_slots["Out"]
-    before = w.writer.array(name)
-    w.writer.bind(w.op, name, w.call(helpers.tensor_lists.with_element, before, w.x("X"), w.int("I")))
+    array = w.writer.array(name)
+    w.writer.bind(w.op, name, w.call(helpers.tensor_lists.with_element, array, w.x("X"), w.int("I")))
 
 
 @to_torch("read_from_array")

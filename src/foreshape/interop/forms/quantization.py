@@ -37,66 +37,66 @@ LEVELS = largest_level(8)
 _MICROSOFT = "com.microsoft"
 
 
-def _single(c: Call, at: int) -> float | None:
+def _single(c: Call, index: int) -> float | None:
     """Return the one number of an operand, 0 for one left out; None if it is not known before the run, or of several elements."""
-    if not c.has(at):
+    if not c.has(index):
         return 0.0
-    known = c.constant(at)
-    given = c.value(at)
-    if known is None or known.size != 1 or getattr(getattr(given, "record", None), "code", 0) == 16:  # bfloat16: its bits
+    number = c.constant(index)
+    operand = c.value(index)
+    if number is None or number.size != 1 or getattr(getattr(operand, "record", None), "code", 0) == 16:  # bfloat16: its bits
         return None
-    return float(known.reshape(-1)[0])
+    return float(number.reshape(-1)[0])
 
 
-def _along(c: Call, x: Variable, at: int, of: DType, axis: int, block: int) -> Variable:
+def _along(c: Call, x: Variable, index: int, dtype: DType, axis: int, block: int) -> Variable:
     """Return a scale or zero point as floating numbers to be broadcast to ``x``: one, one for each entry of an axis, or one for each block of entries."""
-    found = c.cast(c.x(at), of)
-    if c.rank(found) == 0 or (c.rank(found) == 1 and found.spec.known_dims[0] == 1 and not block):
-        return c.reshape(found, [1]) if c.rank(x) and c.rank(found) == 0 else found
+    numbers = c.cast(c.x(index), dtype)
+    if c.rank(numbers) == 0 or (c.rank(numbers) == 1 and numbers.spec.known_dims[0] == 1 and not block):
+        return c.reshape(numbers, [1]) if c.rank(x) and c.rank(numbers) == 0 else numbers
     rank = c.rank(x)
     axis = c.axis(axis, rank)
     if block:
-        if c.rank(found) != rank:
-            raise Refused(f"scales of {c.rank(found)} dims for blocks of {rank}")
-        repeated = layer.repeat_interleave(found, block, axis)
-        size, now = x.spec.known_dims[axis], repeated.spec.known_dims[axis]
-        if size == now:
+        if c.rank(numbers) != rank:
+            raise Refused(f"scales of {c.rank(numbers)} dims for blocks of {rank}")
+        repeated = layer.repeat_interleave(numbers, block, axis)
+        size, length = x.spec.known_dims[axis], repeated.spec.known_dims[axis]
+        if size == length:
             return repeated
         if not isinstance(size, int):
             raise Refused("blocks along an axis of an open size")
         return layer.slice(repeated, [axis], [0], [size])
-    if c.rank(found) != 1:
-        return found
-    return c.unsqueeze(found, *range(1, rank - axis))
+    if c.rank(numbers) != 1:
+        return numbers
+    return c.unsqueeze(numbers, *range(1, rank - axis))
 
 
-def dequantized(c: Call, x: Variable, scale: int, zero: int, of: DType = FP32, axis: int = 1, block: int = 0) -> Variable:
+def dequantized(c: Call, x: Variable, scale: int, zero: int, dtype: DType = FP32, axis: int = 1, block: int = 0) -> Variable:
     """Return (x - zero point) scale; the scale and the zero point are operands by number."""
-    one, shift = _single(c, scale), _single(c, zero)
-    x = c.cast(x, of)
-    if one is not None and shift is not None and of is FP32:
-        return c.op("scale", {"scale": one, "bias": -shift, "bias_after_scale": False}, X=x)
+    factor, shift = _single(c, scale), _single(c, zero)
+    x = c.cast(x, dtype)
+    if factor is not None and shift is not None and dtype is FP32:
+        return c.op("scale", {"scale": factor, "bias": -shift, "bias_after_scale": False}, X=x)
     if shift != 0.0:
-        x = x - _along(c, x, zero, of, axis, block)
-    return x * _along(c, x, scale, of, axis, block)
+        x = x - _along(c, x, zero, dtype, axis, block)
+    return x * _along(c, x, scale, dtype, axis, block)
 
 
-def quantized(c: Call, x: Variable, scale: Variable, zero: int, of: DType, axis: int = 1, block: int = 0) -> Variable:
-    """Return x / scale, halves rounded to even, plus the zero point, held to the range of ``of``."""
-    return _held(c, c.op("round", {"round_type": 0}, X=layer.divide(x, scale)), zero, of, axis, block)
+def quantized(c: Call, x: Variable, scale: Variable, zero: int, dtype: DType, axis: int = 1, block: int = 0) -> Variable:
+    """Return x / scale, halves rounded to even, plus the zero point, held to the range of ``dtype``."""
+    return _in_range(c, c.op("round", {"round_type": 0}, X=layer.divide(x, scale)), zero, dtype, axis, block)
 
 
-def _held(c: Call, x: Variable, zero: int, of: DType, axis: int = 1, block: int = 0) -> Variable:
-    """Return whole numbers plus the zero point, held to the range of ``of``."""
-    if of not in _RANGES:
-        raise Refused(f"numbers quantized to {of.name}")
-    low, high = _RANGES[of]
+def _in_range(c: Call, x: Variable, zero: int, dtype: DType, axis: int = 1, block: int = 0) -> Variable:
+    """Return whole numbers plus the zero point, held to the range of ``dtype``."""
+    if dtype not in _RANGES:
+        raise Refused(f"numbers quantized to {dtype.name}")
+    low, high = _RANGES[dtype]
     shift = _single(c, zero)
     if shift is None:
         x = x + _along(c, x, zero, x.spec.known_dtype, axis, block)
     elif shift:
         x = layer.scale(x, 1.0, shift)
-    return c.cast(layer.clip(x, float(low), float(high)), of)
+    return c.cast(layer.clip(x, float(low), float(high)), dtype)
 
 
 def _without_zero(c: Call, x: Variable, zero: int, rows: bool = False) -> Variable:
@@ -106,40 +106,40 @@ def _without_zero(c: Call, x: Variable, zero: int, rows: bool = False) -> Variab
         return x
     if shift is not None:
         return layer.scale(x, 1.0, -shift)
-    found = c.cast(c.x(zero), FP32)
-    single = c.rank(found) == 1 and found.spec.known_dims[0] == 1
-    return x - (c.unsqueeze(found, 1) if rows and c.rank(found) == 1 and (not single) else found)
+    zeros = c.cast(c.x(zero), FP32)
+    single = c.rank(zeros) == 1 and zeros.spec.known_dims[0] == 1
+    return x - (c.unsqueeze(zeros, 1) if rows and c.rank(zeros) == 1 and (not single) else zeros)
 
 
 @from_onnx("DequantizeLinear", "QuantizeLinear", domain=_MICROSOFT)
 def standard(c: Call) -> Any:
     """Import a node that is the standard's, too."""
-    return c.through(c.node.operator, [c.value(at) for at in range(len(c))], 21, **c.node.attributes)
+    return c.through(c.node.operator, [c.value(index) for index in range(len(c))], 21, **c.node.attributes)
 
 
 @from_onnx("DequantizeLinear")
 def from_onnx_dequantize(c: Call) -> Any:
     x, scale = c.x(0), c.x(1)
-    of = scale.spec.known_dtype
+    dtype = scale.spec.known_dtype
     if code := c.attribute("output_dtype", 0):
-        of = element_type(int(code))
-    wide = FP32 if of in (FP16, BF16) else of
-    if of is FP32 and not c.attribute("block_size", 0) and isinstance(c.value(0), OnnxConstant):
-        known = _known(c, int(c.attribute("axis", 1)))
-        if known is not None:
-            return known
-    return c.cast(dequantized(c, x, 1, 2, wide, int(c.attribute("axis", 1)), int(c.attribute("block_size", 0))), of)
+        dtype = element_type(int(code))
+    wide = FP32 if dtype in (FP16, BF16) else dtype
+    if dtype is FP32 and not c.attribute("block_size", 0) and isinstance(c.value(0), OnnxConstant):
+        numbers = _constant_numbers(c, int(c.attribute("axis", 1)))
+        if numbers is not None:
+            return numbers
+    return c.cast(dequantized(c, x, 1, 2, wide, int(c.attribute("axis", 1)), int(c.attribute("block_size", 0))), dtype)
 
 
-def _known(c: Call, axis: int) -> Any:
+def _constant_numbers(c: Call, axis: int) -> Any:
     """Return constant whole numbers as floating ones: one, or a vector as of a bias, at once; a weight of bytes by ``dequantize_linear``; None for others."""
     constant, scale, zero = c.value(0), c.constant(1), c.constant(2) if c.has(2) else 0
     if scale is None or zero is None or scale.ndim > 1 or getattr(c.value(1).record, "code", 1) != 1:
         return None
     dims = constant.record.dims if constant.record is not None else constant.array.shape
-    whole = c.constant(0) if len(dims) < 2 or all(d == 1 for d in dims) else None
-    if whole is not None:
-        numbers = ((whole.astype("float64") - zero) * scale.astype("float64")).astype("float32")
+    levels = c.constant(0) if len(dims) < 2 or all(d == 1 for d in dims) else None
+    if levels is not None:
+        numbers = ((levels.astype("float64") - zero) * scale.astype("float64")).astype("float32")
         return c.full(list(dims), FP32, float(numbers.reshape(-1)[0])) if numbers.size == 1 else c.importer.parameter(f"{constant.name}@numbers", numbers)
     axis = c.axis(axis, len(dims)) if scale.size > 1 else -1
     x = c.x(0) if c.importer.type_in_file(constant) is INT8 and not np.any(zero) and axis in (-1, 0, 1) else None
@@ -159,10 +159,10 @@ def _known(c: Call, axis: int) -> Any:
 @from_onnx("QuantizeLinear")
 def from_onnx_quantize(c: Call) -> Any:
     x = c.x(0)
-    of = own_type(c, 2) or element_type(int(c.attribute("output_dtype", 0) or 2))
+    dtype = own_type(c, 2) or element_type(int(c.attribute("output_dtype", 0) or 2))
     axis, block = int(c.attribute("axis", 1)), int(c.attribute("block_size", 0))
     x = x if x.spec.known_dtype is FP64 else c.cast(x, FP32)
-    return quantized(c, x, _along(c, x, 1, x.spec.known_dtype, axis, block), 2, of, axis, block)
+    return quantized(c, x, _along(c, x, 1, x.spec.known_dtype, axis, block), 2, dtype, axis, block)
 
 
 def _dynamic(c: Call, x: Variable) -> tuple[Variable, Variable, Variable]:
@@ -182,8 +182,8 @@ def _dynamic(c: Call, x: Variable) -> tuple[Variable, Variable, Variable]:
 
 @from_onnx("DynamicQuantizeLinear")
 def dynamic_quantize(c: Call) -> Any:
-    whole, scale, point = _dynamic(c, c.x())
-    return c.cast(whole, UINT8), scale, c.cast(point, UINT8)
+    levels, scale, point = _dynamic(c, c.x())
+    return c.cast(levels, UINT8), scale, c.cast(point, UINT8)
 
 
 def _exact(c: Call, terms: Any) -> DType:
@@ -194,8 +194,8 @@ def _exact(c: Call, terms: Any) -> DType:
 def integer_product(c: Call, first: int, second: int, first_zero: int, second_zero: int) -> Variable:
     """Return the product of two operands less their zero points, exact sums in floating numbers."""
     x, y = _without_zero(c, c.x(first), first_zero, rows=True), _without_zero(c, c.x(second), second_zero)
-    of = _exact(c, x.spec.known_dims[-1] if x.spec.rank else None)
-    return layer.matmul(c.cast(x, of), c.cast(y, of))
+    dtype = _exact(c, x.spec.known_dims[-1] if x.spec.rank else None)
+    return layer.matmul(c.cast(x, dtype), c.cast(y, dtype))
 
 
 @from_onnx("MatMulInteger")
@@ -209,33 +209,33 @@ def integer_convolution(c: Call) -> Any:
     terms = 1
     for d in weight.spec.known_dims[1:]:
         terms = terms * d if isinstance(d, int) else _EXACT + 1
-    of = _exact(c, terms)
-    return c.cast(convolve(c, c.cast(x, of), c.cast(weight, of), None), INT32)
+    dtype = _exact(c, terms)
+    return c.cast(convolve(c, c.cast(x, dtype), c.cast(weight, dtype), None), INT32)
 
 
-def _weight(c: Call, at: int, zero: int) -> Variable:
+def _weight(c: Call, index: int, zero: int) -> Variable:
     """Return a convolution's filter less its zero points, one for all or one for each channel of the results."""
-    weight, shift = c.cast(c.x(at), FP32), _single(c, zero)
+    weight, shift = c.cast(c.x(index), FP32), _single(c, zero)
     if shift is not None:
         return layer.scale(weight, 1.0, -shift) if shift else weight
-    found = c.cast(c.x(zero), FP32)
-    known = c.constant(zero)
-    if known is not None and not np.any(known):
+    zeros = c.cast(c.x(zero), FP32)
+    numbers = c.constant(zero)
+    if numbers is not None and not np.any(numbers):
         return weight
-    many = c.rank(found) == 1 and found.spec.known_dims[0] != 1
-    return weight - (c.unsqueeze(found, *range(1, c.rank(weight))) if many else found)
+    many = c.rank(zeros) == 1 and zeros.spec.known_dims[0] != 1
+    return weight - (c.unsqueeze(zeros, *range(1, c.rank(weight))) if many else zeros)
 
 
 def _requantized(c: Call, x: Variable, scales: tuple[int, int, int], zero: int, channels: int, rank: int) -> Variable:
     """Return sums of products in the result's scale: times both scales of the operands, over the result's."""
-    first, second, last = (c.cast(c.x(at), FP32) for at in scales)
+    first, second, last = (c.cast(c.x(index), FP32) for index in scales)
     if c.rank(first) == 1 and first.spec.known_dims[0] != 1:
         first = c.unsqueeze(first, 1)
     if channels and c.rank(second) == 1 and second.spec.known_dims[0] != 1:
         second = c.unsqueeze(second, *range(1, rank - channels))
     factor = layer.divide(first * second, last)
-    of = c.x(zero).spec.known_dtype
-    return _held(c, c.op("round", {"round_type": 0}, X=x * factor), zero, of)
+    dtype = c.x(zero).spec.known_dtype
+    return _in_range(c, c.op("round", {"round_type": 0}, X=x * factor), zero, dtype)
 
 
 def _by_floating(c: Call, weight: int, operands: tuple[int, ...]) -> bool:
@@ -243,17 +243,17 @@ def _by_floating(c: Call, weight: int, operands: tuple[int, ...]) -> bool:
 
     Sums of fp32 differ from whole ones by less than the rounding behind them.
     """
-    return isinstance(c.value(weight), OnnxConstant) and all(c.constant(at) is not None for at in operands if c.has(at))
+    return isinstance(c.value(weight), OnnxConstant) and all(c.constant(index) is not None for index in operands if c.has(index))
 
 
-def _bias(c: Call, at: int, scales: tuple[int, int]) -> Variable | None:
+def _bias(c: Call, index: int, scales: tuple[int, int]) -> Variable | None:
     """Return a bias of whole numbers in steps of the product of two scales as a constant of fp32."""
-    if not c.has(at):
+    if not c.has(index):
         return None
-    whole, one, other = (c.constant(k) for k in (at, *scales))
-    assert whole is not None and one is not None and other is not None
-    numbers = whole.reshape(-1).astype("float64") * one.reshape(-1).astype("float64") * other.reshape(-1).astype("float64")
-    return c.importer.parameter(f"{c.value(at).name}@numbers", numbers.astype("float32"))
+    levels, first, second = (c.constant(k) for k in (index, *scales))
+    assert levels is not None and first is not None and second is not None
+    numbers = levels.reshape(-1).astype("float64") * first.reshape(-1).astype("float64") * second.reshape(-1).astype("float64")
+    return c.importer.parameter(f"{c.value(index).name}@numbers", numbers.astype("float32"))
 
 
 @from_onnx("QLinearMatMul")
@@ -276,17 +276,17 @@ def quantized_convolution(c: Call) -> Any:
     return _requantized(c, out, (1, 4, 6), 7, 1, c.rank(x))
 
 
-def floating(c: Call, at: int, scale: int, zero: int, axis: int = 1) -> Variable:
+def floating(c: Call, index: int, scale: int, zero: int, axis: int = 1) -> Variable:
     """Return an operand as floating numbers, as DequantizeLinear does; the scale and the zero point are operands by number."""
-    return c.through("DequantizeLinear", [c.value(at), c.value(scale), c.value(zero)], 13, axis=axis)
+    return c.through("DequantizeLinear", [c.value(index), c.value(scale), c.value(zero)], 13, axis=axis)
 
 
 def as_operand(c: Call, x: Variable, like: int, scale: int, zero: int) -> Variable:
     """Return floating numbers in the element type of an operand, as QuantizeLinear does."""
-    of = c.x(like).spec.known_dtype
-    if c.has(zero) or of is UINT8:
+    dtype = c.x(like).spec.known_dtype
+    if c.has(zero) or dtype is UINT8:
         return c.through("QuantizeLinear", [x, c.value(scale), c.value(zero)], 13)
-    return c.through("QuantizeLinear", [x, c.value(scale), None], 21, output_dtype=CODES[of])
+    return c.through("QuantizeLinear", [x, c.value(scale), None], 21, output_dtype=CODES[dtype])
 
 
 @from_onnx("QLinearAdd", "QLinearMul", domain=_MICROSOFT)
@@ -322,7 +322,7 @@ def quantized_mean(c: Call) -> Any:
 @from_onnx("QLinearConcat", domain=_MICROSOFT)
 def quantized_join(c: Call) -> Any:
     """Scale and zero point of the result, then each tensor with its own."""
-    parts = [floating(c, at, at + 1, at + 2) for at in range(2, len(c), 3)]
+    parts = [floating(c, index, index + 1, index + 2) for index in range(2, len(c), 3)]
     return as_operand(c, layer.concat(parts, int(c.attribute("axis"))), 2, 0, 1)
 
 
@@ -330,14 +330,14 @@ def quantized_join(c: Call) -> Any:
 def quantized_gemm(c: Call) -> Any:
     """alpha A B + C, of matrices, each transposed or not; without a scale of the result it is floating."""
     x = _without_zero(c, c.x(0), 2)
-    turned = bool(c.attribute("transB", 0))
-    y = _weight(c, 3, 5) if turned else _without_zero(c, c.x(3), 5)
-    out, more = layer.matmul(x, y, transpose_x=bool(c.attribute("transA", 0)), transpose_y=turned), c.optional(6)
+    transposed = bool(c.attribute("transB", 0))
+    y = _weight(c, 3, 5) if transposed else _without_zero(c, c.x(3), 5)
+    out, bias = layer.matmul(x, y, transpose_x=bool(c.attribute("transA", 0)), transpose_y=transposed), c.optional(6)
     alpha = float(c.attribute("alpha", 1.0))
-    if more is not None:
+    if bias is not None:
         if alpha != 1.0:
             raise Refused("a sum of other than alpha 1 with a bias")
-        out = out + c.cast(more, FP32)
+        out = out + c.cast(bias, FP32)
     out = out if alpha == 1.0 else layer.scale(out, alpha)
     if c.has(7):
         return _requantized(c, out, (1, 4, 7), 8, 0, 2)
@@ -353,9 +353,9 @@ def integer_matmul_to_float(c: Call) -> Any:
 
 @from_onnx("DynamicQuantizeMatMul", domain=_MICROSOFT)
 def dynamic_matmul(c: Call) -> Any:
-    whole, scale, point = _dynamic(c, c.x(0))
+    levels, scale, point = _dynamic(c, c.x(0))
     y, bias = _without_zero(c, c.x(1), 3), c.optional(4)
-    out = layer.matmul(whole - point, y)
+    out = layer.matmul(levels - point, y)
     out = out * (c.x(2) * scale)
     return out if bias is None else out + bias
 
@@ -363,48 +363,48 @@ def dynamic_matmul(c: Call) -> Any:
 # --- to ONNX
 
 
-def _step(w: WrittenOp, slot: str, at: int, axis: int, most: float, divides: bool) -> Term:
+def _step(w: WrittenOp, slot: str, index: int, axis: int, limit: float, divides: bool) -> Term:
     """Return the size of a level: one number, or one for each channel. ``divides``: a scale of 0 stands for about 1e-6."""
     import numpy
 
-    known: Any = w.known(slot, at)
-    scale = term(w, slot, at)
-    if known is not None:
-        numbers: Any = known.astype("float64")
+    array: Any = w.known(slot, index)
+    scale = term(w, slot, index)
+    if array is not None:
+        numbers: Any = array.astype("float64")
         if divides:
             numbers[numbers <= 1e-30] += 1e-6
-        return Term(w, w.array(numpy.asarray(numbers / most, known.dtype).reshape([] if axis < 0 else [-1])), scale.of)
+        return Term(w, w.array(numpy.asarray(numbers / limit, array.dtype).reshape([] if axis < 0 else [-1])), scale.of)
     scale = scale.shaped(*([] if axis < 0 else [-1]))
-    return _safe(scale) / most if divides else scale / most
+    return _safe(scale) / limit if divides else scale / limit
 
 
 def _safe(scale: Term) -> Term:
     return (scale <= 1e-30).where(scale + 1e-6, scale)
 
 
-def _whole(w: WrittenOp, x: Term, step: Term, axis: int, most: int, away: bool, clipped: bool) -> tuple[Term, Term | None]:
+def _levels(w: WrittenOp, x: Term, step: Term, axis: int, limit: int, away: bool, clipped: bool) -> tuple[Term, Term | None]:
     """Return whole numbers in the type of ``x``; and the int8 ones where QuantizeLinear makes them."""
     import numpy
 
-    if x.of is FP32 and most == 127:
-        x = x.most(-step * most).least(step * most) if clipped and away and axis < 0 else x
+    if x.of is FP32 and limit == 127:
+        x = x.most(-step * limit).least(step * limit) if clipped and away and axis < 0 else x
         zero = w.array(numpy.array(0, "int8")) if axis < 0 else w.node("Cast", (step * 0.0).value, to=w.writer.code_of(INT8))
-        made = Term(w, w.node("QuantizeLinear", x.value, step.value, zero, axis=axis if axis >= 0 else None), INT8)
-        return made.cast(x.of), made
+        integers = Term(w, w.node("QuantizeLinear", x.value, step.value, zero, axis=axis if axis >= 0 else None), INT8)
+        return integers.cast(x.of), integers
     wide = step if axis < 0 else step.shaped(-1, *[1] * (w.rank("X") - 1 - axis))
     levels = x / wide
     if away:
-        size = (abs(levels).least(float(most)) + 0.5).node("Floor")
+        size = (abs(levels).least(float(limit)) + 0.5).node("Floor")
         return levels.node("Sign") * size, None
-    return levels.node("Round").most(float(-most - 1)).least(float(most)), None
+    return levels.node("Round").most(float(-limit - 1)).least(float(limit)), None
 
 
-def _read(w: WrittenOp, slot: str, whole: Term | None, step: Term, axis: int) -> OnnxValue:
-    """Return whole numbers times their step; ``whole``: those of an operand if None."""
-    given = whole if whole is not None and whole.of is INT8 else _bytes_of(w, slot) if whole is None else None
-    if given is not None and step.of is FP32:
-        return w.node("DequantizeLinear", given.value, step.value, axis=axis if axis >= 0 else None)
-    x = (whole if whole is not None else term(w, slot)).cast(step.of)
+def _read(w: WrittenOp, slot: str, levels: Term | None, step: Term, axis: int) -> OnnxValue:
+    """Return whole numbers times their step; ``levels``: those of an operand if None."""
+    integers = levels if levels is not None and levels.of is INT8 else _bytes_of(w, slot) if levels is None else None
+    if integers is not None and step.of is FP32:
+        return w.node("DequantizeLinear", integers.value, step.value, axis=axis if axis >= 0 else None)
+    x = (levels if levels is not None else term(w, slot)).cast(step.of)
     return (x * (step if axis < 0 else step.shaped(-1, *[1] * (w.rank(slot) - 1 - axis)))).value
 
 
@@ -420,9 +420,9 @@ def _bytes_of(w: WrittenOp, slot: str) -> Term | None:
         source = node.inputs[0].node
         if source is not None and source.operator == "QuantizeLinear":
             return Term(w, node.inputs[0], INT8)
-    known: Any = w.known(slot)
-    if known is not None and known.size and numpy.all(known == numpy.rint(known)) and numpy.abs(known).max() <= 127:
-        return Term(w, w.array(known.astype("int8")), INT8)
+    array: Any = w.known(slot)
+    if array is not None and array.size and numpy.all(array == numpy.rint(array)) and numpy.abs(array).max() <= 127:
+        return Term(w, w.array(array.astype("int8")), INT8)
     return None
 
 
@@ -430,21 +430,21 @@ def _bytes_of(w: WrittenOp, slot: str) -> Term | None:
 def _quantize_linear(w: WrittenOp) -> Any:
     if not w.of.is_test:
         raise Refused("scales that are observed in training")
-    x, axis, most = term(w, "X"), int(w.of.quant_axis), int(w.of._limit())
-    rest = w.optional("InState"), w.optional("InAccum"), w.x("Scale")
+    x, axis, limit = term(w, "X"), int(w.of.quant_axis), int(w.of._limit())
+    states = w.optional("InState"), w.optional("InAccum"), w.x("Scale")
     if w.of.only_observer:
-        return w.node("Identity", x.value), *rest
-    step = _step(w, "Scale", 0, axis, most, True)
-    return _whole(w, x, step, axis, most, w.of.round_type == 1, True)[0].value, *rest
+        return w.node("Identity", x.value), *states
+    step = _step(w, "Scale", 0, axis, limit, True)
+    return _levels(w, x, step, axis, limit, w.of.round_type == 1, True)[0].value, *states
 
 
 @to_onnx("dequantize_linear")
 def _dequantize_linear(w: WrittenOp) -> Any:
-    rest = w.optional("InState"), w.optional("InAccum"), w.x("Scale")
+    states = w.optional("InState"), w.optional("InAccum"), w.x("Scale")
     if w.of.only_observer:
-        return term(w, "X").cast(w.dtype("Scale")).node("Identity").value, *rest
+        return term(w, "X").cast(w.dtype("Scale")).node("Identity").value, *states
     axis = int(w.of.quant_axis)
-    return _read(w, "X", None, _step(w, "Scale", 0, axis, float(w.of._limit()), False), axis), *rest
+    return _read(w, "X", None, _step(w, "Scale", 0, axis, float(w.of._limit()), False), axis), *states
 
 
 @to_onnx("fake_dequantize_max_abs", "dequantize_abs_max")
@@ -456,24 +456,24 @@ def _dequantize_abs_max(w: WrittenOp) -> Any:
 def _dequantize_channels(w: WrittenOp) -> Any:
     scales = w.op.input_slots["Scales"]
     axis = int(w.of._axis(len(scales)))
-    made = _read(w, "X", None, _step(w, "Scales", 0, axis, largest_level(w.of.quant_bits[0]), False), axis)
+    numbers = _read(w, "X", None, _step(w, "Scales", 0, axis, largest_level(w.of.quant_bits[0]), False), axis)
     if len(scales) == 1:
-        return made
-    return w.node("Mul", made, _step(w, "Scales", 1, -1, largest_level(w.of.quant_bits[1]), False).value)
+        return numbers
+    return w.node("Mul", numbers, _step(w, "Scales", 1, -1, largest_level(w.of.quant_bits[1]), False).value)
 
 
 def _fake(w: WrittenOp, scale: Term, axis: int, clipped: bool) -> OnnxValue:
     """Return X on the grid of a scale, as whole numbers or, of the forms that return, times their step."""
-    most = largest_level(w.of.bit_length)
-    step = _safe(scale) / float(most)
-    made, whole = _whole(w, term(w, "X"), step, axis, most, w.of.round_type == 1, clipped)
+    limit = largest_level(w.of.bit_length)
+    step = _safe(scale) / float(limit)
+    levels, integers = _levels(w, term(w, "X"), step, axis, limit, w.of.round_type == 1, clipped)
     if not w.of._returns:
-        return made.value
-    return _read(w, "X", whole if whole is not None else made, scale / float(most), axis)
+        return levels.value
+    return _read(w, "X", integers if integers is not None else levels, scale / float(limit), axis)
 
 
-def _largest(x: Term, others: Sequence[int] | None) -> Term:
-    return Term(x.w, x.w.reduce("ReduceMax", abs(x).value, others, False), x.of)
+def _largest(x: Term, axes: Sequence[int] | None) -> Term:
+    return Term(x.w, x.w.reduce("ReduceMax", abs(x).value, axes, False), x.of)
 
 
 @to_onnx("fake_quantize_abs_max", "fake_quantize_dequantize_abs_max")
@@ -485,8 +485,8 @@ def _fake_abs_max(w: WrittenOp) -> Any:
 @to_onnx("fake_channel_wise_quantize_abs_max", "fake_channel_wise_quantize_dequantize_abs_max")
 def _fake_channels(w: WrittenOp) -> Any:
     x, rank, axis = term(w, "X"), w.rank("X"), int(w.of.quant_axis)
-    others = [a for a in range(rank) if a != axis]
-    scale = _largest(x, others) if others else abs(x)
+    axes = [a for a in range(rank) if a != axis]
+    scale = _largest(x, axes) if axes else abs(x)
     return _fake(w, scale, axis, False), scale.value
 
 
@@ -514,8 +514,8 @@ def _as_bytes(x: Term, signed: bool) -> OnnxValue:
 def _to_onnx_quantize(w: WrittenOp) -> Any:
     if w.of.bfloat16:
         raise Refused("bfloat16")
-    made = term(w, "Input").cast(FP32) * float(w.of.Scale) + float(w.of.Shift)
-    return _as_bytes(made, w.of._is_signed())
+    numbers = term(w, "Input").cast(FP32) * float(w.of.Scale) + float(w.of.Shift)
+    return _as_bytes(numbers, w.of._is_signed())
 
 
 @to_onnx("dequantize")
@@ -525,13 +525,13 @@ def _to_onnx_dequantize(w: WrittenOp) -> Any:
 
 @to_onnx("requantize")
 def _requantize(w: WrittenOp) -> Any:
-    by = float(w.of.Scale_out) / float(w.of.Scale_in)
-    shift = min(max(float(w.of.Shift_out) - by * float(w.of.Shift_in), 0.0), 255.0)
-    return _as_bytes(term(w, "Input").cast(FP32) * by + shift, w.dtype("Input") is INT8 and not w.of._shifts())
+    factor = float(w.of.Scale_out) / float(w.of.Scale_in)
+    shift = min(max(float(w.of.Shift_out) - factor * float(w.of.Shift_in), 0.0), 255.0)
+    return _as_bytes(term(w, "Input").cast(FP32) * factor + shift, w.dtype("Input") is INT8 and not w.of._shifts())
 
 
 @to_onnx("dequantize_log")
 def _dequantize_log(w: WrittenOp) -> Any:
     x = term(w, "X").cast(INT64)
-    found = term(w, "Dict").taken(x % 128)
-    return (x < 0).where(-found, found).value
+    values = term(w, "Dict").taken(x % 128)
+    return (x < 0).where(-values, values).value

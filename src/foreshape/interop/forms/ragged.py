@@ -33,11 +33,11 @@ def reverse_sequence(c: Call) -> Any:
     size = layer.slice(c.shape_of(x), [0], [time], [time + 1])
     steps = layer.range(c.full([1], INT64, 0), size, c.full([1], INT64, 1))
     steps = c.unsqueeze(steps, 1 if time == 0 else 0)
-    turned = layer.scale(lengths, 1.0, -1.0) - steps
-    same = steps + (lengths - lengths)
-    place = layer.where(steps < lengths, turned, same)
-    rest = c.rank(x) - 2
-    place = c.unsqueeze(place, *range(2, 2 + rest)) if rest else place
+    mirror = layer.scale(lengths, 1.0, -1.0) - steps
+    identity = steps + (lengths - lengths)
+    place = layer.where(steps < lengths, mirror, identity)
+    row_rank = c.rank(x) - 2
+    place = c.unsqueeze(place, *range(2, 2 + row_rank)) if row_rank else place
     zeros = layer.fill_like(x, 0.0, INT64)
     return layer.take_along_axis(x, zeros + place, time)
 
@@ -47,28 +47,28 @@ def reverse_sequence(c: Call) -> Any:
 
 @to_onnx("sequence_mask")
 def _sequence_mask(w: WrittenOp) -> Any:
-    x, to = term(w, "X"), w.result("Y").known_dtype
+    x, dtype = term(w, "X"), w.result("Y").known_dtype
     if w.has("MaxLenTensor"):
         size = Term(w, w.row("MaxLenTensor"), INT64)
     elif w.of.maxlen >= 0:
         size = constant(w, [int(w.of.maxlen)], INT64)
     else:
         size = joined([x.cast(INT64).shaped(-1), constant(w, [0], INT64)], 0).largest(0, keep=True)
-    return (count_to(size).cast(x.of) < x.with_dims(w.rank("X"))).cast(to).value
+    return (count_to(size).cast(x.of) < x.with_dims(w.rank("X"))).cast(dtype).value
 
 
 class RaggedOperand:
     """A ragged operand: ``rows``, the ``lengths`` of its sequences at each level, and its ``spec``."""
 
-    def __init__(self, w: WrittenOp, slot: str, at: int = 0) -> None:
-        variable = w.variable(slot, at)
+    def __init__(self, w: WrittenOp, slot: str, index: int = 0) -> None:
+        variable = w.variable(slot, index)
         self.spec: Spec = w.writer.spec(variable)
         if self.spec.lod is None:
             raise Refused(f"{slot} is not ragged")
-        found = levels_of(w.writer, self.spec.lod)
-        if found is None:
+        lengths = levels_of(w.writer, self.spec.lod)
+        if lengths is None:
             raise Refused(f"nothing is known of the sequences of {slot}")
-        self.rows, self.lengths, self.by = w.x(slot, at), found, RowsWriter(w.writer)
+        self.rows, self.lengths, self.writer = w.x(slot, index), lengths, RowsWriter(w.writer)
 
     @property
     def innermost(self) -> OnnxValue:
@@ -76,7 +76,7 @@ class RaggedOperand:
 
     def padded(self, fill: Any = 0) -> OnnxValue:
         """Return [sequences, time, *row]."""
-        return self.by.padded(self.rows, self.innermost, self.spec.known_dtype, fill)
+        return self.writer.padded(self.rows, self.innermost, self.spec.known_dtype, fill)
 
     def alone(self) -> OnnxValue:
         """Return the lengths of the only level. Raises `Refused` for several."""
@@ -99,20 +99,20 @@ def _column(w: WrittenOp, row: OnnxValue, rank: int) -> OnnxValue:
 
 @to_onnx("sequence_pool")
 def _to_onnx_pool(w: WrittenOp) -> Any:
-    x, of, rank = RaggedOperand(w, "X"), w.of.pooltype, len(w.writer.spec(w.variable("X")).known_dims)
-    lengths, by, dtype = x.innermost, x.by, x.spec.known_dtype
-    if of in ("FIRST", "LAST"):
-        more, end = by.with_one_more(x.rows, dtype, w.of.pad_value)
-        at = by.offsets(lengths)
-        if of == "LAST":
-            at = w.node("Add", at, w.node("Sub", lengths, w.ints(1)))
-        return w.node("Gather", more, w.node("Where", w.node("Equal", lengths, w.ints(0)), end, at), axis=0), None
-    fill = {"MAX": -float("inf"), "MIN": float("inf")}.get(of, 0.0)
-    out = w.reduce({"MAX": "ReduceMax", "MIN": "ReduceMin"}.get(of, "ReduceSum"), x.padded(fill), [1], False)
-    if of in ("AVERAGE", "SQRT"):
+    x, kind, rank = RaggedOperand(w, "X"), w.of.pooltype, len(w.writer.spec(w.variable("X")).known_dims)
+    lengths, writer, dtype = x.innermost, x.writer, x.spec.known_dtype
+    if kind in ("FIRST", "LAST"):
+        table, end = writer.with_one_more(x.rows, dtype, w.of.pad_value)
+        places = writer.offsets(lengths)
+        if kind == "LAST":
+            places = w.node("Add", places, w.node("Sub", lengths, w.ints(1)))
+        return w.node("Gather", table, w.node("Where", w.node("Equal", lengths, w.ints(0)), end, places), axis=0), None
+    fill = {"MAX": -float("inf"), "MIN": float("inf")}.get(kind, 0.0)
+    out = w.reduce({"MAX": "ReduceMax", "MIN": "ReduceMin"}.get(kind, "ReduceSum"), x.padded(fill), [1], False)
+    if kind in ("AVERAGE", "SQRT"):
         count = w.cast(w.node("Max", lengths, w.ints(1)), INT64, dtype)
-        out = w.node("Div", out, _column(w, w.node("Sqrt", count) if of == "SQRT" else count, rank))
-    if w.of.pad_value or of in ("MAX", "MIN"):
+        out = w.node("Div", out, _column(w, w.node("Sqrt", count) if kind == "SQRT" else count, rank))
+    if w.of.pad_value or kind in ("MAX", "MIN"):
         empty = _column(w, w.node("Equal", lengths, w.ints(0)), rank)
         out = w.node("Where", empty, w.number(w.of.pad_value, dtype), out)
     return out, None
@@ -121,67 +121,67 @@ def _to_onnx_pool(w: WrittenOp) -> Any:
 @to_onnx("sequence_softmax")
 def _to_onnx_softmax(w: WrittenOp) -> OnnxValue:
     x = RaggedOperand(w, "X")
-    return x.by.unpadded(w.node("Softmax", x.padded(-float("inf")), axis=1), x.innermost)
+    return x.writer.unpadded(w.node("Softmax", x.padded(-float("inf")), axis=1), x.innermost)
 
 
 @to_onnx("sequence_reverse")
 def _reverse(w: WrittenOp) -> OnnxValue:
     x = RaggedOperand(w, "X")
-    of_row = x.by.sequence_of_each_row(x.innermost)
-    ends = w.node("Add", w.node("Mul", x.by.offsets(x.innermost), w.ints(2)), w.node("Sub", x.innermost, w.ints(1)))
-    at = x.by.time(w.shape(of_row))
-    return w.node("Gather", x.rows, w.node("Sub", w.node("Gather", ends, of_row, axis=0), at), axis=0)
+    of_row = x.writer.sequence_of_each_row(x.innermost)
+    ends = w.node("Add", w.node("Mul", x.writer.offsets(x.innermost), w.ints(2)), w.node("Sub", x.innermost, w.ints(1)))
+    time = x.writer.time(w.shape(of_row))
+    return w.node("Gather", x.rows, w.node("Sub", w.node("Gather", ends, of_row, axis=0), time), axis=0)
 
 
 @to_onnx("sequence_expand")
 def _to_onnx_expand(w: WrittenOp) -> OnnxValue:
     y = RaggedOperand(w, "Y")
     lengths = y.lengths[int(w.of.ref_level)]
-    of_row = y.by.sequence_of_each_row(lengths)
+    of_row = y.writer.sequence_of_each_row(lengths)
     if w.writer.spec(w.variable("X")).lod is None:
         return w.node("Gather", w.x("X"), of_row, axis=0)
     x = RaggedOperand(w, "X")
     repeated = w.node("Gather", x.alone(), of_row, axis=0)
     _new_sequences(w, "Out", [repeated])
-    return x.by.unpadded(w.node("Gather", x.padded(), of_row, axis=0), repeated)
+    return x.writer.unpadded(w.node("Gather", x.padded(), of_row, axis=0), repeated)
 
 
 @to_onnx("sequence_expand_as")
 def _expand_as(w: WrittenOp) -> OnnxValue:
     y = RaggedOperand(w, "Y")
-    return w.node("Gather", w.x("X"), y.by.sequence_of_each_row(y.innermost), axis=0)
+    return w.node("Gather", w.x("X"), y.writer.sequence_of_each_row(y.innermost), axis=0)
 
 
 @to_onnx("sequence_conv")
 def _convolution(w: WrittenOp) -> OnnxValue:
     if w.of.paddingTrainable:
         raise Refused("trained rows outside of the sequences")
-    x, by = RaggedOperand(w, "X"), RowsWriter(w.writer)
-    more, end = by.with_one_more(x.rows, x.spec.known_dtype, 0)
-    of_row = by.sequence_of_each_row(x.innermost)
-    first = w.node("Gather", by.offsets(x.innermost), of_row, axis=0)
+    x, writer = RaggedOperand(w, "X"), RowsWriter(w.writer)
+    table, end = writer.with_one_more(x.rows, x.spec.known_dtype, 0)
+    of_row = writer.sequence_of_each_row(x.innermost)
+    first = w.node("Gather", writer.offsets(x.innermost), of_row, axis=0)
     behind = w.node("Add", first, w.node("Gather", x.innermost, of_row, axis=0))
-    rows = by.time(w.shape(of_row))
+    rows = writer.time(w.shape(of_row))
     parts: list[OnnxValue] = []
     for step in range(w.of.contextStart, w.of.contextStart + w.of.contextLength):
-        at = w.node("Add", rows, w.ints(step)) if step else rows
-        within = w.node("And", w.node("GreaterOrEqual", at, first), w.node("Less", at, behind))
-        parts.append(w.node("Gather", more, w.node("Where", within, at, end), axis=0))
+        place = w.node("Add", rows, w.ints(step)) if step else rows
+        inside = w.node("And", w.node("GreaterOrEqual", place, first), w.node("Less", place, behind))
+        parts.append(w.node("Gather", table, w.node("Where", inside, place, end), axis=0))
     context = w.node("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
     return w.node("MatMul", context, w.x("Filter"))
 
 
 @to_onnx("sequence_concat")
 def _concat(w: WrittenOp) -> OnnxValue:
-    given = [RaggedOperand(w, "X", at) for at in range(len(w.op.input_slots["X"]))]
-    by, lengths = given[0].by, [x.alone() for x in given]
-    masks = [by.mask(length, by.time(by.longest(length))) for length in lengths]
-    joined, mask = w.node("Concat", *[x.padded() for x in given], axis=1), w.node("Concat", *masks, axis=1)
+    operands = [RaggedOperand(w, "X", index) for index in range(len(w.op.input_slots["X"]))]
+    writer, lengths = operands[0].writer, [x.alone() for x in operands]
+    masks = [writer.mask(length, writer.time(writer.longest(length))) for length in lengths]
+    joined, mask = w.node("Concat", *[x.padded() for x in operands], axis=1), w.node("Concat", *masks, axis=1)
     total = lengths[0]
     for length in lengths[1:]:
         total = w.node("Add", total, length)
     _new_sequences(w, "Out", [total])
-    return by.kept(joined, mask)
+    return writer.kept(joined, mask)
 
 
 @to_onnx("sequence_pad")
@@ -189,7 +189,7 @@ def _to_onnx_pad(w: WrittenOp) -> Any:
     x = RaggedOperand(w, "X")
     x.alone()
     fill, count = w.x("PadValue"), int(w.of.padded_length)
-    out = x.by.padded(x.rows, x.innermost, x.spec.known_dtype, fill, w.ints(count) if count > 0 else x.by.longest(x.innermost, 0))
+    out = x.writer.padded(x.rows, x.innermost, x.spec.known_dtype, fill, w.ints(count) if count > 0 else x.writer.longest(x.innermost, 0))
     return out, w.node("Identity", x.innermost)
 
 
@@ -197,10 +197,10 @@ def _to_onnx_pad(w: WrittenOp) -> Any:
 def _unpad(w: WrittenOp) -> OnnxValue:
     if w.writer.spec(w.variable("X")).lod is not None:
         raise Refused("X is ragged")
-    x, by = w.x("X"), RowsWriter(w.writer)
+    x, writer = w.x("X"), RowsWriter(w.writer)
     lengths = w.as_int64("Length")
     _new_sequences(w, "Out", [lengths])
-    return by.unpadded(x if len(w.writer.spec(w.variable("X")).known_dims) > 2 else w.unsqueeze(x, 2), lengths)
+    return writer.unpadded(x if len(w.writer.spec(w.variable("X")).known_dims) > 2 else w.unsqueeze(x, 2), lengths)
 
 
 _ACTIVATIONS: Final = {"sigmoid": "Sigmoid", "tanh": "Tanh", "relu": "Relu", "identity": "Affine", "linear": "Affine"}
@@ -210,10 +210,10 @@ def _activations(*names: str) -> dict[str, Any]:
     unknown = [n for n in names if n not in _ACTIVATIONS]
     if unknown:
         raise Refused(f"the activation {unknown[0]}")
-    given = [_ACTIVATIONS[n] for n in names]
-    if "Affine" in given:
-        return {"activations": given, "activation_alpha": [1.0] * len(given), "activation_beta": [0.0] * len(given)}
-    return {"activations": given}
+    functions = [_ACTIVATIONS[n] for n in names]
+    if "Affine" in functions:
+        return {"activations": functions, "activation_alpha": [1.0] * len(functions), "activation_beta": [0.0] * len(functions)}
+    return {"activations": functions}
 
 
 def _by_time(w: WrittenOp, x: RaggedOperand) -> tuple[OnnxValue, OnnxValue]:
@@ -222,7 +222,7 @@ def _by_time(w: WrittenOp, x: RaggedOperand) -> tuple[OnnxValue, OnnxValue]:
 
 
 def _rows_of(w: WrittenOp, x: RaggedOperand, out: OnnxValue) -> OnnxValue:
-    return x.by.unpadded(w.transpose(out, (1, 0, 2)), x.innermost)
+    return x.writer.unpadded(w.transpose(out, (1, 0, 2)), x.innermost)
 
 
 def _state(w: WrittenOp, slot: str) -> OnnxValue | None:
@@ -233,11 +233,11 @@ def _state(w: WrittenOp, slot: str) -> OnnxValue | None:
 def _to_onnx_gru(w: WrittenOp) -> Any:
     import numpy
 
-    x, of = RaggedOperand(w, "Input"), w.of
+    x, attrs = RaggedOperand(w, "Input"), w.of
     gates, candidate, size = weights_before_reset(w)
-    negated = not of.origin_mode  # ONNX weighs the state before with its gate
-    if negated and of.gate_activation != "sigmoid":
-        raise Refused(f"gates with the activation {of.gate_activation}, unless origin_mode is set")
+    negated = not attrs.origin_mode  # ONNX weighs the state before with its gate
+    if negated and attrs.gate_activation != "sigmoid":
+        raise Refused(f"gates with the activation {attrs.gate_activation}, unless origin_mode is set")
     unit = numpy.eye(3 * size, dtype=x.spec.known_dtype.numpy_name)
     if negated:
         unit[:size] *= -1
@@ -245,12 +245,12 @@ def _to_onnx_gru(w: WrittenOp) -> Any:
     recurrent = w.node("Concat", *[w.transpose(m, (1, 0)) for m in (w.node("Neg", u) if negated else u, r, candidate)], axis=0)
     bias = None
     if w.has("Bias"):
-        own = w.node("Mul", w.reshape(w.x("Bias"), 1, -1), w.array(unit.sum(0, keepdims=True)))
-        bias = w.node("Concat", own, w.array(numpy.zeros_like(unit[:1])), axis=1)
+        input_bias = w.node("Mul", w.reshape(w.x("Bias"), 1, -1), w.array(unit.sum(0, keepdims=True)))
+        bias = w.node("Concat", input_bias, w.array(numpy.zeros_like(unit[:1])), axis=1)
     padded, lengths = _by_time(w, x)
     weights = (w.array(unit[None]), w.unsqueeze(recurrent, 0), bias)
-    made = _activations(of.gate_activation, of.activation) | {"linear_before_reset": 0}
-    out, _ = recurrent_layer(w, "GRU", padded, weights, lengths, [_state(w, "H0")], 1, of.is_reverse, size, **made)
+    settings = _activations(attrs.gate_activation, attrs.activation) | {"linear_before_reset": 0}
+    out, _ = recurrent_layer(w, "GRU", padded, weights, lengths, [_state(w, "H0")], 1, attrs.is_reverse, size, **settings)
     return None, None, None, _rows_of(w, x, out)
 
 
@@ -258,21 +258,21 @@ def _to_onnx_gru(w: WrittenOp) -> Any:
 def _to_onnx_lstm(w: WrittenOp) -> Any:
     import numpy
 
-    x, of = RaggedOperand(w, "Input"), w.of
+    x, attrs = RaggedOperand(w, "Input"), w.of
     size = w.writer.spec(w.variable("Weight")).known_dims[0]
     if not isinstance(size, int):
         raise Refused("Weight must have a known number of hidden units")
     order = (1, 3, 2, 0)  # ours are g, i, f, o
-    unit = numpy.concatenate([numpy.eye(4 * size, dtype=x.spec.known_dtype.numpy_name)[at * size : (at + 1) * size] for at in order])
+    unit = numpy.concatenate([numpy.eye(4 * size, dtype=x.spec.known_dtype.numpy_name)[gate * size : (gate + 1) * size] for gate in order])
     by_gate = w.transpose(w.x("Weight"), (1, 0))
-    recurrent = w.node("Concat", *[w.slice(by_gate, 0, at * size, (at + 1) * size) for at in order], axis=0)
-    given = w.reshape(w.x("Bias"), 1, -1)
-    bias = w.node("Concat", *[w.slice(given, 1, at * size, (at + 1) * size) for at in order], w.array(numpy.zeros((1, 4 * size), unit.dtype)), axis=1)
-    peepholes = w.node("Concat", *[w.slice(given, 1, at * size, (at + 1) * size) for at in (4, 6, 5)], axis=1) if of.use_peepholes else None
+    recurrent = w.node("Concat", *[w.slice(by_gate, 0, gate * size, (gate + 1) * size) for gate in order], axis=0)
+    row = w.reshape(w.x("Bias"), 1, -1)
+    bias = w.node("Concat", *[w.slice(row, 1, gate * size, (gate + 1) * size) for gate in order], w.array(numpy.zeros((1, 4 * size), unit.dtype)), axis=1)
+    peepholes = w.node("Concat", *[w.slice(row, 1, gate * size, (gate + 1) * size) for gate in (4, 6, 5)], axis=1) if attrs.use_peepholes else None
     padded, lengths = _by_time(w, x)
     weights = (w.array(unit[None]), w.unsqueeze(recurrent, 0), bias)
-    made = _activations(of.gate_activation, of.candidate_activation, of.cell_activation)
-    out, _ = recurrent_layer(w, "LSTM", padded, weights, lengths, [_state(w, "H0"), _state(w, "C0"), peepholes], 1, of.is_reverse, size, **made)
+    settings = _activations(attrs.gate_activation, attrs.candidate_activation, attrs.cell_activation)
+    out, _ = recurrent_layer(w, "LSTM", padded, weights, lengths, [_state(w, "H0"), _state(w, "C0"), peepholes], 1, attrs.is_reverse, size, **settings)
     return _rows_of(w, x, out), None, None, None
 
 
@@ -289,12 +289,12 @@ def _sequence_rnn(w: WrittenOp) -> Any:
 
 def _ragged(t: TorchCall, rows: Variable, lengths: Variable) -> Variable:
     """Return rows as ragged ones with sequences of these lengths."""
-    known = t.importer.jagged.holders
-    holder = known.get(lengths.name)
+    holders = t.importer.jagged.holders
+    holder = holders.get(lengths.name)
     if holder is None:
         ends = layer.cumsum(t.cast(lengths, INT64), 0)
-        known[lengths.name] = made = layer.lod_reset(rows, layer.concat([layer.fill_constant([1], INT64, 0), ends], 0))
-        return made
+        holders[lengths.name] = variable = layer.lod_reset(rows, layer.concat([layer.fill_constant([1], INT64, 0), ends], 0))
+        return variable
     return rows if rows.spec.lod is holder.spec.lod else layer.lod_reset(rows, holder)
 
 
@@ -305,10 +305,10 @@ def _jagged(t: TorchCall, rows: Variable, lengths: Variable) -> Any:
 
 @from_torch("foreshape.jagged_pool")
 def _from_torch_pool(t: TorchCall, rows: Variable, lengths: Variable, kind: str, empty: float) -> Any:
-    of = rows.spec.known_dtype
-    x = _ragged(t, rows if of in FLOATING else layer.cast(rows, FP64), lengths)
-    made = layer.sequence_pool(x, {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min"}[kind], empty)
-    return t.cast(made, of)
+    dtype = rows.spec.known_dtype
+    x = _ragged(t, rows if dtype in FLOATING else layer.cast(rows, FP64), lengths)
+    pooled = layer.sequence_pool(x, {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min"}[kind], empty)
+    return t.cast(pooled, dtype)
 
 
 @from_torch("foreshape.jagged_softmax")
@@ -317,12 +317,12 @@ def _from_torch_softmax(t: TorchCall, rows: Variable, lengths: Variable, log: bo
     dims = x.spec.known_dims
     if not log and (len(dims) == 1 or (len(dims) == 2 and dims[1] == 1)):
         return layer.sequence_softmax(x)
-    most = layer.sequence_pool(x, "max")
-    most.stop_gradient = True
-    moved = layer.subtract(x, layer.sequence_expand_as(most, x))
-    powers = _ragged(t, layer.exp(moved), lengths)
+    peaks = layer.sequence_pool(x, "max")
+    peaks.stop_gradient = True
+    differences = layer.subtract(x, layer.sequence_expand_as(peaks, x))
+    powers = _ragged(t, layer.exp(differences), lengths)
     total = layer.sequence_pool(powers, "sum")
-    return layer.subtract(moved, layer.sequence_expand_as(layer.log(total), x)) if log else layer.divide(powers, layer.sequence_expand_as(total, x))
+    return layer.subtract(differences, layer.sequence_expand_as(layer.log(total), x)) if log else layer.divide(powers, layer.sequence_expand_as(total, x))
 
 
 @from_torch("foreshape.jagged_expand")
@@ -334,16 +334,16 @@ def _from_torch_expand(t: TorchCall, each: Variable, lengths: Variable, rows: Va
 def _from_torch_pad(t: TorchCall, rows: Variable, lengths: Variable, value: float) -> Any:
     flat = t.rank(rows) == 1
     x = _ragged(t, layer.reshape(rows, [-1, 1]) if flat else rows, lengths)
-    made, _ = layer.sequence_pad(x, t.tensor(value, x.spec.known_dtype))
-    return layer.squeeze(made, [2]) if flat else made
+    padded, _ = layer.sequence_pad(x, t.tensor(value, x.spec.known_dtype))
+    return layer.squeeze(padded, [2]) if flat else padded
 
 
 @from_torch("foreshape.jagged_attention")
 def _from_torch_attention(t: TorchCall, q: Variable, k: Variable, v: Variable, lengths: Variable, key_lengths: Variable, causal: bool, scale: float) -> Any:
     heads, width = (int(as_dim(size_of(q, axis)) or 0) for axis in (1, 2))
-    given = [_ragged(t, layer.reshape(x, [-1, heads * width]), of) for x, of in ((q, lengths), (k, key_lengths), (v, key_lengths))]
-    made = t.op("sequence_attention", {"heads": heads, "causal": causal, "scale": scale}, Q=given[0], K=given[1], V=given[2])[0]
-    return layer.reshape(made, [-1, heads, width])
+    operands = [_ragged(t, layer.reshape(x, [-1, heads * width]), counts) for x, counts in ((q, lengths), (k, key_lengths), (v, key_lengths))]
+    out = t.op("sequence_attention", {"heads": heads, "causal": causal, "scale": scale}, Q=operands[0], K=operands[1], V=operands[2])[0]
+    return layer.reshape(out, [-1, heads, width])
 
 
 # --- to torch's code
@@ -352,27 +352,37 @@ def _from_torch_attention(t: TorchCall, q: Variable, k: Variable, v: Variable, l
 def sequences(w: PlainOp, slot: str) -> str:
     """Return the offsets of an operand's sequences. Raises `Refused` if nothing is known of them."""
     lod = w.spec(slot).lod
-    found = w.writer.offsets_of(lod) if lod is not None else None
-    if found is None:
+    offsets = w.writer.offsets_of(lod) if lod is not None else None
+    if offsets is None:
         raise Refused(f"nothing is known of the sequences of {slot}")
-    return found
+    return offsets
 
 
 @to_torch("lstm", "lstmp")
 def _to_torch_lstm(w: PlainOp) -> Any:
     names = [f'"{n}"' for n in (w.of.gate_activation, w.of.cell_activation, w.of.candidate_activation)]
-    given = [w.x("Input"), w.optional("H0"), w.optional("C0"), w.x("Weight"), w.x("Bias"), sequences(w, "Input"), w.of.use_peepholes, w.of.is_reverse, *names]
+    arguments = [
+        w.x("Input"),
+        w.optional("H0"),
+        w.optional("C0"),
+        w.x("Weight"),
+        w.x("Bias"),
+        sequences(w, "Input"),
+        w.of.use_peepholes,
+        w.of.is_reverse,
+        *names,
+    ]
     if w.op.type == "lstmp":
-        given += [w.x("ProjWeight"), f'"{w.of.proj_activation}"', number_code(w.of.cell_clip), number_code(w.of.proj_clip)]
-    state, cell = w.several(w.call(helpers.ragged_steps.ragged_lstm, *given), 2)
+        arguments += [w.x("ProjWeight"), f'"{w.of.proj_activation}"', number_code(w.of.cell_clip), number_code(w.of.proj_clip)]
+    state, cell = w.several(w.call(helpers.ragged_steps.ragged_lstm, *arguments), 2)
     return state, cell
 
 
 @to_torch("gru")
 def _to_torch_gru(w: PlainOp) -> Any:
     names = [f'"{n}"' for n in (w.of.gate_activation, w.of.activation)]
-    given = [w.x("Input"), w.optional("H0"), w.x("Weight"), w.optional("Bias"), sequences(w, "Input"), w.of.is_reverse, *names, w.of.origin_mode]
-    return None, None, None, w.call(helpers.ragged_steps.ragged_gru, *given)
+    arguments = [w.x("Input"), w.optional("H0"), w.x("Weight"), w.optional("Bias"), sequences(w, "Input"), w.of.is_reverse, *names, w.of.origin_mode]
+    return None, None, None, w.call(helpers.ragged_steps.ragged_gru, *arguments)
 
 
 @to_torch("gru_unit")
@@ -396,15 +406,15 @@ def _to_torch_pad(w: PlainOp) -> Any:
 
 @to_torch("sequence_rnn")
 def _recurrent(w: PlainOp) -> Any:
-    given = [w.x("Input"), w.optional("InitHidden"), w.optional("InitCell"), f"[{', '.join(w.all('WeightList'))}]", sequences(w, "Input"), f'"{w.of.mode}"']
-    given += [str(w.of.hidden_size), number_code(w.of.dropout_prob), "self.training", str(w.of.is_bidirec)]
-    found = w.several(w.call(helpers.ragged_steps.ragged_recurrent, *given), 3 if w.of.mode == "LSTM" else 2)
-    return found[0], found[1], found[2] if len(found) > 2 else None, None
+    arguments = [w.x("Input"), w.optional("InitHidden"), w.optional("InitCell"), f"[{', '.join(w.all('WeightList'))}]", sequences(w, "Input"), f'"{w.of.mode}"']
+    arguments += [str(w.of.hidden_size), number_code(w.of.dropout_prob), "self.training", str(w.of.is_bidirec)]
+    values = w.several(w.call(helpers.ragged_steps.ragged_recurrent, *arguments), 3 if w.of.mode == "LSTM" else 2)
+    return values[0], values[1], values[2] if len(values) > 2 else None, None
 
 
 @to_torch("sequence_attention")
 def _to_torch_attention(w: PlainOp) -> Any:
-    given = [
+    arguments = [
         w.x("Q"),
         w.x("K"),
         w.x("V"),
@@ -415,5 +425,5 @@ def _to_torch_attention(w: PlainOp) -> Any:
         number_code(w.of.scale),
         w.op.output("LogSumExp") in w.writer.wanted,
     ]
-    out, sums = w.several(w.call(helpers.ragged_attention.ragged_attention, *given), 2)
+    out, sums = w.several(w.call(helpers.ragged_attention.ragged_attention, *arguments), 2)
     return out, sums

@@ -38,38 +38,38 @@ def from_onnx_drawn(c: Call) -> Any:
 
 @from_onnx("RandomNormalLike", "RandomUniformLike")
 def drawn_like(c: Call) -> Any:
-    x, given = c.x(), c.attribute("dtype")
-    of = x.spec.known_dtype if given is None else element_type(int(given))
+    x, code = c.x(), c.attribute("dtype")
+    dtype = x.spec.known_dtype if code is None else element_type(int(code))
     dims = x.spec.known_dims
-    known = [d for d in dims if isinstance(d, int)]
-    return _from_onnx_drawn(c, of.code, known, None) if len(known) == len(dims) else _from_onnx_drawn(c, of.code, None, c.shape_of(x))
+    sizes = [d for d in dims if isinstance(d, int)]
+    return _from_onnx_drawn(c, dtype.code, sizes, None) if len(sizes) == len(dims) else _from_onnx_drawn(c, dtype.code, None, c.shape_of(x))
 
 
 @from_onnx("Bernoulli")
 def from_onnx_bernoulli(c: Call) -> Any:
-    x, given = c.x(), c.attribute("dtype")
-    return c.cast(layer.bernoulli(x), x.spec.known_dtype if given is None else element_type(int(given)))
+    x, code = c.x(), c.attribute("dtype")
+    return c.cast(layer.bernoulli(x), x.spec.known_dtype if code is None else element_type(int(code)))
 
 
 @from_onnx("Multinomial")
 def from_onnx_multinomial(c: Call) -> Any:
     """Draw columns for each row of unnormalized logarithms of probabilities."""
     chances = layer.softmax(c.cast(c.x(), FP32), -1)
-    found = c.op("multinomial", {"num_samples": int(c.attribute("sample_size", 1)), "replacement": True}, X=chances)
-    return c.cast(found, element_type(int(c.attribute("dtype", 6))))
+    columns = c.op("multinomial", {"num_samples": int(c.attribute("sample_size", 1)), "replacement": True}, X=chances)
+    return c.cast(columns, element_type(int(c.attribute("dtype", 6))))
 
 
 # --- to ONNX
 
 
-def _to_onnx_drawn(w: WrittenOp, operator: str, shape: OnnxValue | list[int], of: DType, **numbers: float) -> Term:
+def _to_onnx_drawn(w: WrittenOp, operator: str, shape: OnnxValue | list[int], dtype: DType, **numbers: float) -> Term:
     """Return numbers drawn by RandomUniform or RandomNormal, in dims that are known, or in computed ones."""
     seed = w.op.attributes.values.get("seed", 0)
-    held = FP32 if of.is_integer or of is BF16 else of
-    attributes: dict[str, Any] = {**numbers, "dtype": w.writer.code_of(held), "seed": float(seed) if seed else None}
+    inner = FP32 if dtype.is_integer or dtype is BF16 else dtype
+    attributes: dict[str, Any] = {**numbers, "dtype": w.writer.code_of(inner), "seed": float(seed) if seed else None}
     if isinstance(shape, list):
-        return Term(w, w.node(operator, shape=shape, **attributes), held).cast(of)
-    return Term(w, w.node(f"{operator}Like", to_onnx_filled(w, shape, 0.0, held), **attributes), held).cast(of)
+        return Term(w, w.node(operator, shape=shape, **attributes), inner).cast(dtype)
+    return Term(w, w.node(f"{operator}Like", to_onnx_filled(w, shape, 0.0, inner), **attributes), inner).cast(dtype)
 
 
 def _shape(w: WrittenOp) -> OnnxValue | list[int]:
@@ -96,18 +96,18 @@ def _gaussian(w: WrittenOp) -> Any:
 
 @to_onnx("uniform_random_batch_size_like")
 def _uniform_like(w: WrittenOp) -> Any:
-    shape, at = [int(d) for d in w.of.shape], int(w.of.output_dim_idx)
+    shape, axis = [int(d) for d in w.of.shape], int(w.of.output_dim_idx)
     size = w.shape(w.x("Input"), w.of.input_dim_idx, w.of.input_dim_idx + 1)
-    parts = [*([w.ints(*shape[:at])] if at else []), size, *([w.ints(*shape[at + 1 :])] if shape[at + 1 :] else [])]
-    made = w.node("Concat", *parts, axis=0) if len(parts) > 1 else size
-    return _to_onnx_drawn(w, "RandomUniform", made, w.result("Out").known_dtype, low=float(w.of.min), high=float(w.of.max)).value
+    parts = [*([w.ints(*shape[:axis])] if axis else []), size, *([w.ints(*shape[axis + 1 :])] if shape[axis + 1 :] else [])]
+    dims = w.node("Concat", *parts, axis=0) if len(parts) > 1 else size
+    return _to_onnx_drawn(w, "RandomUniform", dims, w.result("Out").known_dtype, low=float(w.of.min), high=float(w.of.max)).value
 
 
 @to_onnx("randint")
 def _to_onnx_randint(w: WrittenOp) -> Any:
     low, high = int(w.of.low), int(w.of.high)
-    made = _to_onnx_drawn(w, "RandomUniform", _shape(w), FP32, low=float(low), high=float(high)).node("Floor").least(float(high - 1))
-    return made.cast(w.result("Out").known_dtype).value
+    numbers = _to_onnx_drawn(w, "RandomUniform", _shape(w), FP32, low=float(low), high=float(high)).node("Floor").least(float(high - 1))
+    return numbers.cast(w.result("Out").known_dtype).value
 
 
 @to_onnx("randperm")
@@ -180,8 +180,8 @@ def _from_torch_bernoulli(t: TorchCall, x: Variable, p: Any = None, **_: Any) ->
 
 
 @from_torch("randint", "randint.low")
-def _integers(t: TorchCall, *given: Any, **_: Any) -> Any:
-    low, high, size = (0, *given) if len(given) == 2 else given
+def _integers(t: TorchCall, *arguments: Any, **_: Any) -> Any:
+    low, high, size = (0, *arguments) if len(arguments) == 2 else arguments
     if isinstance(low, OpenSize) or isinstance(high, OpenSize):
         raise Refused("ends that are open sizes")
     return layer.randint(low, high, t.sizes(size), t.dtype)

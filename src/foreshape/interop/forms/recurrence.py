@@ -65,8 +65,8 @@ def from_onnx_recurrent(c: Call) -> Any:
     kind, direction = c.node.operator, c.attribute("direction", "forward")
     directions = 2 if direction == "bidirectional" else 1
     batch_first = bool(c.attribute("layout", 0))
-    of = c.x().spec.known_dtype
-    x = c.cast(c.x(), of if of in (FP32, FP64) else FP32)
+    dtype = c.x().spec.known_dtype
+    x = c.cast(c.x(), dtype if dtype in (FP32, FP64) else FP32)
     x = c.transpose(x, [1, 0, 2]) if batch_first else x
     weights = c.x(2).spec.known_dims
     hidden = int(c.attribute("hidden_size", 0)) or weights[2]
@@ -82,25 +82,25 @@ def from_onnx_recurrent(c: Call) -> Any:
         out, states = _by_steps(c, net)
     if batch_first:
         out, states = c.transpose(out, [2, 0, 1, 3]), [c.transpose(s, [1, 0, 2]) for s in states]
-    return (c.cast(out, of), *(c.cast(s, of) for s in states))
+    return (c.cast(out, dtype), *(c.cast(s, dtype) for s in states))
 
 
 @from_onnx("DynamicQuantizeLSTM", domain="com.microsoft")
 def quantized_lstm(c: Call) -> Any:
     """Import an LSTM with weights of 8 bits, [directions, entries, gates]: by floats, since the input's rounding would mix the rows of a batch."""
-    wide = [_wide_weights(c, at, scale) for at, scale in ((1, 8), (2, 10))]
-    return c.through("LSTM", [c.value(0), *wide, *(c.value(at) for at in range(3, 8))], 14, **c.node.attributes)
+    wide = [_wide_weights(c, index, scale) for index, scale in ((1, 8), (2, 10))]
+    return c.through("LSTM", [c.value(0), *wide, *(c.value(index) for index in range(3, 8))], 14, **c.node.attributes)
 
 
-def _wide_weights(c: Call, at: int, scale: int) -> OnnxConstant | Variable:
+def _wide_weights(c: Call, index: int, scale: int) -> OnnxConstant | Variable:
     """Return weights as floats, [directions, gates, entries]; each direction has one scale and zero point, or one for each gate's row."""
-    given, numbers = c.value(at), [c.constant(operand) if c.has(operand) else 0 for operand in (at, scale, scale + 1)]
-    if isinstance(given, OnnxConstant) and not any(n is None for n in numbers):
-        weights, by, shift = (np.asarray(n) for n in numbers)
-        by, shift = (n.reshape(weights.shape[0], 1, -1) if n.size > 1 else n.reshape(-1) for n in (by, shift))
-        made = (weights.astype("float32") - shift.astype("float32")) * by
-        return OnnxConstant(given.name, None, np.ascontiguousarray(made.transpose(0, 2, 1)), uses=True)
-    wide = c.cast(c.x(at), FP32)
+    value, numbers = c.value(index), [c.constant(operand) if c.has(operand) else 0 for operand in (index, scale, scale + 1)]
+    if isinstance(value, OnnxConstant) and not any(n is None for n in numbers):
+        weights, factor, shift = (np.asarray(n) for n in numbers)
+        factor, shift = (n.reshape(weights.shape[0], 1, -1) if n.size > 1 else n.reshape(-1) for n in (factor, shift))
+        floats = (weights.astype("float32") - shift.astype("float32")) * factor
+        return OnnxConstant(value.name, None, np.ascontiguousarray(floats.transpose(0, 2, 1)), uses=True)
+    wide = c.cast(c.x(index), FP32)
     directions = c.x(scale).spec.known_dims[0]
     if c.has(scale + 1):
         wide = wide - c.reshape(c.cast(c.x(scale + 1), FP32), [directions, 1, -1])  # pyright: ignore[reportArgumentType]
@@ -111,33 +111,33 @@ def _wide_weights(c: Call, at: int, scale: int) -> OnnxConstant | Variable:
 def _peepholes(c: Call) -> bool:
     if c.node.operator != "LSTM" or not c.has(7):
         return False
-    known = c.constant(7)
-    return known is None or bool(np.any(known))
+    weights = c.constant(7)
+    return weights is None or bool(np.any(weights))
 
 
-def _first_state(c: Call, net: _Net, at: int) -> Variable:
+def _first_state(c: Call, net: _Net, index: int) -> Variable:
     """Return the state before the first step, [directions, batch, hidden]."""
-    given = c.optional(at)
-    if given is not None:
-        given = c.cast(given, net.x.spec.known_dtype)
-        return c.transpose(given, [1, 0, 2]) if net.batch_first else given
+    state = c.optional(index)
+    if state is not None:
+        state = c.cast(state, net.x.spec.known_dtype)
+        return c.transpose(state, [1, 0, 2]) if net.batch_first else state
     attrs = {"shape": [net.directions, -1, net.hidden], "input_dim_idx": 1, "output_dim_idx": 1, "dtype": net.x.spec.known_dtype.code, "value": 0.0}
     return c.op("fill_constant_batch_size_like", attrs, Input=net.x)
 
 
-def _part(c: Call, net: _Net, at: int, direction: int, half: int | None = None) -> Variable:
+def _part(c: Call, net: _Net, index: int, direction: int, half: int | None = None) -> Variable:
     """Return the weights of a direction with the gates in our order; of biases the first or second ``half``.
 
     Weights of the file are put in order here, and are parameters; others by ops.
     """
-    order, given = _GATES[net.kind], c.value(at)
-    known = c.constant(at) if isinstance(given, OnnxConstant) and (given.record is None or given.record.code != 16) else None
-    if isinstance(given, OnnxConstant) and known is not None:
-        held = known[direction].reshape(1 if half is None else 2, len(order), net.hidden, -1)[half or 0][order]
-        held = np.ascontiguousarray(held.reshape(len(order) * net.hidden, -1) if half is None else held.reshape(-1))
-        name = f"{given.name}.{direction}" + ("" if half is None else f".{half}")
-        return c.cast(c.importer.variable(OnnxConstant(name, None, held, uses=True)), net.x.spec.known_dtype)
-    x = entry(c, c.cast(c.x(at), net.x.spec.known_dtype), 0, direction, False)
+    order, value = _GATES[net.kind], c.value(index)
+    constant = c.constant(index) if isinstance(value, OnnxConstant) and (value.record is None or value.record.code != 16) else None
+    if isinstance(value, OnnxConstant) and constant is not None:
+        array = constant[direction].reshape(1 if half is None else 2, len(order), net.hidden, -1)[half or 0][order]
+        array = np.ascontiguousarray(array.reshape(len(order) * net.hidden, -1) if half is None else array.reshape(-1))
+        name = f"{value.name}.{direction}" + ("" if half is None else f".{half}")
+        return c.cast(c.importer.variable(OnnxConstant(name, None, array, uses=True)), net.x.spec.known_dtype)
+    x = entry(c, c.cast(c.x(index), net.x.spec.known_dtype), 0, direction, False)
     size = len(order) * net.hidden
     if half is not None:
         x = layer.slice(x, [0], [half * size], [(half + 1) * size])
@@ -150,51 +150,51 @@ def _part(c: Call, net: _Net, at: int, direction: int, half: int | None = None) 
 def _by_op(c: Call, net: _Net) -> tuple[Variable, list[Variable]]:
     """Write the net as `rnn`. In reverse alone it runs over the turned input, or, where lengths differ, as the second of two directions."""
     doubled = net.reverse and net.lengths is not None
-    turned = net.reverse and not doubled
+    flipped = net.reverse and not doubled
     units = [0, 0] if doubled else [*range(net.directions)]
-    x = layer.flip(net.x, [0]) if turned else net.x
+    x = layer.flip(net.x, [0]) if flipped else net.x
     size = len(_GATES[net.kind]) * net.hidden
-    weights = [_part(c, net, at, d) for d in units for at in (1, 2)]
+    weights = [_part(c, net, index, d) for d in units for index in (1, 2)]
     none = None if c.has(3) else c.full([size], x.spec.known_dtype, 0.0)
     weights += [_part(c, net, 3, d, half) if none is None else none for d in units for half in (0, 1)]
-    states = [_first_state(c, net, at) for at in ((5, 6) if net.kind == "LSTM" else (5,))]
+    states = [_first_state(c, net, index) for index in ((5, 6) if net.kind == "LSTM" else (5,))]
     if doubled:
         states = [layer.concat([s, s], 0) for s in states]
     mode = {"LSTM": "LSTM", "GRU": "GRU", "RNN": f"RNN_{net.activations[0].upper()}"}[net.kind]
     attrs = {"mode": mode, "hidden_size": net.hidden, "input_size": x.spec.known_dims[2], "is_bidirec": len(units) == 2, "is_test": False}
     attrs = {k: v for k, v in attrs.items() if k != "input_size" or isinstance(v, int)}
-    out, _, given, *_ = c.op("rnn", attrs, Input=x, PreState=states, WeightList=weights, SequenceLength=net.lengths)
-    last: list[Variable] = [given] if isinstance(given, Variable) else [*given]
+    out, _, ends, *_ = c.op("rnn", attrs, Input=x, PreState=states, WeightList=weights, SequenceLength=net.lengths)
+    last: list[Variable] = [ends] if isinstance(ends, Variable) else [*ends]
     out = c.transpose(c.reshape(out, [0, 0, len(units), net.hidden]), [0, 2, 1, 3])
     if doubled:
-        one = {"starts": [1], "ends": [2], "infer_flags": [1]}
-        return c.op("slice", {"axes": [1], **one}, Input=out), [c.op("slice", {"axes": [0], **one}, Input=s) for s in last]
-    return layer.flip(out, [0]) if turned else out, last
+        bounds = {"starts": [1], "ends": [2], "infer_flags": [1]}
+        return c.op("slice", {"axes": [1], **bounds}, Input=out), [c.op("slice", {"axes": [0], **bounds}, Input=s) for s in last]
+    return layer.flip(out, [0]) if flipped else out, last
 
 
 def _activations(c: Call, net: _Net) -> list[list[Activation]]:
     """Return the activations of each direction. Alphas and betas go, in order, to the activations with such numbers."""
     alphas, betas = iter(c.attribute("activation_alpha") or ()), iter(c.attribute("activation_beta") or ())
-    known = {n.lower(): n for n in ("Relu", "Tanh", "Sigmoid", "Softsign", "Softplus", *_NUMBERS)}
-    found: list[Activation] = []
-    for given in net.activations:
-        name = known.get(given.lower())
+    names = {n.lower(): n for n in ("Relu", "Tanh", "Sigmoid", "Softsign", "Softplus", *_NUMBERS)}
+    functions: list[Activation] = []
+    for activation in net.activations:
+        name = names.get(activation.lower())
         if name is None:
-            raise Refused(f"the activation {given[:60]}")
+            raise Refused(f"the activation {activation[:60]}")
         alpha, beta = _NUMBERS.get(name, (0.0, 0.0))
         alpha = next(alphas, alpha) if name in _NUMBERS else alpha
         beta = next(betas, beta) if name in _BETA else beta
-        found.append(_activation(c, name, float(alpha), float(beta), net.clip))
-    each = len(found) // net.directions
-    if each != len(_DEFAULT[net.kind]) or each * net.directions != len(found):
-        raise Refused(f"{len(found)} activations for {net.directions} directions")
-    return [found[d * each : (d + 1) * each] for d in range(net.directions)]
+        functions.append(_activation(c, name, float(alpha), float(beta), net.clip))
+    count = len(functions) // net.directions
+    if count != len(_DEFAULT[net.kind]) or count * net.directions != len(functions):
+        raise Refused(f"{len(functions)} activations for {net.directions} directions")
+    return [functions[d * count : (d + 1) * count] for d in range(net.directions)]
 
 
 def _activation(c: Call, name: str, alpha: float, beta: float, clip: float | None) -> Activation:
-    named: dict[str, dict[str, Any]] = {"LeakyRelu": {"alpha": alpha}, "Elu": {"alpha": alpha}, "ThresholdedRelu": {"threshold": alpha}}
-    named |= {"HardSigmoid": {"slope": alpha, "offset": beta}, "Affine": {"scale": alpha, "bias": beta}, "ScaledTanh": {"scale_a": beta, "scale_b": alpha}}
-    attrs = named.get(name, {})
+    attributes: dict[str, dict[str, Any]] = {"LeakyRelu": {"alpha": alpha}, "Elu": {"alpha": alpha}, "ThresholdedRelu": {"threshold": alpha}}
+    attributes |= {"HardSigmoid": {"slope": alpha, "offset": beta}, "Affine": {"scale": alpha, "bias": beta}, "ScaledTanh": {"scale_a": beta, "scale_b": alpha}}
+    attrs = attributes.get(name, {})
     type = {"LeakyRelu": "leaky_relu", "ThresholdedRelu": "thresholded_relu", "HardSigmoid": "hard_sigmoid", "Affine": "scale"}.get(name, name.lower())
 
     def run(x: Variable) -> Variable:
@@ -210,56 +210,56 @@ def _by_steps(c: Call, net: _Net) -> tuple[Variable, list[Variable]]:
     """Write the net with plain ops, one direction after the other."""
     activations = _activations(c, net)
     count = 2 if net.kind == "LSTM" else 1
-    first = [_first_state(c, net, 5 + at) for at in range(count)]
+    first = [_first_state(c, net, 5 + number) for number in range(count)]
     outs: list[Variable] = []
     lasts: list[list[Variable]] = [[] for _ in range(count)]
     for d in range(net.directions):
         back = net.reverse or d == 1
         out, last = _one_direction(c, net, d, back, [entry(c, s, 0, d, False) for s in first], activations[d])
         outs.append(out)
-        for into, value in zip(lasts, last, strict=True):
-            into.append(value)
+        for column, value in zip(lasts, last, strict=True):
+            column.append(value)
     return layer.stack(outs, 1), [layer.stack(parts, 0) for parts in lasts]
 
 
 def _one_direction(c: Call, net: _Net, d: int, back: bool, state: list[Variable], activations: list[Activation]) -> tuple[Variable, list[Variable]]:
-    of = net.x.spec.known_dtype
-    weight, recurrent_weight = (entry(c, c.cast(c.x(at), of), 0, d, False) for at in (1, 2))
+    dtype = net.x.spec.known_dtype
+    weight, recurrent_weight = (entry(c, c.cast(c.x(index), dtype), 0, d, False) for index in (1, 2))
     gates = len(_GATES[net.kind])
     biases: list[Variable] | None = None
     if c.has(3):
-        biases = [*layer.split(entry(c, c.cast(c.x(3), of), 0, d, False), 2, 0)]
+        biases = [*layer.split(entry(c, c.cast(c.x(3), dtype), 0, d, False), 2, 0)]
     products = layer.matmul(net.x, weight, transpose_y=True)
     if biases is not None:
         products = products + biases[0]
-    peepholes = [*layer.split(entry(c, c.cast(c.x(7), of), 0, d, False), 3, 0)] if _peepholes(c) else []
+    peepholes = [*layer.split(entry(c, c.cast(c.x(7), dtype), 0, d, False), 3, 0)] if _peepholes(c) else []
     cell = _Cell(c, net, gates, recurrent_weight, None if biases is None else biases[1], peepholes, activations)
     steps = None
     if net.lengths is not None:
         steps = c.unsqueeze(c.cast(net.lengths, INT64), 1)
 
-    def step(at: Any, values: list[Variable]) -> tuple[list[Variable], list[Variable]]:
-        new = cell(entry(c, products, 0, at, back), values)
+    def step(index: Any, values: list[Variable]) -> tuple[list[Variable], list[Variable]]:
+        new = cell(entry(c, products, 0, index, back), values)
         if steps is None:
             return new, [new[0]]
-        inside = _number(c, net, at, back) < steps  # [batch, 1]
-        kept = c.cast(inside, of)
-        held = [layer.where(inside, n, old) for n, old in zip(new, values, strict=True)]
-        return held, [new[0] * kept]
+        inside = _number(c, net, index, back) < steps  # [batch, 1]
+        mask = c.cast(inside, dtype)
+        states = [layer.where(inside, n, old) for n, old in zip(new, values, strict=True)]
+        return states, [new[0] * mask]
 
     last, stacks = rounds_over(c, net.x, 0, state, step, 1, 20)
     return layer.flip(stacks[0], [0]) if back else stacks[0], last
 
 
-def _number(c: Call, net: _Net, at: int | Variable, back: bool) -> Variable:
+def _number(c: Call, net: _Net, index: int | Variable, back: bool) -> Variable:
     """Return the place in time of a step, int64 [1]."""
     length = net.x.spec.known_dims[0]
-    if isinstance(at, int):
-        return c.full([1], INT64, length - 1 - at if back and isinstance(length, int) else at)
+    if isinstance(index, int):
+        return c.full([1], INT64, length - 1 - index if back and isinstance(length, int) else index)
     if not back:
-        return at
+        return index
     last = layer.slice(c.shape_of(net.x), [0], [0], [1])
-    return layer.scale(last - at, 1.0, -1.0)
+    return layer.scale(last - index, 1.0, -1.0)
 
 
 class _Cell:
@@ -314,13 +314,13 @@ class _Cell:
         of_gates, of_new = self.activations
         z, r, new = self._split(x)
         if self.parts:
-            more = layer.split(self._times(hidden, *self.parts[0]), 2, 1)
-            z, r = of_gates(self._sum(z, more[0])), of_gates(self._sum(r, more[1]))
+            products = layer.split(self._times(hidden, *self.parts[0]), 2, 1)
+            z, r = of_gates(self._sum(z, products[0])), of_gates(self._sum(r, products[1]))
             new = of_new(self._sum(new, self._times(self._product(r, hidden), *self.parts[1])))
         else:
-            more = self._split(self._times(hidden, self.weight, self.bias))
-            z, r = of_gates(self._sum(z, more[0])), of_gates(self._sum(r, more[1]))
-            new = of_new(self._sum(new, self._product(r, more[2])))
+            products = self._split(self._times(hidden, self.weight, self.bias))
+            z, r = of_gates(self._sum(z, products[0])), of_gates(self._sum(r, products[1]))
+            new = of_new(self._sum(new, self._product(r, products[2])))
         return [self._sum(new, self._product(z, hidden - new))]
 
 
@@ -340,19 +340,19 @@ def reordered(w: WrittenOp, slot: str, units: Sequence[Sequence[int]], order: Se
     """Return the weights of several units, one of several each joined along its rows, as one tensor with a unit in each row, its gates in another order."""
     import numpy
 
-    known = [[w.known(slot, at) for at in unit] for unit in units]
-    if all(k is not None for unit in known for k in unit):
+    arrays = [[w.known(slot, index) for index in unit] for unit in units]
+    if all(k is not None for unit in arrays for k in unit):
 
         def arranged(k: Any) -> Any:
             parts = numpy.split(k, len(order))
-            return numpy.concatenate([parts[at] for at in order])
+            return numpy.concatenate([parts[place] for place in order])
 
-        return w.array(numpy.stack([numpy.concatenate([arranged(k) for k in unit]) for unit in known]))
+        return w.array(numpy.stack([numpy.concatenate([arranged(k) for k in unit]) for unit in arrays]))
     rows: list[OnnxValue] = []
     for unit in units:
         parts: list[OnnxValue] = []
-        for at in unit:
-            x, size = w.x(slot, at), w.spec(slot, at).known_dims[0]
+        for index in unit:
+            x, size = w.x(slot, index), w.spec(slot, index).known_dims[0]
             if not isinstance(size, int):
                 raise Refused(f"{slot} must have a known number of hidden units")
             step = size // len(order)
@@ -363,7 +363,7 @@ def reordered(w: WrittenOp, slot: str, units: Sequence[Sequence[int]], order: Se
 
 @to_onnx("rnn")
 def _to_onnx_rnn(w: WrittenOp) -> Any:
-    states = [w.x("PreState", at) for at in range(len(w.op.input_slots["PreState"]))]
+    states = [w.x("PreState", index) for index in range(len(w.op.input_slots["PreState"]))]
     dims = [d for d in w.result("Out").known_dims if isinstance(d, int)]
     if 0 in dims[:2] and len(dims) == 3:  # onnxruntime ends the process over nothing
         return to_onnx_filled(w, dims, 0.0, w.dtype("Input")), None, [w.node("Identity", s) for s in states], None
@@ -374,19 +374,19 @@ def _to_onnx_rnn(w: WrittenOp) -> Any:
 
 def recurrent_layers(w: WrittenOp, x: OnnxValue, lengths: OnnxValue | None, states: Sequence[OnnxValue | None]) -> tuple[OnnxValue, list[OnnxValue]]:
     """Append all layers over ``x`` [time, batch, features]; return [time, batch, directions hidden], and the last states [units, batch, hidden]."""
-    of = w.of
-    if of.dropout_prob and not of.is_test and of.num_layers > 1:
+    attrs = w.of
+    if attrs.dropout_prob and not attrs.is_test and attrs.num_layers > 1:
         raise Refused("dropout in training")
-    directions, layers = 2 if of.is_bidirec else 1, int(of.num_layers)
+    directions, layers = 2 if attrs.is_bidirec else 1, int(attrs.num_layers)
     units = directions * layers
     ends: list[list[OnnxValue]] = []
     for level in range(layers):
-        own = range(level * directions, (level + 1) * directions)
-        weights = reordered(w, "WeightList", [[2 * u] for u in own], ORDERS[of.mode][1])
-        recurrent = reordered(w, "WeightList", [[2 * u + 1] for u in own], ORDERS[of.mode][1])
-        biases = reordered(w, "WeightList", [[2 * units + 2 * u, 2 * units + 2 * u + 1] for u in own], ORDERS[of.mode][1])
+        level_units = range(level * directions, (level + 1) * directions)
+        weights = reordered(w, "WeightList", [[2 * u] for u in level_units], ORDERS[attrs.mode][1])
+        recurrent = reordered(w, "WeightList", [[2 * u + 1] for u in level_units], ORDERS[attrs.mode][1])
+        biases = reordered(w, "WeightList", [[2 * units + 2 * u, 2 * units + 2 * u + 1] for u in level_units], ORDERS[attrs.mode][1])
         initial = [s if s is None or layers == 1 else w.slice(s, 0, level * directions, (level + 1) * directions) for s in states]
-        x, last = recurrent_layer(w, of.mode, x, (weights, recurrent, biases), lengths, initial, directions)
+        x, last = recurrent_layer(w, attrs.mode, x, (weights, recurrent, biases), lengths, initial, directions)
         ends.append(last)
     return x, [w.node("Concat", *listed, axis=0) if layers > 1 else listed[0] for listed in zip(*ends, strict=True)]
 
@@ -406,12 +406,12 @@ def recurrent_layer(
     """Append one layer over ``x`` [time, batch, features]; return [time, batch, directions hidden], and the last states [directions, batch, hidden]."""
     operator = ORDERS[mode][0]
     size = hidden or int(w.of.hidden_size)
-    given: dict[str, Any] = {"direction": "bidirectional" if directions == 2 else "reverse" if reverse else "forward", "hidden_size": size} | attributes
+    settings: dict[str, Any] = {"direction": "bidirectional" if directions == 2 else "reverse" if reverse else "forward", "hidden_size": size} | attributes
     if operator == "GRU":
-        given.setdefault("linear_before_reset", 1)
+        settings.setdefault("linear_before_reset", 1)
     elif mode == "RNN_RELU":
-        given["activations"] = ["Relu"] * directions
-    y, *last = w.nodes(operator, 3 if operator == "LSTM" else 2, x, *weights, lengths, *initial, **given)
+        settings["activations"] = ["Relu"] * directions
+    y, *last = w.nodes(operator, 3 if operator == "LSTM" else 2, x, *weights, lengths, *initial, **settings)
     if directions == 1:
         return w.squeeze(y, 1), last
     return w.node("Reshape", w.transpose(y, (0, 2, 1, 3)), w.ints(0, 0, directions * size)), last
@@ -422,10 +422,10 @@ def weights_before_reset(w: WrittenOp) -> tuple[OnnxValue, OnnxValue, int]:
     size = w.spec("Weight").known_dims[0]
     if not isinstance(size, int):
         raise Refused("Weight must have a known number of hidden units")
-    known = w.known("Weight")
+    constant = w.known("Weight")
     split = 2 * size * size
-    if known is not None:
-        numbers = known.reshape(-1)
+    if constant is not None:
+        numbers = constant.reshape(-1)
         return w.array(numbers[:split].reshape(size, 2 * size)), w.array(numbers[split:].reshape(size, size)), size
     flat = w.reshape(w.x("Weight"), -1)
     return w.reshape(w.slice(flat, 0, 0, split), size, 2 * size), w.reshape(w.slice(flat, 0, split, split + size * size), size, size), size
@@ -437,15 +437,15 @@ _ACTIVATIONS: Final = ("Identity", "Sigmoid", "Tanh", "Relu")
 @to_onnx("gru_unit")
 def _gru_unit(w: WrittenOp) -> Any:
     gate_weight, candidate_weight, size = weights_before_reset(w)
-    x, before = w.x("Input"), w.x("HiddenPrev")
+    x, previous = w.x("Input"), w.x("HiddenPrev")
     if w.has("Bias"):
         x = w.node("Add", x, w.x("Bias"))
     gate, candidate = (_ACTIVATIONS[int(number)] for number in (w.of.gate_activation, w.of.activation))
-    gates = w.node(gate, w.node("Add", w.slice(x, 1, 0, 2 * size), w.node("MatMul", before, gate_weight)))
+    gates = w.node(gate, w.node("Add", w.slice(x, 1, 0, 2 * size), w.node("MatMul", previous, gate_weight)))
     u, r = w.slice(gates, 1, 0, size), w.slice(gates, 1, size, 2 * size)
-    left = w.node("Mul", r, before)
+    left = w.node("Mul", r, previous)
     c = w.node(candidate, w.node("Add", w.slice(x, 1, 2 * size, 3 * size), w.node("MatMul", left, candidate_weight)))
-    old, new = (c, before) if w.of.origin_mode else (before, c)
+    old, new = (c, previous) if w.of.origin_mode else (previous, c)
     state = w.node("Add", old, w.node("Mul", u, w.node("Sub", new, old)))
     return w.node("Concat", u, r, c, axis=1), left, state
 
@@ -455,11 +455,11 @@ def _lstm_unit(w: WrittenOp) -> Any:
     size = w.spec("C_prev").known_dims[1]
     if not isinstance(size, int):
         raise Refused("C_prev must have a known number of hidden units")
-    i, f, o, g = [w.slice(w.x("X"), 1, at * size, (at + 1) * size) for at in range(4)]
+    i, f, o, g = [w.slice(w.x("X"), 1, gate * size, (gate + 1) * size) for gate in range(4)]
     if w.of.forget_bias:
         f = w.node("Add", f, w.like(w.of.forget_bias, "X"))
-    kept = w.node("Mul", w.x("C_prev"), w.node("Sigmoid", f))
-    c = w.node("Add", kept, w.node("Mul", w.node("Sigmoid", i), w.node("Tanh", g)))
+    carried = w.node("Mul", w.x("C_prev"), w.node("Sigmoid", f))
+    c = w.node("Add", carried, w.node("Mul", w.node("Sigmoid", i), w.node("Tanh", g)))
     return c, w.node("Mul", w.node("Sigmoid", o), w.node("Tanh", c))
 
 
@@ -467,7 +467,7 @@ def _lstm_unit(w: WrittenOp) -> Any:
 
 
 @from_torch("lstm", "gru", "rnn_tanh", "rnn_relu", "foreshape.lstm", "foreshape.gru", "foreshape.rnn_tanh", "foreshape.rnn_relu")
-def _from_torch_recurrent_2(
+def _from_torch_recurrent(
     t: TorchCall,
     x: Variable,
     states: Any,
@@ -479,48 +479,50 @@ def _from_torch_recurrent_2(
     bidirectional: bool,
     batch_first: bool,
 ) -> Any:
-    given = list(states) if is_list(states) else [states]
-    of = x.spec.known_dtype
-    if of not in (FP32, FP64):  # computed in single precision
-        wide = [t.cast(one, FP32) for one in given], [t.cast(one, FP32) for one in weights]
-        found = _from_torch_recurrent_2(t, t.cast(x, FP32), *wide, has_biases, num_layers, dropout, train, bidirectional, batch_first)
-        return [t.cast(one, of) for one in found]
+    first = list(states) if is_list(states) else [states]
+    dtype = x.spec.known_dtype
+    if dtype not in (FP32, FP64):  # computed in single precision
+        wide = [t.cast(tensor, FP32) for tensor in first], [t.cast(tensor, FP32) for tensor in weights]
+        results = _from_torch_recurrent(t, t.cast(x, FP32), *wide, has_biases, num_layers, dropout, train, bidirectional, batch_first)
+        return [t.cast(tensor, dtype) for tensor in results]
     x = layer.transpose(x, [1, 0, 2]) if batch_first else x
     if len(weights) == (5 if has_biases else 3) * num_layers * (2 if bidirectional else 1):
-        out, last = _projected(t, x, given, weights, has_biases, num_layers, dropout if train else 0.0, bidirectional)
+        out, last = _projected(t, x, first, weights, has_biases, num_layers, dropout if train else 0.0, bidirectional)
         return [layer.transpose(out, [1, 0, 2]) if batch_first else out, *last]
     attrs, ordered = from_torch_recurrent_attributes(t.name, x, weights, has_biases, num_layers, dropout, train, bidirectional)
-    out, _, last, _ = t.op("rnn", attrs, Input=x, PreState=given, WeightList=ordered)
+    out, _, last, _ = t.op("rnn", attrs, Input=x, PreState=first, WeightList=ordered)
     return [layer.transpose(out, [1, 0, 2]) if batch_first else out, *last]
 
 
 def _projected(
-    t: TorchCall, x: Variable, states: list[Variable], weights: list[Variable], biases: bool, layers: int, dropout: float, both: bool
+    t: TorchCall, x: Variable, states: list[Variable], weights: list[Variable], biases: bool, layers: int, dropout: float, bidirectional: bool
 ) -> tuple[Variable, list[Variable]]:
     """Return results and last states of an LSTM whose hidden state is projected (Sak et al., 2014), step by step."""
-    each, directions = 5 if biases else 3, 2 if both else 1
-    hidden, cell = (layer.unstack(one, 0) for one in states)
+    count, directions = 5 if biases else 3, 2 if bidirectional else 1
+    hidden, cell = (layer.unstack(state, 0) for state in states)
     last: list[tuple[Variable, Variable]] = []
-    for at in range(layers):
+    for level in range(layers):
         outs: list[Variable] = []
-        for unit in range(at * directions, (at + 1) * directions):
-            into, within, *bias, onto = weights[each * unit : each * (unit + 1)]
-            given = layer.flip(x, [0]) if unit % directions else x
-            gates = t.op("matmul_v2", {"trans_y": True}, X=given, Y=into)
+        for unit in range(level * directions, (level + 1) * directions):
+            input_weight, state_weight, *bias, projection = weights[count * unit : count * (unit + 1)]
+            inputs = layer.flip(x, [0]) if unit % directions else x
+            gates = t.op("matmul_v2", {"trans_y": True}, X=inputs, Y=input_weight)
             gates = layer.add(gates, layer.add(bias[0], bias[1])) if bias else gates
 
-            def step(state: Sequence[Variable], rows: Sequence[Variable], within: Variable = within, onto: Variable = onto) -> list[Variable]:
+            def step(
+                state: Sequence[Variable], rows: Sequence[Variable], state_weight: Variable = state_weight, projection: Variable = projection
+            ) -> list[Variable]:
                 h, c = state
-                i, f, g, o = layer.split(layer.add(rows[0], t.op("matmul_v2", {"trans_y": True}, X=h, Y=within)), 4, 1)
+                i, f, g, o = layer.split(layer.add(rows[0], t.op("matmul_v2", {"trans_y": True}, X=h, Y=state_weight)), 4, 1)
                 c = layer.add(layer.multiply(layer.sigmoid(f), c), layer.multiply(layer.sigmoid(i), layer.tanh(g)))
-                h = t.op("matmul_v2", {"trans_y": True}, X=layer.multiply(layer.sigmoid(o), layer.tanh(c)), Y=onto)
+                h = t.op("matmul_v2", {"trans_y": True}, X=layer.multiply(layer.sigmoid(o), layer.tanh(c)), Y=projection)
                 return [h, c, h]
 
             h, c, out = scanned(step, [hidden[unit], cell[unit]], [gates], 1)
             outs.append(layer.flip(out, [0]) if unit % directions else out)
             last.append((h, c))
-        x = layer.concat(outs, 2) if both else outs[0]
-        if dropout and at + 1 < layers:
+        x = layer.concat(outs, 2) if bidirectional else outs[0]
+        if dropout and level + 1 < layers:
             x = layer.dropout(x, float(dropout))
     return x, [layer.stack(list(column), 0) for column in zip(*last, strict=True)]
 
@@ -531,14 +533,14 @@ def from_torch_recurrent_attributes(
     """Return attributes and weights of an ``rnn`` op: all weights first, then all biases, layer by layer and direction by direction."""
     mode = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN_TANH", "rnn_relu": "RNN_RELU"}[name]
     directions = 2 if bidirectional else 1
-    each = 4 if has_biases else 2
-    if len(weights) != each * num_layers * directions:
+    count = 4 if has_biases else 2
+    if len(weights) != count * num_layers * directions:
         raise Refused("recurrent layers with projections")
     if not has_biases:
         filled: list[Variable] = []
-        for at in range(0, len(weights), 2):
-            zeros = layer.fill_constant([weights[at].spec.known_dims[0]], x.dtype, 0.0)
-            filled += [weights[at], weights[at + 1], zeros, zeros]
+        for index in range(0, len(weights), 2):
+            zeros = layer.fill_constant([weights[index].spec.known_dims[0]], x.dtype, 0.0)
+            filled += [weights[index], weights[index + 1], zeros, zeros]
         weights = filled
     ordered = [weights[4 * k + j] for k in range(num_layers * directions) for j in (0, 1)] + [
         weights[4 * k + j] for k in range(num_layers * directions) for j in (2, 3)
@@ -565,56 +567,56 @@ class Packing(NamedTuple):
 def _pack(t: TorchCall, x: Variable, lengths: Variable, batch_first: bool) -> Any:
     x = layer.transpose(x, [1, 0, *range(2, t.rank(x))]) if batch_first else x
     steps = size_of(x, 0)
-    there = layer.transpose(layer.sequence_mask(lengths, steps.variable if isinstance(steps, OpenSize) else steps, INT64), [1, 0])
-    places = layer.nonzero(there)
+    mask = layer.transpose(layer.sequence_mask(lengths, steps.variable if isinstance(steps, OpenSize) else steps, INT64), [1, 0])
+    places = layer.nonzero(mask)
     rows = layer.gather_nd(x, places)
     longest = layer.reshape(layer.reduce_max(lengths), [1])
-    sizes = layer.slice(layer.reduce_sum(there, 1), [0], [0], [longest])
+    sizes = layer.slice(layer.reduce_sum(mask, 1), [0], [0], [longest])
     t.importer.packings.append(Packing(sizes, rows, x, places, lengths))
     return [rows, sizes]
 
 
 def _packing(t: TorchCall, sizes: Variable, sequences: Any) -> Packing:
     """Return the packing of some batch sizes: a former one, or one of these numbers alone."""
-    for one in t.importer.packings:
-        if one.sizes is sizes:
-            return one
-    there = layer.sequence_mask(sizes, sequences.variable if isinstance(sequences, OpenSize) else sequences, INT64)
-    made = Packing(sizes, None, None, layer.nonzero(there), layer.reduce_sum(there, 0))
-    t.importer.packings.append(made)
-    return made
+    for packing in t.importer.packings:
+        if packing.sizes is sizes:
+            return packing
+    mask = layer.sequence_mask(sizes, sequences.variable if isinstance(sequences, OpenSize) else sequences, INT64)
+    packing = Packing(sizes, None, None, layer.nonzero(mask), layer.reduce_sum(mask, 0))
+    t.importer.packings.append(packing)
+    return packing
 
 
-def _spread(t: TorchCall, rows: Variable, of: Packing, steps: Any, sequences: Any) -> Variable:
+def _spread(t: TorchCall, rows: Variable, packing: Packing, steps: Any, sequences: Any) -> Variable:
     """Return rows as padded sequences, ``[steps, sequences, ...]``, with zeros."""
-    return layer.scatter_nd(of.places, rows, t.sizes([steps, sequences, *(size_of(rows, axis) for axis in range(1, t.rank(rows)))]))
+    return layer.scatter_nd(packing.places, rows, t.sizes([steps, sequences, *(size_of(rows, axis) for axis in range(1, t.rank(rows)))]))
 
 
 @from_torch("foreshape.pad_packed")
 def _pad(t: TorchCall, rows: Variable, sizes: Variable, sequences: Any, batch_first: bool, value: float, steps: Any) -> Any:
-    of = _packing(t, sizes, sequences)
-    made = _spread(t, rows, of, steps, sequences)
+    packing = _packing(t, sizes, sequences)
+    padded = _spread(t, rows, packing, steps, sequences)
     if value:
-        each = layer.fill_constant(t.sizes([size_of(of.places, 0)]), INT64, 1)
-        there = layer.scatter_nd(of.places, each, t.sizes([steps, sequences]))
-        there = layer.unsqueeze(layer.cast(there, BOOL), [*range(2, t.rank(made))])
-        made = t.where(there, made, t.tensor(float(value), made.dtype))
-    return [layer.transpose(made, [1, 0, *range(2, t.rank(made))]) if batch_first else made, layer.assign(of.lengths)]
+        ones = layer.fill_constant(t.sizes([size_of(packing.places, 0)]), INT64, 1)
+        mask = layer.scatter_nd(packing.places, ones, t.sizes([steps, sequences]))
+        mask = layer.unsqueeze(layer.cast(mask, BOOL), [*range(2, t.rank(padded))])
+        padded = t.where(mask, padded, t.tensor(float(value), padded.dtype))
+    return [layer.transpose(padded, [1, 0, *range(2, t.rank(padded))]) if batch_first else padded, layer.assign(packing.lengths)]
 
 
 @from_torch("foreshape.packed_lstm", "foreshape.packed_gru", "foreshape.packed_rnn_tanh", "foreshape.packed_rnn_relu")
-def _from_torch_recurrent(t: TorchCall, rows: Variable, sizes: Variable, states: Any, weights: Any, *settings: Any) -> Any:
+def _from_torch_packed_recurrent(t: TorchCall, rows: Variable, sizes: Variable, states: Any, weights: Any, *settings: Any) -> Any:
     sequences = size_of(states[0], 1)
-    of = _packing(t, sizes, sequences)
-    if of.rows is rows and of.x is not None:
-        x = of.x
+    packing = _packing(t, sizes, sequences)
+    if packing.rows is rows and packing.x is not None:
+        x = packing.x
     else:
-        x = _spread(t, rows, of, size_of(sizes if of.x is None else of.x, 0), sequences)
+        x = _spread(t, rows, packing, size_of(sizes if packing.x is None else packing.x, 0), sequences)
     if t.rank(x) != 3:
         raise Refused("packed rows that are no vectors")
     attrs, ordered = from_torch_recurrent_attributes(t.name.removeprefix("packed_"), x, weights, *settings)
-    out, _, last, _ = t.op("rnn", attrs, Input=x, PreState=states, WeightList=ordered, SequenceLength=of.lengths)
-    return [layer.gather_nd(out, of.places), *last]
+    out, _, last, _ = t.op("rnn", attrs, Input=x, PreState=states, WeightList=ordered, SequenceLength=packing.lengths)
+    return [layer.gather_nd(out, packing.places), *last]
 
 
 # --- to torch's code
@@ -623,9 +625,9 @@ def _from_torch_recurrent(t: TorchCall, rows: Variable, sizes: Variable, states:
 @to_torch("rnn", by_mode=True)
 def _to_torch_rnn(w: PlainOp) -> Any:
     states, weights = w.all("PreState"), w.all("WeightList")
-    both, count = 2 if w.of.is_bidirec else 1, int(w.of.num_layers)
+    directions, count = 2 if w.of.is_bidirec else 1, int(w.of.num_layers)
     if w.has("SequenceLength"):
-        made = w.call(
+        code = w.call(
             helpers.layers.recurrent_with_lengths,
             w.x("Input"),
             f"[{', '.join(states)}]",
@@ -636,13 +638,13 @@ def _to_torch_rnn(w: PlainOp) -> Any:
             str(not w.of.is_test and "self.training"),
             w.of.is_bidirec,
         )
-        found = w.several(made, 1 + len(states))
-        return found[0], None, found[1:], None
-    units: int = both * count
+        values = w.several(code, 1 + len(states))
+        return values[0], None, values[1:], None
+    units: int = directions * count
     drops = "0.0, False" if w.of.is_test else f"{number_code(w.of.dropout_prob)}, self.training"
     ordered = [t for u in range(units) for t in (weights[2 * u], weights[2 * u + 1], weights[2 * units + 2 * u], weights[2 * units + 2 * u + 1])]
     function = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu"}[w.of.mode]
     state = f"({', '.join(states)})" if w.of.mode == "LSTM" else states[0]
     settings = f"True, {count}, {drops}, {w.of.is_bidirec}, False"
-    found = w.several(f"torch.{function}({w.x('Input')}, {state}, [{', '.join(ordered)}], {settings})", 1 + len(states))
-    return found[0], None, found[1:], None
+    values = w.several(f"torch.{function}({w.x('Input')}, {state}, [{', '.join(ordered)}], {settings})", 1 + len(states))
+    return values[0], None, values[1:], None

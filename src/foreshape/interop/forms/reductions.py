@@ -28,10 +28,10 @@ _TYPES = {"Sum": "reduce_sum", "Mean": "reduce_mean", "Max": "reduce_max", "Min"
 def _from_onnx_axes(c: Call) -> list[int] | Variable | None:
     """Return the axes; an empty list for none at all, None for every one, a variable where they are computed."""
     since = 13 if c.node.operator == "ReduceSum" else 18
-    given = c.computed(1) if c.opset >= since else None
-    if given is not None and given.spec.dims != (0,):
-        return given
-    if given is not None:
+    variable = c.computed(1) if c.opset >= since else None
+    if variable is not None and variable.spec.dims != (0,):
+        return variable
+    if variable is not None:
         return [] if c.attribute("noop_with_empty_axes", 0) else None
     axes = c.ints(1) if c.opset >= since else c.ints(9, "axes")
     if not axes:
@@ -42,22 +42,22 @@ def _from_onnx_axes(c: Call) -> list[int] | Variable | None:
 def from_onnx_reduce(c: Call, kind: str, x: Variable, axes: list[int] | Variable | None, keep: bool) -> Variable:
     """Return a reduction of ours."""
 
-    def of(x: Variable, dim: list[int] | None, keep: bool) -> Variable:
+    def reduce(x: Variable, dim: list[int] | None, keep: bool) -> Variable:
         dims, attrs = x.spec.known_dims, {"dim": dim or [0], "keep_dim": keep, "reduce_all": dim is None}
         if kind in ("Max", "Min") and any(dims[axis] == 0 for axis in (range(len(dims)) if dim is None else dim)):  # of nothing: the bound of the type
             filled = c.op("reduce_sum", {**attrs, "out_dtype": x.spec.known_dtype.code}, X=x)
             return filled + c.like(_bound(x.spec.known_dtype, kind == "Max"), filled)
         return c.op(_TYPES[kind], {**attrs, "out_dtype": INT32.code} if kind == "Sum" and x.spec.known_dtype is INT32 else attrs, X=x)
 
-    return computed.reduced(c, of, x, axes, keep) if isinstance(axes, Variable) else of(x, axes, keep)
+    return computed.reduced(c, reduce, x, axes, keep) if isinstance(axes, Variable) else reduce(x, axes, keep)
 
 
-def _bound(of: DType, least: bool) -> float:
+def _bound(dtype: DType, least: bool) -> float:
     """Return the least or the largest number of an element type."""
-    if of.is_floating:
+    if dtype.is_floating:
         return float("-inf" if least else "inf")
-    bits = 8 * of.itemsize - (0 if of is UINT8 else 1)
-    return (0 if of is UINT8 else -(2**bits)) if least else 2**bits - 1
+    bits = 8 * dtype.itemsize - (0 if dtype is UINT8 else 1)
+    return (0 if dtype is UINT8 else -(2**bits)) if least else 2**bits - 1
 
 
 @from_onnx("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare")
@@ -67,7 +67,7 @@ def reduction(c: Call) -> Any:
     nothing = isinstance(axes, list) and not axes
     if x.spec.known_dtype is BOOL and not nothing:
         return c.cast(from_onnx_reduce(c, kind, c.cast(x, UINT8), axes, keep), BOOL)
-    of = x.spec.known_dtype
+    dtype = x.spec.known_dtype
     if (
         kind == "L2" and x.spec.known_dtype.is_floating and not isinstance(axes, Variable) and (axes or axes is None)
     ):  # its gradient at zero is zero, as torch's
@@ -75,13 +75,13 @@ def reduction(c: Call) -> Any:
     if kind in ("L1", "SumSquare", "L2"):
         x = abs(x) if kind == "L1" else x * x
     if kind == "LogSumExp" and not nothing:  # of integers by floats, as ONNX's function of it
-        return c.cast(_log_of_exponentials(c, x if of.is_floating else c.cast(x, FP64), axes, keep), of)
+        return c.cast(_log_of_exponentials(c, x if dtype.is_floating else c.cast(x, FP64), axes, keep), dtype)
     if nothing:
         out = x if x is not c.value(0) else layer.assign(x)
     else:
         out = from_onnx_reduce(c, kind if kind in _TYPES else "Sum", x, axes, keep)
     root = {"L2": "sqrt", "LogSum": "log"}.get(kind)
-    return out if root is None else c.cast(c.op(root, X=out if of.is_floating else c.cast(out, FP64)), of)
+    return out if root is None else c.cast(c.op(root, X=out if dtype.is_floating else c.cast(out, FP64)), dtype)
 
 
 def _log_of_exponentials(c: Call, x: Variable, axes: list[int] | Variable | None, keep: bool) -> Variable:
@@ -95,9 +95,9 @@ def _log_of_exponentials(c: Call, x: Variable, axes: list[int] | Variable | None
 
 @to_onnx("clip_by_norm")
 def _clip_by_norm(w: WrittenOp) -> Any:
-    x, most = term(w, "X"), float(w.of.max_norm)
+    x, limit = term(w, "X"), float(w.of.max_norm)
     norm = x.node("ReduceL2", keepdims=0)
-    return (x * (norm > most).where(most / norm, 1.0)).value
+    return (x * (norm > limit).where(limit / norm, 1.0)).value
 
 
 @to_onnx("l1_norm")
@@ -117,10 +117,10 @@ def _to_onnx_distance(w: WrittenOp) -> Any:
 
 @to_onnx("renorm")
 def _renorm(w: WrittenOp) -> Any:
-    x, rank, most = term(w, "X"), w.rank("X"), float(w.of.max_norm)
-    others = [a for a in range(rank) if a != int(w.of.axis) % rank]
-    norms = Term(w, to_onnx_norm_of(w, x.value, "X", float(w.of.p), others, True), x.of) if others else abs(x)
-    return (x * (norms > most).where(most / (norms + 1e-7), 1.0)).value
+    x, rank, limit = term(w, "X"), w.rank("X"), float(w.of.max_norm)
+    axes = [a for a in range(rank) if a != int(w.of.axis) % rank]
+    norms = Term(w, to_onnx_norm_of(w, x.value, "X", float(w.of.p), axes, True), x.of) if axes else abs(x)
+    return (x * (norms > limit).where(limit / (norms + 1e-7), 1.0)).value
 
 
 _REDUCTIONS_TO_ONNX = {
@@ -131,29 +131,29 @@ _REDUCTIONS_TO_ONNX = {
 
 @to_onnx(*_REDUCTIONS_TO_ONNX)
 def _to_onnx_reduce(w: WrittenOp) -> OnnxValue:
-    of, to, rank = w.dtype("X"), w.result("Out").known_dtype, w.rank("X")
+    source, target, rank = w.dtype("X"), w.result("Out").known_dtype, w.rank("X")
     every = not rank or w.of.reduce_all or not w.of.dim or len({a % rank for a in w.of.dim}) == rank
     axes = None if every and (w.of.reduce_all or not rank or not w.of.dim) else [*w.of.dim]
     if w.op.type in ("reduce_any", "reduce_all"):
-        return _as_inferred(w, _truth(w, of, axes), "Out", 0 if every and not w.of.keep_dim else None)
-    inner = _number_type(w.op.type, of, to)
-    made = w.reduce(_REDUCTIONS_TO_ONNX[w.op.type], w.cast(w.x("X"), of, inner), axes, bool(w.of.keep_dim))
-    made = w.cast(made, inner, to)
-    return _as_inferred(w, made, "Out", 0 if every and not w.of.keep_dim else None)
+        return _as_inferred(w, _truth(w, source, axes), "Out", 0 if every and not w.of.keep_dim else None)
+    inner = _number_type(w.op.type, source, target)
+    out = w.reduce(_REDUCTIONS_TO_ONNX[w.op.type], w.cast(w.x("X"), source, inner), axes, bool(w.of.keep_dim))
+    out = w.cast(out, inner, target)
+    return _as_inferred(w, out, "Out", 0 if every and not w.of.keep_dim else None)
 
 
-def _truth(w: WrittenOp, of: DType, axes: list[int] | None) -> OnnxValue:
+def _truth(w: WrittenOp, source: DType, axes: list[int] | None) -> OnnxValue:
     """Return where any, or where all are true, of no elements too: by counting."""
     every = w.op.type == "reduce_all"
-    given = w.cast(w.x("X"), of, BOOL)
-    counted = w.reduce("ReduceSum", w.cast(w.node("Not", given) if every else given, BOOL, INT32), axes, bool(w.of.keep_dim))
+    truths = w.cast(w.x("X"), source, BOOL)
+    counted = w.reduce("ReduceSum", w.cast(w.node("Not", truths) if every else truths, BOOL, INT32), axes, bool(w.of.keep_dim))
     return w.node("Equal" if every else "Greater", counted, w.number(0, INT32))
 
 
-def _number_type(type: str, of: DType, to: DType) -> DType:
-    if of is BOOL:
-        return INT32 if type in ("reduce_amax", "reduce_amin") else to
-    return to if to is not BOOL else of
+def _number_type(type: str, source: DType, target: DType) -> DType:
+    if source is BOOL:
+        return INT32 if type in ("reduce_amax", "reduce_amin") else target
+    return target if target is not BOOL else source
 
 
 def _as_inferred(w: WrittenOp, x: OnnxValue, slot: str, rank: int | None) -> OnnxValue:
@@ -170,8 +170,8 @@ def _to_onnx_mean(w: WrittenOp) -> OnnxValue:
 def _to_onnx_logsumexp(w: WrittenOp) -> OnnxValue:
     rank = w.rank("X")
     every = not rank or w.of.reduce_all or not w.of.axis or len({a % rank for a in w.of.axis}) == rank
-    made = w.reduce("ReduceLogSumExp", w.x("X"), None if every else sorted({a % rank for a in w.of.axis}), bool(w.of.keepdim))
-    return _as_inferred(w, made, "Out", 0 if every and not w.of.keepdim else None)
+    out = w.reduce("ReduceLogSumExp", w.x("X"), None if every else sorted({a % rank for a in w.of.axis}), bool(w.of.keepdim))
+    return _as_inferred(w, out, "Out", 0 if every and not w.of.keepdim else None)
 
 
 @to_onnx("p_norm")
@@ -228,13 +228,13 @@ def _max(t: TorchCall, x: Variable, other: Any = None, keepdim: bool = False) ->
     if overload in ("default", "") or other is None:
         if t.dtype.is_floating:
             return (layer.amax if largest else layer.amin)(x)  # the gradient is shared by equal elements
-        made = (layer.reduce_max if largest else layer.reduce_min)(x)
-        return layer.cast(made, BOOL) if truths else made
+        value = (layer.reduce_max if largest else layer.reduce_min)(x)
+        return layer.cast(value, BOOL) if truths else value
     axis = t.axis(x, other)
     places = (layer.argmax if largest else layer.argmin)(x, axis, True)
-    found = layer.take_along_axis(x, places, axis)  # of equal elements the gradient is one's
-    found = layer.cast(found, BOOL) if truths else found
-    return [found, places] if keepdim else [layer.squeeze(found, [axis]), layer.squeeze(places, [axis])]
+    values = layer.take_along_axis(x, places, axis)  # of equal elements the gradient is one's
+    values = layer.cast(values, BOOL) if truths else values
+    return [values, places] if keepdim else [layer.squeeze(values, [axis]), layer.squeeze(places, [axis])]
 
 
 @from_torch("logsumexp")
@@ -254,26 +254,28 @@ def _variance(t: TorchCall, x: Variable, dim: Any = None, unbiased: Any = True, 
     else:
         correction = int(bool(unbiased))
     axes = t.axes(x, dim)
-    over = axes if axes is not None else [*range(t.rank(x))]
-    mean = layer.reduce_mean(x, over, True)
+    reduced = axes if axes is not None else [*range(t.rank(x))]
+    mean = layer.reduce_mean(x, reduced, True)
     off = layer.square(layer.subtract(x, mean))
-    sizes = [size_of(x, a) for a in over]
+    sizes = [size_of(x, a) for a in reduced]
     if all(isinstance(s, int) for s in sizes):
         count = math.prod(s for s in sizes if isinstance(s, int))
-        spread = layer.reduce_mean(off, over, keepdim)
-        made = spread if not correction else t.scale(layer.reduce_sum(off, over, keepdim), 1.0 / max(count - correction, 0) if count > correction else math.inf)
+        spread = layer.reduce_mean(off, reduced, keepdim)
+        variance = (
+            spread if not correction else t.scale(layer.reduce_sum(off, reduced, keepdim), 1.0 / max(count - correction, 0) if count > correction else math.inf)
+        )
     elif not correction:
-        made = layer.reduce_mean(off, over, keepdim)
+        variance = layer.reduce_mean(off, reduced, keepdim)
     else:
         number = as_variable(sizes[0])
         for size in sizes[1:]:
             number = layer.multiply(number, as_variable(size))
         left = layer.reshape(layer.scale(layer.cast(number, x.dtype), 1.0, -float(correction)), [])
-        made = layer.divide(layer.reduce_sum(off, over, keepdim), left)
-    made = t.root(made) if name.startswith("std") else made
+        variance = layer.divide(layer.reduce_sum(off, reduced, keepdim), left)
+    variance = t.root(variance) if name.startswith("std") else variance
     if name.endswith("_mean"):
-        return [made, mean if keepdim else layer.squeeze(mean, over)]
-    return made
+        return [variance, mean if keepdim else layer.squeeze(mean, reduced)]
+    return variance
 
 
 @from_torch("linalg_vector_norm", "norm")
@@ -305,7 +307,7 @@ def _distances(t: TorchCall, x: Variable, p: float = 2) -> Any:
     """Return the distance of each two rows, the first one's smaller than the second one's."""
     rows = layer.range(0, as_variable(size_of(x, 0)), 1, dtype=INT64)
     pairs = layer.nonzero(layer.less_than(layer.unsqueeze(rows, [1]), layer.unsqueeze(rows, [0])))
-    first, second = (layer.gather(x, layer.squeeze(one, [1])) for one in layer.split(pairs, 2, 1))
+    first, second = (layer.gather(x, layer.squeeze(column, [1])) for column in layer.split(pairs, 2, 1))
     off = layer.subtract(first, second)
     return layer.reduce_max(layer.abs(off), [1]) if p == math.inf else from_torch_norm(t, off, float(p), [1], False)
 
@@ -335,46 +337,50 @@ _REDUCTIONS_TO_TORCH: Final = {
 }
 
 
-def over(w: PlainOp, axes: tuple[int, ...], keep: bool) -> str:
+def axis_arguments(w: PlainOp, axes: tuple[int, ...], keep: bool) -> str:
     """Return the arguments for axes."""
     return f"{axes[0] if len(axes) == 1 else tuple(axes)}{', keepdim=True' if keep else ''}"
 
 
 def _to_torch_axes(w: PlainOp) -> tuple[int, ...]:
-    given = tuple(getattr(w.of, "dim", getattr(w.of, "axis", ())))
+    axes = tuple(getattr(w.of, "dim", getattr(w.of, "axis", ())))
     rank = w.rank("X")
-    return tuple(range(rank)) if w.of.reduce_all or not given else given
+    return tuple(range(rank)) if w.of.reduce_all or not axes else axes
 
 
 @to_torch(*_REDUCTIONS_TO_TORCH)
 def _to_torch_reduce(w: PlainOp) -> str:
-    x, of, to = w.x("X"), w.dtype("X"), w.result("Out").known_dtype
+    x, source, target = w.x("X"), w.dtype("X"), w.result("Out").known_dtype
     keep = bool(getattr(w.of, "keep_dim", getattr(w.of, "keepdim", False)))
     axes = _to_torch_axes(w)
     if w.op.type in ("reduce_all", "reduce_any"):
-        x, of = w.cast(x, of, BOOL), BOOL
+        x, source = w.cast(x, source, BOOL), BOOL
     if not w.rank("X"):
-        return w.cast(f"torch.abs({x})" if w.op.type == "frobenius_norm" else f"{x}.clone()", of, to)
+        return w.cast(f"torch.abs({x})" if w.op.type == "frobenius_norm" else f"{x}.clone()", source, target)
     if w.op.type == "frobenius_norm":
-        return w.cast(f"torch.linalg.vector_norm({x}, 2, {over(w, axes, keep)})", of, to)
+        return w.cast(f"torch.linalg.vector_norm({x}, 2, {axis_arguments(w, axes, keep)})", source, target)
     name = _REDUCTIONS_TO_TORCH[w.op.type]
     if name in ("sum", "mean"):
-        same = of is to and (of.is_floating or of is INT64)
-        if name == "mean" and not of.is_floating:
-            return w.cast(f"{x}.to(torch.float64).mean({over(w, axes, keep)})", dtype("fp64"), to) if to.is_floating else _whole_mean(w, x, axes, keep)
-        return f"{x}.{name}({over(w, axes, keep)}{'' if same else f', dtype={w.type(to)}'})"
-    return w.cast(f"{x}.{name}({over(w, axes, keep)})", of, to)
+        keeps_dtype = source is target and (source.is_floating or source is INT64)
+        if name == "mean" and not source.is_floating:
+            return (
+                w.cast(f"{x}.to(torch.float64).mean({axis_arguments(w, axes, keep)})", dtype("fp64"), target)
+                if target.is_floating
+                else _whole_mean(w, x, axes, keep)
+            )
+        return f"{x}.{name}({axis_arguments(w, axes, keep)}{'' if keeps_dtype else f', dtype={w.type(target)}'})"
+    return w.cast(f"{x}.{name}({axis_arguments(w, axes, keep)})", source, target)
 
 
 def _whole_mean(w: PlainOp, x: str, axes: tuple[int, ...], keep: bool) -> str:
-    total = w.let(f"{x}.sum({over(w, axes, keep)})")
+    total = w.let(f"{x}.sum({axis_arguments(w, axes, keep)})")
     return f'torch.div({total}, {x}.numel() // {total}.numel(), rounding_mode="trunc").to({w.type(w.result("Out").known_dtype)})'
 
 
 @to_torch("mean")
 def _to_torch_mean(w: PlainOp) -> str:
-    made = f"{w.x('X')}.mean()"
-    return made if not w.result("Out").known_dims else f"{made}.reshape(1)"
+    code = f"{w.x('X')}.mean()"
+    return code if not w.result("Out").known_dims else f"{code}.reshape(1)"
 
 
 @to_torch("p_norm")
@@ -384,4 +390,4 @@ def _to_torch_norm(w: PlainOp) -> str:
     if not rank:
         axes = ()
     order = number_code(float(w.of.porder))
-    return f"torch.linalg.vector_norm({w.x('X')}, {order}{', ' + over(w, axes, w.of.keepdim) if axes else ''})"
+    return f"torch.linalg.vector_norm({w.x('X')}, {order}{', ' + axis_arguments(w, axes, w.of.keepdim) if axes else ''})"

@@ -45,17 +45,17 @@ def _from_onnx_of_each_image(c: Call, x: Variable, regions: Variable, images: Va
 @from_onnx("RoiAlign")
 def from_onnx_roi_align(c: Call) -> Any:
     x, regions, images = c.x(0), c.x(1), c.x(2)
-    kind, of = c.attribute("mode", "avg").lower(), x.spec.known_dtype
-    moved = c.attribute("coordinate_transformation_mode", "half_pixel" if c.opset >= 16 else "output_half_pixel")
-    if kind not in ("avg", "max") or moved not in ("half_pixel", "output_half_pixel"):
-        raise Refused(f"the mode {kind}, with coordinates by {moved}")
-    regions = c.cast(regions, of)
+    kind, dtype = c.attribute("mode", "avg").lower(), x.spec.known_dtype
+    coordinates = c.attribute("coordinate_transformation_mode", "half_pixel" if c.opset >= 16 else "output_half_pixel")
+    if kind not in ("avg", "max") or coordinates not in ("half_pixel", "output_half_pixel"):
+        raise Refused(f"the mode {kind}, with coordinates by {coordinates}")
+    regions = c.cast(regions, dtype)
     attrs = {
         "pooled_height": int(c.attribute("output_height", 1)),
         "pooled_width": int(c.attribute("output_width", 1)),
         "spatial_scale": float(c.attribute("spatial_scale", 1.0)),
         "sampling_ratio": int(c.attribute("sampling_ratio", 0)),
-        "aligned": moved == "half_pixel",
+        "aligned": coordinates == "half_pixel",
     }
     if kind == "max":
         return _largest_of_points(c, x, regions, images, attrs)
@@ -83,23 +83,23 @@ class _Points:
         length = length if attrs["aligned"] else self.do("max", length, 1.0)
         part = self._scaled(length, 1.0 / count)
         if attrs["sampling_ratio"] > 0:
-            self.each, most = self.do("max", self._scaled(part, 0.0), float(attrs["sampling_ratio"])), numbers(c, attrs["sampling_ratio"])
+            self.each, point_count = self.do("max", self._scaled(part, 0.0), float(attrs["sampling_ratio"])), numbers(c, attrs["sampling_ratio"])
         else:
             self.each = layer.ceil(part)
             longest = layer.concat([c.full([1], FP32, 1.0), c.reshape(self.each, [-1])], 0)
-            most = c.cast(layer.reduce_max(longest, [0], True), INT64)
-        within = c.cast(from_zero(c, most), FP32)
+            point_count = c.cast(layer.reduce_max(longest, [0], True), INT64)
+        points = c.cast(from_zero(c, point_count), FP32)
         step = layer.divide(part, self.do("max", self.each, 1.0))
-        inner = self._scaled(within, 1.0, 0.5) * c.unsqueeze(step, 2)
+        inner = self._scaled(points, 1.0, 0.5) * c.unsqueeze(step, 2)
         outer = start + part * c.cast(numbers(c, *range(count)), FP32)
-        at = c.unsqueeze(outer, 2) + inner
-        self.counts = within < c.unsqueeze(self.each, 2)
+        places = c.unsqueeze(outer, 2) + inner
+        self.counts = points < c.unsqueeze(self.each, 2)
         """[regions, 1, points]: not all regions have the most points."""
-        self.inside = layer.logical_and(at >= self.number(-1.0), at <= size)
+        self.inside = layer.logical_and(places >= self.number(-1.0), places <= size)
         last = self.do("sub", size, 1.0)
-        at = layer.minimum(self.do("max", at, 0.0), last)
-        low = layer.floor(at)
-        behind = at - low
+        places = layer.minimum(self.do("max", places, 0.0), last)
+        low = layer.floor(places)
+        behind = places - low
         self.corners = [
             (c.cast(low, INT64), self._scaled(behind, -1.0, 1.0)),
             (c.cast(layer.minimum(self._scaled(low, 1.0, 1.0), last), INT64), behind),
@@ -117,12 +117,12 @@ class _Points:
 
 def _largest_of_points(c: Call, x: Variable, regions: Variable, images: Variable, attrs: dict[str, Any]) -> Variable:
     """Return the largest share of a pixel in any point of each part, as ONNX has it: pixels times their nearness, nothing between them."""
-    of = x.spec.known_dtype
+    dtype = x.spec.known_dtype
     high, wide = attrs["pooled_height"], attrs["pooled_width"]
-    left, top, right, bottom = (c.cast(layer.slice(regions, [1], [at], [at + 1]), FP32) for at in range(4))
+    left, top, right, bottom = (c.cast(layer.slice(regions, [1], [index], [index + 1]), FP32) for index in range(4))
     rows, columns = _Points(c, x, 2, (top, bottom), high, attrs), _Points(c, x, 3, (left, right), wide, attrs)
 
-    def both(kind: str, row: Variable, column: Variable) -> Variable:
+    def outer(kind: str, row: Variable, column: Variable) -> Variable:
         row, column = c.unsqueeze(row, 2, 4), c.unsqueeze(column, 1, 3)  # [regions, high, 1, points, 1] and [regions, 1, wide, 1, points]
         return c.op(kind, X=row, Y=column) if kind == "logical_and" else c.binary(kind, row, column)
 
@@ -131,23 +131,23 @@ def _largest_of_points(c: Call, x: Variable, regions: Variable, images: Variable
     rows_of_image, row_size = (numbers(c, n) if isinstance(n, int) else n for n in (height, width))
     area = rows_of_image * row_size
     first = c.unsqueeze(c.cast(images, INT64) * area, 1, 2, 3, 4)
-    inside, counts = both("logical_and", rows.inside, columns.inside), both("logical_and", rows.counts, columns.counts)
+    inside, counts = outer("logical_and", rows.inside, columns.inside), outer("logical_and", rows.counts, columns.counts)
     best: Variable | None = None
     for row, of_row in rows.corners:
         for column, of_column in columns.corners:
             along = row * size_of(c, x, 3)
-            place = both("elementwise_add", along, column) + first
-            weight = both("elementwise_mul", of_row, of_column) * c.cast(inside, FP32)
+            place = outer("elementwise_add", along, column) + first
+            weight = outer("elementwise_mul", of_row, of_column) * c.cast(inside, FP32)
             read = layer.gather(table, c.reshape(place, [-1]), 1)
             share = read * c.reshape(weight, [1, -1])
             best = share if best is None else layer.maximum(best, share)
     assert best is not None
     sizes = [-1, high, wide, size_of(c, rows.counts, 2), size_of(c, columns.counts, 2)]
-    seen = layer.where(c.unsqueeze(counts, 0), shaped(c, best, channels, *sizes), c.full([1], FP32, -3e38))
-    most: Variable = layer.reduce_max(seen, [4, 5])
+    values = layer.where(c.unsqueeze(counts, 0), shaped(c, best, channels, *sizes), c.full([1], FP32, -3e38))
+    largest: Variable = layer.reduce_max(values, [4, 5])
     some = layer.reduce_max(c.cast(counts, INT64), [3, 4])
-    most = most * c.cast(c.unsqueeze(some, 0), FP32)
-    return c.cast(c.transpose(most, [1, 0, 2, 3]), of)
+    largest = largest * c.cast(c.unsqueeze(some, 0), FP32)
+    return c.cast(c.transpose(largest, [1, 0, 2, 3]), dtype)
 
 
 # --- to ONNX
@@ -163,14 +163,14 @@ def _images(w: WrittenOp) -> Term:
 def _to_onnx_roi_align(w: WrittenOp) -> Any:
     if w.of.aligned:
         w.needs(16)
-    moved = None if w.opset < 16 else "half_pixel" if w.of.aligned else "output_half_pixel"
+    coordinates = None if w.opset < 16 else "half_pixel" if w.of.aligned else "output_half_pixel"
     attributes: dict[str, Any] = {
         "output_height": int(w.of.pooled_height),
         "output_width": int(w.of.pooled_width),
         "sampling_ratio": max(0, int(w.of.sampling_ratio)),
     }
     scale = float(w.of.spatial_scale)
-    return w.node("RoiAlign", w.x("X"), w.x("ROIs"), _images(w).value, spatial_scale=scale, coordinate_transformation_mode=moved, **attributes)
+    return w.node("RoiAlign", w.x("X"), w.x("ROIs"), _images(w).value, spatial_scale=scale, coordinate_transformation_mode=coordinates, **attributes)
 
 
 @to_onnx("roi_pool")
@@ -195,8 +195,8 @@ def _from_torch_of_each_image(x: Variable, boxes: Variable, pooled: Callable[[Va
     if x.spec.known_dims[0] == 1:
         return pooled(regions, layer.cast(as_variable(torch_size_of(boxes, 0)), INT32))
     images = layer.cast(layer.squeeze(layer.slice(boxes, [1], [0], [1]), [1]), INT64)
-    each = layer.range(0, as_variable(torch_size_of(x, 0)), 1, dtype=INT64)
-    counts = layer.reduce_sum(layer.cast(layer.equal(layer.unsqueeze(each, [1]), layer.unsqueeze(images, [0])), INT32), [1])
+    image_numbers = layer.range(0, as_variable(torch_size_of(x, 0)), 1, dtype=INT64)
+    counts = layer.reduce_sum(layer.cast(layer.equal(layer.unsqueeze(image_numbers, [1]), layer.unsqueeze(images, [0])), INT32), [1])
     order = layer.argsort(images, axis=0)[1]
     return layer.gather(pooled(layer.gather(regions, order), counts), layer.argsort(order, axis=0)[1])
 
@@ -221,6 +221,6 @@ def _from_torch_roi_pool(t: TorchCall, x: Variable, boxes: Variable, scale: floa
 def _deform_conv2d(t: TorchCall, x: Variable, weight: Variable, offset: Variable, mask: Variable, bias: Variable | None, *numbers: int) -> Variable:
     high, wide, pad_high, pad_wide, apart_high, apart_wide, groups, sets, masked = numbers
     attrs = {"strides": [high, wide], "paddings": [pad_high, pad_wide], "dilations": [apart_high, apart_wide], "groups": groups, "deformable_groups": sets}
-    given = {"Input": x, "Offset": offset, "Filter": weight}
-    out = t.op("deformable_conv", attrs, **given, Mask=mask) if masked else t.op("deformable_conv_v1", attrs, **given)
+    operands = {"Input": x, "Offset": offset, "Filter": weight}
+    out = t.op("deformable_conv", attrs, **operands, Mask=mask) if masked else t.op("deformable_conv_v1", attrs, **operands)
     return out if bias is None else t.op("elementwise_add", {"axis": 1}, X=out, Y=bias)

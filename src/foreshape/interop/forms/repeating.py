@@ -33,33 +33,33 @@ def from_onnx_expand(c: Call) -> Any:
     sizes, dims = c.sizes(1), x.spec.dims
     if sizes is not None and dims is not None:
         rank = max(len(sizes), len(dims))
-        wanted = [1] * (rank - len(sizes)) + [*sizes]
-        now = [1] * (rank - len(dims)) + [*dims]
-        if all(isinstance(w, int) for w in wanted):
-            out = [-1 if w == 1 and (n != 1) else int(w) for w, n in zip(wanted, now, strict=True)]
-            moved = c.unsqueeze(x, *range(rank - len(dims))) if rank > len(dims) else x
-            return c.op("expand_v2", {"shape": out}, X=moved) if rank else layer.assign(x)
-        if all(n == w or n == 1 for n, w in zip(now, wanted, strict=True)):
-            moved = c.unsqueeze(x, *range(rank - len(dims))) if rank > len(dims) else x
-            return c.op("expand_v2", {"shape": [-1]}, X=moved, Shape=c.x(1)) if len(sizes) == rank else _by_sum(c, x)
+        target_dims = [1] * (rank - len(sizes)) + [*sizes]
+        source_dims = [1] * (rank - len(dims)) + [*dims]
+        if all(isinstance(w, int) for w in target_dims):
+            out = [-1 if w == 1 and (n != 1) else int(w) for w, n in zip(target_dims, source_dims, strict=True)]
+            operand = c.unsqueeze(x, *range(rank - len(dims))) if rank > len(dims) else x
+            return c.op("expand_v2", {"shape": out}, X=operand) if rank else layer.assign(x)
+        if all(n == w or n == 1 for n, w in zip(source_dims, target_dims, strict=True)):
+            operand = c.unsqueeze(x, *range(rank - len(dims))) if rank > len(dims) else x
+            return c.op("expand_v2", {"shape": [-1]}, X=operand, Shape=c.x(1)) if len(sizes) == rank else _by_sum(c, x)
     return _by_sum(c, x)
 
 
 def _by_sum(c: Call, x: Variable) -> Variable:
     """Broadcast by an elementwise op with a tensor of the shape."""
-    of = x.spec.known_dtype
-    as_number = c.cast(x, INT32) if of is BOOL else x
+    dtype = x.spec.known_dtype
+    as_number = c.cast(x, INT32) if dtype is BOOL else x
     zeros = c.op("fill_constant", {"shape": [], "dtype": as_number.spec.known_dtype.code, "value": 0.0}, ShapeTensor=c.x(1))
     pair = (zeros, as_number) if is_smaller(as_number, zeros) else (as_number, zeros)
-    return c.cast(layer.add(*pair), of)
+    return c.cast(layer.add(*pair), dtype)
 
 
 @from_onnx("Tile")
 def from_onnx_tile(c: Call) -> Any:
     x = c.x()
-    known = c.constant(1)
-    if known is not None:
-        times = [int(n) for n in known.reshape(-1)]
+    repeats = c.constant(1)
+    if repeats is not None:
+        times = [int(n) for n in repeats.reshape(-1)]
         if (none := [axis for axis, n in enumerate(times) if n == 0]) and len(times) == c.rank(x):  # no entries along these
             x = layer.slice(x, none, [0] * len(none), [0] * len(none))
             times = [n or 1 for n in times]
@@ -100,13 +100,13 @@ def _repeated_as(w: WrittenOp) -> Any:
 
 @to_onnx("broadcast_tensors")
 def _to_onnx_broadcast(w: WrittenOp) -> Any:
-    given = [term(w, "X", at) for at in range(len(w.op.input_slots["X"]))]
-    made: list[OnnxValue] = []
-    for at, x in enumerate(given):
-        for other in given[:at] + given[at + 1 :]:
-            x = x.spread(other.dims())
-        made.append(x.value if len(given) > 1 else w.node("Identity", x.value))
-    return (made,)
+    operands = [term(w, "X", index) for index in range(len(w.op.input_slots["X"]))]
+    results: list[OnnxValue] = []
+    for index, x in enumerate(operands):
+        for y in operands[:index] + operands[index + 1 :]:
+            x = x.spread(y.dims())
+        results.append(x.value if len(operands) > 1 else w.node("Identity", x.value))
+    return (results,)
 
 
 @to_onnx("tile")
@@ -136,8 +136,8 @@ def _to_onnx_expand(w: WrittenOp) -> OnnxValue:
     else:
         shape = w.ints(*[1 if d == -1 else d for d in w.of.shape])
         return w.node("Expand", w.x("X"), shape)
-    seen = w.variable("Shape").spec.value if w.has("Shape") else None
-    if seen is None or any(isinstance(n, int) and n < 0 for n in seen):  # a -1 keeps the dim
+    sizes = w.variable("Shape").spec.value if w.has("Shape") else None
+    if sizes is None or any(isinstance(n, int) and n < 0 for n in sizes):  # a -1 keeps the dim
         shape = w.node("Max", shape, w.ints(1))
     return w.node("Expand", w.x("X"), shape)
 
@@ -151,11 +151,11 @@ def _to_onnx_expand_as(w: WrittenOp) -> OnnxValue:
 
 @to_onnx("meshgrid")
 def _to_onnx_meshgrid(w: WrittenOp) -> Any:
-    given = w.all("X")
-    count = len(given)
-    rows = [w.reshape(x, -1) for x in given]
+    operands = w.all("X")
+    count = len(operands)
+    rows = [w.reshape(x, -1) for x in operands]
     shape = w.node("Concat", *[w.shape(x) for x in rows], axis=0)
-    return ([w.node("Expand", w.unsqueeze(x, *[a for a in range(count) if a != at]), shape) for at, x in enumerate(rows)],)
+    return ([w.node("Expand", w.unsqueeze(x, *[a for a in range(count) if a != axis]), shape) for axis, x in enumerate(rows)],)
 
 
 @to_onnx("roll")
@@ -169,14 +169,14 @@ def _to_onnx_roll(w: WrittenOp) -> OnnxValue:
         flat, axes = w.shape(x), [0]
         x = w.reshape(x, -1)
     dims = w.spec("X").known_dims
-    for axis, by in zip(axes, [int(s) for s in shifts], strict=True):
-        at = axis % max(rank, 1)
-        size = dims[at] if flat is None else None
+    for axis, shift in zip(axes, [int(s) for s in shifts], strict=True):
+        place = axis % max(rank, 1)
+        size = dims[place] if flat is None else None
         if isinstance(size, int):
-            by = by % size if size else 0
-        if by == 0:
+            shift = shift % size if size else 0
+        if shift == 0:
             continue
-        x = w.node("Concat", w.slice(x, at, -by, 2**62), w.slice(x, at, 0, -by), axis=at)
+        x = w.node("Concat", w.slice(x, place, -shift, 2**62), w.slice(x, place, 0, -shift), axis=place)
     return w.node("Reshape", x, flat) if flat is not None else w.node("Identity", x)
 
 
@@ -191,16 +191,18 @@ def _to_onnx_flip(w: WrittenOp) -> OnnxValue:
 
 @from_torch("expand")
 def _from_torch_expand(t: TorchCall, x: Variable, size: Any, implicit: bool = False) -> Any:
-    now = x.spec.known_dims
-    lead = len(size) - len(now)
-    wanted: list[Any] = []
-    for at, one in enumerate(size):
-        own = now[at - lead] if at >= lead else None
-        known = as_dim(one)
-        same = own is not None and (known == -1 or known is own or (isinstance(known, int) and known == own))
-        wanted.append(-1 if same and at >= lead else one)
+    dims = x.spec.known_dims
+    lead = len(size) - len(dims)
+    extents: list[Any] = []
+    for axis, extent in enumerate(size):
+        source_dim = dims[axis - lead] if axis >= lead else None
+        dim = as_dim(extent)
+        is_kept = source_dim is not None and (dim == -1 or dim is source_dim or (isinstance(dim, int) and dim == source_dim))
+        extents.append(-1 if is_kept and axis >= lead else extent)
     return (
-        layer.expand(x, t.sizes(wanted)) if any(w != -1 for w in wanted if not isinstance(w, OpenSize)) or any(isinstance(w, OpenSize) for w in wanted) else x
+        layer.expand(x, t.sizes(extents))
+        if any(w != -1 for w in extents if not isinstance(w, OpenSize)) or any(isinstance(w, OpenSize) for w in extents)
+        else x
     )
 
 
@@ -238,9 +240,9 @@ def _from_torch_roll(t: TorchCall, x: Variable, shifts: Any, dims: Any = ()) -> 
         return layer.roll(x, listed, axes or None)
     for shift, axis in zip(listed, axes, strict=True):  # by a size: the places, moved back
         size = torch_size_of(x, axis)
-        moved = compute(operator.mod, compute(operator.sub, size, compute(operator.mod, shift, size)), size)
+        offset = compute(operator.mod, compute(operator.sub, size, compute(operator.mod, shift, size)), size)
         count = as_variable(size)
-        place = layer.remainder(layer.add(layer.range(0, count, 1, dtype=INT64), as_variable(moved)), count)
+        place = layer.remainder(layer.add(layer.range(0, count, 1, dtype=INT64), as_variable(offset)), count)
         x = layer.index_select(x, place, axis)
     return x
 
@@ -248,8 +250,8 @@ def _from_torch_roll(t: TorchCall, x: Variable, shifts: Any, dims: Any = ()) -> 
 @from_torch("meshgrid")
 def _from_torch_meshgrid(t: TorchCall, xs: Any, indexing: str = "ij") -> Any:
     if indexing == "xy" and len(xs) > 1:
-        made = list(layer.meshgrid(xs[1], xs[0], *xs[2:]))
-        return [made[1], made[0], *made[2:]]
+        grids = list(layer.meshgrid(xs[1], xs[0], *xs[2:]))
+        return [grids[1], grids[0], *grids[2:]]
     return list(layer.meshgrid(*xs))
 
 
@@ -270,8 +272,8 @@ def _to_torch_expand(w: PlainOp) -> str:
     dims = w.result("Out").known_dims
     if all(w.writer.has_size(d) for d in dims):
         return f"{w.x('X')}.expand({', '.join(map(w.size, dims)) or '()'})"
-    given = f"[{', '.join(f'int({t})' for t in w.all('expand_shapes_tensor'))}]" if w.count("expand_shapes_tensor") else w.list("Shape")
-    return f"{w.x('X')}.expand({given})"
+    sizes = f"[{', '.join(f'int({t})' for t in w.all('expand_shapes_tensor'))}]" if w.count("expand_shapes_tensor") else w.list("Shape")
+    return f"{w.x('X')}.expand({sizes})"
 
 
 @to_torch("expand_as_v2")
@@ -287,7 +289,7 @@ def _expand_as_first(w: PlainOp) -> Any:
 @to_torch("tile")
 def _to_torch_tile(w: PlainOp) -> str:
     if w.count("repeat_times_tensor"):
-        times = [w.int("repeat_times_tensor", at) for at in range(w.count("repeat_times_tensor"))]
+        times = [w.int("repeat_times_tensor", index) for index in range(w.count("repeat_times_tensor"))]
     elif w.has("RepeatTimes"):
         times = w.ints("RepeatTimes")
         if times is None:

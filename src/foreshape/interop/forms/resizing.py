@@ -42,15 +42,17 @@ def from_onnx_resize(c: Call) -> Any:
     except Refused:
         x, old = c.x(), c.node.operator == "Upsample" or c.opset < 11
         axes = [c.axis(int(a), c.rank(x)) for a in c.attribute("axes") or range(c.rank(x))]
-        scales, sizes = (None if one is None or one.spec.dims == (0,) else one for one in (c.optional(1 if old else 2), None if old else c.optional(3)))
-        known = None if scales is None else c.constant(1 if old else 2)
+        scales, sizes = (
+            None if operand is None or operand.spec.dims == (0,) else operand for operand in (c.optional(1 if old else 2), None if old else c.optional(3))
+        )
+        factors = None if scales is None else c.constant(1 if old else 2)
         if c.node.operator == "Upsample" and c.opset < 9:
-            known = _scales_of_attributes(c)
-            scales = c.importer.variable(OnnxConstant("scales", None, known))
+            factors = _scales_of_attributes(c)
+            scales = c.importer.variable(OnnxConstant("scales", None, factors))
         if scales is None and sizes is None:
             raise
         region = c.optional(1) if c.attribute("coordinate_transformation_mode", "") == "tf_crop_and_resize" and not old else None
-        return from_onnx_by_matrices(c, x, axes, scales, sizes, region, old, known)
+        return from_onnx_by_matrices(c, x, axes, scales, sizes, region, old, factors)
 
 
 def _scales_of_attributes(c: Call) -> Any:
@@ -72,12 +74,12 @@ def _by_op(c: Call) -> Any:
     dims = x.spec.known_dims
     if scales is not None and scales.size:
         factors = {a: float(s) for a, s in zip(axes, scales.reshape(-1), strict=True) if float(s) != 1.0}
-        wanted = {a: int(float(dims[a]) * s) for a, s in factors.items() if isinstance(dims[a], int)}  # pyright: ignore[reportArgumentType]
+        targets = {a: int(float(dims[a]) * s) for a, s in factors.items() if isinstance(dims[a], int)}  # pyright: ignore[reportArgumentType]
     elif sizes is not None:
         if any(not isinstance(s, int) and s != dims[a] for a, s in zip(axes, sizes, strict=True)):
             raise Refused("a size of other symbols than the image's")
-        wanted = {a: int(s) for a, s in zip(axes, sizes, strict=True) if s != dims[a]}  # pyright: ignore[reportArgumentType]
-        factors = {a: wanted[a] / int(dims[a]) if isinstance(dims[a], int) else 0.0 for a in wanted}  # pyright: ignore[reportArgumentType]
+        targets = {a: int(s) for a, s in zip(axes, sizes, strict=True) if s != dims[a]}  # pyright: ignore[reportArgumentType]
+        factors = {a: targets[a] / int(dims[a]) if isinstance(dims[a], int) else 0.0 for a in targets}  # pyright: ignore[reportArgumentType]
     else:
         raise Refused("its scales are not known before the run")
     if not factors:
@@ -91,8 +93,8 @@ def _by_op(c: Call) -> Any:
         raise Refused("axes other than those of an image")
     image = [*range(2, rank)]
     attrs: dict[str, Any] = {"align_corners": mode == "align_corners"}
-    if all(a in wanted or isinstance(dims[a], int) for a in image):
-        out = [wanted.get(a, dims[a]) for a in image]
+    if all(a in targets or isinstance(dims[a], int) for a in image):
+        out = [targets.get(a, dims[a]) for a in image]
         attrs |= dict(zip({3: ("out_w",), 4: ("out_h", "out_w"), 5: ("out_d", "out_h", "out_w")}[rank], out, strict=True))
     elif 0.0 in factors.values():
         raise Refused("a size of an axis that is open, beside another that is")
@@ -102,12 +104,12 @@ def _by_op(c: Call) -> Any:
     if fraction:
         raise Refused("scales that give no whole size")
     if kind == "nearest":
-        whole = all(f >= 1 and f % 1 == 0 for f in factors.values())
+        integral = all(f >= 1 and f % 1 == 0 for f in factors.values())
         downs = mode == "asymmetric" and nearest == "floor" and not (old and any(f < 1 for f in factors.values()))
         if (
             not downs
-            and not (whole and mode in ("half_pixel", "pytorch_half_pixel") and nearest in ("round_prefer_floor", "round_prefer_ceil"))
-            and not (whole and mode == "asymmetric" and nearest == "floor")
+            and not (integral and mode in ("half_pixel", "pytorch_half_pixel") and nearest in ("round_prefer_floor", "round_prefer_ceil"))
+            and not (integral and mode == "asymmetric" and nearest == "floor")
         ):
             raise Refused(f"nearest entries by {mode}, {nearest}")
         type = "nearest_interp_v2"
@@ -121,7 +123,7 @@ def _by_op(c: Call) -> Any:
             raise Refused("cubes of this kind")
         type = {3: "linear_interp_v2", 4: "bilinear_interp_v2", 5: "trilinear_interp_v2"}[rank] if kind == "linear" else "bicubic_interp_v2"
         attrs["align_mode"] = 1 if mode == "asymmetric" else 0
-        if mode == "half_pixel" and ("scale" in attrs or any(wanted.get(a, dims[a]) == 1 for a in image)):
+        if mode == "half_pixel" and ("scale" in attrs or any(targets.get(a, dims[a]) == 1 for a in image)):
             attrs["centered"] = True
         attrs["interp_method"] = {"linear_interp_v2": "linear", "bilinear_interp_v2": "bilinear", "trilinear_interp_v2": "trilinear"}.get(type, "bicubic")
     else:
@@ -159,10 +161,10 @@ class _Axis:
         places = self.c.cast(from_zero(self.c, self.count), FP64)
         # of scales the size before it is cut, as ONNX's reference and cases have it; onnxruntime takes the whole size
         length = self.c.cast(self.count, FP64) if self.by_size else self.do("mul", self.scale, self.size)
-        one = self.is_("equal", length, 1.0)
+        single = self.is_("equal", length, 1.0)
         last = self.do("sub", self.size, 1.0)
         if self.mode == "align_corners":
-            return self.choose(one, self.do("mul", places, 0.0), self.do("div", self.do("mul", places, last), self.apart(length, one)))
+            return self.choose(single, self.do("mul", places, 0.0), self.do("div", self.do("mul", places, last), self.apart(length, single)))
         if self.mode == "asymmetric":
             return self.do("div", places, self.scale)
         if self.mode == "tf_crop_and_resize":
@@ -170,32 +172,32 @@ class _Axis:
             start, end = roi
             reach = self.do("mul", self.do("sub", end, start), last)
             middle = self.do("add", self.do("mul", places, 0.0), self.do("mul", reach, 0.5))
-            found = self.choose(one, middle, self.do("div", self.do("mul", places, reach), self.apart(length, one)))
-            found = self.do("add", found, self.do("mul", start, last))
-            self.outside = layer.logical_or(self.is_("less_than", found, 0.0), self.is_("greater_than", found, last))
-            return found
-        found = self.do("sub", self.do("div", self.do("add", places, 0.5), self.scale), 0.5)
+            points = self.choose(single, middle, self.do("div", self.do("mul", places, reach), self.apart(length, single)))
+            points = self.do("add", points, self.do("mul", start, last))
+            self.outside = layer.logical_or(self.is_("less_than", points, 0.0), self.is_("greater_than", points, last))
+            return points
+        points = self.do("sub", self.do("div", self.do("add", places, 0.5), self.scale), 0.5)
         if self.mode == "pytorch_half_pixel":
-            return self.choose(one, self.do("sub", self.do("mul", places, 0.0), 0.5), found)
+            return self.choose(single, self.do("sub", self.do("mul", places, 0.0), 0.5), points)
         if self.mode == "half_pixel_symmetric":
             part = self.do("div", self.c.cast(self.count, FP64), length)
-            return self.do("add", found, self.do("mul", self.do("mul", self.size, 0.5), self.do("sub", self.c.full([1], FP64, 1.0), part)))
-        return found
+            return self.do("add", points, self.do("mul", self.do("mul", self.size, 0.5), self.do("sub", self.c.full([1], FP64, 1.0), part)))
+        return points
 
-    def apart(self, length: Variable, one: Variable) -> Variable:
+    def apart(self, length: Variable, single: Variable) -> Variable:
         """Return the length less one; 1 where it would be zero."""
-        return self.choose(one, self.c.full([1], FP64, 1.0), self.do("sub", length, 1.0))
+        return self.choose(single, self.c.full([1], FP64, 1.0), self.do("sub", length, 1.0))
 
-    def nearest(self, found: Variable) -> Variable:
+    def nearest(self, coordinates: Variable) -> Variable:
         """Return the place of the entry to take."""
         kind = self.c.attribute("nearest_mode", "floor" if self.c.node.operator == "Upsample" or self.c.opset < 11 else "round_prefer_floor")
         if kind not in _NEAREST:
             raise Refused(f"nearest entries by {kind}")
         up = kind in ("ceil", "round_prefer_floor")
-        moved = found if kind in ("floor", "ceil") else self.do("add", found, -0.5 if up else 0.5)
+        shifted = coordinates if kind in ("floor", "ceil") else self.do("add", coordinates, -0.5 if up else 0.5)
         if self.old:  # before nearest_mode images grew by the entry before a place, and shrank by the one behind it
-            moved = self.choose(self.is_("less_than", self.scale, 1.0), layer.ceil(moved), moved)
-        place = self.c.cast(self.c.op("ceil" if up else "floor", X=moved), INT64)
+            shifted = self.choose(self.is_("less_than", self.scale, 1.0), layer.ceil(shifted), shifted)
+        place = self.c.cast(self.c.op("ceil" if up else "floor", X=shifted), INT64)
         end = self.whole - numbers(self.c, 1)
         return layer.minimum(layer.maximum(place, numbers(self.c, 0)), end)
 
@@ -216,15 +218,15 @@ class _Axis:
         beyond = self.choose(self.is_("less_than", far, 2.0), outer, self.do("mul", outer, 0.0))
         return self.choose(self.is_("less_equal", far, 1.0), near, beyond)
 
-    def weights(self, found: Variable, cubic: bool) -> Variable:
+    def weights(self, coordinates: Variable, cubic: bool) -> Variable:
         """Return [entries of the result, entries of the source]: the weights of the window's entries; an entry beyond the ends is the end's."""
         c, thin = self.c, bool(self.c.attribute("antialias", 0))
         factor = self.do("min", self.scale, 1.0) if thin else c.full([1], FP64, 1.0)
         reach = c.cast(layer.ceil(self.do("div", c.full([1], FP64, 2.0 if cubic else 1.0), factor)), INT64)
         span = reach * numbers(c, 2) + numbers(c, 1)
         offsets = c.cast(from_zero(c, span) - reach, FP64)
-        places = self.do("add", c.unsqueeze(layer.floor(found), 1), c.unsqueeze(offsets, 0))
-        weight = self.kernel(self.do("mul", self.do("sub", places, c.unsqueeze(found, 1)), factor), cubic)
+        places = self.do("add", c.unsqueeze(layer.floor(coordinates), 1), c.unsqueeze(offsets, 0))
+        weight = self.kernel(self.do("mul", self.do("sub", places, c.unsqueeze(coordinates, 1)), factor), cubic)
         last = self.do("sub", self.size, 1.0)
         if c.attribute("exclude_outside", 0):
             inside = layer.logical_and(self.is_("greater_equal", places, 0.0), self.is_("less_equal", places, last))
@@ -233,8 +235,8 @@ class _Axis:
             weight = self.do("div", weight, layer.reduce_sum(weight, [1], True))
         places = self.do("min", self.do("max", places, 0.0), last)
         columns = c.unsqueeze(c.cast(from_zero(c, self.whole), FP64), 0, 1)
-        same = c.cast(layer.equal(c.unsqueeze(places, 2), columns), FP64)
-        return layer.reduce_sum(self.do("mul", same, c.unsqueeze(weight, 2)), [1])
+        matches = c.cast(layer.equal(c.unsqueeze(places, 2), columns), FP64)
+        return layer.reduce_sum(self.do("mul", matches, c.unsqueeze(weight, 2)), [1])
 
 
 def _count(c: Call, x: Variable, axis: int, scale: float, computed: Variable) -> Variable:
@@ -249,10 +251,10 @@ def _count(c: Call, x: Variable, axis: int, scale: float, computed: Variable) ->
 
 
 def from_onnx_by_matrices(
-    c: Call, x: Variable, axes: list[int], scales: Variable | None, sizes: Variable | None, roi: Variable | None, old: bool, known: Any = None
+    c: Call, x: Variable, axes: list[int], scales: Variable | None, sizes: Variable | None, roi: Variable | None, old: bool, factors: Any = None
 ) -> Variable:
-    """Return an image of other sizes along ``axes``: of scales, or of sizes. ``known``: the scales, where they are known before the run."""
-    kind, of, rank = c.attribute("mode", "nearest"), x.spec.known_dtype, c.rank(x)
+    """Return an image of other sizes along ``axes``: of scales, or of sizes. ``factors``: the scales, where they are known before the run."""
+    kind, dtype, rank = c.attribute("mode", "nearest"), x.spec.known_dtype, c.rank(x)
     if kind not in ("nearest", "linear", "bilinear", "cubic"):
         raise Refused(f"the mode {kind}")
     dims = c.cast(layer.gather(c.shape_of(x), numbers(c, *axes), 0), FP64)
@@ -273,34 +275,34 @@ def from_onnx_by_matrices(
             counts = c.cast(layer.floor(scale * dims + half), INT64)
     out = x if kind == "nearest" else c.cast(x, FP64)
     beyond: list[tuple[int, Variable]] = []
-    for at, axis in enumerate(axes):
-        if known is not None and known.size == len(axes) and float(known.reshape(-1)[at]) == 1.0 and roi is None:
+    for index, axis in enumerate(axes):
+        if factors is not None and factors.size == len(axes) and float(factors.reshape(-1)[index]) == 1.0 and roi is None:
             continue
         assert counts is not None and scales is not None
-        count = entry(c, counts, at)
-        count = count if known is None else _count(c, x, axis, known.reshape(-1)[at], count)
-        one = _Axis(c, out, axis, entry(c, scales, at), count, old, by_size)
-        if one.mode not in _MODES_FROM_ONNX:
-            raise Refused(f"coordinates by {one.mode}")
-        if one.mode == "tf_crop_and_resize" and roi is None:
+        count = entry(c, counts, index)
+        count = count if factors is None else _count(c, x, axis, factors.reshape(-1)[index], count)
+        line = _Axis(c, out, axis, entry(c, scales, index), count, old, by_size)
+        if line.mode not in _MODES_FROM_ONNX:
+            raise Refused(f"coordinates by {line.mode}")
+        if line.mode == "tf_crop_and_resize" and roi is None:
             raise Refused("tf_crop_and_resize without a region")
-        region = None if roi is None else (c.cast(entry(c, roi, at), FP64), c.cast(entry(c, roi, len(axes) + at), FP64))
-        found = one.coordinates(region)
-        if one.outside is not None:
-            beyond.append((axis, one.outside))
+        region = None if roi is None else (c.cast(entry(c, roi, index), FP64), c.cast(entry(c, roi, len(axes) + index), FP64))
+        coordinates = line.coordinates(region)
+        if line.outside is not None:
+            beyond.append((axis, line.outside))
         if kind == "nearest":
-            out = layer.gather(out, one.nearest(found), axis)
+            out = layer.gather(out, line.nearest(coordinates), axis)
             continue
         order = [a for a in range(rank) if a != axis] + [axis]
-        moved = layer.matmul(c.transpose(out, order), one.weights(found, kind == "cubic"), transpose_y=True)
-        out = c.transpose(moved, [order.index(a) for a in range(rank)])
+        product = layer.matmul(c.transpose(out, order), line.weights(coordinates, kind == "cubic"), transpose_y=True)
+        out = c.transpose(product, [order.index(a) for a in range(rank)])
     for axis, outside in beyond:
         shaped = c.reshape(outside, [-1, *[1] * (rank - axis - 1)]) if axis < rank - 1 else outside
         out = layer.where(shaped, c.like(float(c.attribute("extrapolation_value", 0.0)), out), out)
-    if out.spec.known_dtype is not of and not of.is_floating:  # whole numbers: held in their range, and cut
-        low, high = (0, 255) if of.name == "uint8" else (-(2 ** (8 * of.itemsize - 1)), 2 ** (8 * of.itemsize - 1) - 1)
+    if out.spec.known_dtype is not dtype and not dtype.is_floating:  # whole numbers: held in their range, and cut
+        low, high = (0, 255) if dtype.name == "uint8" else (-(2 ** (8 * dtype.itemsize - 1)), 2 ** (8 * dtype.itemsize - 1) - 1)
         out = layer.minimum(layer.maximum(out, c.full([1], FP64, low)), c.full([1], FP64, high))
-    return c.cast(out, of)
+    return c.cast(out, dtype)
 
 
 # --- to ONNX
@@ -315,9 +317,9 @@ def _to_onnx_resize(w: WrittenOp) -> OnnxValue:
 
     layout, rank = w.of.data_layout, w.rank("X")
     axes, method = rank - 2, w.op.type.split("_", 1)[0]
-    of = w.dtype("X")
-    held = INT32 if of is INT16 else of
-    x = w.cast(channels_first(w, "X", layout), of, held)
+    dtype = w.dtype("X")
+    inner = INT32 if dtype is INT16 else dtype
+    x = w.cast(channels_first(w, "X", layout), dtype, inner)
     if w.of.align_corners:
         mode, nearest = "align_corners", "round_prefer_ceil"
     else:
@@ -329,14 +331,14 @@ def _to_onnx_resize(w: WrittenOp) -> OnnxValue:
     out = out[1:-1] if is_channels_last(layout) else out[2:]
     single: list[int] = []
     if mode == "half_pixel" and not thin and not w.of.centered:  # a single pixel is the first one's, not the middle one's
-        for at, size in enumerate(out):
-            if size == 1 and w.spec("X").known_dims[at + 1 if is_channels_last(layout) else at + 2] != 1:
+        for index, size in enumerate(out):
+            if size == 1 and w.spec("X").known_dims[index + 1 if is_channels_last(layout) else index + 2] != 1:
                 if method == "bicubic":
                     raise Refused("bicubic interpolation to a single pixel")
-                x = w.slice(x, at + 2, 0, 1)
-                single.append(at)
-    given = w.op.attributes.values.get("scale", ())
-    scale = [float(s) for s in (given if given.__class__ in (tuple, list) else [given]) if s > 0]  # pyright: ignore[reportGeneralTypeIssues]
+                x = w.slice(x, index + 2, 0, 1)
+                single.append(index)
+    scales = w.op.attributes.values.get("scale", ())
+    scale = [float(s) for s in (scales if scales.__class__ in (tuple, list) else [scales]) if s > 0]  # pyright: ignore[reportGeneralTypeIssues]
     sized = w.op.input_slots.get("SizeTensor") or w.has("OutSize")
     attributes: dict[str, Any] = {"mode": _METHODS_TO_ONNX[method], "coordinate_transformation_mode": mode}
     if method == "nearest":
@@ -346,23 +348,23 @@ def _to_onnx_resize(w: WrittenOp) -> OnnxValue:
     if thin:
         w.needs(18)
         attributes |= {"antialias": 1, "exclude_outside": 1}
-    by = w.node("Expand", w.cast(w.reshape(w.x("Scale"), -1), w.dtype("Scale"), FP32), w.ints(axes)) if not sized and w.has("Scale") else None
+    factors = w.node("Expand", w.cast(w.reshape(w.x("Scale"), -1), w.dtype("Scale"), FP32), w.ints(axes)) if not sized and w.has("Scale") else None
     # of aligned corners ONNX's reference takes the size before it is cut to a whole one, and onnxruntime and ours take the whole one: sizes say it
     by_scale = w.op.type.endswith("_v2") and not w.of.align_corners
-    if by is not None and by_scale:
-        return channels_back(w, w.node("Resize", x, None, w.node("Concat", w.array(numpy.ones(2, "float32")), by, axis=0), **attributes), rank, layout)
-    by_axis = [1.0 if at in single else s for at, s in enumerate(scale if len(scale) == axes else scale * axes)]
+    if factors is not None and by_scale:
+        return channels_back(w, w.node("Resize", x, None, w.node("Concat", w.array(numpy.ones(2, "float32")), factors, axis=0), **attributes), rank, layout)
+    by_axis = [1.0 if index in single else s for index, s in enumerate(scale if len(scale) == axes else scale * axes)]
     if not sized and scale and by_scale:
-        made = w.node("Resize", x, None, w.array(numpy.array([1, 1, *by_axis], "float32")), **attributes)
-        return channels_back(w, w.cast(made, held, of), rank, layout)
+        resized = w.node("Resize", x, None, w.array(numpy.array([1, 1, *by_axis], "float32")), **attributes)
+        return channels_back(w, w.cast(resized, inner, dtype), rank, layout)
     if w.op.input_slots.get("SizeTensor"):
         sizes = w.row_of("SizeTensor")
     elif w.has("OutSize"):
         sizes = w.row("OutSize")
-    elif by is not None or (scale and not all(isinstance(d, int) for d in out)):  # the first form, and aligned corners, go by the sizes
-        now = w.node("Cast", w.shape(x, 2, rank), to=w.writer.code_of(FP32))
-        by = by if by is not None else w.array(numpy.array(by_axis, "float32"))
-        sizes = w.cast(w.node("Floor", w.node("Mul", now, by)), FP32, INT64)
+    elif factors is not None or (scale and not all(isinstance(d, int) for d in out)):  # the first form, and aligned corners, go by the sizes
+        image_dims = w.node("Cast", w.shape(x, 2, rank), to=w.writer.code_of(FP32))
+        factors = factors if factors is not None else w.array(numpy.array(by_axis, "float32"))
+        sizes = w.cast(w.node("Floor", w.node("Mul", image_dims, factors)), FP32, INT64)
     else:
         sizes = w.ints(*[int(d) for d in out])  # pyright: ignore[reportArgumentType]
     dims = w.spec("X").known_dims
@@ -370,7 +372,7 @@ def _to_onnx_resize(w: WrittenOp) -> OnnxValue:
     if all(isinstance(d, int) for d in (*out, *dims)):
         channels = dims[-1] if is_channels_last(layout) else dims[1]
         front = w.ints(*[int(d) for d in (dims[0], channels, *out)])  # pyright: ignore[reportArgumentType]
-    return channels_back(w, w.cast(w.node("Resize", x, None, None, front, **attributes), held, of), rank, layout)
+    return channels_back(w, w.cast(w.node("Resize", x, None, None, front, **attributes), inner, dtype), rank, layout)
 
 
 # --- from torch
@@ -390,57 +392,57 @@ _METHODS_FROM_TORCH = {
     *(f"upsample_{kind}" for kind in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "bicubic2d", "trilinear3d")),
     *(f"_upsample_{kind}_aa" for kind in ("bilinear2d", "bicubic2d")),
 )
-def _upsample(t: TorchCall, x: Variable, size: Any, *more: Any) -> Any:
+def _upsample(t: TorchCall, x: Variable, size: Any, *arguments: Any) -> Any:
     name, overload = t.name.split("upsample_")[1].removesuffix("_aa"), t.overload
     nearest = "nearest" in name
-    corners = False if nearest else bool(more[0]) if more else False
-    rest = list(more if nearest else more[1:])
-    factors = rest[0] if rest and is_list(rest[0]) else [f for f in rest if isinstance(f, (int, float)) and not isinstance(f, bool)]
+    corners = False if nearest else bool(arguments[0]) if arguments else False
+    remaining = list(arguments if nearest else arguments[1:])
+    factors = remaining[0] if remaining and is_list(remaining[0]) else [f for f in remaining if isinstance(f, (int, float)) and not isinstance(f, bool)]
     if overload == "vec" and size is None and not factors:
         raise Refused("neither a size nor factors")
-    wanted = [*size] if size is not None else [_times(torch_size_of(x, 2 + at), float(f)) for at, f in enumerate(factors)]
+    sizes = [*size] if size is not None else [_times(torch_size_of(x, 2 + index), float(f)) for index, f in enumerate(factors)]
     if name == "nearest1d":
         x = layer.unsqueeze(x, [2])
     type = {"nearest1d": "nearest", "nearest3d": "nearest"}.get(name, _METHODS_FROM_TORCH.get(name, "nearest")) + "_interp_v2"
     attrs: dict[str, Any] = {"align_corners": corners, "align_mode": 0, "interp_method": type.removesuffix("_interp_v2")}
     attrs |= {"antialias": True} if t.name.endswith("_aa") else {}
-    if not nearest and not corners and not all((n := as_dim(s)) is not None and less_equal(2, n) for s in wanted):
+    if not nearest and not corners and not all((n := as_dim(s)) is not None and less_equal(2, n) for s in sizes):
         attrs["centered"] = True
     inputs: dict[str, Any] = {"X": x}
     if size is not None:
-        wanted = [1, *size] if name == "nearest1d" else [*size]
-        if all(isinstance(as_dim(s), int) for s in wanted):
-            attrs.update(zip(("out_d", "out_h", "out_w")[3 - len(wanted) :], [as_dim(s) for s in wanted], strict=True))
+        sizes = [1, *size] if name == "nearest1d" else [*size]
+        if all(isinstance(as_dim(s), int) for s in sizes):
+            attrs.update(zip(("out_d", "out_h", "out_w")[3 - len(sizes) :], [as_dim(s) for s in sizes], strict=True))
         else:
-            inputs["SizeTensor"] = [layer.cast(layer.fill_constant([1], INT64, s) if isinstance(s, int) else s.variable, "int32") for s in wanted]
+            inputs["SizeTensor"] = [layer.cast(layer.fill_constant([1], INT64, s) if isinstance(s, int) else s.variable, "int32") for s in sizes]
     else:
         attrs["scale"] = [float(f) for f in ([1.0, *factors] if name == "nearest1d" else factors)]
-    made = t.op(type, attrs, **inputs)
-    return layer.squeeze(made, [2]) if name == "nearest1d" else made
+    out = t.op(type, attrs, **inputs)
+    return layer.squeeze(out, [2]) if name == "nearest1d" else out
 
 
 @from_torch("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d")
-def _upsample_exact(t: TorchCall, x: Variable, size: Any, *more: Any) -> Any:
+def _upsample_exact(t: TorchCall, x: Variable, size: Any, *arguments: Any) -> Any:
     """Return the elements nearest to the middle of each place."""
-    factors = next((one for one in more if is_list(one)), [one for one in more if one is not None])
+    factors = next((argument for argument in arguments if is_list(argument)), [argument for argument in arguments if argument is not None])
     axes = t.rank(x) - 2
-    for at in range(axes):
-        own = torch_size_of(x, 2 + at)
-        factor = float(factors[at]) if factors else None
-        wanted = size[at] if size is not None else _times(own, factor)
-        places = layer.scale(layer.range(0, as_variable(wanted), 1, dtype=FP32), 1.0, 0.5)
+    for index in range(axes):
+        length = torch_size_of(x, 2 + index)
+        factor = float(factors[index]) if factors else None
+        target = size[index] if size is not None else _times(length, factor)
+        places = layer.scale(layer.range(0, as_variable(target), 1, dtype=FP32), 1.0, 0.5)
         if factor is not None:
             near = layer.scale(places, 1.0 / factor)
         else:
-            near = layer.multiply(places, layer.divide(layer.cast(as_variable(own), FP32), layer.cast(as_variable(wanted), FP32)))
-        last = layer.cast(layer.subtract(as_variable(own), as_variable(1)), INT64)
-        x = layer.index_select(x, layer.minimum(layer.cast(near, INT64), last), 2 + at)
+            near = layer.multiply(places, layer.divide(layer.cast(as_variable(length), FP32), layer.cast(as_variable(target), FP32)))
+        last = layer.cast(layer.subtract(as_variable(length), as_variable(1)), INT64)
+        x = layer.index_select(x, layer.minimum(layer.cast(near, INT64), last), 2 + index)
     return x
 
 
-def _times(own: Any, factor: Any) -> Any:
+def _times(size: Any, factor: Any) -> Any:
     """Return a size times a factor, rounded down."""
-    return host_number(math.floor, [host_number(operator.mul, [own, factor])])
+    return host_number(math.floor, [host_number(operator.mul, [size, factor])])
 
 
 # --- to torch's code
@@ -467,12 +469,12 @@ def _to_torch_resize(w: PlainOp) -> Any:
     scales = list(w.of._scales())
     size = w.result("Out").known_dims[2:]
     corner = "" if kind == "nearest" else f", align_corners={corners}"
-    given = w.has("OutSize") or w.count("SizeTensor")
+    has_size = w.has("OutSize") or w.count("SizeTensor")
     if kind != "bicubic" and kind != "nearest" and not corners and w.of.align_mode == 1:
         if not all(w.writer.has_size(n) for n in size):
             return w.by_kernel()
-        by = [None] * axes if older or not scales or w.count("SizeTensor") else scales * axes if len(scales) == 1 else scales
-        listed = ", ".join("None" if b is None else number_code(float(b)) for b in by)
+        factors = [None] * axes if older or not scales or w.count("SizeTensor") else scales * axes if len(scales) == 1 else scales
+        listed = ", ".join("None" if b is None else number_code(float(b)) for b in factors)
         return w.call(helpers.resizing_points.resized_points, w.x("X"), f"[{', '.join(map(w.size, size))}]", f"[{listed}]")
     thin = bool(getattr(w.of, "antialias", False))
     if thin and (w.dtype("X").itemsize == 2 or not isinstance(size[1], int) or size[1] == 1):  # torch's kernel gives all rows of a column the first's number
@@ -480,16 +482,16 @@ def _to_torch_resize(w: PlainOp) -> Any:
     if not corners and any(n == 1 for n in size) and not (thin or getattr(w.of, "centered", False)):
         return w.by_kernel()
     corner += ", antialias=True" if thin else ""
-    if scales and not given and not older and not corners:
+    if scales and not has_size and not older and not corners:
         scales = scales * axes if len(scales) == 1 else scales
-        whole = [int(s) if s == int(s) else s for s in scales]
-        if all(isinstance(n, int) for n in w.dims("X")[2:]) and [int(n * s) for n, s in zip(w.dims("X")[2:], whole, strict=True)] != [*size]:
+        numbers = [int(s) if s == int(s) else s for s in scales]
+        if all(isinstance(n, int) for n in w.dims("X")[2:]) and [int(n * s) for n, s in zip(w.dims("X")[2:], numbers, strict=True)] != [*size]:
             return w.by_kernel()
         return f'F.interpolate({w.x("X")}, scale_factor={short([float(s) for s in scales])}, mode="{mode}"{corner})'
     if scales and w.has("OutSize") and not older and not corners:
         return w.by_kernel()  # placed by the scale, of another size
     if not all(w.writer.has_size(n) for n in size):
-        sizes = [w.int("SizeTensor", at) for at in range(axes)] if w.count("SizeTensor") else None
+        sizes = [w.int("SizeTensor", index) for index in range(axes)] if w.count("SizeTensor") else None
         return f'F.interpolate({w.x("X")}, size={w.list("OutSize") if sizes is None else tuple_of_sizes(sizes)}, mode="{mode}"{corner})'
     return f'F.interpolate({w.x("X")}, size={tuple_of_sizes([w.size(n) for n in size])}, mode="{mode}"{corner})'
 

@@ -48,8 +48,8 @@ def _cumulative_sum(w: WrittenOp) -> OnnxValue:
     if w.of.flatten or not w.rank("X"):
         x = w.reshape(x, -1)
     axis = 0 if w.of.flatten else int(w.of.axis)
-    made = w.node("CumSum", x, w.number(axis, INT64), exclusive=int(w.of.exclusive), reverse=int(w.of.reverse))
-    return made if w.rank("X") or w.of.flatten else w.squeeze(made, 0)
+    sums = w.node("CumSum", x, w.number(axis, INT64), exclusive=int(w.of.exclusive), reverse=int(w.of.reverse))
+    return sums if w.rank("X") or w.of.flatten else w.squeeze(sums, 0)
 
 
 LOWEST = {"fp32": -3.4028234663852886e38, "fp64": -1.7976931348623157e308, "fp16": -65504.0}
@@ -59,11 +59,11 @@ def _to_onnx_running(x: Term, rank: int, axis: int, nothing: float, exclusive: b
     """Return for each element of an axis what ``made_of`` makes, over the last axis, of those up to it; the others are ``nothing``."""
     order = [*[a for a in range(rank) if a != axis], axis]
     rows = x.turned(*order).with_dims(rank - 1)  # [..., 1, elements]
-    other = count_to(x.size(axis))
-    here = other.with_dims(1)
-    counted = (other > here if exclusive else other >= here) if reverse else (other < here if exclusive else other <= here)
-    made = made_of(counted.where(rows, nothing))
-    return made.turned(*[order.index(a) for a in range(rank)])
+    sources = count_to(x.size(axis))
+    places = sources.with_dims(1)
+    counted = (sources > places if exclusive else sources >= places) if reverse else (sources < places if exclusive else sources <= places)
+    out = made_of(counted.where(rows, nothing))
+    return out.turned(*[order.index(a) for a in range(rank)])
 
 
 @to_onnx("cumprod")
@@ -100,8 +100,8 @@ def _cumulative_log_sum(w: WrittenOp) -> Any:
     lowest = LOWEST[x.of.name]
 
     def made_of(rows: Term) -> Term:
-        most = rows.largest(rank, keep=True).most(lowest)
-        return ((rows - most).node("Exp").total(rank).node("Log") + most.without(rank)).most(lowest)
+        peaks = rows.largest(rank, keep=True).most(lowest)
+        return ((rows - peaks).node("Exp").total(rank).node("Log") + peaks.without(rank)).most(lowest)
 
     return _to_onnx_running(x, rank, axis, float("-inf"), bool(w.of.exclusive), bool(w.of.reverse), made_of).value
 
@@ -140,7 +140,7 @@ def _to_torch_cumsum(w: PlainOp) -> str:
     if not w.rank("X"):
         return f"torch.zeros_like({x})" if w.of.exclusive else f"{x}.clone()" if not w.of.flatten else x
     x = w.let(f"{x}.flip({axis})" if w.of.reverse else x) if w.of.reverse or w.of.exclusive or w.of.flatten else x
-    of = "" if w.dtype("X").is_floating or w.dtype("X") is INT64 else f", dtype={w.type(w.dtype('X'))}"
-    made = f"torch.cumsum({x}, {axis}{of})"
-    made = f"{made} - {x}" if w.of.exclusive else made
-    return (f"({made}).flip({axis})" if w.of.exclusive else f"{made}.flip({axis})") if w.of.reverse else made
+    dtype_code = "" if w.dtype("X").is_floating or w.dtype("X") is INT64 else f", dtype={w.type(w.dtype('X'))}"
+    code = f"torch.cumsum({x}, {axis}{dtype_code})"
+    code = f"{code} - {x}" if w.of.exclusive else code
+    return (f"({code}).flip({axis})" if w.of.exclusive else f"{code}.flip({axis})") if w.of.reverse else code

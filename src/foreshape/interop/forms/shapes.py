@@ -53,15 +53,15 @@ def from_onnx_reshape(c: Call) -> Any:
     x = c.x()
     if c.opset < 5:
         return c.reshape(x, [int(n) for n in c.attribute("shape")])
-    known, sizes = c.constant(1), c.sizes(1)
-    if known is None and sizes is not None:
+    shape, sizes = c.constant(1), c.sizes(1)
+    if shape is None and sizes is not None:
         plain = _plain_shape(x.spec.known_dims, sizes, bool(c.attribute("allowzero", 0)))
         return c.reshape(x, plain) if plain is not None else c.reshape_to(x, c.x(1))
-    if known is None and c.attribute("allowzero", 0):
+    if shape is None and c.attribute("allowzero", 0):
         return computed.exactly_reshaped(c, x, c.cast(c.x(1), INT64))
-    if known is None:
+    if shape is None:
         return c.reshape_to(x, c.x(1))
-    dims = [int(n) for n in known.reshape(-1)]
+    dims = [int(n) for n in shape.reshape(-1)]
     if c.attribute("allowzero", 0) and 0 in dims:
         if -1 in dims:
             raise Refused("a size to be found beside one of 0")
@@ -74,7 +74,7 @@ def _plain_shape(dims: Sequence[Size], sizes: Sequence[Size], zeros: bool) -> li
 
     ``zeros``: 0 is a size, and copies nothing.
     """
-    plain = [s if isinstance(s, int) else 0 if at < len(dims) and s is dims[at] else -1 for at, s in enumerate(sizes)]
+    plain = [s if isinstance(s, int) else 0 if axis < len(dims) and s is dims[axis] else -1 for axis, s in enumerate(sizes)]
     if plain.count(-1) > 1 or (zeros and 0 in sizes):
         return None
     try:
@@ -100,9 +100,9 @@ def from_onnx_flatten(c: Call) -> Any:
 @from_onnx("Unsqueeze")
 def from_onnx_unsqueeze(c: Call) -> Any:
     x = c.x()
-    given = c.computed(1) if c.opset >= 13 else None
-    if given is not None:
-        return computed.unsqueezed(c, x, given)
+    variable = c.computed(1) if c.opset >= 13 else None
+    if variable is not None:
+        return computed.unsqueezed(c, x, variable)
     axes = (c.ints(1) if c.opset >= 13 else c.ints(9, "axes")) or []
     rank = c.rank(x) + len(axes)
     return c.unsqueeze(x, *sorted(c.axis(a, rank) for a in axes)) if axes else layer.assign(x)
@@ -126,17 +126,17 @@ _MOST_TWICE = 16
 @from_onnx("Squeeze")
 def from_onnx_squeeze(c: Call) -> Any:
     x = c.x()
-    given = c.computed(1) if c.opset >= 13 else None
-    if given is not None:
-        return computed.squeezed(c, x, given)
+    variable = c.computed(1) if c.opset >= 13 else None
+    if variable is not None:
+        return computed.squeezed(c, x, variable)
     axes = c.ints(1) if c.opset >= 13 else c.ints(9, "axes")
     if axes is not None:
         return _without(c, x, axes)
     dims = x.spec.known_dims
-    unknown = [at for at, d in enumerate(dims) if not isinstance(d, int)]
-    ones = [at for at, d in enumerate(dims) if d == 1]
+    unknown = [axis for axis, d in enumerate(dims) if not isinstance(d, int)]
+    ones = [axis for axis, d in enumerate(dims) if d == 1]
     if unknown:
-        raise RestInBranches(lambda rest, results: _with_rest(c, x, unknown, ones, rest, results))
+        raise RestInBranches(lambda nodes, results: _with_rest(c, x, unknown, ones, nodes, results))
     return _without(c, x, ones)
 
 
@@ -144,24 +144,24 @@ def _without(c: Call, x: Variable, axes: Sequence[int]) -> Variable:
     return c.squeeze(x, *axes) if axes else layer.assign(x)
 
 
-def _with_rest(c: Call, x: Variable, unknown: list[int], ones: list[int], rest: Sequence[NodeRecord], results: Sequence[str]) -> None:
+def _with_rest(c: Call, x: Variable, unknown: list[int], ones: list[int], nodes: Sequence[NodeRecord], results: Sequence[str]) -> None:
     """Import the rest after a squeeze: in branches by one open dim if the rest is short, and with the others as they are."""
     importer = c.importer
-    for at in unknown[1:] if len(rest) <= _MOST_TWICE else unknown:
-        stays = importer.free_name(f"dim_{at}_of_{x.name}_is_not_1")
-        importer.block.append_op("not_equal", {"X": _from_onnx_size(c, x, at), "Y": c.full([1], INT64, 1)}, {"Out": stays})
+    for axis in unknown[1:] if len(nodes) <= _MOST_TWICE else unknown:
+        stays = importer.free_name(f"dim_{axis}_of_{x.name}_is_not_1")
+        importer.block.append_op("not_equal", {"X": _from_onnx_size(c, x, axis), "Y": c.full([1], INT64, 1)}, {"Out": stays})
         importer.block.append_op("assert", {"Cond": stays}, {}, {})
-    if len(rest) > _MOST_TWICE:
+    if len(nodes) > _MOST_TWICE:
         importer.define(c.node.outputs[0], _without(c, x, ones), c.node.place)
-        importer.nodes(rest, results)
+        importer.nodes(nodes, results)
         return
-    at = unknown[0]
-    branches = (lambda: [_without(c, x, sorted([*ones, at]))], lambda: [_without(c, x, ones)])
-    with_rest(c, lambda: layer.equal(_from_onnx_size(c, x, at), c.full([1], INT64, 1)), branches, rest, results)
+    axis = unknown[0]
+    branches = (lambda: [_without(c, x, sorted([*ones, axis]))], lambda: [_without(c, x, ones)])
+    with_rest(c, lambda: layer.equal(_from_onnx_size(c, x, axis), c.full([1], INT64, 1)), branches, nodes, results)
 
 
-def _from_onnx_size(c: Call, x: Variable, at: int) -> Variable:
-    return layer.slice(c.shape_of(x), [0], [at], [at + 1])
+def _from_onnx_size(c: Call, x: Variable, axis: int) -> Variable:
+    return layer.slice(c.shape_of(x), [0], [axis], [axis + 1])
 
 
 # --- to ONNX
@@ -227,10 +227,10 @@ def _to_onnx_transpose(w: WrittenOp) -> OnnxValue:
 def _to_onnx_unsqueeze(w: WrittenOp) -> OnnxValue:
     if w.op.input_slots.get("AxesTensorList"):
         return w.node("Unsqueeze", w.x("X"), w.row_of("AxesTensorList"))
-    given = w.known("AxesTensor") if w.has("AxesTensor") else w.of.axes
-    if given is None:
+    numbers = w.known("AxesTensor") if w.has("AxesTensor") else w.of.axes
+    if numbers is None:
         return w.node("Unsqueeze", w.x("X"), w.row("AxesTensor"))
-    x, rank, axes = w.x("X"), w.rank("X"), [int(a) for a in given]
+    x, rank, axes = w.x("X"), w.rank("X"), [int(a) for a in numbers]
     if axes and axes[0] >= 0 and axes == sorted(set(axes)):
         return w.unsqueeze(x, *axes)
     for axis in axes:  # one after another: each counts in the dims so far
@@ -245,7 +245,7 @@ def _to_onnx_squeeze(w: WrittenOp) -> OnnxValue:
     if not w.of.axes:
         if not all(isinstance(d, int) for d in dims):
             raise Refused("without axes, and dims that are open")
-        axes = [at for at, d in enumerate(dims) if d == 1]
+        axes = [axis for axis, d in enumerate(dims) if d == 1]
     else:
         axes = [a for a in axes_of(w, w.of.axes, rank) if dims[a] == 1 or not isinstance(dims[a], int)]
     return w.squeeze(w.x("X"), *sorted(set(axes))) if axes else w.node("Identity", w.x("X"))
@@ -253,17 +253,17 @@ def _to_onnx_squeeze(w: WrittenOp) -> OnnxValue:
 
 def single(w: WrittenOp, slot: str, otherwise: int) -> int:
     """Return an axis: the number of an operand that is known before the run, or of the attribute."""
-    known = w.known(slot) if w.has(slot) else otherwise
-    if known is None:
+    number = w.known(slot) if w.has(slot) else otherwise
+    if number is None:
         raise Refused("an axis that is computed")
-    return int(known if isinstance(known, int) else known.reshape(-1)[0])
+    return int(number if isinstance(number, int) else number.reshape(-1)[0])
 
 
 @to_onnx("size")
 def _to_onnx_size(w: WrittenOp) -> OnnxValue:
-    made = w.node("Size", w.x("Input"))
+    count = w.node("Size", w.x("Input"))
     rank = len(w.result("Out").known_dims)
-    return w.reshape(made, 1) if rank else made
+    return w.reshape(count, 1) if rank else count
 
 
 # --- from torch
@@ -271,8 +271,8 @@ def _to_onnx_size(w: WrittenOp) -> OnnxValue:
 
 @from_torch("sym_size")
 def _sym_size(t: TorchCall, x: Variable, dim: int) -> Any:
-    found = x.spec.known_dims[dim]
-    return size_of(*t.importer.place_of(found, x, dim))
+    size = x.spec.known_dims[dim]
+    return size_of(*t.importer.place_of(size, x, dim))
 
 
 @from_torch("sym_numel", "numel")
@@ -317,9 +317,9 @@ def _from_torch_flatten(t: TorchCall, x: Variable, start_dim: int = 0, end_dim: 
 
 @from_torch("unflatten")
 def _unflatten(t: TorchCall, x: Variable, dim: int, sizes: Any) -> Any:
-    at = t.axis(x, dim)
-    before, after = [size_of(x, a) for a in range(at)], [size_of(x, a) for a in range(at + 1, t.rank(x))]
-    return t.reshape(x, [*before, *sizes, *after])
+    axis = t.axis(x, dim)
+    leading, trailing = [size_of(x, a) for a in range(axis)], [size_of(x, a) for a in range(axis + 1, t.rank(x))]
+    return t.reshape(x, [*leading, *sizes, *trailing])
 
 
 @from_torch("transpose", "swapaxes")
@@ -344,19 +344,19 @@ def _movedim(t: TorchCall, x: Variable, source: Any, destination: Any) -> Any:
     sources = [t.axis(x, s) for s in (source if is_list(source) else [source])]
     places = [t.axis(x, d) for d in (destination if is_list(destination) else [destination])]
     left = [a for a in range(t.rank(x)) if a not in sources]
-    order = [sources[places.index(at)] if at in places else left.pop(0) for at in range(t.rank(x))]
+    order = [sources[places.index(axis)] if axis in places else left.pop(0) for axis in range(t.rank(x))]
     return layer.transpose(x, order)
 
 
 @from_torch("t", "numpy_T")
-def _turned(t: TorchCall, x: Variable) -> Any:
+def _reversed_axes(t: TorchCall, x: Variable) -> Any:
     return layer.transpose(x, [*range(t.rank(x))][::-1]) if t.rank(x) > 1 else x
 
 
 @from_torch("adjoint", "mT", "mH", "matrix_H")
 def _turned_matrices(t: TorchCall, x: Variable) -> Any:
-    turned = layer.transpose(x, [*range(t.rank(x) - 2), t.rank(x) - 1, t.rank(x) - 2]) if t.rank(x) > 1 else x
-    return layer.conj(turned) if x.dtype in COMPLEX and t.name != "mT" else turned
+    matrices = layer.transpose(x, [*range(t.rank(x) - 2), t.rank(x) - 1, t.rank(x) - 2]) if t.rank(x) > 1 else x
+    return layer.conj(matrices) if x.dtype in COMPLEX and t.name != "mT" else matrices
 
 
 @from_torch("unsqueeze")
@@ -385,8 +385,8 @@ def _shape_of(w: PlainOp) -> str:
 
 @to_torch("size")
 def _size_of(w: PlainOp) -> str:
-    made = f"torch.tensor({w.x('Input')}.numel(), {tensor_options(w, w.result('Out').known_dtype)})"
-    return made if not w.result("Out").known_dims else f"{made}.reshape(1)"
+    code = f"torch.tensor({w.x('Input')}.numel(), {tensor_options(w, w.result('Out').known_dtype)})"
+    return code if not w.result("Out").known_dims else f"{code}.reshape(1)"
 
 
 @to_torch("reshape2", "reshape")
@@ -394,8 +394,8 @@ def _to_torch_reshape(w: PlainOp) -> str:
     dims = w.result("Out").known_dims
     unknown = [d for d in dims if not isinstance(d, int) and not w.writer.has_size(d)]
     if len(unknown) > 1 or (unknown and 0 in dims):
-        given = f"[{', '.join(f'int({t})' for t in w.all('ShapeTensor'))}]" if w.count("ShapeTensor") else w.list("Shape") if w.has("Shape") else w.of.shape
-        return w.call(helpers.shapes.reshaped, w.x("X"), given)
+        shape = f"[{', '.join(f'int({t})' for t in w.all('ShapeTensor'))}]" if w.count("ShapeTensor") else w.list("Shape") if w.has("Shape") else w.of.shape
+        return w.call(helpers.shapes.reshaped, w.x("X"), shape)
     return f"{w.x('X')}.reshape({w.target(dims)})"
 
 
@@ -430,7 +430,7 @@ def _to_torch_unsqueeze(w: PlainOp) -> str:
 @to_torch("transpose2", "transpose")
 def _to_torch_transpose(w: PlainOp) -> str:
     axes = tuple(w.of.axis)
-    moved = [at for at, a in enumerate(axes) if a % len(axes) != at]
-    if not moved:
+    places = [place for place, a in enumerate(axes) if a % len(axes) != place]
+    if not places:
         return w.x("X")
-    return f"{w.x('X')}.transpose({moved[0]}, {moved[1]})" if len(moved) == 2 else f"{w.x('X')}.permute({', '.join(map(str, axes))})"
+    return f"{w.x('X')}.transpose({places[0]}, {places[1]})" if len(places) == 2 else f"{w.x('X')}.permute({', '.join(map(str, axes))})"

@@ -25,7 +25,7 @@ _WINDOWS = {"HannWindow": (0.5, 0.5, 0.0), "HammingWindow": (25 / 46, 21 / 46, 0
 @from_onnx("HannWindow", "HammingWindow", "BlackmanWindow")
 def window(c: Call) -> Any:
     """a - b cos(2 pi k / n) + c cos(4 pi k / n), of n entries, or of n - 1 where it is not periodic."""
-    of = element_type(int(c.attribute("output_datatype", 1)))
+    dtype = element_type(int(c.attribute("output_datatype", 1)))
     level, wave, half = _WINDOWS[c.node.operator]
     size = c.reshape(c.cast(c.x(), INT64), [1])
     period = size if c.attribute("periodic", 1) else layer.scale(size, 1.0, -1.0)
@@ -35,11 +35,11 @@ def window(c: Call) -> Any:
         if factor:
             wave_of = layer.cos(turn * c.like(times * math.pi, turn))
             out = out + wave_of * c.like(factor, turn)
-    return c.cast(out, of)
+    return c.cast(out, dtype)
 
 
-def _chosen(c: Call, condition: Variable, one: Variable, other: Variable) -> Variable:
-    return layer.where(condition, one, other)
+def _chosen(c: Call, condition: Variable, x: Variable, y: Variable) -> Variable:
+    return layer.where(condition, x, y)
 
 
 def _from_onnx_parts(c: Call, x: Variable) -> tuple[Variable, int]:
@@ -56,11 +56,11 @@ def _from_onnx_parts(c: Call, x: Variable) -> tuple[Variable, int]:
 @from_onnx("DFT")
 def fourier(c: Call) -> Any:
     """The transform along one axis of [..., 1] or [..., 2], real and imaginary parts; length and axis may be computed."""
-    x, of, rank = c.x(), c.x().spec.known_dtype, c.rank(c.x())
+    x, dtype, rank = c.x(), c.x().spec.known_dtype, c.rank(c.x())
     x, parts_of = _from_onnx_parts(c, x)
     inverse, half = bool(c.attribute("inverse", 0)), bool(c.attribute("onesided", 0))
-    given = c.reshape(c.cast(c.x(2), INT64), [1]) if c.opset >= 20 and c.has(2) else numbers(c, int(c.attribute("axis", 1)) if c.opset < 20 else -2)
-    axis = _chosen(c, given < numbers(c, 0), given + numbers(c, rank), given)
+    number = c.reshape(c.cast(c.x(2), INT64), [1]) if c.opset >= 20 and c.has(2) else numbers(c, int(c.attribute("axis", 1)) if c.opset < 20 else -2)
+    axis = _chosen(c, number < numbers(c, 0), number + numbers(c, rank), number)
     dims, order = c.shape_of(x), numbers(c, *range(rank))
     dims = _chosen(c, order < numbers(c, rank - 1), dims, numbers(c, *[1] * rank))
     ones = numbers(c, *[1] * rank)
@@ -68,13 +68,13 @@ def fourier(c: Call) -> Any:
     def product(type: str) -> Variable:
         return layer.reduce_prod(_chosen(c, c.op(type, X=order, Y=axis), dims, ones), [0], True)
 
-    size, before, behind = product("equal"), product("less_than"), product("greater_than")
-    flat = c.reshape_to(c.cast(x, FP64), layer.concat([before, size, behind, numbers(c, parts_of)], 0))
+    size, leading, trailing = product("equal"), product("less_than"), product("greater_than")
+    flat = c.reshape_to(c.cast(x, FP64), layer.concat([leading, size, trailing, numbers(c, parts_of)], 0))
     flat = c.transpose(flat, [3, 0, 2, 1])
     real = c.op("slice", {"axes": [0], "starts": [0], "ends": [1], "decrease_axis": [0], "infer_flags": [1]}, Input=flat)
     imaginary = None if parts_of == 1 else c.op("slice", {"axes": [0], "starts": [1], "ends": [2], "decrease_axis": [0], "infer_flags": [1]}, Input=flat)
-    whole = layer.scale(size, 1.0, -1.0) * numbers(c, 2) if inverse and half else size
-    length = c.reshape(c.cast(c.x(1), INT64), [1]) if c.has(1) else whole
+    full_length = layer.scale(size, 1.0, -1.0) * numbers(c, 2) if inverse and half else size
+    length = c.reshape(c.cast(c.x(1), INT64), [1]) if c.has(1) else full_length
     count = length if inverse or not half else layer.scale(length // numbers(c, 2), 1.0, 1.0)
     rows, columns = c.unsqueeze(from_zero(c, size), 1), c.unsqueeze(from_zero(c, count), 0)
     turn = c.cast(rows * columns % length, FP64)
@@ -91,61 +91,61 @@ def fourier(c: Call) -> Any:
     sign = 1.0 if inverse else -1.0
     sine = layer.scale(sine, sign)
 
-    def times(one: Variable, matrix: Variable) -> Variable:
-        return layer.matmul(one, matrix)
+    def times(part: Variable, matrix: Variable) -> Variable:
+        return layer.matmul(part, matrix)
 
-    one = times(real, cosine)
-    other = times(real, sine) if not (inverse and half) else None
+    real_out = times(real, cosine)
+    imaginary_out = times(real, sine) if not (inverse and half) else None
     if imaginary is not None:
-        one = one - times(imaginary, sine)
-        other = other + times(imaginary, cosine) if other is not None else None
-    out = layer.stack([v for v in (one, other) if v is not None], 0)
+        real_out = real_out - times(imaginary, sine)
+        imaginary_out = imaginary_out + times(imaginary, cosine) if imaginary_out is not None else None
+    out = layer.stack([v for v in (real_out, imaginary_out) if v is not None], 0)
     if inverse:
         out = layer.divide(out, c.cast(length, FP64))
     out = c.transpose(out, [1, 3, 2, 0])
     shape = _chosen(c, layer.equal(order, axis), count, dims)
-    shape = _chosen(c, order < numbers(c, rank - 1), shape, numbers(c, *[2 if other is not None else 1] * rank))
-    return c.cast(c.reshape_to(out, shape), of)
+    shape = _chosen(c, order < numbers(c, rank - 1), shape, numbers(c, *[2 if imaginary_out is not None else 1] * rank))
+    return c.cast(c.reshape_to(out, shape), dtype)
 
 
 @from_onnx("STFT")
 def short_fourier(c: Call) -> Any:
     """The transforms of frames of a signal [N, L, 1] or [N, L, 2], each times the window: [N, frames, bins, 2]."""
-    x, of, window = c.x(0), c.x(0).spec.known_dtype, c.optional(2)
+    x, dtype, window = c.x(0), c.x(0).spec.known_dtype, c.optional(2)
     x = c.unsqueeze(x, 2) if c.rank(x) == 2 else x
     x, parts_of = _from_onnx_parts(c, x)
     size = entry(c, c.shape_of(x), 1)
     length = c.reshape(c.cast(c.x(3), INT64), [1]) if c.has(3) else size if window is None else c.shape_of(window)
-    step, one = c.reshape(c.cast(c.x(1), INT64), [1]), numbers(c, 1)
-    frames = (size - length) // step + one
+    step, unit = c.reshape(c.cast(c.x(1), INT64), [1]), numbers(c, 1)
+    frames = (size - length) // step + unit
     first = c.unsqueeze(from_zero(c, frames) * step, 1)
     place = c.reshape(first + c.unsqueeze(from_zero(c, length), 0), [-1])
-    wide = of if of in (FP32, FP64) else FP32
-    taken = layer.gather(c.cast(x, wide), place, 1)
+    wide = dtype if dtype in (FP32, FP64) else FP32
+    samples = layer.gather(c.cast(x, wide), place, 1)
     shape = layer.concat([entry(c, c.shape_of(x), 0), frames, length, numbers(c, parts_of)], 0)
-    taken = c.reshape_to(taken, shape)
+    samples = c.reshape_to(samples, shape)
     if window is not None:
-        taken = taken * c.unsqueeze(c.cast(window, wide), 1)
+        samples = samples * c.unsqueeze(c.cast(window, wide), 1)
     half, attrs = bool(c.attribute("onesided", 1)), {"axes": [2], "normalization": "backward", "forward": True}
     if parts_of == 1:
-        out = c.op("fft_r2c", {**attrs, "onesided": half}, X=c.squeeze(taken, 3))
-        return c.cast(layer.as_real(out), of)
-    out = layer.as_real(c.op("fft_c2c", attrs, X=layer.as_complex(taken)))
+        out = c.op("fft_r2c", {**attrs, "onesided": half}, X=c.squeeze(samples, 3))
+        return c.cast(layer.as_real(out), dtype)
+    out = layer.as_real(c.op("fft_c2c", attrs, X=layer.as_complex(samples)))
     if half:
-        bins = length // numbers(c, 2) + one
+        bins = length // numbers(c, 2) + unit
         out = c.op("slice", {"axes": [2], "starts": [0], "ends": [-1], "infer_flags": [-1]}, Input=out, EndsTensor=bins)
-    return c.cast(out, of)
+    return c.cast(out, dtype)
 
 
 @from_onnx("MelWeightMatrix")
 def mel_weights(c: Call) -> Any:
     """[bins of the spectrum, mel bins]: triangles over bins of equal distance in mel, 2595 log10(1 + f / 700)."""
-    of = element_type(int(c.attribute("output_datatype", 1)))
-    count, length, rate = (c.reshape(c.cast(c.x(at), INT64), [1]) for at in range(3))
-    low, high = (c.reshape(c.cast(c.x(at), FP64), [1]) for at in (3, 4))
+    dtype = element_type(int(c.attribute("output_datatype", 1)))
+    count, length, rate = (c.reshape(c.cast(c.x(index), INT64), [1]) for index in range(3))
+    low, high = (c.reshape(c.cast(c.x(index), FP64), [1]) for index in (3, 4))
 
-    def scaled(x: Variable, by: float, bias: float = 0.0) -> Variable:
-        return layer.scale(x, by, bias)
+    def scaled(x: Variable, factor: float, bias: float = 0.0) -> Variable:
+        return layer.scale(x, factor, bias)
 
     def mel(frequency: Variable) -> Variable:
         return scaled(layer.log1p(layer.divide(frequency, c.like(700, frequency))), 2595 / math.log(10))
@@ -167,16 +167,16 @@ def mel_weights(c: Call) -> Any:
     def slope(number: Variable, span: Variable) -> Variable:
         return layer.divide(number, layer.maximum(span, c.like(1, span)))
 
-    def both(a: Variable, b: Variable) -> Variable:
+    def intersection(a: Variable, b: Variable) -> Variable:
         return layer.logical_and(a, b)
 
     up, down = centre - left, right - centre
     rising = slope(rows - left, up)
     rising = _chosen(c, layer.equal(up, c.like(0, up)), c.full([1, 1], FP64, 1.0), rising)
-    inside = both(rows >= left, rows <= centre)
+    inside = intersection(rows >= left, rows <= centre)
     out = _chosen(c, inside, rising, c.full([1, 1], FP64, 0.0))
-    falling = both(rows >= centre, rows < right)
-    return c.cast(_chosen(c, falling, slope(right - rows, down), out), of)
+    falling = intersection(rows >= centre, rows < right)
+    return c.cast(_chosen(c, falling, slope(right - rows, down), out), dtype)
 
 
 # --- to ONNX
@@ -187,8 +187,8 @@ def _frames(w: WrittenOp) -> Any:
     x, length, hop = term(w, "X"), int(w.of.frame_length), int(w.of.hop_length)
     front, axis = w.of.axis == 0, 0 if w.of.axis == 0 else w.rank("X") - 1
     firsts = count_to((size_of(w, "X", axis) - length) / hop + 1) * hop
-    within = count_to(constant(w, [length], INT64))
-    return x.taken(firsts.with_dims(1) + within if front else within.with_dims(1) + firsts, axis).value
+    offsets = count_to(constant(w, [length], INT64))
+    return x.taken(firsts.with_dims(1) + offsets if front else offsets.with_dims(1) + firsts, axis).value
 
 
 @to_onnx("overlap_add")
@@ -201,8 +201,8 @@ def _overlap_add(w: WrittenOp) -> Any:
     shape = w.node("Concat", total.value, w.shape(rows.value, 2, rank), axis=0) if rank > 2 else total.value
     zeros = constant(w, 0.0, x.of).spread(shape)
     w.needs(16)
-    made = zeros.node("ScatterND", places.with_dims(2).value, rows.value, reduction="add")
-    return (made if front else made.turned(*range(1, rank - 1), 0)).value
+    sums = zeros.node("ScatterND", places.with_dims(2).value, rows.value, reduction="add")
+    return (sums if front else sums.turned(*range(1, rank - 1), 0)).value
 
 
 # --- from torch

@@ -39,8 +39,8 @@ def from_onnx_cut(c: Call) -> Any:
         return computed.cut(c, x, c.x(1), c.x(2), c.optional(3), c.optional(4))
     else:
         axes, steps = c.ints(3), c.ints(4)
-        starts, ends = (None if c.constant(at) is None else c.ints(at) for at in (1, 2))
-    count = len(starts or ends or axes or c.sizes(1) or [None] * int(_known(c.x(1).spec.known_dims[0])))
+        starts, ends = (None if c.constant(index) is None else c.ints(index) for index in (1, 2))
+    count = len(starts or ends or axes or c.sizes(1) or [None] * int(_known_count(c.x(1).spec.known_dims[0])))
     axes = [c.axis(a, rank) for a in (axes if axes is not None else range(count))]
     steps = steps or [1] * count
     if starts is not None and ends is not None and all(s > 0 for s in steps):
@@ -56,11 +56,11 @@ def from_onnx_cut(c: Call) -> Any:
         return out
     if any(s != 1 for s in steps):
         return computed.cut(c, x, c.x(1), c.x(2), c.optional(3), c.optional(4))
-    one, other = (c.cast(c.x(at), INT64) for at in (1, 2))
-    return c.op("slice", {"axes": axes, "infer_flags": [-1] * count}, Input=x, StartsTensor=one, EndsTensor=other)
+    start_row, end_row = (c.cast(c.x(index), INT64) for index in (1, 2))
+    return c.op("slice", {"axes": axes, "infer_flags": [-1] * count}, Input=x, StartsTensor=start_row, EndsTensor=end_row)
 
 
-def _known(size: Size) -> int:
+def _known_count(size: Size) -> int:
     if not isinstance(size, int):
         raise Refused("how many axes are cut is not known before the run")
     return size
@@ -71,7 +71,7 @@ def _cut_one(c: Call, x: Variable, axis: int, start: int, end: int, step: int) -
     if step > 0:
         attrs = {"axes": [axis], "starts": [max(-_MOST, min(_MOST, start))], "ends": [max(-_MOST, min(_MOST, end))], "infer_flags": [1]}
         return c.op("slice", attrs, Input=x) if step == 1 else c.op("strided_slice", {**attrs, "strides": [step]}, Input=x)
-    turned = layer.flip(x, [axis])
+    reversal = layer.flip(x, [axis])
     # of n elements the place k is n - 1 - k in the reversal; counted from the end, -1 - k
     first = max(-_MOST, min(_MOST, -1 - start))
     size = x.spec.known_dims[axis]
@@ -89,7 +89,7 @@ def _cut_one(c: Call, x: Variable, axis: int, start: int, end: int, step: int) -
         last = _MOST if end < -_MOST else -1 - end
     first, last = max(0, first) if isinstance(size, int) else first, max(0, last) if isinstance(size, int) else last
     attrs = {"axes": [axis], "starts": [first], "ends": [last], "infer_flags": [1]}
-    return c.op("slice", attrs, Input=turned) if step == -1 else c.op("strided_slice", {**attrs, "strides": [-step]}, Input=turned)
+    return c.op("slice", attrs, Input=reversal) if step == -1 else c.op("strided_slice", {**attrs, "strides": [-step]}, Input=reversal)
 
 
 # --- to ONNX
@@ -120,13 +120,13 @@ def _crop(w: WrittenOp) -> Any:
 _END = 2**31 - 1
 
 
-def bounds(w: WrittenOp, one: str, many: str, given: Sequence[int]) -> OnnxValue:
+def bounds(w: WrittenOp, slot: str, list_slot: str, numbers: Sequence[int]) -> OnnxValue:
     """Return starts, ends or strides as a row: a tensor, tensors of one number, or the attribute."""
-    if w.has(one):
-        return w.row(one)
-    if w.op.input_slots.get(many):
-        return w.row_of(many)
-    return w.ints(*[int(n) for n in given])
+    if w.has(slot):
+        return w.row(slot)
+    if w.op.input_slots.get(list_slot):
+        return w.row_of(list_slot)
+    return w.ints(*[int(n) for n in numbers])
 
 
 def _computed(w: WrittenOp) -> bool:
@@ -143,30 +143,30 @@ def _to_onnx_slice(w: WrittenOp) -> OnnxValue:
     if rank == 1 and w.variable("Input").spec.value is not None and [*w.of.decrease_axis] == [0] and w.op.type == "slice" and not _computed(w):
         return w.node("Gather", x, w.number(int(w.of.starts[0]), INT64), axis=0)
     starts = bounds(w, "StartsTensor", "StartsTensorList", w.of.starts)
-    strides, by = None, [1] * len(axes)
+    strides, steps = None, [1] * len(axes)
     if w.op.type == "strided_slice":
         strides = bounds(w, "StridesTensor", "StridesTensorList", w.of.strides)
-        by = [*w.of.strides] or by
-    given = [*w.of.ends]
-    if len(given) == len(axes):
-        one = {*axes_of(w, w.of.decrease_axis, rank)}
+        steps = [*w.of.strides] or steps
+    end_numbers = [*w.of.ends]
+    if len(end_numbers) == len(axes):
+        squeezed = {*axes_of(w, w.of.decrease_axis, rank)}
         first = [*w.of.starts] if len(w.of.starts) == len(axes) else [0] * len(axes)
-        for at, (axis, stride) in enumerate(zip(axes, by, strict=False)):
-            if stride < 0 and given[at] == -1:  # down to the first entry
-                given[at] = -_END
-            elif stride > 0 and axis in one and first[at] == -1 and given[at] == 0:  # the last entry
-                given[at] = _END
-    ends = bounds(w, "EndsTensor", "EndsTensorList", given)
-    made = w.node("Slice", x, starts, ends, w.ints(*axes), strides)
+        for index, (axis, stride) in enumerate(zip(axes, steps, strict=False)):
+            if stride < 0 and end_numbers[index] == -1:  # down to the first entry
+                end_numbers[index] = -_END
+            elif stride > 0 and axis in squeezed and first[index] == -1 and end_numbers[index] == 0:  # the last entry
+                end_numbers[index] = _END
+    ends = bounds(w, "EndsTensor", "EndsTensorList", end_numbers)
+    out = w.node("Slice", x, starts, ends, w.ints(*axes), strides)
     dropped = axes_of(w, w.of.decrease_axis, rank)
-    return w.squeeze(made, *sorted(dropped))
+    return w.squeeze(out, *sorted(dropped))
 
 
 @to_onnx("set_value")
 def _to_onnx_set_value(w: WrittenOp) -> OnnxValue:
     """Write ``x[starts:ends:steps] = value``: the numbers of places, cut as the tensor is, say where a row of values goes."""
     x, rank = w.x("Input"), w.rank("Input")
-    of, dims = w.dtype("Input"), w.spec("Input").known_dims
+    dtype, dims = w.dtype("Input"), w.spec("Input").known_dims
     axes = axes_of(w, w.of.axes, rank)
     starts = bounds(w, "", "StartsTensorList", w.of.starts)
     ends = bounds(w, "", "EndsTensorList", w.of.ends)
@@ -176,21 +176,21 @@ def _to_onnx_set_value(w: WrittenOp) -> OnnxValue:
     places = w.node("Reshape", w.node("Range", w.number(0, INT64), count, w.number(1, INT64)), shape)
     cut = w.node("Slice", places, starts, ends, w.ints(*axes), steps) if axes else places
     dropped = axes_of(w, w.of.decrease_axes, rank)
-    seen = w.squeeze(cut, *sorted(dropped))
+    part = w.squeeze(cut, *sorted(dropped))
     if w.of.none_axes:
-        seen = w.unsqueeze(seen, *w.of.none_axes)
+        part = w.unsqueeze(part, *w.of.none_axes)
     if w.has("ValueTensor"):
-        value = w.cast(w.x("ValueTensor"), w.dtype("ValueTensor"), of)
+        value = w.cast(w.x("ValueTensor"), w.dtype("ValueTensor"), dtype)
         left = w.rank("ValueTensor") - (rank - len(dropped) + len(w.of.none_axes))
         if left > 0:  # dims of 1 in front, which the part has not
             value = w.squeeze(value, *range(left))
     else:
         import numpy
 
-        found = next((v for name, v in w.op.attributes.values.items() if name.endswith("values") and v.__class__ in (tuple, list) and len(v)), ())
-        array = numpy.array([*found]).reshape([int(d) for d in w.of.shape] if len(w.of.shape) else [-1])
-        value = w.array(array.astype("bool" if of is BOOL else of.numpy_name))
-    spread = w.reshape(w.node("Expand", value, w.shape(seen)), -1)
+        entries = next((v for name, v in w.op.attributes.values.items() if name.endswith("values") and v.__class__ in (tuple, list) and len(v)), ())
+        array = numpy.array([*entries]).reshape([int(d) for d in w.of.shape] if len(w.of.shape) else [-1])
+        value = w.array(array.astype("bool" if dtype is BOOL else dtype.numpy_name))
+    spread = w.reshape(w.node("Expand", value, w.shape(part)), -1)
     flat = w.node("ScatterElements", w.reshape(x, -1), w.reshape(cut, -1), spread, axis=0)
     return w.node("Reshape", flat, shape)
 
@@ -200,27 +200,27 @@ def _to_onnx_set_value(w: WrittenOp) -> OnnxValue:
 
 @from_torch("select")
 def _select(t: TorchCall, x: Variable, dim: int, index: Any) -> Any:
-    at = t.axis(x, dim)
+    axis = t.axis(x, dim)
     if isinstance(index, OpenSize):
-        return layer.squeeze(layer.gather(x, index.variable, at), [at])
+        return layer.squeeze(layer.gather(x, index.variable, axis), [axis])
     if isinstance(index, Variable):
-        return layer.squeeze(layer.gather(x, layer.reshape(index, [1]), at), [at])
+        return layer.squeeze(layer.gather(x, layer.reshape(index, [1]), axis), [axis])
     end = index + 1 if index != -1 else END
-    return t.op("slice", {"axes": [at], "starts": [index], "ends": [end], "decrease_axis": [at], "infer_flags": [1]}, Input=x)
+    return t.op("slice", {"axes": [axis], "starts": [index], "ends": [end], "decrease_axis": [axis], "infer_flags": [1]}, Input=x)
 
 
 @from_torch("slice")
 def _from_torch_slice(t: TorchCall, x: Variable, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
-    at = t.axis(x, dim)
+    axis = t.axis(x, dim)
     start, end = (0 if start is None else start), (END if end is None else end)
     if isinstance(end, int) and end > END:
         end = END
-    size = x.spec.known_dims[at]
+    size = x.spec.known_dims[axis]
     if start == 0 and step == 1 and (end == END or (as_dim(end) is size and not isinstance(size, int))):
         return x
     if step == 1:
-        return layer.slice(x, [at], t.sizes([start]), t.sizes([end]))
-    return layer.strided_slice(x, [at], t.sizes([start]), t.sizes([end]), t.sizes([step]))
+        return layer.slice(x, [axis], t.sizes([start]), t.sizes([end]))
+    return layer.strided_slice(x, [axis], t.sizes([start]), t.sizes([end]), t.sizes([step]))
 
 
 @from_torch("narrow")
@@ -237,22 +237,22 @@ def _slice_scatter(t: TorchCall, x: Variable, src: Variable, dim: int = 0, start
 
 @from_torch("select_scatter")
 def _select_scatter(t: TorchCall, x: Variable, src: Variable, dim: int, index: Any) -> Any:
-    at = t.axis(x, dim)
-    index = index % x.spec.known_dims[at] if isinstance(index, int) and isinstance(x.spec.known_dims[at], int) else index  # pyright: ignore[reportOperatorIssue]
+    axis = t.axis(x, dim)
+    index = index % x.spec.known_dims[axis] if isinstance(index, int) and isinstance(x.spec.known_dims[axis], int) else index  # pyright: ignore[reportOperatorIssue]
     end: Any = END if isinstance(index, int) and index == -1 else compute(operator.add, index, 1)
-    return layer.set_value(x, [at], t.sizes([index]), t.sizes([end]), src, dropped=[at])
+    return layer.set_value(x, [axis], t.sizes([index]), t.sizes([end]), src, dropped=[axis])
 
 
 @from_torch("unfold")
 def _unfold(t: TorchCall, x: Variable, dimension: int, size: int, step: int) -> Any:
     """Return windows of an axis: their number in its place, their elements last."""
-    at, rank = t.axis(x, dimension), t.rank(x)
-    moved = layer.transpose(x, [*(a for a in range(rank) if a != at), at]) if at != rank - 1 else x
-    whole = not (t.dtype.is_floating or t.dtype in COMPLEX)
-    frames = layer.frame(t.cast(moved, FP64) if whole else moved, size, step)  # [..., size, windows]
+    axis, rank = t.axis(x, dimension), t.rank(x)
+    rows = layer.transpose(x, [*(a for a in range(rank) if a != axis), axis]) if axis != rank - 1 else x
+    integral = not (t.dtype.is_floating or t.dtype in COMPLEX)
+    frames = layer.frame(t.cast(rows, FP64) if integral else rows, size, step)  # [..., size, windows]
     frames = t.cast(frames, t.dtype)
     order = [*range(rank - 1)]
-    order.insert(at, rank)
+    order.insert(axis, rank)
     return layer.transpose(frames, [*order, rank - 1])
 
 
@@ -284,15 +284,15 @@ def _strided_places(t: TorchCall, x: Variable, size: Any, stride: Any, offset: A
 
 @from_torch("as_strided")
 def _as_strided(t: TorchCall, x: Variable, size: Any, stride: Any, storage_offset: Any = None) -> Any:
-    taken = layer.index_select(layer.reshape(x, [-1]), _strided_places(t, x, size, stride, storage_offset), 0)
-    return layer.reshape(taken, list(size))
+    entries = layer.index_select(layer.reshape(x, [-1]), _strided_places(t, x, size, stride, storage_offset), 0)
+    return layer.reshape(entries, list(size))
 
 
 @from_torch("as_strided_scatter")
 def _as_strided_scatter(t: TorchCall, x: Variable, src: Variable, size: Any, stride: Any, storage_offset: Any = None) -> Any:
     places = _strided_places(t, x, size, stride, storage_offset)
-    made = layer.index_put(layer.reshape(x, [-1]), [places], layer.reshape(src, [-1]))
-    return t.reshape(made, [size_of(x, a) for a in range(t.rank(x))])
+    entries = layer.index_put(layer.reshape(x, [-1]), [places], layer.reshape(src, [-1]))
+    return t.reshape(entries, [size_of(x, a) for a in range(t.rank(x))])
 
 
 # --- to torch's code
@@ -310,17 +310,17 @@ def _to_torch_set_value(w: PlainOp) -> Any:
     for axis, start, end, step in zip(w.of.axes, starts, ends, steps, strict=True):
         axis %= rank
         size = dims[int(axis)]
-        whole = end.lstrip("-").isdigit() and isinstance(size, int) and int(end) >= size
+        to_end = end.lstrip("-").isdigit() and isinstance(size, int) and int(end) >= size
         index[axis] = (
-            start if axis in {a % rank for a in w.of.decrease_axes} else f"slice({start}, {'None' if whole else end}{f', {step}' if step != '1' else ''})"
+            start if axis in {a % rank for a in w.of.decrease_axes} else f"slice({start}, {'None' if to_end else end}{f', {step}' if step != '1' else ''})"
         )
     if w.has("ValueTensor"):
         value = w.x("ValueTensor")
     else:
         numbers = list(w.of._numbers(w.dtype("Input")))
-        of = f"dtype={w.type(w.dtype('Input'))}, device={w.device()}"
+        options = f"dtype={w.type(w.dtype('Input'))}, device={w.device()}"
         if w.dtype("Input").is_complex or len(numbers) != 1:
-            value = f"torch.tensor({numbers}, {of}).reshape({tuple(w.of.shape)})"
+            value = f"torch.tensor({numbers}, {options}).reshape({tuple(w.of.shape)})"
         else:
             value = w.number(numbers[0], w.dtype("Input"))
     while len(index) > 1 and index[-1] == "slice(None)":
@@ -330,7 +330,7 @@ def _to_torch_set_value(w: PlainOp) -> Any:
 
 def _numbers(w: PlainOp, attribute: str, slot: str) -> list[str]:
     if w.count(slot):
-        return [w.int(slot, at) for at in range(w.count(slot))]
+        return [w.int(slot, index) for index in range(w.count(slot))]
     return [str(n) for n in getattr(w.of, attribute)]
 
 
@@ -338,36 +338,36 @@ OPEN = 2**31 - 1
 """An end of a slice from here on is the axis's end."""
 
 
-def _given(w: PlainOp, attribute: str, slot: str) -> list[str] | None:
+def _number_codes(w: PlainOp, attribute: str, slot: str) -> list[str] | None:
     """Return numbers of an attribute, a tensor or a list of tensors as expressions."""
     listed = f"{slot}List"
     if w.count(listed):
-        return [w.int(listed, at) for at in range(w.count(listed))]
+        return [w.int(listed, index) for index in range(w.count(listed))]
     if w.has(slot):
-        found = w.ints(slot)
-        if found is not None:
-            return found
+        codes = w.ints(slot)
+        if codes is not None:
+            return codes
         (count,) = w.dims(slot) or (1,)
         if not isinstance(count, int):
             return None
         row = w.let(f"{w.x(slot)}.reshape(-1)")
-        return [f"int({row}[{at}])" for at in range(count)]
+        return [f"int({row}[{index}])" for index in range(count)]
     return [str(n) for n in getattr(w.of, attribute)]
 
 
 @to_torch("slice")
 def _to_torch_slice(w: PlainOp) -> Any:
-    starts = _given(w, "starts", "StartsTensor")
+    starts = _number_codes(w, "starts", "StartsTensor")
     if w.spec("Input").kind is LOD_TENSOR_ARRAY and starts is not None:
         return f"{w.x('Input')}[{starts[0]}]"
-    ends = _given(w, "ends", "EndsTensor")
+    ends = _number_codes(w, "ends", "EndsTensor")
     if starts is None or ends is None:
         return w.by_kernel()
-    known = w.ints("Input") if w.writer.flow != "python" and w.rank("Input") == 1 else None
-    if known is not None and starts[0].lstrip("-").isdigit() and ends[0].lstrip("-").isdigit():
-        numbers = known[int(starts[0]) : int(ends[0])]
-        whole = f"[{', '.join(numbers)}]" if w.result("Out").known_dims else numbers[0]
-        return f"torch.tensor({whole}, dtype={w.type(w.dtype('Input'))}, device={w.device()})"
+    codes = w.ints("Input") if w.writer.flow != "python" and w.rank("Input") == 1 else None
+    if codes is not None and starts[0].lstrip("-").isdigit() and ends[0].lstrip("-").isdigit():
+        numbers = codes[int(starts[0]) : int(ends[0])]
+        code = f"[{', '.join(numbers)}]" if w.result("Out").known_dims else numbers[0]
+        return f"torch.tensor({code}, dtype={w.type(w.dtype('Input'))}, device={w.device()})"
     return _to_torch_cut(w, starts, ends, ["1"] * len(starts))
 
 
@@ -393,7 +393,7 @@ def _to_torch_cut(w: PlainOp, starts: list[str], ends: list[str], strides: list[
 
 @to_torch("strided_slice")
 def _strided_slice(w: PlainOp) -> Any:
-    starts, ends, strides = _given(w, "starts", "StartsTensor"), _given(w, "ends", "EndsTensor"), _given(w, "strides", "StridesTensor")
+    starts, ends, strides = _number_codes(w, "starts", "StartsTensor"), _number_codes(w, "ends", "EndsTensor"), _number_codes(w, "strides", "StridesTensor")
     if starts is None or ends is None or strides is None or w.of.decrease_axis or not all(s.isdigit() and int(s) > 0 for s in strides):
         return w.by_kernel()
     return _to_torch_cut(w, starts, ends, strides)

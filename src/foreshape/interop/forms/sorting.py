@@ -43,17 +43,17 @@ def from_onnx_top_k(c: Call) -> Any:
     x = c.x()
     axis = c.axis(c.attribute("axis", -1), c.rank(x))
     ordered = c.op("argsort", {"axis": axis, "descending": bool(c.attribute("largest", 1)), "stable": True}, X=x)
-    known = c.constant(1) if c.opset >= 10 else None
-    if c.opset < 10 or known is not None:
-        k = int(c.attribute("k", 1)) if known is None else int(known.reshape(-1)[0])
+    count = c.constant(1) if c.opset >= 10 else None
+    if c.opset < 10 or count is not None:
+        k = int(c.attribute("k", 1)) if count is None else int(count.reshape(-1)[0])
         size = x.spec.known_dims[axis]
         if isinstance(size, int) and not 0 <= k <= size:
             raise Refused(f"the largest {k} of {size}")
         attrs = {"axes": [axis], "starts": [0], "ends": [k], "infer_flags": [1]}
-        return tuple(c.op("slice", attrs, Input=one) for one in ordered)
+        return tuple(c.op("slice", attrs, Input=tensor) for tensor in ordered)
     end = c.reshape(c.cast(c.x(1), INT64), [1])
     attrs = {"axes": [axis], "starts": [0], "ends": [-1], "infer_flags": [-1]}
-    return tuple(c.op("slice", attrs, Input=one, EndsTensor=end) for one in ordered)
+    return tuple(c.op("slice", attrs, Input=tensor, EndsTensor=end) for tensor in ordered)
 
 
 # --- to ONNX
@@ -61,13 +61,13 @@ def from_onnx_top_k(c: Call) -> Any:
 
 @to_onnx("arg_max", "arg_min")
 def _to_onnx_arg(w: WrittenOp) -> OnnxValue:
-    x, rank, to = w.x("X"), w.rank("X"), w.result("Out").known_dtype
+    x, rank, dtype = w.x("X"), w.rank("X"), w.result("Out").known_dtype
     operator = "ArgMax" if w.op.type == "arg_max" else "ArgMin"
     if w.of.flatten or rank == 0:
-        made = w.node(operator, w.reshape(x, -1), axis=0, keepdims=0)
+        places = w.node(operator, w.reshape(x, -1), axis=0, keepdims=0)
         dims = len(w.result("Out").known_dims)
-        return w.cast(w.reshape(made, *[1] * dims) if dims else made, INT64, to)
-    return w.cast(w.node(operator, x, axis=int(w.of.axis) % rank, keepdims=int(w.of.keepdims)), INT64, to)
+        return w.cast(w.reshape(places, *[1] * dims) if dims else places, INT64, dtype)
+    return w.cast(w.node(operator, x, axis=int(w.of.axis) % rank, keepdims=int(w.of.keepdims)), INT64, dtype)
 
 
 @to_onnx("top_k_v2", "top_k")
@@ -86,11 +86,11 @@ def _to_onnx_sort(w: WrittenOp) -> Any:
 
 def _sorted(w: WrittenOp, count: OnnxValue, axis: int, largest: bool) -> Any:
     """Return the first of an axis in order, and their places; of a single number itself."""
-    x, of, single = w.x("X"), w.dtype("X"), not w.rank("X")
-    held = INT32 if of in (INT8, INT16, UINT8) else of
-    x = w.cast(w.reshape(x, 1) if single else x, of, held)
+    x, dtype, single = w.x("X"), w.dtype("X"), not w.rank("X")
+    inner = INT32 if dtype in (INT8, INT16, UINT8) else dtype
+    x = w.cast(w.reshape(x, 1) if single else x, dtype, inner)
     out, places = w.nodes("TopK", 2, x, count, axis=axis, largest=int(largest), sorted=1)
-    out, places = (w.squeeze(v, 0) if single else v for v in (w.cast(out, held, of), w.cast(places, INT64, w.result("Indices").known_dtype)))
+    out, places = (w.squeeze(v, 0) if single else v for v in (w.cast(out, inner, dtype), w.cast(places, INT64, w.result("Indices").known_dtype)))
     return out, places
 
 
@@ -111,10 +111,10 @@ def _to_onnx_median(w: WrittenOp) -> Any:
     """Take the middle of the elements in order; a NaN among them is the median."""
     x, rank = term(w, "x"), w.rank("x")
     axes = sorted({a % rank for a in w.of.axis}) if w.of.axis and rank else [*range(rank)]
-    others = [a for a in range(rank) if a not in axes]
-    front = [w.shape(x.value, a, a + 1) for a in others]
-    rows = x.turned(*others, *axes).node("Reshape", w.node("Concat", *front, w.ints(-1), axis=0) if front else w.ints(-1))
-    last = len(others)
+    kept_axes = [a for a in range(rank) if a not in axes]
+    front = [w.shape(x.value, a, a + 1) for a in kept_axes]
+    rows = x.turned(*kept_axes, *axes).node("Reshape", w.node("Concat", *front, w.ints(-1), axis=0) if front else w.ints(-1))
+    last = len(kept_axes)
     values, places = rows.sorted(last)
     count = values.size(last)
     ends = [(count - 1) / 2, count / 2][: 1 if w.of.mode == "min" else 2]
@@ -124,16 +124,16 @@ def _to_onnx_median(w: WrittenOp) -> Any:
         high = values.taken(ends[1], last)
         out = (low + high) / 2
         out = ends[0].same(ends[1]).where(low, out)
-    found = joined([places.taken(e, last) for e in ends], last)
+    median_places = joined([places.taken(e, last) for e in ends], last)
     if x.of.is_floating:
         nan = rows.node("IsNaN", to=BOOL)
         some = nan.some(last, keep=True)
         first = nan.cast(INT64).node("ArgMax", axis=last, keepdims=1, to=INT64)
-        out, found = some.where(float("nan"), out), some.where(first, found)
+        out, median_places = some.where(float("nan"), out), some.where(first, median_places)
     keep = bool(w.of.keepdim)
-    dims = [w.shape(x.value, a, a + 1) if a in others else w.ints(1) for a in range(rank) if keep or a in others]
+    dims = [w.shape(x.value, a, a + 1) if a in kept_axes else w.ints(1) for a in range(rank) if keep or a in kept_axes]
     shape = w.node("Concat", *dims, axis=0) if dims else w.ints()
-    medians = found.node("Reshape", shape if w.of.mode == "min" else w.node("Concat", *dims, w.ints(2), axis=0))
+    medians = median_places.node("Reshape", shape if w.of.mode == "min" else w.node("Concat", *dims, w.ints(2), axis=0))
     return out.node("Reshape", shape).value, medians.value
 
 
@@ -151,12 +151,12 @@ def _topk(t: TorchCall, x: Variable, k: Any, dim: int = -1, largest: bool = True
 
 
 @from_torch("sort", "argsort")
-def _from_torch_sort(t: TorchCall, x: Variable, *more: Any, dim: int = -1, descending: bool = False, stable: Any = None) -> Any:
-    numbers = [m for m in more if not isinstance(m, bool) and m is not None]
-    flags = [m for m in more if isinstance(m, bool)]
+def _from_torch_sort(t: TorchCall, x: Variable, *arguments: Any, dim: int = -1, descending: bool = False, stable: Any = None) -> Any:
+    numbers = [m for m in arguments if not isinstance(m, bool) and m is not None]
+    flags = [m for m in arguments if isinstance(m, bool)]
     overload = t.overload
     axis = t.axis(x, numbers[0] if numbers else dim)
-    down = flags[-1] if flags and (overload != "stable" or len(flags) > 1 or len(more) > 2) else descending
+    down = flags[-1] if flags and (overload != "stable" or len(flags) > 1 or len(arguments) > 2) else descending
     out, places = t.op("argsort", {"axis": axis, "descending": bool(down), "stable": True}, X=x)
     return places if "argsort" in t.name else [out, places]
 
@@ -170,14 +170,14 @@ def _kthvalue(t: TorchCall, x: Variable, k: int, dim: int = -1, keepdim: bool = 
 def _from_torch_median(t: TorchCall, x: Variable, dim: int | None = None, keepdim: bool = False) -> Any:
     """Return the middle elements, the lower ones of two, and with an axis their places too."""
     if dim is None:
-        made = _median_of_numbers(t, x, None, False) if t.name == "nanmedian" else layer.reshape(layer.median(x, None, mode="min"), [])
+        median = _median_of_numbers(t, x, None, False) if t.name == "nanmedian" else layer.reshape(layer.median(x, None, mode="min"), [])
         if not t.dtype.is_floating:
-            return made
-        made.stop_gradient = True  # the gradient is shared by all equal elements
-        equal = layer.equal(x, made)
+            return median
+        median.stop_gradient = True  # the gradient is shared by all equal elements
+        equal = layer.equal(x, median)
         count = layer.maximum(layer.reduce_sum(t.cast(equal, t.dtype)), t.tensor(1.0, t.dtype))
         share = layer.divide(layer.reduce_sum(t.where(equal, change(x), layer.fill_like(x, 0.0))), count)
-        return layer.add(made, share)
+        return layer.add(median, share)
     if t.name == "nanmedian":
         return _median_of_numbers(t, x, dim, keepdim)
     axis = t.axis(x, dim)
@@ -193,11 +193,11 @@ def _median_of_numbers(t: TorchCall, x: Variable, dim: int | None, keepdim: bool
     axis = 0 if dim is None else t.axis(x, dim)
     values, places = t.op("argsort", {"axis": axis, "descending": False, "stable": True}, X=flat)
     count = layer.reduce_sum(layer.cast(layer.logical_not(layer.is_nan(flat)), INT64), [axis], True)
-    at = layer.floor_divide(layer.maximum(layer.scale(count, 1.0, -1.0), t.tensor(0, INT64)), t.tensor(2, INT64))
-    found = [layer.take_along_axis(one, at, axis) for one in (values, places)]
+    middle = layer.floor_divide(layer.maximum(layer.scale(count, 1.0, -1.0), t.tensor(0, INT64)), t.tensor(2, INT64))
+    medians = [layer.take_along_axis(tensor, middle, axis) for tensor in (values, places)]
     if dim is None:
-        return layer.reshape(found[0], [])
-    return found if keepdim else [layer.squeeze(one, [axis]) for one in found]
+        return layer.reshape(medians[0], [])
+    return medians if keepdim else [layer.squeeze(tensor, [axis]) for tensor in medians]
 
 
 @from_torch("mode")
@@ -218,20 +218,20 @@ def _argsort(w: PlainOp) -> Any:
         return w.by_kernel()
     count = product(w.dims("X"))
     if w.of.stable or (isinstance(count, int) and not _FEW < count <= MOST_ELEMENTS):
-        made = f"torch.sort({w.x('X')}, dim={w.of.axis}, descending={w.of.descending}, stable=True)"
+        code = f"torch.sort({w.x('X')}, dim={w.of.axis}, descending={w.of.descending}, stable=True)"
     else:
-        made = w.call(helpers.unstable_order.unstable_sort, w.x("X"), w.of.axis, w.of.descending)
-    found = w.several(made, 2)
-    return found[0], found[1]
+        code = w.call(helpers.unstable_order.unstable_sort, w.x("X"), w.of.axis, w.of.descending)
+    values = w.several(code, 2)
+    return values[0], values[1]
 
 
 @to_torch("arg_max", "arg_min")
 def _to_torch_arg(w: PlainOp) -> str:
-    x, to = w.x("X"), w.result("Out").known_dtype
+    x, dtype = w.x("X"), w.result("Out").known_dtype
     name = w.op.type.replace("_", "")
     if w.of.flatten or not w.rank("X"):
-        made = f"torch.{name}({x})"
-        made = f"{made}.reshape({w.target(w.result('Out').known_dims)})" if w.result("Out").known_dims else made
+        code = f"torch.{name}({x})"
+        code = f"{code}.reshape({w.target(w.result('Out').known_dims)})" if w.result("Out").known_dims else code
     else:
-        made = f"torch.{name}({x}, {w.of.axis}{', keepdim=True' if w.of.keepdims else ''})"
-    return w.cast(made, INT64, to)
+        code = f"torch.{name}({x}, {w.of.axis}{', keepdim=True' if w.of.keepdims else ''})"
+    return w.cast(code, INT64, dtype)

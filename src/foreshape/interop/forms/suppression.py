@@ -29,20 +29,20 @@ class Suppression(NamedTuple):
     threshold: float
     eta: float = 1.0
     pixel: float = 0.0
-    most: int = -1
+    limit: int = -1
 
 
-def looped(given: Sequence[Term], rounds: Term, body: Callable[..., list[Term]]) -> list[Term]:
+def looped(initial: Sequence[Term], rounds: Term, body: Callable[..., list[Term]]) -> list[Term]:
     """Append a Loop: ``body(round, *values)`` returns the values of the next round. ``rounds`` is a row of one int64."""
-    w = given[0].w
+    w = initial[0].w
     with w.writer.inside() as graph:
         graph.inputs += [OnnxValue("round"), OnnxValue("goes_on")]
-        graph.types = {v: TypeRecord("tensor", w.writer.code_of(of), ()) for v, of in zip(graph.inputs, (INT64, BOOL), strict=True)}
-        graph.inputs += [OnnxValue("carried") for _ in given]
-        carried = [Term(w, v, t.of) for v, t in zip(graph.inputs[2:], given, strict=True)]
+        graph.types = {v: TypeRecord("tensor", w.writer.code_of(dtype), ()) for v, dtype in zip(graph.inputs, (INT64, BOOL), strict=True)}
+        graph.inputs += [OnnxValue("carried") for _ in initial]
+        carried = [Term(w, v, t.of) for v, t in zip(graph.inputs[2:], initial, strict=True)]
         w.writer.give([graph.inputs[1], *[t.value for t in body(Term(w, graph.inputs[0], INT64), *carried)]])
-    values = w.nodes("Loop", len(given), w.squeeze(rounds.value, 0), w.number(True, BOOL), *[t.value for t in given], body=graph)
-    return [Term(w, v, t.of) for v, t in zip(values, given, strict=True)]
+    values = w.nodes("Loop", len(initial), w.squeeze(rounds.value, 0), w.number(True, BOOL), *[t.value for t in initial], body=graph)
+    return [Term(w, v, t.of) for v, t in zip(values, initial, strict=True)]
 
 
 def best_only(scores: Term, count: int) -> Term:
@@ -64,47 +64,47 @@ def without_class(scores: Term, label: int) -> Term:
     return count_to(scores.size(1)).with_dims(1).same(label).where(NO_BOX, scores)
 
 
-def unsuppressed(boxes: Term, scores: Term, threshold: float, by: Suppression) -> Term:
+def unsuppressed(boxes: Term, scores: Term, threshold: float, suppression: Suppression) -> Term:
     """Return the kept boxes, ``[n, 3]``: image, class and number; in each class the best first.
 
     Args:
         boxes: ``[images, boxes, 4]``.
         scores: fp32 ``[images, classes, boxes]``; those above ``threshold`` count.
         threshold: see ``scores``.
-        by: how boxes suppress others.
+        suppression: how boxes suppress others.
     """
     w = boxes.w
-    if by.eta >= 1.0 and not by.pixel:
-        most = w.ints(by.most if by.most >= 0 else 2**31 - 1)
-        limits = [constant(w, [n], FP32).value for n in (by.threshold, max(threshold, -3.4e38))]
+    if suppression.eta >= 1.0 and not suppression.pixel:
+        largest_count = w.ints(suppression.limit if suppression.limit >= 0 else 2**31 - 1)
+        limits = [constant(w, [n], FP32).value for n in (suppression.threshold, max(threshold, -3.4e38))]
         low, high = boxes.cut(2, 0, 2), boxes.cut(2, 2, 4)
-        turned = (high < low).some(2, keep=True)  # it has no area, and neither drops others nor is dropped
-        plain = joined([low, turned.where(low, high)], 2)
-        return plain.cast(FP32).node("NonMaxSuppression", scores.value, most, *limits, to=INT64)
+        inverted = (high < low).some(2, keep=True)  # it has no area, and neither drops others nor is dropped
+        plain = joined([low, inverted.where(low, high)], 2)
+        return plain.cast(FP32).node("NonMaxSuppression", scores.value, largest_count, *limits, to=INT64)
     ordered, places = scores.best(scores.size(2), 2)
     chosen = boxes.node("GatherND", places.with_dims(3).value, batch_dims=1)  # [images, classes, boxes, 4]
-    left, top, right, bottom = (chosen.at(3, at) for at in range(4))
-    area = _areas(left, top, right, bottom, by.pixel)
+    left, top, right, bottom = (chosen.at(3, index) for index in range(4))
+    area = _areas(left, top, right, bottom, suppression.pixel)
     number = count_to(scores.size(2))
 
-    def body(at: Term, kept: Term, worst: Term, limit: Term) -> list[Term]:
-        here = [v.taken(at, 2).with_dims(2) for v in (left, top, right, bottom, area)]
-        overlap = _overlaps((left, top, right, bottom, area), here, by.pixel)
-        leads = kept.taken(at, 2).with_dims(2)
-        if by.eta < 1.0:
-            limit = (leads & (limit > 0.5)).where(limit * by.eta, limit)
+    def body(place: Term, mask: Term, worst: Term, limit: Term) -> list[Term]:
+        box = [v.taken(place, 2).with_dims(2) for v in (left, top, right, bottom, area)]
+        overlap = _overlaps((left, top, right, bottom, area), box, suppression.pixel)
+        leads = mask.taken(place, 2).with_dims(2)
+        if suppression.eta < 1.0:
+            limit = (leads & (limit > 0.5)).where(limit * suppression.eta, limit)
         worst = leads.where(worst.most(overlap), worst)
-        goes = ~(worst <= limit) & (number > at) & leads
-        return [kept & ~goes, worst, limit]
+        goes = ~(worst <= limit) & (number > place) & leads
+        return [mask & ~goes, worst, limit]
 
     zeros = constant(w, 0.0, boxes.of).spread(ordered.dims())
-    limits = constant(w, [[[by.threshold]]], boxes.of) + zeros.cut(2, 0, 1)
-    kept, _, _ = looped([ordered > threshold, zeros, limits], scores.size(2), body)
-    if by.most >= 0:
-        count = Term(w, w.node("CumSum", kept.cast(INT32).value, w.number(2, INT64)), INT32)
-        kept = kept & (count <= by.most)
-    found = kept.node("NonZero", to=INT64).turned(1, 0)
-    return joined([found.cut(1, 0, 2), places.node("GatherND", found.value).with_dims(1)], 1)
+    limits = constant(w, [[[suppression.threshold]]], boxes.of) + zeros.cut(2, 0, 1)
+    mask, _, _ = looped([ordered > threshold, zeros, limits], scores.size(2), body)
+    if suppression.limit >= 0:
+        count = Term(w, w.node("CumSum", mask.cast(INT32).value, w.number(2, INT64)), INT32)
+        mask = mask & (count <= suppression.limit)
+    triples = mask.node("NonZero", to=INT64).turned(1, 0)
+    return joined([triples.cut(1, 0, 2), places.node("GatherND", triples.value).with_dims(1)], 1)
 
 
 def _areas(left: Term, top: Term, right: Term, bottom: Term, pixel: float) -> Term:
@@ -114,20 +114,20 @@ def _areas(left: Term, top: Term, right: Term, bottom: Term, pixel: float) -> Te
 def _overlaps(a: Sequence[Term], b: Sequence[Term], pixel: float) -> Term:
     """Return intersection over union of boxes of ``left, top, right, bottom, area``; 0 for separate ones."""
     width, height = a[2].least(b[2]) - a[0].most(b[0]) + pixel, a[3].least(b[3]) - a[1].most(b[1]) + pixel
-    both = width * height
+    intersection = width * height
     apart = (b[0] > a[2]) | (b[2] < a[0]) | (b[1] > a[3]) | (b[3] < a[1])
-    return apart.where(0.0, both / (a[4] + b[4] - both))
+    return apart.where(0.0, intersection / (a[4] + b[4] - intersection))
 
 
-def best_of_images(found: Term, score: Term, images: Term, most: int) -> Term:
-    """Return which rows of ``found``, ``[n, ...]`` with the image in front, are among the ``most`` best of their image (-1: all), in their order: int64."""
-    w = found.w
-    if most < 0:
-        return count_to(found.size(0))
+def best_of_images(rows: Term, score: Term, images: Term, limit: int) -> Term:
+    """Return which rows of ``rows``, ``[n, ...]`` with the image in front, are among the ``limit`` best of their image (-1: all), in their order: int64."""
+    w = rows.w
+    if limit < 0:
+        return count_to(rows.size(0))
     _, order = score.cast(FP32).sorted(0, falling=True)
-    mine = found.cut(1, 0, 1).taken(order).shaped(1, -1).same(count_to(images).with_dims(1)).cast(INT64)
+    mine = rows.cut(1, 0, 1).taken(order).shaped(1, -1).same(count_to(images).with_dims(1)).cast(INT64)
     place = (Term(w, w.node("CumSum", mine.value, w.number(1, INT64)), INT64) * mine).total(0)
-    return order.chosen(place <= most).sorted(0)[0]
+    return order.chosen(place <= limit).sorted(0)[0]
 
 
 def per_image(image: Term, images: Term) -> Term:
@@ -147,34 +147,34 @@ def _multiclass_nms(w: WrittenOp) -> Any:
     boxes, scores = term(w, "BBoxes"), term(w, "Scores")
     if w.spec("BBoxes").known_dims[2] != 4:
         raise Refused("boxes that are polygons")
-    by = Suppression(float(w.of.nms_threshold), float(w.of.nms_eta), 0.0 if w.of.normalized else 1.0)
+    suppression = Suppression(float(w.of.nms_threshold), float(w.of.nms_eta), 0.0 if w.of.normalized else 1.0)
     threshold, background, counted = float(w.of.score_threshold), int(w.of.background_label), int(w.of.nms_top_k)
     if w.rank("Scores") == 3:
         images, count = size_of(w, "Scores", 0), size_of(w, "Scores", 2)
-        found = unsuppressed(boxes, best_only(without_class(scores.cast(FP32), background), counted), threshold, by)
-        rows = found.cut(1, 0, 1) * count + found.cut(1, 2, 3)
-        score = scores.node("GatherND", found.value)
-        box = boxes.node("GatherND", joined([found.cut(1, 0, 1), found.cut(1, 2, 3)], 1).value)
+        triples = unsuppressed(boxes, best_only(without_class(scores.cast(FP32), background), counted), threshold, suppression)
+        rows = triples.cut(1, 0, 1) * count + triples.cut(1, 2, 3)
+        score = scores.node("GatherND", triples.value)
+        box = boxes.node("GatherND", joined([triples.cut(1, 0, 1), triples.cut(1, 2, 3)], 1).value)
     else:
         if not w.has("RoisNum"):
             raise Refused("BBoxes is ragged")
         images, classes, count = size_of(w, "RoisNum", 0), size_of(w, "Scores", 1), size_of(w, "Scores", 0)
         # here a class has boxes of its own, so it takes the place of an image, and the images those of classes
         mine = image_of_rows(term(w, "RoisNum"), count).same(count_to(images).with_dims(1))
-        each = mine.where(scores.cast(FP32).turned(1, 0).with_dims(1), NO_BOX)
+        class_scores = mine.where(scores.cast(FP32).turned(1, 0).with_dims(1), NO_BOX)
         if background >= 0:
-            each = count_to(classes).shaped(-1, 1, 1).same(background).where(NO_BOX, each)
-        found = unsuppressed(boxes.turned(1, 0, 2), best_only(each, counted), threshold, by)
-        label, image, row = found.cut(1, 0, 1), found.cut(1, 1, 2), found.cut(1, 2, 3)
+            class_scores = count_to(classes).shaped(-1, 1, 1).same(background).where(NO_BOX, class_scores)
+        triples = unsuppressed(boxes.turned(1, 0, 2), best_only(class_scores, counted), threshold, suppression)
+        label, image, row = triples.cut(1, 0, 1), triples.cut(1, 1, 2), triples.cut(1, 2, 3)
         _, order = ((image * classes + label) * count + row).without(1).sorted(0)
-        found = joined([image, label, row], 1).taken(order)
-        place = joined([found.cut(1, 2, 3), found.cut(1, 1, 2)], 1)
-        rows = found.cut(1, 2, 3) * classes + found.cut(1, 1, 2)
+        triples = joined([image, label, row], 1).taken(order)
+        place = joined([triples.cut(1, 2, 3), triples.cut(1, 1, 2)], 1)
+        rows = triples.cut(1, 2, 3) * classes + triples.cut(1, 1, 2)
         score, box = scores.node("GatherND", place.value), boxes.node("GatherND", place.value)
-    stays = best_of_images(found, score, images, int(w.of.keep_top_k))
-    out = joined([found.cut(1, 1, 2).cast(scores.of), score.with_dims(1), box], 1).taken(stays)
+    stays = best_of_images(triples, score, images, int(w.of.keep_top_k))
+    out = joined([triples.cut(1, 1, 2).cast(scores.of), score.with_dims(1), box], 1).taken(stays)
     index = rows.cast(INT32).taken(stays)
-    return out.value, index.value, per_image(found.cut(1, 0, 1).taken(stays), images).value
+    return out.value, index.value, per_image(triples.cut(1, 0, 1).taken(stays), images).value
 
 
 @to_onnx("nms")
@@ -183,8 +183,8 @@ def _to_onnx_nms(w: WrittenOp) -> Any:
     boxes = term(w, "Boxes")
     count = size_of(w, "Boxes", 0)
     scores = -count_to(count).cast(FP32).with_dims(0, 1)
-    found = unsuppressed(boxes.with_dims(0), scores, NO_BOX, Suppression(float(w.of.iou_threshold)))
-    return found.cut(1, 2, 3).without(1).value
+    triples = unsuppressed(boxes.with_dims(0), scores, NO_BOX, Suppression(float(w.of.iou_threshold)))
+    return triples.cut(1, 2, 3).without(1).value
 
 
 @to_onnx("non_max_suppression")
@@ -192,8 +192,8 @@ def _non_max_suppression(w: WrittenOp) -> Any:
     def limit(slot: str) -> OnnxValue | None:
         if not w.has(slot):
             return None
-        given = w.cast(w.x(slot), w.dtype(slot), INT64 if slot == "MaxPerClass" else FP32)
-        return given if w.spec(slot).known_dims in ((), (1,)) else w.reshape(given, 1)
+        number = w.cast(w.x(slot), w.dtype(slot), INT64 if slot == "MaxPerClass" else FP32)
+        return number if w.spec(slot).known_dims in ((), (1,)) else w.reshape(number, 1)
 
     limits = [limit(slot) for slot in ("MaxPerClass", "IouThreshold", "ScoreThreshold")]
     boxes, scores = term(w, "BBoxes").cast(FP32), term(w, "Scores").cast(FP32)
@@ -203,51 +203,51 @@ def _non_max_suppression(w: WrittenOp) -> Any:
 @to_onnx("matrix_nms")
 def _matrix_nms(w: WrittenOp) -> Any:
     """Take the classes of the images one after another: of each the boxes that count, as few as they are, with all their overlaps."""
-    boxes, scores, of = term(w, "BBoxes"), term(w, "Scores"), w.dtype("Scores")
-    images, classes, count = (size_of(w, "Scores", at) for at in range(3))
-    each = without_class(scores, int(w.of.background_label)).shaped_as(w.node("Concat", (images * classes).value, count.value, axis=0))
-    pixel, most = 0.0 if w.of.normalized else 1.0, int(w.of.nms_top_k)
+    boxes, scores, dtype = term(w, "BBoxes"), term(w, "Scores"), w.dtype("Scores")
+    images, classes, count = (size_of(w, "Scores", axis) for axis in range(3))
+    class_scores = without_class(scores, int(w.of.background_label)).shaped_as(w.node("Concat", (images * classes).value, count.value, axis=0))
+    pixel, limit = 0.0 if w.of.normalized else 1.0, int(w.of.nms_top_k)
 
-    def body(at: Term, groups: Term, decayed: Term, rows: Term) -> list[Term]:
-        mine = each.taken(at)
+    def body(index: Term, groups: Term, decayed: Term, rows: Term) -> list[Term]:
+        mine = class_scores.taken(index)
         place = (mine > float(w.of.score_threshold)).node("NonZero", to=INT64).without(0)
         score = mine.taken(place)
-        number = score.size(0).least(most) if most >= 0 else score.size(0)
+        number = score.size(0).least(limit) if limit >= 0 else score.size(0)
         _, order = score.cast(FP32).best(number, 0)
         score, place = score.taken(order), place.taken(order)
-        box = boxes.taken(at.node("Div", w.squeeze(classes.value, 0))).taken(place)
+        box = boxes.taken(index.node("Div", w.squeeze(classes.value, 0))).taken(place)
         left, top, right, bottom = (box.at(1, n) for n in range(4))
         corners = [left, top, right, bottom, _areas(left, top, right, bottom, pixel)]
         overlap = _overlaps([c.with_dims(1) for c in corners], corners, pixel)
         number = count_to(score.size(0))
         better = number.with_dims(1) > number
         overlap = better.where(overlap, 0.0)
-        known = overlap.node("IsNaN", to=BOOL).where(0.0, overlap)
-        largest = joined([known, zero.spread(w.node("Concat", score.size(0).value, w.ints(1), axis=0))], 1).largest(1)
+        numbers = overlap.node("IsNaN", to=BOOL).where(0.0, overlap)
+        largest = joined([numbers, zero.spread(w.node("Concat", score.size(0).value, w.ints(1), axis=0))], 1).largest(1)
         if w.of.use_gaussian:
             left = ((largest * largest - overlap * overlap) * float(w.of.gaussian_sigma)).node("Exp")
         else:
             left = (1.0 - overlap) / (1.0 - largest)
         left = (left.node("IsNaN", to=BOOL) | ~better).where(1.0, left)
-        factor = joined([left, one.spread(w.node("Concat", score.size(0).value, w.ints(1), axis=0))], 1).smallest(1)
+        factor = joined([left, unit.spread(w.node("Concat", score.size(0).value, w.ints(1), axis=0))], 1).smallest(1)
         score = factor * score
         stays = score > float(w.of.post_threshold)
         score, place = score.chosen(stays), place.chosen(stays)
-        return [joined([groups, at.spread(score.dims())], 0), joined([decayed, score], 0), joined([rows, place], 0)]
+        return [joined([groups, index.spread(score.dims())], 0), joined([decayed, score], 0), joined([rows, place], 0)]
 
-    zero, one = constant(w, 0.0, of), constant(w, 1.0, of)
+    zero, unit = constant(w, 0.0, dtype), constant(w, 1.0, dtype)
     nothing = constant(w, [0], INT64).cut(0, 0, 0)
-    group, score, row = looped([nothing, nothing.cast(of), nothing], images * classes, body)
+    group, score, row = looped([nothing, nothing.cast(dtype), nothing], images * classes, body)
     image = (group.node("Div", classes.value)).with_dims(1)
     stays = best_of_images(image, score, images, int(w.of.keep_top_k))
     group, score, row, image = group.taken(stays), score.taken(stays), row.taken(stays), image.taken(stays)
     _, order = score.sorted(0, falling=True)  # the best first, in each image
-    _, within = image.taken(order).without(1).sorted(0)
-    order = order.taken(within)
+    _, image_order = image.taken(order).without(1).sorted(0)
+    order = order.taken(image_order)
     group, score, row, image = group.taken(order), score.taken(order), row.taken(order), image.taken(order)
     rows = image.without(1) * count + row
     box = boxes.shaped_as(w.node("Concat", (images * count).value, w.ints(4), axis=0)).taken(rows)
-    out = joined([(group % classes).cast(of).with_dims(1), score.with_dims(1), box], 1)
+    out = joined([(group % classes).cast(dtype).with_dims(1), score.with_dims(1), box], 1)
     return out.value, rows.cast(INT32).with_dims(1).value, per_image(image, images).value
 
 
@@ -258,9 +258,9 @@ def _matrix_nms(w: WrittenOp) -> Any:
 def _multiclass(w: PlainOp) -> Any:
     if w.writer.flow == "python" or w.rank("Scores") != 3 or w.dims("BBoxes")[2] != 4:
         return w.by_kernel()
-    given = [number_code(w.of.score_threshold), w.of.nms_top_k, w.of.keep_top_k, number_code(w.of.nms_threshold), "0.0" if w.of.normalized else "1.0"]
-    given += [number_code(w.of.nms_eta), w.of.background_label]
-    boxes, row, numbers = w.several(w.call(helpers.suppression.multiclass_suppression, w.x("BBoxes"), w.x("Scores"), *given), 3)
+    arguments = [number_code(w.of.score_threshold), w.of.nms_top_k, w.of.keep_top_k, number_code(w.of.nms_threshold), "0.0" if w.of.normalized else "1.0"]
+    arguments += [number_code(w.of.nms_eta), w.of.background_label]
+    boxes, row, numbers = w.several(w.call(helpers.suppression.multiclass_suppression, w.x("BBoxes"), w.x("Scores"), *arguments), 3)
     return boxes, row, numbers
 
 

@@ -29,25 +29,25 @@ def _lookup(w: WrittenOp) -> OnnxValue:
     table, pad, rows = w.x("W"), -1 if w.of.keeps_padding else int(w.of.padding_idx), w.spec("W").known_dims[0]
     if pad == -1:
         return w.node("Gather", table, to_onnx_unwrapped(ids, table, [rows] if isinstance(rows, int) else None), axis=0)
-    made = w.node("Gather", table, ids, axis=0)
+    entries = w.node("Gather", table, ids, axis=0)
     hit = w.unsqueeze(w.node("Equal", ids, w.number(pad if pad >= 0 else int(rows) + pad, w.dtype("Ids"))), -1)  # pyright: ignore[reportArgumentType]
-    return w.node("Where", hit, w.like(0.0, "W"), made)
+    return w.node("Where", hit, w.like(0.0, "W"), entries)
 
 
-def pooled_rows(rows: Term, of: Term, count: Term, kind: str) -> tuple[Term, Term]:
-    """Return rows ``[n, ...]`` pooled by the numbers of their groups, ``of``, 0 for a group without any; and the sizes of the groups, ``[count, 1]``."""
+def pooled_rows(rows: Term, groups: Term, count: Term, kind: str) -> tuple[Term, Term]:
+    """Return rows ``[n, ...]`` pooled by the numbers of their groups, ``groups``, 0 for a group without any; and the sizes of the groups, ``[count, 1]``."""
     w, behind = rows.w, w_dims(rows)
-    ones = constant(w, 1.0, rows.of).spread(of.dims())
+    ones = constant(w, 1.0, rows.of).spread(groups.dims())
     zeros = Term(w, w.node("Expand", w.number(0.0, rows.of), count.value), rows.of)
-    counts = to_onnx_scattered(zeros, of.with_dims(1), ones, "add")
+    counts = to_onnx_scattered(zeros, groups.with_dims(1), ones, "add")
     shape = w.node("Concat", count.value, behind, axis=0)
     low = {"SUM": 0.0, "MEAN": 0.0, "MAX": least_of(rows.of), "MIN": largest_of(rows.of)}[kind]
     empty = Term(w, w.node("Expand", w.number(low if rows.of.is_floating else int(low), rows.of), shape), rows.of)
-    made = to_onnx_scattered(empty, of.with_dims(1), rows, {"MAX": "max", "MIN": "min"}.get(kind, "add"))
+    pooled = to_onnx_scattered(empty, groups.with_dims(1), rows, {"MAX": "max", "MIN": "min"}.get(kind, "add"))
     wide = counts.shaped_as(w.node("Concat", count.value, w.node("Expand", w.ints(1), w.node("Shape", behind)), axis=0))
     if kind == "MEAN":
-        made = made / wide.most(1.0)
-    return (made if kind in ("SUM", "MEAN") else (wide > 0.0).where(made, 0.0)), counts
+        pooled = pooled / wide.most(1.0)
+    return (pooled if kind in ("SUM", "MEAN") else (wide > 0.0).where(pooled, 0.0)), counts
 
 
 def w_dims(rows: Term) -> OnnxValue:
@@ -57,9 +57,9 @@ def w_dims(rows: Term) -> OnnxValue:
 
 @to_onnx("segment_pool")
 def _segment_pool(w: WrittenOp) -> Any:
-    of = term(w, "SegmentIds").cast(INT64)
-    made, counts = pooled_rows(term(w, "X"), of, of.cut(0, -1, 2**62) + 1, w.of.pooltype)
-    return made.value, counts.with_dims(1).value
+    groups = term(w, "SegmentIds").cast(INT64)
+    pooled, counts = pooled_rows(term(w, "X"), groups, groups.cut(0, -1, 2**62) + 1, w.of.pooltype)
+    return pooled.value, counts.with_dims(1).value
 
 
 @to_onnx("graph_send_recv")
@@ -69,9 +69,9 @@ def _send_and_receive(w: WrittenOp) -> Any:
     if w.has("Out_size"):
         raise Refused("a number of rows that is computed")
     count = constant(w, [int(rows)], INT64) if rows else size_of(w, "X", 0)
-    to = term(w, "Dst_index").cast(INT64)
-    made, counts = pooled_rows(x.taken(term(w, "Src_index").cast(INT64)), to, count, w.of.reduce_op)
-    return made.value, (counts.cast(INT32) if w.of.reduce_op == "MEAN" else (counts * 0).cast(INT32)).value
+    groups = term(w, "Dst_index").cast(INT64)
+    pooled, counts = pooled_rows(x.taken(term(w, "Src_index").cast(INT64)), groups, count, w.of.reduce_op)
+    return pooled.value, (counts.cast(INT32) if w.of.reduce_op == "MEAN" else (counts * 0).cast(INT32)).value
 
 
 # --- from torch
@@ -89,9 +89,9 @@ def _by_frequency(t: TorchCall, rows: Variable, weight: Variable, ids: Variable)
     flat = layer.reshape(ids, [-1])
     none = layer.fill_constant([int(weight.spec.known_dims[0])], rows.spec.known_dtype, 0.0)  # pyright: ignore[reportArgumentType]
     counts = layer.unsqueeze(layer.put_along_axis(none, flat, layer.fill_like(flat, 1.0, rows.spec.known_dtype), 0, "add"), [1])
-    held = layer.assign(rows)
-    held.stop_gradient = True
-    return layer.add(held, layer.divide(change(rows), t.op("lookup_table_v2", None, W=counts, Ids=ids)))
+    detached = layer.assign(rows)
+    detached.stop_gradient = True
+    return layer.add(detached, layer.divide(change(rows), t.op("lookup_table_v2", None, W=counts, Ids=ids)))
 
 
 @from_torch("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only")
@@ -123,31 +123,37 @@ def _embedding_bag(
     rows = t.op("lookup_table_v2", None, W=weight, Ids=ids)
     rows = rows if weights is None else layer.multiply(rows, layer.unsqueeze(weights, [-1]))
     if padding_idx is not None and padding_idx >= 0:
-        kept = layer.nonzero(layer.not_equal(ids, padding_idx))
-        rows, bag = layer.gather_nd(rows, kept), layer.gather_nd(bag, kept)
+        entries = layer.nonzero(layer.not_equal(ids, padding_idx))
+        rows, bag = layer.gather_nd(rows, entries), layer.gather_nd(bag, entries)
     width = weight.spec.known_dims[-1]
     zeros = layer.fill_constant([bags, int(width)], rows.spec.known_dtype, 0.0)  # pyright: ignore[reportArgumentType]
     place = layer.expand_as(layer.unsqueeze(bag, [1]), rows)
     if kind == "max":  # of the first of equal numbers, which has the gradient
-        most = layer.put_along_axis(zeros, place, rows, 0, "amax", False)
+        peaks = layer.put_along_axis(zeros, place, rows, 0, "amax", False)
         rank = layer.expand_as(layer.unsqueeze(layer.range(0, layer.cast(layer.slice(layer.shape(rows), [0], [0], [1]), INT64), 1), [1]), place)
         later = layer.fill_like(rank, float(2**30))
-        rank = t.where(layer.equal(rows, layer.take_along_axis(most, place, 0)), rank, later)
+        rank = t.where(layer.equal(rows, layer.take_along_axis(peaks, place, 0)), rank, later)
         none = layer.fill_constant([bags, int(width)], INT64, 2**30)  # pyright: ignore[reportArgumentType]
         first = layer.put_along_axis(none, place, rank, 0, "amin", True)
         empty = layer.greater_equal(first, none)
-        made = t.where(empty, zeros, layer.take_along_axis(rows, t.where(empty, layer.fill_like(first, 0), first), 0))
+        pooled = t.where(empty, zeros, layer.take_along_axis(rows, t.where(empty, layer.fill_like(first, 0), first), 0))
     else:
-        made = layer.put_along_axis(zeros, place, rows, 0, {"sum": "add", "mean": "mean"}[kind], kind == "sum")
-    return [made, None, None, None]
+        pooled = layer.put_along_axis(zeros, place, rows, 0, {"sum": "add", "mean": "mean"}[kind], kind == "sum")
+    return [pooled, None, None, None]
 
 
 def _equal_bags(t: TorchCall, ids: Variable, offsets: Variable) -> int | None:
     """Return the number of ids in each bag, where the offsets are counted from 0 in steps of it, as for ids of two dims; None for other bags."""
-    made = t.node.args[2]
-    if made.op != "call_function" or name_of(made.target)[0] != "arange" or len(made.args) != 3 or made.args[0] != 0 or not isinstance(made.args[2], int):
+    source = t.node.args[2]
+    if (
+        source.op != "call_function"
+        or name_of(source.target)[0] != "arange"
+        or len(source.args) != 3
+        or source.args[0] != 0
+        or not isinstance(source.args[2], int)
+    ):
         return None
-    (count,), (bags,), size = ids.spec.known_dims, offsets.spec.known_dims, made.args[2]
+    (count,), (bags,), size = ids.spec.known_dims, offsets.spec.known_dims, source.args[2]
     return size if equal(count, bags * size) is True else None
 
 

@@ -12,18 +12,18 @@ from foreshape.spec import LOD_TENSOR
 
 def _seen_outside(w: PlainOp) -> list[str]:
     """Return the variables written by the op's block, and read by others or its next round."""
-    own = sub_block(w.op)
-    inside = {own.idx, *(b.idx for b in w.op.block.program.blocks if b.idx > own.idx and own in _outer(b))}
-    others = {n for b in w.op.block.program.blocks if b.idx not in inside for op in b.ops if op is not w.op for n in op.input_names()}
-    asked = {*names_in(w.op, "Condition"), *w.writer.results}
-    return [n for n in carried_names(w.op) if n in w.writer.cells and (n in others or n in asked or (w.op.type == "while" and n in names_of(own).first))]
+    block = sub_block(w.op)
+    inside = {block.idx, *(b.idx for b in w.op.block.program.blocks if b.idx > block.idx and block in _outer(b))}
+    reads = {n for b in w.op.block.program.blocks if b.idx not in inside for op in b.ops if op is not w.op for n in op.input_names()}
+    results = {*names_in(w.op, "Condition"), *w.writer.results}
+    return [n for n in carried_names(w.op) if n in w.writer.cells and (n in reads or n in results or (w.op.type == "while" and n in names_of(block).first))]
 
 
 def _outer(block: object) -> list[object]:
-    found: list[object] = []
+    blocks: list[object] = []
     while (block := getattr(block, "parent", None)) is not None:
-        found.append(block)
-    return found
+        blocks.append(block)
+    return blocks
 
 
 def _as_it_was(w: PlainOp, name: str) -> str:
@@ -41,43 +41,43 @@ def _as_it_was(w: PlainOp, name: str) -> str:
 def write_loop(w: PlainOp) -> None:
     """Write a while as ``torch.while_loop``."""
     writer = w.writer
-    (asked,) = names_in(w.op, "Condition")
+    (condition,) = names_in(w.op, "Condition")
     carried = _seen_outside(w)
-    before = [_as_it_was(w, n) for n in carried]
-    given = ", ".join(writer.value(n) for n in carried)
+    initial = [_as_it_was(w, n) for n in carried]
+    parameters = ", ".join(writer.value(n) for n in carried)
     with writer.inside() as body:
         writer.open_cells(carried)
         writer.ops(sub_block(w.op))
         body.append(Statement([], f"return {tuple_of([f'{writer.value(n)}.clone()' for n in carried])}", acts=True))
     holds, turn = writer.free("holds"), writer.free("turn")
-    answer = Statement([], f"return {writer.value(asked)}.reshape(()).clone()", acts=True)
-    writer.block([(f"def {holds}({given}):", [answer]), (f"def {turn}({given}):", body)])
-    _bound(w, carried, f"torch.while_loop({holds}, {turn}, {tuple_of(before)})")
+    answer = Statement([], f"return {writer.value(condition)}.reshape(()).clone()", acts=True)
+    writer.block([(f"def {holds}({parameters}):", [answer]), (f"def {turn}({parameters}):", body)])
+    _bound(w, carried, f"torch.while_loop({holds}, {turn}, {tuple_of(initial)})")
 
 
 def write_branch(w: PlainOp, condition: str) -> None:
     """Write a branch as ``torch.cond``: otherwise the values stay. Or run it, and choose."""
     writer = w.writer
     changed = _seen_outside(w)
-    before = [_as_it_was(w, n) for n in changed]
+    initial = [_as_it_was(w, n) for n in changed]
     if writer.flow == "selected":
-        held = {n: writer.let(f"{value}.clone()") for n, value in zip(changed, before, strict=True) if not value.startswith("torch.zeros(")}
+        copies = {n: writer.let(f"{value}.clone()") for n, value in zip(changed, initial, strict=True) if not value.startswith("torch.zeros(")}
         with writer.inside() as body:
             writer.ops(sub_block(w.op))
         writer.statements += body
-        for name, value in held.items():
-            made = f"torch.where({condition}.reshape(()), {writer.value(name)}, {value})"
-            writer.statements.append(Statement([writer.cell(name)], made, acts=True))
+        for name, value in copies.items():
+            expression = f"torch.where({condition}.reshape(()), {writer.value(name)}, {value})"
+            writer.statements.append(Statement([writer.cell(name)], expression, acts=True))
         return
-    kept = [n for n, value in zip(changed, before, strict=True) if not value.startswith("torch.zeros(")]
-    given = ", ".join(writer.value(n) for n in kept)
+    carried = [n for n, value in zip(changed, initial, strict=True) if not value.startswith("torch.zeros(")]
+    parameters = ", ".join(writer.value(n) for n in carried)
     with writer.inside() as body:
         writer.ops(sub_block(w.op))
         body.append(Statement([], f"return {tuple_of([f'{writer.value(n)}.clone()' for n in changed])}", acts=True))
     then, otherwise = writer.free("then"), writer.free("otherwise")
-    same = Statement([], f"return {tuple_of([f'{v}.clone()' if n in kept else v for n, v in zip(changed, before, strict=True)])}", acts=True)
-    writer.block([(f"def {then}({given}):", body), (f"def {otherwise}({given}):", [same])])
-    _bound(w, changed, f"torch.cond({condition}.reshape(()), {then}, {otherwise}, {tuple_of([writer.value(n) for n in kept]) if kept else '()'})")
+    identity = Statement([], f"return {tuple_of([f'{v}.clone()' if n in carried else v for n, v in zip(changed, initial, strict=True)])}", acts=True)
+    writer.block([(f"def {then}({parameters}):", body), (f"def {otherwise}({parameters}):", [identity])])
+    _bound(w, changed, f"torch.cond({condition}.reshape(()), {then}, {otherwise}, {tuple_of([writer.value(n) for n in carried]) if carried else '()'})")
 
 
 def _bound(w: PlainOp, names: list[str], call: str) -> None:

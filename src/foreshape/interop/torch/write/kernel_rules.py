@@ -46,33 +46,33 @@ def kernel_rule(w: PlainOp) -> Any:
         raise Refused("it is not written in torch code")
     for slot, names in (*w.op.input_slots.items(), *w.op.output_slots.items()):
         for name in names:
-            found = w.op.block.find(name)
-            if found is not None and found.spec.kind is not LOD_TENSOR:
-                raise Refused(f"{slot} is {found.spec.kind}")
+            variable = w.op.block.find(name)
+            if variable is not None and variable.spec.kind is not LOD_TENSOR:
+                raise Refused(f"{slot} is {variable.spec.kind}")
     if any(r.new_offsets and r.many for r in cls.schema.results):
         raise Refused("it gives several ragged results")
     name, attributes = _class_of(w, cls)
-    given: list[str] = []
+    arguments: list[str] = []
     for operand in cls.schema.operands:
         if operand.many:
-            given.append(f"[{', '.join(w.all(operand.name))}]")
+            arguments.append(f"[{', '.join(w.all(operand.name))}]")
         else:
-            given.append(w.optional(operand.name))
+            arguments.append(w.optional(operand.name))
     if cls.kernel_offsets:
-        given.append(f"offsets=[{', '.join(_offsets(w, o.name, o.many) for o in cls.schema.operands)}]")
+        arguments.append(f"offsets=[{', '.join(_offsets(w, o.name, o.many) for o in cls.schema.operands)}]")
     if cls.kernel_requested:
-        given.append(f"requested=({''.join(f'{w.is_read(r.name)}, ' for r in cls.schema.results)})")
+        arguments.append(f"requested=({''.join(f'{w.is_read(r.name)}, ' for r in cls.schema.results)})")
     run = _instance(name, attributes, w.of)
     if w.op.type.startswith("fake_") and "_quantize_dequantize_" in w.op.type:  # the gradient goes through as if nothing were rounded
         run = w.call(straight_through, run)
     if w.op.type in _WITHOUT_GRADIENT:
         run = w.call(without_gradient, run, repr(w.op.type))
-    call = _with_gradient(w, cls, run, given) if w.op.type in _OWN_GRADIENTS else f"{run}({', '.join(given)})"
+    call = _with_gradient(w, cls, run, arguments) if w.op.type in _OWN_GRADIENTS else f"{run}({', '.join(arguments)})"
     results = cls.schema.results
     if any(r.many for r in results):
         parts = [w.let(call)] if len(results) == 1 else w.several(call, len(results))
         return tuple(
-            [f"{part}[{at}]" for at in range(len(w.op.output_slots.get(r.name, ())))] if r.many else part for r, part in zip(results, parts, strict=True)
+            [f"{part}[{index}]" for index in range(len(w.op.output_slots.get(r.name, ())))] if r.many else part for r, part in zip(results, parts, strict=True)
         )
     return call if len(results) == 1 and not results[0].new_offsets else Several(call)
 
@@ -82,12 +82,12 @@ def lacks_gradient(type: str) -> bool:
     return type in _WITHOUT_GRADIENT or type == "with_gradient"
 
 
-def _instance(name: str, attributes: list[str], of: Any) -> str:
-    values = ((n, getattr(of, n)) for n in attributes)
+def _instance(name: str, attributes: list[str], operator: Any) -> str:
+    values = ((n, getattr(operator, n)) for n in attributes)
     return f"{name}({', '.join(f'{n}={_BY_MODE if n == _MODE and not value else _value(value)}' for n, value in values)})"
 
 
-def _with_gradient(w: PlainOp, cls: type[Operator], run: str, given: list[str]) -> str:
+def _with_gradient(w: PlainOp, cls: type[Operator], run: str, arguments: list[str]) -> str:
     """Return the call with the source of the gradient's kernel as its backward pass."""
     declared, back = cls.gradient, get(f"{cls.type}_grad")
     if not isinstance(declared, Gradient) or any(s.many for s in (*cls.schema.operands, *cls.schema.results)):
@@ -106,7 +106,7 @@ def _with_gradient(w: PlainOp, cls: type[Operator], run: str, given: list[str]) 
     if fixed:
         instance = f"partial({instance}{fixed})"
         w.writer.sources.imports["partial"] = "from functools import partial"
-    return w.call(with_gradient, run, instance, takes, gives, *given)
+    return w.call(with_gradient, run, instance, takes, gives, *arguments)
 
 
 def _value(value: Any) -> str:
@@ -114,17 +114,17 @@ def _value(value: Any) -> str:
 
 
 def _offsets(w: PlainOp, slot: str, many: bool) -> str:
-    def one(at: int) -> str:
-        spec = w.spec(slot, at)
+    def offsets_at(index: int) -> str:
+        spec = w.spec(slot, index)
         if spec.lod is None:
             return "None"
-        found = w.writer.offsets_of(spec.lod)
-        if found is None:
+        offsets = w.writer.offsets_of(spec.lod)
+        if offsets is None:
             raise Refused(f"nothing is known of the sequences of {slot}")
-        return found
+        return offsets
 
     count = w.count(slot)
-    return f"[{', '.join(one(at) for at in range(count))}]" if many else one(0) if w.has(slot) else "None"
+    return f"[{', '.join(offsets_at(index) for index in range(count))}]" if many else offsets_at(0) if w.has(slot) else "None"
 
 
 _CLASSES: dict[type[Operator], tuple[str, list[str], dict[str, Any]] | str] = {}
@@ -132,23 +132,23 @@ _CLASSES: dict[type[Operator], tuple[str, list[str], dict[str, Any]] | str] = {}
 
 def _class_of(w: PlainOp, cls: type[Operator]) -> tuple[str, list[str]]:
     """Write the class of an operator's kernel into the file, and return its name and attributes."""
-    found = _CLASSES.get(cls)
-    if found is None:
+    entry = _CLASSES.get(cls)
+    if entry is None:
         try:
-            found = _text_of(cls)
+            entry = _text_of(cls)
         except (Refused, OSError, TypeError) as refused:
-            found = str(refused)
-        _CLASSES[cls] = found
-    if isinstance(found, str):
-        raise Refused(found)
-    text, attributes, known = found
-    w.writer.sources.add_text(cls.__name__, text, known)
+            entry = str(refused)
+        _CLASSES[cls] = entry
+    if isinstance(entry, str):
+        raise Refused(entry)
+    text, attributes, namespace = entry
+    w.writer.sources.add_text(cls.__name__, text, namespace)
     return cls.__name__, attributes
 
 
 def _text_of(cls: type[Operator]) -> tuple[str, list[str], dict[str, Any]]:
     methods: dict[str, str] = {}
-    known: dict[str, Any] = {}
+    namespace: dict[str, Any] = {}
     attributes: dict[str, None] = {}
     constants: dict[str, str] = {}
     waiting = ["kernel"]
@@ -163,7 +163,7 @@ def _text_of(cls: type[Operator]) -> tuple[str, list[str], dict[str, Any]]:
         if name == "kernel" and plain.__name__ != name:  # of a gradient, within the class of its operator
             source = _without_decorators(source)
         source = plain_text(source)
-        source = re.sub(r"self\.schema\.operands\[(\d+)\]\.name", lambda found: repr(cls.schema.operands[int(found[1])].name), source)
+        source = re.sub(r"self\.schema\.operands\[(\d+)\]\.name", lambda match: repr(cls.schema.operands[int(match[1])].name), source)
         tree = ast.parse(source)
         names = free_names(source)
         if "getattr(self," in source:
@@ -173,10 +173,10 @@ def _text_of(cls: type[Operator]) -> tuple[str, list[str], dict[str, Any]]:
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
                 _sort(cls, node.attr, attributes, constants, waiting)
-        clash = {n for n in names if n in known and n in plain.__globals__ and known[n] is not plain.__globals__[n]}
+        clash = {n for n in names if n in namespace and n in plain.__globals__ and namespace[n] is not plain.__globals__[n]}
         if clash:
             raise Refused(f"its kernel uses two things of the name {min(clash)}")
-        known |= {n: plain.__globals__[n] for n in names if n in plain.__globals__}
+        namespace |= {n: plain.__globals__[n] for n in names if n in plain.__globals__}
         methods[name] = source
     if methods["kernel"].startswith("@"):
         raise Refused("its kernel is decorated")
@@ -188,7 +188,7 @@ def _text_of(cls: type[Operator]) -> tuple[str, list[str], dict[str, Any]]:
         lines += [f"    def __init__(self, {', '.join(attributes)}):", *[f"        self.{n} = {n}" for n in attributes], ""]
     for text in methods.values():
         lines += [*textwrap.indent(text, "    ").splitlines(), ""]
-    return "\n".join(lines).rstrip(), list(attributes), known
+    return "\n".join(lines).rstrip(), list(attributes), namespace
 
 
 def _without_decorators(source: str) -> str:

@@ -23,22 +23,22 @@ def plain_text(source: str) -> str:
     """Return a function's source without ``into`` and kept results, and with new values in place of changed temporary ones. Other source stays as it is."""
     tree = ast.parse(source)
     changed = _Plain()
-    made = ast.fix_missing_locations(changed.visit(tree))
-    return ast.unparse(made) if changed.count else source.rstrip()
+    plain = ast.fix_missing_locations(changed.visit(tree))
+    return ast.unparse(plain) if changed.count else source.rstrip()
 
 
 @functools.lru_cache(4096)
 def free_names(source: str) -> frozenset[str]:
     """Return the names taken by a source of its module, or of Python: without annotations."""
     bare = ast.unparse(ast.fix_missing_locations(_Bare().visit(ast.parse(source))))
-    found: set[str] = set()
+    names: set[str] = set()
     waiting = [symtable.symtable(bare, "source", "exec")]
     while waiting:
         table = waiting.pop()
         waiting += table.get_children()
         top = table.get_type() == "module"
-        found.update(s.get_name() for s in table.get_symbols() if s.is_referenced() and (s.is_global() or (top and not s.is_assigned())))
-    return frozenset(found)
+        names.update(s.get_name() for s in table.get_symbols() if s.is_referenced() and (s.is_global() or (top and not s.is_assigned())))
+    return frozenset(names)
 
 
 @functools.lru_cache(4096)
@@ -77,17 +77,17 @@ class _Plain(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         args = node.args
-        for at, one in reversed([*enumerate(args.kwonlyargs)]):
-            if one.arg in ("into", "use"):
-                del args.kwonlyargs[at], args.kw_defaults[at]
+        for index, part in reversed([*enumerate(args.kwonlyargs)]):
+            if part.arg in ("into", "use"):
+                del args.kwonlyargs[index], args.kw_defaults[index]
                 self.count += 1
-        kept = [one for one in node.decorator_list if not ast.unparse(one).startswith("lru_cache(")]
-        self.count += len(node.decorator_list) - len(kept)
-        node.decorator_list = kept  # a size in a trace is no key
+        decorators = [part for part in node.decorator_list if not ast.unparse(part).startswith("lru_cache(")]
+        self.count += len(node.decorator_list) - len(decorators)
+        node.decorator_list = decorators  # a size in a trace is no key
         outer, self.fresh = self.fresh, _fresh_names(node)
         targets = [t for n in ast.walk(node) if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Tuple)]
-        self.unpacked = {one.id for t in targets for one in t.elts if isinstance(one, ast.Name)}
-        node.body = [*_flat(self.visit(one) for one in node.body)]
+        self.unpacked = {part.id for t in targets for part in t.elts if isinstance(part, ast.Name)}
+        node.body = [*_flat(self.visit(part) for part in node.body)]
         self.fresh = outer
         return node
 
@@ -117,17 +117,17 @@ class _Plain(ast.NodeTransformer):
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
         self.generic_visit(node)
-        known = _truth(node.test)
-        return node if known is None else node.body if known else node.orelse
+        truth = _truth(node.test)
+        return node if truth is None else node.body if truth else node.orelse
 
     def visit_If(self, node: ast.If) -> Any:
         node.test = self.visit(node.test)
-        known = _truth(node.test)
-        if known is None:
-            node.body = [*_flat(self.visit(one) for one in node.body)]
-            node.orelse = [*_flat(self.visit(one) for one in node.orelse)]
+        truth = _truth(node.test)
+        if truth is None:
+            node.body = [*_flat(self.visit(statement) for statement in node.body)]
+            node.orelse = [*_flat(self.visit(statement) for statement in node.orelse)]
             return node
-        return [*_flat(self.visit(one) for one in (node.body if known else node.orelse))]
+        return [*_flat(self.visit(statement) for statement in (node.body if truth else node.orelse))]
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
         self.generic_visit(node)
@@ -221,11 +221,11 @@ def _is_view(node: ast.expr) -> bool:
 
 def _fresh_names(function: ast.FunctionDef) -> set[str]:
     """Return the local names whose tensors are new ones, and have no view under another name."""
-    made: set[str] = set()
+    names: set[str] = set()
     shared = {a.arg for a in (*function.args.args, *function.args.kwonlyargs)}
-    if any(isinstance(node, (ast.FunctionDef, ast.Global, ast.Nonlocal)) for one in function.body for node in ast.walk(one)):
+    if any(isinstance(node, (ast.FunctionDef, ast.Global, ast.Nonlocal)) for statement in function.body for node in ast.walk(statement)):
         return set()
-    for node in (n for one in function.body for n in ast.walk(one)):
+    for node in (n for statement in function.body for n in ast.walk(statement)):
         if isinstance(node, (ast.For, ast.With, ast.AugAssign)):
             shared |= {
                 n.id for n in ast.walk(node.target if not isinstance(node, ast.With) else node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
@@ -234,11 +234,11 @@ def _fresh_names(function: ast.FunctionDef) -> set[str]:
             continue
         value, targets = node.value, node.targets
         if len(targets) == 1 and isinstance(targets[0], ast.Name) and _makes_new(value):
-            made.add(targets[0].id)
+            names.add(targets[0].id)
         else:
             shared |= {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
             shared |= {n.id for n in ast.walk(value) if isinstance(n, ast.Name)} if not _makes_new(value) else set()
-    return made - shared
+    return names - shared
 
 
 def _makes_new(value: ast.expr) -> bool:
@@ -253,8 +253,8 @@ def _truth(node: ast.expr) -> bool | None:
     if isinstance(node, ast.Constant):
         return bool(node.value)
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.left, ast.Constant) and node.left.value is None:
-        other = node.comparators[0]
-        if isinstance(other, ast.Constant) and other.value is None:
+        comparator = node.comparators[0]
+        if isinstance(comparator, ast.Constant) and comparator.value is None:
             return isinstance(node.ops[0], ast.Is)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         inner = _truth(node.operand)
@@ -263,8 +263,8 @@ def _truth(node: ast.expr) -> bool | None:
 
 
 def _flat(parts: Any) -> Any:
-    for one in parts:
-        if isinstance(one, list):
-            yield from one
-        elif one is not None:
-            yield one
+    for part in parts:
+        if isinstance(part, list):
+            yield from part
+        elif part is not None:
+            yield part

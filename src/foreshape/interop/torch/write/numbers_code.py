@@ -39,12 +39,12 @@ def _atom(atom: Atom, name_of: NameOf) -> str:
         return f"({_grouped(args[0])} {atom.op} {_grouped(args[1])})"
     if atom.op in ("min", "max"):
         out = args[0]
-        for other in args[1:]:
-            out = f"torch.sym_{atom.op}({out}, {other})"  # also of the sizes of an export
+        for argument in args[1:]:
+            out = f"torch.sym_{atom.op}({out}, {argument})"  # also of the sizes of an export
         return out
     out = args[0]
-    for other in args[1:]:  # of broadcast sizes one is 1, or they are equal
-        out = f"torch.sym_max({out}, {other})"
+    for argument in args[1:]:  # of broadcast sizes one is 1, or they are equal
+        out = f"torch.sym_max({out}, {argument})"
     return out
 
 
@@ -81,4 +81,4 @@ def nested(items: Sequence[str], dims: Sequence[int]) -> str:
     if not dims:
         return items[0]
     inner = len(items) // dims[0] if dims[0] else 0
-    return f"[{', '.join(nested(items[at * inner : (at + 1) * inner], dims[1:]) for at in range(dims[0]))}]"
+    return f"[{', '.join(nested(items[row * inner : (row + 1) * inner], dims[1:]) for row in range(dims[0]))}]"

@@ -16,20 +16,20 @@ def state_keys(names: Iterable[str]) -> dict[str, str]:
     """
     from torch import nn
 
-    taken = set(dir(nn.Module()))
+    reserved = set(dir(nn.Module()))
     listed = list(names)
-    modules = {".".join(parts[:at]) for name in listed for parts in [name.split(".")] for at in range(1, len(parts))}
+    modules = {".".join(parts[:depth]) for name in listed for parts in [name.split(".")] for depth in range(1, len(parts))}
     out: dict[str, str] = {}
     used = set(modules)
     for name in listed:
         parts = name.split(".")
-        if all(parts) and not any(p in taken for p in parts) and name not in modules:
+        if all(parts) and not any(p in reserved for p in parts) and name not in modules:
             out[name] = name
             used.add(name)
     for name in listed:
         if name not in out:
             key = identifier(name)
-            while key in used or key in taken:
+            while key in used or key in reserved:
                 key += "_"
             out[name] = key
             used.add(key)

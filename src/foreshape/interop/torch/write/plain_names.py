@@ -35,9 +35,9 @@ def is_one_token(text: str) -> bool:
 
 def identifier(name: str, otherwise: str = "value") -> str:
     """Return a name as an identifier of Python, unlike its own words."""
-    made = _NO_LETTER.sub("_", name).strip("_") or otherwise
-    made = f"_{made}" if made[0].isdigit() else made
-    return f"{made}_" if made in _TAKEN else made
+    word = _NO_LETTER.sub("_", name).strip("_") or otherwise
+    word = f"_{word}" if word[0].isdigit() else word
+    return f"{word}_" if word in _TAKEN else word
 
 
 def printable(text: str) -> str:
@@ -48,15 +48,15 @@ def printable(text: str) -> str:
 class FreeNames:
     """Names given once each."""
 
-    def __init__(self, taken: Iterable[str] = ()) -> None:
-        self.taken = {*_TAKEN, *taken}
+    def __init__(self, reserved: Iterable[str] = ()) -> None:
+        self.taken = {*_TAKEN, *reserved}
 
-    def __call__(self, wanted: str) -> str:
-        name = wanted
-        for at in count(1):
+    def __call__(self, base: str) -> str:
+        name = base
+        for number in count(1):
             if name not in self.taken:
                 break
-            name = f"{wanted}_{at}"
+            name = f"{base}_{number}"
         self.taken.add(name)
         return name
 
@@ -93,36 +93,36 @@ class Statement:
         yield from tokens_in(self.text)
         for head, body in self.bodies:
             yield from tokens_in(head)
-            for one in body:
-                yield from one.reads()
+            for statement in body:
+                yield from statement.reads()
 
     def writes(self) -> Iterator[int]:
         """Yield the values it says, with the ones of the lines below."""
         yield from self.targets
         for _, body in self.bodies:
-            for one in body:
-                yield from one.writes()
+            for statement in body:
+                yield from statement.writes()
 
 
-def drop_unread(statements: list[Statement], wanted: set[int], cells: set[int]) -> list[Statement]:
-    """Return the lines whose values somebody reads; ``wanted`` grows by their own reads. Values of ``cells`` are written several times."""
-    kept: list[Statement] = []
-    for one in reversed(statements):
-        if one.bodies:
-            if not (one.acts or any(n in wanted or n in cells for n in one.writes())):
+def drop_unread(statements: list[Statement], needed: set[int], cells: set[int]) -> list[Statement]:
+    """Return the lines whose values somebody reads; ``needed`` grows by their own reads. Values of ``cells`` are written several times."""
+    lines: list[Statement] = []
+    for statement in reversed(statements):
+        if statement.bodies:
+            if not (statement.acts or any(n in needed or n in cells for n in statement.writes())):
                 continue
-            before, whole = -1, one.bodies
-            wanted.update(n for head, _ in whole for n in tokens_in(head))
-            while before != len(wanted):  # what a later round reads is kept in the former one
-                before = len(wanted)
-                one = replace(one, bodies=[(head, drop_unread(body, wanted, cells)) for head, body in whole])
-            wanted.update(tokens_in(one.text))
-        elif not (one.acts or any(n in wanted for n in one.targets)):
+            size, bodies = -1, statement.bodies
+            needed.update(n for head, _ in bodies for n in tokens_in(head))
+            while size != len(needed):  # what a later round reads is kept in the former one
+                size = len(needed)
+                statement = replace(statement, bodies=[(head, drop_unread(body, needed, cells)) for head, body in bodies])
+            needed.update(tokens_in(statement.text))
+        elif not (statement.acts or any(n in needed for n in statement.targets)):
             continue
         else:
-            wanted.update(one.reads())
-        kept.append(one)
-    return kept[::-1]
+            needed.update(statement.reads())
+        lines.append(statement)
+    return lines[::-1]
 
 
 def give_names(statements: Sequence[Statement], names: dict[int, str], ends: Iterable[int]) -> None:
@@ -134,22 +134,22 @@ def give_names(statements: Sequence[Statement], names: dict[int, str], ends: Ite
     """
     pool = _pool({*_TAKEN, *names.values()})
     fixed = set(names)
-    _named(statements, names, fixed, set(ends), frozenset(), pool)
+    _name_values(statements, names, fixed, set(ends), frozenset(), pool)
 
 
-def _pool(taken: set[str]) -> Callable[[set[str]], str]:
+def _pool(reserved: set[str]) -> Callable[[set[str]], str]:
     listed: list[str] = []
 
     def free(used: set[str]) -> str:
         for name in listed:
             if name not in used:
                 return name
-        for at in count(len(listed)):
-            name = _SHORT[at] if at < len(_SHORT) else f"x{at - len(_SHORT) + 1}"
+        for number in count(len(listed)):
+            name = _SHORT[number] if number < len(_SHORT) else f"x{number - len(_SHORT) + 1}"
             listed.append(name)
-            if name not in used and name not in taken:
+            if name not in used and name not in reserved:
                 return name
-            if name in taken:
+            if name in reserved:
                 listed[-1] = "\0"
                 used = {*used, "\0"}
         raise AssertionError
@@ -157,22 +157,22 @@ def _pool(taken: set[str]) -> Callable[[set[str]], str]:
     return lambda used: free({*used, "\0"})
 
 
-def _named(
+def _name_values(
     statements: Sequence[Statement], names: dict[int, str], fixed: set[int], ends: set[int], outer: frozenset[str], pool: Callable[[set[str]], str]
 ) -> None:
     last: dict[int, int] = {}
-    for at, one in enumerate(statements):
-        for number in one.reads():
-            last[number] = at
+    for index, statement in enumerate(statements):
+        for number in statement.reads():
+            last[number] = index
     live: dict[int, str] = {}
-    for at, one in enumerate(statements):
-        read = [n for n in dict.fromkeys(one.reads()) if n in live]
-        if one.bodies:
-            taken = frozenset({*outer, *live.values()})
-            for _, body in one.bodies:
-                _named(body, names, fixed, ends, taken, pool)
-        dying = [live.pop(n) for n in read if last[n] == at and n not in ends]
-        for number in one.targets:
+    for index, statement in enumerate(statements):
+        read = [n for n in dict.fromkeys(statement.reads()) if n in live]
+        if statement.bodies:
+            outer_names = frozenset({*outer, *live.values()})
+            for _, body in statement.bodies:
+                _name_values(body, names, fixed, ends, outer_names, pool)
+        dying = [live.pop(n) for n in read if last[n] == index and n not in ends]
+        for number in statement.targets:
             if number in fixed or (number not in last and number not in ends):
                 continue
             if number in names:  # said again
@@ -184,4 +184,4 @@ def _named(
 
 def with_names(text: str, names: dict[int, str]) -> str:
     """Return a text with names in the places of values."""
-    return _TOKEN.sub(lambda found: names[int(found[1])], text)
+    return _TOKEN.sub(lambda match: names[int(match[1])], text)

@@ -47,9 +47,9 @@ class PlainOp(DescribedOp):
 
     # --- operands and results
 
-    def x(self, slot: str, at: int = 0) -> str:
+    def x(self, slot: str, index: int = 0) -> str:
         """Return the value of an operand, cut from the graph of gradients where the operator gives none."""
-        name = self.variable(slot, at).name
+        name = self.variable(slot, index).name
         value = self.writer.value(name)
         return f"{value}.detach()" if name in self.writer.learning and not has_gradient(type(self.operator), slot) else value
 
@@ -59,37 +59,37 @@ class PlainOp(DescribedOp):
 
     def all(self, slot: str) -> list[str]:
         """Return the values of an operand of several."""
-        return [self.x(slot, at) for at in range(self.count(slot))]
+        return [self.x(slot, index) for index in range(self.count(slot))]
 
-    def known(self, slot: str, at: int = 0) -> Any:
+    def known(self, slot: str, index: int = 0) -> Any:
         """Return the numbers of an operand as an array if they are known before the run, otherwise None."""
         if not self.has(slot):
             return None
         import numpy
 
-        variable = self.variable(slot, at)
+        variable = self.variable(slot, index)
         spec = variable.spec
         if self.writer.writes[variable.name] > 1 or spec.value is None or spec.dims is None or not all(isinstance(n, int) for n in (*spec.value, *spec.dims)):
             return None
         return numpy.array(spec.value, "bool" if spec.dtype is BOOL else spec.known_dtype.numpy_name).reshape(spec.dims)
 
-    def spec(self, slot: str, at: int = 0) -> Spec:
+    def spec(self, slot: str, index: int = 0) -> Spec:
         """Return the spec of an operand."""
-        return self.writer.spec(self.variable(slot, at))
+        return self.writer.spec(self.variable(slot, index))
 
-    def dims(self, slot: str, at: int = 0) -> tuple[Size, ...]:
+    def dims(self, slot: str, index: int = 0) -> tuple[Size, ...]:
         """Return the dims of an operand. Raises `Refused` if nothing is known of them."""
-        dims = self.spec(slot, at).dims
+        dims = self.spec(slot, index).dims
         if dims is None:
             raise Refused(f"the number of dims of {slot} must be known")
         return dims
 
-    def rank(self, slot: str, at: int = 0) -> int:
-        return len(self.dims(slot, at))
+    def rank(self, slot: str, index: int = 0) -> int:
+        return len(self.dims(slot, index))
 
-    def dtype(self, slot: str, at: int = 0) -> DType:
+    def dtype(self, slot: str, index: int = 0) -> DType:
         """Return the element type of an operand."""
-        return self.spec(slot, at).known_dtype
+        return self.spec(slot, index).known_dtype
 
     # --- expressions
 
@@ -101,23 +101,23 @@ class PlainOp(DescribedOp):
         """Give names to the parts of a tuple."""
         return self.writer.several(expression, count)
 
-    def call(self, function: Callable[..., Any], *arguments: object, **named: object) -> str:
+    def call(self, function: Callable[..., Any], *arguments: object, **settings: object) -> str:
         """Return the call of a function of plain torch code, and write it into the file. Named arguments of None are left out."""
         name = self.writer.used(function)
-        given = [*map(str, arguments), *(f"{k}={v}" for k, v in named.items() if v is not None)]
-        return f"{name}({', '.join(given)})"
+        parts = [*map(str, arguments), *(f"{k}={v}" for k, v in settings.items() if v is not None)]
+        return f"{name}({', '.join(parts)})"
 
     def device(self) -> str:
         """Return the device of new tensors."""
         return self.writer.device()
 
-    def type(self, of: DType) -> str:
+    def type(self, dtype: DType) -> str:
         """Return the name of an element type in torch."""
-        return f"torch.{'bfloat16' if of.name == 'bf16' else of.numpy_name}"
+        return f"torch.{'bfloat16' if dtype.name == 'bf16' else dtype.numpy_name}"
 
-    def cast(self, x: str, now: DType, to: DType) -> str:
+    def cast(self, x: str, source: DType, target: DType) -> str:
         """Return ``x`` in another element type; itself if it has it."""
-        return x if now is to else f"{x}.to({self.type(to)})"
+        return x if source is target else f"{x}.to({self.type(target)})"
 
     def size(self, size: Size) -> str:
         """Return a size as an expression."""
@@ -129,20 +129,20 @@ class PlainOp(DescribedOp):
 
     def target(self, dims: Sequence[Size]) -> str:
         """Return the arguments of a ``reshape`` to these dims: one open size is -1."""
-        opened = [at for at, d in enumerate(dims) if not isinstance(d, int)]
+        opened = [axis for axis, d in enumerate(dims) if not isinstance(d, int)]
         free = opened[-1] if len(opened) == 1 and 0 not in dims else None
         if free is None and opened and 0 not in dims:  # the longest expression need not be written
-            long = max(opened, key=lambda at: len(str(dims[at])))
-            if any(not self.writer.has_size(dims[at]) for at in opened) or " " in str(dims[long]) or "/" in str(dims[long]):
-                free = next((at for at in opened if not self.writer.has_size(dims[at])), long)
-        return ", ".join("-1" if at == free else self.size(d) for at, d in enumerate(dims)) if dims else "()"
+            long = max(opened, key=lambda axis: len(str(dims[axis])))
+            if any(not self.writer.has_size(dims[axis]) for axis in opened) or " " in str(dims[long]) or "/" in str(dims[long]):
+                free = next((axis for axis in opened if not self.writer.has_size(dims[axis])), long)
+        return ", ".join("-1" if axis == free else self.size(d) for axis, d in enumerate(dims)) if dims else "()"
 
-    def ints(self, slot: str, at: int = 0) -> list[str] | None:
+    def ints(self, slot: str, index: int = 0) -> list[str] | None:
         """Return the whole numbers of an operand as expressions, if they are known up to open sizes; otherwise None."""
         if not self.has(slot):
             return None
-        variable = self.variable(slot, at)
-        array = self.known(slot, at)
+        variable = self.variable(slot, index)
+        array = self.known(slot, index)
         if array is not None:
             return [str(int(n)) for n in array.reshape(-1).tolist()]
         value = variable.spec.value
@@ -150,23 +150,23 @@ class PlainOp(DescribedOp):
             return None
         return [self.size(n) for n in value]
 
-    def int(self, slot: str, at: int = 0) -> str:
+    def int(self, slot: str, index: int = 0) -> str:
         """Return an operand of one whole number as an ``int``."""
-        found = self.ints(slot, at)
-        return found[0] if found is not None and len(found) == 1 else f"int({self.x(slot, at)})"
+        numbers = self.ints(slot, index)
+        return numbers[0] if numbers is not None and len(numbers) == 1 else f"int({self.x(slot, index)})"
 
     def list(self, slot: str) -> str:
         """Return an operand's whole numbers as a list."""
-        found = self.ints(slot)
-        if found is not None:
-            return f"[{', '.join(found)}]"
+        numbers = self.ints(slot)
+        if numbers is not None:
+            return f"[{', '.join(numbers)}]"
         return f"{self.x(slot)}.tolist()" if self.rank(slot) == 1 else f"{self.x(slot)}.reshape(-1).tolist()"
 
-    def number(self, value: float, of: DType) -> str:
+    def number(self, value: float, dtype: DType) -> str:
         """Return a number in the words of an element type."""
-        if of is BOOL:
+        if dtype is BOOL:
             return str(bool(value))
-        return number_code(float(value)) if of.is_floating else str(int(value))
+        return number_code(float(value)) if dtype.is_floating else str(int(value))
 
 
 def tuple_of(items: Sequence[str]) -> str:

@@ -46,36 +46,36 @@ def source_of(
         tied: a further key -> the program's parameter. Other values are not saved, where it has some: the module the program came from did not.
     """
     text = "\n".join([*[s.text for s in _all(writer.statements)], *results])
-    held = {name: key for name, key in writer.keys.items() if _mentions(text, key)}
-    said = [title, "", "It is torch code alone, written by Foreshape.", "", *[f"    {name}: {words}" for name, words in ends.items()]]
-    odd = renamed(held)
+    used_keys = {name: key for name, key in writer.keys.items() if _mentions(text, key)}
+    docstring = [title, "", "It is torch code alone, written by Foreshape.", "", *[f"    {name}: {words}" for name, words in ends.items()]]
+    odd = renamed(used_keys)
     if odd:
-        said += ["", "Parameters whose names torch does not take:", "", *[f"    {key}: {name}" for key, name in odd.items()]]
-    lines = ['"""' + "\n".join(_in_docstring(line) for line in said).lstrip('"'), '"""', "", "from __future__ import annotations", ""]
+        docstring += ["", "Parameters whose names torch does not take:", "", *[f"    {key}: {name}" for key, name in odd.items()]]
+    lines = ['"""' + "\n".join(_in_docstring(line) for line in docstring).lstrip('"'), '"""', "", "from __future__ import annotations", ""]
     imports = {"torch": "import torch", **writer.sources.imports}
-    second = {key: held[name] for key, name in tied.items() if name in held and key != held[name]}
-    body = [*_class(writer, results, held, trained, second, {*tied, *tied.values()})]
-    texts = {**writer.sources.texts, **_registering(held, writer.constants, trained, bool(second))}
+    second = {key: used_keys[name] for key, name in tied.items() if name in used_keys and key != used_keys[name]}
+    body = [*_class(writer, results, used_keys, trained, second, {*tied, *tied.values()})]
+    texts = {**writer.sources.texts, **_registering(used_keys, writer.constants, trained, bool(second))}
     if weights:
-        if held or writer.constants:
+        if used_keys or writer.constants:
             imports |= {"Path": "from pathlib import Path"}
             body += ["", "", *_LOAD.format(weights=json.dumps(weights)).splitlines()]
         else:
             body += ["", "", *_LOAD_NOTHING.splitlines()]
     if "F." in "\n".join(body):
         imports["F"] = "import torch.nn.functional as F"
-    others = {*imports.values()} - {"import torch", "import torch.nn.functional as F", "from torch import Tensor"}
-    own = sorted(line for line in others if "torch" not in line)
-    own.sort(key=lambda line: line.startswith("from "))
-    of_torch = sorted(line for line in others if "torch" in line)
-    lines += [*own, *([""] if own else []), "import torch"]
+    imported = {*imports.values()} - {"import torch", "import torch.nn.functional as F", "from torch import Tensor"}
+    standard = sorted(line for line in imported if "torch" not in line)
+    standard.sort(key=lambda line: line.startswith("from "))
+    of_torch = sorted(line for line in imported if "torch" in line)
+    lines += [*standard, *([""] if standard else []), "import torch"]
     lines += ["import torch.nn.functional as F"] if "F" in imports else []
     lines += ["from torch import Tensor, nn", *of_torch, ""]
-    for one in texts.values():
-        lines += ["", *([""] if one.startswith(("def ", "class ", "@")) else []), *one.splitlines()]
+    for definition in texts.values():
+        lines += ["", *([""] if definition.startswith(("def ", "class ", "@")) else []), *definition.splitlines()]
     lines += ["", "", *body]
-    named = {key: name for name, key in held.items()}
-    keys, ops = {**named, **{key: named[same] for key, same in second.items()}}, sum(1 for _ in writer.program.all_ops())
+    names = {key: name for name, key in used_keys.items()}
+    keys, ops = {**names, **{key: names[first_key] for key, first_key in second.items()}}, sum(1 for _ in writer.program.all_ops())
     return PlainSource("\n".join(lines) + "\n", keys, writer.constants, writer.fed, ops)
 
 
@@ -105,14 +105,14 @@ def _mentions(text: str, key: str) -> bool:
     return re.search(rf"{re.escape(access(key))}(?!\w)", text) is not None
 
 
-def _registering(held: Mapping[str, str], constants: Mapping[str, Any], trained: set[str], tied: bool) -> dict[str, str]:
+def _registering(used_keys: Mapping[str, str], constants: Mapping[str, Any], trained: set[str], tied: bool) -> dict[str, str]:
     from foreshape.interop.torch.write.helpers import registering
     from foreshape.interop.torch.write.sources import Sources
 
     sources = Sources()
-    if any(name in trained for name in held):
+    if any(name in trained for name in used_keys):
         sources.add(registering.parameter)
-    if constants or any(name not in trained for name in held):
+    if constants or any(name not in trained for name in used_keys):
         sources.add(registering.buffer)
     if tied:
         sources.add(registering.tied)
@@ -120,22 +120,24 @@ def _registering(held: Mapping[str, str], constants: Mapping[str, Any], trained:
 
 
 def _all(statements: Sequence[Statement]) -> Iterator[Statement]:
-    for one in statements:
-        yield one
-        for head, body in one.bodies:
+    for statement in statements:
+        yield statement
+        for head, body in statement.bodies:
             yield Statement((), head)
             yield from _all(body)
 
 
-def _class(writer: PlainWriter, results: Sequence[str], held: Mapping[str, str], trained: set[str], tied: Mapping[str, str], saved: set[str]) -> Iterator[str]:
+def _class(
+    writer: PlainWriter, results: Sequence[str], used_keys: Mapping[str, str], trained: set[str], tied: Mapping[str, str], saved: set[str]
+) -> Iterator[str]:
     yield "class Network(nn.Module):"
     yield "    def __init__(self) -> None:"
     yield "        super().__init__()"
-    for name, key in held.items():
-        kept = not saved or name in trained or name in saved
-        yield f"        {_registered(writer.parameters[name], key, name in trained, kept)}"
-    for key, same in tied.items():
-        yield f"        tied(self, {key!r}, {same!r})"
+    for name, key in used_keys.items():
+        persistent = not saved or name in trained or name in saved
+        yield f"        {_registered(writer.parameters[name], key, name in trained, persistent)}"
+    for key, first_key in tied.items():
+        yield f"        tied(self, {key!r}, {first_key!r})"
     for key, array in writer.constants.items():
         yield f"        buffer(self, {key!r}, {array.shape!r}, torch.{array.dtype}{', persistent=False' if saved else ''})"
     yield ""
@@ -146,30 +148,31 @@ def _class(writer: PlainWriter, results: Sequence[str], held: Mapping[str, str],
     yield f"        return {', '.join(with_names(r, writer.names).replace(DEVICE, 'device') for r in results)}"
 
 
-def _registered(variable: Variable, key: str, learns: bool, kept: bool) -> str:
+def _registered(variable: Variable, key: str, learns: bool, persistent: bool) -> str:
     spec = variable.spec
-    of = "bfloat16" if spec.known_dtype.name == "bf16" else spec.known_dtype.numpy_name
+    dtype = "bfloat16" if spec.known_dtype.name == "bf16" else spec.known_dtype.numpy_name
     dims = tuple(d if isinstance(d, int) else 0 for d in spec.known_dims)
-    return f"{'parameter' if learns else 'buffer'}(self, {key!r}, {dims!r}{'' if of == 'float32' else f', torch.{of}'}{'' if kept else ', persistent=False'})"
+    options = ("" if dtype == "float32" else f", torch.{dtype}") + ("" if persistent else ", persistent=False")
+    return f"{'parameter' if learns else 'buffer'}(self, {key!r}, {dims!r}{options})"
 
 
 def _lines(statements: Sequence[Statement], writer: PlainWriter, indent: str) -> Iterator[str]:
     scope = ""
-    for one in statements:
-        if one.scope and one.scope != scope:
+    for statement in statements:
+        if statement.scope and statement.scope != scope:
             yield ""
-            yield f"{indent}# {printable(one.scope)}"
-        scope = one.scope or scope
-        if one.bodies:
-            for head, body in one.bodies:
+            yield f"{indent}# {printable(statement.scope)}"
+        scope = statement.scope or scope
+        if statement.bodies:
+            for head, body in statement.bodies:
                 yield f"{indent}{with_names(head, writer.names)}"
                 yield from _lines(body, writer, f"{indent}    ") if body else [f"{indent}    pass"]
             continue
-        text = with_names(one.text, writer.names).replace(DEVICE, "device")
-        if one.targets:
-            names = [writer.names.get(n, "_") for n in one.targets]
+        text = with_names(statement.text, writer.names).replace(DEVICE, "device")
+        if statement.targets:
+            names = [writer.names.get(n, "_") for n in statement.targets]
             text = f"{', '.join(names)} = {text}"
-        comment = f"  # {printable(one.comment)}" if one.comment else ""
+        comment = f"  # {printable(statement.comment)}" if statement.comment else ""
         if comment and len(indent) + len(text) + len(comment) > _WIDTH + 20:
             yield f"{indent}{comment.lstrip()}"
             comment = ""
@@ -182,16 +185,16 @@ def _broken(line: str, comment: str, indent: str) -> Iterator[str]:
         yield line + comment
         return
     depth, start, cuts = 0, -1, list[int]()
-    for at in range(len(line) - 1, -1, -1):
-        if line[at] in ")]}":
+    for place in range(len(line) - 1, -1, -1):
+        if line[place] in ")]}":
             depth += 1
-        elif line[at] in "([{":
+        elif line[place] in "([{":
             depth -= 1
             if depth == 0:
-                start = at
+                start = place
                 break
-        elif line[at] == "," and depth == 1:
-            cuts.append(at)
+        elif line[place] == "," and depth == 1:
+            cuts.append(place)
     if start < 0 or not cuts:
         yield line + comment
         return

@@ -86,12 +86,12 @@ class PlainWriter:
         results = [self._result(block.vars[name]) for name in fetches]
         renamed = self.free.keep_apart(self.names, {*self.sources.texts, *self.sources.imports})
         self.fed = [renamed.get(name, name) for name in self.fed]
-        wanted = {n for text in results for n in tokens_in(text)}
+        ends = {n for text in results for n in tokens_in(text)}
         cells = {n for name in self.cells if name in self._bound for n in tokens_in(self._bound[name])}
         for number in self.arrays:
             self.statements.insert(0, Statement([number], "[]", acts=False))
-        self.statements = drop_unread(self.statements, set(wanted), cells)
-        give_names(self.statements, self.names, wanted)
+        self.statements = drop_unread(self.statements, set(ends), cells)
+        give_names(self.statements, self.names, ends)
         return results
 
     def _feed(self, name: str, variable: Variable) -> None:
@@ -126,10 +126,10 @@ class PlainWriter:
 
     def offsets_of(self, lod: Lod) -> str | None:
         """Return the `Offsets` of a value's sequences; None if they are not known."""
-        found = self._bound.get(f"offsets {lod.source}")
-        if found is None or self._levels[lod.source] == len(lod.counts):
-            return found
-        return f"{found}.outer({len(lod.counts)})"
+        offsets = self._bound.get(f"offsets {lod.source}")
+        if offsets is None or self._levels[lod.source] == len(lod.counts):
+            return offsets
+        return f"{offsets}.outer({len(lod.counts)})"
 
     def _bind_offsets(self, lod: Lod, value: str) -> None:
         self._bound[f"offsets {lod.source}"] = value
@@ -139,12 +139,12 @@ class PlainWriter:
 
     def ops(self, block: Block) -> None:
         """Write the ops of a block, in their order."""
-        for at, op in enumerate(block.ops):
+        for index, op in enumerate(block.ops):
             if op.is_run:
                 try:
                     self._op(op)
                 except DescriptionError as refused:
-                    self.unwritten.append(Unwritten(op.type, f"op {at} of block {block.idx}", str(refused)))
+                    self.unwritten.append(Unwritten(op.type, f"op {index} of block {block.idx}", str(refused)))
                     for name in op.output_names():
                         self._bound.setdefault(name, token(self._new()))
 
@@ -156,18 +156,18 @@ class PlainWriter:
         if self._known_sizes(op):
             return
         function = torch_writer(op.type)
-        made: Any = function(PlainOp(self, op, operator)) if function is not None else self.by_kernel(PlainOp(self, op, operator))
-        if made is None:
+        code: Any = function(PlainOp(self, op, operator)) if function is not None else self.by_kernel(PlainOp(self, op, operator))
+        if code is None:
             return
-        if isinstance(made, Several):
-            self._several(op, made)
+        if isinstance(code, Several):
+            self._several(op, code)
             return
-        results: Sequence[Any] = made if made.__class__ is tuple else (made,)
+        results: Sequence[Any] = code if code.__class__ is tuple else (code,)
         for slot, value in zip(operator.schema.results, results, strict=False):
             listed: Sequence[Any] = value if value.__class__ is list else [value]
-            for name, one in zip(op.output_slots.get(slot.name, ()), listed, strict=False):
-                if one is not None and not is_empty_name(name):
-                    self.bind(op, name, f"({one}).detach()" if name in self._stopped else one)
+            for name, expression in zip(op.output_slots.get(slot.name, ()), listed, strict=False):
+                if expression is not None and not is_empty_name(name):
+                    self.bind(op, name, f"({expression}).detach()" if name in self._stopped else expression)
 
     @staticmethod
     def by_kernel(op: PlainOp) -> Any:
@@ -186,7 +186,7 @@ class PlainWriter:
                 empty = is_empty_name(name) or name in self.parameters
                 targets.append(self.cell(name) if name in self.cells else self._new())
                 if not empty:
-                    self._said(op, name, token(targets[-1]), statement)
+                    self._note_value(op, name, token(targets[-1]), statement)
                     stopped += [targets[-1]] if name in self._stopped else []
         for slot in op.operator.schema.results:
             if slot.new_offsets:
@@ -216,13 +216,13 @@ class PlainWriter:
         for name, spec in zip(names, specs, strict=True):
             assert spec is not None
             listed = [str(bool(v)) if spec.dtype is BOOL else self.size(v) for v in spec.value or ()]
-            made = nested(listed, [d for d in spec.known_dims if isinstance(d, int)])
-            self.bind(op, name, f"torch.tensor({made}, dtype=torch.{spec.known_dtype.numpy_name}, device={self.device()})")
+            numbers = nested(listed, [d for d in spec.known_dims if isinstance(d, int)])
+            self.bind(op, name, f"torch.tensor({numbers}, dtype=torch.{spec.known_dtype.numpy_name}, device={self.device()})")
         return True
 
     def _spec_of(self, op: Op, name: str) -> Spec | None:
-        made, variable = op.made.get(name), op.block.find(name)
-        return made if made is not None else variable.spec if variable is not None else None
+        spec, variable = op.made.get(name), op.block.find(name)
+        return spec if spec is not None else variable.spec if variable is not None else None
 
     def bind(self, op: Op, variable: str, expression: str) -> None:
         """Say the value of a variable from this op on."""
@@ -233,20 +233,22 @@ class PlainWriter:
             return
         is_cell = variable in self.cells
         if not is_cell and (is_one_token(expression) or (expression.startswith("self.") and expression.replace(".", "_").isidentifier())):
-            made = self.statements[-1] if len(self.statements) > self._begun else None
-            self._said(op, variable, expression, made if made is not None and tokens_in(expression) and tokens_in(expression)[0] in made.targets else None)
+            last = self.statements[-1] if len(self.statements) > self._begun else None
+            self._note_value(
+                op, variable, expression, last if last is not None and tokens_in(expression) and tokens_in(expression)[0] in last.targets else None
+            )
             return
         number = self.cell(variable) if is_cell else self._new()
         statement = Statement([number], self._inner(expression), scope=self._scope)
         self.statements.append(statement)
-        self._said(op, variable, token(number), statement)
+        self._note_value(op, variable, token(number), statement)
 
-    def _said(self, op: Op, variable: str, value: str, statement: Statement | None) -> None:
-        spec, found = self._spec_of(op, variable), op.block.find(variable)
+    def _note_value(self, op: Op, variable: str, value: str, statement: Statement | None) -> None:
+        spec, described = self._spec_of(op, variable), op.block.find(variable)
         self._bound[variable] = value
         if spec is None:
             return
-        if found is not None and self.writes[variable] > 1:
+        if described is not None and self.writes[variable] > 1:
             self._specs[variable] = spec
         if statement is not None:
             dims = f"[{', '.join(map(str, spec.dims))}]" if spec.dims is not None else ""
@@ -276,10 +278,10 @@ class PlainWriter:
 
     def value(self, variable: str) -> str:
         """Return the expression of a variable: a value's token, or a parameter."""
-        found = self.find(variable)
-        if found is None:
+        expression = self.find(variable)
+        if expression is None:
             raise Refused(f"{variable} has no value here")
-        return found
+        return expression
 
     def find(self, variable: str) -> str | None:
         """Return the expression of a variable; None if it has none."""
@@ -291,15 +293,15 @@ class PlainWriter:
 
     def cell(self, variable: str) -> int:
         """Return the number of a variable written by blocks."""
-        found = self._bound.get(f"cell {variable}")
-        if found is None:
+        place = self._bound.get(f"cell {variable}")
+        if place is None:
             number = self._new()
             self.names[number] = self.free(identifier(variable))
-            self._bound[f"cell {variable}"] = self._bound[variable] = found = token(number)
+            self._bound[f"cell {variable}"] = self._bound[variable] = place = token(number)
             described = self._anywhere(variable)
             if described is not None and described.spec.kind is LOD_TENSOR_ARRAY:
                 self.arrays.append(number)
-        return tokens_in(found)[0]
+        return tokens_in(place)[0]
 
     def open_cells(self, names: Sequence[str]) -> None:
         """Note the sizes of variables at the begin of a loop's round."""
@@ -372,10 +374,10 @@ class PlainWriter:
         return all(name in self._symbols for name in symbols_of(size))
 
     def _symbol(self, name: str) -> str:
-        found = self._symbols.get(name)
-        if found is None:
+        expression = self._symbols.get(name)
+        if expression is None:
             raise Refused(f"the size {name} is not known here")
-        return found
+        return expression
 
     # --- blocks
 

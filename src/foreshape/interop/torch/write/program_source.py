@@ -56,8 +56,8 @@ def plain_source(
     if writer.unwritten:
         raise FormatError(f"it cannot be written as torch code:{listed(writer.unwritten)}")
     block = block.program.global_block
-    ends = {name: f"the input {given}: {block.vars[given].spec.text()}" for given, name in zip(feeds, writer.fed, strict=False)}
-    ends |= {f"result {at}": f"{name}: {block.vars[name].spec.text()}" for at, name in enumerate(fetches)}
+    ends = {name: f"the input {feed}: {block.vars[feed].spec.text()}" for feed, name in zip(feeds, writer.fed, strict=False)}
+    ends |= {f"result {number}": f"{name}: {block.vars[name].spec.text()}" for number, name in enumerate(fetches)}
     return source_of(writer, results, ends, learned(writer), title, weights, tied or {})
 
 

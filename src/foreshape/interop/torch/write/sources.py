@@ -69,32 +69,32 @@ class Sources:
         self.texts[name] = text
         return name
 
-    def add_text(self, name: str, text: str, known: Mapping[str, Any]) -> None:
-        """Write a text whose names stand for things in ``known``."""
+    def add_text(self, name: str, text: str, namespace: Mapping[str, Any]) -> None:
+        """Write a text whose names stand for things in ``namespace``."""
         if name not in self.texts:
-            text = self.use(text, known, {name})
+            text = self.use(text, namespace, {name})
             self.texts[name] = text
 
-    def use(self, text: str, known: Mapping[str, Any], own: set[str]) -> str:
+    def use(self, text: str, namespace: Mapping[str, Any], defined: set[str]) -> str:
         """Write everything used by a text of its module, and return the text with numbers of element types and kernels of torch in their places."""
-        for name in sorted(free_names(text) - own):
-            value = known.get(name)
+        for name in sorted(free_names(text) - defined):
+            value = namespace.get(name)
             if isinstance(value, DType):
-                text = re.sub(rf"\b{name}\.(code|itemsize|is_floating)\b", lambda found, of=value: str(getattr(of, found[1])), text)
+                text = re.sub(rf"\b{name}\.(code|itemsize|is_floating)\b", lambda match, dtype=value: str(getattr(dtype, match[1])), text)
             elif name == "private":
                 text = re.sub(r"\bprivate\.(\w+)", _torch_path, text)
-                known = {**known, "torch": None}
-        taken = free_names(text) - own
-        for name in sorted(taken):
-            if name in known:
-                self._one(name, known[name])
-        for name in sorted(all_names(text) - taken - own):  # of annotations
-            value = known.get(name)
+                namespace = {**namespace, "torch": None}
+        free = free_names(text) - defined
+        for name in sorted(free):
+            if name in namespace:
+                self._add_name(name, namespace[name])
+        for name in sorted(all_names(text) - free - defined):  # of annotations
+            value = namespace.get(name)
             if name in _IMPORTED or str(getattr(value, "__module__", "")) in ("typing", "collections.abc"):
-                self._one(name, value)
+                self._add_name(name, value)
         return text
 
-    def _one(self, name: str, value: Any) -> None:
+    def _add_name(self, name: str, value: Any) -> None:
         if name in _IMPORTED:
             self.imports[name] = _IMPORTED[name]
         elif isinstance(value, DType):
@@ -138,10 +138,10 @@ _PUBLIC: Final = frozenset({"fft_c2c", "fft_r2c", "fft_c2r", "unique", "ctc_loss
 """Kernels of torch without a public function, with gradients; and its word for a trace."""
 
 
-def _torch_path(found: re.Match[str]) -> str:
-    if found[1] not in _PUBLIC:
-        raise Refused(f"its kernel uses {NAMES[found[1]].path} of torch")
-    return f"torch.{NAMES[found[1]].path}"
+def _torch_path(match: re.Match[str]) -> str:
+    if match[1] not in _PUBLIC:
+        raise Refused(f"its kernel uses {NAMES[match[1]].path} of torch")
+    return f"torch.{NAMES[match[1]].path}"
 
 
 def _literal(value: Any) -> str | None:
@@ -152,15 +152,15 @@ def _literal(value: Any) -> str | None:
         return repr(value)
     if type(value) in (tuple, list, frozenset, set):
         items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
-        made = [_literal(v) for v in items]
-        if any(m is None for m in made):
+        parts = [_literal(v) for v in items]
+        if any(m is None for m in parts):
             return None
-        listed = ", ".join(m for m in made if m is not None)
+        listed = ", ".join(m for m in parts if m is not None)
         if isinstance(value, (frozenset, set)):
             return f"frozenset([{listed}])"
         return f"[{listed}]" if isinstance(value, list) else f"({listed}{',' if len(items) == 1 else ''})"
     if isinstance(value, dict):
         pairs: list[tuple[Any, Any]] = list(value.items())  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
-        made = [(_literal(k), _literal(v)) for k, v in pairs]
-        return None if any(k is None or v is None for k, v in made) else f"{{{', '.join(f'{k}: {v}' for k, v in made)}}}"
+        parts = [(_literal(k), _literal(v)) for k, v in pairs]
+        return None if any(k is None or v is None for k, v in parts) else f"{{{', '.join(f'{k}: {v}' for k, v in parts)}}}"
     return None

@@ -17,17 +17,17 @@ def learning_values(program: Program, parameters: Collection[Variable]) -> tuple
     """
     learning = {v.name for v in parameters if v.is_parameter and v.trainable and not v.stop_gradient and v.spec.known_dtype.is_floating}
     stopped: set[str] = set()
-    before = -1
-    while before != len(learning) + len(stopped):  # the rounds of a loop
-        before = len(learning) + len(stopped)
+    count = -1
+    while count != len(learning) + len(stopped):  # the rounds of a loop
+        count = len(learning) + len(stopped)
         for op in program.all_ops():
             if learning.isdisjoint(op.input_names()):
                 continue
             for name in op.output_names():
-                found = op.block.find(name)
-                if found is None or found.spec.kind is not LOD_TENSOR or found.spec.dtype is None or not found.spec.dtype.is_floating:
+                variable = op.block.find(name)
+                if variable is None or variable.spec.kind is not LOD_TENSOR or variable.spec.dtype is None or not variable.spec.dtype.is_floating:
                     continue
-                if found.stop_gradient:
+                if variable.stop_gradient:
                     stopped.add(name)
                 elif name not in stopped:
                     learning.add(name)
@@ -38,4 +38,4 @@ def learning_values(program: Program, parameters: Collection[Variable]) -> tuple
 def has_gradient(cls: type[Operator], slot: str) -> bool:
     """Tell whether an operand of an operator takes a gradient, as far as the operator declares it."""
     declared = cls.gradient
-    return not isinstance(declared, Gradient) or any(given.startswith(f"{slot}@") or given == slot for given in declared.gives)
+    return not isinstance(declared, Gradient) or any(gradient.startswith(f"{slot}@") or gradient == slot for gradient in declared.gives)

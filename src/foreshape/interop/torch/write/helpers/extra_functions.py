@@ -10,8 +10,8 @@ def round_away_from_zero(x: Tensor, decimals: int) -> Tensor:
     """Round to ``decimals`` places, halves away from zero."""
     scale = 10.0**decimals
     scaled = torch.abs(x) * scale
-    whole = torch.floor(scaled)
-    return torch.sign(x) * (whole + (scaled - whole >= 0.5).to(x.dtype)) / scale
+    floor = torch.floor(scaled)
+    return torch.sign(x) * (floor + (scaled - floor >= 0.5).to(x.dtype)) / scale
 
 
 def truncated_quotient(x: Tensor, y: Tensor) -> Tensor:

@@ -29,9 +29,9 @@ def batch_norm(
     if not count:  # there is no mean of nothing: the moving ones stay
         return x.clone()
     with torch.no_grad():
-        over = [axis for axis in range(x.dim()) if axis != 1]
-        mean.mul_(momentum).add_(x.mean(over).to(mean.dtype), alpha=1.0 - momentum)
-        of_batch = x.var(over, correction=1 if unbiased and count > 1 else 0).to(variance.dtype)
+        axes = [axis for axis in range(x.dim()) if axis != 1]
+        mean.mul_(momentum).add_(x.mean(axes).to(mean.dtype), alpha=1.0 - momentum)
+        of_batch = x.var(axes, correction=1 if unbiased and count > 1 else 0).to(variance.dtype)
         variance.mul_(momentum).add_(of_batch, alpha=1.0 - momentum)
     return F.batch_norm(x, None, None, scale, bias, training=True, eps=epsilon) if count > 1 else one_each(x, scale, bias)
 
@@ -51,8 +51,8 @@ def downgraded_dropout(x: Tensor, p: float, training: bool) -> Tensor:
 def unpool(x: Tensor, index: Tensor, size: Sequence[int]) -> Tensor:
     """Put each number at its place in an image of a size, of zeros elsewhere."""
     out = x.new_zeros([x.shape[0], x.shape[1], size[0] * size[1]])
-    made: Tensor = out.scatter(2, index.flatten(2), x.flatten(2))
-    return made.reshape(x.shape[0], x.shape[1], size[0], size[1])
+    image: Tensor = out.scatter(2, index.flatten(2), x.flatten(2))
+    return image.reshape(x.shape[0], x.shape[1], size[0], size[1])
 
 
 def recurrent_with_lengths(
@@ -77,9 +77,9 @@ def recurrent_with_lengths(
     sorted_states = [s if order is None else s.index_select(1, order) for s in states]
     function: Any = {"LSTM": torch.lstm, "GRU": torch.gru, "RNN_TANH": torch.rnn_tanh, "RNN_RELU": torch.rnn_relu}[mode]
     state = tuple(sorted_states) if mode == "LSTM" else sorted_states[0]
-    found = function(packed.data, packed.batch_sizes, state, ordered, True, layers, dropout, training, both)
-    out, _ = pad_packed_sequence(packed._replace(data=found[0]), total_length=x.shape[0])
-    states_at_ends: list[Tensor] = [*found[1:]]
+    results = function(packed.data, packed.batch_sizes, state, ordered, True, layers, dropout, training, both)
+    out, _ = pad_packed_sequence(packed._replace(data=results[0]), total_length=x.shape[0])
+    states_at_ends: list[Tensor] = [*results[1:]]
     last = [s if back is None else s.index_select(1, back) for s in states_at_ends]
     out = out.masked_fill(empty.reshape(1, -1, 1), 0.0)
-    return (out, *[torch.where(empty.reshape(1, -1, 1), before, after) for before, after in zip(states, last, strict=True)])
+    return (out, *[torch.where(empty.reshape(1, -1, 1), first, final) for first, final in zip(states, last, strict=True)])

@@ -18,8 +18,8 @@ def evenly(start: Tensor, end: Tensor, step: Tensor) -> Tensor:
 
 def counted(start: Tensor, step: Tensor, count: int) -> Tensor:
     """Return ``count`` numbers from ``start`` on, ``step`` apart."""
-    first, by = start.reshape(()).to(torch.float64), step.reshape(()).to(torch.float64)
-    return (torch.arange(count, dtype=torch.float64, device=start.device) * by + first).to(start.dtype)
+    first, distance = start.reshape(()).to(torch.float64), step.reshape(()).to(torch.float64)
+    return (torch.arange(count, dtype=torch.float64, device=start.device) * distance + first).to(start.dtype)
 
 
 def whole_numbers(start: int, end: int, step: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -31,13 +31,13 @@ def spaced(start: Tensor, stop: Tensor, count: int, dtype: torch.dtype) -> Tenso
     """Return ``count`` numbers from ``start`` to ``stop``, both included, from both ends as ``torch.linspace`` has them."""
     wide = dtype if dtype.is_floating_point else torch.float64
     first, last = start.reshape(()).to(wide), stop.reshape(()).to(wide)
-    at = torch.arange(count, dtype=wide, device=start.device)
+    index = torch.arange(count, dtype=wide, device=start.device)
     step = (last - first) / max(count - 1, 1)
-    return torch.where(at < count // 2, first + step * at, last - step * (count - 1 - at)).to(dtype) if count > 1 else first.reshape(1).to(dtype)
+    return torch.where(index < count // 2, first + step * index, last - step * (count - 1 - index)).to(dtype) if count > 1 else first.reshape(1).to(dtype)
 
 
 def tensor_of(numbers: int | float | bool | Sequence[Any], dtype: torch.dtype | None = None, device: torch.device | None = None) -> Tensor:
     """Return nested numbers as a tensor that is filled, not a constant."""
     if isinstance(numbers, Sequence):
-        return torch.stack([tensor_of(one, dtype, device) for one in numbers]) if numbers else torch.zeros((0,), dtype=dtype, device=device)
+        return torch.stack([tensor_of(number, dtype, device) for number in numbers]) if numbers else torch.zeros((0,), dtype=dtype, device=device)
     return torch.full((), numbers, dtype=dtype, device=device)

@@ -26,10 +26,10 @@ def straight_through(run: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(x: Any, *others: Any) -> Any:
         with torch.no_grad():
-            found: Any = run(x, *others)
-        first, *rest = listed(found)
+            results: Any = run(x, *others)
+        first, *remaining = listed(results)
         passed = first + (x - x.detach()) if torch.is_grad_enabled() and x.requires_grad else first
-        return (passed, *rest) if rest else passed
+        return (passed, *remaining) if remaining else passed
 
     return call
 
@@ -40,25 +40,25 @@ class OwnGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, run: Callable[..., Any], back: Callable[..., Any], takes: Sequence[tuple[str, int]], gives: Sequence[int], *operands: Any) -> Any:
         """Run the function."""
-        found: Any = run(*operands)
-        results = listed(found)
-        ctx.save_for_backward(*[(operands if kind == "x" else results)[at] for kind, at in takes if kind != "g"])
+        output: Any = run(*operands)
+        results = listed(output)
+        ctx.save_for_backward(*[(operands if kind == "x" else results)[index] for kind, index in takes if kind != "g"])
         ctx.back, ctx.takes, ctx.gives, ctx.count = back, takes, gives, len(operands)
-        return found
+        return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         """Run the backward pass."""
         saved = iter(ctx.saved_tensors)
         with torch.no_grad():
-            found: Any = ctx.back(*[gradients[at].contiguous() if kind == "g" else next(saved) for kind, at in ctx.takes])
-        made = dict(zip(ctx.gives, listed(found), strict=False))
-        return (None, None, None, None, *[made.get(at) for at in range(ctx.count)])
+            computed: Any = ctx.back(*[gradients[index].contiguous() if kind == "g" else next(saved) for kind, index in ctx.takes])
+        operand_gradients = dict(zip(ctx.gives, listed(computed), strict=False))
+        return (None, None, None, None, *[operand_gradients.get(index) for index in range(ctx.count)])
 
 
 def first_ones(count: int) -> Callable[..., Any]:
     """Return a function of tensors with copies of the first ones as its results."""
-    return lambda *given: tuple(one.clone() for one in given[:count])
+    return lambda *tensors: tuple(tensor.clone() for tensor in tensors[:count])
 
 
 def without_gradient(run: Callable[..., Any], kind: str) -> Callable[..., Any]:
@@ -66,15 +66,15 @@ def without_gradient(run: Callable[..., Any], kind: str) -> Callable[..., Any]:
 
     class Refusing(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, named: dict[str, Any], *given: Any) -> Any:
-            return run(*given, **named)
+        def forward(ctx: Any, settings: dict[str, Any], *operands: Any) -> Any:
+            return run(*operands, **settings)
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
             raise RuntimeError(f"the gradient of {kind} is not written in torch code: foreshape.to_torch(model), without plain=True, has it")
 
-    def call(*given: Any, **named: Any) -> Any:
+    def call(*operands: Any, **settings: Any) -> Any:
         refusing: Any = Refusing
-        return refusing.apply(named, *given) if torch.is_grad_enabled() else run(*given, **named)
+        return refusing.apply(settings, *operands) if torch.is_grad_enabled() else run(*operands, **settings)
 
     return call

@@ -12,21 +12,24 @@ from torch import Tensor
 
 def ragged_attention(q: Tensor, k: Tensor, v: Tensor, of_q: Any, of_k: Any, heads: int, causal: bool, scale: float, sums: bool) -> tuple[Tensor, Tensor | None]:
     """Return softmax(q k^T scale) v within each sequence, ``[rows, width]``, zeros beside an empty one; and with ``sums`` log(sum(exp(q k^T scale)))."""
-    count, most, least = of_q.count, at_least_one(of_q.longest), at_least_one(of_k.longest)
-    place = of_q.segments * most + of_q.positions
-    padded = [_padded(q, place, count, most, heads), *(_padded(x, of_k.segments * least + of_k.positions, count, least, heads) for x in (k, v))]
-    there = torch.arange(least, device=q.device) < of_k.lengths.reshape(-1, 1, 1)
+    count, query_length, key_length = of_q.count, at_least_one(of_q.longest), at_least_one(of_k.longest)
+    place = of_q.segments * query_length + of_q.positions
+    padded = [
+        _padded(q, place, count, query_length, heads),
+        *(_padded(x, of_k.segments * key_length + of_k.positions, count, key_length, heads) for x in (k, v)),
+    ]
+    inside = torch.arange(key_length, device=q.device) < of_k.lengths.reshape(-1, 1, 1)
     if causal:
-        there = there & torch.ones(most, least, dtype=torch.bool, device=q.device).tril()
-    seen = there.any(2, keepdim=True).expand(-1, most, 1).reshape(-1, 1)[place]
-    mask = (there | ~there.any(2, keepdim=True)).expand(-1, most, -1).unsqueeze(1)
+        inside = inside & torch.ones(query_length, key_length, dtype=torch.bool, device=q.device).tril()
+    visible = inside.any(2, keepdim=True).expand(-1, query_length, 1).reshape(-1, 1)[place]
+    mask = (inside | ~inside.any(2, keepdim=True)).expand(-1, query_length, -1).unsqueeze(1)
     scale = scale or 1 / math.sqrt(q.shape[1] // heads)
-    made = F.scaled_dot_product_attention(*padded, attn_mask=mask, scale=scale).transpose(1, 2).reshape(count * most, v.shape[1])[place]
+    out = F.scaled_dot_product_attention(*padded, attn_mask=mask, scale=scale).transpose(1, 2).reshape(count * query_length, v.shape[1])[place]
     if not sums:
-        return made.masked_fill(~seen, 0.0), None
+        return out.masked_fill(~visible, 0.0), None
     scores = (padded[0] @ padded[1].mT * scale).to(torch.float64 if q.dtype is torch.float64 else torch.float32)
-    total = scores.masked_fill(~mask, float("-inf")).logsumexp(3).transpose(1, 2).reshape(count * most, heads)[place]
-    return made.masked_fill(~seen, 0.0), total.masked_fill(~seen, 0.0)
+    total = scores.masked_fill(~mask, float("-inf")).logsumexp(3).transpose(1, 2).reshape(count * query_length, heads)[place]
+    return out.masked_fill(~visible, 0.0), total.masked_fill(~visible, 0.0)
 
 
 def at_least_one(size: int) -> int:
@@ -34,6 +37,6 @@ def at_least_one(size: int) -> int:
     return torch.sym_max(size, 1)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType, reportReturnType]
 
 
-def _padded(x: Tensor, place: Tensor, count: int, most: int, heads: int) -> Tensor:
-    """Return rows as ``[sequences, heads, most, width / heads]``."""
-    return x.new_zeros(count * most, x.shape[1]).index_copy(0, place, x).reshape(count, most, heads, x.shape[1] // heads).transpose(1, 2)
+def _padded(x: Tensor, place: Tensor, count: int, length: int, heads: int) -> Tensor:
+    """Return rows as ``[sequences, heads, length, width / heads]``."""
+    return x.new_zeros(count * length, x.shape[1]).index_copy(0, place, x).reshape(count, length, heads, x.shape[1] // heads).transpose(1, 2)

@@ -11,6 +11,6 @@ from foreshape.values.offsets import Offsets
 
 def sequences_of(offsets: Tensor | Sequence[Tensor], rows: int) -> Offsets:
     """Return the sequences of an input of ``rows`` rows, by its offsets: a tensor, or one for each level, outermost first."""
-    made = Offsets([offsets] if isinstance(offsets, Tensor) else [*offsets])
-    made.kept("rows", lambda: rows)
-    return made
+    sequences = Offsets([offsets] if isinstance(offsets, Tensor) else [*offsets])
+    sequences.kept("rows", lambda: rows)
+    return sequences

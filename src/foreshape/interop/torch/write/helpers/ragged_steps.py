@@ -19,11 +19,11 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
 
 def each_step(lengths: Tensor, ends: Tensor, backward: bool) -> list[tuple[Tensor, Tensor]]:
     """Return for each step the sequences with one, and the rows of it; ``backward`` begins at their ends."""
-    made: list[tuple[Tensor, Tensor]] = []
+    steps: list[tuple[Tensor, Tensor]] = []
     for step in range(int(lengths.max()) if lengths.numel() else 0):
-        at = torch.nonzero(lengths > step).squeeze(1)
-        made.append((at, ends[at] - 1 - step if backward else ends[at] - lengths[at] + step))
-    return made
+        index = torch.nonzero(lengths > step).squeeze(1)
+        steps.append((index, ends[index] - 1 - step if backward else ends[index] - lengths[index] + step))
+    return steps
 
 
 def clipped(x: Tensor, limit: float) -> Tensor:
@@ -58,25 +58,25 @@ def ragged_lstm(
     size = x.shape[1] // 4
     lengths, ends = offsets.lengths, offsets.last[1:]
     state = x.new_zeros(lengths.shape[0], weight.shape[0]) if h0 is None else h0
-    held = x.new_zeros(lengths.shape[0], size) if c0 is None else c0
+    memory = x.new_zeros(lengths.shape[0], size) if c0 is None else c0
     see_i, see_f, see_o = bias.reshape(-1)[4 * size :].reshape(3, size) if peepholes else (None, None, None)
     shares = x + bias.reshape(-1)[: 4 * size]
     rows: list[Tensor] = []
     states: list[Tensor] = []
     cells: list[Tensor] = []
-    for at, row in each_step(lengths, ends, backward):
-        before = held[at]
-        g, i, f, o = (shares[row] + state[at] @ weight).chunk(4, 1)
-        i = activation(gate)(i if see_i is None else i + before * see_i)
-        f = activation(gate)(f if see_f is None else f + before * see_f)
-        after = clipped(activation(candidate)(g) * i + before * f, cell_clip)
-        new = activation(gate)(o if see_o is None else o + after * see_o) * activation(cell)(after)
+    for index, row in each_step(lengths, ends, backward):
+        previous = memory[index]
+        g, i, f, o = (shares[row] + state[index] @ weight).chunk(4, 1)
+        i = activation(gate)(i if see_i is None else i + previous * see_i)
+        f = activation(gate)(f if see_f is None else f + previous * see_f)
+        updated = clipped(activation(candidate)(g) * i + previous * f, cell_clip)
+        new = activation(gate)(o if see_o is None else o + updated * see_o) * activation(cell)(updated)
         if projection is not None:
             new = clipped(activation(of_projection)(new @ projection), projection_clip)
-        state, held = state.index_copy(0, at, new), held.index_copy(0, at, after)
+        state, memory = state.index_copy(0, index, new), memory.index_copy(0, index, updated)
         rows.append(row)
         states.append(new)
-        cells.append(after)
+        cells.append(updated)
     return put_in_rows(x, rows, states, weight.shape[0]), put_in_rows(x, rows, cells, size)
 
 
@@ -99,9 +99,9 @@ def ragged_gru(
     shares = x if bias is None else x + bias.reshape(-1)
     rows: list[Tensor] = []
     states: list[Tensor] = []
-    for at, row in each_step(lengths, ends, backward):
-        new = gru_step(shares[row], state[at], weight, gate, candidate, update_keeps)
-        state = state.index_copy(0, at, new)
+    for index, row in each_step(lengths, ends, backward):
+        new = gru_step(shares[row], state[index], weight, gate, candidate, update_keeps)
+        state = state.index_copy(0, index, new)
         rows.append(row)
         states.append(new)
     return put_in_rows(x, rows, states, weight.shape[0])
@@ -127,11 +127,11 @@ def ragged_pool(x: Tensor, offsets: Any, how: str, empty: float) -> Tensor:
 
 def ragged_pad(x: Tensor, value: Tensor, offsets: Any, length: int) -> tuple[Tensor, Tensor]:
     """Return sequences padded to a length (-1: of the longest), ``[sequences, length, *row]``, and their own lengths."""
-    most = offsets.longest if length == -1 else length
-    private.check(offsets.longest <= most)
-    place = offsets.segments * most + offsets.positions
-    out = value.expand(offsets.count * most, *x.shape[1:]).index_copy(0, place, x)
-    return out.reshape(offsets.count, most, *x.shape[1:]), offsets.lengths
+    padded_length = offsets.longest if length == -1 else length
+    private.check(offsets.longest <= padded_length)
+    place = offsets.segments * padded_length + offsets.positions
+    out = value.expand(offsets.count * padded_length, *x.shape[1:]).index_copy(0, place, x)
+    return out.reshape(offsets.count, padded_length, *x.shape[1:]), offsets.lengths
 
 
 def ragged_recurrent(
@@ -141,19 +141,19 @@ def ragged_recurrent(
     units = len(weights) // 4
     ordered = [t for u in range(units) for t in (weights[2 * u], weights[2 * u + 1], weights[2 * units + 2 * u], weights[2 * units + 2 * u + 1])]
     count = offsets.count
-    given = [x.new_zeros(units, count, hidden) if s is None else s for s in ((h0, c0) if mode == "LSTM" else (h0,))]
+    initial = [x.new_zeros(units, count, hidden) if s is None else s for s in ((h0, c0) if mode == "LSTM" else (h0,))]
     out_width = hidden * (2 if both else 1)
     if not count:
-        return (x.new_zeros(0, out_width), *given)
+        return (x.new_zeros(0, out_width), *initial)
     steps = Offsets.of_lengths(offsets.lengths.clamp(min=1))  # an empty sequence has a step of zeros, which is left out of the results
     full = (offsets.lengths > 0).reshape(1, -1, 1)
-    here = steps.last[:-1].index_select(0, offsets.segments) + offsets.positions
-    rows = x.new_zeros(steps.rows, x.shape[1]).index_copy(0, here, x).index_select(0, steps.by_time)
+    places = steps.last[:-1].index_select(0, offsets.segments) + offsets.positions
+    rows = x.new_zeros(steps.rows, x.shape[1]).index_copy(0, places, x).index_select(0, steps.by_time)
     sizes = (steps.lengths > torch.arange(steps.longest, device=x.device).unsqueeze(1)).sum(1).cpu()
-    states = [s.index_select(1, steps.order) for s in given]
+    states = [s.index_select(1, steps.order) for s in initial]
     function: Any = {"LSTM": torch.lstm, "GRU": torch.gru, "RNN_TANH": torch.rnn_tanh, "RNN_RELU": torch.rnn_relu}[mode]
     settings = (True, units // (2 if both else 1), dropout, training, both)
-    found = function(rows, sizes, tuple(states) if mode == "LSTM" else states[0], ordered, *settings)
-    last: list[Tensor] = [*found[1:]]
-    made = found[0].index_select(0, steps.from_time).index_select(0, here)
-    return (made, *[torch.where(full, s.index_copy(1, steps.order, new), s) for s, new in zip(given, last, strict=True)])
+    results = function(rows, sizes, tuple(states) if mode == "LSTM" else states[0], ordered, *settings)
+    last: list[Tensor] = [*results[1:]]
+    out = results[0].index_select(0, steps.from_time).index_select(0, places)
+    return (out, *[torch.where(full, s.index_copy(1, steps.order, new), s) for s, new in zip(initial, last, strict=True)])

@@ -21,8 +21,8 @@ def buffer(module: nn.Module, key: str, shape: tuple[int, ...], dtype: torch.dty
 def tied(module: nn.Module, key: str, other: str) -> None:
     """Register a parameter or a buffer under a second key."""
     owner, name = owner_of(module, key)
-    held, same = owner_of(module, other)
-    value = getattr(held, same)
+    source, source_name = owner_of(module, other)
+    value = getattr(source, source_name)
     if isinstance(value, nn.Parameter):
         owner.register_parameter(name, value)
     else:

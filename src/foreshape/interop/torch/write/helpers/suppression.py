@@ -14,10 +14,10 @@ from foreshape.kernels.boxes import overlaps
 def signed_overlaps(a: Tensor, b: Tensor) -> Tensor:
     """Return intersection over union, with the signed area of turned boxes; less than any threshold for NaN."""
     size = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp(min=0)
-    both = size[..., 0] * size[..., 1]
+    intersection = size[..., 0] * size[..., 1]
     of_a, of_b = a[..., 2:] - a[..., :2], b[..., 2:] - b[..., :2]
-    found = both / (of_a[..., 0] * of_a[..., 1] + of_b[..., 0] * of_b[..., 1] - both)
-    return found.nan_to_num(nan=float("-inf"), posinf=float("inf"), neginf=float("-inf"))
+    ratio = intersection / (of_a[..., 0] * of_a[..., 1] + of_b[..., 0] * of_b[..., 1] - intersection)
+    return ratio.nan_to_num(nan=float("-inf"), posinf=float("inf"), neginf=float("-inf"))
 
 
 def kept_boxes(boxes: Tensor, counts: Tensor, threshold: float, eta: float, overlap: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
@@ -28,17 +28,17 @@ def kept_boxes(boxes: Tensor, counts: Tensor, threshold: float, eta: float, over
         counts: bool ``[lists, n]``: the others are left out.
     """
 
-    def left(at: Tensor, kept: Tensor, worst: Tensor, limit: Tensor) -> Tensor:
-        return at < boxes.shape[1]
+    def left(step: Tensor, mask: Tensor, worst: Tensor, limit: Tensor) -> Tensor:
+        return step < boxes.shape[1]
 
-    def looked_at(at: Tensor, kept: Tensor, worst: Tensor, limit: Tensor) -> tuple[Tensor, ...]:
-        one = at.reshape(1)
-        stays = counts.index_select(1, one) & (worst.index_select(1, one) <= limit)
-        over = overlap(boxes.index_select(1, one), boxes)
-        worst = torch.where(stays, torch.maximum(worst, over), worst)
-        kept = kept.index_copy(1, one, stays)
+    def looked_at(step: Tensor, mask: Tensor, worst: Tensor, limit: Tensor) -> tuple[Tensor, ...]:
+        index = step.reshape(1)
+        stays = counts.index_select(1, index) & (worst.index_select(1, index) <= limit)
+        ratio = overlap(boxes.index_select(1, index), boxes)
+        worst = torch.where(stays, torch.maximum(worst, ratio), worst)
+        mask = mask.index_copy(1, index, stays)
         limit = torch.where(stays & (limit > 0.5), limit * eta, limit) if eta < 1 else limit.clone()
-        return at + 1, kept, worst, limit
+        return step + 1, mask, worst, limit
 
     state: Any = torch.zeros((), dtype=torch.int64, device=boxes.device), torch.zeros_like(counts), torch.full_like(boxes[..., 0], float("-inf"))
     state = (*state, torch.full_like(boxes[:, :1, 0], threshold))
@@ -75,19 +75,19 @@ def multiclass_suppression(
     place = torch.sort(scores.float().masked_fill(~above, lowest), dim=2, descending=True, stable=True)[1]
     if top_k >= 0:
         place = place[:, :, :top_k]
-    most = place.shape[2]
+    length = place.shape[2]
     counts, value = above.gather(2, place), scores.gather(2, place)
     best = boxes.unsqueeze(1).expand(-1, classes, -1, -1).gather(2, place.unsqueeze(3).expand(-1, -1, -1, 4))
-    kept = kept_boxes(best.flatten(0, 1), counts.flatten(0, 1), threshold, eta, lambda a, b: overlaps(a, b, pixel)).reshape(images, classes * most)
+    mask = kept_boxes(best.flatten(0, 1), counts.flatten(0, 1), threshold, eta, lambda a, b: overlaps(a, b, pixel)).reshape(images, classes * length)
     if keep_top_k >= 0:
-        order = torch.argsort(value.float().flatten(1).masked_fill(~kept, lowest), dim=1, descending=True, stable=True)
-        rank = torch.arange(classes * most, device=scores.device).expand(images, -1)
-        kept = kept & (torch.zeros_like(order).scatter(1, order, rank) < keep_top_k)
-    found = kept.reshape(-1).nonzero().squeeze(1)
-    row = found // (classes * most) * count + place.reshape(-1)[found]
-    label = (found // most % classes).to(boxes.dtype)
-    made = torch.cat([label.unsqueeze(1), value.reshape(-1)[found].unsqueeze(1), boxes.reshape(-1, 4)[row]], 1)
-    return made, row.int().unsqueeze(1), kept.sum(1).int()
+        order = torch.argsort(value.float().flatten(1).masked_fill(~mask, lowest), dim=1, descending=True, stable=True)
+        rank = torch.arange(classes * length, device=scores.device).expand(images, -1)
+        mask = mask & (torch.zeros_like(order).scatter(1, order, rank) < keep_top_k)
+    numbers = mask.reshape(-1).nonzero().squeeze(1)
+    row = numbers // (classes * length) * count + place.reshape(-1)[numbers]
+    label = (numbers // length % classes).to(boxes.dtype)
+    out = torch.cat([label.unsqueeze(1), value.reshape(-1)[numbers].unsqueeze(1), boxes.reshape(-1, 4)[row]], 1)
+    return out, row.int().unsqueeze(1), mask.sum(1).int()
 
 
 def suppression(boxes: Tensor, threshold: float) -> Tensor:

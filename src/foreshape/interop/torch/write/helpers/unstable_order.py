@@ -12,6 +12,6 @@ def unstable_sort(x: Tensor, axis: int, descending: bool) -> tuple[Tensor, Tenso
     """Sort along an axis; also the old places. In small tensors on a processor equal elements come as an introsort leaves them; in a trace in their order."""
     values, places = torch.sort(x, dim=axis, descending=descending, stable=True)
     if not torch.compiler.is_compiling() and 16 < x.numel() <= MOST_ELEMENTS and x.device.type == "cpu":
-        held = values.detach().view(torch.int16) if values.dtype is torch.bfloat16 else values.detach()
-        order_equal(held.movedim(axis, -1).numpy(), places.movedim(axis, -1).numpy())
+        numbers = values.detach().view(torch.int16) if values.dtype is torch.bfloat16 else values.detach()
+        order_equal(numbers.movedim(axis, -1).numpy(), places.movedim(axis, -1).numpy())
     return values, places
