@@ -19,16 +19,16 @@ def byte_text(count: int | float) -> str:
     return f"{int(size)} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}" if abs(size) < 100 else f"{size:.0f} {_UNITS[unit]}"
 
 
-def bytes_of(size: int | str) -> int:
+def bytes_of(given: int | str) -> int:
     """Return a number of bytes, from itself or from words: ``"16 GiB"``, ``"500MB"`` (1000s), ``"2g"`` (1024s)."""
-    if isinstance(size, str):
-        match = _BYTES.match(size)
+    if isinstance(given, str):
+        match = _BYTES.match(given)
         if match is not None:
             from fractions import Fraction  # an executor without words for its limit does not need it
 
             value, unit, binary = match.groups()
-            base = 1000 if unit and not binary and size.rstrip()[-1] in "bB" else 1024
+            base = 1000 if unit and not binary and given.rstrip()[-1] in "bB" else 1024
             return int(Fraction(value) * base ** " KMGTP".index(unit.upper() or " "))
-    elif hasattr(size, "__index__") and not isinstance(size, bool) and size >= 0:
-        return index(size)
-    raise MemoryPlanError(f'a number of bytes is a whole number of at least 0, or as "16 GiB"; seen {size!r}')
+    elif hasattr(given, "__index__") and not isinstance(given, bool) and given >= 0:
+        return index(given)
+    raise MemoryPlanError(f'a number of bytes is a whole number of at least 0, or as "16 GiB"; seen {given!r}')
