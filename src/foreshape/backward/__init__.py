@@ -46,15 +46,15 @@ def append_backward(
     if block.idx != 0:
         raise SchemaError("the loss must be a variable of the global block")
     stop = {v.name if isinstance(v, Variable) else v for v in no_gradient}
-    wanted = _wanted(block, parameters, stop)
-    path = find_path(block, wanted, [loss.name], stop)
+    parameter_names = _sources(block, parameters, stop)
+    path = find_path(block, parameter_names, [loss.name], stop)
     if path.final(loss.name) not in path.reached:
         raise _unreached(loss)
     _append_loss_gradient(loss, loss_gradient)
-    grads = undo(path, block, [loss.name], wanted)
+    grads = undo(path, block, [loss.name], parameter_names)
     recompute_marked(block)
     out: list[tuple[Variable, Variable]] = []
-    for name in wanted:
+    for name in parameter_names:
         gradient = block.vars.get(name + GRAD)
         if gradient is not None and (name in grads or path.final(name) in grads):
             out.append((block.vars[name], gradient))
@@ -68,12 +68,12 @@ def _unreached(loss: Variable) -> SchemaError:
 
 
 @collector_waits
-def append_backward_of(results: Sequence[Variable], wanted: Sequence[str]) -> tuple[dict[str, str], dict[str, set[str]], dict[str, SchemaError]]:
+def append_backward_of(results: Sequence[Variable], sources: Sequence[str]) -> tuple[dict[str, str], dict[str, set[str]], dict[str, SchemaError]]:
     """Append the gradient ops of several results, whose gradients ``name@GRAD`` are new inputs of the program.
 
     Args:
         results: variables of the global block.
-        wanted: names of parameters and inputs.
+        sources: names of parameters and inputs.
 
     Returns:
         Name of a wanted one -> the name of its gradient; result -> the wanted ones that it depends on; and result -> the error where an operator on its way
@@ -87,46 +87,46 @@ def append_backward_of(results: Sequence[Variable], wanted: Sequence[str]) -> tu
         if not is_floating(result):
             continue
         try:
-            path = find_path(block, wanted, [result.name], ())
+            path = find_path(block, sources, [result.name], ())
         except SchemaError as error:
             refused[result.name] = error
             continue
-        if found := path.needed & set(wanted):
-            reach[result.name] = found
+        if reached := path.needed & set(sources):
+            reach[result.name] = reached
     if not reach:
         return {}, reach, refused
     for name in reach:
-        of = block.vars[name]
-        block.create_variable(name + GRAD, of.spec, need_check_feed=True, stop_gradient=True)
-    path = find_path(block, wanted, [*reach], ())
-    grads = undo(path, block, [*reach], wanted)
+        result_variable = block.vars[name]
+        block.create_variable(name + GRAD, result_variable.spec, need_check_feed=True, stop_gradient=True)
+    path = find_path(block, sources, [*reach], ())
+    grads = undo(path, block, [*reach], sources)
     recompute_marked(block)
-    return {n: n + GRAD for n in wanted if n in grads or path.final(n) in grads}, reach, refused
+    return {n: n + GRAD for n in sources if n in grads or path.final(n) in grads}, reach, refused
 
 
-def _wanted(block: Block, parameters: Iterable[Variable | str] | None, stop: set[str]) -> dict[str, None]:
+def _sources(block: Block, parameters: Iterable[Variable | str] | None, stop: set[str]) -> dict[str, None]:
     if parameters is None:
         return {n: None for n, v in block.vars.items() if v.is_parameter and v.trainable and not v.stop_gradient and n not in stop}
     out: dict[str, None] = {}
-    for given in parameters:
-        variable = block.var(given) if isinstance(given, str) else given
+    for parameter in parameters:
+        variable = block.var(parameter) if isinstance(parameter, str) else parameter
         if variable.name in stop:
             raise SchemaError(f"{variable.name} is both wanted and in no_gradient")
         out[variable.name] = None
     return out
 
 
-def _append_loss_gradient(loss: Variable, given: Variable | None) -> str:
+def _append_loss_gradient(loss: Variable, gradient: Variable | None) -> str:
     block = loss.block
     if loss.op is not None:
         loss.op.role |= Role.LOSS
     name = loss.name + GRAD
-    if given is not None:
-        if len(given.spec.known_dims) != len(loss.spec.known_dims) or any(
-            equal(a, b) is False for a, b in zip(given.spec.known_dims, loss.spec.known_dims, strict=True)
+    if gradient is not None:
+        if len(gradient.spec.known_dims) != len(loss.spec.known_dims) or any(
+            equal(a, b) is False for a, b in zip(gradient.spec.known_dims, loss.spec.known_dims, strict=True)
         ):
-            raise ShapeError(f"loss_gradient must have the dims of the loss: {loss.name} is {loss.spec.text()}, {given.name} is {given.spec.text()}")
-        block.append_op("assign", {"X": given}, {"Out": name}, role=Role.BACKWARD | Role.LOSS, site=loss.op.site if loss.op else None)
+            raise ShapeError(f"loss_gradient must have the dims of the loss: {loss.name} is {loss.spec.text()}, {gradient.name} is {gradient.spec.text()}")
+        block.append_op("assign", {"X": gradient}, {"Out": name}, role=Role.BACKWARD | Role.LOSS, site=loss.op.site if loss.op else None)
         return name
     if product(loss.spec.known_dims) != 1:
         raise ShapeError(f"a loss is one number; {loss.name} is {loss.spec.text()}: take its mean, or give loss_gradient")

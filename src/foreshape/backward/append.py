@@ -14,7 +14,7 @@ from foreshape.program.op import EMPTY, Slots, is_empty_name
 from foreshape.spec import LOD_TENSOR_ARRAY
 
 
-def undo(path: Path, into: Block, ends: Sequence[str], trained: Collection[str], entries: Collection[str] = ()) -> set[str]:
+def undo(path: Path, target: Block, ends: Sequence[str], trained: Collection[str], entries: Collection[str] = ()) -> set[str]:
     """Append the gradient ops of a path to a block that has the gradients of ``ends`` already.
 
     Args:
@@ -24,21 +24,21 @@ def undo(path: Path, into: Block, ends: Sequence[str], trained: Collection[str],
     Returns:
         The nodes with gradients.
     """
-    path.into = into
+    path.into = target
     grads = {path.final(n) for n in ends}
     steps: list[GradientOp] = []
     copies = 0
     for visit in reversed(path.visits):
         if not _is_reached(visit, grads):
             continue
-        made = steps_of(visit, path, grads, undo)
-        if made:
+        step_list = steps_of(visit, path, grads, undo)
+        if step_list:
             if path.last_write:
-                copies += _keep_overwritten(visit, made, path, entries)
-            steps += made
+                copies += _keep_overwritten(visit, step_list, path, entries)
+            steps += step_list
     if copies:
-        into.program.infer()  # the copy has its variable's spec at this place, not at the end
-    _append(into, steps, {path.final(n) for n in ends}, trained)
+        target.program.infer()  # the copy has its variable's spec at this place, not at the end
+    _append(target, steps, {path.final(n) for n in ends}, trained)
     return grads
 
 
@@ -63,17 +63,17 @@ def _keep_overwritten(visit: Visit, steps: Sequence[GradientOp], path: Path, ent
     copies: dict[tuple[str, bool], str] = {}
     for step in steps:
         for slot, names in step.inputs.items():
-            made = slot in op.outputs and slot not in op.inputs
-            kept: list[str] = []
+            is_result_slot = slot in op.outputs and slot not in op.inputs
+            new_names: list[str] = []
             for name in names:
-                after = name in written and (made or name not in read)
-                if (after or name in read) and not name.endswith(GRAD) and _is_another(visit, name, after, path, entries):
-                    if (name, after) not in copies:
-                        copies[name, after] = _copy(block, op, name, after)
-                    kept.append(copies[name, after])
+                is_result = name in written and (is_result_slot or name not in read)
+                if (is_result or name in read) and not name.endswith(GRAD) and _is_another(visit, name, is_result, path, entries):
+                    if (name, is_result) not in copies:
+                        copies[name, is_result] = _copy(block, op, name, is_result)
+                    new_names.append(copies[name, is_result])
                 else:
-                    kept.append(name)
-            step.inputs = {**step.inputs, slot: tuple(kept)}
+                    new_names.append(name)
+            step.inputs = {**step.inputs, slot: tuple(new_names)}
     return len(copies)
 
 
@@ -100,25 +100,25 @@ def rename_reads(block: Block, name: str, new: str) -> None:
             rename_reads(block.program.blocks[index], name, new)
 
 
-def _is_another(visit: Visit, name: str, after: bool, path: Path, entries: Collection[str]) -> bool:
-    """Tell whether a name's value in the backward pass differs from the one read by its op (``after``: made)."""
+def _is_another(visit: Visit, name: str, is_result: bool, path: Path, entries: Collection[str]) -> bool:
+    """Tell whether a name's value in the backward pass differs from the one read by its op (``is_result``: made)."""
     if name in entries:
         block = visit.op.block
-        return after or any(name in other.all_writes() for other in block.ops[: _index(block, visit.op)])
+        return is_result or any(name in earlier.all_writes() for earlier in block.ops[: _index(block, visit.op)])
     return path.last_write.get(name, -1) > visit.index
 
 
-def _copy(block: Block, op: Op, name: str, after: bool) -> str:
+def _copy(block: Block, op: Op, name: str, is_result: bool) -> str:
     copy = block.program.unique_name(f"{name}@KEPT")
-    block.append_op("assign", {"X": name}, {"Out": copy}, role=op.role, site=op.site, index=_index(block, op) + after)
+    block.append_op("assign", {"X": name}, {"Out": copy}, role=op.role, site=op.site, index=_index(block, op) + is_result)
     return copy
 
 
 def _index(block: Block, op: Op) -> int:
-    return next(at for at, other in enumerate(block.ops) if other is op)
+    return next(index for index, candidate in enumerate(block.ops) if candidate is op)
 
 
-def _append(block: Block, steps: Sequence[GradientOp], given: Collection[str], trained: Collection[str]) -> None:
+def _append(block: Block, steps: Sequence[GradientOp], ends: Collection[str], trained: Collection[str]) -> None:
     counts: dict[str, int] = {}
     for step in steps:
         for names in step.outputs.values():
@@ -127,7 +127,7 @@ def _append(block: Block, steps: Sequence[GradientOp], given: Collection[str], t
                     counts[node] = counts.get(node, 0) + 1
     parts: dict[str, list[str]] = {}
     numbers: dict[str, int] = {}
-    for node in given:
+    for node in ends:
         if node in counts and not _is_array(block, name_of(node)):
             parts[node] = [name_of(node) + GRAD]
             counts[node] += 1
@@ -136,26 +136,26 @@ def _append(block: Block, steps: Sequence[GradientOp], given: Collection[str], t
         roles: list[str] = []
         outputs: Slots = {}
         for slot, names in step.outputs.items():
-            made: list[str] = []
+            result_names: list[str] = []
             for node in names:
                 if is_empty_name(node):
-                    made.append(EMPTY)
+                    result_names.append(EMPTY)
                     continue
                 name = name_of(node)
                 if counts[node] == 1 or _is_array(block, name):
-                    made.append(name + GRAD)
+                    result_names.append(name + GRAD)
                 else:
                     list_of = parts.setdefault(node, [])
                     number = numbers.get(name, 0)
                     numbers[name] = number + 1
                     part = f"{name}{GRAD}@RENAME@block{block.idx}@{number}"
                     list_of.append(part)
-                    made.append(part)
+                    result_names.append(part)
                     if len(list_of) == counts[node]:
                         complete.append(node)
                 if name in trained:
                     roles += [name, name + GRAD]
-            outputs[slot] = tuple(made)
+            outputs[slot] = tuple(result_names)
         append_gradient_op(block, step.attributes, step.inputs, outputs, tuple(roles), step.forward)
         for node in complete:
             name = name_of(node)

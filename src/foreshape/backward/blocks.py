@@ -48,14 +48,14 @@ def _needed_outside(visit: Visit, path: Path) -> list[str]:
 def _new_block(visit: Visit, path: Path, ends: Collection[str], around: Collection[str] = ()) -> Block:
     """Make a block for gradients, with variables of its own for the gradients of ``ends``; it reads ``around`` outside, as in PaddlePaddle."""
     op, forward = visit.op, sub_block(visit.op)
-    into = path.into if path.into is not None else op.block
-    block = op.block.program.create_block(into)
+    parent = path.into if path.into is not None else op.block
+    block = op.block.program.create_block(parent)
     block.forward_idx = forward.idx
     for name in ends:
-        variable, where = forward.find(name), into if name in around else block
+        variable, owner = forward.find(name), parent if name in around else block
         assert variable is not None
-        if name + GRAD not in where.vars:
-            where.create_variable(name + GRAD, (variable.spec if where is into else spec_at_the_end(forward, variable)).like(), site=op.site)
+        if name + GRAD not in owner.vars:
+            owner.create_variable(name + GRAD, (variable.spec if owner is parent else spec_at_the_end(forward, variable)).like(), site=op.site)
     return block
 
 
@@ -63,11 +63,11 @@ def _new_block(visit: Visit, path: Path, ends: Collection[str], around: Collecti
 def _found_again(block: Block) -> Generator[None]:
     """Drop the guards found while a block is written: the op that runs it finds them when appended, as in a load."""
     program = block.program
-    before = program.inference.guards.copy()
+    guards = program.inference.guards.copy()
     try:
         yield
     finally:
-        program.inference.guards = before
+        program.inference.guards = guards
 
 
 def _zeros(block: Block, op: Op, name: str) -> None:
@@ -116,8 +116,8 @@ def _carried_step(visit: Visit, path: Path, grads: set[str], undo: Undo, slot: s
             out.append(zeros_step(op, name, visit.wrote(name)))
             grads.add(visit.wrote(name))
     listed = list(dict.fromkeys([*names_in(op, slot), *outside]))
-    given = {n for n in outside if n in live or n in got}
-    nodes = tuple([visit.read(n) if n in given else EMPTY for n in listed])
+    with_gradient = {n for n in outside if n in live or n in got}
+    nodes = tuple([visit.read(n) if n in with_gradient else EMPTY for n in listed])
     every = list(dict.fromkeys([*names_in(op, "Out"), *ends]))
     inputs: Slots = {slot: tuple(listed), "Out": tuple(every), "Out@GRAD": tuple([n + GRAD for n in every if n in live])}
     inputs[scopes] = op.outputs.get(scopes) or op.block.name_result(op, scopes)

@@ -15,18 +15,18 @@ def warn_of_no_loss(loss: Variable, trained: Collection[str]) -> None:
     Only certain mistakes are reported: the path back leads through linear ops of one tensor to a bias or a product with a weight.
     A difference or a sum of two scores may be a loss, as for a critic with clipped weights.
     """
-    at: Variable | None = loss
-    while at is not None and at.op is not None and at.op.operator is not None and at.op.operator.linear:
-        inputs = [n for n in at.op.input_names() if n not in at.op.attributes.operands]
+    variable: Variable | None = loss
+    while variable is not None and variable.op is not None and variable.op.operator is not None and variable.op.operator.linear:
+        inputs = [n for n in variable.op.input_names() if n not in variable.op.attributes.operands]
         if len(inputs) > 1:
             break
-        at = at.block.find(inputs[0])
-    op = at.op if at is not None else None
-    if at is None or op is None:
+        variable = variable.block.find(inputs[0])
+    op = variable.op if variable is not None else None
+    if variable is None or op is None:
         return
     if op.computes(Softmax):
         warn_user(
-            f"{loss.name} is minimised and is no loss: {at.name} has shares that sum to 1, whatever the weights are; compare them with labels, "
+            f"{loss.name} is minimised and is no loss: {variable.name} has shares that sum to 1, whatever the weights are; compare them with labels, "
             "as layer.cross_entropy(shares, label) does"
         )
         return
@@ -34,7 +34,7 @@ def warn_of_no_loss(loss: Variable, trained: Collection[str]) -> None:
     if name is not None:
         warn_user(
             f"{loss.name} is minimised and is no loss: it is a linear function of the parameter {name}, and falls without end; compare "
-            f"{at.name} with labels, as layer.softmax_with_cross_entropy(scores, label) or layer.mse_loss(guess, truth) do"
+            f"{variable.name} with labels, as layer.softmax_with_cross_entropy(scores, label) or layer.mse_loss(guess, truth) do"
         )
 
 
@@ -44,7 +44,7 @@ def _linear_in(op: Op, trained: Collection[str]) -> str | None:
     if operator is None or not (operator.multiplies or op.computes(Sum)):
         return None
     names = list(op.input_names())
-    known = [n for n in names if n in trained]
-    if len(names) - len(known) > 1:  # of two computed tensors
+    parameters = [n for n in names if n in trained]
+    if len(names) - len(parameters) > 1:  # of two computed tensors
         return None
-    return known[-1] if known else None
+    return parameters[-1] if parameters else None

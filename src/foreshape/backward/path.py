@@ -60,7 +60,7 @@ class Path:
         return self.last.get(name, name)
 
 
-def at(op: Op) -> str:
+def place_words(op: Op) -> str:
     """Return the user's place of an op, for the end of a sentence."""
     site = op.call_site
     return f", at {site.short()}" if site is not None else ""
@@ -70,15 +70,15 @@ def is_floating(variable: Variable | None) -> bool:
     """Tell whether a variable can have a gradient."""
     if variable is None:
         return False
-    of = variable.spec.dtype
-    return of is None or of.family == "float" or of.family == "complex"
+    dtype = variable.spec.dtype
+    return dtype is None or dtype.family == "float" or dtype.family == "complex"
 
 
 def no_gradient(op: Op) -> NoGradient | None:
     """Return the reason why an op has no gradient, if it has one."""
     operator = op.operator
-    given = operator.gradient if operator is not None else None
-    return given if isinstance(given, NoGradient) else None
+    gradient = operator.gradient if operator is not None else None
+    return gradient if isinstance(gradient, NoGradient) else None
 
 
 def reads_of(op: Op) -> set[str]:
@@ -89,7 +89,7 @@ def reads_of(op: Op) -> set[str]:
     return reads
 
 
-def find_path(block: Block, wanted: Collection[str], ends: Sequence[str], stop: Collection[str]) -> Path:
+def find_path(block: Block, sources: Collection[str], ends: Sequence[str], stop: Collection[str]) -> Path:
     """Return the ops of a block from the wanted names to the final values of ``ends``.
 
     Raises:
@@ -97,8 +97,8 @@ def find_path(block: Block, wanted: Collection[str], ends: Sequence[str], stop: 
     """
     ops = [op for op in block.ops if not op.role & (Role.BACKWARD | Role.OPTIMIZE)]
     last_write, overwritten = _writes(block, ops)
-    begun = {n for n in wanted if n not in last_write or _is_read_first(ops, n)}
-    walk = _ForwardWalk(block, wanted, begun, stop, overwritten)
+    begun = {n for n in sources if n not in last_write or _is_read_first(ops, n)}
+    walk = _ForwardWalk(block, sources, begun, stop, overwritten)
     for index, op in enumerate(ops):
         walk.forward(index, op)
     path = Path([], set(), walk.alias, walk.reached, last_write if overwritten else _NEVER)
@@ -109,8 +109,8 @@ def find_path(block: Block, wanted: Collection[str], ends: Sequence[str], stop: 
 class _ForwardWalk:
     """The walk along the ops of a block, from the wanted names on: the dependent ops, and a node for each value of a name."""
 
-    def __init__(self, block: Block, wanted: Collection[str], begun: set[str], stop: Collection[str], overwritten: set[str]) -> None:
-        self.block, self.wanted, self.begun, self.stop, self.overwritten = block, wanted, begun, stop, overwritten
+    def __init__(self, block: Block, sources: Collection[str], begun: set[str], stop: Collection[str], overwritten: set[str]) -> None:
+        self.block, self.wanted, self.begun, self.stop, self.overwritten = block, sources, begun, stop, overwritten
         self.reached = set(begun)
         self.alias: dict[str, str] = {}
         self.candidates: list[Visit] = []
@@ -120,7 +120,7 @@ class _ForwardWalk:
 
     def forward(self, index: int, op: Op) -> None:
         """Take the next op."""
-        alias, reached, wanted = self.alias, self.reached, self.wanted
+        alias, reached, sources = self.alias, self.reached, self.wanted
         if op.attributes.sub_blocks:
             reads, writes = list(reads_of(op)), sorted(op.all_writes())
         else:
@@ -130,7 +130,7 @@ class _ForwardWalk:
             if operator is not None and operator.accumulates:  # its target must not keep the gradient of the former value
                 reads += writes
         flows = any(alias.get(n, n) in reached for n in reads) if alias else not reached.isdisjoint(reads)
-        if not flows and not alias and reached.isdisjoint(writes) and not any(n in wanted for n in writes):
+        if not flows and not alias and reached.isdisjoint(writes) and not any(n in sources for n in writes):
             return
         visit = Visit(op, index, dict(alias) if alias else _NOTHING, _NOTHING)
         if flows:
@@ -143,18 +143,18 @@ class _ForwardWalk:
 
     def _write(self, visit: Visit, name: str, flows: bool) -> None:
         """Take a result: another node than before where the name has been on the way already."""
-        node, wanted = name, name in self.wanted
+        node, is_source = name, name in self.wanted
         variable = self.block.vars.get(name)
         if variable is None:
             variable = self.block.find(name)
-        goes = flows and name not in self.stop and is_floating(variable) and not (variable is not None and variable.stop_gradient and not wanted)
+        goes = flows and name not in self.stop and is_floating(variable) and not (variable is not None and variable.stop_gradient and not is_source)
         again = name in self.reached or name in self.alias or (goes and name in self._used)
         if again and not (variable is not None and variable.kind is LOD_TENSOR_ARRAY):
             self._count += 1  # another value than the one before; the gradient of an array is gathered in place
             node = f"{name}{_VERSION}{self._count}"
             self.alias[name] = node
             visit.written = visit.written | {name: node}
-        if goes or (wanted and name not in self.begun):
+        if goes or (is_source and name not in self.begun):
             self.reached.add(node)
 
 
@@ -170,7 +170,7 @@ def _walk_back(path: Path, candidates: Sequence[Visit], live: set[str]) -> None:
         reason = no_gradient(op)
         if reason is NOT_DIFFERENTIABLE or reason is NOT_WRITTEN or op.operator is None:
             words = reason.reason if reason is not None else "its operator is not known here"
-            raise SchemaError(f"{op.type} has no gradient ({words}), and the loss depends on it" + at(op))
+            raise SchemaError(f"{op.type} has no gradient ({words}), and the loss depends on it" + place_words(op))
         if reason is not None:
             continue
         path.visits.append(visit)

@@ -49,16 +49,16 @@ class Recomputing:
         self.maker: dict[str, int] = {}
         """Droppable value -> the position of its op."""
         self._writers: dict[str, list[int]] = defaultdict(list)
-        for at, names in enumerate(self.writes):
+        for index, names in enumerate(self.writes):
             for name in names:
-                self._writers[name].append(at)
-        self._end = max((at for at, op in enumerate(block.ops) if op.role & Role.BACKWARD), default=-1)
-        fixed = set[str]().union(*(self.reads[at] for at, op in enumerate(block.ops) if op.sub_block_indices() and self.late[at]))
-        for at, op in enumerate(block.ops):
-            if self._repeats(at, op):
+                self._writers[name].append(index)
+        self._end = max((index for index, op in enumerate(block.ops) if op.role & Role.BACKWARD), default=-1)
+        fixed = set[str]().union(*(self.reads[index] for index, op in enumerate(block.ops) if op.sub_block_indices() and self.late[index]))
+        for index, op in enumerate(block.ops):
+            if self._repeats(index, op):
                 for name in op.output_names():
                     if name not in fixed and self._is_plain(name) and self._takes_memory(name):
-                        self.maker[name] = at
+                        self.maker[name] = index
 
     def _is_plain(self, name: str) -> bool:
         """Tell whether a name has one value, in a variable of the step alone."""
@@ -70,7 +70,7 @@ class Recomputing:
         spec = self.block.vars[name].spec
         return spec.dims is not None and spec.elements != 0
 
-    def _repeats(self, at: int, op: Op) -> bool:
+    def _repeats(self, index: int, op: Op) -> bool:
         """Tell whether a later second run of a forward op in the backward pass gives equal results."""
         operator = op.operator
         if op.role & _FORWARD or operator is None or operator.sub_blocks or operator.side_effects or operator.collective:
@@ -86,28 +86,28 @@ class Recomputing:
             if result.updates is not None and op.outputs.get(result.name) and result.name not in operator.moving:
                 return False
         for name in op.input_names():
-            if self.block.find(name) is None or any(at < w <= self._end or (w == at and name not in moving) for w in self._writers.get(name, ())):
+            if self.block.find(name) is None or any(index < w <= self._end or (w == index and name not in moving) for w in self._writers.get(name, ())):
                 return False
         return not self._gives_new_sizes(op, operator)
 
     def _gives_new_sizes(self, op: Op, operator: Operator) -> bool:
         """Tell whether only the run determines a size or a grouping of its results: a copy's would not be known to be equal."""
         key = key_of(self.block, op, operator)
-        known = self.block.program.guards.known
-        return bool(answer(operator, replace_symbols(key, known) if known else key).unknown)
+        known_sizes = self.block.program.guards.known
+        return bool(answer(operator, replace_symbols(key, known_sizes) if known_sizes else key).unknown)
 
     def beginning(self) -> set[str]:
         """Return the loss and its source: the backward pass begins with it, so a drop would gain nothing."""
         ops = self.block.ops
-        waiting = [at for at, op in enumerate(ops) if op.role & Role.LOSS and not self.late[at]]
-        seen = set(waiting)
+        waiting = [index for index, op in enumerate(ops) if op.role & Role.LOSS and not self.late[index]]
+        visited = set(waiting)
         while waiting:
-            at = waiting.pop()
-            if all(v is None or v.spec.dims is None or v.spec.elements == 1 for v in map(self.block.find, ops[at].output_names())):
-                more = {self.maker[n] for n in self._inputs[at] if n in self.maker} - seen
-                seen |= more
-                waiting += more
-        return {n for at in seen for n in self.writes[at]}
+            index = waiting.pop()
+            if all(v is None or v.spec.dims is None or v.spec.elements == 1 for v in map(self.block.find, ops[index].output_names())):
+                makers = {self.maker[n] for n in self._inputs[index] if n in self.maker} - visited
+                visited |= makers
+                waiting += makers
+        return {n for index in visited for n in self.writes[index]}
 
     def order(self, drop: Collection[str], anew: Collection[str] = ()) -> list[OrderedOp]:
         """Return all ops, with copies for the late readers of dropped values, each before its first reader.
@@ -115,49 +115,49 @@ class Recomputing:
         Values of ``anew`` are copied for each reader.
         """
         out: list[OrderedOp] = []
-        made: set[str] = set()
-        for at, late in enumerate(self.late):
+        copied: set[str] = set()
+        for index, late in enumerate(self.late):
             if late:
-                for name in self.reads[at]:
-                    if name in drop and name not in made and self.maker.get(name, at) < at:
-                        self._make(name, drop, made, out)
-                made.difference_update(anew)
-            out.append(OrderedOp(at))
+                for name in self.reads[index]:
+                    if name in drop and name not in copied and self.maker.get(name, index) < index:
+                        self._make(name, drop, copied, out)
+                copied.difference_update(anew)
+            out.append(OrderedOp(index))
         return out
 
-    def _make(self, name: str, drop: Collection[str], made: set[str], out: list[OrderedOp]) -> None:
+    def _make(self, name: str, drop: Collection[str], copied: set[str], out: list[OrderedOp]) -> None:
         waiting = [name]
         while waiting:
-            wanted = waiting[-1]
-            if wanted in made:
+            value = waiting[-1]
+            if value in copied:
                 waiting.pop()
                 continue
-            at = self.maker[wanted]
-            inputs = self.again_inputs(wanted, drop, made)
-            missing = [n for n in (self._inputs[at] if inputs is None else inputs) if n in drop and n not in made and n in self.maker]
+            index = self.maker[value]
+            inputs = self.again_inputs(value, drop, copied)
+            missing = [n for n in (self._inputs[index] if inputs is None else inputs) if n in drop and n not in copied and n in self.maker]
             if missing:
                 waiting += missing
                 continue
             if inputs is not None:
-                out.append(OrderedOp(at, True, wanted))
-                made.add(wanted)
+                out.append(OrderedOp(index, True, value))
+                copied.add(value)
             else:
-                out.append(OrderedOp(at, True))
-                made.update(n for n in self.writes[at] if n in drop and n in self.maker)
+                out.append(OrderedOp(index, True))
+                copied.update(n for n in self.writes[index] if n in drop and n in self.maker)
             waiting.pop()
 
     def is_dropped(self, name: str, drop: Collection[str]) -> bool:
         return name in drop and name in self.maker
 
-    def again_inputs(self, name: str, drop: Collection[str], made: Collection[str]) -> list[str] | None:
+    def again_inputs(self, name: str, drop: Collection[str], copied: Collection[str]) -> list[str] | None:
         """Return the operands from which another operator makes a value (see `Operator.again`), if the op's own results among them exist."""
         op = self.block.ops[self.maker[name]]
         again = op.operator.again if op.operator is not None else None
         if again is None or op.output(again.result) != name:
             return None
         inputs = [n for slot in again.inputs.values() for n in (*op.inputs.get(slot, ()), *op.outputs.get(slot, ()))]
-        own = self.writes[self.maker[name]]
-        return inputs if all(n not in own or n in made or not self.is_dropped(n, drop) for n in inputs) else None
+        op_results = self.writes[self.maker[name]]
+        return inputs if all(n not in op_results or n in copied or not self.is_dropped(n, drop) for n in inputs) else None
 
     def apply(self, drop: Collection[str], anew: Collection[str] = ()) -> list[str]:
         """Change the block so that the backward pass computes these values again, ``anew`` ones for each reader. Returns the values for which it does.
@@ -180,18 +180,18 @@ class Recomputing:
 
 
 class _Rewriting:
-    def __init__(self, of: Recomputing, drop: Collection[str], anew: Collection[str]) -> None:
-        self.of, self.drop, self.anew, self.block = of, drop, anew, of.block
+    def __init__(self, recomputing: Recomputing, drop: Collection[str], anew: Collection[str]) -> None:
+        self.recomputing, self.drop, self.anew, self.block = recomputing, drop, anew, recomputing.block
         self.ops: list[Op] = []
         self.names: dict[str, str] = {}
         """Dropped value -> the variable of its last copy."""
         self._states: dict[int, str] = {}
 
-    def original(self, op: Op, at: int, copied: bool) -> None:
-        if self.of.late[at]:
-            for slot, other in self.of.dims_only[at].items():
-                if op.inputs[slot][0] in self.of.maker:
-                    op.set_input(slot, other)
+    def original(self, op: Op, index: int, copied: bool) -> None:
+        if self.recomputing.late[index]:
+            for slot, source in self.recomputing.dims_only[index].items():
+                if op.inputs[slot][0] in self.recomputing.maker:
+                    op.set_input(slot, source)
             for name in {n for n in op.input_names() if n in self.names}:
                 op.rename_input(name, self.names[name])
         elif copied and _draws(op):
@@ -206,27 +206,29 @@ class _Rewriting:
         if step.again:
             again = operator.again
             assert again is not None
-            inputs = {slot: self._read((*op.inputs.get(own, ()), *op.outputs.get(own, ()))) for slot, own in again.inputs.items()}
+            inputs = {slot: self._read((*op.inputs.get(forward_slot, ()), *op.outputs.get(forward_slot, ()))) for slot, forward_slot in again.inputs.items()}
             self.names[step.again] = self._new(step.again)
             self._append(Attributes.of(again.type, op.attributes.entries), inputs, {again.gives: (self.names[step.again],)}, op)
             return
         inputs = {slot: self._read(names) for slot, names in op.inputs.items()}
         outputs: Slots = {}
         for slot, names in op.outputs.items():
-            outputs[slot] = tuple([n if n in ("", EMPTY) else self._moved(op, n, inputs) if slot in operator.moving else self._made(n) for n in names])
+            outputs[slot] = tuple(
+                [n if n in ("", EMPTY) else self._updated_copy(op, n, inputs) if slot in operator.moving else self._result_copy(n) for n in names]
+            )
         state = self._states.get(id(op))
-        before = self._swap(state, op) if state is not None else None
+        previous_state = self._swap(state, op) if state is not None else None
         self._append(op.attributes, inputs, outputs, op)
-        if before is not None:
-            self._swap(before, op)
+        if previous_state is not None:
+            self._swap(previous_state, op)
 
-    def _made(self, name: str) -> str:
+    def _result_copy(self, name: str) -> str:
         new = self._new(name)
-        if self.of.is_dropped(name, self.drop) and (name not in self.names or name in self.anew):
+        if self.recomputing.is_dropped(name, self.drop) and (name not in self.names or name in self.anew):
             self.names[name] = new
         return new
 
-    def _moved(self, op: Op, name: str, inputs: Slots) -> str:
+    def _updated_copy(self, op: Op, name: str, inputs: Slots) -> str:
         """Return a copy of an operand updated by an op, for the update of its second run; it replaces the original among the inputs."""
         new = self._new(name)
         if name in op.input_names():
@@ -243,39 +245,44 @@ class _Rewriting:
         return self.block.program.unique_name(new) if self.block.find(new) is not None else new
 
     def _swap(self, state: str, op: Op) -> str:
-        before = self.block.program.unique_name(f"{op.type}.random_state")
-        self._add("swap_random_state", {"State": (state,)}, {"Before": (before,)}, op)
-        return before
+        previous_state = self.block.program.unique_name(f"{op.type}.random_state")
+        self._add("swap_random_state", {"State": (state,)}, {"Before": (previous_state,)}, op)
+        return previous_state
 
     def _add(self, type: str, inputs: Slots, outputs: Slots, like: Op, role: int = Role.BACKWARD) -> None:
         self._append(get(type).describe(None), inputs, outputs, like, role)
 
     def _append(self, attributes: Attributes, inputs: Slots, outputs: Slots, like: Op, role: int = Role.BACKWARD) -> None:
-        made = Op(self.block, attributes, inputs, outputs, role, (), like.site)
-        self.block.infer_op(made)
-        self.ops.append(made)
+        op = Op(self.block, attributes, inputs, outputs, role, (), like.site)
+        self.block.infer_op(op)
+        self.ops.append(op)
 
 
 def _dims_only(op: Op) -> dict[str, str]:
     operator = op.operator
-    of = type(operator).forward_class if operator is not None else None
-    if of is None or not of.gradient_reads_dims:
+    forward = type(operator).forward_class if operator is not None else None
+    if forward is None or not forward.gradient_reads_dims:
         return {}
-    given = op.input("Out@GRAD")
-    like = op.block.vars.get(given) if given is not None else None
+    gradient_name = op.input("Out@GRAD")
+    like = op.block.vars.get(gradient_name) if gradient_name is not None else None
     out: dict[str, str] = {}
-    for slot in of.gradient_reads_dims if like is not None and given is not None else ():
+    for slot in forward.gradient_reads_dims if like is not None and gradient_name is not None else ():
         variable = op.block.vars.get(op.input(slot) or "") if len(op.inputs.get(slot, ())) == 1 else None
-        if variable is not None and like is not None and given is not None and (variable.spec.dims, variable.spec.dtype) == (like.spec.dims, like.spec.dtype):
-            out[slot] = given
+        if (
+            variable is not None
+            and like is not None
+            and gradient_name is not None
+            and (variable.spec.dims, variable.spec.dtype) == (like.spec.dims, like.spec.dtype)
+        ):
+            out[slot] = gradient_name
     return out
 
 
 def _reads(op: Op, dims_only: Mapping[str, str]) -> tuple[str, ...]:
-    named = dict.fromkeys(n for slot, names in op.inputs.items() if slot not in dims_only for n in names if n and n != EMPTY)
+    names_read = dict.fromkeys(n for slot, names in op.inputs.items() if slot not in dims_only for n in names if n and n != EMPTY)
     if not dims_only:
-        named.update(dict.fromkeys(sorted(op.all_reads() - named.keys())))
-    return tuple(named)
+        names_read.update(dict.fromkeys(sorted(op.all_reads() - names_read.keys())))
+    return tuple(names_read)
 
 
 def _draws(op: Op) -> bool:
@@ -292,9 +299,9 @@ def recompute_marked(block: Block) -> None:
     scopes: dict[str, list[Op]] = defaultdict(list)
     for op in block.ops:
         place = op.attributes.values.get("op_namescope")
-        found = RECOMPUTE_MARK.search(place) if isinstance(place, str) and not op.role & LATE else None
-        if found is not None:
-            scopes[found[1]].append(op)
+        match = RECOMPUTE_MARK.search(place) if isinstance(place, str) and not op.role & LATE else None
+        if match is not None:
+            scopes[match[1]].append(op)
     if not scopes:
         return
     drop: set[str] = set()

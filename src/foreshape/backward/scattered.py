@@ -31,29 +31,29 @@ def _may_scatter(program: Program) -> Iterator[bool]:
             continue
         if id(operator) not in computed:
             computed[id(operator)] = operator.computes()
-        moved = computed[id(operator)]
-        if isinstance(moved, Transposition):
-            yield bool(moved.axes) and moved.axes[0] != 0
-        elif isinstance(moved, Reshape):
-            before, after = (op.block.find(n) for n in (op.operand(0), op.result()))
-            dims = [v.spec.dims for v in (before, after) if v is not None]
+        computation = computed[id(operator)]
+        if isinstance(computation, Transposition):
+            yield bool(computation.axes) and computation.axes[0] != 0
+        elif isinstance(computation, Reshape):
+            operand, result = (op.block.find(n) for n in (op.operand(0), op.result()))
+            dims = [v.spec.dims for v in (operand, result) if v is not None]
             yield len(dims) < 2 or not dims[0] or not dims[1] or dims[0][0] is not dims[1][0]
 
 
 def warn_of_scattered(loss: Variable) -> None:
     """Warn of each such reshape behind a loss, at its line."""
-    found = scattered_reshapes(loss.block.program)
-    if not found:
+    reshapes = scattered_reshapes(loss.block.program)
+    if not reshapes:
         return
     behind = {loss.name}
     for op in reversed(loss.block.program.global_block.ops):
         if not behind.isdisjoint(op.output_names()):
             behind.update(op.all_reads())
-            if op in found:
+            if op in reshapes:
                 warn_at(op.site, scattered_words(op))
 
 
 def scattered_words(op: Op) -> str:
     """Return the remark on a reshape found by `scattered_reshapes`."""
-    before, after = (v.spec.text() if (v := op.block.find(n)) is not None else "" for n in (op.operand(0), op.result()))
-    return f"{op.type} takes {before} to {after}: each row has elements of several examples; layer.transpose the axis of the examples to the front first"
+    source, target = (v.spec.text() if (v := op.block.find(n)) is not None else "" for n in (op.operand(0), op.result()))
+    return f"{op.type} takes {source} to {target}: each row has elements of several examples; layer.transpose the axis of the examples to the front first"

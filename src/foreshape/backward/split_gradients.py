@@ -34,11 +34,11 @@ def _alone(op: Op) -> Op | None:
     if operator is None or rule is None or sum(1 for _ in op.output_names()) < 2:
         return None
     part = rule(operator, *(operand_specs(op, o.name, o.many) for o in operator.schema.operands))
-    given = op.output(part.gives) if part is not None else None
-    if part is None or given is None:
+    gradient_name = op.output(part.gives) if part is not None else None
+    if part is None or gradient_name is None:
         return None
-    inputs = {slot: op.inputs[own] for slot, own in part.inputs.items()}
+    inputs = {slot: op.inputs[op_slot] for slot, op_slot in part.inputs.items()}
     op.drop_output(part.gives)
-    made = Op(op.block, get(part.type).describe(dict(part.attributes)), inputs, {part.result: (given,)}, op.role, (), op.site)
-    op.block.infer_op(made)
-    return made
+    part_op = Op(op.block, get(part.type).describe(dict(part.attributes)), inputs, {part.result: (gradient_name,)}, op.role, (), op.site)
+    op.block.infer_op(part_op)
+    return part_op

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from foreshape.backward.blocks import Undo, block_steps
 from foreshape.backward.gradient_op import GradientOp, zeros_step
-from foreshape.backward.path import Path, Visit, at
+from foreshape.backward.path import Path, Visit, place_words
 from foreshape.errors import SchemaError
 from foreshape.infer.loop_state import GRAD
 from foreshape.operator.fields import BlockGradient, Gradient
@@ -89,9 +89,9 @@ def _plan(cls: type[Operator]) -> _PreparedGradient:
     results = {r.name: r for r in cls.schema.results}
     takes: list[_Taken] = []
     for slot in declared.inputs:
-        of = slot.removesuffix(GRAD) if slot.endswith(GRAD) else None
+        result = slot.removesuffix(GRAD) if slot.endswith(GRAD) else None
         always = slot in results and not results[slot].optional
-        takes.append(_Taken(slot, declared.called.get(slot, slot), of, slot in declared.absent, always))
+        takes.append(_Taken(slot, declared.called.get(slot, slot), result, slot in declared.absent, always))
     through = frozenset(slot for slot in results if slot + GRAD in declared.inputs)
     return _PreparedGradient(tuple((slot, slot.removesuffix(GRAD)) for slot in declared.gives), through, tuple(takes))
 
@@ -107,17 +107,17 @@ def _declared_step(visit: Visit, cls: type[Operator], needed: set[str], grads: s
         if names:
             if read:
                 names = tuple([read.get(n, n) for n in names])
-            kept = tuple([n if n in needed and n and n != EMPTY else EMPTY for n in names])
-            if kept.count(EMPTY) < len(kept):
-                gives[slot] = kept
+            needed_names = tuple([n if n in needed and n and n != EMPTY else EMPTY for n in names])
+            if needed_names.count(EMPTY) < len(needed_names):
+                gives[slot] = needed_names
     if not gives:
         return []
     for slot, names in outputs.items():
         if slot not in plan.through and any(wrote.get(n, n) in grads for n in names):
-            raise SchemaError(f"{cls.type} has no gradient through its result {slot}, and the loss depends on it" + at(op))
+            raise SchemaError(f"{cls.type} has no gradient through its result {slot}, and the loss depends on it" + place_words(op))
     takes: Slots = {}
     extra: list[GradientOp] = []
-    for slot, called, of, may_lack, always in plan.takes:
+    for slot, called, result, may_lack, always in plan.takes:
         if slot in inputs:
             takes[called] = inputs[slot]
         elif names := outputs.get(slot):
@@ -125,8 +125,8 @@ def _declared_step(visit: Visit, cls: type[Operator], needed: set[str], grads: s
                 takes[called] = names
         elif always:
             takes[called] = op.block.name_result(op, slot)
-        elif of is not None:
-            names = outputs.get(of)
+        elif result is not None:
+            names = outputs.get(result)
             if names and not (may_lack and wrote.get(names[0], names[0]) not in grads):
                 for name in names:
                     node = wrote.get(name, name)

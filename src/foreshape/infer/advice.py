@@ -20,11 +20,11 @@ def doubled(operator: Operator, specs: tuple[object, ...], result: Spec) -> str:
     """
     if not operator.per_element or result.dims is None:
         return ""
-    given = [s for s in specs if isinstance(s, Spec) and s.dims]
-    if len({s.rank for s in given}) < 2:
+    operands = [s for s in specs if isinstance(s, Spec) and s.dims]
+    if len({s.rank for s in operands}) < 2:
         return ""
     for size in dict.fromkeys(result.dims):
-        if not isinstance(size, int) and result.dims.count(size) > 1 and all((s.dims or ()).count(size) < 2 for s in given):
+        if not isinstance(size, int) and result.dims.count(size) > 1 and all((s.dims or ()).count(size) < 2 for s in operands):
             return str(size)
     return ""
 

@@ -24,9 +24,9 @@ def gathered(op: Op, name: str, written: Spec) -> Spec:
         TypeMismatchError, ShapeError: the new element has another element type, rank or number of levels than the others.
     """
     variable = op.block.find(name)
-    of = op.block.find(name.removesuffix(GRAD)) if name.endswith(GRAD) else None
-    if of is not None and of.kind is LOD_TENSOR_ARRAY:
-        return of.spec.like()
+    forward = op.block.find(name.removesuffix(GRAD)) if name.endswith(GRAD) else None
+    if forward is not None and forward.kind is LOD_TENSOR_ARRAY:
+        return forward.spec.like()
     local: set[str] = set()
     block: Block | None = op.block
     while variable is not None and block is not None and block is not variable.block:
@@ -38,8 +38,8 @@ def gathered(op: Op, name: str, written: Spec) -> Spec:
     elif old.dtype is not written.dtype:
         raise _refused(op, f"the elements of {name} are {_element(old)}, and this one is {_element(written)}", TypeMismatchError)
     elif len(old.known_dims) != len(written.dims) or old.lod_level != written.lod_level:
-        seen = f"those of {name} are {_element(old)}, and this one is {_element(written)}"
-        raise _refused(op, f"all elements of an array must have as many dims and levels: {seen}")
+        difference = f"those of {name} are {_element(old)}, and this one is {_element(written)}"
+        raise _refused(op, f"all elements of an array must have as many dims and levels: {difference}")
     dims = tuple(_common(a, b, f"{name}.{EACH}{axis}", local) for axis, (a, b) in enumerate(zip(old.dims or (), written.dims or (), strict=True)))
     lod: Lod | None = None
     if old.lod is not None and written.lod is not None:
@@ -68,11 +68,11 @@ def _is_local(size: Size, local: set[str]) -> bool:
     if isinstance(size, int) or not local:
         return False
     for name in symbols_of(size):
-        at = name.find(".")
-        while at >= 0:
-            if name[:at] in local:
+        dot = name.find(".")
+        while dot >= 0:
+            if name[:dot] in local:
                 return True
-            at = name.find(".", at + 1)
+            dot = name.find(".", dot + 1)
     return any(part.startswith("loop") for name in symbols_of(size) for part in name.split(".")[1:])
 
 

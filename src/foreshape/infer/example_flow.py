@@ -65,8 +65,8 @@ class ExampleFlow:
 
     def mixture(self, names: Iterable[str]) -> Mixed | None:
         """Return the first mixture among values, a proven one if there is any."""
-        found = [s for n in names if isinstance(s := self.state(n), Mixed)]
-        return next((s for s in found if s.proven), found[0] if found else None)
+        mixtures = [s for n in names if isinstance(s := self.state(n), Mixed)]
+        return next((s for s in mixtures if s.proven), mixtures[0] if mixtures else None)
 
     def _dims(self, spec: Spec) -> tuple[Size, ...] | None:
         if spec.dims is None or not self._known:
@@ -87,8 +87,8 @@ class ExampleFlow:
             inner = blocks_of(op)
             if inner or block is not self._whole:
                 self._numbers.forget()
-            made = self._of_blocks(op, inner) if inner else self._of_op(op)
-            for name, state in made.items():
+            states = self._of_blocks(op, inner) if inner else self._of_op(op)
+            for name, state in states.items():
                 self.states[name] = state
 
     def _of_blocks(self, op: Op, blocks: list[Block]) -> dict[str, State]:
@@ -101,31 +101,31 @@ class ExampleFlow:
         if condition is not None or region not in ("while", "conditional"):
             return dict.fromkeys(written, condition or Mixed(op, _OPEN, False))
         asks = op.inputs.get("Condition" if region == "while" else "Cond", ())
-        before = {n: self.state(n) for n in written}
+        previous = {n: self.state(n) for n in written}
         for _ in range(_MOST_ROUNDS):
             if any(self.state(n) is not SHARED for n in asks):
                 return dict.fromkeys(written, Mixed(op, "runs as the numbers of the batch decide", True))
             entered = dict(self.states)
             for block in blocks:
                 self._follow(block)
-            for name in before:
-                self.states[name] = self._either(op, before[name], self.state(name), name)
+            for name in previous:
+                self.states[name] = self._either(op, previous[name], self.state(name), name)
             if self.states == entered:
                 return {n: self.state(n) for n in written}
-            before = {n: self.state(n) for n in written}
+            previous = {n: self.state(n) for n in written}
         return dict.fromkeys(written, Mixed(op, _OPEN, False))
 
-    def _either(self, op: Op, before: State, after: State, name: str) -> State:
+    def _either(self, op: Op, first: State, second: State, name: str) -> State:
         """Return the state of a value with one of two states."""
-        if before == after or (before is SHARED and name not in self.states):
-            return after
-        if isinstance(before, Mixed) or isinstance(after, Mixed):
-            return before if isinstance(before, Mixed) else after
-        if isinstance(before, OfSizes) and isinstance(after, OfSizes):
-            return OfSizes(before.symbols | after.symbols)
+        if first == second or (first is SHARED and name not in self.states):
+            return second
+        if isinstance(first, Mixed) or isinstance(second, Mixed):
+            return first if isinstance(first, Mixed) else second
+        if isinstance(first, OfSizes) and isinstance(second, OfSizes):
+            return OfSizes(first.symbols | second.symbols)
         variable = op.block.find(name)
-        if variable is not None and variable.kind is LOD_TENSOR_ARRAY and before is SHARED:  # an array without elements
-            return after
+        if variable is not None and variable.kind is LOD_TENSOR_ARRAY and first is SHARED:  # an array without elements
+            return second
         return Mixed(op, f"gives {name} with examples along an axis in some rounds alone", False)
 
     # --- one op
@@ -156,13 +156,13 @@ class ExampleFlow:
         if not any(isinstance(self.state(n), Numbered) for n in op.input_names()):
             return None
 
-        def follow(other: dict[str, State]) -> State:
-            before = {n: self.states[n] for n in other}
-            self.states.update(other)
+        def follow(states: dict[str, State]) -> State:
+            previous = {n: self.states[n] for n in states}
+            self.states.update(states)
             try:
                 return self._by_declaration(op, [n for n in op.input_names() if not is_empty_name(n)], results)[op.result()]
             finally:
-                self.states.update(before)
+                self.states.update(previous)
 
         state = self._numbers.after(op, follow)
         return None if state is None else {n: state if n == op.result() else SHARED for n in results}
@@ -185,8 +185,8 @@ class ExampleFlow:
         if isinstance(computed, Identity) or (results and operator.schema.results[0].layout == "reshaped") or isinstance(computed, Reshape):
             return self._reshaped(op, results)
         specs = self._specs(op)
-        known = all(v.spec.dims is not None for n in names if (v := op.block.find(n)) is not None)
-        rule = operator.sharding_rule(*specs) if known else None
+        have_dims = all(v.spec.dims is not None for n in names if (v := op.block.find(n)) is not None)
+        rule = operator.sharding_rule(*specs) if have_dims else None
         if rule is None:
             return dict.fromkeys(results, Mixed(op, _OPEN, False))
         return self._by_rule(op, rule, results)
@@ -201,14 +201,14 @@ class ExampleFlow:
     def _specs(self, op: Op) -> list[Any]:
         specs = list[Any]()
         for operand in op.operator.schema.operands if op.operator is not None else ():
-            found = [v.spec for n in op.inputs.get(operand.name, ()) if not is_empty_name(n) and (v := op.block.find(n)) is not None]
-            specs.append(tuple(found) if operand.many else found[0] if found else None)
+            slot_specs = [v.spec for n in op.inputs.get(operand.name, ()) if not is_empty_name(n) and (v := op.block.find(n)) is not None]
+            specs.append(tuple(slot_specs) if operand.many else slot_specs[0] if slot_specs else None)
         return specs
 
     def _of_sizes(self, op: Op, name: str, names: Iterable[str], repeats: str | None) -> State:
         """Return the state of a result made of sizes; ``repeats``: a value repeated as a whole along axes that grow with the examples, empty for a number."""
         dims = self._result_dims(op, name) or ()
-        grown = [at for at, d in enumerate(dims) if self._grows(d)]
+        grown = [axis for axis, d in enumerate(dims) if self._grows(d)]
         if grown and repeats is not None:
             return self._repeated(op, grown[0], dims, repeats) if len(grown) == 1 else Mixed(op, "has several axes that grow with the examples", True)
         spec = op.made.get(name) or op.block.var(name).spec
@@ -216,41 +216,43 @@ class ExampleFlow:
         if spec.value is not None:
             symbols.update(s for v in spec.value if not isinstance(v, (int, float)) for s in symbols_of(v))
         else:
-            for one in names:
-                state = self.state(one)
+            for operand in names:
+                state = self.state(operand)
                 if isinstance(state, OfSizes):
                     symbols |= state.symbols
                 elif isinstance(state, (PerExample, Numbered)):
                     symbols |= self.growing
-            symbols.update(s for at in grown if not isinstance(d := dims[at], int) for s in symbols_of(d))
+            symbols.update(s for axis in grown if not isinstance(d := dims[axis], int) for s in symbols_of(d))
         return SHARED if self.growing.isdisjoint(symbols) else OfSizes(frozenset(symbols))
 
     def _repeated(self, op: Op, axis: int, dims: tuple[Size, ...], value: str) -> PerExample:
         """Return the state of a constant, or of a shared value repeated as a whole along an axis."""
-        own = self._result_dims(op, value) if value else None
-        within = own[axis + len(own) - len(dims)] if own is not None and axis + len(own) >= len(dims) else 1
-        for count in (floordiv(dims[axis], within) if within not in (0, 1) else 0, *self._counts):
-            whole = floordiv(dims[axis], count) if count != 0 else 0
-            if whole != 0 and equal(product((count, whole)), dims[axis]) is True:
+        value_dims = self._result_dims(op, value) if value else None
+        divisor = value_dims[axis + len(value_dims) - len(dims)] if value_dims is not None and axis + len(value_dims) >= len(dims) else 1
+        for count in (floordiv(dims[axis], divisor) if divisor not in (0, 1) else 0, *self._counts):
+            quotient = floordiv(dims[axis], count) if count != 0 else 0
+            if quotient != 0 and equal(product((count, quotient)), dims[axis]) is True:
                 return PerExample(axis, 1, count)
         return PerExample(axis, 1, dims[axis])
 
     def _by_examples(self, op: Op, slots: tuple[str, ...], results: list[str]) -> dict[str, State]:
         """Follow an operator of rows, or sequences, each computed on its own."""
-        held = [s for slot in slots for n in op.inputs.get(slot, ()) if not is_empty_name(n) and isinstance(s := self.state(n), PerExample)]
-        others = [n for slot, of in op.inputs.items() if slot not in slots for n in of if isinstance(self.state(n), PerExample)]
+        examples = [s for slot in slots for n in op.inputs.get(slot, ()) if not is_empty_name(n) and isinstance(s := self.state(n), PerExample)]
+        unexpected = [n for slot, slot_names in op.inputs.items() if slot not in slots for n in slot_names if isinstance(self.state(n), PerExample)]
         assert op.operator is not None
         sizes = (*op.operator.sets_dims, *op.operator.reads_dims)
-        of_sizes = next((n for slot, of in op.inputs.items() for n in of if slot not in sizes and isinstance(self.state(n), (OfSizes, Numbered))), None)
+        of_sizes = next(
+            (n for slot, slot_names in op.inputs.items() for n in slot_names if slot not in sizes and isinstance(self.state(n), (OfSizes, Numbered))), None
+        )
         if of_sizes is not None:
             return dict.fromkeys(results, Mixed(op, f"reads {of_sizes}, which follows from the number of examples", True))
-        if others or any(s.axis for s in held):
-            return dict.fromkeys(results, Mixed(op, f"reads {others[0]} for every example" if others else "has examples along another axis", True))
-        first = held[0]
-        if any(equal(s.outer, first.outer) is not True for s in held):
+        if unexpected or any(s.axis for s in examples):
+            return dict.fromkeys(results, Mixed(op, f"reads {unexpected[0]} for every example" if unexpected else "has examples along another axis", True))
+        first = examples[0]
+        if any(equal(s.outer, first.outer) is not True for s in examples):
             return dict.fromkeys(results, Mixed(op, "reads examples in two orders", False))
         held_in = op.operator.example_results
-        apart = {n for slot, of in op.outputs.items() if not held_in or slot in held_in for n in of}
+        apart = {n for slot, slot_names in op.outputs.items() if not held_in or slot in held_in for n in slot_names}
         return {n: self._in_rows(op, n, first) if n in apart else Mixed(op, _OPEN, False) for n in results}
 
     def _in_rows(self, op: Op, name: str, state: PerExample) -> State:
@@ -258,8 +260,8 @@ class ExampleFlow:
         if not dims:
             return state if dims is None else Mixed(op, "joins all examples", True)
         count = product((state.outer, state.count))
-        whole = floordiv(dims[0], count) if count != 0 else 0
-        return state if equal(product((whole, count)), dims[0]) is True else PerExample(0, 1, dims[0])
+        quotient = floordiv(dims[0], count) if count != 0 else 0
+        return state if equal(product((quotient, count)), dims[0]) is True else PerExample(0, 1, dims[0])
 
     def _selected(self, op: Op, results: list[str]) -> dict[str, State]:
         """Follow one of several values, chosen by a number."""
@@ -277,45 +279,45 @@ class ExampleFlow:
         operator = op.operator
         assert operator is not None
         slot = operator.schema.operands[0].name
-        (name, *more) = op.inputs[slot]
+        (name, *further) = op.inputs[slot]
         state, variable = self.state(name), op.block.find(name)
         dims = None if variable is None else self._dims(variable.spec)
         out: dict[str, State] = {}
         for result in results:
-            after = self._result_dims(op, result)
-            if not isinstance(state, PerExample) or more or variable is None or variable.kind is LOD_TENSOR_ARRAY or dims == after:
+            result_dims = self._result_dims(op, result)
+            if not isinstance(state, PerExample) or further or variable is None or variable.kind is LOD_TENSOR_ARRAY or dims == result_dims:
                 out[result] = state
-            elif dims is None or after is None:
+            elif dims is None or result_dims is None:
                 out[result] = Mixed(op, "has unknown dims", False)
             else:
-                out[result] = self._after_reshape(op, state, dims, after)
+                out[result] = self._after_reshape(op, state, dims, result_dims)
         for result in op.outputs.get("XShape", ()):
             out[result] = SHARED
         return out
 
-    def _after_reshape(self, op: Op, state: PerExample, before: tuple[Size, ...], after: tuple[Size, ...]) -> State:
-        ahead, certain = product((*before[: state.axis], state.outer)), True
-        for at, size in enumerate(after):
-            passed = product(after[:at])
+    def _after_reshape(self, op: Op, state: PerExample, old_dims: tuple[Size, ...], new_dims: tuple[Size, ...]) -> State:
+        ahead, certain = product((*old_dims[: state.axis], state.outer)), True
+        for axis, size in enumerate(new_dims):
+            passed = product(new_dims[:axis])
             if passed == 0:
                 break
             outer = floordiv(ahead, passed)
             fits = equal(product((outer, passed)), ahead)
             if fits is True:
                 unit = product((outer, state.count))
-                whole = floordiv(size, unit) if unit != 0 else 0
-                fits = equal(product((whole, unit)), size)
+                quotient = floordiv(size, unit) if unit != 0 else 0
+                fits = equal(product((quotient, unit)), size)
                 if fits is True:
-                    return PerExample(at, outer, state.count)
+                    return PerExample(axis, outer, state.count)
             certain = certain and fits is False
-        scattered = any(equal(d, before[state.axis]) is True for d in after)
+        scattered = any(equal(d, old_dims[state.axis]) is True for d in new_dims)
         if scattered:
             self.scattered.append(op)
         return Mixed(op, "puts elements of several examples into one", certain or scattered)
 
     def _by_rule(self, op: Op, rule: ShardingRule, results: list[str]) -> dict[str, State]:
         """Follow the axis of the examples by its name in an operator's rule."""
-        entries = [(slot, n, self.state(n)) for slot, of in op.inputs.items() for n in of if not is_empty_name(n)]
+        entries = [(slot, n, self.state(n)) for slot, slot_names in op.inputs.items() for n in slot_names if not is_empty_name(n)]
         joined = [(slot, s) for slot, _, s in entries if isinstance(s, PerExample)]
         axes = {names[s.axis] if s.axis < len(names := rule.operands.get(slot, ())) else WHOLE for slot, s in joined}
         (axis,) = axes if len(axes) == 1 else (WHOLE,)

@@ -63,7 +63,7 @@ class ExampleNumbers:
     def _range_after(self, op: Op) -> _Range | None:
         computed = None if op.operator is None else op.operator.computes()
         if isinstance(computed, computations.Counting):
-            start, end, step = (self._number(op, op.operand(at)) for at in range(3))
+            start, end, step = (self._number(op, op.operand(index)) for index in range(3))
             return None if start is None or end is None or step != 1 else _Range(start, end - 1)
         bound = self._ranges.get(op.operand(0))
         if bound is None or _moves(op, computed):
@@ -89,8 +89,8 @@ class ExampleNumbers:
         if values and not any(isinstance(value, float) or self._grows(value) for value in values):
             if len(values) == 1:
                 return _Range(values[0], values[0])
-            whole = [value for value in values if isinstance(value, int)]
-            return _Range(min(whole), max(whole)) if len(whole) == len(values) else None
+            integers = [value for value in values if isinstance(value, int)]
+            return _Range(min(integers), max(integers)) if len(integers) == len(values) else None
         return self._ranges.get(name) if self._state(name) is SHARED else None
 
     # --- results
@@ -99,7 +99,7 @@ class ExampleNumbers:
         """Return the state of numbers that count examples; None for others."""
         if op.operator is None or not isinstance(op.operator.computes(), computations.Counting):
             return None
-        start, end, step = (self._number(op, op.operand(at)) for at in range(3))
+        start, end, step = (self._number(op, op.operand(index)) for index in range(3))
         dims = self._dims(op, op.result())
         if start is None or end is None or step != 1 or dims is None or self._grows(start) or not self._grows(dims[0]):
             return None
@@ -117,7 +117,7 @@ class ExampleNumbers:
         if isinstance(computed, computations.Concat):
             return self._joined(op, computed.axis)
         if isinstance(computed, computations.ChosenElements):
-            condition, _, otherwise = (op.operand(at) for at in range(3))
+            condition, _, otherwise = (op.operand(index) for index in range(3))
             state = self._state(otherwise)
             alike = condition in self.never and self._dims(op, otherwise) == self._dims(op, op.result())
             return state if alike and isinstance(state, Numbered) else None
@@ -141,12 +141,12 @@ class ExampleNumbers:
             return state if name == op.operand(0) else None
         affine = _affine(computed)
         if affine is not None:
-            by, shift = affine
-            return Numbered(state.place, state.stride * by, state.low * by + shift, state.high * by + shift)
+            factor, shift = affine
+            return Numbered(state.place, state.stride * factor, state.low * factor + shift, state.high * factor + shift)
         if not isinstance(computed, (computations.Sum, computations.Product)):
             return None
-        (other,) = [op.operand(at) for at in range(2) if op.operand(at) != name] or [""]
-        bound = self.range_of(op, other) if other else None
+        (operand,) = [op.operand(index) for index in range(2) if op.operand(index) != name] or [""]
+        bound = self.range_of(op, operand) if operand else None
         if bound is None:
             return None
         if isinstance(computed, computations.Sum):
@@ -165,9 +165,9 @@ class ExampleNumbers:
             return None
         front = self._dims(op, names[0])
         alone = front is not None and front[-1] == 1 and first.place.axis < len(dims) - 1
-        others = [s for n in names[1:] if (s := self._state(n)) is not SHARED]
-        same = all(isinstance(s, PerExample) and _same_place(s, first.place) for s in others)
-        return Numbered(first.place, first.stride, first.low, first.high, 0) if alone and same else None
+        states = [s for n in names[1:] if (s := self._state(n)) is not SHARED]
+        have_same_place = all(isinstance(s, PerExample) and _same_place(s, first.place) for s in states)
+        return Numbered(first.place, first.stride, first.low, first.high, 0) if alone and have_same_place else None
 
     def _picked(self, op: Op, computed: computations.Picking | computations.PlacePicking) -> State | None:
         """Return the state of entries at counted numbers, if each is its own example's."""
@@ -180,8 +180,8 @@ class ExampleNumbers:
         if source.axis != axis or source.outer != 1 or index.place.outer != 1 or index.column != column or equal(source.count, index.place.count) is not True:
             return None
         entries = floordiv(dims[axis], source.count)
-        whole = equal(product((entries, source.count)), dims[axis]) is True
-        if not whole or equal(entries, index.stride) is not True or not _at_most(0, index.low) or not _at_most(index.high, entries - 1):
+        is_multiple = equal(product((entries, source.count)), dims[axis]) is True
+        if not is_multiple or equal(entries, index.stride) is not True or not _at_most(0, index.low) or not _at_most(index.high, entries - 1):
             return None
         return PerExample(axis + index.place.axis, 1, source.count)
 
@@ -199,8 +199,8 @@ def _affine(computed: object) -> tuple[int, int] | None:
     """Return the whole numbers, the first not negative, by which a computation multiplies its operand, and which it adds."""
     if not isinstance(computed, (computations.Scaling, computations.Affine)):
         return None
-    by, shift = computed.by, computed.shift if isinstance(computed, computations.Affine) else 0.0
-    return (int(by), int(shift)) if by.is_integer() and shift.is_integer() and by >= 0 and max(by, abs(shift)) < _EXACT else None
+    factor, shift = computed.by, computed.shift if isinstance(computed, computations.Affine) else 0.0
+    return (int(factor), int(shift)) if factor.is_integer() and shift.is_integer() and factor >= 0 and max(factor, abs(shift)) < _EXACT else None
 
 
 _EXACT: Final = 1 << 24

@@ -30,8 +30,8 @@ def sub_block(op: Op) -> Block:
 
 def names_in(op: Op, slot: str) -> tuple[str, ...]:
     """Return the names in an input or output slot, `EMPTY` ones included."""
-    found = op.inputs.get(slot)
-    return found if found is not None else op.outputs.get(slot, ())
+    names = op.inputs.get(slot)
+    return names if names is not None else op.outputs.get(slot, ())
 
 
 def setting(op: Op, name: str) -> Any:
@@ -63,10 +63,10 @@ def saved_names(forward: Block) -> list[str]:
 def written_before(op: Op, name: str) -> bool:
     """Tell whether a variable has a value before an op of its block, or of a block within it."""
     block = op.block
-    for other in block.ops:
-        if other is op:
+    for earlier in block.ops:
+        if earlier is op:
             break
-        if name in other.output_names() or (other.attributes.sub_blocks and name in other.all_writes()):
+        if name in earlier.output_names() or (earlier.attributes.sub_blocks and name in earlier.all_writes()):
             return True
     variable = block.vars.get(name)
     return variable is None or variable.persistable or variable.need_check_feed or variable.value is not None
@@ -95,8 +95,8 @@ def forgets_placeholder(op: Op, v: Variable, entry: Spec, leave: Spec) -> bool:
     """
     if v.persistable or is_of_one_form(entry, leave) or entry.kind is not LOD_TENSOR or leave.kind is not LOD_TENSOR:
         return False
-    asked = (*names_in(op, "Condition"), *names_in(op, "Cond"))
-    return v.name not in asked and v.name not in names_of(sub_block(op)).early and is_placeholder(op, v.name)
+    conditions = (*names_in(op, "Condition"), *names_in(op, "Cond"))
+    return v.name not in conditions and v.name not in names_of(sub_block(op)).early and is_placeholder(op, v.name)
 
 
 def refused(op: Op, words: str, error: type[DescriptionError] = ShapeError, slot: str = "") -> Exception:
@@ -127,35 +127,35 @@ def check_condition(op: Op, condition: Variable, slot: str) -> None:
 def note_made(op: Op, variable: Variable, spec: Spec) -> None:
     """Note the spec of a variable at each of its writers, if there is more than one."""
     name, first = variable.name, variable.op
-    before = variable.inferred_spec
-    if before is not None and before is not spec and (first is None or first.type == "feed") and before.kind is LOD_TENSOR:
-        changed = (before.dims, before.dtype, before.lod) != (spec.dims, spec.dtype, spec.lod)
-        if changed and before.dims and variable.known and variable.block.parent_idx < 0:
-            variable.block.program.inference.entry_specs.setdefault(variable, before)
+    previous = variable.inferred_spec
+    if previous is not None and previous is not spec and (first is None or first.type == "feed") and previous.kind is LOD_TENSOR:
+        changed = (previous.dims, previous.dtype, previous.lod) != (spec.dims, spec.dtype, spec.lod)
+        if changed and previous.dims and variable.known and variable.block.parent_idx < 0:
+            variable.block.program.inference.entry_specs.setdefault(variable, previous)
     if first is op or (first is None and variable.block is op.block and variable not in op.block.program.inference.entry_specs):
         if name in op.made:
             op.made.pop(name)
         return
     op.made[name] = spec
-    if first is not None and before is not None and before is not spec and name not in first.made and variable.known and not _is_within(op, first):
-        first.made[name] = before
+    if first is not None and previous is not None and previous is not spec and name not in first.made and variable.known and not _is_within(op, first):
+        first.made[name] = previous
 
 
-def _is_within(op: Op, other: Op) -> bool:
+def _is_within(op: Op, owner: Op) -> bool:
     """Tell whether an op is in a block of another op, so that its results are the other's, too."""
-    runs = other.attributes.sub_blocks
+    runs = owner.attributes.sub_blocks
     block: Block | None = op.block if runs else None
-    while block is not None and block is not other.block:
+    while block is not None and block is not owner.block:
         if block.idx in runs:
             return True
         block = block.parent
     return False
 
 
-def spec_at_the_end(forward: Block, of: Variable) -> Spec:
+def spec_at_the_end(forward: Block, variable: Variable) -> Spec:
     """Return the spec of a variable at the end of a round: its last writer's result, not joined with the former spec."""
-    last = next((op for op in reversed(forward.ops) if of.name in op.all_writes()), None)
-    return of.spec if last is None else last.made.get(of.name, of.spec)
+    last = next((op for op in reversed(forward.ops) if variable.name in op.all_writes()), None)
+    return variable.spec if last is None else last.made.get(variable.name, variable.spec)
 
 
 # --- the join of two branches
@@ -182,7 +182,7 @@ def is_of_one_form(a: Spec, b: Spec) -> bool:
     return a.lod is None or (b.lod is not None and len(a.lod.counts) == len(b.lod.counts))
 
 
-def join(op: Op, v: Variable, entry: Spec, leave: Spec, what: str) -> Spec:
+def join(op: Op, v: Variable, entry: Spec, leave: Spec, construct: str) -> Spec:
     """Return a spec for a variable of either spec: differing sizes become a symbol of its own; one number has the higher rank.
 
     Raises:
@@ -195,48 +195,48 @@ def join(op: Op, v: Variable, entry: Spec, leave: Spec, what: str) -> Spec:
     if leave.dims is None:
         return entry
     site = writer_site(op, v.name)
-    seen = f"it is {entry.text()} {'before' if what == 'loop' else 'otherwise'}, and {leave.text()} after the block{site}"
+    difference = f"it is {entry.text()} {'before' if construct == 'loop' else 'otherwise'}, and {leave.text()} after the block{site}"
     if entry.kind is not leave.kind or entry.dtype is not leave.dtype:
-        raise refused(op, f"{v.name} must keep its kind and element type: {seen}", TypeMismatchError)
+        raise refused(op, f"{v.name} must keep its kind and element type: {difference}", TypeMismatchError)
     if len(entry.dims) != len(leave.dims):
         if v.persistable or not (is_one_number(entry) and is_one_number(leave)):
-            raise refused(op, f"{v.name} must keep its number of dims: {seen}")
+            raise refused(op, f"{v.name} must keep its number of dims: {difference}")
         return entry if len(entry.dims) > len(leave.dims) else leave.like()
-    dims = tuple(_either(op, a, b, own_size(v.name, what, axis)) for axis, (a, b) in enumerate(zip(entry.dims, leave.dims, strict=True)))
+    dims = tuple(_either(op, a, b, own_size(v.name, construct, axis)) for axis, (a, b) in enumerate(zip(entry.dims, leave.dims, strict=True)))
     if v.persistable and dims != entry.dims:
         raise refused(op, f"{v.name} is kept from run to run and must stay {entry.text()}; the block makes it {leave.text()}{site}")
     lod = entry.lod
     if lod is not None and leave.lod is not lod:
         if leave.lod is None or len(leave.lod.counts) != len(lod.counts):
-            raise refused(op, f"{v.name} must keep its levels of sequences: {seen}")
-        counts = tuple(_either(op, a, b, own_count(v.name, what, k)) for k, (a, b) in enumerate(zip(lod.counts, leave.lod.counts, strict=True)))
-        lod = Lod(f"{v.name}.{what}", counts)
+            raise refused(op, f"{v.name} must keep its levels of sequences: {difference}")
+        counts = tuple(_either(op, a, b, own_count(v.name, construct, k)) for k, (a, b) in enumerate(zip(lod.counts, leave.lod.counts, strict=True)))
+        lod = Lod(f"{v.name}.{construct}", counts)
     elif lod is None and leave.lod is not None:
         lod = None  # dense before the block: nothing is known of sequences after it
     return Spec(entry.kind, entry.dtype, dims, lod)
 
 
-def own_size(name: str, what: str, axis: int) -> Size:
+def own_size(name: str, construct: str, axis: int) -> Size:
     """Return a variable's own symbol for a size that varies."""
-    return symbol(f"{name}.{what}{axis}"[:512])
+    return symbol(f"{name}.{construct}{axis}"[:512])
 
 
-def own_count(name: str, what: str, level: int) -> Size:
+def own_count(name: str, construct: str, level: int) -> Size:
     """Return a variable's own symbol for a number of sequences that varies."""
-    return symbol(f"{name}.{what}.level{level}"[:512])
+    return symbol(f"{name}.{construct}.level{level}"[:512])
 
 
-def _either(op: Op, a: Size, b: Size, own: Size) -> Size:
+def _either(op: Op, a: Size, b: Size, varying: Size) -> Size:
     if a is b or equal(a, b) is True:
         return a
-    op.block.program.inference.guards.made.update(symbols_of(own))
-    return own
+    op.block.program.inference.guards.made.update(symbols_of(varying))
+    return varying
 
 
 def writer_site(op: Op, name: str) -> str:
     """Return the place at which the block of an op writes a name, for the end of a sentence."""
-    found = ""
+    words = ""
     for inner in sub_block(op).ops:
         if name in inner.output_names() and inner.call_site is not None:
-            found = f", written at {inner.call_site.short()}"
-    return found
+            words = f", written at {inner.call_site.short()}"
+    return words

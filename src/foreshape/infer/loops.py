@@ -49,20 +49,20 @@ def infer_while(op: Op, walk: Walk) -> dict[str, Spec]:
     written = [op.block.var(n) for n in carried_names(op)]
     if not any(v is condition for v in written):
         raise refused(op, f"the loop's block must write its condition, {condition.name}, or it would never end", SchemaError, "Condition")
-    seen = names_of(block).first | {condition.name}
+    read_names = names_of(block).first | {condition.name}
     begun = {v.name: v.spec.like() for v in written if written_before(op, v.name)}
-    unset = {n for n in begun if n not in seen and is_undefined((spec := op.block.var(n).spec), spec.value)}
-    entries = {n: _widened(n, spec, walk.settled.get((op, n))) if n in seen else spec for n, spec in begun.items()}
+    unset = {n for n in begun if n not in read_names and is_undefined((spec := op.block.var(n).spec), spec.value)}
+    entries = {n: _widened(n, spec, walk.settled.get((op, n))) if n in read_names else spec for n, spec in begun.items()}
     for v in written:
         if v.name in begun and v.op is not None and v.op is not op:
             v.op.made.setdefault(v.name, begun[v.name])
-    before = program.inference.guards
+    guards = program.inference.guards
     forgets: set[str] = set()
     constant = _constant_symbols(op, written, begun)
     for _ in range(MAX_ROUNDS):
         if walk.is_spent():
             break
-        program.inference.guards = before.copy()
+        program.inference.guards = guards.copy()
         for v in written:
             if v.name in entries:
                 set_spec(v, entries[v.name])
@@ -70,7 +70,7 @@ def infer_while(op: Op, walk: Walk) -> dict[str, Spec]:
         changed = False
         leaves = {v.name: v.spec for v in written}
         for v in written:
-            if v.name not in seen:
+            if v.name not in read_names:
                 continue
             entry = entries.get(v.name)
             if entry is not None and v.name in begun and v.name not in forgets and forgets_placeholder(op, v, begun[v.name], leaves[v.name]):
@@ -83,11 +83,11 @@ def infer_while(op: Op, walk: Walk) -> dict[str, Spec]:
             changed = changed or entries[v.name] is not entry
         if not changed:
             _leave(op, written, begun, unset, entries, leaves, forgets, constant)
-            walk.settled.update(((op, n), entries[n]) for n in seen if n in entries)
-            carried = [v for v in written if v.name in seen]
+            walk.settled.update(((op, n), entries[n]) for n in read_names if n in entries)
+            carried = [v for v in written if v.name in read_names]
             for v in carried:
                 _check_every_round(op, v, entries[v.name], leaves[v.name])
-            _check_guards_every_round(op, carried, entries, leaves, len(before))
+            _check_guards_every_round(op, carried, entries, leaves, len(guards))
             return {"StepScopes": SCOPES}
     raise refused(op, "the shapes of the loop's variables do not settle")
 
@@ -119,9 +119,9 @@ def _constant_symbols(op: Op, written: list[Variable], begun: Mapping[str, Spec]
     """Return the symbols with one value in all rounds of a loop and after it: those from before the loop."""
     block = sub_block(op)
     outside = [v.spec for n in names_of(block).outer_reads if n not in names_of(block).outer_writes and (v := op.block.find(n)) is not None]
-    found = {n for spec in (*begun.values(), *outside) for size in (*(spec.dims or ()), *(spec.value or ())) for n in symbols_of(size)}
-    own = tuple(f"{v.name}.loop" for v in written)
-    return {n for n in found if not n.startswith(own)}
+    symbols = {n for spec in (*begun.values(), *outside) for size in (*(spec.dims or ()), *(spec.value or ())) for n in symbols_of(size)}
+    prefixes = tuple(f"{v.name}.loop" for v in written)
+    return {n for n in symbols if not n.startswith(prefixes)}
 
 
 def _of_any_round(op: Op, v: Variable, leave: Spec, constant: set[str]) -> Spec:
@@ -132,19 +132,19 @@ def _of_any_round(op: Op, v: Variable, leave: Spec, constant: set[str]) -> Spec:
     """
     if leave.dims is None or leave.kind is not LOD_TENSOR:
         return leave.like()
-    own: set[str] = set()
+    new_symbols: set[str] = set()
 
-    def kept(size: Size, other: Size) -> Size:
+    def kept(size: Size, varying: Size) -> Size:
         if set(symbols_of(size)) <= constant:
             return size
-        own.update(symbols_of(other))
-        return other
+        new_symbols.update(symbols_of(varying))
+        return varying
 
     dims = tuple(kept(size, own_size(v.name, "loop", axis)) for axis, size in enumerate(leave.dims))
     lod = leave.lod
     if lod is not None:
         lod = Lod(f"{v.name}.loop", tuple(kept(size, own_count(v.name, "loop", level)) for level, size in enumerate(lod.counts)))
-    op.block.program.inference.guards.made.update(own)
+    op.block.program.inference.guards.made.update(new_symbols)
     return Spec(leave.kind, leave.dtype, dims, lod)
 
 
@@ -164,27 +164,27 @@ def _widened(name: str, spec: Spec, settled: Spec | None) -> Spec:
 
 def _check_every_round(op: Op, v: Variable, entry: Spec, leave: Spec) -> None:
     """Check the block's requirements on a variable at the beginning of a round against its spec after a round."""
-    known = op.block.program.inference.guards.known
+    known_sizes = op.block.program.inference.guards.known
     for axis, (a, b) in enumerate(zip(entry.dims or (), leave.dims or (), strict=False)):
         if not isinstance(a, int) and a is not b:
-            required = substitute(a, known)
-            if required is not a and equal(required, substitute(b, known)) is False:
+            required = substitute(a, known_sizes)
+            if required is not a and equal(required, substitute(b, known_sizes)) is False:
                 words = f"dim {axis} of {v.name} must be {required} in every round, as the block needs it; a round makes it {b}"
                 raise refused(op, words + writer_site(op, v.name))
 
 
 def _check_guards_every_round(op: Op, carried: Sequence[Variable], entries: Mapping[str, Spec], leaves: Mapping[str, Spec], begin: int) -> None:
     """Check the open conditions of the block against the values after a round."""
-    made: dict[str, tuple[Variable, int, Size]] = {}
+    changes: dict[str, tuple[Variable, int, Size]] = {}
     for v in carried:
         for axis, (a, b) in enumerate(zip(entries[v.name].dims or (), leaves[v.name].dims or (), strict=False)):
             name = symbol_name(a)
             if name is not None and a is not b:
-                made[name] = v, axis, b
-    becomes = {name: size for name, (_, _, size) in made.items()}
-    for guard in islice(op.block.program.inference.guards, begin, None) if made else ():
+                changes[name] = v, axis, b
+    becomes = {name: size for name, (_, _, size) in changes.items()}
+    for guard in islice(op.block.program.inference.guards, begin, None) if changes else ():
         touched = sorted(guard.condition.symbols & becomes.keys())
         if touched and guard.condition.answer(becomes) is False:
-            v, axis, size = made[touched[0]]
+            v, axis, size = changes[touched[0]]
             words = f"{guard.op_type}: {guard.condition.requirement} in every round: {guard.condition}; a round makes dim {axis} of {v.name} {size}"
             raise refused(op, words + writer_site(op, v.name))

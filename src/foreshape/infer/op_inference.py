@@ -41,52 +41,52 @@ def infer(block: Block, op: Op, make: bool = False, prefix: str | None = None) -
         raise placed_error(error if error is not None else SchemaError(f"there is no operator {op.type!r}"), op.type, op.site)
     if operator.sub_blocks:
         try:
-            found = infer_region(op)
+            inferred = infer_region(op)
         except ForeshapeError:
             raise
         except Exception as error:  # the last resort, as of the rules of others
             raise describe_failure(failed(error), op.type, _views(block, op), op.call_site) from error
-        _set_results(block, op, operator, found, make, prefix)
+        _set_results(block, op, operator, inferred, make, prefix)
         return
     key = key_of(block, op, operator)
     program = block.program
     if program.inference.stale:
         program.refresh()
-    known = program.inference.guards.known
-    if known.sizes:
-        key = replace_symbols(key, known)
+    known_sizes = program.inference.guards.known
+    if known_sizes.sizes:
+        key = replace_symbols(key, known_sizes)
     try:
-        found = operator.cache.get(key) or answer(operator, key)
-        if found.unknown:
+        inferred = operator.cache.get(key) or answer(operator, key)
+        if inferred.unknown:
             if make and prefix is None:
                 prefix = program.layer_name(op.type)
-            found = _named(program, found, _first_name(program, op, operator, found, prefix))
-        if found.conditions:
-            found = _with_guards(program, op, operator, key, found, prefix)
+            inferred = _with_names(program, inferred, _first_name(program, op, operator, inferred, prefix))
+        if inferred.conditions:
+            inferred = _with_guards(program, op, operator, key, inferred, prefix)
     except RuleError as error:
         raise describe_failure(error, op.type, _views(block, op), op.call_site) from error.__cause__
     except ShapeError as error:
         raise describe_failure(RuleError(str(error), {}), op.type, _views(block, op), op.call_site) from None
-    _set_results(block, op, operator, found, make, prefix)
-    if make and (found.twice or operator.takes_scores):
-        advise(block, op, operator, found.twice)
+    _set_results(block, op, operator, inferred, make, prefix)
+    if make and (inferred.twice or operator.takes_scores):
+        advise(block, op, operator, inferred.twice)
 
 
-def _with_guards(program: Program, op: Op, operator: Operator, key: Key, found: Answer, prefix: str | None) -> Answer:
+def _with_guards(program: Program, op: Op, operator: Operator, key: Key, inferred: Answer, prefix: str | None) -> Answer:
     """Note the conditions of an answer; return the answer with the sizes known from them."""
-    known, site = program.guards.known, op.call_site
-    for condition in found.conditions:
+    known_sizes, site = program.guards.known, op.call_site
+    for condition in inferred.conditions:
         program.guards.require(condition, op.type, site)
-    if program.guards.known is not known:
-        found = answer(operator, replace_symbols(key, program.guards.known))
-        if found.unknown:
-            found = _named(program, found, _first_name(program, op, operator, found, prefix))
-    return found
+    if program.guards.known is not known_sizes:
+        inferred = answer(operator, replace_symbols(key, program.guards.known))
+        if inferred.unknown:
+            inferred = _with_names(program, inferred, _first_name(program, op, operator, inferred, prefix))
+    return inferred
 
 
-def _named(program: Program, found: Answer, name: str) -> Answer:
+def _with_names(program: Program, inferred: Answer, name: str) -> Answer:
     """Return an answer whose unknown sizes are symbols of one op, set by the run."""
-    out = named_after(found, name)
+    out = named_after(inferred, name)
     program.guards.made.update(out.unknown)
     return out
 
@@ -129,31 +129,31 @@ def key_of(block: Block, op: Op, operator: Operator) -> Key:
 
 
 def _input(block: Block, op: Op, name: str) -> Variable:
-    found = block.find(name) if name != EMPTY else None
-    if found is None:
+    variable = block.find(name) if name != EMPTY else None
+    if variable is None:
         raise placed_error(SchemaError(f"the input {name!r} is not described in block {block.idx} or its parents"), op.type, op.site)
-    return found
+    return variable
 
 
-def _first_name(program: Program, op: Op, operator: Operator, found: Answer, prefix: str | None) -> str:
+def _first_name(program: Program, op: Op, operator: Operator, inferred: Answer, prefix: str | None) -> str:
     """Return the name of the op's first result, made if missing; sizes set by the run are named after it."""
     outputs = op.output_slots
     for result in operator.schema.results:
         for name in outputs.get(result.name) or ():
             if name and name != EMPTY:
                 return name
-    for result, given in zip(operator.schema.results, found.results, strict=True):
-        if given and not result.optional and prefix is not None:
-            outputs[result.name] = tuple([program.unique_name(prefix + ".tmp") for _ in (given if isinstance(given, tuple) else (given,))])
+    for result, specs in zip(operator.schema.results, inferred.results, strict=True):
+        if specs and not result.optional and prefix is not None:
+            outputs[result.name] = tuple([program.unique_name(prefix + ".tmp") for _ in (specs if isinstance(specs, tuple) else (specs,))])
             return outputs[result.name][0]
     return op.type
 
 
-def _set_results(block: Block, op: Op, operator: Operator, found: Answer, make: bool, prefix: str | None) -> None:
+def _set_results(block: Block, op: Op, operator: Operator, inferred: Answer, make: bool, prefix: str | None) -> None:
     outputs = op.output_slots
-    for (slot, optional), given in zip(operator.schema.result_slots, found.results):  # noqa: B905  # equally many; the argument would cost time
+    for (slot, optional), result_spec in zip(operator.schema.result_slots, inferred.results):  # noqa: B905  # equally many; the argument would cost time
         names = outputs.get(slot)
-        if given is None:
+        if result_spec is None:
             if any(n != EMPTY for n in names or ()) and not optional and not operator.sub_blocks:  # no answer where one is asked for
                 raise placed_error(SchemaError(f"there is no result {slot} for these inputs"), op.type, op.site)
             continue
@@ -162,16 +162,18 @@ def _set_results(block: Block, op: Op, operator: Operator, found: Answer, make: 
                 continue
             if prefix is None:
                 prefix = block.program.layer_name(op.type)
-            if isinstance(given, Spec) and not operator.accumulates:  # as nearly always
+            if isinstance(result_spec, Spec) and not operator.accumulates:  # as nearly always
                 name = block.program.unique_name(prefix + ".tmp")
                 outputs[slot] = (name,)
-                _make(block, op, name, given)
+                _make(block, op, name, result_spec)
                 continue
-            names = outputs[slot] = tuple([block.program.unique_name(prefix + ".tmp") for _ in (given if isinstance(given, tuple) else (given,))])
-        if isinstance(given, Spec) and len(names) == 1 and not operator.accumulates:
-            _set_result(block, op, names[0], given)
+            names = outputs[slot] = tuple(
+                [block.program.unique_name(prefix + ".tmp") for _ in (result_spec if isinstance(result_spec, tuple) else (result_spec,))]
+            )
+        if isinstance(result_spec, Spec) and len(names) == 1 and not operator.accumulates:
+            _set_result(block, op, names[0], result_spec)
             continue
-        specs = given if isinstance(given, tuple) else (given,)
+        specs = result_spec if isinstance(result_spec, tuple) else (result_spec,)
         if len(names) != len(specs):
             raise placed_error(SchemaError(f"{slot} has {len(names)} names for {len(specs)} tensors"), op.type, op.site)
         for name, spec in zip(names, specs, strict=True):
@@ -194,8 +196,8 @@ def _set_result(block: Block, op: Op, name: str, spec: Spec) -> None:
             _make(block, op, name, spec)
             return
     if variable.persistable and variable.spec.dims is not None:
-        own = variable.inferred_spec
-        if own is not spec and (own is None or own.dims != spec.dims or own.dtype is not spec.dtype):
+        former_spec = variable.inferred_spec
+        if former_spec is not spec and (former_spec is None or former_spec.dims != spec.dims or former_spec.dtype is not spec.dtype):
             _check_kept(op, variable, spec)
         return
     if variable.block is not block:
@@ -209,18 +211,18 @@ def _set_result(block: Block, op: Op, name: str, spec: Spec) -> None:
 
 def _remember(block: Block, variable: Variable) -> None:
     """Note the spec of the variable in each block from this one up to the variable's."""
-    at: Block | None = block
-    while at is not None and at is not variable.block:
-        if at.before is not None:
-            at.before.setdefault(variable.name, (variable, variable.inferred_spec, variable.known))
-        at = at.parent
+    scope: Block | None = block
+    while scope is not None and scope is not variable.block:
+        if scope.before is not None:
+            scope.before.setdefault(variable.name, (variable, variable.inferred_spec, variable.known))
+        scope = scope.parent
 
 
 def _check_kept(op: Op, variable: Variable, spec: Spec) -> None:
     """Check a write to a persistable variable against the variable's spec."""
-    own = variable.spec
-    dims, new = own.known_dims, spec.dims
-    if own.dtype is spec.dtype and new is not None and len(dims) == len(new) and all(equal(a, b) is not False for a, b in zip(dims, new, strict=True)):
+    kept_spec = variable.spec
+    dims, new = kept_spec.known_dims, spec.dims
+    if kept_spec.dtype is spec.dtype and new is not None and len(dims) == len(new) and all(equal(a, b) is not False for a, b in zip(dims, new, strict=True)):
         return
-    words = f"what is written to {variable.name} must be what it is, {own.text()}, not {spec.text()}"
+    words = f"what is written to {variable.name} must be what it is, {kept_spec.text()}, not {spec.text()}"
     raise describe_failure(RuleError(words, {}), op.type, {}, op.call_site)

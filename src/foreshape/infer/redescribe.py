@@ -21,8 +21,8 @@ def redescribe(variable: Variable, spec: Spec) -> bool:
     """
     program = variable.block.program
     program.refresh_quietly()
-    before = variable.spec
-    if before.dims is None or before.elements != spec.elements:
+    previous = variable.spec
+    if previous.dims is None or previous.elements != spec.elements:
         return False
     name = variable.name
     ops = [op for op in program.all_ops() if (name in op.input_names() or name in op.output_names()) and op.block.find(name) is variable]
@@ -39,16 +39,16 @@ def _makes_the_same(op: Op, variable: Variable, spec: Spec) -> bool:
         return False
     if operator.sub_blocks:  # it names the reads of its blocks' ops, and these are asked themselves
         return variable.name not in op.output_names()
-    before = variable.spec
+    previous = variable.spec
     try:
-        now = _results(op)
+        old_results = _results(op)
         variable.inferred_spec = spec
         then = _results(op)
     except (DescriptionError, RuleError):
         return False
     finally:
-        variable.inferred_spec = before
-    for result, old, new in zip(operator.schema.results, now, then, strict=True):
+        variable.inferred_spec = previous
+    for result, old, new in zip(operator.schema.results, old_results, then, strict=True):
         names = op.outputs.get(result.name)  # answers not asked for do not matter
         if names and new != (spec if variable.name in names else old):
             return False

@@ -51,8 +51,8 @@ def _inferred(op: Op) -> Answer:
     form = _FORMS.get(operator.region)
     if form is None:
         raise SchemaError(f"{op.type}: there is no form of running a block that is called {operator.region!r}")
-    given = form(op, walk)
-    return Answer(tuple(given.get(r.name) for r in operator.schema.results), ())
+    specs = form(op, walk)
+    return Answer(tuple(specs.get(r.name) for r in operator.schema.results), ())
 
 
 # --- branches
@@ -87,12 +87,12 @@ def _infer_conditional(op: Op, walk: Walk) -> dict[str, Spec]:
 def _walk_branch(block: Block) -> None:
     """Infer the ops of a block that may not run: their demands on sizes are checked when they run, not for every feed."""
     program = block.program
-    before = program.inference.guards
-    program.inference.guards = before.copy()
+    guards = program.inference.guards
+    program.inference.guards = guards.copy()
     try:
         walk_block(block)
     finally:
-        program.inference.guards = before
+        program.inference.guards = guards
 
 
 # --- recurrences
@@ -114,8 +114,8 @@ def _infer_recurrent(op: Op, walk: Walk) -> dict[str, Spec]:
             raise refused(op, f"an input of a recurrence is [time, batch, *row], or ragged rows; {v.name} is {v.spec.text()}")
         if (v.spec.lod is None) != (lod is None):
             raise refused(op, f"all inputs of a recurrence are ragged or none is; {v.name} is {v.spec.text()}, {sequences[0].name} is {first.text()}")
-        for axis, what in enumerate(("rows",) if lod is not None else ("steps", "examples")):
-            _must_equal(op, v.spec.known_dims[axis], first.known_dims[axis], f"all inputs of a recurrence must have as many {what}")
+        for axis, unit in enumerate(("rows",) if lod is not None else ("steps", "examples")):
+            _must_equal(op, v.spec.known_dims[axis], first.known_dims[axis], f"all inputs of a recurrence must have as many {unit}")
     called = (names_in(op, "outputs") or (op.type,))[0]
     alive: Size = symbol(f"{called}.alive"[:512]) if lod is not None else first.known_dims[1]
     if lod is not None:
@@ -146,15 +146,15 @@ def _infer_recurrent(op: Op, walk: Walk) -> dict[str, Spec]:
         spec, outer = block.vars[name].spec, op.block.vars.get(name)
         if spec.dims is None:
             continue
-        whole: tuple[Size, ...] = (first.known_dims[0], *spec.dims)
+        result_dims: tuple[Size, ...] = (first.known_dims[0], *spec.dims)
         if lod is not None:
             if not spec.dims or equal(spec.dims[0], alive) is not True:
                 raise refused(op, f"an output of a ragged recurrence has one row per sequence at each step; {name} is {spec.text()}")
-            whole = (first.known_dims[0], *spec.dims[1:])
-        made = Spec(LOD_TENSOR, spec.dtype, whole, lod)
+            result_dims = (first.known_dims[0], *spec.dims[1:])
+        result_spec = Spec(LOD_TENSOR, spec.dtype, result_dims, lod)
         if outer is None:
-            outer = op.block.create_variable(name, made, site=op.site)
-        set_spec(outer, made)
+            outer = op.block.create_variable(name, result_spec, site=op.site)
+        set_spec(outer, result_spec)
         if outer.op is None:
             outer.op = op
     return {"step_scopes": SCOPES}
@@ -182,30 +182,36 @@ def _infer_gradient(*slots: str, through: Callable[[Block], None] = walk_block) 
         forward = op.block.program.blocks[block.forward_idx]
         around: dict[Variable, Spec] = {}
         for name in names_in(op, "Out" + GRAD):  # the gradient of a skipped branch has the shape of the other branch's
-            given, of = op.block.vars.get(name), op.block.find(name.partition(GRAD)[0])
-            if given is not None and of is not None and given.known and of.known and given.kind is of.kind:
-                set_spec(given, of.spec.like())
-                if name == of.name + GRAD and name not in block.vars and name in names_of(block).outer_reads:
-                    around[given] = given.spec
-                    set_spec(given, spec_at_the_end(forward, of).like())
+            result_gradient, forward_variable = op.block.vars.get(name), op.block.find(name.partition(GRAD)[0])
+            if (
+                result_gradient is not None
+                and forward_variable is not None
+                and result_gradient.known
+                and forward_variable.known
+                and result_gradient.kind is forward_variable.kind
+            ):
+                set_spec(result_gradient, forward_variable.spec.like())
+                if name == forward_variable.name + GRAD and name not in block.vars and name in names_of(block).outer_reads:
+                    around[result_gradient] = result_gradient.spec
+                    set_spec(result_gradient, spec_at_the_end(forward, forward_variable).like())
         for name in entering(block):
             variable = block.vars[name]
-            of = block.find(name.removesuffix(GRAD))
-            if name.endswith(GRAD) and of is not None:
-                set_spec(variable, spec_at_the_end(forward, of).like())
+            forward_variable = block.find(name.removesuffix(GRAD))
+            if name.endswith(GRAD) and forward_variable is not None:
+                set_spec(variable, spec_at_the_end(forward, forward_variable).like())
         through(block)
-        for given, spec in around.items():
-            set_spec(given, spec)
-        before = _in_the_beginning(forward)
+        for result_gradient, spec in around.items():
+            set_spec(result_gradient, spec)
+        entry_specs = _in_the_beginning(forward)
         for slot in slots:
             gradients = op.outputs.get(slot + GRAD, ())
             if gradients and len(gradients) != len(names_in(op, slot)):
                 raise refused(op, f"{slot}{GRAD} has {len(gradients)} names for the {len(names_in(op, slot))} of {slot}", SchemaError)
             for name, gradient in zip(names_in(op, slot), gradients, strict=False):
-                of, out = op.block.find(name), op.block.find(gradient) if gradient != EMPTY else None
-                if of is None or gradient == EMPTY:
+                forward_variable, out = op.block.find(name), op.block.find(gradient) if gradient != EMPTY else None
+                if forward_variable is None or gradient == EMPTY:
                     continue
-                inner, was = block.vars.get(name + GRAD), before.get(name, of.entry_spec)
+                inner, was = block.vars.get(name + GRAD), entry_specs.get(name, forward_variable.entry_spec)
                 kind = inner.spec.kind if inner is not None and inner.spec.kind is not LOD_TENSOR_ARRAY else was.kind
                 spec = was.like() if kind is was.kind else Spec(kind, was.dtype, was.dims)
                 if out is None:

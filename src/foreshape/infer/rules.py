@@ -36,30 +36,30 @@ def answer(operator: Operator, key: Key) -> Answer:
     Raises:
         RuleError: an input or a shape not accepted by the operator, in terms of its slots.
     """
-    found = operator.cache.get(key)
-    if found is None:
-        found = ask(operator, key)
+    entry = operator.cache.get(key)
+    if entry is None:
+        entry = ask(operator, key)
         if len(operator.cache) >= _CACHE_LIMIT:
             operator.cache.clear()
-        operator.cache[key] = found
-    return found
+        operator.cache[key] = entry
+    return entry
 
 
 def ask(operator: Operator, key: Key) -> Answer:
     """Return the `answer` without keeping it."""
     schema = operator.schema
-    for operand, given in zip(schema.operands, key, strict=True):
-        check_operand(operand, given)
-    for operand, given in zip(schema.operands, key, strict=True):
+    for operand, specs in zip(schema.operands, key, strict=True):
+        check_operand(operand, specs)
+    for operand, specs in zip(schema.operands, key, strict=True):
         if operand.same_type_as is not None:
-            _check_same_type(operator, operand, given, key)
-    before = collector.conditions
+            _check_same_type(operator, operand, specs, key)
+    previous = collector.conditions
     conditions: list[Condition] = []
     collector.conditions = conditions
     try:
         kinds = operator.infer_var_type(*key) if type(operator).infer_var_type is not Operator.infer_var_type else None
-        given = operator.infer_shape(*key)
-        results = _shaped(operator, given)
+        specs = operator.infer_shape(*key)
+        results = _shaped(operator, specs)
         if kinds is not None:
             results = _with_kinds(operator, results, kinds)
         if any(f.updates is not None for f in schema.results):
@@ -72,7 +72,7 @@ def ask(operator: Operator, key: Key) -> Answer:
     except Exception as error:  # the last resort: a rule says its requirements
         raise failed(error) from error
     finally:
-        collector.conditions = before
+        collector.conditions = previous
     twice = doubled(operator, key, results[0]) if operator.per_element and isinstance(results[0], Spec) else ""
     return Answer(results, tuple(dict.fromkeys(conditions)), _placeholders(results), twice)
 
@@ -96,27 +96,27 @@ def _placeholders(results: tuple[Slot, ...]) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def named_after(found: Answer, name: str) -> Answer:
-    """Return ``found`` with its placeholders made symbols of one op, whose first result is called ``name``; ``unknown`` are their names then."""
-    own = {n: symbol(f"{name}.{n.removeprefix(PLACEHOLDER)}"[:512]) for n in found.unknown}
-    conditions = [Condition(substitute(c.left, own), c.relation, substitute(c.right, own), c.requirement) for c in found.conditions]
-    names = {n for size in own.values() for n in symbols_of(size)}
-    return Answer(replace_symbols(found.results, own), tuple(conditions), tuple(sorted(names)))
+def named_after(unnamed: Answer, name: str) -> Answer:
+    """Return ``unnamed`` with its placeholders made symbols of one op, whose first result is called ``name``; ``unknown`` are their names then."""
+    symbols = {n: symbol(f"{name}.{n.removeprefix(PLACEHOLDER)}"[:512]) for n in unnamed.unknown}
+    conditions = [Condition(substitute(c.left, symbols), c.relation, substitute(c.right, symbols), c.requirement) for c in unnamed.conditions]
+    names = {n for size in symbols.values() for n in symbols_of(size)}
+    return Answer(replace_symbols(unnamed.results, symbols), tuple(conditions), tuple(sorted(names)))
 
 
-def check_operand(operand: Operand, given: Slot) -> None:
+def check_operand(operand: Operand, slot: Slot) -> None:
     """Check presence, kind and element type of one input slot."""
-    if given is None or given == ():
+    if slot is None or slot == ():
         if not operand.optional:
             raise RuleError(f"the input {operand.name} is missing", {}, SchemaError)
         return
-    if isinstance(given, tuple) is not operand.many:
-        seen = f"{len(given)} tensors" if isinstance(given, tuple) else "one tensor"
-        raise RuleError(f"{operand.name} takes {'a list of tensors' if operand.many else 'one tensor'}, not {seen}", {operand.name: None}, SchemaError)
-    for spec in given if isinstance(given, tuple) else (given,):
+    if isinstance(slot, tuple) is not operand.many:
+        count = f"{len(slot)} tensors" if isinstance(slot, tuple) else "one tensor"
+        raise RuleError(f"{operand.name} takes {'a list of tensors' if operand.many else 'one tensor'}, not {count}", {operand.name: None}, SchemaError)
+    for spec in slot if isinstance(slot, tuple) else (slot,):
         if spec.kind not in operand.kinds:
-            wanted = " or ".join(k.name for k in operand.kinds)
-            raise RuleError(f"{operand.name} must be of kind {wanted}, not {spec.kind.name}", {operand.name: None}, TypeMismatchError)
+            kinds = " or ".join(k.name for k in operand.kinds)
+            raise RuleError(f"{operand.name} must be of kind {kinds}, not {spec.kind.name}", {operand.name: None}, TypeMismatchError)
         if spec.dims is None and spec.kind in TENSOR_KINDS and spec.kind is not LOD_TENSOR_ARRAY and not operand.unknown_dims:  # an array may be empty
             raise RuleError(f"nothing is known of {operand.name}: the run decides its number of dims; reshape states them", {operand.name: None}, ShapeError)
         if spec.dtype is not None and spec.dtype not in operand.dtypes:
@@ -124,9 +124,9 @@ def check_operand(operand: Operand, given: Slot) -> None:
             raise RuleError(words, {operand.name: None}, TypeMismatchError)
 
 
-def _cast_to(of: Sequence[DType]) -> str:
+def _cast_to(dtypes: Sequence[DType]) -> str:
     """Return the code for another element type."""
-    usual = next((t for t in (FP32, INT64) if t in of), of[0])
+    usual = next((t for t in (FP32, INT64) if t in dtypes), dtypes[0])
     return f": layer.cast(x, {usual.name!r}) converts it"
 
 
@@ -137,39 +137,41 @@ def _type_words(operand: Operand) -> str:
     return "one of " + ", ".join(d.name for d in operand.dtypes)
 
 
-def _check_same_type(operator: Operator, operand: Operand, given: Slot, key: Key) -> None:
+def _check_same_type(operator: Operator, operand: Operand, slot: Slot, key: Key) -> None:
     other_name = operand.same_type_as
     assert other_name is not None
-    other = next(k for o, k in zip(operator.schema.operands, key, strict=True) if o.name == other_name)
-    first = other[0] if isinstance(other, tuple) and other else other
+    reference = next(k for o, k in zip(operator.schema.operands, key, strict=True) if o.name == other_name)
+    first = reference[0] if isinstance(reference, tuple) and reference else reference
     if not isinstance(first, Spec):
         return
-    for spec in given if isinstance(given, tuple) else (given,):
+    for spec in slot if isinstance(slot, tuple) else (slot,):
         if spec is not None and spec.dtype is not first.dtype:
             hint = "" if first.dtype is None else _cast_to((first.dtype,))
             raise RuleError(f"{operand.name} must have the element type of {other_name}{hint}", {operand.name: None, other_name: None}, TypeMismatchError)
 
 
-def _shaped(operator: Operator, given: Any) -> tuple[Slot, ...]:
-    wanted = operator.schema.results
-    out: tuple[Any, ...] = given if isinstance(given, tuple) and not (len(wanted) == 1 and wanted[0].many) else (given,)  # pyright: ignore[reportUnknownVariableType]
-    if len(out) != len(wanted):
-        raise SchemaError(f"the shape rule of {operator.type} gives {len(out)} results; its schema has {len(wanted)}")
+def _shaped(operator: Operator, returned: Any) -> tuple[Slot, ...]:
+    declared = operator.schema.results
+    out: tuple[Any, ...] = returned if isinstance(returned, tuple) and not (len(declared) == 1 and declared[0].many) else (returned,)  # pyright: ignore[reportUnknownVariableType]
+    if len(out) != len(declared):
+        raise SchemaError(f"the shape rule of {operator.type} gives {len(out)} results; its schema has {len(declared)}")
     return tuple(tuple(x) if isinstance(x, list) else x for x in out)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
 def _with_kinds(operator: Operator, results: tuple[Slot, ...], kinds: Kind | tuple[Kind, ...]) -> tuple[Slot, ...]:
-    each = kinds if isinstance(kinds, tuple) else (kinds,) * len(results)
+    result_kinds = kinds if isinstance(kinds, tuple) else (kinds,) * len(results)
 
     def recast(spec: Spec, kind: Kind) -> Spec:
         return spec if spec.kind is kind else Spec(kind, spec.dtype, spec.dims)
 
-    return tuple(None if r is None else recast(r, k) if isinstance(r, Spec) else tuple(recast(s, k) for s in r) for r, k in zip(results, each, strict=True))
+    return tuple(
+        None if r is None else recast(r, k) if isinstance(r, Spec) else tuple(recast(s, k) for s in r) for r, k in zip(results, result_kinds, strict=True)
+    )
 
 
-def _changed(given: Slot) -> Slot:
+def _changed(slot: Slot) -> Slot:
     """Return the spec of an operand changed by a kernel: its value is another one."""
-    return given.like() if isinstance(given, Spec) else None if given is None else tuple(s.like() for s in given)
+    return slot.like() if isinstance(slot, Spec) else None if slot is None else tuple(s.like() for s in slot)
 
 
 def _check_not_negative(results: tuple[Slot, ...]) -> None:
@@ -192,14 +194,14 @@ def _size_replaced(size: Any, values: Mapping[str, Size]) -> Any:
 
 
 def _replaced(spec: Spec, values: Mapping[str, Size]) -> Spec:
-    def each(sizes: tuple[Size, ...] | None) -> tuple[Size, ...] | None:
+    def replaced_sizes(sizes: tuple[Size, ...] | None) -> tuple[Size, ...] | None:
         return None if sizes is None else tuple(s if isinstance(s, (int, float)) else _size_replaced(s, values) for s in sizes)
 
     lod = spec.lod
     if lod is not None:
         source = str(values.get(lod.source, lod.source)) if lod.source.startswith(PLACEHOLDER) else lod.source
-        lod = Lod(source, each(lod.counts) or ())
-    return Spec(spec.kind, spec.dtype, each(spec.dims), lod, each(spec.value))
+        lod = Lod(source, replaced_sizes(lod.counts) or ())
+    return Spec(spec.kind, spec.dtype, replaced_sizes(spec.dims), lod, replaced_sizes(spec.value))
 
 
 def numbers(spec: Spec, values: Mapping[str, int]) -> Spec:

@@ -30,7 +30,7 @@ class _WalkedBlocks(NamedTuple):
     """The inputs of an op's blocks, and the variables around them afterwards."""
 
     came: list[tuple[Spec, bool]]
-    known: dict[str, Size]
+    known_sizes: dict[str, Size]
     left: list[tuple[Spec, bool]]
     guards: list[Guard]
     answer: Answer
@@ -72,32 +72,32 @@ class Walk:
         version, around = program.version, self._variables_around(op)
         came = [(v.spec, v.known) for v in around]
         guards = program.inference.guards
-        known = dict(guards.known.items())
-        found = self._found.get(op)
-        if found is not None and found.came == came and found.known == known:
-            for variable, (spec, is_known) in zip(around, found.left, strict=True):
+        known_sizes = dict(guards.known.items())
+        entry = self._found.get(op)
+        if entry is not None and entry.came == came and entry.known_sizes == known_sizes:
+            for variable, (spec, is_known) in zip(around, entry.left, strict=True):
                 if variable.spec is not spec and variable.op is not None and variable.op is not op:
                     variable.op.made.setdefault(variable.name, variable.spec)
                 variable.inferred_spec, variable.known = spec, is_known
-            for guard in found.guards:
+            for guard in entry.guards:
                 guards.add(guard.condition, guard.op_type, guard.call_site)
-            return found.answer
-        before = len(guards)
+            return entry.answer
+        guard_count = len(guards)
         answer = infer(op)
         if program.version != version:  # new variables may be among those around
             self._around.clear()
             self._found.pop(op, None)
             return answer
-        added = program.inference.guards.list()[before:]
-        self._found[op] = _WalkedBlocks(came, known, [(v.spec, v.known) for v in around], added, answer)
+        added = program.inference.guards.list()[guard_count:]
+        self._found[op] = _WalkedBlocks(came, known_sizes, [(v.spec, v.known) for v in around], added, answer)
         return answer
 
     # --- variables around
 
     def _variables_around(self, op: Op) -> list[Variable]:
         """Return the variables outside of an op's blocks named by it or an op within: its inputs and results."""
-        found = self._around.get(op)
-        if found is None:
+        variables = self._around.get(op)
+        if variables is None:
             out: dict[Variable, None] = {}
             blocks = blocks_of(op)
             _add(out, op, op.block)
@@ -108,8 +108,8 @@ class Walk:
                         out.update(dict.fromkeys(self._variables_around(inner)))
                     else:
                         _add(out, inner, block)
-            found = self._around[op] = [v for v in out if v.block not in blocks]
-        return found
+            variables = self._around[op] = [v for v in out if v.block not in blocks]
+        return variables
 
 
 def _add(out: dict[Variable, None], op: Op, block: Block) -> None:
@@ -128,8 +128,8 @@ def _add_states(out: dict[Variable, None], op: Op, block: Block) -> None:
 
 def _add_name(out: dict[Variable, None], name: str, block: Block) -> None:
     """Add a variable, and for a gradient its forward variable."""
-    for each in (name, name.partition(GRAD)[0]) if GRAD in name else (name,):
-        variable = block.find(each)
+    for part in (name, name.partition(GRAD)[0]) if GRAD in name else (name,):
+        variable = block.find(part)
         if variable is not None:
             out[variable] = None
 
@@ -166,10 +166,10 @@ def infer_in_doubt(op: Op) -> None:
     doubtful = program.inference.doubtful = set() if program.inference.doubtful is None else program.inference.doubtful
     try:
         for _ in range(_MOST_ROUNDS_IN_DOUBT):
-            before = len(doubtful)
+            count = len(doubtful)
             block.infer_op(op)
             _doubt(doubtful)
-            if before == len(doubtful):
+            if count == len(doubtful):
                 return
         mark_unknown(op)
     finally:

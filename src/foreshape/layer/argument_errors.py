@@ -80,16 +80,16 @@ def bordered(function: FunctionType, first: bool = False) -> Callable[..., Any]:
     operand = code.co_varnames[0] if code.co_argcount and code.co_varnames[0] in _OPERANDS else ""
 
     @functools.wraps(function)
-    def described(*args: Any, **named: Any) -> Any:
-        if "input" in named and operand and operand not in named:
-            named[operand] = named.pop("input")
-        before = counts()
+    def described(*args: Any, **keywords: Any) -> Any:
+        if "input" in keywords and operand and operand not in keywords:
+            keywords[operand] = keywords.pop("input")
+        previous_counts = counts()
         try:
-            if first and (wrong := _Called(function.__name__, function, function).misfits(args, named)):
+            if first and (wrong := _Called(function.__name__, function, function).misfits(args, keywords)):
                 raise SchemaError(_Called(function.__name__, function, function).words(wrong))
-            return function(*args, **named)
+            return function(*args, **keywords)
         except BaseException as error:
-            take_back(before)
+            take_back(previous_counts)
             if isinstance(error, DescriptionError):
                 with_line = located(error, here())
                 if with_line is error:
@@ -98,7 +98,7 @@ def bordered(function: FunctionType, first: bool = False) -> Callable[..., Any]:
             if not isinstance(error, Exception) or isinstance(error, (ForeshapeError, Warning, MemoryError)) or _is_not_ours(error):
                 _hint(error, function.__name__, function)
                 raise
-            raise located(SchemaError(_Called(function.__name__, function, function).blame(args, named, error)), here()) from error
+            raise located(SchemaError(_Called(function.__name__, function, function).blame(args, keywords, error)), here()) from error
 
     return described
 
@@ -107,15 +107,15 @@ def _constructor(begin: FunctionType) -> Callable[..., None]:
     """Return a constructor that first compares its arguments with its annotations, since the object is used much later."""
 
     @functools.wraps(begin)
-    def begun(self: Any, *args: Any, **named: Any) -> None:
-        made: type[object] = self.__class__
-        if made.__init__ is begun and not _are_plain(begin, args, named):  # a class's arguments for its base are its own affair
-            of = _Called(made.__name__, begin, made, hidden=1)
-            wrong = of.misfits((self, *args), named)
+    def begun(self: Any, *args: Any, **keywords: Any) -> None:
+        cls: type[object] = self.__class__
+        if cls.__init__ is begun and not _are_plain(begin, args, keywords):  # a class's arguments for its base are its own affair
+            call = _Called(cls.__name__, begin, cls, hidden=1)
+            wrong = call.misfits((self, *args), keywords)
             if wrong:
-                raise located(SchemaError(of.words(wrong)), here())
+                raise located(SchemaError(call.words(wrong)), here())
         try:
-            begin(self, *args, **named)
+            begin(self, *args, **keywords)
         except DescriptionError as error:
             with_line = located(error, here())
             if with_line is error:
@@ -123,20 +123,20 @@ def _constructor(begin: FunctionType) -> Callable[..., None]:
             raise with_line from error.__cause__
         except Exception as error:
             if isinstance(error, (ForeshapeError, Warning, MemoryError)) or _is_not_ours(error):
-                _hint(error, made.__name__, begin)
+                _hint(error, cls.__name__, begin)
                 raise
-            raise located(SchemaError(_Called(made.__name__, begin, made, hidden=1).blame((self, *args), named, error)), here()) from error
+            raise located(SchemaError(_Called(cls.__name__, begin, cls, hidden=1).blame((self, *args), keywords, error)), here()) from error
 
     return begun
 
 
-def _are_plain(begin: FunctionType, args: tuple[Any, ...], named: dict[str, Any]) -> bool:
+def _are_plain(begin: FunctionType, args: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
     """Tell whether the class of each argument says already its fit: the only cost of most calls."""
     in_order, by_name = quick_looks(begin)
     for quick, value in zip(in_order[1:], args, strict=False):  # how many there may be is for Python to tell
         if value.__class__ not in quick.classes and not isinstance(value, quick.bases):
             return False
-    for name, value in named.items():
+    for name, value in keywords.items():
         quick = by_name.get(name)
         if quick is None or (value.__class__ not in quick.classes and not isinstance(value, quick.bases)):
             return False
@@ -173,57 +173,63 @@ class _Called(NamedTuple):
     hidden: int = 0
     """So many of the first parameters are no user's."""
 
-    def misfits(self, args: tuple[Any, ...], named: dict[str, Any]) -> list[tuple[str, Any]]:
+    def misfits(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> list[tuple[str, Any]]:
         """Return the arguments against their annotations; none if the call does not fit the signature, as Python tells."""
         try:
-            given = self.given(args, named)
+            arguments = self.arguments(args, keywords)
         except TypeError:
             return []
-        wanted = parameters_of(self.function)
-        return [(name, value) for name, value in given if not fits(value, wanted[name])]
+        annotations = parameters_of(self.function)
+        return [(name, value) for name, value in arguments if not fits(value, annotations[name])]
 
-    def given(self, args: tuple[Any, ...], named: dict[str, Any]) -> list[tuple[str, Any]]:
+    def arguments(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> list[tuple[str, Any]]:
         """Return the given arguments, by their parameters; each of several for one parameter."""
         signature = signature_of(self.function)
         out: list[tuple[str, Any]] = []
-        for name, value in list(signature.bind(*args, **named).arguments.items())[self.hidden :]:
+        for name, value in list(signature.bind(*args, **keywords).arguments.items())[self.hidden :]:
             several = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
-            out += [(name, one) for one in value] if several else [(name, value)]
+            out += [(name, element) for element in value] if several else [(name, value)]
         return out
 
-    def blame(self, args: tuple[Any, ...], named: dict[str, Any], error: Exception) -> str:
+    def blame(self, args: tuple[Any, ...], keywords: dict[str, Any], error: Exception) -> str:
         """Describe the requirements and values of parameters: of misfits; without any, of parameters in the failing line."""
-        wrong = self.misfits(args, named)
+        wrong = self.misfits(args, keywords)
         if wrong:
             return self.words(wrong)
         because = f" cannot be described with these arguments: {type(error).__name__}: {error}"
-        return self.words(_suspects(self.given(args, named), self.function, error.__traceback__), because)
+        return self.words(_suspects(self.arguments(args, keywords), self.function, error.__traceback__), because)
 
     def words(self, wrong: list[tuple[str, Any]], because: str = "") -> str:
-        wanted, said = parameters_of(self.function), documented(self.documented)
-        parts = [_requirement(name, value, wanted[name], said.get(name)) for name, value in wrong]
+        annotations, descriptions = parameters_of(self.function), documented(self.documented)
+        parts = [_requirement(name, value, annotations[name], descriptions.get(name)) for name, value in wrong]
         if not because and len(parts) == 1:
             return f"{self.name}: {parts[0]}"
         return f"{self.name}:{because}" + "".join(f"\n    {part}" for part in parts)
 
 
-def _requirement(name: str, value: object, wanted: Any, said: str | None) -> str:
-    asked = f"must be {words(wanted)}" + (f" ({said})" if said else "") if wanted is not Any else f"must be: {said}" if said else "is wrong"
-    return f"{name} {asked}; seen {seen(value)}{instead_of_variable(value) if takes_variable(wanted) else ''}"
+def _requirement(name: str, value: object, annotation: Any, description: str | None) -> str:
+    requirement = (
+        f"must be {words(annotation)}" + (f" ({description})" if description else "")
+        if annotation is not Any
+        else f"must be: {description}"
+        if description
+        else "is wrong"
+    )
+    return f"{name} {requirement}; seen {seen(value)}{instead_of_variable(value) if takes_variable(annotation) else ''}"
 
 
-def _suspects(given: list[tuple[str, Any]], function: Callable[..., Any], trace: TracebackType | None) -> list[tuple[str, Any]]:
+def _suspects(arguments: list[tuple[str, Any]], function: Callable[..., Any], trace: TracebackType | None) -> list[tuple[str, Any]]:
     """Return the arguments named in the function's failing line; all if there are none."""
     while trace is not None and trace.tb_frame.f_code is not function.__code__:
         trace = trace.tb_next
     if trace is None:
-        return given
+        return arguments
     code = trace.tb_frame.f_code
     first, last, start, end = next(islice(code.co_positions(), trace.tb_lasti // 2, None))
     if first is None or last is None or start is None or end is None:
-        return given
-    lines = [linecache.getline(code.co_filename, at) for at in range(first, last + 1)]
+        return arguments
+    lines = [linecache.getline(code.co_filename, line) for line in range(first, last + 1)]
     lines[-1] = lines[-1][:end]
     lines[0] = lines[0][start:]
-    named = set(re.findall(r"\w+", "".join(lines)))
-    return [(name, value) for name, value in given if name in named] or given
+    identifiers = set(re.findall(r"\w+", "".join(lines)))
+    return [(name, value) for name, value in arguments if name in identifiers] or arguments

@@ -104,16 +104,16 @@ def multi_head_attention(
         raise SchemaError.must(f"multi_head_attention({query.name}): key_heads", f"a divisor of the heads, {heads}", of_keys)
     size, settings = width // heads, rotary if isinstance(rotary, Rotary) else Rotary() if rotary else None
     ragged = query.spec.lod is not None
-    for what, x in (("key", key), ("value", value)):
+    for role, x in (("key", key), ("value", value)):
         if (x.spec.lod is not None) != ragged:
             raise TypeMismatchError(
-                f"multi_head_attention: query and {what} must both be ragged, or both dense; query is {query.spec.text()}, {what} is {x.spec.text()}"
+                f"multi_head_attention: query and {role} must both be ragged, or both dense; query is {query.spec.text()}, {role} is {x.spec.text()}"
             )
         if x.spec.rank != query.spec.rank:
-            raise ShapeError(f"multi_head_attention: {what} must have {query.spec.rank} dims, as query; it is {x.spec.text()}")
+            raise ShapeError(f"multi_head_attention: {role} must have {query.spec.rank} dims, as query; it is {x.spec.text()}")
     if ragged and (mask is not None or dropout):
-        seen = "a mask" if mask is not None else f"dropout {dropout}"
-        raise SchemaError(f"multi_head_attention({query.name}): ragged rows have no padding to mask, and one kernel without dropout; seen {seen}")
+        argument = "a mask" if mask is not None else f"dropout {dropout}"
+        raise SchemaError(f"multi_head_attention({query.name}): ragged rows have no padding to mask, and one kernel without dropout; seen {argument}")
     if cache is not None and (not ragged or key is not query):
         raise SchemaError(f"multi_head_attention({query.name}): a cache is for ragged rows that attend to themselves; query is {query.spec.text()}")
     if window is not None and window < 1:
@@ -124,9 +124,9 @@ def multi_head_attention(
         raise SchemaError(f"multi_head_attention({query.name}): a window and a cap are for dense input, or for ragged rows with a cache")
     rows = query.spec.rank - 1
 
-    def projected(x: Variable, size: int, called: str, by: str) -> Variable:
+    def projected(x: Variable, size: int, called: str, direction: str) -> Variable:
         w, b = part_of(weight, called), part_of(bias, called)
-        return fc(x, size, flatten_last=x.spec.rank - rows, weight=w, bias=b, name=called, split=by if split else None)
+        return fc(x, size, flatten_last=x.spec.rank - rows, weight=w, bias=b, name=called, split=direction if split else None)
 
     with name_scope(name):
         q = projected(query, width, "query", "columns")
@@ -180,9 +180,9 @@ def _dense(
     is_test: bool,
     score_cap: float | None,
 ) -> Variable:
-    def by_head(x: Variable, count: int, turned: bool) -> Variable:
+    def by_head(x: Variable, count: int, rotates: bool) -> Variable:
         parts = reshape(x, [0, 0, count, size])
-        if turned and rotary is not None:
+        if rotates and rotary is not None:
             parts = rotary_positions(parts, None, *rotary.key[:2], rates=rotary.rates)
         if count != heads:
             parts = reshape(_shared(reshape(parts, [0, 0, count * size]), count, size, heads), [0, 0, heads, size])
@@ -224,17 +224,17 @@ def attention_mask(
     Raises:
         ShapeError: a mask of other dims.
     """
-    of = query.spec.known_dtype
+    dtype = query.spec.known_dtype
     added = None if mask is None else _added(mask, query)
     if causal or window is not None:
-        far = fill_constant([1, 1, size_of(query, 1), size_of(query if key is None else key, 1)], of, _far(of))
+        far = fill_constant([1, 1, size_of(query, 1), size_of(query if key is None else key, 1)], dtype, _far(dtype))
         for hidden in ([triu(far, 1)] if causal else []) + ([] if window is None else [tril(far, -window)]):
             added = hidden if added is None else added + hidden
     return added
 
 
 def _added(mask: Variable, query: Variable) -> Variable:
-    spec, of, dims = mask.spec, query.spec.known_dtype, query.spec.known_dims
+    spec, dtype, dims = mask.spec, query.spec.known_dtype, query.spec.known_dims
     if spec.lod is not None or spec.rank not in (2, 3, 4):
         raise ShapeError(f"attention_mask({mask.name}): a mask must be [batch, keys], [batch, time, keys] or [batch, heads, time, keys]; it is {spec.text()}")
     if spec.rank == 2 and spec.known_dims[0] not in (1, dims[0]) and equal(spec.known_dims[0], dims[1]):
@@ -244,10 +244,10 @@ def _added(mask: Variable, query: Variable) -> Variable:
     if spec.rank < 4:
         mask = unsqueeze(mask, [1, 2] if spec.rank == 2 else [1])
     if spec.dtype is BOOL or not spec.known_dtype.is_floating:
-        return scale(cast(mask, of), -_far(of), -1.0, bias_after_scale=False)
+        return scale(cast(mask, dtype), -_far(dtype), -1.0, bias_after_scale=False)
     if not _is_bounded(mask):  # a row of -inf alone would have no softmax
-        mask = clip(mask, _far(of), -_far(of))
-    return mask if spec.dtype is of else cast(mask, of)
+        mask = clip(mask, _far(dtype), -_far(dtype))
+    return mask if spec.dtype is dtype else cast(mask, dtype)
 
 
 def _is_bounded(mask: Variable) -> bool:
@@ -263,6 +263,6 @@ def _is_bounded(mask: Variable) -> bool:
     return (cut_off or linear_alone) and all(map(_is_bounded, op.input_variables()))
 
 
-def _far(of: DType) -> float:
+def _far(dtype: DType) -> float:
     """Return a number far below all scores, within the element type."""
-    return -6e4 if of is FP16 else -1e9
+    return -6e4 if dtype is FP16 else -1e9

@@ -65,20 +65,20 @@ def random_crop(x: Variable, size: Pair, padding: Pair = 0) -> Variable:
     Raises:
         ShapeError: a part larger than the padded image.
     """
-    of, around = two(size, "size"), two(padding, "padding")
+    parts, around = two(size, "size"), two(padding, "padding")
     image = _image("random_crop", x)
-    for n, part, zeros in zip(image, of, around, strict=True):
+    for n, part, zeros in zip(image, parts, around, strict=True):
         if zeros < 0 or not 1 <= part <= n + 2 * zeros:
             raise ShapeError(
                 f"random_crop({x.name}): the part must fit in the padded image: padding at least 0, and size from 1 to that of the image "
-                f"with twice the padding; seen size {of}, padding {around}, and x is {x.spec.text()}"
+                f"with twice the padding; seen size {parts}, padding {around}, and x is {x.spec.text()}"
             )
     with name_scope("random_crop"):
-        middle = _middle(x, image, of)
+        middle = _middle(x, image, parts)
 
         def cut(x: Variable) -> Variable:
-            places = [_whole(x, -zeros, n + zeros - part) for n, part, zeros in zip(image, of, around, strict=True)]
-            return _read(x, of, places)
+            places = [_whole_numbers(x, -zeros, n + zeros - part) for n, part, zeros in zip(image, parts, around, strict=True)]
+            return _read(x, parts, places)
 
         return _changed(x, cut, middle)
 
@@ -103,7 +103,7 @@ def random_translation(x: Variable, height: float, width: float | None = None, f
         raise SchemaError.must(f"random_translation({x.name}): height and width", "numbers of at least 0", f"{far[0]!r} and {far[1]!r}")
     with name_scope("random_translation"):
         if all(isinstance(n, int) for n in far):
-            return _changed(x, lambda x: _read(x, [high, wide], [_whole(x, -int(n), int(n)) for n in far], fill))
+            return _changed(x, lambda x: _read(x, [high, wide], [_whole_numbers(x, -int(n), int(n)) for n in far], fill))
         share = [n / size if isinstance(n, int) else n for n, size in zip(far, (high, wide), strict=True)]
         return _affine(x, 0.0, (1.0, 1.0), (share[0], share[1]), fill)
 
@@ -148,11 +148,11 @@ def random_affine(x: Variable, degrees: float = 0.0, zoom: float | Range = 0.0, 
     Returns:
         As ``x``.
     """
-    moved = (translation, translation) if isinstance(translation, (int, float)) else tuple(translation)
-    if len(moved) != 2:
+    shifts = (translation, translation) if isinstance(translation, (int, float)) else tuple(translation)
+    if len(shifts) != 2:
         raise SchemaError.must(f"random_affine({x.name}): translation", "one number or two (height, width)", f"{translation!r}")
     with name_scope("random_affine"):
-        return _affine(x, degrees, _factors("random_affine", "zoom", zoom), moved, fill)
+        return _affine(x, degrees, _factors("random_affine", "zoom", zoom), shifts, fill)
 
 
 @tells_line
@@ -216,16 +216,16 @@ def cutout(x: Variable, size: Pair, probability: float = 1.0, value: float = 0.0
         probability: of an image to have one.
         value: the value of the rectangle's elements.
     """
-    of = two(size, "size")
+    parts = two(size, "size")
     _check_share("cutout", "probability", probability)
     image = _image("cutout", x)
 
     def cut(x: Variable) -> Variable:
         inside = _chance(x, probability)
-        for axis, (n, part) in enumerate(zip(image, of, strict=True)):
-            at = reshape(numbers_before(n), [1, 1, n, 1] if axis == 0 else [1, 1, 1, n])
-            first = reshape(_whole(x, -(part // 2), n - 1 - part // 2, "int64"), [-1, 1, 1, 1])
-            inside = logical_and(inside, logical_and(greater_equal(at, first), less_than(at, first + part)))
+        for axis, (n, part) in enumerate(zip(image, parts, strict=True)):
+            pixels = reshape(numbers_before(n), [1, 1, n, 1] if axis == 0 else [1, 1, 1, n])
+            first = reshape(_whole_numbers(x, -(part // 2), n - 1 - part // 2, "int64"), [-1, 1, 1, 1])
+            inside = logical_and(inside, logical_and(greater_equal(pixels, first), less_than(pixels, first + part)))
         return where(_spread(inside, x), _spread(fill_constant([1] * x.spec.rank, x.dtype, value), x), x)
 
     with name_scope("cutout"):
@@ -248,10 +248,10 @@ def mixup(x: Variable, label: Variable, share: float = 0.5) -> tuple[Variable, V
         TypeMismatchError: class numbers: they cannot be mixed.
     """
     _check_share("mixup", "share", share)
-    for one in (x, label):
-        if one.dtype is None or not one.dtype.is_floating:
-            hint = "; make shares of numbers of classes: layer.one_hot(label, classes)" if one is label else ""
-            raise TypeMismatchError(f"mixup mixes floats; seen {one}{hint}")
+    for variable in (x, label):
+        if variable.dtype is None or not variable.dtype.is_floating:
+            hint = "; make shares of numbers of classes: layer.one_hot(label, classes)" if variable is label else ""
+            raise TypeMismatchError(f"mixup mixes floats; seen {variable}{hint}")
 
     def mix(x: Variable, label: Variable) -> tuple[Variable, Variable]:
         s = _draw(x, 0.0, share)
@@ -289,13 +289,13 @@ def _chance(x: Variable, probability: float) -> Variable:
     return reshape(_draw(x, 0.0, 1.0) < probability, [-1] + [1] * (x.spec.rank - 1))
 
 
-def _whole(x: Variable, low: int, high: int, dtype: str = "fp32") -> Variable:
+def _whole_numbers(x: Variable, low: int, high: int, dtype: str = "fp32") -> Variable:
     """Return ``[batch]`` whole numbers from low to high, both included."""
     drawn = randint(low, high + 1, [size_of(x, 0)])
     return drawn if dtype == "int64" else cast(drawn, dtype)
 
 
-def _same(x: Variable, number: float) -> Variable:
+def _constant(x: Variable, number: float) -> Variable:
     return fill_constant([size_of(x, 0)], "fp32", float(number))
 
 
@@ -316,19 +316,19 @@ def _limited(x: Variable, limits: Range | None) -> Variable:
 # --- images read elsewhere
 
 
-def _image(what: str, x: Variable) -> list[int]:
+def _image(layer: str, x: Variable) -> list[int]:
     """Return the height and the width of images. Raises `ShapeError` for anything else, or where they are open."""
     image = x.spec.known_dims[2:]
     if x.spec.lod is not None or x.spec.rank != 4 or not all(isinstance(n, int) for n in image):
-        raise ShapeError(f"{what}({x.name}): x must be images [batch, channels, height, width] whose height and width are numbers; it is {x.spec.text()}")
+        raise ShapeError(f"{layer}({x.name}): x must be images [batch, channels, height, width] whose height and width are numbers; it is {x.spec.text()}")
     return [n for n in image if isinstance(n, int)]
 
 
 def _middle(x: Variable, image: list[int], size: list[int]) -> Variable:
     """Return the middle part of this size, with zeros around a smaller image."""
-    over = [max(0, part - n) for n, part in zip(image, size, strict=True)]
-    if any(over):
-        x = pad(x, [0, 0, 0, 0, *(n for both in over for n in ((both + 1) // 2, both // 2))])
+    borders = [max(0, part - n) for n, part in zip(image, size, strict=True)]
+    if any(borders):
+        x = pad(x, [0, 0, 0, 0, *(n for border in borders for n in ((border + 1) // 2, border // 2))])
     first = [max(0, n - part) // 2 for n, part in zip(image, size, strict=True)]
     less = [axis for axis in (0, 1) if image[axis] > size[axis]]
     return slice(x, [2 + a for a in less], [first[a] for a in less], [first[a] + size[a] for a in less]) if less else x
@@ -341,23 +341,23 @@ def _theta(rows: list[Variable]) -> Variable:
 def _read(x: Variable, size: list[int], first: list[Variable], fill: str = "zeros") -> Variable:
     """Return a part of this size of each image, at its own whole pixel."""
     (high, wide), (h, w) = _image("", x), size
-    zero = _same(x, 0.0)
-    down, right = (scale(at, 2.0 / n, (part - n) / n) for at, part, n in zip(first, size, (high, wide), strict=True))
-    theta = _theta([_same(x, w / wide), zero, right, zero, _same(x, h / high), down])
+    zero = _constant(x, 0.0)
+    down, right = (scale(start, 2.0 / n, (part - n) / n) for start, part, n in zip(first, size, (high, wide), strict=True))
+    theta = _theta([_constant(x, w / wide), zero, right, zero, _constant(x, h / high), down])
     grid = affine_grid(theta, [-1, x.dims[1], h, w], align_corners=False)
     return grid_sample(x, cast(grid, x.dtype), "nearest", fill, align_corners=False)
 
 
-def _affine(x: Variable, degrees: float, zoom: Range, moved: Any, fill: str) -> Variable:
+def _affine(x: Variable, degrees: float, zoom: Range, shifts: Any, fill: str) -> Variable:
     high, wide = _image("random_affine", x)
     _check_fill("random_affine", fill)
-    if not all(math.isfinite(n) and n >= 0 for n in (degrees, *moved)):
-        raise SchemaError(f"an image ({x.name}) is turned and moved by at most numbers of at least 0; seen {degrees} degrees and {moved}")
+    if not all(math.isfinite(n) and n >= 0 for n in (degrees, *shifts)):
+        raise SchemaError(f"an image ({x.name}) is turned and moved by at most numbers of at least 0; seen {degrees} degrees and {shifts}")
 
     def turned(x: Variable) -> Variable:
-        angle = _draw(x, -math.radians(degrees), math.radians(degrees)) if degrees else _same(x, 0.0)
-        larger = _draw(x, *zoom) if zoom[0] < zoom[1] else _same(x, zoom[0])
-        down, right = (_draw(x, -2.0 * n, 2.0 * n) if n else _same(x, 0.0) for n in moved)
+        angle = _draw(x, -math.radians(degrees), math.radians(degrees)) if degrees else _constant(x, 0.0)
+        larger = _draw(x, *zoom) if zoom[0] < zoom[1] else _constant(x, zoom[0])
+        down, right = (_draw(x, -2.0 * n, 2.0 * n) if n else _constant(x, 0.0) for n in shifts)
         less = reciprocal(larger)
         c, s = cos(angle) * less, sin(angle) * less
         grid = affine_grid(_theta([c, s * (high / wide), right, s * (-wide / high), c, down]), [-1, x.dims[1], high, wide], align_corners=False)
@@ -369,25 +369,25 @@ def _affine(x: Variable, degrees: float, zoom: Range, moved: Any, fill: str) -> 
 # --- the arguments
 
 
-def _check_share(what: str, name: str, share: float) -> None:
+def _check_share(layer: str, name: str, share: float) -> None:
     if not 0.0 <= share <= 1.0:
-        raise SchemaError.must(f"{what}: {name}", "from 0 to 1", f"{share!r}")
+        raise SchemaError.must(f"{layer}: {name}", "from 0 to 1", f"{share!r}")
 
 
-def _check_fill(what: str, fill: str) -> None:
+def _check_fill(layer: str, fill: str) -> None:
     if fill not in ("zeros", "border", "reflection"):
-        raise SchemaError.one_of(f"{what}: fill", ("zeros", "border", "reflection"), fill)
+        raise SchemaError.one_of(f"{layer}: fill", ("zeros", "border", "reflection"), fill)
 
 
-def _around_zero(what: str, amount: float) -> Range:
+def _around_zero(layer: str, amount: float) -> Range:
     if not (math.isfinite(amount) and amount >= 0):
-        raise SchemaError.must(f"{what}: amount", "a number of at least 0", f"{amount!r}")
+        raise SchemaError.must(f"{layer}: amount", "a number of at least 0", f"{amount!r}")
     return -float(amount), float(amount)
 
 
-def _factors(what: str, name: str, amount: float | Range) -> Range:
+def _factors(layer: str, name: str, amount: float | Range) -> Range:
     """Return the least and the largest factor."""
     low, high = (1.0 - amount, 1.0 + amount) if isinstance(amount, (int, float)) else (float(amount[0]), float(amount[1])) if len(amount) == 2 else (1.0, 0.0)
     if not (0.0 < low <= high < math.inf):
-        raise SchemaError.must(f"{what}: {name}", "a number from 0 to below 1, or two, the smaller one first and above 0", f"{amount!r}")
+        raise SchemaError.must(f"{layer}: {name}", "a number from 0 to below 1, or two, the smaller one first and above 0", f"{amount!r}")
     return low, high

@@ -53,22 +53,22 @@ def data(
     from foreshape.spec import dtype as dtype_of
     from foreshape.spec import kind as kind_of
 
-    given = [x for x in (shape, dims, input_size) if x is not None]
-    if len(given) != 1:
-        raise SchemaError(f'data("{name}") takes one of shape, dims and input_size; seen {len(given)}')
-    if isinstance(given[0], (str, bytes)):  # a sequence of letters
-        raise ShapeError.must(f'data("{name}"): shape', 'a list of its sizes, as in ["batch", 8]', f"{given[0]!r}")
-    sizes: Sequence[Any] = [-1, given[0]] if isinstance(given[0], int) else given[0]
+    shapes = [x for x in (shape, dims, input_size) if x is not None]
+    if len(shapes) != 1:
+        raise SchemaError(f'data("{name}") takes one of shape, dims and input_size; seen {len(shapes)}')
+    if isinstance(shapes[0], (str, bytes)):  # a sequence of letters
+        raise ShapeError.must(f'data("{name}"): shape', 'a list of its sizes, as in ["batch", 8]', f"{shapes[0]!r}")
+    sizes: Sequence[Any] = [-1, shapes[0]] if isinstance(shapes[0], int) else shapes[0]
     packed, lod = dims_of(name, sizes, lod_level)
     if lod is not None and packed[0] is lod.counts[0]:
         raise ShapeError(
             f'data("{name}") is ragged: the first dim of its shape counts its rows, and batch is how many sequences these make; '
             f"name it otherwise, as in {['words', *sizes[1:]]}"
         )
-    of = kind_of(kind)
-    if of not in (LOD_TENSOR, SELECTED_ROWS) or (of is SELECTED_ROWS and (lod is not None or not packed)):
-        raise SchemaError(f'data("{name}") is LOD_TENSOR, or SELECTED_ROWS of at least one dim without sequences; seen {of.name}, {list(sizes)}')
-    spec = Spec(of, dtype_of(data_type if data_type is not None else dtype), packed, lod)
+    tensor_kind = kind_of(kind)
+    if tensor_kind not in (LOD_TENSOR, SELECTED_ROWS) or (tensor_kind is SELECTED_ROWS and (lod is not None or not packed)):
+        raise SchemaError(f'data("{name}") is LOD_TENSOR, or SELECTED_ROWS of at least one dim without sequences; seen {tensor_kind.name}, {list(sizes)}')
+    spec = Spec(tensor_kind, dtype_of(data_type if data_type is not None else dtype), packed, lod)
     block = current_block().program.global_block
     return block.create_variable(name, spec, site=here(), need_check_feed=True, stop_gradient=stop_gradient)
 
@@ -99,8 +99,12 @@ def _no_activation(name: str) -> str:
     """Return the words for no activation of a name, with the nearest."""
     if name.lower() in _NONE:
         return f"there is no activation {name!r}: None, the default, is none"
-    known = [t for t, of in all_operators().items() if of.forward_class is None and set(of.schema.operand_names) == {"X"} and (of.per_element or t in _ALONG)]
-    meant = did_you_mean(name, known) or ": it is a name, as 'relu' or 'softmax', or a function, as layer.gelu"
+    activations = [
+        t
+        for t, operator in all_operators().items()
+        if operator.forward_class is None and set(operator.schema.operand_names) == {"X"} and (operator.per_element or t in _ALONG)
+    ]
+    meant = did_you_mean(name, activations) or ": it is a name, as 'relu' or 'softmax', or a function, as layer.gelu"
     return f"there is no activation {name!r}{meant}"
 
 
@@ -141,26 +145,26 @@ def fc(
         weight = replace(param_attr(weight), split=split)
     parts: list[Variable] = []
     columns = 1
-    for each in (x,) if isinstance(x, Variable) else tuple(x):
-        spec = each.spec
+    for operand in (x,) if isinstance(x, Variable) else tuple(x):
+        spec = operand.spec
         dims = spec.known_dims
         if len(dims) < 2:
-            raise ShapeError(f"fc({each.name}): the input must be [..., features], of at least 2 dims; it is {spec.text()}")
+            raise ShapeError(f"fc({operand.name}): the input must be [..., features], of at least 2 dims; it is {spec.text()}")
         flat = len(dims) - 1 if flatten_last is None else flatten_last
         if not 1 <= flat < len(dims):
             from_paddle = "; PaddlePaddle's -1, the last dim alone as features, is 1 here" if flat == -1 else ""
-            raise ShapeError.must(f"fc({each.name}): flatten_last", f"in [1, {len(dims)}), since the input is {spec.text()}", f"{flat}{from_paddle}")
+            raise ShapeError.must(f"fc({operand.name}): flatten_last", f"in [1, {len(dims)}), since the input is {spec.text()}", f"{flat}{from_paddle}")
         columns = len(dims) - flat
         features = product(dims[columns:])
         if not isinstance(features, int):
             raise ShapeError(
-                f"fc({each.name}): the features must be known to make a weight; the input is {spec.text()}, and the features are the last "
+                f"fc({operand.name}): the features must be known to make a weight; the input is {spec.text()}, and the features are the last "
                 f"{_dims(flat)}{_other_meaning(dims, flatten_last)}"
             )
         if flatten_last is not None:
-            _check_shared(each, features, weight, flatten_last)
+            _check_shared(operand, features, weight, flatten_last)
         w = create_parameter((features, output_size), spec.known_dtype, weight, prefix=prefix)
-        parts.append(block.apply("mul", {"X": each, "Y": w}, {"x_num_col_dims": columns, "y_num_col_dims": 1}, prefix))
+        parts.append(block.apply("mul", {"X": operand, "Y": w}, {"x_num_col_dims": columns, "y_num_col_dims": 1}, prefix))
     out = parts[0] if len(parts) == 1 else block.apply("sum", {"X": parts}, prefix=prefix)
     if bias is not False:
         b = create_parameter((output_size,), out.spec.known_dtype, bias, prefix=prefix, suffix="b", is_bias=True)
@@ -172,26 +176,26 @@ def _dims(count: int) -> str:
     return "dim" if count == 1 else f"{count} dims"
 
 
-def _other_meaning(dims: Sequence[Size], given: int | None) -> str:
+def _other_meaning(dims: Sequence[Size], flatten_last: int | None) -> str:
     """Say how to write it where features are not known: as PaddlePaddle would read it, or with the known dims at the end."""
-    if given is not None and isinstance(product(dims[given:]), int):
-        return f"; PaddlePaddle's num_flatten_dims={given} counts the first dims, as rows: that is flatten_last={len(dims) - given} here"
-    known = next((at for at, size in enumerate(reversed(dims)) if not isinstance(size, int)), len(dims))
-    return f"; flatten_last={known} takes those that are known" if 1 <= known < len(dims) else ""
+    if flatten_last is not None and isinstance(product(dims[flatten_last:]), int):
+        return f"; PaddlePaddle's num_flatten_dims={flatten_last} counts the first dims, as rows: that is flatten_last={len(dims) - flatten_last} here"
+    known_count = next((index for index, size in enumerate(reversed(dims)) if not isinstance(size, int)), len(dims))
+    return f"; flatten_last={known_count} takes those that are known" if 1 <= known_count < len(dims) else ""
 
 
-def _check_shared(x: Variable, features: int, weight: Any, given: int) -> None:
+def _check_shared(x: Variable, features: int, weight: Any, flatten_last: int) -> None:
     """Refuse a shared weight that fits only PaddlePaddle's ``num_flatten_dims``, with the code to write."""
     name = param_attr(weight).name
     shared = x.block.program.global_block.vars.get(name) if name is not None else None
     if shared is None or shared.spec.rank != 2 or shared.spec.known_dims[0] == features:
         return
     dims = x.spec.known_dims
-    if product(dims[given:]) == shared.spec.known_dims[0]:
+    if product(dims[flatten_last:]) == shared.spec.known_dims[0]:
         raise ShapeError(
-            f"fc({x.name}): the last {_dims(given)} of {x.spec.text()} are {features} features, and the shared weight {name} is "
-            f"{shared.spec.text()}; PaddlePaddle's num_flatten_dims={given} counts the first dims, as rows: that is "
-            f"flatten_last={len(dims) - given} here"
+            f"fc({x.name}): the last {_dims(flatten_last)} of {x.spec.text()} are {features} features, and the shared weight {name} is "
+            f"{shared.spec.text()}; PaddlePaddle's num_flatten_dims={flatten_last} counts the first dims, as rows: that is "
+            f"flatten_last={len(dims) - flatten_last} here"
         )
 
 
@@ -219,8 +223,8 @@ def bilinear(
     """
     block = current_block()
     prefix = block.program.layer_name("bilinear", name)
-    of = x.spec.known_dtype
-    inputs = {"X": x, "Y": y, "Weight": create_parameter((output_size, x.spec.known_dims[-1], y.spec.known_dims[-1]), of, weight, prefix=prefix)}
+    dtype = x.spec.known_dtype
+    inputs = {"X": x, "Y": y, "Weight": create_parameter((output_size, x.spec.known_dims[-1], y.spec.known_dims[-1]), dtype, weight, prefix=prefix)}
     if bias is not False:
-        inputs["Bias"] = create_parameter((1, output_size), of, bias, prefix=prefix, suffix="b", is_bias=True)
+        inputs["Bias"] = create_parameter((1, output_size), dtype, bias, prefix=prefix, suffix="b", is_bias=True)
     return activate(block.apply("bilinear_tensor_product", inputs, prefix=prefix), activation, prefix)

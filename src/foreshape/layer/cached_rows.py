@@ -59,7 +59,7 @@ class AttentionCache:
         """
         key_heads = heads if key_heads is None else key_heads
         columns = key.spec.known_dims[-1]
-        caches = [self._persistable(what, columns, key) for what in ("keys", "values")]
+        caches = [self._persistable(role, columns, key) for role in ("keys", "values")]
         inputs = {"Q": query, "K": key, "V": value, "Slots": self.slots, "Held": self.held, "KeyCache": caches[0], "ValueCache": caches[1]}
         outputs = {"KeyCacheOut": caches[0], "ValueCacheOut": caches[1]}
         attrs = {"heads": heads, "key_heads": key_heads, "scale": scale or 0.0, "window": window or 0, "score_cap": score_cap or 0.0}
@@ -73,17 +73,17 @@ class AttentionCache:
         Args:
             rotary, size, like: as for `Rotary.turn`.
         """
-        known = rotary.key, size, like.spec.dtype
-        if known not in self._turns:
-            self._turns[known] = rotary.turn(self.positions, size, like)
-        return self._turns[known]
+        key = rotary.key, size, like.spec.dtype
+        if key not in self._turns:
+            self._turns[key] = rotary.turn(self.positions, size, like)
+        return self._turns[key]
 
     def __repr__(self) -> str:
         return f"AttentionCache(users={self.users}, context={self.context}, of {len(self.kept) // 2} attentions)"
 
-    def _persistable(self, what: str, columns: Any, like: Variable) -> Variable:
+    def _persistable(self, role: str, columns: Any, like: Variable) -> Variable:
         block = current_block().program.global_block
-        name = scoped_name(block.program, what) if current_scope() else block.program.unique_name(what)
+        name = scoped_name(block.program, role) if current_scope() else block.program.unique_name(role)
         spec = Spec(LOD_TENSOR, like.spec.dtype, (self.users, self.context, columns))
         return block.create_variable(name, spec, site=here(), persistable=True, stop_gradient=True)
 
@@ -115,6 +115,6 @@ def attention_cache(words: Variable, users: int | str = "users", context: int | 
     if lod is None or len(lod.counts) != 1:
         raise ShapeError.must(f"attention_cache({words.name}): words", "ragged, of one level", words.spec.text())
     sizes: Sequence[Any] = dims_of(name, [users, context])[0]
-    slots, held = (data(f"{name}.{what}", [lod.counts[0]], INT64) for what in ("slots", "held"))
-    positions = current_block().apply("cached_positions", {"X": words, "Held": held}, prefix=f"{name}.positions")
-    return AttentionCache(slots, held, positions, *sizes)
+    slots, held_counts = (data(f"{name}.{role}", [lod.counts[0]], INT64) for role in ("slots", "held"))
+    positions = current_block().apply("cached_positions", {"X": words, "Held": held_counts}, prefix=f"{name}.positions")
+    return AttentionCache(slots, held_counts, positions, *sizes)

@@ -51,8 +51,8 @@ def cross_entropy(
         if label.spec.rank != x.spec.rank - 1:
             with stating("cross_entropy", x=x, label=label):
                 require_rank(x.spec.rank, label.spec, "label", like=(*x.spec.known_dims[:-1], 1))
-        there = label * cast(counted(label, ignore_index), label.spec.known_dtype)
-        numbers = squeeze(there, [label.spec.rank - 1]) if label.spec.rank == x.spec.rank else there
+        counted_labels = label * cast(counted(label, ignore_index), label.spec.known_dtype)
+        numbers = squeeze(counted_labels, [label.spec.rank - 1]) if label.spec.rank == x.spec.rank else counted_labels
         target = one_hot(numbers, _classes("cross_entropy", x, -1), x.spec.known_dtype)
     target = _smoothed("cross_entropy", target, x, -1, label_smoothing)
     if class_weight is not None:
@@ -97,27 +97,27 @@ def softmax_with_cross_entropy(
     """
     name = "softmax_with_cross_entropy"
     _check_smoothing(name, label_smoothing)
-    at = axis % logits.spec.rank if -logits.spec.rank <= axis < logits.spec.rank else axis
-    weights = None if class_weight is None else class_weights(class_weight, logits, at, name)
+    class_axis = axis % logits.spec.rank if -logits.spec.rank <= axis < logits.spec.rank else axis
+    weights = None if class_weight is None else class_weights(class_weight, logits, class_axis, name)
     attrs = {"ignore_index": ignore_index, "axis": axis}
     if soft_label:
-        target = _smoothed(name, label, logits, at, label_smoothing)
+        target = _smoothed(name, label, logits, class_axis, label_smoothing)
         if weights is None:
             probabilities, loss = current_block().apply(name, {"Logits": logits, "Label": target}, {"soft_label": True, **attrs})
         else:
-            probabilities = softmax_of(logits, at) if return_softmax else None
-            loss = reduce_sum(_by_class(target * log_softmax(logits, at), weights, at), at, keepdim=True) * -1.0
+            probabilities = softmax_of(logits, class_axis) if return_softmax else None
+            loss = reduce_sum(_by_class(target * log_softmax(logits, class_axis), weights, class_axis), class_axis, keepdim=True) * -1.0
     else:
         probabilities, loss = current_block().apply(name, {"Logits": logits, "Label": label}, {"soft_label": False, **attrs})
         if weights is not None:
             of_each = of_labels(weights, label, ignore_index)
-            loss = loss * (of_each if label.spec.rank == logits.spec.rank else unsqueeze(of_each, [at]))
+            loss = loss * (of_each if label.spec.rank == logits.spec.rank else unsqueeze(of_each, [class_axis]))
         if label_smoothing:
-            logs = log_softmax(logits, at)
-            every = reduce_sum(logs if weights is None else _by_class(logs, weights, at), at, keepdim=True)
-            there = cast(counted(label, ignore_index), logits.spec.known_dtype)
-            every = every * (there if label.spec.rank == logits.spec.rank else unsqueeze(there, [at]))
-            loss = loss * (1.0 - label_smoothing) - every * (label_smoothing / _classes(name, logits, at))
+            logs = log_softmax(logits, class_axis)
+            every = reduce_sum(logs if weights is None else _by_class(logs, weights, class_axis), class_axis, keepdim=True)
+            factors = cast(counted(label, ignore_index), logits.spec.known_dtype)
+            every = every * (factors if label.spec.rank == logits.spec.rank else unsqueeze(factors, [class_axis]))
+            loss = loss * (1.0 - label_smoothing) - every * (label_smoothing / _classes(name, logits, class_axis))
     loss = by_example(loss, sample_weight, name)
     return (loss, probabilities) if return_softmax else loss
 
@@ -183,10 +183,10 @@ def softmax_focal_loss(
     return by_example(loss, sample_weight, "softmax_focal_loss")
 
 
-def _power(layer: str, rest: Variable, gamma: float) -> Variable:
+def _power(layer: str, base: Variable, gamma: float) -> Variable:
     if not gamma >= 0:
         raise SchemaError.must(f"{layer}: gamma", "at least 0", gamma)
-    return (clip(rest, 1e-12, 1.0) if 0 < gamma < 1 else rest) ** gamma  # whose slope at 0 is infinite below 1
+    return (clip(base, 1e-12, 1.0) if 0 < gamma < 1 else base) ** gamma  # whose slope at 0 is infinite below 1
 
 
 def _check_smoothing(layer: str, smoothing: float) -> None:

@@ -18,29 +18,29 @@ from foreshape.program.op import Op
 from foreshape.spec import BOOL, INT32, LOD_TENSOR_ARRAY
 
 
-def _variables(given: Any, what: str) -> list[Variable]:
-    listed: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]  # pyright: ignore[reportUnknownArgumentType]
-    for one in listed:
-        if not isinstance(one, Variable):
-            raise SchemaError(f"{what} must give variables; seen {one!r}")
+def _variables(values: Any, source: str) -> list[Variable]:
+    listed: list[Any] = list(values) if isinstance(values, (list, tuple)) else [values]  # pyright: ignore[reportUnknownArgumentType]
+    for variable in listed:
+        if not isinstance(variable, Variable):
+            raise SchemaError(f"{source} must give variables; seen {variable!r}")
     return listed
 
 
-def _truth(of: Any, what: str) -> Variable:
+def _truth(condition: Any, name: str) -> Variable:
     """Return a bool variable of one element."""
-    if not isinstance(of, Variable):
-        raise SchemaError.must(what, "a bool variable", f"{of!r}")
-    if of.dtype is not BOOL:
-        raise TypeMismatchError(f"{what} must be bool; {of.name} is {of.spec.text()}")
-    if of.spec.elements != 1:
-        raise ShapeError(f"{what} must hold one truth value; {of.name} is {of.spec.text()}")
-    return of
+    if not isinstance(condition, Variable):
+        raise SchemaError.must(name, "a bool variable", f"{condition!r}")
+    if condition.dtype is not BOOL:
+        raise TypeMismatchError(f"{name} must be bool; {condition.name} is {condition.spec.text()}")
+    if condition.spec.elements != 1:
+        raise ShapeError(f"{name} must hold one truth value; {condition.name} is {condition.spec.text()}")
+    return condition
 
 
-def _function(given: Any, what: str) -> Any:
-    if not callable(given):
-        raise SchemaError.must(what, "a function", f"{given!r}")
-    return given
+def _function(function: Any, name: str) -> Any:
+    if not callable(function):
+        raise SchemaError.must(name, "a function", f"{function!r}")
+    return function
 
 
 def _reads(block: Block) -> list[str]:
@@ -66,21 +66,21 @@ def while_loop(cond: Callable[..., Variable], body: Callable[..., Any], loop_var
     """
     _function(cond, "cond")
     _function(body, "body")
-    given = _variables(loop_vars, "loop_vars")
-    if not given:
+    variables = _variables(loop_vars, "loop_vars")
+    if not variables:
         raise SchemaError("a loop needs at least one variable that changes from round to round")
     if max_iterations is not None:
         max_iterations = whole("max_iterations", max_iterations, 0, SchemaError)
     outer = current_block()
-    state = [v if v.kind is LOD_TENSOR_ARRAY else _without_value(assign(v)) for v in given]
+    state = [v if v.kind is LOD_TENSOR_ARRAY else _without_value(assign(v)) for v in variables]
     counter = _without_value(fill_constant([1], "int64", 0)) if max_iterations is not None else None
 
     def condition() -> Variable:
         holds = _truth(cond(*state), "the condition")
         if counter is None:
             return holds
-        within = less_than(counter, fill_constant([1], "int64", max_iterations or 0))
-        return logical_and(holds, reshape(within, [1] * holds.spec.rank))
+        is_below_limit = less_than(counter, fill_constant([1], "int64", max_iterations or 0))
+        return logical_and(holds, reshape(is_below_limit, [1] * holds.spec.rank))
 
     running = assign(condition())
     with region(outer) as block:
@@ -91,8 +91,8 @@ def while_loop(cond: Callable[..., Variable], body: Callable[..., Any], loop_var
             if value.kind is not old.kind or value.dtype is not old.dtype:
                 raise TypeMismatchError(f"the body of a loop must keep kinds and element types: {old.spec.text()} became {value.spec.text()}")
         # all is read before anything is written, for variables to change places
-        moved = {id(v) for v in state}
-        new = [assign(v) if id(v) in moved and v is not old else v for old, v in zip(state, new, strict=True)]
+        state_ids = {id(v) for v in state}
+        new = [assign(v) if id(v) in state_ids and v is not old else v for old, v in zip(state, new, strict=True)]
         for old, value in zip(state, new, strict=True):
             if value is not old:
                 assign(value, old)
@@ -158,20 +158,20 @@ def _branch(pred: Variable, function: Branch | None, outer: Block) -> tuple[list
         return [], None
     results: list[Variable] = []
     with region(outer) as block:
-        given = function()
-        form = list if isinstance(given, list) else tuple if isinstance(given, tuple) else None if given is None else Variable
-        for value in [] if given is None else _variables(given, "a branch"):
-            made = outer.create_variable(outer.program.layer_name("branch"), value.spec.like())
-            assign(value, made)
-            results.append(made)
+        returned = function()
+        form = list if isinstance(returned, list) else tuple if isinstance(returned, tuple) else None if returned is None else Variable
+        for value in [] if returned is None else _variables(returned, "a branch"):
+            variable = outer.create_variable(outer.program.layer_name("branch"), value.spec.like())
+            assign(value, variable)
+            results.append(variable)
     _run_block("conditional_block", block, outer, {"Cond": [pred.name], "Input": _reads(block)}, {"is_scalar_condition": True})
     return results, form
 
 
-def _pairs(given: Any, what: str) -> list[tuple[Any, Branch]]:
-    if not isinstance(given, Sequence) or any(not isinstance(p, tuple) or len(p) != 2 for p in given):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-        raise SchemaError.must(what, "a list of pairs", f"{given!r}")
-    return list(given)  # pyright: ignore[reportUnknownArgumentType]
+def _pairs(pairs: Any, name: str) -> list[tuple[Any, Branch]]:
+    if not isinstance(pairs, Sequence) or any(not isinstance(p, tuple) or len(p) != 2 for p in pairs):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        raise SchemaError.must(name, "a list of pairs", f"{pairs!r}")
+    return list(pairs)  # pyright: ignore[reportUnknownArgumentType]
 
 
 @tells_line
@@ -195,8 +195,8 @@ def case(pred_fn_pairs: Sequence[tuple[Variable, Branch]], default: Branch | Non
     if not pairs:
         return default()
     pred, function = pairs[0]
-    rest = pairs[1:]
-    return cond(pred, function, (lambda: case(rest, default)) if rest else default)
+    remaining = pairs[1:]
+    return cond(pred, function, (lambda: case(remaining, default)) if remaining else default)
 
 
 @tells_line
@@ -212,7 +212,7 @@ def switch_case(branch_index: Variable, branch_fns: Mapping[int, Branch] | Seque
     if isinstance(branch_fns, Mapping):
         pairs = list(branch_fns.items())
     elif isinstance(branch_fns, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
-        pairs = _pairs([f if isinstance(f, tuple) else (at, f) for at, f in enumerate(branch_fns)], "branch_fns")
+        pairs = _pairs([f if isinstance(f, tuple) else (index, f) for index, f in enumerate(branch_fns)], "branch_fns")
     else:
         raise SchemaError.must("branch_fns", "functions, in a list or by their numbers", f"{branch_fns!r}")
     for number, function in pairs:

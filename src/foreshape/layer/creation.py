@@ -75,9 +75,9 @@ def range(start: int | float | Variable, end: int | float | Variable | None = No
         start, end, step: numbers, or variables of one, cast to ``dtype``; ``step`` is not 0.
         dtype: of the result.
     """
-    of = dtype_of(dtype)
+    element_type = dtype_of(dtype)
     first, last = (0, start) if end is None else (start, end)
-    inputs = {slot: _number(given, of) for slot, given in (("Start", first), ("End", last), ("Step", step))}
+    inputs = {slot: _number(number, element_type) for slot, number in (("Start", first), ("End", last), ("Step", step))}
     return current_block().apply("range", inputs)
 
 
@@ -89,9 +89,9 @@ def linspace(start: float | Variable, stop: float | Variable, num: int | Variabl
         num: how many, likewise; at least 1.
         dtype: of the result.
     """
-    of = dtype_of(dtype)
-    inputs = {"Start": _number(start, of), "Stop": _number(stop, of), "Num": _number(num, INT32)}
-    return current_block().apply("linspace", inputs, {"dtype": of.code})
+    element_type = dtype_of(dtype)
+    inputs = {"Start": _number(start, element_type), "Stop": _number(stop, element_type), "Num": _number(num, INT32)}
+    return current_block().apply("linspace", inputs, {"dtype": element_type.code})
 
 
 def logspace(start: float | Variable, stop: float | Variable, num: int | Variable, base: float | Variable = 10.0, dtype: Any = "fp32") -> Variable:
@@ -102,9 +102,9 @@ def logspace(start: float | Variable, stop: float | Variable, num: int | Variabl
         num: how many, likewise; at least 1.
         dtype: of the result.
     """
-    of = dtype_of(dtype)
-    inputs = {"Start": _number(start, of), "Stop": _number(stop, of), "Num": _number(num, INT32), "Base": _number(base, of)}
-    return current_block().apply("logspace", inputs, {"dtype": of.code})
+    element_type = dtype_of(dtype)
+    inputs = {"Start": _number(start, element_type), "Stop": _number(stop, element_type), "Num": _number(num, INT32), "Base": _number(base, element_type)}
+    return current_block().apply("logspace", inputs, {"dtype": element_type.code})
 
 
 def eye(rows: int, columns: int | None = None, dtype: Any = "fp32") -> Variable:
@@ -170,18 +170,18 @@ def randperm(n: int, dtype: Any = "int64", seed: int = 0) -> Variable:
 
 def constant_like(x: Variable, number: float | int | bool) -> Variable:
     """Return ``number`` as a tensor of the element type of ``x`` that broadcasts against it."""
-    of = x.spec.known_dtype
-    if isinstance(number, float) and not of.is_floating:
-        raise SchemaError(f"{x.name} is {of.name}; {number!r} needs a floating-point type: use layer.cast first")
-    return fill_constant([1] if x.spec.known_dims else [], of, number)
+    dtype = x.spec.known_dtype
+    if isinstance(number, float) and not dtype.is_floating:
+        raise SchemaError(f"{x.name} is {dtype.name}; {number!r} needs a floating-point type: use layer.cast first")
+    return fill_constant([1] if x.spec.known_dims else [], dtype, number)
 
 
-def _number(given: float | int | Variable, of: DType) -> Variable:
-    if not isinstance(given, Variable):
-        return fill_constant([1], of, given)
-    if given.dtype is of:
-        return given
-    return current_block().apply("cast", {"X": given}, {"in_dtype": given.spec.known_dtype.code, "out_dtype": of.code})
+def _number(value: float | int | Variable, dtype: DType) -> Variable:
+    if not isinstance(value, Variable):
+        return fill_constant([1], dtype, value)
+    if value.dtype is dtype:
+        return value
+    return current_block().apply("cast", {"X": value}, {"in_dtype": value.spec.known_dtype.code, "out_dtype": dtype.code})
 
 
 def _as_float(value: float | int | bool) -> float:
@@ -196,10 +196,12 @@ def _as_float(value: float | int | bool) -> float:
 def _at_run(size: Dim) -> Variable:
     """Return the variable with an open size's number in a run: a size of an input, or else of the last variable with the size."""
     block = current_block()
-    found = [(v, axis) for v in block.program.global_block.vars.values() for axis, dim in enumerate(v.spec.dims or ()) if dim is size and not v.persistable]
-    if not found:
+    candidates = [
+        (v, axis) for v in block.program.global_block.vars.values() for axis, dim in enumerate(v.spec.dims or ()) if dim is size and not v.persistable
+    ]
+    if not candidates:
         raise ShapeError(f"no variable has the size {size}, so that nothing tells it in a run; give a number, or layer.shape(x)[axis]")
-    variable, axis = next((one for one in found if one[0].op is None), found[-1])
+    variable, axis = next((candidate for candidate in candidates if candidate[0].op is None), candidates[-1])
     sizes = block.apply("shape", {"Input": variable})
     return block.apply("slice", {"Input": sizes}, {"axes": [0], "starts": [axis], "ends": [axis + 1]})
 

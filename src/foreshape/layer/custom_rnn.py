@@ -16,11 +16,11 @@ from foreshape.spec import LOD_TENSOR, Spec
 Step = Callable[..., Any]
 
 
-def _list(given: Any, what: str) -> list[Variable]:
-    listed: list[Any] = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]  # pyright: ignore[reportUnknownArgumentType]
-    for one in listed:
-        if not isinstance(one, Variable):
-            raise SchemaError.must(what, "variables", f"{one!r}")
+def _list(values: Any, name: str) -> list[Variable]:
+    listed: list[Any] = [] if values is None else list(values) if isinstance(values, (list, tuple)) else [values]  # pyright: ignore[reportUnknownArgumentType]
+    for variable in listed:
+        if not isinstance(variable, Variable):
+            raise SchemaError.must(name, "variables", f"{variable!r}")
     return listed
 
 
@@ -52,12 +52,12 @@ def rnn(
         in their steps.
     """
     if isinstance(step_net, Mapping):
-        named: dict[str, Any] = dict(step_net)  # pyright: ignore[reportUnknownArgumentType]
-        seen = ", ".join(map(repr, named))
-        function = named.pop("step", None)
-        inputs, memories, static_inputs = named.pop("inputs", inputs), named.pop("memories", memories), named.pop("static_inputs", static_inputs)
-        if function is None or named:
-            raise SchemaError(f'step_net is a function, or {{"step": function}} with "inputs", "memories" and "static_inputs"; seen {seen}')
+        arguments: dict[str, Any] = dict(step_net)  # pyright: ignore[reportUnknownArgumentType]
+        names_text = ", ".join(map(repr, arguments))
+        function = arguments.pop("step", None)
+        inputs, memories, static_inputs = arguments.pop("inputs", inputs), arguments.pop("memories", memories), arguments.pop("static_inputs", static_inputs)
+        if function is None or arguments:
+            raise SchemaError(f'step_net is a function, or {{"step": function}} with "inputs", "memories" and "static_inputs"; seen {names_text}')
         step_net = function
     if not callable(step_net):
         raise SchemaError.must("step_net", "a function", f"{step_net!r}")
@@ -65,38 +65,44 @@ def rnn(
     if not sequences:
         raise SchemaError("rnn needs an input with time steps")
     ragged = sequences[0].spec.lod is not None
-    turned = not ragged and not time_major
-    if turned:
-        sequences = [_turned(v) for v in sequences]
+    transposes = not ragged and not time_major
+    if transposes:
+        sequences = [_transposed(v) for v in sequences]
     outer = current_block()
     program = outer.program
     state = [*first, *(fixed if ragged else [])]  # data of a sequence have to end with it
     with region(outer) as block:
         alive = block.program.layer_name("rnn.alive")
         slices = [_local(block, v.name, _slice(v, ragged, alive)) for v in sequences]
-        before = [_local(block, program.layer_name("rnn.memory"), _row(v, ragged, alive)) for v in state]
-        given = step_net(*slices, *before[: len(first)], *(before[len(first) :] if ragged else fixed))
-        if not isinstance(given, tuple) or len(given) != 2:  # pyright: ignore[reportUnknownArgumentType]
-            raise SchemaError(f"step_net must give (outputs, new_memories); seen {given!r}")
-        out_form, memory_form = given  # pyright: ignore[reportUnknownVariableType]
+        previous_states = [_local(block, program.layer_name("rnn.memory"), _row(v, ragged, alive)) for v in state]
+        returned = step_net(*slices, *previous_states[: len(first)], *(previous_states[len(first) :] if ragged else fixed))
+        if not isinstance(returned, tuple) or len(returned) != 2:  # pyright: ignore[reportUnknownArgumentType]
+            raise SchemaError(f"step_net must give (outputs, new_memories); seen {returned!r}")
+        out_form, memory_form = returned  # pyright: ignore[reportUnknownVariableType]
         outs, new = _list(out_form, "outputs"), _list(memory_form, "new memories")
         if len(new) != len(first):
             raise SchemaError(f"step_net must give as many new memories as it takes, {len(first)}; seen {len(new)}")
-        kept = [assign(v) for v in (*new, *before[len(first) :])]
-        made = [assign(v) for v in (*outs, *kept[: len(first)])]
-        if not made:
+        new_states = [assign(v) for v in (*new, *previous_states[len(first) :])]
+        outputs = [assign(v) for v in (*outs, *new_states[: len(first)])]
+        if not outputs:
             raise SchemaError("step_net must give an output or a memory")
-    names = [v.name for v in made]
+    names = [v.name for v in outputs]
     reads = sorted(n for n in block.outer_names()[0] if block.find(n) is not None)
     outer.append_op(
         "recurrent",
         {"inputs": sequences, "initial_states": state, "parameters": reads},
         {"outputs": names},
-        {"has_states": bool(state), "ex_states": [v.name for v in before], "states": [v.name for v in kept], "reverse": reverse, "sub_block": block.idx},
+        {
+            "has_states": bool(state),
+            "ex_states": [v.name for v in previous_states],
+            "states": [v.name for v in new_states],
+            "reverse": reverse,
+            "sub_block": block.idx,
+        },
     )
-    whole = [outer.vars[n] for n in names]
-    last = [_last(v, ragged, reverse) for v in whole[len(outs) :]]
-    results = [_turned(v) if turned else v for v in whole[: len(outs)]]
+    series = [outer.vars[n] for n in names]
+    last = [_last(v, ragged, reverse) for v in series[len(outs) :]]
+    results = [_transposed(v) if transposes else v for v in series[: len(outs)]]
     return _as_given(results, out_form), _as_given(last, memory_form)
 
 
@@ -104,7 +110,7 @@ def _as_given(values: list[Variable], form: Any) -> Any:
     return values if isinstance(form, (list, tuple)) else values[0] if values else None
 
 
-def _turned(v: Variable) -> Variable:
+def _transposed(v: Variable) -> Variable:
     if v.spec.rank < 2:
         raise ShapeError(f"an input of rnn is [batch, time, *row]; {v.name} is {v.spec.text()}")
     return transpose(v, [1, 0, *range(2, v.spec.rank)])

@@ -20,12 +20,12 @@ from foreshape.program.variable import Variable
 
 def _around(padding: Pair) -> list[int]:
     """Return top, left, bottom and right, from one number, two (height, width) or all four."""
-    given = several(padding, 4)
-    if len(given) == 2:
-        given = [*given, *given]
-    if len(given) != 4:
+    borders = several(padding, 4)
+    if len(borders) == 2:
+        borders = [*borders, *borders]
+    if len(borders) != 4:
         raise SchemaError.must("padding", "one number, two (height, width) or four (top, left, bottom, right)", f"{padding!r}")
-    return given
+    return borders
 
 
 def unfold(x: Variable, kernel_size: Pair, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1) -> Variable:
@@ -286,7 +286,7 @@ def spectral_norm(x: Variable, axis: int = 0, power_iters: int = 1, epsilon: flo
     if not all(isinstance(d, int) for d in dims) or not 0 <= axis < min(2, len(dims)):
         raise ShapeError(f"spectral_norm({x.name}): the dims must be known and axis must be 0 or 1; it is {x.spec.text()}, axis {axis}")
     rows: Any = dims[axis]
-    columns: Any = product([d for at, d in enumerate(dims) if at != axis])
+    columns: Any = product([d for index, d in enumerate(dims) if index != axis])
     block = current_block()
     prefix = block.program.layer_name("spectral_norm", name)
     u, v = (create_parameter((n,), x.spec.known_dtype, ParamAttr(trainable=False), prefix=prefix, initializer=Normal(0.0, 1.0)) for n in (rows, columns))

@@ -28,8 +28,8 @@ def setitem(x: Variable, index: Any, value: Variable | float | int | bool) -> Va
     Raises:
         ShapeError: an index outside of ``x``, or a value that does not broadcast to it.
     """
-    axes, starts, ends, steps, dropped, turned = index_parts(index, x)
-    return turned_around(set_value(turned_around(x, turned), axes, starts, ends, value, steps, dropped), turned)
+    axes, starts, ends, steps, dropped, reversed_axes = index_parts(index, x)
+    return turned_around(set_value(turned_around(x, reversed_axes), axes, starts, ends, value, steps, dropped), reversed_axes)
 
 
 @tells_line
@@ -183,9 +183,9 @@ def unique(
     Returns:
         These; with the flags also where each is first in ``x``, where each element of ``x`` is among them, and how often each is there.
     """
-    wanted = {"Out": True, "Indices": return_index, "Index": return_inverse, "Counts": return_counts}
+    slots = {"Out": True, "Indices": return_index, "Index": return_inverse, "Counts": return_counts}
     attrs: dict[str, Any] = {"return_index": return_index, "return_inverse": return_inverse, "return_counts": return_counts}
-    return _with_places("unique", x, wanted, {**attrs, "axis": [] if axis is None else [axis], "dtype": dtype_of(dtype), "is_sorted": True})
+    return _with_places("unique", x, slots, {**attrs, "axis": [] if axis is None else [axis], "dtype": dtype_of(dtype), "is_sorted": True})
 
 
 @tells_line
@@ -203,18 +203,18 @@ def unique_consecutive(
     Returns:
         The remaining elements; with the flags also the place of each element of ``x`` among them, and the count of each.
     """
-    wanted = {"Out": True, "Index": return_inverse, "Counts": return_counts}
+    slots = {"Out": True, "Index": return_inverse, "Counts": return_counts}
     attrs: dict[str, Any] = {"return_inverse": return_inverse, "return_counts": return_counts}
-    return _with_places("unique_consecutive", x, wanted, {**attrs, "axis": [] if axis is None else [axis], "dtype": dtype_of(dtype)})
+    return _with_places("unique_consecutive", x, slots, {**attrs, "axis": [] if axis is None else [axis], "dtype": dtype_of(dtype)})
 
 
-def _with_places(type: str, x: Variable, wanted: dict[str, bool], attrs: dict[str, Any]) -> Variable | tuple[Variable, ...]:
+def _with_places(type: str, x: Variable, slots: dict[str, bool], attrs: dict[str, Any]) -> Variable | tuple[Variable, ...]:
     block = current_block()
     name = block.program.layer_name(type)
-    outputs = {slot: f"{name}.tmp_{at}" for at, (slot, asked) in enumerate(wanted.items()) if asked}
+    outputs = {slot: f"{name}.tmp_{index}" for index, (slot, is_output) in enumerate(slots.items()) if is_output}
     block.append_op(type, {"X": x}, outputs, attrs)
-    made = tuple(block.var(n) for n in outputs.values())
-    return made[0] if len(made) == 1 else made
+    results = tuple(block.var(n) for n in outputs.values())
+    return results[0] if len(results) == 1 else results
 
 
 def nonzero(x: Variable) -> Variable:
@@ -289,9 +289,9 @@ def put_along_axis(x: Variable, index: Variable, value: Variable | float, axis: 
         reduce: "assign", "add", "mul" or "multiply", "mean", "amin" or "amax".
         include_self: False to leave former values out, for all but "assign".
     """
-    given = value if isinstance(value, Variable) else apply("fill_any_like", {"X": index}, value=value, dtype=x.spec.known_dtype.code)
+    values = value if isinstance(value, Variable) else apply("fill_any_like", {"X": index}, value=value, dtype=x.spec.known_dtype.code)
     attrs: dict[str, Any] = {"Axis": axis % max(x.spec.rank, 1), "Reduce": reduce, "Include_self": include_self}
-    return apply("put_along_axis", {"Input": x, "Index": index, "Value": given}, **attrs)
+    return apply("put_along_axis", {"Input": x, "Index": index, "Value": values}, **attrs)
 
 
 def scatter_nd_add(x: Variable, index: Variable, updates: Variable) -> Variable:

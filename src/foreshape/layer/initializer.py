@@ -87,11 +87,11 @@ class TruncatedNormal(Normal):
         return "truncated_gaussian_random", super().op(shape, of)[1]
 
 
-def _of_variance(variance: float, uniform: bool, shape: Sequence[Size], of: DType, seed: int) -> tuple[str, dict[str, Any]]:
+def _of_variance(variance: float, uniform: bool, shape: Sequence[Size], dtype: DType, seed: int) -> tuple[str, dict[str, Any]]:
     if uniform:
         limit = math.sqrt(3.0 * variance)
-        return "uniform_random", _attributes(shape, of, min=-limit, max=limit, seed=seed)
-    return "gaussian_random", _attributes(shape, of, mean=0.0, std=math.sqrt(variance), seed=seed)
+        return "uniform_random", _attributes(shape, dtype, min=-limit, max=limit, seed=seed)
+    return "gaussian_random", _attributes(shape, dtype, mean=0.0, std=math.sqrt(variance), seed=seed)
 
 
 class Xavier(Initializer):
@@ -128,8 +128,8 @@ class Kaiming(Initializer):
         return _of_variance(2.0 / max(1, fans(shape)[0]), self.uniform, shape, of, self.seed)
 
 
-def _attributes(shape: Sequence[Size], of: DType, **own: Any) -> dict[str, Any]:
-    return {"shape": list(shape), "dtype": of.code, **own}
+def _attributes(shape: Sequence[Size], dtype: DType, **attributes: Any) -> dict[str, Any]:
+    return {"shape": list(shape), "dtype": dtype.code, **attributes}
 
 
 _FIELDS: Final[dict[type, Callable[[Any], Any]]] = {

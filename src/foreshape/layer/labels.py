@@ -46,9 +46,9 @@ def same_dims(layer: str, **variables: Variable) -> None:
     Raises:
         ShapeError: other dims, with the code to write if only dims of 1 differ.
     """
-    (first, x), *others = variables.items()
-    others = [(name, y) for name, y in others if y.spec.dims is not x.spec.dims]
-    if others:
+    (first, x), *remaining = variables.items()
+    remaining = [(name, y) for name, y in remaining if y.spec.dims is not x.spec.dims]
+    if remaining:
         with stating(layer, **variables):
-            for name, y in others:
+            for name, y in remaining:
                 require_same_dims(x.spec, y.spec, first, name)

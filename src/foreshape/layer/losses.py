@@ -175,8 +175,8 @@ def nll_loss(
     if sample_weight is None:
         return out
     total.stop_gradient = True
-    each, _ = current_block().apply("nll_loss", inputs, attrs | {"reduction": "none"})
-    weighted = by_example(each, sample_weight, "nll_loss")
+    losses, _ = current_block().apply("nll_loss", inputs, attrs | {"reduction": "none"})
+    weighted = by_example(losses, sample_weight, "nll_loss")
     return reduce_sum(weighted) / total if reduction == "mean" else _reduced("nll_loss", weighted, reduction)
 
 
@@ -290,5 +290,5 @@ def accuracy(x: Variable, label: Variable, k: int = 1) -> Variable:
     block = current_block()
     prefix = block.program.layer_name("accuracy")
     out, indices = block.apply("top_k_v2", {"X": x}, {"k": k, "axis": -1, "largest": True, "sorted": False}, prefix)
-    found, _, _ = block.apply("accuracy", {"Out": out, "Indices": indices, "Label": label}, prefix=prefix)
-    return found
+    ratio, _, _ = block.apply("accuracy", {"Out": out, "Indices": indices, "Label": label}, prefix=prefix)
+    return ratio

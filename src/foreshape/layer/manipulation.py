@@ -18,26 +18,26 @@ Sizes = Sequence[Any] | Variable
 _OPEN = 2**31 - 1
 
 
-def sizes(what: str, given: Sizes, slot: str, list_slot: str, keep: Sequence[Any] = (), kept: int = -1) -> tuple[list[int], dict[str, Any]]:
+def sizes(layer: str, values: Sizes, slot: str, list_slot: str, keep: Sequence[Any] = (), unchanged: int = -1) -> tuple[list[int], dict[str, Any]]:
     """Return the attribute and the operands of an operator for sizes.
 
-    A symbolic size equal to the one in ``keep`` at its place is written as ``kept``: "the same" for the operator.
+    A symbolic size equal to the one in ``keep`` at its place is written as ``unchanged``: "the same" for the operator.
     """
-    if isinstance(given, Variable):
-        return [], {slot: given}
+    if isinstance(values, Variable):
+        return [], {slot: values}
     numbers: list[int] = []
-    for at, size in enumerate(given):
+    for index, size in enumerate(values):
         if isinstance(size, Variable) or size is UNK:
             numbers.append(-1)
         elif isinstance(size, Dim):
-            if at >= len(keep) or keep[at] is not size:
-                raise ShapeError(f"{what}: the size {size} is not a number; say -1, or take it from layer.shape")
-            numbers.append(kept)
+            if index >= len(keep) or keep[index] is not size:
+                raise ShapeError(f"{layer}: the size {size} is not a number; say -1, or take it from layer.shape")
+            numbers.append(unchanged)
         else:
             numbers.append(size)
-    if not any(isinstance(size, Variable) for size in given):
+    if not any(isinstance(size, Variable) for size in values):
         return numbers, {}
-    tensors = [s if isinstance(s, Variable) else _number(n) for s, n in zip(given, numbers, strict=True)]
+    tensors = [s if isinstance(s, Variable) else _number(n) for s, n in zip(values, numbers, strict=True)]
     return numbers, {list_slot: tensors}
 
 
@@ -233,9 +233,9 @@ def pad(x: Variable, padding: Sequence[int], mode: str = "constant", pad_value: 
     last = data_format.endswith("C")
     first = 1 if last else 2
     new = list(range(first, first + 5 - rank))
-    whole = unsqueeze(x, new) if new else x
+    spatial = unsqueeze(x, new) if new else x
     numbers = [*padding, *[0] * (6 - len(padding))]
-    out = apply("pad3d", {"X": whole}, paddings=numbers, mode=mode, value=pad_value, data_format="NDHWC" if last else "NCDHW")
+    out = apply("pad3d", {"X": spatial}, paddings=numbers, mode=mode, value=pad_value, data_format="NDHWC" if last else "NCDHW")
     return squeeze(out, new) if new else out
 
 

@@ -141,10 +141,10 @@ def clip(x: Variable, min: float | Variable, max: float | Variable) -> Variable:
     """
     inputs: dict[str, Variable] = {"X": x}
     attrs: dict[str, Any] = {}
-    for slot, name, given in (("Min", "min", min), ("Max", "max", max)):
-        if isinstance(given, Variable):
-            inputs[slot] = given
-        attrs[name] = 0.0 if isinstance(given, Variable) else given
+    for slot, name, bound in (("Min", "min", min), ("Max", "max", max)):
+        if isinstance(bound, Variable):
+            inputs[slot] = bound
+        attrs[name] = 0.0 if isinstance(bound, Variable) else bound
     return current_block().apply("clip", inputs, attrs)
 
 

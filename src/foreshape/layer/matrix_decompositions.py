@@ -105,6 +105,6 @@ def matrix_rank(x: Variable, tolerance: float | Variable | None = None, hermitia
             times the distance from 1 to the next number.
         hermitian: the matrices are symmetric, so eigenvalues count, faster.
     """
-    given = {"TolTensor": tolerance} if isinstance(tolerance, Variable) else {}
+    inputs = {"TolTensor": tolerance} if isinstance(tolerance, Variable) else {}
     tol = 0.0 if tolerance is None or isinstance(tolerance, Variable) else tolerance
-    return apply("matrix_rank", {"X": x, **given}, tol=tol, hermitian=hermitian, use_default_tol=tolerance is None)
+    return apply("matrix_rank", {"X": x, **inputs}, tol=tol, hermitian=hermitian, use_default_tol=tolerance is None)

@@ -37,19 +37,19 @@ def auc(x: Variable, label: Variable, curve: str = "ROC", num_thresholds: int = 
     Raises:
         ShapeError: other dims. SchemaError: another curve, or numbers below 0.
     """
-    for name, given, least in (("num_thresholds", num_thresholds, 1), ("slide_steps", slide_steps, 0)):
-        if given < least:
-            raise SchemaError.must(f"auc: {name}", f"at least {least}", f"{given!r}")
+    for name, number, least in (("num_thresholds", num_thresholds, 1), ("slide_steps", slide_steps, 0)):
+        if number < least:
+            raise SchemaError.must(f"auc: {name}", f"at least {least}", f"{number!r}")
     _check_column("auc", x, label)
     steps, states, areas = num_thresholds + 1, list[Variable](), list[Variable]()
     for slides in (slide_steps, 0):
         count = steps * (slides + 1) + 1 if slides else steps
-        both = [_state(f"auc.{which}", INT64, count) for which in ("positive", "negative")]
+        counts = [_state(f"auc.{which}", INT64, count) for which in ("positive", "negative")]
         attrs = {"curve": curve, "num_thresholds": num_thresholds, "slide_steps": slides}
-        inputs = {"Predict": x, "Label": label, "StatPos": both[0], "StatNeg": both[1]}
-        made = current_block().append_op("auc", inputs, {"StatPosOut": both[0], "StatNegOut": both[1]}, attrs)
-        areas.append(current_block().var(made.outputs["AUC"][0]))
-        states += both
+        inputs = {"Predict": x, "Label": label, "StatPos": counts[0], "StatNeg": counts[1]}
+        op = current_block().append_op("auc", inputs, {"StatPosOut": counts[0], "StatNegOut": counts[1]}, attrs)
+        areas.append(current_block().var(op.outputs["AUC"][0]))
+        states += counts
     return areas[1], areas[0], states
 
 
@@ -84,8 +84,8 @@ def precision_recall(
     state = _state("precision_recall.counts", x.spec.known_dtype, classes, 4)
     inputs = {"MaxProbs": best, "Indices": cast(index, "int32"), "Labels": label if label.dtype is INT32 else cast(label, "int32"), "StatesInfo": state}
     inputs |= {"Weights": by_row(sample_weight, x, "precision_recall")} if sample_weight is not None else {}
-    made = block.append_op("precision_recall", inputs, {"AccumStatesInfo": state}, {"class_number": classes})
-    return block.var(made.outputs["BatchMetrics"][0]), block.var(made.outputs["AccumMetrics"][0]), state
+    op = block.append_op("precision_recall", inputs, {"AccumStatesInfo": state}, {"class_number": classes})
+    return block.var(op.outputs["BatchMetrics"][0]), block.var(op.outputs["AccumMetrics"][0]), state
 
 
 def _check_column(layer: str, x: Variable, label: Variable) -> None:
@@ -94,9 +94,9 @@ def _check_column(layer: str, x: Variable, label: Variable) -> None:
         require_rank(2, label.spec, "label", like=(x.spec.known_dims[0], 1) if x.spec.rank else ())
 
 
-def _state(name: str, of: DType, *dims: int) -> Variable:
+def _state(name: str, dtype: DType, *dims: int) -> Variable:
     """Make counts kept between runs, with zeros at first."""
     block = current_block().program.global_block
-    made = block.create_variable(block.program.unique_name(name), tensor(of, *dims), persistable=True, stop_gradient=True)
-    initialise(made, Constant(0))
-    return made
+    variable = block.create_variable(block.program.unique_name(name), tensor(dtype, *dims), persistable=True, stop_gradient=True)
+    initialise(variable, Constant(0))
+    return variable

@@ -20,12 +20,12 @@ _LEAST = 1e-24
 """The least square of a length."""
 
 
-def _rows(layer: str, **given: Variable) -> None:
+def _rows(layer: str, **variables: Variable) -> None:
     """Require rows of one number of features, as many of each."""
-    for what, x in given.items():
+    for name, x in variables.items():
         if x.spec.rank != 2:
-            raise ShapeError(f"{layer}: {what} must be [batch, features]; it is {x.spec.text()}")
-    same_dims(layer, **given)
+            raise ShapeError(f"{layer}: {name} must be [batch, features]; it is {x.spec.text()}")
+    same_dims(layer, **variables)
 
 
 def _distance(x: Variable, y: Variable, epsilon: float) -> Variable:
@@ -63,10 +63,10 @@ def info_nce_loss(query: Variable, key: Variable, temperature: float = 0.1, symm
     if not temperature > 0:
         raise SchemaError.must("info_nce_loss: temperature", "above 0", temperature)
     q, k = _unit(query) * (1.0 / temperature), _unit(key)
-    own = unsqueeze(numbers_before(0, size_of(query, 0), 1, "int32"), [1])
-    loss: Variable = softmax_with_cross_entropy(matmul(q, k, transpose_y=True), own)
+    labels = unsqueeze(numbers_before(0, size_of(query, 0), 1, "int32"), [1])
+    loss: Variable = softmax_with_cross_entropy(matmul(q, k, transpose_y=True), labels)
     if symmetric:
-        loss = (loss + softmax_with_cross_entropy(matmul(k, q, transpose_y=True), own)) * 0.5
+        loss = (loss + softmax_with_cross_entropy(matmul(k, q, transpose_y=True), labels)) * 0.5
     return by_example(loss, sample_weight, "info_nce_loss")
 
 

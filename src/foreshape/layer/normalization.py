@@ -21,12 +21,12 @@ _FIXED = ParamAttr(trainable=False)
 
 def _affine(size: int, x: Variable, prefix: str, weight: Any, bias: Any) -> dict[str, Any]:
     """Return the inputs X, Scale and Bias; ``False`` leaves a parameter out."""
-    of = statistics_type(x.spec)
+    dtype = statistics_type(x.spec)
     inputs: dict[str, Any] = {"X": x}
     if weight is not False:
-        inputs["Scale"] = create_parameter((size,), of, weight, prefix=prefix, initializer=_ONE)
+        inputs["Scale"] = create_parameter((size,), dtype, weight, prefix=prefix, initializer=_ONE)
     if bias is not False:
-        inputs["Bias"] = create_parameter((size,), of, bias, prefix=prefix, suffix="b", is_bias=True)
+        inputs["Bias"] = create_parameter((size,), dtype, bias, prefix=prefix, suffix="b", is_bias=True)
     return inputs
 
 
@@ -61,15 +61,15 @@ def batch_norm(
     block = current_block()
     prefix = block.program.layer_name("batch_norm", name)
     inputs = _affine(channels, x, prefix, _FIXED if weight is False else weight, _FIXED if bias is False else bias)
-    of = statistics_type(x.spec)
-    mean = create_parameter((channels,), of, moving_mean, prefix=prefix, called="mean", initializer=_ZERO, trainable=False)
-    variance = create_parameter((channels,), of, moving_variance, prefix=prefix, called="variance", initializer=_ONE, trainable=False)
+    dtype = statistics_type(x.spec)
+    mean = create_parameter((channels,), dtype, moving_mean, prefix=prefix, called="mean", initializer=_ZERO, trainable=False)
+    variance = create_parameter((channels,), dtype, moving_variance, prefix=prefix, called="variance", initializer=_ONE, trainable=False)
     attrs = {"momentum": momentum, "epsilon": epsilon, "is_test": is_test, "use_global_stats": use_global_stats, "data_layout": data_format}
     inputs |= {"Mean": mean, "Variance": variance}
     # PaddlePaddle's executor wants every one of them, even ReserveSpace, empty here
-    made = {slot: block.program.unique_name(f"{prefix}.tmp") for slot in ("SavedMean", "SavedVariance", "ReserveSpace")}
-    op = block.append_op("batch_norm", inputs, {"MeanOut": mean, "VarianceOut": variance, **made}, attrs, prefix=prefix)
-    for slot in made:
+    results = {slot: block.program.unique_name(f"{prefix}.tmp") for slot in ("SavedMean", "SavedVariance", "ReserveSpace")}
+    op = block.append_op("batch_norm", inputs, {"MeanOut": mean, "VarianceOut": variance, **results}, attrs, prefix=prefix)
+    for slot in results:
         block.var(op.outputs[slot][0]).stop_gradient = True
     return activate(block.var(op.outputs["Y"][0]), activation, prefix)
 

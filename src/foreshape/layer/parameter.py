@@ -71,17 +71,17 @@ def param_attr(given: Any) -> ParamAttr:
 _DEFAULT = ParamAttr()
 
 
-def part_of(given: Any, called: str, initialised: bool = True) -> Any:
+def part_of(argument: Any, called: str, initialised: bool = True) -> Any:
     """Return the attributes of one of a layer's several parameters: a common name gets ``called`` behind a dot.
 
     Args:
-        given: as for `param_attr`, or False.
+        argument: as for `param_attr`, or False.
         called: the parameter among the others.
         initialised: True to start as the others.
     """
-    if given is None or given is False:
-        return given
-    attr = param_attr(given)
+    if argument is None or argument is False:
+        return argument
+    attr = param_attr(argument)
     name = None if attr.name is None else f"{attr.name}.{called}"
     return replace(attr, name=name, initializer=attr.initializer if initialised else None)
 
@@ -108,43 +108,43 @@ def create_parameter(
     Raises:
         SchemaError: a shared name with another shape. TypeMismatchError: an invalid element type, or none of floats.
     """
-    given = param_attr(attr)
-    of = dtype_of(dtype)
-    if not of.is_floating:
+    attributes = param_attr(attr)
+    element_type = dtype_of(dtype)
+    if not element_type.is_floating:
         of_what = prefix or "create_parameter"
-        raise TypeMismatchError(f"{of_what}: a parameter is floating-point, and its input is {of.name}; see layer.cast and layer.embedding")
+        raise TypeMismatchError(f"{of_what}: a parameter is floating-point, and its input is {element_type.name}; see layer.cast and layer.embedding")
     block = current_block().program.blocks[0]
-    name = given.name or _name(block.program, prefix, suffix, called or ("bias" if is_bias else None))
+    name = attributes.name or _name(block.program, prefix, suffix, called or ("bias" if is_bias else None))
     site = here()
-    spec = Spec(LOD_TENSOR, of, sizes_of(tuple(shape)))  # also if 4.0 would find the entry of 4
+    spec = Spec(LOD_TENSOR, element_type, sizes_of(tuple(shape)))  # also if 4.0 would find the entry of 4
     shared = block.vars.get(name)
     if shared is not None:
         if shared.spec is not spec:
-            made = shared.call_site
-            where = "" if made is None else f", made at {made.short()}"
-            raise SchemaError(f"the parameter {name} is shared, and is {shared.spec.text()}{where}, not {spec.text()}")
-        known = settings(block.program).get(name)
-        if given.split is not None and (known is None or known.split != given.split):
-            was = "not divided" if known is None or known.split is None else f"split by {known.split}"
-            raise SchemaError(f"the parameter {name} is shared, and is {was}, not split by {given.split}")
+            call_site = shared.call_site
+            place = "" if call_site is None else f", made at {call_site.short()}"
+            raise SchemaError(f"the parameter {name} is shared, and is {shared.spec.text()}{place}, not {spec.text()}")
+        previous = settings(block.program).get(name)
+        if attributes.split is not None and (previous is None or previous.split != attributes.split):
+            was = "not divided" if previous is None or previous.split is None else f"split by {previous.split}"
+            raise SchemaError(f"the parameter {name} is shared, and is {was}, not split by {attributes.split}")
         return shared
     variable = Variable.make(name, block, spec, site)
     variable.persistable = True
     variable.is_parameter = is_parameter
-    variable.trainable = trainable and given.trainable
+    variable.trainable = trainable and attributes.trainable
     variable.stop_gradient = not variable.trainable
-    initialise(variable, given.initializer or initializer or (_BIAS if is_bias else _WEIGHT))
+    initialise(variable, attributes.initializer or initializer or (_BIAS if is_bias else _WEIGHT))
     block.vars[name] = variable
     block.program.touch()
-    if given.learning_rate != 1.0 or not given.need_decay or given.split is not None:
-        settings(block.program)[name] = given
+    if attributes.learning_rate != 1.0 or not attributes.need_decay or attributes.split is not None:
+        settings(block.program)[name] = attributes
     return variable
 
 
-def check_count(called: str, given: object) -> None:
+def check_count(called: str, count: object) -> None:
     """Raise `ShapeError` for a number of features or filters, the argument ``called``, that is no size."""
-    if not (isinstance(given, Dim) or (hasattr(given, "__index__") and index(given) >= 0)):  # pyright: ignore[reportArgumentType]
-        raise ShapeError.must(called, "a whole number, at least 0", repr(given))
+    if not (isinstance(count, Dim) or (hasattr(count, "__index__") and index(count) >= 0)):  # pyright: ignore[reportArgumentType]
+        raise ShapeError.must(called, "a whole number, at least 0", repr(count))
 
 
 def _name(program: Program, prefix: str | None, suffix: str, called: str | None) -> str:
@@ -161,9 +161,9 @@ def initialise(variable: Variable, initializer: Initializer) -> None:
     """
     startup = default_startup_program().blocks[0]
     name, spec = variable.name, variable.spec
-    there = startup.vars.get(name)
-    if there is not None:
-        _warn_of_another(there, variable, initializer)
+    startup_variable = startup.vars.get(name)
+    if startup_variable is not None:
+        _warn_of_another(startup_variable, variable, initializer)
         return
     copy = Variable.make(name, startup, spec, variable.site)
     copy.persistable = True
@@ -179,33 +179,33 @@ _first_values: dict[Any, Attributes] = {}
 
 def _first_value(initializer: Initializer, spec: Spec, site: Site) -> Attributes:
     """Return the attributes of the op for a parameter's first value, at the user's line."""
-    of = key_of(initializer)
-    found = _first_values.get((of, spec)) if of is not None else None
-    if found is None:
+    key = key_of(initializer)
+    attributes = _first_values.get((key, spec)) if key is not None else None
+    if attributes is None:
         type, attrs = initializer.op(spec.known_dims, spec.known_dtype)
         try:
-            found = get(type).describe(attrs)
+            attributes = get(type).describe(attrs)
         except DescriptionError as error:
             raise placed_error(error, type, site) from None
-        if of is not None:
+        if key is not None:
             if len(_first_values) >= _MOST_KEPT:
                 _first_values.clear()
-            _first_values[of, spec] = found
-    return found
+            _first_values[key, spec] = attributes
+    return attributes
 
 
-def _warn_of_another(there: Variable, variable: Variable, initializer: Initializer) -> None:
+def _warn_of_another(startup_variable: Variable, variable: Variable, initializer: Initializer) -> None:
     type, attrs = initializer.op(variable.spec.known_dims, variable.spec.known_dtype)
-    other = there.spec.dims != variable.spec.dims or there.dtype is not variable.dtype
-    if there.op is not None and not other:
-        made = there.op.operator
-        wanted = made.describe(attrs).values if made is not None and there.op.type == type else None
-        other = wanted is None or any(there.op.attributes.values.get(n) != v for n, v in wanted.items())
-    if other:
-        site = there.call_site
-        where = f", described at {site.short()}" if site is not None else ""
+    differs = startup_variable.spec.dims != variable.spec.dims or startup_variable.dtype is not variable.dtype
+    if startup_variable.op is not None and not differs:
+        operator = startup_variable.op.operator
+        values = operator.describe(attrs).values if operator is not None and startup_variable.op.type == type else None
+        differs = values is None or any(startup_variable.op.attributes.values.get(n) != v for n, v in values.items())
+    if differs:
+        site = startup_variable.call_site
+        place = f", described at {site.short()}" if site is not None else ""
         warn_user(
-            f"the startup program makes {there} already{where}, of other dims or in another way than {variable} here: give this network a "
+            f"the startup program makes {startup_variable} already{place}, of other dims or in another way than {variable} here: give this network a "
             "startup program of its own, with fs.program() or fs.program_guard(main, startup), or another name"
         )
 

@@ -20,8 +20,8 @@ from foreshape.program.variable import Variable
 
 def size_of(x: Variable, axis: int) -> int | Variable:
     """Return a size of ``x``: a number if known, otherwise a tensor int32 ``[1]`` set by the run."""
-    known = x.spec.known_dims[axis]
-    return known if isinstance(known, int) else slice(shape(x), [0], [axis], [axis + 1])
+    size = x.spec.known_dims[axis]
+    return size if isinstance(size, int) else slice(shape(x), [0], [axis], [axis + 1])
 
 
 @tells_line
@@ -41,11 +41,11 @@ def position_numbers(x: Variable) -> Variable:
         if x.spec.rank < 2:
             raise ShapeError.must(f"position_numbers({x.name}): the rows", "[batch, time, ...] or ragged", f"{x.spec.text()}")
         return cast(numbers_before(0, size_of(x, 1), 1, "int32"), "fp32")
-    one = reshape(x, [x.spec.known_dims[0], -1])  # of each row its first number, whatever its value
-    ones = fill_like(slice(one, [1], [0], [1]), 1.0, "fp64")  # whole numbers past 2^24 rows too
-    before = cumsum(ones, 0, exclusive=True)
-    starts = sequence_expand_as(sequence_first_step(before), x)
-    return reshape(cast(before - starts, "fp32"), [x.spec.known_dims[0]])
+    rows = reshape(x, [x.spec.known_dims[0], -1])  # of each row its first number, whatever its value
+    ones = fill_like(slice(rows, [1], [0], [1]), 1.0, "fp64")  # whole numbers past 2^24 rows too
+    indices = cumsum(ones, 0, exclusive=True)
+    starts = sequence_expand_as(sequence_first_step(indices), x)
+    return reshape(cast(indices - starts, "fp32"), [x.spec.known_dims[0]])
 
 
 @tells_line

@@ -33,16 +33,16 @@ def recompute_scope() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _marking(block: Block) -> Generator[None]:
-    before = {id(op) for op in block.ops}
+    previous_ids = {id(op) for op in block.ops}
     yield
-    _mark([op for op in block.ops if id(op) not in before], block.program.unique_name(RECOMPUTED))
+    _mark([op for op in block.ops if id(op) not in previous_ids], block.program.unique_name(RECOMPUTED))
 
 
 def _mark(ops: Iterable[Op], scope: str) -> None:
     """Mark ops as parts of a recompute scope; the mark is kept in files."""
     for op in ops:
-        before = op.attributes.values.get(ATTRIBUTE)
-        inner = RECOMPUTE_MARK.sub("/", before) if isinstance(before, str) and before else "/"
+        previous = op.attributes.values.get(ATTRIBUTE)
+        inner = RECOMPUTE_MARK.sub("/", previous) if isinstance(previous, str) and previous else "/"
         entries = [e for e in op.attributes.entries if e[0] != ATTRIBUTE]
         entries.append((ATTRIBUTE, AttrType.STRING, f"/{scope}{inner}"))
         op.attributes = Attributes.of(op.type, tuple(sorted(entries, key=lambda e: e[0])))

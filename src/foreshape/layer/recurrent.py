@@ -136,43 +136,43 @@ class _Layers:
             raise ShapeError(f"{self.prefix}: the features must be known to make weights, and at least 1; the input is {spec.text()}")
         gates = GATES[self.mode] * self.hidden
         inner = [features if u < self.directions else self.directions * self.hidden for u in range(self.units)]
-        made: list[Variable] = []
+        parameters: list[Variable] = []
         for u in range(self.units):
-            made.append(self._parameter(input, (gates, inner[u]), input_weight, u, "input_weight"))
-            made.append(self._parameter(input, (gates, self.hidden), hidden_weight, u, "hidden_weight"))
+            parameters.append(self._parameter(input, (gates, inner[u]), input_weight, u, "input_weight"))
+            parameters.append(self._parameter(input, (gates, self.hidden), hidden_weight, u, "hidden_weight"))
         for u in range(self.units):
-            made.append(self._parameter(input, (gates,), bias, u, "bias"))
-            made.append(self._parameter(input, (gates,), hidden_bias, u, "hidden_bias"))
-        return made
+            parameters.append(self._parameter(input, (gates,), bias, u, "bias"))
+            parameters.append(self._parameter(input, (gates,), hidden_bias, u, "hidden_bias"))
+        return parameters
 
-    def _parameter(self, input: Variable, shape: Sequence[int], given: Any, unit: int, what: str) -> Variable:
-        if isinstance(given, (list, tuple)):
-            several: list[Any] = list(given)  # pyright: ignore[reportUnknownArgumentType]
+    def _parameter(self, input: Variable, shape: Sequence[int], setting: Any, unit: int, role: str) -> Variable:
+        if isinstance(setting, (list, tuple)):
+            several: list[Any] = list(setting)  # pyright: ignore[reportUnknownArgumentType]
             if len(several) != self.units:
-                raise SchemaError(f"{self.prefix}: {what} must have one entry for each of the {self.units} units; seen {len(several)}")
-            given = several[unit]
-        elif self.units > 1 and (isinstance(given, str) or (isinstance(given, ParamAttr) and given.name is not None)):
-            raise SchemaError(f"{self.prefix}: {what} is named, and there are {self.units} units: give a list with a name for each")
+                raise SchemaError(f"{self.prefix}: {role} must have one entry for each of the {self.units} units; seen {len(several)}")
+            setting = several[unit]
+        elif self.units > 1 and (isinstance(setting, str) or (isinstance(setting, ParamAttr) and setting.name is not None)):
+            raise SchemaError(f"{self.prefix}: {role} is named, and there are {self.units} units: give a list with a name for each")
         bound = 1.0 / math.sqrt(self.hidden)
-        attr: Any = _ZERO if given is False else given
-        suffix, called = "b" if "bias" in what else "w", what if self.units == 1 else f"{what}_{unit}"
-        of, start = input.spec.known_dtype, Uniform(-bound, bound)
-        return create_parameter(shape, of, attr, prefix=self.prefix, suffix=suffix, initializer=start, called=called)
+        attr: Any = _ZERO if setting is False else setting
+        suffix, called = "b" if "bias" in role else "w", role if self.units == 1 else f"{role}_{unit}"
+        dtype, start = input.spec.known_dtype, Uniform(-bound, bound)
+        return create_parameter(shape, dtype, attr, prefix=self.prefix, suffix=suffix, initializer=start, called=called)
 
     def run(
         self, input: Variable, weights: list[Variable], initial: Variable | Sequence[Variable] | None, lengths: Variable | None, time_major: bool
     ) -> tuple[Variable, list[Variable]]:
-        given = [] if initial is None else [initial] if isinstance(initial, Variable) else list(initial)
-        if given and len(given) != self.states:
+        initial_states = [] if initial is None else [initial] if isinstance(initial, Variable) else list(initial)
+        if initial_states and len(initial_states) != self.states:
             raise SchemaError(
                 f"{self.prefix}: initial_states must be {'the hidden state and the cell' if self.states == 2 else 'the hidden state'}; "
-                f"seen {len(given)} variables"
+                f"seen {len(initial_states)} variables"
             )
         block = current_block()
         if input.spec.lod is not None:
             if lengths is not None:
                 raise TypeMismatchError(f"{self.prefix}: length is for dense input, and the input is ragged, {input.spec.text()}")
-            inputs: dict[str, Any] = {"Input": input, "WeightList": weights} | dict(zip(("InitHidden", "InitCell"), given, strict=False))
+            inputs: dict[str, Any] = {"Input": input, "WeightList": weights} | dict(zip(("InitHidden", "InitCell"), initial_states, strict=False))
             cell = {"LastCell": block.program.unique_name(f"{self.prefix}.tmp")} if self.states == 2 else {}
             op = block.append_op("sequence_rnn", inputs, cell, self.attributes, prefix=self.prefix)
             out, *states = block.apply_names([op.outputs[slot][0] for slot in ("Out", "LastHidden", *cell)])
@@ -180,13 +180,13 @@ class _Layers:
         if input.spec.rank != 3:
             axes = "[time, batch, features]" if time_major else "[batch, time, features]"
             raise ShapeError.must(f"{self.prefix}: the input", f"ragged, or dense {axes}", f"{input.spec.text()}")
-        if not given:
-            given = [self._zeros(input, 1 if time_major else 0)] * self.states
+        if not initial_states:
+            initial_states = [self._zeros(input, 1 if time_major else 0)] * self.states
         steps = input if time_major else transpose(input, [1, 0, 2])
-        inputs = {"Input": steps, "PreState": given, "WeightList": weights} | ({} if lengths is None else {"SequenceLength": lengths})
+        inputs = {"Input": steps, "PreState": initial_states, "WeightList": weights} | ({} if lengths is None else {"SequenceLength": lengths})
         features: Size = input.spec.known_dims[-1]
-        made = block.apply("rnn", inputs, self.attributes | {"input_size": features}, self.prefix)
-        return made[0] if time_major else transpose(made[0], [1, 0, 2]), list(made[2])
+        results = block.apply("rnn", inputs, self.attributes | {"input_size": features}, self.prefix)
+        return results[0] if time_major else transpose(results[0], [1, 0, 2]), list(results[2])
 
     def _zeros(self, input: Variable, batch_axis: int) -> Variable:
         attrs = {"shape": [self.units, -1, self.hidden], "dtype": input.spec.known_dtype.code, "value": 0.0, "input_dim_idx": batch_axis, "output_dim_idx": 1}

@@ -46,8 +46,8 @@ def parameters_of(function: Callable[..., Any]) -> Mapping[str, Any]:
                 continue
     out: dict[str, Any] = {}
     for name, parameter in signature_of(function).parameters.items():
-        given = parameter.annotation
-        out[name] = Any if given is parameter.empty else _meant(given, names) if isinstance(given, str) else given
+        annotation = parameter.annotation
+        out[name] = Any if annotation is parameter.empty else _meant(annotation, names) if isinstance(annotation, str) else annotation
     return out
 
 
@@ -66,20 +66,20 @@ class Quick(NamedTuple):
 @functools.cache
 def quick_looks(function: Callable[..., Any]) -> tuple[tuple[Quick, ...], Mapping[str, Quick]]:
     """Return the quick looks at the arguments of a function, by position and by name, made once."""
-    by_name = {name: _quick(wanted) for name, wanted in parameters_of(function).items()}
-    others = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
-    return tuple(by_name[name] for name, p in signature_of(function).parameters.items() if p.kind not in others), by_name
+    by_name = {name: _quick(annotation) for name, annotation in parameters_of(function).items()}
+    later_kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    return tuple(by_name[name] for name, p in signature_of(function).parameters.items() if p.kind not in later_kinds), by_name
 
 
-def _quick(wanted: Any) -> Quick:
-    if get_origin(wanted) in (Union, types.UnionType):
-        of = [_quick(one) for one in get_args(wanted)]
-        return Quick(frozenset().union(*(q.classes for q in of)), tuple(base for q in of for base in q.bases))
-    if wanted is Any or wanted is object:
+def _quick(annotation: Any) -> Quick:
+    if get_origin(annotation) in (Union, types.UnionType):
+        members = [_quick(member) for member in get_args(annotation)]
+        return Quick(frozenset().union(*(q.classes for q in members)), tuple(base for q in members for base in q.bases))
+    if annotation is Any or annotation is object:
         return Quick(frozenset(), (object,))
-    if wanted is None or wanted in (int, float, bool, str, types.NoneType):  # True is no number
-        return Quick(frozenset((int, float) if wanted is float else (types.NoneType if wanted is None else wanted,)), ())
-    return Quick(frozenset(), (wanted,) if isinstance(wanted, type) and get_origin(wanted) is None else ())
+    if annotation is None or annotation in (int, float, bool, str, types.NoneType):  # True is no number
+        return Quick(frozenset((int, float) if annotation is float else (types.NoneType if annotation is None else annotation,)), ())
+    return Quick(frozenset(), (annotation,) if isinstance(annotation, type) and get_origin(annotation) is None else ())
 
 
 def _meant(annotation: str, names: dict[str, Any]) -> Any:
@@ -87,42 +87,44 @@ def _meant(annotation: str, names: dict[str, Any]) -> Any:
     return get_type_hints(types.SimpleNamespace(__annotations__={"it": annotation}), names)["it"]
 
 
-def fits(value: object, wanted: Any) -> bool:
+def fits(value: object, annotation: Any) -> bool:
     """Tell whether a value fits an annotation, where numpy's numbers are numbers, and any iterable is a sequence."""
-    kind = get_origin(wanted)
-    inner = get_args(wanted)
-    if wanted is Any or wanted is object:
+    kind = get_origin(annotation)
+    inner = get_args(annotation)
+    if annotation is Any or annotation is object:
         return True
     if kind is Union or kind is types.UnionType:
-        return any(fits(value, one) for one in inner)
-    if wanted is bool:
+        return any(fits(value, element) for element in inner)
+    if annotation is bool:
         return isinstance(value, bool) or value.__class__.__name__ == "bool_"
-    if wanted is int or wanted is float:
-        return _is_number(value, whole=wanted is int)
+    if annotation is int or annotation is float:
+        return _is_number(value, whole_only=annotation is int)
     if kind is None:
-        return isinstance(value, types.NoneType if wanted is None else wanted)
+        return isinstance(value, types.NoneType if annotation is None else annotation)
     if kind is tuple and Ellipsis not in inner:
         return isinstance(value, (tuple, list)) and len(cast("list[Any]", value)) == len(inner) and all(map(fits, cast("list[Any]", value), inner))
     if issubclass(kind, Mapping):
-        given = cast("Mapping[Any, Any]", value)
-        return isinstance(value, Mapping) and all(fits(k, inner[0]) and fits(v, inner[1]) for k, v in given.items())
+        mapping = cast("Mapping[Any, Any]", value)
+        return isinstance(value, Mapping) and all(fits(k, inner[0]) and fits(v, inner[1]) for k, v in mapping.items())
     if issubclass(kind, Iterable):
         if isinstance(value, str):
             return inner[0] is str  # one name in the place of several
         if isinstance(value, (bytes, Variable, Mapping)) or not hasattr(value, "__iter__") or getattr(value, "ndim", 1) == 0:
             return False
         if not isinstance(value, (list, tuple)):  # an iterator would be used up
-            return not (hasattr(value, "dtype") or hasattr(value, "shape")) or all(fits(one, inner[0]) for one in islice(cast("Iterable[Any]", value), 1))
-        return all(fits(one, inner[0]) for one in cast("list[Any]", value))
+            return not (hasattr(value, "dtype") or hasattr(value, "shape")) or all(
+                fits(element, inner[0]) for element in islice(cast("Iterable[Any]", value), 1)
+            )
+        return all(fits(element, inner[0]) for element in cast("list[Any]", value))
     return callable(value) if kind is Callable else isinstance(value, kind)
 
 
-def takes_variable(wanted: Any) -> bool:
+def takes_variable(annotation: Any) -> bool:
     """Tell whether a variable, alone or in a list, fits an annotation."""
-    return wanted is Variable or any(takes_variable(one) for one in get_args(wanted))
+    return annotation is Variable or any(takes_variable(member) for member in get_args(annotation))
 
 
-def _is_number(value: object, whole: bool) -> bool:
+def _is_number(value: object, whole_only: bool) -> bool:
     if isinstance(value, (bool, str, bytes)):
         return False
     try:
@@ -130,7 +132,7 @@ def _is_number(value: object, whole: bool) -> bool:
         return True
     except TypeError:
         pass
-    if whole or not hasattr(value, "__float__"):
+    if whole_only or not hasattr(value, "__float__"):
         return False
     try:
         float(cast("float", value))
@@ -141,41 +143,41 @@ def _is_number(value: object, whole: bool) -> bool:
         return False
 
 
-def words(wanted: Any, several: bool = False) -> str:
+def words(annotation: Any, several: bool = False) -> str:
     """Say an annotation in words."""
-    if wanted is Any or wanted is object:
+    if annotation is Any or annotation is object:
         return "things" if several else "what its documentation says"
-    if wanted is None:
-        wanted = types.NoneType
-    plain = _PLAIN.get(wanted)
+    if annotation is None:
+        annotation = types.NoneType
+    plain = _PLAIN.get(annotation)
     if plain is not None:
         return plain[several]
-    kind, inner = get_origin(wanted), get_args(wanted)
+    kind, inner = get_origin(annotation), get_args(annotation)
     if kind is Union or kind is types.UnionType:
-        said = list(dict.fromkeys(words(one, several) for one in inner if one is not int or float not in inner))
-        return said[0] if len(said) == 1 else f"{', '.join(said[:-1])} or {said[-1]}"
+        choices = list(dict.fromkeys(words(member, several) for member in inner if member is not int or float not in inner))
+        return choices[0] if len(choices) == 1 else f"{', '.join(choices[:-1])} or {choices[-1]}"
     if kind is None:
-        called = str(wanted.__name__)
+        called = str(annotation.__name__)
         return f"{called}s" if several else f"{'an' if called[0] in 'AEIO' else 'a'} {called}"
     if kind is Callable:
         return "functions" if several else "a function"
     if kind is tuple and Ellipsis not in inner:
-        parts = f"{len(inner)} values: {', '.join(words(one) for one in inner)}"
+        parts = f"{len(inner)} values: {', '.join(words(member) for member in inner)}"
         return f"tuples of {parts}" if several else f"a tuple of {parts}"
     if issubclass(kind, Mapping):
         return f"{'dicts' if several else 'a dict'} from {words(inner[0], True)} to {words(inner[1], True)}"
-    of = "" if inner[0] is Any else f" of {words(inner[0], True)}"
-    return f"{'lists' if several else 'a list'}{of}"
+    ending = "" if inner[0] is Any else f" of {words(inner[0], True)}"
+    return f"{'lists' if several else 'a list'}{ending}"
 
 
 def documented(function: Callable[..., Any]) -> dict[str, str]:
     """Return parameter -> the first words of its description in the docstring."""
     text = inspect.getdoc(function) or ""
-    found = re.search(r"^Args:\n((?:(?: .*)?\n?)*)", text, re.MULTILINE)
+    match = re.search(r"^Args:\n((?:(?: .*)?\n?)*)", text, re.MULTILINE)
     out: dict[str, str] = {}
-    for entry in re.split(r"\n(?=    \S)", found[1].rstrip()) if found is not None else ():
-        names, _, said = entry.strip().partition(": ")
-        first = re.split(r"[.;](?:\s|$)", " ".join(said.split()), maxsplit=1)[0].removesuffix(".")
+    for entry in re.split(r"\n(?=    \S)", match[1].rstrip()) if match is not None else ():
+        names, _, description = entry.strip().partition(": ")
+        first = re.split(r"[.;](?:\s|$)", " ".join(description.split()), maxsplit=1)[0].removesuffix(".")
         for name in names.split(", "):
             if 0 < len(first) <= _LONGEST_DOC:
                 out[name.strip("*")] = first

@@ -104,20 +104,20 @@ def alias_tables(probabilities: Sequence[float]) -> tuple[list[int], list[float]
     large = deque(c for c, p in enumerate(scaled) if p > 1.0)
     small = deque(c for c, p in enumerate(scaled) if p < 1.0)
     while large and small:
-        one, other = large.popleft(), small.popleft()
-        alias[other], keep[other] = one, scaled[other]
-        scaled[one] += scaled[other] - 1.0
-        if scaled[one] > 1.0:
-            large.append(one)
-        elif scaled[one] < 1.0:
-            small.append(one)
+        greater, lesser = large.popleft(), small.popleft()
+        alias[lesser], keep[lesser] = greater, scaled[lesser]
+        scaled[greater] += scaled[lesser] - 1.0
+        if scaled[greater] > 1.0:
+            large.append(greater)
+        elif scaled[greater] < 1.0:
+            small.append(greater)
     return alias, keep
 
 
-def _constant(prefix: str, of: DType, numbers: Sequence[float]) -> Variable:
+def _constant(prefix: str, dtype: DType, numbers: Sequence[float]) -> Variable:
     """Return a persistable variable with these numbers, unchanged by training."""
     block = current_block().program.global_block
-    variable = block.create_variable(block.program.unique_name(f"{prefix}.w"), Spec(LOD_TENSOR, of, (len(numbers),)), persistable=True, stop_gradient=True)
+    variable = block.create_variable(block.program.unique_name(f"{prefix}.w"), Spec(LOD_TENSOR, dtype, (len(numbers),)), persistable=True, stop_gradient=True)
     initialise(variable, _Written(numbers))
     return variable
 

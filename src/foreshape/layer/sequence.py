@@ -88,18 +88,18 @@ def sequence_conv(
         raise ShapeError(f"sequence_conv({x.name}): the input must be [rows, width] with a known width to make a weight; it is {x.spec.text()}")
     if kernel_size < 1:
         raise SchemaError.must(f"sequence_conv({x.name}): kernel_size", "at least 1", kernel_size)
-    width, of = dims[1], x.spec.known_dtype
+    width, dtype = dims[1], x.spec.known_dtype
     block = current_block()
     prefix = block.program.layer_name("sequence_conv", name)
     start = -(kernel_size // 2) if padding_start is None else padding_start
     outside = max(0, -start) + max(0, start + kernel_size - 1)
-    inputs = {"X": x, "Filter": create_parameter((kernel_size * width, num_filters), of, weight, prefix=prefix)}
+    inputs = {"X": x, "Filter": create_parameter((kernel_size * width, num_filters), dtype, weight, prefix=prefix)}
     if trainable_padding and outside:
-        inputs["PaddingData"] = create_parameter((outside, width), of, padding_weight, prefix=prefix, is_bias=True, called="padding")
+        inputs["PaddingData"] = create_parameter((outside, width), dtype, padding_weight, prefix=prefix, is_bias=True, called="padding")
     attrs = {"contextLength": kernel_size, "contextStart": start, "contextStride": 1, "paddingTrainable": "PaddingData" in inputs}
     out = block.apply("sequence_conv", inputs, attrs, prefix)
     if bias is not False:
-        b = create_parameter((num_filters,), of, bias, prefix=prefix, suffix="b", is_bias=True)
+        b = create_parameter((num_filters,), dtype, bias, prefix=prefix, suffix="b", is_bias=True)
         out = block.apply("elementwise_add", {"X": out, "Y": b}, {"axis": 1}, prefix)
     return activate(out, activation, prefix)
 

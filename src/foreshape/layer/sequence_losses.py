@@ -18,7 +18,7 @@ from foreshape.program.current import current_block
 from foreshape.program.variable import Variable
 
 
-def _given(**slots: Variable | None) -> dict[str, Variable]:
+def _present_slots(**slots: Variable | None) -> dict[str, Variable]:
     return {slot: variable for slot, variable in slots.items() if variable is not None}
 
 
@@ -51,7 +51,7 @@ def linear_chain_crf(
         if not isinstance(tags, int):
             raise ShapeError(f"linear_chain_crf({x.name}): the number of tags must be known to make the transitions; the input is {x.spec.text()}")
         transition = create_parameter((tags + 2, tags), x.spec.known_dtype, transition, prefix=prefix)
-    inputs = _given(Emission=x, Transition=transition, Label=label, Length=length)
+    inputs = _present_slots(Emission=x, Transition=transition, Label=label, Length=length)
     _, _, _, cost = block.apply("linear_chain_crf", inputs, prefix=prefix)
     return by_example(cost, sample_weight, "linear_chain_crf")
 
@@ -72,17 +72,17 @@ def crf_decoding(x: Variable, transition: Any, label: Variable | None = None, le
         SchemaError: the program has no parameter of this name.
     """
     block = current_block()
-    found = transition if isinstance(transition, Variable) else _parameter(block, transition)
-    return block.apply("crf_decoding", _given(Emission=x, Transition=found, Label=label, Length=length))
+    parameter = transition if isinstance(transition, Variable) else _parameter(block, transition)
+    return block.apply("crf_decoding", _present_slots(Emission=x, Transition=parameter, Label=label, Length=length))
 
 
 def _parameter(block: Block, attr: Any) -> Variable:
     name = param_attr(attr).name
-    found = block.program.global_block.vars.get(name) if name is not None else None
-    if found is None:
+    parameter = block.program.global_block.vars.get(name) if name is not None else None
+    if parameter is None:
         meant = did_you_mean(name, block.program.global_block.vars)
         raise SchemaError(f"crf_decoding: there is no parameter {name!r}; give linear_chain_crf a transition of that name, or pass the variable{meant}")
-    return found
+    return parameter
 
 
 @tells_line
@@ -108,7 +108,7 @@ def warpctc(
     Raises:
         ShapeError: operands or mismatched weights.
     """
-    inputs = _given(Logits=x, Label=label, LogitsLength=input_length, LabelLength=label_length)
+    inputs = _present_slots(Logits=x, Label=label, LogitsLength=input_length, LabelLength=label_length)
     loss, _ = current_block().apply("warpctc", inputs, {"blank": blank, "norm_by_times": norm_by_times})
     return by_example(loss, sample_weight, "warpctc")
 
@@ -166,7 +166,7 @@ def edit_distance(
             raise SchemaError("edit_distance: ignored_tokens are taken out of ragged sequences only, and these are padded")
         tokens = {"tokens": list(ignored_tokens)}
         x, label = (block.apply("sequence_erase", {"X": x}, tokens, prefix) for x in (x, label))
-    inputs = _given(Hyps=x, Refs=label, HypsLength=input_length, RefsLength=label_length)
+    inputs = _present_slots(Hyps=x, Refs=label, HypsLength=input_length, RefsLength=label_length)
     count, distances = block.apply("edit_distance", inputs, {"normalized": normalized}, prefix)
     return distances, count
 
@@ -189,7 +189,7 @@ def chunk_eval(
         Sum these over minibatches for the measures of a whole.
     """
     attrs = {"num_chunk_types": num_chunk_types, "chunk_scheme": chunk_scheme, "excluded_chunk_types": list(excluded_chunk_types or ())}
-    return current_block().apply("chunk_eval", _given(Inference=x, Label=label, SeqLength=length), attrs)
+    return current_block().apply("chunk_eval", _present_slots(Inference=x, Label=label, SeqLength=length), attrs)
 
 
 def rnnt_loss(

@@ -37,9 +37,9 @@ def sequence_pad(x: Variable, pad_value: Variable | float, maxlen: int | None = 
         ``[sequences, maxlen, *row]``, and the sequences' own lengths, int64 ``[sequences]``.
     """
     if not isinstance(pad_value, Variable):
-        of = x.spec.known_dtype
-        text = str(int(pad_value)) if of.is_integer else ""
-        pad_value = apply("fill_constant", {}, shape=[1], dtype=of, value=float(pad_value), str_value=text)
+        element_type = x.spec.known_dtype
+        text = str(int(pad_value)) if element_type.is_integer else ""
+        pad_value = apply("fill_constant", {}, shape=[1], dtype=element_type, value=float(pad_value), str_value=text)
     padded, length = apply("sequence_pad", {"X": x, "PadValue": pad_value}, padded_length=-1 if maxlen is None else maxlen)
     length.stop_gradient = True
     return padded, length
@@ -66,10 +66,10 @@ def sequence_mask(x: Variable, maxlen: int | Variable | None = None, dtype: Any 
     return _mask(x, maxlen, dtype)
 
 
-def _mask(x: Variable, maxlen: int | Variable | None, of: Any) -> Variable:
+def _mask(x: Variable, maxlen: int | Variable | None, out_dtype: Any) -> Variable:
     if isinstance(maxlen, Variable):
-        return apply("sequence_mask", {"X": x, "MaxLenTensor": maxlen}, maxlen=-1, out_dtype=dtype(of))
-    return apply("sequence_mask", {"X": x}, maxlen=-1 if maxlen is None else maxlen, out_dtype=dtype(of))
+        return apply("sequence_mask", {"X": x, "MaxLenTensor": maxlen}, maxlen=-1, out_dtype=dtype(out_dtype))
+    return apply("sequence_mask", {"X": x}, maxlen=-1 if maxlen is None else maxlen, out_dtype=dtype(out_dtype))
 
 
 def sequence_reshape(x: Variable, new_dim: int) -> Variable:

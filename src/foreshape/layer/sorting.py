@@ -37,8 +37,8 @@ def argmin(x: Variable, axis: int | None = None, keepdim: bool = False, dtype: A
     return _extreme("arg_min", x, axis, keepdim, dtype)
 
 
-def _extreme(type: str, x: Variable, axis: int | None, keepdim: bool, of: Any) -> Variable:
-    return apply(type, {"X": x}, axis=0 if axis is None else axis, flatten=axis is None, keepdims=keepdim, dtype=dtype_of(of))
+def _extreme(type: str, x: Variable, axis: int | None, keepdim: bool, index_dtype: Any) -> Variable:
+    return apply(type, {"X": x}, axis=0 if axis is None else axis, flatten=axis is None, keepdims=keepdim, dtype=dtype_of(index_dtype))
 
 
 def argsort(x: Variable, axis: int = -1, descending: bool = False) -> tuple[Variable, Variable]:
@@ -145,10 +145,10 @@ def searchsorted(sorted_sequence: Variable, values: Variable, dtype: Any = "int6
 
 def _is_int32(layer: str, dtype: Any) -> bool:
     """Tell int32 from int64, a flag of the operator."""
-    of = dtype_of(dtype)
-    if of not in (INT32, INT64):
-        raise SchemaError.must(f"{layer}: dtype", "int64 or int32", of.name)
-    return of is INT32
+    index_dtype = dtype_of(dtype)
+    if index_dtype not in (INT32, INT64):
+        raise SchemaError.must(f"{layer}: dtype", "int64 or int32", index_dtype.name)
+    return index_dtype is INT32
 
 
 def cumprod(x: Variable, axis: int = -1, exclusive: bool = False, reverse: bool = False) -> Variable:

@@ -41,24 +41,26 @@ def in_training(x: Variable | Sequence[Variable], function: Callable[..., Any], 
     Raises:
         SchemaError, TypeMismatchError, ShapeError: the function's results do not fit their replacements in a test.
     """
-    given = _variables(x, "x")
+    variables = _variables(x, "x")
     block = current_block()
-    before = len(block.ops)
-    made = _variables(function(*given), "the function of in_training")
-    learns = any(v.persistable for op in block.ops[before:] for v in op.input_variables())
-    instead = given if otherwise is None else _variables(otherwise, "otherwise")
-    if not len(made) == len(instead) == len(given):
-        raise SchemaError(f"in_training gives as many variables as it takes, {len(given)}; the function makes {len(made)}, and otherwise has {len(instead)}")
-    for new, old in zip(made, instead, strict=True):
+    op_count = len(block.ops)
+    results = _variables(function(*variables), "the function of in_training")
+    learns = any(v.persistable for op in block.ops[op_count:] for v in op.input_variables())
+    instead = variables if otherwise is None else _variables(otherwise, "otherwise")
+    if not len(results) == len(instead) == len(variables):
+        raise SchemaError(
+            f"in_training gives as many variables as it takes, {len(variables)}; the function makes {len(results)}, and otherwise has {len(instead)}"
+        )
+    for new, old in zip(results, instead, strict=True):
         if new.dtype is not old.dtype:
             raise TypeMismatchError(f"in_training: the function must keep the element type; it makes {new} of {old}")
         if new.spec.rank != old.spec.rank or any(equal(a, b) is False for a, b in zip(new.spec.known_dims, old.spec.known_dims, strict=True)):
             raise ShapeError(f"in_training: the function must keep the dims, or otherwise= say what stands there in a test; it makes {new} of {old}")
     with name_scope("in_training"):
         testing = cast(dropout(fill_constant([1], "fp32", 1.0), 1.0), "int32")  # 0 in training, where all is dropped, and 1 in a test
-        out = [block.apply("select_input", {"X": [new, _apart(old)], "Mask": testing}) for new, old in zip(made, instead, strict=True)]
+        out = [block.apply("select_input", {"X": [new, _apart(old)], "Mask": testing}) for new, old in zip(results, instead, strict=True)]
     for chosen in out:  # nothing trainable is before it: no gradient needs to come here
-        chosen.stop_gradient = not learns and all(v.stop_gradient for v in (*given, *instead))
+        chosen.stop_gradient = not learns and all(v.stop_gradient for v in (*variables, *instead))
     return out[0] if isinstance(x, Variable) else tuple(out)
 
 
@@ -71,8 +73,8 @@ def _apart(x: Variable) -> Variable:
     return out
 
 
-def _variables(given: Any, what: str) -> list[Variable]:
-    listed: list[Any] = [given] if isinstance(given, Variable) else list(given) if isinstance(given, (list, tuple)) else []  # pyright: ignore[reportUnknownArgumentType]
-    if not listed or not all(isinstance(one, Variable) for one in listed):
-        raise SchemaError.must(what, "a variable, or several", f"{given!r}")
+def _variables(values: Any, source: str) -> list[Variable]:
+    listed: list[Any] = [values] if isinstance(values, Variable) else list(values) if isinstance(values, (list, tuple)) else []  # pyright: ignore[reportUnknownArgumentType]
+    if not listed or not all(isinstance(value, Variable) for value in listed):
+        raise SchemaError.must(source, "a variable, or several", f"{values!r}")
     return listed

@@ -51,8 +51,8 @@ def mlp(
     if not isinstance(width, int):
         raise ShapeError(f"mlp({x.name}): the input must be [..., width] of a known width; it is {x.spec.text()}")
 
-    def product(x: Variable, size: int, activation: Activation, called: str, by: str) -> Variable:
-        return fc(x, size, activation, 1, weight=part_of(weight, called), bias=part_of(bias, called), name=called, split=by if split else None)
+    def product(x: Variable, size: int, activation: Activation, called: str, direction: str) -> Variable:
+        return fc(x, size, activation, 1, weight=part_of(weight, called), bias=part_of(bias, called), name=called, split=direction if split else None)
 
     with name_scope(name):
         if gated:
@@ -83,19 +83,19 @@ class _Settings:
     def normalised(self, x: Variable, name: str) -> Variable:
         return _normalised(x, self.normalize, self.epsilon, self.weight, self.bias, name)
 
-    def attention(self, x: Variable, memory: Variable | None, name: str, **named: Any) -> Variable:
+    def attention(self, x: Variable, memory: Variable | None, name: str, **arguments: Any) -> Variable:
         weight, bias = part_of(self.weight, name), part_of(self.bias, name)
-        return multi_head_attention(x, memory, heads=self.heads, weight=weight, bias=bias, split=self.split, name=name, **named)
+        return multi_head_attention(x, memory, heads=self.heads, weight=weight, bias=bias, split=self.split, name=name, **arguments)
 
     def residual(self, x: Variable, name: str, part: Callable[[Variable], Variable], onto: Variable | None = None) -> Variable:
         """Return x + part(norm(x)), or norm(x + part(x)), and their kin; ``onto`` in place of the first x."""
         norm = f"{name}_norm"
-        made = part(x if self.norm in ("post", "result") else self.normalised(x, norm))
+        change = part(x if self.norm in ("post", "result") else self.normalised(x, norm))
         if self.dropout:
-            made = drop(made, self.dropout, self.is_test)
+            change = drop(change, self.dropout, self.is_test)
         if self.norm in ("both", "result"):
-            made = self.normalised(made, f"{name}_result_norm")
-        out = (x if onto is None else onto) + made
+            change = self.normalised(change, f"{name}_result_norm")
+        out = (x if onto is None else onto) + change
         return self.normalised(out, norm) if self.norm == "post" else out
 
     def attend(self, x: Variable, name: str, causal: bool, mask: Variable | None) -> Variable:
@@ -183,7 +183,7 @@ def transformer_encoder_block(
     Raises:
         SchemaError: another ``norm`` or ``normalize``. ShapeError, TypeMismatchError: as for `multi_head_attention`.
     """
-    of = _Settings(
+    settings = _Settings(
         "transformer_encoder_block",
         heads,
         inner_size,
@@ -207,8 +207,8 @@ def transformer_encoder_block(
         score_cap=score_cap,
     )
     with _scope(name):
-        h = of.attend(x, "attention", causal, mask)
-        return of.feed(x, h) if norm == "parallel" else of.feed(h)
+        h = settings.attend(x, "attention", causal, mask)
+        return settings.feed(x, h) if norm == "parallel" else settings.feed(h)
 
 
 @tells_line
@@ -234,10 +234,10 @@ def transformer_decoder_block(
         As x. The parameters are in the scopes ``attention``, ``attention_norm``, ``cross_attention``, ``cross_attention_norm``, ``mlp`` and
         ``mlp_norm``.
     """
-    of = _Settings("transformer_decoder_block", heads, inner_size, norm, activation, dropout, is_test, rotary, epsilon, weight, bias, split)
+    settings = _Settings("transformer_decoder_block", heads, inner_size, norm, activation, dropout, is_test, rotary, epsilon, weight, bias, split)
     with _scope(name):
-        h = of.attend(x, "attention", causal, mask)
-        return of.feed(of.look(h, memory, "cross_attention", memory_mask))
+        h = settings.attend(x, "attention", causal, mask)
+        return settings.feed(settings.look(h, memory, "cross_attention", memory_mask))
 
 
 @tells_line
@@ -261,8 +261,8 @@ def transformer_encoder(x: Variable, layers: int, heads: int = 8, inner_size: in
         if x.spec.lod is None:
             mask, causal = attention_mask(x, None, mask, causal), False
 
-        def block(h: Variable, own: dict[str, Any]) -> Variable:
-            return transformer_encoder_block(h, heads, inner_size, causal=causal, mask=mask, **own)
+        def block(h: Variable, arguments: dict[str, Any]) -> Variable:
+            return transformer_encoder_block(h, heads, inner_size, causal=causal, mask=mask, **arguments)
 
         return _stacked(x, layers, block, settings, each)
 
@@ -288,23 +288,23 @@ def transformer_decoder(x: Variable, memory: Variable, layers: int, heads: int =
             mask, causal = attention_mask(x, None, mask, causal), False
             memory_mask = attention_mask(x, memory, memory_mask)
 
-        def block(h: Variable, own: dict[str, Any]) -> Variable:
-            return transformer_decoder_block(h, memory, heads, inner_size, causal=causal, mask=mask, memory_mask=memory_mask, **own)
+        def block(h: Variable, arguments: dict[str, Any]) -> Variable:
+            return transformer_decoder_block(h, memory, heads, inner_size, causal=causal, mask=mask, memory_mask=memory_mask, **arguments)
 
         return _stacked(x, layers, block, settings)
 
 
 def _stacked(
-    x: Variable, layers: int, block: Callable[[Variable, dict[str, Any]], Variable], settings: dict[str, Any], each: Sequence[Mapping[str, Any]] = ()
+    x: Variable, layers: int, block: Callable[[Variable, dict[str, Any]], Variable], settings: dict[str, Any], block_settings: Sequence[Mapping[str, Any]] = ()
 ) -> Variable:
     if layers < 1:
         raise SchemaError.must("there", "at least 1 block", f"layers={layers}")
-    if each and len(each) != layers:
-        raise SchemaError.must("each", f"arguments of {layers} blocks", len(each))
-    for at in range(layers):
-        with name_scope(str(at)):
-            own = settings | dict(each[at]) if each else settings
-            x = block(x, own | {what: part_of(own[what], str(at)) for what in ("weight", "bias") if what in own})
+    if block_settings and len(block_settings) != layers:
+        raise SchemaError.must("each", f"arguments of {layers} blocks", len(block_settings))
+    for index in range(layers):
+        with name_scope(str(index)):
+            arguments = settings | dict(block_settings[index]) if block_settings else settings
+            x = block(x, arguments | {role: part_of(arguments[role], str(index)) for role in ("weight", "bias") if role in arguments})
     if settings.get("norm", "pre") != "post":
         x = _normalised(x, settings.get("normalize", "layer"), settings.get("epsilon", 1e-5), settings.get("weight"), settings.get("bias"), "norm")
     return x

@@ -19,17 +19,17 @@ from foreshape.program.variable import Variable
 Pair = int | Sequence[int]
 
 
-def pair(given: Pair, what: str) -> list[int]:
+def pair(values: Pair, name: str) -> list[int]:
     """Return a number per image axis, height and width, from one number or two. Raises `SchemaError` for anything else."""
-    return numbers(given, what, 2)
+    return numbers(values, name, 2)
 
 
-def numbers(given: Pair, what: str, axes: int) -> list[int]:
+def numbers(values: Pair, name: str, axes: int) -> list[int]:
     """Return a number per image axis, from one number or as many. Raises `SchemaError` for anything else."""
-    out = several(given, axes)
+    out = several(values, axes)
     if len(out) != axes:
-        wanted = "two (height, width)" if axes == 2 else "three (depth, height, width)"
-        raise SchemaError.must(what, f"one number or {wanted}", f"{given!r}")
+        counts = "two (height, width)" if axes == 2 else "three (depth, height, width)"
+        raise SchemaError.must(name, f"one number or {counts}", f"{values!r}")
     return out
 
 
@@ -81,13 +81,13 @@ def _missing_channels(dims: Sequence[Size], rank: int | None) -> str:
     return f": layer.reshape(x, [0, channels, {', '.join(('depth', 'height', 'width')[5 - rank :])}]) has one for each" if len(dims) == 2 else ""
 
 
-def placing(axes: int, stride: Pair, padding: Pair | str, dilation: Pair, **others: Pair | None) -> dict[str, Any]:
-    """Return the attributes for the places of a convolution's windows; of ``others`` an empty list for None."""
-    given = {name: [] if value is None else numbers(value, name, axes) for name, value in others.items()}
+def placing(axes: int, stride: Pair, padding: Pair | str, dilation: Pair, **pairs: Pair | None) -> dict[str, Any]:
+    """Return the attributes for the places of a convolution's windows; of ``pairs`` an empty list for None."""
+    extras = {name: [] if value is None else numbers(value, name, axes) for name, value in pairs.items()}
     return {
         "strides": numbers(stride, "stride", axes),
         "dilations": numbers(dilation, "dilation", axes),
-        **given,
+        **extras,
         **padding_attributes(padding, axes, dilation),
     }
 
@@ -254,11 +254,11 @@ def adaptive_pool2d(x: Variable, output_size: Pair, pool_type: str = "avg", *, d
         data_format: "NCHW", or "NHWC" with the channels last.
     """
     size = pair(output_size, "output_size")
-    whole = pool_type == "max" and size == [1, 1]
-    if pool_type == "max" and not whole and data_format == "NCHW":  # PaddlePaddle's pool2d takes the numbers of such windows for their sizes
-        found: tuple[Variable, Variable] = current_block().apply("max_pool2d_with_index", {"X": x}, {"ksize": size, "adaptive": True})
-        return found[0]
-    attrs = {"ksize": size, "pooling_type": pool_type, "global_pooling" if whole else "adaptive": True, "data_format": data_format}
+    is_global = pool_type == "max" and size == [1, 1]
+    if pool_type == "max" and not is_global and data_format == "NCHW":  # PaddlePaddle's pool2d takes the numbers of such windows for their sizes
+        results: tuple[Variable, Variable] = current_block().apply("max_pool2d_with_index", {"X": x}, {"ksize": size, "adaptive": True})
+        return results[0]
+    attrs = {"ksize": size, "pooling_type": pool_type, "global_pooling" if is_global else "adaptive": True, "data_format": data_format}
     return current_block().apply("pool2d", {"X": x}, attrs)
 
 
@@ -270,8 +270,8 @@ def unpooled(type: str, x: Variable, indices: Variable, size: list[int], steps: 
     if output_size is None:
         if not all(isinstance(n, int) for n in image):
             raise ShapeError(f"{layer}: without output_size the sizes of x must be known; they are {x.spec.text()}")
-        made: Any = [(n - 1) * s - 2 * p + k for n, s, p, k in zip(image, steps, pads, size, strict=True)]
+        sizes: Any = [(n - 1) * s - 2 * p + k for n, s, p, k in zip(image, steps, pads, size, strict=True)]
     else:
-        made = numbers(output_size, "output_size", len(size))
-    attrs = {"ksize": size, "strides": steps, "paddings": pads, "output_size": made, "unpooling_type": "max"}
+        sizes = numbers(output_size, "output_size", len(size))
+    attrs = {"ksize": size, "strides": steps, "paddings": pads, "output_size": sizes, "unpooling_type": "max"}
     return current_block().apply(type, {"X": x, "Indices": indices}, attrs)

@@ -42,12 +42,12 @@ def weighted_mean(x: Variable, weight: Variable, *, empty: str = "zero") -> Vari
     """
     if empty not in ("zero", "nan"):
         raise SchemaError.one_of("weighted_mean: empty", ("zero", "nan"), empty)
-    whole, ones = reduce_sum(by_example(x, weight, "weighted_mean")), fill_like(x, 1.0)
+    weighted_sum, ones = reduce_sum(by_example(x, weight, "weighted_mean")), fill_like(x, 1.0)
     ones.stop_gradient = True
     total = reduce_sum(by_example(ones, weight, "weighted_mean"))
     if empty == "zero":  # a sum of 0 is divided by 1
         total = total + cast(logical_not(cast(total, "bool")), total.spec.known_dtype)
-    return whole / total
+    return weighted_sum / total
 
 
 def by_example(loss: Variable, weight: Variable | None, layer: str) -> Variable:
@@ -57,39 +57,39 @@ def by_example(loss: Variable, weight: Variable | None, layer: str) -> Variable:
     """
     if weight is None:
         return loss
-    of, given = loss.spec, weight.spec
-    if of.lod is not None and given.lod is None and given.known_dims[:1] != of.known_dims[:1]:
-        if list(given.known_dims[1:]) not in ([], [1]):
-            raise ShapeError(f"{layer}: sample_weight of ragged rows must be [sequences] or [sequences, 1], or ragged as the rows; it is {given.text()}")
-        weight = sequence_expand_as(weight if given.rank == 2 else reshape(weight, [-1, 1]), loss)
-        given = weight.spec
-    rank, dims = of.rank, list(given.known_dims)
-    whole = len(dims) == rank and not any(a == 1 and b != 1 for a, b in zip(of.known_dims, dims, strict=True))  # or the loss would grow
-    if not whole and not (len(dims) == 1 or (len(dims) == 2 and dims[1] == 1)):
+    spec, weight_spec = loss.spec, weight.spec
+    if spec.lod is not None and weight_spec.lod is None and weight_spec.known_dims[:1] != spec.known_dims[:1]:
+        if list(weight_spec.known_dims[1:]) not in ([], [1]):
+            raise ShapeError(f"{layer}: sample_weight of ragged rows must be [sequences] or [sequences, 1], or ragged as the rows; it is {weight_spec.text()}")
+        weight = sequence_expand_as(weight if weight_spec.rank == 2 else reshape(weight, [-1, 1]), loss)
+        weight_spec = weight.spec
+    rank, dims = spec.rank, list(weight_spec.known_dims)
+    is_full = len(dims) == rank and not any(a == 1 and b != 1 for a, b in zip(spec.known_dims, dims, strict=True))  # or the loss would grow
+    if not is_full and not (len(dims) == 1 or (len(dims) == 2 and dims[1] == 1)):
         fit = how_to_fit("sample_weight", dims, dims[:1])
-        raise ShapeError(f"{layer}: sample_weight must be [batch], [batch, 1] or of the dims of the loss, {of.text()}; it is {given.text()}{fit}")
+        raise ShapeError(f"{layer}: sample_weight must be [batch], [batch, 1] or of the dims of the loss, {spec.text()}; it is {weight_spec.text()}{fit}")
     with stating(layer, loss=loss, sample_weight=weight):
-        for at, (a, b) in enumerate(zip(of.known_dims, dims if whole else dims[:1], strict=False)):
+        for axis, (a, b) in enumerate(zip(spec.known_dims, dims if is_full else dims[:1], strict=False)):
             if b != 1:  # the same for all
-                require_equal(a, b, "sample_weight must have one number for each example, or for each element", loss=at, sample_weight=at)
+                require_equal(a, b, "sample_weight must have one number for each example, or for each element", loss=axis, sample_weight=axis)
     if len(dims) == 2 and rank != 2:
         weight = reshape(weight, [0, *[1] * (rank - 1)])
-    if given.dtype is not of.dtype:
-        weight = cast(weight, of.known_dtype)
+    if weight_spec.dtype is not spec.dtype:
+        weight = cast(weight, spec.known_dtype)
     return current_block().apply("elementwise_mul", {"X": loss, "Y": weight}, {"axis": 0 if weight.spec.rank < rank else -1})
 
 
-def class_weights(given: ClassWeight, x: Variable, axis: int, layer: str) -> Variable:
+def class_weights(weights: ClassWeight, x: Variable, axis: int, layer: str) -> Variable:
     """Return the weights of the classes along an axis of ``x``, as ``[classes]`` of its element type."""
     if x.spec.rank < 2:
         raise ShapeError(f"{layer}: class_weight has one number for each class, and {x.name}, {x.spec.text()}, has none; write layer.unsqueeze({x.name}, [1])")
     classes = x.spec.known_dims[axis]
-    if not isinstance(given, Variable):
+    if not isinstance(weights, Variable):
         if not isinstance(classes, int):
             raise ShapeError(f"{layer}: the number of classes must be known for class_weight to be a list; the input is {x.spec.text()}")
-        given = _written(given, classes, x, layer)
-    _check_classes(given, classes, layer)
-    return given if given.dtype is x.dtype else cast(given, x.spec.known_dtype)
+        weights = _written(weights, classes, x, layer)
+    _check_classes(weights, classes, layer)
+    return weights if weights.dtype is x.dtype else cast(weights, x.spec.known_dtype)
 
 
 def by_row(weight: Variable, like: Variable, layer: str) -> Variable:
@@ -102,9 +102,9 @@ def by_row(weight: Variable, like: Variable, layer: str) -> Variable:
     return column if column.dtype is like.dtype else cast(column, like.spec.known_dtype)
 
 
-def by_label(loss: Variable, given: ClassWeight, label: Variable, classes: int | None, layer: str) -> Variable:
+def by_label(loss: Variable, weights: ClassWeight, label: Variable, classes: int | None, layer: str) -> Variable:
     """Return a loss ``[batch, 1]`` times the weight of each row's class."""
-    if given is None:
+    if weights is None:
         return loss
     dims = label.spec.known_dims
     if list(dims[1:]) not in ([], [1]):
@@ -112,31 +112,31 @@ def by_label(loss: Variable, given: ClassWeight, label: Variable, classes: int |
             f"{layer}: class_weight is of one true class for each row, so that the label must be [batch] or [batch, 1]; it is {label.spec.text()}"
             f"{how_to_fit('label', dims, dims[:1])}"
         )
-    if not isinstance(given, Variable):
+    if not isinstance(weights, Variable):
         assert classes is not None
-        given = _written(given, classes, loss, layer)
-    _check_classes(given, classes, layer)
+        weights = _written(weights, classes, loss, layer)
+    _check_classes(weights, classes, layer)
     label = label if len(dims) == 2 else unsqueeze(label, [1])
-    return loss * of_labels(given if given.dtype is loss.dtype else cast(given, loss.spec.known_dtype), label, -100)
+    return loss * of_labels(weights if weights.dtype is loss.dtype else cast(weights, loss.spec.known_dtype), label, -100)
 
 
-def _check_classes(given: Variable, classes: Any, layer: str) -> None:
-    if given.spec.rank != 1 or (isinstance(classes, int) and isinstance(given.spec.known_dims[0], int) and given.spec.known_dims[0] != classes):
-        of = "each class" if classes is None else f"each of the {classes} classes"
-        raise ShapeError(f"{layer}: class_weight must have one number for {of}; it is {given.spec.text()}")
+def _check_classes(weights: Variable, classes: Any, layer: str) -> None:
+    if weights.spec.rank != 1 or (isinstance(classes, int) and isinstance(weights.spec.known_dims[0], int) and weights.spec.known_dims[0] != classes):
+        classes_text = "each class" if classes is None else f"each of the {classes} classes"
+        raise ShapeError(f"{layer}: class_weight must have one number for {classes_text}; it is {weights.spec.text()}")
 
 
-def _written(given: Any, classes: int, x: Variable, layer: str) -> Variable:
+def _written(weights: Any, classes: int, x: Variable, layer: str) -> Variable:
     import numpy
 
     numbers = [1.0] * classes
-    if isinstance(given, Mapping):
-        for at, weight in given.items():  # pyright: ignore[reportUnknownVariableType]
-            if not isinstance(at, int) or not 0 <= at < classes:
-                raise SchemaError(f"{layer}: class_weight names the classes by numbers from 0 to {classes - 1}; seen {at!r}")
-            numbers[at] = float(weight)  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(weights, Mapping):
+        for index, weight in weights.items():  # pyright: ignore[reportUnknownVariableType]
+            if not isinstance(index, int) or not 0 <= index < classes:
+                raise SchemaError(f"{layer}: class_weight names the classes by numbers from 0 to {classes - 1}; seen {index!r}")
+            numbers[index] = float(weight)  # pyright: ignore[reportUnknownArgumentType]
     else:
-        numbers = [float(weight) for weight in given]
+        numbers = [float(weight) for weight in weights]
         if len(numbers) != classes:
             raise ShapeError(f"{layer}: class_weight must have one number for each of the {classes} classes; seen {len(numbers)}")
     return assign(numpy.asarray(numbers, "float64" if x.dtype is FP64 else "float32"))

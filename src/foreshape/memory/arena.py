@@ -87,8 +87,8 @@ def arena(lower: Any, upper: Any, size: Any, within: int | None = None, time_lim
     return offsets
 
 
-def _not_bytes(within: Any) -> bool:
-    return isinstance(within, bool) or not isinstance(within, numbers.Integral) or int(within) < 0
+def _not_bytes(value: Any) -> bool:
+    return isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < 0
 
 
 def _advice(time_limit: float | None) -> str:
@@ -97,7 +97,7 @@ def _advice(time_limit: float | None) -> str:
     return "" if time_limit is None else f"; the time limit was {time_limit} s"
 
 
-def _layout(buffers: Buffers, span: Sections, steps: Floats, aim: int, asked: bool, clock: _SearchClock) -> Ints:
+def _layout(buffers: Buffers, span: Sections, steps: Floats, aim: int, limited: bool, clock: _SearchClock) -> Ints:
     """Return offsets of buffers whose steps are sections; better than the aim is not needed."""
     offsets = _over_time(buffers, aim, clock)
     if height(buffers, offsets) <= aim:
@@ -113,8 +113,8 @@ def _layout(buffers: Buffers, span: Sections, steps: Floats, aim: int, asked: bo
                 piece = buffers.take(part)
                 start = int(piece.lower.min())
                 piece = Buffers(piece.lower - start, piece.upper - start, piece.size)
-                within = Sections(piece.lower, piece.upper, span.total[start : start + int(piece.upper.max())])
-                offsets[part] = _piece(piece, within, steps[part], offsets[part], enough, asked, clock.share(waiting))
+                section_totals = Sections(piece.lower, piece.upper, span.total[start : start + int(piece.upper.max())])
+                offsets[part] = _piece(piece, section_totals, steps[part], offsets[part], enough, limited, clock.share(waiting))
                 enough = max(enough, int((offsets[part] + piece.size).max()))  # a part need not be lower than another
     return offsets
 
@@ -134,7 +134,7 @@ def _over_time(buffers: Buffers, aim: int, clock: _SearchClock) -> Ints:
     return best
 
 
-def _piece(buffers: Buffers, span: Sections, steps: Floats, best: Ints, aim: int, asked: bool, clock: _SearchClock) -> Ints:
+def _piece(buffers: Buffers, span: Sections, steps: Floats, best: Ints, aim: int, limited: bool, clock: _SearchClock) -> Ints:
     """Return better offsets of one part, if any are found."""
     count = len(buffers.size)
     if count > _LONGEST_FOR_ORDERS:
@@ -153,17 +153,17 @@ def _piece(buffers: Buffers, span: Sections, steps: Floats, best: Ints, aim: int
                 best, good = better, order
     best = improve(buffers, good, best, aim, _PLACEMENTS if clock.limit is None else 2 * _PLACEMENTS, clock.goes_on)
     if height(buffers, best) > aim and count <= MOST and clock.goes_on():
-        best = _search(buffers, span, steps, best, aim, asked, clock)
+        best = _search(buffers, span, steps, best, aim, limited, clock)
     return best
 
 
-def _search(buffers: Buffers, span: Sections, steps: Floats, best: Ints, aim: int, asked: bool, clock: _SearchClock) -> Ints:
+def _search(buffers: Buffers, span: Sections, steps: Floats, best: Ints, aim: int, limited: bool, clock: _SearchClock) -> Ints:
     """Return the layout of the exact search: first in Python, then compiled if worth it."""
-    hunt = _Hunt(buffers, best, max(aim, int(span.total.max())), asked, clock)
-    later = _compile(asked, clock)
+    hunt = _Hunt(buffers, best, max(aim, int(span.total.max())), limited, clock)
+    later = _compile(limited, clock)
     if not (later and clock.limit is not None and is_compiled()):
         hunt.go(Searcher(buffers, span.total, steps, fast=False), later)
-    if hunt.height > hunt.least and _compile(asked, clock):
+    if hunt.height > hunt.least and _compile(limited, clock):
         searcher = Searcher(buffers, span.total, steps, fast=True)
         searcher.look(STRATEGIES[0], hunt.least, 1)  # compile it, to measure its speed
         hunt.go(searcher, later=False)
@@ -173,14 +173,14 @@ def _search(buffers: Buffers, span: Sections, steps: Floats, best: Ints, aim: in
 class _Hunt:
     """A search below the best height, at the least one and on the way to it, with effort that doubles."""
 
-    def __init__(self, buffers: Buffers, best: Ints, least: int, asked: bool, clock: _SearchClock) -> None:
-        self.best, self.height, self.asked, self.clock = best, height(buffers, best), asked, clock
+    def __init__(self, buffers: Buffers, best: Ints, least: int, limited: bool, clock: _SearchClock) -> None:
+        self.best, self.height, self.limited, self.clock = best, height(buffers, best), limited, clock
         self._buffers, self._unit = buffers, int(np.gcd.reduce(buffers.size))  # every possible height is a sum of sizes
         self.least = least // self._unit * self._unit
 
     def go(self, searcher: Searcher, later: bool) -> None:
         """Search until the least height is reached or the effort is spent; spend less if more comes later."""
-        shares = (3, 1) if not searcher.fast else (1,) if self.asked else (1, 2)
+        shares = (3, 1) if not searcher.fast else (1,) if self.limited else (1, 2)
         rate, work, done = _RATE[searcher.fast], _FIRST_LOOK * len(self._buffers.size), 0
         until = (self.clock.limit or 0) * _SHARE
         while True:
@@ -188,28 +188,28 @@ class _Hunt:
                 outcome = FOUND
                 while outcome == FOUND:
                     close = later and (self.clock.spent() > until or self.height <= _CLOSE * self.least)
-                    enough = done >= _WORK[searcher.fast, self.asked and not later] and (self.clock.limit is None or close)
+                    enough = done >= _WORK[searcher.fast, self.limited and not later] and (self.clock.limit is None or close)
                     room = self.height - self.least
                     if room <= 0 or enough or not self.clock.goes_on():
                         return
                     target = self.least + (room - (room + share - 1) // share) // self._unit * self._unit
-                    at = time.perf_counter()
-                    outcome, worked, found = searcher.look(strategy, target, int(max(1, min(work, rate * self.clock.left()))))
+                    start = time.perf_counter()
+                    outcome, worked, offsets = searcher.look(strategy, target, int(max(1, min(work, rate * self.clock.left()))))
                     done += worked
                     if worked > 2_000:
-                        rate = worked / (time.perf_counter() - at)
-                    if found is not None:
-                        self.best, self.height = found, height(self._buffers, found)
+                        rate = worked / (time.perf_counter() - start)
+                    if offsets is not None:
+                        self.best, self.height = offsets, height(self._buffers, offsets)
                     elif outcome == IMPOSSIBLE:
-                        if self.asked and target == self.least:  # nothing can reach the wanted height
+                        if self.limited and target == self.least:  # nothing can reach the wanted height
                             self.least = self.height
                             return
                         self.least = target + self._unit
             work *= 2
 
 
-def _compile(asked: bool, clock: _SearchClock) -> bool:
+def _compile(limited: bool, clock: _SearchClock) -> bool:
     """Return True if the compiled search is ready, or worth the time of compiling; without a limit only the caller's wish counts."""
     if not can_compile():
         return False
-    return asked if clock.limit is None else clock.left() > _TO_COMPILE[True] and clock.left() > _TO_COMPILE[is_compiled()]
+    return limited if clock.limit is None else clock.left() > _TO_COMPILE[True] and clock.left() > _TO_COMPILE[is_compiled()]

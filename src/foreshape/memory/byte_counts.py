@@ -22,11 +22,11 @@ def byte_text(count: int | float) -> str:
 def bytes_of(given: int | str) -> int:
     """Return a number of bytes, from itself or from words: ``"16 GiB"``, ``"500MB"`` (1000s), ``"2g"`` (1024s)."""
     if isinstance(given, str):
-        found = _BYTES.match(given)
-        if found is not None:
+        match = _BYTES.match(given)
+        if match is not None:
             from fractions import Fraction  # an executor without words for its limit does not need it
 
-            value, unit, binary = found.groups()
+            value, unit, binary = match.groups()
             base = 1000 if unit and not binary and given.rstrip()[-1] in "bB" else 1024
             return int(Fraction(value) * base ** " KMGTP".index(unit.upper() or " "))
     elif hasattr(given, "__index__") and not isinstance(given, bool) and given >= 0:

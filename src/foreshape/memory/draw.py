@@ -34,7 +34,7 @@ def draw(plan: Figures, path: str | os.PathLike[str], symbols: Mapping[str, int]
         FormatError: the file has no ending of an image. MemoryPlanError: a symbol has no value.
     """
     require_image(path)
-    buffers, line, held = plan.buffers(**symbols), plan.timeline(**symbols), plan.held(**symbols)
+    buffers, line, held_bytes = plan.buffers(**symbols), plan.timeline(**symbols), plan.held(**symbols)
     position, op = plan.peak_position(**symbols), plan.peak_op(**symbols)
 
     with needs("a drawing"):
@@ -66,15 +66,15 @@ def draw(plan: Figures, path: str | os.PathLike[str], symbols: Mapping[str, int]
         left = position < steps / 2
         above.annotate(escape(words), (position + 0.5, 1), xycoords=("data", "axes fraction"), xytext=(5 if left else -5, -2), textcoords="offset points",
                        ha="left" if left else "right", va="top", color="#8f0d17", parse_math=False)  # fmt: skip
-        _title(figure, plan, symbols, height, held)
+        _title(figure, plan, symbols, height, held_bytes)
         _legend(figure, plan.breakdown(**symbols))
-        made = {"Date": None} if os.fspath(path).lower().endswith(".svg") else None
-        save_figure(figure, path, dpi=150, metadata=made)
+        metadata = {"Date": None} if os.fspath(path).lower().endswith(".svg") else None
+        save_figure(figure, path, dpi=150, metadata=metadata)
 
 
-def _scale(most: int) -> tuple[float, str]:
+def _scale(height: int) -> tuple[float, str]:
     for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if most >= 2 * unit:
+        if height >= 2 * unit:
             return float(unit), name
     return 1.0, "bytes"
 
@@ -82,11 +82,11 @@ def _scale(most: int) -> tuple[float, str]:
 def _boxes(axes: Any, buffers: Sequence[Buffer], scale: float, steps: int, height: int) -> None:
     from matplotlib.collections import PolyCollection
 
-    shown = [b for b in buffers if b.size]
-    corners = [_corners(b, scale) for b in shown]
-    thin = 0.6 if len(shown) < 400 else 0.25 if len(shown) < 3000 else 0.0
-    axes.add_collection(PolyCollection(corners, facecolors=[COLOURS[b.what] for b in shown], edgecolors="white", linewidths=thin))
-    for b in sorted(shown, key=lambda b: -b.size * (b.last + 1 - b.first))[:_LABELS]:
+    visible_buffers = [b for b in buffers if b.size]
+    corners = [_corners(b, scale) for b in visible_buffers]
+    thin = 0.6 if len(visible_buffers) < 400 else 0.25 if len(visible_buffers) < 3000 else 0.0
+    axes.add_collection(PolyCollection(corners, facecolors=[COLOURS[b.what] for b in visible_buffers], edgecolors="white", linewidths=thin))
+    for b in sorted(visible_buffers, key=lambda b: -b.size * (b.last + 1 - b.first))[:_LABELS]:
         room = (b.last + 1 - b.first) / steps * 125  # characters in a box, roughly
         name = escape(b.name)
         if b.size / max(height, 1) > 0.028 and room >= len(name):  # whole names alone: a page has those that do not fit
@@ -100,11 +100,11 @@ def _corners(b: Buffer, scale: float) -> list[tuple[float, float]]:
     return [(left, low), (right, low), (right, high), (left, high)]
 
 
-def _title(figure: Any, plan: Figures, symbols: Mapping[str, int], height: int, held: int) -> None:
-    given = ", ".join(f"{n} = {v:,}" for n, v in symbols.items())
-    words = f"peak {byte_text(plan.peak(**symbols))}" + (f" for {given}" if given else "") + unknown_words(plan.unknown(**symbols))
-    more = f"arena of {byte_text(height)}, and {byte_text(held)} of parameters and state beside it, kept from run to run"
-    figure.suptitle(escape(f"{words}\n{more}"), fontsize=10, x=0.01, ha="left", parse_math=False)
+def _title(figure: Any, plan: Figures, symbols: Mapping[str, int], height: int, held_bytes: int) -> None:
+    sizes = ", ".join(f"{n} = {v:,}" for n, v in symbols.items())
+    words = f"peak {byte_text(plan.peak(**symbols))}" + (f" for {sizes}" if sizes else "") + unknown_words(plan.unknown(**symbols))
+    second_line = f"arena of {byte_text(height)}, and {byte_text(held_bytes)} of parameters and state beside it, kept from run to run"
+    figure.suptitle(escape(f"{words}\n{second_line}"), fontsize=10, x=0.01, ha="left", parse_math=False)
 
 
 def _legend(figure: Any, breakdown: Mapping[str, int]) -> None:

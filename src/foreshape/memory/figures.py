@@ -78,15 +78,15 @@ class Figures:
 
         With values of the symbols, ops whose rules give no bytes for these are included.
         """
-        found = list(self.live.unknown)
+        failures = list(self.live.unknown)
         if symbols:
             values = self._values(symbols)
-            found += [
+            failures += [
                 UnknownMemory(r.op, f"it gives no number of bytes with these sizes: {r.size}")
                 for r in _all_records(self.live)
                 if r.op is not None and _workspace(r, values) is None
             ]
-        return found
+        return failures
 
     def held(self, **symbols: int) -> int:
         """Return the bytes kept from run to run: parameters and optimizer state."""
@@ -115,7 +115,7 @@ class Figures:
         first, last = (numpy.array([getattr(r, n) for r in records], dtype=numpy.int64) for n in ("counted", "last"))
         offsets: list[int] = arena(numpy.minimum(first, last), last + 1, sizes, time_limit=time_limit).tolist() if records else []
         every = zip(records, sizes.tolist(), offsets, strict=True)
-        return [Buffer(r.name, size, min(r.counted, r.last), r.last, at, r.what, tuple(r.names), _spec(r), _line(r)) for r, size, at in every]
+        return [Buffer(r.name, size, min(r.counted, r.last), r.last, offset, r.what, tuple(r.names), _spec(r), _line(r)) for r, size, offset in every]
 
     def breakdown(self, **symbols: int) -> dict[str, int]:
         """Return the bytes at the peak by class."""
@@ -148,15 +148,15 @@ class Figures:
         """
         limit = bytes_of(within)
         formula = self.peak_formula()
-        given = self._values({name: 1, **symbols})
+        values = self._values({name: 1, **symbols})
         names = [n for n in self._meant_by(name) if n in formula.symbols and n not in symbols]
         if not names:
             raise MemoryPlanError(f"the memory does not depend on {name}; it depends on {', '.join(sorted(formula.symbols)) or 'nothing'}")
-        found = largest(formula, names, given, limit)
-        if found is None:
-            least = formula(given)
+        size = largest(formula, names, values, limit)
+        if size is None:
+            least = formula(values)
             raise MemoryPlanError(f"with {name} = 1 the program needs {byte_text(least)}, which is more than {byte_text(limit)}")
-        return found
+        return size
 
     def peak_op(self, **symbols: int) -> Op | None:
         """Return the op with the peak; None without ops."""
@@ -203,14 +203,14 @@ class Figures:
 
     def _sizes(self, symbols: Mapping[str, int]) -> tuple[Any, list[LiveBuffer]]:
         records, values = self.live.records, self._values(symbols)
-        found: dict[Size, int] = {}  # layers repeat, and so do their sizes
+        known_sizes: dict[Size, int] = {}  # layers repeat, and so do their sizes
         sizes: list[int] = []
         for r in records:
-            size = found.get(r.size) if r.inner is None and r.what != WORKSPACE else None
+            size = known_sizes.get(r.size) if r.inner is None and r.what != WORKSPACE else None
             if size is None:
                 size = record_size(r, values)
                 if r.inner is None and r.what != WORKSPACE:
-                    found[r.size] = size
+                    known_sizes[r.size] = size
             sizes.append(size if r.counted <= r.last else 0)
         if sum(sizes) > INT64_MAX:
             raise MemoryPlanError("with these values the sizes of this program together are past a 64-bit integer")
@@ -218,19 +218,19 @@ class Figures:
 
     def _alive_at_peak(self, symbols: Mapping[str, int]) -> list[tuple[LiveBuffer, int]]:
         """Return the records in the arena at the peak; for an op with a block, the records alive within it then."""
-        values, at = self._values(symbols), self.peak_position(**symbols)
-        return [one for r in self.live.records if r.counted <= at <= r.last for one in _parts(r, values)]
+        values, position = self._values(symbols), self.peak_position(**symbols)
+        return [part for r in self.live.records if r.counted <= position <= r.last for part in _parts(r, values)]
 
 
 def _leading(live: Liveness) -> Iterator[str]:
-    found: dict[str, None] = {}
+    symbols: dict[str, None] = {}
     for record in live.records:
         spec = record.variable.spec if record.variable is not None and record.op is None else None
         if spec is not None and spec.dims:
             size = spec.dims[0] if spec.lod is None else spec.lod.counts[0]
             if is_symbol(size):
-                found.update(dict.fromkeys(symbols_of(size)))
-    yield from found
+                symbols.update(dict.fromkeys(symbols_of(size)))
+    yield from symbols
 
 
 def _parts(record: LiveBuffer, values: Mapping[str, int]) -> list[tuple[LiveBuffer, int]]:
@@ -238,18 +238,18 @@ def _parts(record: LiveBuffer, values: Mapping[str, int]) -> list[tuple[LiveBuff
     if record.inner is None:
         return [(record, _workspace(record, values) or 0 if record.what == WORKSPACE else number(record.size, values))]
     inner = record.inner
-    within = [_parts(r, values) for r in inner.records]  # each once: blocks lie in blocks
+    inner_parts = [_parts(r, values) for r in inner.records]  # each once: blocks lie in blocks
     change = [0] * (inner.positions + 1)
-    for r, parts in zip(inner.records, within, strict=True):
+    for r, parts in zip(inner.records, inner_parts, strict=True):
         size = sum(size for _, size in parts)
         change[min(r.counted, inner.positions)] += size
         change[min(r.last + 1, inner.positions)] -= size
-    alive, most, at = 0, 0, -1
+    alive, peak, worst = 0, 0, -1
     for position in range(inner.positions):
         alive += change[position]
-        if alive > most:
-            most, at = alive, position
-    return [one for r, parts in zip(inner.records, within, strict=True) if r.counted <= at <= r.last for one in parts]
+        if alive > peak:
+            peak, worst = alive, position
+    return [part for r, parts in zip(inner.records, inner_parts, strict=True) if r.counted <= worst <= r.last for part in parts]
 
 
 def record_size(record: LiveBuffer, values: Mapping[str, int]) -> int:
@@ -286,7 +286,7 @@ def _rows(live: Liveness, terms: Terms) -> Any:
             _add(change[r.counted], terms, r.size, 1)
             _add(change[r.last + 1], terms, r.size, -1)
     rows = numpy.cumsum(change[:-1], axis=0)
-    more: list[Any] = [rows]
+    row_groups: list[Any] = [rows]
     for position in dict.fromkeys((*inner, *ways)):
         variants = rows[position : position + 1]
         for either in ways.get(position, ()):
@@ -295,11 +295,11 @@ def _rows(live: Liveness, terms: Terms) -> Any:
                 _add(row, terms, size, 1)
             variants = (variants[:, None, :] + added[None, :, :]).reshape(-1, rows.shape[1])
         for block in inner.get(position, ()):
-            within = _rows(block, terms)
-            if len(within):
-                variants = (variants[:, None, :] + within[None, :, :]).reshape(-1, rows.shape[1])
-        more.append(variants)
-    return numpy.concatenate(more)
+            inner_rows = _rows(block, terms)
+            if len(inner_rows):
+                variants = (variants[:, None, :] + inner_rows[None, :, :]).reshape(-1, rows.shape[1])
+        row_groups.append(variants)
+    return numpy.concatenate(row_groups)
 
 
 def _either(record: LiveBuffer) -> tuple[Size, ...] | None:

@@ -43,11 +43,11 @@ class Terms:
 
     def of(self, size: Size) -> list[tuple[int, int]]:
         """Return a size as (number of the product, coefficient) pairs."""
-        found = self._of.get(size)
-        if found is None:
+        pairs = self._of.get(size)
+        if pairs is None:
             terms = size.terms if isinstance(size, Dim) else (((), size),)
-            found = self._of[size] = [(self._columns.setdefault(m, len(self._columns)), c) for m, c in terms]
-        return found
+            pairs = self._of[size] = [(self._columns.setdefault(m, len(self._columns)), c) for m, c in terms]
+        return pairs
 
 
 class Formula:
@@ -61,9 +61,9 @@ class Formula:
     def __init__(self, sizes: Sequence[Size], counts: Any) -> None:
         terms = Terms(sizes)
         of_sizes = numpy.zeros((len(sizes), len(terms)), dtype=numpy.int64)
-        for at, size in enumerate(sizes):
+        for row, size in enumerate(sizes):
             for column, coefficient in terms.of(size):
-                of_sizes[at, column] = coefficient
+                of_sizes[row, column] = coefficient
         self._monomials = terms.monomials()
         pieces = _envelope(numpy.asarray(counts, dtype=numpy.int64).reshape(len(counts), len(sizes)) @ of_sizes)
         self._pieces = _undominated(pieces, *_limits(self._monomials, pieces))
@@ -71,11 +71,11 @@ class Formula:
     @classmethod
     def of_pieces(cls, terms: Terms, pieces: Any) -> Formula:
         """Return the formula of the coefficients of the terms, ``[pieces, terms]``."""
-        made = object.__new__(cls)
+        formula = object.__new__(cls)
         pieces = _envelope(pieces)
-        made._monomials = terms.monomials()
-        made._pieces = _undominated(pieces, *_limits(made._monomials, pieces))
-        return made
+        formula._monomials = terms.monomials()
+        formula._pieces = _undominated(pieces, *_limits(formula._monomials, pieces))
+        return formula
 
     def substituted(self, values: Mapping[str, Size]) -> Formula:
         """Return the formula with other sizes in the place of symbols: of the whole, where a symbol is a part of it."""
@@ -115,8 +115,8 @@ class Formula:
     @cached_property
     def _factored(self) -> list[tuple[list[Dim], frozenset[str]]]:
         """Return the factors of each product, and their symbols."""
-        of = [[of_atom(atom) for atom in m] for m in self._monomials]
-        return [(sizes, frozenset(n for size in sizes for n in symbols_of(size))) for sizes in of]
+        factors = [[of_atom(atom) for atom in m] for m in self._monomials]
+        return [(sizes, frozenset(n for size in sizes for n in symbols_of(size))) for sizes in factors]
 
     @cached_property
     def pieces(self) -> list[list[int]]:
@@ -135,11 +135,11 @@ class Formula:
 
     __repr__ = __str__
 
-    def brief(self, words: Callable[[str], str] = str, most: int = 4, width: int = 110) -> list[str]:
+    def brief(self, words: Callable[[str], str] = str, limit: int = 4, width: int = 110) -> list[str]:
         """Return its sums in a line each, as ``words`` has them. The number of terms and sums left out stands in their place."""
-        found = list(dict.fromkeys(tuple(map(words, self._terms(p))) for p in self._pieces.tolist())) or [("0 B",)]
-        left_out = [f"... {plural(len(found) - most, 'more sum')}"] if len(found) > most else []
-        return [*(_begun(terms, width) for terms in found[:most]), *left_out]
+        sums = list(dict.fromkeys(tuple(map(words, self._terms(p))) for p in self._pieces.tolist())) or [("0 B",)]
+        left_out = [f"... {plural(len(sums) - limit, 'more sum')}"] if len(sums) > limit else []
+        return [*(_begun(terms, width) for terms in sums[:limit]), *left_out]
 
     def _text(self, piece: Sequence[int]) -> str:
         return _sum_text(self._terms(piece))
@@ -161,8 +161,8 @@ class Formula:
 def peak_lines(formula: Formula, words: Callable[[str], str] = str, width: int = 110) -> list[str]:
     """Return ``peak = ...`` in one line if short, or in a few."""
     lines = formula.brief(words, width=width)
-    one = f"peak = {lines[0]}" if len(lines) == 1 else f"peak = max({', '.join(lines)})"
-    return [one] if len(lines) == 1 or len(one) <= width else ["peak = max(", *(f"    {line}," for line in lines[:-1]), f"    {lines[-1]})"]
+    text = f"peak = {lines[0]}" if len(lines) == 1 else f"peak = max({', '.join(lines)})"
+    return [text] if len(lines) == 1 or len(text) <= width else ["peak = max(", *(f"    {line}," for line in lines[:-1]), f"    {lines[-1]})"]
 
 
 def _begun(terms: Sequence[str], width: int) -> str:
@@ -170,8 +170,8 @@ def _begun(terms: Sequence[str], width: int) -> str:
     count = len(terms)
     while count > 1 and len(_sum_text(terms[:count])) > (width if count == len(terms) else width - 20):
         count -= 1
-    shown = cut(_sum_text(terms[:count]), width)
-    return shown if count == len(terms) else f"{shown} ... {plural(len(terms) - count, 'more term')}"
+    beginning = cut(_sum_text(terms[:count]), width)
+    return beginning if count == len(terms) else f"{beginning} ... {plural(len(terms) - count, 'more term')}"
 
 
 def _sum_text(terms: Sequence[str]) -> str:
@@ -197,9 +197,9 @@ def require_values(symbols: Collection[str], values: Mapping[str, int]) -> None:
     missing = sorted(set(symbols) - values.keys())
     if missing:
         plain = all(n.isidentifier() and not iskeyword(n) for n in missing)
-        given = ", ".join(f"{n}=..." for n in missing) if plain else "**{" + ", ".join(f"{quoted(n)}: ..." for n in missing) + "}"
+        words = ", ".join(f"{n}=..." for n in missing) if plain else "**{" + ", ".join(f"{quoted(n)}: ..." for n in missing) + "}"
         error = MemoryPlanError(
-            f"the memory of this program depends on {', '.join(missing)}: give {'it a value' if len(missing) == 1 else 'them values'}, as in plan.peak({given})"
+            f"the memory of this program depends on {', '.join(missing)}: give {'it a value' if len(missing) == 1 else 'them values'}, as in plan.peak({words})"
         )
         error.missing = tuple(missing)
         raise error
@@ -212,31 +212,31 @@ def _is_switch(atom: Atom) -> bool:
 
 def _switch_text(atom: Atom) -> str:
     """Return the condition of a switch that is 1, in words."""
-    other = next((a for a in atom.args if isinstance(a, Dim)), None)
-    inner = other.terms[0][0][0] if other is not None and len(other.terms) == 1 and len(other.terms[0][0]) == 1 and other.terms[0][1] == 1 else None
+    tested = next((a for a in atom.args if isinstance(a, Dim)), None)
+    inner = tested.terms[0][0][0] if tested is not None and len(tested.terms) == 1 and len(tested.terms[0][0]) == 1 and tested.terms[0][1] == 1 else None
     if inner is not None and inner.op == "//" and isinstance(inner.args[1], int):
         return f"{inner.args[0]} >= {inner.args[1]}"
     if inner is not None and inner.op == "%":
         return f"{inner.args[0]} is not a multiple of {inner.args[1]}"
-    return f"{other} > 0"
+    return f"{tested} > 0"
 
 
 def _limits(monomials: Sequence[Monomial], pieces: Any) -> tuple[Any, Any]:
     """Return lower and upper bounds of the pieces: with a factor of 0 or 1, a term is at most as large as without it."""
-    base: dict[Monomial, int] = {m: at for at, m in enumerate(monomials)}
+    base: dict[Monomial, int] = {m: column_index for column_index, m in enumerate(monomials)}
     upper, lower = pieces.copy(), pieces.copy()
-    for at, m in enumerate(monomials):
+    for column_index, m in enumerate(monomials):
         plain = tuple(atom for atom in m if not _is_switch(atom))
         if len(plain) == len(m) or not len(pieces):
             continue
-        column = pieces[:, at]
-        upper[:, at] = lower[:, at] = 0
+        column = pieces[:, column_index]
+        upper[:, column_index] = lower[:, column_index] = 0
         if plain in base:
             upper[:, base[plain]] += numpy.maximum(column, 0)
             lower[:, base[plain]] += numpy.minimum(column, 0)
         else:  # nothing else has these symbols: it stays as it is above, and counts nothing below if positive
-            upper[:, at] = column
-            lower[:, at] = numpy.minimum(column, 0)
+            upper[:, column_index] = column
+            lower[:, column_index] = numpy.minimum(column, 0)
     return upper, lower
 
 
@@ -251,41 +251,41 @@ def _undominated(pieces: Any, upper: Any, lower: Any) -> Any:
     upper, lower = upper[first], lower[first]
     order = numpy.argsort(-lower.astype(numpy.float64).sum(axis=1), kind="stable")
     pieces, upper, lower = pieces[order], upper[order], lower[order]
-    for at in range(min(8, len(pieces))):  # most are below one of the largest few
-        below = (pieces <= pieces[at]).all(axis=1) | (upper <= lower[at]).all(axis=1)
-        below[: at + 1] = False
-        if at < len(pieces):
+    for row in range(min(8, len(pieces))):  # most are below one of the largest few
+        below = (pieces <= pieces[row]).all(axis=1) | (upper <= lower[row]).all(axis=1)
+        below[: row + 1] = False
+        if row < len(pieces):
             pieces, upper, lower = pieces[~below], upper[~below], lower[~below]
-        if at + 1 >= len(pieces):
+        if row + 1 >= len(pieces):
             break
-    kept = numpy.zeros(len(pieces), dtype=bool)
-    for at in range(len(pieces)):
-        others = kept.copy()
-        kept[at] = not ((pieces[others] >= pieces[at]).all(axis=1) | (lower[others] >= upper[at]).all(axis=1)).any()
+    undominated = numpy.zeros(len(pieces), dtype=bool)
+    for row in range(len(pieces)):
+        earlier = undominated.copy()
+        undominated[row] = not ((pieces[earlier] >= pieces[row]).all(axis=1) | (lower[earlier] >= upper[row]).all(axis=1)).any()
     # an earlier row in this order may still be below it
-    for at in numpy.flatnonzero(kept):
-        kept[at] = False
-        kept[at] = not ((pieces[kept] >= pieces[at]).all(axis=1) | (lower[kept] >= upper[at]).all(axis=1)).any()
-    return _envelope(pieces[kept])
+    for row in numpy.flatnonzero(undominated):
+        undominated[row] = False
+        undominated[row] = not ((pieces[undominated] >= pieces[row]).all(axis=1) | (lower[undominated] >= upper[row]).all(axis=1)).any()
+    return _envelope(pieces[undominated])
 
 
 def _envelope(pieces: Any) -> Any:
     """Return the largest rows anywhere, among rows with differences in a constant and one other coefficient only: lines from 0 on."""
     if len(pieces) <= 8 or pieces.shape[1] < 2:
         return pieces.copy()
-    column = 1 + int(numpy.argmax([len(numpy.unique(pieces[:, at])) for at in range(1, pieces.shape[1])]))
+    column = 1 + int(numpy.argmax([len(numpy.unique(pieces[:, row])) for row in range(1, pieces.shape[1])]))
     groups: dict[bytes, list[int]] = {}
-    for at, rest in enumerate(numpy.delete(pieces, [0, column], axis=1)):
-        groups.setdefault(rest.tobytes(), []).append(at)
-    kept: list[int] = []
+    for row, coefficients in enumerate(numpy.delete(pieces, [0, column], axis=1)):
+        groups.setdefault(coefficients.tobytes(), []).append(row)
+    hull_rows: list[int] = []
     for members in groups.values():
         hull: list[tuple[int, int, int]] = []
-        for slope, constant, at in sorted((int(pieces[at, column]), int(pieces[at, 0]), at) for at in members):
-            while hull and (constant >= hull[-1][1] or (len(hull) > 1 and _is_below(hull[-2], hull[-1], (slope, constant, at)))):
+        for slope, constant, row in sorted((int(pieces[row, column]), int(pieces[row, 0]), row) for row in members):
+            while hull and (constant >= hull[-1][1] or (len(hull) > 1 and _is_below(hull[-2], hull[-1], (slope, constant, row)))):
                 hull.pop()
-            hull.append((slope, constant, at))
-        kept += [at for _, _, at in hull]
-    return pieces[sorted(kept)].copy()
+            hull.append((slope, constant, row))
+        hull_rows += [row for _, _, row in hull]
+    return pieces[sorted(hull_rows)].copy()
 
 
 def _is_below(a: tuple[int, int, int], b: tuple[int, int, int], c: tuple[int, int, int]) -> bool:

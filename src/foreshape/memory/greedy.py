@@ -60,7 +60,7 @@ def place(buffers: Buffers, order: Ints, best_fit: bool = False, below: int = _E
     uppers: list[int] = buffers.upper[order].tolist()
     sizes: list[int] = buffers.size[order].tolist()
     starts: list[int] = []
-    for k, (at, lower, upper, size) in enumerate(zip(order.tolist(), lowers, uppers, sizes, strict=True)):
+    for k, (buffer, lower, upper, size) in enumerate(zip(order.tolist(), lowers, uppers, sizes, strict=True)):
         meets: Ints = ((placed[0, :k] < upper) & (placed[1, :k] > lower)).nonzero()[0]
         offset = 0
         if meets.size:
@@ -75,7 +75,7 @@ def place(buffers: Buffers, order: Ints, best_fit: bool = False, below: int = _E
                 offset = int(ends[-1])
         if offset + size >= below:
             return offsets, k
-        offsets[at] = offset
+        offsets[buffer] = offset
         slot = bisect_right(starts, offset)
         starts.insert(slot, offset)
         placed[:, slot + 1 : k + 1] = placed[:, slot:k]
@@ -100,9 +100,9 @@ def in_time(buffers: Buffers, rule: str, backwards: bool = False, ceiling: int =
     offsets = [0] * len(sizes)
     begin, end = [0], [_ENDLESS]  # the gaps, in order
     gone = 0
-    for at in arrivals:
-        now, size = lowers[at], sizes[at]
-        while leaves[gone] <= now:
+    for buffer in arrivals:
+        step, size = lowers[buffer], sizes[buffer]
+        while leaves[gone] <= step:
             freed = departures[gone]
             gone += 1
             start, stop = offsets[freed], offsets[freed] + sizes[freed]
@@ -119,7 +119,7 @@ def in_time(buffers: Buffers, rule: str, backwards: bool = False, ceiling: int =
                 begin.insert(slot, start)
                 end.insert(slot, stop)
         slot, offset = -1, 0
-        if rule == "ends" and length[at] < long:
+        if rule == "ends" and length[buffer] < long:
             for k in range(len(begin) - 1, -1, -1):
                 stop = min(end[k], ceiling)
                 if stop - begin[k] >= size:
@@ -133,7 +133,7 @@ def in_time(buffers: Buffers, rule: str, backwards: bool = False, ceiling: int =
             offset = begin[slot]
         if offset + size >= below:
             return None
-        offsets[at] = offset
+        offsets[buffer] = offset
         start, stop = begin[slot], end[slot]
         if offset > start:
             end[slot] = offset

@@ -34,8 +34,8 @@ def improve(buffers: Buffers, order: Ints, best: Ints, target: int, placements: 
         if since % _PATIENCE == 0:
             order = np.argsort(best + buffers.size * (since // _PATIENCE % 2), kind="stable")
             continue
-        to = int(placed * chance.uniform(0.0, 0.9))
-        order = np.concatenate((order[:to], order[placed : placed + 1], order[to:placed], order[placed + 1 :]))
-        one, other = chance.integers(0, count, 2)
-        order[one], order[other] = order[other], order[one]
+        target_place = int(placed * chance.uniform(0.0, 0.9))
+        order = np.concatenate((order[:target_place], order[placed : placed + 1], order[target_place:placed], order[placed + 1 :]))
+        first, second = chance.integers(0, count, 2)
+        order[first], order[second] = order[second], order[first]
     return best

@@ -196,10 +196,10 @@ def _list_choices(problem: Problem, state: Placement, frames: Frames, lists: Lis
     floor, lowest_rank = frames.floor[depth], frames.lowest_rank[depth]
     for i in range(frames.first_member[depth], frames.end_member[depth]):
         b = members[i]
-        at = least[b]
-        if at < gap and (at > floor or (at == floor and rank[b] >= lowest_rank)):
+        offset = least[b]
+        if offset < gap and (offset > floor or (offset == floor and rank[b] >= lowest_rank)):
             j = stop
-            while j > start and (least[choices[j - 1]] > at or (least[choices[j - 1]] == at and rank[choices[j - 1]] > rank[b])):
+            while j > start and (least[choices[j - 1]] > offset or (least[choices[j - 1]] == offset and rank[choices[j - 1]] > rank[b])):
                 choices[j] = choices[j - 1]
                 j -= 1
             choices[j] = b
@@ -220,15 +220,15 @@ def _take_back(state: Placement, trail: Trail, changes: int, until: int) -> int:
 def _place(problem: Problem, state: Placement, trail: Trail, scratch: Scratch, b: int, changes: int, stamp: int) -> tuple[int, int, bool]:
     """Place a buffer at its least offset, and raise the buffers alive with it. Return the changes, the sections to look at, and whether none is left above."""
     first, end, near, least, offset, total = problem.first, problem.end, problem.near, state.least, state.offset, state.total
-    column, where, before, mark, queue = trail.column, trail.at, trail.old, scratch.mark, scratch.queue
+    column, index, previous, mark, queue = trail.column, trail.at, trail.old, scratch.mark, scratch.queue
     size = problem.size[b]
     top = least[b] + size
     offset[b] = least[b]
-    column[changes], where[changes], before[changes] = _OFFSET, b, -1
+    column[changes], index[changes], previous[changes] = _OFFSET, b, -1
     changes += 1
     waiting, last = 0, True
     for s in range(first[b], end[b]):
-        column[changes], where[changes], before[changes] = _TOTAL, s, total[s]
+        column[changes], index[changes], previous[changes] = _TOTAL, s, total[s]
         changes += 1
         total[s] -= size
         mark[s] = stamp
@@ -239,7 +239,7 @@ def _place(problem: Problem, state: Placement, trail: Trail, scratch: Scratch, b
         if offset[c] < 0:
             last = False
             if least[c] < top:
-                column[changes], where[changes], before[changes] = _LEAST, c, least[c]
+                column[changes], index[changes], previous[changes] = _LEAST, c, least[c]
                 changes += 1
                 least[c] = top
                 for s in range(first[c], end[c]):
@@ -250,9 +250,9 @@ def _place(problem: Problem, state: Placement, trail: Trail, scratch: Scratch, b
     return changes, waiting, last
 
 
-def _has_room(rules: Rules, state: Placement, frames: Frames, depth: int, at: int) -> bool:
+def _has_room(rules: Rules, state: Placement, frames: Frames, depth: int, lowest: int) -> bool:
     """Return whether all the rest fits above an offset, section by section."""
-    total, left = state.total, rules.height - at
+    total, left = state.total, rules.height - lowest
     for s in range(frames.opens[depth], frames.closes[depth]):  # noqa: SIM110 (numba compiles no generators)
         if total[s] > left and total[s] > 0:
             return False
@@ -260,34 +260,34 @@ def _has_room(rules: Rules, state: Placement, frames: Frames, depth: int, at: in
 
 
 def _fits(
-    problem: Problem, rules: Rules, state: Placement, trail: Trail, scratch: Scratch, at: int, changes: int, stamp: int, waiting: int, room: int
+    problem: Problem, rules: Rules, state: Placement, trail: Trail, scratch: Scratch, lowest: int, changes: int, stamp: int, waiting: int, room: int
 ) -> tuple[bool, int, int]:
-    """Return whether the buffers of the queued sections can lie within the height, none below ``at``; the changes; and the count of sections.
+    """Return whether the buffers of the queued sections can lie within the height, none below ``lowest``; the changes; and the count of sections.
 
     A buffer that cannot be the lowest of a section is raised to the lowest end of another one. Its sections are queued in turn.
     """
     first, end, size, alive, least, offset = problem.first, problem.end, problem.size, problem.alive, state.least, state.offset
     mark, queue, releases, which = scratch.mark, scratch.queue, scratch.keys, scratch.which
     height, sections = rules.height, len(state.total)
-    head, most, looked = 0, waiting * rules.visits, 0
+    head, limit, looked = 0, waiting * rules.visits, 0
     while head < waiting:
         s = queue[head % sections]
         head += 1
         mark[s] = stamp - 1
-        left, latest = height - state.total[s], at
-        found = 0
+        left, latest = height - state.total[s], lowest
+        members = 0
         for i in range(problem.alive_at[s], problem.alive_at[s + 1]):
             c = alive[i]
             if offset[c] < 0:
-                which[found] = c
-                found += 1
+                which[members] = c
+                members += 1
                 latest = max(latest, least[c])
-        if found == 0 or latest <= left:
+        if members == 0 or latest <= left:
             continue
         looked += 1
-        for i in range(found):
+        for i in range(members):
             c = which[i]
-            r = max(least[c], at)
+            r = max(least[c], lowest)
             j = i
             while j > 0 and releases[j - 1] > r:
                 releases[j] = releases[j - 1]
@@ -296,7 +296,7 @@ def _fits(
             releases[j] = r
             which[j] = c
         pile, soonest, second, owner = 0, _NEVER, _NEVER, -1
-        for i in range(found):
+        for i in range(members):
             ends = releases[i] + size[which[i]]
             pile = max(pile, releases[i]) + size[which[i]]
             if ends < soonest:
@@ -305,15 +305,15 @@ def _fits(
                 second = ends
         if pile > height:
             return False, changes, looked
-        if head > most or changes > room:
+        if head > limit or changes > room:
             continue
-        for k in range(found):
-            i = found - 1 - k
+        for k in range(members):
+            i = members - 1 - k
             if releases[i] <= left:
                 break
             c = which[i]
             raised = second if c == owner else soonest
-            if found > 1 and raised > least[c]:
+            if members > 1 and raised > least[c]:
                 if raised + size[c] > height:
                     return False, changes, looked
                 trail.column[changes], trail.at[changes], trail.old[changes] = _LEAST, c, least[c]
@@ -348,7 +348,7 @@ def _divide(problem: Problem, state: Placement, trail: Trail, frames: Frames, li
 def _order_anew(problem: Problem, state: Placement, trail: Trail, frames: Frames, lists: Lists, scratch: Scratch, changes: int, depth: int) -> int:
     """Rank the remaining buffers by the fullest of their sections; return the changes."""
     keys, which, rank = scratch.keys, scratch.which, state.rank
-    found = 0
+    members = 0
     for i in range(frames.first_member[depth], frames.end_member[depth]):
         c = lists.members[i]
         if state.offset[c] >= 0:
@@ -356,15 +356,15 @@ def _order_anew(problem: Problem, state: Placement, trail: Trail, frames: Frames
         fullest = 0
         for s in range(problem.first[c], problem.end[c]):
             fullest = max(fullest, state.total[s])
-        j = found
+        j = members
         while j > 0 and (keys[j - 1] < fullest or (keys[j - 1] == fullest and which[j - 1] > c)):
             keys[j] = keys[j - 1]
             which[j] = which[j - 1]
             j -= 1
         keys[j] = fullest
         which[j] = c
-        found += 1
-    for j in range(found):
+        members += 1
+    for j in range(members):
         c = which[j]
         trail.column[changes], trail.at[changes], trail.old[changes] = _RANK, c, rank[c]
         changes += 1

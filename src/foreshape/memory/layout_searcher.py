@@ -59,8 +59,8 @@ def is_compiled() -> bool:
     if run.signatures:
         return True
     folder, source = run.stats.cache_path, Path(layout_search.__file__)
-    made = Path(folder).glob(f"{source.stem}.{search_layout.__name__}-*.nbc") if folder else ()
-    return any(file.stat().st_mtime >= source.stat().st_mtime for file in made)
+    files = Path(folder).glob(f"{source.stem}.{search_layout.__name__}-*.nbc") if folder else ()
+    return any(file.stat().st_mtime >= source.stat().st_mtime for file in files)
 
 
 class Searcher:
@@ -86,8 +86,8 @@ class Searcher:
         if key not in self._prepared:
             lower, upper, size = self.buffers
             fullest = np.maximum.reduceat(np.append(self.total, 0), np.stack((lower, upper), 1).ravel())[::2]
-            by: dict[str, Any] = {"T": fullest, "W": self.steps, "A": self.steps * size, "C": upper - lower}
-            order = np.lexsort([-by[letter] for letter in reversed(key)])
+            measures: dict[str, Any] = {"T": fullest, "W": self.steps, "A": self.steps * size, "C": upper - lower}
+            order = np.lexsort([-measures[letter] for letter in reversed(key)])
             first, end = lower[order], upper[order]
             meet = (first[:, None] < end) & (end[:, None] > first)
             np.fill_diagonal(meet, False)

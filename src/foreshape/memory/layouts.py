@@ -62,7 +62,7 @@ class AxisOrders:
         groups = _groups(source.spec.known_dims, value.spec.known_dims)
         if groups is None:
             return None
-        place = {axis: at for at, axis in enumerate(order)}
+        place = {axis: index for index, axis in enumerate(order)}
         if any(place[b] != place[a] + 1 for old, _ in groups for a, b in itertools.pairwise(old)):
             return () if all(d != 1 for d in source.spec.known_dims) else None
         return tuple(axis for _, new in sorted((place[old[0]] if old else len(order), new) for old, new in groups) for axis in new)
@@ -70,7 +70,7 @@ class AxisOrders:
     def same(self, i: KernelCall, value: Value) -> None:
         """Take in a result in memory of its own that lies as its operands do: those of its dims, if they lie alike. Operands that are copied say nothing."""
         settled = {*i.effects.contiguous, *i.effects.axis_order}
-        if not any(v in self.strided for n, given in enumerate(i.arguments) if n not in settled for v in values_of([given])):
+        if not any(v in self.strided for n, argument in enumerate(i.arguments) if n not in settled for v in values_of([argument])):
             return
         if all((order := self.order(v)) is not None and order == tuple(range(len(order))) for v in i.reads()):
             return  # parts of values, too, are made whole in this order
@@ -118,8 +118,8 @@ class AxisOrders:
             if number in contiguous and value not in self.strided:
                 continue
             order = self.order(value)
-            wanted = axis_order.get(number, tuple(range(len(order or ()))))
-            if order is None or order[len(order) - len(wanted) :] != wanted:
+            required_order = axis_order.get(number, tuple(range(len(order or ()))))
+            if order is None or order[len(order) - len(required_order) :] != required_order:
                 total = total + nbytes(value)
             elif value in self.gapped:
                 total = total + (gaps[number] if number in gaps and value not in self.repeated else nbytes(value))
@@ -130,12 +130,12 @@ class AxisOrders:
         orders = [self.order(v) for v in values_of(i.arguments[:2])]
         return True if CHANNELS_LAST in orders else None if None in orders else False
 
-    def _of_innermost(self, i: KernelCall, known: bool | None, nbytes: Callable[[Value], Size]) -> tuple[Size, Size]:
+    def _of_innermost(self, i: KernelCall, is_certain: bool | None, nbytes: Callable[[Value], Size]) -> tuple[Size, Size]:
         """Return the workspace of a convolution with the channels innermost, or maybe so, and the copies of its images, which are a part of it."""
         assert i.innermost is not None and i.workspace is not None
         images = [v for n in i.effects.contiguous for v in values_of([i.arguments[n]])]
         copied: Size = sum((nbytes(v) for v in images if self.order(v) != CHANNELS_LAST or v in self.gapped), start=0)
-        if known:
+        if is_certain:
             return i.innermost + copied, copied
         plain = self._copied(i, nbytes)
         return maximum(i.innermost + copied, i.workspace + plain), maximum(copied, plain)
@@ -155,7 +155,7 @@ class AxisOrders:
         return None if rank is None else tuple(range(rank))
 
     def _set_order(self, value: Value, order: Order | None) -> None:
-        if order is None or any(a != at for at, a in enumerate(order)):
+        if order is None or any(a != index for index, a in enumerate(order)):
             self.strided[value] = order
 
 
@@ -168,34 +168,34 @@ def _is_batched(value: Value) -> bool:
 def _groups(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], list[int]]] | None:
     """Return axes of ``old`` and of ``new`` with as many elements together, as few as possible at once; None if they cannot be told."""
     names = sorted({n for d in (*old, *new) for n in symbols_of(d)})
-    values = {n: _PRIME + 2 * at for at, n in enumerate(names)}  # numbers that show what is equal; it is proved below
+    values = {n: _PRIME + 2 * positions for positions, n in enumerate(names)}  # numbers that show what is equal; it is proved below
     counts = [[evaluate(d, values) for d in dims] for dims in (old, new)]
-    if any(n < 1 for each in counts for n in each):
+    if any(n < 1 for row in counts for n in row):
         return None
     out: list[tuple[list[int], list[int]]] = []
-    at = [0, 0]
-    while at != [len(old), len(new)]:
-        taken: list[list[int]] = [[], []]
-        most = [1, 1]
-        side = 0 if at[0] < len(old) else 1
-        while most[0] != most[1] or not (taken[0] or taken[1]):
-            if at[side] == len(counts[side]):
+    positions = [0, 0]
+    while positions != [len(old), len(new)]:
+        axes: list[list[int]] = [[], []]
+        totals = [1, 1]
+        side = 0 if positions[0] < len(old) else 1
+        while totals[0] != totals[1] or not (axes[0] or axes[1]):
+            if positions[side] == len(counts[side]):
                 return None
-            most[side] *= counts[side][at[side]]
-            taken[side].append(at[side])
-            at[side] += 1
-            side = int(most[0] > most[1])
-        if not same_size(product([old[k] for k in taken[0]]), product([new[k] for k in taken[1]])):
+            totals[side] *= counts[side][positions[side]]
+            axes[side].append(positions[side])
+            positions[side] += 1
+            side = int(totals[0] > totals[1])
+        if not same_size(product([old[k] for k in axes[0]]), product([new[k] for k in axes[1]])):
             return None
-        out.append((taken[0], taken[1]))
+        out.append((axes[0], axes[1]))
     return out
 
 
-def _axes(of: Effects, rank: int) -> Sequence[int] | None:
+def _axes(effects: Effects, rank: int) -> Sequence[int] | None:
     """Return the axis of its operand, of this rank, for each axis of a transposed view or of a part; None for other views."""
-    if of.turned is not None and rank:
-        return of.turned
-    return None if of.cut is None else [a for a in range(rank) if a not in {g % rank for g in of.dropped}]
+    if effects.turned is not None and rank:
+        return effects.turned
+    return None if effects.cut is None else [a for a in range(rank) if a not in {g % rank for g in effects.dropped}]
 
 
 def _is_whole(i: KernelCall, order: Order) -> bool:

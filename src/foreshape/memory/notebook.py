@@ -19,7 +19,7 @@ _LONGEST: Final = 2000
 def plan_html(plan: Figures) -> str:
     """Return the plan in HTML, with 1 for every symbol by default."""
     symbols = dict.fromkeys(sorted(plan.symbols), 1)
-    given = ", ".join(f"{n} = 1" for n in symbols)
+    sizes = ", ".join(f"{n} = 1" for n in symbols)
     peak = plan.peak(**symbols)
     breakdown = plan.breakdown(**symbols)
     op = plan.peak_op(**symbols)
@@ -37,20 +37,23 @@ def plan_html(plan: Figures) -> str:
                 markup_table(("name", "type and dims", "bytes", "for", "line"), rows, (2,)),
             )
         )
-    return card(f"Plan: peak {byte_text(peak)}" + (f" for {cut(given, 200)}" if given else ""), *parts)
+    return card(f"Plan: peak {byte_text(peak)}" + (f" for {cut(sizes, 200)}" if sizes else ""), *parts)
 
 
 def _bar(breakdown: dict[str, int], peak: int) -> Markup:
     """Return a bar of the classes at the peak, with its legend."""
-    shown = [(what, size) for what, size in breakdown.items() if size]
-    pieces = [tag("span", style=f"display:inline-block;height:14px;width:{100 * size / max(peak, 1):.2f}%;background:{COLOURS[what]}") for what, size in shown]
+    categories = [(category, size) for category, size in breakdown.items() if size]
+    pieces = [
+        tag("span", style=f"display:inline-block;height:14px;width:{100 * size / max(peak, 1):.2f}%;background:{COLOURS[category]}")
+        for category, size in categories
+    ]
     marks = [
         tag(
             "span",
-            tag("span", style=f"display:inline-block;width:10px;height:10px;margin-right:5px;background:{COLOURS[what]}"),
-            f"{what} {byte_text(size)}",
+            tag("span", style=f"display:inline-block;width:10px;height:10px;margin-right:5px;background:{COLOURS[category]}"),
+            f"{category} {byte_text(size)}",
             style="margin-right:16px;white-space:nowrap",
         )
-        for what, size in shown
+        for category, size in categories
     ]
     return join([tag("div", *pieces, style="max-width:560px;white-space:nowrap;overflow:hidden;line-height:0"), tag("div", *marks)])

@@ -35,9 +35,9 @@ def facts(plan: Figures, symbols: Mapping[str, int]) -> dict[str, Any]:
     """Return the data of the page's script: texts are kept once, in a list, and named by their place in it."""
     texts: dict[str, int] = {}
 
-    def text(of: str) -> int:
-        shown = escape(of).replace("\n", " ")
-        return texts.setdefault(shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…", len(texts))
+    def text(words: str) -> int:
+        escaped = escape(words).replace("\n", " ")
+        return texts.setdefault(escaped if len(escaped) <= _LONGEST else escaped[: _LONGEST - 1] + "…", len(texts))
 
     boxes = [
         [b.offset, b.size, b.first, b.last, CLASSES.index(b.what), text(b.name), text(b.spec), text(b.line), text(", ".join(b.names[1:4]))]
@@ -67,5 +67,5 @@ def facts(plan: Figures, symbols: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _short(text: str) -> str:
-    shown = escape(text)
-    return shown if len(shown) <= 4000 else shown[:3999] + "…"
+    escaped = escape(text)
+    return escaped if len(escaped) <= 4000 else escaped[:3999] + "…"

@@ -99,17 +99,17 @@ def plan(program: Program, fetch: Iterable[Variable | str] | Variable | str = ()
     """
     from foreshape.kernels.recurrent_memory import of_lengths
 
-    wanted = (fetch,) if isinstance(fetch, (str, Variable)) else fetch
-    with of_lengths({_rows_of(program, name): tuple(given) for name, given in (lengths or {}).items()}):
-        return Plan(program, wanted)
+    fetches = (fetch,) if isinstance(fetch, (str, Variable)) else fetch
+    with of_lengths({_rows_of(program, name): tuple(counts) for name, counts in (lengths or {}).items()}):
+        return Plan(program, fetches)
 
 
 def _rows_of(program: Program, name: str) -> Size:
     """Return the symbol for the rows of a ragged input."""
-    found = program.global_block.find(name)
-    if found is None or found.spec.lod is None or len(found.spec.lod.counts) != 1 or not is_symbol(found.spec.known_dims[0]):
+    variable = program.global_block.find(name)
+    if variable is None or variable.spec.lod is None or len(variable.spec.lod.counts) != 1 or not is_symbol(variable.spec.known_dims[0]):
         raise SchemaError(f"lengths are of ragged inputs of one level with any number of rows; {name[:100]!r} is none")
-    return found.spec.known_dims[0]
+    return variable.spec.known_dims[0]
 
 
 @border("the memory cannot be planned", MemoryPlanError)
@@ -126,8 +126,8 @@ def _live(program: Program, fetch: tuple[str, ...], frozen: bool) -> Liveness:
 def _names(program: Program, fetch: Iterable[Variable | str]) -> list[str]:
     names: list[str] = []
     block = program.global_block
-    for one in fetch:
-        name = one.name if isinstance(one, Variable) else one
+    for fetched in fetch:
+        name = fetched.name if isinstance(fetched, Variable) else fetched
         if block.find(name) is None:
             raise SchemaError(f"there is no variable {name!r} in the program's global block{did_you_mean(name, block.vars)}")
         names.append(name)
@@ -145,5 +145,5 @@ def _last_results(block: Block) -> Iterator[str]:
         if op.is_run and read.isdisjoint(op.all_writes()):
             slots = [r.name for r in op.operator.schema.results if r.name in op.outputs] if op.operator is not None else []
             for slot in slots[:1]:
-                yield from (n for n in op.outputs[slot] if (found := block.find(n)) is not None and found.kind in TENSOR_KINDS)
+                yield from (n for n in op.outputs[slot] if (variable := block.find(n)) is not None and variable.kind in TENSOR_KINDS)
         read |= op.all_reads()

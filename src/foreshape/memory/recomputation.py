@@ -47,10 +47,10 @@ class Recomputation:
             )
         if not self.dropped:
             return f"the peak is {byte_text(self.peak)}, within {byte_text(self.within)}: nothing needs to be computed again"
-        shown = ", ".join(self.dropped[:_SHOWN]) + (f" and {len(self.dropped) - _SHOWN} more" if len(self.dropped) > _SHOWN else "")
+        names = ", ".join(self.dropped[:_SHOWN]) + (f" and {len(self.dropped) - _SHOWN} more" if len(self.dropped) > _SHOWN else "")
         return (
             f"peak {byte_text(self.peak)} instead of {byte_text(self.peak_before)}, within {byte_text(self.within)}\n"
-            f"about {self.extra_work:.1%} more work in a step: {len(self.dropped)} values are computed again\n    {shown}"
+            f"about {self.extra_work:.1%} more work in a step: {len(self.dropped)} values are computed again\n    {names}"
         )
 
     __repr__ = __str__
@@ -74,29 +74,29 @@ def recompute(program: Program, within: int | str, fetch: Iterable[Variable | st
     limit = bytes_of(within)
     fetched = (fetch,) if isinstance(fetch, (str, Variable)) else tuple(fetch)
     plan = Plan(program, fetched)
-    before = plan.peak(**symbols)
+    peak_before = plan.peak(**symbols)
     if not any(op.role & Role.BACKWARD for op in program.global_block.ops):
         raise SchemaError("there is nothing to compute again: the program has no backward ops; call minimize or append_backward first")
-    if before <= limit:
-        return Recomputation(program, (), limit, before, before, 0.0)
+    if peak_before <= limit:
+        return Recomputation(program, (), limit, peak_before, peak_before, 0.0)
     values = {**dict.fromkeys(plan.leading, symbols["batch"]), **symbols} if "batch" in symbols else dict(symbols)
-    lowest = before
+    lowest = peak_before
     for aim in dict.fromkeys((limit, _LEAST)):  # the second way is the same for every budget, so the least peak in the error can be asked for
-        lowest, first = before, set[str]()
+        lowest, first = peak_before, set[str]()
         for _ in range(_ROUNDS):
             apart, names = gradients_apart(program, first)
-            trying = _Trying(plan if apart is program else Plan(apart, fetched), values, symbols, limit, before, aim)
-            found = trying.run()
-            if found is not None:
-                return found
+            trying = _Trying(plan if apart is program else Plan(apart, fetched), values, symbols, limit, peak_before, aim)
+            recomputation = trying.run()
+            if recomputation is not None:
+                return recomputation
             lowest = min(lowest, trying.lowest)
-            more = trying.made_at_peak.intersection(names) - first
-            if not more:
+            results = trying.made_at_peak.intersection(names) - first
+            if not results:
                 break
-            first |= more  # it needs its memory before the others of its op have theirs
+            first |= results  # it needs its memory before the others of its op have theirs
     error = MemoryPlanError(
         f"a peak of {byte_text(limit)} cannot be reached by computing values again: the least that was found is "
-        f"{byte_text(lowest)}, and without it is {byte_text(before)}"
+        f"{byte_text(lowest)}, and without it is {byte_text(peak_before)}"
     )
     error.least = lowest
     raise error
@@ -105,12 +105,12 @@ def recompute(program: Program, within: int | str, fetch: Iterable[Variable | st
 class _Trying:
     """Choices by the model, judged by the plans of their programs; ``aim``: the wanted peak, ``limit``: a sufficient one."""
 
-    def __init__(self, plan: Plan, values: dict[str, int], symbols: dict[str, int], limit: int, before: int, aim: int) -> None:
-        self.program, self.fetch, self.symbols, self.before = plan.program, plan.fetch, symbols, before
+    def __init__(self, plan: Plan, values: dict[str, int], symbols: dict[str, int], limit: int, peak_before: int, aim: int) -> None:
+        self.program, self.fetch, self.symbols, self.before = plan.program, plan.fetch, symbols, peak_before
         self.limit, self.aim = limit, aim
         self.search = Search(StepModel(plan.program.global_block, plan.fetch, values, plan.live))
         self.best: tuple[float, Recomputation] | None = None
-        self.lowest = before
+        self.lowest = peak_before
         self.made_at_peak = set[str]()
         """The results of the op with the lowest peak."""
         self._seen: dict[tuple[frozenset[str], frozenset[str]], int] = {}
@@ -161,12 +161,12 @@ class _Trying:
         if (choice.kept, choice.anew) in self._seen:
             return
         model = self.search.model
-        made, names = recompute_values(self.program, model.dropped(choice.kept), model.members(choice.anew))
-        plan = Plan(made, self.fetch)
+        program, names = recompute_values(self.program, model.dropped(choice.kept), model.members(choice.anew))
+        plan = Plan(program, self.fetch)
         peak = self._seen[choice.kept, choice.anew] = plan.peak(**self.symbols)
         if peak < self.lowest:
             self.lowest = peak
             self.made_at_peak = set(plan.ops[int(plan.timeline(**self.symbols).argmax())].output_names())
         extra = choice.outcome.extra / self.search.model.total if self.search.model.total else 0.0
         if peak <= self.limit and (self.best is None or extra < self.best[0]):
-            self.best = extra, Recomputation(made, tuple(names), self.limit, self.before, peak, extra)
+            self.best = extra, Recomputation(program, tuple(names), self.limit, self.before, peak, extra)

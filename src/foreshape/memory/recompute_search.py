@@ -40,13 +40,13 @@ class Search:
         self.base, self.small = model.base, model.small
         self.family = self._family()
 
-    def evaluate(self, kept: Iterable[str], anew: Iterable[str] = ()) -> Choice:
-        key = frozenset(kept), frozenset(anew)
-        found = self._known.get(key)
-        if found is None:
+    def evaluate(self, names: Iterable[str], anew: Iterable[str] = ()) -> Choice:
+        key = frozenset(names), frozenset(anew)
+        outcome = self._known.get(key)
+        if outcome is None:
             self._left -= 1
-            found = self._known[key] = self.model.evaluate(*key)
-        return Choice(*key, found)
+            outcome = self._known[key] = self.model.evaluate(*key)
+        return Choice(*key, outcome)
 
     def _begin(self) -> None:
         """Give the next way a part of the work left, and some in any case."""
@@ -71,8 +71,8 @@ class Search:
         """Return the choices of the lowest peaks."""
         self._begin()
         low = sorted(self.family, key=lambda c: (c.outcome.peak, c.outcome.extra))[:_BEST]
-        found = [*low, *(self._lower(c, 0) for c in low)]
-        return sorted({(c.kept, c.anew): c for c in found}.values(), key=lambda c: (c.outcome.peak, c.outcome.extra))[:_BEST]
+        choices = [*low, *(self._lower(c, 0) for c in low)]
+        return sorted({(c.kept, c.anew): c for c in choices}.values(), key=lambda c: (c.outcome.peak, c.outcome.extra))[:_BEST]
 
     # --- segments
 
@@ -97,43 +97,43 @@ class Search:
         """Return all but the cheapest groups that make up this share of the bytes."""
         if share == 1.0:
             return set()
-        kept, passed = set[str](), 0
+        names, passed = set[str](), 0
         for name in dear:
             passed += self.model.size(name)
             if passed > share * total:
-                kept.add(name)
-        return kept
+                names.add(name)
+        return names
 
     def _borders(self, limit: int) -> set[str]:
         """Return the values across the borders of segments of about ``limit`` kept bytes, each border at the least crossing."""
         model = self.model
         recomputing = model.recomputing
         last: dict[str, int] = {}
-        for at, names in enumerate(recomputing.reads):
-            if not recomputing.late[at] and model.needed[at]:
+        for index, names in enumerate(recomputing.reads):
+            if not recomputing.late[index] and model.needed[index]:
                 for name in names:
-                    last[model.root.get(name, name)] = at
-        kept: set[str] = set()
+                    last[model.root.get(name, name)] = index
+        crossing_names: set[str] = set()
         alive: dict[str, int] = {}
-        held = 0
+        alive_bytes = 0
         best: tuple[int, int, set[str]] | None = None
-        for at, late in enumerate(recomputing.late):
-            if late or not model.needed[at]:
+        for index, late in enumerate(recomputing.late):
+            if late or not model.needed[index]:
                 continue
-            for name in recomputing.writes[at]:
+            for name in recomputing.writes[index]:
                 root = model.root.get(name, name)
                 if root == name and name in model.groups:
-                    alive[name] = last.get(name, at)
+                    alive[name] = last.get(name, index)
                     if name in self.base:
-                        held += model.size(name)
-            alive = {n: end for n, end in alive.items() if end > at}
+                        alive_bytes += model.size(name)
+            alive = {n: end for n, end in alive.items() if end > index}
             crossing = sum(model.size(n) for n in alive)
-            if alive and held > limit / 2 and (best is None or crossing <= best[0]):
-                best = (crossing, at, set(alive))
-            if held > limit and best is not None:
-                kept |= best[2]
-                held, best = 0, None
-        return kept
+            if alive and alive_bytes > limit / 2 and (best is None or crossing <= best[0]):
+                best = (crossing, index, set(alive))
+            if alive_bytes > limit and best is not None:
+                crossing_names |= best[2]
+                alive_bytes, best = 0, None
+        return crossing_names
 
     # --- from a choice to a better one
 
@@ -141,54 +141,54 @@ class Search:
         """Drop values alive at the peak, the cheapest for their bytes first, until the peak is within the limit or nothing helps. Values computed again
         before it and read after it are then computed once more.
         """
-        best = now = start
+        best = choice = start
         tabu: set[str] = set()
-        while now.outcome.peak > limit and self._may_go_on():
-            excess = now.outcome.peak - limit
+        while choice.outcome.peak > limit and self._may_go_on():
+            excess = choice.outcome.peak - limit
             model = self.model
-            there = [n for n in (*now.outcome.alive, *now.outcome.again) if n not in tabu and n not in self.small]
-            found = sorted(there, key=lambda n: model.cost_of(n, now.kept) / model.size(n))
-            if not found:
+            names = [n for n in (*choice.outcome.alive, *choice.outcome.again) if n not in tabu and n not in self.small]
+            candidates = sorted(names, key=lambda n: model.cost_of(n, choice.kept) / model.size(n))
+            if not candidates:
                 break
             chosen, freed = list[str](), 0
-            for name in found:
+            for name in candidates:
                 chosen.append(name)
                 freed += model.size(name)
-                if freed >= excess / 3 or len(chosen) >= max(1, len(found) // 4):
+                if freed >= excess / 3 or len(chosen) >= max(1, len(candidates) // 4):
                     break
-            lower = self._without(now, chosen)
-            if lower.outcome.peak < now.outcome.peak:
-                now = lower
+            lower = self._without(choice, chosen)
+            if lower.outcome.peak < choice.outcome.peak:
+                choice = lower
             elif len(chosen) == 1:
                 tabu.update(chosen)
             else:
-                lower = self._without(now, chosen[:1])
-                if lower.outcome.peak < now.outcome.peak:
-                    now = lower
+                lower = self._without(choice, chosen[:1])
+                if lower.outcome.peak < choice.outcome.peak:
+                    choice = lower
                 else:
                     tabu.update(chosen[:1])
-            if now.outcome.peak < best.outcome.peak:
-                best = now
+            if choice.outcome.peak < best.outcome.peak:
+                best = choice
         return best
 
-    def _without(self, now: Choice, chosen: Iterable[str]) -> Choice:
-        return self.evaluate(now.kept.difference(chosen), now.anew.union(n for n in chosen if n not in now.kept))
+    def _without(self, choice: Choice, chosen: Iterable[str]) -> Choice:
+        return self.evaluate(choice.kept.difference(chosen), choice.anew.union(n for n in chosen if n not in choice.kept))
 
     def _bring_back(self, start: Choice, limit: int) -> Choice:
         """Compute values once for all readers, and keep again the dearest for their bytes first, as long as the peak is within the limit."""
         model = self.model
         missing = sorted(self.base - start.kept, key=lambda n: (-model.cost_of(n, start.kept) / model.size(n), model.recomputing.maker[n], n))
-        now = start
+        choice = start
         for names, keep in ((sorted(start.anew), False), (missing, True)):
             waiting = [names]
             while waiting and self._may_go_on():
                 names = waiting.pop()
                 if not names:
                     continue
-                more = self.evaluate(now.kept.union(names) if keep else now.kept, now.anew.difference(names))
-                if more.outcome.peak <= limit and more.outcome.extra <= now.outcome.extra:
-                    now = more
+                trial = self.evaluate(choice.kept.union(names) if keep else choice.kept, choice.anew.difference(names))
+                if trial.outcome.peak <= limit and trial.outcome.extra <= choice.outcome.extra:
+                    choice = trial
                 elif len(names) > 1:
                     half = len(names) // 2
                     waiting += [names[half:], names[:half]]
-        return now
+        return choice

@@ -51,10 +51,10 @@ class LiveBuffer:
 
     def root(self) -> LiveBuffer:
         """Return the record that this one was merged into."""
-        at = self
-        while at.shares is not None:
-            at = at.shares
-        return at
+        record = self
+        while record.shares is not None:
+            record = record.shares
+        return record
 
 
 class UnknownMemory(NamedTuple):
@@ -91,41 +91,41 @@ class Liveness:
         return len(self.ops)
 
 
-def complete_held(block: Block, held: list[LiveBuffer], packed: Size) -> None:
+def complete_held(block: Block, records: list[LiveBuffer], packed: Size) -> None:
     """Complete the values kept from run to run, with the constants that a frozen step makes of its parameters.
 
     In a saved inference model no variable is marked as a parameter: there all kept values are parameters.
     """
     if not any(v.is_parameter for v in block.program.all_variables()):
-        for record in held:
+        for record in records:
             record.what = PARAMETERS
     if not (isinstance(packed, int) and packed == 0):
         name = "packed weights"
-        held.append(LiveBuffer(name, packed, 0, 0, None, None, PARAMETERS, True, names=[name]))
+        records.append(LiveBuffer(name, packed, 0, 0, None, None, PARAMETERS, True, names=[name]))
 
 
-def holds(record: LiveBuffer, given: Mapping[Value, LiveBuffer | None]) -> None:
+def holds(record: LiveBuffer, operands: Mapping[Value, LiveBuffer | None]) -> None:
     """Note that a record may hold the memory of its kernel's operands: neither is written over while the other is needed."""
     record.fixed = True
-    record.beside += [r for r in dict.fromkeys(given.values()) if r is not None and r is not record]
+    record.beside += [r for r in dict.fromkeys(operands.values()) if r is not None and r is not record]
 
 
-def needed_at(record: LiveBuffer, position: int, at: int) -> None:
+def needed_at(record: LiveBuffer, position: int, index: int) -> None:
     """Note that a record, and the elements of an array in it, are needed at a position. Memory held besides is not written over."""
-    waiting, seen = [record], {id(record)}
+    waiting, visited = [record], {id(record)}
     beside: list[LiveBuffer] = []
     while waiting:
-        one = waiting.pop()
-        one.last, one.until = max(one.last, position), max(one.until, at)
-        beside += one.beside
-        for element in one.elements:
+        buffer = waiting.pop()
+        buffer.last, buffer.until = max(buffer.last, position), max(buffer.until, index)
+        beside += buffer.beside
+        for element in buffer.elements:
             root = element.root()
-            if id(root) not in seen:
-                seen.add(id(root))
+            if id(root) not in visited:
+                visited.add(id(root))
                 waiting.append(root)
     while beside:
-        one = beside.pop()
-        if id(one) not in seen:
-            seen.add(id(one))
-            one.until = max(one.until, at)
-            beside += [*one.beside, *one.elements]
+        buffer = beside.pop()
+        if id(buffer) not in visited:
+            visited.add(id(buffer))
+            buffer.until = max(buffer.until, index)
+            beside += [*buffer.beside, *buffer.elements]

@@ -75,6 +75,6 @@ def is_of_block(i: KernelCall, value: Value, inner: Liveness) -> bool:
     region, operator, first = region_of(i), i.op.operator, i.results[0]
     if region is None or operator is None or not operator.region.startswith("conditional") or not isinstance(first, list) or value not in first:
         return False
-    at = first.index(value)
-    made = inner.places.get(region.lowered.fetches[at]) if at < len(region.results) else None
-    return made is not None and any(r is made for r in inner.records)
+    index = first.index(value)
+    record = inner.places.get(region.lowered.fetches[index]) if index < len(region.results) else None
+    return record is not None and any(r is record for r in inner.records)

@@ -38,28 +38,28 @@ class Sections(NamedTuple):
     total: Ints
 
 
-def _whole(values: Any, what: str) -> Ints:
+def _whole_numbers(values: Any, name: str) -> Ints:
     """Return the values as int64, refused if one of them would change."""
     try:
         array = np.asarray(values)
     except (ValueError, OverflowError) as error:
-        raise MemoryPlanError(f"{what} must be a sequence of whole numbers: {error}") from None
+        raise MemoryPlanError(f"{name} must be a sequence of whole numbers: {error}") from None
     if array.ndim != 1:
-        raise MemoryPlanError(f"{what} must have one dimension, but has {array.ndim}")
+        raise MemoryPlanError(f"{name} must have one dimension, but has {array.ndim}")
     if not array.size:
         return np.zeros(0, np.int64)
     if array.dtype.kind == "O" and all(isinstance(value, (int, np.integer)) and not isinstance(value, bool) for value in array.tolist()):
-        raise MemoryPlanError(f"{what} must fit 64 bits, but has {max(array.tolist(), key=abs)}")
+        raise MemoryPlanError(f"{name} must fit 64 bits, but has {max(array.tolist(), key=abs)}")
     if array.dtype.kind not in "iu":
-        raise MemoryPlanError(f"{what} must be whole numbers, but has elements of type {array.dtype}")
+        raise MemoryPlanError(f"{name} must be whole numbers, but has elements of type {array.dtype}")
     if array.dtype.kind == "u" and int(array.max()) > _LARGEST:
-        raise MemoryPlanError(f"{what} must fit 64 bits with a sign, but has {int(array.max())}")
+        raise MemoryPlanError(f"{name} must fit 64 bits with a sign, but has {int(array.max())}")
     return array.astype(np.int64)
 
 
 def checked(lower: Any, upper: Any, size: Any) -> Buffers:
     """Return the three arrays as valid numbers for every later step."""
-    buffers = Buffers(_whole(lower, "lower"), _whole(upper, "upper"), _whole(size, "size"))
+    buffers = Buffers(_whole_numbers(lower, "lower"), _whole_numbers(upper, "upper"), _whole_numbers(size, "size"))
     lengths = [len(array) for array in buffers]
     if len(set(lengths)) > 1:
         raise MemoryPlanError(f"lower, upper and size must be equally long, but have {lengths[0]}, {lengths[1]} and {lengths[2]} elements")
@@ -68,8 +68,8 @@ def checked(lower: Any, upper: Any, size: Any) -> Buffers:
         raise MemoryPlanError(f"sizes must not be negative, but buffer {negative[0]} has {buffers.size[negative[0]]} bytes")
     empty = np.flatnonzero(buffers.lower >= buffers.upper)
     if empty.size:
-        at = empty[0]
-        raise MemoryPlanError(f"a buffer must end after it starts, but buffer {at} lives from {buffers.lower[at]} to {buffers.upper[at]}")
+        buffer = empty[0]
+        raise MemoryPlanError(f"a buffer must end after it starts, but buffer {buffer} lives from {buffers.lower[buffer]} to {buffers.upper[buffer]}")
     if float(buffers.size.sum(dtype=np.float64)) > 2.0**62 and (bytes_ := sum(buffers.size.tolist())) > _LARGEST:
         raise MemoryPlanError(f"the sizes must add up to less than 2**63 bytes, but add up to {bytes_}")
     return buffers

@@ -50,7 +50,7 @@ class StepModel:
         self.needed = [id(op) in needed for op in block.ops]
         self.fetch = set(fetch)
         self.sizes: dict[str, int] = dict(self._retained())
-        self.work = [work_of(op, values) if self.needed[at] else 0.0 for at, op in enumerate(block.ops)]
+        self.work = [work_of(op, values) if self.needed[index] else 0.0 for index, op in enumerate(block.ops)]
         self.total = sum(self.work)
         self._workspace = self._workspaces(live)
         self.results = [self._op(op) for op in block.ops]
@@ -72,8 +72,8 @@ class StepModel:
             droppable = all(n in maker or not self.size(n) for n in names) and fixed.isdisjoint(names)
             if root in maker and self.size(root) and droppable:
                 self.groups[root] = [n for n in names if n in maker]
-        late = [at for at, late in enumerate(self.recomputing.late) if late and self.needed[at]]
-        read_late = {self.root.get(n, n) for at in late for n in self.recomputing.reads[at]}
+        late = [index for index, late in enumerate(self.recomputing.late) if late and self.needed[index]]
+        read_late = {self.root.get(n, n) for index in late for n in self.recomputing.reads[index]}
         self.base = frozenset(n for n in self.groups if n in read_late)
         """The groups kept without recomputation."""
         least = sum(self.size(n) for n in self.base) * _SMALL
@@ -82,14 +82,14 @@ class StepModel:
 
     def size(self, name: str) -> int:
         """Return the bytes of a value of the step; 0 if it is kept from run to run, or no dense tensor."""
-        found = self.sizes.get(name)
-        if found is None:
+        nbytes = self.sizes.get(name)
+        if nbytes is None:
             variable = self.block.vars.get(name)
-            found = 0
+            nbytes = 0
             if variable is not None and not variable.persistable and variable.kind is LOD_TENSOR and variable.spec.dims is not None:
-                found = number(variable.spec.nbytes, self.values) if variable.spec.dtype is not None else 0
-            self.sizes[name] = found
-        return found
+                nbytes = number(variable.spec.nbytes, self.values) if variable.spec.dtype is not None else 0
+            self.sizes[name] = nbytes
+        return nbytes
 
     def _retained(self) -> Iterator[tuple[str, int]]:
         """Yield the sizes of results that keep more alive than described."""
@@ -98,19 +98,19 @@ class StepModel:
             if operator is None or not operator.retains():
                 continue
             specs = [operand_specs(op, o.name, o.many) for o in operator.schema.operands]
-            found, _ = retained_by(operator, specs, [True] * len(operator.schema.results))  # a plan tells the unknown parts
-            for slot, size in found.items():
+            sizes, _ = retained_by(operator, specs, [True] * len(operator.schema.results))  # a plan tells the unknown parts
+            for slot, size in sizes.items():
                 for name in op.outputs.get(slot, ()):
                     yield name, number(size, self.values)
 
     def _workspaces(self, live: Liveness | None) -> list[int]:
         """Return the workspace of each op's kernel, from the plan of the program."""
-        found: dict[int, int] = {}
+        sizes: dict[int, int] = {}
         for record in live.records if live is not None else ():
             if record.what == WORKSPACE and record.op is not None:
                 op = id(record.op.whole)
-                found[op] = found.get(op, 0) + number(record.size, self.values)
-        return [found.get(id(op), 0) for op in self.block.ops]
+                sizes[op] = sizes.get(op, 0) + number(record.size, self.values)
+        return [sizes.get(id(op), 0) for op in self.block.ops]
 
     def _joins_gradient(self, op: Op) -> bool:
         """Return True if an update runs as soon as its gradient is there, alone or in a small group."""
@@ -125,8 +125,8 @@ class StepModel:
         for result in operator.schema.results:
             slot = result.updates or result.view_of or result.may_share
             sources = op.inputs.get(slot, ()) if slot is not None else ()
-            for at, name in enumerate(op.outputs.get(result.name, ())):
-                source = sources[at] if at < len(sources) else sources[0] if sources else None
+            for index, name in enumerate(op.outputs.get(result.name, ())):
+                source = sources[index] if index < len(sources) else sources[0] if sources else None
                 view = result.updates is not None or (result.view_of is not None and source is not None and self._is_view(operator, source, name))
                 if self.size(name):
                     out.append((name, source, view))
@@ -138,65 +138,65 @@ class StepModel:
 
     # --- outcomes of choices
 
-    def dropped(self, kept: Collection[str]) -> set[str]:
+    def dropped(self, groups: Collection[str]) -> set[str]:
         """Return the names of all groups but these, and of the small results of ops that run again in any case."""
-        return {n for root, names in self.groups.items() if root not in kept or self._goes(root, kept) for n in names}
+        return {n for root, names in self.groups.items() if root not in groups or self._goes(root, groups) for n in names}
 
-    def _goes(self, root: str, kept: Collection[str]) -> bool:
-        others = self._with.get(root)
-        return bool(others) and not any(n in kept for n in others or ())
+    def _goes(self, root: str, groups: Collection[str]) -> bool:
+        siblings = self._with.get(root)
+        return bool(siblings) and not any(n in groups for n in siblings or ())
 
     def members(self, roots: Collection[str]) -> set[str]:
         """Return the names of groups."""
         return {n for root in roots for n in self.groups[root]}
 
-    def evaluate(self, kept: Collection[str], anew: Collection[str] = ()) -> Outcome:
+    def evaluate(self, groups: Collection[str], anew: Collection[str] = ()) -> Outcome:
         """Return the outcome of keeping these groups, with the others computed again where needed, and the groups of ``anew`` every time."""
-        drop, each = self.dropped(kept), self.members(anew)
-        steps = [s for s in self.recomputing.order(drop, each) if self.needed[s.at]]
+        drop, repeated = self.dropped(groups), self.members(anew)
+        steps = [s for s in self.recomputing.order(drop, repeated) if self.needed[s.at]]
         extra = sum([3 * self.size(s.again) / BYTES if s.again else self.work[s.at] for s in steps if s.copy], 0.0)
-        lives = _Lives(self, drop, each)
+        lives = _Lives(self, drop, repeated)
         lives.run(steps)
         lives.end(len(steps) - 1)
         workspace = [0 if s.again else self._workspace[s.at] for s in steps]
         position, peak = lives.peak(workspace)
-        return Outcome(peak, extra, position, lives.kept_over(position, kept), lives.waiting_at(position))
+        return Outcome(peak, extra, position, lives.kept_over(position, groups), lives.waiting_at(position))
 
     def reads_again(self, step: OrderedOp) -> Iterable[str]:
         """Return the operands read to compute one value again."""
         return [n for n in self.recomputing.again_inputs(step.again, (), ()) or () if self.size(n)]
 
-    def cost_of(self, root: str, kept: Collection[str]) -> float:
+    def cost_of(self, root: str, groups: Collection[str]) -> float:
         """Return the work of computing one group again, from kept values."""
-        seen: set[int] = set()
+        visited: set[int] = set()
         total = 0.0
         maker, ops = self.recomputing.maker, self.block.ops
         waiting = list(self.groups[root])
         while waiting:
             name = waiting.pop()
-            at = maker[name]
-            if at in seen:
+            index = maker[name]
+            if index in visited:
                 continue
             inputs = self.recomputing.again_inputs(name, (), ())
-            if inputs is not None and not any(maker.get(n) == at and self._lost(n, root, kept) for n in inputs):
+            if inputs is not None and not any(maker.get(n) == index and self._lost(n, root, groups) for n in inputs):
                 total += 3 * self.size(name) / BYTES
-                waiting += [n for n in inputs if self._lost(n, root, kept)]
+                waiting += [n for n in inputs if self._lost(n, root, groups)]
                 continue
-            seen.add(at)
-            total += self.work[at]
-            waiting += [n for n in ops[at].input_names() if self._lost(n, root, kept)]
+            visited.add(index)
+            total += self.work[index]
+            waiting += [n for n in ops[index].input_names() if self._lost(n, root, groups)]
         return total
 
-    def _lost(self, name: str, root: str, kept: Collection[str]) -> bool:
-        of = self.root.get(name, name)
-        return of in self.groups and name in self.recomputing.maker and (of not in kept or of == root)
+    def _lost(self, name: str, root: str, groups: Collection[str]) -> bool:
+        base = self.root.get(name, name)
+        return base in self.groups and name in self.recomputing.maker and (base not in groups or base == root)
 
 
 class _Lives:
     """The buffers of one order of steps: the first and the last step of each, and its bytes."""
 
-    def __init__(self, model: StepModel, drop: Collection[str], each: Collection[str]) -> None:
-        self._model, self._drop, self._each = model, drop, each
+    def __init__(self, model: StepModel, drop: Collection[str], repeated: Collection[str]) -> None:
+        self._model, self._drop, self._repeated = model, drop, repeated
         self._first: list[int] = []
         self._last: list[int] = []
         self._size: list[int] = []
@@ -221,44 +221,44 @@ class _Lives:
         """Take the steps in turn: their operands live until then, their results from then on."""
         original, again, last, size, results, place = self._original, self._again, self._last, self._size, self._model.results, self._place
         for t, step in enumerate(steps):
-            given = self._read(t, step)
+            operands = self._read(t, step)
             target = again if step.copy else original
             for name, source, view in ((step.again, None, False),) if step.again else results[step.at]:
                 if not step.copy and name in original:
                     last[original[name]] = t
                     continue
-                held = given.get(source) if source is not None else None
+                operand = operands.get(source) if source is not None else None
                 if view:
-                    if held is not None and (name not in target or name in self._each):
-                        target[name] = held
+                    if operand is not None and (name not in target or name in self._repeated):
+                        target[name] = operand
                     continue
-                made = place(name, t)
+                buffer = place(name, t)
                 if not step.copy:
-                    original[name] = made
-                elif name in self._drop and (name not in again or name in self._each):
-                    again[name] = made
-                    self._copies[made] = (name, [])
-                if held is not None and size[held] == size[made]:
-                    self._shared.append((t, held, made))
+                    original[name] = buffer
+                elif name in self._drop and (name not in again or name in self._repeated):
+                    again[name] = buffer
+                    self._copies[buffer] = (name, [])
+                if operand is not None and size[operand] == size[buffer]:
+                    self._shared.append((t, operand, buffer))
 
     def _read(self, t: int, step: OrderedOp) -> dict[str, int]:
         """Return the buffers of a step's operands."""
         original, again, copies, last = self._original, self._again, self._copies, self._last
         copy_or_late = step.copy or self._model.recomputing.late[step.at]
-        given: dict[str, int] = {}
+        operands: dict[str, int] = {}
         for name in self._model.reads_again(step) if step.again else self._model.reads[step.at]:
-            held = again.get(name) if copy_or_late else None
-            if held is None:
-                held = original.get(name)
-                if held is None:
-                    held = original[name] = self._place(name, 0)  # fed, or written later by a block
-                elif copy_or_late and held not in self._late_from:
-                    self._late_from[held] = t
-            last[held] = t
-            if held in copies:
-                copies[held][1].append(t)
-            given[name] = held
-        return given
+            buffer = again.get(name) if copy_or_late else None
+            if buffer is None:
+                buffer = original.get(name)
+                if buffer is None:
+                    buffer = original[name] = self._place(name, 0)  # fed, or written later by a block
+                elif copy_or_late and buffer not in self._late_from:
+                    self._late_from[buffer] = t
+            last[buffer] = t
+            if buffer in copies:
+                copies[buffer][1].append(t)
+            operands[name] = buffer
+        return operands
 
     def end(self, t: int) -> None:
         """Keep fetches until the last step, and let results be in the memory of operands that end with their step."""
@@ -266,11 +266,11 @@ class _Lives:
         for name in self._model.fetch:
             if name in self._original:
                 last[self._original[name]] = t
-        taken: set[int] = set()
-        for at, held, made in self._shared:
-            if last[held] == at and first[held] < at and held not in taken and first[made] == at:
-                last[held] = at - 1
-                taken.add(held)
+        operands: set[int] = set()
+        for step, operand, result in self._shared:
+            if last[operand] == step and first[operand] < step and operand not in operands and first[result] == step:
+                last[operand] = step - 1
+                operands.add(operand)
 
     def peak(self, workspace: Sequence[int]) -> tuple[int, int]:
         """Return the step with the most bytes, and these; ``workspace``: of each step."""
@@ -282,13 +282,13 @@ class _Lives:
         position = int(line.argmax()) if len(line) else 0
         return position, int(line[position]) if len(line) else 0
 
-    def kept_over(self, position: int, kept: Collection[str]) -> tuple[str, ...]:
+    def kept_over(self, position: int, kept_groups: Collection[str]) -> tuple[str, ...]:
         """Return the kept groups alive at a step without being read there for the first time."""
         first, last, groups = self._first, self._last, self._model.groups
         return tuple(
             n
-            for n, held in self._original.items()
-            if n in groups and n in kept and first[held] <= position < last[held] and self._late_from.get(held, -1) != position
+            for n, buffer in self._original.items()
+            if n in groups and n in kept_groups and first[buffer] <= position < last[buffer] and self._late_from.get(buffer, -1) != position
         )
 
     def waiting_at(self, position: int) -> tuple[str, ...]:
@@ -296,8 +296,8 @@ class _Lives:
         first, last, groups = self._first, self._last, self._model.groups
         return tuple(
             n
-            for held, (n, used) in self._copies.items()
-            if n in groups and n not in self._each and first[held] < position < last[held] and position not in used
+            for buffer, (n, used) in self._copies.items()
+            if n in groups and n not in self._repeated and first[buffer] < position < last[buffer] and position not in used
         )
 
 
@@ -317,21 +317,21 @@ def work_of(op: Op, values: Mapping[str, int]) -> float:
         return sum(work_of(inner, values) for index in op.sub_block_indices() for inner in op.block.program.blocks[index].ops)
     if all(r.view_of for r in operator.schema.results if not _empty(op, r.name)) and type(operator).forward_class is None:
         return 0.0
-    moved = held = written = 0
+    moved_bytes = held_bytes = written_bytes = 0
     for name, out in [*((n, False) for n in op.input_names()), *((n, True) for n in op.output_names())]:
         variable = op.block.find(name)
         if variable is None or variable.kind is not LOD_TENSOR or variable.spec.dims is None or variable.spec.dtype is None:
             continue
         size = number(variable.spec.nbytes, values)
         if variable.persistable and not out:
-            held += size
+            held_bytes += size
         else:
-            moved += size
-            written += size if out else 0
-    moved += min(held, moved)  # only the looked up rows of a table are read
+            moved_bytes += size
+            written_bytes += size if out else 0
+    moved_bytes += min(held_bytes, moved_bytes)  # only the looked up rows of a table are read
     counted = multiplications(op)
-    seconds = moved / BYTES + (0 if counted is None else number(counted, values)) / MULTIPLIES
-    return seconds + (written / 4 / DRAWS if operator.random and operator.draws() else 0.0)
+    seconds = moved_bytes / BYTES + (0 if counted is None else number(counted, values)) / MULTIPLIES
+    return seconds + (written_bytes / 4 / DRAWS if operator.random and operator.draws() else 0.0)
 
 
 def _empty(op: Op, slot: str) -> bool:

@@ -50,9 +50,9 @@ def accumulate(program: Program, batches: int, startup: Program) -> tuple[Progra
     return Pass("accumulate", change)(program)[0], begins
 
 
-def checked_batches(given: object) -> int:
+def checked_batches(count: object) -> int:
     """Return the number of batches of one update. Raises `SchemaError` unless it is a whole number."""
-    return whole("accumulate=, the number of batches that make one update,", given, 1, SchemaError)
+    return whole("accumulate=, the number of batches that make one update,", count, 1, SchemaError)
 
 
 class _NoRows(Initializer):
@@ -93,12 +93,12 @@ class _Accumulation:
         move_under(self.block, [*factor.ops, *means, *section.ops, *resets], self.block.var(full), section.site)
 
     def _state(self, name: str, spec: Spec) -> Variable:
-        made = self.block.create_variable(name, spec, site=self.section.site, persistable=True, stop_gradient=True)
+        variable = self.block.create_variable(name, spec, site=self.section.site, persistable=True, stop_gradient=True)
         if spec.kind is SELECTED_ROWS:
-            initialise(made, _NoRows())
+            initialise(variable, _NoRows())
         elif all(isinstance(d, int) for d in spec.known_dims):  # a part of one of any number of ranks is planned, and not run
-            initialise(made, Constant(0.0 if spec.known_dtype.is_floating else 0))
-        return made
+            initialise(variable, Constant(0.0 if spec.known_dtype.is_floating else 0))
+        return variable
 
     def _count_updates(self, counter: Variable) -> None:
         """Let the step counter of a learning rate count only the first batch of each group."""
@@ -107,19 +107,19 @@ class _Accumulation:
             return
         role, site, zero = Role.LEARNING_RATE, steps[0].site, self.program.unique_name(f"{counter.name}@ZERO")
         attrs = {"shape": [1], "dtype": INT64.code, "value": 0.0, "str_value": "0"}
-        begins, one = (self.program.unique_name(f"{counter.name}@{what}") for what in ("BEGINS", "STEP"))
+        begins, step = (self.program.unique_name(f"{counter.name}@{word}") for word in ("BEGINS", "STEP"))
         add = self.block.append_op
         add("fill_constant", {}, {"Out": zero}, attrs, role=role, site=site, index=0)
         add("equal", {"X": counter, "Y": zero}, {"Out": begins}, role=role, site=site, index=1)
         for op in steps:
-            by, number = float(op.attrs.get("step", 1.0)), self.block.var(op.input("X") or "")
-            at = self.block.ops.index(op)
+            increment, number = float(op.attrs.get("step", 1.0)), self.block.var(op.input("X") or "")
+            index = self.block.ops.index(op)
             cast = {"in_dtype": BOOL.code, "out_dtype": number.spec.known_dtype.code}
-            add("cast", {"X": begins}, {"Out": one}, cast, role=role, site=op.site, index=at)
-            if by != 1.0:
-                add("scale", {"X": one}, {"Out": one}, {"scale": by}, role=role, site=op.site, index=at + 1)
+            add("cast", {"X": begins}, {"Out": step}, cast, role=role, site=op.site, index=index)
+            if increment != 1.0:
+                add("scale", {"X": step}, {"Out": step}, {"scale": increment}, role=role, site=op.site, index=index + 1)
             self.block.remove_op(op)
-            add("elementwise_add", {"X": number, "Y": one}, {"Out": number}, role=role, site=op.site, index=at + 1 + (by != 1.0))
+            add("elementwise_add", {"X": number, "Y": step}, {"Out": number}, role=role, site=op.site, index=index + 1 + (increment != 1.0))
 
     def _sum(self, gradient: str) -> Variable:
         """Add a gradient to its sum kept between runs, as soon as it is there."""
@@ -127,30 +127,30 @@ class _Accumulation:
         rows = spec.kind is SELECTED_ROWS
         total = self._state(self.program.unique_name(f"{parameter}_accumulated"), spec if rows else tensor(spec.known_dtype, *spec.known_dims))
         ours = {id(op) for op in self.section.ops}
-        at = max(n for n, op in enumerate(self.block.ops) if id(op) not in ours and gradient in op.all_writes())
-        made = self.block.ops[at]
+        index = max(n for n, op in enumerate(self.block.ops) if id(op) not in ours and gradient in op.all_writes())
+        maker = self.block.ops[index]
         type, inputs = ("accumulate_selected_rows", ("Sum", "Grad")) if rows else ("elementwise_add", ("X", "Y"))
         attrs = {"batches": self.batches} if rows else {}
-        given = dict(zip(inputs, (total, gradient), strict=True))
-        self.block.append_op(type, given, {"Out": total}, attrs, role=Role.OPTIMIZE, site=made.site, index=at + 1)
+        operands = dict(zip(inputs, (total, gradient), strict=True))
+        self.block.append_op(type, operands, {"Out": total}, attrs, role=Role.OPTIMIZE, site=maker.site, index=index + 1)
         return total
 
-    def _put(self, type: str, inputs: dict[str, Any], outputs: dict[str, Any], attrs: dict[str, Any], of: tuple[str, ...] = ()) -> Op:
-        made = self.block.append_op(type, inputs, outputs, attrs, role=Role.OPTIMIZE, role_variables=of, site=self.section.site, index=self.at)
+    def _put(self, type: str, inputs: dict[str, Any], outputs: dict[str, Any], attrs: dict[str, Any], role_variables: tuple[str, ...] = ()) -> Op:
+        op = self.block.append_op(type, inputs, outputs, attrs, role=Role.OPTIMIZE, role_variables=role_variables, site=self.section.site, index=self.at)
         self.at += 1
-        return made
+        return op
 
-    def _fill(self, of: Variable) -> Op:
-        if not all(isinstance(d, int) for d in of.spec.known_dims):  # of one of any number of ranks
-            return self._put("fill_any_like", {"X": of}, {"Out": of}, {"value": 0.0})
-        attrs = {"shape": list(of.spec.known_dims), "dtype": of.spec.known_dtype.code, "value": 0.0, "str_value": "0"}
-        return self._put("fill_constant", {}, {"Out": of}, attrs)
+    def _fill(self, variable: Variable) -> Op:
+        if not all(isinstance(d, int) for d in variable.spec.known_dims):  # of one of any number of ranks
+            return self._put("fill_any_like", {"X": variable}, {"Out": variable}, {"value": 0.0})
+        attrs = {"shape": list(variable.spec.known_dims), "dtype": variable.spec.known_dtype.code, "value": 0.0, "str_value": "0"}
+        return self._put("fill_constant", {}, {"Out": variable}, attrs)
 
-    def _empty(self, of: Variable) -> Op:
-        return self._put("empty_selected_rows", {"X": of}, {"Out": of}, _NoRows().op(of.spec.known_dims, of.spec.known_dtype)[1])
+    def _empty(self, variable: Variable) -> Op:
+        return self._put("empty_selected_rows", {"X": variable}, {"Out": variable}, _NoRows().op(variable.spec.known_dims, variable.spec.known_dtype)[1])
 
-    def _equal(self, counter: Variable, to: int) -> str:
-        number, full = (self.program.unique_name(f"{counter.name}@{what}") for what in ("ALL", "FULL"))
-        self._put("fill_constant", {}, {"Out": number}, {"shape": [1], "dtype": INT64.code, "value": float(to), "str_value": str(to)})
+    def _equal(self, counter: Variable, count: int) -> str:
+        number, full = (self.program.unique_name(f"{counter.name}@{word}") for word in ("ALL", "FULL"))
+        self._put("fill_constant", {}, {"Out": number}, {"shape": [1], "dtype": INT64.code, "value": float(count), "str_value": str(count)})
         self._put("equal", {"X": counter, "Y": number}, {"Out": full}, {})
         return full

@@ -38,8 +38,8 @@ class DistributedPass(Protocol):
     def apply(self, program: Program, loss: str, ranks: int | None = None, startup: Program | None = None) -> ForRanks: ...
 
 
-def gathered_over_ranks(strategy: DistributedPass, given: Ungathered, described: Program, loss: str, ranks: int | None) -> ForRanks:
-    """Return a strategy's program for ranks, with the loss scaled and the gradients accumulated as ``given`` says.
+def gathered_over_ranks(strategy: DistributedPass, ungathered: Ungathered, described: Program, loss: str, ranks: int | None) -> ForRanks:
+    """Return a strategy's program for ranks, with the loss scaled and the gradients accumulated as ``ungathered`` says.
 
     Args:
         described: the program of one rank, scaled and accumulating, whose values the ranks have parts of.
@@ -48,15 +48,15 @@ def gathered_over_ranks(strategy: DistributedPass, given: Ungathered, described:
     Raises:
         SchemaError: as the strategy, `scale_loss` and `accumulate`.
     """
-    made = strategy.apply(given.program, loss, ranks, given.startup if ranks is not None else None)  # a startup program is for a number of ranks
-    program = _updates_last(made.program)
-    startup = made.startup if made.startup is not None else given.startup
-    if given.scaled:
-        program, startup = scale_loss(program, loss, startup, over_ranks=bool(made.shards))
-    program, startup = accumulate(program, given.batches, startup)
-    parts = (*made.parts, *_parts_of_sums(program, described, made.shards)) if given.batches > 1 else made.parts
+    for_ranks = strategy.apply(ungathered.program, loss, ranks, ungathered.startup if ranks is not None else None)  # a startup program is for a number of ranks
+    program = _updates_last(for_ranks.program)
+    startup = for_ranks.startup if for_ranks.startup is not None else ungathered.startup
+    if ungathered.scaled:
+        program, startup = scale_loss(program, loss, startup, over_ranks=bool(for_ranks.shards))
+    program, startup = accumulate(program, ungathered.batches, startup)
+    parts = (*for_ranks.parts, *_parts_of_sums(program, described, for_ranks.shards)) if ungathered.batches > 1 else for_ranks.parts
     _compare(program, described, parts)
-    return replace(made, program=program, startup=startup, parts=parts)
+    return replace(for_ranks, program=program, startup=startup, parts=parts)
 
 
 def _updates_last(program: Program) -> Program:
@@ -87,26 +87,30 @@ def sums_of(program: Program) -> dict[str, str]:
 
 def _parts_of_sums(program: Program, described: Program, shards: tuple[ShardedValue, ...]) -> list[ShardedValue]:
     """Return the rank's parts of gradient sums, as parts of the described program's sums."""
-    whole, by_name = sums_of(described), {p.name: p for p in shards}
+    sums, by_name = sums_of(described), {p.name: p for p in shards}
     out: list[ShardedValue] = []
     for parameter, total in sums_of(program).items():
         shard = by_name.get(parameter)
         if shard is not None:
-            pieces = tuple(replace(q, name=whole[q.name], inner="") for q in shard.pieces)
+            pieces = tuple(replace(q, name=sums[q.name], inner="") for q in shard.pieces)
             out.append(replace(shard, name=total, pieces=pieces, begins_whole=False))
     return out
 
 
 def _compare(program: Program, described: Program, parts: tuple[ShardedValue, ...]) -> None:
     """Check that a rank's persistable values are the described program's, or parts of them, as checkpoints need."""
-    one, of_parts = described.global_block.vars, {p.name for p in parts}
+    described_variables, of_parts = described.global_block.vars, {p.name for p in parts}
     for name, variable in program.global_block.vars.items():
-        whole = one.get(name)
-        if variable.persistable and name not in of_parts and (whole is None or not whole.persistable or whole.spec != variable.spec):
+        described_variable = described_variables.get(name)
+        if (
+            variable.persistable
+            and name not in of_parts
+            and (described_variable is None or not described_variable.persistable or described_variable.spec != variable.spec)
+        ):
             if variable.kind is SELECTED_ROWS:
                 raise SchemaError(
                     f"{name} would have the rows of one rank: sums of sparse gradients over several batches are not kept in parts; "
                     "leave accumulate= out, or split_tables"
                 )
-            has = "has not" if whole is None else f"has as {whole.spec.text()}"
+            has = "has not" if described_variable is None else f"has as {described_variable.spec.text()}"
             raise SchemaError(f"a rank would keep {name}, {variable.spec.text()}, which the program of one rank {has}")

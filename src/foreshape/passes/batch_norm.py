@@ -18,12 +18,12 @@ def synchronise_batch_norm(program: Program, counts: str) -> None:
         SchemaError: one stands in a loop or branch, possibly run unequally often on ranks.
     """
     for block in program.blocks:
-        for at, op in enumerate(list(block.ops)):
+        for index, op in enumerate(list(block.ops)):
             new = _over_ranks(op)
             if new:
                 if block is not program.global_block:
                     raise SchemaError(f"{shown(op)} cannot be synchronised in a loop or branch, which ranks may run unequally often")
-                _replace(block, at, op, new, counts)
+                _replace(block, index, op, new, counts)
 
 
 def _over_ranks(op: Op) -> str:
@@ -35,10 +35,10 @@ def _over_ranks(op: Op) -> str:
     return operator.over_ranks if forward is None else f"{forward.over_ranks}_grad" if forward.over_ranks else ""
 
 
-def _replace(block: Block, at: int, op: Op, new: str, counts: str) -> None:
-    taken, known = get(new).schema.operand_names, get(new).schema.attributes
-    inputs = {slot: list(names) for slot, names in op.inputs.items() if slot in taken}
+def _replace(block: Block, index: int, op: Op, new: str, counts: str) -> None:
+    slots, attribute_names = get(new).schema.operand_names, get(new).schema.attributes
+    inputs = {slot: list(names) for slot, names in op.inputs.items() if slot in slots}
     outputs = {slot: list(names) for slot, names in op.outputs.items()}
-    attrs = {name: value for name, value in op.attributes.values.items() if name in known}
+    attrs = {name: value for name, value in op.attributes.values.items() if name in attribute_names}
     block.remove_op(op)
-    block.append_op(new, {**inputs, "Counts": [counts]}, outputs, attrs, role=op.role, role_variables=op.role_variables, site=op.site, index=at)
+    block.append_op(new, {**inputs, "Counts": [counts]}, outputs, attrs, role=op.role, role_variables=op.role_variables, site=op.site, index=index)

@@ -39,8 +39,8 @@ class BucketGradient:
     @property
     def size(self) -> int:
         """Return the bytes; 0 if unknown before the run."""
-        found = self.spec.nbytes
-        return found if isinstance(found, int) else 0
+        nbytes = self.spec.nbytes
+        return nbytes if isinstance(nbytes, int) else 0
 
 
 @dataclass(slots=True)
@@ -63,15 +63,15 @@ class Bucket:
 def gradients_of(block: Block) -> list[BucketGradient]:
     """Return the gradients of parameters, in the order of the backward pass."""
     last: dict[str, tuple[str, int]] = {}
-    for at, op in enumerate(block.ops):
+    for index, op in enumerate(block.ops):
         if op.role & Role.BACKWARD:
             written = {n for n in op.output_names() if not is_empty_name(n)}
             pairs = zip(op.role_variables[::2], op.role_variables[1::2], strict=False)
             for parameter, name in pairs:
                 if name in written:
-                    last[name] = (parameter, at)
-    made = [BucketGradient(name, parameter, at, block.var(name).spec) for name, (parameter, at) in last.items()]
-    return sorted(made, key=lambda g: g.at)
+                    last[name] = (parameter, index)
+    gradients = [BucketGradient(name, parameter, index, block.var(name).spec) for name, (parameter, index) in last.items()]
+    return sorted(gradients, key=lambda g: g.at)
 
 
 def in_buckets(gradients: Sequence[BucketGradient], bucket: int | None) -> list[Bucket]:
@@ -80,32 +80,32 @@ def in_buckets(gradients: Sequence[BucketGradient], bucket: int | None) -> list[
     A gradient of a bucket's size is sent alone, without a copy. The bucket of small ones around it stays open: a bias costs no message.
     """
     total = sum(g.size for g in gradients)
-    most = bucket if bucket is not None else min(max(total // PARTS, LEAST), MOST)
+    limit = bucket if bucket is not None else min(max(total // PARTS, LEAST), MOST)
     out: list[Bucket] = []
     filling: dict[str, Bucket] = {}
-    for one in gradients:
-        of = one.spec.known_dtype
-        found = filling.get(of.name)
-        if not one.size or one.size >= most:
-            found = Bucket(of)
-            out.append(found)
-        elif found is None or found.size + one.size > most:
-            found = filling[of.name] = Bucket(of)
-            out.append(found)
-        found.gradients.append(one)
+    for gradient in gradients:
+        dtype = gradient.spec.known_dtype
+        target = filling.get(dtype.name)
+        if not gradient.size or gradient.size >= limit:
+            target = Bucket(dtype)
+            out.append(target)
+        elif target is None or target.size + gradient.size > limit:
+            target = filling[dtype.name] = Bucket(dtype)
+            out.append(target)
+        target.gradients.append(gradient)
     return sorted(out, key=lambda b: b.at)
 
 
 def update_as_they_come(block: Block, buckets: Sequence[Bucket]) -> None:
     """Order consecutive updates by the arrival of their gradients: the first ones run while the last gradients are on their way."""
-    turn = {g.summed: at for at, bucket in enumerate(buckets) for g in bucket.gradients}
+    turn = {g.summed: index for index, bucket in enumerate(buckets) for g in bucket.gradients}
 
     def is_moved(op: Op) -> bool:
         return op.operator is not None and is_update(type(op.operator)) and not turn.keys().isdisjoint(op.all_reads())
 
-    for moved, run in groupby(list(enumerate(block.ops)), key=lambda pair: is_moved(pair[1])):
+    for are_moved, run in groupby(list(enumerate(block.ops)), key=lambda pair: is_moved(pair[1])):
         places, ops = zip(*run, strict=True)
-        if moved and _are_apart(ops):
+        if are_moved and _are_apart(ops):
             ops = sorted(ops, key=lambda op: max(turn.get(n, 0) for n in op.all_reads()))
             block.ops[places[0] : places[-1] + 1] = ops
 
@@ -114,7 +114,7 @@ def _are_apart(ops: Sequence[Op]) -> bool:
     """Tell whether no op reads or writes another one's results."""
     written = [set(op.output_names()) for op in ops]
     of_all = set[str]().union(*written)
-    return len(of_all) == sum(map(len, written)) and all(of_all.isdisjoint(op.all_reads() - own) for op, own in zip(ops, written, strict=True))
+    return len(of_all) == sum(map(len, written)) and all(of_all.isdisjoint(op.all_reads() - writes) for op, writes in zip(ops, written, strict=True))
 
 
 class Sender:
@@ -129,72 +129,79 @@ class Sender:
         ends: list[tuple[str, Bucket]] = []
         starts = {b.gradients[-1].name: b for b in in_buckets(dense, bucket)}
         update_as_they_come(self.block, list(starts.values()))
-        for of in sorted(starts.values(), key=lambda b: -b.at):  # from behind, to keep the positions before
-            ends.append((self._start(of), of))
-        for sent, of in reversed(ends):
-            self._end(sent, of)
-        for one in gradients:
-            if one.spec.kind is SELECTED_ROWS:
-                self._insert(self._first_use([one.name]), "c_allreduce_sum", {"X": [one.name]}, {"Out": [one.name]}, {"use_calc_stream": True}, one.parameter)
+        for filled in sorted(starts.values(), key=lambda b: -b.at):  # from behind, to keep the positions before
+            ends.append((self._start(filled), filled))
+        for sent, filled in reversed(ends):
+            self._end(sent, filled)
+        for gradient in gradients:
+            if gradient.spec.kind is SELECTED_ROWS:
+                self._insert(
+                    self._first_use([gradient.name]),
+                    "c_allreduce_sum",
+                    {"X": [gradient.name]},
+                    {"Out": [gradient.name]},
+                    {"use_calc_stream": True},
+                    gradient.parameter,
+                )
 
-    def _start(self, of: Bucket) -> str:
+    def _start(self, filled: Bucket) -> str:
         """Begin to send a full bucket; a gradient alone is sent as it is. Returns the sent value."""
-        names = [g.name for g in of.gradients]
-        at = of.at + 1
+        names = [g.name for g in filled.gradients]
+        index = filled.at + 1
         if len(names) == 1:
             sent = self.block.program.unique_name(f"{names[0]}@SUM")
-            self._insert(at, "c_allreduce_sum", {"X": names}, {"Out": [sent]}, {}, of.gradients[0].parameter)
+            self._insert(index, "c_allreduce_sum", {"X": names}, {"Out": [sent]}, {}, filled.gradients[0].parameter)
             return sent
         bucket = self.block.program.unique_name("gradients@BUCKET")
         sent = self.block.program.unique_name("gradients@SUM")
-        attrs = {"dtype": of.dtype.code, "copy_data": True, "align_size": ALIGNED}
+        attrs = {"dtype": filled.dtype.code, "copy_data": True, "align_size": ALIGNED}
         unread = [self.block.program.unique_name(f"{n}@PART") for n in names]
-        self._insert(at, "coalesce_tensor", {"Input": names}, {"Output": unread, "FusedOutput": [bucket]}, attrs)
-        self._insert(at + 1, "c_allreduce_sum", {"X": [bucket]}, {"Out": [sent]}, {})
+        self._insert(index, "coalesce_tensor", {"Input": names}, {"Output": unread, "FusedOutput": [bucket]}, attrs)
+        self._insert(index + 1, "c_allreduce_sum", {"X": [bucket]}, {"Out": [sent]}, {})
         return sent
 
-    def _end(self, sent: str, of: Bucket) -> None:
+    def _end(self, sent: str, filled: Bucket) -> None:
         """Wait for a bucket, and take the gradients out of it, before the first op that needs one.
 
         A bucket with a loss is awaited before all updates, so that a run can stop there.
         """
-        names = [g.summed for g in of.gradients]
-        at = self._first_use(names if all(g.parameter for g in of.gradients) else None)
+        names = [g.summed for g in filled.gradients]
+        index = self._first_use(names if all(g.parameter for g in filled.gradients) else None)
         if len(names) == 1:
-            self._insert(at, "c_sync_comm_stream", {"X": [sent]}, {"Out": names}, {}, of.gradients[0].parameter)
+            self._insert(index, "c_sync_comm_stream", {"X": [sent]}, {"Out": names}, {}, filled.gradients[0].parameter)
             return
         done = self.block.program.unique_name("gradients@SUMMED")
-        self._insert(at, "c_sync_comm_stream", {"X": [sent]}, {"Out": [done]}, {})
-        self._insert(at + 1, "split_coalesced", {"X": [done]}, {"Out": names}, places([g.spec.known_dims for g in of.gradients], of.dtype))
+        self._insert(index, "c_sync_comm_stream", {"X": [sent]}, {"Out": [done]}, {})
+        self._insert(index + 1, "split_coalesced", {"X": [done]}, {"Out": names}, places([g.spec.known_dims for g in filled.gradients], filled.dtype))
 
     def _first_use(self, names: Sequence[str] | None) -> int:
         """Return the position of the first update that reads one of some values; of the first update for None."""
-        wanted = set(names or ())
-        for at, op in enumerate(self.block.ops):
-            if op.role & Role.OPTIMIZE and (names is None or wanted & op.all_reads()):
-                return at
+        values = set(names or ())
+        for index, op in enumerate(self.block.ops):
+            if op.role & Role.OPTIMIZE and (names is None or values & op.all_reads()):
+                return index
         return len(self.block.ops)
 
-    def _insert(self, at: int, type: str, inputs: dict[str, Any], outputs: dict[str, Any], attrs: dict[str, Any], parameter: str = "") -> Op:
-        of = (parameter, outputs["Out"][0]) if parameter else ()
-        site = self.block.ops[at - 1].site if at else None
+    def _insert(self, index: int, type: str, inputs: dict[str, Any], outputs: dict[str, Any], attrs: dict[str, Any], parameter: str = "") -> Op:
+        role_variables = (parameter, outputs["Out"][0]) if parameter else ()
+        site = self.block.ops[index - 1].site if index else None
         if type.startswith("c_"):
             attrs = {"ring_id": self.ring, **attrs}
-        return self.block.append_op(type, inputs, outputs, attrs, role=Role.BACKWARD, role_variables=of, site=site, index=at)
+        return self.block.append_op(type, inputs, outputs, attrs, role=Role.BACKWARD, role_variables=role_variables, site=site, index=index)
 
 
-def places(dims: Sequence[Sequence[Size]], of: DType) -> dict[str, Any]:
+def places(dims: Sequence[Sequence[Size]], dtype: DType) -> dict[str, Any]:
     """Return the layout of tensors of these dims by `coalesce_tensor`, for `split_coalesced`."""
     starts: list[int] = []
-    at = 0
-    for one in dims:
-        starts.append(at)
-        size = of.itemsize
-        for d in one:
+    start = 0
+    for shape in dims:
+        starts.append(start)
+        size = dtype.itemsize
+        for d in shape:
             assert isinstance(d, int), "what is not known before the run is in no bucket"
             size *= d
-        at += -(-size // ALIGNED) * ALIGNED // of.itemsize
-    return {"starts": starts, "ranks": [len(one) for one in dims], "dims": [d for one in dims for d in one]}
+        start += -(-size // ALIGNED) * ALIGNED // dtype.itemsize
+    return {"starts": starts, "ranks": [len(shape) for shape in dims], "dims": [d for shape in dims for d in shape]}
 
 
 def data_of(variable: Variable) -> bool:

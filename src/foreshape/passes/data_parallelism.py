@@ -83,7 +83,7 @@ class DataParallel:
 
 def update_last(block: Block) -> None:
     """Let early readers of gradients, as sums over several batches, wait for the end of the backward pass: gradients are sent together."""
-    last = max((at for at, op in enumerate(block.ops) if op.role & Role.BACKWARD), default=-1)
+    last = max((index for index, op in enumerate(block.ops) if op.role & Role.BACKWARD), default=-1)
     early = [op for op in block.ops[: last + 1] if op.role & Role.OPTIMIZE]
     if early:
         block.ops[: last + 1] = [op for op in block.ops[: last + 1] if not op.role & Role.OPTIMIZE] + early
@@ -91,8 +91,8 @@ def update_last(block: Block) -> None:
 
 def summed_loss(block: Block, part: str, loss: str) -> BucketGradient:
     """Return a rank's summand of a loss, to be summed over the ranks beside its gradients: the sum is another variable."""
-    at = max(at for at, op in enumerate(block.ops) if part in op.output_names())
-    return BucketGradient(part, "", at, block.var(part).spec, block.program.unique_name(f"{loss}@RANKS"))
+    index = max(index for index, op in enumerate(block.ops) if part in op.output_names())
+    return BucketGradient(part, "", index, block.var(part).spec, block.program.unique_name(f"{loss}@RANKS"))
 
 
 def data_parallel(bucket: int | None = None, patience: float = 20.0, synchronise_batch_norm: bool = False) -> DataParallel:

@@ -29,7 +29,7 @@ class ShardPiece:
     @property
     def whole(self) -> tuple[Size, ...]:
         """Return the dims of the described value."""
-        return tuple(d * self.ways if at == self.axis else d for at, d in enumerate(self.dims))
+        return tuple(d * self.ways if axis == self.axis else d for axis, d in enumerate(self.dims))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class ShardedValue:
 
     def holders(self, ranks: int) -> list[int]:
         """Return for each part the first rank with it."""
-        return [at * self.stride for at in range(self.count(ranks))]
+        return [part * self.stride for part in range(self.count(ranks))]
 
     @property
     def size(self) -> Size:

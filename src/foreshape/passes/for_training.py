@@ -93,8 +93,8 @@ def mark_parameters(program: Program, frozen: Frozen = False) -> None:
     parameters = program.parameters()
     for pattern in patterns:
         if not any(fnmatchcase(v.name, pattern) for v in parameters):
-            shown = ", ".join(v.name for v in parameters[:8]) + (", ..." if len(parameters) > 8 else "")
-            raise SchemaError(f"frozen: no parameter is called {pattern!r}; they are: {shown or 'none'}")
+            names = ", ".join(v.name for v in parameters[:8]) + (", ..." if len(parameters) > 8 else "")
+            raise SchemaError(f"frozen: no parameter is called {pattern!r}; they are: {names or 'none'}")
     for variable in parameters:
         stays = frozen is True or any(fnmatchcase(variable.name, p) for p in patterns)
         variable.trainable = variable.trainable and not stays
@@ -106,10 +106,10 @@ def _differentiated(program: Program) -> set[str]:
     out: set[str] = set()
     for op in program.all_ops():
         operator = op.operator
-        given = operator.gradient if operator is not None else None
-        if operator is None or isinstance(given, NoGradient):
+        gradient = operator.gradient if operator is not None else None
+        if operator is None or isinstance(gradient, NoGradient):
             continue
-        slots = {s.removesuffix("@GRAD") for s in given.gives} if isinstance(given, Gradient) else set(op.inputs)
+        slots = {s.removesuffix("@GRAD") for s in gradient.gives} if isinstance(gradient, Gradient) else set(op.inputs)
         for slot in slots - _SUMS.get(op.type, frozenset()):
             out.update(op.inputs.get(slot, ()))
     return out

@@ -23,13 +23,13 @@ class Reading:
     op: Op
     gradients: list[Op]
 
-    def gives(self, slot: str, at: int) -> list[tuple[Op, str]]:
+    def gives(self, slot: str, index: int) -> list[tuple[Op, str]]:
         """Return the gradient ops for the gradient of an operand, each with its name there."""
         out: list[tuple[Op, str]] = []
         for op in self.gradients:
             names = op.outputs.get(slot + GRAD, ())
-            if at < len(names) and not is_empty_name(names[at]):
-                out.append((op, names[at]))
+            if index < len(names) and not is_empty_name(names[index]):
+                out.append((op, names[index]))
         return out
 
 
@@ -40,8 +40,8 @@ def is_gradient_of(gradient: Op, op: Op) -> bool:
             if names and names != (op.inputs.get(slot) or op.outputs.get(slot)):
                 return False
         elif slot.endswith(GRAD):
-            made = op.outputs.get(slot.removesuffix(GRAD), ())
-            if any(not is_empty_name(n) and base_of(n) not in made for n in names):
+            results = op.outputs.get(slot.removesuffix(GRAD), ())
+            if any(not is_empty_name(n) and base_of(n) not in results for n in names):
                 return False
     return True
 
@@ -56,19 +56,19 @@ def shown(op: Op) -> str:
     return op.type + (f" ({site.short()})" if site is not None else "")
 
 
-def shape_of_part(shape: Sequence[int], before: Sequence[Size], axis: int, at: int, size: int) -> list[int] | None:
+def shape_of_part(shape: Sequence[int], dims: Sequence[Size], axis: int, divided_axis: int, size: int) -> list[int] | None:
     """Return the shape argument of a reshape for a part of its operand; None if it depends on an unknown dim.
 
     Args:
         shape: the argument for the whole.
-        before: the dims of the whole operand, divided along ``axis``.
-        at: the divided axis of the result, ``size`` in the part.
+        dims: the dims of the whole operand, divided along ``axis``.
+        divided_axis: the divided axis of the result, ``size`` in the part.
     """
     new = list(shape)
-    copied = before[axis]
-    if new[at] > 0 or (new[at] == 0 and at != axis):
-        new[at] = size
-    if axis != at and axis < len(new) and new[axis] == 0:  # it copied the divided dim
+    copied = dims[axis]
+    if new[divided_axis] > 0 or (new[divided_axis] == 0 and divided_axis != axis):
+        new[divided_axis] = size
+    if axis != divided_axis and axis < len(new) and new[axis] == 0:  # it copied the divided dim
         if not isinstance(copied, int):
             return None
         new[axis] = copied

@@ -61,8 +61,8 @@ def named(name: str) -> Callable[[Change], Pass]:
 def apply(program: Program, passes: Iterable[Pass]) -> tuple[Program, list[str]]:
     """Run passes one after the other; returns the program and the names of effective passes."""
     changed: list[str] = []
-    for one in passes:
-        program, differs = one(program)
+    for step in passes:
+        program, differs = step(program)
         if differs:
-            changed.append(one.name)
+            changed.append(step.name)
     return program, changed

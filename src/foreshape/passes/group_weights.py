@@ -26,8 +26,8 @@ State = Callable[[str, Spec], Variable]
 class Inserted:
     """A writer of ops of one role into a block, one after the other, that names their results."""
 
-    def __init__(self, block: Block, at: int, role: int) -> None:
-        self.block, self.at, self.role = block, at, role
+    def __init__(self, block: Block, index: int, role: int) -> None:
+        self.block, self.at, self.role = block, index, role
         self.ops: list[Op] = []
 
     def __call__(self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None, *, out: str = "") -> str:
@@ -116,11 +116,11 @@ class GroupWeights:
 
     def _weighed(self, loss: str) -> tuple[list[Summand], str]:
         """Return the data-dependent summands and their kind of weight: "mean", "quotient", "sum", "fixed" sizes; "" for a mixture."""
-        found = self.over.loss(loss)
-        of_ranks = {s.statistic.name: self._of_ranks(s.statistic) for s in found.summands}
-        summands = [s for s in found.summands if (n := of_ranks[s.statistic.name]) is None or self.over.depends(n)]
+        summed = self.over.loss(loss)
+        of_ranks = {s.statistic.name: self._of_ranks(s.statistic) for s in summed.summands}
+        summands = [s for s in summed.summands if (n := of_ranks[s.statistic.name]) is None or self.over.depends(n)]
         first = summands[0] if summands else None
-        if first is None or found.functions or any(of_ranks[s.statistic.name] for s in summands) or not all(self._is_alike(first, s) for s in summands):
+        if first is None or summed.functions or any(of_ranks[s.statistic.name] for s in summands) or not all(self._is_alike(first, s) for s in summands):
             return summands, ""
         key = self._key(first.statistic)
         if first.factors:
@@ -135,31 +135,31 @@ class GroupWeights:
         """Tell whether two summands have the same weight."""
         return same_measure(self._key(a.statistic), self._key(b.statistic)) and [n for _, n in a.factors] == [n for _, n in b.factors]
 
-    def _key(self, of: Statistic) -> Size | str:
+    def _key(self, statistic: Statistic) -> Size | str:
         """Return a key of a statistic's weight, equal for equal weights."""
-        weigher = self._weigher(of)
+        weigher = self._weigher(statistic)
         if weigher is not None:
             return "sum" if weigher.attrs["sums"] else f"of {weigher.inputs['Own'][0]}"
-        if of.is_sum or of.by:
-            return f"by {' '.join(of.by)}" if of.by else "sum"
-        found = measure(self.block.var(of.of), of.rows)
-        return "fixed" if isinstance(found, int) else found
+        if statistic.is_sum or statistic.by:
+            return f"by {' '.join(statistic.by)}" if statistic.by else "sum"
+        size = measure(self.block.var(statistic.of), statistic.rows)
+        return "fixed" if isinstance(size, int) else size
 
     def _is_divisor(self, op: Op, name: str) -> bool:
         """Tell whether an op divides by one number that is a function of sums and means."""
-        found, single = self.over.statistics(name), all(d == 1 for d in self.block.var(name).spec.known_dims)
-        return op.computes(Quotient) is not None and single and bool(found) and not any(s.alike or self._of_ranks(s) for s in (found or {}).values())
+        statistics, single = self.over.statistics(name), all(d == 1 for d in self.block.var(name).spec.known_dims)
+        return op.computes(Quotient) is not None and single and bool(statistics) and not any(s.alike or self._of_ranks(s) for s in (statistics or {}).values())
 
-    def _weigher(self, of: Statistic) -> Op | None:
+    def _weigher(self, statistic: Statistic) -> Op | None:
         """Return the op between a rank's part of a statistic and the statistic over all; None without ranks."""
-        writer = self.over.writer[of.name]
+        writer = self.over.writer[statistic.name]
         while writer.operator is not None and writer.operator.collective and not _weighs(writer):
             writer = self.over.writer[writer.operand(0)]
-        return writer if _weighs(writer) else next((op for op in self.block.ops if _weighs(op) and op.input("X") == of.name), None)
+        return writer if _weighs(writer) else next((op for op in self.block.ops if _weighs(op) and op.input("X") == statistic.name), None)
 
-    def _of_ranks(self, of: Statistic) -> str | None:
+    def _of_ranks(self, statistic: Statistic) -> str | None:
         """Return the common value of all ranks, if a rank adds its share of it."""
-        weigher = self.over.writer[of.name]
+        weigher = self.over.writer[statistic.name]
         counted = self.over.writer[weigher.inputs["Own"][0]] if _weighs(weigher) else None
         return weigher.input("X") if counted is not None and not counted.inputs.get("Counts") else None
 
@@ -178,73 +178,73 @@ class GroupWeights:
         for op in dict.fromkeys(op for s in summands for op, _ in s.factors):
             put = Inserted(block, block.ops.index(op), Role.FORWARD)
             divided = put.never_zero(divisor)
-            for one in (op, *(g for g in block.ops if is_gradient_of(g, op))):
-                one.rename_input(divisor, divided)
+            for reader in (op, *(g for g in block.ops if is_gradient_of(g, op))):
+                reader.rename_input(divisor, divided)
         if weight is None:
             return divided, of_group
-        at = max(i for i, op in enumerate(block.ops) if weight in op.output_names() or divided in op.output_names()) + 1
-        both = Inserted(block, at, Role.FORWARD)("elementwise_mul", {"X": divided, "Y": weight}, {"axis": -1})
-        return both, lambda put: put("elementwise_mul", {"X": of_group(put), "Y": total}, {"axis": -1})
+        index = max(i for i, op in enumerate(block.ops) if weight in op.output_names() or divided in op.output_names()) + 1
+        product = Inserted(block, index, Role.FORWARD)("elementwise_mul", {"X": divided, "Y": weight}, {"axis": -1})
+        return product, lambda put: put("elementwise_mul", {"X": of_group(put), "Y": total}, {"axis": -1})
 
-    def _weight(self, of: Statistic) -> str | None:
+    def _weight(self, statistic: Statistic) -> str | None:
         """Return the divisor of a mean in this batch; None for a sum."""
-        found = self.weights.get(of.name)
-        weigher = self._weigher(of)
-        if found is None and not (of.is_sum if weigher is None else weigher.attrs["sums"]):
+        weight = self.weights.get(statistic.name)
+        weigher = self._weigher(statistic)
+        if weight is None and not (statistic.is_sum if weigher is None else weigher.attrs["sums"]):
             if weigher is not None:
-                found = self._with_count(weigher)
-            elif of.by:
-                put = Inserted(self.block, self.block.ops.index(self.over.writer[of.name]) + 1, Role.FORWARD)
-                found = of.by[0] if len(of.by) == 1 else put("sum", {"X": list(of.by)})
+                weight = self._with_count(weigher)
+            elif statistic.by:
+                put = Inserted(self.block, self.block.ops.index(self.over.writer[statistic.name]) + 1, Role.FORWARD)
+                weight = statistic.by[0] if len(statistic.by) == 1 else put("sum", {"X": list(statistic.by)})
             else:
-                found = self._counted(of)
-            self.weights[of.name] = found
-        return found
+                weight = self._counted(statistic)
+            self.weights[statistic.name] = weight
+        return weight
 
-    def _counted(self, of: Statistic) -> str:
+    def _counted(self, statistic: Statistic) -> str:
         """Count the elements of a statistic's mean."""
-        block, mean_of = self.block, self.block.var(of.of)
-        fed = counting_input(block, mean_of, of.rows)
-        if fed is None and of.rows:
-            raise SchemaError(f"no input has as many rows as {of.of}")
-        put = Inserted(block, 0 if fed is not None else block.ops.index(self.over.writer[of.name]), Role.FORWARD)
+        block, mean_of = self.block, self.block.var(statistic.of)
+        fed = counting_input(block, mean_of, statistic.rows)
+        if fed is None and statistic.rows:
+            raise SchemaError(f"no input has as many rows as {statistic.of}")
+        put = Inserted(block, 0 if fed is not None else block.ops.index(self.over.writer[statistic.name]), Role.FORWARD)
         number = put("size", {"Input": fed if fed is not None else mean_of})
-        return put("cast", {"X": number}, {"in_dtype": block.var(number).spec.known_dtype.code, "out_dtype": block.var(of.name).spec.known_dtype.code})
+        return put("cast", {"X": number}, {"in_dtype": block.var(number).spec.known_dtype.code, "out_dtype": block.var(statistic.name).spec.known_dtype.code})
 
     def _with_count(self, weigher: Op) -> str:
         """Return the weight of a rank's part, over all ranks."""
-        found = weigher.output("Count")
-        if found is None:
-            block, found = self.block, self.block.program.unique_name("rank@COUNT")
+        count = weigher.output("Count")
+        if count is None:
+            block, count = self.block, self.block.program.unique_name("rank@COUNT")
             attrs = {n: v for n, v in weigher.attrs.items() if n in ("alike", "sums", "ring_id")}
-            at = block.ops.index(weigher)
+            index = block.ops.index(weigher)
             block.remove_op(weigher)
-            made = block.append_op(weigher.type, weigher.inputs, {**weigher.outputs, "Count": (found,)}, attrs, role=weigher.role, site=weigher.site, index=at)
-            self.over.writer[made.outputs["Out"][0]] = made
-        return found
+            op = block.append_op(weigher.type, weigher.inputs, {**weigher.outputs, "Count": (count,)}, attrs, role=weigher.role, site=weigher.site, index=index)
+            self.over.writer[op.outputs["Out"][0]] = op
+        return count
 
-    def _scale_seed(self, seed: Op, gradient: str, by: str, first: Variable | None) -> None:
+    def _scale_seed(self, seed: Op, gradient: str, weight: str, first: Variable | None) -> None:
         """Let the backward pass begin with a batch's weight; or with its ratio to the weight of the group's ``first`` nonempty batch."""
-        block, of = self.block, self.block.var(gradient).spec
-        one = block.program.unique_name(f"{gradient}@ONE")
-        block.create_variable(one, of).op = seed
+        block, spec = self.block, self.block.var(gradient).spec
+        unscaled = block.program.unique_name(f"{gradient}@ONE")
+        block.create_variable(unscaled, spec).op = seed
         block.var(gradient).op = None
-        seed.rename_output(gradient, one)
+        seed.rename_output(gradient, unscaled)
         put = Inserted(block, block.ops.index(seed) + 1, Role.BACKWARD)
         if first is not None:
-            begun = put("elementwise_mul", {"X": put.is_zero(first.name), "Y": put.never_zero(by)}, {"axis": -1})
+            begun = put("elementwise_mul", {"X": put.is_zero(first.name), "Y": put.never_zero(weight)}, {"axis": -1})
             put("elementwise_add", {"X": first, "Y": begun}, {"axis": -1}, out=first.name)
-            by = put("elementwise_div", {"X": by, "Y": first}, {"axis": -1})
-        given = block.var(by).spec.known_dtype
-        if of.dtype is not given:
-            by = put("cast", {"X": by}, {"in_dtype": given.code, "out_dtype": of.known_dtype.code})
-        put("elementwise_mul", {"X": one, "Y": by}, {"axis": -1}, out=gradient)
+            weight = put("elementwise_div", {"X": weight, "Y": first}, {"axis": -1})
+        dtype = block.var(weight).spec.known_dtype
+        if spec.dtype is not dtype:
+            weight = put("cast", {"X": weight}, {"in_dtype": dtype.code, "out_dtype": spec.known_dtype.code})
+        put("elementwise_mul", {"X": unscaled, "Y": weight}, {"axis": -1}, out=gradient)
 
     def _added(self, name: str) -> str:
         """Add a number of each batch to one kept between runs."""
-        found = self.added.get(name)
-        if found is not None:
-            return found
+        total_name = self.added.get(name)
+        if total_name is not None:
+            return total_name
         spec = self.block.var(name).spec
         total = self.state("accumulated_weight", tensor(spec.known_dtype, *spec.known_dims))
         self.kept.append(total)
@@ -255,17 +255,17 @@ class GroupWeights:
     def _divisor_of_group(self, divisor: str) -> Callable[[Inserted], str]:
         """Return a writer of a divisor, a function of sums and means, for the group's sums and means."""
         sums, means = dict[str, str](), dict[str, tuple[str, str]]()
-        for name, one in (self.over.statistics(divisor) or {}).items():
-            weight = self._weight(one)
+        for name, statistic in (self.over.statistics(divisor) or {}).items():
+            weight = self._weight(statistic)
             if weight is None:
                 sums[name] = self._added(name)
                 continue
-            at = max(i for i, op in enumerate(self.block.ops) if name in op.output_names() or weight in op.output_names()) + 1
-            part = Inserted(self.block, at, Role.FORWARD)("elementwise_mul", {"X": name, "Y": weight}, {"axis": -1})
+            index = max(i for i, op in enumerate(self.block.ops) if name in op.output_names() or weight in op.output_names()) + 1
+            part = Inserted(self.block, index, Role.FORWARD)("elementwise_mul", {"X": name, "Y": weight}, {"axis": -1})
             means[name] = self._added(part), self._added(weight)
         tail, pending = set[Op](), [divisor]
         while pending:
-            op = None if (now := pending.pop()) in sums or now in means else self.over.writer.get(now)
+            op = None if (pending_name := pending.pop()) in sums or pending_name in means else self.over.writer.get(pending_name)
             if op is not None and op not in tail:
                 tail.add(op)
                 pending += op.input_names()
@@ -277,7 +277,9 @@ class GroupWeights:
             for op in [op for op in self.block.ops if op in tail]:
                 assert op.operator is not None
                 names.update((n, self.block.program.unique_name(f"{n}@GROUP")) for n in op.output_names())
-                inputs, outputs = ({slot: [names.get(n, n) for n in given] for slot, given in of.items() if given} for of in (op.inputs, op.outputs))
+                inputs, outputs = (
+                    {slot: [names.get(n, n) for n in slot_names] for slot, slot_names in operands.items() if slot_names} for operands in (op.inputs, op.outputs)
+                )
                 put.copy(op.type, inputs, outputs, {n: v for n, v in op.attrs.items() if n in op.operator.schema.attributes})
             return names[divisor]
 

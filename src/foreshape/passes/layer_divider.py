@@ -33,16 +33,16 @@ def divided(program: Program, marks: Mapping[str, str], degree: int, names: Mapp
     Raises:
         SchemaError: a weight not divisible so, or an unknown use, with the user's line.
     """
-    found: list[Divider] = []
+    dividers: list[Divider] = []
 
     def change(copy: Program) -> bool:
-        found.append(Divider(copy.global_block, marks, degree, names))
-        found[0].run()
+        dividers.append(Divider(copy.global_block, marks, degree, names))
+        dividers[0].run()
         return True
 
-    made = Pass("split_layers", change)(program)[0]
-    found[0].verify(made.global_block)
-    return made, list(found[0].parts.values())
+    result = Pass("split_layers", change)(program)[0]
+    dividers[0].verify(result.global_block)
+    return result, list(dividers[0].parts.values())
 
 
 class Divider:
@@ -93,10 +93,10 @@ class Divider:
     def verify(self, block: Block) -> None:
         """Check the dims of divided values."""
         for name, axis in self.axes.items():
-            variable, before = block.vars.get(name), self.dims.get(name)
-            if variable is None or variable.spec.dims is None or before is None:
+            variable, dims = block.vars.get(name), self.dims.get(name)
+            if variable is None or variable.spec.dims is None or dims is None:
                 continue
-            expected = [floordiv(d, self.degree) if at == axis else d for at, d in enumerate(before)]
+            expected = [floordiv(d, self.degree) if index == axis else d for index, d in enumerate(dims)]
             if len(expected) != len(variable.spec.dims) or any(equal(a, b) is False for a, b in zip(expected, variable.spec.dims, strict=True)):
                 raise SchemaError(f"{name} cannot be divided over {self.degree} ranks along axis {axis}: it would be {variable.spec.text()}")
 
@@ -111,12 +111,12 @@ class Divider:
             return
         if not any(n in self.axes for n in op.input_names()):
             return
-        found = self._through(op)
-        if found is None:
+        divided_results = self._through(op)
+        if divided_results is None:
             for name in dict.fromkeys(n for n in op.input_names() if n in self.axes):
                 self._whole(op, name)
             return
-        for name, axis in found.items():
+        for name, axis in divided_results.items():
             self._divide(op, name, axis)
 
     def _divide(self, op: Op, name: str, axis: int) -> None:
@@ -159,38 +159,38 @@ class Divider:
             return None
         parameters: dict[str, int] = {}
         alike: list[tuple[str, int]] = []
-        for slot, at, one in _operands(op):
+        for slot, index, operand in _operands(op):
             names = rule.operands.get(slot, ())
             if name not in names:
-                alike.append((slot, at))  # read for every part
-            elif one not in self.axes:
-                if not self._is_own_parameter(op, one):
+                alike.append((slot, index))  # read for every part
+            elif operand not in self.axes:
+                if not self._is_own_parameter(op, operand):
                     return None
-                parameters[one] = names.index(name)
+                parameters[operand] = names.index(name)
         self.axes |= parameters
-        for gradient, one in [pair for slot, at in alike for pair in self._readings[id(op)].gives(slot, at)]:
-            self._after(gradient, one, "c_allreduce_sum", {})
+        for gradient, operand in [pair for slot, index in alike for pair in self._readings[id(op)].gives(slot, index)]:
+            self._after(gradient, operand, "c_allreduce_sum", {})
         if drops and operator.draws():
-            known = {n: v for n, v in op.attrs.items() if n in operator.schema.attributes}
-            op.attributes = CDropout.describe({**known, "ring_id": TENSOR})
+            attributes = {n: v for n, v in op.attrs.items() if n in operator.schema.attributes}
+            op.attributes = CDropout.describe({**attributes, "ring_id": TENSOR})
         return {n: names.index(name) for slot, names in rule.results.items() if name in names for n in op.outputs.get(slot, ()) if not is_empty_name(n)}
 
     def _rule(self, op: Op) -> ShardingRule | None:
         """Return the rule from parts of an op's operands to parts of its results."""
         operator, specs = op.operator, list[Any]()
         for operand in operator.schema.operands if operator is not None else ():
-            found = [self.block.var(n).spec for n in op.inputs.get(operand.name, ()) if not is_empty_name(n)]
-            specs.append(tuple(found) if operand.many else found[0] if found else None)
+            slot_specs = [self.block.var(n).spec for n in op.inputs.get(operand.name, ()) if not is_empty_name(n)]
+            specs.append(tuple(slot_specs) if operand.many else slot_specs[0] if slot_specs else None)
         return None if operator is None else operator.sharding_rule(*specs)
 
     def _divided_along(self, op: Op, rule: ShardingRule) -> str | None:
         """Return the name of the common axis of an op's divided operands; None without one, or if it is needed whole."""
-        found: set[str] = set()
-        for slot, _, one in _operands(op):
-            axis, names = self._axis(one), rule.operands.get(slot, ())
+        axis_names: set[str] = set()
+        for slot, _, operand in _operands(op):
+            axis, names = self._axis(operand), rule.operands.get(slot, ())
             if axis is not None:
-                found.add(names[axis] if axis < len(names) else WHOLE)
-        return found.pop() or None if len(found) == 1 else None
+                axis_names.add(names[axis] if axis < len(names) else WHOLE)
+        return axis_names.pop() or None if len(axis_names) == 1 else None
 
     def _is_own_parameter(self, op: Op, name: str) -> bool:
         """Tell whether a value is a parameter read by no other op of the forward pass, such as a bias."""
@@ -206,19 +206,19 @@ class Divider:
         axis = self.axes.get(x)
         if axis is None or len(list(op.input_names())) > 1:
             return None
-        before = self._dims(x)
-        after = self._dims(out)
-        ahead = product(before[:axis])
-        for at, size in enumerate(after):
-            if equal(product(after[:at]), ahead) and isinstance(size, int) and size > 1:
+        operand_dims = self._dims(x)
+        result_dims = self._dims(out)
+        ahead = product(operand_dims[:axis])
+        for result_axis, size in enumerate(result_dims):
+            if equal(product(result_dims[:result_axis]), ahead) and isinstance(size, int) and size > 1:
                 if size % self.degree:
                     raise SchemaError(f"{shown(op)}: {size} parts, such as heads, cannot be divided over {self.degree} ranks")
-                shape = shape_of_part(op.attrs["shape"], before, axis, at, size // self.degree)
+                shape = shape_of_part(op.attrs["shape"], operand_dims, axis, result_axis, size // self.degree)
                 if shape is None:
                     return None
-                for one in (op, *self._readings[id(op)].gradients):
-                    set_shape(one, shape)
-                return {out: at}
+                for reshape in (op, *self._readings[id(op)].gradients):
+                    set_shape(reshape, shape)
+                return {out: result_axis}
         return None
 
     # --- inserted ops
@@ -233,39 +233,39 @@ class Divider:
     def _convert(self, op: Op, name: str, type: str, attrs: Mapping[str, Any], back: str, back_attrs: Mapping[str, Any]) -> str:
         """Let an op read a collective's result for a value, and its gradient go back through another collective."""
         reading = self._readings[id(op)]
-        made = self._made.get((name, type))
-        if made is None or self._writers[name] > 1:
-            made = self._made[name, type] = self.block.program.unique_name(f"{name}@{type[2:].upper()}")
-            self._insert(self.block.ops.index(op), type, name, made, attrs, op, Role.FORWARD)
+        converted = self._made.get((name, type))
+        if converted is None or self._writers[name] > 1:
+            converted = self._made[name, type] = self.block.program.unique_name(f"{name}@{type[2:].upper()}")
+            self._insert(self.block.ops.index(op), type, name, converted, attrs, op, Role.FORWARD)
         for slot, names in op.inputs.items():
-            for at, one in enumerate(names):
-                if one == name:
-                    for gradient, given in reading.gives(slot, at):
-                        self._after(gradient, given, back, back_attrs)
-        for one in (op, *reading.gradients):
-            one.rename_input(name, made)
-        return made
+            for index, operand in enumerate(names):
+                if operand == name:
+                    for gradient, gradient_name in reading.gives(slot, index):
+                        self._after(gradient, gradient_name, back, back_attrs)
+        for operand in (op, *reading.gradients):
+            operand.rename_input(name, converted)
+        return converted
 
     def _after(self, op: Op, name: str, type: str, attrs: Mapping[str, Any]) -> None:
         """Let a collective replace the result of an op in the backward pass."""
-        own = self.block.program.unique_name(f"{name}@RANK")
-        op.rename_output(name, own)
+        part = self.block.program.unique_name(f"{name}@RANK")
+        op.rename_output(name, part)
         pairs = list(zip(op.role_variables[::2], op.role_variables[1::2], strict=False))
-        self._insert(self.block.ops.index(op) + 1, type, own, name, attrs, op, Role.BACKWARD, tuple(n for p in pairs if p[1] == name for n in p))
+        self._insert(self.block.ops.index(op) + 1, type, part, name, attrs, op, Role.BACKWARD, tuple(n for p in pairs if p[1] == name for n in p))
         op.role_variables = tuple(n for p in pairs if p[1] != name for n in p)
 
     def _sum_after(self, op: Op, name: str) -> None:
         """Sum the results of an op over the ranks: from there on all compute alike."""
-        own = self.block.program.unique_name(f"{name}@RANK")
-        op.rename_output(name, own)
-        self._insert(self.block.ops.index(op) + 1, "c_allreduce_sum", own, name, {"use_model_parallel": True}, op, op.role)
+        part = self.block.program.unique_name(f"{name}@RANK")
+        op.rename_output(name, part)
+        self._insert(self.block.ops.index(op) + 1, "c_allreduce_sum", part, name, {"use_model_parallel": True}, op, op.role)
 
-    def _insert(self, at: int, type: str, x: str, out: str, attrs: Mapping[str, Any], near: Op, role: int, of: tuple[str, ...] = ()) -> None:
+    def _insert(self, index: int, type: str, x: str, out: str, attrs: Mapping[str, Any], near: Op, role: int, role_variables: tuple[str, ...] = ()) -> None:
         for name in (x, out):
             if name not in self.block.vars:
                 self.block.create_variable(name, self.block.vars[out if name == x else x].spec)
         attrs = {"ring_id": TENSOR, "use_calc_stream": True, **attrs}
-        op = self.block.append_op(type, {"X": [x]}, {"Out": [out]}, attrs, role=role, role_variables=of, site=near.site, index=at)
+        op = self.block.append_op(type, {"X": [x]}, {"Out": [out]}, attrs, role=role, role_variables=role_variables, site=near.site, index=index)
         self._own.add(id(op))
 
     # --- the backward pass and the updates
@@ -279,35 +279,35 @@ class Divider:
             by_type.setdefault(f"{op.type}_grad", []).append(op)
         for gradient in self.block.ops:
             if gradient.role & Role.BACKWARD:
-                found = [op for op in by_type.get(gradient.type, ()) if is_gradient_of(gradient, op)]
-                if len(found) == 1:
-                    out[id(found[0])].gradients.append(gradient)
+                matches = [op for op in by_type.get(gradient.type, ()) if is_gradient_of(gradient, op)]
+                if len(matches) == 1:
+                    out[id(matches[0])].gradients.append(gradient)
                     self._own.add(id(gradient))
         return out
 
     def _has_gradient(self, op: Op) -> bool:
-        made = set(op.output_names())
-        return any(o.role & Role.BACKWARD and any(GRAD in n and base_of(n) in made for n in o.input_names()) for o in self.block.ops)
+        results = set(op.output_names())
+        return any(o.role & Role.BACKWARD and any(GRAD in n and base_of(n) in results for n in o.input_names()) for o in self.block.ops)
 
     def _axis(self, name: str) -> int | None:
-        found = self.axes.get(name)
-        return self.axes.get(base_of(name)) if found is None and GRAD in name else found
+        axis = self.axes.get(name)
+        return self.axes.get(base_of(name)) if axis is None and GRAD in name else axis
 
     def _backward(self, op: Op) -> None:
         """Divide an op of no single forward op, such as a sum of gradients."""
         self._through_alike(op, "in the backward pass")
 
-    def _through_alike(self, op: Op, where: str) -> None:
+    def _through_alike(self, op: Op, phase: str) -> None:
         """Check that the operands of an elementwise op are divided alike; its results are divided so."""
         axes = {self._axis(n) for n in op.input_names()}
-        known = axes - {None}
-        if not known and not (op.role & Role.BACKWARD and any(self._axis(n) is not None for n in op.output_names())):
+        divided_axes = axes - {None}
+        if not divided_axes and not (op.role & Role.BACKWARD and any(self._axis(n) is not None for n in op.output_names())):
             return
         numbers = all(self._axis(n) is not None or product(self.block.var(n).spec.known_dims) == 1 for n in op.input_names())
-        if op.operator is None or not op.operator.per_element or len(known) != 1 or not numbers:
+        if op.operator is None or not op.operator.per_element or len(divided_axes) != 1 or not numbers:
             read = next((n for n in (*op.input_names(), *op.output_names()) if self._axis(n) is not None), "")
-            raise SchemaError(f"{read} is divided over ranks and read {where} by {shown(op)}, which is not understood")
-        axis = known.pop()
+            raise SchemaError(f"{read} is divided over ranks and read {phase} by {shown(op)}, which is not understood")
+        axis = divided_axes.pop()
         assert axis is not None
         for name in op.output_names():
             if self._axis(name) is None:
@@ -338,17 +338,19 @@ class Divider:
         dims = self._dims(name)
         if len(dims) != 2 or not all(isinstance(d, int) for d in dims):
             raise SchemaError(f"{name} must be [in, out] to be divided over ranks; it is {self.block.var(name).spec.text()}")
-        at = 1 if split == COLUMNS else 0
-        size = dims[at]
+        axis = 1 if split == COLUMNS else 0
+        size = dims[axis]
         if not isinstance(size, int) or size % self.degree:
             raise SchemaError(f"{name}: {size} {split} cannot be divided over {self.degree} ranks")
-        read = [(op, n) for op in self.block.ops for n, of in self._sources.items() if of == name and n in op.all_reads()]
-        for op, one in read:
+        read = [(op, n) for op in self.block.ops for n, source in self._sources.items() if source == name and n in op.all_reads()]
+        for op, operand in read:
             if op.role & (Role.OPTIMIZE | Role.LEARNING_RATE) or op.computes(Cast):
                 continue
             undone = op.operator.backward_of() if op.operator is not None else None
-            made, slots = (undone, _forward_slots(op)) if undone is not None else (op.computes(FlattenedProduct), [s for s, _, _ in _operands(op)])
-            as_weight = isinstance(made, FlattenedProduct) and made.y_rows == 1 and op.inputs.get(slots[1]) == (one,) and one not in op.inputs[slots[0]]
+            product, slots = (undone, _forward_slots(op)) if undone is not None else (op.computes(FlattenedProduct), [s for s, _, _ in _operands(op)])
+            as_weight = (
+                isinstance(product, FlattenedProduct) and product.y_rows == 1 and op.inputs.get(slots[1]) == (operand,) and operand not in op.inputs[slots[0]]
+            )
             if not as_weight:
                 raise SchemaError(f"{name} is read by {shown(op)}, so that it cannot be divided over ranks; only products with it may read it")
             if undone is not None and id(op) not in self._own:
@@ -356,21 +358,21 @@ class Divider:
 
     def _hold(self, name: str, axis: int) -> None:
         """Hold a rank's part of a persistable value, in place of the whole."""
-        whole = self.block.vars[name]
-        dims = tuple(floordiv(d, self.degree) if at == axis else d for at, d in enumerate(whole.spec.known_dims))
-        if not equal(dims[axis] * self.degree, whole.spec.known_dims[axis]):
-            raise SchemaError(f"{name}: its dim {whole.spec.known_dims[axis]} cannot be divided over {self.degree} ranks")
-        made = self.names[name] if self.names is not None else self.block.program.unique_name(f"{name}@SPLIT")
-        flags = {f: getattr(whole, f) for f in ("persistable", "is_parameter", "trainable", "stop_gradient")}
-        self.block.create_variable(made, tensor(whole.spec.known_dtype, *dims), site=whole.site, **flags)
-        piece = ShardPiece(name, 0, whole.spec.known_dims)
-        self.parts[name] = ShardedValue(made, whole.spec.known_dtype, dims, (piece,), begins_whole=whole.is_parameter, axis=axis, ways=self.degree)
+        variable = self.block.vars[name]
+        dims = tuple(floordiv(d, self.degree) if index == axis else d for index, d in enumerate(variable.spec.known_dims))
+        if not equal(dims[axis] * self.degree, variable.spec.known_dims[axis]):
+            raise SchemaError(f"{name}: its dim {variable.spec.known_dims[axis]} cannot be divided over {self.degree} ranks")
+        part_name = self.names[name] if self.names is not None else self.block.program.unique_name(f"{name}@SPLIT")
+        flags = {f: getattr(variable, f) for f in ("persistable", "is_parameter", "trainable", "stop_gradient")}
+        self.block.create_variable(part_name, tensor(variable.spec.known_dtype, *dims), site=variable.site, **flags)
+        piece = ShardPiece(name, 0, variable.spec.known_dims)
+        self.parts[name] = ShardedValue(part_name, variable.spec.known_dtype, dims, (piece,), begins_whole=variable.is_parameter, axis=axis, ways=self.degree)
 
     def _dims(self, name: str) -> tuple[Size, ...]:
         """Return the dims of the whole."""
-        found = self.dims[name]
-        assert found is not None
-        return found
+        dims = self.dims[name]
+        assert dims is not None
+        return dims
 
     def _rank(self, name: str) -> int:
         return len(self._dims(name))
@@ -379,12 +381,12 @@ class Divider:
 def _operands(op: Op) -> Iterator[tuple[str, int, str]]:
     """Yield the slot, the place in it and the name of each operand, in the order of the schema."""
     for slot in op.operator.schema.operands if op.operator is not None else ():
-        for at, name in enumerate(op.inputs.get(slot.name, ())):
+        for index, name in enumerate(op.inputs.get(slot.name, ())):
             if not is_empty_name(name):
-                yield slot.name, at, name
+                yield slot.name, index, name
 
 
 def _forward_slots(op: Op) -> list[str]:
     """Return the operand slots of a gradient op's forward op."""
-    of = op.operator.forward_class if op.operator is not None else None
-    return [o.name for o in of.schema.operands] if of is not None else []
+    forward = op.operator.forward_class if op.operator is not None else None
+    return [o.name for o in forward.schema.operands] if forward is not None else []

@@ -48,11 +48,11 @@ class ShardOptimizer(DataParallel):
             total = sent.total
             gradients = gradients_of(block)
             groups = _groups(block, gradients)
-            within = {g.name for group in groups for g in group.gradients if group.direct}
-            Sender(block).sum_all([sent, *(g for g in gradients if g.name not in within)], self.bucket)
-            held: list[Shard] = []
+            direct = {g.name for group in groups for g in group.gradients if group.direct}
+            Sender(block).sum_all([sent, *(g for g in gradients if g.name not in direct)], self.bucket)
+            held_shards: list[Shard] = []
             updates = {id(op) for group in groups for op in group.updates.values()}
-            behind = next((before for before, op in pairwise(block.ops) if id(op) in updates), block.ops[0])
+            behind = next((previous for previous, op in pairwise(block.ops) if id(op) in updates), block.ops[0])
             for group in groups:
                 for bucket in in_buckets(group.gradients, self.bucket):
                     shard = Shard(block, group, bucket.gradients, ranks or 0)
@@ -61,28 +61,28 @@ class ShardOptimizer(DataParallel):
                     behind = shard.last
                     shards.append(shard.own)
                     if shard.held is not None:
-                        held.append(shard)
-            gather_before_use(block, [s.held for s in held if s.held is not None], ranks or 0)
+                        held_shards.append(shard)
+            gather_before_use(block, [s.held for s in held_shards if s.held is not None], ranks or 0)
             return True
 
-        made = Pass(self.name, change)(program)[0]
+        divided = Pass(self.name, change)(program)[0]
         begun = startup_for(startup, [p for p in parts if not p.begins_whole])
-        return ForRanks(made, total, begun, tuple(parts), tuple(followers), tuple(shards))
+        return ForRanks(divided, total, begun, tuple(parts), tuple(followers), tuple(shards))
 
     def evaluated(self, program: Program, parts: Sequence[ShardedValue], ranks: int) -> Program:
         """Return a program without updates over the values of the ranks: divided parameters are gathered."""
-        held = [p for p in parts if p.begins_whole]
+        held_parts = [p for p in parts if p.begins_whole]
 
         def change(copy: Program) -> bool:
             block = copy.global_block
-            here = [p for p in held if any(q.name in block.vars for q in p.pieces)]
-            for part in here:
+            needed_parts = [p for p in held_parts if any(q.name in block.vars for q in p.pieces)]
+            for part in needed_parts:
                 block.create_variable(part.name, tensor(part.dtype, *part.dims), persistable=True, is_parameter=True)
                 for piece in part.pieces:
                     if piece.name not in block.vars:
                         block.create_variable(piece.name, tensor(part.dtype, *piece.dims))
-            gather_before_use(block, here, ranks)
-            return bool(here)
+            gather_before_use(block, needed_parts, ranks)
+            return bool(needed_parts)
 
         return Pass(self.name, change)(program)[0]
 
@@ -127,20 +127,20 @@ def _groups(block: Block, gradients: Sequence[BucketGradient]) -> list[_Group]:
         if op.role & Role.OPTIMIZE:
             for name in op.all_reads():
                 readers.setdefault(name, []).append(op)
-    found: dict[Any, _Group] = {}
-    for at, op in enumerate(block.ops):
+    groups: dict[Any, _Group] = {}
+    for index, op in enumerate(block.ops):
         if not op.role & Role.OPTIMIZE or not _is_divided(op, block):
             continue
         name = op.inputs["Grad"][0]
         direct = name in summed and len(readers[name]) == 1
-        of = block.var(name).spec
-        key = (op.operator, op.inputs["LearningRate"], of.dtype, direct, tuple(sorted(s for s, n in op.inputs.items() if n)))
-        group = found.setdefault(key, _Group({}, [], direct))
+        spec = block.var(name).spec
+        key = (op.operator, op.inputs["LearningRate"], spec.dtype, direct, tuple(sorted(s for s, n in op.inputs.items() if n)))
+        group = groups.setdefault(key, _Group({}, [], direct))
         group.updates[name] = op
-        group.gradients.append(summed[name] if name in summed else BucketGradient(name, op.inputs["Param"][0], at, of))
-    for group in found.values():
+        group.gradients.append(summed[name] if name in summed else BucketGradient(name, op.inputs["Param"][0], index, spec))
+    for group in groups.values():
         group.gradients.sort(key=lambda g: g.at)
-    return list(found.values())
+    return list(groups.values())
 
 
 class Shard:
@@ -163,8 +163,8 @@ class Shard:
     def followers(self) -> list[tuple[str, str]]:
         """Return the states of single updates beside their parameters, such as powers of beta: all equal the first one's."""
         first, written = self.updates[0], set(self.updates[0].output_names())
-        kept = [s for s, n in first.inputs.items() if n and n[0] in written and s not in (*(self._operator(first).elementwise_state or ()), "Param")]
-        return [(op.inputs[s][0], first.inputs[s][0]) for op in self.updates[1:] for s in kept]
+        slots = [s for s, n in first.inputs.items() if n and n[0] in written and s not in (*(self._operator(first).elementwise_state or ()), "Param")]
+        return [(op.inputs[s][0], first.inputs[s][0]) for op in self.updates[1:] for s in slots]
 
     def write(self, behind: Op, hold: bool = False) -> list[ShardedValue]:
         """Replace the updates by one of this rank's part.
@@ -176,48 +176,48 @@ class Shard:
         block, first = self.block, self.updates[0]
         parts = {slot: self._state(slot) for slot in self._operator(first).elementwise_state or () if first.inputs.get(slot)}
         reduced, bucket = self._send() if self.group.direct else (self._cut("gradients@PART", [g.name for g in self.gradients], self._at()), "")
-        at = self._behind(behind, reduced)
+        index = self._behind(behind, reduced)
         if hold:
             self.held = self._hold()
-            own = self.held.name
+            part_name = self.held.name
         else:
-            own = self._cut("parameters@PART", self.parameters, at)
-            at += 1
-        self.own = self._part_of_parameters(own)
+            part_name = self._cut("parameters@PART", self.parameters, index)
+            index += 1
+        self.own = self._part_of_parameters(part_name)
         if self.group.direct:
             done, sent = self._name("gradients@SUMMED"), self._name("gradients@SENT")  # the sent value is there until its arrival
-            self._insert(at, "c_sync_comm_stream", {"X": [reduced, bucket]}, {"Out": [done, sent]}, {"ring_id": 0})
-            reduced, at = done, at + 1
+            self._insert(index, "c_sync_comm_stream", {"X": [reduced, bucket]}, {"Out": [done, sent]}, {"ring_id": 0})
+            reduced, index = done, index + 1
         inputs = {slot: list(names) for slot, names in first.inputs.items() if names}
         outputs = {slot: list(names) for slot, names in first.outputs.items() if names}
-        inputs |= {"Param": [own], "Grad": [reduced]} | {slot: [p.name] for slot, p in parts.items()}
-        outputs |= {"ParamOut": [own]} | {r.name: [parts[r.updates].name] for r in self._operator(first).schema.results if r.updates in parts}
+        inputs |= {"Param": [part_name], "Grad": [reduced]} | {slot: [p.name] for slot, p in parts.items()}
+        outputs |= {"ParamOut": [part_name]} | {r.name: [parts[r.updates].name] for r in self._operator(first).schema.results if r.updates in parts}
         attrs = {n: v for n, v in first.attrs.items() if n in self._operator(first).schema.attributes}
         for op in self.updates:
             block.remove_op(op)
         for part in parts.values():
             for piece in part.pieces:
                 block.remove_variable(piece.name)
-        self._insert(at, first.type, inputs, outputs, attrs, (own, reduced))
-        self.last = block.ops[at]
+        self._insert(index, first.type, inputs, outputs, attrs, (part_name, reduced))
+        self.last = block.ops[index]
         if hold:
             return [*([self.held] if self.held is not None else []), *parts.values()]
-        sent, whole = self._name("parameters@SENT"), self._name("parameters@WHOLE")
-        self._insert(at + 1, "c_allgather", {"X": [own]}, {"Out": [sent]}, {"nranks": self.nranks, "ring_id": 0})
-        self.last = block.ops[at + 1]
+        sent, gathered = self._name("parameters@SENT"), self._name("parameters@WHOLE")
+        self._insert(index + 1, "c_allgather", {"X": [part_name]}, {"Out": [sent]}, {"nranks": self.nranks, "ring_id": 0})
+        self.last = block.ops[index + 1]
         end = len(block.ops)
-        self._insert(end, "c_sync_comm_stream", {"X": [sent]}, {"Out": [whole]}, {"ring_id": 0})
+        self._insert(end, "c_sync_comm_stream", {"X": [sent]}, {"Out": [gathered]}, {"ring_id": 0})
         views = [self._name(f"{p}@WHOLE") for p in self.parameters]
-        self._insert(end + 1, "split_coalesced", {"X": [whole]}, {"Out": views}, places(self.dims, self.of))
+        self._insert(end + 1, "split_coalesced", {"X": [gathered]}, {"Out": views}, places(self.dims, self.of))
         for view, parameter in zip(views, self.parameters, strict=True):
             self._insert(len(block.ops), "assign", {"X": [view]}, {"Out": [parameter]}, {}, (parameter, view))
         return list(parts.values())
 
     def _hold(self) -> ShardedValue:
         """Hold this rank's part of the parameters, in place of them."""
-        made = self._name("parameters@PART")
-        self.block.create_variable(made, tensor(self.of, self.part), persistable=True, is_parameter=True, trainable=True)
-        return replace(self._part_of_parameters(made), begins_whole=True)
+        part_name = self._name("parameters@PART")
+        self.block.create_variable(part_name, tensor(self.of, self.part), persistable=True, is_parameter=True, trainable=True)
+        return replace(self._part_of_parameters(part_name), begins_whole=True)
 
     def _part_of_parameters(self, name: str) -> ShardedValue:
         pieces = tuple(ShardPiece(n, s, d) for n, s, d in zip(self.parameters, self.starts, self.dims, strict=True))
@@ -230,28 +230,28 @@ class Shard:
     def _state(self, slot: str) -> ShardedValue:
         """Return this rank's part of a state, in place of the states of single parameters."""
         names = [op.inputs[slot][0] for op in self.updates]
-        made = self.block.program.unique_name(f"{self.updates[0].type}_{slot.lower()}@PART")
-        self.block.create_variable(made, tensor(self.of, self.part), persistable=True, stop_gradient=True)
-        return ShardedValue(made, self.of, (self.part,), tuple(ShardPiece(n, s, d) for n, s, d in zip(names, self.starts, self.dims, strict=True)))
+        part_name = self.block.program.unique_name(f"{self.updates[0].type}_{slot.lower()}@PART")
+        self.block.create_variable(part_name, tensor(self.of, self.part), persistable=True, stop_gradient=True)
+        return ShardedValue(part_name, self.of, (self.part,), tuple(ShardPiece(n, s, d) for n, s, d in zip(names, self.starts, self.dims, strict=True)))
 
     def _send(self) -> tuple[str, str]:
         """Sum the gradients over the ranks as soon as all are there; each rank gets its part. Returns the sums, and the sent value."""
-        at = max(g.at for g in self.gradients) + 1
+        index = max(g.at for g in self.gradients) + 1
         names = [g.name for g in self.gradients]
-        at = next(k for k, op in enumerate(self.block.ops) if op is self._last_writer(names)) + 1
+        index = next(k for k, op in enumerate(self.block.ops) if op is self._last_writer(names)) + 1
         bucket, sent = self._name("gradients@BUCKET"), self._name("gradients@PART")
-        self._insert(at, "coalesce_parts", {"X": names}, {"Out": [bucket]}, {"nranks": self.nranks}, role=Role.BACKWARD)
-        self._insert(at + 1, "c_reducescatter", {"X": [bucket]}, {"Out": [sent]}, {"nranks": self.nranks, "ring_id": 0}, role=Role.BACKWARD)
+        self._insert(index, "coalesce_parts", {"X": names}, {"Out": [bucket]}, {"nranks": self.nranks}, role=Role.BACKWARD)
+        self._insert(index + 1, "c_reducescatter", {"X": [bucket]}, {"Out": [sent]}, {"nranks": self.nranks, "ring_id": 0}, role=Role.BACKWARD)
         return sent, bucket
 
     def _last_writer(self, names: Sequence[str]) -> Op:
-        wanted = set(names)
-        return next(op for op in reversed(self.block.ops) if op.role & Role.BACKWARD and wanted & set(op.output_names()))
+        values = set(names)
+        return next(op for op in reversed(self.block.ops) if op.role & Role.BACKWARD and values & set(op.output_names()))
 
     def _at(self) -> int:
         """Return the position of the first update."""
         ids = {id(op) for op in self.updates}
-        return next(at for at, op in enumerate(self.block.ops) if id(op) in ids)
+        return next(index for index, op in enumerate(self.block.ops) if id(op) in ids)
 
     def _behind(self, behind: Op, reduced: str) -> int:
         """Return the first position after an op at which the updates' operands exist, and their results have no further reader."""
@@ -260,73 +260,80 @@ class Shard:
         ops = self.block.ops[: self._at()]
         return 1 + max(k for k, op in enumerate(ops) if op is behind or touched & set(op.output_names()) or written & op.all_reads())
 
-    def _cut(self, prefix: str, names: Sequence[str], at: int) -> str:
-        made = self._name(prefix)
-        of: tuple[str, ...] = ()
+    def _cut(self, prefix: str, names: Sequence[str], index: int) -> str:
+        part_name = self._name(prefix)
+        role_variables: tuple[str, ...] = ()
         if prefix.startswith("gradients"):  # after the last op with a change to one of them
-            wanted = set(names)
-            at = 1 + max(k for k, op in enumerate(self.block.ops) if wanted & set(op.output_names()))
-            of = tuple(n for pair in zip(self.parameters, names, strict=True) for n in pair)
-        self._insert(at, "own_part", {"X": list(names)}, {"Out": [made]}, {"nranks": self.nranks}, of)
-        return made
+            values = set(names)
+            index = 1 + max(k for k, op in enumerate(self.block.ops) if values & set(op.output_names()))
+            role_variables = tuple(n for pair in zip(self.parameters, names, strict=True) for n in pair)
+        self._insert(index, "own_part", {"X": list(names)}, {"Out": [part_name]}, {"nranks": self.nranks}, role_variables)
+        return part_name
 
     def _name(self, prefix: str) -> str:
         return self.block.program.unique_name(prefix)
 
     def _insert(
-        self, at: int, type: str, inputs: dict[str, Any], outputs: dict[str, Any], attrs: dict[str, Any], of: tuple[str, ...] = (), role: int = Role.OPTIMIZE
+        self,
+        index: int,
+        type: str,
+        inputs: dict[str, Any],
+        outputs: dict[str, Any],
+        attrs: dict[str, Any],
+        role_variables: tuple[str, ...] = (),
+        role: int = Role.OPTIMIZE,
     ) -> None:
-        self.block.append_op(type, inputs, outputs, attrs, role=role, role_variables=of, site=self.updates[0].site, index=at)
+        self.block.append_op(type, inputs, outputs, attrs, role=role, role_variables=role_variables, site=self.updates[0].site, index=index)
 
 
-def gather_before_use(block: Block, held: Sequence[ShardedValue], nranks: int) -> None:
+def gather_before_use(block: Block, parts: Sequence[ShardedValue], nranks: int) -> None:
     """Gather divided parameters before their first reader, in the forward pass and again in the backward pass.
 
     Each transfer overlaps with the computation before it; after their last reader of the pass the parameters are released.
     Operands of an op's block are gathered once, for both. Forward casts for products in 16 bits are repeated.
     """
-    names = [{q.name for q in part.pieces} for part in held]
+    names = [{q.name for q in part.pieces} for part in parts]
     inner = {n for op in block.ops if op.sub_block_indices() for n in op.all_reads()}
-    for of in {n for one in names for n in one}:
-        variable = block.var(of)
+    for name in {n for piece_names in names for n in piece_names}:
+        variable = block.var(name)
         variable.persistable, variable.is_parameter = False, False
-    _gather(block, held, names, False, nranks, "")
+    _gather(block, parts, names, False, nranks, "")
     again = [n - inner for n in names]
-    _gather(block, held, again, True, nranks, "@AGAIN")
+    _gather(block, parts, again, True, nranks, "@AGAIN")
 
 
-def _gather(block: Block, held: Sequence[ShardedValue], names: Sequence[set[str]], backward: bool, nranks: int, suffix: str) -> None:
+def _gather(block: Block, parts: Sequence[ShardedValue], names: Sequence[set[str]], backward: bool, nranks: int, suffix: str) -> None:
     ops = [op for op in block.ops if not op.role & (Role.OPTIMIZE | Role.LEARNING_RATE) and bool(op.role & Role.BACKWARD) is backward]
     uses: list[tuple[int, Op]] = []
-    of_held = {n for one in names for n in one}
-    cast = {n: by for n, by in (_casts(block, ops) if backward else {}).items() if by.inputs["X"][0] in of_held}
-    for which, wanted in enumerate(names):
-        wanted = wanted | {n for n, by in cast.items() if by.inputs["X"][0] in wanted}
-        first = next((op for op in ops if wanted & op.all_reads()), None)
+    of_held = {n for piece_names in names for n in piece_names}
+    cast = {n: cast_op for n, cast_op in (_casts(block, ops) if backward else {}).items() if cast_op.inputs["X"][0] in of_held}
+    for which, needed in enumerate(names):
+        needed = needed | {n for n, cast_op in cast.items() if cast_op.inputs["X"][0] in needed}
+        first = next((op for op in ops if needed & op.all_reads()), None)
         if first is not None:
             uses.append((which, first))
     uses.sort(key=lambda use: ops.index(use[1]))
     if backward:
         for op in ops:
-            for of in (of_held | cast.keys()) & op.all_reads():
-                op.rename_input(of, of + suffix)
-    for at, (which, first) in enumerate(uses):
-        part, site = held[which], first.site
-        start = uses[at - 1][1] if at else first  # one group ahead
-        sent, whole = (block.program.unique_name(f"{part.name}@{word}") for word in ("SENT", "WHOLE"))
+            for parameter in (of_held | cast.keys()) & op.all_reads():
+                op.rename_input(parameter, parameter + suffix)
+    for position, (which, first) in enumerate(uses):
+        part, site = parts[which], first.site
+        start = uses[position - 1][1] if position else first  # one group ahead
+        sent, gathered = (block.program.unique_name(f"{part.name}@{word}") for word in ("SENT", "WHOLE"))
         role = Role.BACKWARD if backward else Role.FORWARD
         attrs = {"nranks": nranks, "ring_id": 0}
         block.append_op("c_allgather", {"X": [part.name]}, {"Out": [sent]}, attrs, role=role, site=site, index=block.ops.index(start))
         index = block.ops.index(first)
-        block.append_op("c_sync_comm_stream", {"X": [sent]}, {"Out": [whole]}, {"ring_id": 0}, role=role, site=site, index=index)
+        block.append_op("c_sync_comm_stream", {"X": [sent]}, {"Out": [gathered]}, {"ring_id": 0}, role=role, site=site, index=index)
         out = [q.name + (suffix if q.name in names[which] else "@UNREAD") if backward else q.name for q in part.pieces]
         dims = places([q.dims for q in part.pieces], part.dtype)
-        block.append_op("split_coalesced", {"X": [whole]}, {"Out": out}, dims, role=role, site=site, index=index + 1)
-        for name, by in cast.items():
-            if (of := by.inputs["X"][0]) in names[which]:
-                attrs = {n: by.attrs[n] for n in ("in_dtype", "out_dtype")}
+        block.append_op("split_coalesced", {"X": [gathered]}, {"Out": out}, dims, role=role, site=site, index=index + 1)
+        for name, cast_op in cast.items():
+            if (parameter := cast_op.inputs["X"][0]) in names[which]:
+                attrs = {n: cast_op.attrs[n] for n in ("in_dtype", "out_dtype")}
                 index += 1
-                block.append_op("cast", {"X": [of + suffix]}, {"Out": [name + suffix]}, attrs, role=role, site=by.site, index=index + 1)
+                block.append_op("cast", {"X": [parameter + suffix]}, {"Out": [name + suffix]}, attrs, role=role, site=cast_op.site, index=index + 1)
 
 
 def _casts(block: Block, ops: Sequence[Op]) -> dict[str, Op]:
@@ -358,10 +365,10 @@ def startup_for(startup: Program | None, parts: Sequence[ShardedValue]) -> Progr
             block.remove_variable(piece.name)
         if len(values) > 1:
             raise SchemaError(f"{part.name} is of values that begin differently: {sorted(values)}")
-        made = block.create_variable(part.name, tensor(part.dtype, *part.dims), persistable=True, stop_gradient=True)
+        variable = block.create_variable(part.name, tensor(part.dtype, *part.dims), persistable=True, stop_gradient=True)
         for value in values:
             attrs: dict[str, Any] = {"shape": [_number(d) for d in part.dims], "dtype": part.dtype.code, "value": value, "str_value": repr(value)}
-            block.append_op("fill_constant", {}, {"Out": made}, attrs)
+            block.append_op("fill_constant", {}, {"Out": variable}, attrs)
     copy.touch()
     return copy
 

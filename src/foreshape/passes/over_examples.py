@@ -81,10 +81,10 @@ class OverExamples:
 
     def depends(self, name: str) -> bool:
         """Tell whether a value depends on fed ones."""
-        found = self._depends.get(name)
-        if found is None:
-            found = self._depends[name] = any(self._is_fed(n) for n in self._before([name]))
-        return found
+        answer = self._depends.get(name)
+        if answer is None:
+            answer = self._depends[name] = any(self._is_fed(n) for n in self._before([name]))
+        return answer
 
     def _is_fed(self, name: str) -> bool:
         variable = self.block.find(name)
@@ -93,13 +93,13 @@ class OverExamples:
     def _before(self, names: Iterable[str]) -> set[str]:
         """Return names, and all names behind them."""
         pending = list(names)
-        seen = set(pending)
+        visited = set(pending)
         while pending:
             op = self.writer.get(pending.pop())
-            new: set[str] = set() if op is None else op.all_reads() - seen
-            seen |= new
+            new: set[str] = set() if op is None else op.all_reads() - visited
+            visited |= new
             pending += new
-        return seen
+        return visited
 
     def statistic(self, name: str) -> Statistic | None:
         """Return a value as a sum or mean over examples made by its op; None for others."""
@@ -117,21 +117,21 @@ class OverExamples:
                 averaged = self.block.find(op.input(total.of) or "") if total.of else None
                 if averaged is not None and averaged.spec.dtype is not None and averaged.spec.dtype.is_integer:
                     return None  # a mean of integers is cut: it is not the mean of the parts' means
-                by = tuple(n for n in map(op.output, total.by) if n is not None)
-                return Statistic(name, op.input(total.of) or "" if total.of else "", total.rows, by)
+                divisors = tuple(n for n in map(op.output, total.by) if n is not None)
+                return Statistic(name, op.input(total.of) or "" if total.of else "", total.rows, divisors)
         return None
 
     def is_open(self, name: str) -> bool:
         """Tell whether a source of a value grows with the examples; never in a program with a fixed number of them."""
-        found = self._open.get(name)
-        if found is None:
-            found = self._open[name] = any(by_example(self.block.find(n)) for n in self._before([name]))
-        return found
+        answer = self._open.get(name)
+        if answer is None:
+            answer = self._open[name] = any(by_example(self.block.find(n)) for n in self._before([name]))
+        return answer
 
     def inputs_of(self, name: str) -> list[Variable]:
         """Return the fed sources of a value that grow with the examples, in the order of their description."""
-        before = self._before([name])
-        return [v for n, v in self.block.vars.items() if n in before and self._is_fed(n) and by_example(v) and v.spec.dims]
+        sources = self._before([name])
+        return [v for n, v in self.block.vars.items() if n in sources and self._is_fed(n) and by_example(v) and v.spec.dims]
 
     def _counts(self, variable: Variable) -> bool:
         """Tell whether a value is a multiple of the number of examples, or of rows."""
@@ -139,35 +139,35 @@ class OverExamples:
         if value is None or len(value) != 1 or not isinstance(value[0], Dim):
             return False
         if self._leading is None:
-            given = [v.spec for v in self.block.vars.values() if self._is_fed(v.name) and v.spec.dims]
-            dims = [d for spec in given for d in (spec.known_dims[0], *(spec.lod.counts if spec.lod is not None else ()))]
+            specs = [v.spec for v in self.block.vars.values() if self._is_fed(v.name) and v.spec.dims]
+            dims = [d for spec in specs for d in (spec.known_dims[0], *(spec.lod.counts if spec.lod is not None else ()))]
             self._leading = {d for d in dims if isinstance(d, Dim)}
         quotients = [(floordiv(value[0], d), d) for d in self._leading]
         return any(isinstance(n, int) and n > 0 and equal(n * d, value[0]) is True for n, d in quotients)
 
     def statistics(self, name: str) -> dict[str, Statistic] | None:
         """Return the statistics behind a value, by name; None if it depends on its examples otherwise, as their maximum."""
-        found: dict[str, Statistic] = {}
-        pending, seen = [name], {name}
+        statistics_by_name: dict[str, Statistic] = {}
+        pending, visited = [name], {name}
         while pending:
-            now = pending.pop()
-            op, variable = self.writer.get(now), self.block.find(now)
-            if not self.depends(now):
-                if op is not None and variable is not None and not by_example(variable) and any(self._persists(n) for n in self._before([now])):
-                    found[now] = Statistic(now, alike=True)
+            source = pending.pop()
+            op, variable = self.writer.get(source), self.block.find(source)
+            if not self.depends(source):
+                if op is not None and variable is not None and not by_example(variable) and any(self._persists(n) for n in self._before([source])):
+                    statistics_by_name[source] = Statistic(source, alike=True)
                 continue
-            one = self.statistic(now)
-            if one is not None:
-                found[now] = one
+            statistic = self.statistic(source)
+            if statistic is not None:
+                statistics_by_name[source] = statistic
                 continue
-            if op is None or by_example(variable) or self._persists(now):
+            if op is None or by_example(variable) or self._persists(source):
                 return None
             reads = op.all_reads()
             if any(by_example(self.block.find(n)) for n in reads):
                 return None
-            pending += sorted(reads - seen)
-            seen |= reads
-        return found
+            pending += sorted(reads - visited)
+            visited |= reads
+        return statistics_by_name
 
     def _persists(self, name: str) -> bool:
         variable = self.block.find(name)
@@ -185,27 +185,27 @@ class OverExamples:
         out = Loss()
         pending: list[tuple[str, Op | None, tuple[tuple[Op, str], ...]]] = [(name, None, ())]
         while pending:
-            now, reader, factors = pending.pop()
-            one = self.statistic(now)
-            if one is not None or not self.depends(now):
-                if one is None or not self.depends(now):
-                    out.alike.add(now)
+            value, reader, factors = pending.pop()
+            statistic = self.statistic(value)
+            if statistic is not None or not self.depends(value):
+                if statistic is None or not self.depends(value):
+                    out.alike.add(value)
                 else:
-                    out.summands.append(Summand(one, factors))
+                    out.summands.append(Summand(statistic, factors))
                 if reader is not None:
-                    out.reads.append((reader, now))
+                    out.reads.append((reader, value))
                 continue
-            op = self.writer.get(now)
-            if op is None or self.statistics(now) is None:
-                raise SchemaError(self._refused(now))
-            if now in out.functions or op in out.ops:
+            op = self.writer.get(value)
+            if op is None or self.statistics(value) is None:
+                raise SchemaError(self._refused(value))
+            if value in out.functions or op in out.ops:
                 continue
-            summands, others = self._summands(op, differentiated)
-            if any(map(self.depends, summands)) and differentiated.isdisjoint(others):
+            summands, operands = self._summands(op, differentiated)
+            if any(map(self.depends, summands)) and differentiated.isdisjoint(operands):
                 out.ops.append(op)
-                pending += [(n, op, (*factors, *((op, other) for other in others))) for n in summands]
+                pending += [(n, op, (*factors, *((op, factor) for factor in operands))) for n in summands]
             else:
-                out.functions.append(now)
+                out.functions.append(value)
         return out
 
     def _summands(self, op: Op, differentiated: set[str]) -> tuple[list[str], list[str]]:
@@ -219,17 +219,17 @@ class OverExamples:
                 x, y = y, x
             return [x], [y] if self.depends(y) else []
         slots = op.operator.linear if op.operator is not None else ()
-        others = [n for slot, names in op.inputs.items() if slot not in slots for n in names if self.depends(n)]
-        return [n for slot in slots for n in op.inputs.get(slot, ())], others
+        factors = [n for slot, names in op.inputs.items() if slot not in slots for n in names if self.depends(n)]
+        return [n for slot in slots for n in op.inputs.get(slot, ())], factors
 
     def _refused(self, name: str) -> str:
         """Explain a value that is no function of sums and means over examples, by the first op at fault."""
         while (op := self.writer.get(name)) is not None:
             reads = [n for n in sorted(op.all_reads()) if self.depends(n) and self.statistic(n) is None]
-            before = next((n for n in reads if not by_example(self.block.find(n)) and self.statistics(n) is None), None)
-            if before is None or any(by_example(self.block.find(n)) for n in reads):
+            source = next((n for n in reads if not by_example(self.block.find(n)) and self.statistics(n) is None), None)
+            if source is None or any(by_example(self.block.find(n)) for n in reads):
                 return f"for ranks, the loss must be made of means and sums over examples; {name} is made by {shown(op)}"
-            name = before
+            name = source
         return f"the loss depends on {name}, which is fed, otherwise than by a mean or sum over examples"
 
 
@@ -239,10 +239,10 @@ def measure(variable: Variable, rows: bool = False) -> Size:
     return product([d for d in dims if not isinstance(d, int)])
 
 
-def counting_input(block: Block, of: Variable, rows: bool = False) -> Variable | None:
+def counting_input(block: Block, variable: Variable, rows: bool = False) -> Variable | None:
     """Return the input with the fewest elements for each example in proportion to a value's; None if there is none."""
-    each = measure(of, rows)
-    inputs = [v for v in block.vars.values() if data_of(v) and v.kind is LOD_TENSOR and v.spec.dims and same_measure(measure(v), each)]
+    size = measure(variable, rows)
+    inputs = [v for v in block.vars.values() if data_of(v) and v.kind is LOD_TENSOR and v.spec.dims and same_measure(measure(v), size)]
     return min(inputs, key=lambda v: prod(d for d in v.spec.known_dims if isinstance(d, int)), default=None)
 
 

@@ -26,11 +26,11 @@ TYPES: dict[str, DType | None] = {"fp32": None, "bf16": BF16, "fp16": FP16}
 INITIAL_SCALE, GROWS_AFTER, GROWS_BY, FALLS_BY = 2.0**15, 1000, 2.0, 0.5
 
 
-def checked_precision(given: str) -> str:
+def checked_precision(precision: str) -> str:
     """Return a value of ``precision=``. Raises `SchemaError` for any other."""
-    if given not in TYPES:
-        raise SchemaError.one_of("precision=", TYPES, given)
-    return given
+    if precision not in TYPES:
+        raise SchemaError.one_of("precision=", TYPES, precision)
+    return precision
 
 
 def lower_precision(program: Program, precision: str) -> Program:
@@ -46,15 +46,15 @@ def lower_precision(program: Program, precision: str) -> Program:
     Raises:
         SchemaError: another word, or a program with gradients.
     """
-    of = TYPES[checked_precision(precision)]
-    if of is None:
+    dtype = TYPES[checked_precision(precision)]
+    if dtype is None:
         return program
     for op in program.all_ops():
         if op.role & (Role.BACKWARD | Role.OPTIMIZE):
             raise SchemaError(f"precision={precision!r}: the program has its gradients already; give it a program without, as it is before minimize")
 
     def change(copy: Program) -> bool:
-        return sum(_Lowered(block, of).apply() for block in copy.blocks) > 0
+        return sum(_Lowered(block, dtype).apply() for block in copy.blocks) > 0
 
     return Pass(f"precision {precision}", change)(program)[0]
 
@@ -62,21 +62,21 @@ def lower_precision(program: Program, precision: str) -> Program:
 class _Lowered:
     """One block: its products compute in another type."""
 
-    def __init__(self, block: Block, of: DType) -> None:
-        self.block, self.of = block, of
+    def __init__(self, block: Block, dtype: DType) -> None:
+        self.block, self.of = block, dtype
         self.casts: dict[str, str] = {}
         """The name of an fp32 value -> the name of its cast."""
 
     def apply(self) -> int:
-        found = 0
+        count = 0
         for op in list(self.block.ops):
             if self._multiplies(op):
                 self._lower(op)
-                found += 1
+                count += 1
             else:
                 for name in op.all_writes():  # the original has another value now
                     self.casts.pop(name, None)
-        return found
+        return count
 
     def _multiplies(self, op: Op) -> bool:
         if op.operator is None or not type(op.operator).multiplies or op.role & LATER:
@@ -95,20 +95,20 @@ class _Lowered:
             variable = self.block.var(name)
             if variable.dtype is not FP32:
                 continue
-            made = self._name(name)
+            lowered_name = self._name(name)
             if variable.op is op:
                 variable.op = None
-            op.rename_output(name, made)
+            op.rename_output(name, lowered_name)
             self.block.infer_op(op)
-            self._cast(op, made, name, self.of, FP32, self.block.ops.index(op) + 1)
-            self.casts[name] = made
+            self._cast(op, lowered_name, name, self.of, FP32, self.block.ops.index(op) + 1)
+            self.casts[name] = lowered_name
 
     def _name(self, name: str) -> str:
         return self.block.program.unique_name(f"{name}@{self.of.name.upper()}")
 
-    def _cast(self, of: Op, x: str, out: str, before: DType, after: DType, at: int) -> None:
-        attrs = {"in_dtype": before.code, "out_dtype": after.code}
-        self.block.append_op("cast", {"X": x}, {"Out": out}, attrs, role=of.role, site=of.site, index=at)
+    def _cast(self, op: Op, x: str, out: str, source_dtype: DType, target_dtype: DType, index: int) -> None:
+        attrs = {"in_dtype": source_dtype.code, "out_dtype": target_dtype.code}
+        self.block.append_op("cast", {"X": x}, {"Out": out}, attrs, role=op.role, site=op.site, index=index)
 
 
 def scale_loss(program: Program, loss: str, startup: Program, over_ranks: bool = False) -> tuple[Program, Program]:
@@ -149,36 +149,36 @@ class _Scaled:
         gradient = self.seed.outputs["Out"][0]
         begins = block.var(gradient).spec
         scale = self._state("loss_scaling", tensor(begins.known_dtype, 1), INITIAL_SCALE)
-        good, bad = (self._state(f"loss_scaling_{what}_steps", tensor(INT32, 1), 0) for what in ("good", "bad"))
-        at = block.ops.index(self.seed)
+        good, bad = (self._state(f"loss_scaling_{word}_steps", tensor(INT32, 1), 0) for word in ("good", "bad"))
+        index = block.ops.index(self.seed)
         seed = self.seed
         block.remove_op(seed)
         shaped = ("reshape2", {"shape": list(begins.known_dims)}) if begins.known_dims else ("squeeze2", {"axes": [0]})
-        block.append_op(shaped[0], {"X": scale}, {"Out": gradient}, shaped[1], role=seed.role, site=seed.site, index=at)
+        block.append_op(shaped[0], {"X": scale}, {"Out": gradient}, shaped[1], role=seed.role, site=seed.site, index=index)
         names = list(section.gradients)
         roles = tuple(n for g, p in section.gradients.items() for n in (p, g))
-        at = block.ops.index(section.ops[0])
-        found, finite = self.program.unique_name("found_infinite"), self.program.unique_name("gradients_finite")
+        index = block.ops.index(section.ops[0])
+        infinite, finite = self.program.unique_name("found_infinite"), self.program.unique_name("gradients_finite")
         attrs = {"incr_every_n_steps": GROWS_AFTER, "decr_every_n_nan_or_inf": 1, "incr_ratio": GROWS_BY, "decr_ratio": FALLS_BY}
         state = {"PrevLossScaling": scale, "InGoodSteps": good, "InBadSteps": bad}
         new = {"LossScaling": scale, "OutGoodSteps": good, "OutBadSteps": bad}
         steps: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
-            ("check_finite_and_unscale", {"X": names, "Scale": scale}, {"Out": names, "FoundInfinite": found}, {}),
-            *(self._of_all_ranks(found) if self.over_ranks else ()),
-            ("update_loss_scaling", {"X": names, "FoundInfinite": found, **state}, {"Out": names, **new}, attrs),
-            ("logical_not", {"X": found}, {"Out": finite}, {}),
+            ("check_finite_and_unscale", {"X": names, "Scale": scale}, {"Out": names, "FoundInfinite": infinite}, {}),
+            *(self._of_all_ranks(infinite) if self.over_ranks else ()),
+            ("update_loss_scaling", {"X": names, "FoundInfinite": infinite, **state}, {"Out": names, **new}, attrs),
+            ("logical_not", {"X": infinite}, {"Out": finite}, {}),
         ]
-        for number, (type, inputs, outputs, given) in enumerate(steps):
-            block.append_op(type, inputs, outputs, given, role=Role.OPTIMIZE, role_variables=roles, site=section.site, index=at + number)
+        for number, (type, inputs, outputs, step_attrs) in enumerate(steps):
+            block.append_op(type, inputs, outputs, step_attrs, role=Role.OPTIMIZE, role_variables=roles, site=section.site, index=index + number)
         move_under(block, section.ops, block.var(finite), section.site)
 
-    def _of_all_ranks(self, found: str) -> list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]]:
+    def _of_all_ranks(self, infinite: str) -> list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]]:
         """Share the finding of one rank with all."""
-        number, most = (self.program.unique_name(f"{found}@{what}") for what in ("RANK", "RANKS"))
+        number, maximum = (self.program.unique_name(f"{infinite}@{word}") for word in ("RANK", "RANKS"))
         return [
-            ("cast", {"X": found}, {"Out": number}, {"in_dtype": BOOL.code, "out_dtype": INT32.code}),
-            ("c_allreduce_max", {"X": number}, {"Out": most}, {"ring_id": 0, "use_calc_stream": True}),
-            ("cast", {"X": most}, {"Out": found}, {"in_dtype": INT32.code, "out_dtype": BOOL.code}),
+            ("cast", {"X": infinite}, {"Out": number}, {"in_dtype": BOOL.code, "out_dtype": INT32.code}),
+            ("c_allreduce_max", {"X": number}, {"Out": maximum}, {"ring_id": 0, "use_calc_stream": True}),
+            ("cast", {"X": maximum}, {"Out": infinite}, {"in_dtype": INT32.code, "out_dtype": BOOL.code}),
         ]
 
     def _seed(self, loss: str) -> Op:
@@ -191,6 +191,6 @@ class _Scaled:
         raise SchemaError(f"precision='fp16': the program has no gradient of {loss}")
 
     def _state(self, name: str, spec: Spec, value: float) -> Variable:
-        made = self.block.create_variable(self.program.unique_name(name), spec, site=self.section.site, persistable=True, stop_gradient=True)
-        initialise(made, Constant(value))
-        return made
+        variable = self.block.create_variable(self.program.unique_name(name), spec, site=self.section.site, persistable=True, stop_gradient=True)
+        initialise(variable, Constant(value))
+        return variable

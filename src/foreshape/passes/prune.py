@@ -30,20 +30,20 @@ def prune(program: Program, feeds: Iterable[Variable | str] | None, fetches: Ite
         SchemaError: a name unknown to the program, or an input needed by the fetches and missing among the feeds.
     """
     fed = None if feeds is None else _names(program, feeds)
-    wanted = _names(program, fetches)
-    if not wanted:
+    targets = _names(program, fetches)
+    if not targets:
         raise SchemaError("prune needs at least one variable to fetch")
 
     def change(copy: Program) -> bool:
         block = copy.global_block
-        before = len(block.ops)
-        block.ops, inputs = _needed(block, wanted, fed or [])
+        count = len(block.ops)
+        block.ops, inputs = _needed(block, targets, fed or [])
         if fed is not None:
-            _check_inputs(block, inputs, wanted)
+            _check_inputs(block, inputs, targets)
         for op in block.ops:
             op.is_target = False
         blocks = drop_blocks(copy)
-        return drop_variables(copy, {*wanted, *(fed or ())}) or len(block.ops) != before or blocks
+        return drop_variables(copy, {*targets, *(fed or ())}) or len(block.ops) != count or blocks
 
     return Pass("prune", change)(program)[0]
 
@@ -59,16 +59,16 @@ def FOR_TEST(program: Program) -> bool:
     read: set[str] = set()
     written: set[str] = set()
     for block in program.blocks:
-        kept: list[Op] = []
+        remaining: list[Op] = []
         for op in block.ops:
             if op.role & LATER:
                 read.update(op.input_names())
                 written.update(op.output_names())
             else:
-                kept.append(op)
+                remaining.append(op)
                 changed |= _set_test(op)
-        changed |= len(kept) != len(block.ops)
-        block.ops = kept
+        changed |= len(remaining) != len(block.ops)
+        block.ops = remaining
     for op in drop_training_only(program):
         read.update(op.input_names())
         written.update(n for n in op.output_names() if not op.computes(Selection))
@@ -79,40 +79,40 @@ def FOR_TEST(program: Program) -> bool:
     return changed
 
 
-def _names(program: Program, given: Iterable[Variable | str]) -> list[str]:
+def _names(program: Program, variables: Iterable[Variable | str]) -> list[str]:
     out: list[str] = []
-    for one in (given,) if isinstance(given, (Variable, str)) else given:
-        name = one.name if isinstance(one, Variable) else one
+    for variable in (variables,) if isinstance(variables, (Variable, str)) else variables:
+        name = variable.name if isinstance(variable, Variable) else variable
         if program.global_block.find(name) is None:
             raise SchemaError(f"there is no variable {name!r} in the program's global block{did_you_mean(name, program.global_block.vars)}")
-        if isinstance(one, Variable) and one.block.program is not program:
+        if isinstance(variable, Variable) and variable.block.program is not program:
             raise SchemaError(f"{name} is a variable of another program")
         out.append(name)
     return out
 
 
-def _needed(block: Block, wanted: Sequence[str], fed: Sequence[str]) -> tuple[list[Op], set[str]]:
+def _needed(block: Block, targets: Sequence[str], fed: Sequence[str]) -> tuple[list[Op], set[str]]:
     """Return the ops behind the wanted names, in order, and the names read before any write."""
     available = set(fed)
-    needed = set(wanted) - available
+    needed = set(targets) - available
     perhaps: set[str] = set()
     """The writes of a block that may not run."""
-    kept: list[Op] = []
+    remaining: list[Op] = []
     for op in reversed(block.ops):
         reads, writes = op.all_reads(), op.all_writes()
         if not writes & needed:
             continue
-        kept.append(op)
+        remaining.append(op)
         if op.sub_block_indices():  # it may not run at all, so its former value, if any, is still needed
             perhaps |= writes
         else:
             needed -= writes
         needed |= reads - available
-    kept.reverse()
-    return kept, {n for n in needed if n not in perhaps or ((v := block.find(n)) is not None and v.need_check_feed)}
+    remaining.reverse()
+    return remaining, {n for n in needed if n not in perhaps or ((v := block.find(n)) is not None and v.need_check_feed)}
 
 
-def _check_inputs(block: Block, inputs: set[str], wanted: Sequence[str]) -> None:
+def _check_inputs(block: Block, inputs: set[str], targets: Sequence[str]) -> None:
     for name in sorted(inputs):
         variable = block.find(name)
         if variable is None:
@@ -120,7 +120,7 @@ def _check_inputs(block: Block, inputs: set[str], wanted: Sequence[str]) -> None
         if not variable.persistable and variable.value is None:
             site = variable.call_site
             raise SchemaError(
-                f"{', '.join(wanted[:3])} needs {name} ({variable.spec.text()}), which is not among the feeds"
+                f"{', '.join(targets[:3])} needs {name} ({variable.spec.text()}), which is not among the feeds"
                 + (f"; it is described at {site.short()}" if site is not None else "")
             )
 

@@ -36,11 +36,11 @@ def recompute_values(program: Program, names: Collection[str], anew: Collection[
     Returns:
         The program, and the names of the copied values.
     """
-    made: list[str] = []
+    recomputed: list[str] = []
 
     def change(copy: Program) -> bool:
         version = copy.version
-        made.extend(Recomputing(copy.global_block).apply(names, anew))
+        recomputed.extend(Recomputing(copy.global_block).apply(names, anew))
         return copy.version != version
 
-    return Pass("recompute_values", change)(program)[0], made
+    return Pass("recompute_values", change)(program)[0], recomputed

@@ -48,23 +48,23 @@ class SplitTables:
                 parts.extend(_split(copy.global_block, name, ranks or 0, begun))
             return bool(parts)
 
-        made = Pass("split_tables", change)(program)[0]
+        divided = Pass("split_tables", change)(program)[0]
         if begun is not None:
             begun.touch()
-        found = self.rest.apply(made, loss, ranks, begun)
-        tables = [p for p in parts if made.global_block.vars[p.name].is_parameter]
-        begins = found.startup if found.startup is not None else begun
-        return replace(found, startup=begins, parts=(*parts, *found.parts), shards=(*tables, *found.shards))
+        for_ranks = self.rest.apply(divided, loss, ranks, begun)
+        tables = [p for p in parts if divided.global_block.vars[p.name].is_parameter]
+        begins = for_ranks.startup if for_ranks.startup is not None else begun
+        return replace(for_ranks, startup=begins, parts=(*parts, *for_ranks.parts), shards=(*tables, *for_ranks.shards))
 
     def evaluated(self, program: Program, parts: Sequence[ShardedValue], ranks: int) -> Program:
         """Return a program without updates over the parts' values."""
-        held = {p.pieces[0].name: p.name for p in parts if p.dealt}
+        part_names = {p.pieces[0].name: p.name for p in parts if p.dealt}
 
         def change(copy: Program) -> bool:
             read = {op.operand(0) for op in copy.global_block.ops if _looks_up(op)}
-            for name in sorted(held.keys() & read):
-                _split(copy.global_block, name, ranks, None, held)
-            return bool(held.keys() & read)
+            for name in sorted(part_names.keys() & read):
+                _split(copy.global_block, name, ranks, None, part_names)
+            return bool(part_names.keys() & read)
 
         return self.rest.evaluated(Pass("split_tables", change)(program)[0], parts, ranks)
 
@@ -91,38 +91,38 @@ def _split(block: Block, name: str, nranks: int, startup: Program | None, names:
     rows = rows_of_rank(height, ranks_of(nranks))
     divided: dict[str, ShardedValue] = {}
 
-    def part(of: str) -> str:
-        if of not in divided:
-            spec: Spec = block.var(of).spec
-            made = names[of] if names is not None else block.program.unique_name(f"{of}@ROWS")
-            flags: dict[str, Any] = {"is_parameter": True, "trainable": True} if of == name else {"stop_gradient": True}
-            block.create_variable(made, tensor(spec.known_dtype, rows, *spec.known_dims[1:]), persistable=True, **flags)
-            divided[of] = ShardedValue(made, spec.known_dtype, (rows, *spec.known_dims[1:]), (ShardPiece(of, 0, spec.known_dims),), dealt=True)
-        return divided[of].name
+    def part(source: str) -> str:
+        if source not in divided:
+            spec: Spec = block.var(source).spec
+            part_name = names[source] if names is not None else block.program.unique_name(f"{source}@ROWS")
+            flags: dict[str, Any] = {"is_parameter": True, "trainable": True} if source == name else {"stop_gradient": True}
+            block.create_variable(part_name, tensor(spec.known_dtype, rows, *spec.known_dims[1:]), persistable=True, **flags)
+            divided[source] = ShardedValue(part_name, spec.known_dtype, (rows, *spec.known_dims[1:]), (ShardPiece(source, 0, spec.known_dims),), dealt=True)
+        return divided[source].name
 
     gradient, shape = f"{name}@GRAD", table.spec.known_dims
     for op in list(block.ops):
         if name not in op.all_reads() | op.all_writes():
             continue
-        undone, of = _looks_up(op, undone=True), op.operator.forward_class if op.operator is not None else None
+        undone, forward = _looks_up(op, undone=True), op.operator.forward_class if op.operator is not None else None
         if lookup := _looks_up(op):
             _replace(block, op, "split_lookup", {"W": part(name), "Ids": op.operand(1)}, {"Out": op.result()}, lookup, height, nranks)
-        elif undone is not None and of is not None:
-            (w, ids), out = of.schema.operands[:2], of.schema.results[0]
+        elif undone is not None and forward is not None:
+            (w, ids), out = forward.schema.operands[:2], forward.schema.results[0]
             inputs = {"W": part(name), "Ids": op.inputs[ids.name][0], "Out@GRAD": op.inputs[f"{out.name}@GRAD"][0]}
             _replace(block, op, "split_lookup_grad", inputs, {"W@GRAD": op.outputs[f"{w.name}@GRAD"][0]}, undone, height, nranks)
         elif op.role & Role.OPTIMIZE and op.inputs.get("Param") == (name,):
             _check_update(block, op, gradient)
-            for one in [n for n in dict.fromkeys(op.input_names()) if n != gradient and block.var(n).spec.dims == shape]:
-                made = part(one)
-                op.rename_input(one, made)
-                op.rename_output(one, made)
+            for value in [n for n in dict.fromkeys(op.input_names()) if n != gradient and block.var(n).spec.dims == shape]:
+                part_name = part(value)
+                op.rename_input(value, part_name)
+                op.rename_output(value, part_name)
         else:
             raise SchemaError(f"{name} is read by {op.type}, so that its rows cannot be divided over ranks; only lookups and their update may read it")
-    for of, one in divided.items():
-        block.remove_variable(of)
+    for forward, value in divided.items():
+        block.remove_variable(forward)
         if startup is not None:
-            _begin(startup, of, one)
+            _begin(startup, forward, value)
     return list(divided.values())
 
 
@@ -137,21 +137,21 @@ def _check_update(block: Block, update: Op, gradient: str) -> None:
 def _looks_up(op: Op, undone: bool = False) -> Embedding | None:
     """Return the lookup of an op, or of its forward op, with a row for each id; None for others."""
     operator = op.operator
-    of = None if operator is None else operator.forward_class if undone else type(operator)
-    found = op.computes(Embedding) if not undone else operator.backward_of() if operator is not None else None
-    if of is None or not isinstance(found, Embedding):
+    operator_class = None if operator is None else operator.forward_class if undone else type(operator)
+    lookup = op.computes(Embedding) if not undone else operator.backward_of() if operator is not None else None
+    if operator_class is None or not isinstance(lookup, Embedding):
         return None
-    out = of.schema.results[0].name
-    names = op.input(of.schema.operands[1].name), op.input(f"{out}@GRAD") if undone else op.output(out)
+    out = operator_class.schema.results[0].name
+    names = op.input(operator_class.schema.operands[1].name), op.input(f"{out}@GRAD") if undone else op.output(out)
     ids, rows = (op.block.var(n).spec if n is not None else None for n in names)
-    return found if ids is not None and rows is not None and rows.rank == ids.rank + 1 else None
+    return lookup if ids is not None and rows is not None and rows.rank == ids.rank + 1 else None
 
 
 def _replace(block: Block, op: Op, type: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], lookup: Embedding, height: int, nranks: int) -> None:
     attrs = {"ring_id": 0, "nranks": nranks, "height": height, "padding_idx": lookup.padding}
-    at = block.ops.index(op)
+    index = block.ops.index(op)
     block.remove_op(op)
-    block.append_op(type, inputs, outputs, attrs, role=op.role, site=op.site, index=at)
+    block.append_op(type, inputs, outputs, attrs, role=op.role, site=op.site, index=index)
 
 
 def _begin(startup: Program, name: str, part: ShardedValue) -> None:
@@ -161,9 +161,9 @@ def _begin(startup: Program, name: str, part: ShardedValue) -> None:
     for op in list(block.ops):
         if name in set(op.output_names()):
             attrs = {n: v for n, v in op.attrs.items() if op.operator is not None and n in op.operator.schema.attributes}
-            at = block.ops.index(op)
+            index = block.ops.index(op)
             block.remove_op(op)
-            block.append_op(op.type, {}, {"Out": part.name}, attrs | {"shape": list(part.dims)}, site=op.site, index=at)
+            block.append_op(op.type, {}, {"Out": part.name}, attrs | {"shape": list(part.dims)}, site=op.site, index=index)
     block.remove_variable(name)
 
 

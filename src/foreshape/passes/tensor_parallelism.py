@@ -56,7 +56,7 @@ class SplitLayers:
         if degree == 1:
             return self.rest.mesh(ranks)
         groups = [list(range(first, first + degree)) for first in range(0, ranks, degree)]
-        return {TENSOR: groups, DATA: [list(one) for one in zip(*groups, strict=True)]}
+        return {TENSOR: groups, DATA: [list(group) for group in zip(*groups, strict=True)]}
 
     def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks:
         """Return the program for ranks, as `DataParallel.apply`.
@@ -71,31 +71,31 @@ class SplitLayers:
         marks = self._marks(program, degree)
         if not marks:
             raise SchemaError('no layer is to be divided: say layer.fc(..., split="columns"), or name weights with split_layers(layers=...)')
-        made, parts = divided(program, marks, degree)
+        divided_program, parts = divided(program, marks, degree)
         begun = startup_for(startup, [p for p in parts if not p.begins_whole])
-        found = self.rest.apply(made, loss, shares, begun)
-        _over_groups(found.program, degree)
-        rest = [replace(_of_layers(p, parts), ways=shares or 0, stride=degree) for p in found.parts]
-        shards = tuple(replace(_of_layers(p, parts), ways=shares or 0, stride=degree) for p in found.shards)
-        within = {q.inner for p in rest for q in p.pieces}
-        left = [p for p in parts if p.name not in within]
-        begins = found.startup if found.startup is not None else begun
+        for_ranks = self.rest.apply(divided_program, loss, shares, begun)
+        _over_groups(for_ranks.program, degree)
+        divided_parts = [replace(_of_layers(p, parts), ways=shares or 0, stride=degree) for p in for_ranks.parts]
+        shards = tuple(replace(_of_layers(p, parts), ways=shares or 0, stride=degree) for p in for_ranks.shards)
+        inner_names = {q.inner for p in divided_parts for q in p.pieces}
+        left = [p for p in parts if p.name not in inner_names]
+        begins = for_ranks.startup if for_ranks.startup is not None else begun
         shards = (*shards, *(p for p in left if p.begins_whole))
-        return replace(found, startup=begins, parts=(*rest, *left), shards=shards, degree=degree)
+        return replace(for_ranks, startup=begins, parts=(*divided_parts, *left), shards=shards, degree=degree)
 
     def evaluated(self, program: Program, parts: Sequence[ShardedValue], ranks: int) -> Program:
         """Return a program without updates over the parts' values."""
         degree = self._degree(ranks)
         if degree == 1:
             return self.rest.evaluated(program, parts, ranks)
-        held = [(q.name, p.name, p.axis, p.dims) for p in parts if p.axis is not None for q in p.pieces]
-        held += [(q.name, q.inner, q.axis, q.dims) for p in parts if p.begins_whole for q in p.pieces if q.axis is not None]
+        held_parts = [(q.name, p.name, p.axis, p.dims) for p in parts if p.axis is not None for q in p.pieces]
+        held_parts += [(q.name, q.inner, q.axis, q.dims) for p in parts if p.begins_whole for q in p.pieces if q.axis is not None]
         sources = casts_of(program.global_block, [v.name for v in program.parameters()])
         weights = {sources.get(op.operand(1)) for op in program.global_block.ops if op.computes(FlattenedProduct)}
-        marks = {name: COLUMNS if axis else ROWS for name, _, axis, dims in held if name in weights and len(dims) == 2}
-        made = divided(program, marks, degree, {name: part for name, part, _, _ in held})[0] if marks else program
-        rest = [replace(p, pieces=tuple(ShardPiece(q.inner or q.name, q.start, q.dims) for q in p.pieces)) for p in parts if p.axis is None]
-        out = self.rest.evaluated(made, rest, ranks // degree)
+        marks = {name: COLUMNS if axis else ROWS for name, _, axis, dims in held_parts if name in weights and len(dims) == 2}
+        divided_program = divided(program, marks, degree, {name: part for name, part, _, _ in held_parts})[0] if marks else program
+        plain_parts = [replace(p, pieces=tuple(ShardPiece(q.inner or q.name, q.start, q.dims) for q in p.pieces)) for p in parts if p.axis is None]
+        out = self.rest.evaluated(divided_program, plain_parts, ranks // degree)
         if out is program:
             return program
         _over_groups(out, degree)
@@ -111,24 +111,24 @@ class SplitLayers:
 
     def _marks(self, program: Program, degree: int) -> dict[str, str]:
         """Return the weights to divide, with "columns" or "rows"."""
-        said = {n: s.split for n, s in program.parameter_settings.items() if s.split is not None}
+        splits = {n: s.split for n, s in program.parameter_settings.items() if s.split is not None}
         for name, split in self.layers:
             if name not in program.global_block.vars:
                 raise SchemaError(f"split_layers(layers=...) names {name!r}, and the program has no such weight{did_you_mean(name, program.global_block.vars)}")
-            said[name] = split
+            splits[name] = split
         if self.choose:
-            said = chosen(program.global_block, degree, said) | said
-        return {n: s for n, s in said.items() if n in program.global_block.vars}
+            splits = chosen(program.global_block, degree, splits) | splits
+        return {n: s for n, s in splits.items() if n in program.global_block.vars}
 
 
 def _of_layers(part: ShardedValue, layers: Sequence[ShardedValue]) -> ShardedValue:
     """Return a part of a group's part of layers, as a part of the described values."""
-    whole = {p.name: p for p in layers}
-    pieces = [ShardPiece(o.pieces[0].name, q.start, q.dims, o.axis, o.ways, q.name) if (o := whole.get(q.name)) is not None else q for q in part.pieces]
+    by_name = {p.name: p for p in layers}
+    pieces = [ShardPiece(o.pieces[0].name, q.start, q.dims, o.axis, o.ways, q.name) if (o := by_name.get(q.name)) is not None else q for q in part.pieces]
     return replace(part, pieces=tuple(pieces))
 
 
-def chosen(block: Block, degree: int, said: Mapping[str, str]) -> dict[str, str]:
+def chosen(block: Block, degree: int, splits: Mapping[str, str]) -> dict[str, str]:
     """Return weights worth dividing, with "columns" or "rows".
 
     They are pairs of products: the second alone takes the columns of the first, through elementwise ops, so one sum is the only message.
@@ -144,7 +144,7 @@ def chosen(block: Block, degree: int, said: Mapping[str, str]) -> dict[str, str]
         first = _weight(op, block, readers, sources)
         end = None if first is None else _taker(op, block, readers)
         second = None if end is None else _weight(end, block, readers, sources)
-        if first is None or second is None or end is None or {first, second} & (said.keys() | out.keys()) or first == second:
+        if first is None or second is None or end is None or {first, second} & (splits.keys() | out.keys()) or first == second:
             continue
         columns, rows = block.var(first).spec.known_dims[1], block.var(second).spec.known_dims[0]
         if columns == rows and isinstance(rows, int) and rows % degree == 0 and rows >= degree:
@@ -172,8 +172,8 @@ def _taker(op: Op, block: Block, readers: Mapping[str, Sequence[Op]]) -> Op | No
         product = op.computes(FlattenedProduct)
         if product is not None:
             return op if op.operand(0) == name != op.operand(1) and product.x_rows == len(block.var(name).spec.known_dims) - 1 else None
-        others = [n for n in op.input_names() if n != name]
-        biased = len(others) <= 1 and all(block.var(n).is_parameter and len(readers[n]) == 1 for n in others)
+        operands = [n for n in op.input_names() if n != name]
+        biased = len(operands) <= 1 and all(block.var(n).is_parameter and len(readers[n]) == 1 for n in operands)
         if op.operator is None or not op.operator.per_element or not biased:
             return None
         name = op.result()

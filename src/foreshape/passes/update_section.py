@@ -28,27 +28,27 @@ class UpdateSection:
         return self.ops[-1].site
 
 
-def update_section(block: Block, what: str) -> UpdateSection:
+def update_section(block: Block, purpose: str) -> UpdateSection:
     """Return the updates of a training program.
 
     Args:
-        what: the caller's name, for the words.
+        purpose: the caller's name, for the words.
 
     Raises:
         SchemaError: it has no updates.
     """
     ops = [op for op in block.ops if op.role & Role.OPTIMIZE]
     if not ops:
-        raise SchemaError(f"{what}: the program has no updates: minimise a loss of it first")
+        raise SchemaError(f"{purpose}: the program has no updates: minimise a loss of it first")
     ours = {id(op) for op in ops}
-    before = {n for op in block.ops if id(op) not in ours for n in op.all_writes()}
+    written = {n for op in block.ops if id(op) not in ours for n in op.all_writes()}
     gradients: dict[str, str] = {}
     for op in ops:
         for parameter, gradient in zip(op.role_variables[::2], op.role_variables[1::2], strict=False):
-            if gradient in before and block.find(gradient) is not None:
+            if gradient in written and block.find(gradient) is not None:
                 gradients.setdefault(gradient, parameter)
     if not gradients:
-        raise SchemaError(f"{what}: the updates of the program do not say of which gradients they are (op_role_var)")
+        raise SchemaError(f"{purpose}: the updates of the program do not say of which gradients they are (op_role_var)")
     return UpdateSection(block, ops, gradients)
 
 
@@ -62,10 +62,10 @@ def move_under(block: Block, ops: Sequence[Op], condition: Variable, site: Site 
     """
     program = block.program
     inner = program.create_block(block)
-    moved = {id(op) for op in ops}
-    at = sum(id(op) not in moved for op in block.ops[: block.ops.index(ops[-1])])
-    rest = [op for op in block.ops if id(op) not in moved]
-    around = {n for op in rest for n in (*op.all_reads(), *op.all_writes())} | {condition.name}
+    moved_ids = {id(op) for op in ops}
+    index = sum(id(op) not in moved_ids for op in block.ops[: block.ops.index(ops[-1])])
+    remaining = [op for op in block.ops if id(op) not in moved_ids]
+    around = {n for op in remaining for n in (*op.all_reads(), *op.all_writes())} | {condition.name}
     written = {n for op in ops for n in op.all_writes() if not is_empty_name(n)}
     for name in sorted(written - around):
         variable = block.vars.get(name)
@@ -73,16 +73,16 @@ def move_under(block: Block, ops: Sequence[Op], condition: Variable, site: Site 
             del block.vars[name]
             variable.block = inner
             inner.vars[name] = variable
-    block.ops[:] = rest
+    block.ops[:] = remaining
     _put_into(ops, inner)
     program.touch()
     reads, writes = inner.outer_names()
     outs = dict.fromkeys(n for op in ops for n in (*op.output_names(), *sorted(op.all_writes())) if n in writes)
     inputs = {"Cond": [condition.name], "Input": sorted(n for n in {*reads, *outs} if block.find(n) is not None)}  # it may leave them as they were
     attrs = {"sub_block": inner.idx, "is_scalar_condition": True}
-    made = block.append_op("conditional_block", inputs, {"Out": list(outs)}, attrs, role=Role.OPTIMIZE, site=site, index=at)
+    conditional = block.append_op("conditional_block", inputs, {"Out": list(outs)}, attrs, role=Role.OPTIMIZE, site=site, index=index)
     drop_blocks(program)
-    return made
+    return conditional
 
 
 def _put_into(ops: Sequence[Op], inner: Block) -> None:
