@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from foreshape.interop.forms.rows import Row
+from foreshape.interop.forms.rows import OperatorRow
 from foreshape.interop.forms.rules import of_rows
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.write.values import OnnxValue
@@ -17,11 +17,11 @@ from foreshape.operator.registry import get
 from foreshape.program import Variable
 
 _NAME: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?![\w(=.])")
-"""A word of torch code that may be a slot or an attribute: no function, module or keyword."""
+"""A word of torch code for a slot or an attribute: no function, module or keyword."""
 
 
 @of_rows("from onnx")
-def read_node(c: Call, *, row: Row) -> Any:
+def read_node(c: Call, *, row: OperatorRow) -> Any:
     """Read a node of ONNX."""
     signature, schema = row.signatures["from onnx"], get(row.type).schema
     slots = signature.slots if signature.slots is not None else tuple(o.name for o in schema.operands)
@@ -31,7 +31,7 @@ def read_node(c: Call, *, row: Row) -> Any:
 
 
 @of_rows("to onnx")
-def write_node(w: WrittenOp, *, row: Row) -> OnnxValue:
+def write_node(w: WrittenOp, *, row: OperatorRow) -> OnnxValue:
     """Write an op as a node of ONNX. Whole numbers are cast where the result is of floats."""
     signature, schema = row.signatures["to onnx"], get(row.type).schema
     of = w.result(schema.results[0].name).known_dtype
@@ -47,7 +47,7 @@ def _number(value: Any, default: Any) -> Any:
 
 
 @of_rows("from torch")
-def read_call(t: TorchCall, *arguments: Any, row: Row, **named: Any) -> Variable:
+def read_call(t: TorchCall, *arguments: Any, row: OperatorRow, **named: Any) -> Variable:
     """Read a call of ATen."""
     signature = row.signatures["from torch"]
     schema = get(row.type).schema
@@ -59,7 +59,7 @@ def read_call(t: TorchCall, *arguments: Any, row: Row, **named: Any) -> Variable
 
 
 @of_rows("to torch")
-def write_code(w: PlainOp, *, row: Row) -> str:
+def write_code(w: PlainOp, *, row: OperatorRow) -> str:
     """Write an op as torch code. Whole numbers are cast where the result is of floats."""
     schema = w.operator.schema
     of = w.result(schema.results[0].name).known_dtype

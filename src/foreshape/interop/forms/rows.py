@@ -1,16 +1,16 @@
-"""The operators that are one to one in another format: `operators.txt`, a line for each operator of ours.
+"""Operators one to one in another format: `operators.txt`, a line for each operator of ours.
 
     type; pir NAME ...; onnx NODE; from onnx NODE; to onnx NODE; from torch CALL; to torch EXPRESSION
 
-A part that is absent is a function (`foreshape.interop.forms.rules`), or no form at all. ``onnx`` is both ways.
+An absent part is a function (`foreshape.interop.forms.rules`), or no form at all. ``onnx`` is both ways.
 
     leaky_relu; pir leaky_relu | X | Out | negative_slope>alpha; onnx LeakyRelu(X, alpha=0.01); to torch F.leaky_relu(X, alpha)
 
 - ``NODE`` is an operator of ONNX with its operands by our slots and its attributes: ``alpha=0.01`` is ours of the same name, with ONNX's default;
   ``beta:offset=0.5`` is their beta and our offset. Without brackets all operands are given, and no attribute.
 - ``CALL`` is a function of ATen with its arguments likewise; only its name means one tensor, in the element type of the result.
-- ``EXPRESSION`` is torch code in which our slots and attributes stand for their values.
-- ``pir`` says the operator of PaddlePaddle 3 and what its operands, results and attributes are here (`foreshape.interop.pir.table`); only its name means
+- ``EXPRESSION`` is torch code; our slots and attributes in it stand for their values.
+- ``pir`` says the operator of PaddlePaddle 3, and its operands, results and attributes here (`foreshape.interop.pir.table`); only its name means
   the slots of the operator here.
 """
 
@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 _DIRECTIONS: Final = {"onnx": ("from onnx", "to onnx"), "from onnx": ("from onnx",), "to onnx": ("to onnx",)}
 
 
-class Argument(NamedTuple):
+class MappedAttribute(NamedTuple):
     """An attribute of a node or call: its name there, its name here, and the default there."""
 
     name: str
@@ -37,10 +37,10 @@ class Signature(NamedTuple):
 
     name: str
     slots: tuple[str, ...] | None
-    arguments: tuple[Argument, ...]
+    arguments: tuple[MappedAttribute, ...]
 
 
-class Row(NamedTuple):
+class OperatorRow(NamedTuple):
     """An operator's line: its type, and direction -> its form."""
 
     type: str
@@ -49,7 +49,7 @@ class Row(NamedTuple):
 
 
 class _Table(NamedTuple):
-    rows: dict[str, Row]
+    rows: dict[str, OperatorRow]
     from_onnx: dict[str, str]
     from_torch: dict[str, str]
     pir: dict[str, str]
@@ -76,7 +76,7 @@ def _table() -> _Table:
                 signatures.update(dict.fromkeys(_DIRECTIONS[direction], _signature(part[len(direction) + 1 :])))
         if "from onnx" in signatures:
             table.from_onnx[signatures["from onnx"].name] = type
-        table.rows[type] = Row(type, signatures, code)
+        table.rows[type] = OperatorRow(type, signatures, code)
     return table
 
 
@@ -88,33 +88,33 @@ def _signature(text: str) -> Signature:
     return Signature(name, tuple(w for w in words if "=" not in w), tuple(_argument(w) for w in words if "=" in w))
 
 
-def _argument(word: str) -> Argument:
+def _argument(word: str) -> MappedAttribute:
     name, _, default = word.partition("=")
     there, _, here = name.partition(":")
-    return Argument(there, here or there, float(default) if "." in default else int(default))
+    return MappedAttribute(there, here or there, float(default) if "." in default else int(default))
 
 
 # --- by name
 
 
-def row(type: str) -> Row:
+def row(type: str) -> OperatorRow:
     """Return the row of an operator of ours. Raises `KeyError` if it has none."""
     return _table().rows[type]
 
 
-def row_from_onnx(name: str) -> Row | None:
+def row_from_onnx(name: str) -> OperatorRow | None:
     """Return the row of an operator of ONNX."""
     type = _table().from_onnx.get(name)
     return None if type is None else _table().rows[type]
 
 
-def row_from_torch(name: str) -> Row | None:
+def row_from_torch(name: str) -> OperatorRow | None:
     """Return the row of an operator of ATen."""
     type = _table().from_torch.get(name)
     return None if type is None else _table().rows[type]
 
 
-def row_to(direction: str, type: str) -> Row | None:
+def row_to(direction: str, type: str) -> OperatorRow | None:
     """Return the row of an operator of ours if it has a form in a direction: ``to onnx``, ``to torch``."""
     row = _table().rows.get(type)
     return row if row is not None and (bool(row.code) if direction == "to torch" else direction in row.signatures) else None

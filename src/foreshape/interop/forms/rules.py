@@ -1,6 +1,6 @@
 """The rules of operators in other formats, found by name.
 
-They stand here and not beside the operators' classes: an operator knows nothing of the formats that it is written in.
+They stand here and not beside the operators' classes: an operator knows nothing of other formats.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _DECORATOR: Final = b"\n@from_onnx("
 def from_onnx(*names: str, since: int = 1, domain: str = "") -> Callable[[OnnxReader], OnnxReader]:
     """Return a decorator: the function reads the operators ``names`` from the operator set ``since`` on, up to the next registered one.
 
-    The names are written out in the decorator: its text tells which file to import.
+    The names are written out in the decorator: its text tells the file to import.
     """
 
     def register(function: OnnxReader) -> OnnxReader:
@@ -153,7 +153,7 @@ def follows_mode(type: str) -> bool:
 
 
 def onnx_operators() -> list[tuple[str, str]]:
-    """Return domain and name of all operators of ONNX that are read."""
+    """Return domain and name of all operators of ONNX read here."""
     import_families()
     return sorted({*_onnx_readers, *(("", name) for name in rows.names_from_onnx())})
 
@@ -166,13 +166,13 @@ def onnx_versions(domain: str, name: str) -> list[tuple[int, OnnxReader]]:
 
 
 def types_in_onnx() -> list[str]:
-    """Return the types of all our operators that are written as nodes of ONNX."""
+    """Return the types of all our operators written as nodes of ONNX."""
     import_families()
     return sorted({*_onnx_writers, *rows.types_to("to onnx")})
 
 
 def types_in_torch() -> list[str]:
-    """Return the types of all our operators that are written as torch code."""
+    """Return the types of all our operators written as torch code."""
     import_families()
     return sorted({*_torch_writers, *rows.types_to("to torch")})
 

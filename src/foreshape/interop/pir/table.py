@@ -2,7 +2,7 @@
 
     type [| operands | results [| attributes]]
 
-Without columns the slots are those of the operator here, in its order. Operands stand by their places: ``Slot``, or ``Slot@attribute`` for an
+Without columns the operator here has the same slots, in this order. Operands stand by their places: ``Slot``, or ``Slot@attribute`` for an
 attribute where it is constant, ``@attribute`` for an attribute always, ``One/List@attribute`` where a list of tensors has another slot, ``-`` for one
 without a counterpart, and ``~`` for one without a meaning. Results are slots. Attributes have one name in both, but for ``new>old``; ``new!value``
 has no counterpart and means the same only at this value (``*``: at any).

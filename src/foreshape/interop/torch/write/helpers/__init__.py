@@ -1,4 +1,4 @@
-"""Functions that exported torch code may need: they are copied into the file. Imported when they are first used, since they need torch."""
+"""Functions for exported torch code, copied into the file. Imported when they are first used, since they need torch."""
 
 import importlib
 from types import ModuleType
