@@ -38,10 +38,10 @@ def _loss(c: Call, x: Variable, target: Variable, weight: Variable | None) -> Va
     """Return the loss of logarithms [N, C, ...] for classes [N, ...], each weighted by its class; elements of ``ignore_index`` count nothing."""
     ignored, kind = c.attribute("ignore_index"), c.attribute("reduction", "mean")
     target = c.cast(target, INT64)
-    place, held = target, None
+    place, mask = target, None
     if ignored is not None:
-        held = layer.not_equal(target, c.like(int(ignored), target))
-        place = layer.where(held, target, layer.fill_like(target, 0.0))
+        mask = layer.not_equal(target, c.like(int(ignored), target))
+        place = layer.where(mask, target, layer.fill_like(target, 0.0))
     picked = c.squeeze(layer.take_along_axis(x, c.unsqueeze(place, 1), 1), 1)
     loss = layer.scale(picked, -1.0)
     if weight is not None:
@@ -49,9 +49,9 @@ def _loss(c: Call, x: Variable, target: Variable, weight: Variable | None) -> Va
         factor = c.reshape_to(flat, c.shape_of(place))
     else:
         factor = layer.fill_like(loss, 1.0)
-    if held is not None:
-        factor = layer.where(held, factor, layer.fill_like(factor, 0.0))
-        loss = layer.where(held, loss, layer.fill_like(loss, 0.0))
+    if mask is not None:
+        factor = layer.where(mask, factor, layer.fill_like(factor, 0.0))
+        loss = layer.where(mask, loss, layer.fill_like(loss, 0.0))
     loss = loss * factor if weight is not None else loss
     if kind == "none":
         return loss
@@ -124,15 +124,15 @@ def _label_smooth(w: WrittenOp) -> Any:
 
 @to_onnx("sigmoid_focal_loss")
 def _focal_loss(w: WrittenOp) -> Any:
-    x, label, of = term(w, "X"), term(w, "Label"), w.dtype("X")
-    number = term(w, "FgNum").shaped(-1).most(1).cast(of)
-    own = label.same((count_to(x.size(1)) + 1).cast(label.of))
-    other = ~label.same(-1) & ~own
+    x, label, dtype = term(w, "X"), term(w, "Label"), w.dtype("X")
+    number = term(w, "FgNum").shaped(-1).most(1).cast(dtype)
+    hit = label.same((count_to(x.size(1)) + 1).cast(label.of))
+    miss = ~label.same(-1) & ~hit
     p = x.node("Sigmoid")
-    least = {"fp64": 2.2250738585072014e-308}.get(of.name, 1.1754943508222875e-38)
-    mine = own.cast(of) * (float(w.of.alpha) / number) * (1.0 - p) ** float(w.of.gamma) * p.most(least).node("Log")
-    others = other.cast(of) * ((1.0 - float(w.of.alpha)) / number) * p ** float(w.of.gamma) * -x.node("Softplus")
-    return (-(mine + others)).value
+    least = {"fp64": 2.2250738585072014e-308}.get(dtype.name, 1.1754943508222875e-38)
+    hit_loss = hit.cast(dtype) * (float(w.of.alpha) / number) * (1.0 - p) ** float(w.of.gamma) * p.most(least).node("Log")
+    miss_loss = miss.cast(dtype) * ((1.0 - float(w.of.alpha)) / number) * p ** float(w.of.gamma) * -x.node("Softplus")
+    return (-(hit_loss + miss_loss)).value
 
 
 @to_onnx("smooth_l1_loss")
@@ -217,9 +217,9 @@ def _rank_loss(w: WrittenOp) -> Any:
 def _bpr_loss(w: WrittenOp) -> Any:
     x, label, rank = term(w, "X"), term(w, "Label").cast(INT64), w.rank("X")
     label = label.with_dims(rank - 1) if w.rank("Label") < rank else label
-    own = x.node("GatherElements", label.value, axis=rank - 1)
+    score = x.node("GatherElements", label.value, axis=rank - 1)
     mine = count_to(x.size(rank - 1)).same(label)
-    return (mine.where(0.0, (x - own).node("Softplus")).total(rank - 1, keep=True) / (x.size(rank - 1) - 1).cast(x.of)).value
+    return (mine.where(0.0, (x - score).node("Softplus")).total(rank - 1, keep=True) / (x.size(rank - 1) - 1).cast(x.of)).value
 
 
 @to_onnx("teacher_student_sigmoid_loss")
@@ -232,12 +232,12 @@ def _teacher_student_loss(w: WrittenOp) -> Any:
 
 @to_onnx("accuracy")
 def _accuracy(w: WrittenOp) -> Any:
-    of, indices = w.dtype("Out"), term(w, "Indices")
+    dtype, indices = w.dtype("Out"), term(w, "Indices")
     label = term(w, "Label").cast(indices.of)
     rows = indices.size(0).without(0)
     right = indices.same(label).some(1) & ~term(w, "Out").node("IsNaN", to=BOOL).some(1)
-    correct = right.cast(FP32).total(0).cast(of)
-    return (correct / rows.most(1).cast(of)).value, correct.value, rows.cast(of).value
+    correct = right.cast(FP32).total(0).cast(dtype)
+    return (correct / rows.most(1).cast(dtype)).value, correct.value, rows.cast(dtype).value
 
 
 # --- from torch
@@ -256,14 +256,14 @@ def _mse(t: TorchCall, x: Variable, y: Variable, reduction: int = 1) -> Any:
 def _multi_margin(t: TorchCall, x: Variable, target: Variable, p: Any = 1, margin: Any = 1, weight: Any = None, reduction: int = 1) -> Any:
     single = t.rank(x) == 1
     x, target = (layer.unsqueeze(x, [0]), layer.reshape(target, [1])) if single else (x, target)
-    own = layer.unsqueeze(target, [1])
-    off = layer.relu(t.scale(layer.subtract(x, layer.take_along_axis(x, own, 1)), 1.0, float(margin)))
+    label = layer.unsqueeze(target, [1])
+    off = layer.relu(t.scale(layer.subtract(x, layer.take_along_axis(x, label, 1)), 1.0, float(margin)))
     off = layer.square(off) if p == 2 else off
     off = off if weight is None else layer.multiply(off, layer.unsqueeze(layer.gather(weight, target), [1]))
     classes = layer.range(0, as_variable(size_of(x, 1)), 1, dtype=INT64)
-    others = t.cast(layer.not_equal(own, layer.unsqueeze(classes, [0])), t.dtype)
-    made = _reduced(layer.reduce_mean(layer.multiply(off, others), [1]), reduction)
-    return layer.reshape(made, []) if single else made
+    mask = t.cast(layer.not_equal(label, layer.unsqueeze(classes, [0])), t.dtype)
+    loss = _reduced(layer.reduce_mean(layer.multiply(off, mask), [1]), reduction)
+    return layer.reshape(loss, []) if single else loss
 
 
 @from_torch("multilabel_margin_loss", "multilabel_margin_loss_forward")
@@ -274,13 +274,13 @@ def _multilabel_margin(t: TorchCall, x: Variable, target: Variable, reduction: i
     label = t.where(ended, target, layer.fill_like(target, 0))
     classes = layer.unsqueeze(layer.range(0, as_variable(size_of(x, 1)), 1, dtype=INT64), [0, 1])
     meant = layer.logical_and(layer.equal(layer.unsqueeze(label, [2]), classes), layer.unsqueeze(ended, [2]))
-    others = layer.logical_not(layer.reduce_any(meant, [1], True))
+    mask = layer.logical_not(layer.reduce_any(meant, [1], True))
     off = layer.subtract(layer.unsqueeze(x, [1]), layer.unsqueeze(layer.take_along_axis(x, label, 1), [2]))
-    counted = t.cast(layer.logical_and(others, layer.unsqueeze(ended, [2])), t.dtype)
-    each = layer.reduce_mean(layer.reduce_sum(layer.multiply(layer.relu(t.scale(off, 1.0, 1.0)), counted), [1]), [1])
-    made = _reduced(each, reduction)
-    made = layer.reshape(made, []) if single else made
-    return [made, None] if "forward" in t.name else made
+    counted = t.cast(layer.logical_and(mask, layer.unsqueeze(ended, [2])), t.dtype)
+    losses = layer.reduce_mean(layer.reduce_sum(layer.multiply(layer.relu(t.scale(off, 1.0, 1.0)), counted), [1]), [1])
+    loss = _reduced(losses, reduction)
+    loss = layer.reshape(loss, []) if single else loss
+    return [loss, None] if "forward" in t.name else loss
 
 
 @from_torch("l1_loss")
@@ -301,22 +301,22 @@ def _huber(t: TorchCall, x: Variable, y: Variable, reduction: int = 1, beta: flo
 
 @from_torch("binary_cross_entropy")
 def _bce(t: TorchCall, x: Variable, y: Variable, weight: Any = None, reduction: int = 1) -> Any:
-    made = t.op("bce_loss", None, X=x, Label=y)
+    loss = t.op("bce_loss", None, X=x, Label=y)
     if not y.stop_gradient:  # ours has no gradient of it
         slope = layer.subtract(layer.log1p(layer.scale(x, -1.0)), layer.log(x))
         slope.stop_gradient = True
-        made = layer.add(made, layer.multiply(change(y), slope))
-    return _reduced(made if weight is None else layer.multiply(made, weight), reduction)
+        loss = layer.add(loss, layer.multiply(change(y), slope))
+    return _reduced(loss if weight is None else layer.multiply(loss, weight), reduction)
 
 
 @from_torch("binary_cross_entropy_with_logits")
 def _bce_logits(t: TorchCall, x: Variable, y: Variable, weight: Any = None, pos_weight: Any = None, reduction: int = 1) -> Any:
     if pos_weight is None:
-        made = layer.subtract(layer.softplus(x, 1.0, 1e4), layer.multiply(x, y))
+        loss = layer.subtract(layer.softplus(x, 1.0, 1e4), layer.multiply(x, y))
     else:  # (1 - y) x + (1 + (p - 1) y) log(1 + e^-x)
-        by = layer.scale(layer.multiply(layer.scale(pos_weight, 1.0, -1.0), y), 1.0, 1.0)
-        made = layer.add(layer.multiply(layer.scale(y, -1.0, 1.0), x), layer.multiply(by, layer.softplus(layer.scale(x, -1.0), 1.0, 1e4)))
-    return _reduced(made if weight is None else layer.multiply(made, weight), reduction)
+        factor = layer.scale(layer.multiply(layer.scale(pos_weight, 1.0, -1.0), y), 1.0, 1.0)
+        loss = layer.add(layer.multiply(layer.scale(y, -1.0, 1.0), x), layer.multiply(factor, layer.softplus(layer.scale(x, -1.0), 1.0, 1e4)))
+    return _reduced(loss if weight is None else layer.multiply(loss, weight), reduction)
 
 
 @from_torch("nll_loss", "nll_loss_nd", "nll_loss2d", "nll_loss_forward", "nll_loss2d_forward")
@@ -331,10 +331,10 @@ def _nll(t: TorchCall, x: Variable, target: Variable, weight: Any = None, reduct
             x = layer.unsqueeze(x, [3]) if rank == 3 else layer.flatten(x, 2, -1)
             x = layer.unsqueeze(x, [3]) if t.rank(x) == 3 else x
             target = layer.unsqueeze(layer.flatten(target, 1, -1), [2])
-        made = t.op("nll_loss", attrs, X=x, Label=target, Weight=weight)[0]
-        return t.reshape(made, sizes) if reduction == 0 else made
-    made, total = t.op("nll_loss", attrs, X=x, Label=target, Weight=weight)
-    return [made, total] if "forward" in t.name else made
+        loss = t.op("nll_loss", attrs, X=x, Label=target, Weight=weight)[0]
+        return t.reshape(loss, sizes) if reduction == 0 else loss
+    loss, total = t.op("nll_loss", attrs, X=x, Label=target, Weight=weight)
+    return [loss, total] if "forward" in t.name else loss
 
 
 @from_torch("cross_entropy_loss")
@@ -350,11 +350,11 @@ def _from_torch_cross_entropy(
     if target.dtype == x.dtype:
         if smoothing:
             target = t.scale(target, 1.0 - smoothing, smoothing / classes)
-        made = layer.multiply(logs, target if column is None else layer.multiply(target, column))
-        made = layer.scale(layer.reduce_sum(made, axis), -1.0)
-        if reduction == 1 and t.rank(made) > 1:
-            return layer.divide(layer.reduce_sum(made), layer.reshape(layer.cast(layer.slice(layer.shape(x), [0], [0], [1]), x.dtype), []))
-        return _reduced(made, reduction)
+        loss = layer.multiply(logs, target if column is None else layer.multiply(target, column))
+        loss = layer.scale(layer.reduce_sum(loss, axis), -1.0)
+        if reduction == 1 and t.rank(loss) > 1:
+            return layer.divide(layer.reduce_sum(loss), layer.reshape(layer.cast(layer.slice(layer.shape(x), [0], [0], [1]), x.dtype), []))
+        return _reduced(loss, reduction)
     if axis == 0:
         logs, target = layer.unsqueeze(logs, [0]), layer.reshape(target, [1])
     hard = _nll(t, logs, target, weight, reduction, ignore_index)
@@ -380,9 +380,9 @@ def _ctc(t: TorchCall, x: Variable, target: Variable, steps: Variable, lengths: 
     steps, lengths = t.cast(steps, INT64), t.cast(lengths, INT64)
     loss = layer.reshape(layer.warpctc(x, t.cast(target, INT32), blank, input_length=steps, label_length=lengths), [-1])
     if not zero_infinity:  # labels too long for the steps, where ours is 0: each needs a step, and one more where it repeats the last
-        later, before = layer.slice(target, [1], [1], [2**31 - 1]), layer.slice(target, [1], [0], [-1])
+        later, previous = layer.slice(target, [1], [1], [2**31 - 1]), layer.slice(target, [1], [0], [-1])
         place = layer.add(layer.cumsum(layer.fill_like(later, 1.0, INT64), 1), layer.fill_constant([], INT64, 0))
-        repeats = layer.logical_and(layer.equal(later, before), layer.less_than(place, layer.unsqueeze(lengths, [1])))
+        repeats = layer.logical_and(layer.equal(later, previous), layer.less_than(place, layer.unsqueeze(lengths, [1])))
         needed = layer.add(lengths, layer.reduce_sum(layer.cast(repeats, INT64), [1]))
         loss = t.where(layer.greater_than(needed, steps), t.tensor(float("inf"), x.spec.known_dtype), loss)
     return loss
@@ -391,12 +391,12 @@ def _ctc(t: TorchCall, x: Variable, target: Variable, steps: Variable, lengths: 
 @from_torch("kl_div")
 def _kl(t: TorchCall, x: Variable, y: Variable, reduction: int = 1, log_target: bool = False) -> Any:
     if y.stop_gradient:
-        made = t.op("kldiv_loss", {"reduction": "none", "log_target": log_target}, X=x, Target=y)
+        loss = t.op("kldiv_loss", {"reduction": "none", "log_target": log_target}, X=x, Target=y)
     elif log_target:
-        made = layer.multiply(layer.exp(y), layer.subtract(y, x))
+        loss = layer.multiply(layer.exp(y), layer.subtract(y, x))
     else:
-        made = layer.subtract(x_log_y(t, y, y), layer.multiply(y, x))
-    return _reduced(made, reduction)
+        loss = layer.subtract(x_log_y(t, y, y), layer.multiply(y, x))
+    return _reduced(loss, reduction)
 
 
 # --- to torch's code
