@@ -32,9 +32,9 @@ class OnnxParameters:
         """
         constant = self._importer.parameters[name]
         array = self._importer.numbers(constant)
-        of = self._importer.program.global_block.vars[name].spec.known_dtype
-        out = empty(array.shape, torch_dtype(of))
-        if of is BF16:
+        dtype = self._importer.program.global_block.vars[name].spec.known_dtype
+        out = empty(array.shape, torch_dtype(dtype))
+        if dtype is BF16:
             out.view(torch.int16).numpy()[...] = array.view("int16")
         else:
             out.numpy()[...] = array  # mapped bytes may begin anywhere

@@ -62,16 +62,16 @@ def row_of(name: str) -> TableRow | None:
     line = _lines().get(name) or (_lines().get(name[:-1]) if name.endswith("_") else None)
     if line is None:
         return None
-    head, operands, results, *rest = [part.split() for part in line.split("|")]
+    head, operands, results, *extras = [part.split() for part in line.split("|")]
     renamed: dict[str, str] = {}
     only: dict[str, Any] = {}
-    for word in rest[0] if rest else ():
+    for word in extras[0] if extras else ():
         if ">" in word:
-            there, _, here = word.partition(">")
-            renamed[there] = here
+            key, _, target = word.partition(">")
+            renamed[key] = target
         else:
-            there, _, value = word.partition("!")
-            only[there] = _value(value)
+            key, _, value = word.partition("!")
+            only[key] = _value(value)
     return TableRow(head[-1], tuple([_operand(word) for word in operands]), tuple(["" if r == "-" else r for r in results]), renamed, only)
 
 
