@@ -129,7 +129,7 @@ def _one_number(w: WrittenOp, value: Any, dtype: DType) -> Any:
     return tensor_of("", w.writer.code_of(stored_dtype), (1,), numpy.array([value], "bool" if stored_dtype is BOOL else stored_dtype.numpy_name).tobytes())
 
 
-def to_onnx_wanted_shape(w: WrittenOp) -> Any:
+def _result_shape(w: WrittenOp) -> Any:
     """Return the shape of the attribute, or the row of int64 that its tensors say instead."""
     if w.has("ShapeTensor"):
         return w.row("ShapeTensor")
@@ -149,7 +149,7 @@ def number_of(dtype: DType, value: float, text: str) -> Any:
 @to_onnx("fill_constant")
 def _to_onnx_fill(w: WrittenOp) -> OnnxValue:
     dtype = w.result("Out").known_dtype
-    shape = to_onnx_wanted_shape(w)
+    shape = _result_shape(w)
     if w.has("ValueTensor"):
         value = w.cast(w.reshape(w.x("ValueTensor"), 1), w.dtype("ValueTensor"), dtype)
         return w.node("Expand", value, shape if isinstance(shape, OnnxValue) else w.ints(*shape))
@@ -244,7 +244,7 @@ def _logspace(w: WrittenOp) -> Any:
 
 @to_onnx("empty")
 def _to_onnx_empty(w: WrittenOp) -> Any:
-    return to_onnx_filled(w, to_onnx_wanted_shape(w), 0, w.result("Out").known_dtype)
+    return to_onnx_filled(w, _result_shape(w), 0, w.result("Out").known_dtype)
 
 
 # --- from torch

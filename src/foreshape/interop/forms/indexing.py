@@ -243,11 +243,11 @@ def non_zero(c: Call) -> Any:
 
 
 @to_onnx("one_hot_v2")
-def _to_onnx_one_hot_2(w: WrittenOp) -> OnnxValue:
-    return to_onnx_one_hot(w, w.as_int64("X"), w.result("Out").known_dtype)
+def _one_hot_v2(w: WrittenOp) -> OnnxValue:
+    return one_hot_rows(w, w.as_int64("X"), w.result("Out").known_dtype)
 
 
-def to_onnx_one_hot(w: WrittenOp, ids: OnnxValue, dtype: DType) -> OnnxValue:
+def one_hot_rows(w: WrittenOp, ids: OnnxValue, dtype: DType) -> OnnxValue:
     """Return 1 at each id and 0 elsewhere; numbers outside have none (OneHot counts negative ones from the end)."""
     import numpy
 
@@ -387,7 +387,7 @@ def _shard_index(w: WrittenOp) -> Any:
 @to_onnx("one_hot")
 def _to_onnx_one_hot(w: WrittenOp) -> Any:
     ids = w.squeeze(w.as_int64("X"), w.rank("X") - 1)
-    return to_onnx_one_hot(w, ids, w.result("Out").known_dtype)
+    return one_hot_rows(w, ids, w.result("Out").known_dtype)
 
 
 @to_onnx("is_empty")

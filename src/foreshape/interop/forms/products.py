@@ -36,11 +36,11 @@ def from_onnx_matmul(c: Call) -> Any:
     dtype = x.spec.known_dtype
     if dtype.is_integer:  # exact below 2^53
         return c.cast(layer.matmul(c.cast(x, FP64), c.cast(y, FP64)), dtype)
-    source = _from_onnx_turned(y)
+    source = _transposed_source(y)
     return layer.matmul(x, y) if source is None else layer.matmul(x, source, transpose_y=True)
 
 
-def _from_onnx_turned(y: Variable) -> Variable | None:
+def _transposed_source(y: Variable) -> Variable | None:
     """Return the tensor of which ``y`` is the transpose, in its last two axes alone; None if it is none."""
     source, axes = transposed(y)
     last = len(axes) - 1
@@ -183,7 +183,7 @@ def _axis(w: WrittenOp) -> dict[str, Any]:
     return {} if w.opset >= 18 else {"axes": [1]}
 
 
-def _to_onnx_turned(w: WrittenOp, x: OnnxValue, slot: str, turn: bool) -> OnnxValue:
+def _transposition(w: WrittenOp, x: OnnxValue, slot: str, turn: bool) -> OnnxValue:
     rank = w.rank(slot)
     return w.transpose(x, (*range(rank - 2), rank - 1, rank - 2)) if turn and rank > 1 else x
 
@@ -193,7 +193,7 @@ def _matrix_product(w: WrittenOp) -> OnnxValue:
     values = w.op.attributes.values
     slot = "Vec" if w.op.type == "mv" else "Y"
     turn_x, turn_y = (bool(values.get(f"trans_{s.lower()}", values.get(f"transpose_{s}", False))) for s in "XY")
-    product = w.node("MatMul", _to_onnx_turned(w, w.x("X"), "X", turn_x), _to_onnx_turned(w, w.x(slot), slot, turn_y))
+    product = w.node("MatMul", _transposition(w, w.x("X"), "X", turn_x), _transposition(w, w.x(slot), slot, turn_y))
     ranks = (w.rank("X"), w.rank(slot))
     out = w.result("Out").dims
     return w.reshape(product, 1) if ranks == (1, 1) and out is not None and len(out) == 1 else product
