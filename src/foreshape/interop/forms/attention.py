@@ -27,9 +27,9 @@ def _heads(c: Call, x: Variable, heads: int) -> Variable:
     return c.transpose(c.reshape(x, [0, 0, heads, -1]), [0, 2, 1, 3]) if c.rank(x) == 3 else x
 
 
-def _bias(c: Call, allowed: Variable, like: Variable) -> Variable:
+def _bias(c: Call, allowed: Variable, operand: Variable) -> Variable:
     """Return 0 where allowed, -inf elsewhere."""
-    return layer.where(allowed, c.like(0, like), c.like(float("-inf"), like))
+    return layer.where(allowed, c.like(0, operand), c.like(float("-inf"), operand))
 
 
 def _from_onnx_mask(c: Call, query: Variable, key: Variable, past: Variable | None) -> Variable | None:
@@ -57,12 +57,12 @@ def _from_onnx_mask(c: Call, query: Variable, key: Variable, past: Variable | No
             rows = c.unsqueeze(rows, 0, 1) + offset
         elif past is not None:
             rows = rows + entry(c, c.shape_of(past), 2)
-        apart = rows - columns
+        distance = rows - columns
         kinds = [("greater_equal", 0)] if c.attribute("is_causal", 0) else []
         kinds += [("less_equal", left)] if left >= 0 else []
         kinds += [("greater_equal", -right)] if right >= 0 else []
         for type, edge in kinds:
-            bias = _bias(c, c.op(type, X=apart, Y=numbers(c, edge)), query)
+            bias = _bias(c, c.op(type, X=distance, Y=numbers(c, edge)), query)
             out = bias if out is None else out + bias
     if filled is not None:
         inside = c.unsqueeze(columns, 0, 1, 2) < c.unsqueeze(c.cast(filled, INT64), 1, 2, 3)
@@ -84,12 +84,12 @@ def from_onnx_attention(c: Call) -> Any:
         key, value = layer.concat([past, key], 2), layer.concat([past_value, value], 2)
     present = key, value
     bias = _from_onnx_mask(c, query, key, past)
-    many, few, size = query.spec.known_dims[1], key.spec.known_dims[1], query.spec.known_dims[3]
-    if isinstance(many, int) and isinstance(few, int):
-        if many != few:
-            shared = ((layer.repeat_interleave(tensor, many // few, 1)) for tensor in (key, value))
+    query_size, key_size, size = query.spec.known_dims[1], key.spec.known_dims[1], query.spec.known_dims[3]
+    if isinstance(query_size, int) and isinstance(key_size, int):
+        if query_size != key_size:
+            shared = ((layer.repeat_interleave(tensor, query_size // key_size, 1)) for tensor in (key, value))
             key, value = shared
-    elif many is not few:
+    elif query_size is not key_size:
         query_heads, key_heads = size_of(c, query, 1), size_of(c, key, 1)
         group = from_zero(c, query_heads) // (query_heads // key_heads)
         key, value = (layer.gather(tensor, group, 1) for tensor in (key, value))
@@ -113,8 +113,8 @@ def from_onnx_attention(c: Call) -> Any:
         hidden = layer.equal(best, c.like(float("-inf"), best))
         products = products + layer.where(hidden, c.like(0, bias), bias)
     precision = c.attribute("softmax_precision")
-    wide = products if precision is None else c.cast(products, element_type(int(precision)))
-    weights = layer.softmax(wide, -1)
+    logits = products if precision is None else c.cast(products, element_type(int(precision)))
+    weights = layer.softmax(logits, -1)
     if hidden is not None:
         weights = layer.where(hidden, c.like(0, weights), weights)
     weights = c.cast(weights, dtype)
@@ -180,15 +180,15 @@ def causal_convolution(c: Call) -> Any:
     if not isinstance(channels, int) or not isinstance(width, int):
         raise Refused("weights of open sizes")
     if past is not None:
-        wide = layer.concat([past, x], 2)
+        source = layer.concat([past, x], 2)
     else:
-        wide = c.op("pad", {"paddings": [0, 0, 0, 0, width - 1, 0], "pad_value": 0.0}, X=x) if width > 1 else x
+        source = c.op("pad", {"paddings": [0, 0, 0, 0, width - 1, 0], "pad_value": 0.0}, X=x) if width > 1 else x
     attrs = {"strides": [1, 1], "dilations": [1, 1], "paddings": [0, 0, 0, 0], "groups": channels}
-    out = c.squeeze(c.op("depthwise_conv2d" if channels > 1 else "conv2d", attrs, Input=c.unsqueeze(wide, 2), Filter=c.unsqueeze(weight, 2)), 2)
+    out = c.squeeze(c.op("depthwise_conv2d" if channels > 1 else "conv2d", attrs, Input=c.unsqueeze(source, 2), Filter=c.unsqueeze(weight, 2)), 2)
     out = out if bias is None else layer.add(out, bias, axis=1)
     out = layer.silu(out) if c.attribute("activation", "none") in ("silu", "swish") else out
-    end = entry(c, c.shape_of(wide), 2)
-    state = c.op("slice", {"axes": [2], "infer_flags": [-1]}, Input=wide, StartsTensor=end - numbers(c, width - 1), EndsTensor=end)
+    end = entry(c, c.shape_of(source), 2)
+    state = c.op("slice", {"axes": [2], "infer_flags": [-1]}, Input=source, StartsTensor=end - numbers(c, width - 1), EndsTensor=end)
     return out, state
 
 
@@ -219,10 +219,10 @@ def linear_attention(c: Call) -> Any:
         if "delta" in rule and beta is not None:
             v = v if state is None else v - layer.matmul(k, state)
             v = step_of(beta, step) * v
-        added = layer.matmul(k, v, transpose_x=True)
-        state = added if state is None else state + added
-        read = state if heads == groups else layer.repeat_interleave(state, heads // groups, 1)
-        out.append(layer.matmul(step_of(query, step), read))
+        update = layer.matmul(k, v, transpose_x=True)
+        state = update if state is None else state + update
+        memory = state if heads == groups else layer.repeat_interleave(state, heads // groups, 1)
+        out.append(layer.matmul(step_of(query, step), memory))
     if state is None:
         raise Refused("no steps and no state")
     sequence = layer.scale(layer.concat(out, 2), number)
@@ -271,10 +271,10 @@ def _from_torch_attention(
     row_mask: Variable | None = None
     if is_causal:  # each row sees the first column
         sizes = t.sizes([*[1] * (t.rank(scores) - 2), torch_size_of(query, -2), torch_size_of(key, -2)])
-        scores = layer.add(scores, layer.triu(layer.fill_constant(sizes, dtype, _far(dtype)), 1))
+        scores = layer.add(scores, layer.triu(layer.fill_constant(sizes, dtype, _floor(dtype)), 1))
     if mask is not None:
-        added, row_mask = _from_torch_mask(t, mask, dtype)
-        scores = layer.add(scores, added)
+        addend, row_mask = _from_torch_mask(t, mask, dtype)
+        scores = layer.add(scores, addend)
     weights = layer.softmax(scores, t.rank(scores) - 1)
     if dropout_p:
         weights = layer.dropout(weights, float(dropout_p))
@@ -282,7 +282,7 @@ def _from_torch_attention(
     return out if row_mask is None else layer.multiply(out, row_mask)
 
 
-def _far(dtype: DType) -> float:
+def _floor(dtype: DType) -> float:
     """Return a number whose exponential is zero beside that of any score."""
     return -6e4 if dtype is FP16 else -1e9
 
@@ -301,13 +301,13 @@ def _from_torch_mask(t: TorchCall, mask: Variable, dtype: DType) -> tuple[Variab
     last = t.rank(mask) - 1
     if mask.dtype is BOOL:
         visible = layer.cast(mask, dtype)
-        added = layer.scale(visible, -_far(dtype), -1.0, bias_after_scale=False)
+        addend = layer.scale(visible, -_floor(dtype), -1.0, bias_after_scale=False)
         row_mask = layer.reduce_max(visible, [last], True)
     else:
         mask = t.cast(mask, dtype)
-        added = layer.clip(mask, _far(dtype), -_far(dtype))
+        addend = layer.clip(mask, _floor(dtype), -_floor(dtype))
         row_mask = layer.cast(layer.greater_than(layer.reduce_max(mask, [last], True), layer.fill_constant([], dtype, -math.inf)), dtype)
-    added.stop_gradient = row_mask.stop_gradient = True
+    addend.stop_gradient = row_mask.stop_gradient = True
     if block is t.importer.program.global_block:
-        masks[key] = added, row_mask
-    return added, row_mask
+        masks[key] = addend, row_mask
+    return addend, row_mask

@@ -390,8 +390,8 @@ def _opened(w: WrittenOp, frame: OnnxGraph, name: str, spec: Spec, type: TypeRec
 def _to_onnx_while(w: WrittenOp) -> None:
     op, writer = w.op, w.writer
     block, condition_name = sub_block(op), names_in(op, "Condition")[0]
-    read = names_of(block).first
-    names = [n for n in carried_names(op) if n in read or writer.seen_after(op, block, n)]
+    reads = names_of(block).first
+    names = [n for n in carried_names(op) if n in reads or writer.seen_after(op, block, n)]
     specs = [_spec_after(op, n) for n in names]
     types = [_type(w, n, s) for n, s in zip(names, specs, strict=True)]
     initial = [_value_before(w, n, s) for n, s in zip(names, specs, strict=True)]

@@ -61,9 +61,9 @@ def _density_prior_box(w: WrittenOp) -> Any:
     moves: list[Term] = []
     sizes: list[tuple[float, float]] = []
     for size, density in zip(w.of.fixed_sizes, w.of.densities, strict=True):
-        apart = (average / density).cast(dtype)
-        first = apart / 2.0 - average.cast(dtype) / 2.0
-        places = constant(w, [[x, y] for y in range(density) for x in range(density)], dtype) * apart + first
+        spacing = (average / density).cast(dtype)
+        first = spacing / 2.0 - average.cast(dtype) / 2.0
+        places = constant(w, [[x, y] for y in range(density) for x in range(density)], dtype) * spacing + first
         for ratio in w.of.fixed_ratios:
             sizes += [(size * math.sqrt(ratio), size / math.sqrt(ratio))] * (density * density)
             moves.append(places)

@@ -80,9 +80,9 @@ def _shuffle(w: WrittenOp) -> Any:
     x, values = term(w, "X"), w.op.attributes.values
     groups = max(1, int(values.get("group", values.get("groups", 1))))
     axis, rank = 1 if values.get("data_format", "NCHW") == "NCHW" else 3, w.rank("X")
-    apart = w.node("Concat", w.ints(*[0] * axis, groups, channels_of(w, "X", axis) // groups), *_behind(w, axis), axis=0)
+    shape = w.node("Concat", w.ints(*[0] * axis, groups, channels_of(w, "X", axis) // groups), *_behind(w, axis), axis=0)
     order = [*range(axis), axis + 1, axis, *range(axis + 2, rank + 1)]
-    return x.node("Reshape", apart).turned(*order).shaped_as(x.dims()).value
+    return x.node("Reshape", shape).turned(*order).shaped_as(x.dims()).value
 
 
 @to_onnx("pixel_unshuffle")
@@ -90,19 +90,19 @@ def _to_onnx_pixel_unshuffle(w: WrittenOp) -> Any:
     factor, layout = int(w.of.downscale_factor), w.of.data_format
     x = Term(w, channels_first(w, "X", layout), w.dtype("X"))
     channels = channels_of(w, "X", 1 if layout == "NCHW" else 3)
-    high, wide = x.size(2) / factor, x.size(3) / factor
-    apart = w.node("Concat", w.ints(0, channels), high.value, w.ints(factor), wide.value, w.ints(factor), axis=0)
-    out = x.node("Reshape", apart).turned(0, 1, 3, 5, 2, 4)
-    out = out.node("Reshape", w.node("Concat", w.ints(0, channels * factor * factor), high.value, wide.value, axis=0))
+    height, width = x.size(2) / factor, x.size(3) / factor
+    shape = w.node("Concat", w.ints(0, channels), height.value, w.ints(factor), width.value, w.ints(factor), axis=0)
+    out = x.node("Reshape", shape).turned(0, 1, 3, 5, 2, 4)
+    out = out.node("Reshape", w.node("Concat", w.ints(0, channels * factor * factor), height.value, width.value, axis=0))
     return channels_back(w, out.value, 4, layout)
 
 
 @to_onnx("space_to_depth")
 def _space_to_depth(w: WrittenOp) -> Any:
     x, b, c = term(w, "X"), int(w.of.blocksize), channels_of(w, "X")
-    high, wide = x.size(2), x.size(3)
-    image = x.node("Reshape", w.node("Concat", w.ints(0, b, b, c // (b * b)), high.value, wide.value, axis=0)).turned(0, 3, 4, 1, 5, 2)
-    return image.node("Reshape", w.node("Concat", w.ints(0, c * b * b), (high / b).value, (wide / b).value, axis=0)).value
+    height, width = x.size(2), x.size(3)
+    image = x.node("Reshape", w.node("Concat", w.ints(0, b, b, c // (b * b)), height.value, width.value, axis=0)).turned(0, 3, 4, 1, 5, 2)
+    return image.node("Reshape", w.node("Concat", w.ints(0, c * b * b), (height / b).value, (width / b).value, axis=0)).value
 
 
 @to_onnx("temporal_shift")

@@ -25,13 +25,13 @@ def from_onnx_unique(c: Call) -> Any:
     """The distinct elements, or entries of an axis, their first places, the place of each among them, and their counts."""
     x, axis = c.x(), c.attribute("axis")
     dtype = x.spec.known_dtype
-    wide = dtype if dtype in (FP32, FP64, INT32, INT64) else FP32 if dtype.is_floating else INT32
+    work_dtype = dtype if dtype in (FP32, FP64, INT32, INT64) else FP32 if dtype.is_floating else INT32
     axes = [] if axis is None else [c.axis(int(axis), c.rank(x))]
     attrs = {"is_sorted": True, "return_index": True, "return_inverse": True, "return_counts": True, "axis": axes, "dtype": INT64.code}
     block = c.importer.block
     name = block.program.layer_name("unique")
     names = {slot: f"{name}.tmp_{number}" for number, slot in enumerate(("Out", "Indices", "Index", "Counts"))}
-    block.append_op("unique", {"X": c.cast(x, wide)}, names, attrs)
+    block.append_op("unique", {"X": c.cast(x, work_dtype)}, names, attrs)
     values, first, inverse, counts = (block.vars[name] for name in names.values())
     if not c.attribute("sorted", 1):
         order = _places(c, first)
@@ -168,8 +168,8 @@ def _from_torch_unique(t: TorchCall, x: Variable, *values: Any, **keywords: Any)
     arguments = {**dict(zip(names, values, strict=False)), **keywords}
     dim = arguments.get("dim")
     inverse, counts = bool(arguments.get("return_inverse", False)), bool(arguments.get("return_counts", False))
-    used = {user.args[1] for user in t.node.users if len(user.args) > 1}
-    inverse, counts = inverse or 1 in used, counts or 2 in used
+    result_indices = {user.args[1] for user in t.node.users if len(user.args) > 1}
+    inverse, counts = inverse or 1 in result_indices, counts or 2 in result_indices
     axis = None if dim is None else t.axis(x, dim)
     x = layer.reshape(x, [-1]) if axis is None and t.rank(x) == 0 else x
     if "consecutive" in t.name:

@@ -68,7 +68,7 @@ def _row_of_one(x: Variable) -> Variable:
 def range_(c: Call) -> Any:
     start, end, step = (_row_of_one(c.x(index)) for index in range(3))
     dtype = start.spec.known_dtype
-    wide = (
+    work_dtype = (
         dtype
         if dtype in (INT32, INT64, FP32, FP64)
         else FP64
@@ -77,7 +77,7 @@ def range_(c: Call) -> Any:
         if dtype.is_floating
         else INT32
     )
-    return c.cast(layer.range(c.cast(start, wide), c.cast(end, wide), c.cast(step, wide), wide), dtype)
+    return c.cast(layer.range(c.cast(start, work_dtype), c.cast(end, work_dtype), c.cast(step, work_dtype), work_dtype), dtype)
 
 
 @from_onnx("EyeLike")
@@ -201,8 +201,8 @@ def _to_onnx_range(w: WrittenOp) -> OnnxValue:
     dtype = w.dtype("Start")
     ends = [w.reshape(w.x(slot)) if w.rank(slot) else w.x(slot) for slot in ("Start", "End", "Step")]
     if dtype.name in ("fp16", "bf16", "int8", "uint8"):
-        wide = FP32 if dtype.is_floating else INT64
-        return w.cast(w.node("Range", *[w.cast(e, dtype, wide) for e in ends]), wide, dtype)
+        work_dtype = FP32 if dtype.is_floating else INT64
+        return w.cast(w.node("Range", *[w.cast(e, dtype, work_dtype) for e in ends]), work_dtype, dtype)
     return w.node("Range", *ends)
 
 

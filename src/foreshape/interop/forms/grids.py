@@ -50,7 +50,7 @@ def from_onnx_grid_sample(c: Call) -> Any:
         raise Refused(f"the mode {kind} with {outside}")
     if kind == "linear" and rank in (4, 5) and dtype in (FP32, FP64):
         return c.op("grid_sampler", {"mode": "bilinear", "padding_mode": outside, "align_corners": aligned}, X=x, Grid=c.cast(grid, dtype))
-    return _read(c, x, grid, kind, outside, aligned)
+    return _samples(c, x, grid, kind, outside, aligned)
 
 
 class _Places:
@@ -100,18 +100,18 @@ class _Places:
         """Return places reflected at both borders, as often as needed."""
         span = self.do("sub", self.high, self.low)
         round_ = self.do("max", self.scaled(span, 2.0), 1.0)  # 0 of one pixel whose middle is both borders
-        far = self.do("mod", abs(self.do("sub", place, self.low)), round_)
-        return self.do("add", self.do("min", far, self.do("max", self.do("sub", self.scaled(span, 2.0), far), 0.0)), self.low)
+        remainder = self.do("mod", abs(self.do("sub", place, self.low)), round_)
+        return self.do("add", self.do("min", remainder, self.do("max", self.do("sub", self.scaled(span, 2.0), remainder), 0.0)), self.low)
 
-    def weighed(self, apart: Variable) -> Variable:
+    def weighed(self, offset: Variable) -> Variable:
         """Return the weights of pixels by their distances."""
-        far = abs(apart)
+        distance = abs(offset)
         if self.kind == "linear":
-            return self.scaled(far, -1.0, 1.0)
-        a, square = _CUBIC, self.do("mul", far, far)
-        near = self.scaled(self.do("mul", self.scaled(far, a + 2, -(a + 3)), square), 1.0, 1.0)
-        outer = self.scaled(self.do("mul", self.scaled(self.do("mul", self.scaled(far, a, -5 * a), far), 1.0, 8 * a), far), 1.0, -4 * a)
-        beside = self.do("add", _constant(self.c, (0, 1, 1, 0), self.of), self.scaled(far, 0.0))
+            return self.scaled(distance, -1.0, 1.0)
+        a, square = _CUBIC, self.do("mul", distance, distance)
+        near = self.scaled(self.do("mul", self.scaled(distance, a + 2, -(a + 3)), square), 1.0, 1.0)
+        outer = self.scaled(self.do("mul", self.scaled(self.do("mul", self.scaled(distance, a, -5 * a), distance), 1.0, 8 * a), distance), 1.0, -4 * a)
+        beside = self.do("add", _constant(self.c, (0, 1, 1, 0), self.of), self.scaled(distance, 0.0))
         return self.do("add", self.do("mul", near, beside), self.do("mul", outer, self.scaled(beside, -1.0, 1.0)))
 
 
@@ -119,7 +119,7 @@ def _constant(c: Call, values: tuple[int, ...], dtype: Any) -> Variable:
     return c.importer.variable(OnnxConstant("offsets", None, np.array(values, dtype.numpy_name)))
 
 
-def _read(c: Call, x: Variable, grid: Variable, kind: str, padding_mode: str, align_corners: bool) -> Variable:
+def _samples(c: Call, x: Variable, grid: Variable, kind: str, padding_mode: str, align_corners: bool) -> Variable:
     """Return the images at the points of a grid: the pixels looked at for each point, picked at once, and the sum of their shares."""
     axes, dtype = c.rank(x) - 2, x.spec.known_dtype
     grid = grid if grid.spec.known_dtype in (FP32, FP64) else c.cast(grid, FP32)
@@ -220,9 +220,9 @@ def _at_pixels(w: WrittenOp, x: OnnxValue, grid: OnnxValue) -> OnnxValue:
     half = w.node("Mul", w.cast(w.node("Max", reach, w.ints(1)), INT64, dtype), w.like(0.5, "Grid"))
     unit, edge = w.like(1.0, "Grid"), w.like(0.0 if aligned else 0.5, "Grid")
     place = w.node("Sub", w.node("Mul", w.node("Add", grid, unit), half), edge)
-    far = w.node("Abs", place)
-    floor = w.node("Floor", far)
-    up = w.cast(w.node("GreaterOrEqual", w.node("Sub", far, floor), w.like(0.5, "Grid")), BOOL, dtype)
+    distance = w.node("Abs", place)
+    floor = w.node("Floor", distance)
+    up = w.cast(w.node("GreaterOrEqual", w.node("Sub", distance, floor), w.like(0.5, "Grid")), BOOL, dtype)
     floor = w.node("Mul", w.node("Sign", place), w.node("Add", floor, up))
     return w.node("Sub", w.node("Div", w.node("Add", floor, edge), half), unit)
 

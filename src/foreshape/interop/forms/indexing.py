@@ -166,14 +166,14 @@ def _from_onnx_scattered(c: Call, x: Variable, index: Variable, updates: Variabl
     index = _from_front(c, c.cast(index, INT64), x, axis)
     names = {"none": "assign", "add": "add", "mul": "mul", "max": "amax", "min": "amin"}
     attrs = {"Axis": axis, "Reduce": names[kind]}
-    less = [dim for dim, (size, length) in enumerate(zip(x.spec.known_dims, index.spec.known_dims, strict=True)) if dim != axis and size != length]
-    if not less:
+    short_axes = [dim for dim, (size, length) in enumerate(zip(x.spec.known_dims, index.spec.known_dims, strict=True)) if dim != axis and size != length]
+    if not short_axes:
         return c.op("put_along_axis", attrs, Input=x, Index=index, Value=updates)
     # of fewer entries along other axes: the first ones are cut out, and set again
-    bounds = {"axes": less, "starts": [0] * len(less)}
-    ends = [size_of(c, index, dim) for dim in less]
+    bounds = {"axes": short_axes, "starts": [0] * len(short_axes)}
+    ends = [size_of(c, index, dim) for dim in short_axes]
     end = layer.concat(ends, 0) if len(ends) > 1 else ends[0]
-    part = c.op("slice", {**bounds, "ends": [-1] * len(less), "infer_flags": [-1] * len(less)}, Input=x, EndsTensor=end)
+    part = c.op("slice", {**bounds, "ends": [-1] * len(short_axes), "infer_flags": [-1] * len(short_axes)}, Input=x, EndsTensor=end)
     part = c.op("put_along_axis", attrs, Input=part, Index=index, Value=updates)
     return c.op("set_value", bounds, Input=x, ValueTensor=part, EndsTensorList=ends)
 
@@ -531,9 +531,9 @@ def _index(t: TorchCall, x: Variable, indices: Any) -> Any:
     source = x if axes == [*range(len(axes))] else layer.transpose(x, [*axes, *remaining])
     out = layer.gather_nd(source, layer.stack(index, -1))
     together = axes == [*range(axes[0], axes[0] + len(axes))]
-    wide, first = t.rank(index[0]), axes[0] if together else 0
+    index_rank, first = t.rank(index[0]), axes[0] if together else 0
     if first:
-        order = [*range(wide, wide + first), *range(wide), *range(wide + first, t.rank(out))]
+        order = [*range(index_rank, index_rank + first), *range(index_rank), *range(index_rank + first, t.rank(out))]
         out = layer.transpose(out, order)
     return out
 
@@ -570,11 +570,11 @@ def _from_torch_index_put(t: TorchCall, x: Variable, indices: Any, values: Any, 
         return layer.index_put(x, index, values, accumulate)
     remaining = [a for a in range(t.rank(x)) if a not in axes]
     order = [*axes, *remaining]
-    wide, first = max(t.rank(place) for place in index), axes[0] if axes == [*range(axes[0], axes[0] + len(axes))] else 0
-    if first and t.rank(values) > wide + len(remaining) - first:  # the values have axes before those of the places: these go behind them
-        total = wide + len(remaining)
+    index_rank, first = max(t.rank(place) for place in index), axes[0] if axes == [*range(axes[0], axes[0] + len(axes))] else 0
+    if first and t.rank(values) > index_rank + len(remaining) - first:  # the values have axes before those of the places: these go behind them
+        total = index_rank + len(remaining)
         values = layer.unsqueeze(values, [*range(total - t.rank(values))]) if t.rank(values) < total else values
-        values = layer.transpose(values, [*range(first, first + wide), *range(first), *range(first + wide, total)])
+        values = layer.transpose(values, [*range(first, first + index_rank), *range(first), *range(first + index_rank, total)])
     elif first:  # [places, after] -> [places, before, after]
         tail = len(remaining) - first
         values = layer.unsqueeze(values, [*range(tail - t.rank(values))]) if t.rank(values) < tail else values

@@ -42,8 +42,8 @@ def _loss(c: Call, x: Variable, target: Variable, weight: Variable | None) -> Va
     if ignored is not None:
         mask = layer.not_equal(target, c.like(int(ignored), target))
         place = layer.where(mask, target, layer.fill_like(target, 0.0))
-    picked = c.squeeze(layer.take_along_axis(x, c.unsqueeze(place, 1), 1), 1)
-    loss = layer.scale(picked, -1.0)
+    score = c.squeeze(layer.take_along_axis(x, c.unsqueeze(place, 1), 1), 1)
+    loss = layer.scale(score, -1.0)
     if weight is not None:
         flat = layer.gather(weight, c.reshape(place, [-1]), 0)
         factor = c.reshape_to(flat, c.shape_of(place))
@@ -65,7 +65,7 @@ def _loss(c: Call, x: Variable, target: Variable, weight: Variable | None) -> Va
 _LOG_BOUND = 1e20
 
 
-def _picked(x: Term, label: Term, axis: int, ignored: int, rank: int) -> tuple[Term, Term]:
+def _label_scores(x: Term, label: Term, axis: int, ignored: int, rank: int) -> tuple[Term, Term]:
     """Return the numbers at the labels (the first's where ignored), with a dim of 1 at the axis, and the mask of the ignored ones."""
     label = label.cast(INT64)
     label = label.with_dims(axis) if len(label.w.spec("Label").known_dims) < rank else label
@@ -79,11 +79,11 @@ def _to_onnx_cross_entropy(w: WrittenOp) -> Any:
     bound = 65504.0 if x.of is FP16 else _LOG_BOUND
     if w.op.attributes.values.get("soft_label", False):
         return (-((x.node("Log").most(-bound) * label).total(rank - 1, keep=True))).value
-    picked, mask = _picked(x, label, rank - 1, int(w.of.ignore_index), rank)
-    picked = mask.where(1.0, picked)
-    loss = (-picked.node("Log")).least(bound)
+    scores, mask = _label_scores(x, label, rank - 1, int(w.of.ignore_index), rank)
+    scores = mask.where(1.0, scores)
+    loss = (-scores.node("Log")).least(bound)
     loss = loss if w.rank("Label") == rank else loss.without(rank - 1)
-    return (loss.value, picked.value, None) if w.op.type == "cross_entropy2" else loss.value
+    return (loss.value, scores.value, None) if w.op.type == "cross_entropy2" else loss.value
 
 
 @to_onnx("softmax_with_cross_entropy")
@@ -94,8 +94,8 @@ def _to_onnx_softmax_cross_entropy(w: WrittenOp) -> Any:
     softmax = logits.node("Softmax", axis=axis) if w.of.use_softmax else logits.node("Identity")
     if w.of.soft_label:
         return softmax.value, (-((term(w, "Label") * logs).total(axis, keep=True))).value
-    picked, mask = _picked(logs, term(w, "Label"), axis, int(w.of.ignore_index), rank)
-    return softmax.value, (-mask.where(0.0, picked)).value
+    scores, mask = _label_scores(logs, term(w, "Label"), axis, int(w.of.ignore_index), rank)
+    return softmax.value, (-mask.where(0.0, scores)).value
 
 
 @to_onnx("nll_loss")
@@ -257,12 +257,12 @@ def _multi_margin(t: TorchCall, x: Variable, target: Variable, p: Any = 1, margi
     single = t.rank(x) == 1
     x, target = (layer.unsqueeze(x, [0]), layer.reshape(target, [1])) if single else (x, target)
     label = layer.unsqueeze(target, [1])
-    off = layer.relu(t.scale(layer.subtract(x, layer.take_along_axis(x, label, 1)), 1.0, float(margin)))
-    off = layer.square(off) if p == 2 else off
-    off = off if weight is None else layer.multiply(off, layer.unsqueeze(layer.gather(weight, target), [1]))
+    excess = layer.relu(t.scale(layer.subtract(x, layer.take_along_axis(x, label, 1)), 1.0, float(margin)))
+    excess = layer.square(excess) if p == 2 else excess
+    excess = excess if weight is None else layer.multiply(excess, layer.unsqueeze(layer.gather(weight, target), [1]))
     classes = layer.range(0, as_variable(size_of(x, 1)), 1, dtype=INT64)
     mask = t.cast(layer.not_equal(label, layer.unsqueeze(classes, [0])), t.dtype)
-    loss = _reduced(layer.reduce_mean(layer.multiply(off, mask), [1]), reduction)
+    loss = _reduced(layer.reduce_mean(layer.multiply(excess, mask), [1]), reduction)
     return layer.reshape(loss, []) if single else loss
 
 
@@ -270,14 +270,14 @@ def _multi_margin(t: TorchCall, x: Variable, target: Variable, p: Any = 1, margi
 def _multilabel_margin(t: TorchCall, x: Variable, target: Variable, reduction: int = 1) -> Any:
     single = t.rank(x) == 1
     x, target = (layer.unsqueeze(x, [0]), layer.unsqueeze(target, [0])) if single else (x, target)
-    ended = layer.less_equal(layer.cumsum(t.cast(layer.less_than(target, 0), INT64), 1), 0)  # the labels before the first one below 0
-    label = t.where(ended, target, layer.fill_like(target, 0))
+    label_mask = layer.less_equal(layer.cumsum(t.cast(layer.less_than(target, 0), INT64), 1), 0)  # the labels before the first one below 0
+    label = t.where(label_mask, target, layer.fill_like(target, 0))
     classes = layer.unsqueeze(layer.range(0, as_variable(size_of(x, 1)), 1, dtype=INT64), [0, 1])
-    meant = layer.logical_and(layer.equal(layer.unsqueeze(label, [2]), classes), layer.unsqueeze(ended, [2]))
-    mask = layer.logical_not(layer.reduce_any(meant, [1], True))
-    off = layer.subtract(layer.unsqueeze(x, [1]), layer.unsqueeze(layer.take_along_axis(x, label, 1), [2]))
-    counted = t.cast(layer.logical_and(mask, layer.unsqueeze(ended, [2])), t.dtype)
-    losses = layer.reduce_mean(layer.reduce_sum(layer.multiply(layer.relu(t.scale(off, 1.0, 1.0)), counted), [1]), [1])
+    hits = layer.logical_and(layer.equal(layer.unsqueeze(label, [2]), classes), layer.unsqueeze(label_mask, [2]))
+    mask = layer.logical_not(layer.reduce_any(hits, [1], True))
+    excess = layer.subtract(layer.unsqueeze(x, [1]), layer.unsqueeze(layer.take_along_axis(x, label, 1), [2]))
+    counted = t.cast(layer.logical_and(mask, layer.unsqueeze(label_mask, [2])), t.dtype)
+    losses = layer.reduce_mean(layer.reduce_sum(layer.multiply(layer.relu(t.scale(excess, 1.0, 1.0)), counted), [1]), [1])
     loss = _reduced(losses, reduction)
     loss = layer.reshape(loss, []) if single else loss
     return [loss, None] if "forward" in t.name else loss
@@ -290,13 +290,13 @@ def _l1(t: TorchCall, x: Variable, y: Variable, reduction: int = 1) -> Any:
 
 @from_torch("smooth_l1_loss", "huber_loss")
 def _huber(t: TorchCall, x: Variable, y: Variable, reduction: int = 1, beta: float = 1.0) -> Any:
-    off = layer.abs(layer.subtract(x, y))
+    distance = layer.abs(layer.subtract(x, y))
     smooth = "smooth" in t.name
     if smooth and beta == 0:
-        return _reduced(off, reduction)
-    near = t.scale(layer.square(off), 0.5 / beta if smooth else 0.5)
-    far = t.scale(off, 1.0, -0.5 * beta) if smooth else t.scale(off, beta, -0.5 * beta * beta)
-    return _reduced(layer.where(layer.less_than(off, t.tensor(float(beta), t.dtype)), near, far), reduction)
+        return _reduced(distance, reduction)
+    quadratic = t.scale(layer.square(distance), 0.5 / beta if smooth else 0.5)
+    linear = t.scale(distance, 1.0, -0.5 * beta) if smooth else t.scale(distance, beta, -0.5 * beta * beta)
+    return _reduced(layer.where(layer.less_than(distance, t.tensor(float(beta), t.dtype)), quadratic, linear), reduction)
 
 
 @from_torch("binary_cross_entropy")

@@ -177,15 +177,15 @@ def _attend(
     return c.reshape(c.transpose(out, [0, 2, 1, 3]), [0, 0, -1]), key, value
 
 
-def _from_onnx_attention(c: Call, joined: Variable, mask: int, past: int, bias: int) -> Any:
+def _from_onnx_attention(c: Call, projection: Variable, mask: int, past: int, bias: int) -> Any:
     """Return the attention of queries, keys and values [N, L, features of all three], and the present state [2, N, heads, keys, D]."""
-    heads, width = int(c.attribute("num_heads")), joined.spec.known_dims[-1]
+    heads, width = int(c.attribute("num_heads")), projection.spec.known_dims[-1]
     if c.attribute("do_rotary", 0) or c.attribute("past_present_share_buffer", 0) or not isinstance(width, int):
         raise Refused("rotated positions, a shared state, or an open number of features")
     sizes = [int(n) for n in c.attribute("qkv_hidden_sizes") or [width // 3] * 3]
-    parts = [_heads(c, part, heads) for part in layer.split(joined, sizes, 2)]
+    parts = [_heads(c, part, heads) for part in layer.split(projection, sizes, 2)]
     history, key_mask = c.optional(past), c.optional(mask)
-    if key_mask is not None and c.rank(key_mask) == 1 and equal(key_mask.spec.known_dims[0], joined.spec.known_dims[0]) is False:
+    if key_mask is not None and c.rank(key_mask) == 1 and equal(key_mask.spec.known_dims[0], projection.spec.known_dims[0]) is False:
         raise Refused("a mask of ends and beginnings")
     state = None
     if history is not None:
@@ -205,8 +205,8 @@ def from_onnx_attention(c: Call) -> Any:
 def quantized_attention(c: Call) -> Any:
     """Operands: input, weights, bias, both scales, mask, both zero points, past state."""
     product = c.cast(integer_product(c, 0, 1, 6, 7), FP32)
-    joined = product * (c.x(3) * c.x(4))
-    return _from_onnx_attention(c, _sum(c, joined, c.x(2)), 5, 8, 9)
+    projection = product * (c.x(3) * c.x(4))
+    return _from_onnx_attention(c, _sum(c, projection, c.x(2)), 5, 8, 9)
 
 
 @from_onnx("MultiHeadAttention", domain=_MICROSOFT)

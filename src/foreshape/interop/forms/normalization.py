@@ -37,8 +37,8 @@ def from_onnx_batch_norm(c: Call) -> Any:
     if c.attribute("training_mode", 0):
         axes = [0, *range(2, rank)]
         batch_mean = from_onnx_reduce(c, "Mean", x, axes, False)
-        apart = x - c.unsqueeze(batch_mean, *range(1, rank - 1))
-        spread = from_onnx_reduce(c, "Mean", apart * apart, axes, False)
+        offset = x - c.unsqueeze(batch_mean, *range(1, rank - 1))
+        spread = from_onnx_reduce(c, "Mean", offset * offset, axes, False)
         momentum = attrs["momentum"]
         pairs = [(layer.scale(old, momentum), layer.scale(new, 1 - momentum)) for old, new in ((mean, batch_mean), (variance, spread))]
         running = tuple(old + new for old, new in pairs)
@@ -50,8 +50,8 @@ def from_onnx_batch_norm(c: Call) -> Any:
         axes = [*range(1, rank - 1)]
         scale, bias, mean, variance = (c.unsqueeze(v, *axes) for v in (scale, bias, mean, variance))
         deviation = layer.sqrt(layer.scale(variance, 1.0, attrs["epsilon"]))
-        apart = layer.divide(x - mean, deviation)
-        out = apart * scale + bias
+        offset = layer.divide(x - mean, deviation)
+        out = offset * scale + bias
         return (out, *running) if running else out
     outputs = {"MeanOut": mean, "VarianceOut": variance}
     op = c.importer.block.append_op("batch_norm", {"X": x, "Scale": scale, "Bias": bias, "Mean": mean, "Variance": variance}, outputs, attrs)
@@ -77,10 +77,10 @@ def from_onnx_layer_norm(c: Call) -> Any:
         return result(c.op("layer_norm", {"epsilon": epsilon, "begin_norm_axis": axis}, X=x, Scale=flat_scale, Bias=flat_bias))
     axes = [*range(axis, rank)]
     mean = from_onnx_reduce(c, "Mean", x, axes, True)
-    apart = x - mean
-    variance = from_onnx_reduce(c, "Mean", apart * apart, axes, True)
+    offset = x - mean
+    variance = from_onnx_reduce(c, "Mean", offset * offset, axes, True)
     inverse = layer.rsqrt(layer.scale(variance, 1.0, epsilon))
-    out = apart * inverse * scale
+    out = offset * inverse * scale
     out = out if bias is None else out + bias
     return (out, mean, inverse) if several else out
 
@@ -135,9 +135,9 @@ def lp_normalization(c: Call) -> Any:
 @from_onnx("MeanVarianceNormalization")
 def mean_variance_normalization(c: Call) -> Any:
     x, axes = c.x(), [int(a) for a in c.attribute("axes", [0, 2, 3])]
-    apart = x - from_onnx_reduce(c, "Mean", x, axes, True)
-    deviation = layer.sqrt(from_onnx_reduce(c, "Mean", apart * apart, axes, True))
-    return layer.divide(apart, layer.scale(deviation, 1.0, 1e-09))
+    offset = x - from_onnx_reduce(c, "Mean", x, axes, True)
+    deviation = layer.sqrt(from_onnx_reduce(c, "Mean", offset * offset, axes, True))
+    return layer.divide(offset, layer.scale(deviation, 1.0, 1e-09))
 
 
 # --- to ONNX
@@ -220,9 +220,9 @@ def _to_onnx_layer_norm(w: WrittenOp) -> Any:
         out = w.node("LayerNormalization", x, scale, bias, axis=axis, epsilon=float(w.of.epsilon))
         return out, None, None
     axes = [*range(axis, rank)]
-    off = w.node("Sub", x, w.reduce("ReduceMean", x, axes, True))
-    spread = w.node("Sqrt", w.node("Add", w.reduce("ReduceMean", w.node("Mul", off, off), axes, True), w.like(w.of.epsilon, "X")))
-    out = w.node("Div", off, spread)
+    offset = w.node("Sub", x, w.reduce("ReduceMean", x, axes, True))
+    spread = w.node("Sqrt", w.node("Add", w.reduce("ReduceMean", w.node("Mul", offset, offset), axes, True), w.like(w.of.epsilon, "X")))
+    out = w.node("Div", offset, spread)
     out = w.node("Mul", out, scale) if scale is not None else out
     return w.node("Add", out, bias) if bias is not None else out, None, None
 
@@ -337,8 +337,8 @@ def _standardized(t: TorchCall, x: Variable, weight: Any, bias: Any, eps: float)
         op = current_block().append_op("batch_norm", inputs, {"MeanOut": mean, "VarianceOut": variance}, attrs)
         return current_block().vars[op.output("Y") or ""]
     axes = [a for a in range(t.rank(x)) if a != 1]
-    off = layer.subtract(x, layer.reduce_mean(x, axes, True))
-    out = layer.multiply(off, layer.rsqrt(t.scale(layer.reduce_mean(layer.square(off), axes, True), 1.0, float(eps))))
+    offset = layer.subtract(x, layer.reduce_mean(x, axes, True))
+    out = layer.multiply(offset, layer.rsqrt(t.scale(layer.reduce_mean(layer.square(offset), axes, True), 1.0, float(eps))))
     for type, parameter in (("elementwise_mul", weight), ("elementwise_add", bias)):
         out = out if parameter is None else t.op(type, {"axis": 1}, X=out, Y=parameter)
     return out

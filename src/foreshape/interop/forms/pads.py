@@ -61,8 +61,13 @@ def from_onnx_pad(c: Call) -> Any:
 def _pad_and_cut(c: Call, x: Variable, heads: list[int], tails: list[int], mode: str, value: Any) -> Variable:
     out, rank = x, len(heads)
     if any(n < 0 for n in (*heads, *tails)):
-        cut = [a for a in range(rank) if heads[a] < 0 or tails[a] < 0]
-        attrs = {"axes": cut, "starts": [max(0, -heads[a]) for a in cut], "ends": [min(tails[a], 0) or MOST for a in cut], "infer_flags": [1] * len(cut)}
+        cut_axes = [a for a in range(rank) if heads[a] < 0 or tails[a] < 0]
+        attrs = {
+            "axes": cut_axes,
+            "starts": [max(0, -heads[a]) for a in cut_axes],
+            "ends": [min(tails[a], 0) or MOST for a in cut_axes],
+            "infer_flags": [1] * len(cut_axes),
+        }
         out = c.op("slice", attrs, Input=out)
         heads, tails = [max(0, n) for n in heads], [max(0, n) for n in tails]
     if not any((*heads, *tails)):
@@ -142,9 +147,9 @@ def _pad_open(c: Call, x: Variable, axis: int, first: int, last: int, mode: str)
 @from_onnx("CenterCropPad")
 def center_crop_pad(c: Call) -> Any:
     """Cut axes at both ends, or surround them with zeros; the odd entry is cut or put behind."""
-    x, target, listed = c.x(0), c.cast(c.x(1), INT64), c.attribute("axes")
+    x, target, axis_list = c.x(0), c.cast(c.x(1), INT64), c.attribute("axes")
     rank = c.rank(x)
-    axes = [*range(rank)] if listed is None else [c.axis(int(a), rank) for a in listed]
+    axes = [*range(rank)] if axis_list is None else [c.axis(int(a), rank) for a in axis_list]
     sizes, values = [x.spec.known_dims[a] for a in axes], c.constant(1)
     if values is not None and all(isinstance(n, int) for n in sizes):
         heads, tails = [0] * rank, [0] * rank
@@ -266,8 +271,8 @@ def _mirrored(t: TorchCall, x: Variable, pad: Any, mode: str) -> Any:
 @to_torch("pad")
 def _to_torch_pad(w: PlainOp) -> str:
     pads, rank = w.of.paddings, w.rank("X")
-    listed = [n for axis in reversed(range(rank)) for n in (pads[2 * axis], pads[2 * axis + 1])]
-    return f"F.pad({w.x('X')}, {tuple(listed)}, value={w.number(w.of.pad_value, w.dtype('X'))})"
+    paddings = [n for axis in reversed(range(rank)) for n in (pads[2 * axis], pads[2 * axis + 1])]
+    return f"F.pad({w.x('X')}, {tuple(paddings)}, value={w.number(w.of.pad_value, w.dtype('X'))})"
 
 
 @to_torch("pad3d")

@@ -32,8 +32,8 @@ from foreshape.spec import INT64
 def images_of_patches(c: Call) -> Any:
     """Images summed from patches, the padding around them cut away: by `fold` of known sizes of an image, else each number added at its place."""
     x, sizes, kernel = c.x(0), c.constant(1), c.constant(2)
-    listed = [len(c.attribute(name) or ()) // (2 if name == "pads" else 1) for name in ("pads", "strides", "dilations")]
-    axes = max(listed) or count_of(c, c.x(1) if isinstance(c.x(1).spec.known_dims[0], int) else c.x(2))
+    counts = [len(c.attribute(name) or ()) // (2 if name == "pads" else 1) for name in ("pads", "strides", "dilations")]
+    axes = max(counts) or count_of(c, c.x(1) if isinstance(c.x(1).spec.known_dims[0], int) else c.x(2))
     pads = [int(n) for n in c.attribute("pads") or [0] * (2 * axes)]
     strides, dilations = strides_and_dilations(c, axes)
     if axes > 2 or sizes is None or kernel is None or not x.spec.known_dtype.is_floating:
@@ -61,7 +61,7 @@ def _added_at_places(c: Call, x: Variable, pads: list[int], strides: list[int], 
     axes = len(strides)
     sizes, kernel = (c.reshape(c.cast(c.x(index), INT64), [axes]) for index in (1, 2))
     place: Variable = numbers(c, 0)
-    wide, pixels, total = list[Variable](), numbers(c, 1), numbers(c, 1)
+    padded_sizes, pixels, total = list[Variable](), numbers(c, 1), numbers(c, 1)
     for axis in range(axes):
         padded = entry(c, sizes, axis) + numbers(c, pads[axis] + pads[axes + axis])
         offsets = from_zero(c, entry(c, kernel, axis)) * numbers(c, dilations[axis])
@@ -72,16 +72,16 @@ def _added_at_places(c: Call, x: Variable, pads: list[int], strides: list[int], 
         along = c.unsqueeze(offsets, 1) + c.unsqueeze(begin, 0)
         along = c.unsqueeze(along, *(index for index in range(2 * axes) if index % axes != axis))  # places of a window, then windows
         place = place * padded + along
-        wide.append(padded)
+        padded_sizes.append(padded)
         total = total * padded
         pixels = pixels * entry(c, kernel, axis)
     place = c.reshape(place, [-1])
     rows = c.transpose(shaped(c, x, -1, size_of(c, place, 0)), [1, 0])
     shape = layer.concat([total, size_of(c, rows, 1)], 0)
     zeros = c.op("fill_constant", {"shape": [], "dtype": x.spec.known_dtype.code, "value": 0.0}, ShapeTensor=shape)
-    added = layer.scatter(zeros, place, rows, overwrite=False)
+    sums = layer.scatter(zeros, place, rows, overwrite=False)
     channels = size_of(c, x, 1) // pixels
-    return _inside(c, shaped(c, c.transpose(added, [1, 0]), -1, channels, *wide), pads)
+    return _inside(c, shaped(c, c.transpose(sums, [1, 0]), -1, channels, *padded_sizes), pads)
 
 
 # --- to ONNX

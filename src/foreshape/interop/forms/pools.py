@@ -193,8 +193,8 @@ def windows(w: WrittenOp, x: OnnxValue, image: Sequence[Any], sizes: Sequence[in
         around, heads = pads["pads"], pads["pads"][: len(sizes)]
         # PaddlePaddle counts as many pixels behind an axis as before it
         counted = None if largest or w.of.exclusive else [*heads, *heads]
-        wide = _is_wide(around, sizes) or (ceil and _may_be_empty(image, sizes, strides, around))
-        if wide or (counted is not None and counted != around and w.of.padding_algorithm == "EXPLICIT"):
+        is_wide = _is_wide(around, sizes) or (ceil and _may_be_empty(image, sizes, strides, around))
+        if is_wide or (counted is not None and counted != around and w.of.padding_algorithm == "EXPLICIT"):
             return padded_windows(w, x, PoolWindows("max" if largest else "avg", sizes, strides, around, counted, ceil=ceil))
     if largest:
         dtype = w.dtype("X")

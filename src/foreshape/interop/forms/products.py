@@ -246,8 +246,8 @@ def _to_onnx_addmm(w: WrittenOp) -> OnnxValue:
 
 def pairs(numbers: Any, count: int) -> list[int]:
     """Return a number for each of ``count`` axes."""
-    listed = [int(n) for n in (numbers if is_list(numbers) else [numbers])]
-    return listed * count if len(listed) == 1 else listed
+    sizes = [int(n) for n in (numbers if is_list(numbers) else [numbers])]
+    return sizes * count if len(sizes) == 1 else sizes
 
 
 def _from_torch_product(t: TorchCall, x: Variable, y: Variable, transposed: bool = False) -> Variable:
@@ -300,10 +300,10 @@ def _addbmm(t: TorchCall, x: Variable, y: Variable, z: Variable, beta: Any = 1, 
 
 @from_torch("_cdist_forward")
 def _distances(t: TorchCall, x: Variable, y: Variable, p: float, mode: Any = None) -> Any:
-    off = layer.subtract(layer.unsqueeze(x, [-2]), layer.unsqueeze(y, [-3]))
+    difference = layer.subtract(layer.unsqueeze(x, [-2]), layer.unsqueeze(y, [-3]))
     if p == math.inf:  # each of equal distances has the whole gradient here
-        return layer.reduce_max(layer.abs(off), [t.rank(off) - 1])
-    return from_torch_norm(t, off, float(p), [t.rank(off) - 1], False)
+        return layer.reduce_max(layer.abs(difference), [t.rank(difference) - 1])
+    return from_torch_norm(t, difference, float(p), [t.rank(difference) - 1], False)
 
 
 @from_torch("_grouped_mm", "grouped_mm_fallback")
@@ -341,11 +341,11 @@ def _from_torch_einsum(t: TorchCall, equation: str, xs: Any, **_: Any) -> Any:
 
 def _sum_of_products(terms: Sequence[str], right: str, xs: Sequence[Variable]) -> Variable:
     """Return an einsum of integers: operands broadcast along all letters, multiplied and summed."""
-    wide = max([len(x.spec.known_dims) - len(term.replace("...", "")) for term, x in zip(terms, xs, strict=True) if "..." in term], default=0)
-    marks = "".join(chr(0x370 + number) for number in range(wide))  # a letter for each axis of ...
+    dots_rank = max([len(x.spec.known_dims) - len(term.replace("...", "")) for term, x in zip(terms, xs, strict=True) if "..." in term], default=0)
+    marks = "".join(chr(0x370 + number) for number in range(dots_rank))  # a letter for each axis of ...
 
     def spelt(term: str, rank: int) -> str:
-        return term.replace("...", marks[wide - (rank - len(term.replace("...", ""))) :]) if "..." in term else term
+        return term.replace("...", marks[dots_rank - (rank - len(term.replace("...", ""))) :]) if "..." in term else term
 
     spellings = [spelt(term, len(x.spec.known_dims)) for term, x in zip(terms, xs, strict=True)]
     right = right.replace("...", marks)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _UNSIGNED = {4: UINT16, 12: UINT32, 13: UINT64}
 ELEMENT_TYPES: dict[int, DType] = {1: FP32, 2: UINT8, 3: INT8, 5: INT16, 6: INT32, 7: INT64, 9: BOOL, 10: FP16, 11: FP64, 16: BF16, **_UNSIGNED}
 """ONNX's number of an element type -> ours."""
-CODES = {of: code for code, of in ELEMENT_TYPES.items()}
+CODES = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
 """Our element type -> its number in ONNX."""
 _NARROW = {**dict.fromkeys((17, 18, 19, 20, 24), "float8"), 21: "uint4", 22: "int4", 23: "float4", 25: "uint2", 26: "int2"}
 NAMES = {8: "string", 14: "complex64", 15: "complex128", **_NARROW}
@@ -128,8 +128,8 @@ class Call:
         """
         if not self.has(index):
             attribute = self.attribute(name) if name else None
-            listed: Any = attribute if attribute.__class__ is list else [attribute]
-            return None if attribute is None else [int(n) for n in listed]
+            elements: Any = attribute if attribute.__class__ is list else [attribute]
+            return None if attribute is None else [int(n) for n in elements]
         array = self.constant(index)
         if array is None:
             raise Refused(f"its operand {index} ({self.node.inputs[index][:60]}) must be known before the run")
@@ -157,8 +157,8 @@ class Call:
             return value.decode("utf-8", "replace")
         if isinstance(value, TensorRecord):
             return array_of(value, self.importer.folder)
-        listed: Any = value if value.__class__ is list else ()
-        return [text.decode("utf-8", "replace") for text in listed] if listed and isinstance(listed[0], bytes) else value
+        elements: Any = value if value.__class__ is list else ()
+        return [text.decode("utf-8", "replace") for text in elements] if elements and isinstance(elements[0], bytes) else value
 
     # --- ops
 
@@ -175,9 +175,9 @@ class Call:
             first = len(block.ops)
             inner = Call(self.importer, self.node._replace(operator=operator, domain="", inputs=names, attributes=attributes), opset)
             results = rule(inner)
-            listed = results if results.__class__ is tuple else (results,)
-            inner.node = inner.node._replace(outputs=tuple(f"\0{index}" if result is not None else "" for index, result in enumerate(listed)))
-            note_origin(inner, listed, block.ops[first:])
+            outputs = results if results.__class__ is tuple else (results,)
+            inner.node = inner.node._replace(outputs=tuple(f"\0{index}" if result is not None else "" for index, result in enumerate(outputs)))
+            note_origin(inner, outputs, block.ops[first:])
             return results
         finally:
             self.importer.scopes.pop()

@@ -95,13 +95,13 @@ def reduced(c: Call, reduce: Callable[[Variable, list[int], bool], Variable], x:
     for axis in range(rank):
         flag = entry(c, mask, axis)
         size = entry(c, c.shape_of(out), axis)
-        less = reduce(out, [axis], True)
+        reduction = reduce(out, [axis], True)
         length = layer.where(c.cast(flag, BOOL), numbers(c, 1), size)
         # one entry of the reduction and all of x, joined: the reduction first, then what is to be cut
         start = numbers(c, 1) - flag
-        joined = layer.concat([less, out], axis)
+        pair = layer.concat([reduction, out], axis)
         end = start + length
-        out = c.op("slice", {"axes": [axis], "infer_flags": [-1]}, Input=joined, StartsTensor=start, EndsTensor=end)
+        out = c.op("slice", {"axes": [axis], "infer_flags": [-1]}, Input=pair, StartsTensor=start, EndsTensor=end)
     if keep:
         return out
     remaining = c.reshape(layer.nonzero(layer.equal(mask, numbers(c, 0))), [rank - count]) if count < rank else None
@@ -148,11 +148,11 @@ def triangle(c: Call, x: Variable, k: Variable, upper: bool) -> Variable:
     """Return the triangle of each matrix from a computed diagonal."""
     dims = c.shape_of(x)
     rows, columns = (from_zero(c, entry(c, dims, index)) for index in (-2, -1))
-    apart = c.unsqueeze(columns, 0) - c.unsqueeze(rows, 1)
-    mask = c.op("greater_equal" if upper else "less_equal", X=apart, Y=c.reshape(c.cast(k, INT64), [1]))
+    distance = c.unsqueeze(columns, 0) - c.unsqueeze(rows, 1)
+    mask = c.op("greater_equal" if upper else "less_equal", X=distance, Y=c.reshape(c.cast(k, INT64), [1]))
     dtype = x.spec.known_dtype
-    wide = c.cast(x, INT32) if dtype is BOOL else x
-    return c.cast(layer.where(mask, wide, c.like(0, wide)), dtype)
+    operand = c.cast(x, INT32) if dtype is BOOL else x
+    return c.cast(layer.where(mask, operand, c.like(0, operand)), dtype)
 
 
 def parts(c: Call, x: Variable, axis: int, sizes: Variable, count: int) -> tuple[Variable, ...]:
@@ -220,8 +220,8 @@ def cut(c: Call, x: Variable, starts: Variable, ends: Variable, axes: Variable |
         mask = layer.reduce_max(c.cast(matches, INT64), [0], True)
 
         def value_of(values: Variable, default: Variable, matches: Variable = matches, mask: Variable = mask) -> Variable:
-            picked = layer.where(matches, values, layer.fill_like(values, 0.0))
-            total = layer.reduce_sum(picked, [0], True)
+            selection = layer.where(matches, values, layer.fill_like(values, 0.0))
+            total = layer.reduce_sum(selection, [0], True)
             return layer.where(c.cast(mask, BOOL), total, default)
 
         step = value_of(steps, numbers(c, 1))
@@ -248,6 +248,6 @@ def spread(c: Call, pads: Variable, axes: Variable, rank: int) -> Variable:
     halves: list[Variable] = []
     for start in (0, count):
         half = layer.slice(pads, [0], [start], [start + count])
-        picked = c.cast(matches, INT64) * c.unsqueeze(half, 0)
-        halves.append(layer.reduce_sum(picked, [1]))
+        selection = c.cast(matches, INT64) * c.unsqueeze(half, 0)
+        halves.append(layer.reduce_sum(selection, [1]))
     return layer.concat(halves, 0)

@@ -59,9 +59,9 @@ class Uses:
         return role
 
     def _role(self, name: str, several: bool) -> str:
-        role, names, waiting = OTHER, {name}, [name]
-        while waiting:
-            current = waiting.pop()
+        role, names, queue = OTHER, {name}, [name]
+        while queue:
+            current = queue.pop()
             for node, index in self._find(current):
                 function = self._functions.get((node.domain, node.operator))
                 if function is not None:
@@ -75,7 +75,7 @@ class Uses:
                 elif node.operator == "Concat" or (index == 0 and node.operator in _VIEWS) or all(n in self._constant for n in node.inputs if n):
                     new = [n for n in node.outputs if n and n not in names]
                     names.update(new)
-                    waiting += new
+                    queue += new
         return role
 
     def _is_term(self, node: NodeRecord, index: int, several: bool) -> bool:
@@ -106,18 +106,18 @@ class Uses:
                 for output in node.outputs:
                     made_by[output] = node
             for node in _with_inner(self._nodes):
-                for index, used in enumerate(node.inputs):
-                    users.setdefault(used, []).append((node, index))
+                for index, operand in enumerate(node.inputs):
+                    users.setdefault(operand, []).append((node, index))
         return self._users.get(name, [])
 
 
 def _with_inner(nodes: tuple[NodeRecord, ...]) -> Iterator[NodeRecord]:
     """Yield nodes, and the nodes of the graphs within them."""
-    waiting = [nodes]
-    while waiting:
-        for node in waiting.pop():
+    queue = [nodes]
+    while queue:
+        for node in queue.pop():
             yield node
-            waiting += [value.nodes for value in node.attributes.values() if isinstance(value, GraphRecord)]
+            queue += [value.nodes for value in node.attributes.values() if isinstance(value, GraphRecord)]
 
 
 class OnnxConstant:

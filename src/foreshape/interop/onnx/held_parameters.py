@@ -50,8 +50,8 @@ class OnnxParameters:
                 scope.defer(name, lambda name=name: self.read(name, device))
             return
         with torch.inference_mode():
-            read = {name: self.read(name, device) for name in self.names()}  # all of them, before the first is put in
-            for name, tensor in read.items():
+            tensors = {name: self.read(name, device) for name in self.names()}  # all of them, before the first is put in
+            for name, tensor in tensors.items():
                 scope.store(name, tensor)
 
     def stored(self) -> dict[str, Stored]:

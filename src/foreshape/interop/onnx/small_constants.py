@@ -21,16 +21,16 @@ def write_small(block: Block, name: str, dtype: DType, dims: list[int], array: A
         op = block.append_op("fill_constant", {}, {"Out": name}, attrs)
     else:
         field = {"bool": "bool_values", "int32": "int32_values", "int64": "int64_values", "fp32": "fp32_values", "fp64": "fp64_values"}.get(dtype.name)
-        wide = dtype if field is not None else INT64 if dtype.is_integer else None
+        work_dtype = dtype if field is not None else INT64 if dtype.is_integer else None
         flat = flat.view("int64") if dtype is UINT64 else flat  # the same bits
         values = [int(v) for v in flat.tolist()] if dtype is BOOL or dtype.is_integer else [float(v) for v in flat.tolist()]
         if field is not None:
             op = block.append_op("assign_value", {}, {"Out": name}, {"shape": dims, "dtype": dtype.code, field: values})
         else:
-            wide = wide or FP32
-            held_as = "int64_values" if wide is INT64 else "fp32_values"
-            constant = block.append_op("assign_value", {}, None, {"shape": dims, "dtype": wide.code, held_as: values}, prefix="constant")
-            op = block.append_op("cast", {"X": constant.output("Out")}, {"Out": name}, {"in_dtype": wide.code, "out_dtype": dtype.code})
+            work_dtype = work_dtype or FP32
+            held_as = "int64_values" if work_dtype is INT64 else "fp32_values"
+            constant = block.append_op("assign_value", {}, None, {"shape": dims, "dtype": work_dtype.code, held_as: values}, prefix="constant")
+            op = block.append_op("cast", {"X": constant.output("Out")}, {"Out": name}, {"in_dtype": work_dtype.code, "out_dtype": dtype.code})
     for constant in block.ops[first:]:
         constant.origin = SmallConstant(constant.attributes)
     variable = block.vars[op.output("Out") or name]

@@ -54,10 +54,10 @@ def write_by_row(t: Translation, op: GraphOp, row: TableRow, extras: Mapping[str
     updates = _updates(operator)
     for index, number in enumerate(op.results):
         slot = row.results[index] if index < len(row.results) else ""
-        used = number in t.used
-        if used and not slot:
+        is_used = number in t.used
+        if is_used and not slot:
             raise Refused(f"its result {index} has no counterpart")
-        if not slot or number == NOTHING or op.types[index] is None or (not used and slot in _SPARED):
+        if not slot or number == NOTHING or op.types[index] is None or (not is_used and slot in _SPARED):
             continue
         state = updates.get(slot)
         updated = inputs.get(state, ()) if state is not None else ()
@@ -91,8 +91,8 @@ def _operand(t: Translation, op: GraphOp, index: int, row: OperandRow, schema: M
     if not row.slot:
         raise Refused(f"its operand {index} has no counterpart")
     several = t.tensors(op, index)
-    listed = isinstance(operand, tuple) and (len(several) != 1 or _is_one(t, several[0]))
-    inputs[row.many if listed else row.slot] = several
+    is_list = isinstance(operand, tuple) and (len(several) != 1 or _is_one(t, several[0]))
+    inputs[row.many if is_list else row.slot] = several
 
 
 def _is_kept(t: Translation, name: str) -> bool:

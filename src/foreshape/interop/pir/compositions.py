@@ -151,9 +151,9 @@ def _reduction(op: GraphOp) -> dict[str, Any]:
     return {"dim": axes or [0], "reduce_all": not axes, "keep_dim": op.attributes.get("keepdim", False) is True}
 
 
-def _number_of(t: Translation, x: str, ones: DType, attrs: dict[str, Any]) -> str:
+def _number_of(t: Translation, x: str, dtype: DType, attrs: dict[str, Any]) -> str:
     """Write the number of elements reduced to one."""
-    return _put(t, "reduce_sum", {"X": _put(t, "fill_any_like", {"X": x}, {"value": 1.0, "dtype": ones.code})}, attrs)
+    return _put(t, "reduce_sum", {"X": _put(t, "fill_any_like", {"X": x}, {"value": 1.0, "dtype": dtype.code})}, attrs)
 
 
 @rule("variance", "var", "std")
@@ -164,11 +164,11 @@ def variance(t: Translation, op: GraphOp) -> None:
     if dtype is BOOL or dtype.is_integer:
         raise Refused(f"a variance of {dtype.name} has no counterpart")
     mean = _put(t, "reduce_mean", {"X": x}, {**attrs, "keep_dim": True})
-    apart = _put(t, "reduce_sum", {"X": _put(t, "square", {"X": _two(t, "sub", x, mean)})}, attrs)
+    squares = _put(t, "reduce_sum", {"X": _put(t, "square", {"X": _two(t, "sub", x, mean)})}, attrs)
     count = _number_of(t, x, dtype, attrs)
-    less = _put(t, "scale", {"X": count}, {"scale": 1.0, "bias": -correction if unbiased else 0.0})
+    divisor = _put(t, "scale", {"X": count}, {"scale": 1.0, "bias": -correction if unbiased else 0.0})
     out = t.output(op, 0)
     if op.name == "std":
-        _put(t, "sqrt", {"X": _two(t, "div", apart, less)}, None, out)
+        _put(t, "sqrt", {"X": _two(t, "div", squares, divisor)}, None, out)
     else:
-        _two(t, "div", apart, less, out)
+        _two(t, "div", squares, divisor, out)

@@ -81,7 +81,7 @@ def _field(record: Any, name: str, kind: type, place: str) -> Any:
     return value
 
 
-def _listed(record: dict[str, Any], name: str, place: str) -> list[Any]:
+def _list_field(record: dict[str, Any], name: str, place: str) -> list[Any]:
     """Return the list in the field ``name``; empty if there is none."""
     value = record.get(name, _NONE)
     return value if value.__class__ is list else _field(record, name, list, place)
@@ -179,17 +179,17 @@ class _Reader:
         dialect: str = _DIALECTS.get(number_of, number_of)
         visibility = self.known
         operands: list[int] = []
-        for entry in _listed(record, "I", place):
+        for entry in _list_field(record, "I", place):
             number: Any = entry.get("%") if entry.__class__ is dict else None
             if number.__class__ is not int or (number != NOTHING and not visibility.get(number)):
                 raise _no_operand(entry, visibility, f"{place}.I[{len(operands)}]")
             operands.append(number)
         regions: tuple[GraphBlock, ...] = ()
         if record.get("regions"):
-            regions = tuple([self.block(r, f"{place}.regions[{index}]", depth + 1) for index, r in enumerate(_listed(record, "regions", place))])
+            regions = tuple([self.block(r, f"{place}.regions[{index}]", depth + 1) for index, r in enumerate(_list_field(record, "regions", place))])
         results: list[int] = []
         types: list[Type] = []
-        for entry in _listed(record, "O", place):
+        for entry in _list_field(record, "O", place):
             number: Any = entry.get("%") if entry.__class__ is dict else None
             if number.__class__ is not int or number < 0:
                 raise FormatError.must(f"{place}.O[{len(results)}]", "the number of a value", excerpt(entry))
@@ -200,7 +200,7 @@ class _Reader:
             types.append(self.type(entry.get("TT"), place, "O", len(results)))
             results.append(number)
         attributes: dict[str, Any] = {}
-        for entry in _listed(record, "A", place):
+        for entry in _list_field(record, "A", place):
             key: Any = entry.get("N") if entry.__class__ is dict else None
             if key.__class__ is not str:
                 raise FormatError.must(f"{place}.A[{len(attributes)}].N", "a name", excerpt(key))

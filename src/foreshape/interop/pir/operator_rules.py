@@ -318,6 +318,6 @@ def einsum(t: Translation, op: GraphOp) -> None:
     operands = t.tensors(op, 0)
     caches: Slots = {}
     for index, slot in enumerate(("InnerCache", "XShape"), 1):
-        used = index < len(op.results) and op.results[index] in t.used
-        caches[slot] = t.outputs(op, index) if used else tuple([t.temporary("einsum", None) for _ in operands])
+        is_used = index < len(op.results) and op.results[index] in t.used
+        caches[slot] = t.outputs(op, index) if is_used else tuple([t.temporary("einsum", None) for _ in operands])
     t.write("einsum", {"Operands": operands}, {"Out": (t.output(op, 0),), **caches}, {"equation": op.attributes.get("equation")})

@@ -247,9 +247,9 @@ _WHOLES: Final = ("0.a_i32", "0.a_i64")
 _VOID: Final = {"INF": float("inf"), "-INF": float("-inf"), "NAN": float("nan")}
 _CONVERTED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "0.a_i32": _integer, "0.a_i64": _integer, "0.a_index": _integer, "0.a_f32": _real, "0.a_f64": _real, "0.a_bool": _truth,
-    "0.a_str": _text, "0.a_tensorname": _text, "1.a_layout": _text, "1.a_dtype": lambda value, given: ElementTypeName(_text(value, given)),
+    "0.a_str": _text, "0.a_tensorname": _text, "1.a_layout": _text, "1.a_dtype": lambda value, record: ElementTypeName(_text(value, record)),
     "1.a_intarray": _whole_numbers, "1.a_place": _device, "1.a_scalar": _scalar, "0.a_c64": _complex, "0.a_c128": _complex,
-    "NULL": lambda value, given: None,
+    "NULL": lambda value, record: None,
 }  # fmt: skip
 """Kind of an attribute -> the function of its data, and of the whole, to its value."""
 

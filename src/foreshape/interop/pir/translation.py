@@ -187,9 +187,9 @@ class Translation:
             raise FormatError(f"{op.place}: {op.full_name} has a result {index} in PaddlePaddle, and {len(op.results)} results here")
         number, type = op.results[index], op.types[index]
         if isinstance(type, ListType):
-            listed = tuple([self.declare(self.fresh(op.name), element if number in self.used else None).name for element in type.elements])
-            self.values[number] = listed
-            return listed
+            names = tuple([self.declare(self.fresh(op.name), element if number in self.used else None).name for element in type.elements])
+            self.values[number] = names
+            return names
         name = self.wanted.get(number)
         if name is None or self.block.idx:
             name = self.fresh(op.name.rstrip("_"))
@@ -303,10 +303,10 @@ class Translation:
             elements = [int(v) for v in constant.values] if dtype.name == "bool" else constant.values
             self.write("assign_value", {}, {"Out": (name,)}, {"shape": dims, "dtype": dtype.code, field: elements})
             return
-        wide = INT64 if dtype.is_integer else FP32
-        carrier = self.temporary("assign_value", Declared(LOD_TENSOR, wide, constant.dims))
-        self.write("assign_value", {}, {"Out": (carrier,)}, {"shape": dims, "dtype": wide.code, _VALUES[wide.name]: constant.values})
-        self.write("cast", {"X": (carrier,)}, {"Out": (name,)}, {"in_dtype": wide.code, "out_dtype": dtype.code})
+        work_dtype = INT64 if dtype.is_integer else FP32
+        carrier = self.temporary("assign_value", Declared(LOD_TENSOR, work_dtype, constant.dims))
+        self.write("assign_value", {}, {"Out": (carrier,)}, {"shape": dims, "dtype": work_dtype.code, _VALUES[work_dtype.name]: constant.values})
+        self.write("cast", {"X": (carrier,)}, {"Out": (name,)}, {"in_dtype": work_dtype.code, "out_dtype": dtype.code})
 
     def fill(self, dtype: DType, dims: Sequence[int], value: Any, name: str, inputs: Slots | None = None) -> None:
         """Write fill_constant, with its value exactly as the element type holds it."""

@@ -183,8 +183,8 @@ class GraphWriter:
             return
         results: Sequence[Any] = output if output.__class__ is tuple else (output,)
         for slot, value in zip(operator.schema.results, results, strict=False):
-            listed: Sequence[Any] = value if value.__class__ is list else [value]
-            for name, element in zip(op.output_slots.get(slot.name, ()), listed, strict=False):
+            elements: Sequence[Any] = value if value.__class__ is list else [value]
+            for name, element in zip(op.output_slots.get(slot.name, ()), elements, strict=False):
                 if element is not None and not is_empty_name(name):
                     self.bind(op, name, element)
 

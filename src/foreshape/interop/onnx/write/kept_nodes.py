@@ -52,10 +52,10 @@ def newest_set(ops: Iterable[Op]) -> int:
 def kept_nodes(writer: GraphWriter, block: Block) -> dict[int, KeptNode]:
     """Return the nodes behind the ops of a block, each by the places of all its ops. Where one does not stand, those of the graphs within it may."""
     out: dict[int, KeptNode] = {}
-    waiting = {index: op.origin for index, op in enumerate(block.ops) if op.origin.__class__ is tuple}
-    while waiting:
+    origins = {index: op.origin for index, op in enumerate(block.ops) if op.origin.__class__ is tuple}
+    while origins:
         groups: dict[NodeOrigin, dict[int, int]] = {}
-        for index, (origin, place, _) in waiting.items():
+        for index, (origin, place, _) in origins.items():
             groups.setdefault(origin, {})[index] = place
         originals = [original for origin, places in groups.items() if (original := _kept_node(writer, block, origin, places)) is not None]
         count = -1
@@ -66,7 +66,7 @@ def kept_nodes(writer: GraphWriter, block: Block) -> dict[int, KeptNode]:
             originals = [original for original in originals if _is_apart(writer, block, original, owners) and _is_same(writer, block, original, results)]
         for original in originals:
             out.update(dict.fromkeys(original.ops, original))
-        waiting = {index: inner for index, (_, _, inner) in waiting.items() if index not in out and inner is not None}
+        origins = {index: inner for index, (_, _, inner) in origins.items() if index not in out and inner is not None}
     return out
 
 
@@ -89,12 +89,12 @@ def _kept_node(writer: GraphWriter, block: Block, origin: NodeOrigin, places: di
     return KeptNode(origin, ops, every, names) if len(set(names.values())) == len(names) else None
 
 
-def _matches(then: Part, op: Op, names: dict[str, str]) -> bool:
+def _matches(original: Part, op: Op, names: dict[str, str]) -> bool:
     """Tell whether an op is as the import made it, but for names: old -> new."""
     part = part_of(op)
-    if part[0] is not then[0] and (part[0].type != then[0].type or _entries(part[0]) != _entries(then[0])):
+    if part[0] is not original[0] and (part[0].type != original[0].type or _entries(part[0]) != _entries(original[0])):
         return False
-    for old_slots, new_slots in zip(then[1:], part[1:], strict=True):
+    for old_slots, new_slots in zip(original[1:], part[1:], strict=True):
         if len(old_slots) != len(new_slots):
             return False
         for old, new in zip(old_slots, new_slots, strict=True):
@@ -169,11 +169,11 @@ def _is_constant(variable: Variable | None) -> bool:
     return all(map(_is_constant, op.input_variables()))
 
 
-def _as_before(then: Sequence[Any] | None, sizes: Sequence[Any] | None) -> bool:
+def _as_before(old_sizes: Sequence[Any] | None, sizes: Sequence[Any] | None) -> bool:
     """Tell whether sizes, or numbers, are the ones of the import; those that were open may be any now."""
-    if then is None:
+    if old_sizes is None:
         return True
-    return sizes is not None and len(then) == len(sizes) and all(b == a or not isinstance(a, (int, float)) for a, b in zip(then, sizes, strict=True))
+    return sizes is not None and len(old_sizes) == len(sizes) and all(b == a or not isinstance(a, (int, float)) for a, b in zip(old_sizes, sizes, strict=True))
 
 
 def _has_numbers(spec: Spec) -> bool:
@@ -253,8 +253,8 @@ def _attribute(writer: GraphWriter, origin: NodeOrigin, value: Any, outer: Mappi
         import numpy
 
         return tensor_of(value.name, value.code, value.dims, numpy.ascontiguousarray(array_of(value, origin.folder)).tobytes())
-    listed: Any = value if value.__class__ is list else ()
-    return [text.decode() for text in listed] if listed and isinstance(listed[0], bytes) else value
+    elements: Any = value if value.__class__ is list else ()
+    return [text.decode() for text in elements] if elements and isinstance(elements[0], bytes) else value
 
 
 def _is_told(type: TypeRecord | None) -> TypeGuard[TypeRecord]:

@@ -81,16 +81,18 @@ Types: TypeAlias = "Mapping[OnnxValue, TypeRecord]"
 def named_graph(frame: OnnxGraph, types: Types, initializers: Iterable[OnnxValue], described: Callable[[OnnxValue], TypeRecord | None]) -> GraphRecord:
     """Return the main graph, without what its results don't need. ``described``: the type of a value between, or None."""
     needed(frame)
-    read = {value for node in frame.nodes for value in node.reads()}
-    constants = [v for v in initializers if v in read or v in frame.results]
+    operands = {value for node in frame.nodes for value in node.reads()}
+    constants = [v for v in initializers if v in operands or v in frame.results]
     names = _Names()
     for value in (*frame.inputs, *frame.results, *sorted(constants, key=lambda v: v.name == "constant")):
         names.name_of(value)
-    names.read = read
+    names.read = operands
     graph = names.graph("program", frame, types)
     tensors = {names.name_of(v): v.tensor._replace(name=names.name_of(v)) for v in constants if v.tensor is not None}
     ends = {*frame.inputs, *frame.results}
-    between = {names.name_of(v): record for node in frame.nodes for v in node.outputs if v in read and v not in ends and (record := described(v)) is not None}
+    between = {
+        names.name_of(v): record for node in frame.nodes for v in node.outputs if v in operands and v not in ends and (record := described(v)) is not None
+    }
     return graph._replace(initializers=tensors, described=between)
 
 
@@ -131,7 +133,7 @@ class _Names:
         outputs = [
             self.name_of(v, f"{node.operator}.out") if every or not index or v in self.read or v in results else "" for index, v in enumerate(node.outputs)
         ]
-        for listed in (inputs, outputs):
-            while len(listed) > 1 and not listed[-1]:
-                listed.pop()
+        for names in (inputs, outputs):
+            while len(names) > 1 and not names[-1]:
+                names.pop()
         return NodeRecord(node.operator, node.domain, tuple(inputs), tuple(outputs), attributes, name, "", {}, {})
