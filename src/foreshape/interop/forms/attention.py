@@ -27,28 +27,28 @@ def _heads(c: Call, x: Variable, heads: int) -> Variable:
     return c.transpose(c.reshape(x, [0, 0, heads, -1]), [0, 2, 1, 3]) if c.rank(x) == 3 else x
 
 
-def _bias(c: Call, allowed: Variable, like: Variable) -> Variable:
+def _bias(c: Call, allowed: Variable, operand: Variable) -> Variable:
     """Return 0 where allowed, -inf elsewhere."""
-    return layer.where(allowed, c.like(0, like), c.like(float("-inf"), like))
+    return layer.where(allowed, c.like(0, operand), c.like(float("-inf"), operand))
 
 
 def _from_onnx_mask(c: Call, query: Variable, key: Variable, past: Variable | None) -> Variable | None:
     """Return the summand of the products: the mask, -inf beyond the causal edge, the window and the filled part of the keys."""
-    given, filled = c.optional(3), c.optional(6)
+    mask, filled = c.optional(3), c.optional(6)
     length, keys = entry(c, c.shape_of(query), 2), entry(c, c.shape_of(key), 2)
-    if given is not None:
-        own = entry(c, c.shape_of(given), -1)
-        if given.spec.known_dims[-1] != key.spec.known_dims[2]:  # a mask of fewer keys: the others are hidden
-            held = from_zero(c, keys) < own
-            place = layer.minimum(from_zero(c, keys), own - numbers(c, 1))
-            given = layer.gather(given, place, c.rank(given) - 1)
-            if given.spec.known_dtype is BOOL:
-                given = layer.logical_and(given, held)
+    if mask is not None:
+        width = entry(c, c.shape_of(mask), -1)
+        if mask.spec.known_dims[-1] != key.spec.known_dims[2]:  # a mask of fewer keys: the others are hidden
+            visible = from_zero(c, keys) < width
+            place = layer.minimum(from_zero(c, keys), width - numbers(c, 1))
+            mask = layer.gather(mask, place, c.rank(mask) - 1)
+            if mask.spec.known_dtype is BOOL:
+                mask = layer.logical_and(mask, visible)
             else:
-                given = layer.where(held, given, c.like(float("-inf"), given))
-        given = _bias(c, given, query) if given.spec.known_dtype is BOOL else given
+                mask = layer.where(visible, mask, c.like(float("-inf"), mask))
+        mask = _bias(c, mask, query) if mask.spec.known_dtype is BOOL else mask
     left, right = int(c.attribute("left_window_size", -1)), int(c.attribute("right_window_size", -1))
-    out = given
+    out = mask
     columns = from_zero(c, keys)
     if c.attribute("is_causal", 0) or left >= 0 or right >= 0:
         rows = c.unsqueeze(from_zero(c, length), 1)
@@ -57,12 +57,12 @@ def _from_onnx_mask(c: Call, query: Variable, key: Variable, past: Variable | No
             rows = c.unsqueeze(rows, 0, 1) + offset
         elif past is not None:
             rows = rows + entry(c, c.shape_of(past), 2)
-        apart = rows - columns
+        distance = rows - columns
         kinds = [("greater_equal", 0)] if c.attribute("is_causal", 0) else []
         kinds += [("less_equal", left)] if left >= 0 else []
         kinds += [("greater_equal", -right)] if right >= 0 else []
         for type, edge in kinds:
-            bias = _bias(c, c.op(type, X=apart, Y=numbers(c, edge)), query)
+            bias = _bias(c, c.op(type, X=distance, Y=numbers(c, edge)), query)
             out = bias if out is None else out + bias
     if filled is not None:
         inside = c.unsqueeze(columns, 0, 1, 2) < c.unsqueeze(c.cast(filled, INT64), 1, 2, 3)
@@ -76,7 +76,7 @@ def from_onnx_attention(c: Call) -> Any:
     """softmax(scale Q K^T + mask) V; rows without a key are zero."""
     query, key, value = c.x(0), c.x(1), c.x(2)
     flat = c.rank(query) == 3
-    of = query.spec.known_dtype
+    dtype = query.spec.known_dtype
     heads, groups = (c.attribute(name) for name in ("q_num_heads", "kv_num_heads"))
     query, key, value = _heads(c, query, heads), _heads(c, key, groups), _heads(c, value, groups)
     past, past_value = c.optional(4), c.optional(5)
@@ -84,45 +84,45 @@ def from_onnx_attention(c: Call) -> Any:
         key, value = layer.concat([past, key], 2), layer.concat([past_value, value], 2)
     present = key, value
     bias = _from_onnx_mask(c, query, key, past)
-    many, few, size = query.spec.known_dims[1], key.spec.known_dims[1], query.spec.known_dims[3]
-    if isinstance(many, int) and isinstance(few, int):
-        if many != few:
-            shared = ((layer.repeat_interleave(one, many // few, 1)) for one in (key, value))
+    query_size, key_size, size = query.spec.known_dims[1], key.spec.known_dims[1], query.spec.known_dims[3]
+    if isinstance(query_size, int) and isinstance(key_size, int):
+        if query_size != key_size:
+            shared = ((layer.repeat_interleave(tensor, query_size // key_size, 1)) for tensor in (key, value))
             key, value = shared
-    elif many is not few:
-        all_, own = size_of(c, query, 1), size_of(c, key, 1)
-        group = from_zero(c, all_) // (all_ // own)
-        key, value = (layer.gather(one, group, 1) for one in (key, value))
+    elif query_size is not key_size:
+        query_heads, key_heads = size_of(c, query, 1), size_of(c, key, 1)
+        group = from_zero(c, query_heads) // (query_heads // key_heads)
+        key, value = (layer.gather(tensor, group, 1) for tensor in (key, value))
     scale = c.attribute("scale")
     if scale is not None or isinstance(size, int):
         number = c.like(math.sqrt(1 / math.sqrt(size) if scale is None else scale), query)  # pyright: ignore[reportArgumentType]
     else:
-        number = layer.pow(c.cast(size_of(c, query, 3), of), -0.25)
+        number = layer.pow(c.cast(size_of(c, query, 3), dtype), -0.25)
     products = layer.matmul(query * number, key * number, transpose_y=True)
-    told, mode, cap = products, int(c.attribute("qk_matmul_output_mode", 0)), float(c.attribute("softcap", 0.0))
+    scores, mode, cap = products, int(c.attribute("qk_matmul_output_mode", 0)), float(c.attribute("softcap", 0.0))
     if cap > 0:
         edge = c.like(cap, products)
         products = layer.tanh(layer.divide(products, edge)) * edge
-        told = products if mode == 1 or c.opset >= 24 else told
-    told = products if mode == 1 else told
+        scores = products if mode == 1 or c.opset >= 24 else scores
+    scores = products if mode == 1 else scores
     if mode == 2:
-        told = products if bias is None else products + bias
+        scores = products if bias is None else products + bias
     hidden = None
     if bias is not None:  # a row without a key is not masked before the softmax, whose gradient would be no number
         best = layer.reduce_max(bias, [-1], True)
         hidden = layer.equal(best, c.like(float("-inf"), best))
         products = products + layer.where(hidden, c.like(0, bias), bias)
     precision = c.attribute("softmax_precision")
-    wide = products if precision is None else c.cast(products, element_type(int(precision)))
-    weights = layer.softmax(wide, -1)
+    logits = products if precision is None else c.cast(products, element_type(int(precision)))
+    weights = layer.softmax(logits, -1)
     if hidden is not None:
         weights = layer.where(hidden, c.like(0, weights), weights)
-    weights = c.cast(weights, of)
-    told = weights if mode == 3 else told
+    weights = c.cast(weights, dtype)
+    scores = weights if mode == 3 else scores
     out = layer.matmul(weights, value)
     if flat:
         out = c.reshape(c.transpose(out, [0, 2, 1, 3]), [0, 0, -1])
-    return tuple([out, *present, told][: len(c.node.outputs)])
+    return tuple([out, *present, scores][: len(c.node.outputs)])
 
 
 @from_onnx("RotaryEmbedding", since=23)
@@ -136,32 +136,32 @@ def rotary_embedding(c: Call) -> Any:
     twice = x.spec.known_dims[3] if not isinstance(half, int) else 2 * half
     if not isinstance(twice, int):
         raise Refused("an open number of features")
-    turned = int(c.attribute("rotary_embedding_dim", 0)) or twice
+    width = int(c.attribute("rotary_embedding_dim", 0)) or twice
 
-    def part(one: Variable, first: int, last: int, step: int = 1) -> Variable:
+    def part(tensor: Variable, first: int, last: int, step: int = 1) -> Variable:
         attrs = {"axes": [3], "starts": [first], "ends": [last], "infer_flags": [1]}
-        return c.op("slice", attrs, Input=one) if step == 1 else c.op("strided_slice", {**attrs, "strides": [step]}, Input=one)
+        return c.op("slice", attrs, Input=tensor) if step == 1 else c.op("strided_slice", {**attrs, "strides": [step]}, Input=tensor)
 
     if places is not None:
         index = c.reshape(c.cast(places, INT64), [-1])
         shape = layer.concat([c.shape_of(places), numbers(c, -1)], 0)
-        taken = ((c.reshape_to(layer.gather(one, index, 0), shape)) for one in (cosines, sines))
-        cosines, sines = taken
+        tables = ((c.reshape_to(layer.gather(table, index, 0), shape)) for table in (cosines, sines))
+        cosines, sines = tables
     cosines, sines = c.unsqueeze(cosines, 2), c.unsqueeze(sines, 2)
     between = bool(c.attribute("interleaved", 0))
-    one, other = (part(x, 0, turned, 2), part(x, 1, turned, 2)) if between else (part(x, 0, turned // 2), part(x, turned // 2, turned))
+    first_half, second_half = (part(x, 0, width, 2), part(x, 1, width, 2)) if between else (part(x, 0, width // 2), part(x, width // 2, width))
 
     def times(a: Variable, b: Variable) -> Variable:
         return a * b
 
-    real = times(cosines, one) - times(sines, other)
-    imaginary = times(sines, one) + times(cosines, other)
+    real = times(cosines, first_half) - times(sines, second_half)
+    imaginary = times(sines, first_half) + times(cosines, second_half)
     if between:
-        out = c.reshape(layer.stack([real, imaginary], 4), [0, 0, 0, turned])
+        out = c.reshape(layer.stack([real, imaginary], 4), [0, 0, 0, width])
     else:
         out = layer.concat([real, imaginary], 3)
-    if turned != x.spec.known_dims[3]:
-        out = layer.concat([out, part(x, turned, 2**31 - 1)], 3)
+    if width != x.spec.known_dims[3]:
+        out = layer.concat([out, part(x, width, 2**31 - 1)], 3)
     return c.reshape(out, [0, 0, -1]) if flat else c.transpose(out, [0, 2, 1, 3])
 
 
@@ -180,15 +180,15 @@ def causal_convolution(c: Call) -> Any:
     if not isinstance(channels, int) or not isinstance(width, int):
         raise Refused("weights of open sizes")
     if past is not None:
-        wide = layer.concat([past, x], 2)
+        source = layer.concat([past, x], 2)
     else:
-        wide = c.op("pad", {"paddings": [0, 0, 0, 0, width - 1, 0], "pad_value": 0.0}, X=x) if width > 1 else x
+        source = c.op("pad", {"paddings": [0, 0, 0, 0, width - 1, 0], "pad_value": 0.0}, X=x) if width > 1 else x
     attrs = {"strides": [1, 1], "dilations": [1, 1], "paddings": [0, 0, 0, 0], "groups": channels}
-    out = c.squeeze(c.op("depthwise_conv2d" if channels > 1 else "conv2d", attrs, Input=c.unsqueeze(wide, 2), Filter=c.unsqueeze(weight, 2)), 2)
+    out = c.squeeze(c.op("depthwise_conv2d" if channels > 1 else "conv2d", attrs, Input=c.unsqueeze(source, 2), Filter=c.unsqueeze(weight, 2)), 2)
     out = out if bias is None else layer.add(out, bias, axis=1)
     out = layer.silu(out) if c.attribute("activation", "none") in ("silu", "swish") else out
-    end = entry(c, c.shape_of(wide), 2)
-    state = c.op("slice", {"axes": [2], "infer_flags": [-1]}, Input=wide, StartsTensor=end - numbers(c, width - 1), EndsTensor=end)
+    end = entry(c, c.shape_of(source), 2)
+    state = c.op("slice", {"axes": [2], "infer_flags": [-1]}, Input=source, StartsTensor=end - numbers(c, width - 1), EndsTensor=end)
     return out, state
 
 
@@ -197,36 +197,36 @@ def linear_attention(c: Call) -> Any:
     """A state that each step decays, corrects and adds to, read by the query; of a known number of steps, written out."""
     query, key, value, past, decay, beta = c.x(0), c.x(1), c.x(2), c.optional(3), c.optional(4), c.optional(5)
     heads, groups, rule = int(c.attribute("q_num_heads")), int(c.attribute("kv_num_heads")), c.attribute("update_rule", "gated_delta")
-    of, steps, width = query.spec.known_dtype, query.spec.known_dims[1], query.spec.known_dims[2]
+    dtype, steps, width = query.spec.known_dtype, query.spec.known_dims[1], query.spec.known_dims[2]
     if not isinstance(steps, int) or not isinstance(width, int) or steps > 256:
         raise Refused("more than 256 steps, or an open number of them")
     size = width // heads
-    kept = of if past is None else past.spec.known_dtype
+    state_dtype = dtype if past is None else past.spec.known_dtype
     query, key, value = (c.cast(_heads(c, v, n), FP32) for v, n in ((query, heads), (key, groups), (value, groups)))
     decay = None if decay is None else c.cast(_heads(c, decay, groups), FP32)
     beta = None if beta is None else c.cast(c.unsqueeze(c.transpose(beta, [0, 2, 1]), 3), FP32)
     number = c.attribute("scale", 0.0) or 1.0 / math.sqrt(size)
 
-    def step_of(x: Variable, at: int) -> Variable:
-        return layer.slice(x, [2], [at], [at + 1])
+    def step_of(x: Variable, step: int) -> Variable:
+        return layer.slice(x, [2], [step], [step + 1])
 
     state = None if past is None else c.cast(past, FP32)
     out: list[Variable] = []
-    for at in range(steps):
-        k, v = step_of(key, at), step_of(value, at)  # [N, heads, 1, D]
+    for step in range(steps):
+        k, v = step_of(key, step), step_of(value, step)  # [N, heads, 1, D]
         if state is not None and decay is not None and "gated" in rule:
-            state = state * layer.exp(c.transpose(step_of(decay, at), [0, 1, 3, 2]))
+            state = state * layer.exp(c.transpose(step_of(decay, step), [0, 1, 3, 2]))
         if "delta" in rule and beta is not None:
             v = v if state is None else v - layer.matmul(k, state)
-            v = step_of(beta, at) * v
-        added = layer.matmul(k, v, transpose_x=True)
-        state = added if state is None else state + added
-        read = state if heads == groups else layer.repeat_interleave(state, heads // groups, 1)
-        out.append(layer.matmul(step_of(query, at), read))
+            v = step_of(beta, step) * v
+        update = layer.matmul(k, v, transpose_x=True)
+        state = update if state is None else state + update
+        memory = state if heads == groups else layer.repeat_interleave(state, heads // groups, 1)
+        out.append(layer.matmul(step_of(query, step), memory))
     if state is None:
         raise Refused("no steps and no state")
-    whole = layer.scale(layer.concat(out, 2), number)
-    return c.cast(c.reshape(c.transpose(whole, [0, 2, 1, 3]), [0, 0, -1]), of), c.cast(state, kept)
+    sequence = layer.scale(layer.concat(out, 2), number)
+    return c.cast(c.reshape(c.transpose(sequence, [0, 2, 1, 3]), [0, 0, -1]), dtype), c.cast(state, state_dtype)
 
 
 # --- to ONNX
@@ -258,56 +258,56 @@ def _from_torch_attention(
     scale: Any = None,
     enable_gqa: bool = False,
 ) -> Any:
-    width, of = query.spec.known_dims[-1], query.spec.known_dtype
+    width, dtype = query.spec.known_dims[-1], query.spec.known_dtype
     if not isinstance(width, int):
         raise Refused("attention over an open number of features")
-    by = 1.0 / math.sqrt(width) if scale is None else float(scale)
+    factor = 1.0 / math.sqrt(width) if scale is None else float(scale)
     if enable_gqa:
-        heads, own = query.spec.known_dims[-3], key.spec.known_dims[-3]
-        if not isinstance(heads, int) or not isinstance(own, int):
+        heads, key_heads = query.spec.known_dims[-3], key.spec.known_dims[-3]
+        if not isinstance(heads, int) or not isinstance(key_heads, int):
             raise Refused("an open number of heads")
-        key, value = (layer.repeat_interleave(v, heads // own, t.rank(v) - 3) if heads != own else v for v in (key, value))
-    scores = t.scale(t.op("matmul_v2", {"trans_y": True}, X=query, Y=key), by)
-    seen: Variable | None = None
+        key, value = (layer.repeat_interleave(v, heads // key_heads, t.rank(v) - 3) if heads != key_heads else v for v in (key, value))
+    scores = t.scale(t.op("matmul_v2", {"trans_y": True}, X=query, Y=key), factor)
+    row_mask: Variable | None = None
     if is_causal:  # each row sees the first column
         sizes = t.sizes([*[1] * (t.rank(scores) - 2), torch_size_of(query, -2), torch_size_of(key, -2)])
-        scores = layer.add(scores, layer.triu(layer.fill_constant(sizes, of, _far(of)), 1))
+        scores = layer.add(scores, layer.triu(layer.fill_constant(sizes, dtype, _floor(dtype)), 1))
     if mask is not None:
-        added, seen = _from_torch_mask(t, mask, of)
-        scores = layer.add(scores, added)
+        addend, row_mask = _from_torch_mask(t, mask, dtype)
+        scores = layer.add(scores, addend)
     weights = layer.softmax(scores, t.rank(scores) - 1)
     if dropout_p:
         weights = layer.dropout(weights, float(dropout_p))
-    made = t.op("matmul_v2", None, X=weights, Y=value)
-    return made if seen is None else layer.multiply(made, seen)
+    out = t.op("matmul_v2", None, X=weights, Y=value)
+    return out if row_mask is None else layer.multiply(out, row_mask)
 
 
-def _far(of: DType) -> float:
+def _floor(dtype: DType) -> float:
     """Return a number whose exponential is zero beside that of any score."""
-    return -6e4 if of is FP16 else -1e9
+    return -6e4 if dtype is FP16 else -1e9
 
 
-def _from_torch_mask(t: TorchCall, mask: Variable, of: DType) -> tuple[Variable, Variable | None]:
+def _from_torch_mask(t: TorchCall, mask: Variable, dtype: DType) -> tuple[Variable, Variable | None]:
     """Return the numbers added to scores, made once for all layers, and 0 for rows without a visible column: torch gives zeros there.
 
     A learned mask is added as it is.
     """
     if mask.dtype is not BOOL and not mask.stop_gradient:
-        return t.cast(mask, of), None
-    block, known = current_block(), t.importer.masks
-    key = mask.name, of.name
-    if block is t.importer.program.global_block and key in known:
-        return known[key]
+        return t.cast(mask, dtype), None
+    block, masks = current_block(), t.importer.masks
+    key = mask.name, dtype.name
+    if block is t.importer.program.global_block and key in masks:
+        return masks[key]
     last = t.rank(mask) - 1
     if mask.dtype is BOOL:
-        visible = layer.cast(mask, of)
-        added = layer.scale(visible, -_far(of), -1.0, bias_after_scale=False)
-        seen = layer.reduce_max(visible, [last], True)
+        visible = layer.cast(mask, dtype)
+        addend = layer.scale(visible, -_floor(dtype), -1.0, bias_after_scale=False)
+        row_mask = layer.reduce_max(visible, [last], True)
     else:
-        mask = t.cast(mask, of)
-        added = layer.clip(mask, _far(of), -_far(of))
-        seen = layer.cast(layer.greater_than(layer.reduce_max(mask, [last], True), layer.fill_constant([], of, -math.inf)), of)
-    added.stop_gradient = seen.stop_gradient = True
+        mask = t.cast(mask, dtype)
+        addend = layer.clip(mask, _floor(dtype), -_floor(dtype))
+        row_mask = layer.cast(layer.greater_than(layer.reduce_max(mask, [last], True), layer.fill_constant([], dtype, -math.inf)), dtype)
+    addend.stop_gradient = row_mask.stop_gradient = True
     if block is t.importer.program.global_block:
-        known[key] = added, seen
-    return added, seen
+        masks[key] = addend, row_mask
+    return addend, row_mask

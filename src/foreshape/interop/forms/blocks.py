@@ -58,13 +58,13 @@ def run_graph(c: Call, graph: GraphRecord, values: dict[str, Any]) -> list[Any]:
 def branch(c: Call) -> Any:
     """Import one branch where the condition is known before the run, otherwise both."""
     then, otherwise = c.node.attributes["then_branch"], c.node.attributes["else_branch"]
-    known = c.constant(0)
-    if known is not None:
-        return tuple(run_graph(c, then if bool(known.reshape(-1)[0]) else otherwise, {}))
+    condition = c.constant(0)
+    if condition is not None:
+        return tuple(run_graph(c, then if bool(condition.reshape(-1)[0]) else otherwise, {}))
 
     ranks: list[list[int | None]] = []
 
-    def made(graph: GraphRecord) -> list[Variable]:
+    def results_of(graph: GraphRecord) -> list[Variable]:
         out = [layer.assign(c.importer.variable(v)) for v in run_graph(c, graph, {})]
         ranks.append([None if v.spec.dims is None else v.spec.rank for v in out])
         if len(ranks) == 2 and ranks[0] != ranks[1]:
@@ -72,11 +72,11 @@ def branch(c: Call) -> Any:
         return out
 
     try:
-        out = layer.cond(_from_onnx_truth(c, c.x(0)), lambda: made(then), lambda: made(otherwise))
+        out = layer.cond(_from_onnx_truth(c, c.x(0)), lambda: results_of(then), lambda: results_of(otherwise))
     except ShapeError:
         if len(ranks) == 2 and ranks[0] != ranks[1]:
             branches = (lambda: run_graph(c, then, {}), lambda: run_graph(c, otherwise, {}))
-            raise RestInBranches(lambda rest, results: with_rest(c, lambda: _from_onnx_truth(c, c.x(0)), branches, rest, results)) from None
+            raise RestInBranches(lambda nodes, results: with_rest(c, lambda: _from_onnx_truth(c, c.x(0)), branches, nodes, results)) from None
         raise
     return tuple(out)
 
@@ -85,13 +85,13 @@ Branch = Callable[[], "list[Any]"]
 """Imports a branch of a node; returns the node's results."""
 
 
-def with_rest(c: Call, condition: Callable[[], Variable], branches: tuple[Branch, Branch], rest: Sequence[NodeRecord], results: Sequence[str]) -> None:
+def with_rest(c: Call, condition: Callable[[], Variable], branches: tuple[Branch, Branch], nodes: Sequence[NodeRecord], results: Sequence[str]) -> None:
     """Import the rest after a node in both of its branches, each with its number of dims. If one alone works, an assertion demands it of the run."""
     importer = c.importer
     importer.trials += 1
     if importer.trials > _MOST_TRIALS:
         importer.keep(c.node, SchemaError(f"{c.node.operator} ({c.node.name or c.node.place}): too many branches with different numbers of dims"))
-        importer.nodes(rest, results)
+        importer.nodes(nodes, results)
         return
     values = dict(importer.scopes[-1])
 
@@ -100,12 +100,12 @@ def with_rest(c: Call, condition: Callable[[], Variable], branches: tuple[Branch
         importer.scopes[-1].update(values)
         for name, value in zip(c.node.outputs, branch(), strict=True):
             importer.define(name, value, c.node.place)
-        importer.nodes(rest, results)
+        importer.nodes(nodes, results)
         return [importer.value(name) for name in results]
 
     def works(branch: Branch) -> bool:
         """Tell whether nothing of the rest is refused."""
-        before, refusals, renamed = counts(), importer.refusals, set(importer.renamed)
+        counters, refusals, renamed = counts(), importer.refusals, set(importer.renamed)
         try:
             for value in imported(branch):
                 importer.variable(value)
@@ -113,7 +113,7 @@ def with_rest(c: Call, condition: Callable[[], Variable], branches: tuple[Branch
         except (Refused, DescriptionError, FormatError):  # as of an axis that this number of dims has not
             return False
         finally:
-            take_back(before)
+            take_back(counters)
             importer.refusals, importer.renamed = refusals, renamed
 
     def described(branch: Branch) -> list[Variable]:
@@ -135,8 +135,8 @@ def loop(c: Call) -> Any:
     """Run the body up to a number of times, while a condition holds; its results for each round are stacked."""
     body: GraphRecord = c.node.attributes["body"]
     importer = c.importer
-    state = [c.value(at) for at in range(2, len(c.node.inputs))]
-    bound, first = (c.constant(at) if c.has(at) else None for at in (0, 1))
+    state = [c.value(index) for index in range(2, len(c.node.inputs))]
+    bound, first = (c.constant(index) if c.has(index) else None for index in (0, 1))
     begins = not c.has(1) or (first is not None and bool(first.reshape(-1)[0]))
     lists = any(not isinstance(v, (Variable, OnnxConstant)) for v in state)
     rounds = None if bound is None else int(bound.reshape(-1)[0])
@@ -151,9 +151,9 @@ def loop(c: Call) -> Any:
     holds = c.reshape(_from_onnx_truth(c, c.x(1)), [1]) if c.has(1) else c.full([1], BOOL, True)
 
     def step(number: Variable, holds: Variable, values: list[Variable]) -> tuple[Variable, list[Variable], list[Variable]]:
-        given = {body.inputs[0].name: c.reshape(number, []), body.inputs[1].name: c.reshape(holds, [])}
-        given |= {v.name: value for v, value in zip(body.inputs[2:], values, strict=True)}
-        out = [importer.variable(v) for v in run_graph(c, body, given)]
+        inputs = {body.inputs[0].name: c.reshape(number, []), body.inputs[1].name: c.reshape(holds, [])}
+        inputs |= {v.name: value for v, value in zip(body.inputs[2:], values, strict=True)}
+        out = [importer.variable(v) for v in run_graph(c, body, inputs)]
         return c.reshape(_from_onnx_truth(c, out[0]), [1]), out[1 : 1 + count], out[1 + count :]
 
     sure = begins and (rounds > 0 if rounds is not None else not c.has(0))
@@ -162,35 +162,35 @@ def loop(c: Call) -> Any:
 
 def _goes_on(c: Call, body: GraphRecord) -> bool:
     """Tell whether a body gives its condition as it takes it, or always true."""
-    name, made = body.outputs[0].name, {out: node for node in body.nodes for out in node.outputs}
+    name, producers = body.outputs[0].name, {out: node for node in body.nodes for out in node.outputs}
     for _ in body.nodes:
-        if name in made and made[name].operator == "Identity":
-            name = made[name].inputs[0]
+        if name in producers and producers[name].operator == "Identity":
+            name = producers[name].inputs[0]
     if name == body.inputs[1].name:
         return True
-    if name in made:
-        value = made[name].attributes.get("value") if made[name].operator == "Constant" else None
-        known = None if value is None else c.importer.numbers(OnnxConstant(name, value))
+    if name in producers:
+        value = producers[name].attributes.get("value") if producers[name].operator == "Constant" else None
+        condition = None if value is None else c.importer.numbers(OnnxConstant(name, value))
     elif name in body.initializers:
-        known = c.importer.numbers(OnnxConstant(name, body.initializers[name]))
+        condition = c.importer.numbers(OnnxConstant(name, body.initializers[name]))
     else:
-        found = c.importer.value(name)
-        known = c.importer.numbers(found) if isinstance(found, (Variable, OnnxConstant)) else None
-    return known is not None and bool(known.reshape(-1)[0])
+        constant = c.importer.value(name)
+        condition = c.importer.numbers(constant) if isinstance(constant, (Variable, OnnxConstant)) else None
+    return condition is not None and bool(condition.reshape(-1)[0])
 
 
 def _written_out(c: Call, body: GraphRecord, state: list[Any], rounds: int) -> Any:
     """Import the body for each of a known number of rounds."""
     count = len(state)
     stacked = len(body.outputs) - 1 - count
-    found: list[list[Variable]] = [[] for _ in range(stacked)]
-    for at in range(rounds):
-        given = {body.inputs[0].name: OnnxConstant("", None, np.array(at, "int64")), body.inputs[1].name: OnnxConstant("", None, np.array(True))}
-        out = run_graph(c, body, given | {v.name: value for v, value in zip(body.inputs[2:], state, strict=True)})
+    stacks: list[list[Variable]] = [[] for _ in range(stacked)]
+    for number in range(rounds):
+        inputs = {body.inputs[0].name: OnnxConstant("", None, np.array(number, "int64")), body.inputs[1].name: OnnxConstant("", None, np.array(True))}
+        out = run_graph(c, body, inputs | {v.name: value for v, value in zip(body.inputs[2:], state, strict=True)})
         state = out[1 : 1 + count]
-        for into, value in zip(found, out[1 + count :], strict=True):
-            into.append(c.importer.variable(value))
-    return (*(layer.assign(v) if isinstance(v, Variable) else v for v in state), *(layer.stack(parts, 0) for parts in found))
+        for stack, value in zip(stacks, out[1 + count :], strict=True):
+            stack.append(c.importer.variable(value))
+    return (*(layer.assign(v) if isinstance(v, Variable) else v for v in state), *(layer.stack(parts, 0) for parts in stacks))
 
 
 def _from_onnx_while(
@@ -204,8 +204,8 @@ def _from_onnx_while(
         return holds if limit is None else layer.logical_and(holds, layer.less_than(number, limit))
 
     def body(number: Variable, holds: Variable, *values: Variable) -> list[Variable]:
-        go, new, found = step(number, holds, list(values))
-        for array, value in zip(arrays, found, strict=True):
+        go, new, results = step(number, holds, list(values))
+        for array, value in zip(arrays, results, strict=True):
             layer.array_write(value, number, array)
         return [layer.scale(number, 1.0, 1.0), go, *(layer.assign(v) for v in new)]
 
@@ -217,12 +217,12 @@ def _stack(c: Call, array: Variable, rounds: Variable | None) -> Variable:
     """Return the elements of an array as one tensor; after no ``rounds`` there is none, and an open size is 0 then."""
     if rounds is None:
         return layer.tensor_array_to_tensor(array, 0, use_stack=True)[0]
-    of, dims = array.spec.known_dtype, array.spec.dims
+    dtype, dims = array.spec.known_dtype, array.spec.dims
     if dims is None:
         raise Refused("results of rounds, stacked, whose number of dims is not known before the run")
     empty = [0, *(d if isinstance(d, int) else 0 for d in dims)]
     some = layer.greater_than(rounds, c.full([1], INT64, 0))
-    return layer.cond(some, lambda: layer.tensor_array_to_tensor(array, 0, use_stack=True)[0], lambda: c.full(empty, of, 0))
+    return layer.cond(some, lambda: layer.tensor_array_to_tensor(array, 0, use_stack=True)[0], lambda: c.full(empty, dtype, 0))
 
 
 def rounds_over(c: Call, source: Variable, axis: int, state: Sequence[Variable], step: Step, stacked: int, nodes: int) -> tuple[list[Variable], list[Variable]]:
@@ -230,33 +230,33 @@ def rounds_over(c: Call, source: Variable, axis: int, state: Sequence[Variable],
 
     ``nodes``: the size of a step. Returns the last state and the stacks.
     """
-    now, length = list(state), source.spec.known_dims[axis]
+    carry, length = list(state), source.spec.known_dims[axis]
     if isinstance(length, int) and 0 < length * max(1, nodes) <= _MOST_WRITTEN_OUT:
-        found: list[list[Variable]] = [[] for _ in range(stacked)]
-        for at in range(length):
-            now, given = step(at, now)
-            for into, value in zip(found, given, strict=True):
-                into.append(value)
-        return now, [layer.stack(parts, 0) for parts in found]
+        stacks: list[list[Variable]] = [[] for _ in range(stacked)]
+        for index in range(length):
+            carry, results = step(index, carry)
+            for stack, value in zip(stacks, results, strict=True):
+                stack.append(value)
+        return carry, [layer.stack(parts, 0) for parts in stacks]
     limit = layer.slice(c.shape_of(source), [0], [axis], [axis + 1])
 
-    def one(number: Variable, holds: Variable, values: list[Variable]) -> Any:
+    def loop_step(number: Variable, holds: Variable, values: list[Variable]) -> Any:
         return holds, *step(number, values)
 
-    out = _from_onnx_while(c, limit, c.full([1], BOOL, True), now, one, stacked, False)
-    return out[: len(now)], out[len(now) :]
+    out = _from_onnx_while(c, limit, c.full([1], BOOL, True), carry, loop_step, stacked, False)
+    return out[: len(carry)], out[len(carry) :]
 
 
-def entry(c: Call, x: Variable, axis: int, at: int | Variable, back: bool) -> Variable:
+def entry(c: Call, x: Variable, axis: int, index: int | Variable, back: bool) -> Variable:
     """Return an entry of an axis, without it: by a number, or by a variable int64 [1]; ``back`` counts from the end."""
     length = x.spec.known_dims[axis]
-    if isinstance(at, int):
-        place = length - 1 - at if back and isinstance(length, int) else at
+    if isinstance(index, int):
+        place = length - 1 - index if back and isinstance(length, int) else index
         return c.op("slice", {"axes": [axis], "starts": [place], "ends": [place + 1], "infer_flags": [1], "decrease_axis": [axis]}, Input=x)
     if back:
         last = layer.slice(c.shape_of(x), [0], [axis], [axis + 1])
-        at = layer.scale(last - at, 1.0, -1.0)
-    return c.squeeze(layer.gather(x, at, axis), axis)
+        index = layer.scale(last - index, 1.0, -1.0)
+    return c.squeeze(layer.gather(x, index, axis), axis)
 
 
 @from_onnx("Scan", since=9)
@@ -264,31 +264,31 @@ def scan(c: Call) -> Any:
     """Run the body over the entries of its scan inputs."""
     inputs = int(c.attribute("num_scan_inputs"))
     first = len(c.node.inputs) - inputs
-    state = [c.x(at) for at in range(first)]
-    entries = [c.x(at) for at in range(first, len(c.node.inputs))]
+    state = [c.x(index) for index in range(first)]
+    entries = [c.x(index) for index in range(first, len(c.node.inputs))]
     axes = [c.axis(int(a), c.rank(e)) for a, e in zip(c.attribute("scan_input_axes") or [0] * inputs, entries, strict=True)]
     last, stacks = _scanned(c, state, entries, axes, c.attribute("scan_input_directions") or [0] * inputs)
     outputs = len(stacks)
     axes_out = c.attribute("scan_output_axes") or [0] * outputs
-    for at, (axis, back) in enumerate(zip(axes_out, c.attribute("scan_output_directions") or [0] * outputs, strict=True)):
-        out = layer.flip(stacks[at], [0]) if back else stacks[at]
+    for index, (axis, back) in enumerate(zip(axes_out, c.attribute("scan_output_directions") or [0] * outputs, strict=True)):
+        out = layer.flip(stacks[index], [0]) if back else stacks[index]
         rank = c.rank(out)
         axis = c.axis(int(axis), rank)
         order = [*range(1, rank)]
         order.insert(axis, 0)
-        stacks[at] = c.transpose(out, order)
+        stacks[index] = c.transpose(out, order)
     return (*(layer.assign(v) for v in last), *stacks)
 
 
-def _scanned(c: Call, state: list[Variable], entries: list[Variable], axes: list[int], turned: Sequence[int]) -> tuple[list[Variable], list[Variable]]:
+def _scanned(c: Call, state: list[Variable], entries: list[Variable], axes: list[int], directions: Sequence[int]) -> tuple[list[Variable], list[Variable]]:
     body: GraphRecord = c.node.attributes["body"]
     count = len(state)
 
-    def step(at: Any, values: list[Variable]) -> tuple[list[Variable], list[Variable]]:
-        given: dict[str, Any] = {v.name: value for v, value in zip(body.inputs[:count], values, strict=True)}
-        for v, x, axis, back in zip(body.inputs[count:], entries, axes, turned, strict=True):
-            given[v.name] = entry(c, x, axis, at, bool(back))
-        out = [c.importer.variable(v) for v in run_graph(c, body, given)]
+    def step(index: Any, values: list[Variable]) -> tuple[list[Variable], list[Variable]]:
+        inputs: dict[str, Any] = {v.name: value for v, value in zip(body.inputs[:count], values, strict=True)}
+        for v, x, axis, back in zip(body.inputs[count:], entries, axes, directions, strict=True):
+            inputs[v.name] = entry(c, x, axis, index, bool(back))
+        out = [c.importer.variable(v) for v in run_graph(c, body, inputs)]
         return out[:count], out[count:]
 
     return rounds_over(c, entries[0], axes[0], state, step, len(body.outputs) - count, len(body.nodes))
@@ -305,12 +305,12 @@ def scan_of_batches(c: Call) -> Any:
     batch = operands[0].spec.known_dims[0]
     if not isinstance(batch, int) or not 0 < batch <= 256:
         raise Refused("a scan of operator set 8 with an open number of sequences, with none, or with more than 256")
-    found: list[list[Variable]] = []
-    for at in range(batch):
-        mine = [entry(c, x, 0, at, False) for x in operands]
+    results: list[list[Variable]] = []
+    for index in range(batch):
+        mine = [entry(c, x, 0, index, False) for x in operands]
         last, stacks = _scanned(c, mine[: first - 1], mine[first - 1 :], [0] * inputs, c.attribute("directions") or [0] * inputs)
-        found.append([*last, *stacks])
-    return tuple(layer.stack(list(parts), 0) for parts in zip(*found, strict=True))
+        results.append([*last, *stacks])
+    return tuple(layer.stack(list(parts), 0) for parts in zip(*results, strict=True))
 
 
 # --- to ONNX
@@ -319,13 +319,13 @@ def scan_of_batches(c: Call) -> Any:
 _TRUTH = TypeRecord("tensor", 9, ())
 
 
-def _after(op: Op, name: str) -> Spec:
+def _spec_after(op: Op, name: str) -> Spec:
     """Return the spec of a variable after an op whose block writes it."""
     variable = op.block.find(name)
-    made = op.made.get(name)
-    if made is None and variable is None:
+    spec = op.made.get(name)
+    if spec is None and variable is None:
         raise Refused(f"{name} is not described")
-    return made if made is not None else variable.spec  # pyright: ignore[reportOptionalMemberAccess]
+    return spec if spec is not None else variable.spec  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def _type(w: WrittenOp, name: str, spec: Spec) -> TypeRecord:
@@ -338,26 +338,26 @@ def _type(w: WrittenOp, name: str, spec: Spec) -> TypeRecord:
     return tensor if spec.kind is LOD_TENSOR else TypeRecord("sequence", inner=tensor)
 
 
-def _before(w: WrittenOp, name: str, spec: Spec) -> OnnxValue:
+def _value_before(w: WrittenOp, name: str, spec: Spec) -> OnnxValue:
     """Return the value of a variable before an op whose block writes it, in its rank after it."""
     import numpy
 
-    found = w.writer.find(name) if name not in w.op.forgets else None
-    if found is not None:
+    value = w.writer.find(name) if name not in w.op.forgets else None
+    if value is not None:
         variable = w.op.block.find(name)
-        return found if variable is None else _of_rank(w, found, w.writer.spec(variable), spec)
+        return value if variable is None else _of_rank(w, value, w.writer.spec(variable), spec)
     if spec.kind is LOD_TENSOR_ARRAY:
         return w.node("SequenceEmpty", dtype=w.writer.code_of(spec.known_dtype))
-    of = spec.known_dtype
-    empty = numpy.zeros((0,) * len(spec.dims or ()) if spec.dims else (), "bool" if of is BOOL else "float32" if of.name == "bf16" else of.numpy_name)
-    return w.cast(w.array(empty), FP32, of) if of.name == "bf16" else w.array(empty)
+    dtype = spec.known_dtype
+    empty = numpy.zeros((0,) * len(spec.dims or ()) if spec.dims else (), "bool" if dtype is BOOL else "float32" if dtype.name == "bf16" else dtype.numpy_name)
+    return w.cast(w.array(empty), FP32, dtype) if dtype.name == "bf16" else w.array(empty)
 
 
-def _of_rank(w: WrittenOp, value: OnnxValue, seen: Spec, wanted: Spec) -> OnnxValue:
+def _of_rank(w: WrittenOp, value: OnnxValue, spec: Spec, target: Spec) -> OnnxValue:
     """Return a value of one number in the rank of another spec of it."""
-    if not is_one_number(wanted) or seen.dims is None or wanted.dims is None or len(seen.dims) == len(wanted.dims):
+    if not is_one_number(target) or spec.dims is None or target.dims is None or len(spec.dims) == len(target.dims):
         return value
-    return w.reshape(value, *[1] * len(wanted.dims))
+    return w.reshape(value, *[1] * len(target.dims))
 
 
 def _at_the_end(w: WrittenOp, block: Block, name: str, spec: Spec) -> OnnxValue:
@@ -389,13 +389,13 @@ def _opened(w: WrittenOp, frame: OnnxGraph, name: str, spec: Spec, type: TypeRec
 @to_onnx("while")
 def _to_onnx_while(w: WrittenOp) -> None:
     op, writer = w.op, w.writer
-    block, asked = sub_block(op), names_in(op, "Condition")[0]
-    read = names_of(block).first
-    names = [n for n in carried_names(op) if n in read or writer.seen_after(op, block, n)]
-    specs = [_after(op, n) for n in names]
+    block, condition_name = sub_block(op), names_in(op, "Condition")[0]
+    reads = names_of(block).first
+    names = [n for n in carried_names(op) if n in reads or writer.seen_after(op, block, n)]
+    specs = [_spec_after(op, n) for n in names]
     types = [_type(w, n, s) for n, s in zip(names, specs, strict=True)]
-    initial = [_before(w, n, s) for n, s in zip(names, specs, strict=True)]
-    condition = _to_onnx_truth(w, asked, op.block)
+    initial = [_value_before(w, n, s) for n, s in zip(names, specs, strict=True)]
+    condition = _to_onnx_truth(w, condition_name, op.block)
     with writer.inside() as body:
         for name, code in (("round", 7), ("goes_on", 9)):
             body.inputs.append(OnnxValue(name))
@@ -403,7 +403,7 @@ def _to_onnx_while(w: WrittenOp) -> None:
         for name, spec, type in zip(names, specs, types, strict=True):
             _opened(w, body, name, spec, type)
         writer.ops(block)
-        writer.give([_to_onnx_truth(w, asked, block), *[_at_the_end(w, block, n, s) for n, s in zip(names, specs, strict=True)]])
+        writer.give([_to_onnx_truth(w, condition_name, block), *[_at_the_end(w, block, n, s) for n, s in zip(names, specs, strict=True)]])
         body.types.update(zip(body.results, (_TRUTH, *types), strict=True))
     results = writer.node("Loop", [None, condition, *initial], len(names), body=body)
     for name, value in zip(names, results, strict=True):
@@ -413,16 +413,16 @@ def _to_onnx_while(w: WrittenOp) -> None:
 @to_onnx("conditional_block", "conditional_block_infer")
 def _to_onnx_conditional(w: WrittenOp) -> None:
     op, writer = w.op, w.writer
-    block, asked = sub_block(op), names_in(op, "Cond")
+    block, condition_names = sub_block(op), names_in(op, "Cond")
     if w.of.is_scalar_condition:
-        condition = _to_onnx_truth(w, asked[0], op.block)
+        condition = _to_onnx_truth(w, condition_names[0], op.block)
     else:
-        sizes = [w.node("Greater", w.node("Size", writer.value(n)), w.array(_zero())) for n in asked]
+        sizes = [w.node("Greater", w.node("Size", writer.value(n)), w.array(_zero())) for n in condition_names]
         condition = sizes[0]
-        for other in sizes[1:]:
-            condition = w.node("And", condition, other)
+        for size in sizes[1:]:
+            condition = w.node("And", condition, size)
     names = [n for n in carried_names(op) if writer.seen_after(op, block, n)]
-    specs = [_after(op, n) for n in names]
+    specs = [_spec_after(op, n) for n in names]
     types = [_type(w, n, s) for n, s in zip(names, specs, strict=True)]
     if not names:
         return
@@ -430,10 +430,10 @@ def _to_onnx_conditional(w: WrittenOp) -> None:
         writer.ops(block)
         writer.give([_at_the_end(w, block, n, s) for n, s in zip(names, specs, strict=True)])
         then.types.update(zip(then.results, types, strict=True))
-    with writer.inside() as other:
-        writer.give([_before(w, n, s) for n, s in zip(names, specs, strict=True)])
-        other.types.update(zip(other.results, types, strict=True))
-    results = writer.node("If", [condition], len(names), then_branch=then, else_branch=other)
+    with writer.inside() as alternative:
+        writer.give([_value_before(w, n, s) for n, s in zip(names, specs, strict=True)])
+        alternative.types.update(zip(alternative.results, types, strict=True))
+    results = writer.node("If", [condition], len(names), then_branch=then, else_branch=alternative)
     for name, value in zip(names, results, strict=True):
         writer.bind(op, name, value)
 
@@ -450,40 +450,40 @@ def _to_onnx_select(w: WrittenOp) -> OnnxValue:
     out = w.result("Out")
     if out.lod:
         raise Refused("X is ragged")
-    given: list[OnnxValue] = []
-    for at in range(count):
-        variable = w.variable("X", at)
+    values: list[OnnxValue] = []
+    for index in range(count):
+        variable = w.variable("X", index)
         spec = w.writer.spec(variable)
-        value = _before(w, variable.name, spec)
-        given.append(value if spec.kind is not LOD_TENSOR or spec.dtype is None or out.dtype is None else w.cast(value, spec.dtype, out.dtype))
-    of = w.dtype("Mask")
+        value = _value_before(w, variable.name, spec)
+        values.append(value if spec.kind is not LOD_TENSOR or spec.dtype is None or out.dtype is None else w.cast(value, spec.dtype, out.dtype))
+    dtype = w.dtype("Mask")
     mask = w.x("Mask") if w.rank("Mask") == 0 else w.reshape(w.x("Mask"))
     if count == 1:
-        return w.node("Identity", given[0])
-    if of is BOOL:
-        return _either(w, mask, given[1], given[0])
-    return _one_of(w, w.cast(mask, of, INT32), given, 0)
+        return w.node("Identity", values[0])
+    if dtype is BOOL:
+        return _either(w, mask, values[1], values[0])
+    return _one_of(w, w.cast(mask, dtype, INT32), values, 0)
 
 
-def _one_of(w: WrittenOp, number: OnnxValue, given: Sequence[OnnxValue], first: int) -> OnnxValue:
-    if first == len(given) - 1:
-        return given[first]
+def _one_of(w: WrittenOp, number: OnnxValue, values: Sequence[OnnxValue], first: int) -> OnnxValue:
+    if first == len(values) - 1:
+        return values[first]
     is_it = w.node("Equal", number, w.number(first, INT32))
-    if first == len(given) - 2:
-        return _either(w, is_it, given[first], given[first + 1])
+    if first == len(values) - 2:
+        return _either(w, is_it, values[first], values[first + 1])
     with w.writer.inside() as then:
-        w.writer.give([given[first]])
-    with w.writer.inside() as other:
-        w.writer.give([_one_of(w, number, given, first + 1)])
-    return w.node("If", is_it, then_branch=then, else_branch=other)
+        w.writer.give([values[first]])
+    with w.writer.inside() as alternative:
+        w.writer.give([_one_of(w, number, values, first + 1)])
+    return w.node("If", is_it, then_branch=then, else_branch=alternative)
 
 
 def _either(w: WrittenOp, condition: OnnxValue, true: OnnxValue, false: OnnxValue) -> OnnxValue:
     with w.writer.inside() as then:
         w.writer.give([true])
-    with w.writer.inside() as other:
+    with w.writer.inside() as alternative:
         w.writer.give([false])
-    return w.node("If", condition, then_branch=then, else_branch=other)
+    return w.node("If", condition, then_branch=then, else_branch=alternative)
 
 
 @to_onnx("select_output")
@@ -497,10 +497,10 @@ def _recurrent(w: WrittenOp) -> None:
     block = sub_block(op)
     sequences, initial, outputs = (list(names_in(op, slot)) for slot in ("inputs", "initial_states", "outputs"))
     for slot, names in (("inputs", sequences), ("initial_states", initial)):
-        for at in range(len(names)):
-            w.spec(slot, at)
+        for index in range(len(names)):
+            w.spec(slot, index)
     previous, new = list(w.of.ex_states), list(w.of.states)
-    given = [*[w.x("initial_states", at) for at in range(len(initial))], *[w.x("inputs", at) for at in range(len(sequences))]]
+    operands = [*[w.x("initial_states", index) for index in range(len(initial))], *[w.x("inputs", index) for index in range(len(sequences))]]
     with writer.inside() as body:
         for name in (*previous, *sequences):
             spec = block.var(name).spec
@@ -510,7 +510,7 @@ def _recurrent(w: WrittenOp) -> None:
     attributes: dict[str, Any] = {"body": body, "num_scan_inputs": len(sequences)}
     if w.of.reverse:
         attributes |= {"scan_input_directions": [1] * len(sequences), "scan_output_directions": [1] * len(outputs)}
-    results = writer.node("Scan", given, len(new) + len(outputs), **attributes)
+    results = writer.node("Scan", operands, len(new) + len(outputs), **attributes)
     for name, value in zip(outputs, results[len(new) :], strict=True):
         writer.bind(op, name, value)
 
@@ -532,7 +532,7 @@ def _to_onnx_is_empty(w: WrittenOp) -> OnnxValue:
 
 @to_torch("while")
 def _to_torch_while(w: PlainOp) -> None:
-    asked = names_in(w.op, "Condition")[0]
+    condition = names_in(w.op, "Condition")[0]
     if w.writer.is_functional:
         write_loop(w)
         return
@@ -540,19 +540,19 @@ def _to_torch_while(w: PlainOp) -> None:
         if w.writer.flow != "python":
             w.writer.open_cells(carried_names(w.op))
         w.writer.ops(sub_block(w.op))
-    w.writer.block([(f"while {w.writer.value(asked)}:", body)])
+    w.writer.block([(f"while {w.writer.value(condition)}:", body)])
 
 
 @to_torch("conditional_block", "conditional_block_infer")
 def _to_torch_conditional(w: PlainOp) -> None:
-    asked = names_in(w.op, "Cond")
+    condition_names = names_in(w.op, "Cond")
     if w.of.is_scalar_condition:
-        condition = w.writer.value(asked[0])
+        condition = w.writer.value(condition_names[0])
         if w.writer.is_functional:
             write_branch(w, condition)
             return
     else:
-        condition = " and ".join(f"{w.writer.value(n)}.numel() > 0" for n in asked)
+        condition = " and ".join(f"{w.writer.value(n)}.numel() > 0" for n in condition_names)
     with w.writer.inside() as body:
         w.writer.ops(sub_block(w.op))
     w.writer.block([(f"if {condition}:", body)])
@@ -561,18 +561,18 @@ def _to_torch_conditional(w: PlainOp) -> None:
 @to_torch("select_input")
 def _to_torch_select(w: PlainOp) -> str:
     mask, count = w.x("Mask"), w.count("X")
-    if any(w.spec("X", at).lod is not None for at in range(count)):
+    if any(w.spec("X", index).lod is not None for index in range(count)):
         raise Refused("X is ragged")
     out = w.x("X", count - 1)
     if w.writer.is_functional:
-        if any(w.dims("X", at) != w.dims("X") for at in range(1, count)):
+        if any(w.dims("X", index) != w.dims("X") for index in range(1, count)):
             raise Refused("its operands are of different sizes, and an export holds one")
-        for at in range(count - 2, -1, -1):
-            is_it = f"{mask}.reshape(()) == {at}"
-            out = f"torch.where({is_it}, {w.x('X', at)}, {out})"
+        for index in range(count - 2, -1, -1):
+            is_it = f"{mask}.reshape(()) == {index}"
+            out = f"torch.where({is_it}, {w.x('X', index)}, {out})"
         return out
-    for at in range(count - 2, -1, -1):
-        out = f"{out} if {mask} else {w.x('X', at)}" if w.dtype("Mask") is BOOL else f"{w.x('X', at)} if {mask} == {at} else {out}"
+    for index in range(count - 2, -1, -1):
+        out = f"{out} if {mask} else {w.x('X', index)}" if w.dtype("Mask") is BOOL else f"{w.x('X', index)} if {mask} == {index} else {out}"
     return out
 
 
@@ -586,11 +586,11 @@ def _to_torch_watched(w: PlainOp) -> Any:
 def _own_gradient(w: PlainOp) -> Any:
     values = w.all("Value")
     run = w.call(helpers.own_gradients.without_gradient, w.call(helpers.own_gradients.first_ones, len(values)), repr(w.op.type))
-    made = w.let(f"{run}({', '.join([*values, *w.all('X')])})")
-    return tuple([f"{made}[{at}]" for at in range(len(values))])
+    results = w.let(f"{run}({', '.join([*values, *w.all('X')])})")
+    return tuple([f"{results}[{index}]" for index in range(len(values))])
 
 
 @to_torch("is_empty")
 def _to_torch_is_empty(w: PlainOp) -> str:
-    made = f"torch.tensor({w.x('X')}.numel() == 0, device={w.device()})"
-    return made if not w.result("Out").known_dims else f"{made}.reshape(1)"
+    code = f"torch.tensor({w.x('X')}.numel() == 0, device={w.device()})"
+    return code if not w.result("Out").known_dims else f"{code}.reshape(1)"

@@ -27,17 +27,17 @@ def blocks(c: Call) -> Any:
         raise Refused("an image of other than 4 dims")
     count, channels, height, width = computed.dims_of(c, x)
 
-    def times(given: int | Variable, over: bool = False) -> int | Variable:
-        if isinstance(given, int):
-            return given // size if over else given * size
-        return c.binary("elementwise_floordiv" if over else "elementwise_mul", given, computed.numbers(c, size))
+    def times(number: int | Variable, divide: bool = False) -> int | Variable:
+        if isinstance(number, int):
+            return number // size if divide else number * size
+        return c.binary("elementwise_floordiv" if divide else "elementwise_mul", number, computed.numbers(c, size))
 
     columns = c.attribute("mode", "DCR") == "DCR"
     if c.node.operator == "SpaceToDepth":
-        height, width = times(height, over=True), times(width, over=True)
+        height, width = times(height, divide=True), times(width, divide=True)
         out = computed.shaped(c, x, count, channels, height, size, width, size)
         return computed.shaped(c, c.transpose(out, [0, 3, 5, 1, 2, 4] if columns else [0, 1, 3, 5, 2, 4]), count, times(times(channels)), height, width)
-    inner = times(times(channels, over=True), over=True)
+    inner = times(times(channels, divide=True), divide=True)
     split = (size, size, inner) if columns else (inner, size, size)
     out = c.transpose(computed.shaped(c, x, count, *split, height, width), [0, 3, 4, 1, 5, 2] if columns else [0, 1, 4, 2, 5, 3])
     return computed.shaped(c, out, count, inner, times(height), times(width))
@@ -48,10 +48,10 @@ def blocks(c: Call) -> Any:
 
 def channels_of(w: WrittenOp, slot: str, axis: int = 1) -> int:
     """Return the number of channels. Raises `Refused` if it is open."""
-    found = w.spec(slot).known_dims[axis]
-    if not isinstance(found, int):
+    channels = w.spec(slot).known_dims[axis]
+    if not isinstance(channels, int):
         raise Refused("an open number of channels")
-    return found
+    return channels
 
 
 @to_onnx("affine_channel")
@@ -80,29 +80,29 @@ def _shuffle(w: WrittenOp) -> Any:
     x, values = term(w, "X"), w.op.attributes.values
     groups = max(1, int(values.get("group", values.get("groups", 1))))
     axis, rank = 1 if values.get("data_format", "NCHW") == "NCHW" else 3, w.rank("X")
-    apart = w.node("Concat", w.ints(*[0] * axis, groups, channels_of(w, "X", axis) // groups), *_behind(w, axis), axis=0)
+    shape = w.node("Concat", w.ints(*[0] * axis, groups, channels_of(w, "X", axis) // groups), *_behind(w, axis), axis=0)
     order = [*range(axis), axis + 1, axis, *range(axis + 2, rank + 1)]
-    return x.node("Reshape", apart).turned(*order).shaped_as(x.dims()).value
+    return x.node("Reshape", shape).turned(*order).shaped_as(x.dims()).value
 
 
 @to_onnx("pixel_unshuffle")
 def _to_onnx_pixel_unshuffle(w: WrittenOp) -> Any:
-    by, layout = int(w.of.downscale_factor), w.of.data_format
+    factor, layout = int(w.of.downscale_factor), w.of.data_format
     x = Term(w, channels_first(w, "X", layout), w.dtype("X"))
     channels = channels_of(w, "X", 1 if layout == "NCHW" else 3)
-    high, wide = x.size(2) / by, x.size(3) / by
-    apart = w.node("Concat", w.ints(0, channels), high.value, w.ints(by), wide.value, w.ints(by), axis=0)
-    made = x.node("Reshape", apart).turned(0, 1, 3, 5, 2, 4)
-    made = made.node("Reshape", w.node("Concat", w.ints(0, channels * by * by), high.value, wide.value, axis=0))
-    return channels_back(w, made.value, 4, layout)
+    height, width = x.size(2) / factor, x.size(3) / factor
+    shape = w.node("Concat", w.ints(0, channels), height.value, w.ints(factor), width.value, w.ints(factor), axis=0)
+    out = x.node("Reshape", shape).turned(0, 1, 3, 5, 2, 4)
+    out = out.node("Reshape", w.node("Concat", w.ints(0, channels * factor * factor), height.value, width.value, axis=0))
+    return channels_back(w, out.value, 4, layout)
 
 
 @to_onnx("space_to_depth")
 def _space_to_depth(w: WrittenOp) -> Any:
     x, b, c = term(w, "X"), int(w.of.blocksize), channels_of(w, "X")
-    high, wide = x.size(2), x.size(3)
-    image = x.node("Reshape", w.node("Concat", w.ints(0, b, b, c // (b * b)), high.value, wide.value, axis=0)).turned(0, 3, 4, 1, 5, 2)
-    return image.node("Reshape", w.node("Concat", w.ints(0, c * b * b), (high / b).value, (wide / b).value, axis=0)).value
+    height, width = x.size(2), x.size(3)
+    image = x.node("Reshape", w.node("Concat", w.ints(0, b, b, c // (b * b)), height.value, width.value, axis=0)).turned(0, 3, 4, 1, 5, 2)
+    return image.node("Reshape", w.node("Concat", w.ints(0, c * b * b), (height / b).value, (width / b).value, axis=0)).value
 
 
 @to_onnx("temporal_shift")
@@ -113,12 +113,12 @@ def _temporal_shift(w: WrittenOp) -> Any:
     first, second = int(channels * w.of.shift_ratio), int(channels * 2 * w.of.shift_ratio)
     videos = x.node("Reshape", w.node("Concat", w.ints(-1, times, channels), w.shape(x.value, 2, 4), axis=0))
 
-    def moved(part: Term, before: int) -> Term:
-        pads = w.ints(0, before, 0, 0, 0, 0, 1 - before, 0, 0, 0)
-        kept = part.cut(1, 0, times - 1) if before else part.cut(1, 1, times)
-        return kept.node("Pad", pads, w.number(0.0, x.of))
+    def shift(part: Term, lead: int) -> Term:
+        pads = w.ints(0, lead, 0, 0, 0, 0, 1 - lead, 0, 0, 0)
+        frames = part.cut(1, 0, times - 1) if lead else part.cut(1, 1, times)
+        return frames.node("Pad", pads, w.number(0.0, x.of))
 
-    parts = [moved(videos.cut(2, 0, first), 1), moved(videos.cut(2, first, second), 0), videos.cut(2, second, channels)]
+    parts = [shift(videos.cut(2, 0, first), 1), shift(videos.cut(2, first, second), 0), videos.cut(2, second, channels)]
     return channels_back(w, joined(parts, 2).shaped_as(x.dims()).value, 4, layout)
 
 
@@ -127,7 +127,7 @@ def _cvm(w: WrittenOp) -> Any:
     x = term(w, "X")
     if not w.of.use_cvm:
         return x.cut(1, 2, 2**62).value
-    shows, clicks = (x.cut(1, at, at + 1) + 1.0 for at in (0, 1))
+    shows, clicks = (x.cut(1, column, column + 1) + 1.0 for column in (0, 1))
     return joined([shows.node("Log"), clicks.node("Log") - shows.node("Log"), x.cut(1, 2, 2**62)], 1).value
 
 
@@ -136,8 +136,8 @@ def _to_onnx_pixel_shuffle(w: WrittenOp) -> OnnxValue:
     x = w.x("X")
     if w.of.data_format != "NCHW":
         x = w.transpose(x, (0, 3, 1, 2))
-    made = w.node("DepthToSpace", x, blocksize=int(w.of.upscale_factor), mode="CRD")
-    return made if w.of.data_format == "NCHW" else w.transpose(made, (0, 2, 3, 1))
+    out = w.node("DepthToSpace", x, blocksize=int(w.of.upscale_factor), mode="CRD")
+    return out if w.of.data_format == "NCHW" else w.transpose(out, (0, 2, 3, 1))
 
 
 # --- from torch

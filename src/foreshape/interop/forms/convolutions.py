@@ -46,9 +46,9 @@ def convolve(c: Call, x: Variable, weight: Variable, bias: Variable | None) -> V
     elif pads is None:
         x = padded_as_same(c, x, kernel, strides, dilations)
     pads = pads or [0] * (2 * axes)
-    for size, k, d, before, after in zip(x.spec.known_dims[2:], kernel, dilations, pads[::2], pads[1::2], strict=True):
-        if algorithm == "EXPLICIT" and isinstance(size, int) and size + before + after < (k - 1) * d + 1:
-            raise Refused(f"a window of {(k - 1) * d + 1} over an axis of {size}, {before + after} zeros around it")
+    for size, k, d, head, tail in zip(x.spec.known_dims[2:], kernel, dilations, pads[::2], pads[1::2], strict=True):
+        if algorithm == "EXPLICIT" and isinstance(size, int) and size + head + tail < (k - 1) * d + 1:
+            raise Refused(f"a window of {(k - 1) * d + 1} over an axis of {size}, {head + tail} zeros around it")
     if axes == 1:
         x, weight = c.unsqueeze(x, 2), c.unsqueeze(weight, 2)
         strides, dilations, pads = [1, *strides], [1, *dilations], [0, 0, *pads]
@@ -67,45 +67,45 @@ def from_onnx_transposed_convolution(c: Call) -> Any:
         raise Refused(f"a convolution of {axes} axes")
     kernel = [int(k) for k in c.attribute("kernel_shape") or weight.spec.known_dims[2:]]  # pyright: ignore[reportArgumentType]
     strides, dilations = strides_and_dilations(c, axes)
-    more = [int(n) for n in c.attribute("output_padding") or [0] * axes]
-    wanted, auto = c.attribute("output_shape"), c.attribute("auto_pad", "NOTSET")
-    pads = given_pads(c, axes) if auto != "VALID" and wanted is None else [0] * (2 * axes)
+    output_padding = [int(n) for n in c.attribute("output_padding") or [0] * axes]
+    output_shape, auto = c.attribute("output_shape"), c.attribute("auto_pad", "NOTSET")
+    pads = given_pads(c, axes) if auto != "VALID" and output_shape is None else [0] * (2 * axes)
     # without pads an image has a stride for each entry of x, and this
-    beyond = [(k - 1) * d + 1 + m - s for k, d, m, s in zip(kernel, dilations, more, strides, strict=True)]
+    beyond = [(k - 1) * d + 1 + m - s for k, d, m, s in zip(kernel, dilations, output_padding, strides, strict=True)]
     sizes = [int(s) for s in x.spec.known_dims[2:] if isinstance(s, int)]
-    lacks, wanted = [0] * axes, [int(n) for n in wanted][-axes:] if wanted is not None else None
-    if wanted is not None and len(sizes) == axes:
-        totals = [n * s + b - w for n, s, b, w in zip(sizes, strides, beyond, wanted, strict=True)]
+    lacks, output_shape = [0] * axes, [int(n) for n in output_shape][-axes:] if output_shape is not None else None
+    if output_shape is not None and len(sizes) == axes:
+        totals = [n * s + b - w for n, s, b, w in zip(sizes, strides, beyond, output_shape, strict=True)]
         pads, lacks = [n for total in totals for n in _halves(max(0, total), auto)], [max(0, -total) for total in totals]
-    elif wanted is None and auto in ("SAME_UPPER", "SAME_LOWER"):
+    elif output_shape is None and auto in ("SAME_UPPER", "SAME_LOWER"):
         pads = [n for total in beyond for n in _halves(max(0, total), auto)]
-    if min(pads) < 0 or any(e >= max(s, d) for e, s, d in zip(more, strides, dilations, strict=True)):
+    if min(pads) < 0 or any(e >= max(s, d) for e, s, d in zip(output_padding, strides, dilations, strict=True)):
         raise Refused("negative pads, or more output_padding than strides and dilations")
     if axes == 1:
         x, weight = c.unsqueeze(x, 2), c.unsqueeze(weight, 2)
-        strides, dilations, pads, more, lacks = [1, *strides], [1, *dilations], [0, 0, *pads], [0, *more], [0, *lacks]
+        strides, dilations, pads, output_padding, lacks = [1, *strides], [1, *dilations], [0, 0, *pads], [0, *output_padding], [0, *lacks]
     attrs = {"strides": strides, "dilations": dilations, "paddings": pads, "groups": int(c.attribute("group", 1))}
-    attrs["output_padding"] = more if any(more) else []
+    attrs["output_padding"] = output_padding if any(output_padding) else []
     out = c.op("conv3d_transpose" if axes == 3 else "conv2d_transpose", attrs, Input=x, Filter=weight)
     if any(lacks):
         out = c.op("pad", {"paddings": [0, 0, 0, 0, *(n for lack in lacks for n in (0, lack))], "pad_value": 0.0}, X=out)
     out = c.squeeze(out, 2) if axes == 1 else out
-    if wanted is not None and len(sizes) < axes:
-        out = _cut_to(c, out, wanted, auto)
+    if output_shape is not None and len(sizes) < axes:
+        out = _cut_to(c, out, output_shape, auto)
     return out if bias is None else layer.add(out, bias, axis=1)
 
 
-def _cut_to(c: Call, x: Variable, wanted: list[int], auto: str) -> Variable:
+def _cut_to(c: Call, x: Variable, sizes: list[int], auto: str) -> Variable:
     """Return images cut to sizes at both ends, in the run, or with zeros behind them."""
     heads: list[Variable] = []
     tails: list[Variable] = []
-    for axis, size in enumerate(wanted, 2):
-        now = size_of(c, x, axis)
-        total = layer.maximum(now - numbers(c, size), numbers(c, 0))
+    for axis, size in enumerate(sizes, 2):
+        length = size_of(c, x, axis)
+        total = layer.maximum(length - numbers(c, size), numbers(c, 0))
         head = (total if auto == "SAME_UPPER" else total + numbers(c, 1)) // numbers(c, 2)
         heads.append(numbers(c, 0) - head)
-        tails.append(numbers(c, size) + head - now)
-    return padded(c, x, layer.concat([*heads, *tails], 0), "constant", None, [*range(2, 2 + len(wanted))])
+        tails.append(numbers(c, size) + head - length)
+    return padded(c, x, layer.concat([*heads, *tails], 0), "constant", None, [*range(2, 2 + len(sizes))])
 
 
 def _halves(total: int, auto: str) -> tuple[int, int]:
@@ -127,11 +127,11 @@ def _row_conv(w: WrittenOp) -> Any:
     pads = [0] * (2 * rank)
     pads[2 * rank - 2] = ahead - 1
     padded, filters = x.node("Pad", w.ints(*pads), w.number(0.0, x.of)), term(w, "Filter")
-    made: Term | None = None
-    for at in range(ahead):
-        part = padded.cut(rank - 2, at, at - ahead + 1 if at - ahead + 1 < 0 else 2**62) * filters.at(0, at)
-        made = part if made is None else made + part
-    return made.value if made is not None else None
+    total: Term | None = None
+    for row in range(ahead):
+        part = padded.cut(rank - 2, row, row - ahead + 1 if row - ahead + 1 < 0 else 2**62) * filters.at(0, row)
+        total = part if total is None else total + part
+    return total.value if total is not None else None
 
 
 @to_onnx("conv2d", "depthwise_conv2d", "conv3d")
@@ -140,7 +140,7 @@ def _to_onnx_convolution(w: WrittenOp) -> OnnxValue:
     kernel = w.spec("Filter").known_dims[2:]
     dilations = [1] * (rank - 2) if w.of.padding_algorithm == "SAME" else [*w.of.dilations]
     pads = padding(w, image_dims(w, "Input", layout), kernel, w.of.strides, dilations)
-    made = w.node(
+    out = w.node(
         "Conv",
         channels_first(w, "Input", layout),
         w.x("Filter"),
@@ -150,7 +150,7 @@ def _to_onnx_convolution(w: WrittenOp) -> OnnxValue:
         dilations=dilations,
         **pads,
     )
-    return channels_back(w, made, rank, layout)
+    return channels_back(w, out, rank, layout)
 
 
 @to_onnx("conv2d_transpose", "depthwise_conv2d_transpose", "conv3d_transpose")
@@ -160,20 +160,20 @@ def _to_onnx_transposed_convolution(w: WrittenOp) -> OnnxValue:
     kernel = [int(k) for k in w.spec("Filter").known_dims[2:]]  # pyright: ignore[reportArgumentType]
     image, strides = image_dims(w, "Input", layout), [*w.of.strides]
     dilations = [1] * axes if w.of.padding_algorithm == "SAME" else [*w.of.dilations]
-    found = onnx_pads_of(w.of.paddings, w.of.padding_algorithm, image, kernel, strides)
-    if not all(isinstance(p, int) for both in found for p in both):
+    pad_pairs = onnx_pads_of(w.of.paddings, w.of.padding_algorithm, image, kernel, strides)
+    if not all(isinstance(p, int) for pair in pad_pairs for p in pair):
         raise Refused("padding SAME for images of open sizes")
-    pads: list[int] = [*[p[0] for p in found], *[p[1] for p in found]]  # pyright: ignore[reportAssignmentType]
-    more = [*w.of.output_padding] or [0] * axes
+    pads: list[int] = [*[p[0] for p in pad_pairs], *[p[1] for p in pad_pairs]]  # pyright: ignore[reportAssignmentType]
+    output_padding = [*w.of.output_padding] or [0] * axes
     out = w.result("Output").known_dims
     out = out[1:-1] if is_channels_last(layout) else out[2:]
     if w.op.input_slots.get("OutputSizes") or w.of.output_size:
         if not all(isinstance(d, int) for d in (*out, *image)):
             raise Refused("an output size that is given, for images of open sizes")
-        for at in range(axes):
-            usual = (image[at] - 1) * strides[at] + dilations[at] * (kernel[at] - 1) + 1 - pads[at] - pads[axes + at]
-            more[at] = int(out[at]) - usual  # pyright: ignore[reportArgumentType]
-    made = w.node(
+        for axis in range(axes):
+            usual = (image[axis] - 1) * strides[axis] + dilations[axis] * (kernel[axis] - 1) + 1 - pads[axis] - pads[axes + axis]
+            output_padding[axis] = int(out[axis]) - usual  # pyright: ignore[reportArgumentType]
+    result = w.node(
         "ConvTranspose",
         channels_first(w, "Input", layout),
         w.x("Filter"),
@@ -182,9 +182,9 @@ def _to_onnx_transposed_convolution(w: WrittenOp) -> OnnxValue:
         strides=strides,
         dilations=dilations,
         pads=pads,
-        output_padding=more if any(more) else None,
+        output_padding=output_padding if any(output_padding) else None,
     )
-    return channels_back(w, made, rank, layout)
+    return channels_back(w, result, rank, layout)
 
 
 # --- from torch
@@ -202,7 +202,7 @@ def _from_torch_convolution(
     kernel = [int(k) for k in weight.spec.known_dims[2:]]  # pyright: ignore[reportArgumentType]
     if padding == "same":
         total = [d * (k - 1) for d, k in zip(dilations, kernel, strict=True)]
-        pads = [n for one in total for n in (one // 2, one - one // 2)]
+        pads = [n for size in total for n in (size // 2, size - size // 2)]
     elif padding == "valid":
         pads = [0] * axes
     else:
@@ -211,12 +211,12 @@ def _from_torch_convolution(
         x, weight = layer.unsqueeze(x, [2]), layer.unsqueeze(weight, [2])
         strides, dilations, pads = [1, *strides], [1, *dilations], ([0, 0, *pads] if len(pads) == 2 else [0, *pads])
     type = "conv3d" if axes == 3 else "conv2d"
-    made = t.op(type, {"strides": strides, "paddings": pads, "dilations": dilations, "groups": groups}, Input=x, Filter=weight)
+    out = t.op(type, {"strides": strides, "paddings": pads, "dilations": dilations, "groups": groups}, Input=x, Filter=weight)
     if bias is not None:
-        made = t.op("elementwise_add", {"axis": 1}, X=made, Y=bias)
+        out = t.op("elementwise_add", {"axis": 1}, X=out, Y=bias)
     if axes == 1:
-        made = layer.squeeze(made, [2])
-    return layer.squeeze(made, [0]) if single else made
+        out = layer.squeeze(out, [2])
+    return layer.squeeze(out, [0]) if single else out
 
 
 @from_torch("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
@@ -232,17 +232,17 @@ def _from_torch_transposed(
     dilation: Any = 1,
 ) -> Any:
     axes = t.rank(weight) - 2
-    strides, pads, more, dilations = (pairs(g, axes) for g in (stride, padding, output_padding, dilation))
+    strides, pads, extras, dilations = (pairs(g, axes) for g in (stride, padding, output_padding, dilation))
     if axes == 1:
         x, weight = layer.unsqueeze(x, [2]), layer.unsqueeze(weight, [2])
-        strides, pads, more, dilations = [1, *strides], [0, *pads], [0, *more], [1, *dilations]
+        strides, pads, extras, dilations = [1, *strides], [0, *pads], [0, *extras], [1, *dilations]
     attrs: dict[str, Any] = {"strides": strides, "paddings": pads, "dilations": dilations, "groups": groups}
-    if any(more):
-        attrs["output_padding"] = more
-    made = t.op("conv3d_transpose" if axes == 3 else "conv2d_transpose", attrs, Input=x, Filter=weight)
+    if any(extras):
+        attrs["output_padding"] = extras
+    out = t.op("conv3d_transpose" if axes == 3 else "conv2d_transpose", attrs, Input=x, Filter=weight)
     if bias is not None:
-        made = t.op("elementwise_add", {"axis": 1}, X=made, Y=bias)
-    return layer.squeeze(made, [2]) if axes == 1 else made
+        out = t.op("elementwise_add", {"axis": 1}, X=out, Y=bias)
+    return layer.squeeze(out, [2]) if axes == 1 else out
 
 
 @from_torch("convolution")
@@ -302,10 +302,10 @@ def windows(
     pads = list(onnx_pads_of(w.of.paddings, algorithm, sizes, window, strides))
     if algorithm == "SAME":
         return pads
-    for at, (size, span) in enumerate(zip(sizes, spans, strict=True)):
+    for axis, (size, span) in enumerate(zip(sizes, spans, strict=True)):
         if isinstance(size, int) and isinstance(span, int):
-            before, after = pads[at]
-            pads[at] = (before, after + lacking(size, span, before + after, strides[at]))
+            head, tail = pads[axis]
+            pads[axis] = (head, tail + lacking(size, span, head + tail, strides[axis]))
     return pads
 
 
@@ -313,17 +313,17 @@ def windows(
 def _to_torch_convolution(w: PlainOp) -> str:
     axes, last = (3 if w.op.type == "conv3d" else 2), is_channels_last(w.of.data_format)
     x, sizes = image(w, "Input", last, axes)
-    same = w.of.padding_algorithm == "SAME"
-    dilations = (1,) * axes if same else w.of.dilations
+    is_same = w.of.padding_algorithm == "SAME"
+    dilations = (1,) * axes if is_same else w.of.dilations
     window = w.dims("Filter")[2:]
     spans = [d * (k - 1) + 1 for d, k in zip(dilations, window, strict=True)]
     x, padding = to_torch_padded(w, x, windows(w, sizes, spans, w.of.padding_algorithm, w.of.strides, window))
-    given = [x, w.x("Filter"), *([w.x("Bias")] if w.has("Bias") else [])]
-    named = [f"{name}={short(v)}" for name, v, usual in (("stride", w.of.strides, 1), ("dilation", dilations, 1)) if any(n != usual for n in v)]
-    named[1 if w.of.strides != (1,) * axes else 0 : 0] = [f"padding={short([w.size(p) for p in padding])}"] if any(p != 0 for p in padding) else []
-    named += [f"groups={w.of.groups}"] if w.of.groups != 1 else []
-    made = f"F.conv{axes}d({', '.join([*given, *named])})"
-    return f"{made}.{BACK[axes]}" if last else made
+    arguments = [x, w.x("Filter"), *([w.x("Bias")] if w.has("Bias") else [])]
+    keywords = [f"{name}={short(v)}" for name, v, usual in (("stride", w.of.strides, 1), ("dilation", dilations, 1)) if any(n != usual for n in v)]
+    keywords[1 if w.of.strides != (1,) * axes else 0 : 0] = [f"padding={short([w.size(p) for p in padding])}"] if any(p != 0 for p in padding) else []
+    keywords += [f"groups={w.of.groups}"] if w.of.groups != 1 else []
+    code = f"F.conv{axes}d({', '.join([*arguments, *keywords])})"
+    return f"{code}.{BACK[axes]}" if last else code
 
 
 @to_torch("conv2d_transpose", "depthwise_conv2d_transpose", "conv3d_transpose")
@@ -335,21 +335,21 @@ def _to_torch_transposed(w: PlainOp) -> str:
     dilations = w.of._dilations()
     pads = w.of._pads(sizes, window)
     full = [(n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip(sizes, w.of.strides, dilations, window, strict=True)]
-    cut = [(before, f - before - size) for (before, _), f, size in zip(pads, full, out, strict=True)]
-    more = [before - after for before, after in cut]
+    cut = [(head, f - head - size) for (head, _), f, size in zip(pads, full, out, strict=True)]
+    extras = [head - tail for head, tail in cut]
     settings = [f"stride={short(w.of.strides)}"] if any(s != 1 for s in w.of.strides) else []
-    rest = [f"groups={w.of.groups}"] if w.of.groups != 1 else []
-    rest += [f"dilation={short(dilations)}"] if any(d != 1 for d in dilations) else []
+    options = [f"groups={w.of.groups}"] if w.of.groups != 1 else []
+    options += [f"dilation={short(dilations)}"] if any(d != 1 for d in dilations) else []
     limits = [max(s, d) for s, d in zip(w.of.strides, dilations, strict=True)]
     bias = w.x("Bias") if w.has("Bias") else ""
-    if all(isinstance(m, int) and 0 <= m < limit and isinstance(c[0], int) and c[0] >= 0 for m, limit, c in zip(more, limits, cut, strict=True)):
+    if all(isinstance(m, int) and 0 <= m < limit and isinstance(c[0], int) and c[0] >= 0 for m, limit, c in zip(extras, limits, cut, strict=True)):
         settings += [f"padding={short([c[0] for c in cut])}"] if any(c[0] != 0 for c in cut) else []
-        settings += [f"output_padding={short(more)}"] if any(m != 0 for m in more) else []
-        made = f"F.conv_transpose{axes}d({', '.join([x, w.x('Filter'), *([bias] if bias else []), *settings, *rest])})"
+        settings += [f"output_padding={short(extras)}"] if any(m != 0 for m in extras) else []
+        code = f"F.conv_transpose{axes}d({', '.join([x, w.x('Filter'), *([bias] if bias else []), *settings, *options])})"
     else:
         if not all(w.writer.has_size(n) for pair in cut for n in pair):
             raise Refused("output_size must be known before the run")
-        made = f"F.conv_transpose{axes}d({', '.join([x, w.x('Filter'), *settings, *rest])})"
-        made = f"F.pad({made}, ({', '.join(w.size(-n) for pair in reversed(cut) for n in pair)}))"
-        made = f"{made} + {bias}.reshape(-1{', 1' * axes})" if bias else made
-    return f"({made}).{BACK[axes]}" if last else made
+        code = f"F.conv_transpose{axes}d({', '.join([x, w.x('Filter'), *settings, *options])})"
+        code = f"F.pad({code}, ({', '.join(w.size(-n) for pair in reversed(cut) for n in pair)}))"
+        code = f"{code} + {bias}.reshape(-1{', 1' * axes})" if bias else code
+    return f"({code}).{BACK[axes]}" if last else code

@@ -24,21 +24,21 @@ from foreshape.spec import FP32, FP64, INT32, INT64
 def from_onnx_unique(c: Call) -> Any:
     """The distinct elements, or entries of an axis, their first places, the place of each among them, and their counts."""
     x, axis = c.x(), c.attribute("axis")
-    of = x.spec.known_dtype
-    wide = of if of in (FP32, FP64, INT32, INT64) else FP32 if of.is_floating else INT32
+    dtype = x.spec.known_dtype
+    work_dtype = dtype if dtype in (FP32, FP64, INT32, INT64) else FP32 if dtype.is_floating else INT32
     axes = [] if axis is None else [c.axis(int(axis), c.rank(x))]
     attrs = {"is_sorted": True, "return_index": True, "return_inverse": True, "return_counts": True, "axis": axes, "dtype": INT64.code}
     block = c.importer.block
     name = block.program.layer_name("unique")
-    names = {slot: f"{name}.tmp_{at}" for at, slot in enumerate(("Out", "Indices", "Index", "Counts"))}
-    block.append_op("unique", {"X": c.cast(x, wide)}, names, attrs)
+    names = {slot: f"{name}.tmp_{number}" for number, slot in enumerate(("Out", "Indices", "Index", "Counts"))}
+    block.append_op("unique", {"X": c.cast(x, work_dtype)}, names, attrs)
     values, first, inverse, counts = (block.vars[name] for name in names.values())
     if not c.attribute("sorted", 1):
         order = _places(c, first)
         inverse = layer.gather(_places(c, order), inverse, 0)
         values = layer.gather(values, order, axes[0] if axes else 0)
-        first, counts = (layer.gather(one, order, 0) for one in (first, counts))
-    return tuple([c.cast(values, of), first, inverse, counts][: len(c.node.outputs)])
+        first, counts = (layer.gather(row, order, 0) for row in (first, counts))
+    return tuple([c.cast(values, dtype), first, inverse, counts][: len(c.node.outputs)])
 
 
 def _places(c: Call, x: Variable) -> Variable:
@@ -62,15 +62,15 @@ def _search_sorted(w: WrittenOp) -> Any:
 
 @to_onnx("unique", "unique_with_counts")
 def _to_onnx_unique(w: WrittenOp) -> Any:
-    x, of, values = term(w, "X"), w.dtype("X"), w.op.attributes.values
+    x, dtype, values = term(w, "X"), w.dtype("X"), w.op.attributes.values
     axis, ordered = values.get("axis") or (), bool(values.get("is_sorted", False))
-    x = x.cast(INT64) if of is INT32 else x
+    x = x.cast(INT64) if dtype is INT32 else x
     names = {"Out": 0, "Indices": 1, "Index": 2, "Counts": 3, "Count": 3}
-    made = w.nodes("Unique", 4, x.value, axis=int(axis[0]) if axis else None, sorted=int(ordered))
+    results = w.nodes("Unique", 4, x.value, axis=int(axis[0]) if axis else None, sorted=int(ordered))
     out: list[Any] = []
     for slot in w.of.schema.results:
-        at = names[slot.name]
-        out.append(w.cast(made[at], x.of if at == 0 else INT64, w.result(slot.name).known_dtype) if w.op.output_slots.get(slot.name) else None)
+        index = names[slot.name]
+        out.append(w.cast(results[index], x.of if index == 0 else INT64, w.result(slot.name).known_dtype) if w.op.output_slots.get(slot.name) else None)
     return tuple(out)
 
 
@@ -86,12 +86,12 @@ def _unique_consecutive(w: WrittenOp) -> Any:
         rows = entries.turned(place, *[a for a in range(rank) if a != place]).node("Flatten", axis=1)
     differ = (~rows.cut(0, 1, 2**62).same(rows.cut(0, 0, -1))).cast(INT32).largest(1) > 0
     first = joined([(constant(w, [0], INT64) < count).shaped(1), differ], 0).cut(0, 0, 2**62)
-    kept = first.node("NonZero", to=INT64).without(0)
+    starts = first.node("NonZero", to=INT64).without(0)
     index = Term(w, w.node("CumSum", first.cast(INT64).value, w.number(0, INT64)), INT64) - 1
-    counts = joined([kept.cut(0, 1, 2**62), count], 0) - kept
+    counts = joined([starts.cut(0, 1, 2**62), count], 0) - starts
 
-    def result(slot: str, made: Term) -> OnnxValue | None:
-        return made.cast(w.result(slot).known_dtype).value if w.op.output_slots.get(slot) else None
+    def result(slot: str, part: Term) -> OnnxValue | None:
+        return part.cast(w.result(slot).known_dtype).value if w.op.output_slots.get(slot) else None
 
     return entries.chosen(first, place).value, result("Index", index), result("Counts", counts)
 
@@ -99,11 +99,11 @@ def _unique_consecutive(w: WrittenOp) -> Any:
 @to_onnx("bincount")
 def _to_onnx_bincount(w: WrittenOp) -> Any:
     x = term(w, "X").cast(INT64).shaped(-1)
-    to = w.result("Out").known_dtype
+    dtype = w.result("Out").known_dtype
     count = joined([x, constant(w, [int(w.of.minlength) - 1], INT64)], 0).largest(0, keep=True) + 1
     count = x.size(0).same(0).where(0, count)
-    zeros = Term(w, w.node("Expand", w.number(0, to), count.value), to)
-    ones = term(w, "Weights").shaped(-1).cast(to) if w.has("Weights") else constant(w, 1, to).spread(x.dims())
+    zeros = Term(w, w.node("Expand", w.number(0, dtype), count.value), dtype)
+    ones = term(w, "Weights").shaped(-1).cast(dtype) if w.has("Weights") else constant(w, 1, dtype).spread(x.dims())
     return to_onnx_scattered(zeros, x.with_dims(1), ones, "add").value
 
 
@@ -118,15 +118,15 @@ def _to_onnx_histogram(w: WrittenOp) -> Any:
     low, high = float(low), float(high)
     counted = (x >= low) & (x <= high)
     if x.of.is_floating:
-        at = ((x - low) * float(bins) / (high - low)).cast(INT64)
+        place = ((x - low) * float(bins) / (high - low)).cast(INT64)
     else:
-        at = (x.cast(INT64) - int(low)) * bins / (int(high) - int(low))
-    at = counted.where(at.least(bins - 1), bins)  # what lies outside is counted behind, and cut away
-    to = w.result("Out").known_dtype
-    ones = term(w, "Weight").shaped(-1).cast(to) if w.has("Weight") else constant(w, 1, to).spread(x.dims())
+        place = (x.cast(INT64) - int(low)) * bins / (int(high) - int(low))
+    place = counted.where(place.least(bins - 1), bins)  # what lies outside is counted behind, and cut away
+    dtype = w.result("Out").known_dtype
+    ones = term(w, "Weight").shaped(-1).cast(dtype) if w.has("Weight") else constant(w, 1, dtype).spread(x.dims())
     w.needs(16)
-    zeros = constant(w, [0] * (bins + 1), to)
-    out = zeros.node("ScatterElements", at.value, ones.value, axis=0, reduction="add").cut(0, 0, bins)
+    zeros = constant(w, [0] * (bins + 1), dtype)
+    out = zeros.node("ScatterElements", place.value, ones.value, axis=0, reduction="add").cut(0, 0, bins)
     if w.of.density:
         out = out / (out.total(0, keep=True) * ((high - low) / bins))
     return out.value
@@ -151,32 +151,32 @@ def _searchsorted(
 ) -> Any:
     if sorter is not None:
         sequence = layer.take_along_axis(sequence, sorter, t.rank(sequence) - 1)
-    of = t.promoted()
-    return layer.searchsorted(t.cast(sequence, of), t.tensor(values, of), "int32" if out_int32 else INT64, right or side == "right")
+    dtype = t.promoted()
+    return layer.searchsorted(t.cast(sequence, dtype), t.tensor(values, dtype), "int32" if out_int32 else INT64, right or side == "right")
 
 
 @from_torch("bucketize")
 def _bucketize(t: TorchCall, values: Any, boundaries: Variable, *, out_int32: bool = False, right: bool = False) -> Any:
-    of = t.promoted()
-    return layer.searchsorted(t.cast(boundaries, of), t.tensor(values, of), "int32" if out_int32 else INT64, right)
+    dtype = t.promoted()
+    return layer.searchsorted(t.cast(boundaries, dtype), t.tensor(values, dtype), "int32" if out_int32 else INT64, right)
 
 
 @from_torch("_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive")
-def _from_torch_unique(t: TorchCall, x: Variable, *given: Any, **named: Any) -> Any:
+def _from_torch_unique(t: TorchCall, x: Variable, *values: Any, **keywords: Any) -> Any:
     """Return the different elements, where each of ``x`` is among them, and how often each is there; the last two where they are asked for."""
     names = [a.name for a in t.node.target._schema.arguments][1:]
-    said = {**dict(zip(names, given, strict=False)), **named}
-    dim = said.get("dim")
-    inverse, counts = bool(said.get("return_inverse", False)), bool(said.get("return_counts", False))
-    used = {user.args[1] for user in t.node.users if len(user.args) > 1}
-    inverse, counts = inverse or 1 in used, counts or 2 in used
+    arguments = {**dict(zip(names, values, strict=False)), **keywords}
+    dim = arguments.get("dim")
+    inverse, counts = bool(arguments.get("return_inverse", False)), bool(arguments.get("return_counts", False))
+    result_indices = {user.args[1] for user in t.node.users if len(user.args) > 1}
+    inverse, counts = inverse or 1 in result_indices, counts or 2 in result_indices
     axis = None if dim is None else t.axis(x, dim)
     x = layer.reshape(x, [-1]) if axis is None and t.rank(x) == 0 else x
     if "consecutive" in t.name:
-        found = layer.unique_consecutive(x, inverse, counts, axis)
+        results = layer.unique_consecutive(x, inverse, counts, axis)
     else:
-        found = layer.unique(x, False, inverse, counts, axis)
-    parts = list(found) if isinstance(found, tuple) else [found]
+        results = layer.unique(x, False, inverse, counts, axis)
+    parts = list(results) if isinstance(results, tuple) else [results]
     places = parts[1] if inverse else None
     if places is not None and axis is None:
         places = t.reshape(places, [size_of(x, a) for a in range(t.rank(x))])

@@ -35,27 +35,27 @@ from foreshape.wire.onnx_records import TensorRecord
 @from_onnx("Constant")
 def from_onnx_constant(c: Call) -> Any:
     """Numbers of the file wait to be used: as an attribute, by an op, or as a parameter."""
-    given = c.node.attributes
+    attributes = c.node.attributes
     name = c.node.outputs[0] if c.node.outputs else ""
-    if "value" in given:
-        return OnnxConstant(name, TensorRecord(name, *given["value"][1:]), uses=c.importer.uses)
+    if "value" in attributes:
+        return OnnxConstant(name, TensorRecord(name, *attributes["value"][1:]), uses=c.importer.uses)
     for key, kind in (("value_float", "float32"), ("value_floats", "float32"), ("value_int", "int64"), ("value_ints", "int64")):
-        if key in given:
-            return OnnxConstant(name, None, np.array(given[key], kind), uses=c.importer.uses)
-    raise Refused(f"a constant of the kind {next(iter(given), 'none')}")
+        if key in attributes:
+            return OnnxConstant(name, None, np.array(attributes[key], kind), uses=c.importer.uses)
+    raise Refused(f"a constant of the kind {next(iter(attributes), 'none')}")
 
 
 @from_onnx("ConstantOfShape")
 def constant_of_shape(c: Call) -> Any:
     value = c.attribute("value")
     array = np.zeros(1, "float32") if value is None else value.reshape(-1)
-    of = c.importer.type_of(array) if value is None else element_type(c.node.attributes["value"].code)
+    dtype = c.importer.type_of(array) if value is None else element_type(c.node.attributes["value"].code)
     number = array[0].item()
     sizes = c.sizes(0)
     if sizes is not None and all(isinstance(n, int) for n in sizes):
-        return c.full([int(n) for n in sizes if isinstance(n, int)], of, number)
-    text = repr(number) if of is not BOOL else ""
-    return c.op("fill_constant", {"shape": [], "dtype": of.code, "value": float(number), "str_value": text}, ShapeTensor=c.x(0))
+        return c.full([int(n) for n in sizes if isinstance(n, int)], dtype, number)
+    text = repr(number) if dtype is not BOOL else ""
+    return c.op("fill_constant", {"shape": [], "dtype": dtype.code, "value": float(number), "str_value": text}, ShapeTensor=c.x(0))
 
 
 def _row_of_one(x: Variable) -> Variable:
@@ -66,95 +66,103 @@ def _row_of_one(x: Variable) -> Variable:
 
 @from_onnx("Range")
 def range_(c: Call) -> Any:
-    start, end, step = (_row_of_one(c.x(at)) for at in range(3))
-    of = start.spec.known_dtype
-    wide = of if of in (INT32, INT64, FP32, FP64) else FP64 if of.is_floating and c.attribute("stash_type", 1) == 11 else FP32 if of.is_floating else INT32
-    return c.cast(layer.range(c.cast(start, wide), c.cast(end, wide), c.cast(step, wide), wide), of)
+    start, end, step = (_row_of_one(c.x(index)) for index in range(3))
+    dtype = start.spec.known_dtype
+    work_dtype = (
+        dtype
+        if dtype in (INT32, INT64, FP32, FP64)
+        else FP64
+        if dtype.is_floating and c.attribute("stash_type", 1) == 11
+        else FP32
+        if dtype.is_floating
+        else INT32
+    )
+    return c.cast(layer.range(c.cast(start, work_dtype), c.cast(end, work_dtype), c.cast(step, work_dtype), work_dtype), dtype)
 
 
 @from_onnx("EyeLike")
 def eye_like(c: Call) -> Any:
     x = c.x()
-    of = element_type(int(c.attribute("dtype"))) if c.attribute("dtype") is not None else x.spec.known_dtype
+    dtype = element_type(int(c.attribute("dtype"))) if c.attribute("dtype") is not None else x.spec.known_dtype
     k = int(c.attribute("k", 0))
     ones = layer.fill_like(x, 1.0, FP32)
     upper = layer.triu(ones, k)
-    return c.cast(layer.tril(upper, k), of)
+    return c.cast(layer.tril(upper, k), dtype)
 
 
 @from_onnx("Trilu")
 def from_onnx_triangle(c: Call) -> Any:
-    given = c.computed(1)
-    if given is not None:
-        return computed.triangle(c, c.x(), given, bool(c.attribute("upper", 1)))
+    diagonal = c.computed(1)
+    if diagonal is not None:
+        return computed.triangle(c, c.x(), diagonal, bool(c.attribute("upper", 1)))
     x, k = c.x(), (c.ints(1) or [0])[0]
-    of = x.spec.known_dtype
-    held = c.cast(x, INT32) if of is BOOL else x
+    dtype = x.spec.known_dtype
+    operand = c.cast(x, INT32) if dtype is BOOL else x
     limit = 2**31 - 1
-    return c.cast(c.op("tril_triu", {"diagonal": max(-limit, min(limit, k)), "lower": not c.attribute("upper", 1)}, X=held), of)
+    return c.cast(c.op("tril_triu", {"diagonal": max(-limit, min(limit, k)), "lower": not c.attribute("upper", 1)}, X=operand), dtype)
 
 
 # --- to ONNX
 
 
-def to_onnx_filled(w: WrittenOp, shape: OnnxValue | Sequence[int], value: Any, of: DType) -> OnnxValue:
+def to_onnx_filled(w: WrittenOp, shape: OnnxValue | Sequence[int], value: Any, dtype: DType) -> OnnxValue:
     """Return a tensor of equal numbers: ``shape`` as numbers, or as a row of int64."""
     import numpy
 
     if isinstance(shape, OnnxValue):
-        made = w.node("ConstantOfShape", shape, value=_one(w, value, of))
-        return w.cast(made, FP32, BF16) if of is BF16 else made
+        out = w.node("ConstantOfShape", shape, value=_one_number(w, value, dtype))
+        return w.cast(out, FP32, BF16) if dtype is BF16 else out
     size = 1
     for d in shape:
         size *= d
-    if of is BF16:
+    if dtype is BF16:
         return w.cast(to_onnx_filled(w, shape, value, FP32), FP32, BF16)
     if size <= 64:
-        return w.array(numpy.full(tuple(shape), value, "bool" if of is BOOL else of.numpy_name))
-    return w.node("ConstantOfShape", w.ints(*shape), value=_one(w, value, of))
+        return w.array(numpy.full(tuple(shape), value, "bool" if dtype is BOOL else dtype.numpy_name))
+    return w.node("ConstantOfShape", w.ints(*shape), value=_one_number(w, value, dtype))
 
 
-def _one(w: WrittenOp, value: Any, of: DType) -> Any:
+def _one_number(w: WrittenOp, value: Any, dtype: DType) -> Any:
     import numpy
 
-    held = FP32 if of is BF16 else of
-    return tensor_of("", w.writer.code_of(held), (1,), numpy.array([value], "bool" if held is BOOL else held.numpy_name).tobytes())
+    stored_dtype = FP32 if dtype is BF16 else dtype
+    return tensor_of("", w.writer.code_of(stored_dtype), (1,), numpy.array([value], "bool" if stored_dtype is BOOL else stored_dtype.numpy_name).tobytes())
 
 
-def to_onnx_wanted_shape(w: WrittenOp) -> Any:
+def _result_shape(w: WrittenOp) -> Any:
     """Return the shape of the attribute, or the row of int64 that its tensors say instead."""
     if w.has("ShapeTensor"):
         return w.row("ShapeTensor")
     return w.row_of("ShapeTensorList") if w.op.input_slots.get("ShapeTensorList") else [int(d) for d in w.of.shape]
 
 
-def number_of(of: DType, value: float, text: str) -> Any:
+def number_of(dtype: DType, value: float, text: str) -> Any:
     """Return the filling number of ``value`` or, more exact, ``str_value``."""
     if text:
         low = text.strip().lower()
         if low in ("inf", "-inf", "nan"):
             return float(low)
-        return int(low) if of.is_integer and low.lstrip("+-").isdigit() else float(low) if of.is_floating or of is BOOL else int(float(low))
-    return value if of.is_floating else bool(value) if of is BOOL else int(value)
+        return int(low) if dtype.is_integer and low.lstrip("+-").isdigit() else float(low) if dtype.is_floating or dtype is BOOL else int(float(low))
+    return value if dtype.is_floating else bool(value) if dtype is BOOL else int(value)
 
 
 @to_onnx("fill_constant")
 def _to_onnx_fill(w: WrittenOp) -> OnnxValue:
-    of = w.result("Out").known_dtype
-    shape = to_onnx_wanted_shape(w)
+    dtype = w.result("Out").known_dtype
+    shape = _result_shape(w)
     if w.has("ValueTensor"):
-        value = w.cast(w.reshape(w.x("ValueTensor"), 1), w.dtype("ValueTensor"), of)
+        value = w.cast(w.reshape(w.x("ValueTensor"), 1), w.dtype("ValueTensor"), dtype)
         return w.node("Expand", value, shape if isinstance(shape, OnnxValue) else w.ints(*shape))
-    return to_onnx_filled(w, shape, number_of(of, w.of.value, w.of.str_value), of)
+    return to_onnx_filled(w, shape, number_of(dtype, w.of.value, w.of.str_value), dtype)
 
 
 @to_onnx("fill_any_like")
 def _fill_like(w: WrittenOp) -> OnnxValue:
-    of = w.result("Out").known_dtype
+    dtype = w.result("Out").known_dtype
     dims = w.spec("X").dims
     if dims is not None and all(isinstance(d, int) for d in dims):
-        return to_onnx_filled(w, [d for d in dims if isinstance(d, int)], number_of(of, w.of.value, ""), of)
-    return to_onnx_filled(w, w.shape(w.x("X")), number_of(of, w.of.value, ""), of)
+        return to_onnx_filled(w, [d for d in dims if isinstance(d, int)], number_of(dtype, w.of.value, ""), dtype)
+    return to_onnx_filled(w, w.shape(w.x("X")), number_of(dtype, w.of.value, ""), dtype)
 
 
 @to_onnx("fill_zeros_like")
@@ -171,53 +179,53 @@ def size_like(w: WrittenOp, slot: str, axis: int) -> OnnxValue:
 
 @to_onnx("fill_constant_batch_size_like")
 def _fill_batch(w: WrittenOp) -> OnnxValue:
-    of = w.result("Out").known_dtype
-    shape, at = [int(d) for d in w.of.shape], int(w.of.output_dim_idx)
+    dtype = w.result("Out").known_dtype
+    shape, axis = [int(d) for d in w.of.shape], int(w.of.output_dim_idx)
     size = size_like(w, "Input", int(w.of.input_dim_idx))
-    parts = [v for v in (w.ints(*shape[:at]) if at else None, size, w.ints(*shape[at + 1 :]) if at + 1 < len(shape) else None) if v is not None]
-    return to_onnx_filled(w, w.node("Concat", *parts, axis=0) if len(parts) > 1 else size, number_of(of, w.of.value, w.of.str_value), of)
+    parts = [v for v in (w.ints(*shape[:axis]) if axis else None, size, w.ints(*shape[axis + 1 :]) if axis + 1 < len(shape) else None) if v is not None]
+    return to_onnx_filled(w, w.node("Concat", *parts, axis=0) if len(parts) > 1 else size, number_of(dtype, w.of.value, w.of.str_value), dtype)
 
 
 @to_onnx("assign_value")
 def _assign_value(w: WrittenOp) -> OnnxValue:
     import numpy
 
-    of = w.result("Out").known_dtype
-    found = next((v for name, v in w.op.attributes.values.items() if name.endswith("values") and v.__class__ in (tuple, list) and len(v)), ())
-    array = numpy.array([*found]).astype("bool" if of is BOOL else of.numpy_name).reshape([int(d) for d in w.of.shape])
+    dtype = w.result("Out").known_dtype
+    values = next((v for name, v in w.op.attributes.values.items() if name.endswith("values") and v.__class__ in (tuple, list) and len(v)), ())
+    array = numpy.array([*values]).astype("bool" if dtype is BOOL else dtype.numpy_name).reshape([int(d) for d in w.of.shape])
     return w.array(array)
 
 
 @to_onnx("range")
 def _to_onnx_range(w: WrittenOp) -> OnnxValue:
-    of = w.dtype("Start")
+    dtype = w.dtype("Start")
     ends = [w.reshape(w.x(slot)) if w.rank(slot) else w.x(slot) for slot in ("Start", "End", "Step")]
-    if of.name in ("fp16", "bf16", "int8", "uint8"):
-        wide = FP32 if of.is_floating else INT64
-        return w.cast(w.node("Range", *[w.cast(e, of, wide) for e in ends]), wide, of)
+    if dtype.name in ("fp16", "bf16", "int8", "uint8"):
+        work_dtype = FP32 if dtype.is_floating else INT64
+        return w.cast(w.node("Range", *[w.cast(e, dtype, work_dtype) for e in ends]), work_dtype, dtype)
     return w.node("Range", *ends)
 
 
 @to_onnx("linspace")
 def _to_onnx_linspace(w: WrittenOp) -> OnnxValue:
-    of = w.result("Out").known_dtype
-    inner = of if of.is_floating and of.itemsize >= 4 else FP32
+    dtype = w.result("Out").known_dtype
+    inner = dtype if dtype.is_floating and dtype.itemsize >= 4 else FP32
     start, stop = (w.cast(w.reshape(w.x(s)) if w.rank(s) else w.x(s), w.dtype(s), inner) for s in ("Start", "Stop"))
-    known = w.known("Num")
-    count = w.number(int(known.reshape(-1)[0]), INT64) if known is not None else w.cast(w.reshape(w.x("Num")), w.dtype("Num"), INT64)
+    constant = w.known("Num")
+    count = w.number(int(constant.reshape(-1)[0]), INT64) if constant is not None else w.cast(w.reshape(w.x("Num")), w.dtype("Num"), INT64)
     steps = w.node("Max", w.node("Sub", count, w.number(1, INT64)), w.number(1, INT64))
     step = w.node("Div", w.node("Sub", stop, start), w.cast(steps, INT64, inner))
-    at = w.cast(w.node("Range", w.number(0, INT64), count, w.number(1, INT64)), INT64, inner)
-    return w.cast(w.node("Add", start, w.node("Mul", at, step)), inner, of)
+    positions = w.cast(w.node("Range", w.number(0, INT64), count, w.number(1, INT64)), INT64, inner)
+    return w.cast(w.node("Add", start, w.node("Mul", positions, step)), inner, dtype)
 
 
 @to_onnx("eye")
 def _to_onnx_eye(w: WrittenOp) -> OnnxValue:
     import numpy
 
-    of = w.result("Out").known_dtype
+    dtype = w.result("Out").known_dtype
     rows, columns = int(w.of.num_rows), int(w.of.num_columns)
-    return w.array(numpy.eye(rows, columns if columns >= 0 else rows, dtype="bool" if of is BOOL else of.numpy_name))
+    return w.array(numpy.eye(rows, columns if columns >= 0 else rows, dtype="bool" if dtype is BOOL else dtype.numpy_name))
 
 
 @to_onnx("tril_triu")
@@ -236,16 +244,16 @@ def _logspace(w: WrittenOp) -> Any:
 
 @to_onnx("empty")
 def _to_onnx_empty(w: WrittenOp) -> Any:
-    return to_onnx_filled(w, to_onnx_wanted_shape(w), 0, w.result("Out").known_dtype)
+    return to_onnx_filled(w, _result_shape(w), 0, w.result("Out").known_dtype)
 
 
 # --- from torch
 
 
-def _from_torch_filled(t: TorchCall, size: Any, value: Any, of: DType) -> Any:
+def _from_torch_filled(t: TorchCall, size: Any, value: Any, dtype: DType) -> Any:
     if isinstance(value, (Variable, OpenSize)):
-        return layer.expand(t.tensor(value, of), t.sizes(size)) if size else t.tensor(value, of)
-    return layer.fill_constant(t.sizes(size), of, value)
+        return layer.expand(t.tensor(value, dtype), t.sizes(size)) if size else t.tensor(value, dtype)
+    return layer.fill_constant(t.sizes(size), dtype, value)
 
 
 @from_torch("zeros", "ones", "empty")
@@ -313,8 +321,8 @@ def _from_torch_triangle(t: TorchCall, x: Variable, diagonal: int = 0) -> Any:
 # --- to torch's code
 
 
-def tensor_options(w: PlainOp, of: DType) -> str:
-    return f"dtype={w.type(of)}, device={w.device()}"
+def tensor_options(w: PlainOp, dtype: DType) -> str:
+    return f"dtype={w.type(dtype)}, device={w.device()}"
 
 
 def shape(w: PlainOp) -> str:
@@ -323,46 +331,46 @@ def shape(w: PlainOp) -> str:
     if all(w.writer.has_size(d) for d in dims):
         return tuple_of([w.size(d) for d in dims]) if dims else "()"
     if w.count("ShapeTensorList"):
-        return f"[{', '.join(w.int('ShapeTensorList', at) for at in range(w.count('ShapeTensorList')))}]"
+        return f"[{', '.join(w.int('ShapeTensorList', index) for index in range(w.count('ShapeTensorList')))}]"
     if w.has("ShapeTensor"):
         return w.list("ShapeTensor")
     raise Refused(f"the shape {list(map(str, dims))} is not known")
 
 
-def _number(w: PlainOp, of: DType) -> str:
+def _number(w: PlainOp, dtype: DType) -> str:
     text = getattr(w.of, "str_value", "")
-    if text and of.is_integer:
+    if text and dtype.is_integer:
         return str(int(float(text))) if "." in text or "e" in text.lower() else str(int(text))
-    return w.number(float(text or w.of.value), of)
+    return w.number(float(text or w.of.value), dtype)
 
 
 @to_torch("fill_constant")
 def _to_torch_fill(w: PlainOp) -> str:
-    of = w.result("Out").known_dtype
+    dtype = w.result("Out").known_dtype
     if w.has("ValueTensor"):
-        return f"{w.cast(w.x('ValueTensor') + '.reshape(())', w.dtype('ValueTensor'), of)}.expand({shape(w)}).clone()"
+        return f"{w.cast(w.x('ValueTensor') + '.reshape(())', w.dtype('ValueTensor'), dtype)}.expand({shape(w)}).clone()"
     dims = [d for d in w.result("Out").known_dims if isinstance(d, int)]
-    if w.writer.flow != "python" and not of.is_floating and len(dims) == w.result("Out").rank and 0 < prod(dims) <= LONG_CONSTANT:
-        return f"torch.tensor({nested([_number(w, of)] * prod(dims), dims)}, {tensor_options(w, of)})"  # a trace takes it for a constant
-    return f"torch.full({shape(w)}, {_number(w, of)}, {tensor_options(w, of)})"
+    if w.writer.flow != "python" and not dtype.is_floating and len(dims) == w.result("Out").rank and 0 < prod(dims) <= LONG_CONSTANT:
+        return f"torch.tensor({nested([_number(w, dtype)] * prod(dims), dims)}, {tensor_options(w, dtype)})"  # a trace takes it for a constant
+    return f"torch.full({shape(w)}, {_number(w, dtype)}, {tensor_options(w, dtype)})"
 
 
 @to_torch("fill_any_like", "fill_zeros_like")
 def _to_torch_like(w: PlainOp) -> str:
     if w.spec("X").kind is not LOD_TENSOR:
         raise Refused("X is an array")
-    to = w.result("Out").known_dtype
-    of = "" if to is w.dtype("X") else f", dtype={w.type(to)}"
+    dtype = w.result("Out").known_dtype
+    option = "" if dtype is w.dtype("X") else f", dtype={w.type(dtype)}"
     if w.op.type == "fill_zeros_like":
-        return f"torch.zeros_like({w.x('X')}{of})"
-    value = w.of.value if to.is_floating or to is BOOL else int(w.of.value)
-    return f"torch.full_like({w.x('X')}, {w.number(value, to)}{of})"
+        return f"torch.zeros_like({w.x('X')}{option})"
+    value = w.of.value if dtype.is_floating or dtype is BOOL else int(w.of.value)
+    return f"torch.full_like({w.x('X')}, {w.number(value, dtype)}{option})"
 
 
 @to_torch("fill_constant_batch_size_like")
 def _batch_like(w: PlainOp) -> str:
-    of = w.result("Out").known_dtype
-    return f"torch.full({shape(w)}, {_number(w, of)}, {tensor_options(w, of)})"
+    dtype = w.result("Out").known_dtype
+    return f"torch.full({shape(w)}, {_number(w, dtype)}, {tensor_options(w, dtype)})"
 
 
 @to_torch("empty")
@@ -376,27 +384,27 @@ def _values(w: PlainOp) -> str:
 
     spec = w.result("Out")
     dims = [d for d in spec.known_dims if isinstance(d, int)]
-    of = spec.known_dtype
+    dtype = spec.known_dtype
     slots = ("values", "bool_values", "fp32_values", "fp64_values", "int8_values", "int32_values", "int64_values")
-    given: Any = next((v for n in slots if (v := getattr(w.of, n, ()))), ())
-    array: Any = numpy.asarray(given, "bool" if of is BOOL else of.numpy_name or "float32").reshape(dims)
+    numbers: Any = next((v for n in slots if (v := getattr(w.of, n, ()))), ())
+    array: Any = numpy.asarray(numbers, "bool" if dtype is BOOL else dtype.numpy_name or "float32").reshape(dims)
     if array.size > LONG_CONSTANT:
         return w.writer.constant(w.op.output_slots["Out"][0], array)
     if not array.size:
-        return f"torch.zeros({tuple(dims)}, {tensor_options(w, of)})"
-    return f"torch.tensor({array.tolist()}, {tensor_options(w, of)})".replace("inf", 'float("inf")').replace("nan", 'float("nan")')
+        return f"torch.zeros({tuple(dims)}, {tensor_options(w, dtype)})"
+    return f"torch.tensor({array.tolist()}, {tensor_options(w, dtype)})".replace("inf", 'float("inf")').replace("nan", 'float("nan")')
 
 
 @to_torch("range")
 def _to_torch_range(w: PlainOp) -> str:
-    of = w.dtype("Start")
-    if of.is_integer:
+    dtype = w.dtype("Start")
+    if dtype.is_integer:
         start, end, step = (w.int(slot) for slot in ("Start", "End", "Step"))
         numbers = [int(n) for n in (start, end, step) if n.lstrip("-").isdigit()]
         rises = len(numbers) == 3 and (numbers[1] - numbers[0]) * numbers[2] > 0
         if rises or ((start, step) == ("0", "1") and w.ints("End") is not None):
-            return f"torch.arange({', '.join([end] if (start, step) == ('0', '1') else [start, end, step])}, {tensor_options(w, of)})"
-        return w.call(helpers.number_rows.whole_numbers, start, end, step, w.type(of), w.device())
+            return f"torch.arange({', '.join([end] if (start, step) == ('0', '1') else [start, end, step])}, {tensor_options(w, dtype)})"
+        return w.call(helpers.number_rows.whole_numbers, start, end, step, w.type(dtype), w.device())
     (size,) = w.result("Out").known_dims
     if w.writer.has_size(size):
         return w.call(helpers.number_rows.counted, w.x("Start"), w.x("Step"), w.size(size))

@@ -23,30 +23,30 @@ def _to_onnx_diagonal(x: Term, rank: int, offset: int, first: int, second: int) 
     rows, columns = x.size(rank - 2), x.size(rank - 1)
     down, right = max(0, -offset), max(0, offset)
     length = (rows - down).least(columns - right).most(0)
-    at = count_to(length)
-    places = (at + down) * columns + (at + right)
+    index = count_to(length)
+    places = (index + down) * columns + (index + right)
     front = w.shape(x.value, 0, rank - 2)
     flat = x.shaped_as(w.node("Concat", front, (rows * columns).value, axis=0) if rank > 2 else (rows * columns).value)
     return flat.taken(places, rank - 2)
 
 
-def _on_diagonal(values: Term, rank: int, offset: int, other: Term | float) -> Term:
-    """Return matrices with the last axis of ``values`` (of ``rank`` dims) as a diagonal, and ``other``, a number or such matrices, elsewhere."""
-    if isinstance(other, Term):
-        rows, columns = count_to(other.size(rank - 1)), count_to(other.size(rank))
+def _on_diagonal(values: Term, rank: int, offset: int, filler: Term | float) -> Term:
+    """Return matrices with the last axis of ``values`` (of ``rank`` dims) as a diagonal, and ``filler``, a number or such matrices, elsewhere."""
+    if isinstance(filler, Term):
+        rows, columns = count_to(filler.size(rank - 1)), count_to(filler.size(rank))
     else:
         rows = columns = count_to(values.size(rank - 1) + abs(offset))
-    at = (rows if offset >= 0 else columns).least((values.size(rank - 1) - 1).most(0))
-    line = values.taken(at, rank - 1).with_dims(rank if offset >= 0 else rank - 1)
-    return (columns - rows.with_dims(1)).same(offset).where(line, other)
+    index = (rows if offset >= 0 else columns).least((values.size(rank - 1) - 1).most(0))
+    line = values.taken(index, rank - 1).with_dims(rank if offset >= 0 else rank - 1)
+    return (columns - rows.with_dims(1)).same(offset).where(line, filler)
 
 
 def _placed(x: Term, rank: int, first: int, second: int) -> Term:
     """Return matrices of the last two axes with these at ``first`` and ``second``."""
     a, b = first % rank, second % rank
-    order, others = [0] * rank, iter(range(rank - 2))
+    order, remaining = [0] * rank, iter(range(rank - 2))
     for k in range(rank):
-        order[k] = rank - 2 if k == a else rank - 1 if k == b else next(others)
+        order[k] = rank - 2 if k == a else rank - 1 if k == b else next(remaining)
     return x.turned(*order)
 
 
@@ -77,8 +77,8 @@ def _diagonals(w: WrittenOp) -> Any:
 def _trace(w: WrittenOp) -> Any:
     rank = w.rank("Input")
     a, b = sorted((int(w.of.axis1) % rank, int(w.of.axis2) % rank))
-    made = _to_onnx_diagonal(term(w, "Input"), rank, int(w.of.offset), a, b).total(rank - 2)
-    return made.value
+    out = _to_onnx_diagonal(term(w, "Input"), rank, int(w.of.offset), a, b).total(rank - 2)
+    return out.value
 
 
 @to_onnx("fill_diagonal")
@@ -110,8 +110,8 @@ def _triangle_indices(w: WrittenOp) -> Any:
 
     low = w.op.type == "tril_indices"
     rows, columns = (w.of.rows, w.of.cols) if low else (w.of.row, w.of.col)
-    found = (numpy.tril_indices if low else numpy.triu_indices)(int(rows), int(w.of.offset), int(columns))
-    return w.array(numpy.stack(found).astype(w.result("out").known_dtype.numpy_name))
+    places = (numpy.tril_indices if low else numpy.triu_indices)(int(rows), int(w.of.offset), int(columns))
+    return w.array(numpy.stack(places).astype(w.result("out").known_dtype.numpy_name))
 
 
 # --- from torch

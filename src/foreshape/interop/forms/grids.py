@@ -44,42 +44,42 @@ def from_onnx_affine_grid(c: Call) -> Any:
 def from_onnx_grid_sample(c: Call) -> Any:
     x, grid, kind = c.x(0), c.x(1), c.attribute("mode", "linear")
     kind = {"bilinear": "linear", "bicubic": "cubic"}.get(kind, kind)
-    rank, of = c.rank(x), x.spec.known_dtype
+    rank, dtype = c.rank(x), x.spec.known_dtype
     outside, aligned = c.attribute("padding_mode", "zeros"), bool(c.attribute("align_corners", 0))
     if kind not in _OFFSETS or outside not in ("zeros", "border", "reflection"):
         raise Refused(f"the mode {kind} with {outside}")
-    if kind == "linear" and rank in (4, 5) and of in (FP32, FP64):
-        return c.op("grid_sampler", {"mode": "bilinear", "padding_mode": outside, "align_corners": aligned}, X=x, Grid=c.cast(grid, of))
-    return _read(c, x, grid, kind, outside, aligned)
+    if kind == "linear" and rank in (4, 5) and dtype in (FP32, FP64):
+        return c.op("grid_sampler", {"mode": "bilinear", "padding_mode": outside, "align_corners": aligned}, X=x, Grid=c.cast(grid, dtype))
+    return _samples(c, x, grid, kind, outside, aligned)
 
 
 class _Places:
     """The places of the points of a grid along one axis of the images: [batch, points, pixels looked at] of whole numbers, and their weights."""
 
-    def __init__(self, c: Call, at: Variable, size: Variable, kind: str, padding_mode: str, align_corners: bool, to_border: bool) -> None:
-        self.c, self.of, self.kind = c, at.spec.known_dtype, kind
+    def __init__(self, c: Call, point: Variable, size: Variable, kind: str, padding_mode: str, align_corners: bool, to_border: bool) -> None:
+        self.c, self.of, self.kind = c, point.spec.known_dtype, kind
         self.size = c.cast(size, self.of)
         self.last = self.do("sub", self.size, 1.0)
         if align_corners:
             self.low, self.high = self.number(0.0), self.last
-            at = self.do("mul", self.scaled(at, 0.5, 0.5), self.last)
+            point = self.do("mul", self.scaled(point, 0.5, 0.5), self.last)
         else:
             self.low, self.high = self.number(-0.5), self.do("sub", self.size, 0.5)
-            at = self.scaled(self.do("sub", self.do("mul", self.scaled(at, 1.0, 1.0), self.size), 1.0), 0.5)
-        at = c.op("round", {"round_type": 0}, X=at) if kind == "nearest" else at
+            point = self.scaled(self.do("sub", self.do("mul", self.scaled(point, 1.0, 1.0), self.size), 1.0), 0.5)
+        point = c.op("round", {"round_type": 0}, X=point) if kind == "nearest" else point
         if padding_mode == "border" and to_border:
-            beyond = layer.logical_or(at < self.low, at > self.high)
-            at = layer.where(beyond, self.limited(at), at)
+            beyond = layer.logical_or(point < self.low, point > self.high)
+            point = layer.where(beyond, self.limited(point), point)
         elif padding_mode == "reflection":
-            at = self.reflected(at)
-        before = at if kind == "nearest" else layer.floor(at)
+            point = self.reflected(point)
+        base = point if kind == "nearest" else layer.floor(point)
         offsets = _constant(c, _OFFSETS[kind], self.of)
-        place = self.do("add", c.unsqueeze(before, 2), offsets)
-        self.weights = None if kind == "nearest" else self.weighed(self.do("sub", c.unsqueeze(self.do("sub", at, before), 2), offsets))
+        place = self.do("add", c.unsqueeze(base, 2), offsets)
+        self.weights = None if kind == "nearest" else self.weighed(self.do("sub", c.unsqueeze(self.do("sub", point, base), 2), offsets))
         if padding_mode == "zeros":
             inside = layer.logical_and(place >= self.number(0.0), place <= self.last)
-            there = c.cast(inside, self.of)
-            self.weights = there if self.weights is None else self.do("mul", self.weights, there)
+            share = c.cast(inside, self.of)
+            self.weights = share if self.weights is None else self.do("mul", self.weights, share)
         elif padding_mode == "reflection":
             place = self.reflected(place)
         self.index = c.cast(self.limited(place), INT64)
@@ -93,60 +93,60 @@ class _Places:
     def scaled(self, x: Variable, factor: float, bias: float = 0.0) -> Variable:
         return layer.scale(x, factor, bias)
 
-    def limited(self, at: Variable) -> Variable:
-        return self.do("min", self.do("max", at, 0.0), self.last)
+    def limited(self, place: Variable) -> Variable:
+        return self.do("min", self.do("max", place, 0.0), self.last)
 
-    def reflected(self, at: Variable) -> Variable:
+    def reflected(self, place: Variable) -> Variable:
         """Return places reflected at both borders, as often as needed."""
         span = self.do("sub", self.high, self.low)
         round_ = self.do("max", self.scaled(span, 2.0), 1.0)  # 0 of one pixel whose middle is both borders
-        far = self.do("mod", abs(self.do("sub", at, self.low)), round_)
-        return self.do("add", self.do("min", far, self.do("max", self.do("sub", self.scaled(span, 2.0), far), 0.0)), self.low)
+        remainder = self.do("mod", abs(self.do("sub", place, self.low)), round_)
+        return self.do("add", self.do("min", remainder, self.do("max", self.do("sub", self.scaled(span, 2.0), remainder), 0.0)), self.low)
 
-    def weighed(self, apart: Variable) -> Variable:
+    def weighed(self, offset: Variable) -> Variable:
         """Return the weights of pixels by their distances."""
-        far = abs(apart)
+        distance = abs(offset)
         if self.kind == "linear":
-            return self.scaled(far, -1.0, 1.0)
-        a, square = _CUBIC, self.do("mul", far, far)
-        near = self.scaled(self.do("mul", self.scaled(far, a + 2, -(a + 3)), square), 1.0, 1.0)
-        outer = self.scaled(self.do("mul", self.scaled(self.do("mul", self.scaled(far, a, -5 * a), far), 1.0, 8 * a), far), 1.0, -4 * a)
-        beside = self.do("add", _constant(self.c, (0, 1, 1, 0), self.of), self.scaled(far, 0.0))
+            return self.scaled(distance, -1.0, 1.0)
+        a, square = _CUBIC, self.do("mul", distance, distance)
+        near = self.scaled(self.do("mul", self.scaled(distance, a + 2, -(a + 3)), square), 1.0, 1.0)
+        outer = self.scaled(self.do("mul", self.scaled(self.do("mul", self.scaled(distance, a, -5 * a), distance), 1.0, 8 * a), distance), 1.0, -4 * a)
+        beside = self.do("add", _constant(self.c, (0, 1, 1, 0), self.of), self.scaled(distance, 0.0))
         return self.do("add", self.do("mul", near, beside), self.do("mul", outer, self.scaled(beside, -1.0, 1.0)))
 
 
-def _constant(c: Call, values: tuple[int, ...], of: Any) -> Variable:
-    return c.importer.variable(OnnxConstant("offsets", None, np.array(values, of.numpy_name)))
+def _constant(c: Call, values: tuple[int, ...], dtype: Any) -> Variable:
+    return c.importer.variable(OnnxConstant("offsets", None, np.array(values, dtype.numpy_name)))
 
 
-def _read(c: Call, x: Variable, grid: Variable, kind: str, padding_mode: str, align_corners: bool) -> Variable:
+def _samples(c: Call, x: Variable, grid: Variable, kind: str, padding_mode: str, align_corners: bool) -> Variable:
     """Return the images at the points of a grid: the pixels looked at for each point, picked at once, and the sum of their shares."""
-    axes, of = c.rank(x) - 2, x.spec.known_dtype
+    axes, dtype = c.rank(x) - 2, x.spec.known_dtype
     grid = grid if grid.spec.known_dtype in (FP32, FP64) else c.cast(grid, FP32)
     index, weights = c.unsqueeze(from_zero(c, size_of(c, x, 0)), *range(1, 2 + axes)), None
     for axis in range(axes):
         which = {"axes": [axes + 1], "starts": [axes - 1 - axis], "ends": [axes - axis], "infer_flags": [1]}
-        at = c.reshape(c.op("slice", which, Input=grid), [0, -1])
+        points = c.reshape(c.op("slice", which, Input=grid), [0, -1])
         # torch and onnxruntime move the pixels around a point outside to the border, and ONNX's reference, alone with other images, the point itself
-        places = _Places(c, at, size_of(c, x, 2 + axis), kind, padding_mode, align_corners, axes != 2)
-        own = [2 + other for other in range(axes) if other != axis]
+        places = _Places(c, points, size_of(c, x, 2 + axis), kind, padding_mode, align_corners, axes != 2)
+        new_axes = [2 + number for number in range(axes) if number != axis]
         index = index * size_of(c, x, 2 + axis)
-        index = index + c.unsqueeze(places.index, *own)
+        index = index + c.unsqueeze(places.index, *new_axes)
         if places.weights is not None:
-            weight = c.unsqueeze(places.weights, *own)
+            weight = c.unsqueeze(places.weights, *new_axes)
             weights = weight if weights is None else weights * weight
     (channels,) = dims_of(c, x, 1, 2)
-    held = x if of.is_floating or weights is None else c.cast(x, FP64)
+    source = x if dtype.is_floating or weights is None else c.cast(x, FP64)
     order = [1, 0, *range(2, 2 + axes)]
-    table = shaped(c, c.transpose(held, order), channels, -1)
+    table = shaped(c, c.transpose(source, order), channels, -1)
     out = layer.gather(table, c.reshape(index, [-1]), 1)
     if weights is not None:
-        out = out * c.cast(c.reshape(weights, [1, -1]), held.spec.known_dtype)
+        out = out * c.cast(c.reshape(weights, [1, -1]), source.spec.known_dtype)
     count = len(_OFFSETS[kind]) ** axes
     if count > 1:
         out = layer.reduce_sum(c.reshape(out, [0, -1, count]), [2])
     out = shaped(c, out, channels, -1, *dims_of(c, grid, 1, -1))
-    return c.cast(c.transpose(out, order), of)
+    return c.cast(c.transpose(out, order), dtype)
 
 
 @from_onnx("DeformConv")
@@ -156,8 +156,8 @@ def deformed_convolution(c: Call) -> Any:
         raise Refused(f"a deformed convolution of {c.rank(x) - 2} axes")
     pads = [int(n) for n in c.attribute("pads") or [0] * 4]
     even = [min(pads[0], pads[2]), min(pads[1], pads[3])]
-    more = [0, 0, 0, 0, *(n for k in range(2) for n in (pads[k] - even[k], pads[2 + k] - even[k]))]
-    x = c.op("pad", {"paddings": more, "pad_value": 0.0}, X=x) if any(more) else x
+    extras = [0, 0, 0, 0, *(n for k in range(2) for n in (pads[k] - even[k], pads[2 + k] - even[k]))]
+    x = c.op("pad", {"paddings": extras, "pad_value": 0.0}, X=x) if any(extras) else x
     attrs = {"paddings": even, "groups": int(c.attribute("group", 1)), "deformable_groups": int(c.attribute("offset_group", 1))}
     attrs |= {name: [int(n) for n in c.attribute(name) or [1, 1]] for name in ("strides", "dilations")}
     slots = {"Input": x, "Offset": offset, "Filter": weight}
@@ -170,23 +170,23 @@ def deformed_convolution(c: Call) -> Any:
 
 @to_onnx("affine_grid")
 def _to_onnx_affine_grid(w: WrittenOp) -> Any:
-    theta, of = term(w, "Theta"), w.dtype("Theta")
+    theta, dtype = term(w, "Theta"), w.dtype("Theta")
     axes = int(w.spec("Theta").known_dims[1])  # pyright: ignore[reportArgumentType]
     sizes = Term(w, w.row("OutputShape"), INT64) if w.has("OutputShape") else constant(w, [int(n) for n in w.of.output_shape], INT64)
     along: list[Term] = []
-    for at in range(axes):
-        size = sizes.cut(0, 2 + at, 3 + at)
-        number = count_to(size).cast(of)
+    for axis in range(axes):
+        size = sizes.cut(0, 2 + axis, 3 + axis)
+        number = count_to(size).cast(dtype)
         if w.of.align_corners:
-            places = number * 2.0 / (size - 1).most(1).cast(of) - 1.0
+            places = number * 2.0 / (size - 1).most(1).cast(dtype) - 1.0
         else:
-            places = (number * 2.0 + 1.0) / size.cast(of) - 1.0
-        along.append(places.shaped(*[-1 if k == at else 1 for k in range(axes)]))
+            places = (number * 2.0 + 1.0) / size.cast(dtype) - 1.0
+        along.append(places.shaped(*[-1 if k == axis else 1 for k in range(axes)]))
     image = sizes.cut(0, 2, 2 + axes)
     base = joined([*[p.spread(image.value).with_dims(axes) for p in along[::-1]]], axes)
-    base = joined([base, constant(w, 1.0, of).spread(w.node("Concat", image.value, w.ints(1), axis=0))], axes).shaped(-1, axes + 1)
-    made = base.node("MatMul", theta.turned(0, 2, 1).value)
-    return made.shaped_as(w.node("Concat", theta.size(0).value, image.value, w.ints(axes), axis=0)).value
+    base = joined([base, constant(w, 1.0, dtype).spread(w.node("Concat", image.value, w.ints(1), axis=0))], axes).shaped(-1, axes + 1)
+    grid = base.node("MatMul", theta.turned(0, 2, 1).value)
+    return grid.shaped_as(w.node("Concat", theta.size(0).value, image.value, w.ints(axes), axis=0)).value
 
 
 @to_onnx("deformable_conv", "deformable_conv_v1")
@@ -213,18 +213,18 @@ def _to_onnx_grid_sample(w: WrittenOp) -> OnnxValue:
 
 def _at_pixels(w: WrittenOp, x: OnnxValue, grid: OnnxValue) -> OnnxValue:
     """Return the points of a grid moved to the pixels nearest to them, halves away from 0: ONNX rounds them to even."""
-    of, rank = w.dtype("Grid"), w.rank("X")
+    dtype, rank = w.dtype("Grid"), w.rank("X")
     sizes = w.node("Gather", w.shape(x, 0, rank), w.ints(*range(rank - 1, 1, -1)), axis=0)  # x first
     aligned = bool(w.of.align_corners)
     reach = w.node("Sub", sizes, w.ints(1)) if aligned else sizes
-    half = w.node("Mul", w.cast(w.node("Max", reach, w.ints(1)), INT64, of), w.like(0.5, "Grid"))
-    one, edge = w.like(1.0, "Grid"), w.like(0.0 if aligned else 0.5, "Grid")
-    at = w.node("Sub", w.node("Mul", w.node("Add", grid, one), half), edge)
-    far = w.node("Abs", at)
-    whole = w.node("Floor", far)
-    up = w.cast(w.node("GreaterOrEqual", w.node("Sub", far, whole), w.like(0.5, "Grid")), BOOL, of)
-    whole = w.node("Mul", w.node("Sign", at), w.node("Add", whole, up))
-    return w.node("Sub", w.node("Div", w.node("Add", whole, edge), half), one)
+    half = w.node("Mul", w.cast(w.node("Max", reach, w.ints(1)), INT64, dtype), w.like(0.5, "Grid"))
+    unit, edge = w.like(1.0, "Grid"), w.like(0.0 if aligned else 0.5, "Grid")
+    place = w.node("Sub", w.node("Mul", w.node("Add", grid, unit), half), edge)
+    distance = w.node("Abs", place)
+    floor = w.node("Floor", distance)
+    up = w.cast(w.node("GreaterOrEqual", w.node("Sub", distance, floor), w.like(0.5, "Grid")), BOOL, dtype)
+    floor = w.node("Mul", w.node("Sign", place), w.node("Add", floor, up))
+    return w.node("Sub", w.node("Div", w.node("Add", floor, edge), half), unit)
 
 
 # --- from torch

@@ -26,8 +26,8 @@ from foreshape.spec import BOOL, INT32, INT64, UINT8, DType
 
 def _from_front(c: Call, index: Variable, x: Variable, axis: int) -> Variable:
     """Return places counted from the front: negative ones count from the end of the axis."""
-    known = c.importer.numbers(index) if index.spec.value is not None else None
-    if known is not None and (known >= 0).all():
+    values = c.importer.numbers(index) if index.spec.value is not None else None
+    if values is not None and (values >= 0).all():
         return index
     size = x.spec.known_dims[axis]
     if isinstance(size, int):
@@ -43,15 +43,15 @@ def _from_front(c: Call, index: Variable, x: Variable, axis: int) -> Variable:
 def from_onnx_gather(c: Call) -> Any:
     """Entries of an axis by an index of any dims: these stand in its place."""
     x, axis = c.x(0), c.axis(c.attribute("axis", 0), c.rank(c.x(0)))
-    known = c.constant(1)
-    if known is not None and known.ndim == 0 and x.spec.dims is not None and x.spec.value is not None:
-        place = int(known)
-        at = [place, place + 1 if place != -1 else 2**31 - 1]
-        return c.op("slice", {"axes": [0], "starts": at[:1], "ends": at[1:], "decrease_axis": [0], "infer_flags": [1]}, Input=x)
+    values = c.constant(1)
+    if values is not None and values.ndim == 0 and x.spec.dims is not None and x.spec.value is not None:
+        place = int(values)
+        bounds = [place, place + 1 if place != -1 else 2**31 - 1]
+        return c.op("slice", {"axes": [0], "starts": bounds[:1], "ends": bounds[1:], "decrease_axis": [0], "infer_flags": [1]}, Input=x)
     index = c.x(1)
     dims = index.spec.known_dims
     flat = index if len(dims) == 1 else c.reshape(index, [-1] if dims else [1])
-    flat = flat if known is not None and (known >= 0).all() else _from_front(c, flat, x, axis)
+    flat = flat if values is not None and (values >= 0).all() else _from_front(c, flat, x, axis)
     out = layer.gather(x, flat, axis)
     if len(dims) == 1:
         return out
@@ -67,10 +67,10 @@ def _with_dims(c: Call, out: Variable, x: Variable, index: Variable, axis: int) 
         if all(isinstance(size, int) for size in sizes):
             return c.full([int(size) for size in sizes if isinstance(size, int)], x.spec.known_dtype, 0)
         pieces = [*dims_of(c, x)[:axis], *dims_of(c, index), *dims_of(c, x)[axis + 1 :]]
-        return exactly_reshaped(c, out, layer.concat([numbers(c, one) if isinstance(one, int) else one for one in pieces], 0))
-    open_ = [at for at, s in enumerate(sizes) if not isinstance(s, int)]
+        return exactly_reshaped(c, out, layer.concat([numbers(c, piece) if isinstance(piece, int) else piece for piece in pieces], 0))
+    open_ = [place for place, s in enumerate(sizes) if not isinstance(s, int)]
     if len(open_) <= 1:
-        return c.reshape(out, [-1 if at in open_ else int(s) for at, s in enumerate(sizes)])  # pyright: ignore[reportArgumentType]
+        return c.reshape(out, [-1 if place in open_ else int(s) for place, s in enumerate(sizes)])  # pyright: ignore[reportArgumentType]
     outer, inner = c.shape_of(x), c.shape_of(index)
     parts: list[Variable] = []
     if axis:
@@ -88,12 +88,12 @@ def gather_elements(c: Call) -> Any:
     rank = c.rank(x)
     axis = c.axis(c.attribute("axis", 0), rank)
     index = _from_front(c, c.cast(index, INT64), x, axis)
-    for other, (own, wanted) in enumerate(zip(x.spec.known_dims, index.spec.known_dims, strict=True)):
-        if other != axis and own != wanted:
-            if isinstance(wanted, int):
-                x = layer.slice(x, [other], [0], [wanted])
+    for dim, (size, limit) in enumerate(zip(x.spec.known_dims, index.spec.known_dims, strict=True)):
+        if dim != axis and size != limit:
+            if isinstance(limit, int):
+                x = layer.slice(x, [dim], [0], [limit])
             else:
-                x = c.op("slice", {"axes": [other], "starts": [0], "ends": [-1], "infer_flags": [-1]}, Input=x, EndsTensor=entry(c, c.shape_of(index), other))
+                x = c.op("slice", {"axes": [dim], "starts": [0], "ends": [-1], "infer_flags": [-1]}, Input=x, EndsTensor=entry(c, c.shape_of(index), dim))
     return layer.take_along_axis(x, index, axis)
 
 
@@ -105,7 +105,7 @@ def from_onnx_gather_nd(c: Call) -> Any:
         first = layer.slice(index, [last], [0], [1])
         zeros = layer.fill_like(first, 0.0)
         places = (from_zero(c, size_of(c, x, axis)) for axis in range(batch))
-        lead = [zeros + c.unsqueeze(one, *range(axis), *range(axis + 1, last + 1)) for axis, one in enumerate(places)]
+        lead = [zeros + c.unsqueeze(place, *range(axis), *range(axis + 1, last + 1)) for axis, place in enumerate(places)]
         index = layer.concat([*lead, index], -1)
     depth = index.spec.known_dims[-1]
     if not isinstance(depth, int):
@@ -119,9 +119,9 @@ def from_onnx_gather_nd(c: Call) -> Any:
         limits = layer.slice(c.shape_of(x), [0], [0], [depth])
     below = index < c.like(0, index)
     index = layer.where(below, index + limits, index)
-    of = x.spec.known_dtype
-    held = c.cast(x, INT32) if of is BOOL else x
-    return c.cast(layer.gather_nd(held, index), of)
+    dtype = x.spec.known_dtype
+    operand = c.cast(x, INT32) if dtype is BOOL else x
+    return c.cast(layer.gather_nd(operand, index), dtype)
 
 
 @from_onnx("OneHot")
@@ -135,7 +135,7 @@ def from_onnx_one_hot(c: Call) -> Any:
     index = layer.where(index < c.like(0, index), index + size, index)
     numbers = layer.range(c.full([1], INT64, 0), depth, c.full([1], INT64, 1))
     hot = layer.equal(c.unsqueeze(index, rank - 1), numbers)
-    parts = [layer.slice(values, [0], [at], [at + 1]) for at in (0, 1)]
+    parts = [layer.slice(values, [0], [place], [place + 1]) for place in (0, 1)]
     out = layer.where(hot, parts[1], parts[0])
     order = [*range(axis), rank - 1, *range(axis, rank - 1)]
     return c.transpose(out, order)
@@ -166,14 +166,14 @@ def _from_onnx_scattered(c: Call, x: Variable, index: Variable, updates: Variabl
     index = _from_front(c, c.cast(index, INT64), x, axis)
     names = {"none": "assign", "add": "add", "mul": "mul", "max": "amax", "min": "amin"}
     attrs = {"Axis": axis, "Reduce": names[kind]}
-    less = [at for at, (own, given) in enumerate(zip(x.spec.known_dims, index.spec.known_dims, strict=True)) if at != axis and own != given]
-    if not less:
+    short_axes = [dim for dim, (size, length) in enumerate(zip(x.spec.known_dims, index.spec.known_dims, strict=True)) if dim != axis and size != length]
+    if not short_axes:
         return c.op("put_along_axis", attrs, Input=x, Index=index, Value=updates)
     # of fewer entries along other axes: the first ones are cut out, and set again
-    bounds = {"axes": less, "starts": [0] * len(less)}
-    ends = [size_of(c, index, at) for at in less]
+    bounds = {"axes": short_axes, "starts": [0] * len(short_axes)}
+    ends = [size_of(c, index, dim) for dim in short_axes]
     end = layer.concat(ends, 0) if len(ends) > 1 else ends[0]
-    part = c.op("slice", {**bounds, "ends": [-1] * len(less), "infer_flags": [-1] * len(less)}, Input=x, EndsTensor=end)
+    part = c.op("slice", {**bounds, "ends": [-1] * len(short_axes), "infer_flags": [-1] * len(short_axes)}, Input=x, EndsTensor=end)
     part = c.op("put_along_axis", attrs, Input=part, Index=index, Value=updates)
     return c.op("set_value", bounds, Input=x, ValueTensor=part, EndsTensorList=ends)
 
@@ -193,16 +193,16 @@ def _reduced(c: Call, x: Variable, index: Variable, updates: Variable, kind: str
     """Return ``x`` with updates multiplied in, or the larger or smaller kept: the first ``depth`` axes of it are one, and the others too."""
     rank, dims = c.rank(x), c.shape_of(x)
     sizes = [entry(c, dims, axis) for axis in range(rank)]
-    place, rest = numbers(c, 0), numbers(c, 1)
-    for at, part in enumerate(_columns(c, index, depth)):
+    place, width = numbers(c, 0), numbers(c, 1)
+    for dim, part in enumerate(_columns(c, index, depth)):
         part = c.reshape(part, [-1])
         below = part < numbers(c, 0)
-        part = layer.where(below, part + sizes[at], part)
-        place = place * sizes[at] + part
+        part = layer.where(below, part + sizes[dim], part)
+        place = place * sizes[dim] + part
     for size in sizes[depth:]:
-        rest = rest * size
-    shape = layer.concat([numbers(c, -1), rest], 0)
-    flat, values = (c.reshape_to(one, shape) for one in (x, updates))
+        width = width * size
+    shape = layer.concat([numbers(c, -1), width], 0)
+    flat, values = (c.reshape_to(tensor, shape) for tensor in (x, updates))
     place = layer.fill_like(values, 0.0, INT64) + c.unsqueeze(place, 1)
     out = c.op("put_along_axis", {"Axis": 0, "Reduce": kind}, Input=flat, Index=place, Value=values)
     return c.reshape_to(out, dims)
@@ -243,34 +243,34 @@ def non_zero(c: Call) -> Any:
 
 
 @to_onnx("one_hot_v2")
-def _to_onnx_one_hot_2(w: WrittenOp) -> OnnxValue:
-    return to_onnx_one_hot(w, w.as_int64("X"), w.result("Out").known_dtype)
+def _one_hot_v2(w: WrittenOp) -> OnnxValue:
+    return one_hot_rows(w, w.as_int64("X"), w.result("Out").known_dtype)
 
 
-def to_onnx_one_hot(w: WrittenOp, ids: OnnxValue, of: DType) -> OnnxValue:
+def one_hot_rows(w: WrittenOp, ids: OnnxValue, dtype: DType) -> OnnxValue:
     """Return 1 at each id and 0 elsewhere; numbers outside have none (OneHot counts negative ones from the end)."""
     import numpy
 
-    known = w.known("depth_tensor") if w.has("depth_tensor") else w.of.depth
-    if known is None:
+    count = w.known("depth_tensor") if w.has("depth_tensor") else w.of.depth
+    if count is None:
         depth = w.reshape(w.as_int64("depth_tensor"))
         row = w.node("Range", w.number(0, INT64), depth, w.number(1, INT64))
     else:
-        row = w.array(numpy.arange(int(known if isinstance(known, int) else known.reshape(-1)[0]), dtype="int64"))
-    return w.cast(w.node("Equal", w.unsqueeze(ids, -1), row), BOOL, of)
+        row = w.array(numpy.arange(int(count if isinstance(count, int) else count.reshape(-1)[0]), dtype="int64"))
+    return w.cast(w.node("Equal", w.unsqueeze(ids, -1), row), BOOL, dtype)
 
 
 _REDUCED = {"assign": None, "add": "add", "mul": "mul", "multiply": "mul", "amin": "min", "amax": "max"}
 
 
-def largest_of(of: DType) -> float:
+def largest_of(dtype: DType) -> float:
     """Return a number that no other of the type is above."""
-    return float("inf") if of.is_floating else 2 ** (8 * of.itemsize - 1) - 1
+    return float("inf") if dtype.is_floating else 2 ** (8 * dtype.itemsize - 1) - 1
 
 
-def least_of(of: DType) -> float:
+def least_of(dtype: DType) -> float:
     """Return a number that no other of the type is below."""
-    return float("-inf") if of.is_floating else -(2 ** (8 * of.itemsize - 1))
+    return float("-inf") if dtype.is_floating else -(2 ** (8 * dtype.itemsize - 1))
 
 
 def to_onnx_scattered(x: Term, places: Term, values: Term, reduction: str | None = None) -> Term:
@@ -282,11 +282,11 @@ def to_onnx_scattered(x: Term, places: Term, values: Term, reduction: str | None
 
 @to_onnx("scatter")
 def _to_onnx_scatter(w: WrittenOp) -> Any:
-    x, updates, of = term(w, "X"), term(w, "Updates"), w.dtype("X")
+    x, updates, dtype = term(w, "X"), term(w, "Updates"), w.dtype("X")
     ids = term(w, "Ids").cast(INT64).shaped(-1, 1)
     if w.of.overwrite:
         return to_onnx_scattered(x, ids, updates).value
-    zeros = constant(w, 0, of).spread(updates.dims())
+    zeros = constant(w, 0, dtype).spread(updates.dims())
     return to_onnx_scattered(to_onnx_scattered(x, ids, zeros), ids, updates, "add").value
 
 
@@ -300,19 +300,19 @@ def _scatter_add(w: WrittenOp) -> Any:
 
 @to_onnx("put_along_axis")
 def _put_along_axis(w: WrittenOp) -> Any:
-    x, value, of = term(w, "Input"), term(w, "Value"), w.dtype("Input")
+    x, value, dtype = term(w, "Input"), term(w, "Value"), w.dtype("Input")
     how, axis = w.of.Reduce, int(w.of.Axis)
     size = w.spec("Input").known_dims[axis]
     index = Term(w, to_onnx_unwrapped(w.x("Index"), x.value, [size] if isinstance(size, int) else None), w.dtype("Index")).cast(INT64)
     if how not in _REDUCED:
         raise Refused(f"the reduction {how}")
-    value = value if value.of is of else value.cast(of)
+    value = value if value.of is dtype else value.cast(dtype)
     reduction = _REDUCED[how]
     if reduction is not None:
         w.needs(18 if reduction in ("min", "max") else 16)
         if not w.of.Include_self:
-            begin = {"add": 0, "mul": 1, "min": largest_of(of), "max": least_of(of)}[reduction]
-            x = x.node("ScatterElements", index.value, constant(w, begin, of).spread(index.dims()).value, axis=axis)
+            begin = {"add": 0, "mul": 1, "min": largest_of(dtype), "max": least_of(dtype)}[reduction]
+            x = x.node("ScatterElements", index.value, constant(w, begin, dtype).spread(index.dims()).value, axis=axis)
     value = value if w.spec("Value").dims == w.spec("Index").dims else value.spread(index.dims())
     return x.node("ScatterElements", index.value, value.value, axis=axis, reduction=reduction).value
 
@@ -332,16 +332,16 @@ def _to_onnx_index_put(w: WrittenOp) -> Any:
     x, value = term(w, "x"), term(w, "value")
     count = len(w.op.input_slots["indices"])
     parts: list[Term] = []
-    for at in range(count):
-        index = term(w, "indices", at)
+    for number in range(count):
+        index = term(w, "indices", number)
         if index.of is BOOL:
-            found = index.node("NonZero", to=INT64)
-            parts += [found.at(0, k) for k in range(len(w.spec("indices", at).known_dims))]
+            columns = index.node("NonZero", to=INT64)
+            parts += [columns.at(0, k) for k in range(len(w.spec("indices", number).known_dims))]
         else:
             parts.append(index.cast(INT64))
     total = parts[0]
-    for one in parts[1:]:
-        total = total + one
+    for part in parts[1:]:
+        total = total + part
     places = joined([p.spread(total.dims()).with_dims(-1) for p in parts], -1)
     shape = w.node("Concat", total.dims(), w.shape(x.value, len(parts), w.rank("x")), axis=0) if len(parts) < w.rank("x") else total.dims()
     return to_onnx_scattered(x, places, value.spread(shape), "add" if w.of.accumulate else None).value
@@ -371,7 +371,7 @@ def _where_index(w: WrittenOp) -> Any:
 
 @to_onnx("multiplex")
 def _multiplex(w: WrittenOp) -> Any:
-    every = joined([term(w, "X", at).with_dims(0) for at in range(len(w.op.input_slots["X"]))], 0)
+    every = joined([term(w, "X", number).with_dims(0) for number in range(len(w.op.input_slots["X"]))], 0)
     ids = term(w, "Ids").cast(INT64).shaped(-1, 1)
     places = joined([ids, count_to(ids.size(0)).with_dims(1)], 1)
     return every.node("GatherND", places.value).value
@@ -379,15 +379,15 @@ def _multiplex(w: WrittenOp) -> Any:
 
 @to_onnx("shard_index")
 def _shard_index(w: WrittenOp) -> Any:
-    x, each = term(w, "X"), -(-int(w.of.index_num) // int(w.of.nshards))
-    own = (x / each).same(int(w.of.shard_id))
-    return own.where(x % each, int(w.of.ignore_value)).value
+    x, size = term(w, "X"), -(-int(w.of.index_num) // int(w.of.nshards))
+    mask = (x / size).same(int(w.of.shard_id))
+    return mask.where(x % size, int(w.of.ignore_value)).value
 
 
 @to_onnx("one_hot")
 def _to_onnx_one_hot(w: WrittenOp) -> Any:
     ids = w.squeeze(w.as_int64("X"), w.rank("X") - 1)
-    return to_onnx_one_hot(w, ids, w.result("Out").known_dtype)
+    return one_hot_rows(w, ids, w.result("Out").known_dtype)
 
 
 @to_onnx("is_empty")
@@ -410,10 +410,10 @@ def to_onnx_unwrapped(index: OnnxValue, x: OnnxValue, sizes: list[int] | None) -
     node = index.node
     if node is None or node.operator != "Where" or node.inputs[0] is None or node.inputs[1] is None:
         return index
-    below, moved, given = node.inputs[0].node, node.inputs[1].node, node.inputs[2]
-    if below is None or moved is None or below.operator != "Less" or moved.operator != "Add" or not (below.inputs[0] is moved.inputs[0] is given):
+    below, addition, original = node.inputs[0].node, node.inputs[1].node, node.inputs[2]
+    if below is None or addition is None or below.operator != "Less" or addition.operator != "Add" or not (below.inputs[0] is addition.inputs[0] is original):
         return index
-    return given if given is not None and _is_size(moved.inputs[1], x, sizes) and _numbers(below.inputs[1]) == [0] else index
+    return original if original is not None and _is_size(addition.inputs[1], x, sizes) and _numbers(below.inputs[1]) == [0] else index
 
 
 def _numbers(value: OnnxValue | None) -> list[int] | None:
@@ -421,8 +421,8 @@ def _numbers(value: OnnxValue | None) -> list[int] | None:
     import numpy
 
     tensor = value.tensor if value is not None else None
-    of = {6: "<i4", 7: "<i8"}.get(tensor.code) if tensor is not None else None
-    return numpy.frombuffer(bytes(tensor.data), of).tolist() if tensor is not None and of is not None else None
+    dtype = {6: "<i4", 7: "<i8"}.get(tensor.code) if tensor is not None else None
+    return numpy.frombuffer(bytes(tensor.data), dtype).tolist() if tensor is not None and dtype is not None else None
 
 
 def _is_size(value: OnnxValue | None, x: OnnxValue, sizes: list[int] | None) -> bool:
@@ -468,20 +468,23 @@ def _from_torch_index_select(t: TorchCall, x: Variable, dim: int, index: Variabl
 def _take_along(t: TorchCall, x: Variable, index: Variable, dim: int | None = None) -> Any:
     if dim is None:
         return layer.take_along_axis(layer.reshape(x, [-1]), layer.reshape(index, [-1]), 0)
-    at = t.axis(x, dim)
-    others = [axis for axis in range(t.rank(x)) if axis != at]
-    wider = [[torch_size_of(of, a) if a in others and by.spec.known_dims[a] == 1 else -1 for a in range(t.rank(x))] for of, by in ((index, x), (x, index))]
+    axis = t.axis(x, dim)
+    batch_axes = [a for a in range(t.rank(x)) if a != axis]
+    wider = [
+        [torch_size_of(source, a) if a in batch_axes and target.spec.known_dims[a] == 1 else -1 for a in range(t.rank(x))]
+        for source, target in ((index, x), (x, index))
+    ]
     x, index = (layer.expand(v, t.sizes(dims)) if any(n != -1 for n in dims) else v for v, dims in zip((x, index), wider, strict=True))
-    return layer.take_along_axis(x, index, at)
+    return layer.take_along_axis(x, index, axis)
 
 
 @from_torch("gather")
 def _from_torch_gather(t: TorchCall, x: Variable, dim: int, index: Variable, **_: Any) -> Any:
-    at = t.axis(x, dim)
-    for axis in range(t.rank(x)):
-        if axis != at and x.spec.known_dims[axis] is not index.spec.known_dims[axis] and x.spec.known_dims[axis] != index.spec.known_dims[axis]:
-            x = layer.slice(x, [axis], [0], t.sizes([torch_size_of(index, axis)]))
-    return layer.take_along_axis(x, index, at)
+    axis = t.axis(x, dim)
+    for a in range(t.rank(x)):
+        if a != axis and x.spec.known_dims[a] is not index.spec.known_dims[a] and x.spec.known_dims[a] != index.spec.known_dims[a]:
+            x = layer.slice(x, [a], [0], t.sizes([torch_size_of(index, a)]))
+    return layer.take_along_axis(x, index, axis)
 
 
 @from_torch("scatter", "scatter_add", "scatter_reduce")
@@ -503,8 +506,8 @@ def _from_torch_index_add(t: TorchCall, x: Variable, dim: int, index: Variable, 
 
 @from_torch("index_reduce")
 def _index_reduce(t: TorchCall, x: Variable, dim: int, index: Variable, source: Variable, reduce: str, include_self: bool = True) -> Any:
-    at = t.axis(x, dim)
-    places = layer.expand_as(layer.reshape(index, [-1, *[1] * (t.rank(x) - 1 - at)]), source)
+    axis = t.axis(x, dim)
+    places = layer.expand_as(layer.reshape(index, [-1, *[1] * (t.rank(x) - 1 - axis)]), source)
     return _from_torch_scatter(t, x, dim, places, source, reduce, include_self)
 
 
@@ -512,25 +515,25 @@ def _index_reduce(t: TorchCall, x: Variable, dim: int, index: Variable, source: 
 def _index(t: TorchCall, x: Variable, indices: Any) -> Any:
     """Return the elements at tensors of places: the axes with places go first, are gathered, and go to the place of the first."""
     places = _places(t, indices)
-    axes = [at for at, _ in places]
-    index = [t.cast(one, INT64) if one.dtype not in (INT32, INT64) else one for _, one in places]
+    axes = [axis for axis, _ in places]
+    index = [t.cast(place, INT64) if place.dtype not in (INT32, INT64) else place for _, place in places]
     if len(index) == 1:
-        one, at = index[0], axes[0]
-        if t.rank(one) == 1:
-            return layer.index_select(x, one, at)
-        flat = layer.index_select(x, layer.reshape(one, [-1]), at)
-        before, after = [torch_size_of(x, a) for a in range(at)], [torch_size_of(x, a) for a in range(at + 1, t.rank(x))]
-        return t.reshape(flat, [*before, *[torch_size_of(one, a) for a in range(t.rank(one))], *after])
-    index = [t.cast(one, INT64) for one in index]
-    if any(one.spec.dims != index[0].spec.dims for one in index):
+        place, axis = index[0], axes[0]
+        if t.rank(place) == 1:
+            return layer.index_select(x, place, axis)
+        flat = layer.index_select(x, layer.reshape(place, [-1]), axis)
+        lead, tail = [torch_size_of(x, a) for a in range(axis)], [torch_size_of(x, a) for a in range(axis + 1, t.rank(x))]
+        return t.reshape(flat, [*lead, *[torch_size_of(place, a) for a in range(t.rank(place))], *tail])
+    index = [t.cast(place, INT64) for place in index]
+    if any(place.spec.dims != index[0].spec.dims for place in index):
         index = list(layer.broadcast_tensors(index))
-    rest = [a for a in range(t.rank(x)) if a not in axes]
-    moved = x if axes == [*range(len(axes))] else layer.transpose(x, [*axes, *rest])
-    out = layer.gather_nd(moved, layer.stack(index, -1))
+    remaining = [a for a in range(t.rank(x)) if a not in axes]
+    source = x if axes == [*range(len(axes))] else layer.transpose(x, [*axes, *remaining])
+    out = layer.gather_nd(source, layer.stack(index, -1))
     together = axes == [*range(axes[0], axes[0] + len(axes))]
-    wide, first = t.rank(index[0]), axes[0] if together else 0
+    index_rank, first = t.rank(index[0]), axes[0] if together else 0
     if first:
-        order = [*range(wide, wide + first), *range(wide), *range(wide + first, t.rank(out))]
+        order = [*range(index_rank, index_rank + first), *range(index_rank), *range(index_rank + first, t.rank(out))]
         out = layer.transpose(out, order)
     return out
 
@@ -538,84 +541,84 @@ def _index(t: TorchCall, x: Variable, indices: Any) -> Any:
 def _places(t: TorchCall, indices: Any) -> list[tuple[int, Variable]]:
     """Return axis and tensor of places for each index of integers; one of bools stands for as many axes as it has."""
     places: list[tuple[int, Variable]] = []
-    at = 0
-    for one in indices:
-        if one is not None and one.dtype is BOOL:
-            rows, count = layer.nonzero(one), t.rank(one)
-            places += [(at + k, layer.squeeze(c, [1])) for k, c in enumerate(layer.split(rows, count, 1) if count > 1 else [rows])]
-            at += count
+    axis = 0
+    for index in indices:
+        if index is not None and index.dtype is BOOL:
+            rows, count = layer.nonzero(index), t.rank(index)
+            places += [(axis + k, layer.squeeze(c, [1])) for k, c in enumerate(layer.split(rows, count, 1) if count > 1 else [rows])]
+            axis += count
             continue
-        if one is not None:
-            places.append((at, one))
-        at += 1
+        if index is not None:
+            places.append((axis, index))
+        axis += 1
     return places
 
 
 @from_torch("index_put", "_unsafe_index_put")
 def _from_torch_index_put(t: TorchCall, x: Variable, indices: Any, values: Any, accumulate: bool = False) -> Any:
     """Return ``x`` with values at tensors of places: the axes with places go first, and back afterwards."""
-    given = [(at, one) for at, one in enumerate(indices) if one is not None]
+    entries = [(axis, place) for axis, place in enumerate(indices) if place is not None]
     values = t.cast(values, t.dtype)
-    if len(given) == 1 and given[0][1].dtype is BOOL and not accumulate and values.spec.elements == 1:
-        at, mask = given[0]
-        more = [*range(at), *range(at + t.rank(mask), t.rank(x))]
-        return t.where(layer.unsqueeze(mask, more) if more else mask, layer.reshape(values, []), x)
+    if len(entries) == 1 and entries[0][1].dtype is BOOL and not accumulate and values.spec.elements == 1:
+        axis, mask = entries[0]
+        new_axes = [*range(axis), *range(axis + t.rank(mask), t.rank(x))]
+        return t.where(layer.unsqueeze(mask, new_axes) if new_axes else mask, layer.reshape(values, []), x)
     places = _places(t, indices)
-    axes = [at for at, _ in places]
-    index = [t.cast(one, INT64) for _, one in places]
+    axes = [axis for axis, _ in places]
+    index = [t.cast(place, INT64) for _, place in places]
     if axes == [*range(len(axes))]:
         return layer.index_put(x, index, values, accumulate)
-    rest = [a for a in range(t.rank(x)) if a not in axes]
-    order = [*axes, *rest]
-    wide, first = max(t.rank(one) for one in index), axes[0] if axes == [*range(axes[0], axes[0] + len(axes))] else 0
-    if first and t.rank(values) > wide + len(rest) - first:  # the values have axes before those of the places: these go behind them
-        whole = wide + len(rest)
-        values = layer.unsqueeze(values, [*range(whole - t.rank(values))]) if t.rank(values) < whole else values
-        values = layer.transpose(values, [*range(first, first + wide), *range(first), *range(first + wide, whole)])
+    remaining = [a for a in range(t.rank(x)) if a not in axes]
+    order = [*axes, *remaining]
+    index_rank, first = max(t.rank(place) for place in index), axes[0] if axes == [*range(axes[0], axes[0] + len(axes))] else 0
+    if first and t.rank(values) > index_rank + len(remaining) - first:  # the values have axes before those of the places: these go behind them
+        total = index_rank + len(remaining)
+        values = layer.unsqueeze(values, [*range(total - t.rank(values))]) if t.rank(values) < total else values
+        values = layer.transpose(values, [*range(first, first + index_rank), *range(first), *range(first + index_rank, total)])
     elif first:  # [places, after] -> [places, before, after]
-        after = len(rest) - first
-        values = layer.unsqueeze(values, [*range(after - t.rank(values))]) if t.rank(values) < after else values
-        at = t.rank(values) - after
-        values = layer.unsqueeze(values, [*range(at, at + first)])
-    made = layer.index_put(layer.transpose(x, order), index, values, accumulate)
-    return layer.transpose(made, [order.index(a) for a in range(t.rank(x))])
+        tail = len(remaining) - first
+        values = layer.unsqueeze(values, [*range(tail - t.rank(values))]) if t.rank(values) < tail else values
+        start = t.rank(values) - tail
+        values = layer.unsqueeze(values, [*range(start, start + first)])
+    out = layer.index_put(layer.transpose(x, order), index, values, accumulate)
+    return layer.transpose(out, [order.index(a) for a in range(t.rank(x))])
 
 
 @from_torch("index_copy", "index_fill")
 def _index_copy(t: TorchCall, x: Variable, dim: int, index: Variable, source: Any) -> Any:
     """Return ``x`` with entries of an axis replaced."""
-    at = t.axis(x, dim)
-    order = [at, *(a for a in range(t.rank(x)) if a != at)]
+    axis = t.axis(x, dim)
+    order = [axis, *(a for a in range(t.rank(x)) if a != axis)]
     values = t.tensor(source, t.dtype)
     if t.rank(values) == t.rank(x):
         values = layer.transpose(values, order)
-    moved = layer.transpose(x, order) if at else x
-    made = layer.index_put(moved, [layer.reshape(index, [-1])], values)
-    return layer.transpose(made, [order.index(a) for a in range(t.rank(x))]) if at else made
+    rows = layer.transpose(x, order) if axis else x
+    out = layer.index_put(rows, [layer.reshape(index, [-1])], values)
+    return layer.transpose(out, [order.index(a) for a in range(t.rank(x))]) if axis else out
 
 
 @from_torch("masked_scatter")
 def _masked_scatter(t: TorchCall, x: Variable, mask: Variable, source: Variable) -> Any:
     """Return ``x`` with the elements of a source, in their order, where the mask holds."""
     mask = layer.expand_as(mask, x)
-    before = layer.cumsum(layer.cast(layer.reshape(mask, [-1]), INT64), 0)
-    place = layer.maximum(layer.scale(before, 1.0, -1.0), layer.fill_constant([], INT64, 0))
-    taken = layer.index_select(layer.reshape(source, [-1]), place, 0)
-    return layer.where(mask, t.reshape(taken, [torch_size_of(x, a) for a in range(t.rank(x))]), x)
+    counts = layer.cumsum(layer.cast(layer.reshape(mask, [-1]), INT64), 0)
+    place = layer.maximum(layer.scale(counts, 1.0, -1.0), layer.fill_constant([], INT64, 0))
+    elements = layer.index_select(layer.reshape(source, [-1]), place, 0)
+    return layer.where(mask, t.reshape(elements, [torch_size_of(x, a) for a in range(t.rank(x))]), x)
 
 
 @from_torch("take")
 def _take(t: TorchCall, x: Variable, index: Variable) -> Any:
     flat = layer.reshape(x, [-1])
-    taken = layer.index_select(flat, layer.reshape(index, [-1]), 0)
-    return t.reshape(taken, [torch_size_of(index, a) for a in range(t.rank(index))])
+    elements = layer.index_select(flat, layer.reshape(index, [-1]), 0)
+    return t.reshape(elements, [torch_size_of(index, a) for a in range(t.rank(index))])
 
 
 @from_torch("put")
 def _put(t: TorchCall, x: Variable, index: Variable, source: Variable, accumulate: bool = False) -> Any:
     flat = layer.reshape(x, [-1])
-    made = layer.index_put(flat, [layer.reshape(index, [-1])], layer.reshape(source, [-1]), accumulate)
-    return t.reshape(made, [torch_size_of(x, a) for a in range(t.rank(x))])
+    out = layer.index_put(flat, [layer.reshape(index, [-1])], layer.reshape(source, [-1]), accumulate)
+    return t.reshape(out, [torch_size_of(x, a) for a in range(t.rank(x))])
 
 
 @from_torch("nonzero")
@@ -654,8 +657,8 @@ def _row(w: PlainOp, slot: str) -> str:
 @to_torch("gather")
 def _to_torch_gather(w: PlainOp) -> str:
     axis = w.int("Axis") if w.has("Axis") else str(w.of.axis)
-    made = f"torch.index_select({w.x('X')}, {axis}, {_row(w, 'Index')})"
-    return made if w.rank("Index") else f"{made}.squeeze({axis})"
+    code = f"torch.index_select({w.x('X')}, {axis}, {_row(w, 'Index')})"
+    return code if w.rank("Index") else f"{code}.squeeze({axis})"
 
 
 @to_torch("index_select")

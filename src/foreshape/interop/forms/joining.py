@@ -35,9 +35,9 @@ def from_onnx_split(c: Call) -> Any:
     x = c.x()
     count = len(c.node.outputs)
     axis = c.axis(c.attribute("axis", 0), c.rank(x))
-    given = c.computed(1) if c.opset >= 13 else None
-    if given is not None:
-        return computed.parts(c, x, axis, given, count)
+    lengths = c.computed(1) if c.opset >= 13 else None
+    if lengths is not None:
+        return computed.parts(c, x, axis, lengths, count)
     sizes = c.ints(1) if c.opset >= 13 else c.ints(9, "split")
     size = x.spec.known_dims[axis]
     if sizes is None:
@@ -47,23 +47,23 @@ def from_onnx_split(c: Call) -> Any:
                 return layer.assign(x)
             if c.attribute("num_outputs") is None:
                 return tuple(layer.split(x, count, axis))
-            number, one = computed.numbers(c, count), computed.numbers(c, 1)  # all parts but the last are as large, rounded up
+            number, unit = computed.numbers(c, count), computed.numbers(c, 1)  # all parts but the last are as large, rounded up
             total = computed.size_of(c, x, axis)
-            each = (total + number - one) // number
-            ends = layer.minimum(each * computed.numbers(c, *range(count + 1)), total)
-            first, last = (layer.slice(ends, [0], [at], [count + at]) for at in (0, 1))
+            part = (total + number - unit) // number
+            ends = layer.minimum(part * computed.numbers(c, *range(count + 1)), total)
+            first, last = (layer.slice(ends, [0], [index], [count + index]) for index in (0, 1))
             return computed.parts(c, x, axis, last - first, count)
-        each = -(-size // count)
-        sizes = [max(0, min(each, size - each * at)) for at in range(count)]
+        part = -(-size // count)
+        sizes = [max(0, min(part, size - part * index)) for index in range(count)]
     if len(sizes) == 1:
         return layer.assign(x)
     if all(sizes):
         return tuple(layer.split(x, sizes, axis))
     out: list[Variable] = []
-    at = 0
-    for one in sizes:
-        out.append(layer.slice(x, [axis], [at], [at + one]))
-        at += one
+    start = 0
+    for length in sizes:
+        out.append(layer.slice(x, [axis], [start], [start + length]))
+        start += length
     return tuple(out)
 
 
@@ -78,12 +78,12 @@ def _columns(w: WrittenOp) -> Any:
         if not isinstance(columns, int):
             raise Refused("columns counted from the end, and a number of columns that is open")
         start += columns
-    parts = [term(w, "X", at).cut(1, start, start + length if length >= 0 else 2**62) for at in range(len(w.op.input_slots["X"]))]
+    parts = [term(w, "X", index).cut(1, start, start + length if length >= 0 else 2**62) for index in range(len(w.op.input_slots["X"]))]
     if w.op.type == "partial_concat":
         return joined(parts, 1).value
     total = parts[0]
-    for one in parts[1:]:
-        total = total + one
+    for part in parts[1:]:
+        total = total + part
     return total.value
 
 
@@ -102,7 +102,7 @@ def _to_onnx_stack(w: WrittenOp) -> OnnxValue:
 def _unstack(w: WrittenOp) -> Any:
     slot = "Y" if w.op.type == "unstack" else "Out"
     count, axis = len(w.op.output_slots[slot]), int(w.of.axis) % w.rank("X")
-    return ([w.node("Gather", w.x("X"), w.number(at, INT64), axis=axis) for at in range(count)],)
+    return ([w.node("Gather", w.x("X"), w.number(index, INT64), axis=axis) for index in range(count)],)
 
 
 @to_onnx("split")
@@ -112,15 +112,15 @@ def _to_onnx_split(w: WrittenOp) -> Any:
     if w.op.input_slots.get("SectionsTensorList"):
         sizes: OnnxValue | None = w.row_of("SectionsTensorList")
     else:
-        parts = [w.result("Out", at).known_dims[axis] for at in range(count)]
+        parts = [w.result("Out", index).known_dims[axis] for index in range(count)]
         if all(isinstance(p, int) for p in parts):
             sizes = w.ints(*parts)  # pyright: ignore[reportArgumentType]
         elif w.of.sections:
-            known = [s for s in w.of.sections if s >= 0]
-            rest = w.node("Sub", w.shape(w.x("X"), axis, axis + 1), w.ints(sum(known)))
-            at = [*w.of.sections].index(-1)
-            before, after = w.of.sections[:at], w.of.sections[at + 1 :]
-            sizes = w.node("Concat", *([w.ints(*before)] if before else []), rest, *([w.ints(*after)] if after else []), axis=0)
+            lengths = [s for s in w.of.sections if s >= 0]
+            remainder = w.node("Sub", w.shape(w.x("X"), axis, axis + 1), w.ints(sum(lengths)))
+            index = [*w.of.sections].index(-1)
+            head, tail = w.of.sections[:index], w.of.sections[index + 1 :]
+            sizes = w.node("Concat", *([w.ints(*head)] if head else []), remainder, *([w.ints(*tail)] if tail else []), axis=0)
         else:
             size = w.node("Div", w.shape(w.x("X"), axis, axis + 1), w.ints(count))
             sizes = w.node("Expand", size, w.ints(count))
@@ -139,51 +139,51 @@ def _from_torch_unbind(t: TorchCall, x: Variable, dim: int = 0) -> Any:
 
 @from_torch("cat", "concat", "concatenate")
 def _cat(t: TorchCall, xs: Any, dim: int = 0) -> Any:
-    given = [t.cast(x, t.dtype) for x in xs if x.spec.known_dims != (0,)] or [xs[0]]
-    return layer.concat(given, t.axis(given[0], dim)) if len(given) > 1 else given[0]
+    tensors = [t.cast(x, t.dtype) for x in xs if x.spec.known_dims != (0,)] or [xs[0]]
+    return layer.concat(tensors, t.axis(tensors[0], dim)) if len(tensors) > 1 else tensors[0]
 
 
 @from_torch("stack")
 def _from_torch_stack(t: TorchCall, xs: Any, dim: int = 0) -> Any:
-    given = [t.cast(x, t.dtype) for x in xs]
-    return layer.stack(given, dim % (t.rank(given[0]) + 1))
+    tensors = [t.cast(x, t.dtype) for x in xs]
+    return layer.stack(tensors, dim % (t.rank(tensors[0]) + 1))
 
 
 @from_torch("tensor_split")
 def _split_at(t: TorchCall, x: Variable, places: Any, dim: int = 0) -> Any:
-    at = t.axis(x, dim)
+    axis = t.axis(x, dim)
     if is_list(places):
         ends = [*places, END]
-        return [layer.slice(x, [at], t.sizes([0 if k == 0 else ends[k - 1]]), t.sizes([end])) for k, end in enumerate(ends)]
-    size = x.spec.known_dims[at]
+        return [layer.slice(x, [axis], t.sizes([0 if k == 0 else ends[k - 1]]), t.sizes([end])) for k, end in enumerate(ends)]
+    size = x.spec.known_dims[axis]
     if not isinstance(places, int) or not isinstance(size, int):
         raise Refused("a number of parts, or of elements, that is open")
-    return list(layer.split(x, [(size + places - 1 - k) // places for k in range(places)], at)) if places > 1 else [x]
+    return list(layer.split(x, [(size + places - 1 - k) // places for k in range(places)], axis)) if places > 1 else [x]
 
 
 @from_torch("split", "split_with_sizes", "chunk")
 def _from_torch_split(t: TorchCall, x: Variable, sections: Any, dim: int = 0) -> Any:
-    at, traced = t.axis(x, dim), t.node.meta["val"]
-    size = x.spec.known_dims[at]
+    axis, traced = t.axis(x, dim), t.node.meta["val"]
+    size = x.spec.known_dims[axis]
     count = len(traced)
     if is_list(sections):
         if all(isinstance(s, int) for s in sections):
-            return list(layer.split(x, sections, at)) if count > 1 else [x]
+            return list(layer.split(x, sections, axis)) if count > 1 else [x]
         out: list[Any] = []
         start: Any = 0
         for length in sections:
             end = compute(operator.add, start, length) if isinstance(start, OpenSize) or isinstance(length, OpenSize) else start + length
-            out.append(layer.slice(x, [at], t.sizes([start]), t.sizes([end])))
+            out.append(layer.slice(x, [axis], t.sizes([start]), t.sizes([end])))
             start = end
         return out
     if count == 1:
         return [x]
-    each = [one.shape[at] for one in traced]
+    lengths = [value.shape[axis] for value in traced]
     if isinstance(size, int):
-        return list(layer.split(x, [int(n) for n in each], at))
+        return list(layer.split(x, [int(n) for n in lengths], axis))
     if t.name == "split" and isinstance(sections, int):
-        return [layer.slice(x, [at], [k * sections], [(k + 1) * sections if k + 1 < count else END]) for k in range(count)]
-    return list(layer.split(x, count, at))
+        return [layer.slice(x, [axis], [k * sections], [(k + 1) * sections if k + 1 < count else END]) for k in range(count)]
+    return list(layer.split(x, count, axis))
 
 
 # --- to torch's code
@@ -192,8 +192,8 @@ def _from_torch_split(t: TorchCall, x: Variable, sections: Any, dim: int = 0) ->
 @to_torch("concat")
 def _to_torch_concat(w: PlainOp) -> str:
     axis = w.int("AxisTensor") if w.has("AxisTensor") else str(w.of.axis)
-    given = w.all("X")
-    return f"{given[0]}.clone()" if len(given) == 1 else f"torch.cat([{', '.join(given)}], {axis})"
+    operands = w.all("X")
+    return f"{operands[0]}.clone()" if len(operands) == 1 else f"torch.cat([{', '.join(operands)}], {axis})"
 
 
 @to_torch("stack")
@@ -207,12 +207,12 @@ def _to_torch_split(w: PlainOp) -> Any:
     if w.of.num and not w.count("SectionsTensorList"):
         return Several(f"torch.tensor_split({w.x('X')}, {w.of.num}, {axis})")
     if w.count("SectionsTensorList"):
-        sizes = [w.int("SectionsTensorList", at) for at in range(w.count("SectionsTensorList"))]
+        sizes = [w.int("SectionsTensorList", index) for index in range(w.count("SectionsTensorList"))]
     else:
         sizes = [str(s) for s in w.of.sections]
     if "-1" in sizes:
-        rest = [s for s in sizes if s != "-1"]
-        sizes[sizes.index("-1")] = " - ".join([f"{w.x('X')}.shape[{axis}]", *rest])
+        lengths = [s for s in sizes if s != "-1"]
+        sizes[sizes.index("-1")] = " - ".join([f"{w.x('X')}.shape[{axis}]", *lengths])
     return Several(f"torch.split({w.x('X')}, [{', '.join(sizes)}], {axis})")
 
 

@@ -38,20 +38,20 @@ def _loss(c: Call, x: Variable, target: Variable, weight: Variable | None) -> Va
     """Return the loss of logarithms [N, C, ...] for classes [N, ...], each weighted by its class; elements of ``ignore_index`` count nothing."""
     ignored, kind = c.attribute("ignore_index"), c.attribute("reduction", "mean")
     target = c.cast(target, INT64)
-    place, held = target, None
+    place, mask = target, None
     if ignored is not None:
-        held = layer.not_equal(target, c.like(int(ignored), target))
-        place = layer.where(held, target, layer.fill_like(target, 0.0))
-    picked = c.squeeze(layer.take_along_axis(x, c.unsqueeze(place, 1), 1), 1)
-    loss = layer.scale(picked, -1.0)
+        mask = layer.not_equal(target, c.like(int(ignored), target))
+        place = layer.where(mask, target, layer.fill_like(target, 0.0))
+    score = c.squeeze(layer.take_along_axis(x, c.unsqueeze(place, 1), 1), 1)
+    loss = layer.scale(score, -1.0)
     if weight is not None:
         flat = layer.gather(weight, c.reshape(place, [-1]), 0)
         factor = c.reshape_to(flat, c.shape_of(place))
     else:
         factor = layer.fill_like(loss, 1.0)
-    if held is not None:
-        factor = layer.where(held, factor, layer.fill_like(factor, 0.0))
-        loss = layer.where(held, loss, layer.fill_like(loss, 0.0))
+    if mask is not None:
+        factor = layer.where(mask, factor, layer.fill_like(factor, 0.0))
+        loss = layer.where(mask, loss, layer.fill_like(loss, 0.0))
     loss = loss * factor if weight is not None else loss
     if kind == "none":
         return loss
@@ -65,7 +65,7 @@ def _loss(c: Call, x: Variable, target: Variable, weight: Variable | None) -> Va
 _LOG_BOUND = 1e20
 
 
-def _picked(x: Term, label: Term, axis: int, ignored: int, rank: int) -> tuple[Term, Term]:
+def _label_scores(x: Term, label: Term, axis: int, ignored: int, rank: int) -> tuple[Term, Term]:
     """Return the numbers at the labels (the first's where ignored), with a dim of 1 at the axis, and the mask of the ignored ones."""
     label = label.cast(INT64)
     label = label.with_dims(axis) if len(label.w.spec("Label").known_dims) < rank else label
@@ -79,11 +79,11 @@ def _to_onnx_cross_entropy(w: WrittenOp) -> Any:
     bound = 65504.0 if x.of is FP16 else _LOG_BOUND
     if w.op.attributes.values.get("soft_label", False):
         return (-((x.node("Log").most(-bound) * label).total(rank - 1, keep=True))).value
-    picked, mask = _picked(x, label, rank - 1, int(w.of.ignore_index), rank)
-    picked = mask.where(1.0, picked)
-    loss = (-picked.node("Log")).least(bound)
+    scores, mask = _label_scores(x, label, rank - 1, int(w.of.ignore_index), rank)
+    scores = mask.where(1.0, scores)
+    loss = (-scores.node("Log")).least(bound)
     loss = loss if w.rank("Label") == rank else loss.without(rank - 1)
-    return (loss.value, picked.value, None) if w.op.type == "cross_entropy2" else loss.value
+    return (loss.value, scores.value, None) if w.op.type == "cross_entropy2" else loss.value
 
 
 @to_onnx("softmax_with_cross_entropy")
@@ -94,8 +94,8 @@ def _to_onnx_softmax_cross_entropy(w: WrittenOp) -> Any:
     softmax = logits.node("Softmax", axis=axis) if w.of.use_softmax else logits.node("Identity")
     if w.of.soft_label:
         return softmax.value, (-((term(w, "Label") * logs).total(axis, keep=True))).value
-    picked, mask = _picked(logs, term(w, "Label"), axis, int(w.of.ignore_index), rank)
-    return softmax.value, (-mask.where(0.0, picked)).value
+    scores, mask = _label_scores(logs, term(w, "Label"), axis, int(w.of.ignore_index), rank)
+    return softmax.value, (-mask.where(0.0, scores)).value
 
 
 @to_onnx("nll_loss")
@@ -124,15 +124,15 @@ def _label_smooth(w: WrittenOp) -> Any:
 
 @to_onnx("sigmoid_focal_loss")
 def _focal_loss(w: WrittenOp) -> Any:
-    x, label, of = term(w, "X"), term(w, "Label"), w.dtype("X")
-    number = term(w, "FgNum").shaped(-1).most(1).cast(of)
-    own = label.same((count_to(x.size(1)) + 1).cast(label.of))
-    other = ~label.same(-1) & ~own
+    x, label, dtype = term(w, "X"), term(w, "Label"), w.dtype("X")
+    number = term(w, "FgNum").shaped(-1).most(1).cast(dtype)
+    hit = label.same((count_to(x.size(1)) + 1).cast(label.of))
+    miss = ~label.same(-1) & ~hit
     p = x.node("Sigmoid")
-    least = {"fp64": 2.2250738585072014e-308}.get(of.name, 1.1754943508222875e-38)
-    mine = own.cast(of) * (float(w.of.alpha) / number) * (1.0 - p) ** float(w.of.gamma) * p.most(least).node("Log")
-    others = other.cast(of) * ((1.0 - float(w.of.alpha)) / number) * p ** float(w.of.gamma) * -x.node("Softplus")
-    return (-(mine + others)).value
+    least = {"fp64": 2.2250738585072014e-308}.get(dtype.name, 1.1754943508222875e-38)
+    hit_loss = hit.cast(dtype) * (float(w.of.alpha) / number) * (1.0 - p) ** float(w.of.gamma) * p.most(least).node("Log")
+    miss_loss = miss.cast(dtype) * ((1.0 - float(w.of.alpha)) / number) * p ** float(w.of.gamma) * -x.node("Softplus")
+    return (-(hit_loss + miss_loss)).value
 
 
 @to_onnx("smooth_l1_loss")
@@ -217,9 +217,9 @@ def _rank_loss(w: WrittenOp) -> Any:
 def _bpr_loss(w: WrittenOp) -> Any:
     x, label, rank = term(w, "X"), term(w, "Label").cast(INT64), w.rank("X")
     label = label.with_dims(rank - 1) if w.rank("Label") < rank else label
-    own = x.node("GatherElements", label.value, axis=rank - 1)
+    score = x.node("GatherElements", label.value, axis=rank - 1)
     mine = count_to(x.size(rank - 1)).same(label)
-    return (mine.where(0.0, (x - own).node("Softplus")).total(rank - 1, keep=True) / (x.size(rank - 1) - 1).cast(x.of)).value
+    return (mine.where(0.0, (x - score).node("Softplus")).total(rank - 1, keep=True) / (x.size(rank - 1) - 1).cast(x.of)).value
 
 
 @to_onnx("teacher_student_sigmoid_loss")
@@ -232,12 +232,12 @@ def _teacher_student_loss(w: WrittenOp) -> Any:
 
 @to_onnx("accuracy")
 def _accuracy(w: WrittenOp) -> Any:
-    of, indices = w.dtype("Out"), term(w, "Indices")
+    dtype, indices = w.dtype("Out"), term(w, "Indices")
     label = term(w, "Label").cast(indices.of)
     rows = indices.size(0).without(0)
     right = indices.same(label).some(1) & ~term(w, "Out").node("IsNaN", to=BOOL).some(1)
-    correct = right.cast(FP32).total(0).cast(of)
-    return (correct / rows.most(1).cast(of)).value, correct.value, rows.cast(of).value
+    correct = right.cast(FP32).total(0).cast(dtype)
+    return (correct / rows.most(1).cast(dtype)).value, correct.value, rows.cast(dtype).value
 
 
 # --- from torch
@@ -256,31 +256,31 @@ def _mse(t: TorchCall, x: Variable, y: Variable, reduction: int = 1) -> Any:
 def _multi_margin(t: TorchCall, x: Variable, target: Variable, p: Any = 1, margin: Any = 1, weight: Any = None, reduction: int = 1) -> Any:
     single = t.rank(x) == 1
     x, target = (layer.unsqueeze(x, [0]), layer.reshape(target, [1])) if single else (x, target)
-    own = layer.unsqueeze(target, [1])
-    off = layer.relu(t.scale(layer.subtract(x, layer.take_along_axis(x, own, 1)), 1.0, float(margin)))
-    off = layer.square(off) if p == 2 else off
-    off = off if weight is None else layer.multiply(off, layer.unsqueeze(layer.gather(weight, target), [1]))
+    label = layer.unsqueeze(target, [1])
+    excess = layer.relu(t.scale(layer.subtract(x, layer.take_along_axis(x, label, 1)), 1.0, float(margin)))
+    excess = layer.square(excess) if p == 2 else excess
+    excess = excess if weight is None else layer.multiply(excess, layer.unsqueeze(layer.gather(weight, target), [1]))
     classes = layer.range(0, as_variable(size_of(x, 1)), 1, dtype=INT64)
-    others = t.cast(layer.not_equal(own, layer.unsqueeze(classes, [0])), t.dtype)
-    made = _reduced(layer.reduce_mean(layer.multiply(off, others), [1]), reduction)
-    return layer.reshape(made, []) if single else made
+    mask = t.cast(layer.not_equal(label, layer.unsqueeze(classes, [0])), t.dtype)
+    loss = _reduced(layer.reduce_mean(layer.multiply(excess, mask), [1]), reduction)
+    return layer.reshape(loss, []) if single else loss
 
 
 @from_torch("multilabel_margin_loss", "multilabel_margin_loss_forward")
 def _multilabel_margin(t: TorchCall, x: Variable, target: Variable, reduction: int = 1) -> Any:
     single = t.rank(x) == 1
     x, target = (layer.unsqueeze(x, [0]), layer.unsqueeze(target, [0])) if single else (x, target)
-    ended = layer.less_equal(layer.cumsum(t.cast(layer.less_than(target, 0), INT64), 1), 0)  # the labels before the first one below 0
-    label = t.where(ended, target, layer.fill_like(target, 0))
+    label_mask = layer.less_equal(layer.cumsum(t.cast(layer.less_than(target, 0), INT64), 1), 0)  # the labels before the first one below 0
+    label = t.where(label_mask, target, layer.fill_like(target, 0))
     classes = layer.unsqueeze(layer.range(0, as_variable(size_of(x, 1)), 1, dtype=INT64), [0, 1])
-    meant = layer.logical_and(layer.equal(layer.unsqueeze(label, [2]), classes), layer.unsqueeze(ended, [2]))
-    others = layer.logical_not(layer.reduce_any(meant, [1], True))
-    off = layer.subtract(layer.unsqueeze(x, [1]), layer.unsqueeze(layer.take_along_axis(x, label, 1), [2]))
-    counted = t.cast(layer.logical_and(others, layer.unsqueeze(ended, [2])), t.dtype)
-    each = layer.reduce_mean(layer.reduce_sum(layer.multiply(layer.relu(t.scale(off, 1.0, 1.0)), counted), [1]), [1])
-    made = _reduced(each, reduction)
-    made = layer.reshape(made, []) if single else made
-    return [made, None] if "forward" in t.name else made
+    hits = layer.logical_and(layer.equal(layer.unsqueeze(label, [2]), classes), layer.unsqueeze(label_mask, [2]))
+    mask = layer.logical_not(layer.reduce_any(hits, [1], True))
+    excess = layer.subtract(layer.unsqueeze(x, [1]), layer.unsqueeze(layer.take_along_axis(x, label, 1), [2]))
+    counted = t.cast(layer.logical_and(mask, layer.unsqueeze(label_mask, [2])), t.dtype)
+    losses = layer.reduce_mean(layer.reduce_sum(layer.multiply(layer.relu(t.scale(excess, 1.0, 1.0)), counted), [1]), [1])
+    loss = _reduced(losses, reduction)
+    loss = layer.reshape(loss, []) if single else loss
+    return [loss, None] if "forward" in t.name else loss
 
 
 @from_torch("l1_loss")
@@ -290,33 +290,33 @@ def _l1(t: TorchCall, x: Variable, y: Variable, reduction: int = 1) -> Any:
 
 @from_torch("smooth_l1_loss", "huber_loss")
 def _huber(t: TorchCall, x: Variable, y: Variable, reduction: int = 1, beta: float = 1.0) -> Any:
-    off = layer.abs(layer.subtract(x, y))
+    distance = layer.abs(layer.subtract(x, y))
     smooth = "smooth" in t.name
     if smooth and beta == 0:
-        return _reduced(off, reduction)
-    near = t.scale(layer.square(off), 0.5 / beta if smooth else 0.5)
-    far = t.scale(off, 1.0, -0.5 * beta) if smooth else t.scale(off, beta, -0.5 * beta * beta)
-    return _reduced(layer.where(layer.less_than(off, t.tensor(float(beta), t.dtype)), near, far), reduction)
+        return _reduced(distance, reduction)
+    quadratic = t.scale(layer.square(distance), 0.5 / beta if smooth else 0.5)
+    linear = t.scale(distance, 1.0, -0.5 * beta) if smooth else t.scale(distance, beta, -0.5 * beta * beta)
+    return _reduced(layer.where(layer.less_than(distance, t.tensor(float(beta), t.dtype)), quadratic, linear), reduction)
 
 
 @from_torch("binary_cross_entropy")
 def _bce(t: TorchCall, x: Variable, y: Variable, weight: Any = None, reduction: int = 1) -> Any:
-    made = t.op("bce_loss", None, X=x, Label=y)
+    loss = t.op("bce_loss", None, X=x, Label=y)
     if not y.stop_gradient:  # ours has no gradient of it
         slope = layer.subtract(layer.log1p(layer.scale(x, -1.0)), layer.log(x))
         slope.stop_gradient = True
-        made = layer.add(made, layer.multiply(change(y), slope))
-    return _reduced(made if weight is None else layer.multiply(made, weight), reduction)
+        loss = layer.add(loss, layer.multiply(change(y), slope))
+    return _reduced(loss if weight is None else layer.multiply(loss, weight), reduction)
 
 
 @from_torch("binary_cross_entropy_with_logits")
 def _bce_logits(t: TorchCall, x: Variable, y: Variable, weight: Any = None, pos_weight: Any = None, reduction: int = 1) -> Any:
     if pos_weight is None:
-        made = layer.subtract(layer.softplus(x, 1.0, 1e4), layer.multiply(x, y))
+        loss = layer.subtract(layer.softplus(x, 1.0, 1e4), layer.multiply(x, y))
     else:  # (1 - y) x + (1 + (p - 1) y) log(1 + e^-x)
-        by = layer.scale(layer.multiply(layer.scale(pos_weight, 1.0, -1.0), y), 1.0, 1.0)
-        made = layer.add(layer.multiply(layer.scale(y, -1.0, 1.0), x), layer.multiply(by, layer.softplus(layer.scale(x, -1.0), 1.0, 1e4)))
-    return _reduced(made if weight is None else layer.multiply(made, weight), reduction)
+        factor = layer.scale(layer.multiply(layer.scale(pos_weight, 1.0, -1.0), y), 1.0, 1.0)
+        loss = layer.add(layer.multiply(layer.scale(y, -1.0, 1.0), x), layer.multiply(factor, layer.softplus(layer.scale(x, -1.0), 1.0, 1e4)))
+    return _reduced(loss if weight is None else layer.multiply(loss, weight), reduction)
 
 
 @from_torch("nll_loss", "nll_loss_nd", "nll_loss2d", "nll_loss_forward", "nll_loss2d_forward")
@@ -331,10 +331,10 @@ def _nll(t: TorchCall, x: Variable, target: Variable, weight: Any = None, reduct
             x = layer.unsqueeze(x, [3]) if rank == 3 else layer.flatten(x, 2, -1)
             x = layer.unsqueeze(x, [3]) if t.rank(x) == 3 else x
             target = layer.unsqueeze(layer.flatten(target, 1, -1), [2])
-        made = t.op("nll_loss", attrs, X=x, Label=target, Weight=weight)[0]
-        return t.reshape(made, sizes) if reduction == 0 else made
-    made, total = t.op("nll_loss", attrs, X=x, Label=target, Weight=weight)
-    return [made, total] if "forward" in t.name else made
+        loss = t.op("nll_loss", attrs, X=x, Label=target, Weight=weight)[0]
+        return t.reshape(loss, sizes) if reduction == 0 else loss
+    loss, total = t.op("nll_loss", attrs, X=x, Label=target, Weight=weight)
+    return [loss, total] if "forward" in t.name else loss
 
 
 @from_torch("cross_entropy_loss")
@@ -350,11 +350,11 @@ def _from_torch_cross_entropy(
     if target.dtype == x.dtype:
         if smoothing:
             target = t.scale(target, 1.0 - smoothing, smoothing / classes)
-        made = layer.multiply(logs, target if column is None else layer.multiply(target, column))
-        made = layer.scale(layer.reduce_sum(made, axis), -1.0)
-        if reduction == 1 and t.rank(made) > 1:
-            return layer.divide(layer.reduce_sum(made), layer.reshape(layer.cast(layer.slice(layer.shape(x), [0], [0], [1]), x.dtype), []))
-        return _reduced(made, reduction)
+        loss = layer.multiply(logs, target if column is None else layer.multiply(target, column))
+        loss = layer.scale(layer.reduce_sum(loss, axis), -1.0)
+        if reduction == 1 and t.rank(loss) > 1:
+            return layer.divide(layer.reduce_sum(loss), layer.reshape(layer.cast(layer.slice(layer.shape(x), [0], [0], [1]), x.dtype), []))
+        return _reduced(loss, reduction)
     if axis == 0:
         logs, target = layer.unsqueeze(logs, [0]), layer.reshape(target, [1])
     hard = _nll(t, logs, target, weight, reduction, ignore_index)
@@ -380,9 +380,9 @@ def _ctc(t: TorchCall, x: Variable, target: Variable, steps: Variable, lengths: 
     steps, lengths = t.cast(steps, INT64), t.cast(lengths, INT64)
     loss = layer.reshape(layer.warpctc(x, t.cast(target, INT32), blank, input_length=steps, label_length=lengths), [-1])
     if not zero_infinity:  # labels too long for the steps, where ours is 0: each needs a step, and one more where it repeats the last
-        later, before = layer.slice(target, [1], [1], [2**31 - 1]), layer.slice(target, [1], [0], [-1])
+        later, previous = layer.slice(target, [1], [1], [2**31 - 1]), layer.slice(target, [1], [0], [-1])
         place = layer.add(layer.cumsum(layer.fill_like(later, 1.0, INT64), 1), layer.fill_constant([], INT64, 0))
-        repeats = layer.logical_and(layer.equal(later, before), layer.less_than(place, layer.unsqueeze(lengths, [1])))
+        repeats = layer.logical_and(layer.equal(later, previous), layer.less_than(place, layer.unsqueeze(lengths, [1])))
         needed = layer.add(lengths, layer.reduce_sum(layer.cast(repeats, INT64), [1]))
         loss = t.where(layer.greater_than(needed, steps), t.tensor(float("inf"), x.spec.known_dtype), loss)
     return loss
@@ -391,12 +391,12 @@ def _ctc(t: TorchCall, x: Variable, target: Variable, steps: Variable, lengths: 
 @from_torch("kl_div")
 def _kl(t: TorchCall, x: Variable, y: Variable, reduction: int = 1, log_target: bool = False) -> Any:
     if y.stop_gradient:
-        made = t.op("kldiv_loss", {"reduction": "none", "log_target": log_target}, X=x, Target=y)
+        loss = t.op("kldiv_loss", {"reduction": "none", "log_target": log_target}, X=x, Target=y)
     elif log_target:
-        made = layer.multiply(layer.exp(y), layer.subtract(y, x))
+        loss = layer.multiply(layer.exp(y), layer.subtract(y, x))
     else:
-        made = layer.subtract(x_log_y(t, y, y), layer.multiply(y, x))
-    return _reduced(made, reduction)
+        loss = layer.subtract(x_log_y(t, y, y), layer.multiply(y, x))
+    return _reduced(loss, reduction)
 
 
 # --- to torch's code

@@ -27,9 +27,9 @@ _HIDDEN = -3.4028234663852886e38
 """A summand to leave a key without weight: the lowest number of fp32."""
 
 
-def _sum(c: Call, x: Variable, *others: Variable | None) -> Variable:
-    for other in others:
-        x = x if other is None else x + other
+def _sum(c: Call, x: Variable, *summands: Variable | None) -> Variable:
+    for summand in summands:
+        x = x if summand is None else x + summand
     return x
 
 
@@ -40,12 +40,12 @@ _ACTIVATIONS: dict[str, tuple[str, ...]] = {
 """Activation -> its attributes in the order of their numbers."""
 
 
-def _activated(c: Call, x: Variable, name: str, given: list[Any]) -> Variable:
+def _activated(c: Call, x: Variable, name: str, values: list[Any]) -> Variable:
     """Return an activation by the name of its operator; its attributes in their order, None for its own default."""
     keys = _ACTIVATIONS.get(name)
-    if keys is None or len(given) > len(keys):
-        raise Refused(f"the activation {name!r} with {len(given)} numbers")
-    return c.through(name, [x], 6 if name == "Clip" else 22, **{key: float(own) for key, own in zip(keys, given, strict=False) if own is not None})
+    if keys is None or len(values) > len(keys):
+        raise Refused(f"the activation {name!r} with {len(values)} numbers")
+    return c.through(name, [x], 6 if name == "Clip" else 22, **{key: float(value) for key, value in zip(keys, values, strict=False) if value is not None})
 
 
 @from_onnx("FusedMatMul", "TransposeMatMul", "FusedMatMulActivation", domain=_MICROSOFT)
@@ -54,8 +54,8 @@ def fused_matmul(c: Call) -> Any:
     if c.attribute("transBatchA", 0) or c.attribute("transBatchB", 0):
         raise Refused("a product of transposed batch dims")
     x, y = c.x(0), c.x(1)
-    turned = {f"trans_{own}": bool(c.attribute(f"trans{their}", 0)) and c.rank(one) > 1 for own, their, one in (("x", "A", x), ("y", "B", y))}
-    out, alpha = c.op("matmul_v2", turned, X=x, Y=y), float(c.attribute("alpha", 1.0))
+    attrs = {f"trans_{slot}": bool(c.attribute(f"trans{letter}", 0)) and c.rank(operand) > 1 for slot, letter, operand in (("x", "A", x), ("y", "B", y))}
+    out, alpha = c.op("matmul_v2", attrs, X=x, Y=y), float(c.attribute("alpha", 1.0))
     out = out if alpha == 1.0 else layer.scale(out, alpha)
     return _activated_by_attributes(c, out)
 
@@ -64,18 +64,18 @@ def _activated_by_attributes(c: Call, x: Variable) -> Variable:
     name = c.attribute("activation", "")
     if not name:
         return x
-    given = [c.attribute(f"activation_{key}") for key in ("alpha", "beta", "gamma")]
-    while given and given[-1] is None:
-        given.pop()
-    if name == "LeakyRelu" and not given and c.attribute("leaky_relu_alpha") is not None:
-        given = [c.attribute("leaky_relu_alpha")]
-    return _activated(c, x, name, given)
+    values = [c.attribute(f"activation_{key}") for key in ("alpha", "beta", "gamma")]
+    while values and values[-1] is None:
+        values.pop()
+    if name == "LeakyRelu" and not values and c.attribute("leaky_relu_alpha") is not None:
+        values = [c.attribute("leaky_relu_alpha")]
+    return _activated(c, x, name, values)
 
 
 @from_onnx("FusedGemm", domain=_MICROSOFT)
 def fused_gemm(c: Call) -> Any:
-    own = {key: value for key, value in c.node.attributes.items() if not key.startswith(("activation", "leaky"))}
-    return _activated_by_attributes(c, c.through("Gemm", [c.value(at) for at in range(len(c))], 13, **own))
+    attributes = {key: value for key, value in c.node.attributes.items() if not key.startswith(("activation", "leaky"))}
+    return _activated_by_attributes(c, c.through("Gemm", [c.value(index) for index in range(len(c))], 13, **attributes))
 
 
 @from_onnx("FusedConv", domain=_MICROSOFT)
@@ -142,16 +142,16 @@ def _heads(c: Call, x: Variable, heads: int) -> Variable:
     return c.transpose(c.reshape(x, [0, 0, heads, -1]), [0, 2, 1, 3])
 
 
-def _masked(c: Call, given: Variable, keys: Variable) -> Variable:
+def _masked(c: Call, mask: Variable, keys: Variable) -> Variable:
     """Return the summand of a mask: of filled lengths [N], of keys [N, keys], of queries and keys [N, L, keys], or of 4 dims."""
     value = float(c.attribute("mask_filter_value", -10000.0))
-    if c.rank(given) == 1:
-        held = c.unsqueeze(from_zero(c, keys), 0) < c.unsqueeze(c.cast(given, INT64), 1)
-        held = c.unsqueeze(held, 1, 2)
+    if c.rank(mask) == 1:
+        visible = c.unsqueeze(from_zero(c, keys), 0) < c.unsqueeze(c.cast(mask, INT64), 1)
+        visible = c.unsqueeze(visible, 1, 2)
     else:
-        held = given if given.spec.known_dtype is BOOL else given > c.like(0, given)
-        held = c.unsqueeze(held, *{2: (1, 2), 3: (1,)}.get(c.rank(given), ()))
-    return layer.where(held, c.full([1], FP32, 0.0), c.full([1], FP32, value))
+        visible = mask if mask.spec.known_dtype is BOOL else mask > c.like(0, mask)
+        visible = c.unsqueeze(visible, *{2: (1, 2), 3: (1,)}.get(c.rank(mask), ()))
+    return layer.where(visible, c.full([1], FP32, 0.0), c.full([1], FP32, value))
 
 
 def _attend(
@@ -159,7 +159,7 @@ def _attend(
 ) -> Any:
     """Return the results of heads joined, [N, L, heads * D], the keys and the values."""
     if past is not None:
-        key, value = (layer.concat([before, now], 2) for before, now in zip(past, (key, value), strict=True))
+        key, value = (layer.concat([previous, addition], 2) for previous, addition in zip(past, (key, value), strict=True))
     length, keys = entry(c, c.shape_of(query), 2), entry(c, c.shape_of(key), 2)
     size = query.spec.known_dims[3]
     if not isinstance(size, int):
@@ -170,28 +170,28 @@ def _attend(
         products = _sum(c, products, c.cast(_masked(c, mask, keys), products.spec.known_dtype))
     if c.attribute("unidirectional", 0):
         rows = from_zero(c, length) + (keys - length)
-        held = c.unsqueeze(from_zero(c, keys), 0) <= c.unsqueeze(rows, 1)
-        products = layer.where(held, products, c.like(_HIDDEN, products))
+        visible = c.unsqueeze(from_zero(c, keys), 0) <= c.unsqueeze(rows, 1)
+        products = layer.where(visible, products, c.like(_HIDDEN, products))
     weights = layer.softmax(_sum(c, products, bias), -1)
     out = layer.matmul(weights, value)
     return c.reshape(c.transpose(out, [0, 2, 1, 3]), [0, 0, -1]), key, value
 
 
-def _from_onnx_attention(c: Call, joined: Variable, mask: int, past: int, bias: int) -> Any:
+def _from_onnx_attention(c: Call, projection: Variable, mask: int, past: int, bias: int) -> Any:
     """Return the attention of queries, keys and values [N, L, features of all three], and the present state [2, N, heads, keys, D]."""
-    heads, whole = int(c.attribute("num_heads")), joined.spec.known_dims[-1]
-    if c.attribute("do_rotary", 0) or c.attribute("past_present_share_buffer", 0) or not isinstance(whole, int):
+    heads, width = int(c.attribute("num_heads")), projection.spec.known_dims[-1]
+    if c.attribute("do_rotary", 0) or c.attribute("past_present_share_buffer", 0) or not isinstance(width, int):
         raise Refused("rotated positions, a shared state, or an open number of features")
-    sizes = [int(n) for n in c.attribute("qkv_hidden_sizes") or [whole // 3] * 3]
-    parts = [_heads(c, one, heads) for one in layer.split(joined, sizes, 2)]
-    before, given = c.optional(past), c.optional(mask)
-    if given is not None and c.rank(given) == 1 and equal(given.spec.known_dims[0], joined.spec.known_dims[0]) is False:
+    sizes = [int(n) for n in c.attribute("qkv_hidden_sizes") or [width // 3] * 3]
+    parts = [_heads(c, part, heads) for part in layer.split(projection, sizes, 2)]
+    history, key_mask = c.optional(past), c.optional(mask)
+    if key_mask is not None and c.rank(key_mask) == 1 and equal(key_mask.spec.known_dims[0], projection.spec.known_dims[0]) is False:
         raise Refused("a mask of ends and beginnings")
     state = None
-    if before is not None:
-        both = [{"axes": [0], "starts": [at], "ends": [at + 1], "infer_flags": [1], "decrease_axis": [0]} for at in (0, 1)]
-        state = c.op("slice", both[0], Input=before), c.op("slice", both[1], Input=before)
-    out, key, value = _attend(c, parts[0], parts[1], parts[2], state, given, c.optional(bias))
+    if history is not None:
+        slices = [{"axes": [0], "starts": [index], "ends": [index + 1], "infer_flags": [1], "decrease_axis": [0]} for index in (0, 1)]
+        state = c.op("slice", slices[0], Input=history), c.op("slice", slices[1], Input=history)
+    out, key, value = _attend(c, parts[0], parts[1], parts[2], state, key_mask, c.optional(bias))
     return (out, layer.stack([key, value], 0)) if len(c.node.outputs) > 1 else out
 
 
@@ -205,8 +205,8 @@ def from_onnx_attention(c: Call) -> Any:
 def quantized_attention(c: Call) -> Any:
     """Operands: input, weights, bias, both scales, mask, both zero points, past state."""
     product = c.cast(integer_product(c, 0, 1, 6, 7), FP32)
-    joined = product * (c.x(3) * c.x(4))
-    return _from_onnx_attention(c, _sum(c, joined, c.x(2)), 5, 8, 9)
+    projection = product * (c.x(3) * c.x(4))
+    return _from_onnx_attention(c, _sum(c, projection, c.x(2)), 5, 8, 9)
 
 
 @from_onnx("MultiHeadAttention", domain=_MICROSOFT)
@@ -215,13 +215,13 @@ def multi_head_attention(c: Call) -> Any:
     heads, bias, past = int(c.attribute("num_heads")), c.optional(3), (c.optional(6), c.optional(7))
     if not (c.has(1) and c.has(2)) or c.has(8) or c.has(9):
         raise Refused("queries, keys and values in one, or a shared state")
-    parts = [c.x(at) for at in range(3)]
+    parts = [c.x(index) for index in range(3)]
     if bias is not None:
-        sizes = [int(d) if isinstance(d := one.spec.known_dims[-1], int) and c.rank(one) == 3 else -1 for one in parts]
+        sizes = [int(d) if isinstance(d := part.spec.known_dims[-1], int) and c.rank(part) == 3 else -1 for part in parts]
         if -1 in sizes:
             raise Refused("a bias of keys in heads, or of an open number of features")
-        parts = [_sum(c, one, own) for one, own in zip(parts, layer.split(bias, sizes, 0), strict=True)]
-    query, key, value = (_heads(c, one, heads) if c.rank(one) == 3 else one for one in parts)
+        parts = [_sum(c, part, summand) for part, summand in zip(parts, layer.split(bias, sizes, 0), strict=True)]
+    query, key, value = (_heads(c, part, heads) if c.rank(part) == 3 else part for part in parts)
     state = (past[0], past[1]) if past[0] is not None and past[1] is not None else None
     return _attend(c, query, key, value, state, c.optional(4), c.optional(5))
 
@@ -232,13 +232,13 @@ def rotary_embedding(c: Call) -> Any:
     x, places = c.x(0), c.x(1)
     if c.rank(places) != 2:
         raise Refused("places by the first of them")
-    given = {key: c.attribute(key) for key in ("num_heads", "rotary_embedding_dim", "interleaved") if c.attribute(key) is not None}
-    if c.rank(x) == 3 and not given.get("num_heads"):
+    attributes = {key: c.attribute(key) for key in ("num_heads", "rotary_embedding_dim", "interleaved") if c.attribute(key) is not None}
+    if c.rank(x) == 3 and not attributes.get("num_heads"):
         size, half = x.spec.known_dims[2], c.x(2).spec.known_dims[1]
         if not isinstance(size, int) or not isinstance(half, int):
             raise Refused("an open number of features")
-        given["num_heads"] = size // (2 * half)
-    out = c.through("RotaryEmbedding", [x, c.x(2), c.x(3), places], 23, **given)
+        attributes["num_heads"] = size // (2 * half)
+    out = c.through("RotaryEmbedding", [x, c.x(2), c.x(3), places], 23, **attributes)
     scale = float(c.attribute("scale", 1.0))
     return out if scale == 1.0 else layer.scale(out, scale)
 
@@ -247,8 +247,8 @@ def rotary_embedding(c: Call) -> Any:
 def quantized_average_pool(c: Call) -> Any:
     if c.attribute("channels_last", 0) or (c.attribute("ceil_mode", 0) and c.attribute("count_include_pad", 0)):
         raise Refused("channels last, or windows rounded up over counted pads")
-    given = {key: value for key, value in c.node.attributes.items() if key != "channels_last"}
-    out = c.through("AveragePool", [floating(c, 0, 1, 2)], 19, **given)
+    attributes = {key: value for key, value in c.node.attributes.items() if key != "channels_last"}
+    out = c.through("AveragePool", [floating(c, 0, 1, 2)], 19, **attributes)
     return as_operand(c, out, 0, 3, 4)
 
 

@@ -31,27 +31,27 @@ from foreshape.spec import FP32, FP64, INT64
 
 @from_onnx("BatchNormalization")
 def from_onnx_batch_norm(c: Call) -> Any:
-    x, scale, bias, mean, variance = (c.x(at) for at in range(5))
+    x, scale, bias, mean, variance = (c.x(index) for index in range(5))
     attrs = {"epsilon": c.attribute("epsilon", 1e-5), "momentum": c.attribute("momentum", 0.9), "is_test": True}
     rank, running = c.rank(x), ()
     if c.attribute("training_mode", 0):
         axes = [0, *range(2, rank)]
-        own = from_onnx_reduce(c, "Mean", x, axes, False)
-        apart = x - c.unsqueeze(own, *range(1, rank - 1))
-        spread = from_onnx_reduce(c, "Mean", apart * apart, axes, False)
-        kept = attrs["momentum"]
-        pairs = [(layer.scale(old, kept), layer.scale(new, 1 - kept)) for old, new in ((mean, own), (variance, spread))]
+        batch_mean = from_onnx_reduce(c, "Mean", x, axes, False)
+        offset = x - c.unsqueeze(batch_mean, *range(1, rank - 1))
+        spread = from_onnx_reduce(c, "Mean", offset * offset, axes, False)
+        momentum = attrs["momentum"]
+        pairs = [(layer.scale(old, momentum), layer.scale(new, 1 - momentum)) for old, new in ((mean, batch_mean), (variance, spread))]
         running = tuple(old + new for old, new in pairs)
-        mean, variance = own, spread
+        mean, variance = batch_mean, spread
     elif len([o for o in c.node.outputs if o]) > 1:
         raise Refused("a batch norm of training")
-    held = all(v.persistable for v in (mean, variance)) and rank >= 2 and x.spec.known_dtype is FP32
-    if not held:
+    has_parameters = all(v.persistable for v in (mean, variance)) and rank >= 2 and x.spec.known_dtype is FP32
+    if not has_parameters:
         axes = [*range(1, rank - 1)]
         scale, bias, mean, variance = (c.unsqueeze(v, *axes) for v in (scale, bias, mean, variance))
         deviation = layer.sqrt(layer.scale(variance, 1.0, attrs["epsilon"]))
-        apart = layer.divide(x - mean, deviation)
-        out = apart * scale + bias
+        offset = layer.divide(x - mean, deviation)
+        out = offset * scale + bias
         return (out, *running) if running else out
     outputs = {"MeanOut": mean, "VarianceOut": variance}
     op = c.importer.block.append_op("batch_norm", {"X": x, "Scale": scale, "Bias": bias, "Mean": mean, "Variance": variance}, outputs, attrs)
@@ -73,14 +73,14 @@ def from_onnx_layer_norm(c: Call) -> Any:
     flat = scale.spec.known_dims == x.spec.known_dims[axis:] and all(isinstance(d, int) for d in scale.spec.known_dims)
     if flat and not several and axis > 0:
         sizes = (c.reshape(v, [-1]) if v is not None and v.spec.rank != 1 else v for v in (scale, bias))
-        one, other = sizes
-        return result(c.op("layer_norm", {"epsilon": epsilon, "begin_norm_axis": axis}, X=x, Scale=one, Bias=other))
+        flat_scale, flat_bias = sizes
+        return result(c.op("layer_norm", {"epsilon": epsilon, "begin_norm_axis": axis}, X=x, Scale=flat_scale, Bias=flat_bias))
     axes = [*range(axis, rank)]
     mean = from_onnx_reduce(c, "Mean", x, axes, True)
-    apart = x - mean
-    variance = from_onnx_reduce(c, "Mean", apart * apart, axes, True)
+    offset = x - mean
+    variance = from_onnx_reduce(c, "Mean", offset * offset, axes, True)
     inverse = layer.rsqrt(layer.scale(variance, 1.0, epsilon))
-    out = apart * inverse * scale
+    out = offset * inverse * scale
     out = out if bias is None else out + bias
     return (out, mean, inverse) if several else out
 
@@ -105,8 +105,8 @@ def from_onnx_group_norm(c: Call) -> Any:
         x = computed.shaped(c, x, *computed.dims_of(c, x, 0, 1), channels, *computed.dims_of(c, x, 2))
     if not isinstance(channels, int) and c.opset < 21:  # each group as one channel
         flat = computed.shaped(c, x, *computed.dims_of(c, x, 0, 1), groups, -1)
-        made = result(c.op("group_norm", {"epsilon": c.attribute("epsilon", 1e-5), "groups": groups}, X=flat, Scale=scale, Bias=bias))
-        return computed.shaped(c, made, *computed.dims_of(c, x))
+        out = result(c.op("group_norm", {"epsilon": c.attribute("epsilon", 1e-5), "groups": groups}, X=flat, Scale=scale, Bias=bias))
+        return computed.shaped(c, out, *computed.dims_of(c, x))
     if not isinstance(channels, int):
         raise Refused("an open number of channels")
     if c.opset < 21 and scale.spec.known_dims == (groups,):  # a number for each group
@@ -135,9 +135,9 @@ def lp_normalization(c: Call) -> Any:
 @from_onnx("MeanVarianceNormalization")
 def mean_variance_normalization(c: Call) -> Any:
     x, axes = c.x(), [int(a) for a in c.attribute("axes", [0, 2, 3])]
-    apart = x - from_onnx_reduce(c, "Mean", x, axes, True)
-    deviation = layer.sqrt(from_onnx_reduce(c, "Mean", apart * apart, axes, True))
-    return layer.divide(apart, layer.scale(deviation, 1.0, 1e-09))
+    offset = x - from_onnx_reduce(c, "Mean", x, axes, True)
+    deviation = layer.sqrt(from_onnx_reduce(c, "Mean", offset * offset, axes, True))
+    return layer.divide(offset, layer.scale(deviation, 1.0, 1e-09))
 
 
 # --- to ONNX
@@ -172,9 +172,9 @@ def per_channel(w: WrittenOp, slot: str, value: float, dims: Any) -> OnnxValue:
     """Return an operand of one number for each channel; equal numbers if it is absent."""
     import numpy
 
-    found = w.optional(slot)
-    if found is not None:
-        return w.reshape(found, -1) if w.rank(slot) != 1 else found
+    operand = w.optional(slot)
+    if operand is not None:
+        return w.reshape(operand, -1) if w.rank(slot) != 1 else operand
     if not isinstance(dims, int):
         raise Refused(f"without {slot}, and an open number of channels")
     return w.array(numpy.full(dims, value, "float32"))
@@ -188,16 +188,16 @@ def _to_onnx_batch_norm(w: WrittenOp) -> Any:
     channels = w.spec("Mean").known_dims[0]
     if rank == 2:
         layout = "NCHW"
-    x, of = channels_first(w, "X", layout), w.dtype("X")
+    x, dtype = channels_first(w, "X", layout), w.dtype("X")
     statistics = [per_channel(w, "Scale", 1.0, channels), per_channel(w, "Bias", 0.0, channels), w.x("Mean"), w.x("Variance")]
-    made = w.node("BatchNormalization", x, *statistics, epsilon=float(w.of.epsilon))
-    del of
-    return channels_back(w, made, rank, layout), None, None
+    out = w.node("BatchNormalization", x, *statistics, epsilon=float(w.of.epsilon))
+    del dtype
+    return channels_back(w, out, rank, layout), None, None
 
 
 @to_onnx("layer_norm")
 def _to_onnx_layer_norm(w: WrittenOp) -> Any:
-    rank, axis, of, dims = w.rank("X"), int(w.of.begin_norm_axis), w.dtype("X"), w.spec("X").known_dims
+    rank, axis, dtype, dims = w.rank("X"), int(w.of.begin_norm_axis), w.dtype("X"), w.spec("X").known_dims
     behind = dims[axis:]
     x = w.x("X")
     one_dim = len(behind) == 1
@@ -212,26 +212,26 @@ def _to_onnx_layer_norm(w: WrittenOp) -> Any:
             if not all(isinstance(d, int) for d in behind):
                 raise Refused("without Scale, and open dims")
             scale = w.array(numpy.ones([int(d) for d in behind], "float32"))  # pyright: ignore[reportArgumentType]
-            scale = w.cast(scale, FP32, of)
-        elif w.dtype("Scale") is not of:
-            scale = w.cast(scale, w.dtype("Scale"), of)
-        if bias is not None and w.dtype("Bias") is not of:
-            bias = w.cast(bias, w.dtype("Bias"), of)
-        made = w.node("LayerNormalization", x, scale, bias, axis=axis, epsilon=float(w.of.epsilon))
-        return made, None, None
+            scale = w.cast(scale, FP32, dtype)
+        elif w.dtype("Scale") is not dtype:
+            scale = w.cast(scale, w.dtype("Scale"), dtype)
+        if bias is not None and w.dtype("Bias") is not dtype:
+            bias = w.cast(bias, w.dtype("Bias"), dtype)
+        out = w.node("LayerNormalization", x, scale, bias, axis=axis, epsilon=float(w.of.epsilon))
+        return out, None, None
     axes = [*range(axis, rank)]
-    off = w.node("Sub", x, w.reduce("ReduceMean", x, axes, True))
-    spread = w.node("Sqrt", w.node("Add", w.reduce("ReduceMean", w.node("Mul", off, off), axes, True), w.like(w.of.epsilon, "X")))
-    made = w.node("Div", off, spread)
-    made = w.node("Mul", made, scale) if scale is not None else made
-    return w.node("Add", made, bias) if bias is not None else made, None, None
+    offset = w.node("Sub", x, w.reduce("ReduceMean", x, axes, True))
+    spread = w.node("Sqrt", w.node("Add", w.reduce("ReduceMean", w.node("Mul", offset, offset), axes, True), w.like(w.of.epsilon, "X")))
+    out = w.node("Div", offset, spread)
+    out = w.node("Mul", out, scale) if scale is not None else out
+    return w.node("Add", out, bias) if bias is not None else out, None, None
 
 
 @to_onnx("instance_norm")
 def _to_onnx_instance_norm(w: WrittenOp) -> Any:
     channels = w.spec("X").known_dims[1]
-    made = w.node("InstanceNormalization", w.x("X"), per_channel(w, "Scale", 1.0, channels), per_channel(w, "Bias", 0.0, channels), epsilon=float(w.of.epsilon))
-    return made, None, None
+    out = w.node("InstanceNormalization", w.x("X"), per_channel(w, "Scale", 1.0, channels), per_channel(w, "Bias", 0.0, channels), epsilon=float(w.of.epsilon))
+    return out, None, None
 
 
 @to_onnx("group_norm")
@@ -245,11 +245,11 @@ def _to_onnx_group_norm(w: WrittenOp) -> Any:
     if w.dtype("X") is not FP32:
         ones, zeros = w.cast(ones, FP32, w.dtype("X")), w.cast(zeros, FP32, w.dtype("X"))
     flat = w.node("InstanceNormalization", w.reshape(x, 0, groups, -1), ones, zeros, epsilon=float(w.of.epsilon))
-    made = w.node("Reshape", flat, w.shape(x))
+    out = w.node("Reshape", flat, w.shape(x))
     for slot, node in (("Scale", "Mul"), ("Bias", "Add")):
         if w.has(slot):
-            made = w.node(node, made, w.reshape(w.x(slot), -1, *[1] * (rank - 2)))
-    return channels_back(w, made, rank, layout), None, None
+            out = w.node(node, out, w.reshape(w.x(slot), -1, *[1] * (rank - 2)))
+    return channels_back(w, out, rank, layout), None, None
 
 
 @to_onnx("lrn")
@@ -287,28 +287,28 @@ def _from_torch_instance_norm(
 def _followed_instances(t: TorchCall, x: Variable, weight: Any, bias: Any, mean: Variable, variance: Variable, momentum: float, eps: float) -> Variable:
     """Return instance normalization with moving statistics, which follow the mean of the instances'; a test normalizes by them."""
     block = t.importer.program.global_block
-    over = [*range(2, t.rank(x))]
-    own = layer.reduce_mean(x, over, True)
-    squares = layer.square(layer.subtract(x, own))
-    count = t.tensor(functools.reduce(functools.partial(compute, operator.mul), [size_of(x, axis) for axis in over], 1), x.dtype)
-    unbiased = layer.divide(layer.reduce_sum(squares, over), layer.subtract(count, 1.0))
+    axes = [*range(2, t.rank(x))]
+    means = layer.reduce_mean(x, axes, True)
+    squares = layer.square(layer.subtract(x, means))
+    count = t.tensor(functools.reduce(functools.partial(compute, operator.mul), [size_of(x, axis) for axis in axes], 1), x.dtype)
+    unbiased = layer.divide(layer.reduce_sum(squares, axes), layer.subtract(count, 1.0))
     tested = _normalized(t, x, weight, bias, mean, variance, False, momentum, eps)
-    for held, found in ((mean, layer.squeeze(own, over)), (variance, unbiased)):
-        moved = layer.add(t.scale(held, 1.0 - float(momentum)), t.scale(layer.reduce_mean(found, [0]), float(momentum)))
-        block.append_op("assign", {"X": layer.in_training(held, functools.partial(_instead, moved))}, {"Out": held})
-        t.importer.changed[held.name] = held
+    for statistic, value in ((mean, layer.squeeze(means, axes)), (variance, unbiased)):
+        update = layer.add(t.scale(statistic, 1.0 - float(momentum)), t.scale(layer.reduce_mean(value, [0]), float(momentum)))
+        block.append_op("assign", {"X": layer.in_training(statistic, functools.partial(_instead, update))}, {"Out": statistic})
+        t.importer.changed[statistic.name] = statistic
     return layer.in_training(x, functools.partial(_instead, _instances(t, x, weight, bias, eps)), tested)
 
 
 def _instances(t: TorchCall, x: Variable, weight: Any, bias: Any, eps: float) -> Variable:
     lead = 4 - t.rank(x)
     x = layer.unsqueeze(x, [*range(2, 2 + lead)]) if lead > 0 else x
-    made = t.op("instance_norm", {"epsilon": float(eps)}, X=x, Scale=weight, Bias=bias)[0]
-    return layer.squeeze(made, [*range(2, 2 + lead)]) if lead > 0 else made
+    out = t.op("instance_norm", {"epsilon": float(eps)}, X=x, Scale=weight, Bias=bias)[0]
+    return layer.squeeze(out, [*range(2, 2 + lead)]) if lead > 0 else out
 
 
-def _instead(made: Variable, _: Variable) -> Variable:
-    return made
+def _instead(value: Variable, _: Variable) -> Variable:
+    return value
 
 
 def _normalized(t: TorchCall, x: Variable, weight: Any, bias: Any, mean: Variable, variance: Variable, training: bool, momentum: float, eps: float) -> Variable:
@@ -316,11 +316,11 @@ def _normalized(t: TorchCall, x: Variable, weight: Any, bias: Any, mean: Variabl
     attrs = {"momentum": 0.9 if momentum == CUMULATIVE else 1.0 - float(momentum), "epsilon": float(eps), "is_test": not training, "unbiased": True}
     if not training and (momentum == CUMULATIVE or t.name == "instance_norm"):  # in training it has a form that this one does not tell
         attrs["use_global_stats"] = True
-    given = {"X": x, "Scale": weight, "Bias": bias, "Mean": mean, "Variance": variance}
+    operands = {"X": x, "Scale": weight, "Bias": bias, "Mean": mean, "Variance": variance}
     if momentum == CUMULATIVE and training:  # the kept share after n batches is 1 - 1 / n
         count = block.vars[mean.name.removesuffix("running_mean") + "num_batches_tracked"]
-        given["MomentumTensor"] = layer.scale(layer.reciprocal(layer.cast(layer.maximum(count, layer.fill_constant([], INT64, 1)), FP32)), -1.0, 1.0)
-    inputs = {k: v for k, v in given.items() if v is not None}
+        operands["MomentumTensor"] = layer.scale(layer.reciprocal(layer.cast(layer.maximum(count, layer.fill_constant([], INT64, 1)), FP32)), -1.0, 1.0)
+    inputs = {k: v for k, v in operands.items() if v is not None}
     op = block.append_op("batch_norm", inputs, {"MeanOut": mean, "VarianceOut": variance}, attrs)
     if training:
         t.importer.changed.update({mean.name: mean, variance.name: variance})
@@ -336,20 +336,20 @@ def _standardized(t: TorchCall, x: Variable, weight: Any, bias: Any, eps: float)
         attrs = {"epsilon": float(eps), "trainable_statistics": True, "unbiased": True}
         op = current_block().append_op("batch_norm", inputs, {"MeanOut": mean, "VarianceOut": variance}, attrs)
         return current_block().vars[op.output("Y") or ""]
-    over = [a for a in range(t.rank(x)) if a != 1]
-    off = layer.subtract(x, layer.reduce_mean(x, over, True))
-    made = layer.multiply(off, layer.rsqrt(t.scale(layer.reduce_mean(layer.square(off), over, True), 1.0, float(eps))))
-    for type, by in (("elementwise_mul", weight), ("elementwise_add", bias)):
-        made = made if by is None else t.op(type, {"axis": 1}, X=made, Y=by)
-    return made
+    axes = [a for a in range(t.rank(x)) if a != 1]
+    offset = layer.subtract(x, layer.reduce_mean(x, axes, True))
+    out = layer.multiply(offset, layer.rsqrt(t.scale(layer.reduce_mean(layer.square(offset), axes, True), 1.0, float(eps))))
+    for type, parameter in (("elementwise_mul", weight), ("elementwise_add", bias)):
+        out = out if parameter is None else t.op(type, {"axis": 1}, X=out, Y=parameter)
+    return out
 
 
 @from_torch("batch_norm", "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training", "_native_batch_norm_legit", "cudnn_batch_norm")
-def _from_torch_batch_norm(t: TorchCall, x: Variable, weight: Any, bias: Any, mean: Any, variance: Any, *more: Any) -> Any:
+def _from_torch_batch_norm(t: TorchCall, x: Variable, weight: Any, bias: Any, mean: Any, variance: Any, *settings: Any) -> Any:
     name = t.name
     if t.overload == "no_stats":
-        return [_standardized(t, x, weight, bias, more[0]), None, None]
-    training, momentum, eps = (False, *more[:2]) if "no_training" in name else more[:3]
+        return [_standardized(t, x, weight, bias, settings[0]), None, None]
+    training, momentum, eps = (False, *settings[:2]) if "no_training" in name else settings[:3]
     if mean is None or not isinstance(mean, Variable):
         y = _standardized(t, x, weight, bias, eps)
         return y if name in ("batch_norm", "instance_norm") else [y, None, None, None, None]
@@ -361,17 +361,17 @@ def _from_torch_batch_norm(t: TorchCall, x: Variable, weight: Any, bias: Any, me
 def _from_torch_layer_norm(t: TorchCall, x: Variable, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any) -> Any:
     axis = t.rank(x) - len(shape)
     flat = [None if v is None else v if len(shape) == 1 else layer.reshape(v, [-1]) for v in (weight, bias)]
-    made = t.op("layer_norm", {"begin_norm_axis": axis, "epsilon": float(eps)}, X=x, Scale=flat[0], Bias=flat[1])[0]
-    return [made, None, None] if "native" in t.name else made
+    out = t.op("layer_norm", {"begin_norm_axis": axis, "epsilon": float(eps)}, X=x, Scale=flat[0], Bias=flat[1])[0]
+    return [out, None, None] if "native" in t.name else out
 
 
 @from_torch("rms_norm", "_fused_rms_norm")
 def _from_torch_rms_norm(t: TorchCall, x: Variable, shape: Any, weight: Any = None, eps: Any = None) -> Any:
     axes = [*range(t.rank(x) - len(shape), t.rank(x))]
     least = 1.1920928955078125e-07 if eps is None else float(eps)
-    made = layer.multiply(x, layer.rsqrt(t.scale(layer.reduce_mean(layer.square(x), axes, keepdim=True), 1.0, least)))
-    made = made if weight is None else layer.multiply(made, weight)
-    return [made, None] if "fused" in t.name else made
+    out = layer.multiply(x, layer.rsqrt(t.scale(layer.reduce_mean(layer.square(x), axes, keepdim=True), 1.0, least)))
+    out = out if weight is None else layer.multiply(out, weight)
+    return [out, None] if "fused" in t.name else out
 
 
 @from_torch("group_norm")
@@ -392,9 +392,9 @@ def _from_torch_local_response_norm(t: TorchCall, x: Variable, size: int, alpha:
 @from_torch("_weight_norm", "_weight_norm_interface")
 def _weight_norm(t: TorchCall, v: Variable, g: Variable, dim: int = 0) -> Any:
     """Return a weight of a direction and a length for each slice along an axis."""
-    found = from_torch_norm(t, v, 2.0, [axis for axis in range(t.rank(v)) if axis != t.axis(v, dim)] if dim != -1 else None, dim != -1)
-    made = layer.multiply(v, layer.divide(g, found))
-    return [made, found] if t.name == "_weight_norm_interface" else made
+    norm = from_torch_norm(t, v, 2.0, [axis for axis in range(t.rank(v)) if axis != t.axis(v, dim)] if dim != -1 else None, dim != -1)
+    weight = layer.multiply(v, layer.divide(g, norm))
+    return [weight, norm] if t.name == "_weight_norm_interface" else weight
 
 
 # --- to torch's code
@@ -407,19 +407,19 @@ def _to_torch_batch_norm(w: PlainOp) -> Any:
     is_fixed = w.of.use_global_stats or (w.of.is_test and not w.of.trainable_statistics)
     last = is_channels_last(w.of.data_layout) and w.rank("X") > 2
     x = f"{w.x('X')}.movedim(-1, 1)" if last else w.x("X")
-    given = [x, w.x("Mean"), w.x("Variance"), w.optional("Scale"), w.optional("Bias")]
+    arguments = [x, w.x("Mean"), w.x("Variance"), w.optional("Scale"), w.optional("Bias")]
     epsilon = number_code(w.of.epsilon)
     if is_fixed:
-        made = f"F.batch_norm({', '.join(given)}, eps={epsilon})"
+        code = f"F.batch_norm({', '.join(arguments)}, eps={epsilon})"
     else:
         unbiased = True if w.of.unbiased else None
         trained = "True" if w.of.trainable_statistics else "self.training"
-        made = w.call(helpers.layers.batch_norm, *given, trained, momentum=number_code(w.of.momentum), epsilon=epsilon, unbiased=unbiased)
-    moved = [(n, own) for slot, own in (("MeanOut", "Mean"), ("VarianceOut", "Variance")) if (n := w.op.output(slot)) and n not in w.writer.parameters]
-    made = w.let(made) if moved else made
-    for name, own in moved:
-        w.writer.bind(w.op, name, f"{w.x(own)}.clone()")
-    return (f"{made}.movedim(1, -1)" if last else made,)
+        code = w.call(helpers.layers.batch_norm, *arguments, trained, momentum=number_code(w.of.momentum), epsilon=epsilon, unbiased=unbiased)
+    updates = [(n, source) for slot, source in (("MeanOut", "Mean"), ("VarianceOut", "Variance")) if (n := w.op.output(slot)) and n not in w.writer.parameters]
+    code = w.let(code) if updates else code
+    for name, source in updates:
+        w.writer.bind(w.op, name, f"{w.x(source)}.clone()")
+    return (f"{code}.movedim(1, -1)" if last else code,)
 
 
 @to_torch("layer_norm")
@@ -429,17 +429,17 @@ def _to_torch_layer_norm(w: PlainOp) -> Any:
     dims = w.dims("X")[w.of.begin_norm_axis :]
     shape = f"[{', '.join(map(w.size, dims))}]" if all(w.writer.has_size(d) for d in dims) else f"{w.x('X')}.shape[{w.of.begin_norm_axis}:]"
     shape = w.let(shape) if not isinstance(dims[0], int) or len(dims) > 1 else shape
-    given = [w.optional(slot) if not w.has(slot) or len(dims) == 1 else f"{w.x(slot)}.reshape({shape})" for slot in ("Scale", "Bias")]
-    while given and given[-1] == "None":
-        given.pop()
-    return f"F.layer_norm({', '.join([w.x('X'), shape, *given])}, eps={number_code(w.of.epsilon)})", None, None
+    arguments = [w.optional(slot) if not w.has(slot) or len(dims) == 1 else f"{w.x(slot)}.reshape({shape})" for slot in ("Scale", "Bias")]
+    while arguments and arguments[-1] == "None":
+        arguments.pop()
+    return f"F.layer_norm({', '.join([w.x('X'), shape, *arguments])}, eps={number_code(w.of.epsilon)})", None, None
 
 
 @to_torch("group_norm", "instance_norm")
 def _to_torch_group_norm(w: PlainOp) -> Any:
-    more = [n for r in w.operator.schema.results[1:] if (n := w.op.output(r.name)) is not None]
-    if any(n in w.writer.wanted for n in more) or is_channels_last(getattr(w.of, "data_layout", "NCHW")):
+    statistics = [n for r in w.operator.schema.results[1:] if (n := w.op.output(r.name)) is not None]
+    if any(n in w.writer.wanted for n in statistics) or is_channels_last(getattr(w.of, "data_layout", "NCHW")):
         return w.by_kernel()
     groups = w.of.groups if w.op.type == "group_norm" else w.size(w.dims("X")[1])
-    given = [w.optional(slot) for slot in ("Scale", "Bias")]
-    return f"torch.group_norm({w.x('X')}, {groups}, {given[0]}, {given[1]}, {number_code(w.of.epsilon)})", None, None  # F's refuses one number
+    arguments = [w.optional(slot) for slot in ("Scale", "Bias")]
+    return f"torch.group_norm({w.x('X')}, {groups}, {arguments[0]}, {arguments[1]}, {number_code(w.of.epsilon)})", None, None  # F's refuses one number

@@ -41,65 +41,70 @@ def from_onnx_pad(c: Call) -> Any:
     """Whole pads by name: numbers around, the edge, a reflection, or the other side; negative ones cut."""
     x = c.x()
     rank, mode = c.rank(x), c.attribute("mode", "constant")
-    given = c.computed(1) if c.opset >= 11 else None
-    pads = None if given is not None else c.ints(1) if c.opset >= 11 else [int(n) for n in c.attribute("pads") or c.attribute("paddings")]
+    amounts = c.computed(1) if c.opset >= 11 else None
+    pads = None if amounts is not None else c.ints(1) if c.opset >= 11 else [int(n) for n in c.attribute("pads") or c.attribute("paddings")]
     value = c.value(2) if c.opset >= 11 else c.attribute("value", 0.0)
     if c.computed(3) is not None:
         return computed.padded(c, x, computed.spread(c, c.x(1), c.x(3), rank), mode, c.optional(2), [*range(rank)])
     axes = c.ints(3) if c.opset >= 18 and c.has(3) else None
     axes = [*range(rank)] if axes is None else [c.axis(a, rank) for a in axes]
-    if given is not None:
-        return computed.padded(c, x, given, mode, c.optional(2), axes)
+    if amounts is not None:
+        return computed.padded(c, x, amounts, mode, c.optional(2), axes)
     assert pads is not None
     count = len(axes)
-    before, after = [0] * rank, [0] * rank
-    for at, axis in enumerate(axes):
-        before[axis], after[axis] = pads[at], pads[count + at]
-    return _pad_and_cut(c, x, before, after, mode, value)
+    heads, tails = [0] * rank, [0] * rank
+    for index, axis in enumerate(axes):
+        heads[axis], tails[axis] = pads[index], pads[count + index]
+    return _pad_and_cut(c, x, heads, tails, mode, value)
 
 
-def _pad_and_cut(c: Call, x: Variable, before: list[int], after: list[int], mode: str, value: Any) -> Variable:
-    out, rank = x, len(before)
-    if any(n < 0 for n in (*before, *after)):
-        cut = [a for a in range(rank) if before[a] < 0 or after[a] < 0]
-        attrs = {"axes": cut, "starts": [max(0, -before[a]) for a in cut], "ends": [min(after[a], 0) or MOST for a in cut], "infer_flags": [1] * len(cut)}
+def _pad_and_cut(c: Call, x: Variable, heads: list[int], tails: list[int], mode: str, value: Any) -> Variable:
+    out, rank = x, len(heads)
+    if any(n < 0 for n in (*heads, *tails)):
+        cut_axes = [a for a in range(rank) if heads[a] < 0 or tails[a] < 0]
+        attrs = {
+            "axes": cut_axes,
+            "starts": [max(0, -heads[a]) for a in cut_axes],
+            "ends": [min(tails[a], 0) or MOST for a in cut_axes],
+            "infer_flags": [1] * len(cut_axes),
+        }
         out = c.op("slice", attrs, Input=out)
-        before, after = [max(0, n) for n in before], [max(0, n) for n in after]
-    if not any((*before, *after)):
+        heads, tails = [max(0, n) for n in heads], [max(0, n) for n in tails]
+    if not any((*heads, *tails)):
         return out if out is not x else layer.assign(x)
     if mode == "constant":
-        return _pad_with(c, out, before, after, value)
-    if any(n > _MOST_PADS for n in (*before, *after)):
+        return _pad_with(c, out, heads, tails, value)
+    if any(n > _MOST_PADS for n in (*heads, *tails)):
         raise Refused(f"pads of more than {_MOST_PADS} entries")
     for axis in range(rank):
-        if before[axis] or after[axis]:
-            out = _pad_along(c, out, axis, before[axis], after[axis], mode)
+        if heads[axis] or tails[axis]:
+            out = _pad_along(c, out, axis, heads[axis], tails[axis], mode)
     return out
 
 
-def _pad_with(c: Call, x: Variable, before: list[int], after: list[int], value: Any) -> Variable:
-    of = x.spec.known_dtype
+def _pad_with(c: Call, x: Variable, heads: list[int], tails: list[int], value: Any) -> Variable:
+    dtype = x.spec.known_dtype
     if isinstance(value, (int, float)):
         number: Any = float(value)
     else:
-        known = 0.0 if value is None else c.importer.numbers(value)
-        number = None if known is None else float(np.asarray(known).reshape(-1)[0])
-    if number is not None and (of is FP32 or number == 0.0):
-        held = c.cast(x, INT32) if of is BOOL else x
-        paddings = [n for pair in zip(before, after, strict=True) for n in pair]
-        return c.cast(c.op("pad", {"paddings": paddings, "pad_value": number}, X=held), of)
+        values = 0.0 if value is None else c.importer.numbers(value)
+        number = None if values is None else float(np.asarray(values).reshape(-1)[0])
+    if number is not None and (dtype is FP32 or number == 0.0):
+        operand = c.cast(x, INT32) if dtype is BOOL else x
+        paddings = [n for pair in zip(heads, tails, strict=True) for n in pair]
+        return c.cast(c.op("pad", {"paddings": paddings, "pad_value": number}, X=operand), dtype)
     out = x
-    filler = c.full([1], of, number) if number is not None else c.reshape(c.x(2), [1])
-    for axis, (first, last) in enumerate(zip(before, after, strict=True)):
+    filler = c.full([1], dtype, number) if number is not None else c.reshape(c.x(2), [1])
+    for axis, (first, last) in enumerate(zip(heads, tails, strict=True)):
         parts = [out]
-        for at, size in ((0, first), (len(parts), last)):
+        for place, size in ((0, first), (len(parts), last)):
             if size:
                 dims = c.shape_of(out)
                 lead = layer.slice(dims, [0], [0], [axis]) if axis else None
-                rest = layer.slice(dims, [0], [axis + 1], [MOST]) if axis + 1 < len(before) else None
-                whole = layer.concat([p for p in (lead, c.full([1], INT64, size), rest) if p is not None], 0)
-                block = c.op("expand_v2", {"shape": [-1]}, X=c.reshape(filler, [1] * len(before)), Shape=whole)
-                parts.insert(at if at == 0 else len(parts), block)
+                trail = layer.slice(dims, [0], [axis + 1], [MOST]) if axis + 1 < len(heads) else None
+                shape = layer.concat([p for p in (lead, c.full([1], INT64, size), trail) if p is not None], 0)
+                block = c.op("expand_v2", {"shape": [-1]}, X=c.reshape(filler, [1] * len(heads)), Shape=shape)
+                parts.insert(place if place == 0 else len(parts), block)
         out = layer.concat(parts, axis) if len(parts) > 1 else out
     return out
 
@@ -126,8 +131,8 @@ def _pad_open(c: Call, x: Variable, axis: int, first: int, last: int, mode: str)
     def part(start: int, end: int) -> Variable:
         return layer.slice(x, [axis], [start], [end])
 
-    def repeated(one: Variable, count: int) -> list[Variable]:
-        return [one] * count
+    def repeated(piece: Variable, count: int) -> list[Variable]:
+        return [piece] * count
 
     if mode == "edge":
         head, tail = repeated(part(0, 1), first), repeated(part(-1, MOST), last)
@@ -142,23 +147,23 @@ def _pad_open(c: Call, x: Variable, axis: int, first: int, last: int, mode: str)
 @from_onnx("CenterCropPad")
 def center_crop_pad(c: Call) -> Any:
     """Cut axes at both ends, or surround them with zeros; the odd entry is cut or put behind."""
-    x, wanted, given = c.x(0), c.cast(c.x(1), INT64), c.attribute("axes")
+    x, target, axis_list = c.x(0), c.cast(c.x(1), INT64), c.attribute("axes")
     rank = c.rank(x)
-    axes = [*range(rank)] if given is None else [c.axis(int(a), rank) for a in given]
-    sizes, known = [x.spec.known_dims[a] for a in axes], c.constant(1)
-    if known is not None and all(isinstance(n, int) for n in sizes):
-        before, after = [0] * rank, [0] * rank
-        for axis, now, size in zip(axes, sizes, known.reshape(-1), strict=True):
-            more = int(size) - int(now)  # pyright: ignore[reportArgumentType]
-            before[axis] = more // 2 if more > 0 else -(-more // 2)
-            after[axis] = more - before[axis]
-        return _pad_and_cut(c, x, before, after, "constant", None)
-    now = layer.concat([size_of(c, x, a) for a in axes], 0)
-    more = wanted - now
-    larger, smaller = (c.binary(f"elementwise_{kind}", more, numbers(c, 0)) for kind in ("max", "min"))
+    axes = [*range(rank)] if axis_list is None else [c.axis(int(a), rank) for a in axis_list]
+    sizes, values = [x.spec.known_dims[a] for a in axes], c.constant(1)
+    if values is not None and all(isinstance(n, int) for n in sizes):
+        heads, tails = [0] * rank, [0] * rank
+        for axis, length, size in zip(axes, sizes, values.reshape(-1), strict=True):
+            growth = int(size) - int(length)  # pyright: ignore[reportArgumentType]
+            heads[axis] = growth // 2 if growth > 0 else -(-growth // 2)
+            tails[axis] = growth - heads[axis]
+        return _pad_and_cut(c, x, heads, tails, "constant", None)
+    lengths = layer.concat([size_of(c, x, a) for a in axes], 0)
+    growth = target - lengths
+    larger, smaller = (c.binary(f"elementwise_{kind}", growth, numbers(c, 0)) for kind in ("max", "min"))
     half = larger // numbers(c, 2)
     half = half - (numbers(c, 0) - smaller) // numbers(c, 2)
-    pads = layer.concat([half, more - half], 0)
+    pads = layer.concat([half, growth - half], 0)
     return computed.padded(c, x, pads, "constant", None, axes)
 
 
@@ -168,28 +173,28 @@ def center_crop_pad(c: Call) -> Any:
 @to_onnx("pad3d", "pad2d")
 def _pad_image(w: WrittenOp) -> OnnxValue:
     rank, layout = w.rank("X"), w.of.data_format
-    given = w.known("Paddings") if w.has("Paddings") else w.of.paddings
-    if given is None:
+    paddings = w.known("Paddings") if w.has("Paddings") else w.of.paddings
+    if paddings is None:
         raise Refused("paddings that are computed")
-    numbers = [int(n) for n in given]
-    sides = [(numbers[at], numbers[at + 1]) for at in range(0, len(numbers), 2)]
+    numbers = [int(n) for n in paddings]
+    sides = [(numbers[index], numbers[index + 1]) for index in range(0, len(numbers), 2)]
     if w.op.type == "pad3d":
         sides = sides[::-1]  # the last axis first
     first = 1 if is_channels_last(layout) else 2
-    both = [(0, 0)] * first + sides + ([(0, 0)] if first == 1 else [])
+    pads = [(0, 0)] * first + sides + ([(0, 0)] if first == 1 else [])
     mode = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "edge": "edge", "circular": "wrap"}[w.of.mode]
     if mode == "wrap":
         w.needs(19)
     value = w.op.attributes.values.get("value", w.op.attributes.values.get("pad_value", 0.0))
-    of = w.dtype("X")
-    return padded_node(w, w.x("X"), both[:rank], mode, w.number(value if of.is_floating else int(value), of))
+    dtype = w.dtype("X")
+    return padded_node(w, w.x("X"), pads[:rank], mode, w.number(value if dtype.is_floating else int(value), dtype))
 
 
 @to_onnx("pad")
 def _to_onnx_pad(w: WrittenOp) -> OnnxValue:
-    numbers, of = [int(n) for n in w.of.paddings], w.dtype("X")
-    both = [(numbers[at], numbers[at + 1]) for at in range(0, len(numbers), 2)]
-    return padded_node(w, w.x("X"), both, "constant", w.number(w.of.pad_value if of.is_floating else int(w.of.pad_value), of))
+    numbers, dtype = [int(n) for n in w.of.paddings], w.dtype("X")
+    pads = [(numbers[index], numbers[index + 1]) for index in range(0, len(numbers), 2)]
+    return padded_node(w, w.x("X"), pads, "constant", w.number(w.of.pad_value if dtype.is_floating else int(w.of.pad_value), dtype))
 
 
 def padded_node(w: WrittenOp, x: OnnxValue, sides: Sequence[tuple[int, int]], mode: str, value: OnnxValue) -> OnnxValue:
@@ -200,9 +205,9 @@ def padded_node(w: WrittenOp, x: OnnxValue, sides: Sequence[tuple[int, int]], mo
 @to_onnx("pad_constant_like")
 def _pad_like(w: WrittenOp) -> Any:
     y, rank = term(w, "Y"), w.rank("X")
-    more = Term(w, w.shape(w.x("X")), INT64) - Term(w, y.dims(), INT64)
+    growth = Term(w, w.shape(w.x("X")), INT64) - Term(w, y.dims(), INT64)
     value = w.number(w.of.pad_value if y.of.is_floating else int(w.of.pad_value), y.of)
-    return y.node("Pad", joined([constant(w, [0] * rank, INT64), more], 0).value, value).value
+    return y.node("Pad", joined([constant(w, [0] * rank, INT64), growth], 0).value, value).value
 
 
 # --- from torch
@@ -217,7 +222,7 @@ def _from_torch_pad(t: TorchCall, x: Variable, pad: Any, mode: Any = "constant",
     rank = t.rank(x)
     if any(isinstance(p, OpenSize) for p in pad):
         return padded_by_sizes(t, x, pad, value or 0)
-    sides = [(0, 0)] * (rank - len(pad) // 2) + [(pad[at], pad[at + 1]) for at in range(len(pad) - 2, -1, -2)]
+    sides = [(0, 0)] * (rank - len(pad) // 2) + [(pad[index], pad[index + 1]) for index in range(len(pad) - 2, -1, -2)]
     for axis, (low, high) in enumerate(sides):
         if low < 0 or high < 0:
             x = layer.slice(x, [axis], [max(-low, 0)], [high if high < 0 else END])
@@ -227,14 +232,14 @@ def _from_torch_pad(t: TorchCall, x: Variable, pad: Any, mode: Any = "constant",
 
 def padded_by_sizes(t: TorchCall, x: Variable, pad: Any, value: Any) -> Any:
     """Return ``x`` with equal numbers before and after, as many as computed sizes say; they must not be negative."""
-    for at in range(0, len(pad), 2):
-        axis = t.rank(x) - 1 - at // 2
+    for index in range(0, len(pad), 2):
+        axis = t.rank(x) - 1 - index // 2
         dims = [torch_size_of(x, a) for a in range(t.rank(x))]
         sides: list[Any] = []
-        for size in (pad[at], pad[at + 1]):
+        for size in (pad[index], pad[index + 1]):
             fits = isinstance(size, OpenSize) or size > 0
             sides.append(layer.fill_constant(t.sizes([*dims[:axis], size, *dims[axis + 1 :]]), t.dtype, value) if fits else None)
-        parts = [one for one in (sides[0], x, sides[1]) if one is not None]
+        parts = [part for part in (sides[0], x, sides[1]) if part is not None]
         x = layer.concat(parts, axis) if len(parts) > 1 else x
     return x
 
@@ -252,10 +257,10 @@ def _mirrored(t: TorchCall, x: Variable, pad: Any, mode: str) -> Any:
     count = len(pad) // 2
     if rank - count > 2:
         raise Refused(f"padding {count} axes of {rank}")
-    made = layer.unsqueeze(x, [*range(rank - count, rank - count + lead)]) if lead else x
+    volume = layer.unsqueeze(x, [*range(rank - count, rank - count + lead)]) if lead else x
     if rank - count == 1:
-        made, lead = layer.unsqueeze(x, [0, *range(2, 2 + lead - 1)]), lead
-    out = t.op("pad3d", {"paddings": [*pad, *[0] * (6 - len(pad))], "mode": mode}, X=made)
+        volume, lead = layer.unsqueeze(x, [0, *range(2, 2 + lead - 1)]), lead
+    out = t.op("pad3d", {"paddings": [*pad, *[0] * (6 - len(pad))], "mode": mode}, X=volume)
     dropped = [0, *range(2, 2 + lead - 1)] if rank - count == 1 else [*range(rank - count, rank - count + lead)]
     return layer.squeeze(out, dropped) if dropped else out
 
@@ -266,15 +271,15 @@ def _mirrored(t: TorchCall, x: Variable, pad: Any, mode: str) -> Any:
 @to_torch("pad")
 def _to_torch_pad(w: PlainOp) -> str:
     pads, rank = w.of.paddings, w.rank("X")
-    listed = [n for axis in reversed(range(rank)) for n in (pads[2 * axis], pads[2 * axis + 1])]
-    return f"F.pad({w.x('X')}, {tuple(listed)}, value={w.number(w.of.pad_value, w.dtype('X'))})"
+    paddings = [n for axis in reversed(range(rank)) for n in (pads[2 * axis], pads[2 * axis + 1])]
+    return f"F.pad({w.x('X')}, {tuple(paddings)}, value={w.number(w.of.pad_value, w.dtype('X'))})"
 
 
 @to_torch("pad3d")
 def _pad3d(w: PlainOp) -> Any:
-    known = w.ints("Paddings") if w.has("Paddings") else [str(n) for n in w.of.paddings]
-    if known is None or w.of.data_format != "NCDHW":
+    paddings = w.ints("Paddings") if w.has("Paddings") else [str(n) for n in w.of.paddings]
+    if paddings is None or w.of.data_format != "NCDHW":
         return w.by_kernel()
     if w.of.mode == "constant":
-        return f"F.pad({w.x('X')}, {tuple_of(known)}, value={w.number(w.of.value, w.dtype('X'))})"
-    return f'F.pad({w.x("X")}, {tuple_of(known)}, mode="{w.of.mode}")' if w.dtype("X").is_floating else w.by_kernel()
+        return f"F.pad({w.x('X')}, {tuple_of(paddings)}, value={w.number(w.of.value, w.dtype('X'))})"
+    return f'F.pad({w.x("X")}, {tuple_of(paddings)}, mode="{w.of.mode}")' if w.dtype("X").is_floating else w.by_kernel()

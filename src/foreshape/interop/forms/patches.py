@@ -32,17 +32,17 @@ from foreshape.spec import INT64
 def images_of_patches(c: Call) -> Any:
     """Images summed from patches, the padding around them cut away: by `fold` of known sizes of an image, else each number added at its place."""
     x, sizes, kernel = c.x(0), c.constant(1), c.constant(2)
-    listed = [len(c.attribute(name) or ()) // (2 if name == "pads" else 1) for name in ("pads", "strides", "dilations")]
-    axes = max(listed) or count_of(c, c.x(1) if isinstance(c.x(1).spec.known_dims[0], int) else c.x(2))
+    counts = [len(c.attribute(name) or ()) // (2 if name == "pads" else 1) for name in ("pads", "strides", "dilations")]
+    axes = max(counts) or count_of(c, c.x(1) if isinstance(c.x(1).spec.known_dims[0], int) else c.x(2))
     pads = [int(n) for n in c.attribute("pads") or [0] * (2 * axes)]
     strides, dilations = strides_and_dilations(c, axes)
     if axes > 2 or sizes is None or kernel is None or not x.spec.known_dtype.is_floating:
         return _added_at_places(c, x, pads, strides, dilations)
-    before, behind = [0] * (2 - axes), [1] * (2 - axes)  # one axis is done as an image of height 1
-    image, window = ([*behind, *(int(n) for n in numbers.reshape(-1))] for numbers in (sizes, kernel))
-    first, last = [*before, *pads[:axes]], [*before, *pads[axes:]]
+    zeros, ones = [0] * (2 - axes), [1] * (2 - axes)  # one axis is done as an image of height 1
+    image, window = ([*ones, *(int(n) for n in numbers.reshape(-1))] for numbers in (sizes, kernel))
+    first, last = [*zeros, *pads[:axes]], [*zeros, *pads[axes:]]
     attrs = {"output_sizes": [n + b + a for n, b, a in zip(image, first, last, strict=True)], "kernel_sizes": window, "paddings": [0, 0, 0, 0]}
-    out = c.op("fold", attrs | {"strides": [*behind, *strides], "dilations": [*behind, *dilations]}, X=x)
+    out = c.op("fold", attrs | {"strides": [*ones, *strides], "dilations": [*ones, *dilations]}, X=x)
     out = c.squeeze(out, 2) if axes == 1 else out
     return _inside(c, out, pads)
 
@@ -59,29 +59,29 @@ def _inside(c: Call, x: Variable, pads: list[int]) -> Variable:
 def _added_at_places(c: Call, x: Variable, pads: list[int], strides: list[int], dilations: list[int]) -> Variable:
     """Return images of any number of axes, of computed sizes: each number of a patch is added at its place in the padded image."""
     axes = len(strides)
-    sizes, kernel = (c.reshape(c.cast(c.x(at), INT64), [axes]) for at in (1, 2))
+    sizes, kernel = (c.reshape(c.cast(c.x(index), INT64), [axes]) for index in (1, 2))
     place: Variable = numbers(c, 0)
-    wide, pixels, total = list[Variable](), numbers(c, 1), numbers(c, 1)
+    padded_sizes, pixels, total = list[Variable](), numbers(c, 1), numbers(c, 1)
     for axis in range(axes):
         padded = entry(c, sizes, axis) + numbers(c, pads[axis] + pads[axes + axis])
-        within = from_zero(c, entry(c, kernel, axis)) * numbers(c, dilations[axis])
+        offsets = from_zero(c, entry(c, kernel, axis)) * numbers(c, dilations[axis])
         reach = entry(c, kernel, axis) - numbers(c, 1)
         room = padded - reach * numbers(c, dilations[axis])
         count = (room + numbers(c, strides[axis] - 1)) // numbers(c, strides[axis])
         begin = from_zero(c, count) * numbers(c, strides[axis])
-        along = c.unsqueeze(within, 1) + c.unsqueeze(begin, 0)
-        along = c.unsqueeze(along, *(at for at in range(2 * axes) if at % axes != axis))  # places of a window, then windows
+        along = c.unsqueeze(offsets, 1) + c.unsqueeze(begin, 0)
+        along = c.unsqueeze(along, *(index for index in range(2 * axes) if index % axes != axis))  # places of a window, then windows
         place = place * padded + along
-        wide.append(padded)
+        padded_sizes.append(padded)
         total = total * padded
         pixels = pixels * entry(c, kernel, axis)
     place = c.reshape(place, [-1])
     rows = c.transpose(shaped(c, x, -1, size_of(c, place, 0)), [1, 0])
     shape = layer.concat([total, size_of(c, rows, 1)], 0)
     zeros = c.op("fill_constant", {"shape": [], "dtype": x.spec.known_dtype.code, "value": 0.0}, ShapeTensor=shape)
-    added = layer.scatter(zeros, place, rows, overwrite=False)
+    sums = layer.scatter(zeros, place, rows, overwrite=False)
     channels = size_of(c, x, 1) // pixels
-    return _inside(c, shaped(c, c.transpose(added, [1, 0]), -1, channels, *wide), pads)
+    return _inside(c, shaped(c, c.transpose(sums, [1, 0]), -1, channels, *padded_sizes), pads)
 
 
 # --- to ONNX
@@ -110,14 +110,14 @@ def _to_onnx_unfold(w: WrittenOp) -> OnnxValue:
             firsts = w.node("Mul", w.node("Range", w.number(0, INT64), count_now, w.number(1, INT64)), w.ints(stride))
             index = w.node("Add", w.array(places), firsts)
         parts.append(w.node("Gather", parts[-1], index, axis=axis))
-    made = w.transpose(parts[-1], (0, 1, 2, 4, 3, 5))  # [batch, channels, kh, kw, rows, columns]
+    columns = w.transpose(parts[-1], (0, 1, 2, 4, 3, 5))  # [batch, channels, kh, kw, rows, columns]
     front = int(channels) * kh * kw if isinstance(channels, int) else None
     if front is None:
         raise Refused("an open number of channels")
     out = w.result("Y").known_dims
     if all(isinstance(d, int) for d in out) and 0 in out:
         return to_onnx_filled(w, [int(d) for d in out], 0.0, w.dtype("X"))  # pyright: ignore[reportArgumentType]
-    return w.reshape(made, 0, front, -1)
+    return w.reshape(columns, 0, front, -1)
 
 
 @to_onnx("fold")
@@ -147,7 +147,7 @@ def _im2col(t: TorchCall, x: Variable, kernel: Any, dilation: Any, padding: Any,
 def _col2im(t: TorchCall, x: Variable, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Any:
     if not any(isinstance(n, OpenSize) for n in size):
         return layer.fold(x, size, kernel, stride, padding, dilation)
-    return _folded(t, x, size, *([int(n) for n in one] for one in (kernel, dilation, padding, stride)))
+    return _folded(t, x, size, *([int(n) for n in numbers] for numbers in (kernel, dilation, padding, stride)))
 
 
 def _folded(t: TorchCall, x: Variable, size: Any, kernel: list[int], dilation: list[int], padding: list[int], stride: list[int]) -> Any:
@@ -158,14 +158,14 @@ def _folded(t: TorchCall, x: Variable, size: Any, kernel: list[int], dilation: l
         for n, k, d, p, s in zip(size, kernel, dilation, padding, stride, strict=True)
     ]
     parts = t.reshape(x, [-1, count, *counts])
-    each = layer.reshape(layer.eye(count, None, x.spec.known_dtype), [count, 1, *kernel])
-    out = t.op("conv2d_transpose", {"strides": stride, "dilations": dilation, "paddings": [0, 0]}, Input=parts, Filter=each)
-    for at, (n, m, k, d, p, s) in enumerate(zip(size, counts, kernel, dilation, padding, stride, strict=True)):
+    weight = layer.reshape(layer.eye(count, None, x.spec.known_dtype), [count, 1, *kernel])
+    out = t.op("conv2d_transpose", {"strides": stride, "dilations": dilation, "paddings": [0, 0]}, Input=parts, Filter=weight)
+    for axis, (n, m, k, d, p, s) in enumerate(zip(size, counts, kernel, dilation, padding, stride, strict=True)):
         full = compute(operator.add, compute(operator.mul, m, s), d * (k - 1) + 1 - s)
-        rest = compute(operator.sub, compute(operator.add, n, 2 * p), full)
-        if rest != 0:
-            out = padded_by_sizes(t, out, [0] * (2 - 2 * at) + [0, rest], 0.0)
-        out = layer.slice(out, [2 + at], [p], t.sizes([compute(operator.add, n, p)])) if p else out
+        gap = compute(operator.sub, compute(operator.add, n, 2 * p), full)
+        if gap != 0:
+            out = padded_by_sizes(t, out, [0] * (2 - 2 * axis) + [0, gap], 0.0)
+        out = layer.slice(out, [2 + axis], [p], t.sizes([compute(operator.add, n, p)])) if p else out
     return t.reshape(out, [torch_size_of(x, 0), compute(FLOORDIV, torch_size_of(x, 1), count), *size])
 
 
@@ -174,8 +174,8 @@ def _folded(t: TorchCall, x: Variable, size: Any, kernel: list[int], dilation: l
 
 def _falls_short(w: PlainOp, sizes: Sequence[Size], around: Sequence[int]) -> bool:
     """Tell whether an only patch reaches beyond an image of known size."""
-    each = zip(sizes, around, w.of.kernel_sizes, w.of.dilations, strict=True)
-    return any(isinstance(n, int) and n + more < d * (k - 1) + 1 for n, more, k, d in each)
+    axes = zip(sizes, around, w.of.kernel_sizes, w.of.dilations, strict=True)
+    return any(isinstance(n, int) and n + pad < d * (k - 1) + 1 for n, pad, k, d in axes)
 
 
 @to_torch("unfold")
@@ -184,12 +184,12 @@ def _to_torch_unfold(w: PlainOp) -> Any:
     if _falls_short(w, w.dims("X")[2:], (top + bottom, left + right)):
         return w.by_kernel()
     x, padding = to_torch_padded(w, w.x("X"), [(top, bottom), (left, right)])
-    named = [
+    keywords = [
         f"{n}={short(v)}"
         for n, v, usual in (("dilation", w.of.dilations, 1), ("padding", padding, 0), ("stride", w.of.strides, 1))
         if any(e != usual for e in v)
     ]
-    return f"F.unfold({', '.join([x, short(w.of.kernel_sizes), *named])})"
+    return f"F.unfold({', '.join([x, short(w.of.kernel_sizes), *keywords])})"
 
 
 @to_torch("fold")

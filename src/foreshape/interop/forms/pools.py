@@ -45,8 +45,8 @@ def from_onnx_pool(c: Call) -> Any:
     power = float(c.attribute("p", 2))
     if kind != "LpPool":
         return _pooled(c, x, "max" if kind == "MaxPool" else "avg", kernel)
-    made = _pooled(c, layer.pow(abs(x), power), "sum", kernel)
-    return layer.pow(made, 1.0 / power)
+    total = _pooled(c, layer.pow(abs(x), power), "sum", kernel)
+    return layer.pow(total, 1.0 / power)
 
 
 def _pooled(c: Call, x: Variable, kind: str, kernel: list[int]) -> Any:
@@ -55,11 +55,11 @@ def _pooled(c: Call, x: Variable, kind: str, kernel: list[int]) -> Any:
     pads, auto = pads_of(c, x, kernel, strides, dilations), c.attribute("auto_pad", "NOTSET")
     ceil = bool(c.attribute("ceil_mode", 0)) and auto in ("NOTSET", "")
     indices = len([o for o in c.node.outputs if o]) > 1
-    whole = kind == "sum" or bool(c.attribute("count_include_pad", 0))
-    if _is_plain(c, x, kind, kernel, strides, pads, ceil, whole) and not indices and set(dilations) == {1}:
-        return _by_pool2d(c, x, kind, kernel, strides, pads, ceil, whole)
+    counts_pads = kind == "sum" or bool(c.attribute("count_include_pad", 0))
+    if _is_plain(c, x, kind, kernel, strides, pads, ceil, counts_pads) and not indices and set(dilations) == {1}:
+        return _by_pool2d(c, x, kind, kernel, strides, pads, ceil, counts_pads)
     attrs = {"pooling_type": kind, "ksize": kernel, "strides": strides, "dilations": dilations, "paddings": pads or [0] * (2 * axes)}
-    attrs |= {"padding_algorithm": "EXPLICIT" if pads is not None else auto, "ceil_mode": ceil, "exclusive": not whole}
+    attrs |= {"padding_algorithm": "EXPLICIT" if pads is not None else auto, "ceil_mode": ceil, "exclusive": not counts_pads}
     attrs |= {"return_mask": indices, "column_major": bool(c.attribute("storage_order", 0))}
     if not indices:
         return c.op("dilated_pool", attrs, X=x)[0]
@@ -69,13 +69,13 @@ def _pooled(c: Call, x: Variable, kind: str, kernel: list[int]) -> Any:
     return tuple(block.vars[name] for name in names.values())
 
 
-def _is_plain(c: Call, x: Variable, kind: str, kernel: list[int], strides: list[int], pads: list[int] | None, ceil: bool, whole: bool) -> bool:
+def _is_plain(c: Call, x: Variable, kind: str, kernel: list[int], strides: list[int], pads: list[int] | None, ceil: bool, counts_pads: bool) -> bool:
     """Tell whether pool2d or pool3d has the same windows, but for dilations and places."""
     if kind != "max" and len(kernel) == 3 and x.spec.known_dtype.itemsize == 2:
         return False  # torch has no such kernel
     if pads is None:
-        return c.attribute("auto_pad") == "SAME_UPPER" and (kind == "max" or not whole)
-    if (kind == "sum" and (any(pads) or ceil)) or (whole and kind == "avg" and pads[::2] != pads[1::2]):
+        return c.attribute("auto_pad") == "SAME_UPPER" and (kind == "max" or not counts_pads)
+    if (kind == "sum" and (any(pads) or ceil)) or (counts_pads and kind == "avg" and pads[::2] != pads[1::2]):
         return False  # means count the zeros behind an axis as those before it
     # rounded up, ours has another number of windows where one begins behind the image
     if ceil and (any(pads) or any(s > k for s, k in zip(strides, kernel, strict=True))):
@@ -84,17 +84,17 @@ def _is_plain(c: Call, x: Variable, kind: str, kernel: list[int], strides: list[
     return all(not isinstance(n, int) or n + b + a >= k for n, k, b, a in sizes)
 
 
-def _by_pool2d(c: Call, x: Variable, kind: str, kernel: list[int], strides: list[int], pads: list[int] | None, ceil: bool, whole: bool) -> Variable:
-    axes, of, size = len(kernel), x.spec.known_dtype, math.prod(kernel)
+def _by_pool2d(c: Call, x: Variable, kind: str, kernel: list[int], strides: list[int], pads: list[int] | None, ceil: bool, counts_pads: bool) -> Variable:
+    axes, dtype, size = len(kernel), x.spec.known_dtype, math.prod(kernel)
     algorithm = "EXPLICIT" if pads is not None else "SAME"
     pads = pads or [0] * (2 * axes)
-    x = x if of.is_floating else c.cast(x, FP32)
+    x = x if dtype.is_floating else c.cast(x, FP32)
     if axes == 1:
         x, kernel, strides, pads = c.unsqueeze(x, 2), [1, *kernel], [1, *strides], [0, 0, *pads]
     attrs = {"pooling_type": "max" if kind == "max" else "avg", "ksize": kernel, "strides": strides, "paddings": pads, "padding_algorithm": algorithm}
-    out = c.op("pool3d" if axes == 3 else "pool2d", attrs | {"ceil_mode": ceil, "exclusive": not whole}, X=x)
+    out = c.op("pool3d" if axes == 3 else "pool2d", attrs | {"ceil_mode": ceil, "exclusive": not counts_pads}, X=x)
     out = c.squeeze(out, 2) if axes == 1 else out
-    return c.cast(out if kind != "sum" else layer.scale(out, float(size)), of)
+    return c.cast(out if kind != "sum" else layer.scale(out, float(size)), dtype)
 
 
 @from_onnx("MaxUnpool")
@@ -107,31 +107,31 @@ def max_unpool(c: Call) -> Any:
     pads = given_pads(c, axes)
     sizes: list[int | Variable] = dims_of(c, x, 0, 2)
     for k, size in enumerate(dims_of(c, x, 2)):
-        more = kernel[k] - strides[k] - pads[2 * k] - pads[2 * k + 1]
+        extra = kernel[k] - strides[k] - pads[2 * k] - pads[2 * k + 1]
         if isinstance(size, int):
-            sizes.append(size * strides[k] + more)
+            sizes.append(size * strides[k] + extra)
         else:
-            sizes.append(size * numbers(c, strides[k]) + numbers(c, more))
+            sizes.append(size * numbers(c, strides[k]) + numbers(c, extra))
     inner = layer.concat([numbers(c, s) if isinstance(s, int) else s for s in sizes], 0)
     total: Variable = numbers(c, 1)
-    for at in range(axes + 2):
-        total = total * entry(c, inner, at)
-    flat, wanted = c.reshape(places, [-1]), sizes
+    for axis in range(axes + 2):
+        total = total * entry(c, inner, axis)
+    flat, out_sizes = c.reshape(places, [-1]), sizes
     if c.has(2):  # places that do not fit into the image without it count over the given shape
         shape = c.reshape(c.cast(c.x(2), INT64), [axes + 2])
-        known = c.constant(2)
-        wanted = [entry(c, shape, at) for at in range(axes + 2)] if known is None else [int(n) for n in known.reshape(-1)]
+        values = c.constant(2)
+        out_sizes = [entry(c, shape, axis) for axis in range(axes + 2)] if values is None else [int(n) for n in values.reshape(-1)]
         last = layer.reduce_max(layer.concat([numbers(c, 0), flat], 0), [0], True)
-        moved, rest, step = layer.fill_like(flat, 0.0, INT64), flat, numbers(c, 1)
-        for at in range(axes + 1, -1, -1):
-            size = layer.maximum(entry(c, inner, at), numbers(c, 1))
-            moved = moved + rest % size * step
-            rest, step = rest // size, step * entry(c, shape, at)
-        flat = layer.where(last < total, moved, flat)
+        targets, remainder, step = layer.fill_like(flat, 0.0, INT64), flat, numbers(c, 1)
+        for axis in range(axes + 1, -1, -1):
+            size = layer.maximum(entry(c, inner, axis), numbers(c, 1))
+            targets = targets + remainder % size * step
+            remainder, step = remainder // size, step * entry(c, shape, axis)
+        flat = layer.where(last < total, targets, flat)
         total = step
     zeros = c.op("fill_constant", {"shape": [], "dtype": x.spec.known_dtype.code, "value": 0.0}, ShapeTensor=total)
     out = layer.scatter(zeros, flat, c.reshape(x, [-1]), overwrite=True)
-    return shaped(c, out, -1, *wanted[1:])  # of no images, too
+    return shaped(c, out, -1, *out_sizes[1:])  # of no images, too
 
 
 @from_onnx("GlobalLpPool")
@@ -165,7 +165,7 @@ def _lp_pool(w: WrittenOp) -> Any:
         kernel, paddings = [int(k) for k in w.of.kernel_size], [*w.of.paddings]
         pads = [*paddings, *paddings] if len(paddings) == 2 else [paddings[n] for n in (0, 2, 1, 3)]
         image = w.spec("x").known_dims[2:] if layout == "NCHW" else w.spec("x").known_dims[1:3]
-        if any(isinstance(n, int) and n + pads[at] + pads[at + 2] < k for at, (n, k) in enumerate(zip(image, kernel, strict=True))):
+        if any(isinstance(n, int) and n + pads[axis] + pads[axis + 2] < k for axis, (n, k) in enumerate(zip(image, kernel, strict=True))):
             raise Refused("a window larger than its image")
         total = raised.node("AveragePool", kernel_shape=kernel, strides=[*w.of.strides], pads=pads, count_include_pad=1) * float(math.prod(kernel))
     return channels_back(w, (total ** (1.0 / power) if power != 1.0 else total).value, 4, layout)
@@ -190,17 +190,17 @@ def windows(w: WrittenOp, x: OnnxValue, image: Sequence[Any], sizes: Sequence[in
     strides, pads = [*w.of.strides], padding(w, image, sizes, w.of.strides)
     ceil = bool(w.of.ceil_mode)
     if "pads" in pads:
-        around, before = pads["pads"], pads["pads"][: len(sizes)]
+        around, heads = pads["pads"], pads["pads"][: len(sizes)]
         # PaddlePaddle counts as many pixels behind an axis as before it
-        counted = None if largest or w.of.exclusive else [*before, *before]
-        wide = _is_wide(around, sizes) or (ceil and _may_be_empty(image, sizes, strides, around))
-        if wide or (counted is not None and counted != around and w.of.padding_algorithm == "EXPLICIT"):
+        counted = None if largest or w.of.exclusive else [*heads, *heads]
+        is_wide = _is_wide(around, sizes) or (ceil and _may_be_empty(image, sizes, strides, around))
+        if is_wide or (counted is not None and counted != around and w.of.padding_algorithm == "EXPLICIT"):
             return padded_windows(w, x, PoolWindows("max" if largest else "avg", sizes, strides, around, counted, ceil=ceil))
     if largest:
-        of = w.dtype("X")
-        made = x if of.is_floating or of.name in ("int8", "uint8") else w.cast(x, of, FP64)
-        made = w.node("MaxPool", made, kernel_shape=[*sizes], strides=strides, ceil_mode=int(ceil), **pads)
-        return made if of.is_floating or of.name in ("int8", "uint8") else w.cast(made, FP64, of)
+        dtype = w.dtype("X")
+        out = x if dtype.is_floating or dtype.name in ("int8", "uint8") else w.cast(x, dtype, FP64)
+        out = w.node("MaxPool", out, kernel_shape=[*sizes], strides=strides, ceil_mode=int(ceil), **pads)
+        return out if dtype.is_floating or dtype.name in ("int8", "uint8") else w.cast(out, FP64, dtype)
     if not w.of.exclusive and any(isinstance(n, int) and n + 2 * p < k for n, p, k in zip(image, w.of.paddings, sizes, strict=False)):
         raise Refused("a window larger than its image, and pixels that are counted")
     counted = not w.of.exclusive and (not ceil or any(pads.get("pads", ())))
@@ -214,12 +214,12 @@ def _is_wide(pads: Sequence[int], sizes: Sequence[int]) -> bool:
 
 def _may_be_empty(image: Sequence[Any], sizes: Sequence[int], strides: Sequence[int], pads: Sequence[int]) -> bool:
     """Tell whether windows, their number rounded up, may begin behind the image: ONNX has none there."""
-    for at, n in enumerate(image):
+    for axis, n in enumerate(image):
         if isinstance(n, int):
-            count = -(-(n + pads[at] + pads[at + len(sizes)] - sizes[at]) // strides[at]) + 1
-            if (count - 1) * strides[at] >= n + pads[at]:
+            count = -(-(n + pads[axis] + pads[axis + len(sizes)] - sizes[axis]) // strides[axis]) + 1
+            if (count - 1) * strides[axis] >= n + pads[axis]:
                 return True
-        elif pads[at + len(sizes)] or strides[at] > sizes[at]:
+        elif pads[axis + len(sizes)] or strides[axis] > sizes[axis]:
             return True
     return False
 
@@ -243,37 +243,37 @@ class PoolWindows(NamedTuple):
     ceil: bool = False
 
 
-def padded_windows(w: WrittenOp, x: OnnxValue, of: PoolWindows) -> OnnxValue:
+def padded_windows(w: WrittenOp, x: OnnxValue, pool: PoolWindows) -> OnnxValue:
     """Return a pool over padded images, for pads and windows no pool of ONNX takes.
 
     With a stride's pixels less one more behind each axis as many windows fit as if their number were rounded up.
     """
-    axes, element = len(of.sizes), w.dtype("X")
-    more = [s - 1 if of.ceil else 0 for s in of.strides]
-    pads = [*of.pads[:axes], *(p + m for p, m in zip(of.pads[axes:], more, strict=True))]
-    attributes: dict[str, Any] = {"kernel_shape": [*of.sizes], "strides": [*of.strides]}
-    if any(d != 1 for d in of.dilations):
-        attributes["dilations"] = [*of.dilations]
-    if of.how == "max":
-        held = element if element.is_floating else FP64
-        made = w.node("MaxPool", _around(w, w.cast(x, element, held), pads, w.number(LOWEST[held.name], held)), **attributes)
-        return w.cast(made, held, element)
+    axes, element = len(pool.sizes), w.dtype("X")
+    extras = [s - 1 if pool.ceil else 0 for s in pool.strides]
+    pads = [*pool.pads[:axes], *(p + m for p, m in zip(pool.pads[axes:], extras, strict=True))]
+    attributes: dict[str, Any] = {"kernel_shape": [*pool.sizes], "strides": [*pool.strides]}
+    if any(d != 1 for d in pool.dilations):
+        attributes["dilations"] = [*pool.dilations]
+    if pool.how == "max":
+        pool_dtype = element if element.is_floating else FP64
+        out = w.node("MaxPool", _around(w, w.cast(x, element, pool_dtype), pads, w.number(LOWEST[pool_dtype.name], pool_dtype)), **attributes)
+        return w.cast(out, pool_dtype, element)
     if "dilations" in attributes:
         w.needs(19)
-    nothing, one = w.like(0.0, "X"), w.like(1.0, "X")
-    made = w.node("AveragePool", _around(w, x, pads, nothing), **attributes)
-    if of.how == "sum":
-        return w.node("Mul", made, w.like(float(math.prod(of.sizes)), "X"))
-    if of.counted is not None and [*of.counted] == pads:
-        return made
-    counted = w.node("Expand", one, w.node("Concat", w.ints(1, 1), w.shape(x, 2, 2 + axes), axis=0))
-    if of.counted is not None:
-        counted = _around(w, counted, of.counted, one)
-    inner = of.counted or [0] * (2 * axes)
+    nothing, unit = w.like(0.0, "X"), w.like(1.0, "X")
+    out = w.node("AveragePool", _around(w, x, pads, nothing), **attributes)
+    if pool.how == "sum":
+        return w.node("Mul", out, w.like(float(math.prod(pool.sizes)), "X"))
+    if pool.counted is not None and [*pool.counted] == pads:
+        return out
+    counted = w.node("Expand", unit, w.node("Concat", w.ints(1, 1), w.shape(x, 2, 2 + axes), axis=0))
+    if pool.counted is not None:
+        counted = _around(w, counted, pool.counted, unit)
+    inner = pool.counted or [0] * (2 * axes)
     counted = _around(w, counted, [p - c for p, c in zip(pads, inner, strict=True)], nothing)
     # of no pixel the mean is 0, and not 0 / 0
-    share = w.node("Max", w.node("AveragePool", counted, **attributes), w.like(1.0 / math.prod(of.sizes), "X"))
-    return w.node("Div", made, share)
+    share = w.node("Max", w.node("AveragePool", counted, **attributes), w.like(1.0 / math.prod(pool.sizes), "X"))
+    return w.node("Div", out, share)
 
 
 def _around(w: WrittenOp, x: OnnxValue, pads: Sequence[int], value: OnnxValue) -> OnnxValue:
@@ -319,7 +319,7 @@ def _pool_with_places(w: WrittenOp) -> Any:
         raise Refused("a window wholly in the padding, and the places of the largest")
     if _is_wide(pads, sizes):
         raise Refused("paddings as wide as the window, and the places of the largest")
-    if any(isinstance(n, int) and n + pads[at] + pads[at + axes] < k for at, (n, k) in enumerate(zip(dims[2:], sizes, strict=True))):
+    if any(isinstance(n, int) and n + pads[axis] + pads[axis + axes] < k for axis, (n, k) in enumerate(zip(dims[2:], sizes, strict=True))):
         raise Refused("a window larger than its image")
     attributes: dict[str, Any] = {"kernel_shape": sizes, "strides": [*w.of.strides], "pads": pads, "ceil_mode": int(w.of.ceil_mode)}
     out, places = w.nodes("MaxPool", 2, w.x("X"), **attributes)
@@ -349,7 +349,7 @@ def _to_onnx_unpool(w: WrittenOp) -> OnnxValue:
 
 @to_onnx("dilated_pool")
 def _dilated_pool(w: WrittenOp) -> Any:
-    kind, x, of = w.of.pooling_type, w.x("X"), w.dtype("X")
+    kind, x, dtype = w.of.pooling_type, w.x("X"), w.dtype("X")
     attributes: dict[str, Any] = {"kernel_shape": [*w.of.ksize], "strides": [*w.of.strides], "ceil_mode": int(w.of.ceil_mode)}
     if any(d != 1 for d in w.of.dilations):
         attributes["dilations"] = [*w.of.dilations]
@@ -366,29 +366,29 @@ def _dilated_pool(w: WrittenOp) -> Any:
         of_pool = PoolWindows(kind, w.of.ksize, w.of.strides, attributes["pads"], counted, w.of.dilations, bool(w.of.ceil_mode))
         return padded_windows(w, x, of_pool), None
     if kind == "max":
-        held = of if of.is_floating or of in (INT8, UINT8) else FP64
+        pool_dtype = dtype if dtype.is_floating or dtype in (INT8, UINT8) else FP64
         count = 2 if w.of.return_mask else 1
-        out, *places = w.nodes("MaxPool", count, w.cast(x, of, held), storage_order=int(w.of.column_major) or None, **attributes)
-        return w.cast(out, held, of), places[0] if places else None
+        out, *places = w.nodes("MaxPool", count, w.cast(x, dtype, pool_dtype), storage_order=int(w.of.column_major) or None, **attributes)
+        return w.cast(out, pool_dtype, dtype), places[0] if places else None
     if "dilations" in attributes:
         w.needs(19)
     if kind == "sum" and w.of.ceil_mode:
         raise Refused("sums of windows that are cut")
-    made = w.node("AveragePool", x, count_include_pad=int(kind == "sum" or not w.of.exclusive), **attributes)
-    return (w.node("Mul", made, w.like(float(math.prod(w.of.ksize)), "X")) if kind == "sum" else made), None
+    mean = w.node("AveragePool", x, count_include_pad=int(kind == "sum" or not w.of.exclusive), **attributes)
+    return (w.node("Mul", mean, w.like(float(math.prod(w.of.ksize)), "X")) if kind == "sum" else mean), None
 
 
 def _same_pads(w: WrittenOp) -> list[int]:
     """Return the paddings of `dilated_pool` for as many windows as strides fit in the axes."""
-    before: list[int] = []
-    after: list[int] = []
+    heads: list[int] = []
+    tails: list[int] = []
     for n, k, s, d in zip(w.spec("X").known_dims[2:], w.of.ksize, w.of.strides, w.of.dilations, strict=True):
         if not isinstance(n, int):
             raise Refused("padding SAME of dilated windows, for images of open sizes")
         total = max(0, (-(-n // s) - 1) * s + (k - 1) * d + 1 - n)
-        before.append((total + 1) // 2 if w.of.padding_algorithm == "SAME_LOWER" else total // 2)
-        after.append(total - before[-1])
-    return before + after
+        heads.append((total + 1) // 2 if w.of.padding_algorithm == "SAME_LOWER" else total // 2)
+        tails.append(total - heads[-1])
+    return heads + tails
 
 
 # --- from torch
@@ -405,21 +405,29 @@ def _from_torch_pool(
     single = t.rank(x) == axes + 1
     x = layer.unsqueeze(x, [0]) if single else x
     if divisor is not None or any(d != 1 for d in dilations):
-        made = _spaced(t, x, kind if divisor is None else "sum", sizes, strides, pads, dilations, ceil)
-        made = made if divisor is None else t.scale(made, 1.0 / divisor)
-        return layer.squeeze(made, [0]) if single else made
+        out = _spaced(t, x, kind if divisor is None else "sum", sizes, strides, pads, dilations, ceil)
+        out = out if divisor is None else t.scale(out, 1.0 / divisor)
+        return layer.squeeze(out, [0]) if single else out
     if axes == 1:
         x, sizes, strides, pads = layer.unsqueeze(x, [2]), [1, *sizes], [1, *strides], [0, *pads]
     attrs = {"ksize": sizes, "strides": strides, "paddings": pads, "pooling_type": kind, "ceil_mode": bool(ceil), "exclusive": exclusive}
-    made = t.op("pool3d" if axes == 3 else "pool2d", attrs, X=x)
-    made = layer.squeeze(made, [2]) if axes == 1 else made
-    return layer.squeeze(made, [0]) if single else made
+    out = t.op("pool3d" if axes == 3 else "pool2d", attrs, X=x)
+    out = layer.squeeze(out, [2]) if axes == 1 else out
+    return layer.squeeze(out, [0]) if single else out
 
 
 def _spaced(t: TorchCall, x: Variable, kind: str, sizes: Any, strides: Any, pads: Any, dilations: Any, ceil: bool, places: bool = False) -> Any:
     """Return the pooling of windows with spaces, or of sums; with ``places`` two results."""
-    both = [n for p in pads for n in (p, p)]
-    attrs = {"ksize": sizes, "strides": strides, "paddings": both, "dilations": dilations, "pooling_type": kind, "ceil_mode": bool(ceil), "return_mask": places}
+    paddings = [n for p in pads for n in (p, p)]
+    attrs = {
+        "ksize": sizes,
+        "strides": strides,
+        "paddings": paddings,
+        "dilations": dilations,
+        "pooling_type": kind,
+        "ceil_mode": bool(ceil),
+        "return_mask": places,
+    }
     if not places:
         return t.op("dilated_pool", attrs, X=x)[0]
     block = current_block()
@@ -443,12 +451,12 @@ def _max_pool_places(t: TorchCall, x: Variable, kernel: Any, stride: Any = None,
     x = layer.unsqueeze(x, [0]) if single else x
     sizes = pairs(kernel, axes)
     strides = pairs(stride, axes) if stride else sizes
-    made, places = _spaced(t, x, "max", sizes, strides, pairs(padding, axes), pairs(dilation, axes), ceil_mode, True)
+    maxima, places = _spaced(t, x, "max", sizes, strides, pairs(padding, axes), pairs(dilation, axes), ceil_mode, True)
     image = as_variable(size_of(x, 2))
     for axis in range(3, t.rank(x)):
         image = layer.multiply(image, as_variable(size_of(x, axis)))
-    both = [made, layer.remainder(places, image)]
-    return [layer.squeeze(one, [0]) for one in both] if single else both
+    results = [maxima, layer.remainder(places, image)]
+    return [layer.squeeze(part, [0]) for part in results] if single else results
 
 
 @from_torch("avg_pool1d", "avg_pool2d", "avg_pool3d")
@@ -480,13 +488,13 @@ def _from_torch_adaptive(t: TorchCall, x: Variable, size: Any) -> Any:
         x, sizes = layer.unsqueeze(x, [2]), [1, *sizes]
     type = "pool3d" if axes == 3 else "pool2d"
     if kind == "max" and any(len(u.args) > 1 and u.args[1] == 1 for u in t.node.users):
-        found = t.op(f"max_{type}_with_index", {"ksize": sizes, "adaptive": True}, X=x)
-        both = [found[0], layer.cast(found[1], INT64)]
+        pair = t.op(f"max_{type}_with_index", {"ksize": sizes, "adaptive": True}, X=x)
+        results = [pair[0], layer.cast(pair[1], INT64)]
     else:
-        both = [t.op(type, {"ksize": sizes, "adaptive": True, "pooling_type": kind}, X=x), None]
+        results = [t.op(type, {"ksize": sizes, "adaptive": True, "pooling_type": kind}, X=x), None]
     dropped = [*([0] if single else []), *([2] if axes == 1 else [])]
-    both = [layer.squeeze(one, dropped) if dropped and one is not None else one for one in both]
-    return both if kind == "max" else both[0]
+    results = [layer.squeeze(part, dropped) if dropped and part is not None else part for part in results]
+    return results if kind == "max" else results[0]
 
 
 # --- to torch's code
@@ -494,39 +502,39 @@ def _from_torch_adaptive(t: TorchCall, x: Variable, size: Any) -> Any:
 
 @to_torch("pool2d")
 def _to_torch_pool(w: PlainOp) -> Any:
-    last, of = is_channels_last(w.of.data_format), w.of.pooling_type
+    last, kind = is_channels_last(w.of.data_format), w.of.pooling_type
     x, sizes = image(w, "X", last, 2)
     back = f".{BACK[2]}" if last else ""
     if w.of.global_pooling or (w.of.adaptive and tuple(w.of.ksize) == (1, 1) and not w.count("KernelSizes")):
-        over = "(1, 2)" if last else "(2, 3)"
-        return f"{w.x('X')}.{'amax' if of == 'max' else 'mean'}({over}, keepdim=True)"
+        axes = "(1, 2)" if last else "(2, 3)"
+        return f"{w.x('X')}.{'amax' if kind == 'max' else 'mean'}({axes}, keepdim=True)"
     if w.of.adaptive:
-        size = [w.int("KernelSizes", at) for at in range(2)] if w.count("KernelSizes") else w.of.ksize
-        return f"F.adaptive_{of}_pool2d({x}, {short(size)}){back}"
+        size = [w.int("KernelSizes", index) for index in range(2)] if w.count("KernelSizes") else w.of.ksize
+        return f"F.adaptive_{kind}_pool2d({x}, {short(size)}){back}"
     pads: list[tuple[Any, Any]] = [*torch_windows(w, sizes, w.of.ksize, w.of.padding_algorithm, w.of.strides, w.of.ksize)]
     even = all(isinstance(a, int) and a == b and 2 * a <= k for (a, b), k in zip(pads, w.of.ksize, strict=True))
     sees_image = all(isinstance(n, int) and n < k for pair, k in zip(pads, w.of.ksize, strict=True) for n in pair)  # in each window
-    if of == "max" and not even and not w.of.ceil_mode and sees_image:
+    if kind == "max" and not even and not w.of.ceil_mode and sees_image:
         x, pads, even = surrounded(w, x, pads, ', value=float("-inf")'), [(0, 0), (0, 0)], True
-    if not even or (w.of.ceil_mode and not _counts_alike(w, sizes, pads)) or (w.of.ceil_mode and of == "avg" and not w.of.exclusive):
+    if not even or (w.of.ceil_mode and not _counts_alike(w, sizes, pads)) or (w.of.ceil_mode and kind == "avg" and not w.of.exclusive):
         return w.by_kernel()
     padding = [a for a, _ in pads]
-    named = [f"stride={short(w.of.strides)}"] if w.of.strides != w.of.ksize else []
-    named += [f"padding={short(padding)}"] if any(padding) else []
-    named += ["ceil_mode=True"] if w.of.ceil_mode else []
-    named += ["count_include_pad=False"] if of == "avg" and w.of.exclusive and any(padding) else []
-    return f"F.{of}_pool2d({', '.join([x, short(w.of.ksize), *named])}){back}"
+    keywords = [f"stride={short(w.of.strides)}"] if w.of.strides != w.of.ksize else []
+    keywords += [f"padding={short(padding)}"] if any(padding) else []
+    keywords += ["ceil_mode=True"] if w.of.ceil_mode else []
+    keywords += ["count_include_pad=False"] if kind == "avg" and w.of.exclusive and any(padding) else []
+    return f"F.{kind}_pool2d({', '.join([x, short(w.of.ksize), *keywords])}){back}"
 
 
 def _counts_alike(w: PlainOp, sizes: Sequence[Size], pads: Sequence[tuple[Size, Size]]) -> bool:
     """Tell whether torch counts as many windows: its last one begins inside the image or its left padding."""
-    for size, (before, after), k, s in zip(sizes, pads, w.of.ksize, w.of.strides, strict=True):
-        if s <= k and before == 0 == after:
+    for size, (head, tail), k, s in zip(sizes, pads, w.of.ksize, w.of.strides, strict=True):
+        if s <= k and head == 0 == tail:
             continue  # the last window begins at most s - 1 behind a whole one
-        if not isinstance(size, int) or not isinstance(before, int) or not isinstance(after, int):
+        if not isinstance(size, int) or not isinstance(head, int) or not isinstance(tail, int):
             return False
-        count = (size + before + after + s - 1 - k) // s + 1
-        if (count - 1) * s >= size + before:
+        count = (size + head + tail + s - 1 - k) // s + 1
+        if (count - 1) * s >= size + head:
             return False
     return True
 
@@ -540,8 +548,8 @@ def _pool_with_index(w: PlainOp) -> Any:
     if not all(isinstance(a, int) and a == b and 2 * a <= k for (a, b), k in zip(pads, w.of.ksize, strict=True)):
         return w.by_kernel()
     padding = [a for a, _ in pads]
-    more = f", padding={short(padding)}" if any(padding) else ""
-    out, index = w.several(f"F.max_pool2d({w.x('X')}, {short(w.of.ksize)}, stride={short(w.of.strides)}{more}, return_indices=True)", 2)
+    option = f", padding={short(padding)}" if any(padding) else ""
+    out, index = w.several(f"F.max_pool2d({w.x('X')}, {short(w.of.ksize)}, stride={short(w.of.strides)}{option}, return_indices=True)", 2)
     return out, f"{index}.to(torch.int32)"
 
 

@@ -33,14 +33,14 @@ from foreshape.spec import FP64, INT64
 @from_onnx("MatMul")
 def from_onnx_matmul(c: Call) -> Any:
     x, y = c.x(0), c.x(1)
-    of = x.spec.known_dtype
-    if of.is_integer:  # exact below 2^53
-        return c.cast(layer.matmul(c.cast(x, FP64), c.cast(y, FP64)), of)
-    turned = _from_onnx_turned(y)
-    return layer.matmul(x, y) if turned is None else layer.matmul(x, turned, transpose_y=True)
+    dtype = x.spec.known_dtype
+    if dtype.is_integer:  # exact below 2^53
+        return c.cast(layer.matmul(c.cast(x, FP64), c.cast(y, FP64)), dtype)
+    source = _transposed_source(y)
+    return layer.matmul(x, y) if source is None else layer.matmul(x, source, transpose_y=True)
 
 
-def _from_onnx_turned(y: Variable) -> Variable | None:
+def _transposed_source(y: Variable) -> Variable | None:
     """Return the tensor of which ``y`` is the transpose, in its last two axes alone; None if it is none."""
     source, axes = transposed(y)
     last = len(axes) - 1
@@ -50,19 +50,19 @@ def _from_onnx_turned(y: Variable) -> Variable | None:
 @from_onnx("Gemm")
 def gemm(c: Call) -> Any:
     """alpha A B + beta C, of matrices, each transposed or not."""
-    x, y, more = c.x(0), c.x(1), c.optional(2)
+    x, y, summand = c.x(0), c.x(1), c.optional(2)
     if c.rank(x) != 2 or c.rank(y) != 2:
         raise Refused(f"a product of tensors of {c.rank(x)} and {c.rank(y)} dims")
-    of = x.spec.known_dtype
-    if of.is_integer:
+    dtype = x.spec.known_dtype
+    if dtype.is_integer:
         x, y = c.cast(x, FP64), c.cast(y, FP64)
     out = layer.matmul(x, y, transpose_x=bool(c.attribute("transA", 0)), transpose_y=bool(c.attribute("transB", 0)))
     alpha, beta = c.attribute("alpha", 1.0), c.attribute("beta", 1.0)
     out = out if alpha == 1.0 else layer.scale(out, alpha)
-    if more is not None:
-        more = c.cast(more, out.spec.known_dtype)
-        out = out + (more if beta == 1.0 else layer.scale(more, beta))
-    return c.cast(out, of)
+    if summand is not None:
+        summand = c.cast(summand, out.spec.known_dtype)
+        out = out + (summand if beta == 1.0 else layer.scale(summand, beta))
+    return c.cast(out, dtype)
 
 
 _DOTS = "..."
@@ -72,8 +72,8 @@ _DOTS = "..."
 def from_onnx_einsum(c: Call) -> Any:
     """The letters right of ``->`` are kept; without it the letters of one place are, sorted. Whole numbers are exact below 2^53."""
     left, arrow, out = str(c.attribute("equation")).replace(" ", "").partition("->")
-    terms, of = left.split(","), c.x(0).spec.known_dtype
-    operands = [c.cast(x, FP64) if of.is_integer else x for x in c.all()]
+    terms, dtype = left.split(","), c.x(0).spec.known_dtype
+    operands = [c.cast(x, FP64) if dtype.is_integer else x for x in c.all()]
     if len(terms) != len(operands):
         raise FormatError(f"{c.node.place}: Einsum has {len(operands)} operands; its equation is of {len(terms)}")
     if not arrow:
@@ -83,13 +83,13 @@ def from_onnx_einsum(c: Call) -> Any:
     while len(pairs) > 2:
         (first, x), (second, y) = pairs[:2]
         needed = {*out}.union(*(term for term, _ in pairs[2:]))
-        kept = "".join(letter for letter in dict.fromkeys(first + second) if letter in needed and letter != ".")
-        kept = (_DOTS if _DOTS in first or _DOTS in second else "") + kept
-        pairs[:2] = [(kept, _from_onnx_product(c, [(first, x), (second, y)], kept))]
-    made = _from_onnx_product(c, pairs, out) if pairs else numbers.pop(0)
+        letters = "".join(letter for letter in dict.fromkeys(first + second) if letter in needed and letter != ".")
+        letters = (_DOTS if _DOTS in first or _DOTS in second else "") + letters
+        pairs[:2] = [(letters, _from_onnx_product(c, [(first, x), (second, y)], letters))]
+    product = _from_onnx_product(c, pairs, out) if pairs else numbers.pop(0)
     for number in numbers:
-        made = made * number
-    return c.cast(made, of)
+        product = product * number
+    return c.cast(product, dtype)
 
 
 def _from_onnx_product(c: Call, pairs: list[tuple[str, Variable]], out: str) -> Variable:
@@ -102,13 +102,15 @@ def _from_onnx_product(c: Call, pairs: list[tuple[str, Variable]], out: str) -> 
 def _diagonal(c: Call, term: str, x: Variable) -> tuple[str, Variable]:
     """Return an operand whose letters stand once: a repeated letter is for the diagonal, the last axis of the result."""
     while (twice := next((letter for letter in term if letter != "." and term.count(letter) > 1), None)) is not None:
-        before, dots, after = term.partition(_DOTS)
-        places = [at if at < len(before) else at - len(before) - len(dots) - len(after) if dots else at for at, one in enumerate(term) if one == twice]
+        head, dots, tail = term.partition(_DOTS)
+        places = [
+            index if index < len(head) else index - len(head) - len(dots) - len(tail) if dots else index for index, symbol in enumerate(term) if symbol == twice
+        ]
         x = layer.diagonal(x, axis1=places[0], axis2=places[1])
-        taken, left = 0, ""
+        count, left = 0, ""
         for letter in term:
-            taken += letter == twice
-            left += "" if letter == twice and taken <= 2 else letter
+            count += letter == twice
+            left += "" if letter == twice and count <= 2 else letter
         term = left + twice
     return term, x
 
@@ -118,13 +120,13 @@ def _diagonal(c: Call, term: str, x: Variable) -> tuple[str, Variable]:
 
 @to_onnx("kron")
 def _kron(w: WrittenOp) -> Any:
-    x, y, mine, others = term(w, "X"), term(w, "Y"), w.rank("X"), w.rank("Y")
-    rank = max(mine, others)
+    x, y, x_rank, y_rank = term(w, "X"), term(w, "Y"), w.rank("X"), w.rank("Y")
+    rank = max(x_rank, y_rank)
     if not rank:
         return (x * y).value
-    x, y = x.with_dims(*range(rank - mine)), y.with_dims(*range(rank - others))
-    made = x.with_dims(*range(1, 2 * rank, 2)) * y.with_dims(*range(0, 2 * rank, 2))
-    return made.shaped_as((Term(w, x.dims(), INT64) * Term(w, y.dims(), INT64)).value).value
+    x, y = x.with_dims(*range(rank - x_rank)), y.with_dims(*range(rank - y_rank))
+    product = x.with_dims(*range(1, 2 * rank, 2)) * y.with_dims(*range(0, 2 * rank, 2))
+    return product.shaped_as((Term(w, x.dims(), INT64) * Term(w, y.dims(), INT64)).value).value
 
 
 @to_onnx("cross")
@@ -146,17 +148,17 @@ def _to_onnx_einsum(w: WrittenOp) -> Any:
 
 @to_onnx("multi_dot")
 def _multi_dot(w: WrittenOp) -> Any:
-    made, *others = w.all("X")
-    for other in others:
-        made = w.node("MatMul", made, other)
-    return made
+    product, *factors = w.all("X")
+    for factor in factors:
+        product = w.node("MatMul", product, factor)
+    return product
 
 
 @to_onnx("bilinear_tensor_product")
 def _to_onnx_bilinear(w: WrittenOp) -> Any:
     x, y = term(w, "X").with_dims(0), term(w, "Y")  # [1, b, m] [k, m, n] -> [k, b, n]
-    made = (x.node("MatMul", w.x("Weight")) * y).total(2).turned(1, 0)
-    return (made + term(w, "Bias") if w.has("Bias") else made).value
+    out = (x.node("MatMul", w.x("Weight")) * y).total(2).turned(1, 0)
+    return (out + term(w, "Bias") if w.has("Bias") else out).value
 
 
 @to_onnx("fsp")
@@ -168,9 +170,9 @@ def _fsp(w: WrittenOp) -> Any:
 @to_onnx("cos_sim")
 def _cosine(w: WrittenOp) -> Any:
     x, y = (term(w, s).node("Flatten", axis=1) for s in "XY")
-    mine, others = (v.node("ReduceL2", *_axes(w), **_axis(w)) for v in (x, y))
-    none = mine.same(0.0) | others.same(0.0)
-    return none.where(0.0, (x * y).total(1, keep=True) / mine / others).value, mine.value, others.value
+    x_norm, y_norm = (v.node("ReduceL2", *_axes(w), **_axis(w)) for v in (x, y))
+    none = x_norm.same(0.0) | y_norm.same(0.0)
+    return none.where(0.0, (x * y).total(1, keep=True) / x_norm / y_norm).value, x_norm.value, y_norm.value
 
 
 def _axes(w: WrittenOp) -> list[Any]:
@@ -181,7 +183,7 @@ def _axis(w: WrittenOp) -> dict[str, Any]:
     return {} if w.opset >= 18 else {"axes": [1]}
 
 
-def _to_onnx_turned(w: WrittenOp, x: OnnxValue, slot: str, turn: bool) -> OnnxValue:
+def _transposition(w: WrittenOp, x: OnnxValue, slot: str, turn: bool) -> OnnxValue:
     rank = w.rank(slot)
     return w.transpose(x, (*range(rank - 2), rank - 1, rank - 2)) if turn and rank > 1 else x
 
@@ -189,24 +191,24 @@ def _to_onnx_turned(w: WrittenOp, x: OnnxValue, slot: str, turn: bool) -> OnnxVa
 @to_onnx("matmul_v2", "bmm", "mv")
 def _matrix_product(w: WrittenOp) -> OnnxValue:
     values = w.op.attributes.values
-    other = "Vec" if w.op.type == "mv" else "Y"
+    slot = "Vec" if w.op.type == "mv" else "Y"
     turn_x, turn_y = (bool(values.get(f"trans_{s.lower()}", values.get(f"transpose_{s}", False))) for s in "XY")
-    made = w.node("MatMul", _to_onnx_turned(w, w.x("X"), "X", turn_x), _to_onnx_turned(w, w.x(other), other, turn_y))
-    ranks = (w.rank("X"), w.rank(other))
+    product = w.node("MatMul", _transposition(w, w.x("X"), "X", turn_x), _transposition(w, w.x(slot), slot, turn_y))
+    ranks = (w.rank("X"), w.rank(slot))
     out = w.result("Out").dims
-    return w.reshape(made, 1) if ranks == (1, 1) and out is not None and len(out) == 1 else made
+    return w.reshape(product, 1) if ranks == (1, 1) and out is not None and len(out) == 1 else product
 
 
 @to_onnx("mul")
 def _flattened_product(w: WrittenOp) -> OnnxValue:
     x, y = w.x("X"), w.x("Y")
-    m, n, rank, other = int(w.of.x_num_col_dims), int(w.of.y_num_col_dims), w.rank("X"), w.rank("Y")
-    if other == 2 and n == 1 and rank - m == 1:
+    m, n, rank, y_rank = int(w.of.x_num_col_dims), int(w.of.y_num_col_dims), w.rank("X"), w.rank("Y")
+    if y_rank == 2 and n == 1 and rank - m == 1:
         return w.node("MatMul", x, y)
-    made = w.node("MatMul", w.node("Flatten", x, axis=m) if rank != 2 or m != 1 else x, w.node("Flatten", y, axis=n) if other != 2 or n != 1 else y)
-    if m == 1 and other - n == 1:
-        return made
-    return w.node("Reshape", made, w.node("Concat", w.shape(x, 0, m), w.shape(y, n, other), axis=0))
+    product = w.node("MatMul", w.node("Flatten", x, axis=m) if rank != 2 or m != 1 else x, w.node("Flatten", y, axis=n) if y_rank != 2 or n != 1 else y)
+    if m == 1 and y_rank - n == 1:
+        return product
+    return w.node("Reshape", product, w.node("Concat", w.shape(x, 0, m), w.shape(y, n, y_rank), axis=0))
 
 
 @to_onnx("grouped_matmul")
@@ -219,8 +221,8 @@ def _grouped_product(w: WrittenOp) -> Any:
     y = y.turned(0, 2, 1) if w.of.trans_y else y
     if not count:
         return x.node("MatMul", y.total(0).value).value
-    at = count_to(size_of(w, "X", 0)).with_dims(1)
-    group = (ends.with_dims(0) <= at).cast(INT64).total(1, keep=True)
+    rows = count_to(size_of(w, "X", 0)).with_dims(1)
+    group = (ends.with_dims(0) <= rows).cast(INT64).total(1, keep=True)
     parts = [group.same(g).where(x.node("MatMul", y.at(0, g).value), 0.0) for g in range(count)]
     return functools.reduce(operator.add, parts).value
 
@@ -233,19 +235,19 @@ def _to_onnx_dot(w: WrittenOp) -> OnnxValue:
 
 @to_onnx("addmm")
 def _to_onnx_addmm(w: WrittenOp) -> OnnxValue:
-    made = w.node("MatMul", w.x("X"), w.x("Y"))
-    made = made if w.of.Alpha == 1.0 else w.node("Mul", made, w.like(w.of.Alpha, "X"))
-    given = w.x("Input") if w.of.Beta == 1.0 else w.node("Mul", w.x("Input"), w.like(w.of.Beta, "Input"))
-    return w.node("Add", made, given)
+    product = w.node("MatMul", w.x("X"), w.x("Y"))
+    product = product if w.of.Alpha == 1.0 else w.node("Mul", product, w.like(w.of.Alpha, "X"))
+    summand = w.x("Input") if w.of.Beta == 1.0 else w.node("Mul", w.x("Input"), w.like(w.of.Beta, "Input"))
+    return w.node("Add", product, summand)
 
 
 # --- from torch
 
 
-def pairs(given: Any, count: int) -> list[int]:
+def pairs(numbers: Any, count: int) -> list[int]:
     """Return a number for each of ``count`` axes."""
-    listed = [int(n) for n in (given if is_list(given) else [given])]
-    return listed * count if len(listed) == 1 else listed
+    sizes = [int(n) for n in (numbers if is_list(numbers) else [numbers])]
+    return sizes * count if len(sizes) == 1 else sizes
 
 
 def _from_torch_product(t: TorchCall, x: Variable, y: Variable, transposed: bool = False) -> Variable:
@@ -258,15 +260,15 @@ def _from_torch_product(t: TorchCall, x: Variable, y: Variable, transposed: bool
         return t.cast(layer.reduce_sum(layer.multiply(x, y), [t.rank(x) - 1]), x.spec.known_dtype)
     lone = t.rank(x) == 1
     x = layer.unsqueeze(x, [0]) if lone else x
-    each = layer.multiply(layer.unsqueeze(x, [t.rank(x)]), layer.unsqueeze(y, [t.rank(y) - 2]))
-    made = t.cast(layer.reduce_sum(each, [t.rank(each) - 2]), x.spec.known_dtype)
-    return layer.squeeze(made, [t.rank(made) - 2]) if lone else made
+    products = layer.multiply(layer.unsqueeze(x, [t.rank(x)]), layer.unsqueeze(y, [t.rank(y) - 2]))
+    product = t.cast(layer.reduce_sum(products, [t.rank(products) - 2]), x.spec.known_dtype)
+    return layer.squeeze(product, [t.rank(product) - 2]) if lone else product
 
 
 @from_torch("linear")
 def _linear(t: TorchCall, x: Variable, weight: Variable, bias: Variable | None = None) -> Any:
-    made = _from_torch_product(t, x, weight, True)
-    return made if bias is None else layer.add(made, bias)
+    out = _from_torch_product(t, x, weight, True)
+    return out if bias is None else layer.add(out, bias)
 
 
 @from_torch("matmul", "mm", "bmm", "mv")
@@ -286,22 +288,22 @@ def _outer(t: TorchCall, x: Variable, y: Variable) -> Any:
 
 @from_torch("addmm", "baddbmm", "addmv")
 def _from_torch_addmm(t: TorchCall, x: Variable, y: Variable, z: Variable, beta: Any = 1, alpha: Any = 1) -> Any:
-    made = _from_torch_product(t, y, z)
-    return t.scale(made, alpha) if beta == 0 else layer.add(t.scale(made, alpha), t.scale(x, beta))
+    product = _from_torch_product(t, y, z)
+    return t.scale(product, alpha) if beta == 0 else layer.add(t.scale(product, alpha), t.scale(x, beta))
 
 
 @from_torch("addbmm")
 def _addbmm(t: TorchCall, x: Variable, y: Variable, z: Variable, beta: Any = 1, alpha: Any = 1) -> Any:
-    made = layer.reduce_sum(_from_torch_product(t, y, z), [0])
-    return t.scale(made, alpha) if beta == 0 else layer.add(t.scale(made, alpha), t.scale(x, beta))
+    product = layer.reduce_sum(_from_torch_product(t, y, z), [0])
+    return t.scale(product, alpha) if beta == 0 else layer.add(t.scale(product, alpha), t.scale(x, beta))
 
 
 @from_torch("_cdist_forward")
 def _distances(t: TorchCall, x: Variable, y: Variable, p: float, mode: Any = None) -> Any:
-    off = layer.subtract(layer.unsqueeze(x, [-2]), layer.unsqueeze(y, [-3]))
+    difference = layer.subtract(layer.unsqueeze(x, [-2]), layer.unsqueeze(y, [-3]))
     if p == math.inf:  # each of equal distances has the whole gradient here
-        return layer.reduce_max(layer.abs(off), [t.rank(off) - 1])
-    return from_torch_norm(t, off, float(p), [t.rank(off) - 1], False)
+        return layer.reduce_max(layer.abs(difference), [t.rank(difference) - 1])
+    return from_torch_norm(t, difference, float(p), [t.rank(difference) - 1], False)
 
 
 @from_torch("_grouped_mm", "grouped_mm_fallback")
@@ -309,10 +311,12 @@ def _grouped(t: TorchCall, x: Variable, weight: Variable, offsets: Variable, *_:
     """Return the rows times the matrix of their group, ``weight[group]``; ``offsets`` are the ends of the groups."""
     if t.rank(x) != 2 or t.rank(weight) != 3:
         raise Refused("groups of columns")
-    turned = weight.op
-    made = None if turned is None or turned.operator is None else turned.operator.computes()
-    if turned is not None and isinstance(made, Transposition) and [axis % 3 for axis in made.axes] == [0, 2, 1]:  # so its gradient is a parameter's own
-        return layer.grouped_matmul(x, next(turned.input_variables()), offsets, transpose_y=True)
+    op = weight.op
+    computation = None if op is None or op.operator is None else op.operator.computes()
+    if (
+        op is not None and isinstance(computation, Transposition) and [axis % 3 for axis in computation.axes] == [0, 2, 1]
+    ):  # so its gradient is a parameter's own
+        return layer.grouped_matmul(x, next(op.input_variables()), offsets, transpose_y=True)
     return layer.grouped_matmul(x, weight, offsets)
 
 
@@ -328,42 +332,42 @@ def _from_torch_einsum(t: TorchCall, equation: str, xs: Any, **_: Any) -> Any:
 
     while len(terms) > 2:  # two at a time, from the front, as torch has them
         later = "".join(terms[2:]) + right
-        both = terms[0] + terms[1]
-        kept = "".join(dict.fromkeys(letter for letter in both.replace("...", "") if letter in later))
-        made = f"...{kept}" if "..." in both else kept
-        xs, terms = [contract(terms[:2], made, xs[:2]), *xs[2:]], [made, *terms[2:]]
+        factors = terms[0] + terms[1]
+        letters = "".join(dict.fromkeys(letter for letter in factors.replace("...", "") if letter in later))
+        term = f"...{letters}" if "..." in factors else letters
+        xs, terms = [contract(terms[:2], term, xs[:2]), *xs[2:]], [term, *terms[2:]]
     return contract(terms, right, xs)
 
 
 def _sum_of_products(terms: Sequence[str], right: str, xs: Sequence[Variable]) -> Variable:
     """Return an einsum of integers: operands broadcast along all letters, multiplied and summed."""
-    wide = max([len(x.spec.known_dims) - len(term.replace("...", "")) for term, x in zip(terms, xs, strict=True) if "..." in term], default=0)
-    marks = "".join(chr(0x370 + at) for at in range(wide))  # a letter for each axis of ...
+    dots_rank = max([len(x.spec.known_dims) - len(term.replace("...", "")) for term, x in zip(terms, xs, strict=True) if "..." in term], default=0)
+    marks = "".join(chr(0x370 + number) for number in range(dots_rank))  # a letter for each axis of ...
 
     def spelt(term: str, rank: int) -> str:
-        return term.replace("...", marks[wide - (rank - len(term.replace("...", ""))) :]) if "..." in term else term
+        return term.replace("...", marks[dots_rank - (rank - len(term.replace("...", ""))) :]) if "..." in term else term
 
-    own = [spelt(term, len(x.spec.known_dims)) for term, x in zip(terms, xs, strict=True)]
+    spellings = [spelt(term, len(x.spec.known_dims)) for term, x in zip(terms, xs, strict=True)]
     right = right.replace("...", marks)
-    if any(len(set(term)) != len(term) for term in own):
+    if any(len(set(term)) != len(term) for term in spellings):
         raise Refused("a diagonal of integers")
-    letters = [*right, *sorted(set("".join(own)) - set(right))]
-    made: Variable | None = None
-    for letters_of_x, x in zip(own, xs, strict=True):
+    letters = [*right, *sorted(set("".join(spellings)) - set(right))]
+    product: Variable | None = None
+    for letters_of_x, x in zip(spellings, xs, strict=True):
         order = [letters_of_x.index(letter) for letter in letters if letter in letters_of_x]
         x = layer.transpose(x, order) if order != sorted(order) else x
-        missing = [at for at, letter in enumerate(letters) if letter not in letters_of_x]
+        missing = [number for number, letter in enumerate(letters) if letter not in letters_of_x]
         x = layer.unsqueeze(x, missing) if missing else x
-        made = x if made is None else layer.multiply(made, x)
-    assert made is not None
+        product = x if product is None else layer.multiply(product, x)
+    assert product is not None
     summed = [*range(len(right), len(letters))]
-    return layer.cast(layer.reduce_sum(made, summed), xs[0].spec.known_dtype) if summed else made
+    return layer.cast(layer.reduce_sum(product, summed), xs[0].spec.known_dtype) if summed else product
 
 
 @from_torch("bilinear")
 def _from_torch_bilinear(t: TorchCall, x: Variable, y: Variable, weight: Variable, bias: Any = None) -> Any:
-    made = layer.einsum("...oj,...j->...o", layer.einsum("...i,oij->...oj", x, weight), y)
-    return made if bias is None else layer.add(made, bias)
+    out = layer.einsum("...oj,...j->...o", layer.einsum("...i,oij->...oj", x, weight), y)
+    return out if bias is None else layer.add(out, bias)
 
 
 # --- to torch's code
@@ -374,7 +378,7 @@ def _to_torch_matmul(w: PlainOp) -> str:
     x, y = w.x("X"), w.x("Y")
     if w.op.type == "matmul":
         across = (w.of.transpose_X, w.of.transpose_Y)
-        if any(turned and w.rank(slot) == 1 for slot, turned in zip(("X", "Y"), across, strict=True)):
+        if any(flag and w.rank(slot) == 1 for slot, flag in zip(("X", "Y"), across, strict=True)):
             raise Refused("it turns a vector")
     else:
         across = (w.of.trans_x, w.of.trans_y)
@@ -393,8 +397,8 @@ def _mul(w: PlainOp) -> str:
         return f"{x} @ {y}"
     if w.rank("X") > rows + 1:
         x = f"{x}.flatten({rows})"
-    made = f"{x} @ {y}"
-    return made if w.rank("Y") == columns + 1 else f"({made}).unflatten(-1, {tuple_of([w.size(d) for d in w.dims('Y')[columns:]])})"
+    code = f"{x} @ {y}"
+    return code if w.rank("Y") == columns + 1 else f"({code}).unflatten(-1, {tuple_of([w.size(d) for d in w.dims('Y')[columns:]])})"
 
 
 @to_torch("einsum")
@@ -411,5 +415,5 @@ def _grouped_matmul(w: PlainOp) -> str:
 
 @to_torch("dot")
 def _to_torch_dot(w: PlainOp) -> str:
-    made = f"({w.x('X')} * {w.x('Y')}).sum(-1{', keepdim=True' if len(w.result('Out').known_dims) == w.rank('X') else ''})"
-    return w.cast(made, w.dtype("X"), w.result("Out").known_dtype)
+    code = f"({w.x('X')} * {w.x('Y')}).sum(-1{', keepdim=True' if len(w.result('Out').known_dims) == w.rank('X') else ''})"
+    return w.cast(code, w.dtype("X"), w.result("Out").known_dtype)

@@ -33,5 +33,5 @@ def open_model(source: Any, limits: Limits | None = None) -> tuple[Program, Onnx
         warn_of_contradictions(program, importer.model.graph)
         return program, OnnxParameters(importer)
     except FormatError as error:
-        shown = "this" if isinstance(source, (bytes, bytearray, memoryview)) else os.fsdecode(source)
-        raise error.reworded(f"{shown} is an ONNX model that cannot be read: {error}") from error
+        label = "this" if isinstance(source, (bytes, bytearray, memoryview)) else os.fsdecode(source)
+        raise error.reworded(f"{label} is an ONNX model that cannot be read: {error}") from error

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _UNSIGNED = {4: UINT16, 12: UINT32, 13: UINT64}
 ELEMENT_TYPES: dict[int, DType] = {1: FP32, 2: UINT8, 3: INT8, 5: INT16, 6: INT32, 7: INT64, 9: BOOL, 10: FP16, 11: FP64, 16: BF16, **_UNSIGNED}
 """ONNX's number of an element type -> ours."""
-CODES = {of: code for code, of in ELEMENT_TYPES.items()}
+CODES = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
 """Our element type -> its number in ONNX."""
 _NARROW = {**dict.fromkeys((17, 18, 19, 20, 24), "float8"), 21: "uint4", 22: "int4", 23: "float4", 25: "uint2", 26: "int2"}
 NAMES = {8: "string", 14: "complex64", 15: "complex128", **_NARROW}
@@ -33,10 +33,10 @@ NAMES = {8: "string", 14: "complex64", 15: "complex128", **_NARROW}
 
 def element_type(code: int) -> DType:
     """Return the element type of a number in a file. Raises `Refused` for one unknown here."""
-    found = ELEMENT_TYPES.get(code)
-    if found is None:
+    dtype = ELEMENT_TYPES.get(code)
+    if dtype is None:
         raise Refused(f"elements of the type {NAMES.get(code, code)} are not known here")
-    return found
+    return dtype
 
 
 class Call:
@@ -58,8 +58,8 @@ class Call:
 
     def done(self, results: Any) -> tuple[Any, ...]:
         """Return the results of the node's function, as the file has their element types."""
-        given = results if results.__class__ is tuple else (results,)
-        return narrowed(self, given) if self.wide else given
+        values = results if results.__class__ is tuple else (results,)
+        return narrowed(self, values) if self.wide else values
 
     # --- operands
 
@@ -67,98 +67,98 @@ class Call:
         """Return the number of operands, with the ones left out in the middle."""
         return len(self.node.inputs)
 
-    def has(self, at: int) -> bool:
+    def has(self, index: int) -> bool:
         """Tell whether an operand is given."""
-        return at < len(self.node.inputs) and self.node.inputs[at] != ""
+        return index < len(self.node.inputs) and self.node.inputs[index] != ""
 
-    def value(self, at: int) -> Any:
+    def value(self, index: int) -> Any:
         """Return an operand: a variable, an `OnnxConstant`, a list (of a sequence), or None for one left out."""
-        return self.importer.value(self.node.inputs[at]) if self.has(at) else None
+        return self.importer.value(self.node.inputs[index]) if self.has(index) else None
 
-    def x(self, at: int = 0) -> Variable:
+    def x(self, index: int = 0) -> Variable:
         """Return an operand as a variable; a constant is made. Raises `FormatError` if it is left out."""
-        found = self.optional(at)
-        if found is None:
-            raise FormatError(f"{self.node.place}: {self.node.operator} needs its operand {at}")
-        return found
+        variable = self.optional(index)
+        if variable is None:
+            raise FormatError(f"{self.node.place}: {self.node.operator} needs its operand {index}")
+        return variable
 
-    def optional(self, at: int) -> Variable | None:
+    def optional(self, index: int) -> Variable | None:
         """Return an operand as a variable; None if it is left out."""
-        found = self.value(at)
-        if isinstance(found, list):
-            raise Refused(f"its operand {at} is a sequence")
-        if found is None:
+        value = self.value(index)
+        if isinstance(value, list):
+            raise Refused(f"its operand {index} is a sequence")
+        if value is None:
             return None
-        variable = self.importer.variable(found)
+        variable = self.importer.variable(value)
         if variable.spec.dtype not in UNSIGNED:
             return variable
-        if at not in self.wide:
-            self.wide[at] = widened(self, variable)
-        return self.wide[at]
+        if index not in self.wide:
+            self.wide[index] = widened(self, variable)
+        return self.wide[index]
 
     def all(self, first: int = 0) -> list[Variable]:
         """Return all operands from ``first`` on as variables."""
-        return [self.x(at) for at in range(first, len(self.node.inputs))]
+        return [self.x(index) for index in range(first, len(self.node.inputs))]
 
-    def constant(self, at: int) -> Any:
+    def constant(self, index: int) -> Any:
         """Return an operand as an array if its numbers are known before the run, otherwise None."""
-        self.looked.add(at)
-        found = self.value(at)
-        return None if found is None or isinstance(found, list) else self.importer.numbers(found)
+        self.looked.add(index)
+        value = self.value(index)
+        return None if value is None or isinstance(value, list) else self.importer.numbers(value)
 
-    def number(self, at: int) -> tuple[float, int] | None:
+    def number(self, index: int) -> tuple[float, int] | None:
         """Return the one fp32 number of a constant operand, no weight, and its number of dims; None if it is something else."""
-        self.looked.add(at)
-        found = self.value(at)
-        if found is None or isinstance(found, (list, tuple, Variable)):
+        self.looked.add(index)
+        value = self.value(index)
+        if value is None or isinstance(value, (list, tuple, Variable)):
             return None
-        record = found.record
-        if (record.code != 1 or any(d != 1 for d in record.dims)) if record is not None else (found.array.dtype != "float32" or found.array.size != 1):
+        record = value.record
+        if (record.code != 1 or any(d != 1 for d in record.dims)) if record is not None else (value.array.dtype != "float32" or value.array.size != 1):
             return None
-        array = self.importer.numbers(found)
-        if array.ndim and self.importer.role(found, 1) == "weight":
+        array = self.importer.numbers(value)
+        if array.ndim and self.importer.role(value, 1) == "weight":
             return None
         return float(array.reshape(-1)[0]), array.ndim
 
-    def ints(self, at: int, name: str = "") -> list[int] | None:
+    def ints(self, index: int, name: str = "") -> list[int] | None:
         """Return an operand as whole numbers; None if it is left out. With ``name`` an attribute of older operator sets stands for it.
 
         Raises:
             Refused: its numbers are not known before the run.
         """
-        if not self.has(at):
-            given = self.attribute(name) if name else None
-            listed: Any = given if given.__class__ is list else [given]
-            return None if given is None else [int(n) for n in listed]
-        found = self.constant(at)
-        if found is None:
-            raise Refused(f"its operand {at} ({self.node.inputs[at][:60]}) must be known before the run")
-        return [int(n) for n in found.reshape(-1)]
+        if not self.has(index):
+            attribute = self.attribute(name) if name else None
+            elements: Any = attribute if attribute.__class__ is list else [attribute]
+            return None if attribute is None else [int(n) for n in elements]
+        array = self.constant(index)
+        if array is None:
+            raise Refused(f"its operand {index} ({self.node.inputs[index][:60]}) must be known before the run")
+        return [int(n) for n in array.reshape(-1)]
 
-    def computed(self, at: int) -> Variable | None:
+    def computed(self, index: int) -> Variable | None:
         """Return an operand as a variable where it is given and its numbers are not known before the run, otherwise None."""
-        return self.x(at) if self.has(at) and self.constant(at) is None else None
+        return self.x(index) if self.has(index) and self.constant(index) is None else None
 
-    def sizes(self, at: int) -> tuple[Size, ...] | None:
+    def sizes(self, index: int) -> tuple[Size, ...] | None:
         """Return the known numbers of an operand of whole numbers, symbols among them; None if they are not known."""
-        self.looked.add(at)
-        found = self.value(at)
-        if isinstance(found, Variable):
-            return found.spec.value
-        known = None if found is None else self.importer.numbers(found)
-        return None if known is None else tuple(int(n) for n in known.reshape(-1))
+        self.looked.add(index)
+        value = self.value(index)
+        if isinstance(value, Variable):
+            return value.spec.value
+        array = None if value is None else self.importer.numbers(value)
+        return None if array is None else tuple(int(n) for n in array.reshape(-1))
 
     # --- attributes
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """Return an attribute: a number, text, list, array, or graph."""
-        found = self.node.attributes.get(name, default)
-        if isinstance(found, bytes):
-            return found.decode("utf-8", "replace")
-        if isinstance(found, TensorRecord):
-            return array_of(found, self.importer.folder)
-        listed: Any = found if found.__class__ is list else ()
-        return [one.decode("utf-8", "replace") for one in listed] if listed and isinstance(listed[0], bytes) else found
+        value = self.node.attributes.get(name, default)
+        if isinstance(value, bytes):
+            return value.decode("utf-8", "replace")
+        if isinstance(value, TensorRecord):
+            return array_of(value, self.importer.folder)
+        elements: Any = value if value.__class__ is list else ()
+        return [text.decode("utf-8", "replace") for text in elements] if elements and isinstance(elements[0], bytes) else value
 
     # --- ops
 
@@ -167,17 +167,17 @@ class Call:
         rule = onnx_reader("", operator, opset)
         if rule is None:
             raise Refused(f"{operator} of operator set {opset}")
-        held = {f"\0{at}": value for at, value in enumerate(values) if value is not None}
-        names = tuple(f"\0{at}" if value is not None else "" for at, value in enumerate(values))
-        self.importer.scopes.append(held)
+        scope = {f"\0{index}": value for index, value in enumerate(values) if value is not None}
+        names = tuple(f"\0{index}" if value is not None else "" for index, value in enumerate(values))
+        self.importer.scopes.append(scope)
         try:
             block = self.importer.block
             first = len(block.ops)
             inner = Call(self.importer, self.node._replace(operator=operator, domain="", inputs=names, attributes=attributes), opset)
             results = rule(inner)
-            listed = results if results.__class__ is tuple else (results,)
-            inner.node = inner.node._replace(outputs=tuple(f"\0{at}" if one is not None else "" for at, one in enumerate(listed)))
-            note_origin(inner, listed, block.ops[first:])
+            outputs = results if results.__class__ is tuple else (results,)
+            inner.node = inner.node._replace(outputs=tuple(f"\0{index}" if result is not None else "" for index, result in enumerate(outputs)))
+            note_origin(inner, outputs, block.ops[first:])
             return results
         finally:
             self.importer.scopes.pop()
@@ -190,15 +190,15 @@ class Call:
         """Append an elementwise op of two operands; each is broadcast to the other from the back."""
         return self.op(type, {"axis": -1}, X=x, Y=y) if type.startswith("elementwise_") else self.op(type, X=x, Y=y)
 
-    def cast(self, x: Variable, of: DType) -> Variable:
+    def cast(self, x: Variable, dtype: DType) -> Variable:
         """Return ``x`` in an element type; itself if it has it."""
-        now = x.spec.known_dtype
-        return x if now is of else self.op("cast", {"in_dtype": now.code, "out_dtype": of.code}, X=x)
+        source = x.spec.known_dtype
+        return x if source is dtype else self.op("cast", {"in_dtype": source.code, "out_dtype": dtype.code}, X=x)
 
-    def full(self, shape: Sequence[int], of: DType, number: float | bool) -> Variable:
+    def full(self, shape: Sequence[int], dtype: DType, number: float | bool) -> Variable:
         """Return a tensor of equal numbers."""
         exact = repr(number) if isinstance(number, float) and math.isfinite(number) else str(number) if isinstance(number, int) and abs(number) > 2**24 else ""
-        return self.op("fill_constant", {"shape": [*shape], "dtype": of.code, "value": float(number), "str_value": exact if of is not BOOL else ""})
+        return self.op("fill_constant", {"shape": [*shape], "dtype": dtype.code, "value": float(number), "str_value": exact if dtype is not BOOL else ""})
 
     def like(self, number: float, x: Variable) -> Variable:
         """Return one number in the element type of ``x``, to be broadcast."""
@@ -235,11 +235,11 @@ class Call:
             raise Refused(f"the number of dims of {x.name} is not known before the run")
         return x.spec.rank
 
-    def axis(self, given: int, rank: int) -> int:
+    def axis(self, number: int, rank: int) -> int:
         """Return an axis counted from the front. Raises `FormatError` out of range."""
-        if not -rank <= given < max(rank, 1):
-            raise FormatError(f"{self.node.place}: {self.node.operator}: the axis must be in [-{rank}, {rank}); seen {given}")
-        return given % rank if rank else 0
+        if not -rank <= number < max(rank, 1):
+            raise FormatError(f"{self.node.place}: {self.node.operator}: the axis must be in [-{rank}, {rank}); seen {number}")
+        return number % rank if rank else 0
 
 
 def spec_of(x: Variable) -> Spec:
@@ -252,12 +252,12 @@ _Computation = TypeVar("_Computation", bound=Computation)
 
 def made_of(x: Variable, kind: type[_Computation]) -> tuple[Variable | None, _Computation | None]:
     """Return the first operand of the op of this block that made ``x``, and its computation; two times None if it computes another kind."""
-    made = x.op
-    found = made.computes(kind) if made is not None and made.block is x.block else None
-    return (None, None) if made is None or found is None else (made.block.find(made.operand(0)), found)
+    op = x.op
+    computation = op.computes(kind) if op is not None and op.block is x.block else None
+    return (None, None) if op is None or computation is None else (op.block.find(op.operand(0)), computation)
 
 
 def transposed(x: Variable) -> tuple[Variable | None, list[int]]:
     """Return the tensor that an op has transposed to ``x``, and the order of its axes; None and nothing if it was not."""
-    source, found = made_of(x, Transposition)
-    return source, [a % len(found.axes) for a in found.axes] if found is not None else []
+    source, transposition = made_of(x, Transposition)
+    return source, [a % len(transposition.axes) for a in transposition.axes] if transposition is not None else []

@@ -22,9 +22,9 @@ def numbers(c: Call, *values: int) -> Variable:
     return c.importer.variable(OnnxConstant("numbers", None, np.array(values, "int64")))
 
 
-def entry(c: Call, x: Variable, at: int) -> Variable:
+def entry(c: Call, x: Variable, index: int) -> Variable:
     """Return one entry of a tensor of one dim, [1]."""
-    return layer.slice(x, [0], [at], [at + 1 if at != -1 else _MOST])
+    return layer.slice(x, [0], [index], [index + 1 if index != -1 else _MOST])
 
 
 def size_of(c: Call, x: Variable, axis: int) -> Variable:
@@ -43,9 +43,9 @@ def shaped(c: Call, x: Variable, *sizes: int | Variable) -> Variable:
 
 def dims_of(c: Call, x: Variable, first: int = 0, last: int | None = None) -> list[int | Variable]:
     """Return the sizes of axes: numbers where these are known, else computed, [1]."""
-    whole = range(c.rank(x))[first:last]
-    known = x.spec.known_dims
-    return [size if isinstance(size := known[axis], int) else size_of(c, x, axis) for axis in whole]
+    axes = range(c.rank(x))[first:last]
+    sizes = x.spec.known_dims
+    return [size if isinstance(size := sizes[axis], int) else size_of(c, x, axis) for axis in axes]
 
 
 def exactly_reshaped(c: Call, x: Variable, shape: Variable) -> Variable:
@@ -56,8 +56,8 @@ def exactly_reshaped(c: Call, x: Variable, shape: Variable) -> Variable:
     ones = shape + c.cast(layer.equal(shape, numbers(c, 0)), INT64)
     product = layer.reduce_prod(ones, [0], True)
     empty = layer.equal(layer.reduce_prod(shape, [0], True), numbers(c, 0))
-    more = c.cast(empty, INT64) * product
-    filler = c.op("fill_constant", {"shape": [], "dtype": x.spec.known_dtype.code, "value": 0.0}, ShapeTensor=more)
+    excess = c.cast(empty, INT64) * product
+    filler = c.op("fill_constant", {"shape": [], "dtype": x.spec.known_dtype.code, "value": 0.0}, ShapeTensor=excess)
     flat = layer.concat([c.reshape(x, [-1]), filler], 0)
     out = c.reshape_to(flat, ones)
     ends = layer.where(shape < numbers(c, 0), numbers(c, *[_MOST] * count), shape)
@@ -75,8 +75,8 @@ def among(c: Call, axes: Variable, rank: int) -> Variable:
     if not axes.spec.rank:
         axes = c.reshape(axes, [1])
     axes = layer.where(axes < numbers(c, 0), axes + numbers(c, rank), axes)
-    same = layer.equal(c.unsqueeze(axes, 0), c.unsqueeze(numbers(c, *range(rank)), 1))
-    return layer.reduce_max(c.cast(same, INT64), [1])
+    matches = layer.equal(c.unsqueeze(axes, 0), c.unsqueeze(numbers(c, *range(rank)), 1))
+    return layer.reduce_max(c.cast(matches, INT64), [1])
 
 
 def count_of(c: Call, axes: Variable) -> int:
@@ -87,27 +87,27 @@ def count_of(c: Call, axes: Variable) -> int:
     return size
 
 
-def reduced(c: Call, of: Callable[[Variable, list[int], bool], Variable], x: Variable, axes: Variable, keep: bool) -> Variable:
-    """Return a reduction over computed axes: axis by axis, taken or left. ``of`` reduces one."""
+def reduced(c: Call, reduce: Callable[[Variable, list[int], bool], Variable], x: Variable, axes: Variable, keep: bool) -> Variable:
+    """Return a reduction over computed axes: axis by axis, taken or left. ``reduce`` reduces one."""
     rank, count = c.rank(x), count_of(c, axes)
-    taken = among(c, axes, rank)
+    mask = among(c, axes, rank)
     out = x
     for axis in range(rank):
-        now = entry(c, taken, axis)
+        flag = entry(c, mask, axis)
         size = entry(c, c.shape_of(out), axis)
-        less = of(out, [axis], True)
-        length = layer.where(c.cast(now, BOOL), numbers(c, 1), size)
+        reduction = reduce(out, [axis], True)
+        length = layer.where(c.cast(flag, BOOL), numbers(c, 1), size)
         # one entry of the reduction and all of x, joined: the reduction first, then what is to be cut
-        start = numbers(c, 1) - now
-        joined = layer.concat([less, out], axis)
+        start = numbers(c, 1) - flag
+        pair = layer.concat([reduction, out], axis)
         end = start + length
-        out = c.op("slice", {"axes": [axis], "infer_flags": [-1]}, Input=joined, StartsTensor=start, EndsTensor=end)
+        out = c.op("slice", {"axes": [axis], "infer_flags": [-1]}, Input=pair, StartsTensor=start, EndsTensor=end)
     if keep:
         return out
-    kept = c.reshape(layer.nonzero(layer.equal(taken, numbers(c, 0))), [rank - count]) if count < rank else None
-    if kept is None:
+    remaining = c.reshape(layer.nonzero(layer.equal(mask, numbers(c, 0))), [rank - count]) if count < rank else None
+    if remaining is None:
         return c.reshape(out, [])
-    shape = layer.gather(c.shape_of(out), kept, 0)
+    shape = layer.gather(c.shape_of(out), remaining, 0)
     return c.reshape_to(out, shape)
 
 
@@ -118,8 +118,8 @@ def squeezed(c: Call, x: Variable, axes: Variable) -> Variable:
         return layer.assign(x)
     if count == rank:
         return c.reshape(x, [])
-    kept = c.reshape(layer.nonzero(layer.equal(among(c, axes, rank), numbers(c, 0))), [rank - count])
-    return exactly_reshaped(c, x, layer.gather(c.shape_of(x), kept, 0))
+    remaining = c.reshape(layer.nonzero(layer.equal(among(c, axes, rank), numbers(c, 0))), [rank - count])
+    return exactly_reshaped(c, x, layer.gather(c.shape_of(x), remaining, 0))
 
 
 def unsqueezed(c: Call, x: Variable, axes: Variable) -> Variable:
@@ -136,10 +136,10 @@ def unsqueezed(c: Call, x: Variable, axes: Variable) -> Variable:
 def along(c: Call, type: str, name: str, x: Variable, axis: Variable, attrs: dict[str, Any]) -> Variable:
     """Return an op of one computed axis: of each axis, and the wanted one of them."""
     rank = c.rank(x)
-    taken, out = among(c, axis, rank), None
-    for at in range(rank):
-        one = c.op(type, {**attrs, name: at}, X=x)
-        out = one if out is None else layer.where(c.cast(entry(c, taken, at), BOOL), one, out)
+    mask, out = among(c, axis, rank), None
+    for index in range(rank):
+        candidate = c.op(type, {**attrs, name: index}, X=x)
+        out = candidate if out is None else layer.where(c.cast(entry(c, mask, index), BOOL), candidate, out)
     assert out is not None
     return out
 
@@ -147,12 +147,12 @@ def along(c: Call, type: str, name: str, x: Variable, axis: Variable, attrs: dic
 def triangle(c: Call, x: Variable, k: Variable, upper: bool) -> Variable:
     """Return the triangle of each matrix from a computed diagonal."""
     dims = c.shape_of(x)
-    rows, columns = (from_zero(c, entry(c, dims, at)) for at in (-2, -1))
-    apart = c.unsqueeze(columns, 0) - c.unsqueeze(rows, 1)
-    held = c.op("greater_equal" if upper else "less_equal", X=apart, Y=c.reshape(c.cast(k, INT64), [1]))
-    of = x.spec.known_dtype
-    wide = c.cast(x, INT32) if of is BOOL else x
-    return c.cast(layer.where(held, wide, c.like(0, wide)), of)
+    rows, columns = (from_zero(c, entry(c, dims, index)) for index in (-2, -1))
+    distance = c.unsqueeze(columns, 0) - c.unsqueeze(rows, 1)
+    mask = c.op("greater_equal" if upper else "less_equal", X=distance, Y=c.reshape(c.cast(k, INT64), [1]))
+    dtype = x.spec.known_dtype
+    operand = c.cast(x, INT32) if dtype is BOOL else x
+    return c.cast(layer.where(mask, operand, c.like(0, operand)), dtype)
 
 
 def parts(c: Call, x: Variable, axis: int, sizes: Variable, count: int) -> tuple[Variable, ...]:
@@ -160,18 +160,19 @@ def parts(c: Call, x: Variable, axis: int, sizes: Variable, count: int) -> tuple
     ends = layer.cumsum(sizes, 0)
     starts = ends - sizes
     return tuple(
-        c.op("slice", {"axes": [axis], "infer_flags": [-1]}, Input=x, StartsTensor=entry(c, starts, at), EndsTensor=entry(c, ends, at)) for at in range(count)
+        c.op("slice", {"axes": [axis], "infer_flags": [-1]}, Input=x, StartsTensor=entry(c, starts, index), EndsTensor=entry(c, ends, index))
+        for index in range(count)
     )
 
 
 def padded(c: Call, x: Variable, pads: Variable, mode: str, value: Variable | None, axes: list[int]) -> Variable:
     """Return ``x`` padded by computed numbers, negative ones cut: each axis by the places of its entries."""
-    pads, count, of = c.cast(pads, INT64), len(axes), x.spec.known_dtype
-    out = c.cast(x, INT32) if of is BOOL else x
+    pads, count, dtype = c.cast(pads, INT64), len(axes), x.spec.known_dtype
+    out = c.cast(x, INT32) if dtype is BOOL else x
     filler = c.like(0, out) if value is None else c.reshape(c.cast(value, out.spec.known_dtype), [1])
-    for at, axis in enumerate(axes):
+    for index, axis in enumerate(axes):
         size = entry(c, c.shape_of(out), axis)
-        first, last = entry(c, pads, at), entry(c, pads, count + at)
+        first, last = entry(c, pads, index), entry(c, pads, count + index)
         total = size + first + last
         place = from_zero(c, total) - first
         end = size - numbers(c, 1)
@@ -181,7 +182,7 @@ def padded(c: Call, x: Variable, pads: Variable, mode: str, value: Variable | No
             if behind:
                 inside = c.reshape(inside, [-1, *behind])
             # an entry more, so that an empty axis has one to take
-            spare = layer.concat([out, _one(c, out, axis)], axis)
+            spare = layer.concat([out, _zero_entry(c, out, axis)], axis)
             limit = layer.where(place < numbers(c, 0), layer.fill_like(place, 0.0), place)
             limit = layer.minimum(limit, size)
             out = layer.where(inside, layer.gather(spare, limit, axis), filler)
@@ -194,13 +195,13 @@ def padded(c: Call, x: Variable, pads: Variable, mode: str, value: Variable | No
             round_ = layer.maximum(end + end, numbers(c, 1))
             place = abs((place + end) % round_ - end)
         out = layer.gather(out, place, axis)
-    return c.cast(out, of)
+    return c.cast(out, dtype)
 
 
-def _one(c: Call, x: Variable, axis: int) -> Variable:
+def _zero_entry(c: Call, x: Variable, axis: int) -> Variable:
     """Return zeros of the dims of ``x``, one entry along an axis."""
     dims, rank = c.shape_of(x), c.rank(x)
-    pieces = [entry(c, dims, at) if at != axis else numbers(c, 1) for at in range(rank)]
+    pieces = [entry(c, dims, index) if index != axis else numbers(c, 1) for index in range(rank)]
     shape = layer.concat(pieces, 0) if rank > 1 else pieces[0]
     return c.op("expand_v2", {"shape": [-1]}, X=c.reshape(c.like(0, x), [1] * rank), Shape=shape)
 
@@ -215,15 +216,15 @@ def cut(c: Call, x: Variable, starts: Variable, ends: Variable, axes: Variable |
     out = x
     for axis in range(rank):
         size = entry(c, c.shape_of(out), axis)
-        same = layer.equal(axes, numbers(c, axis))
-        given = layer.reduce_max(c.cast(same, INT64), [0], True)
+        matches = layer.equal(axes, numbers(c, axis))
+        mask = layer.reduce_max(c.cast(matches, INT64), [0], True)
 
-        def of(values: Variable, default: Variable, same: Variable = same, given: Variable = given) -> Variable:
-            picked = layer.where(same, values, layer.fill_like(values, 0.0))
-            total = layer.reduce_sum(picked, [0], True)
-            return layer.where(c.cast(given, BOOL), total, default)
+        def value_of(values: Variable, default: Variable, matches: Variable = matches, mask: Variable = mask) -> Variable:
+            selection = layer.where(matches, values, layer.fill_like(values, 0.0))
+            total = layer.reduce_sum(selection, [0], True)
+            return layer.where(c.cast(mask, BOOL), total, default)
 
-        step = of(steps, numbers(c, 1))
+        step = value_of(steps, numbers(c, 1))
         up = c.cast(step > numbers(c, 0), INT64)
         low = up - numbers(c, 1)  # 0 upwards, -1 downwards
         high = size + low
@@ -234,7 +235,7 @@ def cut(c: Call, x: Variable, starts: Variable, ends: Variable, axes: Variable |
             return layer.minimum(layer.maximum(number, low), high)
 
         # a range downwards ends before its end, which is one below its last place
-        place = layer.range(limited(of(starts, numbers(c, 0))), limited(of(ends, size)), step)
+        place = layer.range(limited(value_of(starts, numbers(c, 0))), limited(value_of(ends, size)), step)
         out = layer.gather(out, place, axis)
     return out
 
@@ -243,10 +244,10 @@ def spread(c: Call, pads: Variable, axes: Variable, rank: int) -> Variable:
     """Return the pads of every axis, [2 rank], from the pads of computed axes."""
     pads, axes, count = c.cast(pads, INT64), c.cast(axes, INT64), count_of(c, axes)
     axes = layer.where(axes < numbers(c, 0), axes + numbers(c, rank), axes)
-    same = layer.equal(c.unsqueeze(axes, 0), c.unsqueeze(numbers(c, *range(rank)), 1))
+    matches = layer.equal(c.unsqueeze(axes, 0), c.unsqueeze(numbers(c, *range(rank)), 1))
     halves: list[Variable] = []
-    for at in (0, count):
-        half = layer.slice(pads, [0], [at], [at + count])
-        picked = c.cast(same, INT64) * c.unsqueeze(half, 0)
-        halves.append(layer.reduce_sum(picked, [1]))
+    for start in (0, count):
+        half = layer.slice(pads, [0], [start], [start + count])
+        selection = c.cast(matches, INT64) * c.unsqueeze(half, 0)
+        halves.append(layer.reduce_sum(selection, [1]))
     return layer.concat(halves, 0)

@@ -59,30 +59,30 @@ class Uses:
         return role
 
     def _role(self, name: str, several: bool) -> str:
-        found, seen, waiting = OTHER, {name}, [name]
-        while waiting:
-            current = waiting.pop()
-            for node, at in self._find(current):
+        role, names, queue = OTHER, {name}, [name]
+        while queue:
+            current = queue.pop()
+            for node, index in self._find(current):
                 function = self._functions.get((node.domain, node.operator))
                 if function is not None:
-                    inner = Uses(function.nodes, {function.inputs[at]: None}, self._functions) if at < len(function.inputs) else None
-                    if inner is not None and inner.role(function.inputs[at], several) is WEIGHT:
+                    inner = Uses(function.nodes, {function.inputs[index]: None}, self._functions) if index < len(function.inputs) else None
+                    if inner is not None and inner.role(function.inputs[index], several) is WEIGHT:
                         return WEIGHT
-                elif at in _WEIGHTS.get(node.operator, ()) or (node.operator in _TERMS and self._is_term(node, at, several)):
+                elif index in _WEIGHTS.get(node.operator, ()) or (node.operator in _TERMS and self._is_term(node, index, several)):
                     return WEIGHT
-                elif at in _STATISTICS.get(node.operator, ()):
-                    found = STATISTIC
-                elif node.operator == "Concat" or (at == 0 and node.operator in _VIEWS) or all(n in self._constant for n in node.inputs if n):
-                    new = [n for n in node.outputs if n and n not in seen]
-                    seen.update(new)
-                    waiting += new
-        return found
+                elif index in _STATISTICS.get(node.operator, ()):
+                    role = STATISTIC
+                elif node.operator == "Concat" or (index == 0 and node.operator in _VIEWS) or all(n in self._constant for n in node.inputs if n):
+                    new = [n for n in node.outputs if n and n not in names]
+                    names.update(new)
+                    queue += new
+        return role
 
-    def _is_term(self, node: NodeRecord, at: int, several: bool) -> bool:
-        others = [n for k, n in enumerate(node.inputs) if k != at and n]
+    def _is_term(self, node: NodeRecord, index: int, several: bool) -> bool:
+        operands = [n for k, n in enumerate(node.inputs) if k != index and n]
         if not several:
-            return node.operator != "Mul" and any(n in self._made_by and self._made_by[n].operator in _PRODUCTS for n in others)
-        return not any(self._is_size(n) for n in others)
+            return node.operator != "Mul" and any(n in self._made_by and self._made_by[n].operator in _PRODUCTS for n in operands)
+        return not any(self._is_size(n) for n in operands)
 
     def _is_size(self, name: str) -> bool:
         """Tell whether a value is computed of the dims of a tensor."""
@@ -103,21 +103,21 @@ class Uses:
             for node in self._nodes:
                 if node.operator == "Constant" or (node.inputs and constant.issuperset(filter(None, node.inputs))):
                     constant.update(node.outputs)
-                for made in node.outputs:
-                    made_by[made] = node
+                for output in node.outputs:
+                    made_by[output] = node
             for node in _with_inner(self._nodes):
-                for at, used in enumerate(node.inputs):
-                    users.setdefault(used, []).append((node, at))
+                for index, operand in enumerate(node.inputs):
+                    users.setdefault(operand, []).append((node, index))
         return self._users.get(name, [])
 
 
 def _with_inner(nodes: tuple[NodeRecord, ...]) -> Iterator[NodeRecord]:
     """Yield nodes, and the nodes of the graphs within them."""
-    waiting = [nodes]
-    while waiting:
-        for node in waiting.pop():
+    queue = [nodes]
+    while queue:
+        for node in queue.pop():
             yield node
-            waiting += [value.nodes for value in node.attributes.values() if isinstance(value, GraphRecord)]
+            queue += [value.nodes for value in node.attributes.values() if isinstance(value, GraphRecord)]
 
 
 class OnnxConstant:

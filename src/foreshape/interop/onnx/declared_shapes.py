@@ -17,17 +17,17 @@ _SHOWN = 3
 
 def warn_of_contradictions(program: Program, graph: GraphRecord) -> None:
     """Warn of declared element types and dims in contradiction to inferred ones, with the value, its node and both shapes."""
-    found = list(_contradictions(program, graph))
-    if not found:
+    contradictions = list(_contradictions(program, graph))
+    if not contradictions:
         return
     makers = {name: node for node in graph.nodes for name in node.outputs}
     lines: list[str] = []
-    for name, declared, spec in found[:_SHOWN]:
+    for name, declared, spec in contradictions[:_SHOWN]:
         node = makers.get(name)
-        by = "" if node is None else f" of {node.operator} ({node.name or node.place})"
-        lines.append(f"{name}{by} is declared as {_shown(declared)} and inferred as {spec.text()}")
-    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    warn_user(f"the model declares other shapes than follow from its inputs: {'; '.join(lines)}{more}")
+        origin = "" if node is None else f" of {node.operator} ({node.name or node.place})"
+        lines.append(f"{name}{origin} is declared as {_type_text(declared)} and inferred as {spec.text()}")
+    tail = f"; and {len(contradictions) - _SHOWN} more" if len(contradictions) > _SHOWN else ""
+    warn_user(f"the model declares other shapes than follow from its inputs: {'; '.join(lines)}{tail}")
 
 
 def _contradictions(program: Program, graph: GraphRecord) -> Iterator[tuple[str, TypeRecord, Spec]]:
@@ -42,7 +42,7 @@ def _contradictions(program: Program, graph: GraphRecord) -> Iterator[tuple[str,
             yield name, declared, spec
         elif spec.dims is not None and declared.dims is not None:
             differs = len(spec.dims) != len(declared.dims)
-            if differs or any(_contradicts(one, own) for one, own in zip(declared.dims, spec.dims, strict=True)):
+            if differs or any(_contradicts(size, inferred_size) for size, inferred_size in zip(declared.dims, spec.dims, strict=True)):
                 yield name, declared, spec
 
 
@@ -53,7 +53,7 @@ def _contradicts(declared: int | str | None, inferred: object) -> bool:
     return declared is not None and equal(declared, inferred) is False  # pyright: ignore[reportArgumentType]
 
 
-def _shown(declared: TypeRecord) -> str:
-    of = ELEMENT_TYPES.get(declared.code)
+def _type_text(declared: TypeRecord) -> str:
+    dtype = ELEMENT_TYPES.get(declared.code)
     dims = "" if declared.dims is None else f"[{', '.join('?' if d is None else str(d) for d in declared.dims)}]"
-    return f"{of.short if of is not None else NAMES.get(declared.code, 'no element type')}{dims}"
+    return f"{dtype.short if dtype is not None else NAMES.get(declared.code, 'no element type')}{dims}"

@@ -18,7 +18,7 @@ def input_of(program: Program, name: str, type: TypeRecord | None) -> Variable:
     if type is None or type.kind != "tensor":
         raise FormatError(f"the input {name[:100]!r} is a {type.kind if type is not None else 'value without a type'}: tensors alone are fed here")
     try:
-        of = element_type(type.code)
+        dtype = element_type(type.code)
     except Refused as refused:
         raise FormatError(f"the input {name[:100]!r}: {refused}") from None
     if type.dims is None:
@@ -27,10 +27,10 @@ def input_of(program: Program, name: str, type: TypeRecord | None) -> Variable:
         d if isinstance(d, int) else symbol(symbol_name(d)) if isinstance(d, str) and symbol_name(d) else symbol_after(f"{name}.{axis}")
         for axis, d in enumerate(type.dims)
     ]
-    return program.global_block.create_variable(name, Spec(LOD_TENSOR, of, tuple(dims)), need_check_feed=True, stop_gradient=True)
+    return program.global_block.create_variable(name, Spec(LOD_TENSOR, dtype, tuple(dims)), need_check_feed=True, stop_gradient=True)
 
 
-def symbol_name(given: str) -> str:
+def symbol_name(text: str) -> str:
     """Return the name of a symbol for a dim's name: letters, digits and underscores; empty where it has no letter, as "?" and "-1"."""
-    name = re.sub(r"\W+", "_", given).strip("_")[:200]
+    name = re.sub(r"\W+", "_", text).strip("_")[:200]
     return "" if name.isdigit() else name

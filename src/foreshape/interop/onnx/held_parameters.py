@@ -32,9 +32,9 @@ class OnnxParameters:
         """
         constant = self._importer.parameters[name]
         array = self._importer.numbers(constant)
-        of = self._importer.program.global_block.vars[name].spec.known_dtype
-        out = empty(array.shape, torch_dtype(of))
-        if of is BF16:
+        dtype = self._importer.program.global_block.vars[name].spec.known_dtype
+        out = empty(array.shape, torch_dtype(dtype))
+        if dtype is BF16:
             out.view(torch.int16).numpy()[...] = array.view("int16")
         else:
             out.numpy()[...] = array  # mapped bytes may begin anywhere
@@ -50,8 +50,8 @@ class OnnxParameters:
                 scope.defer(name, lambda name=name: self.read(name, device))
             return
         with torch.inference_mode():
-            read = {name: self.read(name, device) for name in self.names()}  # all of them, before the first is put in
-            for name, tensor in read.items():
+            tensors = {name: self.read(name, device) for name in self.names()}  # all of them, before the first is put in
+            for name, tensor in tensors.items():
                 scope.store(name, tensor)
 
     def stored(self) -> dict[str, Stored]:

@@ -100,7 +100,7 @@ class Importer:
             self.taken.update(v.name for v in graph.outputs)
             self.program.reserved = frozenset(name for node in graph.nodes for name in node.outputs)  # no name made here is one of the file
             self.nodes(graph.nodes, [v.name for v in graph.outputs])
-            results = [self._result(v.name, at) for at, v in enumerate(graph.outputs)]
+            results = [self._result(v.name, index) for index, v in enumerate(graph.outputs)]
             add_ends(self.program.global_block, [value.name for value in feeds], results)
         if self.sizes_renamed:
             self.program.forget()
@@ -113,14 +113,14 @@ class Importer:
         for name, record in graph.initializers.items():
             values[name] = OnnxConstant(name, record, uses=self.uses)
 
-    def _result(self, name: str, at: int) -> Variable:
+    def _result(self, name: str, index: int) -> Variable:
         """Return the variable of a result of the whole graph, under its name in the file."""
-        found = self.value(name)
-        if isinstance(found, (list, tuple)):
+        value = self.value(name)
+        if isinstance(value, (list, tuple)):
             raise FormatError(f"the result {name[:100]!r} is a sequence or an optional value: tensors alone are results here")
-        if found is None:
+        if value is None:
             raise FormatError(f"the result {name[:100]!r} is left out")
-        variable = self.variable(found)
+        variable = self.variable(value)
         if variable.name == name:
             return variable
         out = self.block.vars[self.block.append_op("assign", {"X": variable}, {"Out": name}).output("Out") or name]
@@ -155,8 +155,8 @@ class Importer:
         spec = value.spec
         if spec.value is None or spec.dims is None or not all(isinstance(n, int) for n in (*spec.value, *spec.dims)):
             return None
-        of = numpy.dtype("bool" if spec.dtype is BOOL else spec.dtype.numpy_name)
-        return numpy.array(spec.value, of).reshape(spec.dims)
+        array_type = numpy.dtype("bool" if spec.dtype is BOOL else spec.dtype.numpy_name)
+        return numpy.array(spec.value, array_type).reshape(spec.dims)
 
     def variable(self, value: Any) -> Variable:
         """Return a value as a variable: a constant is made, once, by an op of the main block or as a parameter."""
@@ -164,28 +164,28 @@ class Importer:
             return value
         if not isinstance(value, OnnxConstant):
             raise Refused(f"{'a sequence' if isinstance(value, list) else 'an optional value'} where a tensor is needed")
-        found = value.variable
-        if found is None or self.program.global_block.vars.get(found.name) is not found:  # or undone, with a branch that was refused
-            found = value.variable = self._made(value)
-        return found
+        variable = value.variable
+        if variable is None or self.program.global_block.vars.get(variable.name) is not variable:  # or undone, with a branch that was refused
+            variable = value.variable = self._new_variable(value)
+        return variable
 
-    def _made(self, constant: OnnxConstant) -> Variable:
-        of, block = self.type_in_file(constant), self.program.global_block
+    def _new_variable(self, constant: OnnxConstant) -> Variable:
+        dtype, block = self.type_in_file(constant), self.program.global_block
         dims = constant.record.dims if constant.record is not None else constant.array.shape
         size = math.prod(dims)
         name = self.free_name(constant.name or "constant")
-        role = self.role(constant, size) if of.is_floating and dims else OTHER
-        if role is OTHER and size <= SMALL and of is not BF16:
+        role = self.role(constant, size) if dtype.is_floating and dims else OTHER
+        if role is OTHER and size <= SMALL and dtype is not BF16:
             array = self.numbers(constant)
-            return write_small(block, name, of, [int(d) for d in dims], array)
+            return write_small(block, name, dtype, [int(d) for d in dims], array)
         self.parameters[name] = constant
         self.held[name] = constant.record if constant.record is not None else digest_of(constant.array)
-        spec, trained = Spec(LOD_TENSOR, of, tuple(int(d) for d in dims)), role is WEIGHT
+        spec, trained = Spec(LOD_TENSOR, dtype, tuple(int(d) for d in dims)), role is WEIGHT
         return block.create_variable(name, spec, persistable=True, is_parameter=trained, trainable=trained, stop_gradient=not trained)
 
-    def parameter(self, wanted: str, array: Any) -> Variable:
+    def parameter(self, stem: str, array: Any) -> Variable:
         """Make a parameter of numbers found by the import, not trained."""
-        name = self.free_name(wanted)
+        name = self.free_name(stem)
         self.parameters[name], self.held[name] = OnnxConstant(name, None, array), digest_of(array)
         spec = Spec(LOD_TENSOR, self.type_of(array), tuple(array.shape))
         return self.program.global_block.create_variable(name, spec, persistable=True, stop_gradient=True)
@@ -207,25 +207,25 @@ class Importer:
     def type_of(array: Any) -> DType:
         return dtype(str(array.dtype))
 
-    def free_name(self, wanted: str) -> str:
+    def free_name(self, stem: str) -> str:
         """Return a free name: the wanted one, or it with a number."""
-        name, at = wanted or "value", 1
+        name, number = stem or "value", 1
         while name in self.taken or self.block.find(name) is not None:
-            name, at = f"{wanted}_{at}", at + 1
+            name, number = f"{stem}_{number}", number + 1
         return name
 
     # --- nodes
 
     def nodes(self, nodes: Sequence[NodeRecord], results: Sequence[str]) -> None:
         """Import nodes in their order; ``results`` are wanted of them."""
-        for at, node in enumerate(nodes):
+        for index, node in enumerate(nodes):
             self.count += 1
             if self.count > _MOST_NODES:
                 raise FormatError(f"{node.place}: more than {_MOST_NODES} nodes, functions written out")
             try:
                 self.node(node)
-            except RestInBranches as rest:
-                rest.go_on(nodes[at + 1 :], results)
+            except RestInBranches as branches:
+                branches.go_on(nodes[index + 1 :], results)
                 return
 
     def node(self, node: NodeRecord) -> None:
@@ -234,8 +234,8 @@ class Importer:
         first = len(block.ops)
         values = self.scopes[-1]
         for name in node.inputs:
-            found: Any = values[name] if name in values else self.value(name) if name else None
-            if found.__class__ is Variable and not found.known:
+            value: Any = values[name] if name in values else self.value(name) if name else None
+            if value.__class__ is Variable and not value.known:
                 self.keep(node, SchemaError(f"{node.operator} ({node.place}) depends on {name}, which is not known"))
                 return
         opset = self.opsets.get(node.domain, 1)
@@ -267,15 +267,15 @@ class Importer:
         except DescriptionError as error:
             self.keep(node, SchemaError(f"{node.operator} ({node.name or node.place}): {error}").told(op=node.operator))
             return
-        self._named(node, results)
+        self._define_results(node, results)
         if block is self.block:
-            made = block.ops[first:]
-            scope = scope_of(node) if made else ""
-            for op in made if scope else ():
+            ops = block.ops[first:]
+            scope = scope_of(node) if ops else ""
+            for op in ops if scope else ():
                 op.attributes = placed(op.attributes, scope)
-            note_origin(call, results, made)
+            note_origin(call, results, ops)
 
-    def _named(self, node: NodeRecord, results: tuple[Any, ...]) -> None:
+    def _define_results(self, node: NodeRecord, results: tuple[Any, ...]) -> None:
         """Say the results of a node; its new variables get the names of the file."""
         if len(results) < len(node.outputs) and len(results) < len([n for n in node.outputs if n]):
             raise FormatError(f"{node.place}: {node.operator} has {len(results)} results; {len(node.outputs)} are named")
@@ -297,16 +297,16 @@ class Importer:
             return
         if sum(old in names for names in op.output_slots.values()) != 1:
             return
-        later = () if block.ops and block.ops[-1] is op else tuple(takewhile(lambda one: one is not op, reversed(block.ops)))
-        if any(one.attributes.sub_blocks or old in one.output_names() for one in later):  # of a loop: written again, or in a block within
+        later = () if block.ops and block.ops[-1] is op else tuple(takewhile(lambda successor: successor is not op, reversed(block.ops)))
+        if any(successor.attributes.sub_blocks or old in successor.output_names() for successor in later):  # of a loop: written again, or in a block within
             return
-        made = self.program.inference.guards.made
-        self.sizes_renamed = self.sizes_renamed or (bool(made) and any(size.startswith(f"{old}.") for size in made))
+        sizes = self.program.inference.guards.made
+        self.sizes_renamed = self.sizes_renamed or (bool(sizes) and any(size.startswith(f"{old}.") for size in sizes))
         del block.vars[old]
         op.rename_output(old, name)
-        for one in later:
-            if old in one.input_names():
-                one.rename_input(old, name)
+        for successor in later:
+            if old in successor.input_names():
+                successor.rename_input(old, name)
         variable.name = name
         block.vars[name] = variable
         self.renamed.add(name)
@@ -316,19 +316,19 @@ class Importer:
         block = self.block
         self.refusals += 1
         inputs: dict[str, tuple[str, ...]] = {}
-        for at, name in enumerate(node.inputs):
-            given = self.value(name) if name else None
+        for index, name in enumerate(node.inputs):
+            operand = self.value(name) if name else None
             with suppress(Refused):  # a constant of an element type that is not known here
-                if isinstance(given, (Variable, OnnxConstant)):
-                    inputs[f"I{at}"] = (self.variable(given).name,)
+                if isinstance(operand, (Variable, OnnxConstant)):
+                    inputs[f"I{index}"] = (self.variable(operand).name,)
         outputs: dict[str, tuple[str, ...]] = {}
-        for at, name in enumerate(node.outputs):
+        for index, name in enumerate(node.outputs):
             if name:
-                made = Variable.make(self.free_name(name), block, Spec(LOD_TENSOR, None, None), None)
-                made.known = False
-                block.vars[made.name] = made
-                outputs[f"O{at}"] = (made.name,)
-                self.define(name, made, node.place)
+                variable = Variable.make(self.free_name(name), block, Spec(LOD_TENSOR, None, None), None)
+                variable.known = False
+                block.vars[variable.name] = variable
+                outputs[f"O{index}"] = (variable.name,)
+                self.define(name, variable, node.place)
         entries: list[tuple[str, AttrType, Any]] = []
         for name, value in node.attributes.items():
             plain = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
@@ -353,21 +353,23 @@ class Importer:
         key = f"{function.domain}.{function.name}"
         if key in self.calls:
             raise FormatError(f"{node.place}: the function {key[:100]} calls itself")
-        given = {name: self.value(node.inputs[at]) if at < len(node.inputs) and node.inputs[at] else None for at, name in enumerate(function.inputs)}
+        values = {
+            name: self.value(node.inputs[index]) if index < len(node.inputs) and node.inputs[index] else None for index, name in enumerate(function.inputs)
+        }
         attributes = {**function.defaults, **node.attributes}
-        before = self.opsets
+        opsets = self.opsets
         self.calls.append(key)
-        self.opsets = {**before, **function.opsets}
-        scopes, self.scopes = self.scopes, [given]
+        self.opsets = {**opsets, **function.opsets}
+        scopes, self.scopes = self.scopes, [values]
         uses, self.uses = self.uses, Uses(function.nodes, {}, self.model.functions)
         try:
-            wanted = [name for name, outer in zip(function.outputs, node.outputs, strict=False) if outer]
-            self.nodes([_with_attributes(inner, attributes) for inner in function.nodes], wanted)
-            results = tuple(self.value(name) if name in wanted else None for name in function.outputs)
+            names = [name for name, outer in zip(function.outputs, node.outputs, strict=False) if outer]
+            self.nodes([_with_attributes(inner, attributes) for inner in function.nodes], names)
+            results = tuple(self.value(name) if name in names else None for name in function.outputs)
         finally:
-            self.scopes, self.opsets, self.uses = scopes, before, uses
+            self.scopes, self.opsets, self.uses = scopes, opsets, uses
             self.calls.pop()
-        self._named(node, results[: len(node.outputs)])
+        self._define_results(node, results[: len(node.outputs)])
 
     @contextmanager
     def inside(self, graph: GraphRecord, values: Mapping[str, Any]) -> Generator[None]:
@@ -384,10 +386,12 @@ class Importer:
             self.uses = uses
 
 
-def _with_attributes(node: NodeRecord, given: Mapping[str, Any]) -> NodeRecord:
+def _with_attributes(node: NodeRecord, attributes: Mapping[str, Any]) -> NodeRecord:
     """Return a node of a function, and the nodes of graphs within, with the attributes of its call."""
-    graphs = {n: v._replace(nodes=tuple(_with_attributes(one, given) for one in v.nodes)) for n, v in node.attributes.items() if isinstance(v, GraphRecord)}
+    graphs = {
+        n: v._replace(nodes=tuple(_with_attributes(inner, attributes) for inner in v.nodes)) for n, v in node.attributes.items() if isinstance(v, GraphRecord)
+    }
     if not node.references and not graphs:
         return node
-    found = {name: given[outer] for name, outer in node.references.items() if outer in given}
-    return node._replace(attributes={**node.attributes, **graphs, **found}, references={})
+    values = {name: attributes[outer] for name, outer in node.references.items() if outer in attributes}
+    return node._replace(attributes={**node.attributes, **graphs, **values}, references={})

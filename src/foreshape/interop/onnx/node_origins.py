@@ -97,7 +97,9 @@ class NodeOrigin:
         """Tell whether the node means the same in an operator set."""
         if self.opset > opset:
             return False
-        return self.opset == opset or not any(self.opset < at <= opset for inner in nodes_within(self.node) for at in _CHANGED.get(inner.operator, ()))
+        return self.opset == opset or not any(
+            self.opset < version <= opset for inner in nodes_within(self.node) for version in _CHANGED.get(inner.operator, ())
+        )
 
     def numbers(self, constant: OnnxConstant) -> Any:
         """Return the numbers of a constant operand as an array."""
@@ -109,8 +111,8 @@ class NodeOrigin:
 
     def digest_of(self, parameter: str) -> bytes | None:
         """Return the digest of a parameter as the import made it; None for an unknown one."""
-        found = self.held.get(parameter)
-        return digest_of(array_of(found, self.folder)) if isinstance(found, TensorRecord) else found
+        tensor = self.held.get(parameter)
+        return digest_of(array_of(tensor, self.folder)) if isinstance(tensor, TensorRecord) else tensor
 
 
 def digest_of(data: Any) -> bytes:
@@ -135,11 +137,11 @@ def captured_by(node: NodeRecord) -> dict[str, None]:
     out: dict[str, None] = {}
     for graph in node.attributes.values():
         if isinstance(graph, GraphRecord):
-            own = {*graph.initializers, *(v.name for v in graph.inputs)}
+            local_names = {*graph.initializers, *(v.name for v in graph.inputs)}
             for inner in graph.nodes:
-                out |= {name: None for name in (*inner.inputs, *captured_by(inner)) if name and name not in own}
-                own.update(inner.outputs)
-            out |= {v.name: None for v in graph.outputs if v.name not in own}
+                out |= {name: None for name in (*inner.inputs, *captured_by(inner)) if name and name not in local_names}
+                local_names.update(inner.outputs)
+            out |= {v.name: None for v in graph.outputs if v.name not in local_names}
     return out
 
 
@@ -169,13 +171,13 @@ def note_origin(call: Call, results: Sequence[Any], ops: Sequence[Op]) -> None:
             operands.append(value)
         else:
             return
-    own: list[Op] = []
+    node_ops: list[Op] = []
     is_known, blocks = True, None
     for op in ops:
-        before, attributes = op.origin, op.attributes
-        if before is None:
+        previous, attributes = op.origin, op.attributes
+        if previous is None:
             is_known = False
-        elif before.__class__ is SmallConstant:
+        elif previous.__class__ is SmallConstant:
             continue
         if attributes.error is not None:
             return
@@ -183,13 +185,13 @@ def note_origin(call: Call, results: Sequence[Any], ops: Sequence[Op]) -> None:
             blocks = {} if blocks is None else blocks
             for inner in _blocks_within(op):
                 blocks[inner.idx] = [*map(part_of, inner.ops)]
-        own.append(op)
-    origin = NodeOrigin(call, captured, operands, names, own, blocks)
-    if not own:
+        node_ops.append(op)
+    origin = NodeOrigin(call, captured, operands, names, node_ops, blocks)
+    if not node_ops:
         _note_follower(origin, results)
     elif not is_known:
-        for at, op in enumerate(own):
-            op.origin = (origin, at, op.origin)
+        for index, op in enumerate(node_ops):
+            op.origin = (origin, index, op.origin)
 
 
 def _note_follower(origin: NodeOrigin, results: Sequence[Any]) -> None:
@@ -197,8 +199,8 @@ def _note_follower(origin: NodeOrigin, results: Sequence[Any]) -> None:
     if not any(isinstance(operand, tuple) and operand[0] in origin.results for operand in origin.operands):
         for value in results:
             if isinstance(value, Variable) and value.op is not None and value.op.origin.__class__ is tuple:
-                before = value.op.origin[0]
-                before.followers = (*before.followers, origin)
+                maker = value.op.origin[0]
+                maker.followers = (*maker.followers, origin)
 
 
 def _blocks_within(op: Op) -> Iterator[Block]:

@@ -17,12 +17,12 @@ def scope_of(node: NodeRecord) -> str:
 
     PyTorch's exporters say it in the node's name, ``/encoder/encoder.layer.0/MatMul``, or in its metadata, ``['', 'encoder', 'encoder.layer.0', 'mm']``.
     """
-    found = node.metadata.get("pkg.torch.onnx.name_scopes")
-    if found is not None:
-        return _path([name for name in _QUOTED.findall(found)[:-1] if not name.startswith("_empty_nn_module_stack")])
-    found = node.metadata.get("namespace")
-    if found is not None:
-        return _path([part.partition(":")[0] for part in found.split("/")[:-1]])
+    text = node.metadata.get("pkg.torch.onnx.name_scopes")
+    if text is not None:
+        return _path([name for name in _QUOTED.findall(text)[:-1] if not name.startswith("_empty_nn_module_stack")])
+    text = node.metadata.get("namespace")
+    if text is not None:
+        return _path([part.partition(":")[0] for part in text.split("/")[:-1]])
     return _path(node.name.split("/")[:-1]) if node.name.startswith("/") else ""
 
 
@@ -31,8 +31,8 @@ def _path(modules: Sequence[str]) -> str:
     parts: list[str] = []
     outer = ""
     for name in modules:
-        within = name.removeprefix(f"{outer}.") if outer else name
-        parts += [_OTHER.sub("_", part) for part in within.split(".") if part]
+        suffix = name.removeprefix(f"{outer}.") if outer else name
+        parts += [_OTHER.sub("_", part) for part in suffix.split(".") if part]
         outer = name
     path = "/".join(parts)
     return f"/{path}/" if 0 < len(path) < 1000 else ""

@@ -29,31 +29,31 @@ def function_of(node: NodeRecord, opset: int, values: Sequence[Any], folder: str
     if node.domain not in _DOMAINS:
         return None
     try:
-        known: Any = getattr(importlib.import_module("onnx"), "defs", None)
+        definitions: Any = getattr(importlib.import_module("onnx"), "defs", None)
     except ModuleNotFoundError as error:
         if error.name != "onnx":  # it is there, and lacks something itself
             raise
-        known = None
-    if known is None:  # a folder of this name is a module without anything in it
+        definitions = None
+    if definitions is None:  # a folder of this name is a module without anything in it
         raise Refused("it is not known here; the package onnx may have its function: pip install 'foreshape[onnx]'")
-    if not known.has(node.operator, domain=node.domain):
+    if not definitions.has(node.operator, domain=node.domain):
         return None
     try:
-        schema = known.get_schema(node.operator, opset, node.domain)
-    except known.SchemaError:  # newer than the operator set
+        schema = definitions.get_schema(node.operator, opset, node.domain)
+    except definitions.SchemaError:  # newer than the operator set
         return None
     data: bytes = b""
     if schema.has_function:
         data = schema.get_function_with_opset_version(_newest(schema.function_opset_versions, opset))
     elif schema.has_context_dependent_function:
         types = [encode_type(_type_of(value)) if value is not None else b"" for value in values]
-        given = encode_node(node._replace(attributes=_with_raw_tensors(node.attributes, folder)))
-        data = schema.get_context_dependent_function_with_opset_version(_newest(schema.context_dependent_function_opset_versions, opset), given, types)
+        record = encode_node(node._replace(attributes=_with_raw_tensors(node.attributes, folder)))
+        data = schema.get_context_dependent_function_with_opset_version(_newest(schema.context_dependent_function_opset_versions, opset), record, types)
     if not data:
         return None
     function = read_function(data)
-    defaults = {name: one.default_value.SerializeToString() for name, one in schema.attributes.items()}
-    return function._replace(domain=node.domain, defaults={name: read_attribute(one) for name, one in defaults.items() if one})
+    defaults = {name: attribute.default_value.SerializeToString() for name, attribute in schema.attributes.items()}
+    return function._replace(domain=node.domain, defaults={name: read_attribute(attribute) for name, attribute in defaults.items() if attribute})
 
 
 def _newest(versions: Sequence[int], opset: int) -> int:
@@ -63,12 +63,12 @@ def _newest(versions: Sequence[int], opset: int) -> int:
 def _type_of(value: Any) -> TypeRecord:
     if isinstance(value, OnnxConstant) and value.record is not None:
         return TypeRecord("tensor", value.record.code, value.record.dims)
-    codes = {of: code for code, of in ELEMENT_TYPES.items()}
+    codes = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
     if isinstance(value, Variable):
         dims = None if value.spec.dims is None else tuple(d if isinstance(d, int) else str(d) for d in value.spec.dims)
         return TypeRecord("tensor", codes[value.spec.known_dtype], dims)
     if isinstance(value, OnnxConstant):
-        return TypeRecord("tensor", next(code for of, code in codes.items() if of.numpy_name == str(value.array.dtype)), value.array.shape)
+        return TypeRecord("tensor", next(code for dtype, code in codes.items() if dtype.numpy_name == str(value.array.dtype)), value.array.shape)
     raise Refused("a sequence or an optional value as an operand of a function")
 
 
@@ -78,8 +78,8 @@ def _with_raw_tensors(attributes: Mapping[str, Any], folder: str | None) -> dict
     def raw(tensor: TensorRecord) -> TensorRecord:
         return tensor_of(tensor.name, tensor.code, tensor.dims, numpy.ascontiguousarray(array_of(tensor, folder)).tobytes())
 
-    def graph(one: GraphRecord) -> GraphRecord:
-        nodes = tuple(node._replace(attributes=_with_raw_tensors(node.attributes, folder)) for node in one.nodes)
-        return one._replace(nodes=nodes, initializers={name: raw(tensor) for name, tensor in one.initializers.items()})
+    def graph(record: GraphRecord) -> GraphRecord:
+        nodes = tuple(node._replace(attributes=_with_raw_tensors(node.attributes, folder)) for node in record.nodes)
+        return record._replace(nodes=nodes, initializers={name: raw(tensor) for name, tensor in record.initializers.items()})
 
     return {n: raw(v) if isinstance(v, TensorRecord) else graph(v) if isinstance(v, GraphRecord) else v for n, v in attributes.items()}

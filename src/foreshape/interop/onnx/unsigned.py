@@ -23,23 +23,23 @@ _RESULTS: Final = {"TopK": 1, "Unique": 1, **dict.fromkeys(("Shape", "Size", "No
 """The number of results of the operand's type, where it is not all of them."""
 
 
-def _moved(c: Call, x: Variable) -> Variable:
+def _shift(c: Call, x: Variable) -> Variable:
     return x + c.like(-(2**63), x)  # 2^63 is the same, in 64 bits
 
 
 def widened(c: Call, x: Variable) -> Variable:
     """Return an operand in the element type of the node's work; ``x`` itself if a kernel takes it."""
-    of = x.spec.dtype
-    if of not in UNSIGNED or c.node.operator in _AS_THEY_ARE:
+    dtype = x.spec.dtype
+    if dtype not in UNSIGNED or c.node.operator in _AS_THEY_ARE:
         return x
-    out = c.cast(x, _WORKED_IN[of])
-    return _moved(c, out) if of is UINT64 and c.node.operator in _BY_ORDER else out
+    out = c.cast(x, _WORKED_IN[dtype])
+    return _shift(c, out) if dtype is UINT64 and c.node.operator in _BY_ORDER else out
 
 
-def own_type(c: Call, at: int) -> DType | None:
+def own_type(c: Call, index: int) -> DType | None:
     """Return the element type of an operand in the file; None if it is left out, or unknown."""
-    found = c.value(at)
-    return c.importer.type_in_file(found) if found is not None and not isinstance(found, (list, tuple)) else None
+    value = c.value(index)
+    return c.importer.type_in_file(value) if value is not None and not isinstance(value, (list, tuple)) else None
 
 
 def narrowed(c: Call, results: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -47,22 +47,22 @@ def narrowed(c: Call, results: tuple[Any, ...]) -> tuple[Any, ...]:
     operator = c.node.operator
     if operator in _AS_THEY_ARE or not c.node.inputs:
         return results
-    of = own_type(c, _LIKE.get(operator, 0))
-    if of not in UNSIGNED:
+    dtype = own_type(c, _LIKE.get(operator, 0))
+    if dtype not in UNSIGNED:
         return results
     out = list(results)
-    for at, result in enumerate(out[: _RESULTS.get(operator, len(out))]):
-        if isinstance(result, Variable) and result.spec.dtype is _WORKED_IN[of]:
-            out[at] = c.cast(_moved(c, result) if of is UINT64 and operator in _BY_ORDER else result, of)
+    for index, result in enumerate(out[: _RESULTS.get(operator, len(out))]):
+        if isinstance(result, Variable) and result.spec.dtype is _WORKED_IN[dtype]:
+            out[index] = c.cast(_shift(c, result) if dtype is UINT64 and operator in _BY_ORDER else result, dtype)
     return tuple(out)
 
 
 def quotient(c: Call, x: Variable, y: Variable) -> Variable:
     """Return x / y of numbers of 64 bits without a sign, rounded down, held as the same bits with one."""
-    zero, one = c.like(0, x), c.like(1, x)
-    half = c.op("bitwise_right_shift", {"is_arithmetic": False}, x=x, y=c.cast(one, INT64))
+    zero, unit = c.like(0, x), c.like(1, x)
+    half = c.op("bitwise_right_shift", {"is_arithmetic": False}, x=x, y=c.cast(unit, INT64))
     low = layer.divide(half, y) * c.like(2, x)
-    rest = x - low * y
-    more = c.cast(_moved(c, rest) >= _moved(c, y), INT64)
-    large = c.cast(_moved(c, x) >= _moved(c, y), INT64)
-    return layer.where(y < zero, large, low + more)
+    remainder = x - low * y
+    carry = c.cast(_shift(c, remainder) >= _shift(c, y), INT64)
+    large = c.cast(_shift(c, x) >= _shift(c, y), INT64)
+    return layer.where(y < zero, large, low + carry)

@@ -25,11 +25,11 @@ def _yielded(t: Translation, op: GraphOp, block: GraphBlock, count: int) -> Grap
     return last
 
 
-def _named(t: Translation, value: Value, number: int) -> str:
+def _tensor_name(t: Translation, value: Value, number: int) -> str:
     """Return the name of a value, one tensor or array; a constant is made."""
     if isinstance(value, tuple):
         raise FormatError(f"{t.place}: a list of tensors goes into or out of a region")
-    return t.made(number, value) if isinstance(value, KnownTensor) else value
+    return t.constant_tensor(number, value) if isinstance(value, KnownTensor) else value
 
 
 @rule("cf.yield")
@@ -51,14 +51,14 @@ def branches(t: Translation, op: GraphOp) -> None:
         block = t.inner_block()
         t.block = block
         t.ops(region)
-        given = _yielded(t, op, region, len(op.results))
+        terminator = _yielded(t, op, region, len(op.results))
         names: list[str] = []
-        for number, type in zip(given.operands, op.types, strict=True):
+        for number, type in zip(terminator.operands, op.types, strict=True):
             if type is None:
                 continue
             name = t.declare(t.fresh("branch"), type, outer).name
             t.scope = scope
-            t.write("assign", {"X": (_named(t, t.value(number), number),)}, {"Out": (name,)})
+            t.write("assign", {"X": (_tensor_name(t, t.value(number), number),)}, {"Out": (name,)})
             names.append(name)
         t.block, t.scope = outer, scope
         results.append(names)
@@ -66,9 +66,9 @@ def branches(t: Translation, op: GraphOp) -> None:
     chosen = t.temporary("cast", Declared(LOD_TENSOR, INT32, None))
     if outs:
         t.write("cast", {"X": (condition,)}, {"Out": (chosen,)}, {"in_dtype": BOOL.code, "out_dtype": INT32.code})
-    made = [at for at, type in enumerate(op.types) if type is not None]
-    for at, true, false in zip(made, results[0], results[1], strict=True):
-        t.write("select_input", {"X": (false, true), "Mask": (chosen,)}, {"Out": (t.one(op, at),)})
+    places = [place for place, type in enumerate(op.types) if type is not None]
+    for place, true, false in zip(places, results[0], results[1], strict=True):
+        t.write("select_input", {"X": (false, true), "Mask": (chosen,)}, {"Out": (t.output(op, place),)})
 
 
 @rule("while")
@@ -83,12 +83,12 @@ def loop(t: Translation, op: GraphOp) -> None:
     running = t.temporary("while_condition", _ONE_TRUTH)
     t.write("assign", {"X": (t.tensor(op, 0),)}, {"Out": (running,)})
     state: list[str] = []
-    for at, (argument, type) in enumerate(zip(region.arguments, op.types, strict=True), 1):
-        first = _named(t, t.value(op.operands[at]), op.operands[at])
+    for index, (argument, type) in enumerate(zip(region.arguments, op.types, strict=True), 1):
+        first = _tensor_name(t, t.value(op.operands[index]), op.operands[index])
         if _is_array(t, first):
             name = first
         else:
-            name = t.declare(t.fresh("loop"), _merged(type, region.types[at - 1])).name
+            name = t.declare(t.fresh("loop"), _merged(type, region.types[index - 1])).name
             t.write("assign", {"X": (first,)}, {"Out": (name,)})
         state.append(name)
         t.values[argument] = name
@@ -96,13 +96,13 @@ def loop(t: Translation, op: GraphOp) -> None:
     t.block = block
     t.ops(region)
     t.scope = scope
-    given = _yielded(t, op, region, len(op.results) + 1)
-    holds, *news = [_named(t, t.value(number), number) for number in given.operands]
+    terminator = _yielded(t, op, region, len(op.results) + 1)
+    holds, *news = [_tensor_name(t, t.value(number), number) for number in terminator.operands]
     moving = set(state)
-    for at, (old, new) in enumerate(zip(state, news, strict=True)):  # all is read before anything is written: variables change places
+    for index, (old, new) in enumerate(zip(state, news, strict=True)):  # all is read before anything is written: variables change places
         if new != old and new in moving:
-            news[at] = t.temporary("assign", None)
-            t.write("assign", {"X": (new,)}, {"Out": (news[at],)})
+            news[index] = t.temporary("assign", None)
+            t.write("assign", {"X": (new,)}, {"Out": (news[index],)})
     if holds in moving:
         copy = t.temporary("assign", _ONE_TRUTH)
         t.write("assign", {"X": (holds,)}, {"Out": (copy,)})
@@ -114,19 +114,25 @@ def loop(t: Translation, op: GraphOp) -> None:
     t.block = outer
     _run(t, "while", block, {"Condition": (running,)}, "X", {})
     for number, name in zip(op.results, state, strict=True):
-        wanted = t.wanted.get(number)
-        if wanted is not None and not outer.idx:
-            t.declare(wanted, None)
-            t.write("assign", {"X": (name,)}, {"Out": (wanted,)})
-            name = wanted
+        result_name = t.wanted.get(number)
+        if result_name is not None and not outer.idx:
+            t.declare(result_name, None)
+            t.write("assign", {"X": (name,)}, {"Out": (result_name,)})
+            name = result_name
         t.values[number] = name
 
 
-def _merged(now: Type, first: Type) -> Type:
+def _merged(result: Type, first: Type) -> Type:
     """Return the type of a loop's variable: its dims may differ from round to round."""
-    if isinstance(now, Declared) and isinstance(first, Declared) and now.dims is not None and first.dims is not None and len(now.dims) == len(first.dims):
-        return Declared(now.kind, now.dtype, tuple([a if a == b else -1 for a, b in zip(now.dims, first.dims, strict=True)]))
-    return now
+    if (
+        isinstance(result, Declared)
+        and isinstance(first, Declared)
+        and result.dims is not None
+        and first.dims is not None
+        and len(result.dims) == len(first.dims)
+    ):
+        return Declared(result.kind, result.dtype, tuple([a if a == b else -1 for a, b in zip(result.dims, first.dims, strict=True)]))
+    return result
 
 
 def _is_array(t: Translation, name: str) -> bool:
@@ -138,8 +144,8 @@ def _is_array(t: Translation, name: str) -> bool:
 def _run(t: Translation, type: str, block: Block, inputs: Slots, reads: str, attrs: dict[str, object]) -> None:
     """Append the op of a block: its outer reads and writes are operands and results."""
     read, written = block.outer_names()
-    own = {name for names in inputs.values() for name in names}
-    inputs[reads] = tuple(sorted(name for name in read if name not in own and t.block.find(name) is not None))
+    operand_names = {name for names in inputs.values() for name in names}
+    inputs[reads] = tuple(sorted(name for name in read if name not in operand_names and t.block.find(name) is not None))
     wrote = tuple(dict.fromkeys(n for op in block.ops for n in op.all_writes() if n in written))
     t.write(type, inputs, {"Out": wrote}, {**attrs, "sub_block": block.idx})
 
@@ -154,18 +160,18 @@ def assign_out(t: Translation, op: GraphOp) -> None:
     t.write("assign", {"X": (t.tensor(op, 0),)}, {"Out": (in_place(t, op, 1),)})
 
 
-def in_place(t: Translation, op: GraphOp, at: int) -> str:
+def in_place(t: Translation, op: GraphOp, index: int) -> str:
     """Return the name of a result in an operand's memory.
 
     A value of a block around is written anew itself, for the next round of a loop. In its own block the result is another variable, and the value
     from now on.
     """
-    number = op.operands[at]
-    name = t.tensor(op, at)
+    number = op.operands[index]
+    name = t.tensor(op, index)
     if number in t.rewritten and name not in t.block.vars:
         t.give(op, 0, name)
         return name
-    name = t.one(op, 0)
+    name = t.output(op, 0)
     t.values[number] = name
     return name
 
@@ -189,23 +195,23 @@ def array_write(t: Translation, op: GraphOp) -> None:
 
 @rule("array_read")
 def array_read(t: Translation, op: GraphOp) -> None:
-    t.write("read_from_array", {"X": (t.tensor(op, 0),), "I": (t.tensor(op, 1),)}, {"Out": (t.one(op, 0),)})
+    t.write("read_from_array", {"X": (t.tensor(op, 0),), "I": (t.tensor(op, 1),)}, {"Out": (t.output(op, 0),)})
 
 
 @rule("slice_array_dense")
 def slice_array_dense(t: Translation, op: GraphOp) -> None:
-    t.write("read_from_array", {"X": (t.tensor(op, 0),), "I": (t.tensor(op, 1),)}, {"Out": (t.one(op, 0),)})
+    t.write("read_from_array", {"X": (t.tensor(op, 0),), "I": (t.tensor(op, 1),)}, {"Out": (t.output(op, 0),)})
 
 
 @rule("array_length")
 def array_length(t: Translation, op: GraphOp) -> None:
-    t.write("lod_array_length", {"X": (t.tensor(op, 0),)}, {"Out": (t.one(op, 0),)})
+    t.write("lod_array_length", {"X": (t.tensor(op, 0),)}, {"Out": (t.output(op, 0),)})
 
 
 @rule("array_to_tensor")
 def array_to_tensor(t: Translation, op: GraphOp) -> None:
     attrs = {"axis": op.attributes.get("axis", 0), "use_stack": op.attributes.get("use_stack", False)}
-    outputs: Slots = {"Out": (t.one(op, 0),)}
+    outputs: Slots = {"Out": (t.output(op, 0),)}
     if len(op.results) > 1 and op.types[1] is not None:
-        outputs["OutIndex"] = (t.one(op, 1),)
+        outputs["OutIndex"] = (t.output(op, 1),)
     t.write("tensor_array_to_tensor", {"X": (t.tensor(op, 0),)}, outputs, attrs)

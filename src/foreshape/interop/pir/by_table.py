@@ -9,10 +9,10 @@ from typing import Any
 
 from foreshape.errors import FormatError
 from foreshape.interop.pir.constants import as_attribute, as_numbers, fitted
-from foreshape.interop.pir.pir_graph import NOTHING, GraphOp, ListType, shown
+from foreshape.interop.pir.pir_graph import NOTHING, GraphOp, ListType, excerpt
 from foreshape.interop.pir.rule_registry import IGNORED
 from foreshape.interop.pir.table import OperandRow, TableRow, row_of
-from foreshape.interop.pir.translation import Translation, known
+from foreshape.interop.pir.translation import Translation, operator_of
 from foreshape.interop.refused import Refused
 from foreshape.operator.operator import Operator
 from foreshape.program.op import Slots
@@ -30,42 +30,42 @@ def by_table(t: Translation, op: GraphOp) -> None:
         write_by_row(t, op, row)
 
 
-def write_by_row(t: Translation, op: GraphOp, row: TableRow, more: Mapping[str, Any] | None = None) -> None:
-    """Write an op by its row of the table; ``more``: further attributes."""
-    operator = known(row.type)
+def write_by_row(t: Translation, op: GraphOp, row: TableRow, extras: Mapping[str, Any] | None = None) -> None:
+    """Write an op by its row of the table; ``extras``: further attributes."""
+    operator = operator_of(row.type)
     schema = operator.schema.attributes
-    attrs: dict[str, Any] = dict(more) if more else {}
+    attrs: dict[str, Any] = dict(extras) if extras else {}
     renamed, only = row.renamed, row.only
     for name, value in op.attributes.items(IGNORED):
-        here = renamed.get(name, name)
+        key = renamed.get(name, name)
         if name in only:
             _only(name, value, only[name])
-        elif here in schema:
-            attrs[here] = fitted(value, schema[here].type)
-        elif here not in attrs:
-            raise Refused(f"its attribute {name[:100]} = {shown(value)} has no counterpart")
+        elif key in schema:
+            attrs[key] = fitted(value, schema[key].type)
+        elif key not in attrs:
+            raise Refused(f"its attribute {name[:100]} = {excerpt(value)} has no counterpart")
     inputs: Slots = {}
     if len(op.operands) > len(row.operands):
         raise FormatError(f"{op.place}: {op.full_name} has {len(op.operands)} operands; PaddlePaddle's has {len(row.operands)}")
-    for at, number in enumerate(op.operands):
-        if number != NOTHING and not row.operands[at].ignored:
-            _operand(t, op, at, row.operands[at], schema, inputs, attrs)
+    for index, number in enumerate(op.operands):
+        if number != NOTHING and not row.operands[index].ignored:
+            _operand(t, op, index, row.operands[index], schema, inputs, attrs)
     outputs: Slots = {}
     updates = _updates(operator)
-    for at, number in enumerate(op.results):
-        slot = row.results[at] if at < len(row.results) else ""
-        used = number in t.used
-        if used and not slot:
-            raise Refused(f"its result {at} has no counterpart")
-        if not slot or number == NOTHING or op.types[at] is None or (not used and slot in _SPARED):
+    for index, number in enumerate(op.results):
+        slot = row.results[index] if index < len(row.results) else ""
+        is_used = number in t.used
+        if is_used and not slot:
+            raise Refused(f"its result {index} has no counterpart")
+        if not slot or number == NOTHING or op.types[index] is None or (not is_used and slot in _SPARED):
             continue
         state = updates.get(slot)
         updated = inputs.get(state, ()) if state is not None else ()
         if updated and all(_is_kept(t, name) for name in updated):  # its state, as in 2.x
             outputs[slot] = updated
-            t.values[number] = updated if isinstance(op.types[at], ListType) else updated[0]
+            t.values[number] = updated if isinstance(op.types[index], ListType) else updated[0]
         elif state is None or updated:
-            name = t.result(op, at)
+            name = t.result(op, index)
             outputs[slot] = name if isinstance(name, tuple) else (name,)
     t.write(row.type, inputs, outputs, attrs)
 
@@ -76,23 +76,23 @@ def _updates(operator: type[Operator]) -> Mapping[str, str]:
     return {r.name: r.updates for r in operator.schema.results if r.updates is not None}
 
 
-def _operand(t: Translation, op: GraphOp, at: int, row: OperandRow, schema: Mapping[str, Any], inputs: Slots, attrs: dict[str, Any]) -> None:
-    given = t.given(op, at)
-    if isinstance(given, str) and row.slot:
-        inputs[row.slot] = (given,)
+def _operand(t: Translation, op: GraphOp, index: int, row: OperandRow, schema: Mapping[str, Any], inputs: Slots, attrs: dict[str, Any]) -> None:
+    operand = t.operand(op, index)
+    if isinstance(operand, str) and row.slot:
+        inputs[row.slot] = (operand,)
         return
     if row.attribute:
-        held = as_numbers(given)
-        if held is not None and (value := as_attribute(held, schema[row.attribute].type, bool(row.slot))) is not None:
+        constant = as_numbers(operand)
+        if constant is not None and (value := as_attribute(constant, schema[row.attribute].type, bool(row.slot))) is not None:
             attrs[row.attribute] = value
             return
         if not row.slot:
-            raise Refused(f"its operand {at} ({row.attribute}) is computed, and an attribute in 2.x")
+            raise Refused(f"its operand {index} ({row.attribute}) is computed, and an attribute in 2.x")
     if not row.slot:
-        raise Refused(f"its operand {at} has no counterpart")
-    several = t.tensors(op, at)
-    listed = isinstance(given, tuple) and (len(several) != 1 or _is_one(t, several[0]))
-    inputs[row.many if listed else row.slot] = several
+        raise Refused(f"its operand {index} has no counterpart")
+    several = t.tensors(op, index)
+    is_list = isinstance(operand, tuple) and (len(several) != 1 or _is_one(t, several[0]))
+    inputs[row.many if is_list else row.slot] = several
 
 
 def _is_kept(t: Translation, name: str) -> bool:
@@ -107,7 +107,7 @@ def _is_one(t: Translation, name: str) -> bool:
     return declared is None or declared.dims is None or math.prod(declared.dims) == 1
 
 
-def _only(name: str, value: Any, at: Any) -> None:
+def _only(name: str, value: Any, default: Any) -> None:
     """Refuse an attribute without a counterpart at any value but the one without a meaning."""
-    if at is not None and value != at:
-        raise Refused(f"its attribute {name} = {shown(value)} has no counterpart; it can be written at {at!r}")
+    if default is not None and value != default:
+        raise Refused(f"its attribute {name} = {excerpt(value)} has no counterpart; it can be written at {default!r}")

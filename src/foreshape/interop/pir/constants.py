@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from foreshape.data_class import data_class
 from foreshape.errors import DescriptionError
-from foreshape.interop.pir.pir_graph import ElementTypeName, GraphOp, PlaceOfTensor, UnknownAttribute, shown
+from foreshape.interop.pir.pir_graph import ElementTypeName, GraphOp, PlaceOfTensor, UnknownAttribute, excerpt
 from foreshape.interop.refused import Refused
 from foreshape.operator.attributes import AttrType
 from foreshape.spec import DType
@@ -64,11 +64,11 @@ Value = str | tuple[Any, ...] | KnownTensor
 def real(value: Any) -> float:
     """Return a number of an attribute or constant as a float."""
     if value.__class__ not in _NUMBERS:
-        raise Refused(f"a number is wanted; seen {shown(value)}")
+        raise Refused(f"a number is wanted; seen {excerpt(value)}")
     return float(value)
 
 
-def whole(value: Any) -> int:
+def integer(value: Any) -> int:
     """Return a number of an attribute or constant as a whole number of 64 bits, rounded to zero as in PaddlePaddle."""
     if value.__class__ is not int:
         number = real(value)
@@ -83,7 +83,7 @@ def numbers_of(value: Any) -> list[Any]:
     if value is None:
         return []
     if value.__class__ is not list or not _NUMBERS.issuperset(map(type, value)):
-        raise Refused(f"a list of numbers is wanted; seen {shown(value)}")
+        raise Refused(f"a list of numbers is wanted; seen {excerpt(value)}")
     return value
 
 
@@ -106,7 +106,7 @@ def fitted(value: Any, type: AttrType) -> Any:
         if value.__class__ is list and len(value) == 1:
             value = value[0]
         if isinstance(value, float) and value.is_integer():
-            return whole(value)
+            return integer(value)
     return value
 
 
@@ -120,7 +120,7 @@ def element_type(name: str) -> DType:
     try:
         return dtype_of(name)
     except DescriptionError:
-        raise Refused(f"elements of the type {shown(str(name))} are not known here") from None
+        raise Refused(f"elements of the type {excerpt(str(name))} are not known here") from None
 
 
 def element_type_of(op: GraphOp, otherwise: DType) -> DType:
@@ -133,8 +133,12 @@ def as_numbers(value: Value | None) -> KnownTensor | None:
     """Return an operand as a constant, also a list of constants; None if it is not known from the file."""
     if isinstance(value, KnownTensor):
         return value
-    if isinstance(value, tuple) and 0 < len(value) <= _MOST_NUMBERS and all(isinstance(one, KnownTensor) and math.prod(one.dims) == 1 for one in value):
-        elements = [one.values[0] for one in value]
+    if (
+        isinstance(value, tuple)
+        and 0 < len(value) <= _MOST_NUMBERS
+        and all(isinstance(element, KnownTensor) and math.prod(element.dims) == 1 for element in value)
+    ):
+        elements = [element.values[0] for element in value]
         return KnownTensor(value[0].dtype, (len(elements),), elements, False, value[0].block, value[0].scope)
     return None
 
@@ -147,11 +151,11 @@ def as_attribute(constant: KnownTensor, type: AttrType, else_tensor: bool) -> An
     if type in _LISTS:
         if else_tensor and type in _NARROW and not all(exact(e) for e in elements):
             return None
-        return [real(e) for e in elements] if type in _FLOATING else [whole(e) for e in elements]
-    one = constant.number
+        return [real(e) for e in elements] if type in _FLOATING else [integer(e) for e in elements]
+    number = constant.number
     if type in _FLOATING:
-        return None if else_tensor and type in _NARROW and not exact(one) else real(one)
-    return bool(one) if type is AttrType.BOOLEAN else repr(real(one)) if type is AttrType.STRING else whole(one)
+        return None if else_tensor and type in _NARROW and not exact(number) else real(number)
+    return bool(number) if type is AttrType.BOOLEAN else repr(real(number)) if type is AttrType.STRING else integer(number)
 
 
 def exact(value: Any) -> bool:

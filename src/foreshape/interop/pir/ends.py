@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foreshape.errors import FormatError
-from foreshape.interop.pir.constants import whole
+from foreshape.interop.pir.constants import integer
 from foreshape.interop.pir.pir_graph import GraphOp
 from foreshape.interop.pir.rule_registry import rule
 from foreshape.interop.pir.translation import Translation
@@ -19,7 +19,7 @@ def data(t: Translation, op: GraphOp) -> None:
 
 @rule("feed")
 def feed(t: Translation, op: GraphOp) -> None:
-    _feed(t, op, whole(op.attributes.get("col", 0)))
+    _feed(t, op, integer(op.attributes.get("col", 0)))
 
 
 def _feed(t: Translation, op: GraphOp, column: int) -> None:
@@ -28,8 +28,8 @@ def _feed(t: Translation, op: GraphOp, column: int) -> None:
     name, type = t.name_of_end(op), op.types[0] if op.types else None
     if not isinstance(type, Declared) or type.dtype is None:
         raise FormatError(f"{op.place}: a feed is a tensor of a known element type")
-    made = t.declare(name, type)
-    made.need_check_feed = made.stop_gradient = True
+    variable = t.declare(name, type)
+    variable.need_check_feed = variable.stop_gradient = True
     t.give(op, 0, name)
     t.feeds += 1
     _holder(t, "feed")
@@ -40,17 +40,17 @@ def _feed(t: Translation, op: GraphOp, column: int) -> None:
 def fetch(t: Translation, op: GraphOp) -> None:
     """Write the fetch of a result, of a copy if its name is not the value's own."""
     _outermost(t, op)
-    column = whole(op.attributes.get("col", 0))
-    name, wanted = t.tensor(op, 0), t.name_of_end(op)
-    if name != wanted:
-        if wanted in t.names and t.wanted.get(op.operands[0]) != wanted:
-            wanted = t.fresh(wanted)
-        t.declare(wanted, op.types[0] if op.types else None)
-        t.write("assign", {"X": (name,)}, {"Out": (wanted,)})
+    column = integer(op.attributes.get("col", 0))
+    name, target = t.tensor(op, 0), t.name_of_end(op)
+    if name != target:
+        if target in t.names and t.wanted.get(op.operands[0]) != target:
+            target = t.fresh(target)
+        t.declare(target, op.types[0] if op.types else None)
+        t.write("assign", {"X": (name,)}, {"Out": (target,)})
     if op.results:
-        t.give(op, 0, wanted)
+        t.give(op, 0, target)
     _holder(t, "fetch")
-    t.write("fetch", {"X": (wanted,)}, {"Out": ("fetch",)}, {"col": column})
+    t.write("fetch", {"X": (target,)}, {"Out": ("fetch",)}, {"col": column})
 
 
 def _outermost(t: Translation, op: GraphOp) -> None:
@@ -62,6 +62,6 @@ def _holder(t: Translation, name: str) -> None:
     """Make the variable of all feeds, or of all fetches."""
     block = t.program.global_block
     if name not in block.vars:
-        made = Variable.make(name, block, Spec(FEED_MINIBATCH if name == "feed" else FETCH_LIST, None, None), None)
-        made.persistable = True
-        block.vars[name] = made
+        variable = Variable.make(name, block, Spec(FEED_MINIBATCH if name == "feed" else FETCH_LIST, None, None), None)
+        variable.persistable = True
+        block.vars[name] = variable

@@ -86,8 +86,8 @@ class PirAttributes:
 
     __slots__ = ("_given", "_read", "place")
 
-    def __init__(self, given: dict[str, Any], place: str) -> None:
-        self._given = given
+    def __init__(self, records: dict[str, Any], place: str) -> None:
+        self._given = records
         self._read: set[str] = set()
         self.place = place
 
@@ -103,22 +103,22 @@ class PirAttributes:
         Raises:
             FormatError: it is none of the format's attributes.
         """
-        found = self._given.get(name, self)
-        if found is self:
+        record = self._given.get(name, self)
+        if record is self:
             return default
         self._read.add(name)
         try:
-            return plain(found)
+            return plain(record)
         except _Unfit as unfit:
             raise FormatError.must(f"{self.place}.A[{name[:100]!r}]", *unfit.args) from None
 
     def items(self, but: frozenset[str]) -> Iterator[tuple[str, Any]]:
         """Give the name and the value of all but some."""
         self._read.update(self._given)
-        for name, given in self._given.items():
+        for name, record in self._given.items():
             if name not in but:
                 try:
-                    yield name, plain(given)
+                    yield name, plain(record)
                 except _Unfit:
                     self.get(name)
 
@@ -154,107 +154,107 @@ class _Unfit(Exception):
     """A mistake in an attribute: its requirement, and the value seen."""
 
 
-def plain(given: Any, depth: int = 0) -> Any:
+def plain(record: Any, depth: int = 0) -> Any:
     """Return the value of an attribute: a number, text, truth, list of these, `ElementTypeName` or `PlaceOfTensor`; None for none.
 
     Numbers are taken by their value: the same attribute has another width in another version of the format.
     """
-    kind: Any = given.get("#") if given.__class__ is dict else None
+    kind: Any = record.get("#") if record.__class__ is dict else None
     if not isinstance(kind, str):
-        raise _Unfit("an attribute", shown(given))
+        raise _Unfit("an attribute", excerpt(record))
     if kind == "0.a_array":
-        return _array(given.get("D"), depth)
+        return _array(record.get("D"), depth)
     convert = _CONVERTED.get(kind)
-    return UnknownAttribute(kind) if convert is None else convert(given.get("D"), given)
+    return UnknownAttribute(kind) if convert is None else convert(record.get("D"), record)
 
 
 def _array(value: Any, depth: int) -> list[Any]:
     if depth > _DEEPEST:
         raise _Unfit(f"a list at most {_DEEPEST} deep", "a deeper one")
     out: list[Any] = []
-    for one in _list(value):
-        number: Any = one.get("D") if one.__class__ is dict and one.get("#") in _WHOLES else None
-        out.append(number if number.__class__ is int and -(1 << 63) <= number < 1 << 63 else plain(one, depth + 1))
+    for entry in _list(value):
+        number: Any = entry.get("D") if entry.__class__ is dict and entry.get("#") in _WHOLES else None
+        out.append(number if number.__class__ is int and -(1 << 63) <= number < 1 << 63 else plain(entry, depth + 1))
     return out
 
 
-def _whole(value: Any, given: Any) -> int:
+def _integer(value: Any, record: Any) -> int:
     if value.__class__ is not int or not -(1 << 63) <= value < 1 << 63:
-        raise _Unfit("a whole number of 64 bits", shown(value))
+        raise _Unfit("a whole number of 64 bits", excerpt(value))
     return value
 
 
-def _real(value: Any, given: Any) -> float:
+def _real(value: Any, record: Any) -> float:
     if value.__class__ is float:
         return value
     if value.__class__ is int and abs(value) < 1 << 1023:
         return float(value)
-    void = given.get("VD")
+    void = record.get("VD")
     if value is None and void.__class__ is str and void.upper() in _VOID:
         return _VOID[void.upper()]
-    raise _Unfit("a number", shown(void if value is None else value))
+    raise _Unfit("a number", excerpt(void if value is None else value))
 
 
-def _truth(value: Any, given: Any) -> bool:
+def _truth(value: Any, record: Any) -> bool:
     if value.__class__ is not bool:
-        raise _Unfit("true or false", shown(value))
+        raise _Unfit("true or false", excerpt(value))
     return value
 
 
-def _text(value: Any, given: Any) -> str:
+def _text(value: Any, record: Any) -> str:
     if value.__class__ is not str:
-        raise _Unfit("a text", shown(value))
+        raise _Unfit("a text", excerpt(value))
     return value
 
 
 def _list(value: Any) -> list[Any]:
     if value.__class__ is not list:
-        raise _Unfit("a list", shown(value))
+        raise _Unfit("a list", excerpt(value))
     return value
 
 
-def _whole_numbers(value: Any, given: Any) -> list[int]:
-    for one in _list(value):
-        _whole(one, given)
+def _whole_numbers(value: Any, record: Any) -> list[int]:
+    for element in _list(value):
+        _integer(element, record)
     return value
 
 
-def _device(value: Any, given: Any) -> PlaceOfTensor:
+def _device(value: Any, record: Any) -> PlaceOfTensor:
     numbers = _list(value)
     return PlaceOfTensor(numbers[0] if numbers and numbers[0].__class__ is int else 0)
 
 
-def _scalar(value: Any, given: Any) -> Any:
+def _scalar(value: Any, record: Any) -> Any:
     """Return a number with its element type beside it; a complex one has two."""
     parts = _list(value)
     if len(parts) == 3:
-        return _complex(parts[1:], given)
+        return _complex(parts[1:], record)
     if len(parts) != 2:
-        raise _Unfit("an element type and a number", shown(parts))
-    one = parts[1]
-    return one if one.__class__ is bool else _whole(one, given) if one.__class__ is int else _real(one, given)
+        raise _Unfit("an element type and a number", excerpt(parts))
+    number = parts[1]
+    return number if number.__class__ is bool else _integer(number, record) if number.__class__ is int else _real(number, record)
 
 
-def _complex(value: Any, given: Any) -> complex:
+def _complex(value: Any, record: Any) -> complex:
     parts = _list(value)
     if len(parts) != 2:
-        raise _Unfit("a real and an imaginary part", shown(parts))
-    return complex(_real(parts[0], given), _real(parts[1], given))
+        raise _Unfit("a real and an imaginary part", excerpt(parts))
+    return complex(_real(parts[0], record), _real(parts[1], record))
 
 
 _DEEPEST: Final = 8
 _WHOLES: Final = ("0.a_i32", "0.a_i64")
 _VOID: Final = {"INF": float("inf"), "-INF": float("-inf"), "NAN": float("nan")}
 _CONVERTED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    "0.a_i32": _whole, "0.a_i64": _whole, "0.a_index": _whole, "0.a_f32": _real, "0.a_f64": _real, "0.a_bool": _truth,
-    "0.a_str": _text, "0.a_tensorname": _text, "1.a_layout": _text, "1.a_dtype": lambda value, given: ElementTypeName(_text(value, given)),
+    "0.a_i32": _integer, "0.a_i64": _integer, "0.a_index": _integer, "0.a_f32": _real, "0.a_f64": _real, "0.a_bool": _truth,
+    "0.a_str": _text, "0.a_tensorname": _text, "1.a_layout": _text, "1.a_dtype": lambda value, record: ElementTypeName(_text(value, record)),
     "1.a_intarray": _whole_numbers, "1.a_place": _device, "1.a_scalar": _scalar, "0.a_c64": _complex, "0.a_c128": _complex,
-    "NULL": lambda value, given: None,
+    "NULL": lambda value, record: None,
 }  # fmt: skip
 """Kind of an attribute -> the function of its data, and of the whole, to its value."""
 
 
-def shown(value: Any) -> str:
+def excerpt(value: Any) -> str:
     """Return a value of a file for an error: at most a hundred characters."""
     many = {list: "a list", dict: "an object"}.get(value.__class__)
     text = f"{many} of {len(value)}" if many else repr(value[:100] if value.__class__ is str else value)

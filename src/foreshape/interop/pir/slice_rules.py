@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from foreshape.interop.pir.by_table import write_by_row
-from foreshape.interop.pir.constants import as_numbers, numbers_of, real, whole
+from foreshape.interop.pir.constants import as_numbers, integer, numbers_of, real
 from foreshape.interop.pir.pir_graph import GraphOp
 from foreshape.interop.pir.rule_registry import rule
 from foreshape.interop.pir.table import row_of
@@ -26,49 +26,49 @@ class _Cut(NamedTuple):
 
     attrs: dict[str, list[int]]
     inputs: Slots
-    turned: list[int]
+    flips: list[int]
 
 
 @rule("strided_slice")
 def strided_slice(t: Translation, op: GraphOp) -> None:
     """Write a strided slice with flags of sizes to infer: PaddlePaddle 2 reads them unchecked."""
     axes = numbers_of(op.attributes.get("axes"))
-    row, more = row_of(op.name), {"infer_flags": [1] * len(axes)}
+    row, flags = row_of(op.name), {"infer_flags": [1] * len(axes)}
     assert row is not None
     cut = _cut(t, op, 1, axes, "strides")
     if cut is None:
-        write_by_row(t, op, row, more)
+        write_by_row(t, op, row, flags)
         return
-    inputs: Slots = {"Input": (_turned(t, t.tensor(op, 0), cut.turned),), **cut.inputs}
-    t.write("strided_slice", inputs, {"Out": (t.one(op, 0),)}, {"axes": axes, **more, **cut.attrs})
+    inputs: Slots = {"Input": (_flip(t, t.tensor(op, 0), cut.flips),), **cut.inputs}
+    t.write("strided_slice", inputs, {"Out": (t.output(op, 0),)}, {"axes": axes, **flags, **cut.attrs})
 
 
 @rule("set_value", "set_value_", "set_value_with_tensor", "set_value_with_tensor_")
 def set_value(t: Translation, op: GraphOp) -> None:
     """Write an assignment to a part; where axes are turned around before it, they are turned back after it."""
-    of, with_tensor = t.type_of(op, 0), "with_tensor" in op.name
+    dtype, with_tensor = t.type_of(op, 0), "with_tensor" in op.name
     attrs: dict[str, Any] = {name: numbers_of(op.attributes.get(name)) for name in ("axes", "decrease_axes", "none_axes")}
-    attrs["dtype"] = of.code
+    attrs["dtype"] = dtype.code
     first = 2 if with_tensor else 1
     cut = _cut(t, op, first, attrs["axes"], "steps")
     if cut is None:
         cut = _Cut({}, {}, [])
         for place, name in enumerate(("starts", "ends", "steps"), first):
             _put_bounds(t, op, place, name, len(attrs["axes"]), cut)
-    inputs: Slots = {"Input": (_turned(t, t.tensor(op, 0), cut.turned),), **cut.inputs}
+    inputs: Slots = {"Input": (_flip(t, t.tensor(op, 0), cut.flips),), **cut.inputs}
     if with_tensor:
         inputs["ValueTensor"] = (t.tensor(op, 1),)
     else:
         values = numbers_of(op.attributes.get("values"))
         attrs["shape"] = numbers_of(op.attributes.get("shape"))
-        attrs["values"] = [bool(v) if of is BOOL else whole(v) if of.is_integer else real(v) for v in values]
-    out = t.one(op, 0)
-    if not cut.turned:
+        attrs["values"] = [bool(v) if dtype is BOOL else integer(v) if dtype.is_integer else real(v) for v in values]
+    out = t.output(op, 0)
+    if not cut.flips:
         t.write("set_value", inputs, {"Out": (out,)}, attrs | cut.attrs)
         return
-    made = t.temporary("set_value", None)
-    t.write("set_value", inputs, {"Out": (made,)}, attrs | cut.attrs)
-    t.write("flip", {"X": (made,)}, {"Out": (out,)}, {"axis": cut.turned})
+    result = t.temporary("set_value", None)
+    t.write("set_value", inputs, {"Out": (result,)}, attrs | cut.attrs)
+    t.write("flip", {"X": (result,)}, {"Out": (out,)}, {"axis": cut.flips})
 
 
 def _cut(t: Translation, op: GraphOp, first: int, axes: Sequence[int], steps_name: str) -> _Cut | None:
@@ -76,30 +76,30 @@ def _cut(t: Translation, op: GraphOp, first: int, axes: Sequence[int], steps_nam
 
     Where 2.x understands a cut otherwise, its axis is turned around. Of n entries the place k is n - 1 - k then, or -1 - k counted from the other end.
     """
-    starts, ends, steps = (as_numbers(t.given(op, at)) for at in (first, first + 1, first + 2))
+    starts, ends, steps = (as_numbers(t.operand(op, index)) for index in (first, first + 1, first + 2))
     for name, numbers in (("starts", starts), ("ends", ends), (steps_name, steps)):
         if numbers is not None and len(numbers.elements) != len(axes):
             raise Refused(f"it has {len(numbers.elements)} {name} for {len(axes)} axes: each axis needs one")
     if steps is None:
-        if starts is None or ends is None or any(whole(n) < 0 for n in (*starts.elements, *ends.elements)):
+        if starts is None or ends is None or any(integer(n) < 0 for n in (*starts.elements, *ends.elements)):
             raise Refused(f"its {steps_name} are computed and may be negative: its bounds, counted from the end, mean other places in 2.x then")
         return None
-    by = [whole(s) for s in steps.elements]
-    if all(s > 0 for s in by):
+    strides = [integer(s) for s in steps.elements]
+    if all(s > 0 for s in strides):
         return None
-    turned = list[int]()
-    for at, step in enumerate(by):
-        if step < 0 and (starts is None or ends is None or not _means_the_same(whole(starts.elements[at]), whole(ends.elements[at]))):
-            turned.append(at)
-    cut = _Cut({steps_name: [-s if at in turned else s for at, s in enumerate(by)]}, {}, [axes[at] for at in turned])
+    flips = list[int]()
+    for index, step in enumerate(strides):
+        if step < 0 and (starts is None or ends is None or not _means_the_same(integer(starts.elements[index]), integer(ends.elements[index]))):
+            flips.append(index)
+    cut = _Cut({steps_name: [-s if index in flips else s for index, s in enumerate(strides)]}, {}, [axes[index] for index in flips])
     for place, name, numbers in ((first, "starts", starts), (first + 1, "ends", ends)):
         if numbers is None:
-            _put_bounds(t, op, place, name, len(axes), cut, turned)
+            _put_bounds(t, op, place, name, len(axes), cut, flips)
             continue
-        given = [whole(n) for n in numbers.elements]
+        bounds = [integer(n) for n in numbers.elements]
         if name == "ends":
-            given = [_downward(n) if step < 0 and at not in turned else n for at, (n, step) in enumerate(zip(given, by, strict=True))]
-        cut.attrs[name] = [max(-_FAR, min(_FAR, -1 - n if at in turned else n)) for at, n in enumerate(given)]
+            bounds = [_downward(n) if step < 0 and index not in flips else n for index, (n, step) in enumerate(zip(bounds, strides, strict=True))]
+        cut.attrs[name] = [max(-_FAR, min(_FAR, -1 - n if index in flips else n)) for index, n in enumerate(bounds)]
     return cut
 
 
@@ -112,7 +112,7 @@ def _downward(end: int) -> int:
     return -1 if end < -_FAR else _FAR if end == -1 else end
 
 
-def _turned(t: Translation, name: str, axes: Sequence[int]) -> str:
+def _flip(t: Translation, name: str, axes: Sequence[int]) -> str:
     if not axes:
         return name
     out = t.temporary("flip", None)
@@ -120,15 +120,15 @@ def _turned(t: Translation, name: str, axes: Sequence[int]) -> str:
     return out
 
 
-def _put_bounds(t: Translation, op: GraphOp, at: int, name: str, count: int, cut: _Cut, turned: Sequence[int] = ()) -> None:
+def _put_bounds(t: Translation, op: GraphOp, index: int, name: str, count: int, cut: _Cut, flips: Sequence[int] = ()) -> None:
     """Put an operand with numbers for the axes into a cut: known numbers as an attribute, others as tensors of one element each."""
-    numbers = as_numbers(t.given(op, at))
+    numbers = as_numbers(t.operand(op, index))
     if numbers is not None:
-        cut.attrs[name] = [whole(n) for n in numbers.elements]
+        cut.attrs[name] = [integer(n) for n in numbers.elements]
         return
-    parts = t.tensors(op, at) if isinstance(t.given(op, at), tuple) else _elements(t, t.tensor(op, at), count)
+    parts = t.tensors(op, index) if isinstance(t.operand(op, index), tuple) else _elements(t, t.tensor(op, index), count)
     slot = f"{name.capitalize()}TensorList"
-    cut.inputs[slot] = tuple([_mirrored(t, part) if k in turned else part for k, part in enumerate(parts)])
+    cut.inputs[slot] = tuple([_mirrored(t, part) if k in flips else part for k, part in enumerate(parts)])
 
 
 def _mirrored(t: Translation, name: str) -> str:

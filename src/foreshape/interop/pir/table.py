@@ -62,16 +62,16 @@ def row_of(name: str) -> TableRow | None:
     if not columns:
         schema = get(type).schema
         return TableRow(type, tuple([OperandRow(o.name, o.name, "") for o in schema.operands]), tuple([r.name for r in schema.results]), {}, {})
-    operands, results, *rest = columns
+    operands, results, *extras = columns
     renamed: dict[str, str] = {}
     only: dict[str, Any] = {}
-    for word in rest[0] if rest else ():
+    for word in extras[0] if extras else ():
         if ">" in word:
-            there, _, here = word.partition(">")
-            renamed[there] = here
+            key, _, target = word.partition(">")
+            renamed[key] = target
         else:
-            there, _, value = word.partition("!")
-            only[there] = _value(value)
+            key, _, value = word.partition("!")
+            only[key] = _value(value)
     return TableRow(type, tuple([_operand(word) for word in operands]), tuple(["" if r == "-" else r for r in results]), renamed, only)
 
 

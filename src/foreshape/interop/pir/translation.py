@@ -36,12 +36,12 @@ _VALUES: Final = {"bool": "bool_values", "int32": "int32_values", "int64": "int6
 """Element type -> the attribute of assign_value with the elements."""
 
 
-def known(type: str) -> builtins.type[Operator]:
+def operator_of(type: str) -> builtins.type[Operator]:
     """Return an operator of 2.x. Raises `Refused` if it is not here."""
-    found = find(type)
-    if found is None:
+    operator = find(type)
+    if operator is None:
         raise Refused(f"{type} is not known here")
-    return found
+    return operator
 
 
 _WRITTEN: Final[Mapping[str, int]] = {"increment_": 0, "assign_out_": 1}
@@ -86,10 +86,10 @@ class Translation:
         for parameter in self.graph.parameters:
             if parameter.name in self.names:
                 raise FormatError(f"{parameter.place}.A[3]: the name {parameter.name[:100]!r} is taken")
-            made = self.declare(parameter.name, parameter.type, self.program.global_block)
-            made.persistable = parameter.saved
-            made.trainable, made.stop_gradient = parameter.trainable, parameter.stop_gradient
-            made.is_parameter = not translated and (parameter.trainable or not parameter.stop_gradient)
+            variable = self.declare(parameter.name, parameter.type, self.program.global_block)
+            variable.persistable = parameter.saved
+            variable.trainable, variable.stop_gradient = parameter.trainable, parameter.stop_gradient
+            variable.is_parameter = not translated and (parameter.trainable or not parameter.stop_gradient)
             self.values[parameter.value] = parameter.name
         self._find_used(self.graph.block)
         self._name_ends(self.graph.block)
@@ -158,131 +158,133 @@ class Translation:
 
         The program counts as unchanged until all is translated: the names in a block are asked for once it is whole, and known for the blocks around it.
         """
-        made = Block(self.program, len(self.program.blocks), self.block.idx)
-        self.program.blocks.append(made)
-        return made
+        block = Block(self.program, len(self.program.blocks), self.block.idx)
+        self.program.blocks.append(block)
+        return block
 
     # --- values
 
     def declare(self, name: str, type: Type, block: Block | None = None) -> Variable:
         """Make the variable ``name``."""
         block = self.block if block is None else block
-        made = Variable.make(name, block, None, None)
-        made.declared = type if isinstance(type, Declared) and type.dtype is not None else None
+        variable = Variable.make(name, block, None, None)
+        variable.declared = type if isinstance(type, Declared) and type.dtype is not None else None
         self.names.add(name)
-        block.vars[name] = made
-        return made
+        block.vars[name] = variable
+        return variable
 
     def fresh(self, stem: str) -> str:
         """Return an unused name."""
-        at = self.counts.get(stem, 0)
-        while (name := f"{stem}_{at}.tmp_0") in self.names:
-            at += 1
-        self.counts[stem] = at + 1
+        number = self.counts.get(stem, 0)
+        while (name := f"{stem}_{number}.tmp_0") in self.names:
+            number += 1
+        self.counts[stem] = number + 1
         return name
 
-    def result(self, op: GraphOp, at: int) -> str | tuple[str, ...]:
+    def result(self, op: GraphOp, index: int) -> str | tuple[str, ...]:
         """Make the variable of a result, or one for each element of a list; it is the value from now on."""
-        if at >= len(op.results):
-            raise FormatError(f"{op.place}: {op.full_name} has a result {at} in PaddlePaddle, and {len(op.results)} results here")
-        number, type = op.results[at], op.types[at]
+        if index >= len(op.results):
+            raise FormatError(f"{op.place}: {op.full_name} has a result {index} in PaddlePaddle, and {len(op.results)} results here")
+        number, type = op.results[index], op.types[index]
         if isinstance(type, ListType):
-            listed = tuple([self.declare(self.fresh(op.name), one if number in self.used else None).name for one in type.elements])
-            self.values[number] = listed
-            return listed
+            names = tuple([self.declare(self.fresh(op.name), element if number in self.used else None).name for element in type.elements])
+            self.values[number] = names
+            return names
         name = self.wanted.get(number)
         if name is None or self.block.idx:
             name = self.fresh(op.name.rstrip("_"))
-        made = self.declare(name, type if number in self.used else None)  # of what nobody reads, such as a batch norm's workspace, the file says too much
-        if at < len(op.stops):
-            made.stop_gradient = op.stops[at]
+        variable = self.declare(name, type if number in self.used else None)  # of what nobody reads, such as a batch norm's workspace, the file says too much
+        if index < len(op.stops):
+            variable.stop_gradient = op.stops[index]
         self.values[number] = name
         return name
 
-    def one(self, op: GraphOp, at: int) -> str:
+    def output(self, op: GraphOp, index: int) -> str:
         """Make the variable of a result, one tensor or array."""
-        name = self.result(op, at)
+        name = self.result(op, index)
         if isinstance(name, tuple):
-            raise FormatError(f"{op.place}.O[{at}]: a list, and the result of {op.full_name} is one tensor")
+            raise FormatError(f"{op.place}.O[{index}]: a list, and the result of {op.full_name} is one tensor")
         return name
 
-    def many(self, op: GraphOp, at: int) -> tuple[str, ...]:
+    def outputs(self, op: GraphOp, index: int) -> tuple[str, ...]:
         """Make the variables of a list of results."""
-        names = self.result(op, at)
+        names = self.result(op, index)
         if not isinstance(names, tuple):
-            raise FormatError(f"{op.place}.O[{at}]: one tensor, and the result of {op.full_name} is a list")
+            raise FormatError(f"{op.place}.O[{index}]: one tensor, and the result of {op.full_name} is a list")
         return names
 
-    def give(self, op: GraphOp, at: int, value: Value) -> None:
+    def give(self, op: GraphOp, index: int, value: Value) -> None:
         """Say the value of a result."""
-        if at >= len(op.results):
-            raise FormatError(f"{op.place}: {op.full_name} has a result {at} in PaddlePaddle, and {len(op.results)} results here")
-        number = op.results[at]
-        self.values[number] = self.made(number, value) if number in self.rewritten and isinstance(value, KnownTensor) else value
+        if index >= len(op.results):
+            raise FormatError(f"{op.place}: {op.full_name} has a result {index} in PaddlePaddle, and {len(op.results)} results here")
+        number = op.results[index]
+        self.values[number] = self.constant_tensor(number, value) if number in self.rewritten and isinstance(value, KnownTensor) else value
 
     def temporary(self, stem: str, type: Type) -> str:
         """Make a variable for a value of no place in the file."""
         return self.declare(self.fresh(stem), type).name
 
-    def given(self, op: GraphOp, at: int) -> Value | None:
+    def operand(self, op: GraphOp, index: int) -> Value | None:
         """Return an operand; None if it is left out."""
-        number = op.operands[at] if at < len(op.operands) else NOTHING
+        number = op.operands[index] if index < len(op.operands) else NOTHING
         return None if number == NOTHING else self.value(number)
 
     def value(self, number: int) -> Value:
         """Return a value by its number. Raises `FormatError` if its op has not made it, or it is left out."""
-        found = self.values.get(number)
-        if found is None:
+        value = self.values.get(number)
+        if value is None:
             raise FormatError(f"{self.place}: the value {number} is {'left out' if number == NOTHING else 'no result of its op'}")
-        return found
+        return value
 
-    def constant(self, op: GraphOp, at: int) -> KnownTensor | None:
+    def constant(self, op: GraphOp, index: int) -> KnownTensor | None:
         """Return an operand if it is a constant."""
-        found = self.given(op, at)
-        return found if isinstance(found, KnownTensor) else None
+        operand = self.operand(op, index)
+        return operand if isinstance(operand, KnownTensor) else None
 
-    def tensor(self, op: GraphOp, at: int) -> str:
+    def tensor(self, op: GraphOp, index: int) -> str:
         """Return the name of an operand, one tensor; a constant is made by an op.
 
         Raises:
             FormatError: it is left out, or a list.
         """
-        name = self.optional(op, at)
+        name = self.optional(op, index)
         if name is None:
-            raise FormatError(f"{op.place}: the operand {at} of {op.full_name} is left out")
+            raise FormatError(f"{op.place}: the operand {index} of {op.full_name} is left out")
         return name
 
-    def optional(self, op: GraphOp, at: int) -> str | None:
+    def optional(self, op: GraphOp, index: int) -> str | None:
         """Return the name of an operand, one tensor; None if it is left out."""
-        found = self.given(op, at)
-        if isinstance(found, KnownTensor):
-            return self.made(op.operands[at], found)
-        if isinstance(found, tuple):
-            raise FormatError(f"{op.place}: the operand {at} of {op.full_name} is a list, and one tensor is wanted")
-        return found
+        operand = self.operand(op, index)
+        if isinstance(operand, KnownTensor):
+            return self.constant_tensor(op.operands[index], operand)
+        if isinstance(operand, tuple):
+            raise FormatError(f"{op.place}: the operand {index} of {op.full_name} is a list, and one tensor is wanted")
+        return operand
 
-    def tensors(self, op: GraphOp, at: int) -> tuple[str, ...]:
+    def tensors(self, op: GraphOp, index: int) -> tuple[str, ...]:
         """Return the names of an operand, a list of tensors or one."""
-        found = self.given(op, at)
-        if found is None:
+        operand = self.operand(op, index)
+        if operand is None:
             return ()
-        if not isinstance(found, tuple):
-            return (self.tensor(op, at),)
-        self.listed += len(found)
+        if not isinstance(operand, tuple):
+            return (self.tensor(op, index),)
+        self.listed += len(operand)
         if self.listed > _MOST_LISTED:
-            raise FormatError(f"{op.place}.I[{at}]: ops take more than {_MOST_LISTED} tensors in lists")
-        return tuple([self.made(None, one) if isinstance(one, KnownTensor) else one for one in found]) if KnownTensor in map(builtins.type, found) else found
+            raise FormatError(f"{op.place}.I[{index}]: ops take more than {_MOST_LISTED} tensors in lists")
+        if KnownTensor not in map(builtins.type, operand):
+            return operand
+        return tuple([self.constant_tensor(None, element) if isinstance(element, KnownTensor) else element for element in operand])
 
-    def made(self, number: int | None, constant: KnownTensor) -> str:
+    def constant_tensor(self, number: int | None, constant: KnownTensor) -> str:
         """Write the op of a constant, where the file has it, and return the tensor's name."""
-        known = self.tensor_of.get(constant)
-        if known is not None:
-            return known
+        tensor = self.tensor_of.get(constant)
+        if tensor is not None:
+            return tensor
         block, scope = self.block, self.scope
         self.block, self.scope = self.program.blocks[constant.block], constant.scope
         try:
-            wanted = self.wanted.get(number) if number is not None and not constant.block else None
-            name = self.fresh("full") if wanted is None else wanted
+            result_name = self.wanted.get(number) if number is not None and not constant.block else None
+            name = self.fresh("full") if result_name is None else result_name
             self.declare(name, Declared(LOD_TENSOR, constant.dtype, constant.dims)).stop_gradient = True
             self.write_constant(constant, name)
         finally:
@@ -292,34 +294,39 @@ class Translation:
 
     def write_constant(self, constant: KnownTensor, name: str) -> None:
         """Write the op of a constant, with the tensor ``name`` as its result."""
-        of, dims = constant.dtype, list(constant.dims)
+        dtype, dims = constant.dtype, list(constant.dims)
         if constant.fills or len(constant.values) == 1:
-            self.fill(of, dims, constant.values[0], name)
+            self.fill(dtype, dims, constant.values[0], name)
             return
-        field = _VALUES.get(of.name)
+        field = _VALUES.get(dtype.name)
         if field is not None:
-            elements = [int(v) for v in constant.values] if of.name == "bool" else constant.values
-            self.write("assign_value", {}, {"Out": (name,)}, {"shape": dims, "dtype": of.code, field: elements})
+            elements = [int(v) for v in constant.values] if dtype.name == "bool" else constant.values
+            self.write("assign_value", {}, {"Out": (name,)}, {"shape": dims, "dtype": dtype.code, field: elements})
             return
-        wide = INT64 if of.is_integer else FP32
-        held = self.temporary("assign_value", Declared(LOD_TENSOR, wide, constant.dims))
-        self.write("assign_value", {}, {"Out": (held,)}, {"shape": dims, "dtype": wide.code, _VALUES[wide.name]: constant.values})
-        self.write("cast", {"X": (held,)}, {"Out": (name,)}, {"in_dtype": wide.code, "out_dtype": of.code})
+        work_dtype = INT64 if dtype.is_integer else FP32
+        carrier = self.temporary("assign_value", Declared(LOD_TENSOR, work_dtype, constant.dims))
+        self.write("assign_value", {}, {"Out": (carrier,)}, {"shape": dims, "dtype": work_dtype.code, _VALUES[work_dtype.name]: constant.values})
+        self.write("cast", {"X": (carrier,)}, {"Out": (name,)}, {"in_dtype": work_dtype.code, "out_dtype": dtype.code})
 
-    def fill(self, of: DType, dims: Sequence[int], value: Any, name: str, inputs: Slots | None = None) -> None:
+    def fill(self, dtype: DType, dims: Sequence[int], value: Any, name: str, inputs: Slots | None = None) -> None:
         """Write fill_constant, with its value exactly as the element type holds it."""
         if isinstance(value, complex):
             raise Refused("a complex constant has no counterpart")
-        number = bool(value) if of.name == "bool" else int(value) if of.is_integer and math.isfinite(value) else float(value)
+        number = bool(value) if dtype.name == "bool" else int(value) if dtype.is_integer and math.isfinite(value) else float(value)
         text = "" if exact(number) else repr(number)
-        held = float(number) if isinstance(number, (bool, int)) else number
-        attrs = {"shape": list(dims), "dtype": of.code, "value": held if abs(held) < 3.4e38 or not math.isfinite(held) else 0.0, "str_value": text}
+        approximation = float(number) if isinstance(number, (bool, int)) else number
+        attrs = {
+            "shape": list(dims),
+            "dtype": dtype.code,
+            "value": approximation if abs(approximation) < 3.4e38 or not math.isfinite(approximation) else 0.0,
+            "str_value": text,
+        }
         self.write("fill_constant", dict(inputs or {}), {"Out": (name,)}, attrs)
 
-    def type_of(self, op: GraphOp, at: int) -> DType:
+    def type_of(self, op: GraphOp, index: int) -> DType:
         """Return the element type of an operand, as the file has it."""
-        found = self.given(op, at)
-        return self.dtype_of(found)
+        operand = self.operand(op, index)
+        return self.dtype_of(operand)
 
     def dtype_of(self, value: Value | None) -> DType:
         """Return the element type of a value, as the file has it."""
@@ -331,12 +338,12 @@ class Translation:
         declared = variable.declared if variable is not None else None
         return declared.dtype if declared is not None and declared.dtype is not None else FP32
 
-    def dims_of(self, op: GraphOp, at: int) -> tuple[int, ...]:
+    def dims_of(self, op: GraphOp, index: int) -> tuple[int, ...]:
         """Return the dims of an operand, as the file has them, -1 where open; none if it does not say."""
-        found = self.given(op, at)
-        if isinstance(found, KnownTensor):
-            return found.dims
-        variable = self.block.find(found) if isinstance(found, str) else None
+        operand = self.operand(op, index)
+        if isinstance(operand, KnownTensor):
+            return operand.dims
+        variable = self.block.find(operand) if isinstance(operand, str) else None
         declared = variable.declared if variable is not None else None
         return declared.dims if declared is not None and declared.dims is not None else ()
 
@@ -350,30 +357,30 @@ class Translation:
             inputs, outputs: slot -> names.
             attrs: name -> value.
         """
-        operator = known(type)
-        given = dict(attrs) if attrs else {}
+        operator = operator_of(type)
+        settings = dict(attrs) if attrs else {}
         if self.scope:
-            given["op_namescope"] = self.scope
+            settings["op_namescope"] = self.scope
         try:
-            attributes = operator.describe(given)
+            attributes = operator.describe(settings)
         except SchemaError as error:
             raise Refused(str(error)) from error
         for slot in operator.schema.results:
             if slot.name not in outputs and not slot.optional and (slot.updates is None or inputs.get(slot.updates)):
-                kept = Declared(STEP_SCOPES, None, None) if slot.name in ("Scope", "StepScopes") else None
-                outputs[slot.name] = (self.temporary(type, kept),)
+                placeholder = Declared(STEP_SCOPES, None, None) if slot.name in ("Scope", "StepScopes") else None
+                outputs[slot.name] = (self.temporary(type, placeholder),)
         op = Op(self.block, attributes, inputs, outputs)
         self.block.ops.append(op)
         return op
 
     def unknown(self, op: GraphOp, error: SchemaError | None = None) -> None:
         """Keep an op without a counterpart, under its own name: `show` and `check` work around it."""
-        inputs: Slots = {f"I{at}": self.tensors(op, at) for at, number in enumerate(op.operands) if number != NOTHING}
+        inputs: Slots = {f"I{index}": self.tensors(op, index) for index, number in enumerate(op.operands) if number != NOTHING}
         outputs: Slots = {}
-        for at, number in enumerate(op.results):
+        for index, number in enumerate(op.results):
             if number != NOTHING:
-                name = self.result(op, at)
-                outputs[f"O{at}"] = name if isinstance(name, tuple) else (name,)
+                name = self.result(op, index)
+                outputs[f"O{index}"] = name if isinstance(name, tuple) else (name,)
         entries: list[tuple[str, AttrType, Any]] = []
         for name, value in op.attributes.values().items():
             if name not in IGNORED and isinstance(value, (bool, int, float, str)) and not isinstance(value, UnknownAttribute):
@@ -390,9 +397,9 @@ class Translation:
         self.unknown(op, SchemaError(f"{op.full_name} ({op.place}) cannot be written with the operators of PaddlePaddle 2: {reason}").told(op=op.full_name))
 
 
-def _scope(given: Any) -> str:
+def _scope(path: Any) -> str:
     """Return the path of a layer as 2.x writes it: ``/ResNet/Conv2D/``; empty for none."""
-    if given.__class__ is not str or len(given) > 4096 or given.strip("/") == "":
+    if path.__class__ is not str or len(path) > 4096 or path.strip("/") == "":
         return ""
-    parts = ["".join([c if c.isalnum() or c in "_-" else "_" for c in part]) for part in given.split("/") if part]
+    parts = ["".join([c if c.isalnum() or c in "_-" else "_" for c in part]) for part in path.split("/") if part]
     return f"/{'/'.join(parts)}/"

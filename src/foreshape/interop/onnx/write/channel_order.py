@@ -24,14 +24,14 @@ def channels_back(w: WrittenOp, y: OnnxValue, rank: int, layout: str) -> OnnxVal
 def padding(w: WrittenOp, image: Sequence[Any], kernel: Sequence[Any], strides: Sequence[int], dilations: Sequence[int] = ()) -> dict[str, Any]:
     """Return ``pads``, or ``auto_pad`` for open sizes. An image smaller than its window has as many more behind it."""
     algorithm = w.of.padding_algorithm
-    found = pads_of(w.of.paddings, algorithm, image, kernel, strides)
-    if all(isinstance(p, int) for both in found for p in both):
-        ends = [p[1] for p in found]
-        for at, (size, window) in enumerate(zip(image, kernel, strict=True)):
+    pairs = pads_of(w.of.paddings, algorithm, image, kernel, strides)
+    if all(isinstance(p, int) for pair in pairs for p in pair):
+        ends = [p[1] for p in pairs]
+        for axis, (size, window) in enumerate(zip(image, kernel, strict=True)):
             if isinstance(size, int) and isinstance(window, int):
-                reach = (window - 1) * (dilations[at] if dilations else 1) + 1
-                ends[at] += max(0, reach - size - int(found[at][0]) - int(found[at][1]))  # pyright: ignore[reportArgumentType]
-        return {"pads": [*[p[0] for p in found], *ends]}
+                reach = (window - 1) * (dilations[axis] if dilations else 1) + 1
+                ends[axis] += max(0, reach - size - int(pairs[axis][0]) - int(pairs[axis][1]))  # pyright: ignore[reportArgumentType]
+        return {"pads": [*[p[0] for p in pairs], *ends]}
     return {"auto_pad": "SAME_UPPER"}
 
 

@@ -79,7 +79,7 @@ class GraphWriter:
         if self.unwritten:
             return None
         for name, variable in fetches.items():
-            for value, (called, type) in zip(self._given(block.vars[variable]), signatures[name], strict=True):
+            for value, (called, type) in zip(self._result_values(block.vars[variable]), signatures[name], strict=True):
                 if value.node is None or value in frame.results or value.node not in frame.nodes:
                     value = self.node("Identity", [value])[0]
                 value.name = called
@@ -91,16 +91,16 @@ class GraphWriter:
     def _fed(self, name: str, variable: Variable, types: dict[OnnxValue, TypeRecord]) -> None:
         """Add an input; of a ragged one its rows are what is fed without the padding."""
         frame = self.frames[0]
-        given: list[OnnxValue] = []
+        values: list[OnnxValue] = []
         for called, type in self._signatures(name, variable):
-            given.append(OnnxValue(called, variable.spec if variable.spec.lod is None else None))
-            types[given[-1]] = type
-        frame.inputs += given
-        frame.values[name] = given[0]
+            values.append(OnnxValue(called, variable.spec if variable.spec.lod is None else None))
+            types[values[-1]] = type
+        frame.inputs += values
+        frame.values[name] = values[0]
         if variable.spec.lod is not None:
-            frame.values[name], self.lengths[variable.spec.lod.source] = RowsWriter(self).opened(given[0], given[1:])
+            frame.values[name], self.lengths[variable.spec.lod.source] = RowsWriter(self).opened(values[0], values[1:])
 
-    def _given(self, variable: Variable) -> list[OnnxValue]:
+    def _result_values(self, variable: Variable) -> list[OnnxValue]:
         """Return a result; of a ragged one in its padded form, with the lengths of its sequences."""
         value, spec = self.value(variable.name), variable.spec
         if spec.lod is None:
@@ -136,12 +136,12 @@ class GraphWriter:
         return TypeRecord("tensor", CODES[spec.known_dtype], tuple(d if isinstance(d, int) else str(d) for d in spec.dims))
 
     @staticmethod
-    def code_of(of: DType) -> int:
+    def code_of(dtype: DType) -> int:
         """Return ONNX's number of an element type."""
-        found = CODES.get(of)
-        if found is None:
-            raise Refused(f"ONNX has no elements of {of.name}")
-        return found
+        code = CODES.get(dtype)
+        if code is None:
+            raise Refused(f"ONNX has no elements of {dtype.name}")
+        return code
 
     def needs(self, opset: int, operator: str) -> None:
         """Ask for an operator set. Raises `Refused` if the user chose an older one."""
@@ -154,17 +154,17 @@ class GraphWriter:
 
     def ops(self, block: Block) -> None:
         """Write the ops of a block, in their order."""
-        kept = kept_nodes(self, block)
-        for at, op in enumerate(block.ops):
+        nodes = kept_nodes(self, block)
+        for index, op in enumerate(block.ops):
             if op.is_run:
                 try:
-                    if at not in kept:
+                    if index not in nodes:
                         self._op(op)
-                    elif at == max(kept[at].ops):
+                    elif index == max(nodes[index].ops):
                         self.scope = "".join(f"/{part}" for part in op.scope)
-                        write_kept(self, block, kept[at])
+                        write_kept(self, block, nodes[index])
                 except DescriptionError as refused:
-                    self.unwritten.append(Unwritten(op.type, f"op {at} of block {block.idx}", str(refused)))
+                    self.unwritten.append(Unwritten(op.type, f"op {index} of block {block.idx}", str(refused)))
                     for name in op.output_names():
                         self.frames[-1].values[name] = OnnxValue(name)
 
@@ -178,15 +178,15 @@ class GraphWriter:
         self.scope = "".join(f"/{part}" for part in op.scope)
         if self._empties(op):
             return
-        made: Any = function(WrittenOp(self, op, operator))
-        if made is None:  # of a block: the function has said the values of its variables
+        output: Any = function(WrittenOp(self, op, operator))
+        if output is None:  # of a block: the function has said the values of its variables
             return
-        results: Sequence[Any] = made if made.__class__ is tuple else (made,)
+        results: Sequence[Any] = output if output.__class__ is tuple else (output,)
         for slot, value in zip(operator.schema.results, results, strict=False):
-            listed: Sequence[Any] = value if value.__class__ is list else [value]
-            for name, one in zip(op.output_slots.get(slot.name, ()), listed, strict=False):
-                if one is not None and not is_empty_name(name):
-                    self.bind(op, name, one)
+            elements: Sequence[Any] = value if value.__class__ is list else [value]
+            for name, element in zip(op.output_slots.get(slot.name, ()), elements, strict=False):
+                if element is not None and not is_empty_name(name):
+                    self.bind(op, name, element)
 
     def _empties(self, op: Op) -> bool:
         """Write results without elements as constants, whatever makes them: engines differ in operators on nothing."""
@@ -200,20 +200,20 @@ class GraphWriter:
             return False
         for name, spec in zip(names, specs, strict=True):
             assert spec is not None
-            held = "bool" if spec.dtype is BOOL else "float32" if spec.dtype is BF16 else spec.known_dtype.numpy_name
-            value = self.constant(numpy.zeros(spec.known_dims, held))
+            kind = "bool" if spec.dtype is BOOL else "float32" if spec.dtype is BF16 else spec.known_dtype.numpy_name
+            value = self.constant(numpy.zeros(spec.known_dims, kind))
             self.bind(op, name, self.node("Cast", [value], to=self.code_of(BF16))[0] if spec.dtype is BF16 else value)
         return True
 
     def bind(self, op: Op, variable: str, value: OnnxValue) -> None:
         """Say the value of a variable from this op on."""
-        frame, found = self.frames[-1], op.block.find(variable)
+        frame, target = self.frames[-1], op.block.find(variable)
         frame.values[variable] = value
-        if found is not None and self.writes[variable] > 1:
-            frame.specs[variable] = op.made.get(variable, found.spec)
+        if target is not None and self.writes[variable] > 1:
+            frame.specs[variable] = op.made.get(variable, target.spec)
         if value.name is None:
             value.name = variable
-            value.spec = found.spec if found is not None and self.writes[variable] == 1 else None
+            value.spec = target.spec if target is not None and self.writes[variable] == 1 else None
 
     # --- values
 
@@ -227,24 +227,24 @@ class GraphWriter:
 
     def value(self, variable: str) -> OnnxValue:
         """Return the value of a variable: of a node, an input, or an initializer."""
-        found = self.find(variable)
-        if found is None:
+        value = self.find(variable)
+        if value is None:
             raise Refused(f"{variable} has no value here")
-        return found
+        return value
 
     def find(self, variable: str) -> OnnxValue | None:
         """Return the value of a variable; None if it has none."""
         for frame in reversed(self.frames):
             if variable in frame.values:
                 return frame.values[variable]
-        found = self._initializers.get(variable)
-        if found is None:
+        value = self._initializers.get(variable)
+        if value is None:
             stored = self.parameters.get(variable)
             if stored is None:
                 return None
-            found = self._initializers[variable] = OnnxValue(variable)
-            found.tensor = tensor_of(variable, self.code_of(stored.dtype), stored.dims, stored.data)
-        return found
+            value = self._initializers[variable] = OnnxValue(variable)
+            value.tensor = tensor_of(variable, self.code_of(stored.dtype), stored.dims, stored.data)
+        return value
 
     def known(self, variable: Variable) -> Any:
         """Return the numbers of a variable as an array if they are known before the run: of a parameter, or inferred; otherwise None."""
@@ -262,19 +262,19 @@ class GraphWriter:
         """Return an initializer with the numbers of an array, of ONNX's element type ``code`` if another than the array's; equal ones are held once."""
         import numpy
 
-        made: Any = numpy.ascontiguousarray(array).reshape(numpy.shape(array))
-        code = self.code_of(dtype(str(made.dtype))) if code is None else code
-        key = (code, made.shape, made.tobytes())
-        found = self._initializers.get(key)
-        if found is None:
-            found = self._initializers[key] = OnnxValue("constant")
-            found.tensor = tensor_of("constant", code, made.shape, made.tobytes())
-        return found
+        numbers: Any = numpy.ascontiguousarray(array).reshape(numpy.shape(array))
+        code = self.code_of(dtype(str(numbers.dtype))) if code is None else code
+        key = (code, numbers.shape, numbers.tobytes())
+        value = self._initializers.get(key)
+        if value is None:
+            value = self._initializers[key] = OnnxValue("constant")
+            value.tensor = tensor_of("constant", code, numbers.shape, numbers.tobytes())
+        return value
 
     def node(self, operator: str, inputs: Sequence[OnnxValue | None], count: int = 1, domain: str = "", **attributes: Any) -> list[OnnxValue]:
         """Append a node, and return its results. Attributes of None are left out."""
-        given = {k: v for k, v in attributes.items() if v is not None}
-        node = Node(operator, list(inputs), [OnnxValue() for _ in range(count)], given, domain, self.scope)
+        entries = {k: v for k, v in attributes.items() if v is not None}
+        node = Node(operator, list(inputs), [OnnxValue() for _ in range(count)], entries, domain, self.scope)
         self.frames[-1].nodes.append(node)
         for value in node.outputs:
             value.node = node
@@ -295,14 +295,14 @@ class GraphWriter:
     def give(self, values: Sequence[OnnxValue]) -> None:
         """Say the results of the innermost open graph; values made elsewhere are copied."""
         frame = self.frames[-1]
-        own = {value for node in frame.nodes for value in node.outputs}
+        outputs = {value for node in frame.nodes for value in node.outputs}
         for value in values:
-            frame.results.append(value if value in own and value not in frame.results else self.node("Identity", [value])[0])
+            frame.results.append(value if value in outputs and value not in frame.results else self.node("Identity", [value])[0])
 
     def seen_after(self, op: Op, block: Block, variable: str) -> bool:
         """Tell whether a variable is a result, or is read by ops other than one with a block, and outside of this and the blocks within."""
-        others = [other.block.idx for other in self.reads.get(variable, ()) if other is not op]
-        return variable in self.fetched or any(not _is_within(self.program, idx, block.idx) for idx in others)
+        indices = [reader.block.idx for reader in self.reads.get(variable, ()) if reader is not op]
+        return variable in self.fetched or any(not _is_within(self.program, idx, block.idx) for idx in indices)
 
 
 _ASKED: Final = ("Condition", "Cond", "inputs", "initial_states")
@@ -310,12 +310,12 @@ _ASKED: Final = ("Condition", "Cond", "inputs", "initial_states")
 
 
 def _reads(program: Program) -> dict[str, list[Op]]:
-    found: dict[str, list[Op]] = {}
+    readers: dict[str, list[Op]] = {}
     for op in program.all_ops():
         if op.is_run:
             for name in op.input_names() if op.operator is None or not op.operator.region else [n for s in _ASKED for n in op.inputs.get(s, ())]:
-                found.setdefault(name, []).append(op)
-    return found
+                readers.setdefault(name, []).append(op)
+    return readers
 
 
 def _is_within(program: Program, inner: int, block: int) -> bool:

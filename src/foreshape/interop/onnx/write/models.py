@@ -97,8 +97,8 @@ def write_model(path: str | os.PathLike[str], model: ModelRecord, largest: int =
         data = f"{target}.data"
         tensors, outside = external_tensors(model.graph.initializers, os.path.basename(data), _SMALL)
         with replacing(data) as file:
-            for at, piece in outside:
-                file.write(b"\0" * (at - file.tell()))
+            for offset, piece in outside:
+                file.write(b"\0" * (offset - file.tell()))
                 _write(file, piece)
         pieces = encode_model(model._replace(graph=model.graph._replace(initializers=tensors)))
     with replacing(target) as file:

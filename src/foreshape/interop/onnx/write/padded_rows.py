@@ -26,20 +26,20 @@ def length_name(name: str, level: int) -> str:
 def padded_types(writer: GraphWriter, name: str, spec: Spec) -> list[tuple[str, TypeRecord]]:
     """Return the names and types of the padded rows of a ragged input or result, and of its lengths."""
     assert spec.lod is not None
-    sizes = [str(spec.lod.counts[0]), *[f"{name}.{'time' if at == 0 else f'time.{at}'}" for at in range(len(spec.lod.counts))]]
+    sizes = [str(spec.lod.counts[0]), *[f"{name}.{'time' if level == 0 else f'time.{level}'}" for level in range(len(spec.lod.counts))]]
     if isinstance(spec.lod.counts[0], int):
         sizes = [spec.lod.counts[0], *sizes[1:]]  # pyright: ignore[reportAssignmentType]
     row = [d if isinstance(d, int) else str(d) for d in spec.known_dims[1:]]
-    lengths = [(length_name(name, at), TypeRecord("tensor", 7, tuple(sizes[: at + 1]))) for at in range(len(spec.lod.counts))]
+    lengths = [(length_name(name, level), TypeRecord("tensor", 7, tuple(sizes[: level + 1]))) for level in range(len(spec.lod.counts))]
     return [(name, TypeRecord("tensor", writer.code_of(spec.known_dtype), (*sizes, *row))), *lengths]
 
 
-def _constant(writer: GraphWriter, numbers: Any, of: DType = INT64) -> OnnxValue:
+def _constant(writer: GraphWriter, numbers: Any, dtype: DType = INT64) -> OnnxValue:
     import numpy
 
-    if of is BF16:
-        return writer.node("Cast", [_constant(writer, numbers, FP32)], to=writer.code_of(of))[0]
-    return writer.constant(numpy.array(numbers, "bool" if of is BOOL else of.numpy_name))
+    if dtype is BF16:
+        return writer.node("Cast", [_constant(writer, numbers, FP32)], to=writer.code_of(dtype))[0]
+    return writer.constant(numpy.array(numbers, "bool" if dtype is BOOL else dtype.numpy_name))
 
 
 class RowsWriter:
@@ -76,19 +76,19 @@ class RowsWriter:
         """Return [sequences, time]: True where a sequence has a row."""
         return self.node("Less", self.node("Unsqueeze", time, self.ints(0)), self.node("Unsqueeze", lengths, self.ints(1)))
 
-    def with_one_more(self, rows: OnnxValue, of: DType, fill: Any) -> tuple[OnnxValue, OnnxValue]:
+    def with_one_more(self, rows: OnnxValue, dtype: DType, fill: Any) -> tuple[OnnxValue, OnnxValue]:
         """Return the rows with one more at their end, full of a number (or of a value), and its place, in a row."""
         shape = self.node("Shape", rows)
-        one = fill if isinstance(fill, OnnxValue) else _constant(self.writer, fill, of)
-        more = self.node("Expand", one, self.node("Concat", self.ints(1), self.part(shape, 1), axis=0))
-        return self.node("Concat", rows, more, axis=0), self.part(shape, 0, 1)
+        filler = fill if isinstance(fill, OnnxValue) else _constant(self.writer, fill, dtype)
+        extra = self.node("Expand", filler, self.node("Concat", self.ints(1), self.part(shape, 1), axis=0))
+        return self.node("Concat", rows, extra, axis=0), self.part(shape, 0, 1)
 
-    def padded(self, rows: OnnxValue, lengths: OnnxValue, of: DType, fill: Any = 0, count: OnnxValue | None = None) -> OnnxValue:
+    def padded(self, rows: OnnxValue, lengths: OnnxValue, dtype: DType, fill: Any = 0, count: OnnxValue | None = None) -> OnnxValue:
         """Return [sequences, time, *row] with a number behind the ends. ``count``: the time, in a row, if it is not the longest."""
         time = self.time(self.longest(lengths) if count is None else count)
-        more, end = self.with_one_more(rows, of, fill)
+        source, end = self.with_one_more(rows, dtype, fill)
         index = self.node("Add", self.node("Unsqueeze", self.offsets(lengths), self.ints(1)), self.node("Unsqueeze", time, self.ints(0)))
-        return self.node("Gather", more, self.node("Where", self.mask(lengths, time), index, end), axis=0)
+        return self.node("Gather", source, self.node("Where", self.mask(lengths, time), index, end), axis=0)
 
     def unpadded(self, x: OnnxValue, lengths: OnnxValue) -> OnnxValue:
         """Return the rows of [sequences, time, *row], without the ones behind the ends."""
@@ -106,30 +106,30 @@ class RowsWriter:
 
     # --- inputs and results
 
-    def opened(self, x: OnnxValue, given: Sequence[OnnxValue]) -> tuple[OnnxValue, list[OnnxValue]]:
+    def opened(self, x: OnnxValue, sizes: Sequence[OnnxValue]) -> tuple[OnnxValue, list[OnnxValue]]:
         """Return the rows of a padded input, and the lengths of its sequences level by level."""
-        lengths = [given[0]]
-        for inner in given[1:]:
+        lengths = [sizes[0]]
+        for inner in sizes[1:]:
             for outer in lengths:
                 inner = self.unpadded(inner, outer)
             x = self.unpadded(x, lengths[-1])
             lengths.append(inner)
         return self.unpadded(x, lengths[-1]), lengths
 
-    def closed(self, rows: OnnxValue, lengths: Sequence[OnnxValue], of: DType) -> list[OnnxValue]:
+    def closed(self, rows: OnnxValue, lengths: Sequence[OnnxValue], dtype: DType) -> list[OnnxValue]:
         """Return the padded form of ragged rows, and its lengths level by level."""
         out = rows
         for level in reversed(lengths):
-            out = self.padded(out, level, of)
-        made: list[OnnxValue] = []
-        for at, level in enumerate(lengths):
-            for outer in reversed(lengths[:at]):
+            out = self.padded(out, level, dtype)
+        padded_lengths: list[OnnxValue] = []
+        for index, level in enumerate(lengths):
+            for outer in reversed(lengths[:index]):
                 level = self.padded(level, outer, INT64)
-            made.append(level)
-        return [out, *made]
+            padded_lengths.append(level)
+        return [out, *padded_lengths]
 
 
 def levels_of(writer: GraphWriter, lod: Lod) -> list[OnnxValue] | None:
     """Return the lengths of the sequences at each level; None if nothing is known of them."""
-    found = writer.lengths.get(lod.source)
-    return None if found is None or len(found) < len(lod.counts) else found[: len(lod.counts)]
+    lengths = writer.lengths.get(lod.source)
+    return None if lengths is None or len(lengths) < len(lod.counts) else lengths[: len(lod.counts)]

@@ -18,49 +18,49 @@ class Term:
 
     __slots__ = ("of", "value", "w")
 
-    def __init__(self, w: WrittenOp, value: OnnxValue, of: DType) -> None:
-        self.w, self.value, self.of = w, value, of
+    def __init__(self, w: WrittenOp, value: OnnxValue, dtype: DType) -> None:
+        self.w, self.value, self.of = w, value, dtype
 
-    def _with(self, operator: str, other: Term | float, turned: bool = False, to: DType | None = None) -> Term:
-        right = other if isinstance(other, Term) else self._number(other, self.of)
-        left, right = (right, self) if turned else (self, right)
-        if self.of in _NARROW and (self.of is not BOOL or to is None or operator != "Equal"):
-            made = Term(self.w, self.w.node(operator, left.cast(INT32).value, right.cast(INT32).value), INT32)
-            return Term(self.w, made.value, to) if to is not None else made.cast(self.of)
-        return Term(self.w, self.w.node(operator, left.value, right.value), to or self.of)
+    def _with(self, operator: str, operand: Term | float, swap: bool = False, dtype: DType | None = None) -> Term:
+        right = operand if isinstance(operand, Term) else self._number(operand, self.of)
+        left, right = (right, self) if swap else (self, right)
+        if self.of in _NARROW and (self.of is not BOOL or dtype is None or operator != "Equal"):
+            out = Term(self.w, self.w.node(operator, left.cast(INT32).value, right.cast(INT32).value), INT32)
+            return Term(self.w, out.value, dtype) if dtype is not None else out.cast(self.of)
+        return Term(self.w, self.w.node(operator, left.value, right.value), dtype or self.of)
 
-    def _number(self, value: float, of: DType) -> Term:
-        return Term(self.w, self.w.number(value if of.is_floating else bool(value) if of is BOOL else int(value), of), of)
+    def _number(self, value: float, dtype: DType) -> Term:
+        return Term(self.w, self.w.number(value if dtype.is_floating else bool(value) if dtype is BOOL else int(value), dtype), dtype)
 
-    def __add__(self, other: Term | float) -> Term:
-        return self._with("Add", other)
+    def __add__(self, operand: Term | float) -> Term:
+        return self._with("Add", operand)
 
-    def __radd__(self, other: float) -> Term:
-        return self._with("Add", other)
+    def __radd__(self, operand: float) -> Term:
+        return self._with("Add", operand)
 
-    def __sub__(self, other: Term | float) -> Term:
-        return self._with("Sub", other)
+    def __sub__(self, operand: Term | float) -> Term:
+        return self._with("Sub", operand)
 
-    def __rsub__(self, other: float) -> Term:
-        return self._with("Sub", other, True)
+    def __rsub__(self, operand: float) -> Term:
+        return self._with("Sub", operand, True)
 
-    def __mul__(self, other: Term | float) -> Term:
-        return self._with("Mul", other)
+    def __mul__(self, operand: Term | float) -> Term:
+        return self._with("Mul", operand)
 
-    def __rmul__(self, other: float) -> Term:
-        return self._with("Mul", other)
+    def __rmul__(self, operand: float) -> Term:
+        return self._with("Mul", operand)
 
-    def __truediv__(self, other: Term | float) -> Term:
-        return self._with("Div", other)
+    def __truediv__(self, operand: Term | float) -> Term:
+        return self._with("Div", operand)
 
-    def __rtruediv__(self, other: float) -> Term:
-        return self._with("Div", other, True)
+    def __rtruediv__(self, operand: float) -> Term:
+        return self._with("Div", operand, True)
 
-    def __mod__(self, other: Term | float) -> Term:
-        return self._with("Mod", other)
+    def __mod__(self, operand: Term | float) -> Term:
+        return self._with("Mod", operand)
 
-    def __pow__(self, other: Term | float) -> Term:
-        return self._with("Pow", other)
+    def __pow__(self, operand: Term | float) -> Term:
+        return self._with("Pow", operand)
 
     def __neg__(self) -> Term:
         return self.node("Neg")
@@ -68,53 +68,53 @@ class Term:
     def __abs__(self) -> Term:
         return self.node("Abs")
 
-    def __lt__(self, other: Term | float) -> Term:
-        return self._with("Less", other, to=BOOL)
+    def __lt__(self, operand: Term | float) -> Term:
+        return self._with("Less", operand, dtype=BOOL)
 
-    def __le__(self, other: Term | float) -> Term:
-        return self._with("LessOrEqual", other, to=BOOL)
+    def __le__(self, operand: Term | float) -> Term:
+        return self._with("LessOrEqual", operand, dtype=BOOL)
 
-    def __gt__(self, other: Term | float) -> Term:
-        return self._with("Greater", other, to=BOOL)
+    def __gt__(self, operand: Term | float) -> Term:
+        return self._with("Greater", operand, dtype=BOOL)
 
-    def __ge__(self, other: Term | float) -> Term:
-        return self._with("GreaterOrEqual", other, to=BOOL)
+    def __ge__(self, operand: Term | float) -> Term:
+        return self._with("GreaterOrEqual", operand, dtype=BOOL)
 
-    def same(self, other: Term | float) -> Term:
+    def same(self, operand: Term | float) -> Term:
         """Return where both are equal."""
-        return self._with("Equal", other, to=BOOL)
+        return self._with("Equal", operand, dtype=BOOL)
 
-    def __and__(self, other: Term) -> Term:
-        return Term(self.w, self.w.node("And", self.value, other.value), BOOL)
+    def __and__(self, operand: Term) -> Term:
+        return Term(self.w, self.w.node("And", self.value, operand.value), BOOL)
 
-    def __or__(self, other: Term) -> Term:
-        return Term(self.w, self.w.node("Or", self.value, other.value), BOOL)
+    def __or__(self, operand: Term) -> Term:
+        return Term(self.w, self.w.node("Or", self.value, operand.value), BOOL)
 
     def __invert__(self) -> Term:
         return Term(self.w, self.w.node("Not", self.value), BOOL)
 
-    def least(self, other: Term | float) -> Term:
+    def least(self, operand: Term | float) -> Term:
         """Return the smaller of both."""
-        return self._with("Min", other)
+        return self._with("Min", operand)
 
-    def most(self, other: Term | float) -> Term:
+    def most(self, operand: Term | float) -> Term:
         """Return the larger of both."""
-        return self._with("Max", other)
+        return self._with("Max", operand)
 
-    def node(self, operator: str, *others: OnnxValue | None, to: DType | None = None, **attributes: Any) -> Term:
+    def node(self, operator: str, *operands: OnnxValue | None, to: DType | None = None, **attributes: Any) -> Term:
         """Return the result of a node of this and other values; ``to``: its element type if it is another one."""
-        return Term(self.w, self.w.node(operator, self.value, *others, **attributes), to or self.of)
+        return Term(self.w, self.w.node(operator, self.value, *operands, **attributes), to or self.of)
 
-    def cast(self, to: DType) -> Term:
-        return Term(self.w, self.w.cast(self.value, self.of, to), to)
+    def cast(self, dtype: DType) -> Term:
+        return Term(self.w, self.w.cast(self.value, self.of, dtype), dtype)
 
-    def where(self, yes: Term | float, no: Term | float, of: DType | None = None) -> Term:
-        """Return, of this mask, ``yes`` or ``no``; ``of``: their element type if both are numbers."""
-        given = of or (yes.of if isinstance(yes, Term) else no.of if isinstance(no, Term) else self.of)
-        values = [v if isinstance(v, Term) else self._number(v, given) for v in (yes, no)]
-        if given in _NARROW and given is not UINT8:
-            return Term(self.w, self.w.node("Where", self.value, *[v.cast(INT32).value for v in values]), INT32).cast(given)
-        return Term(self.w, self.w.node("Where", self.value, *[v.value for v in values]), given)
+    def where(self, yes: Term | float, no: Term | float, dtype: DType | None = None) -> Term:
+        """Return, of this mask, ``yes`` or ``no``; ``dtype``: their element type if both are numbers."""
+        element = dtype or (yes.of if isinstance(yes, Term) else no.of if isinstance(no, Term) else self.of)
+        values = [v if isinstance(v, Term) else self._number(v, element) for v in (yes, no)]
+        if element in _NARROW and element is not UINT8:
+            return Term(self.w, self.w.node("Where", self.value, *[v.cast(INT32).value for v in values]), INT32).cast(element)
+        return Term(self.w, self.w.node("Where", self.value, *[v.value for v in values]), element)
 
     def cut(self, axis: int, start: int, end: int) -> Term:
         """Return a part along an axis."""
@@ -188,16 +188,16 @@ class Term:
         return Term(self.w, values, self.of), Term(self.w, places, INT64)
 
 
-def term(w: WrittenOp, slot: str, at: int = 0) -> Term:
+def term(w: WrittenOp, slot: str, index: int = 0) -> Term:
     """Return an operand."""
-    return Term(w, w.x(slot, at), w.spec(slot, at).known_dtype)
+    return Term(w, w.x(slot, index), w.spec(slot, index).known_dtype)
 
 
-def constant(w: WrittenOp, numbers: Any, of: DType) -> Term:
+def constant(w: WrittenOp, numbers: Any, dtype: DType) -> Term:
     """Return a constant of numbers."""
     import numpy
 
-    return Term(w, w.array(numpy.array(numbers, "bool" if of is BOOL else of.numpy_name)), of)
+    return Term(w, w.array(numpy.array(numbers, "bool" if dtype is BOOL else dtype.numpy_name)), dtype)
 
 
 def joined(parts: Sequence[Term], axis: int) -> Term:

@@ -38,11 +38,11 @@ class Node:
         for value in self.inputs:
             if value is not None:
                 yield value
-        for held in self.attributes.values():
-            if isinstance(held, OnnxGraph):
-                for node in held.nodes:
+        for attribute in self.attributes.values():
+            if isinstance(attribute, OnnxGraph):
+                for node in attribute.nodes:
                     yield from node.reads()
-                yield from held.results
+                yield from attribute.results
 
 
 @dataclass(eq=False)
@@ -62,15 +62,15 @@ class OnnxGraph:
 
 def needed(frame: OnnxGraph) -> None:
     """Drop the nodes whose results nobody reads."""
-    wanted, kept = set(frame.results), list[Node]()
+    values, nodes = set(frame.results), list[Node]()
     for node in reversed(frame.nodes):
-        if not wanted.isdisjoint(node.outputs):
-            for held in node.attributes.values():
-                if isinstance(held, OnnxGraph):
-                    needed(held)
-            kept.append(node)
-            wanted.update(node.reads())
-    frame.nodes = kept[::-1]
+        if not values.isdisjoint(node.outputs):
+            for attribute in node.attributes.values():
+                if isinstance(attribute, OnnxGraph):
+                    needed(attribute)
+            nodes.append(node)
+            values.update(node.reads())
+    frame.nodes = nodes[::-1]
 
 
 _ALL_NAMED: Final = frozenset({"TopK", "Loop", "If", "Scan", "Split"})
@@ -81,16 +81,18 @@ Types: TypeAlias = "Mapping[OnnxValue, TypeRecord]"
 def named_graph(frame: OnnxGraph, types: Types, initializers: Iterable[OnnxValue], described: Callable[[OnnxValue], TypeRecord | None]) -> GraphRecord:
     """Return the main graph, without what its results don't need. ``described``: the type of a value between, or None."""
     needed(frame)
-    read = {value for node in frame.nodes for value in node.reads()}
-    held = [v for v in initializers if v in read or v in frame.results]
+    operands = {value for node in frame.nodes for value in node.reads()}
+    constants = [v for v in initializers if v in operands or v in frame.results]
     names = _Names()
-    for value in (*frame.inputs, *frame.results, *sorted(held, key=lambda v: v.name == "constant")):
-        names.of(value)
-    names.read = read
+    for value in (*frame.inputs, *frame.results, *sorted(constants, key=lambda v: v.name == "constant")):
+        names.name_of(value)
+    names.read = operands
     graph = names.graph("program", frame, types)
-    tensors = {names.of(v): v.tensor._replace(name=names.of(v)) for v in held if v.tensor is not None}
+    tensors = {names.name_of(v): v.tensor._replace(name=names.name_of(v)) for v in constants if v.tensor is not None}
     ends = {*frame.inputs, *frame.results}
-    between = {names.of(v): told for node in frame.nodes for v in node.outputs if v in read and v not in ends and (told := described(v)) is not None}
+    between = {
+        names.name_of(v): record for node in frame.nodes for v in node.outputs if v in operands and v not in ends and (record := described(v)) is not None
+    }
     return graph._replace(initializers=tensors, described=between)
 
 
@@ -103,33 +105,35 @@ class _Names:
         self.counts: Counter[str] = Counter()
         self.read: set[OnnxValue] = set()
 
-    def of(self, value: OnnxValue, otherwise: str = "value") -> str:
+    def name_of(self, value: OnnxValue, otherwise: str = "value") -> str:
         name = self.found.get(value)
         if name is None:
             name = self.found[value] = self.free(value.name or otherwise)
         return name
 
-    def free(self, wanted: str) -> str:
-        name = wanted
+    def free(self, stem: str) -> str:
+        name = stem
         while name in self.taken:
-            self.counts[wanted] += 1
-            name = f"{wanted}_{self.counts[wanted]}"
+            self.counts[stem] += 1
+            name = f"{stem}_{self.counts[stem]}"
         self.taken.add(name)
         return name
 
     def graph(self, name: str, frame: OnnxGraph, types: Types) -> GraphRecord:
-        inputs = tuple([ValueRecord(self.of(v), types.get(v)) for v in frame.inputs])
+        inputs = tuple([ValueRecord(self.name_of(v), types.get(v)) for v in frame.inputs])
         nodes = tuple([self.node(node, frame.results) for node in frame.nodes])
-        return GraphRecord(name, nodes, {}, inputs, tuple([ValueRecord(self.of(v), types.get(v)) for v in frame.results]), {}, name)
+        return GraphRecord(name, nodes, {}, inputs, tuple([ValueRecord(self.name_of(v), types.get(v)) for v in frame.results]), {}, name)
 
     def node(self, node: Node, results: Sequence[OnnxValue]) -> NodeRecord:
         self.counts[f"/{node.operator}"] += 1
         name = f"{node.scope}/{node.operator}_{self.counts[f'/{node.operator}']}"
-        inputs = [self.of(v) if v is not None else "" for v in node.inputs]
+        inputs = [self.name_of(v) if v is not None else "" for v in node.inputs]
         attributes = {k: self.graph(f"{name}.{k}", v, v.types) if isinstance(v, OnnxGraph) else v for k, v in node.attributes.items()}
         every = node.operator in _ALL_NAMED
-        outputs = [self.of(v, f"{node.operator}.out") if every or not at or v in self.read or v in results else "" for at, v in enumerate(node.outputs)]
-        for listed in (inputs, outputs):
-            while len(listed) > 1 and not listed[-1]:
-                listed.pop()
+        outputs = [
+            self.name_of(v, f"{node.operator}.out") if every or not index or v in self.read or v in results else "" for index, v in enumerate(node.outputs)
+        ]
+        for names in (inputs, outputs):
+            while len(names) > 1 and not names[-1]:
+                names.pop()
         return NodeRecord(node.operator, node.domain, tuple(inputs), tuple(outputs), attributes, name, "", {}, {})

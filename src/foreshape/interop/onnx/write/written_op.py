@@ -34,13 +34,13 @@ class WrittenOp(DescribedOp):
 
     # --- operands and results
 
-    def x(self, slot: str, at: int = 0) -> OnnxValue:
+    def x(self, slot: str, index: int = 0) -> OnnxValue:
         """Return the value of an operand. Integers known before the run are a constant, whatever made them."""
-        variable = self.variable(slot, at)
+        variable = self.variable(slot, index)
         if variable.spec.value is not None and variable.name not in self.writer.parameters:
-            known = self.writer.known(variable)
-            if known is not None:
-                return self.writer.constant(known)
+            numbers = self.writer.known(variable)
+            if numbers is not None:
+                return self.writer.constant(numbers)
         return self.writer.value(variable.name)
 
     def optional(self, slot: str) -> OnnxValue | None:
@@ -49,15 +49,15 @@ class WrittenOp(DescribedOp):
 
     def all(self, slot: str) -> list[OnnxValue]:
         """Return the values of an operand of several."""
-        return [self.x(slot, at) for at in range(self.count(slot))]
+        return [self.x(slot, index) for index in range(self.count(slot))]
 
-    def known(self, slot: str, at: int = 0) -> Any:
+    def known(self, slot: str, index: int = 0) -> Any:
         """Return the numbers of an operand as an array if they are known before the run, otherwise None."""
-        return self.writer.known(self.variable(slot, at)) if self.has(slot) else None
+        return self.writer.known(self.variable(slot, index)) if self.has(slot) else None
 
-    def spec(self, slot: str, at: int = 0) -> Spec:
+    def spec(self, slot: str, index: int = 0) -> Spec:
         """Return the spec of an operand. Raises `Refused` for a ragged one, if the operator knows of sequences, or nothing is known of them."""
-        spec = self.writer.spec(self.variable(slot, at))
+        spec = self.writer.spec(self.variable(slot, index))
         if spec.lod and (self.knows_sequences or self.of.region or levels_of(self.writer, spec.lod) is None):
             raise Refused(f"{slot} is ragged")
         return spec
@@ -99,13 +99,13 @@ class WrittenOp(DescribedOp):
 
         return self.writer.constant(numpy.array(numbers, "int64"))
 
-    def number(self, value: float | bool, of: DType = FP32) -> OnnxValue:
+    def number(self, value: float | bool, dtype: DType = FP32) -> OnnxValue:
         """Return one number, without dims."""
         import numpy
 
-        if of.numpy_name == "bfloat16" or of.name == "bf16":
-            return self.cast(self.writer.constant(numpy.array(value, "float32")), FP32, of)
-        return self.writer.constant(numpy.array(value, "bool" if of is BOOL else of.numpy_name))
+        if dtype.numpy_name == "bfloat16" or dtype.name == "bf16":
+            return self.cast(self.writer.constant(numpy.array(value, "float32")), FP32, dtype)
+        return self.writer.constant(numpy.array(value, "bool" if dtype is BOOL else dtype.numpy_name))
 
     def like(self, value: float, slot: str) -> OnnxValue:
         """Return one number in the element type of an operand."""
@@ -117,27 +117,27 @@ class WrittenOp(DescribedOp):
 
     # --- common forms
 
-    def cast(self, x: OnnxValue, now: DType, to: DType) -> OnnxValue:
+    def cast(self, x: OnnxValue, source: DType, target: DType) -> OnnxValue:
         """Return ``x`` in another element type; itself if it has it."""
-        return x if now is to else self.node("Cast", x, to=self.writer.code_of(to))
+        return x if source is target else self.node("Cast", x, to=self.writer.code_of(target))
 
-    def as_int64(self, slot: str, at: int = 0) -> OnnxValue:
+    def as_int64(self, slot: str, index: int = 0) -> OnnxValue:
         """Return an operand of integers as int64."""
-        known = self.known(slot, at) if at == 0 else None
-        return self.array(known.astype("int64")) if known is not None else self.cast(self.x(slot, at), self.spec(slot, at).known_dtype, INT64)
+        numbers = self.known(slot, index) if index == 0 else None
+        return self.array(numbers.astype("int64")) if numbers is not None else self.cast(self.x(slot, index), self.spec(slot, index).known_dtype, INT64)
 
     def row(self, slot: str) -> OnnxValue:
         """Return the numbers of an operand, one or several, as a row of int64."""
-        known = self.known(slot)
-        if known is not None:
-            return self.array(known.astype("int64").reshape(-1))
-        given = self.as_int64(slot)
-        return given if self.spec(slot).dims is not None and self.rank(slot) == 1 else self.reshape(given, -1)
+        numbers = self.known(slot)
+        if numbers is not None:
+            return self.array(numbers.astype("int64").reshape(-1))
+        value = self.as_int64(slot)
+        return value if self.spec(slot).dims is not None and self.rank(slot) == 1 else self.reshape(value, -1)
 
     def row_of(self, slot: str) -> OnnxValue:
         """Return an operand of several tensors of one number as a row of int64."""
         count = len(self.op.input_slots[slot])
-        rows = [self.reshape(self.cast(self.x(slot, at), self.spec(slot, at).known_dtype, INT64), 1) for at in range(count)]
+        rows = [self.reshape(self.cast(self.x(slot, index), self.spec(slot, index).known_dtype, INT64), 1) for index in range(count)]
         return rows[0] if count == 1 else self.node("Concat", *rows, axis=0)
 
     def reshape(self, x: OnnxValue, *dims: int) -> OnnxValue:
