@@ -16,7 +16,7 @@ from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.operator.registry import get
 from foreshape.program import Variable
 
-_NAME: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?![\w(=.])")
+_NAME: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?![\w(=])")
 """A word of torch code for a slot or an attribute: no function, module or keyword."""
 
 
