@@ -13,7 +13,6 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-import foreshape.interop.onnx as room
 from foreshape.interop.forms.rules import onnx_operators, onnx_versions, onnx_writer
 from foreshape.interop.onnx.call import ELEMENT_TYPES, NAMES
 from foreshape.interop.onnx.write.graph_writer import DEFAULT, FIRST, LAST
@@ -23,6 +22,7 @@ from foreshape.operator.registry import all_operators
 
 PAGE = Path(__file__).with_name("onnx.md")
 RECORD = Path(__file__).with_name("onnx.json")
+ROOMS = ("foreshape.interop.forms.", "foreshape.interop.onnx.")
 APART = ("feed", "fetch")
 INTRODUCTION = """# ONNX
 
@@ -122,8 +122,9 @@ def functions_of(module: ModuleType) -> dict[str, ast.FunctionDef]:
 
 
 def refusals(rule: FunctionType) -> list[str]:
-    """The reasons for which a function, or one that it calls in this room, refuses a node."""
+    """The reasons for which a function, or one that it calls in these rooms, refuses a node."""
     found: dict[str, None] = {}
+    rule = getattr(rule, "func", rule)  # of a row
     waiting, seen = [(sys.modules[rule.__module__], rule.__name__)], set[tuple[str, str]]()
     while waiting:
         module, name = waiting.pop(0)
@@ -131,15 +132,17 @@ def refusals(rule: FunctionType) -> list[str]:
         if node is None or (module.__name__, name) in seen:
             continue
         seen.add((module.__name__, name))
+        local = {part.arg for part in ast.walk(node) if isinstance(part, ast.arg)}
+        local |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
         for part in ast.walk(node):
             if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id == "Refused" and part.args:
                 found[words(part.args[0])] = None
-            elif isinstance(part, ast.Name) and (called := module.__dict__.get(part.id, None)) is not None:
-                if getattr(called, "__module__", "").startswith(room.__name__):
+            elif isinstance(part, ast.Name) and part.id not in local and (called := module.__dict__.get(part.id, None)) is not None:
+                if getattr(called, "__module__", "").startswith(ROOMS):
                     waiting.append((sys.modules[called.__module__], part.id))
             elif isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name):
                 other = module.__dict__.get(part.value.id)
-                if isinstance(other, ModuleType) and other.__name__.startswith(room.__name__):
+                if isinstance(other, ModuleType) and other.__name__.startswith(ROOMS):
                     waiting.append((other, part.attr))
     return [text for text in found if text.strip("… ") and not text.startswith("elements of the type")]
 
