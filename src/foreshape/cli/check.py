@@ -49,7 +49,7 @@ class _Findings:
     def look_at_order(self, program: Program) -> None:
         """Look for reads before writes and for dead ops in a program without errors: the blocks of its ops exist."""
         self.early, self.dead, self.scattered = read_before_written(program), dead_ops(program), scattered_reshapes(program)
-        fetched = [n for op in program.global_block.ops if op.type == "fetch" for n in op.input_names()]
+        fetched = [n for op in program.global_block.ops if op.is_fetch for n in op.input_names()]
         if fetched:
             mixture = ExampleFlow(program, program.feeds).mixture(fetched)
             self.apart = mixture is None or (False if mixture.proven else None)

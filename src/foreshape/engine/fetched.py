@@ -32,7 +32,7 @@ def names_of(program: Program, fetch: Any) -> tuple[str, ...]:
         else:
             names.append(program.global_block.var(target).name)
     if not names:
-        fetches = sorted((op for op in program.global_block.ops if op.type == "fetch"), key=_column)
+        fetches = sorted((op for op in program.global_block.ops if op.is_fetch), key=_column)
         names = [name for op in fetches for name in op.input_names()]
     return tuple(names)
 

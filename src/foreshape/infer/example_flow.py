@@ -80,7 +80,7 @@ class ExampleFlow:
 
     def _follow(self, block: Block) -> None:
         for op in block.ops:
-            if op.type in ("feed", "fetch"):
+            if not op.is_run:
                 for name in op.output_names():
                     self.states.setdefault(name, SHARED)
                 continue

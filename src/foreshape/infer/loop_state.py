@@ -128,7 +128,7 @@ def note_made(op: Op, variable: Variable, spec: Spec) -> None:
     """Note the spec of a variable at each of its writers, if there is more than one."""
     name, first = variable.name, variable.op
     previous = variable.inferred_spec
-    if previous is not None and previous is not spec and (first is None or first.type == "feed") and previous.kind is LOD_TENSOR:
+    if previous is not None and previous is not spec and (first is None or first.is_feed) and previous.kind is LOD_TENSOR:
         changed = (previous.dims, previous.dtype, previous.lod) != (spec.dims, spec.dtype, spec.lod)
         if changed and previous.dims and variable.known and variable.block.parent_idx < 0:
             variable.block.program.inference.entry_specs.setdefault(variable, previous)

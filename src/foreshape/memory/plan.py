@@ -132,7 +132,7 @@ def _names(program: Program, fetch: Iterable[Variable | str]) -> list[str]:
             raise SchemaError(f"there is no variable {name!r} in the program's global block{did_you_mean(name, block.vars)}")
         names.append(name)
     if not names:
-        names = [n for op in block.ops if op.type == "fetch" for n in op.input_names()]
+        names = [n for op in block.ops if op.is_fetch for n in op.input_names()]
     if not names and not needed_ops(block, ()):
         names = list(dict.fromkeys(_last_results(block)))
     return names

@@ -16,7 +16,7 @@ def inputs_of(block: Block) -> list[Variable]:
     return [
         v
         for v in block.vars.values()
-        if not v.persistable and v.kind in TENSOR_KINDS and (v.op.type == "feed" if v.op is not None else v.need_check_feed or v.name in read)
+        if not v.persistable and v.kind in TENSOR_KINDS and (v.op.is_feed if v.op is not None else v.need_check_feed or v.name in read)
     ]
 
 

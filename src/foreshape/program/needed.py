@@ -37,9 +37,9 @@ def needed_ops(block: Block, fetches: Sequence[str]) -> list[Op]:
 
 def is_fed(variable: Variable) -> bool:
     """Tell whether it is an input: by its own flag, or by a feed op of a saved model."""
-    return variable.need_check_feed or any(op.type == "feed" and variable.name in op.output_names() for op in variable.block.ops)
+    return variable.need_check_feed or any(op.is_feed and variable.name in op.output_names() for op in variable.block.ops)
 
 
 def is_given(variable: Variable) -> bool:
     """Tell whether the program does not compute a variable: it is fed, also by a feed op of a saved model, or in the scope."""
-    return variable.op is None or variable.op.type == "feed"
+    return variable.op is None or variable.op.is_feed

@@ -157,6 +157,16 @@ class Op:
         return self.output(slots[at].name) or "" if at < len(slots) else ""
 
     @property
+    def is_feed(self) -> bool:
+        """Tell whether it marks a fed variable, its result."""
+        return self.attributes.type == "feed"
+
+    @property
+    def is_fetch(self) -> bool:
+        """Tell whether it marks a fetched variable, its operand."""
+        return self.attributes.type == "fetch"
+
+    @property
     def is_run(self) -> bool:
         """Tell whether it is executed: feed and fetch only mark fed and fetched variables."""
         return self.attributes.type not in ("feed", "fetch")

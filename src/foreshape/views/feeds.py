@@ -18,7 +18,7 @@ from foreshape.program.variable import Variable
 def feeds_of(program: Program) -> Feeds:
     """Return the accepted sizes of a program's inputs. With fetch ops in the program, ops unused by them demand nothing."""
     version, program_ref = program.version, ref(program)
-    fetched = [n for op in program.global_block.ops if op.type == "fetch" for n in op.input_names()]
+    fetched = [n for op in program.global_block.ops if op.is_fetch for n in op.input_names()]
     program = for_step(program, fetched) if fetched else program
     inputs = inputs_of(program.global_block)
     specs = {v.name: v.entry_spec for v in inputs}

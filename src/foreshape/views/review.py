@@ -113,7 +113,7 @@ def _early(block: Block) -> list[Early]:
     for op in block.ops:
         for name in names_of_op(op)[1]:
             writers.setdefault(name, op)
-    fed = any(op.type == "feed" for op in block.ops) or block.idx > 0
+    fed = any(op.is_feed for op in block.ops) or block.idx > 0
     out: list[Early] = []
     for name, reader in readers.items():
         writer = writers.get(name)
@@ -134,7 +134,7 @@ def dead_ops(program: Program) -> list[Op]:
     Only a program with fetch ops has any. Unknown operators are left out.
     """
     block = program.global_block
-    fetched = [n for op in block.ops if op.type == "fetch" for n in op.input_names()]
+    fetched = [n for op in block.ops if op.is_fetch for n in op.input_names()]
     if not fetched:
         return []
     out: list[Op] = []

@@ -86,7 +86,7 @@ def _names(program: Program, given: Iterable[Variable | str] | None) -> list[str
     """Return names of variables of a program; the results of its fetch ops by default."""
     block = program.global_block
     if given is None:
-        fetched = sorted((op for op in block.ops if op.type == "fetch"), key=lambda op: int(op.attributes.values.get("col", 0) or 0))
+        fetched = sorted((op for op in block.ops if op.is_fetch), key=lambda op: int(op.attributes.values.get("col", 0) or 0))
         names: Sequence[str] = [n for op in fetched for n in op.input_names()]
         if not names:
             raise SchemaError("the program names no results: give fetches, variables or names")
