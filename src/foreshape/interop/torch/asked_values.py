@@ -9,27 +9,27 @@ from __future__ import annotations
 import builtins
 import functools
 import importlib
-import inspect
 import linecache
 import math
 import re
-import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from foreshape.interop.torch.jagged_tensors import jagged_tensors
 from foreshape.interop.torch.node_sites import code_of, of_torch
+from foreshape.interop.torch.own_code import own_code
 from foreshape.interop.torch.recorded_loops import calls_range, open_range, records
+from foreshape.interop.torch.replaced import asking_frame, exports_here, replaced
 from foreshape.interop.torch.untyped_torch import is_list, torch
+from foreshape.interop.torch.whole_operators import max_pool1d, stand_ins
 
 _LEN: Final = builtins.len
-"""Kept here: `answered_open` may put `_length` into the place of this one too."""
 
 
 def _length(of: Any) -> Any:
     """Return the builtin ``len``, of a tensor as an open size."""
-    return of.shape[0] if isinstance(of, torch.Tensor) and of.dim() else _LEN(of)
+    return of.shape[0] if exports_here() and isinstance(of, torch.Tensor) and of.dim() else _LEN(of)
 
 
 def _whole_window(kind: str, before: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,7 +39,8 @@ def _whole_window(kind: str, before: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(before)
     def pooled(x: Any, kernel_size: Any, *rest: Any, **named: Any) -> Any:
         sizes = [*kernel_size] if is_list(kernel_size) or isinstance(kernel_size, torch.Size) else [kernel_size] * axes
-        if not any(isinstance(n, torch.SymInt) for n in sizes) or rest or named or len(sizes) != axes:
+        usual = all(option in _USUAL and value is _USUAL[option] for option, value in named.items())
+        if not any(isinstance(n, torch.SymInt) for n in sizes) or rest or not usual or len(sizes) != axes:
             return before(x, kernel_size, *rest, **named)
         if any(not bool(n == x.shape[at - axes]) for at, n in enumerate(sizes)):
             return before(x, kernel_size, *rest, **named)
@@ -48,6 +49,10 @@ def _whole_window(kind: str, before: Callable[..., Any]) -> Callable[..., Any]:
         return x.flatten(-axes).max(-1, keepdim=True)[0].reshape(*x.shape[:-axes], *[1] * axes)
 
     return pooled
+
+
+_USUAL: Final = {"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False}
+"""The options of a pooling by default: torch hands them on to a mode."""
 
 
 def _gaussian_nll(x: Any, target: Any, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> Any:
@@ -206,37 +211,33 @@ _FUNCTIONS: Final[list[tuple[str, Any, Any]]] = [
 """Name, Python's own, and its stand-in."""
 
 
-@contextmanager
-def _replaced(places: list[tuple[dict[str, Any], str, Any]]) -> Generator[None]:
-    missing = object()
-    before = [held.get(name, missing) for held, name, _ in places]
-    for held, name, value in places:
-        held[name] = value
-    try:
-        yield
-    finally:
-        for (held, name, _), value in zip(places, before, strict=True):
-            if value is missing:
-                del held[name]
-            else:
-                held[name] = value
+class _Unchecked:
+    """Tells torch's distributions not to check their arguments, in the exporting thread."""
+
+    def __init__(self, before: bool) -> None:
+        self.before = before
+
+    def __get__(self, instance: Any, owner: Any) -> bool:
+        return self.before and not exports_here()
 
 
-def _own_spaces(module: Any) -> list[dict[str, Any]]:
-    """Return the names known to the code of a network, of its parts, and of their packages."""
-    spaces: list[dict[str, Any]] = [function.__globals__ for part in module.modules() if hasattr(function := part.forward, "__globals__")]
-    packages = {type(part).__module__.partition(".")[0] for part in module.modules()} - {"torch", __name__.partition(".")[0]}
-    spaces += [vars(held) for name, held in list(sys.modules.items()) if name.partition(".")[0] in packages and type(held) is ModuleType]
-    return list({id(space): space for space in spaces}.values())
-
-
-def _validates() -> bool:
-    """Tell whether torch's distributions check their arguments."""
-    try:
-        torch.distributions.Bernoulli(torch.tensor(2.0))
-    except ValueError:
-        return True
-    return False
+@functools.cache
+def open_functions() -> tuple[dict[Any, Any], list[Any]]:
+    """Return functions of torch with the ones in their place, and the functions of torch around them."""
+    functional: Any = torch.nn.functional
+    pools = {getattr(functional, name): _whole_window(name, max_pool1d if name == "max_pool1d" else getattr(functional, name)) for name in _POOLED}
+    functions, bodies = stand_ins()
+    functions = {
+        **functions,
+        **pools,
+        functional.gaussian_nll_loss: _gaussian_nll,
+        _LINSPACE: _even_numbers,
+        _DIV: _quotient,
+        _ISTFT: _spectra_of_length,
+        _MATRIX_NORM: _matrix_norm,
+        _CDIST: _distances,
+    }
+    return functions, [*bodies, *(getattr(functional, f"lp_pool{axes}d") for axes in (1, 2, 3)), torch.norm, torch.Tensor.norm, torch.Tensor.istft]
 
 
 def _distances(x: Any, y: Any, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Any:
@@ -261,8 +262,7 @@ def _is_traced(before: Callable[[], bool], answers: list[bool], traced: bool) ->
     """Return torch.jit.is_tracing, ``traced`` for the code of networks, noted in ``answers``; but for a choice between a tensor and a number."""
 
     def told() -> bool:
-        here: Any = inspect.currentframe()
-        asked = here.f_back
+        asked = asking_frame()
         if before() or of_torch(asked.f_code.co_filename):
             return before()
         if _CHOSEN.search(linecache.getline(asked.f_code.co_filename, asked.f_lineno).rstrip()) is not None:
@@ -290,26 +290,21 @@ def answered_open(module: Any, traced: bool = True) -> Generator[list[bool]]:
         A list that holds this answer after such a question.
     """
     answers = list[bool]()
-    functional: dict[str, Any] = vars(importlib.import_module("torch.nn.functional"))
-    places: list[tuple[dict[str, Any], str, Any]] = []
-    for space in _own_spaces(module):
-        places += [(space, name, own) for name, before, own in _FUNCTIONS if space.get(name, before if name == "len" else None) is before]
-        if space.get("int", int) is int and not of_torch(file := str(space.get("__file__"))) and _calls_int(file):
-            places.append((space, "int", _INT))
-        if records() and space.get("range", range) is range and not of_torch(file := str(space.get("__file__"))) and calls_range(file):
-            places.append((space, "range", open_range))
-    places += [(functional, name, _whole_window(name, functional[name])) for name in _POOLED]
-    places += [(functional, "gaussian_nll_loss", _gaussian_nll), (vars(importlib.import_module("torch")), "linspace", _even_numbers)]
-    places += [(vars(importlib.import_module("torch")), name, function) for name, function in (("div", _quotient), ("cdist", _distances))]
-    places += [(vars(importlib.import_module(held)), "istft", _spectra_of_length) for held in ("torch", "torch.functional")]
-    places.append((vars(importlib.import_module("torch.linalg")), "matrix_norm", _matrix_norm))
-    jit: dict[str, Any] = vars(importlib.import_module("torch.jit"))
-    places.append((jit, "is_tracing", _is_traced(jit["is_tracing"], answers, traced)))
-    of: Any = importlib.import_module("torch.distributions").Distribution
-    validated = _validates()
-    of.set_default_validate_args(False)
-    try:
-        with _replaced(places):
-            yield answers
-    finally:
-        of.set_default_validate_args(validated)
+    jit: Any = importlib.import_module("torch.jit")
+    traced_mode = _is_traced(jit.is_tracing, answers, traced)
+    checked: Any = importlib.import_module("torch.distributions").Distribution
+    attributes = cast("dict[str, Any]", vars(checked))
+    unchecked = {name: _Unchecked(attributes[name]) for name in ("_validate_args",) if name in attributes}
+    with own_code(module, _builtins_of), jagged_tensors(), replaced(jit, is_tracing=traced_mode), replaced(checked, **unchecked):
+        yield answers
+
+
+def _builtins_of(space: dict[str, Any]) -> dict[str, Any]:
+    """Return stand-ins for names of Python in the code of a file."""
+    found = {name: own for name, before, own in _FUNCTIONS if space.get(name, before if name == "len" else None) is before}
+    if not of_torch(file := str(space.get("__file__"))):
+        if space.get("int", int) is int and _calls_int(file):
+            found["int"] = _INT
+        if records() and space.get("range", range) is range and calls_range(file):
+            found["range"] = open_range
+    return found

@@ -17,6 +17,7 @@ from typing import Any, Final
 from foreshape.errors import SchemaError
 from foreshape.interop.torch.jagged_tensors import JaggedRefused
 from foreshape.interop.torch.node_sites import TORCH
+from foreshape.interop.torch.replaced import exports_here, replaced
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.program.call_site import call_site
 
@@ -124,14 +125,14 @@ def quiet() -> Generator[None]:
     if "TORCH_LOGS" in os.environ:
         yield
         return
-    trace.print = _no_print
     logger.setLevel(logging.CRITICAL)
     try:
-        yield
+        with replaced(trace, print=_no_print):
+            yield
     finally:
         logger.setLevel(level)
-        del trace.print
 
 
-def _no_print(*_: Any, **__: Any) -> None:
-    pass
+def _no_print(*given: Any, **named: Any) -> None:
+    if not exports_here():
+        print(*given, **named)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import io
 import re
-import sys
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,8 +21,8 @@ from foreshape.errors import FormatError
 from foreshape.interop.onnx_comparison import comparison_sizes
 from foreshape.interop.torch.export_errors import quiet
 from foreshape.interop.torch.exported_sequences import inputs_of, open_sizes, refused_op, take_single_sequences, traced_offsets
-from foreshape.interop.torch.plain_module import module_of, text_of
-from foreshape.interop.torch.replaced import one_at_a_time
+from foreshape.interop.torch.plain_module import module_of
+from foreshape.interop.torch.replaced import one_at_a_time, replaced
 from foreshape.interop.torch.untyped_torch import is_list, torch
 from foreshape.interop.torch.whole_operators import whole_layers, with_torch_layers
 from foreshape.interop.torch.write.numbers_code import LONG_CONSTANT
@@ -38,7 +37,6 @@ _CLOSE: Final = 1e-4
 """The greatest difference of an exported program from its module, as a part of the largest number."""
 _LARGER: Final = 8
 """The factor from the sizes of a comparison to the ones of a trace."""
-_LAYERS: Final = re.compile(r"\btorch\.(lstm|gru|rnn_tanh|rnn_relu)\b")
 _NOT_ONE: Final = re.compile(r"\bu\d+ >= 2\b")
 """In the words of an assertion of a trace: a size is not 0 or 1, as at the traced sizes."""
 Sizes = Mapping[str, Sequence[int]]
@@ -80,12 +78,8 @@ def export_code(
         for module in modules:
             for traced in (large, example) if large is not None and large != example else (example,):
                 try:
-                    with quiet():
-                        found = _exported(module, program, feeds, traced, axes)
-                        file = io.BytesIO()
-                        torch.export.save(found, file)
-                        for sizes in compared:
-                            _check(found, module, program, feeds, {n: [d if at in axes[n] else traced[n][at] for at, d in enumerate(sizes[n])] for n in feeds})
+                    others = [{n: [d if at in axes[n] else traced[n][at] for at, d in enumerate(sizes[n])] for n in feeds} for sizes in compared]
+                    file = _file_of(module, program, feeds, traced, axes, others)
                 except Exception as error:  # torch.export's own, of any class
                     words = " ".join(str(error).split("\n")[:2])[:300].strip() or type(error).__name__
                     told.append(refused_op(error, module, program) + words)
@@ -95,7 +89,7 @@ def export_code(
                 if scope is not None:
                     _check_module(module, dict(written)[module], program, feeds, fetches, tensors, scope)
                 with replacing(path) as out:
-                    out.write(file.getvalue())
+                    out.write(file)
                 return tuple([f"{specs[n][at]} = {traced[n][at]}" for n in feeds for at in opened[n] if at not in axes[n]])
     raise FormatError(f"torch.export refuses it{_numbers_decide(program, feeds)}: {reason or told[-1]}; write a .py")
 
@@ -153,10 +147,20 @@ def _numbers_decide(program: Program, feeds: Sequence[str]) -> str:
 
 
 @one_at_a_time
+def _file_of(module: Any, program: Program, feeds: Sequence[str], sizes: Sizes, axes: Axes, compared: Sequence[Sizes]) -> bytes:
+    """Return a module as a file of torch.export, checked at other sizes."""
+    with quiet():
+        found = _exported(module, program, feeds, sizes, axes)
+        file = io.BytesIO()
+        torch.export.save(found, file)
+        for others in compared:
+            _check(found, module, program, feeds, others)
+    return file.getvalue()
+
+
 def _exported(module: Any, program: Program, feeds: Sequence[str], sizes: Sizes, axes: Axes) -> Any:
     dynamic = open_sizes(program, feeds, axes)
-    layers = whole_layers(vars(sys.modules[type(module).__module__]), _LAYERS.search(text_of(module)) is not None)
-    with warnings.catch_warnings(), _small_constants(), layers, traced_offsets(module):
+    with warnings.catch_warnings(), _small_constants(), whole_layers(), traced_offsets(module):
         warnings.simplefilter("ignore")  # of torch's own code
         found = torch.export.export(module, inputs_of(program, feeds, sizes, 0), dynamic_shapes=dynamic if feeds else None)
     with_torch_layers(found)
@@ -173,12 +177,8 @@ def _exported(module: Any, program: Program, feeds: Sequence[str], sizes: Sizes,
 def _small_constants() -> Generator[None]:
     """Let a trace know the numbers of small constants, not of single ones alone."""
     tracing: Any = importlib.import_module("torch.fx.experimental.proxy_tensor")
-    before = tracing.CONSTANT_NUMEL_LIMIT
-    tracing.CONSTANT_NUMEL_LIMIT = LONG_CONSTANT
-    try:
+    with replaced(tracing, CONSTANT_NUMEL_LIMIT=LONG_CONSTANT):
         yield
-    finally:
-        tracing.CONSTANT_NUMEL_LIMIT = before
 
 
 def _check(found: Any, module: Any, program: Program, feeds: Sequence[str], sizes: Sizes) -> None:

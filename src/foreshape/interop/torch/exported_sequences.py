@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from foreshape.dims import Dim, evaluate, symbols_of
 from foreshape.interop.onnx_comparison import drawn_feed
-from foreshape.interop.torch.replaced import replaced
+from foreshape.interop.torch.own_code import own_code
+from foreshape.interop.torch.replaced import exports_here, replaced
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.interop.torch.write.numbers_code import one_symbol
 from foreshape.program import Program
@@ -89,13 +90,16 @@ def traced_offsets(module: Any) -> Generator[None]:
     if offsets is None:
         yield
         return
-    code = sys.modules[type(module).__module__]
-    with replaced(offsets, **{name: property(made) for name, made in _TRACED.items()}), replaced(code, len=_length):  # Python's own is a number
+    with replaced(offsets, **{name: property(made) for name, made in _TRACED.items()}), own_code(module, _open_length):  # Python's own is a number
         yield
 
 
+def _open_length(_: Any) -> dict[str, Any]:
+    return {"len": _length}
+
+
 def _length(of: Any) -> Any:
-    return of.shape[0] if isinstance(of, torch.Tensor) else len(of)
+    return of.shape[0] if exports_here() and isinstance(of, torch.Tensor) else len(of)
 
 
 def _size(number: Any) -> Any:

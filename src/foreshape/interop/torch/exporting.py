@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from foreshape.interop.torch import packed_sequences, recorded_loops, with_loss
-from foreshape.interop.torch.asked_values import answered_open
+from foreshape.interop.torch import replaced as replaced_functions
+from foreshape.interop.torch.asked_values import answered_open, open_functions
 from foreshape.interop.torch.assigned_buffers import written_assignments
 from foreshape.interop.torch.export_errors import check_inputs, quiet, refused_export
 from foreshape.interop.torch.finite_values import filled_sizes, finite_values
@@ -38,7 +39,6 @@ from foreshape.interop.torch.traced_guards import TracedGuard, traced_guards
 from foreshape.interop.torch.traced_layers import make_ready, traced_layers
 from foreshape.interop.torch.training_reads import Read, recorded_reads
 from foreshape.interop.torch.untyped_torch import pytree, torch
-from foreshape.interop.torch.whole_operators import whole_operators
 from foreshape.interop.torch.writes import changed_kinds
 from foreshape.program.call_site import warn_user
 
@@ -48,7 +48,7 @@ tried where the network takes no sizes so large."""
 
 _TORCH: Final = os.path.dirname(torch.__file__) + os.sep
 _LAYERS: Final = os.path.join(_TORCH, "nn") + os.sep
-_UNSEEN: Final = (with_loss.__file__, packed_sequences.__file__, contextlib.__file__)
+_UNSEEN: Final = (with_loss.__file__, packed_sequences.__file__, replaced_functions.__file__, contextlib.__file__)
 """No lines of a user are in these."""
 
 
@@ -261,7 +261,6 @@ def _as_wanted(module: Any, inputs: Sequence[Any], shapes_of: list[Any], traced:
     with (
         traced_layers(module),  # first: the network may be such a layer
         packed_inputs(module, inputs),
-        whole_operators(),
         answered_open(module, traced) as asked,
         _whole_traces(),
         _told_guards(shapes_of),
@@ -273,7 +272,7 @@ def _as_wanted(module: Any, inputs: Sequence[Any], shapes_of: list[Any], traced:
 
 @contextmanager
 def _answers() -> Generator[tuple[dict[tuple[str, int], None], dict[tuple[str, int], None]]]:
-    with finite_values() as finite, filled_sizes() as filled:
+    with finite_values(*open_functions()) as finite, filled_sizes() as filled:
         yield finite, filled
 
 
@@ -311,7 +310,7 @@ def _told_guards(shapes_of: list[Any]) -> Generator[None]:
     if before is None or not hasattr(shapes, "uninteresting_files"):
         yield
         return
-    shapes.uninteresting_files().update((__file__, recorded_loops.__file__))
+    shapes.uninteresting_files().update((__file__, recorded_loops.__file__, replaced_functions.__file__))
 
     def located(env: Any, *given: Any, **named: Any) -> Any:
         shapes_of[:] = [env]

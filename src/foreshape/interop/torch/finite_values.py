@@ -8,11 +8,11 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from foreshape.interop.torch.replaced import replaced
+from foreshape.interop.torch.replaced import StandIns, replaced
 from foreshape.interop.torch.untyped_torch import torch
 
 _TORCH: Final = os.path.dirname(torch.__file__) + os.sep
@@ -28,37 +28,43 @@ Line = tuple[str, int]
 def _asking() -> Line:
     """Return the innermost line outside of torch."""
     frame: Any = inspect.currentframe()
-    while frame.f_back is not None and (frame.f_code.co_filename.startswith((_TORCH, _HERE))):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((_TORCH, _HERE)):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
 
 
-def _answered(lines: dict[Line, None], func: Any, args: Any, kwargs: Any) -> Any:
-    name = getattr(func, "__name__", "")
-    known = getattr(args[0], _MARK, None) if args else None
-    if known is not None and name in ("__bool__", "is_nonzero"):
-        lines[_asking()] = None
-        return known
-    out = func(*args, **kwargs)
-    found = _ASKED.get(name)
-    if found is None and known is not None:
-        found = known if name in _KEPT else not known if name in _TURNED else None
-    if found is not None and isinstance(out, torch.Tensor):
-        setattr(out, _MARK, found)
-    return out
+class _FiniteValues(StandIns):
+    """Answers of torch's functions for finite values, beside stand-ins: one mode for both, as each takes time at every call.
+
+    Attributes:
+        lines: the ones with the questions.
+    """
+
+    def __init__(self, functions: Mapping[Any, Any], bodies: Iterable[Any]) -> None:
+        super().__init__(functions, bodies)
+        self.lines: dict[Line, None] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        known = getattr(args[0], _MARK, None) if args else None
+        if known is not None and name in ("__bool__", "is_nonzero"):
+            self.lines[_asking()] = None
+            return known
+        out = super().__torch_function__(func, types, args, kwargs)
+        answer = _ASKED.get(name)
+        if answer is None and known is not None:
+            answer = known if name in _KEPT else not known if name in _TURNED else None
+        if answer is not None and isinstance(out, torch.Tensor):
+            setattr(out, _MARK, answer)
+        return out
 
 
 @contextmanager
-def finite_values() -> Generator[dict[Line, None]]:
-    """Call all values finite within the block; yields the lines with the questions."""
-    lines: dict[Line, None] = {}
-
-    def answer(_: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _answered(lines, func, args, kwargs or {})
-
-    base: Any = importlib.import_module("torch.overrides").TorchFunctionMode
-    with type("FiniteValues", (base,), {"__torch_function__": answer})():
-        yield lines
+def finite_values(functions: Mapping[Any, Any], bodies: Iterable[Any]) -> Generator[dict[Line, None]]:
+    """Call all values finite within the block, with such `StandIns`; yields the lines with the questions."""
+    mode = _FiniteValues(functions, bodies)
+    with mode:
+        yield mode.lines
 
 
 @contextmanager

@@ -5,17 +5,15 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from foreshape import layer
 from foreshape.errors import SchemaError
+from foreshape.interop.torch.import_state import ImportState
 from foreshape.interop.torch.open_size import Compared, OpenSize, as_variable, size_of, value_of
 from foreshape.interop.torch.writes import NotFunctional
 from foreshape.program import Variable
 from foreshape.spec import INT64
-
-if TYPE_CHECKING:
-    from foreshape.interop.torch.torch_importer import TorchImporter
 
 
 @functools.cache
@@ -28,7 +26,7 @@ def is_higher_order(target: Any) -> bool:
     return isinstance(target, _kind())
 
 
-def higher_order(importer: TorchImporter, node: Any, arguments: Sequence[Any]) -> Any:
+def higher_order(importer: ImportState, node: Any, arguments: Sequence[Any]) -> Any:
     """Return the results of an operator of functions. Raises `SchemaError` for one without a form here."""
     name = str(node.target.name())
     function = _FUNCTIONS.get(name)
@@ -43,7 +41,7 @@ def _variable(value: Any) -> Variable:
     return as_variable(value) if isinstance(value, (OpenSize, int)) and not isinstance(value, bool) else layer.fill_constant([1], "bool", bool(value))
 
 
-def _branch(importer: TorchImporter, condition: Any, true: Any, false: Any, operands: Sequence[Any] = ()) -> Any:
+def _branch(importer: ImportState, condition: Any, true: Any, false: Any, operands: Sequence[Any] = ()) -> Any:
     if isinstance(condition, bool):
         return importer.run_graph(true if condition else false, operands)
     holds = condition.variable if isinstance(condition, Compared) else layer.reshape(condition, [1])
@@ -59,7 +57,7 @@ def _as_carried(like: Any, value: Variable) -> Any:
     return value if isinstance(like, Variable) else value_of(value)
 
 
-def _loop(importer: TorchImporter, condition: Any, body: Any, carried: Sequence[Any], more: Sequence[Any] = ()) -> Any:
+def _loop(importer: ImportState, condition: Any, body: Any, carried: Sequence[Any], more: Sequence[Any] = ()) -> Any:
     def holds(*state: Variable) -> Variable:
         (found,) = importer.run_graph(condition, [*map(_as_carried, carried, state), *more])
         return layer.reshape(found.variable if isinstance(found, Compared) else _variable(found), [1])
@@ -70,7 +68,7 @@ def _loop(importer: TorchImporter, condition: Any, body: Any, carried: Sequence[
     return list(map(_as_carried, carried, layer.while_loop(holds, step, [_variable(value) for value in carried])))
 
 
-def _scan(importer: TorchImporter, body: Any, first: Sequence[Variable], entries: Sequence[Variable], more: Sequence[Any] = ()) -> Any:
+def _scan(importer: ImportState, body: Any, first: Sequence[Variable], entries: Sequence[Variable], more: Sequence[Any] = ()) -> Any:
     return scanned(lambda state, rows: importer.run_graph(body, [*state, *rows, *more]), first, entries, _results_of(body) - len(first))
 
 
@@ -120,11 +118,11 @@ def _results_of(graph: Any) -> int:
     return len(next(node for node in graph.graph.nodes if node.op == "output").args[0])
 
 
-def _map(importer: TorchImporter, body: Any, entries: Sequence[Variable], more: Sequence[Any] = ()) -> Any:
+def _map(importer: ImportState, body: Any, entries: Sequence[Variable], more: Sequence[Any] = ()) -> Any:
     return _scan(importer, body, [], entries, more)
 
 
-def _without_gradients(importer: TorchImporter, enabled: bool, body: Any, *operands: Any) -> Any:
+def _without_gradients(importer: ImportState, enabled: bool, body: Any, *operands: Any) -> Any:
     found = importer.run_graph(body, operands)
     if enabled:
         return found
@@ -137,13 +135,13 @@ def _without_gradients(importer: TorchImporter, enabled: bool, body: Any, *opera
     return out
 
 
-def _precision(importer: TorchImporter, device: Any, dtype: Any, enabled: Any, cache: Any, body: Any, *operands: Any) -> Any:
+def _precision(importer: ImportState, device: Any, dtype: Any, enabled: Any, cache: Any, body: Any, *operands: Any) -> Any:
     if not importer.functional:
         raise NotFunctional  # torch writes its casts in its own pass
     return importer.run_graph(body, operands)
 
 
-def _with_effects(importer: TorchImporter, token: Any, operator: Any, *operands: Any) -> Any:
+def _with_effects(importer: ImportState, token: Any, operator: Any, *operands: Any) -> Any:
     """Leave out a check of matrices, made by ours too. Raises `SchemaError` for other effects."""
     if operator.__name__.split(".")[0] != "_linalg_check_errors":
         raise SchemaError(f"the effect {operator.__name__} has no form here")

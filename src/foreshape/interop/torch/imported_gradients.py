@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape import layer
 from foreshape.errors import SchemaError
 from foreshape.interop.forms.rules import from_torch
+from foreshape.interop.torch.import_state import ImportState
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_of
 from foreshape.program import Block, Op, Program, Variable
 from foreshape.program.current import current_block
 from foreshape.program.op import is_empty_name
-
-if TYPE_CHECKING:
-    from foreshape.interop.torch.torch_importer import TorchImporter
 
 
 @dataclass
@@ -72,7 +70,7 @@ class ImportedGradients:
             self.current.missing.append(words)
         return self.current is not None
 
-    def settle(self, importer: TorchImporter) -> Program:
+    def settle(self, importer: ImportState) -> Program:
         """Move the ops of each gradient into its op. Returns the program."""
         if not self.listed:
             return importer.program

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from foreshape.interop.torch.jagged_rules import RULES, like, need_dense_last, per_element, rule, shown, shown_one
-from foreshape.interop.torch.jagged_tensors import JaggedRefused, is_stand_in
+from foreshape.interop.torch.jagged_tensors import JaggedRefused, answering, is_stand_in
 from foreshape.interop.torch.untyped_torch import defined_operators, torch
 
 _PER_ELEMENT: Final = frozenset(
@@ -26,24 +26,13 @@ _ATTRIBUTES: Final = frozenset(["is_floating_point", "is_complex", "numel", "ele
 """Asked of the rows."""
 
 
-def call(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+@answering
+def answer(name: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the result of a function of torch with jagged tensors among its arguments.
 
     Raises:
         JaggedRefused: it has no form here.
     """
-    name = str(getattr(function, "__name__", function))
-    if name in ("__get__", "__set__"):
-        raise JaggedRefused(f"Tensor.{getattr(getattr(function, '__self__', None), '__name__', '?')} of a jagged tensor has no form here")
-    return _called(name, function, args, kwargs)
-
-
-def call_method(name: str, *args: Any, **kwargs: Any) -> Any:
-    """Return the result of a method of a tensor, by its name."""
-    return _called(name, getattr(torch.Tensor, name), args, kwargs)
-
-
-def _called(name: str, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     plain = name.strip("_")
     own = RULES.get(plain)
     if own is not None:

@@ -86,6 +86,21 @@ class RaggedSize:
     ) = _refuse
 
 
+Answer = Callable[[str, Any, Sequence[Any], Mapping[str, Any]], Any]
+"""Returns the result of a function of torch, by its name, with jagged tensors among its arguments."""
+_ANSWERS: Final[list[Answer]] = []
+
+
+def answering(function: Answer) -> Answer:
+    """Have a function answer for all jagged tensors, as it decorates."""
+    _ANSWERS.append(function)
+    return function
+
+
+def _method(name: str, *args: Any, **kwargs: Any) -> Any:
+    return _ANSWERS[-1](name, getattr(torch.Tensor, name), args, kwargs)
+
+
 class JaggedTensor:
     """A jagged tensor in a trace.
 
@@ -106,13 +121,16 @@ class JaggedTensor:
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         """Return the result of a function of torch."""
-        return _functions().call(function, args, kwargs or {})
+        name = str(getattr(function, "__name__", function))
+        if name in ("__get__", "__set__"):
+            raise JaggedRefused(f"Tensor.{getattr(getattr(function, '__self__', None), '__name__', '?')} of a jagged tensor has no form here")
+        return _ANSWERS[-1](name, function, args, kwargs or {})
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(torch.Tensor, name)  # an AttributeError in torch's words
         if not callable(found):
             raise JaggedRefused(f"Tensor.{name} of a jagged tensor has no form here")
-        return functools.partial(_functions().call_method, name, self)
+        return functools.partial(_method, name, self)
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -165,7 +183,7 @@ class JaggedTensor:
         raise JaggedRefused("the truth of a jagged tensor")
 
     def __getitem__(self, index: Any) -> Any:
-        return _functions().call_method("__getitem__", self, index)
+        return _method("__getitem__", self, index)
 
     def __repr__(self) -> str:
         return f"jagged tensor {list(self.shape)}"
@@ -175,7 +193,7 @@ class JaggedTensor:
 
 def _operator(name: str) -> Any:
     def call(*given: Any) -> Any:
-        return _functions().call_method(name, *given)
+        return _method(name, *given)
 
     return call
 
@@ -185,12 +203,6 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "
     setattr(JaggedTensor, f"__r{_name}__", _operator(f"__r{_name}__"))
 for _name in ("neg", "abs", "invert", "matmul", "rmatmul", "lt", "le", "gt", "ge", "eq", "ne"):
     setattr(JaggedTensor, f"__{_name}__", _operator(f"__{_name}__"))
-
-
-@functools.cache
-def _functions() -> Any:
-    importlib.import_module("foreshape.interop.torch.jagged_axes")
-    return importlib.import_module("foreshape.interop.torch.jagged_functions")
 
 
 def is_jagged(value: Any) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape.errors import SchemaError
+from foreshape.interop.torch.import_state import ImportState
 from foreshape.interop.torch.open_size import Untold
+from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.operator.bound_attributes import Attributes
 from foreshape.program import Op, Variable
@@ -15,12 +17,8 @@ from foreshape.program.current import current_block
 from foreshape.spec import LOD_TENSOR, Spec
 from foreshape.values.torch_types import dtype_of_torch
 
-if TYPE_CHECKING:
-    from foreshape.interop.torch.torch_call import TorchCall
-    from foreshape.interop.torch.torch_importer import TorchImporter
 
-
-def kept_node(importer: TorchImporter, node: Any, name: str, arguments: Sequence[Any], reason: str) -> Any:
+def kept_node(importer: ImportState, node: Any, name: str, arguments: Sequence[Any], reason: str) -> Any:
     """Keep a refused node under its own name: `show` and `plan` work around it, and no run begins."""
     block = current_block()
     traced = node.meta.get("val")

@@ -14,7 +14,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-from foreshape.interop.torch import finite_values
+from foreshape.interop.torch import finite_values, replaced
 from foreshape.interop.torch.untyped_torch import torch
 
 LONGEST: Final = 40
@@ -27,7 +27,7 @@ _SIZES: Final = tuple(
     for path in (("__init__.py",), ("fx", "experimental", "symbolic_shapes.py"), ("fx", "experimental", "sym_node.py"), ("fx", "experimental", "recording.py"))
 )
 """torch's files for sizes: they ask for others."""
-_OURS: Final = (__file__, finite_values.__file__)
+_OURS: Final = (__file__, finite_values.__file__, replaced.__file__)
 _NAMES: Final = "foreshape_named_sizes"
 """The attribute of torch's table of sizes with the `NamedSizes`."""
 
@@ -116,7 +116,7 @@ def long_sizes_named() -> Generator[None]:
     table.uninteresting_files().add(__file__)
 
     def make(node: Any, expr: Any, shape_env: Any, pytype: Any, *rest: Any, **named: Any) -> None:
-        if pytype is int and shape_env is not None and getattr(expr, "args", ()) and _is_long(expr):
+        if pytype is int and shape_env is not None and getattr(expr, "args", ()) and _is_long(expr) and replaced.exports_here():
             expr = _symbol(shape_env, expr)
         made(node, expr, shape_env, pytype, *rest, **named)
 
@@ -132,8 +132,5 @@ def long_sizes_named() -> Generator[None]:
         names.guards.append(LongSizeQuestion(relation, env._get_sloc()))
         return value
 
-    nodes.__init__, shapes._evaluate_expr = make, answer
-    try:
+    with replaced.replaced_for_all(nodes, __init__=make), replaced.replaced(shapes, _evaluate_expr=answer):
         yield
-    finally:
-        nodes.__init__, shapes._evaluate_expr = made, answered

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from foreshape.interop.torch.jagged_tensors import first_alike, is_jagged, parts_of, plain_results, stand_ins
+from foreshape.interop.torch.replaced import replaced_methods
 from foreshape.interop.torch.untyped_torch import defined_operators, own_operators, pytree, torch
 from foreshape.values.torch_private import private
 
@@ -102,11 +103,8 @@ def packed_inputs(module: Any, inputs: Any) -> Generator[None]:
         return plain_results(before(*stand_ins(made, shared)))
 
     forward.__dict__["__signature__"] = inspect.signature(before)  # functools.wraps takes a method's own one, with self
-    module.forward = forward
-    try:
+    with replaced_methods([(module, "forward", forward)]):
         yield
-    finally:
-        del module.forward
 
 
 def _sequences(sizes: Any) -> Any:
@@ -162,16 +160,8 @@ def _forward(before: Callable[..., Any]) -> Callable[..., Any]:
     return forward
 
 
-@contextmanager
-def packed_layers() -> Generator[None]:
-    """Let recurrent layers take packed sequences while a module is exported."""
+def packed_layer(part: Any) -> Any:
+    """Return a forward pass for packed sequences too, of a recurrent layer; None of another module."""
     nn: Any = importlib.import_module("torch.nn")
-    kinds = [nn.LSTM, nn.GRU, nn.RNN]
-    before = [kind.forward for kind in kinds]
-    for kind, own in zip(kinds, before, strict=True):
-        kind.forward = _forward(own)
-    try:
-        yield
-    finally:
-        for kind, own in zip(kinds, before, strict=True):
-            kind.forward = own
+    kind: Any = next((kind for kind in (nn.LSTM, nn.GRU, nn.RNN) if isinstance(part, kind)), None)
+    return _forward(kind.forward) if kind is not None and part.__class__.forward is kind.forward else None

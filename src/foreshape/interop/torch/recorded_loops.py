@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import inspect
 import traceback
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from foreshape.interop.torch.node_sites import code_of, of_torch
-from foreshape.interop.torch.replaced import replaced
+from foreshape.interop.torch.replaced import asking_frame, exports_here
 from foreshape.interop.torch.untyped_torch import defined_operators, is_list, torch
 
 LONGEST: Final = 24
@@ -105,7 +104,7 @@ def records() -> bool:
 def open_range(*given: Any) -> Any:
     """Return the builtin ``range``, with an open end where a loop is recorded."""
     start, stop = (0, *given) if len(given) == 1 else given if len(given) == 2 else (None, None)
-    if _STARTED and isinstance(start, int) and isinstance(stop, torch.SymInt):
+    if _STARTED and exports_here() and isinstance(start, int) and isinstance(stop, torch.SymInt):
         _STARTED[-1].asked = True
         return _Rounds(start, stop)
     return range(*given)
@@ -160,11 +159,10 @@ def _by_entries(name: str, before: Any) -> Any:
 
     @functools.wraps(before)
     def call(x: Any, *given: Any, **named: Any) -> Any:
-        asked: Any = inspect.currentframe()
         dims = given[name == "split" :]
         dim = named.get("dim", dims[0] if dims else 0)
         known = isinstance(dim, int) and len(dims) <= 1 and named.keys() <= {"dim"} and isinstance(x, torch.Tensor) and x.dim() > 0
-        if not _STARTED or not known or of_torch(asked.f_back.f_code.co_filename) or (name == "split" and given[:1] != (1,)):
+        if not _STARTED or not known or of_torch(asking_frame(name, "__iter__").f_code.co_filename) or (name == "split" and given[:1] != (1,)):
             return before(x, *given, **named)
         if not isinstance(x.shape[dim], torch.SymInt):
             return before(x, *given, **named)
@@ -174,20 +172,15 @@ def _by_entries(name: str, before: Any) -> Any:
             return before(x, *given, **named)
 
         entries = _Entries(x, dim % x.dim(), whole, (lambda at: x.narrow(dim, at, 1)) if name == "split" else (lambda at: x.select(dim, at)))
-        return iter(entries) if name == "__iter__" else entries
+        return entries
 
     return call
 
 
-@contextmanager
-def open_entries() -> Generator[None]:
-    """Keep the number of the entries of an open axis open within the block, where a loop goes over them."""
-    of: Any = torch.Tensor
-    library: Any = importlib.import_module("torch")
-    names = ("__iter__", "unbind", "split")
-    methods = {name: _by_entries(name, getattr(of, name)) for name in names}
-    with replaced(of, **methods), replaced(library, **{name: _by_entries(name, getattr(library, name)) for name in names[1:]}):
-        yield
+def open_entries() -> dict[Any, Any]:
+    """Return stand-ins for the functions of the entries of an axis: it stays open where a loop goes over them."""
+    holders: list[Any] = [torch.Tensor, importlib.import_module("torch")]
+    return {function: _by_entries(name, function) for holder in holders for name in ("unbind", "split") for function in [getattr(holder, name)]}
 
 
 # --- the values of all rounds in one tensor

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import operator
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foreshape import layer
 from foreshape.errors import SchemaError
+from foreshape.interop.torch.import_state import ImportState
 from foreshape.interop.torch.open_loops import Collected, Count, RolledLoop, has
 from foreshape.interop.torch.open_size import FLOORDIV, AnySize, OpenSize, as_variable, compute, size_of
 from foreshape.interop.torch.torch_call import name_of
@@ -17,11 +18,8 @@ from foreshape.program import Variable
 from foreshape.program.call_site import telling_site
 from foreshape.spec import INT64
 
-if TYPE_CHECKING:
-    from foreshape.interop.torch.torch_importer import TorchImporter
 
-
-def run_loop(importer: TorchImporter, rolled: RolledLoop) -> None:
+def run_loop(importer: ImportState, rolled: RolledLoop) -> None:
     """Write a loop, and set the values of its nodes that are used behind it.
 
     Raises:
@@ -37,7 +35,7 @@ def run_loop(importer: TorchImporter, rolled: RolledLoop) -> None:
         _write(importer, rolled)
 
 
-def _write(importer: TorchImporter, rolled: RolledLoop) -> None:
+def _write(importer: ImportState, rolled: RolledLoop) -> None:
     rounds = compute(operator.sub, _size(importer, rolled.loop.rounds.node.expr), rolled.skipped)
     before, owns = list(rolled.carried), [own for own, _ in rolled.carried.values()]
     states = [importer.given(first) for _, first in rolled.carried.values()]
@@ -84,7 +82,7 @@ def _of_length(x: Variable, length: AnySize, rank: int) -> Variable:
     return layer.reshape(x, dims)
 
 
-def _size(importer: TorchImporter, expression: Any) -> AnySize:
+def _size(importer: ImportState, expression: Any) -> AnySize:
     """Return an expression of torch's symbols as a size."""
     if expression.is_Integer:
         return int(expression)
@@ -101,7 +99,7 @@ def _size(importer: TorchImporter, expression: Any) -> AnySize:
     return reduce(lambda x, y: compute(function, x, y), parts)
 
 
-def arguments_of(importer: TorchImporter, node: Any) -> Any:
+def arguments_of(importer: ImportState, node: Any) -> Any:
     """Return the arguments of a node: in a loop with its counts, behind it with the values of all rounds."""
     graph = importer.rolled
     assert graph is not None
@@ -111,14 +109,14 @@ def arguments_of(importer: TorchImporter, node: Any) -> Any:
     return loop.counts.get(node, node.args)
 
 
-def counted(importer: TorchImporter, count: Count) -> OpenSize:
+def counted(importer: ImportState, count: Count) -> OpenSize:
     """Return a number counted by the loop being written."""
     at = importer.counting
     assert at is not None
     return OpenSize(None, lambda: layer.scale(at, float(count.step), float(count.first)))
 
 
-def windowed(importer: TorchImporter, node: Any) -> Variable | None:
+def windowed(importer: ImportState, node: Any) -> Variable | None:
     """Return a slice that moves with the rounds, of a fixed length; None for other nodes."""
     graph = importer.rolled
     arguments: Any = None if graph is None or node not in graph.of else graph.of[node].counts.get(node)
@@ -132,7 +130,7 @@ def windowed(importer: TorchImporter, node: Any) -> Variable | None:
     return layer.gather(held, places, dim % len(held.spec.known_dims))
 
 
-def joined(importer: TorchImporter, node: Any) -> Variable | None:
+def joined(importer: ImportState, node: Any) -> Variable | None:
     """Return the result of ``torch.stack`` or ``torch.cat`` of the values of all rounds; None for other nodes.
 
     Raises:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from foreshape import layer
 from foreshape.interop.refused import Refused
+from foreshape.interop.torch.import_state import ImportState
 from foreshape.interop.torch.open_size import AnySize, OpenFloat, OpenQuotient, OpenSize, as_dim, float_variable
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.layer.functions import apply
@@ -16,9 +17,6 @@ from foreshape.operator.attributes import as_written
 from foreshape.program import Variable
 from foreshape.spec import BOOL, FP32, FP64, INT64, DType
 from foreshape.values.torch_types import dtype_of_torch as dtype_of
-
-if TYPE_CHECKING:
-    from foreshape.interop.torch.torch_importer import TorchImporter
 
 CUMULATIVE: Final = -1.0
 """Stands for ``momentum=None`` of batch normalization while a module is exported: torch asks a tensor for its number there."""
@@ -34,7 +32,7 @@ class TorchCall:
 
     __slots__ = ("importer", "node")
 
-    def __init__(self, importer: TorchImporter, node: Any) -> None:
+    def __init__(self, importer: ImportState, node: Any) -> None:
         self.importer, self.node = importer, node
 
     @property

@@ -6,9 +6,11 @@ import functools
 import importlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from types import MethodType
 from typing import Any, Final
 
-from foreshape.interop.torch.replaced import replaced
+from foreshape.interop.torch.packed_sequences import packed_layer
+from foreshape.interop.torch.replaced import replaced, replaced_methods
 from foreshape.interop.torch.torch_call import CUMULATIVE
 from foreshape.interop.torch.untyped_torch import torch
 
@@ -77,12 +79,8 @@ def _as_asked(name: str, before: Any) -> Any:
     return call
 
 
-@contextmanager
-def _kept_modules() -> Generator[None]:
-    """Return modules themselves asked for their own element type and device: torch would give them new parameters."""
-    of: Any = torch.nn.Module
-    with replaced(of, **{name: _as_asked(name, getattr(of, name)) for name in ("to", *_NAMED)}):
-        yield
+_KEPT: Final = {name: _as_asked(name, getattr(torch.nn.Module, name)) for name in ("to", *_NAMED)}
+"""Methods of modules: asked for their own element type and device, they return the module; torch would give it new parameters."""
 
 
 # --- clusters of classes
@@ -118,5 +116,9 @@ def make_ready(module: Any, inputs: Any) -> None:
 def traced_layers(module: Any) -> Generator[None]:
     """Keep to such forms while a module is exported."""
     clusters = _adaptive().AdaptiveLogSoftmaxWithLoss
-    with _open_time(), _cumulative(module), _kept_modules(), replaced(clusters, forward=_by_logarithms):
+    parts = [] if isinstance(module, torch.jit.ScriptModule) else [*module.modules()]
+    methods = [(part, name, MethodType(function, part)) for part in parts for name, function in _KEPT.items()]
+    methods += [(part, "forward", MethodType(_by_logarithms, part)) for part in parts if isinstance(part, clusters)]
+    methods += [(part, "forward", MethodType(function, part)) for part in parts if (function := packed_layer(part)) is not None]
+    with _open_time(), _cumulative(module), replaced_methods(methods):
         yield

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from foreshape.interop.torch.node_sites import of_torch
+from foreshape.interop.torch.replaced import exports_here, replaced
 from foreshape.interop.torch.untyped_torch import torch
 
 Frames = Sequence[tuple[str, int, str]]
@@ -49,7 +50,7 @@ def recorded_reads() -> Generator[dict[Read, None]]:
 
     def get(module: Any) -> bool:
         own = inspect.currentframe()
-        if own is not None and (frame := own.f_back) is not None:
+        if exports_here() and own is not None and (frame := own.f_back) is not None:
             reads[Read(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)] = None
         if "training" not in module.__dict__:
             raise AttributeError("training")
@@ -58,15 +59,8 @@ def recorded_reads() -> Generator[dict[Read, None]]:
     def put(module: Any, value: bool) -> None:
         module.__dict__["training"] = value
 
-    of: Any = torch.nn.Module
-    if "training" in of.__dict__:  # another import in a thread beside this one
+    with replaced(torch.nn.Module, training=property(get, put)):
         yield reads
-        return
-    of.training = property(get, put)
-    try:
-        yield reads
-    finally:
-        del of.training
 
 
 def asks_itself(reads: Iterable[Read], aware: Sequence[ModeAware]) -> list[str]:

@@ -1,9 +1,8 @@
 """torch for the type checker without types: the ones of its graphs and exports are partly unknown."""
 
-import functools
 import importlib
-from collections.abc import Sequence
-from typing import Any, TypeGuard
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeGuard
 
 from foreshape.values.torch_proxy import torch as _torch
 
@@ -17,10 +16,19 @@ def own_operators() -> Any:
     return operators
 
 
-@functools.cache
+_DEFINING: Final[list[Callable[[], Any]]] = []
+
+
+def defining(function: Callable[[], Any]) -> Callable[[], Any]:
+    """Have a function define operators, as it decorates, before the first use of them."""
+    _DEFINING.append(function)
+    return function
+
+
 def defined_operators() -> Any:
     """Return Foreshape's operators in torch; the first use of them defines them, which takes a tenth of a second where many modules are loaded."""
-    importlib.import_module("foreshape.interop.torch.whole_operators").define()
+    while _DEFINING:
+        _DEFINING.pop()()
     return torch.ops.foreshape
 
 

@@ -11,11 +11,14 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from foreshape.interop.torch import jagged_tensors, packed_sequences, recorded_loops
+from foreshape.interop.torch import jagged_axes, jagged_functions, jagged_tensors, packed_sequences, recorded_loops
+from foreshape.interop.torch.replaced import StandIns
 from foreshape.interop.torch.traced_gradients import define_gradients
-from foreshape.interop.torch.untyped_torch import defined_operators, is_list, own_operators, torch
+from foreshape.interop.torch.untyped_torch import defined_operators, defining, is_list, own_operators, torch
 from foreshape.values.torch_private import private
 
+_OF_JAGGED: Final = (jagged_axes, jagged_functions)
+"""Imported for their rules, the functions of jagged tensors."""
 _KINDS: Final = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}
 """The name in torch -> the number of states."""
 _RECURRENT: Final = "(Tensor x, Tensor[] states, Tensor[] weights, bool biases, int layers, float dropout, bool train, bool both, bool batch_first) -> Tensor[]"
@@ -24,6 +27,7 @@ _DROPOUT: Final = "(Tensor x, float p, bool train) -> Tensor"
 _CTC: Final = "(Tensor x, Tensor labels, Tensor steps, Tensor lengths, int blank, bool zero_infinity) -> Tensor"
 
 
+@defining
 @functools.cache
 def define() -> Any:
     """Define the operators ``foreshape::lstm`` and its like in torch, once; they live as long as the returned object."""
@@ -124,14 +128,12 @@ class _Whole:
         function = getattr(self._before, name)
         if name in packed_sequences.FUNCTIONS:
             return packed_sequences.FUNCTIONS[name]
-        if name.rstrip("_") in _DROPOUTS:
-            return getattr(defined_operators(), name.rstrip("_"))
         if name not in _KINDS:
             return function
 
-        def call(x: Any, states: Any, weights: Any, *rest: Any) -> Any:
-            if isinstance(weights, torch.Tensor) or len(rest) != 6:  # packed
-                return function(x, states, weights, *rest)
+        def call(x: Any, states: Any, weights: Any, *rest: Any, **named: Any) -> Any:
+            if named or isinstance(weights, torch.Tensor) or len(rest) != 6:  # packed
+                return function(x, states, weights, *rest, **named)
             given = list(states) if name == "lstm" else [states]
             if name != "gru":  # torch casts its products alone in a gru
                 x, (given, weights) = _autocast(x), ([_autocast(one) for one in given], [_autocast(one) for one in weights])
@@ -140,54 +142,63 @@ class _Whole:
         return call
 
 
+def max_pool1d(x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False) -> Any:
+    """Return torch.nn.functional.max_pool1d, its length open."""
+    if return_indices:
+        return torch.nn.functional.max_pool1d_with_indices(x, kernel_size, stride, padding, dilation, ceil_mode)
+    return _pooled(x, kernel_size, stride, padding, dilation, ceil_mode)
+
+
+def _alpha_dropout(x: Any, p: float, train: bool, *, name: str) -> Any:
+    return getattr(defined_operators(), name)(x, p, train)
+
+
+@functools.cache
+def stand_ins() -> tuple[dict[Any, Any], list[Any]]:
+    """Return functions of torch with the ones in their place, and the functions of torch around them."""
+    functional: Any = torch.nn.functional
+    library: Any = importlib.import_module("torch")
+    hidden = library._VF
+    whole = _Whole(hidden)
+    functions = {
+        library.max_pool1d: _pooled,
+        functional.max_pool1d: max_pool1d,
+        library.ctc_loss: _of_alignments,
+        library.stack: recorded_loops.stacked,
+        library.cat: recorded_loops.concatenated,
+        **{getattr(hidden, name + end): functools.partial(_alpha_dropout, name=name) for name in _DROPOUTS for end in ("", "_")},
+        **{getattr(hidden, name): getattr(whole, name) for name in (*_KINDS, *packed_sequences.FUNCTIONS)},
+        **recorded_loops.open_entries(),
+    }
+    return functions, [getattr(functional, name) for name in ("ctc_loss", *_DROPOUTS)]
+
+
 @contextmanager
 def whole_operators() -> Generator[None]:
     """Keep recurrent layers, alpha dropouts and alignments whole, and pooled lengths open, while a module is exported."""
-    users: list[Any] = [importlib.import_module(name) for name in ("torch.nn.modules.rnn", "torch.nn.functional", "torch.nn.utils.rnn")]
-    before = [user._VF for user in users]
-    library: Any = importlib.import_module("torch")
-    replaced = {"max_pool1d": _pooled, "ctc_loss": _of_alignments, "stack": recorded_loops.stacked, "cat": recorded_loops.concatenated}
-    own = {name: getattr(library, name) for name in replaced}
-    for user, functions in zip(users, before, strict=True):
-        user._VF = _Whole(functions)
-    library.__dict__.update(replaced)
-    try:
-        with packed_sequences.packed_layers(), jagged_tensors.jagged_tensors(), recorded_loops.open_entries():
-            yield
-    finally:
-        library.__dict__.update(own)
-        for user, functions in zip(users, before, strict=True):
-            user._VF = functions
+    with StandIns(*stand_ins()), jagged_tensors.jagged_tensors():
+        yield
 
 
-class _WholeTorch:
-    """The module torch, with recurrent layers whole."""
+def _written_layer(name: str) -> Any:
+    """Return a recurrent layer of written code, whole: of sequences or packed rows."""
 
-    def __getattr__(self, name: str) -> Any:
-        if name not in _KINDS:
-            return getattr(torch, name)
+    def call(x: Any, second: Any, third: Any, *rest: Any) -> Any:
+        packed = isinstance(third, (tuple, torch.Tensor)) and isinstance(second, torch.Tensor) and is_list(rest[0])
+        states, weights = (third, rest[0]) if packed else (second, third)
+        given = list(states) if name == "lstm" else [states]
+        if packed:
+            return tuple(getattr(defined_operators(), f"packed_{name}")(x, second, given, list(weights), *rest[1:]))
+        return tuple(getattr(defined_operators(), name)(x, given, list(weights), *rest))
 
-        def call(x: Any, second: Any, third: Any, *rest: Any) -> Any:
-            packed = isinstance(third, (tuple, torch.Tensor)) and isinstance(second, torch.Tensor) and is_list(rest[0])
-            states, weights = (third, rest[0]) if packed else (second, third)
-            given = list(states) if name == "lstm" else [states]
-            if packed:
-                return tuple(getattr(defined_operators(), f"packed_{name}")(x, second, given, list(weights), *rest[1:]))
-            return tuple(getattr(defined_operators(), name)(x, given, list(weights), *rest))
-
-        return call
+    return call
 
 
 @contextmanager
-def whole_layers(names: dict[str, Any], layers: bool) -> Generator[None]:
-    """Keep recurrent layers whole in an export of code whose global names are given."""
-    with whole_operators():
-        before = names["torch"]
-        names["torch"] = _WholeTorch() if layers else before
-        try:
-            yield
-        finally:
-            names["torch"] = before
+def whole_layers() -> Generator[None]:
+    """Keep recurrent layers whole in an export of written code."""
+    with whole_operators(), StandIns({getattr(torch, name): _written_layer(name) for name in _KINDS}):
+        yield
 
 
 def with_torch_layers(exported: Any) -> None:

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from foreshape.errors import SchemaError
 from foreshape.interop.forms.rules import torch_reader
+from foreshape.interop.torch.import_state import ImportState
 from foreshape.interop.torch.open_size import size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.program import Variable
-
-if TYPE_CHECKING:
-    from foreshape.interop.torch.torch_importer import TorchImporter
 
 
 class NotFunctional(Exception):
@@ -81,7 +79,7 @@ class Writes:
         buffers: an input of the graph, a buffer -> its new value.
     """
 
-    def __init__(self, importer: TorchImporter) -> None:
+    def __init__(self, importer: ImportState) -> None:
         self.importer = importer
         self.stale: set[Any] = set()
         self.buffers: dict[Any, Any] = {}
