@@ -41,6 +41,7 @@ from support.planned_networks import stack  # noqa: E402
 from support.survival import checked_words, survive  # noqa: E402
 
 import foreshape as fs  # noqa: E402
+from foreshape.cli.command_options import PlanOptions  # noqa: E402
 from foreshape.cli.ranks import print_ranks_plan  # noqa: E402
 from foreshape.cost import calibration, measured  # noqa: E402
 from foreshape.interop import load_safetensors, read_parameters, write_parameters  # noqa: E402
@@ -267,7 +268,8 @@ def read_timed(path: Path, **given: Path) -> str:
     """What a plan of ranks makes of times."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            print_ranks_plan(timed()[2], 2, 64, {}, None, "25Gb/s", "30us", given.get("device", "1TFLOPS:100GB/s"), 1, None, True, (), given.get("measured"))
+            device = str(given.get("device", "1TFLOPS:100GB/s"))
+            print_ranks_plan(timed()[2], PlanOptions(ranks=2, batch=64, device=device, json=True, measured=given.get("measured")), {})
     except (fs.FormatError, fs.SchemaError, fs.MemoryPlanError) as error:
         checked_words(error)
         return "refused"

@@ -200,5 +200,5 @@ def test_the_command(net: Path, tmp_path: Path):
     code, printed, _ = call("run", out, *feed, "--fetch", "softmax_0.tmp_0")
     assert code == 0 and printed == f"{tmp_path / 'out' / 'softmax_0.tmp_0.npy'}: float32[2, 5]\n"
     assert "is no result of this compiled network" in call("run", out, *feed, "--fetch", "y")[2]
-    assert "options of the network itself" in call("run", out, *feed, "--profile")[2]
+    assert "--profile: is for the network itself; a compiled network takes" in call("run", out, *feed, "--profile")[2]
     assert "has a size that is no number above 0" in call("compile", f"{net}.pdmodel", "--shape", "x=n,3,16,12")[2]

@@ -10,50 +10,46 @@ from typing import Any
 import typer
 
 from foreshape.cli.arrays import asked_for, read_feeds, write_results
+from foreshape.cli.command_options import RunOptions, refuse_changed
 from foreshape.cli.options import pairs_of
 from foreshape.cli.output import plain_errors, print_plain, printing
 from foreshape.errors import SchemaError
 from foreshape.interop.compiled_file import CompiledFile, is_compiled, open_compiled
 
 
-def run_network(
-    file: Path,
-    params: Path | None,
-    feed: Sequence[str] | None,
-    lengths: Sequence[str] | None,
-    fetch: Sequence[str] | None,
-    out: Path,
-    device: str,
-    operators: list[Path] | None,
-    profile: bool,
-) -> None:
-    """Run a network of any kind; the arguments are those of the command."""
-    feeds = pairs_of(feed, "--feed", "x=in.npy")
+def run_network(file: Path, options: RunOptions) -> None:
+    """Run a network of any kind.
+
+    Raises:
+        typer.BadParameter: an option does not apply to a compiled network.
+    """
+    feeds = pairs_of(options.feed, "--feed", "x=in.npy")
     if is_compiled(file):
-        if params is not None or lengths or operators or profile or device != "cpu":
-            raise typer.BadParameter("a compiled network takes --feed, --fetch and --out; the others are options of the network itself", param_hint="FILE")
+        refuse_changed(
+            options, ("params", "lengths", "operators", "profile", "device"), "the network itself", "a compiled network takes --feed, --fetch and --out"
+        )
         with plain_errors():
-            _run_compiled(file, feeds, fetch, out)
+            _run_compiled(file, feeds, options.fetch, options.out)
         return
     with plain_errors():
         from foreshape.cli.user_operators import import_operators
 
-        import_operators(operators)
+        import_operators(options.operators)
         from foreshape.engine import Executor, Scope
         from foreshape.interop import load_inference_model
 
-        values = read_feeds(feeds, pairs_of(lengths, "--lengths", "x=[[3,1,2]]"))
-        scope, executor = Scope(), Executor(device)
+        values = read_feeds(feeds, pairs_of(options.lengths, "--lengths", "x=[[3,1,2]]"))
+        scope, executor, params = Scope(), Executor(options.device), options.params
         program, _, fetches = load_inference_model(os.fspath(file), executor, scope, None if params is None else os.fspath(params))
-        names = list(fetch or [v.name for v in fetches])
+        names = list(options.fetch or [v.name for v in fetches])
         if not names:
             raise SchemaError("the file names no result: name one with --fetch")
         results = executor.run(program, values, names, scope)
-        _write(out, names if fetch else [asked_for(v) for v in fetches], results)
-        if profile:
+        _write(options.out, names if options.fetch else [asked_for(v) for v in fetches], results)
+        if options.profile:
             from foreshape.cli.profile import print_profile
 
-            print_profile(program, values, names, scope, device)
+            print_profile(program, values, names, scope, options.device)
 
 
 def _write(out: Path, names: Sequence[str], results: Sequence[Any]) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+BANDWIDTH: Final = "25Gb/s"
+LATENCY: Final = "30us"
 _PROGRAM = "A saved program (.pdmodel, .json of PaddlePaddle 3, .onnx, or .pt2 of torch), or its folder"
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help=f"{_PROGRAM}.")]

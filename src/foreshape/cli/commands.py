@@ -10,7 +10,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foreshape.cli import completion
-from foreshape.cli.arguments import Bandwidth, Device, File, FileOrFunction, FromTo, Json, Latency, Model, Operators, Params, Plot, Sizes, Threads
+from foreshape.cli.arguments import (
+    BANDWIDTH,
+    LATENCY,
+    Bandwidth,
+    Device,
+    File,
+    FileOrFunction,
+    FromTo,
+    Json,
+    Latency,
+    Model,
+    Operators,
+    Params,
+    Plot,
+    Sizes,
+    Threads,
+)
 from foreshape.cli.command_words import CommandGroup
 from foreshape.cli.output import drop_unprintable, fitted, plain_errors, print_json, print_plain, printing, whole_command
 from foreshape.cli.quantizing import quantize
@@ -83,9 +99,16 @@ def show(
 ) -> None:
     """Show a program as a table: ops, result shapes, types, bytes, parameters and totals; or, with --summary, its layers on one screen. Errors are
     counted, and foreshape check lists them."""
+    from foreshape.cli.command_options import refuse
     from foreshape.cli.options import sizes_of
     from foreshape.cli.show import print_tables, program_facts
     from foreshape.cli.tail import print_tail, tail_facts
+
+    if summary and tail:
+        refuse("--summary", "all layers", "--tail shows the last ones")
+    for option, value in (("--batch", batch), ("--depth", depth)):
+        if value is not None and not summary:
+            refuse(option, "a table of layers", "--summary is not there")
 
     shapes = sizes_of(sizes)
     with plain_errors():
@@ -178,8 +201,8 @@ def plan(
     plot: Plot = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write a page that shows each tensor in memory, and when.")] = None,
     ranks: Annotated[int | None, typer.Option("--ranks", min=1, help="Plan for this many ranks, over which the batch is divided.")] = None,
-    bandwidth: Bandwidth = "25Gb/s",
-    latency: Latency = "30us",
+    bandwidth: Bandwidth = BANDWIDTH,
+    latency: Latency = LATENCY,
     device: Device = None,
     threads: Threads = 1,
     measured: Annotated[
@@ -192,40 +215,12 @@ def plan(
 
     With --ranks: also the messages and waiting times of each rank, the time of a step, and the best strategy. A program without updates is run by
     each rank on its part of the batch."""
-    from foreshape.cli.factory import is_exported_file, is_factory
-    from foreshape.cli.options import another_file, sizes_of, with_shapes
-    from foreshape.cli.plan import print_plan
-    from foreshape.cli.user_operators import import_operators
-    from foreshape.interop import load_program
+    from foreshape.cli.command_options import PlanOptions
+    from foreshape.cli.options import sizes_of
+    from foreshape.cli.planning import print_any_plan
 
-    shapes = sizes_of(sizes)
-    if ranks is not None and html is not None:
-        raise typer.BadParameter("is for a plan without --ranks", param_hint="--html")
-    if html is not None:
-        another_file(html, file, "--html")
-    if ranks is None and measured is not None:
-        raise typer.BadParameter("is for a plan with --ranks", param_hint="--measured")
-    from_factory = is_factory(os.fspath(file))
-    factory = from_factory or (ranks is None and not fetch and is_exported_file(os.fspath(file)))
-    if from_factory and ranks is not None:
-        raise typer.BadParameter("is for saved programs", param_hint="--ranks")
-    if train is not None and not factory:
-        raise typer.BadParameter("is for a network of torch: package:function, or a .pt2", param_hint="--train")
-    with plain_errors():
-        import_operators(operators)
-        if factory:
-            from foreshape.cli.factory import print_network_plan
-
-            fits = print_network_plan(os.fspath(file), list(fetch or ()), train, batch, shapes, within, plot, html, json)
-        elif ranks is not None:
-            from foreshape.cli.ranks import print_ranks_plan
-
-            program, values = with_shapes(load_program(os.fspath(file)), shapes)
-            names = list(fetch or ())
-            fits = print_ranks_plan(program, ranks, batch, values, within, bandwidth, latency, device, threads, plot, json, names, measured)
-        else:
-            program, values = with_shapes(load_program(os.fspath(file)), shapes)
-            fits = print_plan(program, list(fetch or ()), batch, values, within, plot, html, json)
+    options = PlanOptions(fetch or (), batch, sizes_of(sizes), within, train, plot, html, ranks, bandwidth, latency, device, threads, measured, json)
+    fits = print_any_plan(file, operators, options)
     if not fits:
         raise typer.Exit(1)
 
@@ -254,8 +249,9 @@ def run(
 ) -> None:
     """Run a saved network; inputs and results are .npy files."""
     from foreshape.cli.answers import run_network
+    from foreshape.cli.command_options import RunOptions
 
-    run_network(file, params, feed, lengths, fetch, out, device, operators, profile)
+    run_network(file, RunOptions(params, feed or (), lengths or (), fetch or (), out, device, operators or (), profile))
 
 
 @app.command(name="compile", short_help="Prepare a network for this machine, so that its first answer comes at once.")

@@ -7,18 +7,24 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from foreshape.cli.command_options import PlanOptions, refuse, require_open_rows
 from foreshape.cli.completion import is_optimizer, optimizers
+from foreshape.cli.options import with_shapes
 from foreshape.cli.output import print_json, print_plain, printing
-from foreshape.cli.plan import plan_facts, print_plan, ways_to_set
+from foreshape.cli.plan import plan_facts, print_plan, require_picture, ways_to_set, write_pictures
 from foreshape.errors import MemoryPlanError, SchemaError
 from foreshape.hints import near
 from foreshape.memory import bytes_of
 from foreshape.program import Program
+
+if TYPE_CHECKING:
+    from foreshape.interop.torch.network_plan import LargestSize, NetworkPlan
+    from foreshape.optimizer import Optimizer
 
 _PLACE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
 
@@ -33,21 +39,27 @@ def is_exported_file(path: str) -> bool:
     return path.endswith(".pt2") and os.path.isfile(path)
 
 
-def _of_shapes(program: Program, sizes: Mapping[str, Sequence[int | str]]) -> dict[str, int]:
-    """Return the values of open sizes in whole shapes of inputs, as ``--shape x=8,64`` gives them.
+def _values(network: NetworkPlan, sizes: Mapping[str, Sequence[int | str]]) -> dict[str, int]:
+    """Return the values of open sizes: numbers alone, or in whole shapes of inputs, as ``--shape x=8,64`` gives them.
 
     Raises:
-        SchemaError: another number of dims, or another number at a place.
+        SchemaError: another number of dims, another number at a place, a name for a number, or an unknown name.
     """
     values: dict[str, int] = {}
+    inputs = {name: v for name, v in network.model.program.global_block.vars.items() if v.need_check_feed}
     for name, shape in sizes.items():
-        variable = program.global_block.vars.get(name)
-        if variable is None or not variable.need_check_feed:
-            continue
-        dims = variable.spec.known_dims
-        if len(dims) != len(shape) or any(isinstance(d, int) and d != n for d, n in zip(dims, shape, strict=True)):
-            raise SchemaError(f"{name} is {variable.spec.text()}; the shape of --set is {', '.join(map(str, shape))}")
-        values |= {str(d): n for d, n in zip(dims, shape, strict=True) if isinstance(n, int) and not isinstance(d, int)}
+        if any(not isinstance(n, int) or n < 0 for n in shape):
+            raise SchemaError(f"a network of torch is planned for numbers; --set gives {name} = {', '.join(map(str, shape))}")
+        dims = inputs[name].spec.known_dims if name in inputs else ()
+        if name in network.symbols and len(shape) == 1:
+            values[name] = int(shape[0])
+        elif name not in inputs:
+            known = f"the inputs are: {', '.join(inputs) or 'none'}; the sizes: {', '.join(sorted(network.symbols)) or 'none'}"
+            raise SchemaError(f"{name!r} is no input, and no open size of one; {known}")
+        elif len(dims) != len(shape) or any(isinstance(d, int) and d != n for d, n in zip(dims, shape, strict=True)):
+            raise SchemaError(f"{name} is {inputs[name].spec.text()}; the shape of --set is {', '.join(map(str, shape))}")
+        else:
+            values |= {str(d): int(n) for d, n in zip(dims, shape, strict=True) if not isinstance(d, int)}
     return values
 
 
@@ -74,64 +86,78 @@ def made_by(place: str) -> tuple[Any, Any]:
     return product
 
 
-def print_network_plan(
-    place: str,
-    fetch: Sequence[str],
-    train: str | None,
-    batch: int | None,
-    sizes: Mapping[str, Sequence[int | str]],
-    within: str | None,
-    plot: Path | None,
-    html: Path | None,
-    json: bool,
-) -> bool:
+def print_network_plan(place: str, options: PlanOptions) -> bool:
     """Print the plan of a function's result, or of a ``.pt2``: of a network of torch in eager torch, and in Foreshape's step. Return True within the limit.
 
     Raises:
-        typer.BadParameter: ``train`` is the name of no optimizer, or the function makes a program.
+        typer.BadParameter: ``--train`` is the name of no optimizer, or an option does not apply.
     """
-    from foreshape import optimizer
     from foreshape.interop.plans import is_program, plan
 
     product: Any = place
     example: Any = None
     if not is_exported_file(place):
         product, example = made_by(place)
-    values = {name: size for name, shapes in sizes.items() for size in shapes if isinstance(size, int) and len(shapes) == 1}
     if is_program(product, "plan"):
-        if train is not None:
-            raise typer.BadParameter(f"{place} makes a program, which is planned as it is", param_hint="--train")
-        program = product if isinstance(product, Program) else product.program
-        return print_plan(program, list(fetch) or ([] if isinstance(product, Program) else [product.loss.name]), batch, values, within, plot, html, json)
-    if fetch:
-        raise typer.BadParameter("is for saved programs", param_hint="--fetch")
-    kind = getattr(optimizer, train) if train in optimizer.__all__ else None
-    if train is not None and not is_optimizer(kind):
-        meant = " or ".join(near(train, optimizers()))
-        raise typer.BadParameter(
-            f"{train!r} is no optimizer of fs.optimizer{f'; did you mean {meant}?' if meant else ', as AdamW or SGD'}", param_hint="--train"
-        )
-    network = plan(product, example, optimizer=None if kind is None else kind())
-    rows = network.meaning("batch")
-    values |= _of_shapes(network.model.program, sizes) | (dict.fromkeys(rows or ["batch"], batch) if batch is not None else {})
-    network.sizes |= values
-    limit = None if within is None else bytes_of(within)
-    looks = limit is not None and bool(rows) and not values.keys() & set(rows)
-    missing = sorted(network.symbols - network.sizes.keys() - (set(rows) if looks else set()))
-    if missing:
-        ways = ways_to_set([n for n in missing if n in rows], [n for n in missing if n not in rows])
-        raise MemoryPlanError(f"the memory depends on {', '.join(missing)}: give {' and '.join(ways)}")
-    largest = network.largest("batch", limit) if limit is not None and looks else None
-    if largest is not None:
-        fitting = [n for n in (largest.ours, largest.eager) if isinstance(n, int)]
-        network.sizes = {**dict.fromkeys(rows, fitting[0] if fitting else 1), **network.sizes}
-    if json:
+        if options.train is not None:
+            refuse("--train", "a network of torch", f"{place} makes a program, which is planned as it is")
+        program, sizes = with_shapes(product if isinstance(product, Program) else product.program, options.sizes)
+        fetch = options.fetch or ([] if isinstance(product, Program) else [product.loss.name])
+        return print_plan(program, replace(options, fetch=fetch), sizes)
+    if options.fetch:
+        refuse("--fetch", "saved programs", f"{place} makes a network of torch")
+    require_picture(options.plot)
+    network = plan(product, example, optimizer=_optimizer(options.train))
+    limit = None if options.within is None else bytes_of(options.within)
+    largest = _set_sizes(network, options, limit)
+    if options.json:
         eager = network.eager()
         facts = {"sizes": network.sizes, "eager": {**eager._asdict(), "peak": eager.peak}, "ours": plan_facts(network.ours, network.sizes, limit)}
+        write_pictures(network.ours, options, network.sizes)
         print_json(facts | ({} if largest is None else {"largest": {"eager": largest.eager, "ours": largest.ours}}))
     else:
         with printing():
             for line in [f"{network.heading()}:", *network.lines(), *([] if largest is None else [repr(largest)]), ""]:
                 print_plain(line)
-        print_plan(network.program, network.ours.fetch, None, network.sizes, None, plot, html, False)
+        within = options.within if largest is None else None
+        print_plan(network.program, replace(options, fetch=network.ours.fetch, batch=None, within=within), network.sizes)
     return limit is None or (network.ours.peak(**network.sizes) <= limit if largest is None else isinstance(largest.ours, int))
+
+
+def _optimizer(name: str | None) -> Optimizer | None:
+    """Return an optimizer by its name. Raise `typer.BadParameter` for another name."""
+    from foreshape import optimizer
+
+    if name is None:
+        return None
+    kind = getattr(optimizer, name) if name in optimizer.__all__ else None
+    if kind is None or not is_optimizer(kind):
+        meant = " or ".join(near(name, optimizers()))
+        raise typer.BadParameter(
+            f"{name!r} is no optimizer of fs.optimizer{f'; did you mean {meant}?' if meant else ', as AdamW or SGD'}", param_hint="--train"
+        )
+    return kind()
+
+
+def _set_sizes(network: NetworkPlan, options: PlanOptions, limit: int | None) -> LargestSize | None:
+    """Set the open sizes of a network; return its largest batches, where a limit and no batch is given.
+
+    Raises:
+        MemoryPlanError: an open size has no value. SchemaError: a name is no input and no open size, or a shape does not fit.
+    """
+    rows = network.meaning("batch")
+    values = _values(network, options.sizes)
+    require_open_rows(options.batch, rows, values)
+    values = {**(dict.fromkeys(rows, options.batch) if options.batch is not None else {}), **values}
+    network.sizes |= values
+    looks = limit is not None and bool(rows) and not values.keys() & set(rows)
+    missing = sorted(network.symbols - network.sizes.keys() - (set(rows) if looks else set()))
+    if missing:
+        ways = ways_to_set([n for n in missing if n in rows], [n for n in missing if n not in rows])
+        raise MemoryPlanError(f"the memory depends on {', '.join(missing)}: give {' and '.join(ways)}")
+    if limit is None or not looks:
+        return None
+    largest = network.largest("batch", limit)
+    fitting = [n for n in (largest.ours, largest.eager) if isinstance(n, int)]
+    network.sizes = {**dict.fromkeys(rows, fitting[0] if fitting else 1), **network.sizes}
+    return largest

@@ -6,6 +6,7 @@ import os
 
 import typer
 
+from foreshape.cli.command_options import refuse
 from foreshape.cli.output import broken, error_text, print_plain, printing
 from foreshape.cli.show import count_words, human_bytes
 from foreshape.engine import Scope
@@ -34,6 +35,7 @@ def print_converted(model: str, source: str | None, target: str, force: bool, op
         opset, check: of an ``.onnx``: its operator set, and True to compare it in onnxruntime.
     """
     if target.endswith(_ONNX) and not os.path.isdir(target):
+        _refuse_force(force, target)
         return _print_onnx(model, source, target, opset, check)
     if target.endswith(_TORCH) and not os.path.isdir(target) and opset is None and not check:
         return _print_torch(model, source, target, force)
@@ -42,6 +44,7 @@ def print_converted(model: str, source: str | None, target: str, force: bool, op
     if target.endswith(_FILES[0]) and not os.path.isdir(target):
         _print_model(convert_model(model, target, source, force=force))
     elif target.endswith(_FILES) or source is not None:
+        _refuse_force(force, target)
         stored = convert_parameters(model, source, target)
         with printing():
             print_plain(f"{target}: {_words(stored)}")
@@ -53,6 +56,11 @@ def print_converted(model: str, source: str | None, target: str, force: bool, op
     else:
         return _convert_folder(model, target, force)
     return True
+
+
+def _refuse_force(force: bool, target: str) -> None:
+    if force:
+        refuse("--force", "a .pdmodel, .py or .pt2, or a folder of models", f"{target} is written without")
 
 
 def _print_onnx(model: str, source: str | None, target: str, opset: int | None, check: bool) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from foreshape.cli.command_options import PlanOptions, require_open_rows
 from foreshape.cli.output import console, print_json, print_plain, printing
 from foreshape.cli.show import human_bytes, new_row, new_table
 from foreshape.errors import MemoryPlanError
@@ -21,38 +22,48 @@ _PICTURES = (".png", ".svg", ".pdf")
 
 def print_plan(
     program: Program,
-    fetch: Sequence[str],
-    batch: int | None,
-    sizes: dict[str, int],
-    within: str | None,
-    plot: Path | None,
-    html: Path | None,
-    json: bool,
+    options: PlanOptions,
+    sizes: Mapping[str, int],
 ) -> bool:
-    """Print the plan, and write the files asked for. Return True within the limit."""
-    if plot is not None and plot.suffix.lower() not in _PICTURES:
-        raise typer.BadParameter(f"{str(plot)!r} must end in {', '.join(_PICTURES)}", param_hint="--plot")
-    limit = None if within is None else bytes_of(within)
-    plan = Plan(program, fetch)
+    """Print the plan, and write the files asked for. Return True within the limit.
+
+    Args:
+        sizes: the values of open sizes; the program has the shapes of ``options.sizes`` already.
+    """
+    require_picture(options.plot)
+    limit = None if options.within is None else bytes_of(options.within)
+    plan = Plan(program, options.fetch)
+    require_open_rows(options.batch, plan.leading, sizes)
     for name in sizes:
         if name not in plan.symbols and name not in plan.leading:
             raise MemoryPlanError(f"the memory does not depend on {name}; it depends on {', '.join(sorted(plan.symbols)) or 'nothing'}")
-    values = {**(dict.fromkeys(plan.leading, batch) if batch is not None else {}), **sizes}
+    values = {**(dict.fromkeys(plan.leading, options.batch) if options.batch is not None else {}), **sizes}
     values = {n: v for n, v in values.items() if n in plan.symbols or n in sizes}
     fitting = _values_within(plan, values, limit)
     fits = limit is None or plan.peak(**fitting) <= limit
     facts = plan_facts(plan, fitting, limit)
     if fitting != values:
         facts["largest"] = {n: v for n, v in fitting.items() if n not in values}
-    if plot is not None:
-        plan.draw(plot, **fitting)
-    if html is not None:
-        plan.write_page(html, **fitting)
-    if json:
+    write_pictures(plan, options, fitting)
+    if options.json:
         print_json(facts)
     else:
         _print(facts)
     return fits
+
+
+def require_picture(path: Path | None) -> None:
+    """Raise `typer.BadParameter` for a file of another kind than a picture."""
+    if path is not None and path.suffix.lower() not in _PICTURES:
+        raise typer.BadParameter(f"{str(path)!r} must end in {', '.join(_PICTURES)}", param_hint="--plot")
+
+
+def write_pictures(plan: Plan, options: PlanOptions, sizes: Mapping[str, int]) -> None:
+    """Write the drawing and the page of a plan, where their options name files."""
+    if options.plot is not None:
+        plan.draw(options.plot, **sizes)
+    if options.html is not None:
+        plan.write_page(options.html, **sizes)
 
 
 def _values_within(plan: Plan, values: dict[str, int], limit: int | None) -> dict[str, int]:

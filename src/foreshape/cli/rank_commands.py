@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from foreshape.cli.arguments import Bandwidth, Device, File, Json, Latency, Plot, Sizes, Threads
+from foreshape.cli.arguments import BANDWIDTH, LATENCY, Bandwidth, Device, File, Json, Latency, Plot, Sizes, Threads
 from foreshape.cli.output import plain_errors
 
 
@@ -21,8 +21,11 @@ def calibrate(
     json: Json = False,
 ) -> None:
     """Measure this machine's kernels, so that plans can predict the time of a step. It takes about half a minute for each number of threads."""
+    from foreshape.cli.command_options import refuse
     from foreshape.cli.ranks import calibrate_here, calibrate_link
 
+    if link and threads:
+        refuse("--threads", "a measurement of kernels", "--link measures the link between ranks")
     with plain_errors():
         if link:
             calibrate_link(out, json)
@@ -44,8 +47,8 @@ def simulate(
         str | None,
         typer.Option("--within", metavar="BYTES", help="The memory of a rank, as 16GiB. Exits with 1 if the program fits on none of the numbers of ranks."),
     ] = None,
-    bandwidth: Bandwidth = "25Gb/s",
-    latency: Latency = "30us",
+    bandwidth: Bandwidth = BANDWIDTH,
+    latency: Latency = LATENCY,
     tree: Annotated[bool, typer.Option("--tree", help="Also sum over trees, as NCCL does, where that is faster than rings.")] = False,
     device: Device = None,
     threads: Threads = 1,
@@ -54,17 +57,16 @@ def simulate(
     json: Json = False,
 ) -> None:
     """Simulate the training of a program on many ranks, with stragglers: time per step, efficiency, memory, and the bottleneck."""
+    from foreshape.cli.command_options import SimulationOptions
     from foreshape.cli.options import sizes_of, with_shapes
     from foreshape.cli.ranks import print_simulation
     from foreshape.interop import load_program
 
-    shapes = sizes_of(sizes)
     if (batch is None) == (batch_per_rank is None):
         raise typer.BadParameter("give --batch or --batch-per-rank", param_hint="--batch")
+    options = SimulationOptions(ranks or (), batch, batch_per_rank, sizes_of(sizes), within, bandwidth, latency, tree, device, threads, seed, plot, json)
     with plain_errors():
-        program, values = with_shapes(load_program(os.fspath(file)), shapes)
-        fits = print_simulation(
-            program, file.stem, list(ranks or ()), batch, batch_per_rank, values, within, bandwidth, latency, tree, device, threads, seed, plot, json
-        )
+        program, values = with_shapes(load_program(os.fspath(file)), options.sizes)
+        fits = print_simulation(program, file.stem, options, values)
     if not fits:
         raise typer.Exit(1)

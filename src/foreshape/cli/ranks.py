@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from foreshape.cli.command_options import PlanOptions, SimulationOptions, refuse, refuse_threads, require_open_rows
 from foreshape.cli.output import console, print_json, print_plain, printing
 from foreshape.cli.plan import ways_to_set
 from foreshape.cli.show import human_bytes, new_row, new_table
@@ -18,7 +20,7 @@ from foreshape.cost import plan as plan_ranks
 from foreshape.cost.draw import draw_simulation, draw_timeline
 from foreshape.cost.measured import Measured
 from foreshape.cost.simulation import NUMBERS, ScalingPoint, simulate
-from foreshape.errors import ExecutionError, FormatError, MemoryPlanError
+from foreshape.errors import ExecutionError, FormatError, MemoryPlanError, SchemaError
 from foreshape.folders import require_writable
 from foreshape.memory import byte_text, bytes_of
 from foreshape.program import Program
@@ -28,27 +30,46 @@ _PATIENCE = 60.0
 """Seconds for ranks to wait for one another in a measurement of their link."""
 
 
-def print_ranks_plan(
-    program: Program, ranks: int, batch: int | None, sizes: dict[str, int], within: str | None, bandwidth: str, latency: str, device: str | None,
-    threads: int, plot: Path | None, json: bool, fetch: Sequence[str] = (),
-    measured: Path | None = None,
-) -> bool:  # fmt: skip
-    """Print the memory, messages and waiting of each of many ranks. Return True within the limit."""
-    values = {**({"batch": batch} if batch is not None else {}), **sizes}
-    network = Network.of(bandwidth, latency)
+def print_ranks_plan(program: Program, options: PlanOptions, sizes: Mapping[str, int]) -> bool:
+    """Print the memory, messages and waiting of each of many ranks. Return True within the limit.
+
+    Args:
+        sizes: the values of open sizes; the program has the shapes of ``options.sizes`` already.
+    """
+    refuse_threads(options.device, options.threads)
+    _require_no_parameter(sizes)
+    values = {**({"batch": options.batch} if options.batch is not None else {}), **sizes}
+    network = Network.of(options.bandwidth, options.latency)
     with _symbols_as_options():
-        plan = plan_ranks(program, fetch, ranks=ranks, within=within, network=network, device=device, threads=threads, **values)  # pyright: ignore[reportArgumentType]
-        facts = ranks_facts(plan, within)
-    step = None if measured is None else Measured.load(measured)
+        plan = plan_ranks(program, options.fetch, ranks=options.ranks or 1, within=options.within, network=network, device=options.device,
+                          threads=options.threads, **values)  # fmt: skip  # pyright: ignore[reportArgumentType]
+        _require_open_sizes(plan, options.batch, sizes)
+        facts = ranks_facts(plan, options.within)
+    step = None if options.measured is None else Measured.load(options.measured)
     if step is not None:
         facts["measured"] = measured_facts(plan, step)
-    if plot is not None:
-        draw_timeline(plan, plot, step)
-    if json:
+    if options.plot is not None:
+        draw_timeline(plan, options.plot, step)
+    if options.json:
         print_json(facts)
     else:
         _print_plan(facts)
     return facts["fits"] is not False
+
+
+def _require_no_parameter(sizes: Mapping[str, int]) -> None:
+    """Raise `SchemaError` for an open size with the name of a parameter of `foreshape.cost.plan`."""
+    for name in sorted(sizes.keys() & signature(plan_ranks).parameters.keys()):
+        raise SchemaError(f"--set takes open sizes of the inputs; {name} is none")
+
+
+def _require_open_sizes(plan: RanksPlan, batch: int | None, sizes: Mapping[str, int]) -> None:
+    """Raise `MemoryPlanError` for a name of no open size, `typer.BadParameter` for a batch where none is open."""
+    symbols, rows = plan.memory.symbols, ["batch"] if "batch" in plan.memory.symbols else plan.memory.leading
+    for name in sizes:
+        if name not in symbols and name not in plan.memory.leading:
+            raise MemoryPlanError(f"the memory does not depend on {name}; it depends on {', '.join(sorted(symbols)) or 'nothing'}")
+    require_open_rows(batch, rows, sizes)
 
 
 @contextmanager
@@ -197,20 +218,27 @@ def simulation_table(points: Sequence[ScalingPoint], title: str) -> Any:
     return table
 
 
-def print_simulation(
-    program: Program, name: str, numbers: Sequence[int], batch: int | None, batch_per_rank: int | None, sizes: dict[str, int], within: str | None,
-    bandwidth: str, latency: str, tree: bool, device: str | None, threads: int, seed: int, plot: Path | None, json: bool,
-) -> bool:  # fmt: skip
-    """Print a simulation over numbers of ranks, and draw it. Return True unless there is a limit, and the program fits on none of them."""
-    numbers = numbers or NUMBERS
+def print_simulation(program: Program, name: str, options: SimulationOptions, sizes: Mapping[str, int]) -> bool:
+    """Print a simulation over numbers of ranks, and draw it. Return True unless there is a limit, and the program fits on none of them.
+
+    Args:
+        sizes: the values of open sizes; the program has the shapes of ``options.sizes`` already.
+    """
+    refuse_threads(options.device, options.threads)
+    _require_no_parameter(sizes)
+    numbers = options.ranks or NUMBERS
+    batch, batch_per_rank = options.batch, options.batch_per_rank
+    if "batch" in sizes:
+        refuse("--set", "other sizes than the batch", "--batch and --batch-per-rank give it already")
     first = batch if batch is not None else (batch_per_rank or 0) * numbers[0]
-    network = Network.of(bandwidth, latency, tree)
+    network = Network.of(options.bandwidth, options.latency, options.tree)
     with _symbols_as_options():
-        plan = plan_ranks(program, ranks=numbers[0], network=network, device=device, threads=threads, batch=first, **sizes)  # pyright: ignore[reportArgumentType]
-        points = simulate(plan, numbers, batch=batch, batch_per_rank=batch_per_rank, within=within, seed=seed)
-    if plot is not None:
-        draw_simulation([(name, points)], plot)
-    if json:
+        plan = plan_ranks(program, ranks=numbers[0], network=network, device=options.device, threads=options.threads, batch=first, **sizes)  # pyright: ignore[reportArgumentType]
+        _require_open_sizes(plan, None, sizes)
+        points = simulate(plan, numbers, batch=batch, batch_per_rank=batch_per_rank, within=options.within, seed=options.seed)
+    if options.plot is not None:
+        draw_simulation([(name, points)], options.plot)
+    if options.json:
         names = list(ScalingPoint.__dataclass_fields__)
         print_json([{**{n: getattr(p, n) for n in names}, "bottleneck": p.bottleneck} for p in points])
     else:
@@ -218,7 +246,7 @@ def print_simulation(
             console().print(simulation_table(points, f"{plan.name}; {plan.device}; {network}"))
             for words in bottleneck_sentences(points):
                 print_plain(words)
-    return within is None or any(p.fits for p in points)
+    return options.within is None or any(p.fits for p in points)
 
 
 def bottleneck_sentences(points: Sequence[ScalingPoint]) -> list[str]:

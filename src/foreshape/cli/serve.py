@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from foreshape.cli.arguments import Operators
 from foreshape.cli.output import plain_errors, print_plain, printing
+
+if TYPE_CHECKING:
+    from foreshape.cli.command_options import ServeOptions
 
 
 def serve(
@@ -34,34 +37,21 @@ def serve(
 ) -> None:
     """Serve saved networks over HTTP, by the Open Inference Protocol, version 2: clients of Triton and KServe work. Simultaneous requests are
     computed together, and changed files are opened again. A page about each network is at /, metrics for Prometheus are at /metrics."""
+    from foreshape.cli.command_options import ServeOptions
     from foreshape.cli.user_operators import import_operators
 
+    options = ServeOptions(port, host, batch, memory, body, seconds, queue, connections, threads, users, context, quiet)
     with plain_errors():
         import_operators(operators)
-        _run(models, host, port, threads, users, context, quiet, batch=batch, memory=memory, body=body, seconds=seconds, queue=queue, connections=connections)
+        _run(models, options)
 
 
-def _run(
-    models: Sequence[str],
-    host: str,
-    port: int,
-    threads: int | None,
-    users: int,
-    context: int | None,
-    quiet: bool,
-    *,
-    batch: int,
-    memory: str | None,
-    body: str,
-    seconds: float,
-    queue: int,
-    connections: int,
-) -> None:
+def _run(models: Sequence[str], options: ServeOptions) -> None:
     """Serve until a signal to stop."""
     from foreshape.errors import needs
     from foreshape.memory import bytes_of
 
-    if not seconds > 0:
+    if not options.seconds > 0:
         raise typer.BadParameter("is a time of more than 0 seconds", param_hint="--seconds")
     with needs("foreshape serve", "serve"):
         from foreshape.serving.served_network import Networks
@@ -71,22 +61,24 @@ def _run(
         from foreshape.serving.server_limits import ServerLimits
 
     usual = ServerLimits()
-    size = bytes_of(body)
+    size = bytes_of(options.body)
     limits = usual._replace(
-        batch=batch,
-        memory=None if memory is None else bytes_of(memory),
+        batch=options.batch,
+        memory=None if options.memory is None else bytes_of(options.memory),
         body=size,
         json=min(usual.json, size),
         pending=max(usual.pending, size),
-        seconds=seconds,
-        queue=queue,
-        connections=connections,
+        seconds=options.seconds,
+        queue=options.queue,
+        connections=options.connections,
     )
-    log_to_stderr(not quiet)
+    log_to_stderr(not options.quiet)
 
     def say(text: str) -> None:
         with printing():
             print_plain(text)
 
-    with bound(host, port) as address:
-        serve_until_stopped(make_service(models, limits, [Networks(threads), LanguageModels(users, context, threads)]), address, say)
+    with bound(options.host, options.port) as address:
+        serve_until_stopped(
+            make_service(models, limits, [Networks(options.threads), LanguageModels(options.users, options.context, options.threads)]), address, say
+        )

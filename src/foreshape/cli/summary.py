@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from foreshape.cli.command_options import require_open_rows
 from foreshape.cli.output import columns_of, print_json, print_plain, printing
 from foreshape.cli.show import count_words
 from foreshape.errors import DescriptionError
@@ -19,6 +20,7 @@ _WIDTH, _WIDEST = 80, 120
 def print_summary(program: Program, unknown: Sequence[Op], errors: Sequence[DescriptionError], batch: int | None, depth: int | None, json: bool) -> None:
     """Print the layers: as wide as the terminal is (or COLUMNS says), at most 120 columns; 80 where there is none."""
     summary = Summary(program, batch, depth)
+    require_open_rows(batch, list(summary.sizes.given), {})
     if json:
         print_json({"sizes": summary.sizes.values, "layers": [_facts(r) for r in summary.rows], "besides": [_facts(r) for r in summary.more],
                     "total": summary.total._asdict()})  # fmt: skip

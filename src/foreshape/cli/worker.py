@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from foreshape.cli.command_options import refuse
 from foreshape.cli.output import plain_errors, print_plain
 
 
@@ -26,6 +27,8 @@ def worker(
     worker."""
     if sum(option is not None for option in (listen, connect, job)) > 1:
         raise typer.BadParameter("give one of --listen, --connect and --job")
+    if job is not None and keep:
+        refuse("--keep", "a worker of clients", "--job has the only job")
     if not wait > 0 or not patience > 0:
         raise typer.BadParameter("--wait and --patience are seconds, more than 0")
     with plain_errors():
