@@ -1,4 +1,7 @@
-"""The state of an import, as its parts and the functions of `aten_rules` see it: `TorchImporter` has it, and knows them."""
+"""The state of an import, as its parts and the functions of `foreshape.interop.forms` see it: `TorchImporter` has it, and knows them.
+
+Its parts of torch's graphs have no types here: forms are read without torch.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from foreshape.dims import Size
-from foreshape.interop.torch.node_sites import NodeLines
-from foreshape.interop.torch.open_loops import RolledGraph
 from foreshape.program import Program, Variable
 
 
@@ -22,13 +23,13 @@ class ImportState(Protocol):
     kinds: dict[str, str]
     feeds: list[str]
     fetches: list[Variable]
-    rolled: RolledGraph | None
+    rolled: Any
     counting: Variable | None
     collected: dict[Any, Variable]
     masks: dict[tuple[str, str], tuple[Variable, Variable | None]]
     packings: list[Any]
     places: dict[str, tuple[Variable, int]]
-    lines: NodeLines
+    lines: Any
     functional: bool
     changed: dict[str, Variable]
     own: Any
