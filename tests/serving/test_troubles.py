@@ -79,7 +79,7 @@ def test_a_mistake_of_the_server_is_a_number_for_the_client(tmp_path: Path, monk
 
 
 def test_words_for_clients_have_no_folders_and_no_lines_of_files() -> None:
-    error = "mul: 3 is not 4\n    at x = secret(1)    net.py:3\ncannot open '/root/models/m.bin': see /etc/x and a/b, http://host/a/b"
+    error = "mul: 3 is not 4\n    at x = secret(1)    net.py:3\ncannot open '/somewhere/models/m.bin': see /etc/x and a/b, http://host/a/b"
     assert client_words(error) == "mul: 3 is not 4\ncannot open 'm.bin': see x and a/b, http://host/a/b"
 
 

@@ -36,13 +36,13 @@ def from_onnx_swish(c: Call) -> Any:
 @from_onnx("Shrink")
 def shrink(c: Call) -> Any:
     """X + bias below -lambd, X - bias above lambd, 0 between."""
-    of = c.x().spec.known_dtype
-    x = c.cast(c.x(), FP64) if of.is_integer else c.x()
+    dtype = c.x().spec.known_dtype
+    x = c.cast(c.x(), FP64) if dtype.is_integer else c.x()
     bias, edge = c.attribute("bias", 0.0), c.attribute("lambd", 0.5)
     below, above = x < c.like(-edge, x), x > c.like(edge, x)
-    up, down = (x + c.like(by, x) for by in (bias, -bias))
+    up, down = (x + c.like(shift, x) for shift in (bias, -bias))
     zero = layer.fill_like(x, 0.0)
-    return c.cast(layer.where(below, up, layer.where(above, down, zero)), of)
+    return c.cast(layer.where(below, up, layer.where(above, down, zero)), dtype)
 
 
 @from_onnx("PRelu")
@@ -263,8 +263,8 @@ def _from_torch_gelu(t: TorchCall, x: Variable, approximate: str = "none") -> An
 
 @from_torch("elu")
 def _elu(t: TorchCall, x: Variable, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
-    made = layer.elu(x if input_scale == 1 else t.scale(x, input_scale), float(alpha))
-    return made if scale == 1 else t.scale(made, scale)
+    grown = layer.elu(x if input_scale == 1 else t.scale(x, input_scale), float(alpha))
+    return grown if scale == 1 else t.scale(grown, scale)
 
 
 @from_torch("selu")
@@ -289,11 +289,11 @@ def _rrelu(t: TorchCall, x: Variable, *given: Any, **_: Any) -> Any:
     numbers = [n for n in given if not isinstance(n, Variable)]
     lower, upper, training = (*numbers, *(1 / 8, 1 / 3, False)[len(numbers) :])
     if training:
-        made = t.op("rrelu", {"lower": float(lower), "upper": float(upper)}, X=x)[0]
+        result = t.op("rrelu", {"lower": float(lower), "upper": float(upper)}, X=x)[0]
     else:
         slope = (float(lower) + float(upper)) / 2
-        made = t.where(layer.greater_than(x, 0.0), x, t.scale(x, slope)) if not is_held(slope, t.dtype) else _leaky_relu(t, x, slope)
-    return [made, None] if "noise" in t.name else made
+        result = t.where(layer.greater_than(x, 0.0), x, t.scale(x, slope)) if not is_held(slope, t.dtype) else _leaky_relu(t, x, slope)
+    return [result, None] if "noise" in t.name else result
 
 
 @from_torch("hardsigmoid")
@@ -319,8 +319,8 @@ def _glu(t: TorchCall, x: Variable, dim: int = -1) -> Any:
 
 @from_torch("dropout", "native_dropout")
 def _from_torch_dropout(t: TorchCall, x: Variable, p: float = 0.5, train: bool = True) -> Any:
-    made = layer.dropout(x, float(p), is_test=not train) if p and train is not False else layer.assign(x)
-    return [made, None] if t.name == "native_dropout" else made
+    result = layer.dropout(x, float(p), is_test=not train) if p and train is not False else layer.assign(x)
+    return [result, None] if t.name == "native_dropout" else result
 
 
 @from_torch("feature_dropout")
@@ -334,12 +334,12 @@ def _alpha_dropout(t: TorchCall, x: Variable, p: float = 0.5, train: bool = True
     if not p or not train:
         return layer.assign(x)
     least, p = -1.7580993408473766, float(p)
-    by = ((1.0 - p) * (1.0 + p * least * least)) ** -0.5 if p < 1.0 else 0.0
+    factor = ((1.0 - p) * (1.0 + p * least * least)) ** -0.5 if p < 1.0 else 0.0
 
     def drop(x: Variable) -> Variable:
-        kept = layer.dropout(_ones(x) if "feature" in t.name else layer.fill_like(x, 1.0), p, implementation="downgrade_in_infer")
-        put = t.scale(kept, -least * by, least * by * (1.0 - p))
-        return layer.add(layer.multiply(x, t.scale(kept, by)), put)
+        mask = layer.dropout(_ones(x) if "feature" in t.name else layer.fill_like(x, 1.0), p, implementation="downgrade_in_infer")
+        put = t.scale(mask, -least * factor, least * factor * (1.0 - p))
+        return layer.add(layer.multiply(x, t.scale(mask, factor)), put)
 
     return layer.in_training(x, drop)
 

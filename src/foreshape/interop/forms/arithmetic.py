@@ -22,9 +22,9 @@ from foreshape.spec import BF16, BOOL, COMPLEX, FP16, FP32, FP64, INT8, INT16, I
 # --- from ONNX
 
 
-def result(found: Any) -> Variable:
+def result(results: Any) -> Variable:
     """Return the first result of an op."""
-    return found[0] if found.__class__ is tuple else found
+    return results[0] if results.__class__ is tuple else results
 
 
 def _common(c: Call, x: Variable, y: Variable) -> tuple[Variable, Variable]:
@@ -39,8 +39,8 @@ def _common(c: Call, x: Variable, y: Variable) -> tuple[Variable, Variable]:
 
 @from_onnx("Add", "Sub", "Mul")
 def arithmetic(c: Call) -> Any:
-    found = _by_number(c)
-    return found if found is not None else from_onnx_binary(c, f"elementwise_{c.node.operator.lower()}")
+    scaled = _by_number(c)
+    return scaled if scaled is not None else from_onnx_binary(c, f"elementwise_{c.node.operator.lower()}")
 
 
 def from_onnx_binary(c: Call, type: str) -> Variable:
@@ -73,9 +73,9 @@ def is_smaller(x: Variable, y: Variable) -> bool:
 @from_onnx("Div")
 def from_onnx_divide(c: Call) -> Any:
     """Whole numbers are cut towards zero."""
-    found = _by_number(c)
-    if found is not None:
-        return found
+    scaled = _by_number(c)
+    if scaled is not None:
+        return scaled
     x, y = _common(c, c.x(0), c.x(1))
     return quotient(c, x, y) if own_type(c, 0) is UINT64 else layer.divide(x, y)
 
@@ -90,12 +90,14 @@ def _by_number(c: Call) -> Variable | None:
     x, operator = c.value(1 if first else 0), c.node.operator
     if not isinstance(x, Variable) or x.spec.dtype is not FP32 or x.spec.dims is None or not math.isfinite(number[0]):
         return None
-    by, rank = number
-    if rank > x.spec.rank or (operator == "Div" and (first or abs(math.frexp(by)[0]) != 0.5 or abs(by) < 1e-37)):  # a division by a power of two is exact
+    factor, rank = number
+    if rank > x.spec.rank or (
+        operator == "Div" and (first or abs(math.frexp(factor)[0]) != 0.5 or abs(factor) < 1e-37)
+    ):  # a division by a power of two is exact
         return None
     if operator == "Mul" or operator == "Div":
-        return layer.scale(x, by if operator == "Mul" else 1.0 / by)
-    return layer.scale(x, -1.0 if first and operator == "Sub" else 1.0, -by if operator == "Sub" and (not first) else by)
+        return layer.scale(x, factor if operator == "Mul" else 1.0 / factor)
+    return layer.scale(x, -1.0 if first and operator == "Sub" else 1.0, -factor if operator == "Sub" and (not first) else factor)
 
 
 @from_onnx("Mod")
@@ -119,14 +121,14 @@ def from_onnx_remainder(c: Call) -> Any:
 def from_onnx_power(c: Call) -> Any:
     """The element type of the base counts."""
     x, y = c.x(0), c.x(1)
-    of, number = x.spec.known_dtype, c.number(1)
-    if number is not None and of is FP32 and x.spec.dims is not None and number[1] <= x.spec.rank:
+    dtype, number = x.spec.known_dtype, c.number(1)
+    if number is not None and dtype is FP32 and x.spec.dims is not None and number[1] <= x.spec.rank:
         return layer.square(x) if number[0] == 2.0 else layer.pow(x, number[0])
-    if of is y.spec.known_dtype:
+    if dtype is y.spec.known_dtype:
         return layer.pow(x, y)
-    wide = FP64 if FP64 in (of, y.spec.known_dtype) or of is INT64 else FP32
-    wide = of if of.is_floating and y.spec.known_dtype.is_integer else wide
-    return c.cast(layer.pow(c.cast(x, wide), c.cast(y, wide)), of)
+    wide = FP64 if FP64 in (dtype, y.spec.known_dtype) or dtype is INT64 else FP32
+    wide = dtype if dtype.is_floating and y.spec.known_dtype.is_integer else wide
+    return c.cast(layer.pow(c.cast(x, wide), c.cast(y, wide)), dtype)
 
 
 @from_onnx("Neg")
@@ -139,8 +141,8 @@ def several(c: Call) -> Any:
     type = {"Sum": "elementwise_add", "Mean": "elementwise_add", "Max": "elementwise_max", "Min": "elementwise_min"}[c.node.operator]
     operands = c.all()
     out = operands[0]
-    for one in operands[1:]:
-        out = c.binary(type, out, one)
+    for operand in operands[1:]:
+        out = c.binary(type, out, operand)
     if c.node.operator == "Mean" and len(operands) > 1:
         return layer.scale(out, 1.0 / len(operands))
     return out if len(operands) > 1 else layer.assign(out)
@@ -149,21 +151,21 @@ def several(c: Call) -> Any:
 @from_onnx("Clip")
 def from_onnx_clip(c: Call) -> Any:
     x = c.x()
-    of = x.spec.known_dtype
+    dtype = x.spec.known_dtype
     low = c.value(1) if c.opset >= 11 else c.attribute("min")
     high = c.value(2) if c.opset >= 11 else c.attribute("max")
-    if of in (FP32, FP16, BF16) and all(v is None or isinstance(v, (int, float)) or c.importer.numbers(v) is not None for v in (low, high)):
+    if dtype in (FP32, FP16, BF16) and all(v is None or isinstance(v, (int, float)) or c.importer.numbers(v) is not None for v in (low, high)):
         lowest, highest = (
             default if v is None else float(v) if isinstance(v, (int, float)) else float(c.importer.numbers(v).reshape(-1)[0])
             for v, default in ((low, float("-inf")), (high, float("inf")))
         )
-        if lowest <= highest and of is FP32:
+        if lowest <= highest and dtype is FP32:
             return layer.clip(x, lowest, highest)
     out = x
     for at, bound, type in ((1, low, "elementwise_max"), (2, high, "elementwise_min")):
         if bound is not None:
-            other = c.like(bound, x) if isinstance(bound, (int, float)) else c.x(at)
-            out = c.binary(type, out, other)
+            limit = c.like(bound, x) if isinstance(bound, (int, float)) else c.x(at)
+            out = c.binary(type, out, limit)
     return out if out is not x else layer.assign(x)
 
 
@@ -209,35 +211,35 @@ def to_onnx_pair(w: WrittenOp) -> tuple[OnnxValue, OnnxValue]:
 
 @to_onnx(*_BINARY)
 def _to_onnx_binary(w: WrittenOp) -> OnnxValue:
-    type, of = w.op.type, w.dtype("X")
+    type, dtype = w.op.type, w.dtype("X")
     bias = to_onnx_as_bias(w) if type == "elementwise_add" else None
     if bias is not None:
         return bias
-    if type.startswith("bitwise") and (of is BOOL):
+    if type.startswith("bitwise") and (dtype is BOOL):
         return w.node(_BINARY[type].removeprefix("Bitwise"), *to_onnx_pair(w))
     if type.startswith("bitwise"):
         w.needs(18)
     x, y = to_onnx_pair(w)
     compared = type in ("equal", "less_than", "less_equal", "greater_than", "greater_equal")
-    if of is BOOL and ((compared and type != "equal") or type.startswith("elementwise")):
-        made = w.node(_BINARY[type], w.cast(x, BOOL, INT32), w.cast(y, BOOL, INT32))
-        return made if compared else w.cast(made, INT32, BOOL)
-    if type.startswith("logical") and of is not BOOL:
-        x, y = w.cast(x, of, BOOL), w.cast(y, w.dtype("Y"), BOOL)
-    if (compared or type in ("elementwise_pow", "elementwise_div")) and of in _NARROW_REFUSED:
-        made = w.node(_BINARY[type], w.cast(x, of, INT32), w.cast(y, of, INT32))
-        return made if compared else w.cast(made, INT32, of)
-    if type in ("elementwise_fmax", "elementwise_fmin") and of.is_floating:  # a NaN gives way to the other number
-        made = w.node(_BINARY[type], w.node("Where", w.node("IsNaN", x), y, x), w.node("Where", w.node("IsNaN", y), x, y))
-        return made
+    if dtype is BOOL and ((compared and type != "equal") or type.startswith("elementwise")):
+        result = w.node(_BINARY[type], w.cast(x, BOOL, INT32), w.cast(y, BOOL, INT32))
+        return result if compared else w.cast(result, INT32, BOOL)
+    if type.startswith("logical") and dtype is not BOOL:
+        x, y = w.cast(x, dtype, BOOL), w.cast(y, w.dtype("Y"), BOOL)
+    if (compared or type in ("elementwise_pow", "elementwise_div")) and dtype in _NARROW_REFUSED:
+        result = w.node(_BINARY[type], w.cast(x, dtype, INT32), w.cast(y, dtype, INT32))
+        return result if compared else w.cast(result, INT32, dtype)
+    if type in ("elementwise_fmax", "elementwise_fmin") and dtype.is_floating:  # a NaN gives way to the other number
+        result = w.node(_BINARY[type], w.node("Where", w.node("IsNaN", x), y, x), w.node("Where", w.node("IsNaN", y), x, y))
+        return result
     return w.node(_BINARY[type], x, y)
 
 
 @to_onnx("elementwise_floordiv")
 def _to_onnx_floor_divide(w: WrittenOp) -> OnnxValue:
     x, y = to_onnx_pair(w)
-    of = w.dtype("X")
-    if of.is_floating:
+    dtype = w.dtype("X")
+    if dtype.is_floating:
         return w.node("Floor", w.node("Div", x, y))
     return w.node("Div", w.node("Sub", x, w.node("Mod", x, y)), y)  # Mod has the divisor's sign
 
@@ -252,105 +254,105 @@ def _mod(w: WrittenOp) -> OnnxValue:
 
 @to_onnx("scale")
 def _to_onnx_scale(w: WrittenOp) -> OnnxValue:
-    of, x = w.dtype("X"), w.x("X")
-    floating = of.is_floating
+    dtype, x = w.dtype("X"), w.x("X")
+    floating = dtype.is_floating
     factor = w.x("ScaleTensor") if w.has("ScaleTensor") else None
     if factor is not None:
-        factor = w.cast(w.reshape(factor, -1) if w.rank("ScaleTensor") == 0 else factor, w.dtype("ScaleTensor"), of)
+        factor = w.cast(w.reshape(factor, -1) if w.rank("ScaleTensor") == 0 else factor, w.dtype("ScaleTensor"), dtype)
     bias = float(w.of.bias)
     scale = float(w.of.scale)
     if factor is None and scale == 1.0 and bias == 0.0:
         return w.node("Identity", x)
     if not floating:
         scale, bias = float(int(scale)), float(int(bias))
-    return _to_onnx_scaled(w, x, factor, scale, bias, of)
+    return _to_onnx_scaled(w, x, factor, scale, bias, dtype)
 
 
-def _to_onnx_scaled(w: WrittenOp, x: OnnxValue, factor: OnnxValue | None, scale: float, bias: float, of: DType) -> OnnxValue:
-    shift = w.number(bias if of.is_floating else int(bias), of) if bias else None
+def _to_onnx_scaled(w: WrittenOp, x: OnnxValue, factor: OnnxValue | None, scale: float, bias: float, dtype: DType) -> OnnxValue:
+    shift = w.number(bias if dtype.is_floating else int(bias), dtype) if bias else None
     if shift is not None and not w.of.bias_after_scale:
         x = w.node("Add", x, shift)
     if factor is not None or scale != 1.0:
-        x = w.node("Mul", x, factor if factor is not None else w.number(scale if of.is_floating else int(scale), of))
+        x = w.node("Mul", x, factor if factor is not None else w.number(scale if dtype.is_floating else int(scale), dtype))
     return w.node("Add", x, shift) if shift is not None and w.of.bias_after_scale else x
 
 
 @to_onnx("pow")
 def _to_onnx_power(w: WrittenOp) -> OnnxValue:
-    of, x = w.dtype("X"), w.x("X")
+    dtype, x = w.dtype("X"), w.x("X")
     if w.has("FactorTensor"):
         return w.node("Pow", x, w.x("FactorTensor"))
     factor = float(w.of.factor)
-    if of.is_floating or factor == int(factor):
-        return w.node("Pow", x, w.number(factor if of.is_floating else int(factor), of))
-    return w.cast(w.node("Pow", w.cast(x, of, FP32), w.number(factor)), FP32, of)
+    if dtype.is_floating or factor == int(factor):
+        return w.node("Pow", x, w.number(factor if dtype.is_floating else int(factor), dtype))
+    return w.cast(w.node("Pow", w.cast(x, dtype, FP32), w.number(factor)), FP32, dtype)
 
 
 @to_onnx("clip")
 def _to_onnx_clip(w: WrittenOp) -> OnnxValue:
-    of = w.dtype("X")
+    dtype = w.dtype("X")
 
     def bound(slot: str, value: float) -> OnnxValue | None:
         if w.has(slot):
-            given = w.x(slot)
-            return w.cast(w.reshape(given) if w.rank(slot) else given, w.dtype(slot), of)
-        if of.is_floating:
-            return w.number(value, of)
-        limit = 2 ** (8 * of.itemsize - 1)
-        return w.number(int(max(-limit, min(limit - 1, value))) if math.isfinite(value) else (limit - 1 if value > 0 else -limit), of)
+            number = w.x(slot)
+            return w.cast(w.reshape(number) if w.rank(slot) else number, w.dtype(slot), dtype)
+        if dtype.is_floating:
+            return w.number(value, dtype)
+        limit = 2 ** (8 * dtype.itemsize - 1)
+        return w.number(int(max(-limit, min(limit - 1, value))) if math.isfinite(value) else (limit - 1 if value > 0 else -limit), dtype)
 
     low, high = bound("Min", w.of.min), bound("Max", w.of.max)
-    if of in (INT16,):
-        wide = [w.cast(v, of, INT32) if v is not None else None for v in (w.x("X"), low, high)]
-        return w.cast(w.node("Clip", *wide), INT32, of)
-    return w.node("Min", w.node("Max", w.x("X"), low), high) if not of.is_floating else w.node("Clip", w.x("X"), low, high)
+    if dtype in (INT16,):
+        wide = [w.cast(v, dtype, INT32) if v is not None else None for v in (w.x("X"), low, high)]
+        return w.cast(w.node("Clip", *wide), INT32, dtype)
+    return w.node("Min", w.node("Max", w.x("X"), low), high) if not dtype.is_floating else w.node("Clip", w.x("X"), low, high)
 
 
 @to_onnx("sum")
 def _to_onnx_sum(w: WrittenOp) -> OnnxValue:
-    given = w.all("X")
+    terms = w.all("X")
     if w.dtype("X").is_floating:
-        return w.node("Sum", *given) if len(given) > 1 else w.node("Identity", given[0])
-    total = given[0]
-    for one in given[1:]:
-        total = w.node("Add", total, one)
-    return total if len(given) > 1 else w.node("Identity", total)
+        return w.node("Sum", *terms) if len(terms) > 1 else w.node("Identity", terms[0])
+    total = terms[0]
+    for operand in terms[1:]:
+        total = w.node("Add", total, operand)
+    return total if len(terms) > 1 else w.node("Identity", total)
 
 
 @to_onnx("increment")
 def _to_onnx_increment(w: WrittenOp) -> OnnxValue:
-    of = w.dtype("X")
-    return w.node("Add", w.x("X"), w.number(w.of.step if of.is_floating else int(w.of.step), of))
+    dtype = w.dtype("X")
+    return w.node("Add", w.x("X"), w.number(w.of.step if dtype.is_floating else int(w.of.step), dtype))
 
 
 # --- from torch
 
 
-def from_torch_pair(t: TorchCall, x: Any, y: Any, of: DType) -> tuple[Variable, Variable]:
+def from_torch_pair(t: TorchCall, x: Any, y: Any, dtype: DType) -> tuple[Variable, Variable]:
     """Return two operands in an element type, numbers among them."""
-    return t.tensor(x, of), t.tensor(y, of)
+    return t.tensor(x, dtype), t.tensor(y, dtype)
 
 
-def from_torch_scaled(t: TorchCall, y: Any, alpha: Any, of: DType) -> Any:
+def from_torch_scaled(t: TorchCall, y: Any, alpha: Any, dtype: DType) -> Any:
     """Return ``alpha * y``."""
     if isinstance(alpha, (int, float)) and abs(alpha) < 2**24:
-        return y * alpha if isinstance(y, (int, float)) else t.scale(t.tensor(y, of), alpha)
-    return layer.multiply(*from_torch_pair(t, y, alpha, of))
+        return y * alpha if isinstance(y, (int, float)) else t.scale(t.tensor(y, dtype), alpha)
+    return layer.multiply(*from_torch_pair(t, y, alpha, dtype))
 
 
 @from_torch("add", "sub", "rsub")
 def _add(t: TorchCall, x: Any, y: Any, alpha: Any = 1) -> Any:
-    of, name = t.dtype, t.name
+    dtype, name = t.dtype, t.name
     if name == "rsub":
         x, y = y, x
-    if of is BOOL:
+    if dtype is BOOL:
         return layer.logical_or(*from_torch_pair(t, x, y, BOOL))
-    y = from_torch_scaled(t, y, alpha, of)
-    if is_held(y, of) and isinstance(x, Variable):
-        return layer.scale(t.cast(x, of), 1.0, float(y if name == "add" else -y))
-    if is_held(x, of) and name != "add":
-        return layer.scale(t.tensor(y, of), -1.0, float(x))
-    return (layer.add if name == "add" else layer.subtract)(*from_torch_pair(t, x, y, of))
+    y = from_torch_scaled(t, y, alpha, dtype)
+    if is_held(y, dtype) and isinstance(x, Variable):
+        return layer.scale(t.cast(x, dtype), 1.0, float(y if name == "add" else -y))
+    if is_held(x, dtype) and name != "add":
+        return layer.scale(t.tensor(y, dtype), -1.0, float(x))
+    return (layer.add if name == "add" else layer.subtract)(*from_torch_pair(t, x, y, dtype))
 
 
 @from_torch("mul")
@@ -359,20 +361,20 @@ def _multiply(t: TorchCall, x: Any, y: Any) -> Any:
         return layer.logical_and(*from_torch_pair(t, x, y, BOOL))
     if is_held(y, t.dtype) and isinstance(x, Variable):
         return layer.scale(t.cast(x, t.dtype), float(y))
-    of = gelu_operand(t.node) if t.importer.rolled is None else None
-    return layer.multiply(*from_torch_pair(t, x, y, t.dtype)) if of is None or t.importer.writes.has_any else layer.gelu(t.importer.found[of], True)
+    operand = gelu_operand(t.node) if t.importer.rolled is None else None
+    return layer.multiply(*from_torch_pair(t, x, y, t.dtype)) if operand is None or t.importer.writes.has_any else layer.gelu(t.importer.found[operand], True)
 
 
 @from_torch("div", "true_divide")
 def _from_torch_divide(t: TorchCall, x: Any, y: Any, rounding_mode: str | None = None) -> Any:
-    of = t.dtype
+    dtype = t.dtype
     if rounding_mode is None:
-        return layer.divide(*from_torch_pair(t, x, y, of))
+        return layer.divide(*from_torch_pair(t, x, y, dtype))
     if rounding_mode == "floor":
-        return layer.floor_divide(*from_torch_pair(t, x, y, of))
-    if of.is_floating:
-        return layer.trunc(layer.divide(*from_torch_pair(t, x, y, of)))
-    return layer.divide(*from_torch_pair(t, x, y, of))
+        return layer.floor_divide(*from_torch_pair(t, x, y, dtype))
+    if dtype.is_floating:
+        return layer.trunc(layer.divide(*from_torch_pair(t, x, y, dtype)))
+    return layer.divide(*from_torch_pair(t, x, y, dtype))
 
 
 @from_torch("floor_divide")
@@ -387,9 +389,9 @@ def _from_torch_remainder(t: TorchCall, x: Any, y: Any) -> Any:
 
 def change(x: Variable) -> Variable:
     """Return zeros with the gradient of x."""
-    held = layer.assign(x)
-    held.stop_gradient = True
-    return layer.subtract(x, held)
+    constant = layer.assign(x)
+    constant.stop_gradient = True
+    return layer.subtract(x, constant)
 
 
 @from_torch("maximum", "minimum")
@@ -405,18 +407,18 @@ def _fmod(t: TorchCall, x: Any, y: Any) -> Any:
     if not t.dtype.is_floating:
         return left
     left.stop_gradient = True
-    whole = layer.round(layer.divide(layer.subtract(x, left), y))
-    whole.stop_gradient = True
-    return layer.add(left, layer.subtract(change(x), layer.multiply(whole, change(y))))
+    quotient = layer.round(layer.divide(layer.subtract(x, left), y))
+    quotient.stop_gradient = True
+    return layer.add(left, layer.subtract(change(x), layer.multiply(quotient, change(y))))
 
 
 @from_torch("pow")
 def _from_torch_power(t: TorchCall, x: Any, y: Any) -> Any:
-    of = t.dtype
+    dtype = t.dtype
     if isinstance(y, (int, float)) and isinstance(x, Variable):
-        x = t.cast(x, of)
+        x = t.cast(x, dtype)
         if y == 2:
-            return layer.multiply(x, x) if of in COMPLEX else layer.square(x)
+            return layer.multiply(x, x) if dtype in COMPLEX else layer.square(x)
         if y == 0.5:
             return layer.sqrt(x)
         if y == -0.5:
@@ -424,7 +426,7 @@ def _from_torch_power(t: TorchCall, x: Any, y: Any) -> Any:
         if y == 1:
             return layer.assign(x)
         return t.power(x, y)
-    return t.op("elementwise_pow", None, X=t.tensor(x, of), Y=t.tensor(y, of))
+    return t.op("elementwise_pow", None, X=t.tensor(x, dtype), Y=t.tensor(y, dtype))
 
 
 def from_torch_extreme(t: TorchCall, largest: bool, x: Variable, y: Variable, ties: str = "both") -> Variable:
@@ -442,34 +444,34 @@ def _two(t: TorchCall, x: Any, y: Any) -> Any:
 
 @from_torch("clamp", "clamp_min", "clamp_max", "hardtanh", "clip")
 def _clamp(t: TorchCall, x: Variable, min: Any = None, max: Any = None) -> Any:
-    of, name = t.dtype, t.name
-    x = t.cast(x, of)
+    dtype, name = t.dtype, t.name
+    x = t.cast(x, dtype)
     if name == "clamp_max":
         min, max = None, min
     if name == "hardtanh":
         min, max = -1.0 if min is None else min, 1.0 if max is None else max
     if isinstance(min, (int, float)) and isinstance(max, (int, float)) and min > max:
-        return layer.fill_like(x, float(max), of) if is_held(max, of) else layer.expand_as(t.tensor(max, of), x)
-    plain = all(b is None or is_held(b, of) for b in (min, max))
-    if plain and of.is_floating:
+        return layer.fill_like(x, float(max), dtype) if is_held(max, dtype) else layer.expand_as(t.tensor(max, dtype), x)
+    plain = all(b is None or is_held(b, dtype) for b in (min, max))
+    if plain and dtype.is_floating:
         bounds = {"min": -math.inf if min is None else float(min), "max": math.inf if max is None else float(max)}
         return t.op("clip", bounds if name == "hardtanh" else {**bounds, "closed": True}, X=x)
-    if of is FP64 and all(b is None or isinstance(b, (int, float)) for b in (min, max)):  # torch's slope at the bounds, which hardtanh has not
+    if dtype is FP64 and all(b is None or isinstance(b, (int, float)) for b in (min, max)):  # torch's slope at the bounds, which hardtanh has not
         for bound, below, beyond in ((min, layer.less_than, layer.less_equal), (max, layer.greater_than, layer.greater_equal)):
             if bound is not None:
-                limit = t.tensor(bound, of)
+                limit = t.tensor(bound, dtype)
                 x = t.where((beyond if name == "hardtanh" else below)(x, limit), limit, x)
         return x
     if min is not None:
-        x = from_torch_extreme(t, True, x, t.tensor(min, of), "X")
-    return x if max is None else from_torch_extreme(t, False, x, t.tensor(max, of), "X")
+        x = from_torch_extreme(t, True, x, t.tensor(min, dtype), "X")
+    return x if max is None else from_torch_extreme(t, False, x, t.tensor(max, dtype), "X")
 
 
 @from_torch("addcmul", "addcdiv")
 def _addcmul(t: TorchCall, x: Any, y: Any, z: Any, value: Any = 1) -> Any:
     y, z = from_torch_pair(t, y, z, t.dtype)
-    made = layer.multiply(y, z) if t.name == "addcmul" else layer.divide(y, z)
-    return layer.add(t.tensor(x, t.dtype), from_torch_scaled(t, made, value, t.dtype))
+    product = layer.multiply(y, z) if t.name == "addcmul" else layer.divide(y, z)
+    return layer.add(t.tensor(x, t.dtype), from_torch_scaled(t, product, value, t.dtype))
 
 
 @from_torch("signbit")
@@ -492,7 +494,7 @@ def _parts(t: TorchCall, x: Variable, y: Any = None) -> Any:
 @from_torch("diff")
 def _diff(t: TorchCall, x: Variable, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
     axis = t.axis(x, dim)
-    ends = [one for one in (prepend, x, append) if one is not None]
+    ends = [part for part in (prepend, x, append) if part is not None]
     x = layer.concat(ends, axis) if len(ends) > 1 else x
     for _ in range(n):
         after, before = layer.slice(x, [axis], [1], [2**31 - 1]), layer.slice(x, [axis], [0], [-1])
@@ -593,11 +595,14 @@ def _to_torch_floor_divide(w: PlainOp) -> str:
 
 @to_torch("scale")
 def _to_torch_scale(w: PlainOp) -> str:
-    x, of = w.x("X"), w.dtype("X")
-    scale, bias = w.number(w.of.scale, of) if not of.is_complex else repr(w.of.scale), w.number(w.of.bias, of) if not of.is_complex else repr(w.of.bias)
-    zero = w.of.bias == 0.0 or (of.is_integer and int(w.of.bias) == 0)
+    x, dtype = w.x("X"), w.dtype("X")
+    scale, bias = (
+        w.number(w.of.scale, dtype) if not dtype.is_complex else repr(w.of.scale),
+        w.number(w.of.bias, dtype) if not dtype.is_complex else repr(w.of.bias),
+    )
+    zero = w.of.bias == 0.0 or (dtype.is_integer and int(w.of.bias) == 0)
     if w.has("ScaleTensor"):
-        scale = w.cast(f"{w.x('ScaleTensor')}.reshape(())", w.dtype("ScaleTensor"), of)
+        scale = w.cast(f"{w.x('ScaleTensor')}.reshape(())", w.dtype("ScaleTensor"), dtype)
     elif w.of.scale == 1.0:
         return w.x("X") if zero else f"{x} + {bias}"
     if zero:
@@ -607,28 +612,28 @@ def _to_torch_scale(w: PlainOp) -> str:
 
 @to_torch("pow")
 def _to_torch_power(w: PlainOp) -> Any:
-    of = w.dtype("X")
+    dtype = w.dtype("X")
     if w.has("FactorTensor"):
-        factor = w.cast(f"{w.x('FactorTensor')}.reshape(())", w.dtype("FactorTensor"), of)
+        factor = w.cast(f"{w.x('FactorTensor')}.reshape(())", w.dtype("FactorTensor"), dtype)
         return f"torch.pow({w.x('X')}, {factor})"
-    if of.is_integer and w.of.factor < 0:
+    if dtype.is_integer and w.of.factor < 0:
         return w.by_kernel()
-    return f"{w.x('X')} ** {w.number(w.of.factor, of)}"
+    return f"{w.x('X')} ** {w.number(w.of.factor, dtype)}"
 
 
 @to_torch("clip")
 def _to_torch_clip(w: PlainOp) -> str:
-    x, of = w.x("X"), w.dtype("X")
+    x, dtype = w.x("X"), w.dtype("X")
     bounds: list[str] = []
     for slot, name in (("Min", "min"), ("Max", "max")):
         if w.has(slot):
-            bounds.append(w.cast(f"{w.x(slot)}.reshape(())", w.dtype(slot), of))
+            bounds.append(w.cast(f"{w.x(slot)}.reshape(())", w.dtype(slot), dtype))
         else:
             value = float(getattr(w.of, name))
-            if not of.is_floating:
-                limit = 2 ** (8 * of.itemsize - 1)
+            if not dtype.is_floating:
+                limit = 2 ** (8 * dtype.itemsize - 1)
                 value = max(-limit, min(limit - 1, int(value))) if math.isfinite(value) else (limit - 1 if value > 0 else -limit)
-            bounds.append(number_code(value) if of.is_floating else str(value))
+            bounds.append(number_code(value) if dtype.is_floating else str(value))
     if w.has("Min") != w.has("Max"):
         return f"torch.minimum(torch.maximum({x}, {_tensor(w, bounds[0], w.has('Min'))}), {_tensor(w, bounds[1], w.has('Max'))})"
     return f"torch.clamp({x}, {', '.join(bounds)})"

@@ -25,7 +25,7 @@ def read_node(c: Call, *, row: OperatorRow) -> Any:
     """Read a node of ONNX."""
     signature, schema = row.signatures["from onnx"], get(row.type).schema
     slots = signature.slots if signature.slots is not None else tuple(o.name for o in schema.operands)
-    operands = {slot: c.x(at) if not at else c.optional(at) for at, slot in enumerate(slots)}
+    operands = {slot: c.x(index) if not index else c.optional(index) for index, slot in enumerate(slots)}
     results = c.op(row.type, {a.attribute: c.attribute(a.name, a.default) for a in signature.arguments}, **operands)
     return results[0] if results.__class__ is tuple else results
 
@@ -34,11 +34,11 @@ def read_node(c: Call, *, row: OperatorRow) -> Any:
 def write_node(w: WrittenOp, *, row: OperatorRow) -> OnnxValue:
     """Write an op as a node of ONNX. Whole numbers are cast where the result is of floats."""
     signature, schema = row.signatures["to onnx"], get(row.type).schema
-    of = w.result(schema.results[0].name).known_dtype
+    dtype_out = w.result(schema.results[0].name).known_dtype
     values: list[OnnxValue | None] = []
     for slot in signature.slots if signature.slots is not None else tuple(o.name for o in schema.operands):
         dtype = w.dtype(slot)
-        values.append(w.cast(w.x(slot), dtype, of) if of.is_floating and dtype.is_integer else w.x(slot))
+        values.append(w.cast(w.x(slot), dtype, dtype_out) if dtype_out.is_floating and dtype.is_integer else w.x(slot))
     return w.node(signature.name, *values, **{a.name: _number(getattr(w.of, a.attribute), a.default) for a in signature.arguments})
 
 
@@ -53,8 +53,10 @@ def read_call(t: TorchCall, *arguments: Any, row: OperatorRow, **named: Any) -> 
     schema = get(row.type).schema
     slots = signature.slots if signature.slots is not None else (schema.operands[0].name,)
     operands = {slot: t.tensor(value, t.dtype) for slot, value in zip(slots, arguments, strict=False)}
-    rest = arguments[len(slots) :]
-    attributes = {a.attribute: _number(rest[at] if at < len(rest) else named.get(a.name, a.default), a.default) for at, a in enumerate(signature.arguments)}
+    numbers = arguments[len(slots) :]
+    attributes = {
+        a.attribute: _number(numbers[index] if index < len(numbers) else named.get(a.name, a.default), a.default) for index, a in enumerate(signature.arguments)
+    }
     return t.op(row.type, attributes, **operands)
 
 
@@ -62,13 +64,13 @@ def read_call(t: TorchCall, *arguments: Any, row: OperatorRow, **named: Any) -> 
 def write_code(w: PlainOp, *, row: OperatorRow) -> str:
     """Write an op as torch code. Whole numbers are cast where the result is of floats."""
     schema = w.operator.schema
-    of = w.result(schema.results[0].name).known_dtype
+    dtype_out = w.result(schema.results[0].name).known_dtype
 
     def value(match: re.Match[str]) -> str:
         word = match[0]
         if word in schema.operand_names:
             dtype = w.dtype(word)
-            return w.cast(w.x(word), dtype, of) if of.is_floating and dtype.is_integer else w.x(word)
+            return w.cast(w.x(word), dtype, dtype_out) if dtype_out.is_floating and dtype.is_integer else w.x(word)
         if word not in schema.attributes:
             return word
         number = getattr(w.of, word)

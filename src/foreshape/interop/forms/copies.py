@@ -28,26 +28,26 @@ def identity(c: Call) -> Any:
             raise Refused("a dropout of training draws at random, and its numbers differ from run to run")
         if len([o for o in c.node.outputs if o]) > 1:
             return c.x(), c.cast(layer.fill_like(c.x(), 1.0), BOOL)
-    found = c.value(0)
+    operand = c.value(0)
     # torch's older exporter keeps one tensor of zeros for all biases: each of them is trained on its own
-    if isinstance(found, OnnxConstant) and found.record is not None and (numbers := c.constant(0)).size > 1 and (numbers == numbers.flat[0]).all():
-        return OnnxConstant(c.node.outputs[0], found.record, numbers, uses=c.importer.uses)
-    return found
+    if isinstance(operand, OnnxConstant) and operand.record is not None and (numbers := c.constant(0)).size > 1 and (numbers == numbers.flat[0]).all():
+        return OnnxConstant(c.node.outputs[0], operand.record, numbers, uses=c.importer.uses)
+    return operand
 
 
 @from_onnx("Cast", "CastLike")
 def from_onnx_cast(c: Call) -> Any:
-    of = c.x(1).spec.known_dtype if c.node.operator == "CastLike" else element_type(int(c.attribute("to", 1)))
+    dtype = c.x(1).spec.known_dtype if c.node.operator == "CastLike" else element_type(int(c.attribute("to", 1)))
     x = c.x()
-    return c.op("cast", {"in_dtype": x.spec.known_dtype.code, "out_dtype": of.code}, X=x)
+    return c.op("cast", {"in_dtype": x.spec.known_dtype.code, "out_dtype": dtype.code}, X=x)
 
 
 @from_onnx("BitCast")
 def bit_cast(c: Call) -> Any:
-    of, x = element_type(int(c.attribute("to"))), c.x()
-    if of.itemsize != x.spec.known_dtype.itemsize:
-        raise Refused(f"elements of {8 * x.spec.known_dtype.itemsize} bits read as {of.name}")
-    return c.op("view_dtype", {"dtype": of.code}, input=x)
+    dtype, x = element_type(int(c.attribute("to"))), c.x()
+    if dtype.itemsize != x.spec.known_dtype.itemsize:
+        raise Refused(f"elements of {8 * x.spec.known_dtype.itemsize} bits read as {dtype.name}")
+    return c.op("view_dtype", {"dtype": dtype.code}, input=x)
 
 
 # --- to ONNX
@@ -84,9 +84,9 @@ def _from_torch_cast(t: TorchCall, x: Variable, *_: Any, **__: Any) -> Any:
 @from_torch("clone", "alias", "detach", "contiguous", "lift_fresh_copy", "lift_fresh", "lift", "positive")
 def _from_torch_same(t: TorchCall, x: Variable, *_: Any, **__: Any) -> Any:
     if t.name == "detach":
-        made = layer.assign(x)
-        made.stop_gradient = True
-        return made
+        copy = layer.assign(x)
+        copy.stop_gradient = True
+        return copy
     return x
 
 

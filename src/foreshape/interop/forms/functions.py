@@ -27,15 +27,15 @@ from foreshape.spec import BOOL, FP32, FP64, INT32, INT64, UINT8
 @from_onnx("Abs", "Ceil", "Floor", "Relu", "Sign")
 def from_onnx_of_numbers(c: Call) -> Any:
     """Ours are of floats; whole numbers have other forms."""
-    x, of, name = c.x(), c.x().spec.known_dtype, c.node.operator
-    if not of.is_integer:
+    x, dtype, name = c.x(), c.x().spec.known_dtype, c.node.operator
+    if not dtype.is_integer:
         return getattr(layer, name.lower())(x)
     if name == "Relu":
         return layer.maximum(x, c.like(0, x))
     if name == "Abs":
-        return x if of is UINT8 else layer.maximum(x, layer.scale(x, -1.0))
+        return x if dtype is UINT8 else layer.maximum(x, layer.scale(x, -1.0))
     if name == "Sign":
-        return c.cast(x > c.like(0, x), of) - c.cast(x < c.like(0, x), of)
+        return c.cast(x > c.like(0, x), dtype) - c.cast(x < c.like(0, x), dtype)
     return layer.assign(x)
 
 
@@ -72,17 +72,17 @@ def _rsqrt(w: WrittenOp) -> OnnxValue:
 
 @to_onnx("expm1")
 def _expm1(w: WrittenOp) -> OnnxValue:
-    of = w.result("Out").known_dtype
-    return w.node("Sub", w.node("Exp", w.cast(w.x("X"), w.dtype("X"), of)), w.number(1.0, of))
+    dtype = w.result("Out").known_dtype
+    return w.node("Sub", w.node("Exp", w.cast(w.x("X"), w.dtype("X"), dtype)), w.number(1.0, dtype))
 
 
 @to_onnx("log1p", "log2", "log10")
 def _logarithm(w: WrittenOp) -> OnnxValue:
-    of = w.result("Out").known_dtype
-    x = w.cast(w.x("X"), w.dtype("X"), of)
+    dtype = w.result("Out").known_dtype
+    x = w.cast(w.x("X"), w.dtype("X"), dtype)
     if w.op.type == "log1p":
-        return w.node("Log", w.node("Add", x, w.number(1.0, of)))
-    return w.node("Div", w.node("Log", x), w.number(math.log(2.0 if w.op.type == "log2" else 10.0), of))
+        return w.node("Log", w.node("Add", x, w.number(1.0, dtype)))
+    return w.node("Div", w.node("Log", x), w.number(math.log(2.0 if w.op.type == "log2" else 10.0), dtype))
 
 
 @to_onnx("round")
@@ -93,12 +93,12 @@ def _to_onnx_round(w: WrittenOp) -> OnnxValue:
     scale = w.like(10.0 ** abs(decimals), "X")
     x = x if not decimals else w.node("Mul" if decimals > 0 else "Div", x, scale)
     if w.of.round_type == 0:
-        made = w.node("Round", x)
+        rounded = w.node("Round", x)
     else:  # halves go away from zero: floor(x) or ceil(x), whichever the part behind the point says
-        whole = w.node("Floor", w.node("Abs", x))
-        up = w.node("GreaterOrEqual", w.node("Sub", w.node("Abs", x), whole), w.like(0.5, "X"))
-        made = w.node("Mul", w.node("Sign", x), w.node("Add", whole, w.cast(up, BOOL, w.dtype("X"))))
-    return made if not decimals else w.node("Div" if decimals > 0 else "Mul", made, scale)
+        floor = w.node("Floor", w.node("Abs", x))
+        up = w.node("GreaterOrEqual", w.node("Sub", w.node("Abs", x), floor), w.like(0.5, "X"))
+        rounded = w.node("Mul", w.node("Sign", x), w.node("Add", floor, w.cast(up, BOOL, w.dtype("X"))))
+    return rounded if not decimals else w.node("Div" if decimals > 0 else "Mul", rounded, scale)
 
 
 @to_onnx("trunc")
@@ -115,14 +115,14 @@ def _heaviside(w: WrittenOp) -> Any:
 
 @to_onnx("lerp")
 def _lerp(w: WrittenOp) -> Any:
-    x, y, by = (term(w, s) for s in ("X", "Y", "Weight"))
-    return (x + by * (y - x)).value
+    x, y, weight = (term(w, s) for s in ("X", "Y", "Weight"))
+    return (x + weight * (y - x)).value
 
 
 @to_onnx("atan2")
 def _atan2(w: WrittenOp) -> Any:
-    of = w.result("Out").known_dtype
-    y, x = term(w, "X1").cast(of), term(w, "X2").cast(of)
+    dtype = w.result("Out").known_dtype
+    y, x = term(w, "X1").cast(dtype), term(w, "X2").cast(dtype)
     angle = (y / x).node("Atan")
     below = (y < 0.0) | (1.0 / y < 0.0)  # -0 too
     behind = below.where(angle - math.pi, angle + math.pi)
@@ -155,9 +155,9 @@ def _of_numbers(t: TorchCall, x: Variable) -> Variable:
         return layer.subtract(layer.cast(layer.greater_than(x, 0), t.dtype), layer.cast(layer.less_than(x, 0), t.dtype))
     if name in ("floor", "ceil") and not t.dtype.is_floating:
         return layer.assign(x)
-    made = {"abs": layer.abs, "square": layer.square, "floor": layer.floor, "ceil": layer.ceil}.get(name, layer.sign)(x)
-    made.stop_gradient = made.stop_gradient or name in ("sign", "sgn")  # not 0 times a slope that may be infinite
-    return made
+    result = {"abs": layer.abs, "square": layer.square, "floor": layer.floor, "ceil": layer.ceil}.get(name, layer.sign)(x)
+    result.stop_gradient = result.stop_gradient or name in ("sign", "sgn")  # not 0 times a slope that may be infinite
+    return result
 
 
 @from_torch("round")
@@ -194,7 +194,7 @@ def _others(t: TorchCall, x: Any) -> Any:
 @from_torch("gcd")
 def _common_divisor(t: TorchCall, x: Any, y: Any) -> Any:
     """Return the greatest common divisors by Euclid's algorithm."""
-    of = t.dtype
+    dtype = t.dtype
     zero, one = t.tensor(0, INT64), t.tensor(1, INT64)
 
     def left(_: Variable, rest: Variable) -> Variable:
@@ -206,15 +206,15 @@ def _common_divisor(t: TorchCall, x: Any, y: Any) -> Any:
         return [t.where(ended, found, rest), t.where(ended, rest, more)]
 
     sizes = (layer.abs(layer.assign(one)) for one in layer.broadcast_tensors(from_torch_pair(t, x, y, INT64)))
-    return t.cast(layer.while_loop(left, step, list(sizes))[0], of)
+    return t.cast(layer.while_loop(left, step, list(sizes))[0], dtype)
 
 
 @from_torch("sinc")
 def _sinc(t: TorchCall, x: Any) -> Any:
     x = t.scale(t.tensor(x, t.dtype), math.pi)
-    zero, one = layer.equal(x, t.tensor(0.0, t.dtype)), layer.fill_like(x, 1.0)
-    x = t.where(zero, one, x)
-    return t.where(zero, one, layer.divide(layer.sin(x), x))
+    zero, ones = layer.equal(x, t.tensor(0.0, t.dtype)), layer.fill_like(x, 1.0)
+    x = t.where(zero, ones, x)
+    return t.where(zero, ones, layer.divide(layer.sin(x), x))
 
 
 @from_torch("xlogy")
@@ -247,14 +247,14 @@ _SERIES: Final = (
 
 def _scaled_erfc(t: TorchCall, z: Variable) -> Variable:
     """Return exp(z^2) erfc(z) of numbers that are not negative."""
-    of = t.dtype
-    series = [c for c in _SERIES if of is FP64 or abs(c) > 1e-9]
+    dtype = t.dtype
+    series = [c for c in _SERIES if dtype is FP64 or abs(c) > 1e-9]
     u = layer.reciprocal(layer.scale(z, 0.5, 1.0))
-    by = layer.scale(u, 4.0, -2.0)
-    before, found = t.tensor(series[-1], of), t.scale(by, series[-1], series[-2])
+    argument = layer.scale(u, 4.0, -2.0)
+    previous, sums = t.tensor(series[-1], dtype), t.scale(argument, series[-1], series[-2])
     for c in series[-3:0:-1]:
-        before, found = found, t.scale(layer.subtract(layer.multiply(by, found), before), 1.0, c)
-    power = layer.subtract(layer.scale(t.scale(layer.multiply(by, found), 1.0, series[0]), 0.5), before)
+        previous, sums = sums, t.scale(layer.subtract(layer.multiply(argument, sums), previous), 1.0, c)
+    power = layer.subtract(layer.scale(t.scale(layer.multiply(argument, sums), 1.0, series[0]), 0.5), previous)
     return layer.multiply(u, layer.exp(power))
 
 
@@ -267,8 +267,8 @@ def _tail(t: TorchCall, x: Any) -> Any:
     if t.name == "special_erfcx":
         z = t.where(below, layer.scale(x, -1.0), x)  # no abs: its slope at 0 is 0
         least = t.where(below, x, layer.fill_like(x, 0.0))
-        made = _scaled_erfc(t, z)
-        return t.where(below, layer.subtract(layer.scale(layer.exp(layer.square(least)), 2.0), made), made)
+        scaled = _scaled_erfc(t, z)
+        return t.where(below, layer.subtract(layer.scale(layer.exp(layer.square(least)), 2.0), scaled), scaled)
     z = t.scale(t.where(below, layer.scale(x, -1.0), x), math.sqrt(0.5))
     half, squares = layer.scale(_scaled_erfc(t, z), 0.5), layer.square(z)
     return t.where(below, layer.subtract(layer.log(half), squares), layer.log1p(layer.scale(layer.multiply(half, layer.exp(layer.scale(squares, -1.0))), -1.0)))

@@ -29,29 +29,29 @@ def _to_onnx_determinant(w: WrittenOp) -> Any:
 
 @to_onnx("slogdeterminant")
 def _log_determinant(w: WrittenOp) -> Any:
-    made = term(w, "Input").cast(FP32).node("Det").cast(w.dtype("Input"))
-    return joined([made.node("Sign").with_dims(0), abs(made).node("Log").with_dims(0)], 0).value
+    determinant = term(w, "Input").cast(FP32).node("Det").cast(w.dtype("Input"))
+    return joined([determinant.node("Sign").with_dims(0), abs(determinant).node("Log").with_dims(0)], 0).value
 
 
 @to_onnx("matrix_power")
 def _matrix_power(w: WrittenOp) -> Any:
     import numpy
 
-    x, n, of = term(w, "X"), int(w.of.n), w.dtype("X")
+    x, n, dtype = term(w, "X"), int(w.of.n), w.dtype("X")
     if n < 0:
         raise Refused("a power of the inverse")
     if n == 0:
         size = w.spec("X").known_dims[-1]
         if not isinstance(size, int):
             raise Refused("matrices of open sizes")
-        return constant(w, numpy.eye(size), of).spread(x.dims()).value
-    made, square = None, x
+        return constant(w, numpy.eye(size), dtype).spread(x.dims()).value
+    product, square = None, x
     while n:
         if n & 1:
-            made = square if made is None else made.node("MatMul", square.value)
+            product = square if product is None else product.node("MatMul", square.value)
         n >>= 1
         square = square.node("MatMul", square.value) if n else square
-    return w.node("Identity", made.value) if made is x else made.value  # pyright: ignore[reportOptionalMemberAccess]
+    return w.node("Identity", product.value) if product is x else product.value  # pyright: ignore[reportOptionalMemberAccess]
 
 
 @to_onnx("inverse")
@@ -59,23 +59,23 @@ def _to_onnx_inverse(w: WrittenOp) -> OnnxValue:
     """Return the inverse of small matrices by Gauss and Jordan, with the largest pivot."""
     import numpy
 
-    n, of, rank = w.spec("Input").known_dims[-1], w.dtype("Input"), w.rank("Input")
+    n, dtype, rank = w.spec("Input").known_dims[-1], w.dtype("Input"), w.rank("Input")
     if not isinstance(n, int) or n > 64:
         raise Refused(f"the inverse of matrices of {n} rows")
     known: Any = w.known("Input")
     if known is not None:
         return w.array(numpy.linalg.inv(known))
     # the columns of [A I], made to those of [I A^-1] one after another
-    unit = w.cast(w.array(numpy.eye(n, dtype="float64")), FP64, of)
+    unit = w.cast(w.array(numpy.eye(n, dtype="float64")), FP64, dtype)
     a = w.x("Input")
     rows = w.node("Concat", a, w.node("Expand", unit, w.shape(a)), axis=rank - 1)
     index = numpy.arange(n).reshape(n, 1)
     for k in range(n):
         column = w.slice(rows, -1, k, k + 1)
-        sizes = w.node("Where", w.array(index < k), w.number(-1.0, of), w.node("Abs", column))
+        sizes = w.node("Where", w.array(index < k), w.number(-1.0, dtype), w.node("Abs", column))
         at = w.node("ArgMax", sizes, axis=-2, keepdims=1)
         chosen = w.node("Equal", w.array(index.astype("int64")), at)  # the row of the pivot
-        pivot = w.reduce("ReduceSum", w.node("Where", chosen, rows, w.number(0.0, of)), [-2], True)
+        pivot = w.reduce("ReduceSum", w.node("Where", chosen, rows, w.number(0.0, dtype)), [-2], True)
         kth = w.slice(rows, -2, k, k + 1)
         rows = w.node("Where", chosen, kth, rows)
         pivot = w.node("Div", pivot, w.slice(pivot, -1, k, k + 1))
@@ -211,19 +211,19 @@ _TERMS: Final = 14
 @from_torch("linalg_matrix_exp", "matrix_exp")
 def _exponential(t: TorchCall, x: Variable) -> Any:
     """Return the series of matrices halved until their norm is at most a half, squared as often: (Moler and Van Loan, 2003, method 3)."""
-    of, rank = x.spec.known_dtype, t.rank(x)
-    if of not in (FP32, FP64):
-        raise Refused(f"the exponential of matrices of {of}")
+    dtype, rank = x.spec.known_dtype, t.rank(x)
+    if dtype not in (FP32, FP64):
+        raise Refused(f"the exponential of matrices of {dtype}")
     sums = layer.reduce_max(layer.reduce_sum(layer.abs(x), [rank - 2], True), [rank - 1], True)
-    times = layer.ceil(layer.log2(layer.scale(layer.maximum(sums, t.tensor(0.5, of)), 2.0)))
-    by = t.op("elementwise_pow", X=t.tensor(0.5, of), Y=times)
-    times.stop_gradient = by.stop_gradient = True
-    halved = layer.multiply(x, by)
+    times = layer.ceil(layer.log2(layer.scale(layer.maximum(sums, t.tensor(0.5, dtype)), 2.0)))
+    factor = t.op("elementwise_pow", X=t.tensor(0.5, dtype), Y=times)
+    times.stop_gradient = factor.stop_gradient = True
+    halved = layer.multiply(x, factor)
     unit = layer.fill_like(halved, 0.0)
-    unit = layer.add(unit, layer.eye(int(x.spec.known_dims[-1]), None, of))  # pyright: ignore[reportArgumentType]
-    made = unit
+    unit = layer.add(unit, layer.eye(int(x.spec.known_dims[-1]), None, dtype))  # pyright: ignore[reportArgumentType]
+    series = unit
     for n in range(_TERMS, 0, -1):
-        made = layer.add(unit, t.scale(t.op("matmul_v2", X=halved, Y=made), 1.0 / n))
+        series = layer.add(unit, t.scale(t.op("matmul_v2", X=halved, Y=series), 1.0 / n))
 
     def left(at: Variable, _: Variable) -> Variable:
         return layer.less_than(at, layer.reshape(layer.reduce_max(times), [1]))
@@ -231,7 +231,7 @@ def _exponential(t: TorchCall, x: Variable) -> Any:
     def squared(at: Variable, made: Variable) -> list[Variable]:
         return [layer.scale(at, 1.0, 1.0), t.where(layer.less_than(at, times), t.op("matmul_v2", X=made, Y=made), made)]
 
-    return layer.while_loop(left, squared, [layer.fill_constant([1], of, 0.0), made])[1]
+    return layer.while_loop(left, squared, [layer.fill_constant([1], dtype, 0.0), series])[1]
 
 
 # --- to torch's code

@@ -51,13 +51,13 @@ def from_onnx_infinite(c: Call) -> Any:
 def bit_shift(c: Call) -> Any:
     """A shift by the width or more, or by less than zero, leaves no bit, or the sign's alone."""
     x, y, left = c.x(0), c.x(1), c.attribute("direction") == "LEFT"
-    of = x.spec.known_dtype
+    dtype = x.spec.known_dtype
     if own_type(c, 0) in (UINT8, *UNSIGNED):
         return c.op("bitwise_left_shift" if left else "bitwise_right_shift", {"is_arithmetic": False}, x=x, y=y)
-    width = 8 * of.itemsize
+    width = 8 * dtype.itemsize
     outside = layer.logical_or(y < c.like(0, y), y >= c.like(width, y))
-    by = layer.where(outside, c.like(0 if left else width - 1, y), y)
-    out = c.op("bitwise_left_shift" if left else "bitwise_right_shift", {"is_arithmetic": True}, x=x, y=by)
+    distance = layer.where(outside, c.like(0 if left else width - 1, y), y)
+    out = c.op("bitwise_left_shift" if left else "bitwise_right_shift", {"is_arithmetic": True}, x=x, y=distance)
     return layer.where(outside, c.like(0, x), out) if left else out
 
 
@@ -98,9 +98,9 @@ def _to_onnx_bitwise_not(w: WrittenOp) -> OnnxValue:
 
 @to_onnx("where")
 def _to_onnx_where(w: WrittenOp) -> OnnxValue:
-    of = w.dtype("X")
-    if of in (BOOL, INT8, INT16):
-        return w.cast(w.node("Where", w.x("Condition"), w.cast(w.x("X"), of, INT32), w.cast(w.x("Y"), of, INT32)), INT32, of)
+    dtype = w.dtype("X")
+    if dtype in (BOOL, INT8, INT16):
+        return w.cast(w.node("Where", w.x("Condition"), w.cast(w.x("X"), dtype, INT32), w.cast(w.x("Y"), dtype, INT32)), INT32, dtype)
     return w.node("Where", w.x("Condition"), w.x("X"), w.x("Y"))
 
 
@@ -145,8 +145,8 @@ def _any_of(w: WrittenOp) -> Any:
     x = term(w, "X")
     if not x.of.is_floating:
         return w.array([False])
-    found = x.node("IsInf" if w.op.type == "isinf" else "IsNaN", to=BOOL).cast(FP32)
-    return w.reshape((found.node("ReduceSum", keepdims=0) > 0.0).value, 1)
+    mask = x.node("IsInf" if w.op.type == "isinf" else "IsNaN", to=BOOL).cast(FP32)
+    return w.reshape((mask.node("ReduceSum", keepdims=0) > 0.0).value, 1)
 
 
 @to_onnx("bitwise_left_shift", "bitwise_right_shift")
@@ -154,12 +154,12 @@ def _to_onnx_shift(w: WrittenOp) -> Any:
     x, y = (Term(w, v, w.dtype("x")) for v in _pair_of(w))
     wide, y = x.cast(INT64), y.cast(INT64)
     if w.op.type == "bitwise_left_shift":
-        by = Term(w, w.node("Pow", w.number(2, INT64), y.most(0).least(62).value), INT64)
-        return ((y < 0) | (y >= 8 * x.of.itemsize)).where(0, (y >= 63).where(wide * by * 2, wide * by)).cast(x.of).value
-    by = Term(w, w.node("Pow", w.number(2, INT64), ((y < 0) | (y > 62)).where(62, y).value), INT64)
+        factor = Term(w, w.node("Pow", w.number(2, INT64), y.most(0).least(62).value), INT64)
+        return ((y < 0) | (y >= 8 * x.of.itemsize)).where(0, (y >= 63).where(wide * factor * 2, wide * factor)).cast(x.of).value
+    factor = Term(w, w.node("Pow", w.number(2, INT64), ((y < 0) | (y > 62)).where(62, y).value), INT64)
     if not w.of.is_arithmetic and x.of.name != "uint8":
         raise Refused("a number with a sign that is shifted as one without")
-    return ((wide - wide % by) / by).cast(x.of).value
+    return ((wide - wide % factor) / factor).cast(x.of).value
 
 
 def _pair_of(w: WrittenOp) -> tuple[OnnxValue, OnnxValue]:
@@ -180,8 +180,8 @@ _BITS: Final = {"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor", 
 
 @from_torch(*_COMPARED)
 def _compare(t: TorchCall, x: Any, y: Any) -> Any:
-    of = t.promoted()
-    return getattr(layer, _COMPARED[t.name])(*from_torch_pair(t, x, y, INT32 if of is BOOL and t.name not in ("eq", "ne") else of))
+    dtype = t.promoted()
+    return getattr(layer, _COMPARED[t.name])(*from_torch_pair(t, x, y, INT32 if dtype is BOOL and t.name not in ("eq", "ne") else dtype))
 
 
 @from_torch(*_LOGICAL)
@@ -213,7 +213,7 @@ def _is(t: TorchCall, x: Variable) -> Any:
 def _from_torch_where(t: TorchCall, condition: Variable, x: Any = None, y: Any = None) -> Any:
     if x is None:
         rows = layer.nonzero(condition)
-        return [layer.squeeze(one, [1]) for one in layer.split(rows, t.rank(condition), 1)]
+        return [layer.squeeze(column, [1]) for column in layer.split(rows, t.rank(condition), 1)]
     x, y = from_torch_pair(t, x, y, t.dtype)
     return t.where(condition, x, y)
 
