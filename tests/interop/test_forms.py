@@ -5,6 +5,9 @@ from __future__ import annotations
 from importlib import resources
 
 import pytest
+from support.harness import sampled
+from support.onnx_cases import cases, is_wanted, node_of, results
+from support.plain_samples import differences
 
 from foreshape.interop.forms import rows, rules
 from foreshape.operator.registry import find
@@ -59,3 +62,19 @@ def test_a_row_stands_beside_no_function_to_write_the_same(direction: str) -> No
 def test_a_row_stands_beside_no_function_to_read_the_same() -> None:
     assert [name for name in rows.names_from_onnx() if rules._onnx_readers.get(("", name)) or rules.onnx_reader("", name, 1) is None] == []
     assert [name for name in rules._torch_readers if rows.row_from_torch(name) is not None] == []
+
+
+def test_each_row_of_torch_code_computes_as_its_operator() -> None:
+    """One sample of each; all of them are run by the long tests of plain code."""
+    first = {cls.type: (cls, sample) for _, cls, sample in reversed(sampled())}
+    types = [type for type in rows.types_to("to torch") if type in first]
+    assert len(types) > 90
+    wrong = {type: words for type in types if (words := differences(*first[type]))}
+    assert not wrong
+
+
+def test_each_node_with_a_row_gives_what_onnx_wants() -> None:
+    names = set(rows.names_from_onnx())
+    checked = {name: case for name, case in cases().items() if node_of(case).operator in names}
+    assert len(checked) > 60
+    assert [name for name, case in checked.items() if not all(is_wanted(case, at, got) for at, got in enumerate(results(case)))] == []
