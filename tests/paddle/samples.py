@@ -42,7 +42,7 @@ def apart(cls: type[Operator]) -> str | None:
     """Why an operator's samples are not compared, or None where they are."""
     if not cls.samples:
         return "it runs a block: in the loops and branches of the programs that are described here"
-    return APART.get(cls.type) or FAMILIES_APART.get(cls.__module__.split(".")[2])
+    return APART.get(cls.type) or FAMILIES_APART.get(cls.__module__.removeprefix("foreshape.ops.").split(".")[0])
 
 
 MUST_BE_NAMED = {"rmsprop": ("MeanGradOut",)}

@@ -11,8 +11,8 @@ import pytest
 import foreshape as fs
 from foreshape import layer
 from foreshape.memory.plan import Plan
-from foreshape.operator.room import MemoryLimit
 from foreshape.process.machine_memory import found_limits
+from foreshape.process.this_run import MemoryLimit
 
 
 def network() -> Any:

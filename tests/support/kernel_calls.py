@@ -14,9 +14,9 @@ from foreshape.errors import ForeshapeError, SchemaError, ShapeError
 from foreshape.operator.fields import Gradient
 from foreshape.operator.operator import Operator
 from foreshape.operator.require import RuleError
-from foreshape.operator.room import this_run
 from foreshape.operator.samples import Sample, SampleTensor
 from foreshape.ops import Offsets
+from foreshape.process.this_run import this_run
 from foreshape.spec import LOD_TENSOR, Lod, Spec
 from foreshape.values.rows import Rows
 from foreshape.values.tensor_array import TensorArray

@@ -20,7 +20,7 @@ from foreshape.lowering import fuse, lower
 from foreshape.memory import Plan
 from foreshape.memory.liveness import liveness
 from foreshape.memory.records import Liveness
-from foreshape.operator.room import this_run
+from foreshape.process.this_run import this_run
 from foreshape.values.offsets import Offsets
 from foreshape.values.rows import Rows
 from support.corpus import LARGE, REPLAYED, SAVED, case

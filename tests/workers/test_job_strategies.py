@@ -12,7 +12,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.operator.room import MemoryLimit
+from foreshape.process.this_run import MemoryLimit
 from foreshape.training.distributed import distributed_session as over_ranks
 from foreshape.workers import Job
 from foreshape.workers.prepare import prepare

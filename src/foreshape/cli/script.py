@@ -13,9 +13,9 @@ import typer
 
 from foreshape.cli.output import broken, error_text, interrupted, nobody_reads
 from foreshape.errors import ForeshapeError
+from foreshape.package_folder import PACKAGE
 from foreshape.text.literal import escape
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _MOST_CAUSES = 4
 
 
@@ -92,4 +92,4 @@ def _lines(error: BaseException, folder: str) -> list[str]:
 
 def _is_users(file: str, folder: str) -> bool:
     """Tell whether a frame is from a file beside the script, or below; not Python's own, nor installed there."""
-    return not file.startswith("<") and os.path.abspath(file).startswith(folder) and "site-packages" not in file and not file.startswith(_PACKAGE)
+    return not file.startswith("<") and os.path.abspath(file).startswith(folder) and "site-packages" not in file and not file.startswith(PACKAGE)

@@ -21,6 +21,7 @@ from typing import Any, TypeVar, cast
 from foreshape.communication.endings import has_ended, this_process
 from foreshape.communication.process_group import all_teams
 from foreshape.communication.store import held_by_torchrun
+from foreshape.package_folder import PACKAGE
 from foreshape.values.emitted_code import STEP_FILE, op_of
 
 T = TypeVar("T")
@@ -33,7 +34,7 @@ _LONGEST = 2000
 """Characters of a reason."""
 _LINE = 16 * _LONGEST
 """The most bytes of a rank's word; the rest is not read."""
-_NOT_THE_USERS = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))), *{sysconfig.get_path(n) for n in ("stdlib", "platlib", "purelib")}, "<")
+_NOT_THE_USERS = (PACKAGE, *{sysconfig.get_path(n) for n in ("stdlib", "platlib", "purelib")}, "<")
 """The path prefixes of files not written by users: of this package, of Python, and of other packages."""
 
 

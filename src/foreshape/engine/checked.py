@@ -17,7 +17,7 @@ from foreshape.engine.scope import Scope
 from foreshape.engine.symbols import Symbols
 from foreshape.errors import ExecutionError
 from foreshape.lowering.kernel_calls import KernelCall, Step, Value, region_of
-from foreshape.operator.room import this_run
+from foreshape.process.this_run import this_run
 from foreshape.values.emitted_code import STEP_FILE, with_ops
 from foreshape.values.rows import Rows
 from foreshape.values.torch_proxy import torch

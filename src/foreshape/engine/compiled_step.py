@@ -25,8 +25,8 @@ from foreshape.lowering.small_steps import SmallStep, may_be_small, small_step
 from foreshape.lowering.threads import threads_for, work_of_all
 from foreshape.memory import Plan
 from foreshape.memory.liveness import liveness
-from foreshape.operator.room import MemoryLimit
 from foreshape.process.pages import Growth, Outgrows
+from foreshape.process.this_run import MemoryLimit
 from foreshape.process.threads import Fastest, threads_here
 from foreshape.program import Program
 from foreshape.program.dropping import for_step

@@ -21,17 +21,17 @@ from foreshape.engine.training_warning import refuse_other_ranks, warn_of_update
 from foreshape.errors import ExecutionError, FeedError, ForeshapeError, border
 from foreshape.feeding.feed import aligned
 from foreshape.feeding.state_checks import NOTHING
+from foreshape.feeding.warn_once import Notes
 from foreshape.hints import tells_arguments
 from foreshape.memory import bytes_of
-from foreshape.operator.room import MemoryLimit, this_run
 from foreshape.ops.tensor.random_state import check_state
 from foreshape.process import torch_modes as modes
 from foreshape.process.devices import device_of
 from foreshape.process.machine_memory import default_limit
 from foreshape.process.pages import keep_pages
+from foreshape.process.this_run import MemoryLimit, this_run
 from foreshape.process.threads import Threads, back_on, on_others, threads_here
 from foreshape.process.waiting import waiting
-from foreshape.process.warn_once import Notes
 from foreshape.program import Program, Variable, default_main_program
 from foreshape.program.gc_pause import collector_waits
 from foreshape.values.conversion import to_tensor

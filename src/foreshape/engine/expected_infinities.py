@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from foreshape.lowering.kernel_calls import KernelCall, region_of
-from foreshape.operator.room import this_run
+from foreshape.process.this_run import this_run
 from foreshape.program import Op
 from foreshape.values.torch_proxy import Tensor, torch
 

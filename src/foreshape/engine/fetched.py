@@ -7,7 +7,7 @@ from typing import Any
 
 from foreshape.errors import ExecutionError, SchemaError
 from foreshape.lowering import Value
-from foreshape.operator.room import require_room
+from foreshape.process.this_run import require_room
 from foreshape.program import Op, Program, Variable
 from foreshape.spec import LOD_TENSOR, STEP_SCOPES
 from foreshape.values.conversion import to_numpy

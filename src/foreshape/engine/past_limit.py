@@ -9,7 +9,7 @@ from foreshape.dims import symbol_name
 from foreshape.errors import MemoryPlanError, ShapeError
 from foreshape.memory import Plan, byte_text
 from foreshape.memory.records import unknown_words
-from foreshape.operator.room import MemoryLimit
+from foreshape.process.this_run import MemoryLimit
 
 _MOST_SHOWN = 3
 _TRIES = 8

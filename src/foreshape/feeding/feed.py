@@ -14,11 +14,11 @@ from foreshape.feeding.feed_errors import dims_advice, meant_for, not_numbers
 from foreshape.feeding.ragged import as_ragged
 from foreshape.feeding.state_checks import NOTHING, Held, OpenDim
 from foreshape.feeding.tables import array_of, in_order, named
+from foreshape.feeding.warn_once import Notes
 from foreshape.hints import did_you_mean
 from foreshape.kernels.pages import copied, is_aligned
 from foreshape.lowering.kernel_calls import Value
 from foreshape.ops.rules.ragged_rules import longest, longest_outermost
-from foreshape.process.warn_once import Notes
 from foreshape.program import Program
 from foreshape.program.guards import Guards
 from foreshape.spec import SELECTED_ROWS, Spec

@@ -12,7 +12,7 @@ from foreshape.kernels.fused import NO_EFFECTS, NO_KERNEL, Effects, FusedKernel
 from foreshape.operator.attributes import AttrType
 from foreshape.operator.computations import Computation
 from foreshape.operator.operator import Operator
-from foreshape.operator.room import this_run
+from foreshape.process.this_run import this_run
 from foreshape.program import Block, Op, Variable
 from foreshape.spec import FP64, Spec
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from foreshape.dims import symbols_of
 from foreshape.errors import ExecutionError
 from foreshape.infer.loop_state import joined_sources
-from foreshape.operator.room import require_room
+from foreshape.process.this_run import require_room
 from foreshape.spec import LOD_TENSOR, Spec
 from foreshape.values.torch_proxy import Tensor
 

@@ -13,7 +13,7 @@ from foreshape.kernels.fused import FusedKernel
 from foreshape.lowering.kernel_calls import Argument, FusedCall, KernelCall, Value, values_of
 from foreshape.operator.operator import Operator
 from foreshape.operator.require import RuleError
-from foreshape.operator.room import require_room, this_run
+from foreshape.process.this_run import require_room, this_run
 from foreshape.program import Op, Program
 from foreshape.program.block import Block
 from foreshape.program.call_site import line_of

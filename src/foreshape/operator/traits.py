@@ -171,11 +171,15 @@ def of_product(operands: Mapping[str, Spec], result: str, x_transposed: bool, y_
     return ShardingRule({x: (*batch.operands[x], *left), y: (*batch.operands[y], *right)}, {result: (*batch.results[result], "rows", "columns")}, ("k",))
 
 
+_OPERATORS: Final = "foreshape.ops."
+
+
 @cache
 def family_of(cls: type[Operator]) -> str:
     """Return the sort of an operator: declared by it or its forward operator, or by the folder of it or its base."""
     operator = cls.forward_class or cls
-    return operator.family or next((base.__module__.split(".")[2] for base in operator.__mro__ if base.__module__.startswith("foreshape.ops.")), "")
+    modules = [base.__module__.removeprefix(_OPERATORS) for base in operator.__mro__ if base.__module__.startswith(_OPERATORS)]
+    return operator.family or (modules[0].split(".")[0] if modules else "")
 
 
 @cache

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from foreshape.operator.room import MemoryLimit
+from foreshape.process.this_run import MemoryLimit
 from foreshape.values.processors import groups
 
 SHARE = 0.9

@@ -18,7 +18,7 @@ from foreshape.engine.scope import Scope, default_scope
 from foreshape.errors import ExecutionError, ShapeError, whole
 from foreshape.lowering.kernel_calls import FusedCall, KernelCall, Step, parts_of
 from foreshape.operator.registry import layer_name
-from foreshape.operator.room import this_run
+from foreshape.process.this_run import this_run
 from foreshape.profiling.profile_report import Profile, ProfiledCall
 from foreshape.program import Op, Program, Variable, default_main_program
 from foreshape.program.op import is_empty_name

@@ -13,12 +13,12 @@ from typing import ParamSpec, TypeAlias, TypeVar
 
 from foreshape.errors import DescriptionError, ForeshapeWarning
 from foreshape.operator.require import RuleError
+from foreshape.package_folder import PACKAGE
 from foreshape.program.messages import CallSite, describe_failure
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _DEMO = os.path.join(PACKAGE, "training", "demo.py")
 """The demo is a user of the package, like any other."""
 Site: TypeAlias = "tuple[str, int, str] | None"

@@ -19,9 +19,9 @@ from foreshape.interop.torch.jagged_tensors import JaggedRefused
 from foreshape.interop.torch.node_sites import TORCH
 from foreshape.interop.torch.replaced import exports_here, replaced
 from foreshape.interop.torch.untyped_torch import torch
+from foreshape.package_folder import PACKAGE
 from foreshape.program.call_site import call_site
 
-_OURS: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _CALLED: Final = re.compile(r'File "(.*?)", line (\d+), in')
 _HINTS: Final[tuple[tuple[str, str], ...]] = (
     (
@@ -84,7 +84,7 @@ def _line(failed: BaseException | None, text: str) -> tuple[str, int] | None:
 
 
 def _foreign(file: str) -> bool:
-    return file.startswith((TORCH, _OURS)) or f"{os.sep}sympy{os.sep}" in file or (file.startswith(_STANDARD) and "-packages" not in file)
+    return file.startswith((TORCH, PACKAGE)) or f"{os.sep}sympy{os.sep}" in file or (file.startswith(_STANDARD) and "-packages" not in file)
 
 
 def check_inputs(module: Any, inputs: Sequence[Any], leaves: Sequence[Any]) -> None:

@@ -23,12 +23,12 @@ from foreshape.kernels.regions import (
 )
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import fail, require, require_equal, require_rank
-from foreshape.operator.room import require_room
 from foreshape.operator.samples import f32, i32, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.ragged_rules import divide
 from foreshape.ops.rules.window import image_of
+from foreshape.process.this_run import require_room
 from foreshape.spec import FLOATING, INDEX, INT64, Spec
 from foreshape.values.offsets import Offsets
 from foreshape.values.torch_proxy import Tensor, torch

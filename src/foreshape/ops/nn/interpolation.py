@@ -12,12 +12,12 @@ from foreshape.errors import ExecutionError
 from foreshape.kernels.resizing import step
 from foreshape.operator import AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.operator.require import require, require_at_most, unknown_size
-from foreshape.operator.room import require_room
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.known_floats import exact_ratio
 from foreshape.ops.rules.known_values import known_sizes, sizes_at_run
 from foreshape.ops.rules.window import IMAGE_FORMATS, channels_back, channels_first, channels_first_dims, is_channels_last
+from foreshape.process.this_run import require_room
 from foreshape.spec import FLOATING, INDEX, INTEGER, Spec
 from foreshape.values.torch_proxy import Tensor, aten, torch
 

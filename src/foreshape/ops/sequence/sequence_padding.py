@@ -8,12 +8,12 @@ from foreshape.dims import Size, maximum
 from foreshape.errors import ExecutionError
 from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import require, require_at_most, require_equal, require_rank, unknown_size
-from foreshape.operator.room import require_room
 from foreshape.operator.samples import f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.ops.rules.gradient_dims import check_made
 from foreshape.ops.rules.known_values import known_number, number_at_run
 from foreshape.ops.rules.ragged_rules import longest, new_lod, offsets_of, one_per_sequence, places, ragged, rows, unpadded
+from foreshape.process.this_run import require_room
 from foreshape.spec import ANY, FP32, FP64, INDEX, INT64, Spec
 from foreshape.values.offsets import Offsets
 from foreshape.values.torch_proxy import Tensor, torch

@@ -8,10 +8,10 @@ from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError
 from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
 from foreshape.operator.require import fail, require_equal, require_one_per_row, require_rank, unknown_size
-from foreshape.operator.room import require_room
 from foreshape.operator.samples import f32, f64, i32, i64, reject, sample
 from foreshape.ops.rules.array_rules import ARRAY, own_size
 from foreshape.ops.rules.ragged_rules import new_lod, rows
+from foreshape.process.this_run import require_room
 from foreshape.spec import FP32, FP64, INDEX, INT32, INT64, Lod, Spec
 from foreshape.values.offsets import Offsets
 from foreshape.values.tensor_array import TensorArray

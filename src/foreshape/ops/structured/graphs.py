@@ -8,9 +8,9 @@ from foreshape.dims import Size, product
 from foreshape.errors import ExecutionError
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.require import require, require_equal, require_rank, unknown_size
-from foreshape.operator.room import require_room
 from foreshape.operator.samples import f32, i32, i64, sample
 from foreshape.ops.rules.ragged_rules import check_numbers
+from foreshape.process.this_run import require_room
 from foreshape.spec import FLOATING, INDEX, INT32, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 

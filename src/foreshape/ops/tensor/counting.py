@@ -8,8 +8,8 @@ from foreshape.dims import Size
 from foreshape.errors import ExecutionError
 from foreshape.operator import NOT_DIFFERENTIABLE, AttrType, Operator, attribute, operand, result
 from foreshape.operator.require import require, require_equal, require_rank, require_same_dims, unknown_size
-from foreshape.operator.room import require_room
 from foreshape.operator.samples import f32, f64, i32, i64, reject, sample
+from foreshape.process.this_run import require_room
 from foreshape.spec import FP32, FP64, INDEX, INT32, INT64, Spec
 from foreshape.values.torch_proxy import Tensor, torch
 

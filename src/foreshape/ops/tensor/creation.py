@@ -12,11 +12,11 @@ from foreshape.errors import ExecutionError, SchemaError, ShapeError
 from foreshape.kernels.pages import full
 from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, computations, operand, result
 from foreshape.operator.require import RuleError, axis_of, fail, require, require_at_most, unknown_size
-from foreshape.operator.room import require_room
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.traits import WHOLE, ShardingRule, axis_names
 from foreshape.ops.rules.known_floats import calculated, rounded, whole_part
 from foreshape.ops.rules.known_values import carry, fits, known_number, known_sizes, sizes_at_run
+from foreshape.process.this_run import require_room
 from foreshape.spec import ANY, BOOL, FP32, FP64, INDEX, MAX_VALUE_ELEMENTS, DType, Spec, tensor
 from foreshape.values.offsets import Offsets
 from foreshape.values.torch_proxy import Tensor, torch

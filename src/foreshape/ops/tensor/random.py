@@ -11,10 +11,10 @@ from foreshape.errors import TypeMismatchError
 from foreshape.kernels.pages import empty
 from foreshape.operator import ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
 from foreshape.operator.require import axis_of, fail, require, require_at_most
-from foreshape.operator.room import this_run
 from foreshape.operator.samples import f32, i64, reject, sample
 from foreshape.ops.rules.known_values import fits
 from foreshape.ops.tensor.creation import DTYPE_DOC, shape_at_run, shape_from
+from foreshape.process.this_run import this_run
 from foreshape.spec import BF16, FLOATING, FP16, FP32, FP64, INDEX, INT32, INT64, INTEGER, DType, Spec, tensor
 from foreshape.values.torch_proxy import Tensor, torch
 from foreshape.values.torch_types import element_type, torch_dtype

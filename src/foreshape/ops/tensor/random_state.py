@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from foreshape.errors import ExecutionError
 from foreshape.operator import ZERO_GRADIENT, Operator, operand, result
 from foreshape.operator.require import require_equal
-from foreshape.operator.room import this_run
 from foreshape.operator.samples import SampleTensor, sample
+from foreshape.process.this_run import this_run
 from foreshape.spec import UINT8, Spec, tensor
 from foreshape.values.torch_proxy import Tensor, torch
 

@@ -9,13 +9,13 @@ from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.operator.computations import Expansion
 from foreshape.operator.require import axis_of, fail, require, require_at_most, require_divides, require_equal, unknown_size
-from foreshape.operator.room import require_room
 from foreshape.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.operator.temporaries import copies
 from foreshape.operator.traits import ShardingRule
 from foreshape.ops.rules.broadcast import broadcast_dims, sum_to
 from foreshape.ops.rules.known_values import known_sizes, sizes_at_run
 from foreshape.ops.tensor.expanding import not_tiled, tiled, tiling_rule
+from foreshape.process.this_run import require_room
 from foreshape.spec import ANY, INDEX, LOD_TENSOR, Spec
 from foreshape.values.torch_proxy import Tensor, aten, torch
 

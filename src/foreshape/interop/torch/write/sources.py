@@ -28,7 +28,7 @@ _IMPORTED: Final = {
     "math": "import math",
     "numpy": "import numpy",
 }
-_STAND_INS: Final = ("foreshape.dims", "foreshape.dims.derived", "foreshape.operator.require", "foreshape.operator.room", "foreshape.values.torch_types")
+_STAND_INS: Final = ("foreshape.dims", "foreshape.dims.derived", "foreshape.operator.require", "foreshape.process.this_run", "foreshape.values.torch_types")
 """Rooms with functions for kernels; `helpers.run_time` has them under the same names."""
 _ROOMS: Final = ("foreshape.interop.torch.write.helpers.", "foreshape.ops.", "foreshape.kernels.", "foreshape.values.offsets", "foreshape.operator.attributes")
 """The modules whose functions may be copied."""
