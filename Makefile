@@ -158,7 +158,7 @@ wheel: $(VENV)/wheel       ## build the package into dist/, install it in enviro
 	$(VENV)/bin/python tests/wheel/check.py
 
 proto: $(VENV)/dev         ## make the protobuf module again
-	cd src && $(abspath $(VENV))/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. foreshape/wire/framework.proto
+	cd src && $(abspath $(VENV))/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. foreshape/language/wire/framework.proto
 
 clean:
 	rm -rf $(VENV) $(PADDLE_VENV) $(TORCH_FAMILIES_VENV) out site build dist

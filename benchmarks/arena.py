@@ -10,11 +10,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from foreshape.compiler.memory import arena, lower_bound
+from foreshape.compiler.memory.greedy import height, in_order
+from foreshape.compiler.memory.layout_searcher import can_compile
+from foreshape.compiler.memory.sections import checked
 from foreshape.errors import MemoryPlanError
-from foreshape.memory import arena, lower_bound
-from foreshape.memory.greedy import height, in_order
-from foreshape.memory.layout_searcher import can_compile
-from foreshape.memory.sections import checked
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.arena_instances import Ints, hard, network

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from run import Peer
 
-from foreshape.values.processors import groups
+from foreshape.core.values.processors import groups
 
 BY_ITSELF = {"GOMP_SPINCOUNT": "300000"}
 """As libgomp waits where nobody says anything."""

@@ -24,9 +24,9 @@ from rich.table import Table
 from with_foreshape import Training
 
 import foreshape as fs
-from foreshape.cost import Calibration, StepTime, predict
-from foreshape.cost.measure import calibrate
-from foreshape.cost.runner import clock_for
+from foreshape.compiler.cost import Calibration, StepTime, predict
+from foreshape.compiler.cost.measure import calibrate
+from foreshape.compiler.cost.runner import clock_for
 
 
 def symbols(training: Training, i: int) -> dict[str, int]:

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 import foreshape as fs
-from foreshape import layer, passes
+from foreshape import layer
+from foreshape.transforms import passes
 
 WANTED = 1.05
 BATCH = 128

@@ -54,9 +54,9 @@ class Foreshape:
         import with_foreshape
         from ranks import STRATEGIES
 
-        from foreshape.communication.join import join
-        from foreshape.training.distributed.distributed_session import DistributedSession
-        from foreshape.training.program import initialise_missing
+        from foreshape.apps.training.distributed.distributed_session import DistributedSession
+        from foreshape.apps.training.program import initialise_missing
+        from foreshape.machine.communication.join import join
 
         self.training = with_foreshape.Training(w)
         executor, scope = self.training.executor, self.training.scope
@@ -81,7 +81,7 @@ class Foreshape:
 
     def sent(self) -> dict[str, int]:
         """The bytes that this rank has given to each type of collective, in all its groups."""
-        from foreshape.communication.process_group import all_teams
+        from foreshape.machine.communication.process_group import all_teams
 
         found: dict[str, int] = {}
         for team in all_teams():
@@ -91,7 +91,7 @@ class Foreshape:
 
     def held(self) -> int:
         """The bytes of parameters and state on this rank."""
-        from foreshape.training.program import persistables
+        from foreshape.apps.training.program import persistables
 
         scope = self.training.scope
         return sum(scope.tensor(v.name).nbytes for v in persistables(self.over.program) if v.name in scope)
@@ -135,8 +135,8 @@ def link() -> None:
     """What is between the ranks."""
     import torch
 
-    from foreshape.communication.join import join
-    from foreshape.cost.link import measure_link
+    from foreshape.compiler.cost.link import measure_link
+    from foreshape.machine.communication.join import join
 
     torch.set_num_threads(1)
     ranks = join(WAITED).__enter__()

@@ -29,7 +29,7 @@ from typing import Any
 import workloads
 
 import foreshape as fs
-from foreshape.cost.device import Machine, Slower
+from foreshape.compiler.cost.device import Machine, Slower
 
 HERE = Path(__file__).parent
 VARIANTS = {"W4": ("fused", "packed")}
@@ -144,8 +144,8 @@ def calibrated(path: Path | None) -> Any:
     """This machine's kernels on one thread: from a file, or measured now."""
     import torch
 
-    from foreshape.cost import Calibration
-    from foreshape.cost.measure import calibrate
+    from foreshape.compiler.cost import Calibration
+    from foreshape.compiler.cost.measure import calibrate
 
     if path is not None and path.exists():
         return Calibration.load(path)

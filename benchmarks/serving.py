@@ -162,8 +162,8 @@ def plain_app(folder: Path, threads: int | None) -> Any:
     from fastapi import FastAPI, Request, Response
     from starlette.concurrency import run_in_threadpool
 
-    from foreshape.serving.protocol import HEADER_LENGTH, NamedTensor, read_request, write_response
-    from foreshape.serving.server_limits import ServerLimits
+    from foreshape.apps.serving.protocol import HEADER_LENGTH, NamedTensor, read_request, write_response
+    from foreshape.apps.serving.server_limits import ServerLimits
 
     limits, sessions = ServerLimits(), {p.stem: session_of(p, threads) for p in folder.glob("*.onnx")}
     app = FastAPI()
@@ -194,10 +194,10 @@ def serve(engine: str, folder: Path, port: int, threads: int | None, batch: int)
 
         uvicorn.run(plain_app(folder, threads), port=port, log_level="warning", access_log=False)
         return
-    from foreshape.serving.served_network import Networks, ServedNetwork
-    from foreshape.serving.server import bound, make_service
-    from foreshape.serving.server import serve as serve_models
-    from foreshape.serving.server_limits import ServerLimits
+    from foreshape.apps.serving.served_network import Networks, ServedNetwork
+    from foreshape.apps.serving.server import bound, make_service
+    from foreshape.apps.serving.server import serve as serve_models
+    from foreshape.apps.serving.server_limits import ServerLimits
 
     class OnnxNetworks(Networks):
         def opened(self, path: str, opening: Any) -> ServedNetwork:

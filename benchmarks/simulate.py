@@ -20,9 +20,9 @@ from rich.console import Console
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.cli.ranks import simulation_table
-from foreshape.cost.draw import draw_simulation
-from foreshape.cost.simulation import ScalingPoint, simulate
+from foreshape.apps.cli.ranks import simulation_table
+from foreshape.compiler.cost.draw import draw_simulation
+from foreshape.compiler.cost.simulation import ScalingPoint, simulate
 
 
 def resnet50() -> None:

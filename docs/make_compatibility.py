@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import foreshape.interop.pir
-import foreshape.ops  # noqa: F401  all operators
+import foreshape.language.ops  # noqa: F401  all operators
 from foreshape.interop.pir.rule_registry import RULES
 from foreshape.interop.pir.table import TableRow, row_of
 from foreshape.interop.pir.table import operators as in_table
 from foreshape.interop.pir.translation import Translation
-from foreshape.operator.registry import all_operators, find
+from foreshape.language.operator.registry import all_operators, find
 
 PAGE = Path(__file__).with_name("compatibility.md")
 KEPT = Path(__file__).with_name("compatibility.json")
@@ -100,7 +100,7 @@ def total(section: Section, what: str) -> str:
 
 def classes() -> dict[str, Any]:
     """The forward operators by type."""
-    return {t: c for t, c in sorted(all_operators().items()) if c.forward_class is None and c.__module__.startswith("foreshape.ops.")}
+    return {t: c for t, c in sorted(all_operators().items()) if c.forward_class is None and c.__module__.startswith("foreshape.language.ops.")}
 
 
 def error(found: dict[str, Any]) -> str:
@@ -142,7 +142,7 @@ def not_compared(section: Section) -> list[str]:
     for of, cls in classes().items():
         if compared(section, of):
             continue
-        if cls.__module__.split(".")[2] == "collective":
+        if cls.__module__.removeprefix("foreshape.language.ops.").split(".")[0] == "collective":
             reason = "They compute with several processes"
         elif not cls.samples:
             reason = "They run a block, and are compared in the programs below that have loops and branches"

@@ -17,8 +17,8 @@ from foreshape.interop.forms.rules import onnx_operators, onnx_versions, onnx_wr
 from foreshape.interop.onnx.call import ELEMENT_TYPES, NAMES
 from foreshape.interop.onnx.write.graph_writer import DEFAULT, FIRST, LAST
 from foreshape.interop.onnx.write.unwritten_ops import reason_of
-from foreshape.operator.operator import Operator
-from foreshape.operator.registry import all_operators
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.registry import all_operators
 
 PAGE = Path(__file__).with_name("onnx.md")
 RECORD = Path(__file__).with_name("onnx.json")
@@ -202,7 +202,7 @@ def writing() -> list[str]:
     forward = {
         t: c
         for t, c in all_operators().items()
-        if t not in APART and c.__module__.startswith("foreshape.ops.") and c.forward_class is None and not t.endswith("_grad")
+        if t not in APART and c.__module__.startswith("foreshape.language.ops.") and c.forward_class is None and not t.endswith("_grad")
     }
     written = {t for t in forward if onnx_writer(t) is not None}
     composed = {t for t, c in forward.items() if t not in written and c.expand is not Operator.expand}
@@ -222,7 +222,7 @@ Of a model of ONNX each node whose ops are unchanged is written as it was read, 
     out += ["| room | operators |", "|---|---|"]
     rooms: dict[str, list[str]] = {}
     for t in sorted(written | composed):
-        rooms.setdefault(forward[t].__module__.split(".")[2], []).append(f"`{t}`")
+        rooms.setdefault(forward[t].__module__.removeprefix("foreshape.language.ops.").split(".")[0], []).append(f"`{t}`")
     out += [f"| {name} | {', '.join(rooms[name])} |" for name in sorted(rooms)]
     out += ["", "### Not written", "", "| reason | operators |", "|---|---|"]
     out += [f"| {reason} | {', '.join(f'`{t}`' for t in types)} |" for reason, types in reasons.items()]

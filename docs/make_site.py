@@ -68,6 +68,12 @@ def _file(module: str) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
+def _room(module: str) -> str:
+    """The room of a module, with its wing: a package right below this one without files of its own is a wing."""
+    top, *inner = module.split(".")[1:]
+    return f"{top}.{inner[0]}" if inner and len([*(SOURCE / top).glob("*.py")]) == 1 else top
+
+
 def first_line(module: str) -> str:
     """The first sentence or line of a module's docstring."""
     words = ast.get_docstring(ast.parse(_file(module).read_text(encoding="utf-8"))) or ""
@@ -88,7 +94,7 @@ def _definition(module: str, name: str) -> tuple[str, str]:
 def entry(prefix: str, name: str, level: int = 2) -> str:
     """What mkdocstrings fills with the docstring of a name, under a heading of this level.
 
-    The name is found where users write it; but where a module is called so too, as ``foreshape.program`` is, that module would be found, and
+    The name is found where users write it; but where a module is called so too, as ``foreshape.language.program`` is, that module would be found, and
     the name is looked up where it is defined. One that is called otherwise there has no signature, which would tell that other name.
     """
     module, there = _definition(prefix, name)
@@ -97,7 +103,7 @@ def entry(prefix: str, name: str, level: int = 2) -> str:
     options = {"heading_level": f"{level}"} if level != 2 else {}
     if there != name:
         options.update(heading=f'"{name}()"', toc_label=f'"{name}"', show_signature="false", separate_signature="false")
-    if module == "foreshape.spec":
+    if module == "foreshape.core.spec":
         options["show_attribute_values"] = "false"
     if name in INTERNAL:
         options["filters"] = "[" + ", ".join(f'"!^{n}$"' for n in ("_.*", *INTERNAL[name].split())) + "]"
@@ -110,20 +116,22 @@ def reference() -> dict[str, str]:
     renamed = {n for n, (_, there) in _imports(SOURCE / "__init__.py").items() if n != there}  # fs.program
     modules = {n: f"{o}.{n}" for n, o in top.items() if n not in renamed and _is_module(n, o)}  # rooms, and fs.callbacks
     top = {n: o for n, o in top.items() if n not in modules}
-    constants = [n for n, o in top.items() if o == "foreshape.spec"]
+    constants = [n for n, o in top.items() if o == "foreshape.core.spec"]
     groups: dict[str, list[str]] = {}
     for name, module in top.items():
         if name not in constants:
-            groups.setdefault(module.split(".")[1], []).append(name)
+            groups.setdefault(_room(module), []).append(name)
     pages: dict[str, str] = {}
     index = ["# Reference", "", "`import foreshape as fs` and `from foreshape import layer`. From the docstrings.", ""]
     body = ["# fs", "", "What `import foreshape as fs` has beside `fs.layer`, `fs.optimizer` and `fs.training`, by the room that it lives in.", ""]
     index += [f"- [fs](fs.md): {', '.join(f'`{n}`' for n in top)}"]
     for room, names in groups.items():
-        body += [f"## {room}", "", first_line(f"foreshape.{room}"), "", *(entry("foreshape", n, 3) for n in names)]
+        body += [f"## {room.rpartition('.')[2]}", "", first_line(f"foreshape.{room}"), "", *(entry("foreshape", n, 3) for n in names)]
     body += ["## Element types and kinds", "", "Constants, for `dtype=`, `data_type=` and `kind=`.", "", *(entry("foreshape", n, 3) for n in constants)]
     pages["reference/fs.md"] = "\n".join(body)
-    for name, module in {**{n: m for n, m in modules.items() if n not in ("layer", *INNER)}, "training": "foreshape.training"}.items():
+    for name, module in modules.items():
+        if name in ("layer", *INNER):
+            continue
         names = [n for n, o in exports(_file(module)).items() if not _is_module(n, o)]
         pages[f"reference/{name}.md"] = "\n".join([f"# fs.{name}", "", first_line(module), "", *(entry(module, n) for n in names)])
         index += [f"- [fs.{name}]({name}.md): {', '.join(f'`{n}`' for n in names)}"]

@@ -19,14 +19,14 @@ import numpy as np
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.communication.join import join
-from foreshape.cost import Calibration
-from foreshape.cost.device import Machine, Slower
-from foreshape.cost.draw import draw_timeline
-from foreshape.cost.link import measure_link
-from foreshape.cost.measure import calibrate
-from foreshape.cost.measured import Measured
-from foreshape.training.training_programs import training_program
+from foreshape.apps.training.training_programs import training_program
+from foreshape.compiler.cost import Calibration
+from foreshape.compiler.cost.device import Machine, Slower
+from foreshape.compiler.cost.draw import draw_timeline
+from foreshape.compiler.cost.link import measure_link
+from foreshape.compiler.cost.measure import calibrate
+from foreshape.compiler.cost.measured import Measured
+from foreshape.machine.communication.join import join
 
 PICTURE = Path(__file__).parent / "many-machines-step.png"
 RANKS, BATCH, WIDTH = 2, 256, 1024

@@ -87,8 +87,8 @@ def the_same_numbers_each_time(request: pytest.FixtureRequest, monkeypatch: pyte
 @pytest.fixture(autouse=True)
 def fresh_default_programs():
     """Each test describes into default programs of its own, and runs in a default scope of its own."""
-    from foreshape.engine import scope
-    from foreshape.program import Program, program_guard
+    from foreshape.language.program import Program, program_guard
+    from foreshape.runtime.engine import scope
 
     scope._default.clear()
     with program_guard(Program(), Program()):

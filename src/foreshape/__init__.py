@@ -6,13 +6,13 @@
 
 from __future__ import annotations
 
-from foreshape import interrupts as interrupts  # before the slow imports  # isort: skip
+from foreshape.core import interrupts as interrupts  # before the slow imports  # isort: skip
 import gc
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from foreshape.lazy_names import lazy_names, lazy_value
-from foreshape.version import VERSION
+from foreshape.core.lazy_names import lazy_names, lazy_value
+from foreshape.core.version import VERSION
 
 if TYPE_CHECKING:
     from foreshape.exports import *
@@ -21,7 +21,7 @@ __version__ = VERSION
 
 _EXPORTS = "foreshape.exports"
 """The list of public names and their rooms; a room is imported when its name is first used."""
-_ROOMS = ("layer", "metrics", "optimizer", "ops", "passes", "dims", "interop", "memory", "program")
+_ROOMS = ("layer", "metrics", "optimizer", "ops", "passes", "dims", "interop", "memory", "training")
 
 _FUNCTIONS = ("batch_norm", "cross_entropy", "dropout", "gelu", "layer_norm", "leaky_relu", "log_softmax", "mse_loss", "relu", "sigmoid", "softmax", "tanh")
 _LAYERS = (*_FUNCTIONS, "concat", "conv2d", "embedding", "fc", "gru", "lstm", "matmul", "multi_head_attention", "pool2d", "reshape", "stack", "transpose")
@@ -62,17 +62,17 @@ def _opened(name: str) -> Any:
     if name == "__all__":
         return sorted(lazy_names(_EXPORTS))
     origin = lazy_names(_EXPORTS).get(name)
-    if origin is None and name not in _ROOMS:
-        from foreshape.hints import no_such_name
+    if origin is None:
+        from foreshape.core.hints import no_such_name
 
         raise no_such_name("foreshape", name, _CALLED_ELSEWHERE, __dir__(), "fs")
-    if origin is None or origin[0] not in ("foreshape.wire", "foreshape.errors", "foreshape.interop"):
-        importlib.import_module("foreshape.wire")  # a program can be saved from the first line on
-    value = importlib.import_module(f"foreshape.{name}") if name in _ROOMS else lazy_value(_EXPORTS, name)
+    if origin[0] not in ("foreshape.language.wire", "foreshape.errors", "foreshape.interop"):
+        importlib.import_module("foreshape.language.wire")  # a program can be saved from the first line on
+    value = importlib.import_module(f"{origin[0]}.{name}") if name in _ROOMS else lazy_value(_EXPORTS, name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
     """Return the public names and the rooms, without the imports of this file."""
-    return sorted({*lazy_names(_EXPORTS), *_ROOMS})
+    return sorted(lazy_names(_EXPORTS))

@@ -1,5 +1,5 @@
 """``python -m foreshape``: the same as the ``foreshape`` command."""
 
-from foreshape.cli import main
+from foreshape.apps.cli import main
 
 main()

@@ -1,8 +1,8 @@
-"""The callbacks of `foreshape.training.callbacks`, as ``fs.callbacks``, importable under this name."""
+"""The callbacks of `foreshape.apps.training.callbacks`, as ``fs.callbacks``, importable under this name."""
 
 import sys
 
-from foreshape.training import callbacks
-from foreshape.training.callbacks import *  # noqa: F403 - for type checkers
+from foreshape.apps.training import callbacks
+from foreshape.apps.training.callbacks import *  # noqa: F403 - for type checkers
 
 sys.modules[__name__] = callbacks  # one module, whichever way it is asked for

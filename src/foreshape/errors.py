@@ -12,7 +12,7 @@ from operator import index
 from types import TracebackType
 from typing import Protocol, Self, SupportsIndex, cast
 
-from foreshape.hints import did_you_mean
+from foreshape.core.hints import did_you_mean
 
 _KEPT = "\n\t\xa0\u3000"
 _MOST = 20_000

@@ -12,7 +12,7 @@ from support.described import count, expect, looped, trained
 from support.some import each
 
 from foreshape import layer
-from foreshape.program.current import current_block
+from foreshape.language.program.current import current_block
 
 
 def a_result_is_written_again(x: Any) -> Any:

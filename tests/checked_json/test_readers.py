@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from foreshape.checked_json import readers
-from foreshape.checked_json.bounded_json import parse
-from foreshape.checked_json.readers import (
+from foreshape.core.checked_json import readers
+from foreshape.core.checked_json.bounded_json import parse
+from foreshape.core.checked_json.readers import (
     Reader,
     any_text,
     anything,

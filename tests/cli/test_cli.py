@@ -15,7 +15,7 @@ from support.commanded import call
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.cli.arrays import write_results
+from foreshape.apps.cli.arrays import write_results
 
 SOURCE = Path(fs.__file__).parents[1]
 
@@ -192,7 +192,7 @@ def trained_net() -> Path:
 
 
 def test_plan_tells_the_peak_the_formula_what_it_is_for_and_who(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foreshape.kernels.products.prefers_onednn", lambda: False)
+    monkeypatch.setattr("foreshape.machine.kernels.products.prefers_onednn", lambda: False)
     code, out, err = call("plan", model, "--batch", 1000)
     assert (code, err) == (0, "")
     for words in ("peak for batch = 1,000: 78.4 KiB (80,332 bytes)", "formula: 332 B + 80 B*batch", "the peak is at op 4 of 5, elementwise_add  ",
@@ -380,7 +380,7 @@ def test_train_runs_a_script_and_tells_its_mistakes(tmp_path: Path) -> None:
 
 
 def test_the_command_as_a_process_needs_no_torch_to_show(model: Path) -> None:
-    probe = "import sys; sys.modules['torch'] = None; from foreshape.cli import main; main()"
+    probe = "import sys; sys.modules['torch'] = None; from foreshape.apps.cli import main; main()"
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     done = subprocess.run([sys.executable, "-c", probe, "show", str(model)], capture_output=True, text=True, env=environment, timeout=1200)
     assert done.returncode == 0, done.stderr
@@ -391,7 +391,7 @@ def test_the_command_as_a_process_needs_no_torch_to_show(model: Path) -> None:
     done = subprocess.run([sys.executable, "-c", probe, "plan", str(model), "--batch", "3", "--plot", "plan.png"], capture_output=True, text=True,
                           env=environment, timeout=1200)  # fmt: skip
     assert done.returncode == 1 and done.stderr == "ExecutionError: a drawing needs the package matplotlib: pip install 'foreshape[train]'\n"
-    done = subprocess.run([sys.executable, "-m", "foreshape.cli", "check", str(model.parent / "absent")], capture_output=True, text=True, env=environment,
+    done = subprocess.run([sys.executable, "-m", "foreshape.apps.cli", "check", str(model.parent / "absent")], capture_output=True, text=True, env=environment,
                           timeout=1200)  # fmt: skip
     assert done.returncode == 1 and done.stdout == "" and done.stderr.startswith("FormatError: ") and "Traceback" not in done.stderr
 

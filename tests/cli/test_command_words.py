@@ -13,9 +13,9 @@ from typer.main import get_command
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.cli import command_words, completion
-from foreshape.cli.commands import app, run_command
-from foreshape.cli.operators import facts
+from foreshape.apps.cli import command_words, completion
+from foreshape.apps.cli.commands import app, run_command
+from foreshape.apps.cli.operators import facts
 
 
 def words_of(text: str) -> str:

@@ -16,8 +16,8 @@ from support.commanded import call
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.cli.output import broken, columns_of, console
-from foreshape.cli.tables import TerminalTable
+from foreshape.apps.cli.output import broken, columns_of, console
+from foreshape.apps.cli.tables import TerminalTable
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(fs.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
 COMMAND = [sys.executable, "-m", "foreshape"]
@@ -244,12 +244,12 @@ class Stops:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.meta_path.insert(0, Stops(sys.argv[1]))
 sys.argv[:] = ["foreshape", "show", sys.argv[2]]
-from foreshape.cli import main
+from foreshape.apps.cli import main
 main()
 """
 
 
-@pytest.mark.parametrize("module", ["typer", "foreshape.cli.commands", "foreshape.cli.options", "foreshape.wire"])
+@pytest.mark.parametrize("module", ["typer", "foreshape.apps.cli.commands", "foreshape.apps.cli.options", "foreshape.language.wire"])
 def test_an_interrupt_while_modules_are_imported_is_told_in_a_word(module: str, saved: Path, tmp_path: Path) -> None:
     (tmp_path / "stop.py").write_text(STOPPED)
     done = subprocess.run([sys.executable, tmp_path / "stop.py", module, str(saved)], capture_output=True, text=True, env=ENVIRONMENT, timeout=1200)
@@ -270,7 +270,7 @@ import foreshape
 
 
 @pytest.mark.parametrize(("argv", "told"), [
-    (["/usr/bin/foreshape"], True), (["-m", "-m", "foreshape", "show"], True), (["-m", "-X", "dev", "-m", "foreshape.cli"], True),
+    (["/usr/bin/foreshape"], True), (["-m", "-m", "foreshape", "show"], True), (["-m", "-X", "dev", "-m", "foreshape.apps.cli"], True),
     (["-m", "-m", "mine"], False), (["train.py"], False),
 ])  # fmt: skip
 def test_an_interrupt_of_the_command_is_a_word_as_soon_as_the_package_is_imported(argv: list[str], told: bool, tmp_path: Path) -> None:

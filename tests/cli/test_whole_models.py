@@ -13,7 +13,7 @@ from support.commanded import call
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.operator import registry
+from foreshape.language.operator import registry
 
 
 def rows_of(table: str) -> list[list[str]]:
@@ -22,7 +22,7 @@ def rows_of(table: str) -> list[list[str]]:
 
 OPERATORS = """
 import torch
-from foreshape.operator import FLOATING, NOT_DIFFERENTIABLE, Operator, attribute, operand, result, AttrType
+from foreshape.language.operator import FLOATING, NOT_DIFFERENTIABLE, Operator, attribute, operand, result, AttrType
 
 class Thrice(Operator):
     \'\'\'Out = factor X.\'\'\'

@@ -15,7 +15,7 @@ from support import onnx_writer, pir_files
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.cli.commands import app
+from foreshape.apps.cli.commands import app
 
 _BLOCKED = """
 import json, sys

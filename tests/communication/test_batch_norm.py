@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from foreshape.operator import get
-from foreshape.operator.operator import Operator
+from foreshape.language.operator import get
+from foreshape.language.operator.operator import Operator
 
 CHANNELS = 3
 

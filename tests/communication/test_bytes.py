@@ -9,7 +9,7 @@ import pytest
 from support import bytes_sent
 from support import launch_ranks as launch
 
-from foreshape.cost.measured import Measured
+from foreshape.compiler.cost.measured import Measured
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(n, marks=pytest.mark.long) for n in (2, 3)])

@@ -9,8 +9,8 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.communication.process_group import ProcessGroup, set_team
-from foreshape.values.torch_proxy import torch
+from foreshape.core.values.torch_proxy import torch
+from foreshape.machine.communication.process_group import ProcessGroup, set_team
 
 DIMS = ([3, 2], [40], [0, 4], [1])
 ALIGNED = 16

@@ -13,8 +13,8 @@ import torch
 from support import launch_ranks as launch
 
 import foreshape as fs
-from foreshape.communication.join import backend, gpus_here, join
-from foreshape.training.checkpoint import container
+from foreshape.apps.training.checkpoint import container
+from foreshape.machine.communication.join import backend, gpus_here, join
 
 SCRIPT = Path(__file__).parents[1] / "support" / "rank_mishaps.py"
 long = pytest.mark.long
@@ -148,7 +148,7 @@ def test_a_rank_that_a_launcher_ends_says_whom_it_misses(tmp_path: Path) -> None
 def test_what_accepts_and_stays_silent_is_no_store() -> None:
     """In a process of its own, since torch's thread that waits there is left behind."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        code = "from foreshape.communication.join import join\ntry: join(0.2)\nexcept Exception as error: print(type(error).__name__, error)"
+        code = "from foreshape.machine.communication.join import join\ntry: join(0.2)\nexcept Exception as error: print(type(error).__name__, error)"
         settings = launch.variables() | environment(silent.getsockname()[1], RANK="1")
         run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=launch.SAFETY, env=settings)
     told = r"^ExecutionError rank 1 of 2: 127.0.0.1:\d+ accepts connections, and has not answered .*: what listens there is no store"

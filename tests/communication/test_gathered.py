@@ -14,10 +14,10 @@ from support.ranks_compared import AMPLIFIED, EXACT, apart, one, rounding
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.passes import ForRanks
-from foreshape.passes.accumulate_distributed import gathered_over_ranks, sums_of
-from foreshape.program import Role
-from foreshape.training.training_programs import TrainingProgram, training_program
+from foreshape.apps.training.training_programs import TrainingProgram, training_program
+from foreshape.language.program import Role
+from foreshape.transforms.passes import ForRanks
+from foreshape.transforms.passes.accumulate_distributed import gathered_over_ranks, sums_of
 
 ALL = [*cases.GATHERED, *cases.LOWERED]
 RUNS = [

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from foreshape.communication.gloo_scheduling import let_senders_finish
-from foreshape.communication.join import join
+from foreshape.machine.communication.gloo_scheduling import let_senders_finish
+from foreshape.machine.communication.join import join
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux schedules batches")
 

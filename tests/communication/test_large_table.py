@@ -8,8 +8,8 @@ import pytest
 from support import large_table
 from support import launch_ranks as launch
 
-from foreshape.process.machine_memory import default_limit
-from foreshape.training.checkpoint.divided import BLOCK
+from foreshape.apps.training.checkpoint.divided import BLOCK
+from foreshape.machine.process.machine_memory import default_limit
 
 RANKS = 4
 LARGE, SMALL = 40_000_000, 400_000

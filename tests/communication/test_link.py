@@ -11,8 +11,8 @@ from support import measured_link
 from support.planned_networks import machine, stack
 
 import foreshape as fs
-from foreshape.communication.process_group import WHOLE
-from foreshape.cost.device import Machine, Slower
+from foreshape.compiler.cost.device import Machine, Slower
+from foreshape.machine.communication.process_group import WHOLE
 
 
 @pytest.mark.long

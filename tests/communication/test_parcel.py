@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import foreshape as fs
-from foreshape.communication import parcel
-from foreshape.communication.parcel import drop, put, take, word
+from foreshape.machine.communication import parcel
+from foreshape.machine.communication.parcel import drop, put, take, word
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import torch
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.operator import get
-from foreshape.ops.collective.elsewhere import ELSEWHERE
+from foreshape.language.operator import get
+from foreshape.language.ops.collective.elsewhere import ELSEWHERE
 
 
 class Threads:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import foreshape as fs
-from foreshape.communication.rendezvous import Address, HeartbeatMonitor, Meeting, SignsOfLife, connect, listen
+from foreshape.machine.communication.rendezvous import Address, HeartbeatMonitor, Meeting, SignsOfLife, connect, listen
 
 HERE = Address("127.0.0.1", 0)
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from foreshape.communication import status
-from foreshape.communication import store as stores
-from foreshape.communication.process_group import ProcessGroup, set_team
-from foreshape.communication.status import StatusBoard, frames_of
+from foreshape.machine.communication import status
+from foreshape.machine.communication import store as stores
+from foreshape.machine.communication.process_group import ProcessGroup, set_team
+from foreshape.machine.communication.status import StatusBoard, frames_of
 
 MANY = 4096
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from foreshape.communication.process_group import ProcessGroup
-from foreshape.ops.collective.sums import bytes_merged, bytes_shared, sum_rows
-from foreshape.values.rows import Rows
+from foreshape.core.values.rows import Rows
+from foreshape.language.ops.collective.sums import bytes_merged, bytes_shared, sum_rows
+from foreshape.machine.communication.process_group import ProcessGroup
 
 HEIGHT, WIDTH = 50, 3
 

@@ -13,7 +13,7 @@ sys.path.insert(0, sys.argv[1])
 import numpy as np
 from support import rank_cases as cases
 import foreshape as fs
-from foreshape.training.checkpoint.divided import ShardedCheckpoint
+from foreshape.apps.training.checkpoint.divided import ShardedCheckpoint
 _, _, out, strategy, name = sys.argv
 ShardedCheckpoint.blocks.__defaults__ = (256,)
 main, startup, scope = fs.Program(), fs.Program(), fs.Scope()

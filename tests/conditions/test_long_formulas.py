@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import operator
 
-from foreshape.conditions.search import find
-from foreshape.conditions.single import solutions
-from foreshape.conditions.solve import MAX_STEPS, solve
-from foreshape.conditions.steps import WorkBudget
-from foreshape.dims import Size, symbol
-from foreshape.operator.require import Condition
+from foreshape.core.dims import Size, symbol
+from foreshape.language.conditions.search import find
+from foreshape.language.conditions.single import solutions
+from foreshape.language.conditions.solve import MAX_STEPS, solve
+from foreshape.language.conditions.steps import WorkBudget
+from foreshape.language.operator.require import Condition
 
 x, y = symbol("x"), symbol("y")
 

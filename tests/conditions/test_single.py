@@ -11,15 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.some import examples
 
-from foreshape.conditions.monotonicity import EvaluationPoint, course, direction
-from foreshape.conditions.sets import SizeSet
-from foreshape.conditions.single import solutions
-from foreshape.conditions.solve import MAX_STEPS
-from foreshape.conditions.steps import OutOfSteps, WorkBudget
-from foreshape.conditions.words import describe
-from foreshape.dims import Dim, Size, broadcast, ceildiv, maximum, minimum, symbol
+from foreshape.core.dims import Dim, Size, broadcast, ceildiv, maximum, minimum, symbol
 from foreshape.errors import ShapeError
-from foreshape.operator.require import Condition
+from foreshape.language.conditions.monotonicity import EvaluationPoint, course, direction
+from foreshape.language.conditions.sets import SizeSet
+from foreshape.language.conditions.single import solutions
+from foreshape.language.conditions.solve import MAX_STEPS
+from foreshape.language.conditions.steps import OutOfSteps, WorkBudget
+from foreshape.language.conditions.words import describe
+from foreshape.language.operator.require import Condition
 
 x = symbol("x")
 RELATIONS = ("==", "<=", "divides", "broadcasts with", "broadcasts to")

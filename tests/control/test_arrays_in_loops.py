@@ -12,8 +12,8 @@ from support.described import build, count, differentiable, forms_of, looped, ru
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.backward import append_backward
-from foreshape.values.lod_tensor import LoDTensor
+from foreshape.core.values.lod_tensor import LoDTensor
+from foreshape.transforms.backward import append_backward
 
 
 def weights() -> tuple[fs.Variable, fs.Variable]:

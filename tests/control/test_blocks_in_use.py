@@ -13,7 +13,7 @@ from support.described import X, build, count, differentiable, less, started
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.passes import for_test
+from foreshape.transforms.passes import for_test
 
 
 @pytest.mark.parametrize("flag", [False, True])
@@ -155,7 +155,7 @@ def test_what_is_no_function_is_said_to_be_none(describe: Callable[[], Any], say
 @pytest.mark.parametrize("name", ["ex_states", "states", "reverse", "has_states", "is_train"])
 def test_a_file_that_leaves_an_attribute_at_its_default(name: str) -> None:
     """A recurrence without states says nothing of them."""
-    from foreshape.wire import framework_pb2
+    from foreshape.language.wire import framework_pb2
 
     def describe() -> Any:
         x = layer.data("x", shape=["batch", 4, 3])

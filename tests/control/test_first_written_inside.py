@@ -11,7 +11,7 @@ from support.described import X, count, expect, looped, trained
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.lowering.kernel_calls import region_of
+from foreshape.compiler.lowering.kernel_calls import region_of
 
 PLACEHOLDERS = {
     "of another rank": lambda: layer.fill_constant([1], "fp32", 1.77e12),

@@ -9,9 +9,9 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.backward import append_backward
-from foreshape.spec import BOOL
-from foreshape.values.lod_tensor import LoDTensor
+from foreshape.core.spec import BOOL
+from foreshape.core.values.lod_tensor import LoDTensor
+from foreshape.transforms.backward import append_backward
 
 X = np.array([[1.0, 2.0, -1.0], [-1.0, 0.5, 3.0], [2.0, -2.0, 0.25], [-3.0, 1.0, 1.0], [-0.5, 4.0, 2.0]], "float32")
 

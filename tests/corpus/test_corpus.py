@@ -10,7 +10,7 @@ from support.corpus import CASES, FOLDER, LARGE, PROGRAMS, REPLAYED, SAVED, as_f
 
 import foreshape as fs
 from foreshape.interop import read_parameters, write_parameters
-from foreshape.wire import framework_pb2 as pb
+from foreshape.language.wire import framework_pb2 as pb
 
 SMALL = tuple(c for c in REPLAYED if c not in LARGE)
 INFERRED = tuple(p for p in PROGRAMS if p.split("/")[0] in REPLAYED)

@@ -10,9 +10,9 @@ import pytest
 from support.planned_networks import machine
 
 import foreshape as fs
-from foreshape.cost import Calibration
-from foreshape.cost.calibration import default_path
-from foreshape.cost.interpolation import Curve
+from foreshape.compiler.cost import Calibration
+from foreshape.compiler.cost.calibration import default_path
+from foreshape.compiler.cost.interpolation import Curve
 
 
 def test_a_curve_goes_through_what_was_measured() -> None:

@@ -9,12 +9,12 @@ from support.planned_networks import machine, stack
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.cost.collectives import given_by, messages_of
-from foreshape.cost.ranks_plan import RanksPlan
-from foreshape.operator.registry import all_operators
-from foreshape.ops.collective.messages import NOTHING
-from foreshape.ops.collective.shares import CountExamples
-from foreshape.ops.collective.sums import Collective
+from foreshape.compiler.cost.collectives import given_by, messages_of
+from foreshape.compiler.cost.ranks_plan import RanksPlan
+from foreshape.language.operator.registry import all_operators
+from foreshape.language.ops.collective.messages import NOTHING
+from foreshape.language.ops.collective.shares import CountExamples
+from foreshape.language.ops.collective.sums import Collective
 
 
 def of_package() -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foreshape.cost.events import Compute, Start, Wait, run
+from foreshape.compiler.cost.events import Compute, Start, Wait, run
 
 
 def test_two_ranks_and_three_ops_by_hand() -> None:

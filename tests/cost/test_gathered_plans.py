@@ -9,8 +9,8 @@ from support.planned_networks import machine, stack
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.passes.accumulate_distributed import gathered_over_ranks
-from foreshape.training.training_programs import TrainingProgram, training_program
+from foreshape.apps.training.training_programs import TrainingProgram, training_program
+from foreshape.transforms.passes.accumulate_distributed import gathered_over_ranks
 
 STRATEGIES = [fs.data_parallel(), fs.shard_optimizer(), fs.shard_parameters()]
 

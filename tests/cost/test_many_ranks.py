@@ -9,9 +9,9 @@ from support.planned_networks import machine, stack, words
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.cost.device import Machine, Slower
-from foreshape.cost.events import Compute, Start, Wait
-from foreshape.lowering import fuse, lower
+from foreshape.compiler.cost.device import Machine, Slower
+from foreshape.compiler.cost.events import Compute, Start, Wait
+from foreshape.compiler.lowering import fuse, lower
 
 PARAMETERS = 4 * (32 * 64 + 64 + 64 * 64 + 64 + 64 * 10 + 10)
 

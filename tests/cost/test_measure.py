@@ -10,15 +10,15 @@ from support.planned_networks import stack
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.cost import Calibration, measure, predict
-from foreshape.cost.calls import calls_of
-from foreshape.cost.probes import HEIGHTS, Probe
-from foreshape.cost.ranks_plan import loss_of
-from foreshape.cost.runner import offsets, timed_calls
-from foreshape.kernels import lstm_pieces
-from foreshape.kernels.recurrent_net import RecurrentNet
-from foreshape.lowering import fuse, lower
-from foreshape.memory.liveness import liveness
+from foreshape.compiler.cost import Calibration, measure, predict
+from foreshape.compiler.cost.calls import calls_of
+from foreshape.compiler.cost.probes import HEIGHTS, Probe
+from foreshape.compiler.cost.ranks_plan import loss_of
+from foreshape.compiler.cost.runner import offsets, timed_calls
+from foreshape.compiler.lowering import fuse, lower
+from foreshape.compiler.memory.liveness import liveness
+from foreshape.machine.kernels import lstm_pieces
+from foreshape.machine.kernels.recurrent_net import RecurrentNet
 
 
 def few(most: int, large: int) -> Any:
@@ -56,7 +56,7 @@ def test_a_machine_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -
 
 def test_the_networks_that_are_measured_are_described_without_torch() -> None:
     """Each kind of kernel that real steps have is among them; nothing of theirs is allocated."""
-    from foreshape.cost.probes import probes
+    from foreshape.compiler.cost.probes import probes
 
     found = list(probes(1 << 22, 1 << 14))
     types = {op.type for probe in found for op in probe.program.global_block.ops}

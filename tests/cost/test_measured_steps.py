@@ -13,11 +13,11 @@ from support.commanded import call, facts
 from support.planned_networks import machine, stack
 
 import foreshape as fs
-from foreshape.communication.join import alone
-from foreshape.communication.process_group import ProcessGroup, set_team
-from foreshape.cost.draw import draw_timeline
-from foreshape.cost.measured import Measured, MeasuredMessage, MeasuredStep, joined, measured_of
-from foreshape.training.distributed.stopwatch import FIRST, KEPT, Stopwatch
+from foreshape.apps.training.distributed.stopwatch import FIRST, KEPT, Stopwatch
+from foreshape.compiler.cost.draw import draw_timeline
+from foreshape.compiler.cost.measured import Measured, MeasuredMessage, MeasuredStep, joined, measured_of
+from foreshape.machine.communication.join import alone
+from foreshape.machine.communication.process_group import ProcessGroup, set_team
 
 
 def message(started: float, waited: float, done: float, came: float, **given: Any) -> MeasuredMessage:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import foreshape as fs
-from foreshape.cost.network import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BARRIER, BROADCAST, REDUCE_SCATTER, bandwidth_of, hops, seconds_of, sent
+from foreshape.compiler.cost.network import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BARRIER, BROADCAST, REDUCE_SCATTER, bandwidth_of, hops, seconds_of, sent
 
 
 def test_a_ring_sends_a_sum_round_twice() -> None:

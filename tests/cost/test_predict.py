@@ -10,12 +10,12 @@ from support.planned_networks import machine, stack, words
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.cost import Roofline, device_of, predict, step_time
-from foreshape.cost.calls import calls_of
-from foreshape.cost.device import Machine, Slower
-from foreshape.lowering import Step, fuse, lower
-from foreshape.lowering.kernel_calls import FusedCall
-from foreshape.memory.liveness import liveness
+from foreshape.compiler.cost import Roofline, device_of, predict, step_time
+from foreshape.compiler.cost.calls import calls_of
+from foreshape.compiler.cost.device import Machine, Slower
+from foreshape.compiler.lowering import Step, fuse, lower
+from foreshape.compiler.lowering.kernel_calls import FusedCall
+from foreshape.compiler.memory.liveness import liveness
 
 
 def lowered(program: fs.Program) -> Step:

@@ -8,9 +8,9 @@ import pytest
 from support.planned_networks import machine, stack
 
 import foreshape as fs
-from foreshape.cost.draw import draw_simulation, draw_timeline
-from foreshape.cost.events import Compute, Start, Wait
-from foreshape.cost.simulation import Stragglers, coarse, simulate
+from foreshape.compiler.cost.draw import draw_simulation, draw_timeline
+from foreshape.compiler.cost.events import Compute, Start, Wait
+from foreshape.compiler.cost.simulation import Stragglers, coarse, simulate
 
 NOBODY = Stragglers(0.0, 0.0)
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from support.some import examples
 
-from foreshape.dims import (
+from foreshape.core.dims import (
     INT64_MAX,
     INT64_MIN,
     MAX_TEXT,
@@ -439,7 +439,7 @@ def test_a_dim_cannot_be_made_or_changed_by_hand() -> None:
 
 
 def test_unused_sizes_are_given_back() -> None:
-    from foreshape.dims import expression
+    from foreshape.core.dims import expression
 
     gc.collect()
     before = len(expression._dims)

@@ -10,7 +10,7 @@ import pytest
 from support.counted import assert_calls_grow_with_size, calls
 from support.some import each
 
-from foreshape.dims import (
+from foreshape.core.dims import (
     MAX_DEPTH,
     MAX_LENGTH,
     MAX_TERMS,

@@ -20,10 +20,10 @@ import pytest
 from support.sources import tree_of
 
 import foreshape as fs
-import foreshape.training
+import foreshape.apps.training
 from foreshape.layer import detection
 
-ROOMS = [fs, fs.layer, detection, fs.optimizer, fs.callbacks, foreshape.training]
+ROOMS = [fs, fs.layer, detection, fs.optimizer, fs.callbacks, foreshape.apps.training]
 
 
 def arguments(function: Callable[..., Any]) -> list[str]:

@@ -53,8 +53,8 @@ def test_the_reference_leaves_out_what_is_for_other_rooms(site: ModuleType) -> N
 
 
 def test_each_constant_says_what_it_is(site: ModuleType) -> None:
-    spec = (site.SOURCE / "spec.py").read_text(encoding="utf-8")
-    constants = [n for n, origin in site.exports(site.SOURCE / "__init__.py").items() if origin == "foreshape.spec"]
+    spec = (site.SOURCE / "core" / "spec.py").read_text(encoding="utf-8")
+    constants = [n for n, origin in site.exports(site.SOURCE / "__init__.py").items() if origin == "foreshape.core.spec"]
     assert len(constants) > 10 and [n for n in constants if not re.search(rf'^{n}: Final = .*\n"""\w', spec, re.M)] == []
 
 

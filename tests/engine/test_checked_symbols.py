@@ -84,7 +84,7 @@ def test_a_good_program_passes(describe: Callable[[Any], Any], check: Any) -> No
 
 def test_what_is_looked_through_for_freed_memory_is_no_description(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a step has bound may know its op; all of the program hangs on that, and would be walked through at every value that is dropped."""
-    from foreshape.engine import freed
+    from foreshape.runtime.engine import freed
 
     looked: list[Any] = []
     parts = freed._parts  # pyright: ignore[reportPrivateUsage]
@@ -99,7 +99,7 @@ def test_what_is_looked_through_for_freed_memory_is_no_description(monkeypatch: 
 
 def test_a_size_that_is_not_as_inferred_is_still_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """In every round: a kernel that drops a row."""
-    from foreshape.operator.registry import get
+    from foreshape.language.operator.registry import get
 
     main = fs.Program()
     with fs.program_guard(main, fs.Program()):

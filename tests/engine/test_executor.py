@@ -9,7 +9,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.program import Role
+from foreshape.language.program import Role
 
 
 def network(optimizer: Any = None, classes: int = 5) -> tuple[fs.Program, fs.Program, fs.Variable]:

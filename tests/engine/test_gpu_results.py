@@ -14,11 +14,11 @@ from support.zoo import network as zoo_network
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.backward import append_backward
-from foreshape.operator.fields import Gradient, NoGradient
-from foreshape.operator.operator import Operator
-from foreshape.operator.samples import Sample
-from foreshape.spec import FP32, LOD_TENSOR, LOD_TENSOR_ARRAY, Spec
+from foreshape.core.spec import FP32, LOD_TENSOR, LOD_TENSOR_ARRAY, Spec
+from foreshape.language.operator.fields import Gradient, NoGradient
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.samples import Sample
+from foreshape.transforms.backward import append_backward
 
 pytestmark = pytest.mark.cuda
 

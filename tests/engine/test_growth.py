@@ -14,7 +14,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.process import pages
+from foreshape.machine.process import pages
 
 GROWN = Path(__file__).parents[1] / "support" / "grown.py"
 MIB = 1 << 20

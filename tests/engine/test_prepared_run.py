@@ -7,8 +7,8 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.engine.prepared_run import repeated
-from foreshape.values.torch_proxy import torch
+from foreshape.core.values.torch_proxy import torch
+from foreshape.runtime.engine.prepared_run import repeated
 
 
 def test_what_is_repeated_is_what_run_gives() -> None:

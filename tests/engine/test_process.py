@@ -18,7 +18,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.values.torch_proxy import torch
+from foreshape.core.values.torch_proxy import torch
 
 STEADY = Path(__file__).parents[1] / "support" / "steady.py"
 MIB = 1 << 20
@@ -221,7 +221,7 @@ def test_threads_compute_what_each_would_alone(shared: bool) -> None:
 
 
 def test_threads_make_a_step_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from foreshape.engine import executor as engine
+    from foreshape.runtime.engine import executor as engine
 
     described, one, made = plain_network(), fs.Executor(), list[str]()
     make = engine.CompiledStep.__init__
@@ -242,7 +242,7 @@ def torch_threads(count: int) -> Iterator[None]:
 
 
 def test_a_new_thread_does_not_inherit_the_one_thread_of_a_small_step() -> None:
-    from foreshape.process.threads import back_on, on_others, threads_here
+    from foreshape.machine.process.threads import back_on, on_others, threads_here
 
     seen: list[int] = []
 

@@ -9,7 +9,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.lowering.sizes import chosen_blocks
+from foreshape.compiler.lowering.sizes import chosen_blocks
 
 CHECKS = [False, True, "fused"]
 

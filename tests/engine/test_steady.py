@@ -13,7 +13,7 @@ from support.measured import allocator_events, most_and_last
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.process.pages import keep_pages
+from foreshape.machine.process.pages import keep_pages
 
 BATCHES = (4, 64, 16, 1)
 KINDS = ["dense", *(pytest.param(k, marks=pytest.mark.long) for k in ("images", "ragged"))]

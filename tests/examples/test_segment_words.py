@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import foreshape as fs
-from foreshape.dims import symbol
+from foreshape.core.dims import symbol
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "segment_words.py"
 

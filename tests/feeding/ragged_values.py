@@ -9,7 +9,7 @@ import numpy as np
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.values.lod_tensor import LoDTensor
+from foreshape.core.values.lod_tensor import LoDTensor
 
 
 def fed(value: Any, shape: Sequence[Any] = (-1, 3), levels: int = 1, dtype: str = "fp32") -> LoDTensor:

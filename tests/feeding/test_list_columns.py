@@ -12,7 +12,7 @@ from support.counted import calls
 
 from foreshape import layer
 from foreshape.errors import FeedError
-from foreshape.feeding.ragged import as_ragged
+from foreshape.runtime.feeding.ragged import as_ragged
 
 
 class ArrowNumbers:

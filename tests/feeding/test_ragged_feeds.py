@@ -13,8 +13,8 @@ from ragged_values import PACKED, SEQUENCES, check, fed
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.errors import FeedError
-from foreshape.values.lod_tensor import LoDTensor
 
 nested: Any = torch.nested
 

@@ -41,14 +41,14 @@ from support.planned_networks import stack  # noqa: E402
 from support.survival import checked_words, survive  # noqa: E402
 
 import foreshape as fs  # noqa: E402
-from foreshape.cli.command_options import PlanOptions  # noqa: E402
-from foreshape.cli.ranks import print_ranks_plan  # noqa: E402
-from foreshape.cost import calibration, measured  # noqa: E402
+from foreshape.apps.cli.command_options import PlanOptions  # noqa: E402
+from foreshape.apps.cli.ranks import print_ranks_plan  # noqa: E402
+from foreshape.apps.training.checkpoint import container  # noqa: E402
+from foreshape.apps.workers import Job  # noqa: E402
+from foreshape.compiler.cost import calibration, measured  # noqa: E402
+from foreshape.core.spec import UNSIGNED  # noqa: E402
 from foreshape.interop import load_safetensors, read_parameters, write_parameters  # noqa: E402
 from foreshape.interop.npy_file import read_array  # noqa: E402
-from foreshape.spec import UNSIGNED  # noqa: E402
-from foreshape.training.checkpoint import container  # noqa: E402
-from foreshape.workers import Job  # noqa: E402
 
 CORPUS = HERE.parent / "corpus"
 MOST = 12_000

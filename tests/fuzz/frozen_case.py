@@ -19,7 +19,7 @@ import torch
 import foreshape as fs
 from foreshape import layer
 from foreshape.errors import ForeshapeError
-from foreshape.program.current import current_block
+from foreshape.language.program.current import current_block
 
 Case = dict[str, Any]
 Attributes = dict[str, Any]

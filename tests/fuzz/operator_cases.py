@@ -11,10 +11,10 @@ import torch
 from support.kernel_calls import Call, in_a_row, mapped, part, permuted
 from torch import Tensor
 
-from foreshape.operator.attributes import AttrType
-from foreshape.operator.operator import Operator
-from foreshape.operator.samples import Sample, SampleTensor
-from foreshape.spec import FP16, FP32, FP64, INT32, INT64, DType, Spec
+from foreshape.core.spec import FP16, FP32, FP64, INT32, INT64, DType, Spec
+from foreshape.language.operator.attributes import AttrType
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.samples import Sample, SampleTensor
 
 SMALL = 4000
 """No operand or result of more elements is made."""

@@ -24,18 +24,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import foreshape.wire  # noqa: F401  the codec
-from foreshape.dims import evaluate, symbols_of
-from foreshape.engine import Executor, Scope
+import foreshape.language.wire  # noqa: F401  the codec
+from foreshape.core.dims import evaluate, symbols_of
+from foreshape.core.spec import INT32, INT64, LOD_TENSOR
+from foreshape.core.values.lod_tensor import LoDTensor
+from foreshape.core.values.rows import Rows
+from foreshape.core.values.tensor_array import TensorArray
+from foreshape.core.values.torch_types import dtype_of_torch
 from foreshape.errors import ForeshapeError
-from foreshape.operator.operator import Operator
-from foreshape.operator.samples import Sample
-from foreshape.ops import Offsets
-from foreshape.spec import INT32, INT64, LOD_TENSOR
-from foreshape.values.lod_tensor import LoDTensor
-from foreshape.values.rows import Rows
-from foreshape.values.tensor_array import TensorArray
-from foreshape.values.torch_types import dtype_of_torch
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.samples import Sample
+from foreshape.language.ops import Offsets
+from foreshape.runtime.engine import Executor, Scope
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from operator_cases import SMALL, changed, flat, laid, too_large

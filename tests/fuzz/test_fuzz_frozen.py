@@ -12,8 +12,8 @@ import frozen_case
 import pytest
 from frozen_case import KINDS, draw
 
-from foreshape.kernels import frozen as kernels
-from foreshape.kernels.onednn_library import SWITCH, library
+from foreshape.machine.kernels import frozen as kernels
+from foreshape.machine.kernels.onednn_library import SWITCH, library
 
 CASES = [json.loads(line) for line in fuzzer.FOUND.read_text().splitlines()]
 

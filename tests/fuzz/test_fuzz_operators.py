@@ -13,10 +13,10 @@ import torch
 from support.harness import answer
 from support.kernel_calls import backward, forward
 
+from foreshape.core.spec import FP16, FP32, FP64, INT64, tensor
 from foreshape.errors import ExecutionError, SchemaError
-from foreshape.operator import registry
-from foreshape.operator.samples import Sample, SampleTensor
-from foreshape.spec import FP16, FP32, FP64, INT64, tensor
+from foreshape.language.operator import registry
+from foreshape.language.operator.samples import Sample, SampleTensor
 
 CASES = 480
 
@@ -106,7 +106,7 @@ def test_an_element_of_an_array_is_as_it_is_described() -> None:
 
 
 def test_a_gradient_is_of_the_dims_and_the_type_of_what_it_is_the_gradient_of() -> None:
-    from foreshape.operator.require import RuleError
+    from foreshape.language.operator.require import RuleError
 
     product = registry.get("matmul_v2").grad_class
     assert product is not None

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from support.some import each
 
 import foreshape as fs
-from foreshape.generation.decoder_kinds import architecture_of
+from foreshape.apps.generation.decoder_kinds import architecture_of
 
 TOLD = json.loads(decoders.FILE.read_text())
 

@@ -16,8 +16,8 @@ import torch
 from support.some import each
 
 import foreshape as fs
-from foreshape.generation.choice import draw
-from foreshape.generation.text_settings import TextSettings, settings_of
+from foreshape.apps.generation.choice import draw
+from foreshape.apps.generation.text_settings import TextSettings, settings_of
 
 KNOWN = json.loads(told.FILE.read_text())
 

@@ -14,7 +14,7 @@ import pytest
 from golden import mistakes, networks
 
 import foreshape as fs
-import foreshape.wire
+import foreshape.language.wire
 
 HERE = Path(__file__).parent
 

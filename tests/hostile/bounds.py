@@ -137,8 +137,8 @@ CASES: dict[str, Callable[[], bytes]] = {
 
 def measured(name: str, whole: int) -> dict[str, object]:
     global SIZE
-    from foreshape.operator.registry import all_operators
-    from foreshape.wire import load_program
+    from foreshape.language.operator.registry import all_operators
+    from foreshape.language.wire import load_program
 
     all_operators()
     load_program(program(block(var("x"), relu("x", "y"), op("z"))))
@@ -164,7 +164,7 @@ def measured(name: str, whole: int) -> dict[str, object]:
 
 def load_only(data: bytes) -> None:
     from foreshape.errors import ForeshapeError
-    from foreshape.wire import load_program
+    from foreshape.language.wire import load_program
 
     with contextlib.suppress(ForeshapeError):
         load_program(data)
@@ -174,7 +174,7 @@ class Stages:
     """What is done with a file, each by way of ``do``, and how it ended."""
 
     def __init__(self, data: bytes, do: Callable[[str, Callable[[], None]], object]) -> None:
-        from foreshape.wire import load_program
+        from foreshape.language.wire import load_program
 
         self.ended: dict[str, str] = {}
         self.program: Any = None

@@ -18,13 +18,13 @@ import numpy as np
 from support.harness import array, operators
 from test_operator_mutations import described, raggedness
 
-from foreshape.engine import Executor, Scope
+from foreshape.core.spec import LOD_TENSOR
+from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.errors import ForeshapeError
-from foreshape.operator.attributes import AttrType
-from foreshape.operator.operator import Operator
-from foreshape.operator.samples import SampleTensor
-from foreshape.spec import LOD_TENSOR
-from foreshape.values.lod_tensor import LoDTensor
+from foreshape.language.operator.attributes import AttrType
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.samples import SampleTensor
+from foreshape.runtime.engine import Executor, Scope
 
 LARGE, MAY_TAKE, BESIDE = 2**28, 64 << 20, 768 << 20
 """The attribute; the bytes that a run may take; those that the process has, for what no plan counts, such as code that is loaded."""

@@ -11,7 +11,7 @@ import pytest
 from support.messages import attr, block, dense, fixed32, number, op, program, relu, var
 
 import foreshape as fs
-from foreshape.wire import load_program
+from foreshape.language.wire import load_program
 
 X = np.arange(12, dtype="float32").reshape(3, 4) - 5
 ONES = np.ones(4, "float32")

@@ -14,18 +14,18 @@ from support.survival import checked_words
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.cli import arrays
-from foreshape.engine import compiled_step, emit, scope
+from foreshape.apps.cli import arrays
+from foreshape.apps.training import Checkpoint
+from foreshape.apps.training.checkpoint import container
+from foreshape.apps.training.data import digest
 from foreshape.errors import ForeshapeError, border
-from foreshape.feeding import feed
 from foreshape.interop import inference, load_safetensors, npy_file, parameters, read_parameters, save_safetensors, tensors, write_parameters
 from foreshape.interop import safetensors_file as st
-from foreshape.text import reader
-from foreshape.training import Checkpoint
-from foreshape.training.checkpoint import container
-from foreshape.training.data import digest
+from foreshape.language.text import reader
+from foreshape.runtime.engine import compiled_step, emit, scope
+from foreshape.runtime.feeding import feed
 
-decode, encode = (importlib.import_module(f"foreshape.wire.{name}") for name in ("decode", "encode"))  # the package has functions of these names
+decode, encode = (importlib.import_module(f"foreshape.language.wire.{name}") for name in ("decode", "encode"))  # the package has functions of these names
 
 
 class Surprise(Exception):
@@ -243,7 +243,7 @@ def test_bools_have_one_bit(tmp_path: Path) -> None:
 def test_17_a_parameter_whose_dims_pass_64_bits_with_a_zero_among_them() -> None:
     import struct
 
-    from foreshape.wire.tensors import encode_tensor_desc
+    from foreshape.language.wire.tensors import encode_tensor_desc
 
     for dims in ((2**62, 8, 0), (0, 2**32, 2**33)):
         body = encode_tensor_desc(fs.FP32, dims)
@@ -271,7 +271,7 @@ def test_seeds_that_are_none(seed: Any) -> None:
 def test_the_command_names_a_device_that_is_none(device: str, tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
-    from foreshape.cli.commands import app
+    from foreshape.apps.cli.commands import app
 
     path = model(tmp_path)
     result = CliRunner().invoke(app, ["run", path, "--feed", f"x={array_file(tmp_path)}", "--device", device, "--out", str(tmp_path)])

@@ -14,9 +14,9 @@ from support.some import one_in
 from support.survival import checked_words
 
 import foreshape as fs
-from foreshape.training import Checkpoint
-from foreshape.training.checkpoint import container
-from foreshape.training.checkpoint.schema import contents
+from foreshape.apps.training import Checkpoint
+from foreshape.apps.training.checkpoint import container
+from foreshape.apps.training.checkpoint.schema import contents
 
 NAMES = ("losses", "random/executor", "random/torch", "random/numpy_key", "random/numpy_rest", "random/python", "epoch_random/executor",
          "epoch_random/torch", "epoch_random/numpy_key", "epoch_random/numpy_rest", "epoch_random/python", "value/fc_0.w_0",

@@ -16,7 +16,7 @@ from support.survival import checked_words
 import foreshape as fs
 from foreshape import layer
 from foreshape.interop.compiled_file import HEAD, CompiledFile
-from foreshape.kernels.onednn_library import library
+from foreshape.machine.kernels.onednn_library import library
 
 sys.path.insert(0, str(Path(__file__).parent))
 from compiled_mutations import parts, sealed

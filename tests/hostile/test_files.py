@@ -13,7 +13,7 @@ from support.some import each_of_product, one_in
 from support.survival import survive
 
 from foreshape.errors import FormatError, SchemaError, ShapeError, TypeMismatchError
-from foreshape.wire import Limits, load_program
+from foreshape.language.wire import Limits, load_program
 
 GOOD = good()
 

@@ -10,15 +10,15 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.backward import append_backward
-from foreshape.engine import Executor
+from foreshape.compiler.lowering import fuse, lower
+from foreshape.compiler.memory.liveness import liveness
+from foreshape.core.spec import Spec
 from foreshape.errors import ForeshapeError
-from foreshape.lowering import fuse, lower
-from foreshape.memory.liveness import liveness
-from foreshape.operator.attributes import AttrType
-from foreshape.operator.bound_attributes import Attributes
-from foreshape.program import Op, Program
-from foreshape.spec import Spec
+from foreshape.language.operator.attributes import AttrType
+from foreshape.language.operator.bound_attributes import Attributes
+from foreshape.language.program import Op, Program
+from foreshape.runtime.engine import Executor
+from foreshape.transforms.backward import append_backward
 
 INTS = (-(2**31), -2, -1, 0, 1, 3, 77, 2**31 - 1)
 LISTS = ([], [0], [-1], [7, -9], [0, 0], [1, 2, 3], [2**31 - 1] * 2, [1] * 9)

@@ -13,7 +13,7 @@ from support.some import one_in
 from support.survival import checked_words
 
 import foreshape as fs
-from foreshape.checked_json import bounded_json
+from foreshape.core.checked_json import bounded_json
 from foreshape.interop import load_safetensors
 from foreshape.interop import safetensors_file as st
 from foreshape.interop.npy_file import map_array, read_array

@@ -11,7 +11,7 @@ from support.some import is_quick
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.wire import framework_pb2
+from foreshape.language.wire import framework_pb2
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "SGD": lambda: fs.optimizer.SGD(0.1),

@@ -13,7 +13,7 @@ from support.survival import assert_printable
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.wire import load_program
+from foreshape.language.wire import load_program
 
 X = np.ones((3, 4), "float32")
 NAMES = ["a\x1b[2Jb", "a\x7fb", "a\x9b31m", "a\u202eb", "a\u2028b", "a\u200bb", "a\ufeffb"]

@@ -12,10 +12,10 @@ from support.some import one_in
 from support.survival import use
 
 from foreshape.errors import DescriptionError
-from foreshape.infer import op_inference
-from foreshape.infer.inference import Inference
-from foreshape.program import Block, Program, names
-from foreshape.wire import load_program
+from foreshape.language.infer import op_inference
+from foreshape.language.infer.inference import Inference
+from foreshape.language.program import Block, Program, names
+from foreshape.language.wire import load_program
 
 DEPTHS = (4, 8, 16, 32, 60)
 EVERY = VALID | INVALID

@@ -17,13 +17,13 @@ from support.some import one_in
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.compiler.lowering.lower import Lowering
+from foreshape.compiler.memory import Plan
+from foreshape.core.spec import FP32, LOD_TENSOR, Lod, Spec
 from foreshape.errors import ForeshapeError
-from foreshape.lowering.lower import Lowering
-from foreshape.memory import Plan
-from foreshape.operator.operator import Operator
-from foreshape.report.write import report_page
-from foreshape.spec import FP32, LOD_TENSOR, Lod, Spec
-from foreshape.wire import framework_pb2
+from foreshape.language.operator.operator import Operator
+from foreshape.language.wire import framework_pb2
+from foreshape.runtime.report.write import report_page
 
 X = var("x", dense([-1, 3]), need_check_feed=True)
 ROWS = var("x", dense([-1, 3], 5, 1), need_check_feed=True)
@@ -164,7 +164,7 @@ def test_a_rule_that_fails_names_op_operands_and_cause(surprise: Exception, brok
 
 
 def test_a_block_whose_inference_fails_names_the_op_that_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from foreshape.infer import op_inference
+    from foreshape.language.infer import op_inference
 
     def fail(op: Any) -> Any:
         raise KeyError("nobody")

@@ -17,17 +17,17 @@ from support.harness import array, operators, placed, split
 from support.some import one_in
 from support.survival import checked_words
 
-import foreshape.wire  # noqa: F401  the codec
-from foreshape.engine import Executor, Scope
+import foreshape.language.wire  # noqa: F401  the codec
+from foreshape.core.spec import FP16, FP32, INT32, INT64, KINDS, LOD_TENSOR, SELECTED_ROWS, UINT8, Lod, Spec
+from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.errors import DescriptionError, ForeshapeError
-from foreshape.operator.attributes import AttrType
-from foreshape.operator.bound_attributes import Attributes
-from foreshape.operator.operator import Operator
-from foreshape.operator.registry import all_operators
-from foreshape.operator.samples import SampleTensor
-from foreshape.program import Op, Program
-from foreshape.spec import FP16, FP32, INT32, INT64, KINDS, LOD_TENSOR, SELECTED_ROWS, UINT8, Lod, Spec
-from foreshape.values.lod_tensor import LoDTensor
+from foreshape.language.operator.attributes import AttrType
+from foreshape.language.operator.bound_attributes import Attributes
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.registry import all_operators
+from foreshape.language.operator.samples import SampleTensor
+from foreshape.language.program import Op, Program
+from foreshape.runtime.engine import Executor, Scope
 
 OPERATORS = operators()
 GRADIENTS = sorted(t for t, c in all_operators().items() if c.forward_class is not None and c.__module__.startswith("foreshape."))
@@ -165,7 +165,7 @@ def test_dims_and_ranks_of_all_sizes_in_every_place(cls: type[Operator], most: i
 @pytest.mark.parametrize("cls", one_in(20, OPERATORS, lambda c: f"17-symbols-{c.type}"))
 @HOW_MANY
 def test_symbols_kinds_and_missing_inputs_in_every_place(cls: type[Operator], most: int) -> None:
-    from foreshape.dims import symbol
+    from foreshape.core.dims import symbol
 
     for arguments in samples(cls, most):
         slots, _ = split(cls, arguments)

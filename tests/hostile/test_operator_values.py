@@ -19,7 +19,7 @@ from support.harness import operators, with_kernels
 from support.kernel_calls import Call, backward, forward
 from torch import Tensor
 
-from foreshape.operator.operator import Operator
+from foreshape.language.operator.operator import Operator
 
 MOST_BYTES = 1 << 30
 """So much a kernel may take here: it does not hang in making what nobody asked for."""

@@ -15,8 +15,8 @@ from support.messages import good
 
 import foreshape
 from foreshape.errors import FormatError
-from foreshape.program import Program
-from foreshape.wire import load_program, save_program
+from foreshape.language.program import Program
+from foreshape.language.wire import load_program, save_program
 
 posix = pytest.mark.skipif(os.name != "posix", reason="special files")
 
@@ -98,7 +98,7 @@ def test_28_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     code = f"""
 import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-from foreshape.wire import load_program, save_program
+from foreshape.language.wire import load_program, save_program
 from foreshape.errors import FormatError
 program = load_program({str(target)!r})
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
@@ -138,7 +138,7 @@ def test_28_the_mode_of_a_file_stays(tmp_path: Path) -> None:
 
 
 def test_28_a_file_past_the_limit_is_not_read(tmp_path: Path) -> None:
-    from foreshape.wire import Limits
+    from foreshape.language.wire import Limits
 
     target = tmp_path / "large"
     with target.open("wb") as file:

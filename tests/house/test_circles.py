@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 ALLOWED = [
     # an op that runs a block is lowered by lowering its block, in which such ops may stand
-    {"foreshape.lowering.lower", "foreshape.lowering.recurrent", "foreshape.lowering.regions"},
+    {"foreshape.compiler.lowering.lower", "foreshape.compiler.lowering.recurrent", "foreshape.compiler.lowering.regions"},
 ]
 
 

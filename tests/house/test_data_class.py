@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from foreshape.data_class import data_class, field
+from foreshape.core.data_class import data_class, field
 
 
 @data_class(frozen=True)

@@ -12,10 +12,10 @@ import torch
 
 import foreshape as fs
 from foreshape import layer, metrics
+from foreshape.core.hints import did_you_mean, near_path
 from foreshape.errors import SchemaError
-from foreshape.hints import did_you_mean, near_path
-from foreshape.passes.for_training import for_training
-from foreshape.passes.precision import checked_precision
+from foreshape.transforms.passes.for_training import for_training
+from foreshape.transforms.passes.precision import checked_precision
 
 
 def x() -> fs.Variable:

@@ -14,9 +14,9 @@ from support.sources import tree_of
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.checked_json.readers import count, document
+from foreshape.core.checked_json.readers import count, document
 from foreshape.errors import FeedError, ForeshapeError, MemoryPlanError
-from foreshape.program.messages import CallSite
+from foreshape.language.program.messages import CallSite
 
 HERE = Path(__file__).name
 
@@ -84,7 +84,7 @@ def test_words_are_added_without_losing_fields() -> None:
 
 
 LOOKS = ("startswith", "endswith", "find", "index", "search", "match", "fullmatch", "findall")
-ALLOWED = {"hints.py"}
+ALLOWED = {"core/hints.py"}
 """Python's TypeError has no field for the parameter that a function has not."""
 
 

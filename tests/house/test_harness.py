@@ -9,7 +9,7 @@ from support.counted import assert_calls_grow_with_size, assert_time_grows_with_
 from support.harness import of_each_operator, operators
 
 RELU, SOFTMAX = (next(c for c in operators() if c.type == kind) for kind in ("relu", "softmax"))
-FILE, OTHER = (c.__module__.removeprefix("foreshape.ops.").replace(".", "/") for c in (RELU, SOFTMAX))
+FILE, OTHER = (c.__module__.removeprefix("foreshape.language.ops.").replace(".", "/") for c in (RELU, SOFTMAX))
 
 
 def cases(*wrong: str) -> Any:

@@ -12,7 +12,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import callbacks, layer, optimizer
-from foreshape.hints import ARGUMENTS_ELSEWHERE
+from foreshape.core.hints import ARGUMENTS_ELSEWHERE
 from foreshape.layer.called_elsewhere import CALLED_ELSEWHERE
 
 MODULES: dict[str, tuple[Any, Any]] = {

@@ -1,4 +1,5 @@
-"""No code outside `foreshape.ops` knows operators by their types: it asks them (`foreshape.operator.traits`). What is fed and fetched stands apart."""
+"""No code outside `foreshape.language.ops` knows operators by their types: it asks them (`foreshape.language.operator.traits`). What is fed and fetched stands
+apart."""
 
 from __future__ import annotations
 
@@ -7,15 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import foreshape
-from foreshape.operator.registry import all_operators
+from foreshape.language.operator.registry import all_operators
 
 SOURCES = Path(foreshape.__file__).parent
 APART = {"feed", "fetch"}
-ROOMS = ("ops/", "interop/forms/", "interop/onnx/write/", "interop/torch/write/")
+ROOMS = ("language/ops/", "interop/forms/", "interop/onnx/write/", "interop/torch/write/")
 """The operators themselves, and their forms in other formats: these functions are found by type."""
 STAYS = {
-    "program/no_value.py": "the words for a comparison that Python asks the truth of",
-    "wire/versions.py": "what files of an older version mean by a type",
+    "language/program/no_value.py": "the words for a comparison that Python asks the truth of",
+    "language/wire/versions.py": "what files of an older version mean by a type",
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import callbacks, layer, optimizer
-from foreshape.constructor_repr import ConstructorRepr
+from foreshape.core.constructor_repr import ConstructorRepr
 
 ROOMS = (fs, layer, optimizer, callbacks)
 CLASSES = {n: c for room in ROOMS for n in room.__all__ if isinstance(c := getattr(room, n), type) and not issubclass(c, BaseException)}

@@ -10,7 +10,7 @@ from pathlib import Path
 from support.sources import tree_of
 
 import foreshape
-from foreshape.values.torch_private import NAMES
+from foreshape.core.values.torch_private import NAMES
 
 SOURCES = Path(foreshape.__file__).parent
 OF_TORCH = {"torch", "F", "aten", "aten_into"}

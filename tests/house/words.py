@@ -110,9 +110,14 @@ def found() -> tuple[list[str], list[str], list[str], dict[str, list[str]], dict
     texts = [page.read_text(encoding="utf-8") for page in pages()]
     trees = {p.relative_to(SOURCE): ast.parse(p.read_text(encoding="utf-8")) for p in sorted(SOURCE.rglob("*.py")) if not p.stem.endswith("_pb2")}
     told = [(f"{p}: {' '.join(text.split())[:100]}", text) for p, tree in trees.items() for text in docstrings(tree)]
-    stems = sorted(
-        {(p.stem, p.parts[0]) for p in trees if not p.stem.startswith("__") and "forms" not in p.parts}
-    )  # forms are named as the layers and operators are
+    wings = {p.name for p in SOURCE.iterdir() if p.is_dir() and len([*p.glob("*.py")]) == 1}
+    stems = sorted(  # what users import is named as its room is, and forms as the layers and operators are
+        {
+            (p.stem, "/".join(p.parts[: 2 if p.parts[0] in wings else 1]))
+            for p in trees
+            if p.parts[1:] and not p.stem.startswith("__") and "forms" not in p.parts
+        }
+    )
     classes = [(node.name, str(p)) for p, tree in trees.items() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     return texts, [text for _, text in told], [shown for shown, text in told if opens_badly(text)], repeated(stems), repeated(classes)
 

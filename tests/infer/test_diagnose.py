@@ -4,7 +4,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.wire import framework_pb2 as pb
+from foreshape.language.wire import framework_pb2 as pb
 
 
 def broken():

@@ -11,11 +11,11 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.infer.example_flow import ExampleFlow, Mixed
-from foreshape.operator import NOT_DIFFERENTIABLE, operand, result
-from foreshape.operator.operator import Operator
-from foreshape.program import Variable
-from foreshape.spec import FLOATING, Spec
+from foreshape.core.spec import FLOATING, Spec
+from foreshape.language.infer.example_flow import ExampleFlow, Mixed
+from foreshape.language.operator import NOT_DIFFERENTIABLE, operand, result
+from foreshape.language.operator.operator import Operator
+from foreshape.language.program import Variable
 
 
 class KeptAsItIs(Operator):

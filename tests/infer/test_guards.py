@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from support.counted import assert_calls_grow_with_size
 from support.some import examples
 
-from foreshape.dims import Size, ceildiv, evaluate, maximum, substitute, symbol, symbols_of
+from foreshape.core.dims import Size, ceildiv, evaluate, maximum, substitute, symbol, symbols_of
 from foreshape.errors import GuardError, ShapeError
-from foreshape.operator.require import Condition
-from foreshape.program.guards import Guards, Known
+from foreshape.language.operator.require import Condition
+from foreshape.language.program.guards import Guards, Known
 
 a, b, c, n = symbol("a"), symbol("b"), symbol("c"), symbol("n")
 

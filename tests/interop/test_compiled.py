@@ -18,7 +18,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.interop import compiled_file
 from foreshape.interop.compiled_file import CompiledFile
-from foreshape.kernels.onednn_library import SOURCE, STEP_OF, SWITCH, library
+from foreshape.machine.kernels.onednn_library import SOURCE, STEP_OF, SWITCH, library
 
 pytestmark = pytest.mark.skipif(library() is None, reason="oneDNN's library is not installed for this machine")
 SIZES = [{"x": [1, 3, 16, 12]}, {"x": [2, 3, 8, 8]}]
@@ -101,11 +101,11 @@ import foreshape as fs
 found = fs.Predictor({str(alone)!r})(numpy.load({str(tmp_path / "x.npy")!r}))
 numpy.savez({str(tmp_path / "found.npz")!r}, *found.values())
 sys.argv = ["foreshape", "run", {str(alone)!r}, "--feed", {f"x={tmp_path / 'x.npy'}"!r}, "--out", {str(tmp_path / "out")!r}]
-from foreshape.cli import main
+from foreshape.apps.cli import main
 try:
     main()
 finally:
-    assert not {{"torch", "google.protobuf", "foreshape.engine"}} & set(sys.modules)
+    assert not {{"torch", "google.protobuf", "foreshape.runtime.engine"}} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
     itself = list(fs.Predictor(net)(numbers(1, 3, 16, 12)).values())

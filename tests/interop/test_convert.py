@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import foreshape as fs
+from foreshape.core.spec import BF16, BOOL, DTYPES, FP32, Spec
+from foreshape.core.spec import LOD_TENSOR as DENSE
 from foreshape.interop import convert_parameters, load_safetensors, open_parameters, read_parameters, write_parameters
-from foreshape.spec import BF16, BOOL, DTYPES, FP32, Spec
-from foreshape.spec import LOD_TENSOR as DENSE
 
 SOURCE = Path(fs.__file__).parents[1]
 TYPES = [d for d in DTYPES if d.name in ("bool", "uint8", "int8", "int16", "int32", "int64", "fp16", "bf16", "fp32", "fp64")]
@@ -149,7 +149,7 @@ print("KiB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 def test_two_gigabytes_are_looked_at_without_being_read(tmp_path):
     write_parameters(tmp_path / "a", {"a": np.zeros((1, 4), np.float32)})
     write_parameters(tmp_path / "b", {"b": np.full((2, 2), 7, np.float32)})
-    from foreshape.wire.tensors import encode_tensor_desc
+    from foreshape.language.wire.tensors import encode_tensor_desc
 
     head = (tmp_path / "a").read_bytes()[: -4 * 4]
     small, large = encode_tensor_desc(FP32, (1, 4)), encode_tensor_desc(FP32, (2**15, 2**14))

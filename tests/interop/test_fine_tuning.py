@@ -10,8 +10,8 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.passes import for_training
-from foreshape.wire import framework_pb2 as pb
+from foreshape.language.wire import framework_pb2 as pb
+from foreshape.transforms.passes import for_training
 
 
 @pytest.fixture

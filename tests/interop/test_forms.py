@@ -10,7 +10,7 @@ from support.onnx_cases import cases, is_wanted, node_of, results
 from support.plain_samples import differences
 
 from foreshape.interop.forms import rows, rules
-from foreshape.operator.registry import find
+from foreshape.language.operator.registry import find
 
 LINES = resources.files("foreshape.interop.forms").joinpath("operators.txt").read_text().splitlines()
 TYPES = [line.split("; ")[0] for line in LINES]

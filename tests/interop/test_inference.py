@@ -7,8 +7,8 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.passes import for_test
-from foreshape.wire import framework_pb2 as pb
+from foreshape.language.wire import framework_pb2 as pb
+from foreshape.transforms.passes import for_test
 
 IMAGES = np.random.default_rng(3).standard_normal((5, 7)).astype(np.float32)
 

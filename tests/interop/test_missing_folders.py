@@ -11,8 +11,8 @@ from support.commanded import call
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.compiler.memory import Plan
 from foreshape.interop import convert_to_torch
-from foreshape.memory import Plan
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.program import Program
-from foreshape.program.op import EMPTY
-from foreshape.wire import framework_pb2 as pb
+from foreshape.language.program import Program
+from foreshape.language.program.op import EMPTY
+from foreshape.language.wire import framework_pb2 as pb
 
 
 def ops_of(program: Program, type: str) -> list[pb.OpDesc]:

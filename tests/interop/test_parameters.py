@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from support.some import examples
 
 import foreshape as fs
+from foreshape.core.spec import BF16, DTYPES, FP32, INT64, tensor
 from foreshape.interop import read_parameters, write_parameters
 from foreshape.interop.parameters import bf16_bits
-from foreshape.spec import BF16, DTYPES, FP32, INT64, tensor
-from foreshape.wire.tensors import encode_tensor_desc
+from foreshape.language.wire.tensors import encode_tensor_desc
 
 VALUES = {
     "b": np.arange(3, dtype=np.float32),

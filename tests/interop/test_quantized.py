@@ -10,11 +10,11 @@ import pytest
 from support.commanded import call
 
 import foreshape as fs
+from foreshape.compiler.memory import Plan
+from foreshape.core.spec import BF16, FP32, INT8
 from foreshape.interop import convert_parameters, open_parameters, waiting, write_parameters
 from foreshape.interop.inference import parameters_of
 from foreshape.interop.parameters import described_by
-from foreshape.memory import Plan
-from foreshape.spec import BF16, FP32, INT8
 
 FOLDER = Path(__file__).parent / "quantized"
 NAMES = sorted(p.stem for p in FOLDER.glob("*.pdmodel"))

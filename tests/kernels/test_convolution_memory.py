@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.measured import allocator_events
 
-from foreshape.kernels import onednn
+from foreshape.machine.kernels import onednn
 
 LONE, PATCHES, STRIDED = (1, 8, 26, 26, 16, 3, 1), (2, 3, 64, 64, 32, 16, 16), (2, 3, 96, 96, 64, 7, 2)
 """Images, channels, height, width, filters, window, stride."""
@@ -38,7 +38,7 @@ def test_the_bound_of_the_gradients_is_near(sizes: tuple[int, ...], requested: t
 
 
 def test_one_small_image_is_torch_s_own_also_where_their_number_is_open() -> None:
-    from foreshape.dims import evaluate, symbol
+    from foreshape.core.dims import evaluate, symbol
 
     images, filters, made = (3, 12, 12), (4, 3, 3, 3), (4, 10, 10)
     open_, lone, two = (onednn.convolution((n, *images), filters, (n, *made), 4, 1, [1, 1], [1, 1]) for n in (symbol("batch"), 1, 2))

@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from foreshape.errors import ShapeError
-from foreshape.kernels import frozen, kept_kernels, onednn_library
-from foreshape.kernels import onednn_packed as direct
-from foreshape.kernels.frozen import Following, FrozenConvolution, FrozenLinear, convolution, linear, transposed_convolution
-from foreshape.kernels.onednn_library import LibraryError, Unimplemented, library
-from foreshape.kernels.onednn_ragged import PART
-from foreshape.kernels.onednn_transposed import PackedTransposedConvolution
+from foreshape.machine.kernels import frozen, kept_kernels, onednn_library
+from foreshape.machine.kernels import onednn_packed as direct
+from foreshape.machine.kernels.frozen import Following, FrozenConvolution, FrozenLinear, convolution, linear, transposed_convolution
+from foreshape.machine.kernels.onednn_library import LibraryError, Unimplemented, library
+from foreshape.machine.kernels.onednn_ragged import PART
+from foreshape.machine.kernels.onednn_transposed import PackedTransposedConvolution
 
 needs_library = pytest.mark.skipif(library() is None, reason="oneDNN's library is not installed for this machine")
 RELU = Following("relu")
@@ -159,7 +159,7 @@ def test_a_large_scratchpad_is_made_for_each_call(monkeypatch: pytest.MonkeyPatc
 
 
 def test_it_can_be_left_to_torch() -> None:
-    ask = "from foreshape.kernels.onednn_library import library; print(library())"
+    ask = "from foreshape.machine.kernels.onednn_library import library; print(library())"
     told = subprocess.run([sys.executable, "-c", ask], env={**os.environ, onednn_library.SWITCH: "torch"}, capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "None"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foreshape.kernels.introsort import introsort, order_equal
+from foreshape.machine.kernels.introsort import introsort, order_equal
 
 # as PaddlePaddle 2.6.2 and 3.3.1 print it, on a processor
 SEEN = [

@@ -14,9 +14,9 @@ from support.kernel_calls import Call, calls, columns, entries, in_a_row, permut
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from foreshape.kernels import products
-from foreshape.operator.operator import Operator
-from foreshape.operator.samples import Sample
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.samples import Sample
+from foreshape.machine.kernels import products
 
 PARTS = (in_a_row, permuted, columns, entries, turned_columns)
 REPEATED = tuple(partial(repeated, axis=axis) for axis in (0, -1, -2))

@@ -9,9 +9,9 @@ import pytest
 import torch
 from support.sequence_lengths import BATCH, LENGTHS
 
-from foreshape.kernels.lstm_memory import EXTRA, PAGE, PARTS, LstmMemory, of_ragged
-from foreshape.kernels.lstm_pieces import PieceCutter
-from foreshape.kernels.recurrence import cut
+from foreshape.machine.kernels.lstm_memory import EXTRA, PAGE, PARTS, LstmMemory, of_ragged
+from foreshape.machine.kernels.lstm_pieces import PieceCutter
+from foreshape.machine.kernels.recurrence import cut
 
 FEATURES = 96
 

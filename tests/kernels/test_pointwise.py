@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from foreshape.kernels import pointwise
+from foreshape.machine.kernels import pointwise
 
 NOTHING_ADDED = (False, (0, 0))
 FORMS = {

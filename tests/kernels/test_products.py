@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from support.kernel_calls import columns, entries, permuted, repeated, turned_columns
 
-from foreshape.kernels import products
-from foreshape.kernels.onednn_library import library
-from foreshape.values.torch_private import private
-from foreshape.values.torch_proxy import torch
+from foreshape.core.values.torch_private import private
+from foreshape.core.values.torch_proxy import torch
+from foreshape.machine.kernels import products
+from foreshape.machine.kernels.onednn_library import library
 
 
 @pytest.mark.parametrize("switch", ["", "torch"])
@@ -78,7 +78,7 @@ def test_onednn_is_preferred_where_blas_leaves_registers_unused(vendor: str, fla
 
 TAKEN = """
 import torch
-from foreshape.kernels import products
+from foreshape.machine.kernels import products
 
 products.prefers_onednn = lambda: True
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from foreshape.kernels.recurrence import Cheapest, StepSchedule, cut
-from foreshape.ops import Offsets
+from foreshape.language.ops import Offsets
+from foreshape.machine.kernels.recurrence import Cheapest, StepSchedule, cut
 
 
 def test_a_batch_is_cut_where_it_is_cheapest() -> None:

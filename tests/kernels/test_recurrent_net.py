@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from foreshape.errors import ExecutionError
-from foreshape.kernels.recurrent_memory import GATES
-from foreshape.kernels.recurrent_net import RecurrentNet
-from foreshape.ops import Offsets
-from foreshape.ops.recurrent.rnn import Dense, Ragged
+from foreshape.language.ops import Offsets
+from foreshape.language.ops.recurrent.rnn import Dense, Ragged
+from foreshape.machine.kernels.recurrent_memory import GATES
+from foreshape.machine.kernels.recurrent_net import RecurrentNet
 
 
 @pytest.mark.parametrize("mode", ["LSTM", "GRU", "RNN_TANH"])

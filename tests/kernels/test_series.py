@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from foreshape.errors import ShapeError
-from foreshape.kernels import onednn_chain as kernels
-from foreshape.kernels.frozen import RELU, convolution, linear
-from foreshape.kernels.normalized_rows import NormalizedRows
-from foreshape.kernels.onednn_chain import ChainKernel, Series
-from foreshape.kernels.onednn_library import Library, Unimplemented, library
-from foreshape.kernels.onednn_stages import ChainSlice, Each, Enlarged, Joined, Normalized, Paired, Pooled, Same, ShuffledChannels, mean_of_pixels
+from foreshape.machine.kernels import onednn_chain as kernels
+from foreshape.machine.kernels.frozen import RELU, convolution, linear
+from foreshape.machine.kernels.normalized_rows import NormalizedRows
+from foreshape.machine.kernels.onednn_chain import ChainKernel, Series
+from foreshape.machine.kernels.onednn_library import Library, Unimplemented, library
+from foreshape.machine.kernels.onednn_stages import ChainSlice, Each, Enlarged, Joined, Normalized, Paired, Pooled, Same, ShuffledChannels, mean_of_pixels
 
 pytestmark = pytest.mark.skipif(library() is None, reason="oneDNN's library is not installed for this machine")
 

@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 import torch
 
-from foreshape.kernels import pointwise, window_steps
-from foreshape.kernels.window_steps import as_contiguous, is_unsound, settle, settle_transposed
+from foreshape.machine.kernels import pointwise, window_steps
+from foreshape.machine.kernels.window_steps import as_contiguous, is_unsound, settle, settle_transposed
 
 FAR = 2**31 - 1
 

@@ -11,7 +11,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.passes import for_test
+from foreshape.transforms.passes import for_test
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.random((32, 2, 6, 5), "float32") + 1.0  # nothing is 0

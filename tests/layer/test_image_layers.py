@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 
 import foreshape as fs
-import foreshape.wire  # the codec
+import foreshape.language.wire  # the codec
 from foreshape import layer
-from foreshape.dims import symbol
-from foreshape.engine import Executor, Scope
+from foreshape.core.dims import symbol
 from foreshape.errors import SchemaError, ShapeError
+from foreshape.language.program import Program, program_guard
 from foreshape.optimizer import SGD
-from foreshape.program import Program, program_guard
+from foreshape.runtime.engine import Executor, Scope
 
 X = np.random.RandomState(0).standard_normal((2, 4, 6, 8)).astype("float32")
 ROW = np.random.RandomState(1).standard_normal((2, 4, 9)).astype("float32")
@@ -156,7 +156,7 @@ def test_convolutions_of_rows_and_volumes() -> None:
 def test_a_weight_with_a_spectral_norm_is_trained_and_its_vectors_are_not() -> None:
     main, startup = Program(), Program()
     with program_guard(main, startup):
-        weight = layer.create_parameter((4, 3), foreshape.spec.FP32, prefix="w")
+        weight = layer.create_parameter((4, 3), foreshape.core.spec.FP32, prefix="w")
         normed = layer.spectral_norm(weight, power_iters=30)
         pairs = SGD(0.1).minimize(layer.mean(layer.matmul(layer.data("x", shape=["batch", 4]), normed)))
     assert [p.name for p in main.parameters() if p.trainable] == [weight.name]

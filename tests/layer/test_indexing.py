@@ -7,10 +7,10 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.backward import append_backward
-from foreshape.dims import symbol
+from foreshape.core.dims import symbol
 from foreshape.errors import ExecutionError, GuardError, ShapeError
-from foreshape.program import Variable
+from foreshape.language.program import Variable
+from foreshape.transforms.backward import append_backward
 
 BATCH = symbol("batch")
 COUNT = np.arange(60, dtype="float32").reshape(3, 4, 5)

@@ -10,8 +10,8 @@ import torch
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.core.spec import UNK
 from foreshape.errors import ExecutionError, GuardError, ShapeError, TypeMismatchError
-from foreshape.spec import UNK
 
 RNG = np.random.RandomState(5)
 

@@ -7,12 +7,12 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.backward import append_backward
-from foreshape.dims import Size, evaluate, symbol
+from foreshape.core.dims import Size, evaluate, symbol
+from foreshape.core.values.rows import Rows
 from foreshape.errors import ExecutionError, GuardError, ShapeError
-from foreshape.ops.tensor.slicing import OPEN, backward_length, length
-from foreshape.program import Program
-from foreshape.values.rows import Rows
+from foreshape.language.ops.tensor.slicing import OPEN, backward_length, length
+from foreshape.language.program import Program
+from foreshape.transforms.backward import append_backward
 
 BATCH = symbol("batch")
 
@@ -181,7 +181,7 @@ def test_what_was_saved_for_inference_without_the_shape_of_before_can_be_trained
 def test_norms_of_sparse_rows_count_repeated_ids_once() -> None:
     import torch
 
-    from foreshape.ops.math.norms import ClipByNorm, SquaredL2Norm
+    from foreshape.language.ops.math.norms import ClipByNorm, SquaredL2Norm
 
     rows = Rows(torch.tensor([4, 1, 4]), torch.tensor([[1.0], [2.0], [3.0]]), 6)
     squared = SquaredL2Norm.with_values({})

@@ -13,7 +13,7 @@ from support.sources import tree_of
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.operator.registry import all_operators, layer_name, shown_type
+from foreshape.language.operator.registry import all_operators, layer_name, shown_type
 
 SOURCE = Path(__file__).parents[2] / "src" / "foreshape"
 WRITERS: Final = frozenset({"apply", "append_op", "unary", "binary", "_apply", "_reduce", "_extreme", "_close", "_regions", "_with_places", "_all",
@@ -95,7 +95,7 @@ def _types(tree: ast.AST) -> Iterator[str]:
 def test_each_operator_has_a_layer_or_a_reason() -> None:
     without = [t for types in WITHOUT.values() for t in types.split()]
     assert len(without) == len(set(without))
-    there = {t for t, of in all_operators().items() if of.__module__.startswith("foreshape.ops") and not t.endswith("_grad")}
+    there = {t for t, of in all_operators().items() if of.__module__.startswith("foreshape.language.ops") and not t.endswith("_grad")}
     missing = there - written("layer")
     assert missing - set(without) == set(), "these have no layer function and no reason"
     assert set(without) - missing == set(), "these have a layer function, or are gone"
@@ -103,7 +103,7 @@ def test_each_operator_has_a_layer_or_a_reason() -> None:
 
 def test_what_is_said_to_be_written_here_is() -> None:
     """By a room, or by an operator that says what stands for it over ranks."""
-    for why, rooms in (("the optimizers write them", ("optimizer",)), ("passes, gradients and runs write them", ("passes", "backward", "interop", "ops"))):
+    for why, rooms in (("the optimizers write them", ("optimizer",)), ("passes, gradients and runs write them", ("transforms", "interop", "language/ops"))):
         text = "\n".join(p.read_text(encoding="utf-8") for room in rooms for p in (SOURCE / room).rglob("*.py"))
         text = re.sub(r'^    type = ".*$', "", text, flags=re.MULTILINE)
         assert [t for t in WITHOUT[why].split() if f'"{t}"' not in text] == []

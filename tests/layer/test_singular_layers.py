@@ -10,7 +10,7 @@ import torch
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.kernels import flash
+from foreshape.machine.kernels import flash
 
 BATCH, TIME, WIDTH = 3, 5, 8
 RNG = np.random.RandomState(0)

@@ -124,15 +124,15 @@ def test_where_extremes_are_equal_the_gradient_is_shared_or_the_first_ones() -> 
 def test_an_angle_of_integers_is_a_double() -> None:
     y, x = layer.data("y", shape=[4], dtype="int64"), layer.data("x", shape=[4], dtype="int64")
     out = layer.atan2(y, x)
-    assert out.dtype is fs.spec.FP64
+    assert out.dtype is fs.core.spec.FP64
     np.testing.assert_allclose(run({"y": np.array([0, 1, 0, -1]), "x": np.array([1, 0, -1, 0])}, out)[0], [0, math.pi / 2, math.pi, -math.pi / 2])
     with pytest.raises(TypeMismatchError):
         layer.tan(x)
 
 
 def test_the_type_of_a_parameter_is_given_as_that_of_a_layer() -> None:
-    by_word, by_type = layer.create_parameter([2, 3], "fp64", "by_word"), layer.create_parameter([2, 3], fs.spec.FP64, "by_type")
-    assert by_word.spec is by_type.spec and by_word.dtype is fs.spec.FP64
+    by_word, by_type = layer.create_parameter([2, 3], "fp64", "by_word"), layer.create_parameter([2, 3], fs.core.spec.FP64, "by_type")
+    assert by_word.spec is by_type.spec and by_word.dtype is fs.core.spec.FP64
     for word, says in (("int64", "a parameter is floating-point"), ("floats", "an element type must be one of")):
         with pytest.raises(TypeMismatchError, match=says):
             layer.create_parameter([2], word, "none")

@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 
-import foreshape.wire  # noqa: F401  the codec
+import foreshape.language.wire  # noqa: F401  the codec
 from foreshape import layer
-from foreshape.dims import symbol
-from foreshape.engine import Executor, Scope
+from foreshape.core.dims import symbol
 from foreshape.errors import ExecutionError, SchemaError, ShapeError
+from foreshape.language.program import Program, program_guard
 from foreshape.optimizer import SGD
-from foreshape.program import Program, program_guard
+from foreshape.runtime.engine import Executor, Scope
 
 
 def test_convolution_parameters_are_named_and_begun_as_in_paddlepaddle() -> None:

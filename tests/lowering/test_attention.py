@@ -317,7 +317,7 @@ def test_what_is_changed_before_its_gradient_is_read_as_it_was(name: str, calls:
     """A mask, or a query that is scaled, which the scope holds, and to which the step adds something after the attention."""
     main, scopes, held = fs.Program(), [fs.Scope(), fs.Scope()], {"mask": numbers(7, 5), "q": numbers(1, HEADS, 7, 8)}[name]
     with fs.program_guard(main, fs.Program()):
-        kept = main.global_block.create_variable(name, fs.spec.tensor(fs.FP32, *held.shape), persistable=True, stop_gradient=True)
+        kept = main.global_block.create_variable(name, fs.core.spec.tensor(fs.FP32, *held.shape), persistable=True, stop_gradient=True)
         k, v = (layer.data(n, [1, HEADS, 5, 8], stop_gradient=False) for n in "kv")
         q, mask = (layer.data("q", [1, HEADS, 7, 8]), kept) if name == "mask" else (kept, layer.data("mask", [7, 5]))
         out = usual(q, k, v, mask)

@@ -12,10 +12,10 @@ from support.some import each_of_product
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.lowering.fusion import fuse
-from foreshape.lowering.kernel_calls import OpCall
-from foreshape.lowering.lower import lower
-from foreshape.operator.computations import Sum
+from foreshape.compiler.lowering.fusion import fuse
+from foreshape.compiler.lowering.kernel_calls import OpCall
+from foreshape.compiler.lowering.lower import lower
+from foreshape.language.operator.computations import Sum
 
 BATCH, HEADS, WIDTH = 3, 2, 8
 

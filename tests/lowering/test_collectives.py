@@ -6,7 +6,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.lowering import lower
+from foreshape.compiler.lowering import lower
 
 
 @pytest.mark.parametrize("type", ["c_allreduce_sum", "c_allgather", "c_reducescatter"])

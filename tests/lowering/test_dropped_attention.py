@@ -13,7 +13,7 @@ from support.some import each_of_product
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.kernels import dropped_attention, dropping
+from foreshape.machine.kernels import dropped_attention, dropping
 
 HEADS = 3
 Net = Callable[[Any, Any, Any, Any], fs.Variable]

@@ -11,15 +11,15 @@ from support.planned_networks import machine
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.backward import append_backward
-from foreshape.cost import device_of
-from foreshape.kernels.onednn_library import library
-from foreshape.lowering.expansion import expanded
-from foreshape.lowering.kernel_calls import OpCall
-from foreshape.operator import FLOATING, ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
-from foreshape.operator.composition import Composition
-from foreshape.spec import Spec
-from foreshape.wire import framework_pb2 as pb
+from foreshape.compiler.cost import device_of
+from foreshape.compiler.lowering.expansion import expanded
+from foreshape.compiler.lowering.kernel_calls import OpCall
+from foreshape.core.spec import Spec
+from foreshape.language.operator import FLOATING, ZERO_GRADIENT, AttrType, Operator, attribute, operand, result
+from foreshape.language.operator.composition import Composition
+from foreshape.language.wire import framework_pb2 as pb
+from foreshape.machine.kernels.onednn_library import library
+from foreshape.transforms.backward import append_backward
 
 WIDTHS = (64, 96, 96, 48, 10)
 

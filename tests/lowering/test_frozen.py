@@ -12,11 +12,11 @@ from support.frozen_nets import Net, images, kernels_of, number
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.kernels import frozen as kernels
-from foreshape.kernels.joined_groups import join, joined
-from foreshape.kernels.onednn_library import Unimplemented, library
-from foreshape.kernels.onednn_packed import PackedConvolution
-from foreshape.memory import Plan
+from foreshape.compiler.memory import Plan
+from foreshape.machine.kernels import frozen as kernels
+from foreshape.machine.kernels.joined_groups import join, joined
+from foreshape.machine.kernels.onednn_library import Unimplemented, library
+from foreshape.machine.kernels.onednn_packed import PackedConvolution
 
 __all__ = ["kernels_of"]
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
@@ -363,7 +363,7 @@ def test_what_is_drawn_or_too_large_is_not_made_once(monkeypatch: pytest.MonkeyP
     executor = fs.Executor(frozen=True, seed=1)
     assert (net.run(executor)[0] != net.run(executor)[0]).all()
     assert executor.step(net.main, net.fetch).emitted.lowered.packed == 7 * 5 * 4 * 4
-    monkeypatch.setattr("foreshape.lowering.fusion.frozen_values.MOST", 7 * 5 * 4 * 4 - 1)
+    monkeypatch.setattr("foreshape.compiler.lowering.fusion.frozen_values.MOST", 7 * 5 * 4 * 4 - 1)
     assert fs.Executor(frozen=True).step(net.main, net.fetch).emitted.lowered.packed == 0
 
 

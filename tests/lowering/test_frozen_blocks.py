@@ -11,7 +11,7 @@ from support.frozen_nets import Net, images, kernels_of
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.lowering.kernel_calls import FusedCall, KernelCall, region_of
+from foreshape.compiler.lowering.kernel_calls import FusedCall, KernelCall, region_of
 
 __all__ = ["kernels_of"]
 

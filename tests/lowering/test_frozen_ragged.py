@@ -12,9 +12,9 @@ from support.measured import measure, sizes_of
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.kernels.onednn_library import library
-from foreshape.kernels.onednn_ragged import RaggedSeries
-from foreshape.lowering.kernel_calls import FusedCall
+from foreshape.compiler.lowering.kernel_calls import FusedCall
+from foreshape.machine.kernels.onednn_library import library
+from foreshape.machine.kernels.onednn_ragged import RaggedSeries
 
 __all__ = ["kernels_of"]
 WIDTH = 24
@@ -110,7 +110,7 @@ def test_what_is_done_row_by_row_is_one_call() -> None:
 @pytest.mark.parametrize("describe", [blocks, encoder], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("lengths", [(40, 3), (900, 100), (500,), (300, 200)], ids=str)
 def test_a_step_takes_no_more_than_is_planned(lengths: tuple[int, ...], describe: Any, kernels_of: None) -> None:
-    from foreshape.memory import Plan
+    from foreshape.compiler.memory import Plan
 
     net = Ragged(describe)
     feed, plan = net.feed(*lengths), Plan(net.main, net.fetch, frozen=True)
@@ -121,8 +121,8 @@ def test_a_step_takes_no_more_than_is_planned(lengths: tuple[int, ...], describe
 def test_rows_of_other_numbers_are_refused() -> None:
     import torch
 
-    from foreshape.kernels.onednn_chain import ChainKernel
-    from foreshape.kernels.onednn_stages import Paired
+    from foreshape.machine.kernels.onednn_chain import ChainKernel
+    from foreshape.machine.kernels.onednn_stages import Paired
 
     found = library()
     if found is None:

@@ -10,7 +10,7 @@ from support.some import each
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.kernels.onednn_library import SWITCH, library
+from foreshape.machine.kernels.onednn_library import SWITCH, library
 
 IMAGES = np.random.default_rng(2).standard_normal((2, 3, 6, 5)).astype("float32")
 ROWS = IMAGES.reshape(2, 90)

@@ -15,13 +15,13 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.compiler.lowering import fuse, fusion, lower
+from foreshape.compiler.lowering.fusion import REWRITES, apply_all
+from foreshape.core.spec import tensor
 from foreshape.errors import SchemaError
-from foreshape.lowering import fuse, fusion, lower
-from foreshape.lowering.fusion import REWRITES, apply_all
-from foreshape.operator import FLOATING, NOT_DIFFERENTIABLE, Operator, all_operators, computations, gradient, operand, result
-from foreshape.operator.computations import Computation
-from foreshape.operator.traits import is_usual_gradient
-from foreshape.spec import tensor
+from foreshape.language.operator import FLOATING, NOT_DIFFERENTIABLE, Operator, all_operators, computations, gradient, operand, result
+from foreshape.language.operator.computations import Computation
+from foreshape.language.operator.traits import is_usual_gradient
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 import make_fusion_reference as reference

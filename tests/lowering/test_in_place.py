@@ -9,8 +9,8 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.operator import NOT_DIFFERENTIABLE, Operator, computations, result, torch
-from foreshape.passes.update_section import move_under
+from foreshape.language.operator import NOT_DIFFERENTIABLE, Operator, computations, result, torch
+from foreshape.transforms.passes.update_section import move_under
 
 A, X = np.array([1.0, 2.0, 3.0], "float32"), np.array([10.0, 20.0, 30.0], "float32")
 
@@ -19,7 +19,7 @@ def stepped(add: Any, fused: bool) -> tuple[list[Any], list[Any], str]:
     """Two steps of a program that may update ``a``: what is fetched, what ``a`` is, and the code of the step."""
     main, startup, scope = fs.Program(), fs.Program(), fs.Scope()
     with fs.program_guard(main, startup):
-        a = main.global_block.create_variable("a", fs.spec.tensor(fs.FP32, 3), persistable=True, stop_gradient=True)
+        a = main.global_block.create_variable("a", fs.core.spec.tensor(fs.FP32, 3), persistable=True, stop_gradient=True)
         fetch = add(main.global_block, a, layer.data("x", shape=[3]))
     scope.set("a", A)
     scope.set("b", A)
@@ -92,7 +92,7 @@ def in_a_branch(block: Any, a: Any, x: Any) -> list[Any]:
 def in_a_branch_and_read_there(block: Any, a: Any, x: Any) -> list[Any]:
     """What is added stays, and something else reads it besides."""
     condition = layer.reduce_sum(x) > 0.0
-    b = block.create_variable("b", fs.spec.tensor(fs.FP32, 3), persistable=True, stop_gradient=True)
+    b = block.create_variable("b", fs.core.spec.tensor(fs.FP32, 3), persistable=True, stop_gradient=True)
     before = len(block.ops)
     add_to(block, a, x)
     block.append_op("elementwise_mul", {"X": a, "Y": a}, {"Out": b})
@@ -108,7 +108,7 @@ class Numbers(Operator):
     gradient = NOT_DIFFERENTIABLE
 
     def infer_shape(self) -> Any:
-        return fs.spec.tensor(fs.FP32, 3)
+        return fs.core.spec.tensor(fs.FP32, 3)
 
     def computes(self) -> computations.Constant:
         return computations.Constant()

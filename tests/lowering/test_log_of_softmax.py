@@ -10,8 +10,8 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.lowering import lower
-from foreshape.lowering.fusion import apply_all
+from foreshape.compiler.lowering import lower
+from foreshape.compiler.lowering.fusion import apply_all
 
 LOGITS = np.array([[200, -200, 0], [0, 1, 2], [300, 300, -500], [-1e30, 5, 1e30]], "float32")
 NUMBERS = np.array([[1], [0], [2], [0]])

@@ -12,8 +12,8 @@ from support.measured import measure
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.lowering import lower
-from foreshape.lowering.fusion import apply_all
+from foreshape.compiler.lowering import lower
+from foreshape.compiler.lowering.fusion import apply_all
 
 RNG = np.random.RandomState(0)
 FEED = {"x": RNG.standard_normal((3, 4)).astype("float32"), "y": RNG.standard_normal((3, 4)).astype("float32"), "row": np.arange(4, dtype="float32")}

@@ -10,11 +10,11 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.lowering import fusion, lower, order
-from foreshape.lowering.fusion import graph
-from foreshape.memory.liveness import liveness
-from foreshape.memory.plan import Plan
-from foreshape.wire import framework_pb2
+from foreshape.compiler.lowering import fusion, lower, order
+from foreshape.compiler.lowering.fusion import graph
+from foreshape.compiler.memory.liveness import liveness
+from foreshape.compiler.memory.plan import Plan
+from foreshape.language.wire import framework_pb2
 
 Built = tuple[fs.Program, fs.Program, Any]
 

@@ -11,11 +11,11 @@ from support.some import each_of_product
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.kernels.fused import FusedKernel
-from foreshape.lowering import lower
-from foreshape.lowering.fusion import apply_all
-from foreshape.lowering.fusion.graph import Graph, fused
-from foreshape.lowering.kernel_calls import KernelCall, Value
+from foreshape.compiler.lowering import lower
+from foreshape.compiler.lowering.fusion import apply_all
+from foreshape.compiler.lowering.fusion.graph import Graph, fused
+from foreshape.compiler.lowering.kernel_calls import KernelCall, Value
+from foreshape.machine.kernels.fused import FusedKernel
 
 RNG = np.random.RandomState(0)
 FEED = {"x": RNG.standard_normal((4, 3, 3)).astype("f"), "rows": RNG.standard_normal((4, 5)).astype("f"), "label": RNG.randint(0, 3, (4, 1)),

@@ -11,9 +11,9 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.engine.finite import NotFinite
 from foreshape.errors import ExecutionError
-from foreshape.kernels import instructions
+from foreshape.machine.kernels import instructions
+from foreshape.runtime.engine.finite import NotFinite
 
 pytest.importorskip("numba")
 if not instructions.can_compile():

@@ -13,7 +13,7 @@ from support.some import each
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.report import report_page
+from foreshape.runtime.report import report_page
 
 FEW = {"plan": 150, "run": 120}
 """Where what grows with the square is a small part of all."""

@@ -11,7 +11,7 @@ from support.frozen_nets import Net, images, kernels_of, number
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.kernels.onednn_library import library
+from foreshape.machine.kernels.onednn_library import library
 
 __all__ = ["kernels_of"]
 

@@ -14,9 +14,9 @@ from support.arena_instances import hard, network
 from support.some import examples
 
 import foreshape as fs
-from foreshape.memory import arena, lower_bound
-from foreshape.memory.layout_searcher import FOUND, IMPOSSIBLE, STRATEGIES, Searcher
-from foreshape.memory.sections import Buffers, checked, sections
+from foreshape.compiler.memory import arena, lower_bound
+from foreshape.compiler.memory.layout_searcher import FOUND, IMPOSSIBLE, STRATEGIES, Searcher
+from foreshape.compiler.memory.sections import Buffers, checked, sections
 
 Triple = tuple[list[int], list[int], list[int]]
 
@@ -176,5 +176,5 @@ def test_bad_limits_are_refused() -> None:
 
 
 def test_numba_is_not_imported_before_it_is_needed() -> None:
-    code = "import sys, foreshape as fs; from foreshape.memory import arena; arena([0, 1], [2, 3], [4, 5]); assert 'numba' not in sys.modules"
+    code = "import sys, foreshape as fs; from foreshape.compiler.memory import arena; arena([0, 1], [2, 3], [4, 5]); assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -13,8 +13,8 @@ from support.kernel_memory import SMALL, bound, workspaces
 from support.measured import allocated
 from torch import Tensor
 
-from foreshape.ops import Offsets, f32, get, i64, sample
-from foreshape.values.tensor_array import TensorArray
+from foreshape.core.values.tensor_array import TensorArray
+from foreshape.language.ops import Offsets, f32, get, i64, sample
 
 NEAR = 1.2
 WIDTH = 64

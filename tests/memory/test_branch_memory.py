@@ -8,7 +8,7 @@ from support.measured import allocator_events, most_and_last
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.program.current import region
+from foreshape.language.program.current import region
 
 
 def test_a_value_that_a_branch_may_leave_is_kept_until_the_branch() -> None:

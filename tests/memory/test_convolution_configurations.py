@@ -10,9 +10,9 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.backward import append_backward
-from foreshape.engine import Executor, Scope
-from foreshape.program import Program
+from foreshape.language.program import Program
+from foreshape.runtime.engine import Executor, Scope
+from foreshape.transforms.backward import append_backward
 
 CONFIGURATIONS = list(product(("conv2d", "conv2d_transpose"), ("float32", "float64"), (1, 3, 5), (0, 1), (1, 2), (1, 2, 4), ("open", "batch", "fixed")))
 """Operator, element type, kernel, padding, stride, groups, and which sizes of the images are open."""

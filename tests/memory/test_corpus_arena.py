@@ -10,7 +10,7 @@ import pytest
 from support.replayed import CONTROL, REPLAYED, SAVED, replayed, sizes
 
 import foreshape as fs
-from foreshape.passes import for_test
+from foreshape.transforms.passes import for_test
 
 BATCHES = (7,), (1, 64)
 """Those of the quick suite, and the others."""

@@ -14,7 +14,7 @@ from support.measured import fresh, measure, sizes_of
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.ops import f32, get, i32, i64, sample
+from foreshape.language.ops import f32, get, i32, i64, sample
 
 NEAR = 1.2
 """How far above what is measured a bound may be."""

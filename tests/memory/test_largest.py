@@ -10,11 +10,11 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.dims import Size, maximum, minimum, product, symbol
-from foreshape.kernels import products
-from foreshape.memory import largest as searching
-from foreshape.memory.formula import Formula
-from foreshape.memory.largest import EVALUATIONS, largest
+from foreshape.compiler.memory import largest as searching
+from foreshape.compiler.memory.formula import Formula
+from foreshape.compiler.memory.largest import EVALUATIONS, largest
+from foreshape.core.dims import Size, maximum, minimum, product, symbol
+from foreshape.machine.kernels import products
 
 n, other = symbol("n"), symbol("other")
 FEW = 100

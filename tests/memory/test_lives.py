@@ -16,12 +16,12 @@ from support.some import is_quick
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.lowering.call_memory import number
-from foreshape.memory import liveness
-from foreshape.memory.records import WORKSPACE
-from foreshape.ops import NOT_DIFFERENTIABLE, Operator, operand, result
-from foreshape.program.current import region
-from foreshape.spec import FLOATING, LOD_TENSOR_ARRAY, SELECTED_ROWS
+from foreshape.compiler.lowering.call_memory import number
+from foreshape.compiler.memory import liveness
+from foreshape.compiler.memory.records import WORKSPACE
+from foreshape.core.spec import FLOATING, LOD_TENSOR_ARRAY, SELECTED_ROWS
+from foreshape.language.ops import NOT_DIFFERENTIABLE, Operator, operand, result
+from foreshape.language.program.current import region
 
 EVERY = [pytest.param(n, marks=pytest.mark.long) if n in SLOW or at % 2 else n for at, n in enumerate(NAMES)]
 NEAR, BLOCKS, LISTS = 1.05, 2.0, 2.5

@@ -11,9 +11,9 @@ from support.measured import allocated, fed_bytes, fresh, held_bytes, sizes_of
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.kernels.onednn import thread_count
+from foreshape.core.spec import FP32
 from foreshape.layer.parameter import create_parameter
-from foreshape.spec import FP32
+from foreshape.machine.kernels.onednn import thread_count
 
 UNDER, OVER, SMALL = 0.01, 0.1, 1 << 18
 """Parts of the measured bytes by which the plan may be under and over, and bytes by which it may be over besides."""

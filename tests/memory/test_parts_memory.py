@@ -11,7 +11,7 @@ from support.measured import measure, sizes_of
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.kernels import products
+from foreshape.machine.kernels import products
 
 BATCH, WIDE = 128, 256
 PART = 0.05

@@ -14,11 +14,11 @@ from support.replayed import sizes
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.dims import evaluate, minimum, symbol, symbols_of
-from foreshape.memory import Plan, byte_text, bytes_of
-from foreshape.memory.formula import Formula
-from foreshape.ops import NOT_DIFFERENTIABLE, Operator, operand, result
-from foreshape.spec import FLOATING, LOD_TENSOR, LOD_TENSOR_ARRAY
+from foreshape.compiler.memory import Plan, byte_text, bytes_of
+from foreshape.compiler.memory.formula import Formula
+from foreshape.core.dims import evaluate, minimum, symbol, symbols_of
+from foreshape.core.spec import FLOATING, LOD_TENSOR, LOD_TENSOR_ARRAY
+from foreshape.language.ops import NOT_DIFFERENTIABLE, Operator, operand, result
 
 TESTS = Path(__file__).parents[1]
 FILES = sorted([*TESTS.glob("corpus/*/*.pdmodel"), *TESTS.glob("control/paddlepaddle/*.pdmodel")])
@@ -145,7 +145,7 @@ def record(plan: Plan, name: str, **values: int) -> Any:
 
 def test_a_small_network_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """In bytes per row: x 400; the first layer's product 40, its sum and relu in the same place; the second's product 12."""
-    monkeypatch.setattr("foreshape.kernels.products.prefers_onednn", lambda: False)
+    monkeypatch.setattr("foreshape.machine.kernels.products.prefers_onednn", lambda: False)
     x = layer.data("x", shape=["batch", 100])
     hidden = layer.fc(x, 10, "relu", name="one")
     y = layer.fc(hidden, 3, name="two")

@@ -19,9 +19,9 @@ from support.html_pages import Page
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.memory.draw import COLOURS
-from foreshape.memory.page import facts, page
-from foreshape.memory.records import CLASSES
+from foreshape.compiler.memory.draw import COLOURS
+from foreshape.compiler.memory.page import facts, page
+from foreshape.compiler.memory.records import CLASSES
 
 TESTS = Path(__file__).parents[1]
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">&amp;$\\frac{1}{$\x1b[31m\u202e\ud83d"

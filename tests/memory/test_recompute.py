@@ -30,9 +30,9 @@ from support.retrained import (
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.backward.recompute import Recomputing
-from foreshape.passes import for_test, recompute_values
-from foreshape.program import Role
+from foreshape.language.program import Role
+from foreshape.transforms.backward.recompute import Recomputing
+from foreshape.transforms.passes import for_test, recompute_values
 
 
 @pytest.fixture(params=QUICK_AND_LONG, ids=lambda n: n.__name__)

@@ -11,8 +11,8 @@ from support.measured import measure, sizes_of
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.dims import symbol
-from foreshape.memory.layouts import _groups
+from foreshape.compiler.memory.layouts import _groups
+from foreshape.core.dims import symbol
 
 RANDOM = np.random.default_rng(0)
 

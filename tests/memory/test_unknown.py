@@ -13,16 +13,16 @@ from typer.testing import CliRunner
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.cli.commands import app
-from foreshape.dims import symbol
-from foreshape.engine import Executor, Scope
+from foreshape.apps.cli.commands import app
+from foreshape.core.dims import symbol
 from foreshape.errors import MemoryPlanError
-from foreshape.kernels import convolution
-from foreshape.operator import registry
-from foreshape.operator.operator import Operator
-from foreshape.ops import FLOATING, NOT_DIFFERENTIABLE, operand, result
-from foreshape.program import Program
-from foreshape.program.current import current_block
+from foreshape.language.operator import registry
+from foreshape.language.operator.operator import Operator
+from foreshape.language.ops import FLOATING, NOT_DIFFERENTIABLE, operand, result
+from foreshape.language.program import Program
+from foreshape.language.program.current import current_block
+from foreshape.machine.kernels import convolution
+from foreshape.runtime.engine import Executor, Scope
 
 
 def _fails(self: Any, X: Any) -> Any:
@@ -139,6 +139,6 @@ def test_an_estimate_of_work_that_fails_stops_nothing(monkeypatch: pytest.Monkey
     for rule in (_fails, lambda self, X, Y: "many", lambda self, X, Y: 1 // (symbol("batch") - 4)):
         monkeypatch.setattr(type(program.global_block.ops[-1].operator), "work", rule)
         program.touch()
-        monkeypatch.setattr("foreshape.engine.executor.threads_here", lambda: 2)
+        monkeypatch.setattr("foreshape.runtime.engine.executor.threads_here", lambda: 2)
         got = Executor().run(program, {"x": np.ones((4, 3), "float32"), "y": np.ones((3, 2), "float32")}, [out], Scope())[0]
         np.testing.assert_array_equal(got, np.full((4, 2), 3))

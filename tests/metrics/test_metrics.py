@@ -13,8 +13,8 @@ import sklearn.metrics as sk
 
 import foreshape as fs
 from foreshape import layer, metrics
-from foreshape.training.distributed.batch_share import Share
-from foreshape.training.figures import figure_of
+from foreshape.apps.training.distributed.batch_share import Share
+from foreshape.apps.training.figures import figure_of
 
 EXAMPLES, CLASSES = 61, 4
 BATCHES = (1, 7, EXAMPLES)

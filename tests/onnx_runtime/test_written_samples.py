@@ -15,7 +15,7 @@ from support.written_samples import known, written
 
 from foreshape.errors import FormatError
 from foreshape.interop.forms.rules import onnx_writer
-from foreshape.operator.operator import Operator
+from foreshape.language.operator.operator import Operator
 
 SIDE = Path(__file__).parent / "onnx_side.py"
 

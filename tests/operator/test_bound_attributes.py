@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from foreshape.operator.attributes import exact
-from foreshape.operator.bound_attributes import Attributes, _loaded_values
-from foreshape.operator.operator import Operator
-from foreshape.operator.registry import all_operators
-from foreshape.program.scopes import placed
+from foreshape.language.operator.attributes import exact
+from foreshape.language.operator.bound_attributes import Attributes, _loaded_values
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.registry import all_operators
+from foreshape.language.program.scopes import placed
 
-TYPES = {t: cls for t, cls in all_operators().items() if cls.__module__.startswith("foreshape.ops.") and not cls.abstract}
+TYPES = {t: cls for t, cls in all_operators().items() if cls.__module__.startswith("foreshape.language.ops.") and not cls.abstract}
 
 
 @pytest.mark.parametrize("letter", sorted({t[0] for t in TYPES}))

@@ -8,10 +8,10 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.backward import append_backward
 from foreshape.errors import SchemaError
-from foreshape.operator.operator import Operator
-from foreshape.ops import NOT_DIFFERENTIABLE, gradient, operand, result
+from foreshape.language.operator.operator import Operator
+from foreshape.language.ops import NOT_DIFFERENTIABLE, gradient, operand, result
+from foreshape.transforms.backward import append_backward
 
 
 @pytest.mark.parametrize(

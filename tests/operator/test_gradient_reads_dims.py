@@ -10,8 +10,8 @@ from support.harness import of_each_operator, with_kernels
 from support.kernel_calls import backward, forward, tensors_of, written
 from torch import Tensor
 
-from foreshape.operator.operator import Operator
-from foreshape.operator.samples import Sample
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.samples import Sample
 
 DECLARED = [case for case in with_kernels() if case[1].gradient_reads_dims or case[1].gradient_reads_for]
 

@@ -8,11 +8,11 @@ from support.harness import build, operators
 import foreshape as fs
 from foreshape import layer
 from foreshape.errors import SchemaError
-from foreshape.operator.attributes import AttrType, exact
-from foreshape.operator.fields import attribute
-from foreshape.operator.operator import Operator
-from foreshape.program import Program, program_guard
-from foreshape.wire import framework_pb2 as pb
+from foreshape.language.operator.attributes import AttrType, exact
+from foreshape.language.operator.fields import attribute
+from foreshape.language.operator.operator import Operator
+from foreshape.language.program import Program, program_guard
+from foreshape.language.wire import framework_pb2 as pb
 
 LATER = [c for c in operators() if c.schema.later]
 

@@ -6,17 +6,17 @@ import subprocess
 import sys
 
 import foreshape as fs
-from foreshape.operator.registry import all_operators, modules_with
+from foreshape.language.operator.registry import all_operators, modules_with
 
 ALONE = """
 import sys
 import foreshape as fs
 from foreshape import layer
-from foreshape.operator import NOT_DIFFERENTIABLE, operand, registry, result
+from foreshape.language.operator import NOT_DIFFERENTIABLE, operand, registry, result
 
 layer.fc(layer.data("x", 4), 3, "relu")
 assert registry.find("onnx.If") is None
-assert not any(name.startswith("foreshape.ops.detection.") for name in sys.modules), "a small program waits for what it has not"
+assert not any(name.startswith("foreshape.language.ops.detection.") for name in sys.modules), "a small program waits for what it has not"
 try:
     class Mine(fs.Operator):
         type = "prior_box"
@@ -31,7 +31,7 @@ except fs.SchemaError as error:
 
 
 def test_every_type_is_found_by_its_word() -> None:
-    lost = [t for t, cls in all_operators().items() if cls.__module__.startswith("foreshape.ops.") and cls.__module__ not in modules_with(t)]
+    lost = [t for t, cls in all_operators().items() if cls.__module__.startswith("foreshape.language.ops.") and cls.__module__ not in modules_with(t)]
     assert not lost, "for these everything is imported"
     assert all(t.isidentifier() for t in all_operators()), "other types are not looked for"
 
@@ -39,13 +39,13 @@ def test_every_type_is_found_by_its_word() -> None:
 def test_a_small_program_imports_few_operators_and_a_type_is_taken_all_the_same() -> None:
     done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr
-    assert "the type 'prior_box' is taken by foreshape.ops.detection" in done.stdout
+    assert "the type 'prior_box' is taken by foreshape.language.ops.detection" in done.stdout
     assert fs.Operator.abstract
 
 
 PROMISED = """
 import foreshape as fs
-from foreshape.operator import NOT_DIFFERENTIABLE, operand, registry, result
+from foreshape.language.operator import NOT_DIFFERENTIABLE, operand, registry, result
 
 relu = registry.get("relu")
 assert "relu_grad" not in registry._registry, "a gradient is made before it is asked for"
@@ -68,4 +68,4 @@ assert registry.get("tanh").grad_class is registry.get("tanh_grad") and registry
 def test_a_gradient_is_made_when_it_is_asked_for_and_its_type_is_taken_before() -> None:
     done = subprocess.run([sys.executable, "-c", PROMISED], capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr
-    assert "the type 'relu_grad' is taken by foreshape.ops.math" in done.stdout
+    assert "the type 'relu_grad' is taken by foreshape.language.ops.math" in done.stdout

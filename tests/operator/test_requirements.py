@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from foreshape.dims import Size, evaluate, minimum, substitute, symbol
-from foreshape.operator.require import Condition, collector, require_broadcast, require_broadcast_to, require_equal
+from foreshape.core.dims import Size, evaluate, minimum, substitute, symbol
+from foreshape.language.operator.require import Condition, collector, require_broadcast, require_broadcast_to, require_equal
 
 WORDS, OTHERS = symbol("words"), symbol("others")
 BESIDE = [minimum(WORDS, 64), minimum(WORDS, 1), minimum(WORDS + 1, 5) - 1, minimum(WORDS, OTHERS), minimum(WORDS, OTHERS + 2, 7), minimum(WORDS, 0)]

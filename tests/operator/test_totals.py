@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import foreshape as fs
-from foreshape.operator import all_operators
-from foreshape.operator.operator import Operator
-from foreshape.operator.samples import Sample, SampleTensor
+from foreshape.language.operator import all_operators
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.samples import Sample, SampleTensor
 
 
 def cases() -> list[Any]:
@@ -44,7 +44,7 @@ def _run(cls: Any, one: Sample, arrays: dict[str, Any]) -> dict[str, Any]:
         inputs: dict[str, str] = {}
         for slot, array in arrays.items():
             spec = one.arguments[slot]
-            block.create_variable(slot, fs.spec.tensor(spec.dtype, *array.shape), need_check_feed=True)
+            block.create_variable(slot, fs.core.spec.tensor(spec.dtype, *array.shape), need_check_feed=True)
             inputs[slot] = slot
         attrs = {n: v for n, v in one.arguments.items() if n in cls.schema.attributes}
         op = block.append_op(cls.type, inputs, attrs=attrs)

@@ -10,8 +10,8 @@ import pytest
 from support.own_operators import OwnBend
 
 import foreshape as fs
-from foreshape.operator import FLOATING, NOT_DIFFERENTIABLE, Operator, f32, gradient, i64, operand, reject, require_rank, result, sample
-from foreshape.ops.math.matmul import MatmulV2
+from foreshape.language.operator import FLOATING, NOT_DIFFERENTIABLE, Operator, f32, gradient, i64, operand, reject, require_rank, result, sample
+from foreshape.language.ops.math.matmul import MatmulV2
 
 
 def faulty(fault: str = "bend") -> type[Operator]:
@@ -107,5 +107,5 @@ def test_what_cannot_be_checked_is_refused() -> None:
 
 def test_it_works_without_pytest() -> None:
     first = "import sys; sys.modules['pytest'] = sys.modules['hypothesis'] = None"
-    code = f"{first}\nimport foreshape as fs\nfrom foreshape.ops.math.activation import Relu\nprint(fs.check_operator(Relu).type)"
+    code = f"{first}\nimport foreshape as fs\nfrom foreshape.language.ops.math.activation import Relu\nprint(fs.check_operator(Relu).type)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "relu\n"

@@ -11,8 +11,8 @@ import torch
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.backward import append_backward
-from foreshape.spec import COMPLEX64, COMPLEX128
+from foreshape.core.spec import COMPLEX64, COMPLEX128
+from foreshape.transforms.backward import append_backward
 
 RNG = np.random.RandomState(3)
 X = RNG.standard_normal((3, 4, 6)).astype("float32")

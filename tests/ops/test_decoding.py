@@ -11,8 +11,8 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.errors import ExecutionError
-from foreshape.values.lod_tensor import LoDTensor
 
 END = 0
 Step = tuple[Sequence[int], Sequence[float], list[list[int]]]
@@ -179,8 +179,8 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
     """What a loop may have written, and no description can know."""
     import torch
 
-    from foreshape.ops import Offsets, get
-    from foreshape.values.tensor_array import TensorArray
+    from foreshape.core.values.tensor_array import TensorArray
+    from foreshape.language.ops import Offsets, get
 
     operator = get("beam_search_decode").with_values({"beam_size": 2, "end_id": END})
 

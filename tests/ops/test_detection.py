@@ -9,12 +9,12 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.engine import Executor, Scope
+from foreshape.core.spec import LOD_TENSOR, Lod, Spec, dtype
+from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.errors import ExecutionError
-from foreshape.kernels.boxes import BLOCK, CHUNK
-from foreshape.program import Program
-from foreshape.spec import LOD_TENSOR, Lod, Spec, dtype
-from foreshape.values.lod_tensor import LoDTensor
+from foreshape.language.program import Program
+from foreshape.machine.kernels.boxes import BLOCK, CHUNK
+from foreshape.runtime.engine import Executor, Scope
 
 Array = np.ndarray
 

@@ -10,9 +10,9 @@ import numpy as np
 from support.harness import build, of_each_operator, sampled
 
 import foreshape as fs
-from foreshape.operator.operator import Operator
-from foreshape.operator.samples import Sample, SampleTensor
-from foreshape.values.lod_tensor import LoDTensor
+from foreshape.core.values.lod_tensor import LoDTensor
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.samples import Sample, SampleTensor
 
 CASES = [c for c in sampled() if c[1].examples and c[2].exact and c[2].arguments.get("InitHidden") is None]
 """First states [layers, sequences, hidden] have the examples along another axis."""

@@ -21,10 +21,10 @@ from support.kernel_calls import Call, backward, forward
 from support.open_dims import places, resized
 from torch import Tensor
 
-from foreshape.operator.operator import Operator
-from foreshape.operator.require import RuleError
-from foreshape.spec import Spec
-from foreshape.values.torch_types import dtype_of_torch
+from foreshape.core.spec import Spec
+from foreshape.core.values.torch_types import dtype_of_torch
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.require import RuleError
 
 CASES = list(with_kernels())
 TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32)

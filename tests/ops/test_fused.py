@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 
 import foreshape as fs
-from foreshape.program import Program
-from foreshape.spec import tensor
+from foreshape.core.spec import tensor
+from foreshape.language.program import Program
 
 RNG = np.random.RandomState(2)
 
@@ -29,7 +29,7 @@ def computed(type: str, inputs: dict[str, Any], attrs: dict[str, Any] | None = N
     for slot, value in inputs.items():
         for k, array in enumerate(value if isinstance(value, list) else [value]):
             feed[f"{slot}.{k}"] = array
-            given.setdefault(slot, []).append(block.create_variable(f"{slot}.{k}", tensor(fs.spec.dtype(array.dtype), *array.shape), need_check_feed=True))
+            given.setdefault(slot, []).append(block.create_variable(f"{slot}.{k}", tensor(fs.core.spec.dtype(array.dtype), *array.shape), need_check_feed=True))
     op = block.append_op(type, given, None, attrs)
     return fs.Executor().run(program, feed, [op.outputs[result][0]], fs.Scope())[0]
 

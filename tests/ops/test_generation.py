@@ -9,7 +9,7 @@ import numpy as np
 from test_fused import attention, close, computed, norm, normal
 
 import foreshape as fs
-from foreshape.spec import tensor
+from foreshape.core.spec import tensor
 
 BATCH, STEPS, WIDTH, HEADS, NUMBERS, INNER = 2, 4, 8, 2, 3, 5
 
@@ -55,7 +55,7 @@ def test_a_step_after_others_sees_their_keys_and_values() -> None:
 
     def fed(name: str, array: np.ndarray) -> Any:
         feed[name] = array
-        return block.create_variable(name, tensor(fs.spec.dtype(array.dtype), *array.shape), need_check_feed=True)
+        return block.create_variable(name, tensor(fs.core.spec.dtype(array.dtype), *array.shape), need_check_feed=True)
 
     weights = {slot: [fed(slot, value[0])] for slot, value in of.items()}
     kept = fed("kept", np.full((2, BATCH, HEADS, STEPS + 2, NUMBERS), 9.0, "float32"))

@@ -9,7 +9,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.backward import append_backward
+from foreshape.transforms.backward import append_backward
 
 FIRST, SECOND, THIRD, FOURTH, FIFTH = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
 MASK = 2**64 - 1

@@ -6,8 +6,8 @@ import itertools
 
 import torch
 
-from foreshape.ops.rules.broadcast import sum_to, where_else_zero
-from foreshape.ops.rules.held_numbers import held
+from foreshape.language.ops.rules.broadcast import sum_to, where_else_zero
+from foreshape.language.ops.rules.held_numbers import held
 
 
 def test_sums_over_broadcast_axes_are_torchs() -> None:

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from support.harness import build, of_each_operator, sampled
 
-from foreshape.dims import Dim, Ratio, evaluate, symbol, symbols_of
+from foreshape.core.dims import Dim, Ratio, evaluate, symbol, symbols_of
+from foreshape.core.spec import FP32, FP64, INDEX, INT64, LOD_TENSOR, MAX_VALUE_ELEMENTS, Spec, dtype, tensor
 from foreshape.errors import ForeshapeError
-from foreshape.infer.rules import Answer, ask
-from foreshape.operator import Operator
-from foreshape.operator.require import PLACEHOLDER, RuleError
-from foreshape.operator.samples import Sample
-from foreshape.ops.rules.known_values import carry
-from foreshape.program import Program
-from foreshape.spec import FP32, FP64, INDEX, INT64, LOD_TENSOR, MAX_VALUE_ELEMENTS, Spec, dtype, tensor
+from foreshape.language.infer.rules import Answer, ask
+from foreshape.language.operator import Operator
+from foreshape.language.operator.require import PLACEHOLDER, RuleError
+from foreshape.language.operator.samples import Sample
+from foreshape.language.ops.rules.known_values import carry
+from foreshape.language.program import Program
 
 CASES = [c for c in sampled() if not c[1].region and c[1].expand is Operator.expand and not c[1].accumulates and c[2].exact]
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import foreshape as fs
-from foreshape.operator import all_operators
-from foreshape.program import Program
-from foreshape.spec import tensor
+from foreshape.core.spec import tensor
+from foreshape.language.operator import all_operators
+from foreshape.language.program import Program
 
 RNG = np.random.RandomState(5)
 N, C = 6, 4
@@ -22,7 +22,7 @@ def computed(type: str, inputs: dict[str, Any], attrs: dict[str, Any] | None = N
     """One result of one op."""
     program = Program()
     block = program.global_block
-    given = {s: block.create_variable(s, tensor(fs.spec.dtype(a.dtype), *a.shape), need_check_feed=True) for s, a in inputs.items()}
+    given = {s: block.create_variable(s, tensor(fs.core.spec.dtype(a.dtype), *a.shape), need_check_feed=True) for s, a in inputs.items()}
     op = block.append_op(type, given, None, attrs)
     return fs.Executor().run(program, inputs, [op.outputs[result][0]], fs.Scope())[0]
 

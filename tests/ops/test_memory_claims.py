@@ -31,13 +31,13 @@ from support.kernel_calls import (
 )
 from support.kernel_memory import has_bound, measured
 
-from foreshape.operator.fields import Result
-from foreshape.operator.operator import Operator
-from foreshape.operator.registry import all_operators
-from foreshape.operator.samples import Sample
-from foreshape.ops import Offsets
-from foreshape.values.rows import Rows
-from foreshape.values.tensor_array import TensorArray
+from foreshape.core.values.rows import Rows
+from foreshape.core.values.tensor_array import TensorArray
+from foreshape.language.operator.fields import Result
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.registry import all_operators
+from foreshape.language.operator.samples import Sample
+from foreshape.language.ops import Offsets
 
 CASES = list(with_kernels())
 PATTERN = 0xA5

@@ -11,13 +11,13 @@ from support.kernel_calls import Call, calls
 from support.kernel_memory import longest_sequences
 from support.open_dims import Place, openings, places, values, with_sizes
 
-from foreshape.dims import Dim, Size, evaluate, explain_symbols, symbols_of
-from foreshape.infer.rules import Key
-from foreshape.operator.operator import Operator
-from foreshape.operator.registry import all_operators
-from foreshape.operator.require import PLACEHOLDER, RuleError
-from foreshape.operator.samples import Sample
-from foreshape.spec import Spec
+from foreshape.core.dims import Dim, Size, evaluate, explain_symbols, symbols_of
+from foreshape.core.spec import Spec
+from foreshape.language.infer.rules import Key
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.registry import all_operators
+from foreshape.language.operator.require import PLACEHOLDER, RuleError
+from foreshape.language.operator.samples import Sample
 
 CASES = [c for c in with_kernels() if any(cls.workspace is not Operator.workspace or cls.retained_bytes is not Operator.retained_bytes
                                      for cls in (c[1], c[1].grad_class) if cls is not None)]  # fmt: skip

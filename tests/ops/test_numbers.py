@@ -11,17 +11,17 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.dims import symbol
-from foreshape.program import Program
-from foreshape.spec import FP32, INT32, INT64, SELECTED_ROWS, Spec, tensor
-from foreshape.values.rows import Rows
+from foreshape.core.dims import symbol
+from foreshape.core.spec import FP32, INT32, INT64, SELECTED_ROWS, Spec, tensor
+from foreshape.core.values.rows import Rows
+from foreshape.language.program import Program
 
 
 def computed(type: str, inputs: dict[str, np.ndarray], attrs: dict[str, Any] | None = None) -> np.ndarray:
     """The result of one op."""
     program = Program()
     block = program.global_block
-    given = {s: block.create_variable(s, tensor(fs.spec.dtype(a.dtype), *a.shape), need_check_feed=True) for s, a in inputs.items()}
+    given = {s: block.create_variable(s, tensor(fs.core.spec.dtype(a.dtype), *a.shape), need_check_feed=True) for s, a in inputs.items()}
     out = block.apply(type, given, attrs)
     return fs.Executor().run(program, inputs, [out], fs.Scope())[0]
 
@@ -158,7 +158,7 @@ def test_sizes_that_only_the_run_tells_belong_to_their_op() -> None:
 
 def test_scalars_in_a_file_are_read_and_written_as_they_were() -> None:
     program = Program()
-    numbers = {"shape": [3], "dtype": fs.spec.FP64.code, "values": [0.1, -2.5, 1e300]}
+    numbers = {"shape": [3], "dtype": fs.core.spec.FP64.code, "values": [0.1, -2.5, 1e300]}
     out = program.global_block.apply("assign_value", {}, numbers)
     again = Program.from_bytes(program.to_bytes())
     assert again.to_bytes() == program.to_bytes()
@@ -169,7 +169,7 @@ def test_scalars_in_a_file_are_read_and_written_as_they_were() -> None:
 def test_scaling_and_clipping_touch_only_the_rows_there_are() -> None:
     import torch
 
-    from foreshape.ops import get
+    from foreshape.language.ops import get
 
     rows = Rows(torch.tensor([4, 1, 4]), torch.tensor([[1.0], [2.0], [3.0]]), 6)
     spec = Spec(SELECTED_ROWS, FP32, (6, 1))
@@ -207,12 +207,12 @@ def test_a_seed_makes_each_draw_the_same_and_no_seed_another() -> None:
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp64", "fp16", "bf16"])
 def test_random_tensors_have_the_moments_that_were_asked_for(dtype: str) -> None:
-    code = fs.spec.dtype(dtype).code
+    code = fs.core.spec.dtype(dtype).code
 
     def moments(type: str, **attrs: Any) -> tuple[float, float, float, float]:
         program = Program()
         out = program.global_block.apply(type, {}, {"shape": [200, 100], "dtype": code, "seed": 5} | attrs)
-        wide = program.global_block.apply("cast", {"X": out}, {"in_dtype": code, "out_dtype": fs.spec.FP64.code})
+        wide = program.global_block.apply("cast", {"X": out}, {"in_dtype": code, "out_dtype": fs.core.spec.FP64.code})
         x = fs.Executor().run(program, {}, [wide], fs.Scope())[0]
         return x.mean(), x.std(), x.min(), x.max()
 

@@ -24,17 +24,17 @@ from support.harness import answer, with_kernels
 from support.kernel_calls import Call, backward, forward, in_a_row
 from support.open_dims import Place, openings, places, resized, sizes_like, values, with_sizes
 
-from foreshape.dims import Size, evaluate, symbols_of
+from foreshape.core.dims import Size, evaluate, symbols_of
+from foreshape.core.spec import LOD_TENSOR, Spec
+from foreshape.core.values.rows import Rows
+from foreshape.core.values.tensor_array import TensorArray
 from foreshape.errors import ForeshapeError
-from foreshape.infer.rules import Answer, Key, replace_symbols
-from foreshape.operator.operator import Operator
-from foreshape.operator.require import PLACEHOLDER, RuleError
-from foreshape.operator.samples import Sample
-from foreshape.ops import Offsets
-from foreshape.ops.rules.ragged_rules import longest, longest_outermost
-from foreshape.spec import LOD_TENSOR, Spec
-from foreshape.values.rows import Rows
-from foreshape.values.tensor_array import TensorArray
+from foreshape.language.infer.rules import Answer, Key, replace_symbols
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.require import PLACEHOLDER, RuleError
+from foreshape.language.operator.samples import Sample
+from foreshape.language.ops import Offsets
+from foreshape.language.ops.rules.ragged_rules import longest, longest_outermost
 
 CASES = list(with_kernels())
 TRIES = 5

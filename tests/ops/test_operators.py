@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from support.harness import of_each_operator, operators, rejected, sampled
 
-import foreshape.wire  # noqa: F401  the codec
-from foreshape.operator.operator import Operator
-from foreshape.operator.samples import Reject, Sample
-from foreshape.operator_checks.gradients import check_gradient, has_gradient
-from foreshape.operator_checks.sample_checks import check_file, check_kernel, check_reject, check_symbols, check_text
+import foreshape.language.wire  # noqa: F401  the codec
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.samples import Reject, Sample
+from foreshape.runtime.operator_checks.gradients import check_gradient, has_gradient
+from foreshape.runtime.operator_checks.sample_checks import check_file, check_kernel, check_reject, check_symbols, check_text
 
 CASES = list(sampled())
 

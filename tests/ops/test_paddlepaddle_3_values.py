@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from support.harness import build
 
-from foreshape.engine import Executor, Scope
-from foreshape.operator.registry import get
-from foreshape.operator.samples import f32, f64, i32
+from foreshape.language.operator.registry import get
+from foreshape.language.operator.samples import f32, f64, i32
+from foreshape.runtime.engine import Executor, Scope
 
 NAN, INF = math.nan, math.inf
 LEFT, RIGHT = "bitwise_left_shift", "bitwise_right_shift"

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import foreshape as fs
-from foreshape.backward import append_backward
-from foreshape.program import Program
-from foreshape.spec import tensor
+from foreshape.core.spec import dtype, tensor
+from foreshape.language.program import Program
+from foreshape.transforms.backward import append_backward
 
 RNG = np.random.RandomState(3)
 X = (RNG.standard_normal((4, 3, 5)) * 2).astype("float32")
@@ -26,7 +26,7 @@ def computed(type: str, inputs: dict[str, Any], attrs: dict[str, Any] | None = N
     for slot, value in inputs.items():
         arrays = value if isinstance(value, list) else [value]
         names = [f"{slot}.{k}" for k in range(len(arrays))]
-        given[slot] = [block.create_variable(n, tensor(fs.spec.dtype(a.dtype), *a.shape), need_check_feed=True) for n, a in zip(names, arrays, strict=True)]
+        given[slot] = [block.create_variable(n, tensor(dtype(a.dtype), *a.shape), need_check_feed=True) for n, a in zip(names, arrays, strict=True)]
         feed |= {n: a.copy() for n, a in zip(names, arrays, strict=True)}
     op = block.append_op(type, given, {s: s for s in asked}, attrs)
     made = {s: names for s, names in op.outputs.items() if all(n in block.vars for n in names)}

@@ -11,15 +11,15 @@ from support.some import one_in
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.backward import append_backward
-from foreshape.dims import symbol
-from foreshape.engine import Executor, Scope
-from foreshape.operator.fields import Gradient, NoGradient
-from foreshape.operator.operator import Operator
-from foreshape.operator.require import RuleError
-from foreshape.operator.samples import Sample, SampleTensor
-from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, Lod, Spec
-from foreshape.values.lod_tensor import LoDTensor
+from foreshape.core.dims import symbol
+from foreshape.core.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, Lod, Spec
+from foreshape.core.values.lod_tensor import LoDTensor
+from foreshape.language.operator.fields import Gradient, NoGradient
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.require import RuleError
+from foreshape.language.operator.samples import Sample, SampleTensor
+from foreshape.runtime.engine import Executor, Scope
+from foreshape.transforms.backward import append_backward
 
 ROWS, SEQUENCES = symbol("rows"), symbol("sequences")
 LOD = Lod("ragged", (SEQUENCES,))

@@ -10,9 +10,9 @@ from support.described import build, count, differentiable, forms_of, run, same
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.backward import append_backward
+from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.errors import ExecutionError
-from foreshape.values.lod_tensor import LoDTensor
+from foreshape.transforms.backward import append_backward
 
 
 def ranked() -> tuple[fs.Program, dict[str, Any]]:

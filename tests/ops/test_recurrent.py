@@ -12,11 +12,11 @@ from torch.nn.utils.rnn import pack_sequence, pad_packed_sequence
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.backward import append_backward
 from foreshape.errors import ExecutionError, SchemaError, ShapeError, TypeMismatchError
-from foreshape.kernels import lstm_pieces
-from foreshape.kernels.recurrence import Cheapest, StepSchedule
-from foreshape.ops import Offsets, Operator
+from foreshape.language.ops import Offsets, Operator
+from foreshape.machine.kernels import lstm_pieces
+from foreshape.machine.kernels.recurrence import Cheapest, StepSchedule
+from foreshape.transforms.backward import append_backward
 
 LENGTHS = [5, 1, 9, 3, 9, 2, 7]
 MODES = {"LSTM": (nn.LSTM, {}), "GRU": (nn.GRU, {}), "RNN_TANH": (nn.RNN, {}), "RNN_RELU": (nn.RNN, {"nonlinearity": "relu"})}
@@ -343,7 +343,7 @@ def test_layers_refuse_what_does_not_fit() -> None:
 
 
 def test_what_the_gradient_needs_is_computed_again_where_it_was_fed_but_for_masks() -> None:
-    from foreshape.ops.recurrent.rnn import SequenceRnn
+    from foreshape.language.ops.recurrent.rnn import SequenceRnn
 
     reserve = torch.zeros((), dtype=torch.uint8)
     given = {n: f.default for n, f in SequenceRnn.schema.attributes.items()} | {"mode": "LSTM", "hidden_size": 3, "num_layers": 2}

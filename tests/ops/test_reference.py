@@ -9,9 +9,9 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-import foreshape.ops
-from foreshape.cli.commands import app
-from foreshape.cli.operators import facts
+import foreshape.language.ops
+from foreshape.apps.cli.commands import app
+from foreshape.apps.cli.operators import facts
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "docs/operators").glob("*.md"))
@@ -28,10 +28,10 @@ def test_each_operator_is_in_the_reference_with_its_file() -> None:
 
 
 def test_each_family_has_a_page_of_help_and_nothing_lies_beside_them() -> None:
-    folder = Path(inspect.getfile(foreshape.ops)).parent
+    folder = Path(inspect.getfile(foreshape.language.ops)).parent
     assert [p.name for p in folder.glob("*.py")] == ["__init__.py"]
     for family in {f["family"] for f in ALL}:
-        assert importlib.import_module(f"foreshape.ops.{family}").__doc__
+        assert importlib.import_module(f"foreshape.language.ops.{family}").__doc__
 
 
 def test_operators_are_listed_by_a_word() -> None:

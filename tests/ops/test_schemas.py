@@ -10,11 +10,11 @@ import pytest
 from support.harness import build, of_each_operator, operators
 from support.mutations import mutations
 
+from foreshape.core.spec import BOOL, COMPLEX64, FP32, FP64, INT32, INT64, LOD_RANK_TABLE, LOD_TENSOR_ARRAY, DType
 from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
-from foreshape.operator.fields import REQUIRED, Attribute, Operand
-from foreshape.operator.operator import Operator
-from foreshape.operator.samples import SampleTensor
-from foreshape.spec import BOOL, COMPLEX64, FP32, FP64, INT32, INT64, LOD_RANK_TABLE, LOD_TENSOR_ARRAY, DType
+from foreshape.language.operator.fields import REQUIRED, Attribute, Operand
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.samples import SampleTensor
 
 TYPES = (FP32, FP64, INT32, INT64, BOOL, COMPLEX64)
 TAKES_MORE = {

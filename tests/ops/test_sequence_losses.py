@@ -11,11 +11,11 @@ import torch
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.backward import append_backward
-from foreshape.engine import Executor, Scope
-from foreshape.program import Program
-from foreshape.spec import LOD_TENSOR, Lod, Spec, dtype
-from foreshape.values.lod_tensor import LoDTensor
+from foreshape.core.spec import LOD_TENSOR, Lod, Spec, dtype
+from foreshape.core.values.lod_tensor import LoDTensor
+from foreshape.language.program import Program
+from foreshape.runtime.engine import Executor, Scope
+from foreshape.transforms.backward import append_backward
 
 LENGTHS = [[3, 0, 4, 1], [[2, 0, 2], [3, 0, 4, 1]]]
 """One level, and two."""

@@ -11,11 +11,11 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.backward import append_backward
-from foreshape.dims import symbol
+from foreshape.core.dims import symbol
+from foreshape.core.spec import LOD_TENSOR, Lod, Spec, dtype
 from foreshape.errors import ExecutionError, GuardError, ShapeError
-from foreshape.program import Variable
-from foreshape.spec import LOD_TENSOR, Lod, Spec, dtype
+from foreshape.language.program import Variable
+from foreshape.transforms.backward import append_backward
 
 LENGTHS = [[[4, 0, 5]], [[3]], [[0, 0]], [[]], [[2, 1, 0], [3, 0, 4]], [[0], []]]
 """Lengths of one and of two levels, with empty sequences, and batches of no sequences."""

@@ -11,9 +11,9 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.dims import symbol
+from foreshape.core.dims import symbol
+from foreshape.core.spec import FP32, FP64, LOD_TENSOR, Lod, Spec
 from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
-from foreshape.spec import FP32, FP64, LOD_TENSOR, Lod, Spec
 
 Lengths = list[list[int]]
 LEVELS: dict[str, Lengths] = {

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import foreshape as fs
-from foreshape.program import Program
-from foreshape.spec import tensor
+from foreshape.core.spec import tensor
+from foreshape.language.program import Program
 
 RNG = np.random.RandomState(3)
 
@@ -22,7 +22,7 @@ def computed(type: str, inputs: dict[str, Any], attrs: dict[str, Any] | None = N
 
     def variable(name: str, a: np.ndarray) -> Any:
         feed[name] = a
-        return block.create_variable(name, tensor(fs.spec.dtype(a.dtype), *a.shape), need_check_feed=True)
+        return block.create_variable(name, tensor(fs.core.spec.dtype(a.dtype), *a.shape), need_check_feed=True)
 
     given = {s: [variable(f"{s}.{k}", x) for k, x in enumerate(a)] if isinstance(a, list) else variable(s, a) for s, a in inputs.items()}
     op = block.append_op(type, given, {slot: "out"} if slot else None, attrs)

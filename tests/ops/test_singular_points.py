@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from support.harness import Case, build, of_each_operator, sampled
 
-from foreshape.backward import append_backward
-from foreshape.engine import Executor, Scope
+from foreshape.core.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, Spec
+from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.errors import ExecutionError, FeedError
-from foreshape.operator.fields import Gradient, NoGradient
-from foreshape.operator.operator import Operator
-from foreshape.operator.registry import get
-from foreshape.operator.samples import Sample, f32, i32, i64
-from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, Spec
-from foreshape.values.lod_tensor import LoDTensor
+from foreshape.language.operator.fields import Gradient, NoGradient
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.registry import get
+from foreshape.language.operator.samples import Sample, f32, i32, i64
+from foreshape.runtime.engine import Executor, Scope
+from foreshape.transforms.backward import append_backward
 
 INF = float("inf")
 EXPECTED = {

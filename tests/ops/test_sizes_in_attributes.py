@@ -11,11 +11,11 @@ import torch.nn.functional as F
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.backward import append_backward
 from foreshape.errors import GuardError
-from foreshape.ops.nn.interpolation import exact_ratio
-from foreshape.program import Program, program_guard
-from foreshape.wire import framework_pb2 as pb
+from foreshape.language.ops.nn.interpolation import exact_ratio
+from foreshape.language.program import Program, program_guard
+from foreshape.language.wire import framework_pb2 as pb
+from foreshape.transforms.backward import append_backward
 
 X = np.random.RandomState(4).standard_normal((2, 3, 5, 6)).astype("float32")
 FILTER = np.random.RandomState(5).standard_normal((3, 4, 3, 3)).astype("float32")

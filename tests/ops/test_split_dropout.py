@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import foreshape as fs
-from foreshape.communication.process_group import ProcessGroup, set_team
-from foreshape.spec import FP32, tensor
+from foreshape.core.spec import FP32, tensor
+from foreshape.machine.communication.process_group import ProcessGroup, set_team
 
 
 @pytest.fixture

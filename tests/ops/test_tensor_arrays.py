@@ -11,9 +11,9 @@ import torch
 from support.described import build, count, differentiable, forms_of, run, same
 
 from foreshape import layer
-from foreshape.backward import append_backward
+from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.errors import ExecutionError, ShapeError, TypeMismatchError
-from foreshape.values.lod_tensor import LoDTensor
+from foreshape.transforms.backward import append_backward
 
 
 def test_elements_are_written_overwritten_and_left_out() -> None:

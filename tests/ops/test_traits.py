@@ -1,4 +1,4 @@
-"""What operators say of themselves holds for the numbers of their samples: see `foreshape.operator.traits`."""
+"""What operators say of themselves holds for the numbers of their samples: see `foreshape.language.operator.traits`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 from support.harness import build, of_each_operator, operators, sampled
 
 import foreshape as fs
-from foreshape.operator.operator import Operator
-from foreshape.operator.samples import Sample
-from foreshape.operator.traits import ShardingRule, is_update
-from foreshape.program import Program
-from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, tensor
-from foreshape.values.rows import Rows
-from foreshape.values.torch_types import dtype_of_torch
+from foreshape.core.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, tensor
+from foreshape.core.values.rows import Rows
+from foreshape.core.values.torch_types import dtype_of_torch
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.samples import Sample
+from foreshape.language.operator.traits import ShardingRule, is_update
+from foreshape.language.program import Program
 
 CASES = list(sampled())
 SAYS = {
@@ -65,7 +65,7 @@ def results_of_step(operator: Operator, given: Given) -> Given:
     for slot, value in given.items():
         numbers = {f"{slot}.{k}": t.numpy() for k, t in enumerate(value if isinstance(value, list) else [value]) if t is not None}
         feed |= numbers
-        inputs[slot] = [block.create_variable(n, tensor(fs.spec.dtype(a.dtype), *a.shape), need_check_feed=True) for n, a in numbers.items()]
+        inputs[slot] = [block.create_variable(n, tensor(fs.core.spec.dtype(a.dtype), *a.shape), need_check_feed=True) for n, a in numbers.items()]
     attrs = {n: getattr(operator, n) for n in operator.schema.attributes}
     op = block.append_op(operator.type, {slot: of for slot, of in inputs.items() if of}, None, attrs)
     names = {slot: of[0] for slot, of in op.outputs.items() if of}

@@ -9,9 +9,9 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.errors import ExecutionError, SchemaError
-from foreshape.program import Program
-from foreshape.values.lod_tensor import LoDTensor
+from foreshape.language.program import Program
 
 X = np.arange(6, dtype="float32").reshape(2, 3) / 3
 

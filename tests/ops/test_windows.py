@@ -11,11 +11,11 @@ import torch
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.backward import append_backward
-from foreshape.infer.rules import answer
-from foreshape.operator.registry import get
-from foreshape.operator.require import RuleError
-from foreshape.spec import FP32, tensor
+from foreshape.core.spec import FP32, tensor
+from foreshape.language.infer.rules import answer
+from foreshape.language.operator.registry import get
+from foreshape.language.operator.require import RuleError
+from foreshape.transforms.backward import append_backward
 
 
 def run(type: str, attrs: dict[str, Any], *inputs: Any) -> tuple[Any, Any]:

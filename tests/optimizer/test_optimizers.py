@@ -13,9 +13,9 @@ import torch
 import foreshape as fs
 from foreshape import layer, optimizer
 from foreshape.errors import SchemaError
+from foreshape.language.program import Role
 from foreshape.optimizer import Optimizer
 from foreshape.optimizer.schedule import COUNTER, Schedule
-from foreshape.program import Role
 
 STEPS = 5
 X = np.random.RandomState(1).standard_normal((6, 7)).astype("float32")

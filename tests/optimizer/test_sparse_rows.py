@@ -12,9 +12,9 @@ from support.some import one_in
 
 import foreshape as fs
 from foreshape import layer, optimizer
-from foreshape.ops import get
+from foreshape.core.values.rows import Rows
+from foreshape.language.ops import get
 from foreshape.optimizer import Optimizer
-from foreshape.values.rows import Rows
 
 HEIGHT, WIDTH, RATE = 23, 8, 0.05
 Make = Callable[[], Optimizer]

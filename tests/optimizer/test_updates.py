@@ -11,15 +11,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from foreshape.core.values.rows import Rows
 from foreshape.errors import ExecutionError
-from foreshape.ops import get
-from foreshape.ops.update import adam as adam_module
-from foreshape.ops.update import adaptive as adaptive_module
-from foreshape.ops.update import each_element as each_element_module
-from foreshape.ops.update import layer_wise as layer_wise_module
-from foreshape.ops.update import sparse as exact_rows_module
-from foreshape.ops.update import updates as updates_module
-from foreshape.values.rows import Rows
+from foreshape.language.ops import get
+from foreshape.language.ops.update import adam as adam_module
+from foreshape.language.ops.update import adaptive as adaptive_module
+from foreshape.language.ops.update import each_element as each_element_module
+from foreshape.language.ops.update import layer_wise as layer_wise_module
+from foreshape.language.ops.update import sparse as exact_rows_module
+from foreshape.language.ops.update import updates as updates_module
 
 State = dict[str, Any]
 STEPS, HEIGHT, WIDTH = 5, 13, 3

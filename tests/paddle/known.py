@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from foreshape.operator.registry import find
-from foreshape.operator.samples import SampleTensor
-from foreshape.spec import FP64
+from foreshape.core.spec import FP64
+from foreshape.language.operator.registry import find
+from foreshape.language.operator.samples import SampleTensor
 
 Arguments = Mapping[str, Any]
 When = Callable[[Arguments], bool]

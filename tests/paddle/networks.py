@@ -26,9 +26,9 @@ from results import by_program, keep
 from sides import Outcome, attended, paddle_python
 
 import foreshape as fs
-from foreshape.cli.commands import app
-from foreshape.dims.symbols import substitute
-from foreshape.program import Program
+from foreshape.apps.cli.commands import app
+from foreshape.core.dims.symbols import substitute
+from foreshape.language.program import Program
 
 BUILDER = Path(__file__).with_name("paddle_networks.py")
 LACKING: dict[str, str] = {}

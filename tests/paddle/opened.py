@@ -26,8 +26,8 @@ from results import by_program, keep
 from sides import NETWORK_TOLERANCE, Outcome, array_differences, attended, paddle_python, spec_differences
 
 import foreshape as fs
-from foreshape.program import Program
-from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS
+from foreshape.core.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS
+from foreshape.language.program import Program
 
 BUILDER = Path(__file__).with_name("paddle_programs.py")
 ACCUMULATED = re.compile(r"_(moment\d?|velocity)_\d+$")

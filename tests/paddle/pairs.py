@@ -15,8 +15,8 @@ from programs_here import INFERENCE, TRAINING, described, feeds
 from sides import Outcome, TwoSided, outcome, paddle_python, run_there, write
 
 import foreshape as fs
-from foreshape.program import Program
-from foreshape.spec import LOD_TENSOR, SELECTED_ROWS, Spec
+from foreshape.core.spec import LOD_TENSOR, SELECTED_ROWS, Spec
+from foreshape.language.program import Program
 
 STEPS = 3
 

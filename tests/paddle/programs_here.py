@@ -13,7 +13,7 @@ import numpy as np
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.program import Program, Variable
+from foreshape.language.program import Program, Variable
 
 Outputs = list[Variable]
 INFERENCE: dict[str, Callable[[], Outputs]] = {}

@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import support.harness as harness
 from sides import attended, paddle_python
 
-from foreshape.operator.operator import Operator
-from foreshape.operator.samples import SampleTensor
-from foreshape.spec import LOD_RANK_TABLE, DType
+from foreshape.core.spec import LOD_RANK_TABLE, DType
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.samples import SampleTensor
 
 SIDE = Path(__file__).with_name("paddle_rejects.py")
 

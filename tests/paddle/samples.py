@@ -20,15 +20,15 @@ from known import reason
 from results import grouped, keep
 from sides import Outcome, TwoSided, compute, outcome, paddle_python, run_here, run_there, write
 
-import foreshape.wire  # noqa: F401  the codec
-from foreshape.backward import append_backward
-from foreshape.operator.fields import Gradient, NoGradient
-from foreshape.operator.operator import Operator
-from foreshape.operator.samples import Sample
-from foreshape.program import Program, program_guard
-from foreshape.program.op import EMPTY
-from foreshape.spec import FP32, LOD_TENSOR, LOD_TENSOR_ARRAY, TENSOR_KINDS, Spec, tensor
-from foreshape.values.lod_tensor import LoDTensor
+import foreshape.language.wire  # noqa: F401  the codec
+from foreshape.core.spec import FP32, LOD_TENSOR, LOD_TENSOR_ARRAY, TENSOR_KINDS, Spec, tensor
+from foreshape.core.values.lod_tensor import LoDTensor
+from foreshape.language.operator.fields import Gradient, NoGradient
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.samples import Sample
+from foreshape.language.program import Program, program_guard
+from foreshape.language.program.op import EMPTY
+from foreshape.transforms.backward import append_backward
 
 APART = {
     "feed": "in every saved pair of the programs that are described here",
@@ -42,7 +42,7 @@ def apart(cls: type[Operator]) -> str | None:
     """Why an operator's samples are not compared, or None where they are."""
     if not cls.samples:
         return "it runs a block: in the loops and branches of the programs that are described here"
-    return APART.get(cls.type) or FAMILIES_APART.get(cls.__module__.removeprefix("foreshape.ops.").split(".")[0])
+    return APART.get(cls.type) or FAMILIES_APART.get(cls.__module__.removeprefix("foreshape.language.ops.").split(".")[0])
 
 
 MUST_BE_NAMED = {"rmsprop": ("MeanGradOut",)}

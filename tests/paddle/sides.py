@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 import foreshape as fs
-from foreshape.program import Program
-from foreshape.spec import LOD_TENSOR_ARRAY, SELECTED_ROWS, Spec
+from foreshape.core.spec import LOD_TENSOR_ARRAY, SELECTED_ROWS, Spec
+from foreshape.language.program import Program
 
 SIDE = Path(__file__).with_name("paddle_side.py")
 PATIENCE = 20.0

@@ -11,10 +11,10 @@ from support.some import each_of_product
 
 import foreshape as fs
 from foreshape import layer, optimizer
+from foreshape.compiler.lowering.kernel_calls import KernelCall, region_of
 from foreshape.errors import SchemaError
-from foreshape.lowering.kernel_calls import KernelCall, region_of
 from foreshape.optimizer import Group, Optimizer
-from foreshape.passes import accumulate, lower_precision, scale_loss
+from foreshape.transforms.passes import accumulate, lower_precision, scale_loss
 
 BATCHES = 3
 DATA = np.random.default_rng(5)

@@ -7,12 +7,12 @@ import torch
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.communication.join import Ranks
-from foreshape.dims import evaluate
-from foreshape.passes import for_test
-from foreshape.training.checkpoint.divided import ShardedCheckpoint, described, joined, write_own
-from foreshape.training.distributed.distributed_session import DistributedSession
-from foreshape.training.program import initialise_missing, persistables
+from foreshape.apps.training.checkpoint.divided import ShardedCheckpoint, described, joined, write_own
+from foreshape.apps.training.distributed.distributed_session import DistributedSession
+from foreshape.apps.training.program import initialise_missing, persistables
+from foreshape.core.dims import evaluate
+from foreshape.machine.communication.join import Ranks
+from foreshape.transforms.passes import for_test
 
 STRATEGIES = {"shard_optimizer": fs.shard_optimizer, "shard_parameters": fs.shard_parameters}
 

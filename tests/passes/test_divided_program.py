@@ -6,8 +6,8 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.passes import for_test
-from foreshape.program import Role
+from foreshape.language.program import Role
+from foreshape.transforms.passes import for_test
 
 
 def divided(cost, ranks=2, **settings):

@@ -11,9 +11,9 @@ from support.some import each_of_product
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.backward.recompute import SUFFIX
-from foreshape.lowering.fusion import update_groups
-from foreshape.passes.recompute import gradients_apart, recompute_values
+from foreshape.compiler.lowering.fusion import update_groups
+from foreshape.transforms.backward.recompute import SUFFIX
+from foreshape.transforms.passes.recompute import gradients_apart, recompute_values
 
 
 @pytest.fixture(params=QUICK_AND_LONG, ids=lambda n: n.__name__)

@@ -12,7 +12,7 @@ from support.some import each
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.passes.over_examples import OverExamples, Statistic
+from foreshape.transforms.passes.over_examples import OverExamples, Statistic
 
 BATCHES = (1, 2, 3, 7, cases.EXAMPLES)
 

@@ -12,8 +12,8 @@ from support import own_operators as own
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.views.graph import family_of
-from foreshape.views.outline import layers_of
+from foreshape.language.views.graph import family_of
+from foreshape.language.views.outline import layers_of
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from support.some import each
 import foreshape as fs
 from foreshape import layer, optimizer
 from foreshape.errors import SchemaError
-from foreshape.operator import all_operators
-from foreshape.operator.fields import NoGradient
-from foreshape.passes import lower_precision, scale_loss
-from foreshape.passes.precision import INITIAL_SCALE
+from foreshape.language.operator import all_operators
+from foreshape.language.operator.fields import NoGradient
+from foreshape.transforms.passes import lower_precision, scale_loss
+from foreshape.transforms.passes.precision import INITIAL_SCALE
 
 DATA = np.random.default_rng(2)
 IMAGES = DATA.standard_normal((24, 1, 6, 6)).astype("float32")

@@ -4,12 +4,12 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.operator.attributes import AttrType
-from foreshape.operator.bound_attributes import Attributes
-from foreshape.passes import Pass, apply, for_test, named, prune
-from foreshape.passes.prune import for_step
-from foreshape.program import Op, Role
-from foreshape.wire import framework_pb2 as pb
+from foreshape.language.operator.attributes import AttrType
+from foreshape.language.operator.bound_attributes import Attributes
+from foreshape.language.program import Op, Role
+from foreshape.language.wire import framework_pb2 as pb
+from foreshape.transforms.passes import Pass, apply, for_test, named, prune
+from foreshape.transforms.passes.prune import for_step
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.ops.update.updates import Update
+from foreshape.language.ops.update.updates import Update
 
 STATE = {
     "SGD": 0, "Momentum": 1, "Adam": 2, "AdamW": 2, "Adagrad": 1, "RMSProp": 2, "Ftrl": 2, "Adadelta": 2, "Adamax": 2, "DecayedAdagrad": 1,

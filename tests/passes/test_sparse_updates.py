@@ -13,10 +13,10 @@ from support.measured import allocator_events, fed_bytes, most_and_last
 
 import foreshape as fs
 from foreshape import layer, optimizer
+from foreshape.apps.training import Checkpoint
+from foreshape.core.values.rows import Rows
 from foreshape.errors import ExecutionError
-from foreshape.passes import accumulate, scale_loss
-from foreshape.training import Checkpoint
-from foreshape.values.rows import Rows
+from foreshape.transforms.passes import accumulate, scale_loss
 
 DRAW = np.random.default_rng(0)
 DATA = {"ids": DRAW.integers(0, 40, (48, 5)), "label": DRAW.integers(0, 2, (48, 1)).astype("float32")}

@@ -7,13 +7,13 @@ import re
 
 import pytest
 
-from foreshape.pictures.chart import drawn_points, line_chart
-from foreshape.pictures.figures import share, short_bytes, short_count
-from foreshape.pictures.layered import RANK_GAP, layered
-from foreshape.pictures.markup import LONGEST, Markup, cut, ends, folded, tag
-from foreshape.pictures.widths import begin, fit, wide
-from foreshape.pictures.widths import left as to_left
-from foreshape.pictures.widths import right as to_right
+from foreshape.core.pictures.chart import drawn_points, line_chart
+from foreshape.core.pictures.figures import share, short_bytes, short_count
+from foreshape.core.pictures.layered import RANK_GAP, layered
+from foreshape.core.pictures.markup import LONGEST, Markup, cut, ends, folded, tag
+from foreshape.core.pictures.widths import begin, fit, wide
+from foreshape.core.pictures.widths import left as to_left
+from foreshape.core.pictures.widths import right as to_right
 
 
 def crossings(edges: list[tuple[float, float]]) -> int:

@@ -10,9 +10,9 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.memory.plan import Plan
-from foreshape.process.machine_memory import found_limits
-from foreshape.process.this_run import MemoryLimit
+from foreshape.compiler.memory.plan import Plan
+from foreshape.machine.process.machine_memory import found_limits
+from foreshape.machine.process.this_run import MemoryLimit
 
 
 def network() -> Any:

@@ -16,11 +16,11 @@ import pytest
 from processes import Network
 
 import foreshape as fs
-from foreshape.process.threads import Fastest
-from foreshape.process.waiting import CALM, EVERY, WaitPolicy
-from foreshape.values.openmp import SERVER_SPINS, SPINS
-from foreshape.values.processors import allowed, without_processor
-from foreshape.values.torch_proxy import torch
+from foreshape.core.values.openmp import SERVER_SPINS, SPINS
+from foreshape.core.values.processors import allowed, without_processor
+from foreshape.core.values.torch_proxy import torch
+from foreshape.machine.process.threads import Fastest
+from foreshape.machine.process.waiting import CALM, EVERY, WaitPolicy
 
 HERE = Path(__file__).parent
 SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY", "OMP_DISPLAY_ENV")
@@ -46,7 +46,7 @@ def two_threads() -> Iterator[None]:
 
 # --- what OpenMP is told
 
-RUN = "import os; from foreshape.values.torch_proxy import torch; torch.get_num_threads(); print('GOMP_SPINCOUNT' in os.environ)"
+RUN = "import os; from foreshape.core.values.torch_proxy import torch; torch.get_num_threads(); print('GOMP_SPINCOUNT' in os.environ)"
 
 
 def spins(code: str, **settings: str) -> tuple[str, str]:
@@ -58,7 +58,7 @@ def spins(code: str, **settings: str) -> tuple[str, str]:
     return found[1], done.stdout.strip()
 
 
-UNCOUNTED = "import foreshape.values.openmp as o; o.without_processor = lambda: None\n"
+UNCOUNTED = "import foreshape.core.values.openmp as o; o.without_processor = lambda: None\n"
 
 
 @linux
@@ -80,7 +80,7 @@ def test_libgomp_waits_briefly_elsewhere_and_other_programs_are_told_nothing() -
 @pytest.mark.long
 @linux
 def test_libgomp_of_a_server_waits_as_servers_do_unless_the_user_says_otherwise() -> None:
-    code = "from foreshape.values import openmp; openmp.wait_as_server();" + RUN + "; print(openmp.says_how_to_wait())"
+    code = "from foreshape.core.values import openmp; openmp.wait_as_server();" + RUN + "; print(openmp.says_how_to_wait())"
     assert spins(code) == (SERVER_SPINS, "False\nTrue")
     assert spins(code, GOMP_SPINCOUNT="77") == ("77", "True\nTrue")
 
@@ -146,7 +146,7 @@ def test_where_nobody_counts_no_more_looks_are_taken() -> None:
 
 
 LOOKS = (
-    "from processes import Network; from foreshape.process import waiting; import os, time\n"
+    "from processes import Network; from foreshape.machine.process import waiting; import os, time\n"
     "Network(2).step(); counted = waiting.without_processor() is not None and waiting.is_libgomp()\n"
     "threads = lambda: len(os.listdir('/proc/self/task'))\n"
     "before = threads(); team = waiting.IdleTeam() if counted else None; beside = threads() - before\n"
@@ -168,8 +168,8 @@ def test_steps_look_unless_the_user_has_said_how_to_wait_and_an_idle_team_comes_
 
 # --- how many threads torch has
 
-QUOTA_OF_ONE = "import foreshape.values.processors as p; p.quota = lambda: 1.0\n"
-THREADS = "from foreshape.values.torch_proxy import torch; print(torch.get_num_threads())"
+QUOTA_OF_ONE = "import foreshape.core.values.processors as p; p.quota = lambda: 1.0\n"
+THREADS = "from foreshape.core.values.torch_proxy import torch; print(torch.get_num_threads())"
 
 
 @linux
@@ -187,7 +187,7 @@ THREADS = "from foreshape.values.torch_proxy import torch; print(torch.get_num_t
                 ("import torch; torch.set_num_threads(2)\n" + THREADS, {}, 2),
                 ("import torch; torch.set_num_threads(3)\n" + THREADS, {}, 3),
                 ("import torch; torch.ones(1_000_000).sum()\n" + THREADS, {}, 1),
-                ("from foreshape.values.torch_proxy import torch; torch.set_num_threads(2); import foreshape as fs; fs.Executor()\n" + THREADS, {}, 2),
+                ("from foreshape.core.values.torch_proxy import torch; torch.set_num_threads(2); import foreshape as fs; fs.Executor()\n" + THREADS, {}, 2),
                 ("import torch\n" + THREADS, {"OMP_NUM_THREADS": "2"}, 2),
             ]
         ),
@@ -213,7 +213,7 @@ def test_threads_follow_the_affinity_mask(before: str, settings: dict[str, str],
 @several
 @pytest.mark.long
 def test_a_plan_without_torch_counts_the_threads_that_torch_would_get() -> None:
-    code = "from foreshape.kernels.onednn import thread_count; a = thread_count()\n" + THREADS + "; print(a)"
+    code = "from foreshape.machine.kernels.onednn import thread_count; a = thread_count()\n" + THREADS + "; print(a)"
     for quota in (QUOTA_OF_ONE, ""):
         told, planned = process("-c", quota + code).stdout.split()
         assert told == planned
@@ -230,7 +230,7 @@ def test_other_words_than_a_number_or_adaptive_are_refused(threads: Any) -> None
 
 def seen_threads(monkeypatch: pytest.MonkeyPatch, network: Network) -> list[int]:
     """As many as torch has, while a step is made and then while it runs."""
-    from foreshape.engine import executor as engine
+    from foreshape.runtime.engine import executor as engine
 
     seen: list[int] = []
     make, bind = engine.CompiledStep.__init__, engine.CompiledStep.bind
@@ -302,7 +302,7 @@ def test_adaptive_follows_the_load_and_leaves_small_differences() -> None:
 
 
 def test_an_adaptive_executor_computes_the_same_on_what_is_fastest_by_the_clock(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    from foreshape.engine import executor as engine
+    from foreshape.runtime.engine import executor as engine
 
     slow = {1: 1.0, 2: 1.0}
     now = [0.0]

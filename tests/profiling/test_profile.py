@@ -10,10 +10,10 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.kernels.onednn_library import library
-from foreshape.operator.registry import layer_name
-from foreshape.passes import for_test
-from foreshape.profiling import profiler
+from foreshape.language.operator.registry import layer_name
+from foreshape.machine.kernels.onednn_library import library
+from foreshape.runtime.profiling import profiler
+from foreshape.transforms.passes import for_test
 
 
 def images(*dims: int) -> Any:

@@ -13,8 +13,8 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.program import startup_of
-from foreshape.program.messages import CallSite
+from foreshape.language.program import startup_of
+from foreshape.language.program.messages import CallSite
 
 X = np.ones((4, 3), "float32")
 

@@ -17,12 +17,12 @@ from support.trained_digits import Digits, trained_digits
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.kernels.onednn_library import library
-from foreshape.lowering import lower
-from foreshape.lowering.fusion import apply_all
-from foreshape.lowering.kernel_calls import FusedCall, OpCall
-from foreshape.quantization.ranges_of_values import METHODS
-from foreshape.quantization.rewrite import as_bytes
+from foreshape.apps.quantization.ranges_of_values import METHODS
+from foreshape.apps.quantization.rewrite import as_bytes
+from foreshape.compiler.lowering import lower
+from foreshape.compiler.lowering.fusion import apply_all
+from foreshape.compiler.lowering.kernel_calls import FusedCall, OpCall
+from foreshape.machine.kernels.onednn_library import library
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ from support.html_pages import Page
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.memory.records import CLASSES
-from foreshape.operator.registry import shown_type
-from foreshape.report import report_page
-from foreshape.report.facts import facts
-from foreshape.report.texts import BATCHES, over_batches
+from foreshape.compiler.memory.records import CLASSES
+from foreshape.language.operator.registry import shown_type
+from foreshape.runtime.report import report_page
+from foreshape.runtime.report.facts import facts
+from foreshape.runtime.report.texts import BATCHES, over_batches
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 

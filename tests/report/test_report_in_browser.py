@@ -12,7 +12,7 @@ import pytest
 from support import pictured
 
 import foreshape as fs
-from foreshape.report import write_report
+from foreshape.runtime.report import write_report
 
 pytestmark = pytest.mark.browser
 CORPUS = Path(__file__).parents[1] / "corpus"

@@ -4,11 +4,11 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.operator import require
-from foreshape.operator.registry import _registry as registry
-from foreshape.operator.registry import find
-from foreshape.ops import FLOATING, NOT_WRITTEN, Operator, f32, operand, reject, require_equal, result, sample
-from foreshape.spec import FP32, tensor
+from foreshape.core.spec import FP32, tensor
+from foreshape.language.operator import require
+from foreshape.language.operator.registry import _registry as registry
+from foreshape.language.operator.registry import find
+from foreshape.language.ops import FLOATING, NOT_WRITTEN, Operator, f32, operand, reject, require_equal, result, sample
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import pytest
 
 import foreshape as fs
 from foreshape import LOD_TENSOR, SELECTED_ROWS, layer
-from foreshape.operator.registry import _registry as registry
-from foreshape.operator.registry import all_operators
-from foreshape.ops import FLOATING, NOT_WRITTEN, Operator, f32, operand, result, sample
-from foreshape.spec import Spec
+from foreshape.core.spec import Spec
+from foreshape.language.operator.registry import _registry as registry
+from foreshape.language.operator.registry import all_operators
+from foreshape.language.ops import FLOATING, NOT_WRITTEN, Operator, f32, operand, result, sample
 
 
 def gradient_of(table):

@@ -12,7 +12,7 @@ import foreshape as fs
 from foreshape import layer
 
 if TYPE_CHECKING:
-    from foreshape.serving.server import BackgroundServer
+    from foreshape.apps.serving.server import BackgroundServer
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +45,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def served(models: Path) -> Iterator[BackgroundServer]:
-    from foreshape.serving.server import BackgroundServer
+    from foreshape.apps.serving.server import BackgroundServer
 
     with BackgroundServer([str(models)]) as server:
         yield server

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra serve")
 
 if TYPE_CHECKING:
-    from foreshape.serving.server import BackgroundServer
+    from foreshape.apps.serving.server import BackgroundServer
 
 NUMBERS: list[Any] = [0, 1, -1, 2, 3, 7, 1 << 20, 1 << 31, 1 << 32, 1 << 40, 1 << 61, 1 << 62, 1 << 63, 1 << 64, -(1 << 63), 10**400]
 VALUES: list[Any] = [*NUMBERS, 0.5, -0.0, 1e39, 1e308, "HUGE", float("nan"), float("inf"), True, False, None, "", "1", "x", "\u0000", "\ud800", "a" * 5000]

@@ -16,7 +16,7 @@ from foreshape import layer
 from foreshape.interop.batch_layout import BatchLayout, round_up
 from foreshape.interop.batch_queue import Batch, BatchQueue, Expired, QueueFull
 from foreshape.interop.batch_times import BatchSize, BatchTimes
-from foreshape.kernels.onednn_ragged import FILLED
+from foreshape.machine.kernels.onednn_ragged import FILLED
 
 
 class Held:

@@ -19,9 +19,9 @@ pytest.importorskip("fastapi", reason="the extra serve")
 import torch
 
 import foreshape as fs
-from foreshape.serving.served_writer import LanguageModels
-from foreshape.serving.server import BackgroundServer
-from foreshape.serving.server_limits import ServerLimits
+from foreshape.apps.serving.served_writer import LanguageModels
+from foreshape.apps.serving.server import BackgroundServer
+from foreshape.apps.serving.server_limits import ServerLimits
 
 LLAMA = Path(__file__).parents[1] / "generation" / "data" / "llama"
 TOLD = json.loads((LLAMA / "texts.json").read_text())

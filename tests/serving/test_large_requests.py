@@ -14,10 +14,10 @@ import pytest
 from support.asked import ask, infer, save_scale, tensor
 
 pytest.importorskip("fastapi", reason="the extra serve")
+from foreshape.apps.serving import infer_route, service
+from foreshape.apps.serving.server import BackgroundServer
+from foreshape.apps.serving.server_limits import ServerLimits
 from foreshape.interop.batch_times import BatchSize, BatchTimes
-from foreshape.serving import infer_route, service
-from foreshape.serving.server import BackgroundServer
-from foreshape.serving.server_limits import ServerLimits
 
 LARGE = np.random.default_rng(0).standard_normal((5000, 4)).astype("float32")
 

@@ -20,7 +20,7 @@ from support.waiting import until
 
 pytest.importorskip("fastapi", reason="the extra serve")
 import foreshape as fs
-from foreshape.serving.server import BackgroundServer, make_service
+from foreshape.apps.serving.server import BackgroundServer, make_service
 
 
 def value(address: str, model: str = "m", version: str | None = None) -> Any:

@@ -21,8 +21,8 @@ from support.waiting import until
 
 pytest.importorskip("fastapi", reason="the extra serve")
 import foreshape as fs
-from foreshape.serving.server import BackgroundServer, bound
-from foreshape.serving.server_limits import ServerLimits
+from foreshape.apps.serving.server import BackgroundServer, bound
+from foreshape.apps.serving.server_limits import ServerLimits
 
 X = [tensor("x", [[1.0, 2.0, 3.0, 4.0]])]
 ANSWER = [2.0, 4.0, 6.0, 8.0]

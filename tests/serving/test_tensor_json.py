@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 pytest.importorskip("msgspec", reason="the extra serve")
-from foreshape.serving import tensor_json
-from foreshape.serving.server_limits import RequestError
-from foreshape.serving.tensor_json import from_json, to_json
+from foreshape.apps.serving import tensor_json
+from foreshape.apps.serving.server_limits import RequestError
+from foreshape.apps.serving.tensor_json import from_json, to_json
 
 KINDS = {"BOOL": "bool", "UINT8": "u1", "UINT64": "u8", "INT8": "i1", "INT32": "i4", "INT64": "i8", "FP32": "f4", "FP64": "f8"}
 TYPES = {"b": (bool,), "u": (int,), "i": (int,), "f": (int, float)}

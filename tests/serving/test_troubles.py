@@ -18,8 +18,8 @@ from support.asked import ask, infer, save_scale, tensor
 pytest.importorskip("fastapi", reason="the extra serve")
 import foreshape as fs
 from foreshape import layer
-from foreshape.serving.server import BackgroundServer
-from foreshape.serving.trouble import client_words
+from foreshape.apps.serving.server import BackgroundServer
+from foreshape.apps.serving.trouble import client_words
 
 NUMBER = re.compile(r"at trouble ([0-9a-f]{8})")
 ONES = [tensor("x", np.ones((1, 4)))]

@@ -10,7 +10,7 @@ import torch
 
 import foreshape as fs
 from foreshape.interop.onnx_comparison import comparison_sizes, drawn_feed
-from foreshape.passes import prune
+from foreshape.transforms.passes import prune
 
 LENGTHS = [2, 0, 3]
 """Of ragged inputs."""

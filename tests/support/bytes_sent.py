@@ -17,10 +17,10 @@ import numpy as np
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.communication.join import join
-from foreshape.communication.process_group import team_of
-from foreshape.training.distributed.distributed_session import DistributedSession
-from foreshape.training.program import initialise_missing
+from foreshape.apps.training.distributed.distributed_session import DistributedSession
+from foreshape.apps.training.program import initialise_missing
+from foreshape.machine.communication.join import join
+from foreshape.machine.communication.process_group import team_of
 
 RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 BATCH = 12

@@ -10,7 +10,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from foreshape.cli.commands import app
+from foreshape.apps.cli.commands import app
 
 
 @cache

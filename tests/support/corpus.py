@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import foreshape as fs
-from foreshape.wire import framework_pb2 as pb
+from foreshape.language.wire import framework_pb2 as pb
 
 FOLDER = Path(__file__).parents[1] / "corpus"
 REPLAYED = ("lenet", "vgg11", "resnet50", "mobilenet_v2", "googlenet", "squeezenet1_1", "mlp_momentum", "lenet_bn_adam", "transformer_encoder",

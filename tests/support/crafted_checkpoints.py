@@ -16,8 +16,8 @@ import torch
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.training import Checkpoint
-from foreshape.training.checkpoint import container
+from foreshape.apps.training import Checkpoint
+from foreshape.apps.training.checkpoint import container
 
 WRONG: dict[str, Any] = {
     "none": None, "true": True, "zero": 0, "one": 1, "minus-one": -1, "half": 1.5, "nan": float("nan"), "inf": float("inf"), "minus-inf": float("-inf"),

@@ -13,14 +13,14 @@ import numpy as np
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.dims import evaluate, symbols_of
+from foreshape.compiler.memory import Plan
+from foreshape.core.dims import evaluate, symbols_of
+from foreshape.core.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, TENSOR_KINDS, Spec
 from foreshape.errors import ForeshapeError
-from foreshape.memory import Plan
-from foreshape.program import Variable
-from foreshape.program.inputs import inputs_of
-from foreshape.report.write import report_page
-from foreshape.spec import LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, TENSOR_KINDS, Spec
-from foreshape.wire import framework_pb2 as pb
+from foreshape.language.program import Variable
+from foreshape.language.program.inputs import inputs_of
+from foreshape.language.wire import framework_pb2 as pb
+from foreshape.runtime.report.write import report_page
 from support.harness import build, operators
 from support.survival import checked_words
 

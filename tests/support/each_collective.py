@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.communication.join import join
-from foreshape.communication.process_group import WHOLE, ProcessGroup
-from foreshape.values.torch_proxy import torch
+from foreshape.core.values.torch_proxy import torch
+from foreshape.machine.communication.join import join
+from foreshape.machine.communication.process_group import WHOLE, ProcessGroup
 
 ROWS, WIDTH = 12, 6
 REDUCED = ("sum", "max", "min", "prod")

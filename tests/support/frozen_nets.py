@@ -10,8 +10,8 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.kernels.onednn_library import SWITCH, library
-from foreshape.passes import for_test
+from foreshape.machine.kernels.onednn_library import SWITCH, library
+from foreshape.transforms.passes import for_test
 
 
 @pytest.fixture(autouse=True, params=["library", "torch"])

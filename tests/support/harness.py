@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from foreshape.infer.rules import answer
-from foreshape.operator.operator import Operator
-from foreshape.operator.registry import all_operators
-from foreshape.operator.samples import Reject, Sample
-from foreshape.operator_checks.sample_programs import SEED, placed, sample_program
-from foreshape.operator_checks.sample_programs import SampleProgram as Case
-from foreshape.operator_checks.sample_programs import numbers_of as array
-from foreshape.operator_checks.sample_programs import split_arguments as split
-from foreshape.program import Program, program_guard
+from foreshape.language.infer.rules import answer
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.registry import all_operators
+from foreshape.language.operator.samples import Reject, Sample
+from foreshape.language.program import Program, program_guard
+from foreshape.runtime.operator_checks.sample_programs import SEED, placed, sample_program
+from foreshape.runtime.operator_checks.sample_programs import SampleProgram as Case
+from foreshape.runtime.operator_checks.sample_programs import numbers_of as array
+from foreshape.runtime.operator_checks.sample_programs import split_arguments as split
 from support.some import is_quick
 
 
@@ -51,7 +51,7 @@ def of_each_operator(cases: Iterable[tuple[Any, ...]], quick: int = 1) -> Callab
     """
     groups: dict[str, list[tuple[Any, ...]]] = {}
     for case in cases:
-        file = case[1].__module__.removeprefix("foreshape.ops.").replace(".", "/")
+        file = case[1].__module__.removeprefix("foreshape.language.ops.").replace(".", "/")
         groups.setdefault(file if is_quick(case[1].type, quick) else f"{file}, the others", []).append(case)
 
     def decorate(test: Callable[..., None]) -> Callable[[str], None]:

@@ -47,10 +47,10 @@ def kernels() -> Iterator[tuple[str, Callable[..., Any], list[Any]]]:
     """Kernels of numbers alone, with operands."""
     import torch
 
-    from foreshape.kernels import frozen, products
-    from foreshape.kernels.attention import Attention
-    from foreshape.kernels.onednn_library import library
-    from foreshape.values.torch_proxy import aten
+    from foreshape.core.values.torch_proxy import aten
+    from foreshape.machine.kernels import frozen, products
+    from foreshape.machine.kernels.attention import Attention
+    from foreshape.machine.kernels.onednn_library import library
 
     n = torch.randn
     yield "mm", products.mm, [n(128, 96), n(96, 128)]

@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from foreshape.core.spec import LOD_TENSOR, Lod, Spec
+from foreshape.core.values.rows import Rows
+from foreshape.core.values.tensor_array import TensorArray
+from foreshape.core.values.torch_types import dtype_of_torch
 from foreshape.errors import ForeshapeError, SchemaError, ShapeError
-from foreshape.operator.fields import Gradient
-from foreshape.operator.operator import Operator
-from foreshape.operator.require import RuleError
-from foreshape.operator.samples import Sample, SampleTensor
-from foreshape.ops import Offsets
-from foreshape.process.this_run import this_run
-from foreshape.spec import LOD_TENSOR, Lod, Spec
-from foreshape.values.rows import Rows
-from foreshape.values.tensor_array import TensorArray
-from foreshape.values.torch_types import dtype_of_torch
+from foreshape.language.operator.fields import Gradient
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.require import RuleError
+from foreshape.language.operator.samples import Sample, SampleTensor
+from foreshape.language.ops import Offsets
+from foreshape.machine.process.this_run import this_run
 from support.harness import answer, build, split
 
 

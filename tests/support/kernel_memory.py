@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from foreshape.dims import evaluate, symbols_of
-from foreshape.operator.operator import Operator
-from foreshape.operator.samples import Sample
-from foreshape.ops import Offsets
-from foreshape.ops.rules.ragged_rules import longest, longest_outermost
-from foreshape.spec import Spec
-from foreshape.values.rows import Rows
+from foreshape.core.dims import evaluate, symbols_of
+from foreshape.core.spec import Spec
+from foreshape.core.values.rows import Rows
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.samples import Sample
+from foreshape.language.ops import Offsets
+from foreshape.language.ops.rules.ragged_rules import longest, longest_outermost
 from support.harness import with_kernels
 from support.kernel_calls import Call, calls, in_a_row, in_natural_order, permuted, resized, sizes_of, tensors_of
 from support.measured import allocator_events, between_marks, mark

@@ -22,8 +22,8 @@ from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
 import foreshape as fs
-from foreshape.memory import Plan, byte_text
-from foreshape.values.emitted_code import STEP_FILE, op_at
+from foreshape.compiler.memory import Plan, byte_text
+from foreshape.core.values.emitted_code import STEP_FILE, op_at
 
 _BEFORE, _AFTER = re.compile(r"= \w+\.clone\(\)$"), re.compile(r"^del |, = l\d+$|= store\(")
 """Lines that stand before and after a kernel's own."""

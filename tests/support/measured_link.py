@@ -8,8 +8,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from foreshape.communication.join import join
-from foreshape.cost.link import measure_link
+from foreshape.compiler.cost.link import measure_link
+from foreshape.machine.communication.join import join
 
 if __name__ == "__main__":
     with join(60.0) as ranks:

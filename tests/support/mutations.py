@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from foreshape.operator.operator import Operator
-from foreshape.operator.samples import SampleTensor
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.samples import SampleTensor
 
 _DIMS = re.compile(r"(?:ragged (?:rows )?)?\[([^\[\]]*)\](.*)")
 _OPEN = re.compile(r"\.\.\.|\*\w*")

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from foreshape.dims import is_symbol, symbols_of
-from foreshape.engine.checked import BlockFrame
-from foreshape.engine.freed import place_of, tensors_in
-from foreshape.lowering.call_memory import number
-from foreshape.lowering.kernel_calls import KernelCall, Step, Value, region_of
-from foreshape.memory.records import WORKSPACE, LiveBuffer, Liveness
-from foreshape.memory.rounds import rounds_of
-from foreshape.values.offsets import Offsets
+from foreshape.compiler.lowering.call_memory import number
+from foreshape.compiler.lowering.kernel_calls import KernelCall, Step, Value, region_of
+from foreshape.compiler.memory.records import WORKSPACE, LiveBuffer, Liveness
+from foreshape.compiler.memory.rounds import rounds_of
+from foreshape.core.dims import is_symbol, symbols_of
+from foreshape.core.values.offsets import Offsets
+from foreshape.runtime.engine.checked import BlockFrame
+from foreshape.runtime.engine.freed import place_of, tensors_in
 from support.replayed import Ran, Replayed, run
 
 

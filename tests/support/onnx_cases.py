@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 import foreshape as fs
-from foreshape.dims import Ratio, evaluate, symbols_of
+from foreshape.core.dims import Ratio, evaluate, symbols_of
+from foreshape.core.spec import LOD_TENSOR
 from foreshape.interop.onnx import open_model
-from foreshape.spec import LOD_TENSOR
-from foreshape.wire.onnx_model import read_model
-from foreshape.wire.onnx_records import NodeRecord
+from foreshape.language.wire.onnx_model import read_model
+from foreshape.language.wire.onnx_records import NodeRecord
 
 FOLDER = Path(__file__).parent.parent / "interop" / "onnx"
 

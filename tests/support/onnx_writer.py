@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import foreshape as fs
-from foreshape.wire.scan import delimited, write_varint
+from foreshape.language.wire.scan import delimited, write_varint
 
 _NAMES = ["float32", "uint8", "int8", "uint16", "int16", "int32", "int64", "string", "bool", "float16", "float64", "uint32", "uint64"]
 CODES = {name: at for at, name in enumerate(_NAMES, 1)}

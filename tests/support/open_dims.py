@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foreshape.dims import Size, symbol
-from foreshape.infer.rules import Key
-from foreshape.ops import Offsets
-from foreshape.spec import LOD_TENSOR, Lod, Spec
-from foreshape.values.rows import Rows
-from foreshape.values.tensor_array import TensorArray
+from foreshape.core.dims import Size, symbol
+from foreshape.core.spec import LOD_TENSOR, Lod, Spec
+from foreshape.core.values.rows import Rows
+from foreshape.core.values.tensor_array import TensorArray
+from foreshape.language.infer.rules import Key
+from foreshape.language.ops import Offsets
 from support.kernel_calls import Call
 
 Place = tuple[int, int, int]

@@ -9,8 +9,8 @@ import numpy as np
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.operator import FLOATING, ZERO_GRADIENT, Operator, f32, gradient, operand, require_same_dims, result, sample, torch
-from foreshape.operator.totals import Total
+from foreshape.language.operator import FLOATING, ZERO_GRADIENT, Operator, f32, gradient, operand, require_same_dims, result, sample, torch
+from foreshape.language.operator.totals import Total
 from foreshape.optimizer.base import Optimizer
 
 

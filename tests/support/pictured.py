@@ -6,8 +6,8 @@ import random
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.operator.attributes import AttrType
-from foreshape.operator.bound_attributes import Attributes
+from foreshape.language.operator.attributes import AttrType
+from foreshape.language.operator.bound_attributes import Attributes
 
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">&amp;\x1b[31m\u202e\ud83d"
 

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from foreshape.engine import Executor, Scope
+from foreshape.core.spec import LOD_TENSOR
+from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.errors import FormatError
 from foreshape.interop.torch.plain_module import module_of
 from foreshape.interop.torch.write.program_source import plain_source
-from foreshape.operator.operator import Operator
-from foreshape.operator.samples import Sample
-from foreshape.program import Program, program_guard
-from foreshape.spec import LOD_TENSOR
-from foreshape.values.lod_tensor import LoDTensor
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.samples import Sample
+from foreshape.language.program import Program, program_guard
+from foreshape.runtime.engine import Executor, Scope
 from support.harness import build
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.cost.calibration import Calibration, Kernels
+from foreshape.compiler.cost.calibration import Calibration, Kernels
 
 
 def stack(hidden: int = 64, optimizer: object = None) -> fs.Program:

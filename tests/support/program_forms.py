@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
+from foreshape.core.spec import Spec
 from foreshape.interop.parameters import Stored
-from foreshape.program import Block, Op, Program
-from foreshape.program.op import is_empty_name
-from foreshape.spec import Spec
+from foreshape.language.program import Block, Op, Program
+from foreshape.language.program.op import is_empty_name
 
 Form = tuple[Any, ...]
 

@@ -9,9 +9,9 @@ import torch
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.lowering.call_memory import number
-from foreshape.memory.records import LiveBuffer
-from foreshape.spec import LOD_TENSOR
+from foreshape.compiler.lowering.call_memory import number
+from foreshape.compiler.memory.records import LiveBuffer
+from foreshape.core.spec import LOD_TENSOR
 from support.observed import Observed, observe, planned_places
 from support.replayed import Ran, Replayed, run
 

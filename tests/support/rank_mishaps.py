@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 import foreshape as fs
-import foreshape.version
+import foreshape.core.version
 from foreshape import layer
-from foreshape.communication.process_group import ProcessGroup
-from foreshape.operator import FLOATING, Operator, f32, gradient, i64, operand, reject, result, sample
-from foreshape.training.checkpoint.checkpoint import Checkpoint, container
-from foreshape.wire import replacing
+from foreshape.apps.training.checkpoint.checkpoint import Checkpoint, container
+from foreshape.language.operator import FLOATING, Operator, f32, gradient, i64, operand, reject, result, sample
+from foreshape.language.wire import replacing
+from foreshape.machine.communication.process_group import ProcessGroup
 
 PATIENCE = 4.0
 BATCHES = 12
@@ -167,7 +167,7 @@ def main() -> None:
     hidden = block.apply("passed_by_a_mishap", {"X": layer.dropout(layer.tanh(layer.fc(x, output_size=size)), 0.3)})
     predicted = layer.fc(hidden, output_size=1) + layer.reduce_sum(extra, 1, keepdim=True) * 0.0
     if MISHAP.chosen and WHAT == "has another version":
-        foreshape.version.VERSION = "0.0.1"
+        foreshape.core.version.VERSION = "0.0.1"
     MISHAP.place()
     scope = fs.Scope()
     try:

@@ -20,10 +20,10 @@ import with_foreshape
 import workloads
 
 import foreshape as fs
-from foreshape.communication.join import join
-from foreshape.training.distributed.distributed_session import DistributedSession
-from foreshape.training.program import initialise_missing
-from foreshape.training.training_programs import training_program
+from foreshape.apps.training.distributed.distributed_session import DistributedSession
+from foreshape.apps.training.program import initialise_missing
+from foreshape.apps.training.training_programs import training_program
+from foreshape.machine.communication.join import join
 from support.measured import allocator_events, fed_bytes, fresh, held_bytes, most_and_last, sizes_of
 
 RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

@@ -17,10 +17,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import foreshape as fs
-from foreshape.communication.process_group import ProcessGroup, set_team
-from foreshape.passes.data_parallelism import COUNTS
-from foreshape.training.checkpoint.divided import NOTHING
-from foreshape.training.training_programs import training_program
+from foreshape.apps.training.checkpoint.divided import NOTHING
+from foreshape.apps.training.training_programs import training_program
+from foreshape.machine.communication.process_group import ProcessGroup, set_team
+from foreshape.transforms.passes.data_parallelism import COUNTS
 from support import rank_cases as cases
 
 STEPS = 4
@@ -28,7 +28,7 @@ STEPS = 4
 
 def batches(data: Any) -> list[Any]:
     """Some batches of a case, as `fs.train` makes them."""
-    from foreshape.training.data.batches import as_data
+    from foreshape.apps.training.data.batches import as_data
 
     made = as_data(data, 5, False, 0, fs.default_main_program())
     return [batch for _, batch in zip(range(STEPS), made.epoch(1), strict=False)]

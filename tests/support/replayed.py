@@ -12,17 +12,17 @@ import numpy as np
 import torch
 
 import foreshape as fs
-from foreshape.engine.checked import BlockFrame, Checked
-from foreshape.engine.emit import Emitted, emit
-from foreshape.engine.freed import tensors_in
-from foreshape.feeding.feed import Feeder, aligned
-from foreshape.lowering import fuse, lower
-from foreshape.memory import Plan
-from foreshape.memory.liveness import liveness
-from foreshape.memory.records import Liveness
-from foreshape.process.this_run import this_run
-from foreshape.values.offsets import Offsets
-from foreshape.values.rows import Rows
+from foreshape.compiler.lowering import fuse, lower
+from foreshape.compiler.memory import Plan
+from foreshape.compiler.memory.liveness import liveness
+from foreshape.compiler.memory.records import Liveness
+from foreshape.core.values.offsets import Offsets
+from foreshape.core.values.rows import Rows
+from foreshape.machine.process.this_run import this_run
+from foreshape.runtime.engine.checked import BlockFrame, Checked
+from foreshape.runtime.engine.emit import Emitted, emit
+from foreshape.runtime.engine.freed import tensors_in
+from foreshape.runtime.feeding.feed import Feeder, aligned
 from support.corpus import LARGE, REPLAYED, SAVED, case
 
 TESTS = Path(__file__).parents[1]

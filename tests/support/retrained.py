@@ -10,7 +10,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.backward.recompute import Recomputing
+from foreshape.transforms.backward.recompute import Recomputing
 
 STEPS = 10
 

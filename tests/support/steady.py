@@ -19,7 +19,7 @@ import numpy as np
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.kernels import products
+from foreshape.machine.kernels import products
 
 WIDE = 4096
 """The values of a row of "large": with 2,560 rows its tensors take 40 MiB each, more than glibc keeps unless it is told to."""

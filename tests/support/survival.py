@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import foreshape as fs
 from foreshape.errors import DescriptionError, ForeshapeError, FormatError, MemoryPlanError
-from foreshape.operator.registry import find
-from foreshape.program import Program
-from foreshape.wire import load_program
+from foreshape.language.operator.registry import find
+from foreshape.language.program import Program
+from foreshape.language.wire import load_program
 from support.counted import calls
 
 CALLS, CALLS_PER_BYTE = 2_000_000, 10

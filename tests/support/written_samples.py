@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from foreshape.engine import Executor, Scope
+from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.errors import FormatError
 from foreshape.interop.onnx.write.models import model_of
 from foreshape.interop.onnx.write.padded_rows import length_name
 from foreshape.interop.onnx_session import with_padding
-from foreshape.operator.operator import Operator
-from foreshape.operator.samples import Sample
-from foreshape.program import Program, program_guard
-from foreshape.values.lod_tensor import LoDTensor
-from foreshape.wire.onnx_encode import encode_model
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.samples import Sample
+from foreshape.language.program import Program, program_guard
+from foreshape.language.wire.onnx_encode import encode_model
+from foreshape.runtime.engine import Executor, Scope
 from support.harness import build
 
 REFUSED_EVERYWHERE = ("is ragged", "ONNX has no elements of complex", "is LOD_TENSOR_ARRAY", "in training")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import foreshape as fs
-from foreshape.wire import framework_pb2 as pb
+from foreshape.language.wire import framework_pb2 as pb
 from support.corpus import as_fine, described
 
 FOLDER = Path(__file__).parents[1] / "zoo"

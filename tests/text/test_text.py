@@ -18,15 +18,15 @@ from support.some import examples, one_in
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.dims import symbol
-from foreshape.operator.attributes import AttrType, Raw
-from foreshape.operator.bound_attributes import Attributes
-from foreshape.program import Op, Program
-from foreshape.program.structure import link_makers
-from foreshape.spec import DTYPES, KINDS, LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, TENSOR_KINDS, Lod, Spec, other_kind
-from foreshape.text.literal import escape, float_text, quoted
-from foreshape.text.reader import read
-from foreshape.text.writer import program_text, spec_text
+from foreshape.core.dims import symbol
+from foreshape.core.spec import DTYPES, KINDS, LOD_TENSOR, LOD_TENSOR_ARRAY, SELECTED_ROWS, TENSOR_KINDS, Lod, Spec, other_kind
+from foreshape.language.operator.attributes import AttrType, Raw
+from foreshape.language.operator.bound_attributes import Attributes
+from foreshape.language.program import Op, Program
+from foreshape.language.program.structure import link_makers
+from foreshape.language.text.literal import escape, float_text, quoted
+from foreshape.language.text.reader import read
+from foreshape.language.text.writer import program_text, spec_text
 
 CORPUS = sorted((Path(__file__).parents[1] / "corpus").glob("*/*.pdmodel"))
 

@@ -22,7 +22,7 @@ import numpy as np
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.training import Checkpoint, History
+from foreshape.apps.training import Checkpoint, History
 
 EPOCHS, EXAMPLES, BATCH = 3, 37, 8
 STEPS = EPOCHS * -(-EXAMPLES // BATCH)

@@ -12,8 +12,8 @@ import torch
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.feeding.feed import aligned
-from foreshape.kernels.pages import ALIGNMENT, is_aligned
+from foreshape.machine.kernels.pages import ALIGNMENT, is_aligned
+from foreshape.runtime.feeding.feed import aligned
 
 OFFSETS = (4, 8, 16, 36)
 """Bytes past an aligned address, where arrays may begin."""

@@ -12,8 +12,8 @@ import pytest
 
 import foreshape as fs
 from foreshape import callbacks, layer
+from foreshape.apps.training import Checkpoint
 from foreshape.optimizer import SGD, CosineDecay, Momentum
-from foreshape.training import Checkpoint
 
 RANDOM = np.random.RandomState(1)
 X = RANDOM.randn(40, 5).astype("float32")

@@ -14,11 +14,11 @@ from support.some import each
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.apps.training import Checkpoint
+from foreshape.apps.training.checkpoint import container
+from foreshape.apps.training.data import digest
+from foreshape.apps.training.data.digest import SAMPLE
 from foreshape.optimizer import Adam, CosineDecay, ExponentialDecay, L2Decay, Momentum, PiecewiseDecay
-from foreshape.training import Checkpoint
-from foreshape.training.checkpoint import container
-from foreshape.training.data import digest
-from foreshape.training.data.digest import SAMPLE
 
 
 def arrays(seed: int = 3, examples: int = 12) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.training.data.batches import as_data, batch_examples
+from foreshape.apps.training.data.batches import as_data, batch_examples
 
 RNG = np.random.RandomState(0)
 X = RNG.randn(10, 3).astype("float32")

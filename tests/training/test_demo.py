@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 
 import foreshape as fs
-from foreshape.training import demo
-from foreshape.training.classify import drawn
+from foreshape.apps.training import demo
+from foreshape.apps.training.classify import drawn
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.py"
 

@@ -8,11 +8,11 @@ import torch
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.communication.join import Ranks
-from foreshape.passes import ShardedValue, ShardPiece
-from foreshape.spec import FP32
-from foreshape.training.checkpoint.divided import ShardedCheckpoint, axis_part, described, write_own
-from foreshape.training.distributed.distributed_session import DistributedSession
+from foreshape.apps.training.checkpoint.divided import ShardedCheckpoint, axis_part, described, write_own
+from foreshape.apps.training.distributed.distributed_session import DistributedSession
+from foreshape.core.spec import FP32
+from foreshape.machine.communication.join import Ranks
+from foreshape.transforms.passes import ShardedValue, ShardPiece
 
 SPLIT = {"split": "columns", "bias": False}
 WHOLE = torch.arange(48, dtype=torch.float32).view(4, 12)

@@ -13,12 +13,12 @@ import torch
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.apps.training.checkpoint.checkpoint import SavedValues, divided
+from foreshape.apps.training.checkpoint.divided import NOTHING, ShardedCheckpoint
+from foreshape.apps.training.distributed.unshard import put_together
+from foreshape.core.spec import BF16, FP32
 from foreshape.interop.parameters import Pieces, read_parameters, write_parameters
-from foreshape.passes.for_ranks import ShardedValue, ShardPiece
-from foreshape.spec import BF16, FP32
-from foreshape.training.checkpoint.checkpoint import SavedValues, divided
-from foreshape.training.checkpoint.divided import NOTHING, ShardedCheckpoint
-from foreshape.training.distributed.unshard import put_together
+from foreshape.transforms.passes.for_ranks import ShardedValue, ShardPiece
 
 HEIGHT, WIDTH = 12, 8
 VALUES = {"v": torch.arange(HEIGHT * WIDTH, dtype=torch.float32).reshape(HEIGHT, WIDTH), "w": torch.arange(5, dtype=torch.float32) + 1000}

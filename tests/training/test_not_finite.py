@@ -11,8 +11,8 @@ from support.some import each_of_product
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.language.program import Role
 from foreshape.optimizer import SGD, Adam, ClipByGlobalNorm, ExponentialDecay, Momentum
-from foreshape.program import Role
 
 BATCHES, BATCH, BAD = 6, 5, 4
 draw = np.random.RandomState(0)

@@ -18,8 +18,8 @@ from support.some import one_in
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.training import Checkpoint
-from foreshape.training.checkpoint import container
+from foreshape.apps.training import Checkpoint
+from foreshape.apps.training.checkpoint import container
 
 
 @pytest.fixture(scope="module")

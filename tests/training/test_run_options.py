@@ -12,10 +12,10 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.apps.training.callbacks import Callback, Run
+from foreshape.apps.training.checkpoint.checkpoint import Checkpoint
 from foreshape.errors import SchemaError
 from foreshape.optimizer import SGD, Adam, Group, Momentum, cosine, polynomial
-from foreshape.training.callbacks import Callback, Run
-from foreshape.training.checkpoint.checkpoint import Checkpoint
 
 X = np.random.RandomState(0).randn(48, 6).astype("float32")
 Y = np.tanh(X).sum(1, keepdims=True).astype("float32")

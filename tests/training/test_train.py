@@ -13,8 +13,8 @@ from rich.console import Console
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.training import History
-from foreshape.training.data.batches import as_data, rows_of
+from foreshape.apps.training import History
+from foreshape.apps.training.data.batches import as_data, rows_of
 
 RNG = np.random.RandomState(0)
 X = RNG.randn(50, 6).astype("float32")

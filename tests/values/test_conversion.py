@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from foreshape.values.conversion import to_tensor
+from foreshape.core.values.conversion import to_tensor
 
 
 def test_bfloat16_of_ml_dtypes_is_taken_with_its_bits() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from foreshape.values.processors import groups, processors, quota
+from foreshape.core.values.processors import groups, processors, quota
 
 V2 = "35 24 0:30 {top} {at} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"
 V1 = "33 31 0:29 {top} {at} rw,relatime shared:9 - cgroup cgroup rw,{names}"
@@ -124,8 +124,8 @@ def test_bytes_of_any_kind_in_those_files_are_no_error(tree: Tree, file: str) ->
 
 @pytest.mark.parametrize(("granted", "number"), [(None, 4), (0.1, 1), (1.0, 1), (1.4, 1), (1.5, 2), (2.5, 3), (3.4, 3), (64.0, 4)])
 def test_processors_are_those_of_the_mask_and_of_the_quota(monkeypatch: pytest.MonkeyPatch, granted: float | None, number: int) -> None:
-    monkeypatch.setattr("foreshape.values.processors.allowed", lambda: 4)
-    monkeypatch.setattr("foreshape.values.processors.quota", lambda: granted)
+    monkeypatch.setattr("foreshape.core.values.processors.allowed", lambda: 4)
+    monkeypatch.setattr("foreshape.core.values.processors.quota", lambda: granted)
     assert processors.__wrapped__() == number
 
 
@@ -133,7 +133,7 @@ def test_processors_are_those_of_the_mask_and_of_the_quota(monkeypatch: pytest.M
 def test_the_affinity_mask_counts_not_the_machines_processors() -> None:
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "from foreshape.values.processors import allowed, processors\nprint(allowed(), processors())"
+        "from foreshape.core.values.processors import allowed, processors\nprint(allowed(), processors())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["1", "1"], done.stderr

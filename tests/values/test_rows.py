@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from foreshape.values import rows as rows_module
-from foreshape.values.rows import Rows, put_rows
+from foreshape.core.values import rows as rows_module
+from foreshape.core.values.rows import Rows, put_rows
 
 
 @pytest.mark.parametrize("of", [torch.float32, torch.float64, torch.bfloat16, torch.int64])

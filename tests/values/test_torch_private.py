@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from foreshape.core.values import torch_private
+from foreshape.core.values.torch_private import NAMES, find, has, private, private_into
 from foreshape.errors import ExecutionError
-from foreshape.values import torch_private
-from foreshape.values.torch_private import NAMES, find, has, private, private_into
 
 ROOT = Path(__file__).parents[2]
 
@@ -98,7 +98,7 @@ def test_what_a_torch_has_not_is_an_error_that_says_so_or_goes_another_way(monke
         has.cache_clear()
 
 
-LOOK = "from foreshape.values.torch_private import NAMES, has; print([name for name in NAMES if not has(name)])"
+LOOK = "from foreshape.core.values.torch_private import NAMES, has; print([name for name in NAMES if not has(name)])"
 
 
 @pytest.mark.longest

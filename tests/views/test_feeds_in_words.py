@@ -15,12 +15,12 @@ from support.some import one_in
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.conditions.search import MAX_SEARCH, find
-from foreshape.conditions.solve import MAX_STEPS, solve
-from foreshape.conditions.steps import WorkBudget
-from foreshape.dims import Size, ceildiv, maximum, symbol
-from foreshape.operator.require import Condition
-from foreshape.spec import FETCH_LIST, Spec
+from foreshape.core.dims import Size, ceildiv, maximum, symbol
+from foreshape.core.spec import FETCH_LIST, Spec
+from foreshape.language.conditions.search import MAX_SEARCH, find
+from foreshape.language.conditions.solve import MAX_STEPS, solve
+from foreshape.language.conditions.steps import WorkBudget
+from foreshape.language.operator.require import Condition
 
 
 def detector(x: Any) -> Any:

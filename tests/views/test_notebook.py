@@ -15,8 +15,8 @@ from support import pictured
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.training.history import History
-from foreshape.views import explain
+from foreshape.apps.training.history import History
+from foreshape.language.views import explain
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 SCREEN, COLUMNS = 30, 160

@@ -7,8 +7,8 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.program.unknown import unknown_types
-from foreshape.views.review import dead_ops, differences, read_before_written
+from foreshape.language.program.unknown import unknown_types
+from foreshape.language.views.review import dead_ops, differences, read_before_written
 
 
 def again(program):
@@ -18,7 +18,7 @@ def again(program):
 
 
 def test_shapes_that_are_not_the_files():
-    from foreshape.wire import framework_pb2 as pb
+    from foreshape.language.wire import framework_pb2 as pb
 
     x = layer.data("x", shape=["batch", 4])
     layer.relu(layer.fc(x, 3))

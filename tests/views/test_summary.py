@@ -12,10 +12,10 @@ from support import pictured
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.pictures.widths import wide
-from foreshape.views.layer_grouping import WIDEST, folded_layers, folded_sections, is_sections
-from foreshape.views.outline import OutlineLayer, forward_ops
-from foreshape.views.summary import ROWS
+from foreshape.core.pictures.widths import wide
+from foreshape.language.views.layer_grouping import WIDEST, folded_layers, folded_sections, is_sections
+from foreshape.language.views.outline import OutlineLayer, forward_ops
+from foreshape.language.views.summary import ROWS
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 GOLDEN = Path(__file__).parent / "looks"

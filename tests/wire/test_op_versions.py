@@ -9,8 +9,8 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.wire import framework_pb2 as pb
-from foreshape.wire.versions import versions_of
+from foreshape.language.wire import framework_pb2 as pb
+from foreshape.language.wire.versions import versions_of
 
 X = np.array([-2, -1, -0.5, 0, 0.5, 1, 2], "float32")
 

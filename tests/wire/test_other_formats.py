@@ -22,10 +22,10 @@ from support.messages import good
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.apps.training.checkpoint import container
+from foreshape.apps.workers import Job
 from foreshape.interop import convert_parameters, load_safetensors, read_parameters, save_safetensors, write_parameters
 from foreshape.interop.npy_file import map_array, read_array
-from foreshape.training.checkpoint import container
-from foreshape.workers import Job
 
 ARRAYS = {"linear_0.w_0": np.ones((2, 3), "float32")}
 

@@ -12,7 +12,7 @@ import foreshape as fs
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 FILES = sorted(str(p.relative_to(CORPUS)) for p in CORPUS.glob("*/*.pdmodel"))
-decoding = importlib.import_module("foreshape.wire.decode")
+decoding = importlib.import_module("foreshape.language.wire.decode")
 
 
 @pytest.mark.parametrize("file", one_in(4, FILES))

@@ -12,11 +12,11 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.process.this_run import MemoryLimit
-from foreshape.training.distributed import distributed_session as over_ranks
-from foreshape.workers import Job
-from foreshape.workers.prepare import prepare
-from foreshape.workers.strategies import NAMES, patient, strategy_document, strategy_of
+from foreshape.apps.training.distributed import distributed_session as over_ranks
+from foreshape.apps.workers import Job
+from foreshape.apps.workers.prepare import prepare
+from foreshape.apps.workers.strategies import NAMES, patient, strategy_document, strategy_of
+from foreshape.machine.process.this_run import MemoryLimit
 
 MODELS = (fs.data_parallel, fs.shard_optimizer, fs.shard_parameters)
 STRATEGIES: list[Any] = [

@@ -14,10 +14,10 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.workers import Job, jobs
-from foreshape.workers.jobs import job_of
-from foreshape.workers.reply import JobResult, Reply, differences, replies_from, reply_from, row
-from foreshape.workers.talk import Here
+from foreshape.apps.workers import Job, jobs
+from foreshape.apps.workers.jobs import job_of
+from foreshape.apps.workers.reply import JobResult, Reply, differences, replies_from, reply_from, row
+from foreshape.apps.workers.talk import Here
 
 
 @pytest.fixture

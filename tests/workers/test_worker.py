@@ -15,12 +15,12 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.communication.parcel import put
-from foreshape.communication.rendezvous import Address, connect, listen
-from foreshape.process.machine_memory import FoundLimit
-from foreshape.workers import Job, worker
-from foreshape.workers.talk import JOBS, Keys
-from foreshape.workers.worker import WorkerSettings, work
+from foreshape.apps.workers import Job, worker
+from foreshape.apps.workers.talk import JOBS, Keys
+from foreshape.apps.workers.worker import WorkerSettings, work
+from foreshape.machine.communication.parcel import put
+from foreshape.machine.communication.rendezvous import Address, connect, listen
+from foreshape.machine.process.machine_memory import FoundLimit
 
 WITHIN = 60.0
 """Seconds for what takes one."""
@@ -212,13 +212,13 @@ CHANGES: dict[str, tuple[Callable[[Job], Job], str]] = {
     "an input without data": (lambda j: dataclasses.replace(j, data={k: v for k, v in j.data.items() if k != "x"}), "x .* is not fed"),
     "writing elsewhere": (lambda j: dataclasses.replace(j, save_to="../v"), r"'../v' leads out of .*\(--folder\)"),
     "a model elsewhere": (lambda j: dataclasses.replace(j, model=worker_model("/etc/net")), "'/etc/net' leads out of"),
-    "checkpoints elsewhere": (lambda j: dataclasses.replace(j, checkpoint=fs.workers.jobs.Keep("a/../../c")), "leads out of"),
+    "checkpoints elsewhere": (lambda j: dataclasses.replace(j, checkpoint=fs.apps.workers.jobs.Keep("a/../../c")), "leads out of"),
     "values that are missing": (lambda j: dataclasses.replace(j, values="none"), "cannot be read: No such file"),
 }  # fmt: skip
 
 
 def worker_model(path: str) -> Any:
-    return fs.workers.jobs.Model(path, ("x",), ("fc_0.tmp_0",))
+    return fs.apps.workers.jobs.Model(path, ("x",), ("fc_0.tmp_0",))
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -260,7 +260,7 @@ def test_what_fails_while_it_runs_is_said_on_both_sides(tmp_path: Path, start: C
 
 def test_what_does_not_fit_is_not_begun(tmp_path: Path, start: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch) -> None:
     cost, _, files = described(tmp_path)
-    monkeypatch.setattr("foreshape.workers.prepare.found_limits", lambda: iter([FoundLimit(5000, "a test's limit")]))
+    monkeypatch.setattr("foreshape.apps.workers.prepare.found_limits", lambda: iter([FoundLimit(5000, "a test's limit")]))
     one = start()
     with pytest.raises(fs.MemoryPlanError, match=r"rank 0 on \S+: [\d.]+ KiB are needed, and 4.9 KiB are there"):
         fs.send(cost, files, to=one.address, progress=False)

@@ -11,7 +11,7 @@ import pytest
 from support.zoo import NAMES, OVERFLOWS, TOLERANCE, feed_value, kept, network, parameter_value
 
 import foreshape as fs
-from foreshape.wire import framework_pb2 as pb
+from foreshape.language.wire import framework_pb2 as pb
 
 QUICK = ("clas_PPLCNet_x0_25", "ocr_crnn_mv3", "seg_enet")
 """Small ones, each of another task; of the others the quick suite has none."""

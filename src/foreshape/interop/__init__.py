@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from foreshape.lazy_names import lazy_names, lazy_value
+from foreshape.core.lazy_names import lazy_names, lazy_value
 
 if TYPE_CHECKING:
     from foreshape.interop.exports import *

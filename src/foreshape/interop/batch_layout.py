@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from foreshape.dims import Size, symbol_name, symbols_of
+from foreshape.core.dims import Size, symbol_name, symbols_of
+from foreshape.core.spec import Spec
+from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.errors import SchemaError
-from foreshape.infer.example_flow import ExampleFlow
 from foreshape.interop.model import InferenceModel
 from foreshape.interop.results import Results
-from foreshape.kernels.onednn_ragged import FILLED
-from foreshape.ops.rules.ragged_rules import longest, longest_outermost
-from foreshape.spec import Spec
-from foreshape.values.lod_tensor import LoDTensor
+from foreshape.language.infer.example_flow import ExampleFlow
+from foreshape.language.ops.rules.ragged_rules import longest, longest_outermost
+from foreshape.machine.kernels.onednn_ragged import FILLED
 
 Sizes = Mapping[str, int]
 """Symbol -> its size."""

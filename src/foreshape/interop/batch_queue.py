@@ -13,7 +13,7 @@ from foreshape.errors import ExecutionError, SchemaError
 from foreshape.interop.batch_layout import BatchLayout, Part, Runs
 from foreshape.interop.batch_times import BatchSize, BatchTimes
 from foreshape.interop.results import Results
-from foreshape.process.threads import end_team
+from foreshape.machine.process.threads import end_team
 
 _FEW: Final = 8
 """So many requests are taken together if they wait. Of more, half: while they run, the answers of the other half are sent, and new requests come."""

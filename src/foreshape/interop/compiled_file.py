@@ -14,17 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
-from foreshape.checked_json.bounded_json import parse
-from foreshape.checked_json.readers import checksum, count, document, listing, mapping, of_format, optional, series, text
+from foreshape.core.checked_json.bounded_json import parse
+from foreshape.core.checked_json.readers import checksum, count, document, listing, mapping, of_format, optional, series, text
+from foreshape.core.version import VERSION
 from foreshape.errors import FeedError, ForeshapeWarning, FormatError, MemoryPlanError, SchemaError, border
 from foreshape.interop.results import Results, feed_of
-from foreshape.kernels.compiled_chain import CompiledChain, DoesNotFit
-from foreshape.kernels.onednn_library import library
-from foreshape.kernels.recorded_library import RecordedLibrary
-from foreshape.kernels.written_chain import LARGEST, CompiledSize, compiled_size
-from foreshape.process.machine_memory import default_limit
-from foreshape.version import VERSION
-from foreshape.wire.files import map_file
+from foreshape.language.wire.files import map_file
+from foreshape.machine.kernels.compiled_chain import CompiledChain, DoesNotFit
+from foreshape.machine.kernels.onednn_library import library
+from foreshape.machine.kernels.recorded_library import RecordedLibrary
+from foreshape.machine.kernels.written_chain import LARGEST, CompiledSize, compiled_size
+from foreshape.machine.process.machine_memory import default_limit
 
 ENDING: Final = ".compiled"
 MAGIC: Final = b"\x89foreshape cmp\r\n"

@@ -10,26 +10,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from foreshape.engine import Executor, Scope
-from foreshape.engine.emit import emit
+from foreshape.compiler.lowering import Step, fuse, lower
+from foreshape.compiler.lowering.kernel_calls import FusedCall, KernelCall, OpCall
+from foreshape.compiler.lowering.threads import threads_for
+from foreshape.core.spec import FP32
+from foreshape.core.values.torch_proxy import Tensor, torch
+from foreshape.core.version import VERSION
 from foreshape.errors import ExecutionError, SchemaError, border
 from foreshape.interop.compiled_file import BEGIN, ENDING, FORMAT, HEAD, MAGIC, CompiledFile, CompiledModel, digest_of
 from foreshape.interop.inference import load_inference_model, parameters_of
 from foreshape.interop.model import InferenceModel
 from foreshape.interop.program_files import find_program, holds_onnx
-from foreshape.kernels import written_chain
-from foreshape.kernels.onednn_chain import Series
-from foreshape.kernels.onednn_library import Library, LibraryError, library
-from foreshape.kernels.recorded_library import RecordedLibrary
-from foreshape.lowering import Step, fuse, lower
-from foreshape.lowering.kernel_calls import FusedCall, KernelCall, OpCall
-from foreshape.lowering.threads import threads_for
-from foreshape.process.threads import Threads, threads_here
-from foreshape.program.dropping import for_step
-from foreshape.spec import FP32
-from foreshape.values.torch_proxy import Tensor, torch
-from foreshape.version import VERSION
-from foreshape.wire import replacing
+from foreshape.language.program.dropping import for_step
+from foreshape.language.wire import replacing
+from foreshape.machine.kernels import written_chain
+from foreshape.machine.kernels.onednn_chain import Series
+from foreshape.machine.kernels.onednn_library import Library, LibraryError, library
+from foreshape.machine.kernels.recorded_library import RecordedLibrary
+from foreshape.machine.process.threads import Threads, threads_here
+from foreshape.runtime.engine import Executor, Scope
+from foreshape.runtime.engine.emit import emit
 
 _SEEN = 8
 """So many kernels besides oneDNN's are named in an error."""
@@ -116,7 +116,7 @@ def _sources(program: str, params: str, model: InferenceModel) -> list[str]:
     elif os.path.isfile(params):
         out.append(params)
     if holds_onnx(program):
-        from foreshape.wire.onnx_model import read_model
+        from foreshape.language.wire.onnx_model import read_model
 
         records = read_model(program).graph.initializers.values()
         out += [os.path.join(folder, name) for name in sorted({t.external.get("location", "") for t in records if t.external is not None})]

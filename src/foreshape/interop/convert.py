@@ -11,16 +11,16 @@ import tempfile
 from collections.abc import Mapping
 from typing import Final
 
+from foreshape.core.spec import BOOL
 from foreshape.errors import FormatError, ShapeError, TypeMismatchError, border
 from foreshape.interop.inference import as_stored, parameters_of
 from foreshape.interop.parameters import MAX_BYTES, PIECE, Fits, Stored, inside, open_parameters, write_combined, write_stored
 from foreshape.interop.program_files import find_program, open_program
 from foreshape.interop.safetensors_file import contents, header_of
-from foreshape.program import Variable
-from foreshape.spec import BOOL
-from foreshape.wire import replacing
-from foreshape.wire.files import map_file
-from foreshape.wire.other_formats import CHECKPOINT, SAFETENSORS, instead_of
+from foreshape.language.program import Variable
+from foreshape.language.wire import replacing
+from foreshape.language.wire.files import map_file
+from foreshape.language.wire.other_formats import CHECKPOINT, SAFETENSORS, instead_of
 
 _TENSORS, _COMBINED = ".safetensors", ".pdiparams"
 _SHOWN: Final = 5

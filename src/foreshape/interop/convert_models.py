@@ -6,17 +6,17 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from foreshape.data_class import data_class
+from foreshape.core.data_class import data_class
 from foreshape.errors import FormatError, border
 from foreshape.interop.convert import stored_parameters
 from foreshape.interop.inference import parameters_of
 from foreshape.interop.paddle2_forms import write_older_forms
 from foreshape.interop.parameters import Stored, write_combined
 from foreshape.interop.program_files import MODEL, HeldParameters, find_program, open_program, programs_in
-from foreshape.operator import OWN
-from foreshape.program import Op, Program, Variable
-from foreshape.program.unknown import is_unknown
-from foreshape.wire import save_program
+from foreshape.language.operator import OWN
+from foreshape.language.program import Op, Program, Variable
+from foreshape.language.program.unknown import is_unknown
+from foreshape.language.wire import save_program
 
 _PAIR: Final = (".pdmodel", ".pdiparams")
 _OLDER: Final = 2
@@ -167,7 +167,7 @@ def _lacking(op: Op) -> Iterator[tuple[str, str, bool]]:
     elif op.attributes.error is not None:
         yield op.type, str(op.attributes.error), False
     elif operator is not None:
-        if operator.since > _OLDER or not operator.__module__.startswith("foreshape.ops."):
+        if operator.since > _OLDER or not operator.__module__.startswith("foreshape.language.ops."):
             yield op.type, "", False
         for name, later in operator.schema.later.items():
             if (value := op.attributes.values.get(name, later.default)) != later.default and not _idle(op, name):

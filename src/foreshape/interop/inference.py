@@ -6,21 +6,21 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from foreshape.engine import Executor, Scope, default_scope
+from foreshape.core.spec import BOOL, FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, DType, Kind, Spec
+from foreshape.core.values.conversion import to_numpy, to_tensor
+from foreshape.core.values.torch_proxy import torch
+from foreshape.core.values.torch_types import torch_dtype
 from foreshape.errors import ExecutionError, FormatError, SchemaError, border
-from foreshape.infer.redescribe import redescribe
 from foreshape.interop.model import COPIES, InferenceModel, copied_from
 from foreshape.interop.parameters import Fits, Pieces, open_parameters, otherwise, write_parameters
 from foreshape.interop.program_files import find_program, open_program
 from foreshape.interop.waiting import waiting_parameters
-from foreshape.program import Op, Program, Variable, default_main_program
-from foreshape.program.call_site import Site
-from foreshape.program.gc_pause import collector_waits
-from foreshape.spec import BOOL, FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, DType, Kind, Spec
-from foreshape.values.conversion import to_numpy, to_tensor
-from foreshape.values.torch_proxy import torch
-from foreshape.values.torch_types import torch_dtype
-from foreshape.wire import save_program
+from foreshape.language.infer.redescribe import redescribe
+from foreshape.language.program import Op, Program, Variable, default_main_program
+from foreshape.language.program.call_site import Site
+from foreshape.language.program.gc_pause import collector_waits
+from foreshape.language.wire import save_program
+from foreshape.runtime.engine import Executor, Scope, default_scope
 
 Given = Sequence[Variable | str] | Variable | str
 
@@ -79,7 +79,7 @@ def for_inference(feeds: Given, fetches: Given | Mapping[str, Variable | str], p
     names = [_name_in(program, v) for v in fed]
     if len(set(names)) != len(names):
         raise SchemaError(f"a variable is among the feeds twice: {', '.join(names)}")
-    from foreshape.passes import for_test, prune  # not awaited by the user who opens a network
+    from foreshape.transforms.passes import for_test, prune  # not awaited by the user who opens a network
 
     results = [_name_in(program, v) for v in fetched]
     return program, prune(for_test(program), names, results), names, results

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from foreshape.engine import Executor, Scope
-from foreshape.engine.prepared_run import repeated
+from foreshape.core.hints import did_you_mean
 from foreshape.errors import FeedError, SchemaError, TypeMismatchError
-from foreshape.hints import did_you_mean
 from foreshape.interop.results import Results, feed_of
-from foreshape.operator.computations import Identity, Scaling
-from foreshape.passes.for_training import Frozen, Statistics
-from foreshape.program import Program, Variable, program_guard
+from foreshape.language.operator.computations import Identity, Scaling
+from foreshape.language.program import Program, Variable, program_guard
+from foreshape.runtime.engine import Executor, Scope
+from foreshape.runtime.engine.prepared_run import repeated
+from foreshape.transforms.passes.for_training import Frozen, Statistics
 
 Augment: TypeAlias = Callable[[Variable], Variable]
 COPIES: Final = "save_infer_model/scale_"
@@ -120,7 +120,7 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
         Args:
             ends: its results: words for layers (see `Program.outputs_of`), such as "last pool", or variables; by default the results of this
                 model. Ops needed only by the rest are left out.
-            frozen, statistics: as for `foreshape.passes.for_training`.
+            frozen, statistics: as for `foreshape.transforms.passes.for_training`.
             augment: changes the input before the network, such as ``lambda image: layer.random_flip(image)``; for several inputs, name ->
                 function.
 
@@ -130,7 +130,7 @@ class InferenceModel(tuple[Program, list[str], list[Variable]]):
         """
         end_list = self.fetches if ends is None else [ends] if isinstance(ends, (Variable, str)) else list(ends)
         results = [v for end in end_list for v in ([end] if isinstance(end, Variable) else self.program.outputs_of(end))]
-        from foreshape.passes.for_training import for_training  # not awaited by answers
+        from foreshape.transforms.passes.for_training import for_training  # not awaited by answers
 
         program = for_training(self.program, self.feeds, results, frozen=frozen, statistics=statistics)
         block = program.global_block
@@ -177,7 +177,7 @@ def _put_before(program: Program, name: str, function: Augment) -> None:
         raise TypeMismatchError(f"augment must keep the element type; of {variable} it makes {result}")
     new = block.ops[count:]
     block.ops = block.ops[:count]
-    from foreshape.backward.append import rename_reads
+    from foreshape.transforms.backward.append import rename_reads
 
     rename_reads(block, name, result.name)
     block.ops = [*new, *block.ops]

@@ -6,11 +6,11 @@ import io
 import math
 from typing import Any, Final
 
+from foreshape.core.spec import check_dims
 from foreshape.errors import FormatError, ShapeError, border
-from foreshape.spec import check_dims
-from foreshape.wire import read_file
-from foreshape.wire.files import map_file
-from foreshape.wire.other_formats import ARRAY, instead_of
+from foreshape.language.wire import read_file
+from foreshape.language.wire.files import map_file
+from foreshape.language.wire.other_formats import ARRAY, instead_of
 
 MAX_HEADER: Final = 10_000
 """The bytes of a .npy file's header; numpy's own limit."""

@@ -7,11 +7,11 @@ import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from foreshape.core.spec import BOOL
 from foreshape.errors import FormatError
 from foreshape.interop.model import InferenceModel
 from foreshape.interop.onnx_session import need_onnxruntime
-from foreshape.program import Program
-from foreshape.spec import BOOL
+from foreshape.language.program import Program
 
 _SIZES: Final = ((1, 48, 12), (2, 96, 20))
 """The wished sizes of the first dim, of an image's other dims, and of other dims, for each comparison; conditions of the network come first."""

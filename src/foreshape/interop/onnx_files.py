@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from foreshape.engine import Executor, Scope, default_scope
 from foreshape.errors import FormatError, border
 from foreshape.interop.convert_models import parameter_values, same_file
 from foreshape.interop.inference import Given, StoredValues, columns, for_inference, parameters_of, values_of
 from foreshape.interop.onnx.write.models import WrittenModel, write_onnx
 from foreshape.interop.parameters import Stored, stored_array
 from foreshape.interop.program_files import find_program, open_program
-from foreshape.program import Program, Variable
+from foreshape.language.program import Program, Variable
+from foreshape.runtime.engine import Executor, Scope, default_scope
 
 Path = str | os.PathLike[str]
 
@@ -73,7 +73,7 @@ def convert_to_onnx(source: Path, target: Path, params: Path | None = None, opse
 
 def opened_for_onnx(source: Path, params: Path | None = None) -> tuple[Program, dict[str, Stored]]:
     """Return the program of a model's file, for tests, with known shapes; and the tensors of its parameters."""
-    from foreshape.passes import for_test
+    from foreshape.transforms.passes import for_test
 
     model, beside = find_program(source)
     program, file_parameters = open_program(model)

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from foreshape.core.spec import Spec
+from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.errors import ExecutionError, FeedError, FormatError, border
-from foreshape.feeding.feed_errors import meant_for
-from foreshape.feeding.ragged import as_ragged
 from foreshape.interop.batch_layout import BatchLayout
 from foreshape.interop.inference import columns
 from foreshape.interop.model import copied_from
@@ -20,9 +20,9 @@ from foreshape.interop.onnx.write.padded_rows import length_name
 from foreshape.interop.onnx_files import opened_for_onnx
 from foreshape.interop.program_files import find_program, holds_onnx
 from foreshape.interop.results import Results, feed_of
-from foreshape.spec import Spec
-from foreshape.values.lod_tensor import LoDTensor
-from foreshape.wire.onnx_encode import LARGEST, encode_model
+from foreshape.language.wire.onnx_encode import LARGEST, encode_model
+from foreshape.runtime.feeding.feed_errors import meant_for
+from foreshape.runtime.feeding.ragged import as_ragged
 
 _ROOM: Final = 1 << 24
 """A model nearer to the format's limit than so many bytes has its tensors in a file of their own."""

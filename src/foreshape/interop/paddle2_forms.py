@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from foreshape.program import Op, Program, Variable
-from foreshape.program.block import Block
-from foreshape.spec import BOOL, FP32, FP64, INT8, INT16, INT32, INT64, LOD_TENSOR, UINT8, DType, Spec
+from foreshape.core.spec import BOOL, FP32, FP64, INT8, INT16, INT32, INT64, LOD_TENSOR, UINT8, DType, Spec
+from foreshape.language.program import Op, Program, Variable
+from foreshape.language.program.block import Block
 
 
 def write_older_forms(program: Program) -> None:

@@ -12,13 +12,13 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 
+from foreshape.core.spec import BF16, BOOL, MAX_RANK, DType, Spec, check_dims, dtype
 from foreshape.errors import FormatError, ShapeError, border
-from foreshape.spec import BF16, BOOL, MAX_RANK, DType, Spec, check_dims, dtype
-from foreshape.wire import read_file, replacing
-from foreshape.wire.files import map_file, path_of
-from foreshape.wire.other_formats import PARAMETERS, instead_of
-from foreshape.wire.scan import cut_short
-from foreshape.wire.tensors import decode_tensor_desc, encode_tensor_desc
+from foreshape.language.wire import read_file, replacing
+from foreshape.language.wire.files import map_file, path_of
+from foreshape.language.wire.other_formats import PARAMETERS, instead_of
+from foreshape.language.wire.scan import cut_short
+from foreshape.language.wire.tensors import decode_tensor_desc, encode_tensor_desc
 
 if TYPE_CHECKING:
     from numpy import ndarray

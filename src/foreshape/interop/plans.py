@@ -7,15 +7,15 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
 
-from foreshape.cost import Network, RanksPlan
-from foreshape.cost import plan as plan_program
-from foreshape.cost.ranks_plan import Trained
+from foreshape.compiler.cost import Network, RanksPlan
+from foreshape.compiler.cost import plan as plan_program
+from foreshape.compiler.cost.ranks_plan import Trained
+from foreshape.compiler.memory import Plan
+from foreshape.core.pictures.tables import TableOfLayers
 from foreshape.errors import SchemaError
-from foreshape.memory import Plan
+from foreshape.language.program import Program, Variable
 from foreshape.optimizer import Optimizer
-from foreshape.passes.accumulate_distributed import DistributedPass
-from foreshape.pictures.tables import TableOfLayers
-from foreshape.program import Program, Variable
+from foreshape.transforms.passes.accumulate_distributed import DistributedPass
 
 if TYPE_CHECKING:
     import torch
@@ -73,7 +73,7 @@ def plan(program: TorchNetwork, example: Any = None, /, *, optimizer: Optimizer 
 def plan(program: Any, fetch: Any = None, **options: Any) -> Any:
     """Return the memory needed by a program, or by a network of torch.
 
-    Of a program, as `foreshape.cost.plan`: of its fetches (a saved network's own by default), as numbers and as a formula. For many ranks also the
+    Of a program, as `foreshape.compiler.cost.plan`: of its fetches (a saved network's own by default), as numbers and as a formula. For many ranks also the
     messages and waiting of each, and the time of a step: ``fs.plan(program, ranks=64, batch=4096)``.
 
     Of a network of torch, ``fs.plan(module, example)``: of a call without gradients, or of a training step with an ``optimizer``. The memory of eager torch
@@ -84,11 +84,12 @@ def plan(program: Any, fetch: Any = None, **options: Any) -> Any:
         program: a program, a result of `training_program`, or a network of torch: an ``nn.Module`` in its mode, an ``ExportedProgram`` or its ``.pt2`` file,
             or a result of `from_torch`.
         fetch: variables or names of a program; of a module an example of its inputs, a tuple or one tensor.
-        options: of a program as `foreshape.cost.plan` takes them; of a network of torch ``optimizer``, one of `foreshape.optimizer`, and ``dynamic``, its open
+        options: of a program as `foreshape.compiler.cost.plan` takes them; of a network of torch ``optimizer``, one of `foreshape.optimizer`, and ``dynamic``,
+        its open
             axes as for `from_torch`.
 
     Raises:
-        SchemaError: a module without an example; torch.export refuses it. MemoryPlanError, DescriptionError: as `foreshape.cost.plan`.
+        SchemaError: a module without an example; torch.export refuses it. MemoryPlanError, DescriptionError: as `foreshape.compiler.cost.plan`.
     """
     if is_program(program, "plan"):
         return plan_program(program, () if fetch is None else fetch, **options)

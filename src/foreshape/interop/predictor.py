@@ -13,13 +13,13 @@ from foreshape.interop.compiled_file import CompiledFile, CompiledModel, is_comp
 from foreshape.interop.results import Results, feed_of
 
 if TYPE_CHECKING:  # a compiled network answers without them
-    from foreshape.engine import Executor
+    from foreshape.compiler.memory import Plan
     from foreshape.interop.batch_layout import BatchLayout
     from foreshape.interop.batch_queue import BatchQueue
     from foreshape.interop.model import InferenceModel
     from foreshape.interop.onnx_session import OnnxSession
-    from foreshape.memory import Plan
-    from foreshape.profiling import Profile
+    from foreshape.runtime.engine import Executor
+    from foreshape.runtime.profiling import Profile
 
 Engine = Literal["foreshape", "onnxruntime"]
 
@@ -96,9 +96,9 @@ class Predictor:
     @cached_property
     def model(self) -> InferenceModel:
         """The network in this engine."""
-        from foreshape.engine import Scope
         from foreshape.interop.inference import load_inference_model
         from foreshape.interop.model import InferenceModel
+        from foreshape.runtime.engine import Scope
 
         scope, (path, params) = Scope(), self._given
         program, feeds, fetches = load_inference_model(path, self._executor, scope, params)
@@ -106,7 +106,7 @@ class Predictor:
 
     @cached_property
     def _executor(self) -> Executor:
-        from foreshape.engine import Executor
+        from foreshape.runtime.engine import Executor
 
         device, threads, memory_limit = self._settings
         return Executor() if self._is_of_onnxruntime else Executor(device, threads=threads, memory_limit=memory_limit, frozen=True)
@@ -147,7 +147,7 @@ class Predictor:
     def plan(self) -> Plan:
         """Return its memory plan, including the weights kept twice. Raises `SchemaError` with onnxruntime."""
         self._check_engine("a plan")
-        from foreshape.memory import Plan
+        from foreshape.compiler.memory import Plan
 
         return Plan(self.model.program, self.outputs, frozen=True)
 
@@ -162,7 +162,7 @@ class Predictor:
             ExecutionError: as `fs.profile`; the errors of `run`. SchemaError: it runs in onnxruntime.
         """
         self._check_engine("a profile")
-        from foreshape.profiling import profile
+        from foreshape.runtime.profiling import profile
 
         return profile(self.model.program, feed_of(self.inputs, (feed, *more)), self.outputs, self.model.scope, executor=self._executor, runs=runs)
 

@@ -6,14 +6,14 @@ import os
 import re
 from typing import Any, Final, Protocol
 
-from foreshape import wire
+from foreshape.core.hints import near_path
 from foreshape.errors import FormatError, border
-from foreshape.hints import near_path
 from foreshape.interop.parameters import Stored
-from foreshape.program.program import Program
-from foreshape.wire.files import path_of, read_file
-from foreshape.wire.limits import DEFAULT_LIMITS, Limits
-from foreshape.wire.other_formats import is_exported, is_onnx
+from foreshape.language import wire
+from foreshape.language.program.program import Program
+from foreshape.language.wire.files import path_of, read_file
+from foreshape.language.wire.limits import DEFAULT_LIMITS, Limits
+from foreshape.language.wire.other_formats import is_exported, is_onnx
 
 MODEL: Final = "__model__"
 """The program's file in a folder with a file for each parameter."""

@@ -22,7 +22,7 @@ def feed_of(names: Sequence[str], arrays: Sequence[Any]) -> dict[str, Any]:
         value: Any = arrays[0]
         if type(value).__name__ == "ndarray" and len(names) == 1:
             return {names[0]: value}
-        from foreshape.feeding.tables import table_of  # not awaited by arrays
+        from foreshape.runtime.feeding.tables import table_of  # not awaited by arrays
 
         if hasattr(value, "_asdict"):
             return value._asdict()

@@ -16,11 +16,11 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+from foreshape.core.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, UINT8, DType, check_dims
+from foreshape.core.values.torch_proxy import Tensor, torch
+from foreshape.core.values.torch_types import dtype_of_torch, torch_dtype
 from foreshape.errors import FormatError, ShapeError, TypeMismatchError
-from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, UINT8, DType, check_dims
-from foreshape.values.torch_proxy import Tensor, torch
-from foreshape.values.torch_types import dtype_of_torch, torch_dtype
-from foreshape.wire.scan import cut_short
+from foreshape.language.wire.scan import cut_short
 
 _TYPES: Final = {"BOOL": BOOL, "U8": UINT8, "I8": INT8, "I16": INT16, "I32": INT32, "I64": INT64, "F16": FP16, "BF16": BF16, "F32": FP32, "F64": FP64}
 _NAMES: Final = {of: name for name, of in _TYPES.items()}

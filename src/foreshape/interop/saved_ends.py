@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from foreshape.program import Block, Variable
-from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, Spec
+from foreshape.core.spec import FEED_MINIBATCH, FETCH_LIST, Spec
+from foreshape.language.program import Block, Variable
 
 
 def add_ends(block: Block, feeds: Sequence[str], fetches: Sequence[Variable]) -> None:

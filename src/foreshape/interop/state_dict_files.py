@@ -9,13 +9,13 @@ import zipfile
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+from foreshape.core.values.conversion import to_tensor
+from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import FormatError, SchemaError, TypeMismatchError, border
 from foreshape.interop import safetensors_file
 from foreshape.interop.parameters import MAX_BYTES
-from foreshape.values.conversion import to_tensor
-from foreshape.values.torch_proxy import Tensor, torch
-from foreshape.wire.files import map_file, read_file
-from foreshape.wire.other_formats import CHECKPOINT, SAFETENSORS, instead_of
+from foreshape.language.wire.files import map_file, read_file
+from foreshape.language.wire.other_formats import CHECKPOINT, SAFETENSORS, instead_of
 
 _INDEX: Final = ".index.json"
 _MAX_INDEX: Final = 100_000_000

@@ -6,18 +6,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from foreshape.data_class import data_class
-from foreshape.engine import Scope, default_scope
+from foreshape.core.data_class import data_class
+from foreshape.core.pictures.figures import plural
+from foreshape.core.spec import BF16, FP16, FP32, FP64, LOD_TENSOR, Spec
+from foreshape.core.values.rows import Rows
+from foreshape.core.values.torch_proxy import Tensor, torch
+from foreshape.core.values.torch_types import dtype_of_torch, torch_dtype
 from foreshape.errors import ExecutionError, FormatError, SchemaError, TypeMismatchError, border
 from foreshape.interop.state_dict_files import read_state_dict
-from foreshape.operator.computations import FlattenedProduct, MatrixProduct
-from foreshape.pictures.figures import plural
-from foreshape.program import Op, Program, Role, Variable
-from foreshape.program.call_site import warn_user
-from foreshape.spec import BF16, FP16, FP32, FP64, LOD_TENSOR, Spec
-from foreshape.values.rows import Rows
-from foreshape.values.torch_proxy import Tensor, torch
-from foreshape.values.torch_types import dtype_of_torch, torch_dtype
+from foreshape.language.operator.computations import FlattenedProduct, MatrixProduct
+from foreshape.language.program import Op, Program, Role, Variable
+from foreshape.language.program.call_site import warn_user
+from foreshape.runtime.engine import Scope, default_scope
 
 _NAMES: Final = WeakKeyDictionary[Program, Mapping[str, str]]()
 """By the program of a module of torch: name in its ``state_dict`` -> name here."""

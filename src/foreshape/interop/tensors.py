@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from foreshape.engine import Scope, default_scope
+from foreshape.core.values.torch_proxy import Tensor
 from foreshape.errors import FormatError, TypeMismatchError, border
 from foreshape.interop import safetensors_file
 from foreshape.interop.parameters import MAX_BYTES
-from foreshape.values.torch_proxy import Tensor
-from foreshape.wire import replacing
-from foreshape.wire.files import map_file
-from foreshape.wire.other_formats import CHECKPOINT, SAFETENSORS, instead_of
+from foreshape.language.wire import replacing
+from foreshape.language.wire.files import map_file
+from foreshape.language.wire.other_formats import CHECKPOINT, SAFETENSORS, instead_of
+from foreshape.runtime.engine import Scope, default_scope
 
 
 @border("the file cannot be written", FormatError)

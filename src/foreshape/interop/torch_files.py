@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from foreshape.engine import Scope
 from foreshape.errors import FormatError, border
 from foreshape.interop.convert_models import same_file
 from foreshape.interop.inference import columns
@@ -15,9 +14,10 @@ from foreshape.interop.onnx_files import opened_for_onnx
 from foreshape.interop.parameters import Stored
 from foreshape.interop.program_files import find_program
 from foreshape.interop.tensors import write_tensors
-from foreshape.program import Program
-from foreshape.program.gc_pause import collector_waits
-from foreshape.wire import replacing
+from foreshape.language.program import Program
+from foreshape.language.program.gc_pause import collector_waits
+from foreshape.language.wire import replacing
+from foreshape.runtime.engine import Scope
 
 ENDINGS: Final = (".py", ".pt2")
 _WEIGHTS: Final = ".safetensors"
@@ -68,8 +68,8 @@ def convert_to_torch(source: Path, target: Path, params: Path | None = None, *, 
     from foreshape.interop.torch.write.plain_source import PlainSource, tensors_of
     from foreshape.interop.torch.write.program_source import BY_MODE, plain_source
     from foreshape.interop.torch.written_check import WrittenNetwork, check_written
-    from foreshape.passes import prune
-    from foreshape.passes.for_training import mark_parameters
+    from foreshape.transforms.passes import prune
+    from foreshape.transforms.passes.for_training import mark_parameters
 
     full_program, values = opened_for_onnx(source, params)
     feeds, fetches = columns(full_program, "feed", outputs=True), columns(full_program, "fetch", outputs=False)
@@ -116,7 +116,7 @@ def convert_to_torch(source: Path, target: Path, params: Path | None = None, *, 
 
 
 def _tensor(value: Stored) -> Any:
-    from foreshape.values.conversion import to_tensor
-    from foreshape.values.torch_types import torch_dtype
+    from foreshape.core.values.conversion import to_tensor
+    from foreshape.core.values.torch_types import torch_dtype
 
     return to_tensor(value.numbers()).to(torch_dtype(value.dtype)).clone()

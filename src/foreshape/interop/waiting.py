@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable
 from threading import Lock
 from typing import IO, Any, NamedTuple
 
+from foreshape.core.values.torch_proxy import Tensor, torch
+from foreshape.core.values.torch_types import torch_dtype
 from foreshape.errors import FormatError, border
 from foreshape.interop.parameters import LARGE, MAX_BYTES, Fits, Stored, combined, inside
-from foreshape.kernels.pages import empty
-from foreshape.values.torch_proxy import Tensor, torch
-from foreshape.values.torch_types import torch_dtype
-from foreshape.wire.files import map_opened, open_file
+from foreshape.language.wire.files import map_opened, open_file
+from foreshape.machine.kernels.pages import empty
 
 DIRECT = 1 << 20
 """The least size in bytes of a large file: its descriptions are found first, and each tensor is read into its own memory."""

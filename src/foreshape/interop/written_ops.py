@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from foreshape.core.spec import Spec
 from foreshape.interop.refused import Refused
-from foreshape.operator.operator import Operator
-from foreshape.program import Op, Variable
-from foreshape.spec import Spec
+from foreshape.language.operator.operator import Operator
+from foreshape.language.program import Op, Variable
 
 
 class Unwritten(NamedTuple):

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from foreshape.hints import no_such_name
+from foreshape.core.hints import no_such_name
 
 # The names of a file stand together, as in __all__.
 # fmt: off

@@ -16,12 +16,12 @@ from itertools import islice
 from types import FunctionType, ModuleType, TracebackType
 from typing import Any, Final, NamedTuple
 
+from foreshape.core.hints import no_such_argument
 from foreshape.errors import DescriptionError, ForeshapeError, SchemaError
-from foreshape.hints import no_such_argument
+from foreshape.language.operator.attributes import instead_of_variable
+from foreshape.language.program.call_site import here, located
+from foreshape.language.program.rollback import counts, take_back
 from foreshape.layer.requirements import documented, fits, parameters_of, quick_looks, seen, signature_of, takes_variable, words
-from foreshape.operator.attributes import instead_of_variable
-from foreshape.program.call_site import here, located
-from foreshape.program.rollback import counts, take_back
 
 _OURS: Final = frozenset(("foreshape", "numpy")) | sys.stdlib_module_names
 _OPERANDS: Final = frozenset(("x", "xs", "ids", "logits"))

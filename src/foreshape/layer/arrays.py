@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from foreshape.core.spec import LOD_TENSOR_ARRAY, Spec
+from foreshape.core.spec import dtype as dtype_of
 from foreshape.errors import TypeMismatchError
-from foreshape.program.call_site import tells_line
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
-from foreshape.spec import LOD_TENSOR_ARRAY, Spec
-from foreshape.spec import dtype as dtype_of
+from foreshape.language.program.call_site import tells_line
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 
 
 @tells_line

@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from foreshape.constructor_repr import ConstructorRepr
-from foreshape.dims import equal
+from foreshape.core.constructor_repr import ConstructorRepr
+from foreshape.core.dims import equal
+from foreshape.core.spec import BOOL, FP16, DType
 from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
+from foreshape.language.operator.computations import Activation, Filled, Triangle
+from foreshape.language.program.call_site import tells_line
+from foreshape.language.program.scopes import name_scope
+from foreshape.language.program.variable import Variable
 from foreshape.layer.basic import fc
 from foreshape.layer.cached_rows import AttentionCache
 from foreshape.layer.creation import fill_constant
@@ -20,11 +25,6 @@ from foreshape.layer.parameter import part_of
 from foreshape.layer.positions import Rotary, rotary_positions, size_of
 from foreshape.layer.reductions import matmul
 from foreshape.layer.sequence_rows import sequence_attention
-from foreshape.operator.computations import Activation, Filled, Triangle
-from foreshape.program.call_site import tells_line
-from foreshape.program.scopes import name_scope
-from foreshape.program.variable import Variable
-from foreshape.spec import BOOL, FP16, DType
 
 
 class QueryNorm(ConstructorRepr):

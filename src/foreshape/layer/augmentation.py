@@ -7,6 +7,9 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
+from foreshape.language.program.call_site import tells_line
+from foreshape.language.program.scopes import name_scope
+from foreshape.language.program.variable import Variable
 from foreshape.layer.creation import fill_constant, gaussian_random, randint, uniform_random
 from foreshape.layer.creation import range as numbers_before
 from foreshape.layer.images import affine_grid, grid_sample
@@ -18,9 +21,6 @@ from foreshape.layer.reductions import reduce_mean
 from foreshape.layer.training_only import in_training
 from foreshape.layer.vision import Pair
 from foreshape.layer.vision import pair as two
-from foreshape.program.call_site import tells_line
-from foreshape.program.scopes import name_scope
-from foreshape.program.variable import Variable
 
 Range: TypeAlias = tuple[float, float]
 

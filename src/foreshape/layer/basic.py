@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from foreshape.dims import Size, product
+from foreshape.core.dims import Size, product
+from foreshape.core.hints import did_you_mean
+from foreshape.core.spec import LOD_TENSOR, SELECTED_ROWS, Spec
 from foreshape.errors import SchemaError, ShapeError
-from foreshape.hints import did_you_mean
+from foreshape.language.operator.registry import all_operators, find
+from foreshape.language.program.call_site import here, tells_line
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable, dims_of
 from foreshape.layer.parameter import check_count, create_parameter, param_attr
-from foreshape.operator.registry import all_operators, find
-from foreshape.program.call_site import here, tells_line
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable, dims_of
-from foreshape.spec import LOD_TENSOR, SELECTED_ROWS, Spec
 
 Activation = str | Callable[[Variable], Variable] | None
 _NONE = ("", "none", "linear", "identity")
@@ -50,8 +50,8 @@ def data(
     Raises:
         ShapeError, TypeMismatchError: an invalid dim or element type. SchemaError: a taken name.
     """
-    from foreshape.spec import dtype as dtype_of
-    from foreshape.spec import kind as kind_of
+    from foreshape.core.spec import dtype as dtype_of
+    from foreshape.core.spec import kind as kind_of
 
     shapes = [x for x in (shape, dims, input_size) if x is not None]
     if len(shapes) != 1:

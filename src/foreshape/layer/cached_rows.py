@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from foreshape.core.spec import INT64, LOD_TENSOR, Spec
 from foreshape.errors import ShapeError
-from foreshape.program import current_block
-from foreshape.program.call_site import here, tells_line
-from foreshape.program.scopes import current_scope, scoped_name
-from foreshape.program.variable import Variable, dims_of
-from foreshape.spec import INT64, LOD_TENSOR, Spec
+from foreshape.language.program import current_block
+from foreshape.language.program.call_site import here, tells_line
+from foreshape.language.program.scopes import current_scope, scoped_name
+from foreshape.language.program.variable import Variable, dims_of
 
 if TYPE_CHECKING:
     from foreshape.layer.positions import Rotary

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.errors import SchemaError, ShapeError
+from foreshape.language.operator.require import require_rank
+from foreshape.language.program.call_site import tells_line
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 from foreshape.layer.functions import log_softmax, sigmoid
 from foreshape.layer.functions import softmax as softmax_of
 from foreshape.layer.labels import stating
@@ -12,10 +16,6 @@ from foreshape.layer.manipulation import one_hot, squeeze, unsqueeze
 from foreshape.layer.math import cast, clip, exp
 from foreshape.layer.reductions import reduce_sum
 from foreshape.layer.weights import ClassWeight, by_example, class_weights, counted, of_labels
-from foreshape.operator.require import require_rank
-from foreshape.program.call_site import tells_line
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
 
 
 @tells_line

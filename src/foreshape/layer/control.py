@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from foreshape.core.spec import BOOL, INT32, LOD_TENSOR_ARRAY
 from foreshape.errors import SchemaError, ShapeError, TypeMismatchError, whole
-from foreshape.infer.loop_state import carried_names
+from foreshape.language.infer.loop_state import carried_names
+from foreshape.language.program import Block, Variable
+from foreshape.language.program.call_site import tells_line
+from foreshape.language.program.current import current_block, region
+from foreshape.language.program.op import Op
 from foreshape.layer.creation import assign, fill_constant
 from foreshape.layer.logic import equal, less_than, logical_and, logical_not
 from foreshape.layer.manipulation import reshape
 from foreshape.layer.math import cast
-from foreshape.program import Block, Variable
-from foreshape.program.call_site import tells_line
-from foreshape.program.current import current_block, region
-from foreshape.program.op import Op
-from foreshape.spec import BOOL, INT32, LOD_TENSOR_ARRAY
 
 
 def _variables(values: Any, source: str) -> list[Variable]:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any, SupportsIndex, TypeAlias
 
-from foreshape.dims import Dim
+from foreshape.core.dims import Dim
+from foreshape.core.spec import INT32, DType
+from foreshape.core.spec import dtype as dtype_of
 from foreshape.errors import SchemaError, ShapeError
-from foreshape.program.constant import value_attributes
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
-from foreshape.spec import INT32, DType
-from foreshape.spec import dtype as dtype_of
+from foreshape.language.program.constant import value_attributes
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 
 Shape: TypeAlias = "Sequence[int | Dim | Variable] | Variable"
 _LARGEST_FLOAT = (2 - 2**-23) * 2.0**127

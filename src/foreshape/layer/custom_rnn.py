@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from foreshape.core.spec import LOD_TENSOR, Spec
 from foreshape.errors import SchemaError, ShapeError
+from foreshape.language.program import Block, Variable
+from foreshape.language.program.call_site import tells_line
+from foreshape.language.program.current import current_block, region
 from foreshape.layer.creation import assign
 from foreshape.layer.manipulation import transpose
-from foreshape.program import Block, Variable
-from foreshape.program.call_site import tells_line
-from foreshape.program.current import current_block, region
-from foreshape.spec import LOD_TENSOR, Spec
 
 Step = Callable[..., Any]
 
@@ -128,7 +128,7 @@ def _slice(v: Variable, ragged: bool, alive: str) -> Spec:
 
 
 def _row(v: Variable, ragged: bool, alive: str) -> Spec:
-    from foreshape.dims import symbol
+    from foreshape.core.dims import symbol
 
     dims = v.spec.known_dims
     return Spec(LOD_TENSOR, v.spec.dtype, (symbol(alive), *dims[1:]) if ragged else dims)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 
 
 def beam_search(

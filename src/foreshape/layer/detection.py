@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from foreshape.errors import SchemaError
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 from foreshape.layer.argument_errors import close
 from foreshape.layer.prior_boxes import anchor_generator, density_prior_box, prior_box
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
 
 __all__ = [
     "anchor_generator", "bipartite_match", "box_clip", "box_coder", "collect_fpn_proposals", "density_prior_box", "distribute_fpn_proposals",

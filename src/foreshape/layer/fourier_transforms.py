@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foreshape.errors import ShapeError
+from foreshape.language.operator.attributes import several
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 from foreshape.layer.creation import fill_constant
 from foreshape.layer.functions import unary
 from foreshape.layer.manipulation import pad, squeeze, unsqueeze
-from foreshape.operator.attributes import several
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
 
 Axes = Sequence[int] | int
 

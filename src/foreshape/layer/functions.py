@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import create_parameter
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
 
 
 def apply(type: str, inputs: dict[str, Any], **attrs: Any) -> Any:

@@ -6,16 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from foreshape.dims import product
+from foreshape.core.dims import product
 from foreshape.errors import SchemaError, ShapeError
+from foreshape.language.operator.attributes import several
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 from foreshape.layer.basic import Activation, activate
 from foreshape.layer.functions import apply
 from foreshape.layer.initializer import Normal
 from foreshape.layer.parameter import ParamAttr, create_parameter
 from foreshape.layer.vision import Pair, known_channels, pair, unpooled, with_bias
-from foreshape.operator.attributes import several
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
 
 
 def _around(padding: Pair) -> list[int]:

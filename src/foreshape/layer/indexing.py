@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from foreshape.core.spec import dtype as dtype_of
 from foreshape.errors import SchemaError
+from foreshape.language.program.arithmetic import index_parts, turned_around
+from foreshape.language.program.call_site import tells_line
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 from foreshape.layer.creation import Shape, fill_constant
 from foreshape.layer.functions import apply, several_tensors
 from foreshape.layer.manipulation import Sizes, sizes
-from foreshape.program.arithmetic import index_parts, turned_around
-from foreshape.program.call_site import tells_line
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
-from foreshape.spec import dtype as dtype_of
 
 
 @tells_line

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
-from foreshape.constructor_repr import ConstructorRepr
-from foreshape.dims import Size
+from foreshape.core.constructor_repr import ConstructorRepr
+from foreshape.core.dims import Size
+from foreshape.core.spec import DType
 from foreshape.errors import ShapeError
-from foreshape.spec import DType
 
 
 class Initializer(ConstructorRepr):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from types import TracebackType
 
 from foreshape.errors import ShapeError
-from foreshape.operator.require import RuleError, collector, require_same_dims
-from foreshape.program.call_site import call_site, here
-from foreshape.program.messages import describe_failure
-from foreshape.program.variable import Variable
+from foreshape.language.operator.require import RuleError, collector, require_same_dims
+from foreshape.language.program.call_site import call_site, here
+from foreshape.language.program.messages import describe_failure
+from foreshape.language.program.variable import Variable
 
 
 class stating:
-    """A context for the functions of `foreshape.operator.require`: refusals are worded for these variables, and guards keep open conditions.
+    """A context for the functions of `foreshape.language.operator.require`: refusals are worded for these variables, and guards keep open conditions.
 
     Raises:
         ShapeError: a broken requirement, with the variables, their dims and the user's lines.

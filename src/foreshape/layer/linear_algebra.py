@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from foreshape.language.operator.attributes import several
+from foreshape.language.program.variable import Variable
 from foreshape.layer.functions import apply
-from foreshape.operator.attributes import several
-from foreshape.program.variable import Variable
 
 
 def inverse(x: Variable) -> Variable:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from foreshape.errors import TypeMismatchError
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 from foreshape.layer.creation import constant_like
 from foreshape.layer.functions import apply, unary
 from foreshape.layer.math import Operand, binary
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
 
 
 def equal(x: Operand, y: Operand) -> Variable:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape.errors import SchemaError
+from foreshape.language.program.call_site import tells_line
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 from foreshape.layer.basic import mean
 from foreshape.layer.functions import softplus
 from foreshape.layer.labels import same_dims
 from foreshape.layer.reductions import reduce_sum
 from foreshape.layer.weights import ClassWeight, by_example, class_weights
-from foreshape.program.call_site import tells_line
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
 
 
 def square_error_cost(x: Variable, label: Variable, *, sample_weight: Variable | None = None) -> Variable:

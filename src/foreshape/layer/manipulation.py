@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from foreshape.dims import Dim
+from foreshape.core.dims import Dim
+from foreshape.core.spec import INT32, UNK
+from foreshape.core.spec import dtype as dtype_of
 from foreshape.errors import SchemaError, ShapeError
+from foreshape.language.operator.attributes import several
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 from foreshape.layer.functions import apply, several_tensors
-from foreshape.operator.attributes import several
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
-from foreshape.spec import INT32, UNK
-from foreshape.spec import dtype as dtype_of
 
 Sizes = Sequence[Any] | Variable
 _OPEN = 2**31 - 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+from foreshape.core.spec import dtype as dtype_of
 from foreshape.errors import TypeMismatchError
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 from foreshape.layer.creation import constant_like
 from foreshape.layer.functions import unary
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
-from foreshape.spec import dtype as dtype_of
 
 Operand: TypeAlias = "Variable | float | int"
 

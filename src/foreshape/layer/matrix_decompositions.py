@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from foreshape.language.program.variable import Variable
 from foreshape.layer.functions import apply
-from foreshape.program.variable import Variable
 
 
 def svd(x: Variable, full_matrices: bool = False) -> tuple[Variable, Variable, Variable]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from foreshape.core.spec import INT32, INT64, DType, tensor
 from foreshape.errors import SchemaError
+from foreshape.language.operator import require_rank
+from foreshape.language.program.call_site import tells_line
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 from foreshape.layer.initializer import Constant
 from foreshape.layer.labels import stating
 from foreshape.layer.math import cast
 from foreshape.layer.parameter import initialise
 from foreshape.layer.weights import by_row
-from foreshape.operator import require_rank
-from foreshape.program.call_site import tells_line
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
-from foreshape.spec import INT32, INT64, DType, tensor
 
 
 @tells_line

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from foreshape.errors import SchemaError, ShapeError
+from foreshape.language.operator.require import require_equal, require_rank
+from foreshape.language.program.call_site import tells_line
+from foreshape.language.program.variable import Variable
 from foreshape.layer.class_losses import softmax_with_cross_entropy
 from foreshape.layer.creation import range as numbers_before
 from foreshape.layer.functions import relu
@@ -12,9 +15,6 @@ from foreshape.layer.math import cast, maximum, minimum, rsqrt, sqrt, square
 from foreshape.layer.positions import size_of
 from foreshape.layer.reductions import matmul, reduce_sum
 from foreshape.layer.weights import by_example
-from foreshape.operator.require import require_equal, require_rank
-from foreshape.program.call_site import tells_line
-from foreshape.program.variable import Variable
 
 _LEAST = 1e-24
 """The least square of a length."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from foreshape.dims import product
+from foreshape.core.dims import product
 from foreshape.errors import ShapeError
+from foreshape.language.ops.rules.statistics import statistics_type
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 from foreshape.layer.basic import Activation, activate
 from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import ParamAttr, create_parameter
 from foreshape.layer.vision import known_channels
-from foreshape.ops.rules.statistics import statistics_type
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
 
 _ONE = Constant(1.0)
 _ZERO = Constant(0.0)

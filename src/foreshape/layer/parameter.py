@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
 
-from foreshape.dims import Dim, Size
+from foreshape.core.dims import Dim, Size
+from foreshape.core.spec import LOD_TENSOR, Spec, sizes_of
+from foreshape.core.spec import dtype as dtype_of
 from foreshape.errors import DescriptionError, SchemaError, ShapeError, TypeMismatchError
+from foreshape.language.operator.bound_attributes import Attributes
+from foreshape.language.operator.registry import get
+from foreshape.language.program.call_site import Site, here, placed_error, warn_user
+from foreshape.language.program.current import current_block, default_startup_program
+from foreshape.language.program.program import Program
+from foreshape.language.program.scopes import current_scope, scoped_parameter
+from foreshape.language.program.variable import Variable
 from foreshape.layer.initializer import Constant, Initializer, Xavier, key_of
-from foreshape.operator.bound_attributes import Attributes
-from foreshape.operator.registry import get
-from foreshape.program.call_site import Site, here, placed_error, warn_user
-from foreshape.program.current import current_block, default_startup_program
-from foreshape.program.program import Program
-from foreshape.program.scopes import current_scope, scoped_parameter
-from foreshape.program.variable import Variable
-from foreshape.spec import LOD_TENSOR, Spec, sizes_of
-from foreshape.spec import dtype as dtype_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from foreshape.constructor_repr import ConstructorRepr
+from foreshape.core.constructor_repr import ConstructorRepr
 from foreshape.errors import ShapeError
+from foreshape.language.program.call_site import tells_line
+from foreshape.language.program.scopes import name_scope
+from foreshape.language.program.variable import Variable
 from foreshape.layer.cached_rows import AttentionCache
 from foreshape.layer.creation import assign, fill_like
 from foreshape.layer.creation import range as numbers_before
@@ -13,9 +16,6 @@ from foreshape.layer.manipulation import concat, reshape, shape, slice, split, s
 from foreshape.layer.math import cast, cos, scale, sin
 from foreshape.layer.sequence import sequence_expand_as, sequence_first_step
 from foreshape.layer.sorting import cumsum
-from foreshape.program.call_site import tells_line
-from foreshape.program.scopes import name_scope
-from foreshape.program.variable import Variable
 
 
 def size_of(x: Variable, axis: int) -> int | Variable:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 
 _VARIANCES = (0.1, 0.1, 0.2, 0.2)
 

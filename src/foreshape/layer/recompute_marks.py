@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Generator, Iterable
 
 from foreshape.errors import SchemaError
-from foreshape.operator.attributes import AttrType
-from foreshape.operator.bound_attributes import Attributes
-from foreshape.program import Block, Op
-from foreshape.program.call_site import tells_line
-from foreshape.program.current import current_block
-from foreshape.program.scopes import ATTRIBUTE, RECOMPUTE_MARK, RECOMPUTED
+from foreshape.language.operator.attributes import AttrType
+from foreshape.language.operator.bound_attributes import Attributes
+from foreshape.language.program import Block, Op
+from foreshape.language.program.call_site import tells_line
+from foreshape.language.program.current import current_block
+from foreshape.language.program.scopes import ATTRIBUTE, RECOMPUTE_MARK, RECOMPUTED
 
 
 @tells_line

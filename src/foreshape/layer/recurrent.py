@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from foreshape.dims import Size
+from foreshape.core.dims import Size
 from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
-from foreshape.kernels.recurrent_memory import GATES
+from foreshape.language.program.call_site import tells_line
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 from foreshape.layer.initializer import Constant, Uniform
 from foreshape.layer.manipulation import transpose
 from foreshape.layer.parameter import ParamAttr, create_parameter
-from foreshape.program.call_site import tells_line
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
+from foreshape.machine.kernels.recurrent_memory import GATES
 
 _ZERO = ParamAttr(initializer=Constant(0.0), trainable=False)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foreshape.operator.attributes import several
-from foreshape.program.call_site import warn_user
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
-from foreshape.spec import INDEX
+from foreshape.core.spec import INDEX
+from foreshape.language.operator.attributes import several
+from foreshape.language.program.call_site import warn_user
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 
 Axes = Sequence[int] | int | None
 

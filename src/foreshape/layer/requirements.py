@@ -11,9 +11,9 @@ from itertools import islice
 from operator import index
 from typing import Any, Final, NamedTuple, SupportsIndex, Union, cast, get_args, get_origin, get_type_hints
 
-from foreshape.dims import Dim
-from foreshape.operator.attributes import shown
-from foreshape.program.variable import Variable
+from foreshape.core.dims import Dim
+from foreshape.language.operator.attributes import shown
+from foreshape.language.program.variable import Variable
 
 _LONGEST_DOC: Final = 140
 _PLAIN: Final[dict[Any, tuple[str, str]]] = {

@@ -6,15 +6,15 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from foreshape.dims import Size
+from foreshape.core.dims import Size
+from foreshape.core.spec import FP32, INT32, LOD_TENSOR, DType, Spec
 from foreshape.errors import SchemaError, ShapeError
+from foreshape.language.program.call_site import tells_line
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 from foreshape.layer.initializer import Initializer
 from foreshape.layer.parameter import create_parameter, initialise
 from foreshape.layer.weights import ClassWeight, by_example, by_label, by_row
-from foreshape.program.call_site import tells_line
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
-from foreshape.spec import FP32, INT32, LOD_TENSOR, DType, Spec
 
 _SAMPLERS = {"uniform": 0, "log_uniform": 1, "custom_dist": 2}
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from foreshape.errors import SchemaError, ShapeError
+from foreshape.language.program.call_site import tells_line
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 from foreshape.layer.basic import Activation, activate
 from foreshape.layer.functions import several_tensors
 from foreshape.layer.parameter import create_parameter
-from foreshape.program.call_site import tells_line
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
 
 
 def sequence_pool(x: Variable, pool_type: str = "average", pad_value: float = 0.0) -> Variable:

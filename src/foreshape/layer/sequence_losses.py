@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from foreshape.core.hints import did_you_mean
 from foreshape.errors import SchemaError, ShapeError
-from foreshape.hints import did_you_mean
+from foreshape.language.program.block import Block
+from foreshape.language.program.call_site import tells_line
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 from foreshape.layer.parameter import create_parameter, param_attr
 from foreshape.layer.weights import by_example
-from foreshape.program.block import Block
-from foreshape.program.call_site import tells_line
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
 
 
 def _present_slots(**slots: Variable | None) -> dict[str, Variable]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from foreshape.core.spec import INT64, dtype
+from foreshape.language.program.variable import Variable
 from foreshape.layer.functions import apply
-from foreshape.program.variable import Variable
-from foreshape.spec import INT64, dtype
 
 
 def sequence_slice(x: Variable, offset: Variable, length: Variable) -> Variable:

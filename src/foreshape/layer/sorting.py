@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from foreshape.core.spec import INT32, INT64
+from foreshape.core.spec import dtype as dtype_of
 from foreshape.errors import SchemaError
+from foreshape.language.operator.attributes import several
+from foreshape.language.program.variable import Variable
 from foreshape.layer.functions import apply
-from foreshape.operator.attributes import several
-from foreshape.program.variable import Variable
-from foreshape.spec import INT32, INT64
-from foreshape.spec import dtype as dtype_of
 
 
 def argmax(x: Variable, axis: int | None = None, keepdim: bool = False, dtype: Any = "int64") -> Variable:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 from foreshape.layer.functions import unary
 from foreshape.layer.math import Operand, binary, subtract
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
 
 
 def tan(x: Variable) -> Variable:

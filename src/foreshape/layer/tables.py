@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from foreshape.core.spec import dtype as dtype_of
 from foreshape.errors import SchemaError, ShapeError
+from foreshape.language.program.call_site import tells_line
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 from foreshape.layer.parameter import create_parameter
-from foreshape.program.call_site import tells_line
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
-from foreshape.spec import dtype as dtype_of
 
 
 @tells_line

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from foreshape.dims import equal
+from foreshape.core.dims import equal
 from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
+from foreshape.language.program.call_site import tells_line
+from foreshape.language.program.current import current_block
+from foreshape.language.program.scopes import name_scope
+from foreshape.language.program.variable import Variable
 from foreshape.layer.creation import assign, fill_constant
 from foreshape.layer.math import cast
 from foreshape.layer.normalization import dropout
-from foreshape.program.call_site import tells_line
-from foreshape.program.current import current_block
-from foreshape.program.scopes import name_scope
-from foreshape.program.variable import Variable
 
 
 @tells_line
@@ -24,8 +24,8 @@ def in_training(x: Variable | Sequence[Variable], function: Callable[..., Any], 
         >>> x = layer.in_training(image, lambda image: image + layer.gaussian_random(image.shape, std=0.1))  # each image its own
 
     `foreshape.train`, ``minimize``, and a run of the program as described are training. `foreshape.predict`, `foreshape.evaluate`,
-    the validation data of a training, a saved model for inference and `foreshape.passes.for_test` are tests. There ``x`` is read in its place, and ops
-    needed only by the function are dropped. Random numbers within are drawn as for dropout: from the executor's generator, anew in each step, by the
+    the validation data of a training, a saved model for inference and `foreshape.transforms.passes.for_test` are tests. There ``x`` is read in its place, and
+    ops needed only by the function are dropped. Random numbers within are drawn as for dropout: from the executor's generator, anew in each step, by the
     seed of the run. They continue after a resumption, and differ between ranks with examples of their own.
 
     In the program the choice is a ``select_input`` by a number from ``dropout``, so PaddlePaddle's clone for a test chooses in the same way.

@@ -7,6 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from foreshape.errors import SchemaError, ShapeError
+from foreshape.language.program.call_site import tells_line
+from foreshape.language.program.scopes import current_scope, name_scope
+from foreshape.language.program.variable import Variable
 from foreshape.layer.attention import QueryNorm, attention_mask, multi_head_attention
 from foreshape.layer.basic import Activation, fc
 from foreshape.layer.cached_rows import AttentionCache
@@ -14,9 +17,6 @@ from foreshape.layer.normalization import dropout as drop
 from foreshape.layer.normalization import layer_norm, rms_norm
 from foreshape.layer.parameter import part_of
 from foreshape.layer.positions import Rotary
-from foreshape.program.call_site import tells_line
-from foreshape.program.scopes import current_scope, name_scope
-from foreshape.program.variable import Variable
 
 
 @tells_line

@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from foreshape.dims import Size
+from foreshape.core.dims import Size
 from foreshape.errors import SchemaError, ShapeError
+from foreshape.language.operator.attributes import several
+from foreshape.language.program.call_site import warn_user
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 from foreshape.layer.basic import Activation, activate
 from foreshape.layer.initializer import Normal
 from foreshape.layer.parameter import check_count, create_parameter
-from foreshape.operator.attributes import several
-from foreshape.program.call_site import warn_user
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
 
 Pair = int | Sequence[int]
 

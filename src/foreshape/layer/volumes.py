@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from foreshape.language.operator.attributes import several
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 from foreshape.layer.basic import Activation, activate
 from foreshape.layer.initializer import Normal
 from foreshape.layer.parameter import create_parameter
 from foreshape.layer.vision import check_groups, convolved, known_channels, numbers, padding_attributes, placing, unpooled, with_bias
-from foreshape.operator.attributes import several
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
 
 Sizes = int | Sequence[int]
 

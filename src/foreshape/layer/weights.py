@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from foreshape.core.spec import FP64
 from foreshape.errors import SchemaError, ShapeError
+from foreshape.language.operator.require import how_to_fit, require_equal
+from foreshape.language.program.call_site import tells_line
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 from foreshape.layer.creation import assign, fill_like
 from foreshape.layer.labels import stating
 from foreshape.layer.logic import logical_not, not_equal
@@ -13,11 +18,6 @@ from foreshape.layer.manipulation import gather_nd, reshape, unsqueeze
 from foreshape.layer.math import cast
 from foreshape.layer.reductions import reduce_sum
 from foreshape.layer.sequence import sequence_expand_as
-from foreshape.operator.require import how_to_fit, require_equal
-from foreshape.program.call_site import tells_line
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
-from foreshape.spec import FP64
 
 ClassWeight: TypeAlias = "Variable | Sequence[float] | Mapping[int, float] | None"
 """One number for each class: a variable ``[classes]``, a list, or the weights other than 1 by class number."""

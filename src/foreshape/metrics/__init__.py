@@ -5,7 +5,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from foreshape.hints import no_such_name
+from foreshape.core.hints import no_such_name
 from foreshape.metrics.boxes import MeanAveragePrecision
 from foreshape.metrics.classes import F1, Accuracy, ConfusionMatrix, IoU, Precision, Recall, TopKAccuracy
 from foreshape.metrics.curves import AUC

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from foreshape.errors import SchemaError, ShapeError
+from foreshape.language.program import Variable
 from foreshape.metrics.checks import check_numbers, class_numbers, number, same_count, undefined, whole_or_none
 from foreshape.metrics.metric import Metric, State
-from foreshape.program import Variable
 
 
 class MeanAveragePrecision(Metric):

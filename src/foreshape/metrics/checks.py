@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from foreshape.errors import ExecutionError, SchemaError
-from foreshape.program.call_site import warn_user
+from foreshape.language.program.call_site import warn_user
 
 
 def check_numbers(measure: str, subject: str, values: Any, *, finite: bool = False) -> Any:

@@ -7,9 +7,9 @@ from typing import Any, Literal
 import numpy as np
 
 from foreshape.errors import ExecutionError, SchemaError, ShapeError
+from foreshape.language.program import Variable
 from foreshape.metrics.checks import NOTHING, check_numbers, class_numbers, same_count, undefined, weights_of, whole_or_none
 from foreshape.metrics.metric import Metric, State, check_weight
-from foreshape.program import Variable
 
 _MOST_THRESHOLDS = 10_000_000
 

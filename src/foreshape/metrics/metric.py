@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, TypeAlias
 
 from foreshape.errors import SchemaError, ShapeError
-from foreshape.program import Variable
+from foreshape.language.program import Variable
 
 State: TypeAlias = "dict[str, Any]"
 """Key -> fp64 numbers: ``[n]`` are added over batches and ranks, ``[rows, n]`` are joined."""

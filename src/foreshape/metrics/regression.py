@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from foreshape.errors import ShapeError
+from foreshape.language.program import Variable
 from foreshape.metrics.checks import NOTHING, check_numbers, same_count, undefined, weights_of
 from foreshape.metrics.metric import Metric, State, check_weight
-from foreshape.program import Variable
 
 
 class _Errors(Metric):

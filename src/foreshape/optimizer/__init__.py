@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from foreshape.hints import no_such_name
+from foreshape.core.hints import no_such_name
 from foreshape.layer.argument_errors import close, hide_files
 from foreshape.optimizer.adam import Adam, AdamW
 from foreshape.optimizer.adaptive import Adagrad, Ftrl, RMSProp

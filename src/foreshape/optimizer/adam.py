@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from foreshape.core.spec import SELECTED_ROWS
+from foreshape.language.program import Variable
 from foreshape.optimizer.base import Optimizer, UpdateOp
 from foreshape.optimizer.groups import Group
-from foreshape.program import Variable
-from foreshape.spec import SELECTED_ROWS
 
 
 class Adam(Optimizer):

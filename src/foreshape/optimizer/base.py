@@ -8,23 +8,23 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
-from foreshape.backward import append_backward
-from foreshape.backward.no_loss import warn_of_no_loss
-from foreshape.backward.scattered import warn_of_scattered
-from foreshape.constructor_repr import ConstructorRepr
-from foreshape.dims import Size
+from foreshape.core.constructor_repr import ConstructorRepr
+from foreshape.core.dims import Size
+from foreshape.core.spec import FP32, DType, tensor
 from foreshape.errors import SchemaError
+from foreshape.language.operator.attributes import shown
+from foreshape.language.operator.traits import is_update
+from foreshape.language.program import Op, Program, Role, Variable, default_startup_program, program_guard, startup_of
+from foreshape.language.program.gc_pause import collector_waits
 from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import initialise, settings
-from foreshape.operator.attributes import shown
-from foreshape.operator.traits import is_update
 from foreshape.optimizer.decay import WeightDecay, as_decay
 from foreshape.optimizer.groups import Group, check_all_match, checked_patterns, frozen_names, matches
 from foreshape.optimizer.ownership import Owner
 from foreshape.optimizer.schedule import Schedule
-from foreshape.program import Op, Program, Role, Variable, default_startup_program, program_guard, startup_of
-from foreshape.program.gc_pause import collector_waits
-from foreshape.spec import FP32, DType, tensor
+from foreshape.transforms.backward import append_backward
+from foreshape.transforms.backward.no_loss import warn_of_no_loss
+from foreshape.transforms.backward.scattered import warn_of_scattered
 
 _FRACTION = (1.0, "at least 0 and below 1")
 _NOT_NEGATIVE = (math.inf, "a finite number of at least 0")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from foreshape.constructor_repr import ConstructorRepr
+from foreshape.core.constructor_repr import ConstructorRepr
+from foreshape.core.spec import BF16, FP16, FP32, SELECTED_ROWS, DType
 from foreshape.errors import SchemaError
-from foreshape.program import Block, Variable
-from foreshape.spec import BF16, FP16, FP32, SELECTED_ROWS, DType
+from foreshape.language.program import Block, Variable
 
 Pairs = Sequence[tuple[Variable, Variable]]
 

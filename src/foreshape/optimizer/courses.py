@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from foreshape.errors import SchemaError
+from foreshape.language.program import Variable
 from foreshape.optimizer.schedule import Schedule, apply, number, positive, rate_of, where
-from foreshape.program import Variable
 
 Unit = Literal["epochs", "steps"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from foreshape.constructor_repr import ConstructorRepr
+from foreshape.core.constructor_repr import ConstructorRepr
+from foreshape.core.spec import SELECTED_ROWS
 from foreshape.errors import SchemaError
-from foreshape.operator.attributes import shown
-from foreshape.program import Variable
-from foreshape.spec import SELECTED_ROWS
+from foreshape.language.operator.attributes import shown
+from foreshape.language.program import Variable
 
 
 class WeightDecay(ConstructorRepr):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from foreshape.language.program import Op, Variable
 from foreshape.optimizer.base import Optimizer, UpdateOp, update_op
 from foreshape.optimizer.groups import Group
-from foreshape.program import Op, Variable
 
 
 class Adadelta(Optimizer):

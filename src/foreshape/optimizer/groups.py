@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 from typing import cast
 
 from foreshape.errors import SchemaError
+from foreshape.language.program import Program, Variable
 from foreshape.optimizer.decay import WeightDecay, as_decay
-from foreshape.program import Program, Variable
 
 _SHOWN = 8
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from foreshape.language.program import Variable
 from foreshape.optimizer.base import Optimizer, UpdateOp, update_op
 from foreshape.optimizer.groups import Group
-from foreshape.program import Variable
 
 
 class Lamb(Optimizer):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from weakref import ReferenceType, WeakKeyDictionary, WeakValueDictionary, ref
 
-from foreshape.program import Program, Variable
+from foreshape.language.program import Program, Variable
 
 
 class OwnerMark:

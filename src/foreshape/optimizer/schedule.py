@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from itertools import chain, count
 from typing import Any
 
-from foreshape.constructor_repr import ConstructorRepr
+from foreshape.core.constructor_repr import ConstructorRepr
+from foreshape.core.spec import FP32, INT64, tensor
 from foreshape.errors import SchemaError
+from foreshape.language.program import Program, Role, Variable, program_guard
+from foreshape.language.program.current import current_block
 from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import initialise
-from foreshape.program import Program, Role, Variable, program_guard
-from foreshape.program.current import current_block
-from foreshape.spec import FP32, INT64, tensor
 
 COUNTER = "@LR_DECAY_COUNTER@"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from foreshape.core.spec import SELECTED_ROWS
+from foreshape.language.program import Variable
 from foreshape.optimizer.base import Optimizer, UpdateOp, update_op
 from foreshape.optimizer.decay import WeightDecay
 from foreshape.optimizer.groups import Group
-from foreshape.program import Variable
-from foreshape.spec import SELECTED_ROWS
 
 
 class SGD(Optimizer):

@@ -14,7 +14,7 @@ from drawn.feeds import feeds, starts
 from drawn.kinds import KINDS
 from drawn.program import Block, Parameter, Program, Step
 from foreshape import layer, optimizer
-from foreshape.engine.executor import CompiledStep as Compiled
+from foreshape.runtime.engine.executor import CompiledStep as Compiled
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.cli.commands import app
+from foreshape.apps.cli.commands import app
 from foreshape.interop.onnx_comparison import check_written
 
 

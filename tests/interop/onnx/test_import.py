@@ -12,7 +12,7 @@ import pytest
 from support.onnx_writer import Graph, function, model, node, opened, tensor, value
 
 import foreshape as fs
-from foreshape.cli.check import print_check
+from foreshape.apps.cli.check import print_check
 from foreshape.interop.convert_models import convert_model
 
 RNG = np.random.default_rng(4)

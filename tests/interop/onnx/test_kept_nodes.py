@@ -15,10 +15,10 @@ from foreshape.interop.inference import columns
 from foreshape.interop.onnx import open_model
 from foreshape.interop.onnx.write.models import model_of
 from foreshape.interop.parameters import Stored
-from foreshape.passes import for_test
-from foreshape.program import Program
-from foreshape.wire.onnx_encode import encode_model
-from foreshape.wire.onnx_model import read_model
+from foreshape.language.program import Program
+from foreshape.language.wire.onnx_encode import encode_model
+from foreshape.language.wire.onnx_model import read_model
+from foreshape.transforms.passes import for_test
 
 X = value("x", "float32", ["n", 4])
 Y = value("y", "float32", None)

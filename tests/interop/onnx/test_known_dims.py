@@ -10,8 +10,8 @@ from support.onnx_cases import check_made
 from support.onnx_writer import Graph, model, node, tensor, value
 
 import foreshape as fs
+from foreshape.core.spec import LOD_TENSOR
 from foreshape.interop.onnx import open_model
-from foreshape.spec import LOD_TENSOR
 
 NUMBERS = {f"n{k}": np.array(k, "int64") for k in range(9)} | {f"l{k}": np.array([k], "int64") for k in range(9)} | {"less": np.array([-1], "int64")}
 IMAGE, ROWS = {"x": (2, 3, 9, 14)}, {"x": (2, 5, 24)}

@@ -15,7 +15,7 @@ import pytest
 import foreshape as fs
 from foreshape import layer
 from foreshape.interop import onnx_session
-from foreshape.wire.onnx_model import read_model
+from foreshape.language.wire.onnx_model import read_model
 
 TYPES = {1: "tensor(float)", 7: "tensor(int64)"}
 

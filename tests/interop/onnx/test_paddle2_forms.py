@@ -14,7 +14,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.interop.convert_models import convert_model
 from foreshape.interop.paddle2_forms import write_older_forms
-from foreshape.operator import all_operators
+from foreshape.language.operator import all_operators
 
 RNG = np.random.default_rng(8)
 CONDITION = np.array([[True], [False]])
@@ -84,8 +84,8 @@ def test_operators_of_ours_alone_are_listed_as_lacking(tmp_path: Path) -> None:
 def test_an_operator_is_of_paddlepaddle_2_where_it_was_compared_with_it() -> None:
     """An operator of ours alone says so (`since`): otherwise a conversion would write what PaddlePaddle cannot run."""
     compared = json.loads((Path(__file__).parents[3] / "docs" / "compatibility.json").read_text(encoding="utf-8"))["operators"]
-    of_one_process = {name: cls for name, cls in all_operators().items() if cls.samples and not cls.__module__.startswith("foreshape.ops.collective.")}
-    newer = {name for name, cls in of_one_process.items() if cls.__module__.startswith("foreshape.ops.") and cls.since <= 2 and name not in compared}
+    of_one_process = {name: cls for name, cls in all_operators().items() if cls.samples and not cls.__module__.startswith("foreshape.language.ops.collective.")}
+    newer = {name for name, cls in of_one_process.items() if cls.__module__.startswith("foreshape.language.ops.") and cls.since <= 2 and name not in compared}
     assert newer <= {"feed", "fetch", "select_input_array_grad", "sync_batch_norm_grad", "c_dropout_grad", "sync_batch_norm"}, newer
 
 

@@ -11,8 +11,8 @@ from support.onnx_writer import Graph, model, node, value
 from foreshape.errors import FormatError
 from foreshape.interop.forms.rows import names_from_onnx
 from foreshape.interop.forms.rules import modules_with, onnx_operators, onnx_versions
-from foreshape.wire.limits import Limits
-from foreshape.wire.onnx_model import read_model
+from foreshape.language.wire.limits import Limits
+from foreshape.language.wire.onnx_model import read_model
 
 SMALL = """
 import sys

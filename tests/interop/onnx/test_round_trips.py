@@ -16,9 +16,9 @@ from foreshape.interop.inference import columns
 from foreshape.interop.onnx import open_model
 from foreshape.interop.onnx.write.models import model_of
 from foreshape.interop.parameters import Stored
-from foreshape.program import Program
-from foreshape.wire.onnx_encode import encode_model
-from foreshape.wire.onnx_model import read_model
+from foreshape.language.program import Program
+from foreshape.language.wire.onnx_encode import encode_model
+from foreshape.language.wire.onnx_model import read_model
 
 KNOWN: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "round_trips.json").read_text())
 """As read, and ``by ops`` without the notes of the nodes behind the ops: ``others``, the cases that come back as other ops; ``refused``, the cases without a

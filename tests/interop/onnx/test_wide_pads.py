@@ -11,7 +11,7 @@ import pytest
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.wire.onnx_model import read_model
+from foreshape.language.wire.onnx_model import read_model
 
 CASES = list(product(["max", "avg"], [[1, 1, 1, 1], [2, 0, 1, 3], [3, 3, 3, 3]], [[1, 1], [2, 3]], [True, False], [True, False]))
 

@@ -11,7 +11,7 @@ import pytest
 import foreshape as fs
 from foreshape import layer
 from foreshape.interop.onnx.write.models import model_of
-from foreshape.wire.onnx_model import read_model
+from foreshape.language.wire.onnx_model import read_model
 
 
 def image_network() -> tuple[Any, Any]:
@@ -30,7 +30,7 @@ def test_a_network_computes_the_same_in_every_size(tmp_path: Path) -> None:
     fs.Executor().run(fs.default_startup_program())
     opened = written(tmp_path / "m.onnx", [x], {"scores": y})
     program = fs.default_main_program()
-    from foreshape.passes import for_test
+    from foreshape.transforms.passes import for_test
 
     for batch, height in ((1, 8), (3, 12)):
         feed = {"x": np.random.RandomState(batch).standard_normal((batch, 3, height, 9)).astype("float32")}

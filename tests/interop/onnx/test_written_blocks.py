@@ -10,8 +10,8 @@ import pytest
 from support.written_networks import NETWORKS, UNREAD
 
 import foreshape as fs
-from foreshape.passes import for_test
-from foreshape.wire.onnx_model import read_model
+from foreshape.language.wire.onnx_model import read_model
+from foreshape.transforms.passes import for_test
 
 
 def written(name: str, path: Path) -> tuple[list[str], list[tuple[dict[str, Any], list[Any]]]]:

@@ -10,14 +10,14 @@ import pytest
 from support.harness import of_each_operator, operators, sampled
 from support.written_samples import REFUSED_EVERYWHERE, Written, differs, known, refusal_is_known, written
 
-from foreshape.engine import Executor, Scope
 from foreshape.errors import ForeshapeError, FormatError
 from foreshape.interop.forms.rules import onnx_writer, types_in_onnx
 from foreshape.interop.onnx import open_model
 from foreshape.interop.onnx.write.unwritten_ops import reason_of
-from foreshape.operator.operator import Operator
-from foreshape.operator.registry import get
-from foreshape.operator.samples import Sample
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.registry import get
+from foreshape.language.operator.samples import Sample
+from foreshape.runtime.engine import Executor, Scope
 
 WRITTEN = [case for case in sampled() if onnx_writer(case[1].type) is not None]
 UNREAD = {"lod_array_length-1": "cannot be imported: the place 2 in a sequence of 0"}
@@ -76,7 +76,7 @@ def test_each_operator_is_written_or_has_a_reason() -> None:
         cls.type
         for cls in operators()
         if not (onnx_writer(cls.type) or cls.expand is not Operator.expand or reason_of(cls.type, cls.__module__))
-        and cls.__module__.removeprefix("foreshape.ops.").split(".")[0] not in BLOCKS
+        and cls.__module__.removeprefix("foreshape.language.ops.").split(".")[0] not in BLOCKS
         and cls.type not in ("feed", "fetch", "fusion_seqpool_cvm_concat", "stright_throuth_estimator_grad")
     ]
     assert missing == []

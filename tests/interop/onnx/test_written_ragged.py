@@ -15,8 +15,8 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.interop import onnx_comparison
 from foreshape.interop.onnx_session import with_padding, without_padding
-from foreshape.passes import for_test
-from foreshape.wire.onnx_model import read_model
+from foreshape.language.wire.onnx_model import read_model
+from foreshape.transforms.passes import for_test
 
 LENGTHS = ([[4, 2, 5]], [[1]], [[3, 0, 2]])
 NESTED = ([[2, 1, 0], [3, 0, 4]], [[1], [2]])

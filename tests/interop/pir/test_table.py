@@ -15,7 +15,7 @@ from foreshape.interop.pir import table
 from foreshape.interop.pir.pir_graph import plain
 from foreshape.interop.pir.rule_registry import IGNORED, RULES
 from foreshape.interop.pir.table import TableRow, row_of
-from foreshape.operator.registry import find
+from foreshape.language.operator.registry import find
 
 OPERAND = re.compile(r"-|~|\w+(/\w+)?(@\w+)?|@\w+")
 RESULT = re.compile(r"-|[\w-]+")

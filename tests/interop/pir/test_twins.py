@@ -14,7 +14,7 @@ from support.zoo import TOLERANCE, network
 import foreshape as fs
 from foreshape import layer
 from foreshape.interop import write_parameters
-from foreshape.passes import for_training
+from foreshape.transforms.passes import for_training
 
 TWINS = cases("twins")
 SPLIT: dict[str, dict[str, int]] = {

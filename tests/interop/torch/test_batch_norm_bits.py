@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import foreshape as fs
-from foreshape.operator.attributes import AttrType, as_written, coerce
+from foreshape.language.operator.attributes import AttrType, as_written, coerce
 
 
 @pytest.mark.parametrize("written", [0.001, 1e-5, 1e-12, 0.03, 0.9, 0.99, 1.0, 0.0, 123.25, 1e20])

@@ -17,7 +17,7 @@ from torch import nn
 import foreshape as fs
 from foreshape import layer
 from foreshape.errors import MemoryPlanError, SchemaError
-from foreshape.kernels import lstm_memory
+from foreshape.machine.kernels import lstm_memory
 
 F = nn.functional
 

@@ -6,6 +6,7 @@ import math
 from typing import Any, Final
 
 from foreshape import layer
+from foreshape.core.spec import BF16, FP32, FP64, INT64
 from foreshape.interop.forms.random_numbers import gumbel
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call
@@ -16,8 +17,7 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall, is_held
 from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code
-from foreshape.program.variable import Variable
-from foreshape.spec import BF16, FP32, FP64, INT64
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

@@ -6,6 +6,7 @@ import math
 from typing import Any, Final
 
 from foreshape import layer
+from foreshape.core.spec import BF16, BOOL, COMPLEX, FP16, FP32, FP64, INT8, INT16, INT32, INT64, UINT8, UINT64, DType
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call, made_of
 from foreshape.interop.onnx.unsigned import own_type, quotient
@@ -15,9 +16,8 @@ from foreshape.interop.torch.torch_call import TorchCall, is_held
 from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code
 from foreshape.interop.torch.written_gelu import gelu_operand
-from foreshape.operator.computations import Reshape
-from foreshape.program.variable import Variable
-from foreshape.spec import BF16, BOOL, COMPLEX, FP16, FP32, FP64, INT8, INT16, INT32, INT64, UINT8, UINT64, DType
+from foreshape.language.operator.computations import Reshape
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from foreshape import layer
+from foreshape.core.spec import BOOL, INT32, INT64
 from foreshape.interop.forms.blocks import run_graph
 from foreshape.interop.forms.rules import from_onnx, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call
@@ -16,9 +17,8 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp
-from foreshape.program.variable import Variable
-from foreshape.spec import BOOL, INT32, INT64
-from foreshape.wire.onnx_records import GraphRecord, TypeRecord
+from foreshape.language.program.variable import Variable
+from foreshape.language.wire.onnx_records import GraphRecord, TypeRecord
 
 # --- from ONNX
 

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from foreshape import layer
+from foreshape.core.spec import BOOL, FP16, FP32, FP64, INT64, DType
 from foreshape.interop.forms.channels import channels_of
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx
 from foreshape.interop.onnx.call import Call, element_type
@@ -15,9 +16,8 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import size_of as torch_size_of
 from foreshape.interop.torch.torch_call import TorchCall
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
-from foreshape.spec import BOOL, FP16, FP32, FP64, INT64, DType
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

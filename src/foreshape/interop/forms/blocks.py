@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from foreshape import layer
+from foreshape.core.spec import BOOL, FP32, INT32, INT64, LOD_TENSOR, LOD_TENSOR_ARRAY, Spec
 from foreshape.errors import DescriptionError, FormatError, SchemaError, ShapeError
-from foreshape.infer.loop_state import carried_names, is_one_number, names_in, spec_at_the_end, sub_block
 from foreshape.interop.forms.rules import from_onnx, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.constant_roles import OnnxConstant
@@ -21,12 +21,12 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.functional_blocks import write_branch, write_loop
 from foreshape.interop.torch.write.plain_op import PlainOp
-from foreshape.program import Block, Op
-from foreshape.program.names import names_of
-from foreshape.program.rollback import counts, take_back
-from foreshape.program.variable import Variable
-from foreshape.spec import BOOL, FP32, INT32, INT64, LOD_TENSOR, LOD_TENSOR_ARRAY, Spec
-from foreshape.wire.onnx_records import GraphRecord, NodeRecord, TypeRecord
+from foreshape.language.infer.loop_state import carried_names, is_one_number, names_in, spec_at_the_end, sub_block
+from foreshape.language.program import Block, Op
+from foreshape.language.program.names import names_of
+from foreshape.language.program.rollback import counts, take_back
+from foreshape.language.program.variable import Variable
+from foreshape.language.wire.onnx_records import GraphRecord, NodeRecord, TypeRecord
 
 # --- from ONNX
 

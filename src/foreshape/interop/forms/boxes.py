@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from foreshape.core.spec import FP32, INT32, INT64, DType
 from foreshape.interop.forms.rules import to_onnx
 from foreshape.interop.forms.suppression import NO_BOX, Suppression, image_of_rows, per_image, unsuppressed
 from foreshape.interop.onnx.write.terms import Term, constant, count_to, joined, size_of, term
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
-from foreshape.spec import FP32, INT32, INT64, DType
 
 # --- to ONNX
 

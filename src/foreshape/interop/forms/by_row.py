@@ -13,8 +13,8 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write.numbers_code import number_code
 from foreshape.interop.torch.write.plain_op import PlainOp
-from foreshape.operator.registry import get
-from foreshape.program import Variable
+from foreshape.language.operator.registry import get
+from foreshape.language.program import Variable
 
 _NAME: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?![\w(=])")
 """A word of torch code for a slot or an attribute: no function, module or keyword."""

@@ -15,7 +15,7 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write.plain_op import PlainOp
-from foreshape.program.variable import Variable
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

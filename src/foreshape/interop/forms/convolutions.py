@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from foreshape import layer
-from foreshape.dims import Size, equal
+from foreshape.core.dims import Size, equal
 from foreshape.interop.forms.products import pairs
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call
@@ -19,10 +19,10 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write.plain_op import PlainOp
-from foreshape.kernels.window_steps import lacking
-from foreshape.ops.rules.window import is_channels_last
-from foreshape.ops.rules.window import pads_of as onnx_pads_of
-from foreshape.program.variable import Variable
+from foreshape.language.ops.rules.window import is_channels_last
+from foreshape.language.ops.rules.window import pads_of as onnx_pads_of
+from foreshape.language.program.variable import Variable
+from foreshape.machine.kernels.window_steps import lacking
 
 # --- from ONNX
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape import layer
+from foreshape.core.spec import BOOL, INT64
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call, element_type
 from foreshape.interop.onnx.constant_roles import OnnxConstant
@@ -13,8 +14,7 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write.plain_op import PlainOp
-from foreshape.program import Variable
-from foreshape.spec import BOOL, INT64
+from foreshape.language.program import Variable
 
 # --- from ONNX
 

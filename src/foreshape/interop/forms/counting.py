@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape import layer
+from foreshape.core.spec import FP32, FP64, INT32, INT64
 from foreshape.interop.forms.indexing import to_onnx_scattered
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx
 from foreshape.interop.onnx.call import Call
@@ -14,8 +15,7 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import size_of
 from foreshape.interop.torch.torch_call import TorchCall
-from foreshape.program.variable import Variable
-from foreshape.spec import FP32, FP64, INT32, INT64
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from foreshape import layer
+from foreshape.core.spec import BF16, BOOL, FP32, FP64, INT32, INT64, LOD_TENSOR, DType
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call, element_type, made_of
@@ -23,11 +24,10 @@ from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.numbers_code import LONG_CONSTANT, nested
 from foreshape.interop.torch.write.plain_op import PlainOp, tuple_of
-from foreshape.operator.computations import Reshape
-from foreshape.program.variable import Variable
-from foreshape.spec import BF16, BOOL, FP32, FP64, INT32, INT64, LOD_TENSOR, DType
-from foreshape.wire.onnx_encode import tensor_of
-from foreshape.wire.onnx_records import TensorRecord
+from foreshape.language.operator.computations import Reshape
+from foreshape.language.program.variable import Variable
+from foreshape.language.wire.onnx_encode import tensor_of
+from foreshape.language.wire.onnx_records import TensorRecord
 
 # --- from ONNX
 

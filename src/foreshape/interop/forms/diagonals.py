@@ -11,7 +11,7 @@ from foreshape.interop.onnx.write.terms import Term, count_to, size_of, term
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall
-from foreshape.program import Variable
+from foreshape.language.program import Variable
 
 # --- to ONNX
 

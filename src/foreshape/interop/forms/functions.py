@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from foreshape import layer
+from foreshape.core.spec import BOOL, FP32, FP64, INT32, INT64, UINT8
 from foreshape.interop.forms.arithmetic import from_torch_pair, to_onnx_pair
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call, made_of
@@ -17,9 +18,8 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp
-from foreshape.operator.computations import Power
-from foreshape.program import Variable
-from foreshape.spec import BOOL, FP32, FP64, INT32, INT64, UINT8
+from foreshape.language.operator.computations import Power
+from foreshape.language.program import Variable
 
 # --- from ONNX
 

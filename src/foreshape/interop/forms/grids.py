@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from foreshape import layer
+from foreshape.core.spec import BOOL, FP32, FP64, INT64
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.computed import dims_of, from_zero, shaped, size_of
@@ -18,8 +19,7 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import OpenSize, as_variable
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write.plain_op import PlainOp
-from foreshape.program.variable import Variable
-from foreshape.spec import BOOL, FP32, FP64, INT64
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

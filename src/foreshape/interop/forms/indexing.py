@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from foreshape import layer
+from foreshape.core.spec import BOOL, INT32, INT64, UINT8, DType
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.forms.shapes import single
 from foreshape.interop.onnx.call import Call
@@ -18,8 +19,7 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import size_of as torch_size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write.plain_op import PlainOp
-from foreshape.program.variable import Variable
-from foreshape.spec import BOOL, INT32, INT64, UINT8, DType
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

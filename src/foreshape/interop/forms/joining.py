@@ -6,6 +6,7 @@ import operator
 from typing import Any
 
 from foreshape import layer
+from foreshape.core.spec import INT64
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.forms.shapes import END, single
 from foreshape.interop.onnx import computed
@@ -18,8 +19,7 @@ from foreshape.interop.torch.open_size import OpenSize, compute
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.interop.torch.write.plain_op import PlainOp, Several
-from foreshape.program.variable import Variable
-from foreshape.spec import INT64
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

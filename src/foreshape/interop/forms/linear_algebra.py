@@ -6,6 +6,7 @@ import functools
 from typing import Any, Final
 
 from foreshape import layer
+from foreshape.core.spec import FP32, FP64
 from foreshape.interop.forms.arithmetic import change
 from foreshape.interop.forms.rules import from_torch, to_onnx
 from foreshape.interop.onnx.write.terms import constant, joined, term
@@ -13,8 +14,7 @@ from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall
-from foreshape.program import Variable
-from foreshape.spec import FP32, FP64
+from foreshape.language.program import Variable
 
 # --- from ONNX
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from foreshape import layer
+from foreshape.core.spec import BOOL, FP32, INT8, INT16, INT32, INT64, UINT8, UNSIGNED
 from foreshape.interop.forms.arithmetic import from_onnx_binary, from_torch_pair, to_onnx_pair
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx
 from foreshape.interop.onnx.call import Call
@@ -14,8 +15,7 @@ from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall
-from foreshape.program import Variable
-from foreshape.spec import BOOL, FP32, INT8, INT16, INT32, INT64, UINT8, UNSIGNED
+from foreshape.language.program import Variable
 
 # --- from ONNX
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape import layer
+from foreshape.core.spec import BOOL, FP16, FP32, INT32, INT64
 from foreshape.interop.forms.arithmetic import change
 from foreshape.interop.forms.functions import x_log_y
 from foreshape.interop.forms.reductions import from_onnx_reduce
@@ -17,8 +18,7 @@ from foreshape.interop.torch.open_size import as_variable, size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp
-from foreshape.program.variable import Variable
-from foreshape.spec import BOOL, FP16, FP32, INT32, INT64
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

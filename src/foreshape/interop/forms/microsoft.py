@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from foreshape import layer
-from foreshape.dims import equal
+from foreshape.core.dims import equal
+from foreshape.core.spec import BOOL, FP32, INT32, INT64
 from foreshape.interop.forms.arithmetic import result
 from foreshape.interop.forms.convolutions import convolve
 from foreshape.interop.forms.quantization import as_operand, floating, integer_product
@@ -14,8 +15,7 @@ from foreshape.interop.forms.rules import from_onnx
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.computed import entry, from_zero
 from foreshape.interop.refused import Refused
-from foreshape.program.variable import Variable
-from foreshape.spec import BOOL, FP32, INT32, INT64
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

@@ -7,6 +7,7 @@ import operator
 from typing import Any
 
 from foreshape import layer
+from foreshape.core.spec import FP32, FP64, INT64
 from foreshape.interop.forms.arithmetic import result
 from foreshape.interop.forms.reductions import from_onnx_reduce, from_torch_norm
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
@@ -21,10 +22,9 @@ from foreshape.interop.torch.open_size import compute, size_of
 from foreshape.interop.torch.torch_call import CUMULATIVE, TorchCall
 from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code
-from foreshape.ops.rules.window import is_channels_last
-from foreshape.program import Variable
-from foreshape.program.current import current_block
-from foreshape.spec import FP32, FP64, INT64
+from foreshape.language.ops.rules.window import is_channels_last
+from foreshape.language.program import Variable
+from foreshape.language.program.current import current_block
 
 # --- from ONNX
 

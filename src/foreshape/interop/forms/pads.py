@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from foreshape import layer
+from foreshape.core.spec import BOOL, FP32, INT32, INT64
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.forms.shapes import END
 from foreshape.interop.onnx import computed
@@ -22,9 +23,8 @@ from foreshape.interop.torch.open_size import OpenSize
 from foreshape.interop.torch.open_size import size_of as torch_size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write.plain_op import PlainOp, tuple_of
-from foreshape.ops.rules.window import is_channels_last
-from foreshape.program.variable import Variable
-from foreshape.spec import BOOL, FP32, INT32, INT64
+from foreshape.language.ops.rules.window import is_channels_last
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from foreshape import layer
-from foreshape.dims import Size
+from foreshape.core.dims import Size
+from foreshape.core.spec import INT64
 from foreshape.interop.forms.convolutions import short, to_torch_padded
 from foreshape.interop.forms.creation import to_onnx_filled
 from foreshape.interop.forms.pads import MOST, padded_by_sizes, padded_node
@@ -22,8 +23,7 @@ from foreshape.interop.torch.open_size import FLOORDIV, OpenSize, compute
 from foreshape.interop.torch.open_size import size_of as torch_size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write.plain_op import PlainOp
-from foreshape.program.variable import Variable
-from foreshape.spec import INT64
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from foreshape import layer
-from foreshape.dims import Size
+from foreshape.core.dims import Size
+from foreshape.core.spec import FP32, FP64, INT8, INT64, UINT8
 from foreshape.interop.forms.convolutions import BACK, image, short, surrounded
 from foreshape.interop.forms.convolutions import windows as torch_windows
 from foreshape.interop.forms.products import pairs
@@ -27,10 +28,9 @@ from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp
-from foreshape.ops.rules.window import is_channels_last
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
-from foreshape.spec import FP32, FP64, INT8, INT64, UINT8
+from foreshape.language.ops.rules.window import is_channels_last
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from foreshape import layer
+from foreshape.core.spec import FP64, INT64
 from foreshape.errors import FormatError
 from foreshape.interop.forms.arithmetic import result, to_onnx_pair
 from foreshape.interop.forms.reductions import from_torch_norm
@@ -23,9 +24,8 @@ from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code, tuple_of
-from foreshape.operator.computations import Transposition
-from foreshape.program.variable import Variable
-from foreshape.spec import FP64, INT64
+from foreshape.language.operator.computations import Transposition
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

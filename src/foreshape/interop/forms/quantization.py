@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from foreshape import layer
+from foreshape.core.spec import BF16, FP16, FP32, FP64, INT8, INT16, INT32, INT64, UINT8, UINT16, DType
 from foreshape.interop.forms.convolutions import convolve
 from foreshape.interop.forms.rules import from_onnx, to_onnx
 from foreshape.interop.onnx.call import CODES, Call, element_type
@@ -17,9 +18,8 @@ from foreshape.interop.onnx.write.terms import Term, term
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
-from foreshape.ops.quantization.grid import largest_level
-from foreshape.program.variable import Variable
-from foreshape.spec import BF16, FP16, FP32, FP64, INT8, INT16, INT32, INT64, UINT8, UINT16, DType
+from foreshape.language.ops.quantization.grid import largest_level
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

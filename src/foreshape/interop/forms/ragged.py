@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from foreshape import layer
+from foreshape.core.spec import FLOATING, FP64, INT32, INT64, Spec
 from foreshape.interop.forms.recurrence import recurrent_layer, recurrent_layers, weights_before_reset
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call
@@ -17,8 +18,7 @@ from foreshape.interop.torch.open_size import as_dim, size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code
-from foreshape.program import Variable
-from foreshape.spec import FLOATING, FP64, INT32, INT64, Spec
+from foreshape.language.program import Variable
 
 # --- from ONNX
 

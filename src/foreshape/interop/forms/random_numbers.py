@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape import layer
+from foreshape.core.spec import BF16, FP32, INT64, DType
 from foreshape.interop.forms.creation import shape, tensor_options, to_onnx_filled
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call, element_type
@@ -15,8 +16,7 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import OpenSize
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code
-from foreshape.program.variable import Variable
-from foreshape.spec import BF16, FP32, INT64, DType
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from foreshape import layer
+from foreshape.core.spec import BOOL, FP32, FP64, INT32, INT64
 from foreshape.interop.forms.blocks import entry, rounds_over
 from foreshape.interop.forms.creation import to_onnx_filled
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
@@ -22,8 +23,7 @@ from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code
-from foreshape.program.variable import Variable
-from foreshape.spec import BOOL, FP32, FP64, INT32, INT64
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

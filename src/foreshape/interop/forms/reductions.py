@@ -6,6 +6,7 @@ import math
 from typing import Any, Final
 
 from foreshape import layer
+from foreshape.core.spec import BOOL, COMPLEX, FP64, INT32, INT64, UINT8, DType, dtype
 from foreshape.interop.forms.arithmetic import from_torch_extreme
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx import computed
@@ -16,8 +17,7 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.torch.open_size import as_variable, size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code
-from foreshape.program.variable import Variable
-from foreshape.spec import BOOL, COMPLEX, FP64, INT32, INT64, UINT8, DType, dtype
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

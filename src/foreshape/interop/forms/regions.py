@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from foreshape import layer
+from foreshape.core.spec import FP32, INT32, INT64
 from foreshape.interop.forms.arithmetic import result
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx
 from foreshape.interop.forms.suppression import image_of_rows
@@ -18,8 +19,7 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import as_variable
 from foreshape.interop.torch.open_size import size_of as torch_size_of
 from foreshape.interop.torch.torch_call import TorchCall
-from foreshape.program.variable import Variable
-from foreshape.spec import FP32, INT32, INT64
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

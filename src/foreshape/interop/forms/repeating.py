@@ -6,6 +6,7 @@ import operator
 from typing import Any
 
 from foreshape import layer
+from foreshape.core.spec import BOOL, INT32, INT64
 from foreshape.interop.forms.arithmetic import is_smaller
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.forms.shapes import axes_of
@@ -20,8 +21,7 @@ from foreshape.interop.torch.open_size import size_of as torch_size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.interop.torch.write.plain_op import PlainOp, Several, tuple_of
-from foreshape.program.variable import Variable
-from foreshape.spec import BOOL, INT32, INT64
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

@@ -11,7 +11,8 @@ from typing import Any, Final
 import numpy as np
 
 from foreshape import layer
-from foreshape.dims import less_equal
+from foreshape.core.dims import less_equal
+from foreshape.core.spec import FP32, FP64, INT16, INT32, INT64
 from foreshape.interop.forms.convolutions import short
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call
@@ -27,9 +28,8 @@ from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code
-from foreshape.ops.rules.window import is_channels_last
-from foreshape.program.variable import Variable
-from foreshape.spec import FP32, FP64, INT16, INT32, INT64
+from foreshape.language.ops.rules.window import is_channels_last
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

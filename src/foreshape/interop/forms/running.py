@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from foreshape import layer
+from foreshape.core.spec import INT64
 from foreshape.interop.forms.indexing import largest_of, least_of
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx import computed
@@ -15,8 +16,7 @@ from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write.plain_op import PlainOp
-from foreshape.program.variable import Variable
-from foreshape.spec import INT64
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from foreshape import layer
-from foreshape.dims import Size, less_equal
+from foreshape.core.dims import Size, less_equal
+from foreshape.core.spec import COMPLEX, INT64
 from foreshape.interop.forms.blocks import with_rest
 from foreshape.interop.forms.creation import tensor_options
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
@@ -23,12 +24,11 @@ from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp
-from foreshape.operator.require import RuleError
-from foreshape.ops.tensor.reshaping import reshaped
-from foreshape.program.current import current_block
-from foreshape.program.variable import Variable
-from foreshape.spec import COMPLEX, INT64
-from foreshape.wire.onnx_records import NodeRecord
+from foreshape.language.operator.require import RuleError
+from foreshape.language.ops.tensor.reshaping import reshaped
+from foreshape.language.program.current import current_block
+from foreshape.language.program.variable import Variable
+from foreshape.language.wire.onnx_records import NodeRecord
 
 # --- from ONNX
 

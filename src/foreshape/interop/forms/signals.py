@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from foreshape import layer
+from foreshape.core.spec import COMPLEX, FP32, FP64, INT64
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx
 from foreshape.interop.onnx.call import Call, element_type
 from foreshape.interop.onnx.computed import entry, from_zero, numbers
@@ -13,8 +14,7 @@ from foreshape.interop.onnx.write.terms import constant, count_to, size_of, term
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall
-from foreshape.program.variable import Variable
-from foreshape.spec import COMPLEX, FP32, FP64, INT64
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from foreshape import layer
-from foreshape.dims import Size
+from foreshape.core.dims import Size
+from foreshape.core.spec import BOOL, COMPLEX, FP64, INT64, LOD_TENSOR_ARRAY
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.forms.shapes import END, axes_of
 from foreshape.interop.onnx import computed
@@ -20,8 +21,7 @@ from foreshape.interop.torch.open_size import OpenSize, as_dim, compute, size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp
-from foreshape.program.variable import Variable
-from foreshape.spec import BOOL, COMPLEX, FP64, INT64, LOD_TENSOR_ARRAY
+from foreshape.language.program.variable import Variable
 
 # --- from ONNX
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape import layer
-from foreshape.dims import product
+from foreshape.core.dims import product
+from foreshape.core.spec import BOOL, INT8, INT16, INT32, INT64, UINT8
 from foreshape.interop.forms.arithmetic import change
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call
@@ -17,9 +18,8 @@ from foreshape.interop.torch.open_size import as_variable
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp
-from foreshape.kernels.introsort import MOST_ELEMENTS
-from foreshape.program import Variable
-from foreshape.spec import BOOL, INT8, INT16, INT32, INT64, UINT8
+from foreshape.language.program import Variable
+from foreshape.machine.kernels.introsort import MOST_ELEMENTS
 
 # --- from ONNX
 

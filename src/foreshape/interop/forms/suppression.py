@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from foreshape.core.spec import BOOL, FP32, INT32, INT64
 from foreshape.interop.forms.rules import to_onnx, to_torch
 from foreshape.interop.onnx.write.terms import Term, constant, count_to, joined, size_of, term
 from foreshape.interop.onnx.write.values import OnnxValue
@@ -13,8 +14,7 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code
-from foreshape.spec import BOOL, FP32, INT32, INT64
-from foreshape.wire.onnx_records import TypeRecord
+from foreshape.language.wire.onnx_records import TypeRecord
 
 # --- to ONNX
 

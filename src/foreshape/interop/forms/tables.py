@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from foreshape import layer
-from foreshape.dims import equal
+from foreshape.core.dims import equal
+from foreshape.core.spec import INT32, INT64
 from foreshape.interop.forms.arithmetic import change
 from foreshape.interop.forms.indexing import largest_of, least_of, to_onnx_scattered, to_onnx_unwrapped
 from foreshape.interop.forms.rules import from_torch, to_onnx, to_torch
@@ -15,8 +16,7 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall, name_of
 from foreshape.interop.torch.write.plain_op import PlainOp
-from foreshape.program import Variable
-from foreshape.spec import INT32, INT64
+from foreshape.language.program import Variable
 
 # --- to ONNX
 

@@ -1,6 +1,7 @@
 """ONNX's models as programs: read without the ``onnx`` package, imported node by node.
 
-`foreshape.wire.onnx_model` reads the bytes to records. `importer` goes through them; the functions of `foreshape.interop.forms` write each operator with ours.
+`foreshape.language.wire.onnx_model` reads the bytes to records. `importer` goes through them; the functions of `foreshape.interop.forms` write each operator
+with ours.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from foreshape.errors import FormatError
 from foreshape.interop.onnx.declared_shapes import warn_of_contradictions
 from foreshape.interop.onnx.held_parameters import OnnxParameters
 from foreshape.interop.onnx.importer import Importer
-from foreshape.program.gc_pause import collector_waits
-from foreshape.program.program import Program
-from foreshape.wire.limits import Limits
-from foreshape.wire.onnx_model import read_model
+from foreshape.language.program.gc_pause import collector_waits
+from foreshape.language.program.program import Program
+from foreshape.language.wire.limits import Limits
+from foreshape.language.wire.onnx_model import read_model
 
 
 @collector_waits

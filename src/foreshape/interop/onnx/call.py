@@ -6,17 +6,17 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from foreshape.dims import Size
+from foreshape.core.dims import Size
+from foreshape.core.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64, UNSIGNED, DType, Spec
 from foreshape.errors import FormatError
 from foreshape.interop.forms.rules import onnx_reader
 from foreshape.interop.onnx.node_origins import note_origin
 from foreshape.interop.onnx.unsigned import narrowed, widened
 from foreshape.interop.refused import Refused
-from foreshape.operator.computations import Computation, Transposition
-from foreshape.program.variable import Variable
-from foreshape.spec import BF16, BOOL, FP16, FP32, FP64, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64, UNSIGNED, DType, Spec
-from foreshape.wire.onnx_records import NodeRecord, TensorRecord
-from foreshape.wire.onnx_tensors import array_of
+from foreshape.language.operator.computations import Computation, Transposition
+from foreshape.language.program.variable import Variable
+from foreshape.language.wire.onnx_records import NodeRecord, TensorRecord
+from foreshape.language.wire.onnx_tensors import array_of
 
 if TYPE_CHECKING:
     from foreshape.interop.onnx.importer import Importer

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from foreshape import layer
+from foreshape.core.spec import BOOL, INT32, INT64
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.refused import Refused
-from foreshape.program.variable import Variable
-from foreshape.spec import BOOL, INT32, INT64
+from foreshape.language.program.variable import Variable
 
 _MOST = 2**31 - 1
 

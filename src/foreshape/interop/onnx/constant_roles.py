@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from foreshape.program.variable import Variable
-from foreshape.wire.onnx_records import FunctionRecord, GraphRecord, NodeRecord, TensorRecord
+from foreshape.language.program.variable import Variable
+from foreshape.language.wire.onnx_records import FunctionRecord, GraphRecord, NodeRecord, TensorRecord
 
 _ALL: Final = tuple(range(16))
 _WEIGHTS: Final[Mapping[str, tuple[int, ...]]] = {

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from foreshape.dims import equal, symbol
+from foreshape.core.dims import equal, symbol
+from foreshape.core.spec import Spec
 from foreshape.interop.onnx.call import ELEMENT_TYPES, NAMES
 from foreshape.interop.onnx.graph_inputs import symbol_name
-from foreshape.program import Program
-from foreshape.program.call_site import warn_user
-from foreshape.spec import Spec
-from foreshape.wire.onnx_records import GraphRecord, TypeRecord
+from foreshape.language.program import Program
+from foreshape.language.program.call_site import warn_user
+from foreshape.language.wire.onnx_records import GraphRecord, TypeRecord
 
 _SHOWN = 3
 

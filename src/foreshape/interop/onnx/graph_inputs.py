@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from foreshape.dims import symbol, symbol_after
+from foreshape.core.dims import symbol, symbol_after
+from foreshape.core.spec import LOD_TENSOR, Spec
 from foreshape.errors import FormatError
 from foreshape.interop.onnx.call import element_type
 from foreshape.interop.refused import Refused
-from foreshape.program import Program, Variable
-from foreshape.spec import LOD_TENSOR, Spec
-from foreshape.wire.onnx_records import TypeRecord
+from foreshape.language.program import Program, Variable
+from foreshape.language.wire.onnx_records import TypeRecord
 
 
 def input_of(program: Program, name: str, type: TypeRecord | None) -> Variable:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from foreshape.engine import Scope
+from foreshape.core.spec import BF16
+from foreshape.core.values.torch_proxy import Tensor, torch
+from foreshape.core.values.torch_types import torch_dtype
 from foreshape.interop.onnx.importer import Importer
 from foreshape.interop.parameters import LARGE, Stored
-from foreshape.kernels.pages import empty
-from foreshape.spec import BF16
-from foreshape.values.torch_proxy import Tensor, torch
-from foreshape.values.torch_types import torch_dtype
+from foreshape.machine.kernels.pages import empty
+from foreshape.runtime.engine import Scope
 
 
 class OnnxParameters:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from itertools import takewhile
 from typing import Any, Final
 
+from foreshape.core.spec import BF16, BOOL, LOD_TENSOR, DType, Spec, dtype
 from foreshape.errors import DescriptionError, FormatError, SchemaError
 from foreshape.interop.forms.rules import onnx_reader
 from foreshape.interop.onnx.call import Call, element_type
@@ -22,16 +23,15 @@ from foreshape.interop.onnx.node_scopes import scope_of
 from foreshape.interop.onnx.small_constants import write_small
 from foreshape.interop.refused import Refused
 from foreshape.interop.saved_ends import add_ends
-from foreshape.operator.attributes import AttrType, infer_type
-from foreshape.operator.bound_attributes import Attributes
-from foreshape.program import Program, Variable, program_guard
-from foreshape.program.block import Block
-from foreshape.program.current import current_block
-from foreshape.program.op import Op
-from foreshape.program.scopes import placed
-from foreshape.spec import BF16, BOOL, LOD_TENSOR, DType, Spec, dtype
-from foreshape.wire.onnx_records import FunctionRecord, GraphRecord, ModelRecord, NodeRecord, TensorRecord
-from foreshape.wire.onnx_tensors import array_of
+from foreshape.language.operator.attributes import AttrType, infer_type
+from foreshape.language.operator.bound_attributes import Attributes
+from foreshape.language.program import Program, Variable, program_guard
+from foreshape.language.program.block import Block
+from foreshape.language.program.current import current_block
+from foreshape.language.program.op import Op
+from foreshape.language.program.scopes import placed
+from foreshape.language.wire.onnx_records import FunctionRecord, GraphRecord, ModelRecord, NodeRecord, TensorRecord
+from foreshape.language.wire.onnx_tensors import array_of
 
 SMALL: Final = 64
 """Constants of up to so many elements, but for weights, are made by an op; larger ones stay in the file."""

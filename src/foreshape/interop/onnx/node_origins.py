@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from foreshape.core.spec import Spec
 from foreshape.interop.onnx.constant_roles import OnnxConstant
-from foreshape.operator.bound_attributes import Attributes
-from foreshape.program import Block, Op, Variable
-from foreshape.program.names import blocks_of
-from foreshape.spec import Spec
-from foreshape.wire.onnx_records import GraphRecord, NodeRecord, TensorRecord
-from foreshape.wire.onnx_tensors import array_of
+from foreshape.language.operator.bound_attributes import Attributes
+from foreshape.language.program import Block, Op, Variable
+from foreshape.language.program.names import blocks_of
+from foreshape.language.wire.onnx_records import GraphRecord, NodeRecord, TensorRecord
+from foreshape.language.wire.onnx_tensors import array_of
 
 if TYPE_CHECKING:
     from foreshape.interop.onnx.call import Call

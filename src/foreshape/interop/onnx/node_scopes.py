@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from foreshape.wire.onnx_records import NodeRecord
+from foreshape.language.wire.onnx_records import NodeRecord
 
 _OTHER: Final = re.compile(r"[^\w-]")
 _QUOTED: Final = re.compile(r"'([^']*)'")

@@ -11,11 +11,11 @@ import numpy
 from foreshape.interop.onnx.call import ELEMENT_TYPES
 from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.refused import Refused
-from foreshape.program.variable import Variable
-from foreshape.wire.onnx_encode import encode_node, encode_type, tensor_of
-from foreshape.wire.onnx_model import read_attribute, read_function
-from foreshape.wire.onnx_records import FunctionRecord, GraphRecord, NodeRecord, TensorRecord, TypeRecord
-from foreshape.wire.onnx_tensors import array_of
+from foreshape.language.program.variable import Variable
+from foreshape.language.wire.onnx_encode import encode_node, encode_type, tensor_of
+from foreshape.language.wire.onnx_model import read_attribute, read_function
+from foreshape.language.wire.onnx_records import FunctionRecord, GraphRecord, NodeRecord, TensorRecord, TypeRecord
+from foreshape.language.wire.onnx_tensors import array_of
 
 _DOMAINS = ("", "ai.onnx.preview")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from foreshape.core.spec import BOOL, FP32, INT64, UINT64, UNSIGNED, DType
 from foreshape.interop.onnx.node_origins import SmallConstant
-from foreshape.program import Variable
-from foreshape.program.block import Block
-from foreshape.spec import BOOL, FP32, INT64, UINT64, UNSIGNED, DType
+from foreshape.language.program import Variable
+from foreshape.language.program.block import Block
 
 
 def write_small(block: Block, name: str, dtype: DType, dims: list[int], array: Any) -> Variable:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from foreshape import layer
-from foreshape.program.variable import Variable
-from foreshape.spec import INT32, INT64, UINT16, UINT32, UINT64, UNSIGNED, DType
+from foreshape.core.spec import INT32, INT64, UINT16, UINT32, UINT64, UNSIGNED, DType
+from foreshape.language.program.variable import Variable
 
 if TYPE_CHECKING:
     from foreshape.interop.onnx.call import Call

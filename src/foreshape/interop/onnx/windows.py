@@ -5,7 +5,7 @@ from __future__ import annotations
 from foreshape import layer
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.computed import numbers, size_of
-from foreshape.program.variable import Variable
+from foreshape.language.program.variable import Variable
 
 
 def strides_and_dilations(c: Call, axes: int) -> tuple[list[int], list[int]]:

@@ -14,9 +14,9 @@ from foreshape.interop.pir import block_rules, compositions, constant_rules, end
 from foreshape.interop.pir.by_table import by_table
 from foreshape.interop.pir.document import read_graph
 from foreshape.interop.pir.translation import Translation
-from foreshape.program.gc_pause import collector_waits
-from foreshape.program.program import Program
-from foreshape.wire.limits import DEFAULT_LIMITS, Limits
+from foreshape.language.program.gc_pause import collector_waits
+from foreshape.language.program.program import Program
+from foreshape.language.wire.limits import DEFAULT_LIMITS, Limits
 
 NEWEST = 4
 """The newest known version of the format, of PaddlePaddle 3.3."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from foreshape.core.spec import BOOL, INT32, LOD_TENSOR, LOD_TENSOR_ARRAY
 from foreshape.errors import FormatError
 from foreshape.interop.pir.constants import KnownTensor, Value, real
 from foreshape.interop.pir.pir_graph import GraphBlock, GraphOp, Type
 from foreshape.interop.pir.rule_registry import rule
 from foreshape.interop.pir.translation import Translation
-from foreshape.program.block import Block
-from foreshape.program.declared import Declared
-from foreshape.program.op import Slots
-from foreshape.spec import BOOL, INT32, LOD_TENSOR, LOD_TENSOR_ARRAY
+from foreshape.language.program.block import Block
+from foreshape.language.program.declared import Declared
+from foreshape.language.program.op import Slots
 
 _ONE_TRUTH = Declared(LOD_TENSOR, BOOL, None)
 

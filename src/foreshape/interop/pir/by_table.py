@@ -14,8 +14,8 @@ from foreshape.interop.pir.rule_registry import IGNORED
 from foreshape.interop.pir.table import OperandRow, TableRow, row_of
 from foreshape.interop.pir.translation import Translation, operator_of
 from foreshape.interop.refused import Refused
-from foreshape.operator.operator import Operator
-from foreshape.program.op import Slots
+from foreshape.language.operator.operator import Operator
+from foreshape.language.program.op import Slots
 
 _SPARED = frozenset(("ReluOut",))
 """Results made by 2.x only if asked for."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from foreshape.core.spec import BOOL, FP32, DType
 from foreshape.interop.pir.constants import KnownTensor, code_of, element_type_of, integer, numbers_of, real
 from foreshape.interop.pir.pir_graph import GraphOp
 from foreshape.interop.pir.rule_registry import rule
 from foreshape.interop.pir.translation import Translation
 from foreshape.interop.refused import Refused
-from foreshape.spec import BOOL, FP32, DType
 
 
 def _put(t: Translation, type: str, inputs: dict[str, str], attrs: dict[str, Any] | None = None, out: str | None = None) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
+from foreshape.core.spec import BOOL, FP32, INT64
 from foreshape.errors import FormatError
 from foreshape.interop.pir.constants import KnownTensor, Value, element_type_of, integer, numbers_of, real
 from foreshape.interop.pir.pir_graph import GraphOp, excerpt
 from foreshape.interop.pir.rule_registry import rule
 from foreshape.interop.pir.translation import Translation
 from foreshape.interop.refused import Refused
-from foreshape.spec import BOOL, FP32, INT64
 
 _MOST_ELEMENTS: Final = 1 << 31
 _MOST_DIMS: Final = 64

@@ -6,13 +6,13 @@ import math
 import struct
 from typing import Any, Final
 
-from foreshape.data_class import data_class
+from foreshape.core.data_class import data_class
+from foreshape.core.spec import DType
+from foreshape.core.spec import dtype as dtype_of
 from foreshape.errors import DescriptionError
 from foreshape.interop.pir.pir_graph import ElementTypeName, GraphOp, PlaceOfTensor, UnknownAttribute, excerpt
 from foreshape.interop.refused import Refused
-from foreshape.operator.attributes import AttrType
-from foreshape.spec import DType
-from foreshape.spec import dtype as dtype_of
+from foreshape.language.operator.attributes import AttrType
 
 _MOST_NUMBERS: Final = 65_536
 _NUMBERS: Final = frozenset((int, float, bool))

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from foreshape.checked_json.bounded_json import parse
-from foreshape.errors import FormatError, ShapeError
-from foreshape.interop.pir.pir_graph import NOTHING, GraphBlock, GraphOp, ListType, Parameter, PirAttributes, PirGraph, Type, excerpt
-from foreshape.program.declared import Declared
-from foreshape.spec import (
+from foreshape.core.checked_json.bounded_json import parse
+from foreshape.core.spec import (
     BF16,
     BOOL,
     COMPLEX64,
@@ -28,7 +25,10 @@ from foreshape.spec import (
     DType,
     Kind,
 )
-from foreshape.wire.limits import Limits
+from foreshape.errors import FormatError, ShapeError
+from foreshape.interop.pir.pir_graph import NOTHING, GraphBlock, GraphOp, ListType, Parameter, PirAttributes, PirGraph, Type, excerpt
+from foreshape.language.program.declared import Declared
+from foreshape.language.wire.limits import Limits
 
 _DIALECTS: Final = {"0": "builtin", "1": "pd_op", "2": "cf", "3": "custom_op", "4": "dist"}
 _ELEMENTS: Final[Mapping[str, DType]] = {

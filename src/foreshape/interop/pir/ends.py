@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from foreshape.core.spec import FEED_MINIBATCH, FETCH_LIST, Spec
 from foreshape.errors import FormatError
 from foreshape.interop.pir.constants import integer
 from foreshape.interop.pir.pir_graph import GraphOp
 from foreshape.interop.pir.rule_registry import rule
 from foreshape.interop.pir.translation import Translation
-from foreshape.program.declared import Declared
-from foreshape.program.variable import Variable
-from foreshape.spec import FEED_MINIBATCH, FETCH_LIST, Spec
+from foreshape.language.program.declared import Declared
+from foreshape.language.program.variable import Variable
 
 
 @rule("data", without=("shape", "dtype"))

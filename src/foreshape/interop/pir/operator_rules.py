@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from foreshape.core.spec import FP32, INT32, INT64, LOD_TENSOR, UINT8, DType
 from foreshape.interop.pir.by_table import write_by_row
 from foreshape.interop.pir.constants import KnownTensor, as_numbers, code_of, element_type_of, exact, fitted, integer, numbers_of, real
 from foreshape.interop.pir.pir_graph import NOTHING, GraphOp
@@ -11,9 +12,8 @@ from foreshape.interop.pir.rule_registry import IGNORED, rule
 from foreshape.interop.pir.table import TableRow, row_of
 from foreshape.interop.pir.translation import Translation, operator_of
 from foreshape.interop.refused import Refused
-from foreshape.program.declared import Declared
-from foreshape.program.op import Slots
-from foreshape.spec import FP32, INT32, INT64, LOD_TENSOR, UINT8, DType
+from foreshape.language.program.declared import Declared
+from foreshape.language.program.op import Slots
 
 
 def _row(name: str) -> TableRow:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from foreshape.errors import FormatError
-from foreshape.program.declared import Declared
+from foreshape.language.program.declared import Declared
 
 NOTHING: Final = 0
 """The number of an operand left out."""

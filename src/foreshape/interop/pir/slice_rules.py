@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from foreshape.core.spec import BOOL
 from foreshape.interop.pir.by_table import write_by_row
 from foreshape.interop.pir.constants import as_numbers, integer, numbers_of, real
 from foreshape.interop.pir.pir_graph import GraphOp
@@ -15,8 +16,7 @@ from foreshape.interop.pir.rule_registry import rule
 from foreshape.interop.pir.table import row_of
 from foreshape.interop.pir.translation import Translation
 from foreshape.interop.refused import Refused
-from foreshape.program.op import Slots
-from foreshape.spec import BOOL
+from foreshape.language.program.op import Slots
 
 _FAR: Final = (1 << 31) - 1
 

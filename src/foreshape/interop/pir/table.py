@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from foreshape.interop.forms.rows import pir_columns
-from foreshape.operator.registry import get
+from foreshape.language.operator.registry import get
 
 _WORDS: Mapping[str, Any] = {"true": True, "false": False, "{}": [], '""': ""}
 

@@ -12,22 +12,22 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from foreshape.core.spec import FP32, INT64, LOD_TENSOR, STEP_SCOPES, DType
 from foreshape.errors import FormatError, SchemaError
 from foreshape.interop.pir.constants import KnownTensor, Value, exact
 from foreshape.interop.pir.pir_graph import NOTHING, GraphBlock, GraphOp, ListType, PirGraph, Type, UnknownAttribute
 from foreshape.interop.pir.rule_registry import IGNORED, RULES, SAYING_NOTHING, SCOPE, Rule
 from foreshape.interop.refused import Refused
-from foreshape.operator.attributes import AttrType, infer_type
-from foreshape.operator.bound_attributes import Attributes
-from foreshape.operator.operator import Operator
-from foreshape.operator.registry import find
-from foreshape.program.block import Block
-from foreshape.program.declared import Declared
-from foreshape.program.op import Op, Slots
-from foreshape.program.program import Program
-from foreshape.program.structure import link_makers
-from foreshape.program.variable import Variable
-from foreshape.spec import FP32, INT64, LOD_TENSOR, STEP_SCOPES, DType
+from foreshape.language.operator.attributes import AttrType, infer_type
+from foreshape.language.operator.bound_attributes import Attributes
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.registry import find
+from foreshape.language.program.block import Block
+from foreshape.language.program.declared import Declared
+from foreshape.language.program.op import Op, Slots
+from foreshape.language.program.program import Program
+from foreshape.language.program.structure import link_makers
+from foreshape.language.program.variable import Variable
 
 _OF_REGIONS: Final = frozenset(("pd_op.if", "pd_op.while"))
 _MOST_LISTED: Final = 1_000_000

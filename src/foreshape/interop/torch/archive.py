@@ -16,11 +16,11 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, cast
 
-from foreshape.checked_json.bounded_json import parse
+from foreshape.core.checked_json.bounded_json import parse
 from foreshape.errors import FormatError
 from foreshape.interop.torch.untyped_torch import torch
-from foreshape.wire.files import open_file
-from foreshape.wire.limits import DEFAULT_LIMITS, Limits
+from foreshape.language.wire.files import open_file
+from foreshape.language.wire.limits import DEFAULT_LIMITS, Limits
 
 _CONTAINERS: Final = 5_000_000
 """So many objects and arrays at most has the JSON of a graph."""

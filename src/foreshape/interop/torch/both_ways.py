@@ -11,14 +11,14 @@ import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from foreshape.dims import Size, evaluate, symbols_of
+from foreshape.core.dims import Size, evaluate, symbols_of
 from foreshape.errors import ForeshapeError, ShapeError
 from foreshape.interop.torch.exporting import LARGER, resized
 from foreshape.interop.torch.torch_importer import TorchImporter
 from foreshape.interop.torch.traced_guards import demands_of
 from foreshape.interop.torch.untyped_torch import pytree, torch
 from foreshape.interop.torch.with_loss import mode_of_test
-from foreshape.program.call_site import Site
+from foreshape.language.program.call_site import Site
 
 _FAR: Final = 130
 """A question whose answer depends on a remainder has each answer twice within so many sizes."""

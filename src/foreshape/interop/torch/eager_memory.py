@@ -11,14 +11,14 @@ import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from foreshape.dims import Size, evaluate
+from foreshape.core.dims import Size, evaluate
 from foreshape.errors import MemoryPlanError
 from foreshape.interop.torch.eager_locals import local_ends
 from foreshape.interop.torch.eager_workspaces import kept_in_result, workspace
 from foreshape.interop.torch.node_sites import Frame, frames_of, site_of
 from foreshape.interop.torch.untyped_torch import is_list, pytree, torch
+from foreshape.language.program.call_site import call_site
 from foreshape.optimizer import SGD, Adagrad, Adamax, Momentum, Optimizer, RMSProp
-from foreshape.program.call_site import call_site
 
 _MODE: Final[Any] = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
 _FAKE: Final[Any] = importlib.import_module("torch._subclasses").FakeTensorMode

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from foreshape.dims import Size
+from foreshape.core.dims import Size
 from foreshape.interop.torch.untyped_torch import torch
-from foreshape.kernels import lstm_memory, onednn
-from foreshape.kernels.attention import AttentionMemory
+from foreshape.machine.kernels import lstm_memory, onednn
+from foreshape.machine.kernels.attention import AttentionMemory
 
 _LSTM: Final = 2
 """torch's number of the kind of a recurrent layer."""

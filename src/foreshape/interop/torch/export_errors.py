@@ -14,13 +14,13 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from foreshape.core.package_folder import PACKAGE
 from foreshape.errors import SchemaError
 from foreshape.interop.torch.jagged_tensors import JaggedRefused
 from foreshape.interop.torch.node_sites import TORCH
 from foreshape.interop.torch.replaced import exports_here, replaced
 from foreshape.interop.torch.untyped_torch import torch
-from foreshape.package_folder import PACKAGE
-from foreshape.program.call_site import call_site
+from foreshape.language.program.call_site import call_site
 
 _CALLED: Final = re.compile(r'File "(.*?)", line (\d+), in')
 _HINTS: Final[tuple[tuple[str, str], ...]] = (

@@ -15,8 +15,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from foreshape.dims import symbols_of
-from foreshape.engine import Scope
+from foreshape.core.dims import symbols_of
 from foreshape.errors import FormatError
 from foreshape.interop.onnx_comparison import comparison_sizes
 from foreshape.interop.torch.export_errors import quiet
@@ -30,8 +29,9 @@ from foreshape.interop.torch.write.plain_op import Flow
 from foreshape.interop.torch.write.plain_source import PlainSource, tensors_of
 from foreshape.interop.torch.write.program_source import plain_source
 from foreshape.interop.torch.written_check import WrittenNetwork, check_written
-from foreshape.program import Program
-from foreshape.wire import replacing
+from foreshape.language.program import Program
+from foreshape.language.wire import replacing
+from foreshape.runtime.engine import Scope
 
 _CLOSE: Final = 1e-4
 """The greatest difference of an exported program from its module, as a part of the largest number."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from foreshape.engine import Scope
+from foreshape.core.values.conversion import to_numpy
+from foreshape.core.values.torch_proxy import torch
 from foreshape.errors import FormatError, SchemaError
 from foreshape.interop.parameters import Stored, stored_array
 from foreshape.interop.torch.archive import read_exported
 from foreshape.interop.torch.module_import import import_exported
-from foreshape.program import Program
-from foreshape.program.gc_pause import collector_waits
-from foreshape.values.conversion import to_numpy
-from foreshape.values.torch_proxy import torch
-from foreshape.wire.limits import Limits
+from foreshape.language.program import Program
+from foreshape.language.program.gc_pause import collector_waits
+from foreshape.language.wire.limits import Limits
+from foreshape.runtime.engine import Scope
 
 
 class TorchParameters:

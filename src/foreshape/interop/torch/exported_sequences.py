@@ -14,14 +14,14 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from foreshape.dims import Dim, evaluate, symbols_of
+from foreshape.core.dims import Dim, evaluate, symbols_of
+from foreshape.core.values.torch_private import private
 from foreshape.interop.onnx_comparison import drawn_feed
 from foreshape.interop.torch.own_code import own_code
 from foreshape.interop.torch.replaced import exports_here, replaced
 from foreshape.interop.torch.untyped_torch import torch
 from foreshape.interop.torch.write.numbers_code import one_symbol
-from foreshape.program import Program
-from foreshape.values.torch_private import private
+from foreshape.language.program import Program
 
 _SEVERAL: Final = re.compile(r"^(?:\(-1\) \+ )?L\['\w+_offsets\w*'\](?:\[\d+\])?\.size\(\)\[0\] >= [23]$")
 """A trace's note that there are two sequences or more."""

@@ -40,7 +40,7 @@ from foreshape.interop.torch.traced_layers import make_ready, traced_layers
 from foreshape.interop.torch.training_reads import Read, recorded_reads
 from foreshape.interop.torch.untyped_torch import pytree, torch
 from foreshape.interop.torch.writes import changed_kinds
-from foreshape.program.call_site import warn_user
+from foreshape.language.program.call_site import warn_user
 
 LARGER: Final = (8, 2, 1)
 """Open sizes are traced so many times larger than the example's, lest one becomes 1 on the way: torch takes a 1 for fixed. The next one is

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from foreshape.engine import Scope
-from foreshape.engine.compiled_step import ShapePlan
+from foreshape.core.values.offsets import Offsets
+from foreshape.core.values.rows import Rows
+from foreshape.core.values.tensor_array import TensorArray
 from foreshape.errors import ExecutionError
 from foreshape.interop.torch.network_steps import NetworkStep
 from foreshape.interop.torch.untyped_torch import torch
-from foreshape.values.offsets import Offsets
-from foreshape.values.rows import Rows
-from foreshape.values.tensor_array import TensorArray
+from foreshape.runtime.engine import Scope
+from foreshape.runtime.engine.compiled_step import ShapePlan
 
 ONCE: Final = (
     "a gradient of a gradient was asked for, through a network that is a program of Foreshape: its backward pass has none. Leave create_graph=True out, or "

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from foreshape import layer
+from foreshape.core.spec import INT64
 from foreshape.errors import SchemaError
 from foreshape.interop.torch.import_state import ImportState
 from foreshape.interop.torch.open_size import Compared, OpenSize, as_variable, size_of, value_of
 from foreshape.interop.torch.writes import NotFunctional
-from foreshape.program import Variable
-from foreshape.spec import INT64
+from foreshape.language.program import Variable
 
 
 @functools.cache

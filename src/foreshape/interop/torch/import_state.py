@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from foreshape.dims import Size
-from foreshape.program import Program, Variable
+from foreshape.core.dims import Size
+from foreshape.language.program import Program, Variable
 
 
 class ImportState(Protocol):

@@ -13,9 +13,9 @@ from foreshape.interop.forms.rules import from_torch
 from foreshape.interop.torch.import_state import ImportState
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_of
-from foreshape.program import Block, Op, Program, Variable
-from foreshape.program.current import current_block
-from foreshape.program.op import is_empty_name
+from foreshape.language.program import Block, Op, Program, Variable
+from foreshape.language.program.current import current_block
+from foreshape.language.program.op import is_empty_name
 
 
 @dataclass

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from foreshape import layer
-from foreshape.program import Op, Variable
-from foreshape.program.current import current_block
-from foreshape.spec import FP64, INT64
+from foreshape.core.spec import FP64, INT64
+from foreshape.language.program import Op, Variable
+from foreshape.language.program.current import current_block
 
 
 class JaggedInput(NamedTuple):

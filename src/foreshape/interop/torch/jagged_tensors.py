@@ -11,9 +11,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple
 
+from foreshape.core.values.torch_private import private
 from foreshape.interop.torch.replaced import replaced
 from foreshape.interop.torch.untyped_torch import defined_operators, is_list, own_operators, pytree, torch
-from foreshape.values.torch_private import private
 
 SCHEMAS: Final = {
     "jagged": "(Tensor rows, Tensor lengths) -> Tensor",

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from foreshape.core.spec import LOD_TENSOR, Spec
+from foreshape.core.values.torch_types import dtype_of_torch
 from foreshape.errors import SchemaError
 from foreshape.interop.torch.import_state import ImportState
 from foreshape.interop.torch.open_size import Untold
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import torch
-from foreshape.operator.bound_attributes import Attributes
-from foreshape.program import Op, Variable
-from foreshape.program.call_site import here
-from foreshape.program.current import current_block
-from foreshape.spec import LOD_TENSOR, Spec
-from foreshape.values.torch_types import dtype_of_torch
+from foreshape.language.operator.bound_attributes import Attributes
+from foreshape.language.program import Op, Variable
+from foreshape.language.program.call_site import here
+from foreshape.language.program.current import current_block
 
 
 def kept_node(importer: ImportState, node: Any, name: str, arguments: Sequence[Any], reason: str) -> Any:

@@ -16,8 +16,8 @@ from foreshape.interop.torch.torch_importer import TorchImporter
 from foreshape.interop.torch.traced_guards import traced_guards
 from foreshape.interop.torch.untyped_torch import pytree, torch
 from foreshape.interop.torch.writes import NotFunctional
-from foreshape.program import Program
-from foreshape.program.call_site import Site, warn_user
+from foreshape.language.program import Program
+from foreshape.language.program.call_site import Site, warn_user
 
 _ROUNDS: Final = 5
 """So many times at most operators without a form here are taken apart by torch; a part may have parts."""

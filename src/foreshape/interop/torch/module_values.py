@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from foreshape.engine import Scope
 from foreshape.errors import ExecutionError
 from foreshape.interop.torch.network_steps import NetworkSteps
 from foreshape.interop.torch.untyped_torch import torch
+from foreshape.runtime.engine import Scope
 
 _MODULE: Any = torch.nn.Module
 _OWN: frozenset[str] = frozenset(_MODULE().__dict__)

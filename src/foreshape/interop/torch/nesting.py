@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from foreshape.dims import Size
+from foreshape.core.dims import Size
+from foreshape.core.spec import BF16
+from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.errors import FeedError
 from foreshape.interop.torch.jagged_tensors import is_jagged, parts_of
 from foreshape.interop.torch.open_size import OpenSize
 from foreshape.interop.torch.untyped_torch import is_list, pytree, torch
-from foreshape.program import Program, Variable
-from foreshape.spec import BF16
-from foreshape.values.lod_tensor import LoDTensor
+from foreshape.language.program import Program, Variable
 
 _TREES: Final = pytree()  # a trace of torch follows no import
 

@@ -14,22 +14,22 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Final
 from weakref import finalize
 
-from foreshape.dims import Dim, Size, symbols_of
-from foreshape.engine import LoDTensor, Scope
+from foreshape.core.dims import Dim, Size, symbols_of
+from foreshape.core.spec import LOD_TENSOR
+from foreshape.core.values.torch_private import private
+from foreshape.core.values.torch_types import torch_dtype
 from foreshape.errors import ExecutionError, FeedError, SchemaError
 from foreshape.interop.torch.forward_pass import ONCE, ForwardPass, torch_value
 from foreshape.interop.torch.module_values import alias
 from foreshape.interop.torch.network_steps import NetworkStep, NetworkSteps, executor_on, known_network
 from foreshape.interop.torch.untyped_torch import own_operators, torch
 from foreshape.interop.torch.write.numbers_code import one_symbol
-from foreshape.process import torch_modes as modes
-from foreshape.program import Variable
-from foreshape.spec import LOD_TENSOR
-from foreshape.values.torch_private import private
-from foreshape.values.torch_types import torch_dtype
+from foreshape.language.program import Variable
+from foreshape.machine.process import torch_modes as modes
+from foreshape.runtime.engine import LoDTensor, Scope
 
 if TYPE_CHECKING:
-    from foreshape.dims.expression import Atom
+    from foreshape.core.dims.expression import Atom
 
 _SCOPES: Final = 2
 """So many sets of parameters at most are kept bound, of one network."""

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from foreshape import layer
-from foreshape.backward import append_backward
-from foreshape.dims import is_symbol, symbols_of
+from foreshape.compiler.memory import Plan, byte_text, bytes_of
+from foreshape.compiler.memory.records import INPUTS, PARAMETERS, STATE
+from foreshape.core.dims import is_symbol, symbols_of
+from foreshape.core.pictures.markup import card, cut, markup_table, preformatted
 from foreshape.errors import MemoryPlanError, SchemaError
 from foreshape.interop.torch.eager_memory import EagerMemory
 from foreshape.interop.torch.torch_model import TorchModel, from_torch
-from foreshape.memory import Plan, byte_text, bytes_of
-from foreshape.memory.records import INPUTS, PARAMETERS, STATE
+from foreshape.language.program import Program, Variable, program_guard
 from foreshape.optimizer import Optimizer
 from foreshape.optimizer.groups import frozen_names
-from foreshape.pictures.markup import card, cut, markup_table, preformatted
-from foreshape.program import Program, Variable, program_guard
+from foreshape.transforms.backward import append_backward
 
 _MOST = 1 << 32
 """No larger size is looked for."""

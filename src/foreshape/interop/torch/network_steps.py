@@ -9,15 +9,15 @@ from hashlib import sha256
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from foreshape.backward import GRAD, append_backward_of
-from foreshape.engine.halved_step import HalvedStep, HalvingExecutor
+from foreshape.core.spec import LOD_TENSOR
 from foreshape.errors import SchemaError
-from foreshape.passes.forward_and_back import LATER
-from foreshape.passes.prune import for_test
-from foreshape.program import Program
-from foreshape.program.dropping import drop_blocks, drop_variables
-from foreshape.program.needed import needed_ops
-from foreshape.spec import LOD_TENSOR
+from foreshape.language.program import Program
+from foreshape.language.program.dropping import drop_blocks, drop_variables
+from foreshape.language.program.needed import needed_ops
+from foreshape.runtime.engine.halved_step import HalvedStep, HalvingExecutor
+from foreshape.transforms.backward import GRAD, append_backward_of
+from foreshape.transforms.passes.forward_and_back import LATER
+from foreshape.transforms.passes.prune import for_test
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ import re
 from typing import Any, Final, TypeAlias
 
 from foreshape.interop.torch.untyped_torch import torch
-from foreshape.program.call_site import Site, caller
+from foreshape.language.program.call_site import Site, caller
 
 TORCH: Final = os.path.dirname(torch.__file__) + os.sep
 _HERE: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep

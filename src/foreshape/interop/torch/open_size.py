@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from foreshape import layer
-from foreshape.dims import Dim, Size, equal, floordiv, less_equal, maximum, minimum, mod
+from foreshape.core.dims import Dim, Size, equal, floordiv, less_equal, maximum, minimum, mod
+from foreshape.core.spec import FP64, INT64
+from foreshape.language.program import Variable
 from foreshape.layer.functions import apply
-from foreshape.program import Variable
-from foreshape.spec import FP64, INT64
 
 AnySize: TypeAlias = "int | OpenSize"
 

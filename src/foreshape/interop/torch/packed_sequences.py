@@ -12,10 +12,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
+from foreshape.core.values.torch_private import private
 from foreshape.interop.torch.jagged_tensors import first_alike, is_jagged, parts_of, plain_results, stand_ins
 from foreshape.interop.torch.replaced import replaced_methods
 from foreshape.interop.torch.untyped_torch import defined_operators, own_operators, pytree, torch
-from foreshape.values.torch_private import private
 
 SCHEMAS: Final = {
     "pack": "(Tensor x, Tensor lengths, bool batch_first) -> (Tensor, Tensor)",

@@ -7,6 +7,7 @@ from functools import reduce
 from typing import Any
 
 from foreshape import layer
+from foreshape.core.spec import INT64
 from foreshape.errors import SchemaError
 from foreshape.interop.torch.import_state import ImportState
 from foreshape.interop.torch.open_loops import Collected, Count, RolledLoop, has
@@ -14,9 +15,8 @@ from foreshape.interop.torch.open_size import FLOORDIV, AnySize, OpenSize, as_va
 from foreshape.interop.torch.torch_call import name_of
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.interop.torch.writes import NotFunctional, written_argument
-from foreshape.program import Variable
-from foreshape.program.call_site import telling_site
-from foreshape.spec import INT64
+from foreshape.language.program import Variable
+from foreshape.language.program.call_site import telling_site
 
 
 def run_loop(importer: ImportState, rolled: RolledLoop) -> None:

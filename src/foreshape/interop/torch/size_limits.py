@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from foreshape.conditions.sets import SizeSet, between
-from foreshape.conditions.solve import solve
-from foreshape.conditions.steps import WorkBudget
-from foreshape.data_class import data_class
-from foreshape.dims import Size, symbol
+from foreshape.core.data_class import data_class
+from foreshape.core.dims import Size, symbol
 from foreshape.errors import ShapeError
 from foreshape.interop.torch.open_axes import Bounds
 from foreshape.interop.torch.traced_guards import TracedGuard, demands_of
-from foreshape.operator.require import Condition
-from foreshape.program import Program
-from foreshape.program.call_site import call_site
-from foreshape.program.guards import Guard
+from foreshape.language.conditions.sets import SizeSet, between
+from foreshape.language.conditions.solve import solve
+from foreshape.language.conditions.steps import WorkBudget
+from foreshape.language.operator.require import Condition
+from foreshape.language.program import Program
+from foreshape.language.program.call_site import call_site
+from foreshape.language.program.guards import Guard
 
 _BY_DIM = "its torch.export.Dim"
 _STEPS = 10_000

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from foreshape.engine import Scope, default_scope
+from foreshape.compiler.lowering import lower
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.feeding.tables import described
 from foreshape.interop.state_dicts import module_names
 from foreshape.interop.torch.network_steps import NetworkSteps, forward_of
-from foreshape.lowering import lower
-from foreshape.passes.for_training import mark_parameters
-from foreshape.program import Program, Variable
+from foreshape.language.program import Program, Variable
+from foreshape.runtime.engine import Scope, default_scope
+from foreshape.runtime.feeding.tables import described
+from foreshape.transforms.passes.for_training import mark_parameters
 
 
 def to_torch(

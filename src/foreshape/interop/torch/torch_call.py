@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 from foreshape import layer
+from foreshape.core.spec import BOOL, FP32, FP64, INT64, DType
+from foreshape.core.values.torch_types import dtype_of_torch as dtype_of
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.import_state import ImportState
 from foreshape.interop.torch.open_size import AnySize, OpenFloat, OpenQuotient, OpenSize, as_dim, float_variable
 from foreshape.interop.torch.untyped_torch import torch
+from foreshape.language.operator.attributes import as_written
+from foreshape.language.program import Variable
 from foreshape.layer.functions import apply
-from foreshape.operator.attributes import as_written
-from foreshape.program import Variable
-from foreshape.spec import BOOL, FP32, FP64, INT64, DType
-from foreshape.values.torch_types import dtype_of_torch as dtype_of
 
 CUMULATIVE: Final = -1.0
 """Stands for ``momentum=None`` of batch normalization while a module is exported: torch asks a tensor for its number there."""

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foreshape import layer
-from foreshape.dims import Size, symbol
+from foreshape.core.dims import Size, symbol
+from foreshape.core.spec import FP32, INT64, LOD_TENSOR, Lod, Spec
+from foreshape.core.values.torch_types import dtype_of_torch
 from foreshape.errors import SchemaError
 from foreshape.interop.forms.rules import torch_reader
 from foreshape.interop.refused import Refused
@@ -25,12 +27,10 @@ from foreshape.interop.torch.traced_guards import TracedGuard, write_demands
 from foreshape.interop.torch.training_reads import ModeAware, Read
 from foreshape.interop.torch.untyped_torch import is_list, torch
 from foreshape.interop.torch.writes import NotFunctional, Writes, changed_words, written_argument
-from foreshape.program import Op, Program, Variable, program_guard
-from foreshape.program.call_site import here, telling_site
-from foreshape.program.current import current_block
-from foreshape.program.scopes import placed
-from foreshape.spec import FP32, INT64, LOD_TENSOR, Lod, Spec
-from foreshape.values.torch_types import dtype_of_torch
+from foreshape.language.program import Op, Program, Variable, program_guard
+from foreshape.language.program.call_site import here, telling_site
+from foreshape.language.program.current import current_block
+from foreshape.language.program.scopes import placed
 
 
 class _Follows(Refused):

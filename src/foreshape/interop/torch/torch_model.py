@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from foreshape.engine import Executor, Scope
 from foreshape.errors import ExecutionError, FeedError, GuardError, SchemaError
 from foreshape.interop.state_dicts import remember_names, state_dict
 from foreshape.interop.torch.eager_memory import EagerGraph
@@ -20,9 +19,10 @@ from foreshape.interop.torch.torch_importer import TorchImporter
 from foreshape.interop.torch.training_reads import asks_itself
 from foreshape.interop.torch.untyped_torch import pytree, torch
 from foreshape.interop.torch.with_loss import NETWORK, mode_of_test, with_loss
-from foreshape.passes import for_test
-from foreshape.program import Program, Variable, program_guard
-from foreshape.program.call_site import warn_user
+from foreshape.language.program import Program, Variable, program_guard
+from foreshape.language.program.call_site import warn_user
+from foreshape.runtime.engine import Executor, Scope
+from foreshape.transforms.passes import for_test
 
 
 class TorchModel:
@@ -113,7 +113,7 @@ class TorchModel:
             if self.loss is None:
                 shown = ", ".join(map(str, self.fetches))
                 raise SchemaError(f"gradients are those of one number of floats, a loss; the module gives {shown}: give from_torch loss=")
-            from foreshape.backward import append_backward
+            from foreshape.transforms.backward import append_backward
 
             program = self.program.clone()
             with program_guard(program):

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from foreshape.engine import LoDTensor, Scope
+from foreshape.core.values.torch_private import private
 from foreshape.errors import ExecutionError, FeedError
 from foreshape.interop.torch.forward_pass import ONCE, ForwardPass, torch_value
 from foreshape.interop.torch.module_values import ModuleValues, place_values
@@ -14,8 +14,8 @@ from foreshape.interop.torch.nesting import Nesting
 from foreshape.interop.torch.network_operator import OperatorNetwork, network
 from foreshape.interop.torch.network_steps import NetworkSteps, executor_on
 from foreshape.interop.torch.untyped_torch import is_list, torch
-from foreshape.process import torch_modes as modes
-from foreshape.values.torch_private import private
+from foreshape.machine.process import torch_modes as modes
+from foreshape.runtime.engine import LoDTensor, Scope
 
 _Module: Any = torch.nn.Module
 _FORWARD_AD: Any = importlib.import_module("torch.autograd.forward_ad")

@@ -13,13 +13,13 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
+from foreshape.core.values.torch_private import private
 from foreshape.errors import SchemaError
 from foreshape.interop.torch.node_sites import calling_site
 from foreshape.interop.torch.recorded_loops import LongLoop
 from foreshape.interop.torch.replaced import replaced
 from foreshape.interop.torch.untyped_torch import defined_operators, is_of, own_operators, torch
-from foreshape.program.call_site import call_site
-from foreshape.values.torch_private import private
+from foreshape.language.program.call_site import call_site
 
 _LINK: Final = "(Tensor[] xs, Tensor[] ys, Tensor[] results, int[] places, str subject, str refusal) -> Tensor[]"
 SCHEMAS: Final = {"gradient_of": "(Tensor y) -> Tensor", "outer_gradient": "(Tensor y) -> Tensor", "own_gradient": _LINK, "hooked_gradient": _LINK}

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any, Final, NamedTuple, cast
 
-from foreshape.dims import MAX_TEXT, Size, equal, floordiv, less_equal, maximum, minimum, mod, parse, product, substitute, symbol, symbols_of
+from foreshape.core.dims import MAX_TEXT, Size, equal, floordiv, less_equal, maximum, minimum, mod, parse, product, substitute, symbol, symbols_of
 from foreshape.interop.torch.named_sizes import named_sizes
 from foreshape.interop.torch.untyped_torch import torch
-from foreshape.program import Program, Variable
-from foreshape.program.call_site import Site, call_site, here, telling_site
+from foreshape.language.program import Program, Variable
+from foreshape.language.program.call_site import Site, call_site, here, telling_site
 
 _TORCH: Final = os.path.dirname(torch.__file__) + os.sep
 _LAYERS: Final = os.path.join(_TORCH, "nn") + os.sep

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeGuard
 
-from foreshape.values.torch_proxy import torch as _torch
+from foreshape.core.values.torch_proxy import torch as _torch
 
 torch: Any = _torch
 

@@ -11,11 +11,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from foreshape.core.values.torch_private import private
 from foreshape.interop.torch import jagged_axes, jagged_functions, jagged_tensors, packed_sequences, recorded_loops
 from foreshape.interop.torch.replaced import StandIns
 from foreshape.interop.torch.traced_gradients import define_gradients
 from foreshape.interop.torch.untyped_torch import defined_operators, defining, is_list, own_operators, torch
-from foreshape.values.torch_private import private
 
 _OF_JAGGED: Final = (jagged_axes, jagged_functions)
 """Imported for their rules, the functions of jagged tensors."""

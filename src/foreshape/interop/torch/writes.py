@@ -16,7 +16,7 @@ from foreshape.interop.torch.import_state import ImportState
 from foreshape.interop.torch.open_size import size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import torch
-from foreshape.program import Variable
+from foreshape.language.program import Variable
 
 
 class NotFunctional(Exception):

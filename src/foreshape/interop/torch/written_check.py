@@ -6,7 +6,9 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from foreshape.engine import Scope
+from foreshape.compiler.lowering import lower
+from foreshape.compiler.lowering.threads import work_of_all
+from foreshape.core.spec import LOD_TENSOR
 from foreshape.errors import ForeshapeError, FormatError
 from foreshape.interop.torch.exported_sequences import inputs_of, refused_op
 from foreshape.interop.torch.network_steps import NetworkSteps
@@ -15,15 +17,13 @@ from foreshape.interop.torch.untyped_torch import is_list, torch
 from foreshape.interop.torch.write.kernel_rules import lacks_gradient
 from foreshape.interop.torch.write.numbers_code import one_symbol
 from foreshape.interop.torch.write.plain_source import PlainSource
-from foreshape.lowering import lower
-from foreshape.lowering.threads import work_of_all
-from foreshape.operator.attributes import AttrType
-from foreshape.operator.bound_attributes import Attributes
-from foreshape.passes.framework import named
-from foreshape.program import Op, Program
-from foreshape.program.call_site import warn_user
-from foreshape.program.op import is_empty_name
-from foreshape.spec import LOD_TENSOR
+from foreshape.language.operator.attributes import AttrType
+from foreshape.language.operator.bound_attributes import Attributes
+from foreshape.language.program import Op, Program
+from foreshape.language.program.call_site import warn_user
+from foreshape.language.program.op import is_empty_name
+from foreshape.runtime.engine import Scope
+from foreshape.transforms.passes.framework import named
 
 MOST_WORK: Final = 2 * 10**10
 """The most multiply-adds of a forward pass that is compared at other than the smallest sizes, and in training."""

@@ -14,11 +14,11 @@ from support.some import each
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.core.spec import LOD_TENSOR
+from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.interop.torch.write.kernel_rules import _OWN_GRADIENTS
-from foreshape.operator.operator import Operator
-from foreshape.operator.samples import Sample
-from foreshape.spec import LOD_TENSOR
-from foreshape.values.lod_tensor import LoDTensor
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.samples import Sample
 
 KINKS = {"atan2-1": "both operands are 0", "soft_relu-4": "at the threshold", "eigvalsh-2": "equal eigenvalues", "spectral_norm-2": "", "spectral_norm-3": ""}
 TORCHS = (

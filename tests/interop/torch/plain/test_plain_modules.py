@@ -14,7 +14,7 @@ import torch
 
 import foreshape as fs
 from foreshape import layer
-from foreshape.cli.model_conversion import print_converted
+from foreshape.apps.cli.model_conversion import print_converted
 from foreshape.errors import FormatError
 from foreshape.interop.torch_files import convert_to_torch
 from foreshape.layer.detection import multiclass_nms
@@ -136,7 +136,7 @@ def test_names_that_torch_refuses_get_others() -> None:
     block = fs.default_main_program().global_block
     made = x
     for name in ("a.b", "a", "training", "w.", "1/2"):
-        held = block.create_variable(name, fs.spec.Spec(fs.spec.LOD_TENSOR, fs.spec.FP32, (2,)), persistable=True)
+        held = block.create_variable(name, fs.core.spec.Spec(fs.core.spec.LOD_TENSOR, fs.core.spec.FP32, (2,)), persistable=True)
         made = made + held
     scope = fs.Scope()
     for at, name in enumerate(("a.b", "a", "training", "w.", "1/2")):

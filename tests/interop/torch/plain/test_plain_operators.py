@@ -15,9 +15,9 @@ from support.plain_samples import differences
 from foreshape.errors import FormatError
 from foreshape.interop.forms.rules import types_in_torch
 from foreshape.interop.torch.write.plain_writer import PlainWriter
-from foreshape.operator.operator import Operator
-from foreshape.operator.registry import get
-from foreshape.operator.samples import Sample
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.registry import get
+from foreshape.language.operator.samples import Sample
 
 FILE = Path(__file__).with_name("plain_samples.json")
 GENERAL = ("it changes parameters, in training", "it speaks with other ranks")

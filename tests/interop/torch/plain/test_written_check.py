@@ -165,7 +165,7 @@ def test_parameters_of_any_name_are_apart() -> None:
     x = layer.data("x", shape=["batch", 2])
     block, made, scope = fs.default_main_program().global_block, x, fs.Scope()
     for at, name in enumerate(NAMES):
-        made = made * 0.5 + block.create_variable(name, fs.spec.Spec(fs.spec.LOD_TENSOR, fs.spec.FP32, (2,)), persistable=True)
+        made = made * 0.5 + block.create_variable(name, fs.core.spec.Spec(fs.core.spec.LOD_TENSOR, fs.core.spec.FP32, (2,)), persistable=True)
         scope.set(name, np.full(2, 3.0**at, "float32"))
     out = made + layer.fill_constant([2], "float32", 0.0)
     wanted = fs.Executor().run(feed={"x": np.zeros((1, 2), "float32")}, fetch=out, scope=scope)[0]

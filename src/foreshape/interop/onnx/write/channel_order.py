@@ -7,7 +7,7 @@ from typing import Any
 
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
-from foreshape.ops.rules.window import is_channels_last, pads_of
+from foreshape.language.ops.rules.window import is_channels_last, pads_of
 
 
 def channels_first(w: WrittenOp, slot: str, layout: str) -> OnnxValue:

@@ -10,6 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from foreshape.core.spec import BF16, BOOL, LOD_TENSOR, DType, Spec, dtype
 from foreshape.errors import DescriptionError
 from foreshape.interop.forms.rules import onnx_writer
 from foreshape.interop.onnx.call import CODES
@@ -21,11 +22,10 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.parameters import Stored
 from foreshape.interop.refused import Refused
 from foreshape.interop.written_ops import Unwritten
-from foreshape.program import Block, Op, Program, Variable
-from foreshape.program.op import is_empty_name
-from foreshape.spec import BF16, BOOL, LOD_TENSOR, DType, Spec, dtype
-from foreshape.wire.onnx_encode import tensor_of
-from foreshape.wire.onnx_records import ModelRecord, TypeRecord
+from foreshape.language.program import Block, Op, Program, Variable
+from foreshape.language.program.op import is_empty_name
+from foreshape.language.wire.onnx_encode import tensor_of
+from foreshape.language.wire.onnx_records import ModelRecord, TypeRecord
 
 FIRST, DEFAULT, LAST = 13, 18, 28
 """The oldest, the usual and the newest operator set written here."""

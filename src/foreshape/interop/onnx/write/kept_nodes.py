@@ -6,17 +6,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from foreshape.core.spec import BOOL, Spec
 from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.onnx.node_origins import MOVED, NodeOrigin, Operand, Part, SmallConstant, digest_of, part_of
 from foreshape.interop.onnx.write.values import OnnxGraph, OnnxValue
 from foreshape.interop.refused import Refused
-from foreshape.operator.bound_attributes import Attributes
-from foreshape.program import Block, Op, Variable
-from foreshape.program.names import blocks_of
-from foreshape.spec import BOOL, Spec
-from foreshape.wire.onnx_encode import tensor_of
-from foreshape.wire.onnx_records import GraphRecord, NodeRecord, TensorRecord, TypeRecord
-from foreshape.wire.onnx_tensors import array_of
+from foreshape.language.operator.bound_attributes import Attributes
+from foreshape.language.program import Block, Op, Variable
+from foreshape.language.program.names import blocks_of
+from foreshape.language.wire.onnx_encode import tensor_of
+from foreshape.language.wire.onnx_records import GraphRecord, NodeRecord, TensorRecord, TypeRecord
+from foreshape.language.wire.onnx_tensors import array_of
 
 if TYPE_CHECKING:
     from foreshape.interop.onnx.write.graph_writer import GraphWriter

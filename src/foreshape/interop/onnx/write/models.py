@@ -2,7 +2,7 @@
 
 A node that was read stands for its ops while they are as they were made of it (`kept_nodes`). `graph_writer` goes through the other ops; the functions of
 `foreshape.interop.forms` write each with ONNX's operators. An operator that is a composition of others is written by its parts.
-`foreshape.wire.onnx_encode` makes the bytes.
+`foreshape.language.wire.onnx_encode` makes the bytes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import IO, Final, NamedTuple
 
+from foreshape.compiler.lowering.expansion import expanded
 from foreshape.errors import FormatError
 from foreshape.interop.forms.rules import onnx_writer
 from foreshape.interop.onnx.write.graph_writer import DEFAULT, FIRST, LAST, GraphWriter, NewerSet
@@ -18,12 +19,11 @@ from foreshape.interop.onnx.write.kept_nodes import newest_set
 from foreshape.interop.parameters import PIECE, Stored
 from foreshape.interop.refused import Refused
 from foreshape.interop.written_ops import listed
-from foreshape.lowering.expansion import expanded
-from foreshape.program import Program
-from foreshape.program.gc_pause import collector_waits
-from foreshape.wire import replacing
-from foreshape.wire.onnx_encode import LARGEST, Piece, encode_model, external_tensors
-from foreshape.wire.onnx_records import ModelRecord
+from foreshape.language.program import Program
+from foreshape.language.program.gc_pause import collector_waits
+from foreshape.language.wire import replacing
+from foreshape.language.wire.onnx_encode import LARGEST, Piece, encode_model, external_tensors
+from foreshape.language.wire.onnx_records import ModelRecord
 
 _SMALL: Final = 1024
 """In a model with external data, tensors of up to so many bytes stay in the model's file."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from foreshape.core.spec import BF16, BOOL, FP32, INT64, DType, Lod, Spec
 from foreshape.interop.onnx.write.values import OnnxValue
-from foreshape.spec import BF16, BOOL, FP32, INT64, DType, Lod, Spec
-from foreshape.wire.onnx_records import TypeRecord
+from foreshape.language.wire.onnx_records import TypeRecord
 
 if TYPE_CHECKING:
     from foreshape.interop.onnx.write.graph_writer import GraphWriter

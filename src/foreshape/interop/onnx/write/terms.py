@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from foreshape.core.spec import BOOL, INT8, INT16, INT32, INT64, UINT8, DType
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
-from foreshape.spec import BOOL, INT8, INT16, INT32, INT64, UINT8, DType
 
 _NARROW = (INT8, INT16, UINT8, BOOL)
 """Types that ONNX's engines do not reckon with."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 _OF_ROOMS: Final = {
-    "foreshape.ops.update.": "it changes parameters, in training",
-    "foreshape.ops.collective.": "it speaks with other ranks",
+    "foreshape.language.ops.update.": "it changes parameters, in training",
+    "foreshape.language.ops.collective.": "it speaks with other ranks",
 }
 _OF_TYPES: Final = {
     "ONNX decomposes no matrices and solves no systems": "cholesky cholesky_solve eigh eigvalsh lstsq lu lu_unpack matrix_rank qr solve svd triangular_solve",

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from foreshape.spec import Spec
-from foreshape.wire.onnx_records import GraphRecord, NodeRecord, TensorRecord, TypeRecord, ValueRecord
+from foreshape.core.spec import Spec
+from foreshape.language.wire.onnx_records import GraphRecord, NodeRecord, TensorRecord, TypeRecord, ValueRecord
 
 
 class OnnxValue:

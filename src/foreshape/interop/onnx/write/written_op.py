@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from foreshape.core.spec import BOOL, FP32, INT64, DType, Spec
 from foreshape.interop.onnx.write.padded_rows import levels_of
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.refused import Refused
 from foreshape.interop.written_ops import DescribedOp
-from foreshape.operator.operator import Operator
-from foreshape.program import Op
-from foreshape.spec import BOOL, FP32, INT64, DType, Spec
+from foreshape.language.operator.operator import Operator
+from foreshape.language.program import Op
 
 if TYPE_CHECKING:
     from foreshape.interop.onnx.write.graph_writer import GraphWriter

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from foreshape.infer.loop_state import carried_names, names_in, sub_block, written_before
+from foreshape.core.spec import LOD_TENSOR
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.plain_names import Statement
 from foreshape.interop.torch.write.plain_op import PlainOp, tuple_of
-from foreshape.program.names import names_of
-from foreshape.spec import LOD_TENSOR
+from foreshape.language.infer.loop_state import carried_names, names_in, sub_block, written_before
+from foreshape.language.program.names import names_of
 
 
 def _seen_outside(w: PlainOp) -> list[str]:

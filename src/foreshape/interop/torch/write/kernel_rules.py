@@ -8,16 +8,16 @@ import re
 import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
-from foreshape.backward import GRAD
+from foreshape.core.spec import LOD_TENSOR
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.helpers.own_gradients import straight_through, with_gradient, without_gradient
 from foreshape.interop.torch.write.kernel_text import free_names, plain_text
 from foreshape.interop.torch.write.numbers_code import number_code
 from foreshape.interop.torch.write.plain_op import Several
-from foreshape.operator.fields import Gradient
-from foreshape.operator.operator import Operator
-from foreshape.operator.registry import get
-from foreshape.spec import LOD_TENSOR
+from foreshape.language.operator.fields import Gradient
+from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.registry import get
+from foreshape.transforms.backward import GRAD
 
 if TYPE_CHECKING:
     from foreshape.interop.torch.write.plain_op import PlainOp
@@ -31,8 +31,8 @@ _WITHOUT_GRADIENT: Final = frozenset(("deformable_conv", "deformable_conv_v1", "
 _MODE, _BY_MODE = "is_test", "not self.training"
 """The attribute of operators with another form in a test, and its value where the program trains."""
 _ROOMS: Final = {
-    "foreshape.ops.update.": "it changes parameters, in training",
-    "foreshape.ops.collective.": "it speaks with other ranks",
+    "foreshape.language.ops.update.": "it changes parameters, in training",
+    "foreshape.language.ops.collective.": "it speaks with other ranks",
 }
 
 
@@ -42,7 +42,14 @@ def kernel_rule(w: PlainOp) -> Any:
     for room, reason in _ROOMS.items():
         if cls.__module__.startswith(room):
             raise Refused(reason)
-    if not cls.__module__.startswith("foreshape.ops.") or not hasattr(cls, "kernel") or cls.region or cls.random or cls.side_effects or cls.accumulates:
+    if (
+        not cls.__module__.startswith("foreshape.language.ops.")
+        or not hasattr(cls, "kernel")
+        or cls.region
+        or cls.random
+        or cls.side_effects
+        or cls.accumulates
+    ):
         raise Refused("it is not written in torch code")
     for slot, names in (*w.op.input_slots.items(), *w.op.output_slots.items()):
         for name in names:

@@ -6,10 +6,10 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from foreshape.dims import Dim, Size
+from foreshape.core.dims import Dim, Size
 
 if TYPE_CHECKING:
-    from foreshape.dims.expression import Atom
+    from foreshape.core.dims.expression import Atom
 
 NameOf = Callable[[str], str]
 """Symbol -> the expression with its size."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from foreshape.dims import Size
+from foreshape.core.dims import Size
+from foreshape.core.spec import BOOL, DType, Spec
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.numbers_code import is_size
 from foreshape.interop.torch.write.numbers_code import number_code as number_code
 from foreshape.interop.torch.write.stopped_gradients import has_gradient
 from foreshape.interop.written_ops import DescribedOp
-from foreshape.operator.operator import Operator
-from foreshape.program import Op
-from foreshape.spec import BOOL, DType, Spec
+from foreshape.language.operator.operator import Operator
+from foreshape.language.program import Op
 
 if TYPE_CHECKING:
     from foreshape.interop.torch.write.plain_writer import PlainWriter

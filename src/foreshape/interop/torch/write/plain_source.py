@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from foreshape.interop.torch.write.parameter_names import renamed
 from foreshape.interop.torch.write.plain_names import DEVICE, Statement, printable, with_names
 from foreshape.interop.torch.write.plain_writer import PlainWriter
-from foreshape.program import Variable
+from foreshape.language.program import Variable
 
 _WIDTH: Final = 140
 

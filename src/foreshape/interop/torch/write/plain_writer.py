@@ -7,7 +7,9 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from foreshape.dims import Dim, Size, symbols_of
+from foreshape.compiler.lowering.kernel_calls import kernel_operator
+from foreshape.core.dims import Dim, Size, symbols_of
+from foreshape.core.spec import BOOL, LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
 from foreshape.errors import DescriptionError
 from foreshape.interop.forms.rules import torch_writer
 from foreshape.interop.refused import Refused
@@ -20,10 +22,8 @@ from foreshape.interop.torch.write.plain_op import Flow, PlainOp, Several
 from foreshape.interop.torch.write.sources import Sources
 from foreshape.interop.torch.write.stopped_gradients import learning_values
 from foreshape.interop.written_ops import Unwritten
-from foreshape.lowering.kernel_calls import kernel_operator
-from foreshape.program import Block, Op, Program, Variable
-from foreshape.program.op import is_empty_name
-from foreshape.spec import BOOL, LOD_TENSOR, LOD_TENSOR_ARRAY, Lod, Spec
+from foreshape.language.program import Block, Op, Program, Variable
+from foreshape.language.program.op import is_empty_name
 
 
 class PlainWriter:

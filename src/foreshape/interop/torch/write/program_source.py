@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from foreshape.compiler.lowering.expansion import expanded
 from foreshape.errors import FormatError
 from foreshape.interop.forms.rules import follows_mode, torch_writer
 from foreshape.interop.refused import Refused
@@ -15,12 +16,11 @@ from foreshape.interop.torch.write.plain_op import Flow
 from foreshape.interop.torch.write.plain_source import PlainSource, source_of
 from foreshape.interop.torch.write.plain_writer import PlainWriter
 from foreshape.interop.written_ops import listed
-from foreshape.lowering.expansion import expanded
-from foreshape.operator.attributes import AttrType
-from foreshape.operator.bound_attributes import Attributes
-from foreshape.passes.framework import named
-from foreshape.program import Program
-from foreshape.program.gc_pause import collector_waits
+from foreshape.language.operator.attributes import AttrType
+from foreshape.language.operator.bound_attributes import Attributes
+from foreshape.language.program import Program
+from foreshape.language.program.gc_pause import collector_waits
+from foreshape.transforms.passes.framework import named
 
 
 @collector_waits

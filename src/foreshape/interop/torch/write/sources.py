@@ -13,13 +13,13 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from foreshape.core.spec import DType
+from foreshape.core.values.torch_private import NAMES
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.helpers import run_time
 from foreshape.interop.torch.write.kernel_text import all_names, free_names, plain_text
 from foreshape.interop.torch.write.numbers_code import number_code
-from foreshape.operator.operator import Operator
-from foreshape.spec import DType
-from foreshape.values.torch_private import NAMES
+from foreshape.language.operator.operator import Operator
 
 _IMPORTED: Final = {
     "torch": "import torch",
@@ -28,12 +28,24 @@ _IMPORTED: Final = {
     "math": "import math",
     "numpy": "import numpy",
 }
-_STAND_INS: Final = ("foreshape.dims", "foreshape.dims.derived", "foreshape.operator.require", "foreshape.process.this_run", "foreshape.values.torch_types")
+_STAND_INS: Final = (
+    "foreshape.core.dims",
+    "foreshape.core.dims.derived",
+    "foreshape.language.operator.require",
+    "foreshape.machine.process.this_run",
+    "foreshape.core.values.torch_types",
+)
 """Rooms with functions for kernels; `helpers.run_time` has them under the same names."""
-_ROOMS: Final = ("foreshape.interop.torch.write.helpers.", "foreshape.ops.", "foreshape.kernels.", "foreshape.values.offsets", "foreshape.operator.attributes")
+_ROOMS: Final = (
+    "foreshape.interop.torch.write.helpers.",
+    "foreshape.language.ops.",
+    "foreshape.machine.kernels.",
+    "foreshape.core.values.offsets",
+    "foreshape.language.operator.attributes",
+)
 """The modules whose functions may be copied."""
 _NEVER: Final = ("onednn", "packed", "frozen", "fused", "recurrent_net", "pages", "lstm_steps", "gru_steps")
-"""Modules of ours, below ``foreshape.kernels``, for other code."""
+"""Modules of ours, below ``foreshape.machine.kernels``, for other code."""
 
 
 class Sources:
@@ -55,7 +67,7 @@ class Sources:
         if name is not None:
             return name
         module = str(getattr(thing, "__module__", ""))
-        if not module.startswith(_ROOMS) or any(f".{part}" in module and module.startswith("foreshape.kernels.") for part in _NEVER):
+        if not module.startswith(_ROOMS) or any(f".{part}" in module and module.startswith("foreshape.machine.kernels.") for part in _NEVER):
             raise Refused(f"it uses {module}.{thing.__name__}, which is no torch code")
         name = thing.__name__
         if name in self.texts or name in self._names.values():
@@ -129,7 +141,7 @@ class Sources:
 def _stand_in(value: Any) -> Any:
     """Return the function at run time for one of the house's own."""
     room = str(getattr(value, "__module__", ""))
-    if room in _STAND_INS or room.startswith("foreshape.dims."):
+    if room in _STAND_INS or room.startswith("foreshape.core.dims."):
         return getattr(run_time, str(getattr(value, "__name__", "")), None)
     return None
 

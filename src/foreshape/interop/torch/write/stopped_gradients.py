@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import cache
 
-from foreshape.operator.fields import Gradient
-from foreshape.operator.operator import Operator
-from foreshape.program import Program, Variable
-from foreshape.spec import LOD_TENSOR
+from foreshape.core.spec import LOD_TENSOR
+from foreshape.language.operator.fields import Gradient
+from foreshape.language.operator.operator import Operator
+from foreshape.language.program import Program, Variable
 
 
 def learning_values(program: Program, parameters: Collection[Variable]) -> tuple[set[str], set[str]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from foreshape.values.offsets import Offsets
+from foreshape.core.values.offsets import Offsets
 
 
 def sequences_of(offsets: Tensor | Sequence[Tensor], rows: int) -> Offsets:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foreshape.values.offsets import Offsets
-from foreshape.values.torch_private import private
+from foreshape.core.values.offsets import Offsets
+from foreshape.core.values.torch_private import private
 
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foreshape.kernels.boxes import overlaps
+from foreshape.machine.kernels.boxes import overlaps
 
 
 def signed_overlaps(a: Tensor, b: Tensor) -> Tensor:

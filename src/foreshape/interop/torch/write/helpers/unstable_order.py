@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from foreshape.kernels.introsort import MOST_ELEMENTS, order_equal
+from foreshape.machine.kernels.introsort import MOST_ELEMENTS, order_equal
 
 
 def unstable_sort(x: Tensor, axis: int, descending: bool) -> tuple[Tensor, Tensor]:

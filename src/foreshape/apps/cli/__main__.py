@@ -1,0 +1,5 @@
+"""``python -m foreshape.apps.cli``: the same as the ``foreshape`` command."""
+
+from foreshape.apps.cli import main
+
+main()

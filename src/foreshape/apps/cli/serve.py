@@ -1,0 +1,84 @@
+"""The command ``serve``: its options as limits, and its words on the output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foreshape.apps.cli.arguments import Operators
+from foreshape.apps.cli.output import plain_errors, print_plain, printing
+
+if TYPE_CHECKING:
+    from foreshape.apps.cli.command_options import ServeOptions
+
+
+def serve(
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL", help="A saved network, NAME=MODEL, or a folder of networks. A network may have a folder for each of its versions."),
+    ],
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8000,
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on; 0.0.0.0 accepts other machines.")] = "127.0.0.1",
+    batch: Annotated[int, typer.Option("--batch", min=1, help="The largest number of examples that are computed together.")] = 64,
+    memory: Annotated[
+        str | None, typer.Option("--memory", metavar="BYTES", help="The memory of all models together, as 4GiB. Default: nine tenths of the machine's.")
+    ] = None,
+    body: Annotated[str, typer.Option("--body", metavar="BYTES", help="The largest size of a request.")] = "64MiB",
+    seconds: Annotated[float, typer.Option("--seconds", metavar="TIME", help="The time limit of a request.")] = 30.0,
+    queue: Annotated[int, typer.Option("--queue", min=1, help="The largest number of requests that wait for one model.")] = 1000,
+    connections: Annotated[int, typer.Option("--connections", min=1, help="The largest number of open connections.")] = 8000,
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="The number of threads of the kernels.")] = None,
+    users: Annotated[int, typer.Option("--users", min=1, help="The largest number of texts that a language model writes at the same time.")] = 16,
+    context: Annotated[int | None, typer.Option("--context", min=2, help="The longest text of a language model in tokens, prompt and answer together.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not log each request.")] = False,
+    operators: Operators = None,
+) -> None:
+    """Serve saved networks over HTTP, by the Open Inference Protocol, version 2: clients of Triton and KServe work. Simultaneous requests are
+    computed together, and changed files are opened again. A page about each network is at /, metrics for Prometheus are at /metrics."""
+    from foreshape.apps.cli.command_options import ServeOptions
+    from foreshape.apps.cli.user_operators import import_operators
+
+    options = ServeOptions(port, host, batch, memory, body, seconds, queue, connections, threads, users, context, quiet)
+    with plain_errors():
+        import_operators(operators)
+        _run(models, options)
+
+
+def _run(models: Sequence[str], options: ServeOptions) -> None:
+    """Serve until a signal to stop."""
+    from foreshape.compiler.memory import bytes_of
+    from foreshape.errors import needs
+
+    if not options.seconds > 0:
+        raise typer.BadParameter("is a time of more than 0 seconds", param_hint="--seconds")
+    with needs("foreshape serve", "serve"):
+        from foreshape.apps.serving.served_network import Networks
+        from foreshape.apps.serving.served_writer import LanguageModels
+        from foreshape.apps.serving.server import bound, log_to_stderr, make_service
+        from foreshape.apps.serving.server import serve as serve_until_stopped
+        from foreshape.apps.serving.server_limits import ServerLimits
+
+    usual = ServerLimits()
+    size = bytes_of(options.body)
+    limits = usual._replace(
+        batch=options.batch,
+        memory=None if options.memory is None else bytes_of(options.memory),
+        body=size,
+        json=min(usual.json, size),
+        pending=max(usual.pending, size),
+        seconds=options.seconds,
+        queue=options.queue,
+        connections=options.connections,
+    )
+    log_to_stderr(not options.quiet)
+
+    def say(text: str) -> None:
+        with printing():
+            print_plain(text)
+
+    with bound(options.host, options.port) as address:
+        serve_until_stopped(
+            make_service(models, limits, [Networks(options.threads), LanguageModels(options.users, options.context, options.threads)]), address, say
+        )

@@ -1,0 +1,170 @@
+"""`LanguageModel`: a network for the scores of the next word, with its weights and the cache of the words before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from foreshape.apps.generation.text_settings import TextSettings, whole_between
+from foreshape.compiler.memory import Plan
+from foreshape.core.values.conversion import to_tensor
+from foreshape.core.values.lod_tensor import LoDTensor
+from foreshape.core.values.torch_proxy import Tensor, torch
+from foreshape.core.values.torch_types import torch_dtype
+from foreshape.errors import ExecutionError, SchemaError, ShapeError
+from foreshape.language.program import Variable
+from foreshape.layer.cached_rows import AttentionCache
+from foreshape.runtime.engine import Executor, Scope, default_scope
+from foreshape.runtime.engine.prepared_run import repeated
+
+
+class LanguageModel:
+    """A network from the new words of some texts to the scores of each text's next word.
+
+    Its weights must not be changed by others while it is used: they are packed for the kernels, as in a `Predictor`.
+
+    Args:
+        words: the input, int64, ragged ``[rows]``: the new words of each text.
+        scores: the result, ``[batch, vocabulary]``: of each text, behind its last new word.
+        cache: the cache of the network's attention.
+        scope: holds the weights; the default scope if left out.
+        users: the most texts at a time.
+        context: the most words of a text, given and written together.
+        end: the numbers of words at the end of a text.
+        settings: of texts, where a call says nothing else; ``end`` is a part of them.
+        threads, memory_limit: as for `Executor`.
+
+    Raises:
+        SchemaError: the network has no cache, or its inputs are others. ShapeError: other dims than these.
+    """
+
+    def __init__(
+        self,
+        words: Variable,
+        scores: Variable,
+        cache: AttentionCache,
+        scope: Scope | None = None,
+        *,
+        users: int = 8,
+        context: int = 1024,
+        end: int | Sequence[int] | None = None,
+        settings: TextSettings | None = None,
+        threads: int | None = None,
+        memory_limit: int | str | None = None,
+    ) -> None:
+        if not cache.kept:
+            raise SchemaError("the cache is not used: say cache=cache in the attention of the network")
+        if scores.spec.rank != 2 or scores.spec.lod is not None or not isinstance(scores.spec.known_dims[-1], int):
+            raise ShapeError.must(
+                f"the scores {scores.name}", "[batch, vocabulary] of each text's last word, as of layer.sequence_last_step", scores.spec.text()
+            )
+        users, context = whole_between("users", users, 1), whole_between("context", context, 1)
+        for size, number, field in ((cache.users, users, "users"), (cache.context, context, "context")):
+            if isinstance(size, int) and size != number:
+                raise SchemaError(f"the cache was described for {field} {size}; seen {number}")
+        self.program = scores.block.program
+        self.words, self.scores, self.cache = words, scores, cache
+        self.scope = default_scope() if scope is None else scope
+        self.users, self.context = users, context
+        self.vocabulary = columns_of(scores)
+        self.settings = (TextSettings() if settings is None else settings).but({"ends": end})
+        if (wrong := next((w for w in self.settings.named_words if not 0 <= w < self.vocabulary), None)) is not None:
+            raise SchemaError(f"the settings of texts name the word {wrong}, and the words are in [0, {self.vocabulary})")
+        self.executor = Executor(threads=threads, memory_limit=memory_limit, frozen=True)
+        self._kept: list[Tensor] = []
+        self._run = repeated(self.executor, self.program, [scores.name], self.scope)
+
+    @property
+    def end(self) -> frozenset[int]:
+        """Return the words at the end of a text."""
+        return frozenset(self.settings.ends)
+
+    @property
+    def word_bytes(self) -> int:
+        """Return the bytes of one word in the cache."""
+        return sum(columns_of(v) * v.spec.known_dtype.itemsize for v in self.cache.kept)
+
+    def plan(self) -> Plan:
+        """Return the memory plan by the symbols of the network: of the cache's users and context, of texts and new rows in a run."""
+        return Plan(self.program, [self.scores.name], frozen=True)
+
+    def run(self, rows: Sequence[Sequence[int]], slots: Sequence[int], held: Sequence[int]) -> Tensor:
+        """Return the scores ``[texts, vocabulary]`` behind new words.
+
+        Args:
+            rows: the new words of each text.
+            slots: the place of each text in the cache.
+            held: the number of words of each text there already.
+
+        Raises:
+            ExecutionError: a place out of range, or a text too long. MemoryPlanError: as for `Executor`.
+        """
+        if not self._kept:
+            self._make_cache()
+        flat = torch.tensor([word for row in rows for word in row], dtype=torch.int64)
+        feed = {
+            self.words.name: LoDTensor.of_lengths(flat, [[len(row) for row in rows]]),
+            self.cache.slots.name: torch.tensor(slots, dtype=torch.int64),
+            self.cache.held.name: torch.tensor(held, dtype=torch.int64),
+        }
+        return to_tensor(self._run(feed)[0])
+
+    def clear_rows(self, place: int, count: int) -> None:
+        """Set the first words of a place to zero: a NaN in hidden rows would reach the next text there.
+
+        Args:
+            place: its number, in ``[0, users)``.
+            count: the number of words.
+        """
+        with torch.inference_mode():
+            for tensor in self._kept:
+                tensor[place, :count].zero_()
+
+    def copy_rows(self, origin: int, to: int, count: int) -> None:
+        """Copy the first words of a text from one place of the cache to another.
+
+        Args:
+            origin: the number of the place to copy from, in ``[0, users)``.
+            to: the number of the place to copy to.
+            count: the number of words.
+        """
+        with torch.inference_mode():
+            for tensor in self._kept:
+                tensor[to, :count].copy_(tensor[origin, :count])
+
+    def reorder(self, places: Sequence[int], origins: Sequence[int], count: int) -> None:
+        """Give places of the cache the first words of others, all as they were before.
+
+        Args:
+            places: the numbers of the places to be filled, in ``[0, users)``.
+            origins: for each of them the number of the place with its words; one can serve several.
+            count: the number of words, the same for all.
+        """
+        moves = [(target, origin) for target, origin in zip(places, origins, strict=True) if target != origin]
+        if moves:
+            target, origin = (torch.tensor(column) for column in zip(*moves, strict=True))
+            with torch.inference_mode():
+                for tensor in self._kept:
+                    tensor[target, :count] = tensor[origin, :count]
+
+    def _make_cache(self) -> None:
+        """Make the values of the cache: zeros, since hidden rows are multiplied by weights of zero."""
+        size = self.users * self.context * self.word_bytes
+        try:
+            with torch.inference_mode():
+                for v in self.cache.kept:
+                    dims = self.users, self.context, columns_of(v)
+                    self.scope.store(v.name, torch.zeros(dims, dtype=torch_dtype(v.spec.known_dtype)))
+        except RuntimeError as error:
+            raise ExecutionError(f"there is no memory for the cache of {self.users} texts of {self.context} words, {size:,} bytes") from error
+        self._kept = [self.scope.tensor(v.name) for v in self.cache.kept]
+
+    def __repr__(self) -> str:
+        return f"LanguageModel({self.vocabulary} words, {self.users} texts of up to {self.context}, {self.word_bytes:,} bytes of cache a word)"
+
+
+def columns_of(variable: Variable) -> int:
+    """Return the last size of a variable, a number."""
+    size = variable.spec.known_dims[-1]
+    if not isinstance(size, int):
+        raise ShapeError.must(f"the columns of {variable.name}", "a number", variable.spec.text())
+    return size

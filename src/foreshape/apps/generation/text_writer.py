@@ -1,0 +1,300 @@
+"""`generate` and `TextWriter`: many texts written side by side, new ones joining while others run."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar, Unpack
+
+from foreshape.apps.generation.beams import Beams
+from foreshape.apps.generation.cached_model import LanguageModel
+from foreshape.apps.generation.text_settings import MOST, TextChoices, TextSettings, seen, whole_between, words_of
+from foreshape.apps.generation.writing import CachePlace, Writing
+from foreshape.core.values.offsets import as_list
+from foreshape.core.values.torch_proxy import Tensor, torch
+from foreshape.errors import FeedError, SchemaError, whole
+
+_Text = TypeVar("_Text", bound=Writing)
+
+
+class TextWriter:
+    """A queue of texts to be written by one language model. Each step runs the network once for all texts with a place in its cache.
+
+    A text takes a place as soon as one is free, and its prompt is computed beside the next words of the others, as ragged rows without padding.
+
+    Args:
+        model: the network. It can serve one writer at a time.
+        prompt_rows: the most words of prompts in a step: longer ones are computed in parts, so the others don't wait.
+    """
+
+    def __init__(self, model: LanguageModel, prompt_rows: int = 512) -> None:
+        self.model, self._prompt_rows = model, whole_between("prompt_rows", prompt_rows, 1)
+        self._waiting: deque[Writing] = deque()
+        self._running: list[Writing] = []
+        self._places: list[CachePlace] = []
+        """The places in use, by their number."""
+
+    def add(
+        self,
+        prompt: Sequence[int],
+        *,
+        most: int | None = None,
+        stop: Iterable[Sequence[int]] = (),
+        seed: int | None = None,
+        on_word: Callable[[int], None] | None = None,
+        **choices: Unpack[TextChoices],
+    ) -> Writing:
+        """Let a text be written behind ``prompt``: it waits until places in the cache are free.
+
+        Args:
+            prompt: the numbers of its first words, each in ``[0, vocabulary)``; fewer than the context has.
+            most: the most words to be written, by default as the model's settings say, or 64. The end of the context ends a text, too.
+            stop: sequences of words at the end of the text, not in the result.
+            seed: of draws: they are the same whatever texts run beside it. With None they differ from run to run.
+            on_word: is called with each new word, as soon as it is known to be in the text.
+            choices: as for `generate`. Each of ``beams`` takes a place in the cache. They exclude ``temperature``, ``stop`` and ``on_word``.
+
+        Returns:
+            The text. Its ``words`` grow with each `step`.
+
+        Raises:
+            FeedError: no prompt, a word out of range, or more words than the context. SchemaError: settings out of range.
+        """
+        model = self.model
+        words = [whole(f"word {index} of a prompt", w, -(1 << 63), FeedError) for index, w in enumerate(prompt)]
+        if not words:
+            raise FeedError("a prompt must have at least one word; seen none")
+        if (wrong := next((w for w in words if not 0 <= w < model.vocabulary), None)) is not None:
+            raise FeedError(f"the words of a prompt must be in [0, {model.vocabulary}); seen {seen(wrong)}")
+        if len(words) >= model.context:
+            raise FeedError(f"the context has {model.context} words, and the prompt must leave one to be written; it has {len(words)}")
+        settings = model.settings.but({"most": most, "seed": seed, **choices})
+        if settings.beams > model.users:
+            raise SchemaError.must("beams", f"from 1 to the users of the cache, {model.users}", settings.beams)
+        if settings.most is None and settings.max_length is not None and len(words) >= settings.max_length:
+            raise FeedError(f"the model's settings have max_length={settings.max_length}, and the prompt has {len(words)} words: give the most to be written")
+        limit = settings.most or (MOST if settings.max_length is None else settings.max_length - len(words))
+        limit = min(limit, model.context - len(words))
+        stops = [list(words_of("stop", s)) for s in stop]
+        if not all(stops):
+            raise SchemaError("a sequence of words that stops a text must have at least one")
+        if settings.beams == 1:
+            writing = Writing(words, limit, settings, stops, on_word)
+        elif settings.temperature or stops or on_word is not None:
+            raise SchemaError(
+                "beams take the best words, and a text is known at its end: without temperature (0 where the model's settings have one), stop and on_word"
+            )
+        else:
+            writing = Beams(words, limit, settings, model.vocabulary)
+        self._waiting.append(writing)
+        return writing
+
+    @property
+    def busy(self) -> bool:
+        """Tell whether a text is not at its end."""
+        return bool(self._waiting or self._running)
+
+    def step(self) -> None:
+        """Run the network once, and let each text go on by a word.
+
+        Raises:
+            ForeshapeError, or any other error at the end of a text: its ``text.error``. The others have gone on, and can go on.
+        """
+        for writing in self._advance():
+            if writing.error is not None:
+                raise writing.error
+
+    def run(self) -> None:
+        """Run until all texts are at their ends."""
+        while self.busy:
+            self.step()
+
+    def stream(self, writing: Writing) -> Iterator[int]:
+        """Yield the words of one text, ``writing`` from `add`, as they come; the others go on too. Raises the error of this text."""
+        count = 0
+        while True:
+            yield from writing.words[count : writing.sure]
+            count = max(count, writing.sure)
+            if writing.error is not None:
+                raise writing.error
+            if writing.done:
+                return
+            self._advance()
+
+    def drop(self, writing: Writing) -> None:
+        """End a text as it is, ``writing`` from `add`, and free its places."""
+        if writing in self._waiting:
+            self._waiting.remove(writing)
+        if writing in self._running:
+            self._running.remove(writing)
+            for place in [*writing.places]:
+                self._leave(place)
+        writing.end("dropped")
+
+    def __repr__(self) -> str:
+        return f"TextWriter(waiting: {len(self._waiting)}, running: {len(self._running)}, places: {len(self._places)} of {self.model.users})"
+
+    # --- a step
+
+    def _advance(self) -> list[Writing]:
+        """Run the network once, let each text go on by a word, and return the texts at their ends. An error of a text ends it alone."""
+        self._admit()
+        if not self._running:
+            return []
+        budget = self._prompt_rows
+        rows: list[list[int]] = []
+        places: list[CachePlace] = []
+        for place in self._places:
+            row = place.waiting if len(place.waiting) == 1 else place.waiting[:budget]
+            if len(place.waiting) > 1:
+                budget -= len(row)
+            if row:
+                rows.append(row)
+                places.append(place)
+        with torch.inference_mode():
+            scores = self._scores(places, rows)
+            best = scores.max(-1)
+            scored, words = (as_list(numbers) for numbers in (best.values, best.indices))
+            for index, place in enumerate(places):
+                if not place.waiting and not place.beam:
+                    _attempt(place.of, lambda text, index=index: text.go_on(scores[index], (scored[index], words[index])))
+            for writing in [w for w in self._running if isinstance(w, Beams)]:
+                lines = [places.index(place) for place in writing.places if not place.waiting and place in places]
+                if lines:
+                    _attempt(writing, lambda text, lines=lines: self._go_on(text, scores[lines]))
+        ended = [w for w in self._running if w.done]
+        if ended:
+            self._running = [w for w in self._running if not w.done]
+            for place in sorted((p for w in ended for p in w.places), key=lambda p: -p.number):  # from the last on: they need not move
+                self._leave(place)
+        return ended
+
+    def _scores(self, places: Sequence[CachePlace], rows: Sequence[list[int]]) -> Tensor:
+        """Return the scores behind new rows. If they cannot be computed side by side, each place's are alone, and its error is of its text alone."""
+        try:
+            scores = self.model.run(rows, [p.number for p in places], [p.held for p in places])
+        except Exception as error:
+            if len(places) > 1:
+                return torch.cat([self._scores([place], [row]) for place, row in zip(places, rows, strict=True)])
+            places[0].of.fail(error)
+            scores = torch.full((1, self.model.vocabulary), torch.nan)
+        for place, row in zip(places, rows, strict=True):
+            place.took(len(row))
+        return scores
+
+    # --- places
+
+    def _admit(self) -> None:
+        reserved = sum(w.width for w in self._running)
+        new: list[Writing] = []
+        while self._waiting and reserved + self._waiting[0].width <= self.model.users:
+            writing = self._waiting.popleft()
+            reserved += writing.width
+            new.append(writing)
+        self._running += new
+        for writing in sorted(new, key=lambda w: len(w.prompt)):  # texts of about the same length are looked at together
+            self._take(writing, writing.prompt)
+
+    def _take(self, writing: Writing, waiting: Sequence[int], length: int = 0) -> CachePlace:
+        place = CachePlace(writing, len(self._places), list(waiting), length)
+        self._places.append(place)
+        writing.places.append(place)
+        return place
+
+    def _leave(self, place: CachePlace) -> None:
+        """Free a place; the last one in use moves there, so they stay side by side. Nothing of the text stays."""
+        place.of.places.remove(place)
+        last = self._places.pop()
+        self.model.clear_rows(place.number, place.held)
+        if last is not place:
+            self.model.copy_rows(last.number, place.number, last.held)
+            self.model.clear_rows(last.number, last.held)
+            self._places[place.number] = last
+            last.number = place.number
+
+    def _go_on(self, writing: Beams, scores: Any) -> None:
+        """Let beams go on: each one's words before are in the place of its parent."""
+        chosen = writing.chosen(scores)
+        if writing.done:
+            return
+        places = writing.places
+        length = places[0].held
+        origins = [places[parent].number for parent, _ in chosen]
+        while len(places) < len(chosen):
+            self._take(writing, (), length)
+        self.model.reorder([p.number for p in places[: len(chosen)]], origins, length)
+        for place in places[len(chosen) :]:
+            self._leave(place)
+        for place, (_, word) in zip(places, chosen, strict=True):
+            place.waiting = [word]
+
+
+def _attempt(text: _Text, go_on: Callable[[_Text], None]) -> None:
+    """Let a text go on, unless it is at its end; an error is its end."""
+    if not text.done:
+        try:
+            go_on(text)
+        except Exception as error:
+            text.fail(error)
+
+
+def generate(
+    model: LanguageModel,
+    prompts: Iterable[Sequence[int]],
+    most: int | None = None,
+    *,
+    stop: Iterable[Sequence[int]] = (),
+    seed: int | None = None,
+    on_word: Callable[[int, int], None] | None = None,
+    prompt_rows: int = 4096,
+    **choices: Unpack[TextChoices],
+) -> list[list[int]]:
+    """Write a text behind each prompt.
+
+    Prompts of different lengths run side by side, as ragged rows without padding, as many as the cache has places. As one ends the next one begins.
+
+    Examples:
+        >>> model = fs.language_model("folder")                                     # a GPT-2 or a Llama, as transformers saves one
+        >>> texts = fs.generate(model, [[464, 2068], [40, 716, 257]], most=20)      # lists of the new words' numbers
+
+    Args:
+        model: from `language_model`, or a `LanguageModel` of a network of yours.
+        prompts: of each text the numbers of its first words.
+        most: the most words to be written, by default as the model's settings say, or 64.
+        stop: sequences of words at the end of a text, not in the result. The model's own words for an end are in it.
+        seed: of draws. Text i is drawn with ``seed + i``, whatever runs beside it.
+        on_word: is called with the number of the prompt and each new word, as soon as it is known to be in the text.
+        prompt_rows: as for `TextWriter`; more by default, since all texts begin at once.
+        choices: how words are chosen; by default as the model's settings say (of ``generation_config.json``), or the best word at each step.
+
+            - ``temperature``: 0 takes the best word; otherwise scores are divided by it, and a word is drawn from their softmax.
+            - ``top_k``: draw among so many of the best words; 0 for all.
+            - ``top_p``: draw among the best words whose probabilities sum up to this; 1 for all.
+            - ``min_p``: draw among words with at least this share of the best one's probability.
+            - ``typical_p``: draw among the words with the most usual information whose probabilities sum up to this; 1 for all.
+            - ``beams``: texts kept side by side for each prompt; the result is the best one, by the sum of its words' logarithmic
+              probabilities divided by its length to the power of ``length_penalty``. ``early_stopping`` ends the search at as many ended texts.
+            - ``repetition_penalty``: above 1 it lowers the scores of words in the text.
+            - ``no_repeat_ngram_size``: no sequence of so many words comes twice.
+            - ``min_new_tokens``: the fewest words before an end.
+
+    Returns:
+        The new words of each text.
+
+    Raises:
+        FeedError: a prompt without words, with one out of range, or too long. SchemaError: settings out of range. ExecutionError: scores without a best word,
+        such as NaN; the number of the prompt is in its notes.
+    """
+    number = None if seed is None else TextSettings.bounded("seed", seed, "seed")
+    writer = TextWriter(model, prompt_rows)
+    writings: list[Writing] = []
+    for index, prompt in enumerate(prompts):
+        text_seed = None if number is None else (number + index) % (1 << 64)
+        writings.append(writer.add(prompt, most=most, stop=stop, seed=text_seed, on_word=None if on_word is None else partial(on_word, index), **choices))
+    try:
+        writer.run()
+    except Exception as error:
+        error.add_note(f"in the text of prompt {next((index for index, w in enumerate(writings) if w.error is error), 0)}")
+        raise
+    return [w.words for w in writings]

@@ -1,0 +1,144 @@
+"""A text being written, and its place in the cache."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Sequence
+
+import numpy
+
+from foreshape.apps.generation.choice import best_of, draw
+from foreshape.apps.generation.score_changes import changed_scores
+from foreshape.apps.generation.text_settings import TextSettings
+from foreshape.core.values.torch_proxy import Tensor
+
+
+class CachePlace:
+    """A place in the cache in use: ``waiting`` are the words to be computed, ``held`` the number of earlier ones."""
+
+    __slots__ = ("held", "number", "of", "waiting")
+
+    def __init__(self, writing: Writing, number: int, waiting: list[int], length: int) -> None:
+        self.of, self.number, self.waiting, self.held = writing, number, waiting, length
+
+    @property
+    def beam(self) -> bool:
+        return self.of.width > 1
+
+    def took(self, count: int) -> None:
+        """Note so many computed words."""
+        self.held += count
+        self.waiting = self.waiting[count:]
+
+
+class Writing:
+    """A text being written, made by `TextWriter.add`.
+
+    Args:
+        prompt: the numbers of its first words.
+        most: the most words to be written.
+        settings: of the choice of each word from its scores. As the first word of ``ends`` is written, it ends this text, and stays in it.
+        stops: sequences of words, none empty. As the first one is written, it ends the text, and is taken out of it.
+        on_word: is called with each word, as soon as it is sure to stay.
+
+    Attributes:
+        prompt: its first words.
+        words: the words written so far.
+        done: True at its end.
+        reason: of the end: "end" for a word at the end of texts, "stop" for a sequence asked for, "most" for as many words as were asked
+            for, "dropped", "error". None before.
+        error: the reason of an end by "error"; other texts go on.
+    """
+
+    width = 1
+    """The places in the cache for it."""
+
+    def __init__(
+        self,
+        prompt: list[int],
+        most: int,
+        settings: TextSettings,
+        stops: Sequence[list[int]],
+        on_word: Callable[[int], None] | None,
+    ) -> None:
+        self.prompt, self.most, self.settings = prompt, most, settings
+        self.words: list[int] = []
+        self.reason: str | None = None
+        self.error: Exception | None = None
+        self.places: list[CachePlace] = []
+        self._ends, self._stops, self._on_word = frozenset(settings.ends), stops, on_word
+        self._random = numpy.random.default_rng(settings.seed)
+        self._told = 0
+
+    @property
+    def done(self) -> bool:
+        return self.reason is not None
+
+    @property
+    def sure(self) -> int:
+        """Return the number of words sure to stay: the others may be the beginning of a sequence to stop at."""
+        if self.done:
+            return len(self.words)
+        longest = 0
+        for stop in self._stops:
+            for count in range(min(len(stop) - 1, len(self.words)), longest, -1):
+                if self.words[-count:] == stop[:count]:
+                    longest = count
+                    break
+        return len(self.words) - longest
+
+    def go_on(self, scores: Tensor, best: tuple[float, int] | None) -> None:
+        """Write the next word.
+
+        Args:
+            scores: ``[vocabulary]``.
+            best: the best score and its word, where they are known.
+
+        Raises:
+            ExecutionError: the scores tell no word, such as NaN.
+        """
+        settings = self.settings
+        if settings.changes_scores:
+            scores, best = changed_scores(scores, settings, self.prompt, self.words, self.most), None
+        if settings.temperature:
+            word = draw(scores, settings, self._random)
+        else:
+            word = best_of(*(best or top(scores)))
+        self.words.append(word)
+        stop = next((s for s in self._stops if self.words[-len(s) :] == s), None)
+        if stop is not None:
+            del self.words[-len(stop) :]
+            self.end("stop")
+        elif word in self._ends:
+            self.end("end")
+        elif len(self.words) >= self.most:
+            self.end("most")
+        else:
+            self.places[0].waiting = [word]
+            self._tell()
+
+    def end(self, reason: str) -> None:
+        """Let the text be at its end, with this ``reason``."""
+        self.reason = reason
+        self._tell()
+
+    def fail(self, error: Exception) -> None:
+        """Let the text be at its end by an error, with the words so far."""
+        self.reason, self.error = "error", error
+
+    def __repr__(self) -> str:
+        state = f"ended by {self.reason!r}" if self.done else "running" if self.places else "waiting"
+        return f"{type(self).__name__}({state}, {len(self.words)} of at most {self.most} words: {reprlib.repr(self.words)})"
+
+    def _tell(self) -> None:
+        if self._on_word is not None:
+            sure = self.sure
+            while self._told < sure:
+                self._on_word(self.words[self._told])
+                self._told += 1
+
+
+def top(scores: Tensor) -> tuple[float, int]:
+    """Return the best score of ``[vocabulary]``, and its word."""
+    best = scores.max(-1)
+    return float(best.values), int(best.indices)

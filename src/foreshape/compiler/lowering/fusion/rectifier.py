@@ -1,0 +1,18 @@
+"""A rectifier in the memory of its operand.
+
+Before: ``out = relu(x)``
+After: ``out = relu_(x)``, if a product or a convolution made x, and x is dead; torch's ``relu(x)`` otherwise
+"""
+
+from __future__ import annotations
+
+from foreshape.compiler.lowering.fusion.graph import Graph, fused
+from foreshape.language.operator.computations import Relu
+from foreshape.machine.kernels import elementwise
+
+
+def apply(graph: Graph) -> int:
+    count = 0
+    for i, computation in graph.computing(Relu):
+        count += graph.replace({i: [fused(i, elementwise.relu(), [i.arguments[0]], [i.results[0]], computation)]})
+    return count

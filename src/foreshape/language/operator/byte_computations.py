@@ -1,0 +1,50 @@
+"""The computations of operators between numbers and bytes (see `foreshape.language.operator.computations`)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from foreshape.core.data_class import data_class
+from foreshape.language.operator.computation import ForwardOnly
+
+
+@data_class(frozen=True)
+class Quantization(ForwardOnly):
+    """X0 / X1 * most, rounded to whole numbers with halves to even, from ``-most - 1`` to ``most``.
+
+    X1 is one number, or, where ``axis`` is not below 0, one for each entry of that axis. Other operands have no part in it.
+    """
+
+    operands: ClassVar[int] = 5
+    axis: int
+    most: int
+
+
+@data_class(frozen=True)
+class Dequantization(ForwardOnly):
+    """X0 * X1 / most, the inverse of a `Quantization`."""
+
+    operands: ClassVar[int] = 5
+    axis: int
+    most: int
+
+
+@data_class(frozen=True)
+class Observed(ForwardOnly):
+    """X0 as it is, in the element type of X1. Other operands have no part in it."""
+
+    operands: ClassVar[int] = 5
+
+
+@data_class(frozen=True)
+class GridRounding(ForwardOnly):
+    """X0 rounded to a `foreshape.machine.kernels.onednn_bytes.Grid`. Rewrites make it of a quantization and its inverse."""
+
+
+@data_class(frozen=True)
+class WholeNumbers(ForwardOnly):
+    """X0 rounded to whole numbers, halves to even, in its element type."""
+
+
+UPDATE_NOTHING = (Quantization, Dequantization, Observed)
+"""Their operators have results for updated operands, written in training alone."""

@@ -1,0 +1,30 @@
+"""The computations of operators over the sequences of ragged values (see `foreshape.language.operator.computations`)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from foreshape.core.data_class import data_class
+from foreshape.language.operator.computation import Computation, ForwardOnly
+from foreshape.language.operator.computations import Pooled
+
+
+@data_class(frozen=True)
+class SequencePooling(Computation):
+    """The rows of each innermost sequence of X0 pooled; an empty sequence gives zeros."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("X0", "Out0@GRAD")
+    how: Pooled
+
+
+@data_class(frozen=True)
+class AttentionInSequences(ForwardOnly):
+    """Out0 = softmax(X0 X1' * scale) X2 within each innermost sequence, for each of ``heads`` equal parts of the columns; with ``causal`` of rows before.
+
+    ``scale`` 0: one over the root of the columns of a part.
+    """
+
+    operands: ClassVar[int] = 3
+    heads: int
+    causal: bool
+    scale: float

@@ -1,0 +1,217 @@
+"""`Variable`: the description of one value, in the user's hands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from foreshape.core.dims import Size, symbol
+from foreshape.core.pictures.markup import cut, escape
+from foreshape.core.spec import FP32, LOD_TENSOR, LOD_TENSOR_ARRAY, TENSOR_KINDS, UNK, Kind, Lod, Spec, dtype, kind
+from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
+from foreshape.language.operator.registry import layer_name
+from foreshape.language.program.array_methods import ArrayMethods
+from foreshape.language.program.call_site import Site, call_site, here, tells_line
+from foreshape.language.program.current import current_block
+from foreshape.language.program.declared import DeclaredForm
+from foreshape.language.program.elsewhere import elsewhere
+from foreshape.language.program.messages import CallSite
+
+if TYPE_CHECKING:
+    from foreshape.language.program.block import Block
+    from foreshape.language.program.op import Op
+
+
+_MOST_SHOWN = 1000
+"""Characters of a variable at a prompt: names of files may be of any length."""
+
+
+class Variable(ArrayMethods):
+    """A value of the network: name, kind, element type, dims, raggedness, and purpose.
+
+    Args:
+        name: unique in its block; made up by default.
+        data_type: an element type (``FP32``, "int64", numpy's), or a scalar kind (``STRING``, ``INT``, ...). Also ``type=``.
+        shape: sizes; -1, None or UNK if unknown, a string for a symbol. A leading unknown is the program's ``batch``.
+            Also ``dims=``.
+        value: a constant: a number that fills the shape, an array, or the value of a scalar kind.
+        trainable: False if optimizers may not change it.
+        lod_level: the number of levels of sequences in its rows; 0 if dense.
+        persistable: its value stays from run to run, and is saved.
+        stop_gradient: no gradient goes through it.
+
+    Raises:
+        ShapeError, TypeMismatchError, SchemaError: an invalid dim, element type, or name.
+    """
+
+    __slots__ = ("__weakref__", "block", "extra_attributes", "is_parameter", "need_check_feed",
+                 "op", "persistable", "site", "stop_gradient", "trainable", "unknown_fields", "value")  # fmt: skip
+
+    block: Block
+    name: str
+    op: Op | None
+    value: Any
+    site: Site
+    extra_attributes: tuple[bytes, ...]
+
+    @tells_line
+    def __init__(
+        self,
+        name: str | None = None,
+        data_type: Any = None,
+        shape: Sequence[Any] | None = None,
+        value: Any = None,
+        trainable: bool = True,
+        *,
+        dims: Sequence[Any] | None = None,
+        type: Any = None,
+        lod_level: int = 0,
+        persistable: bool = False,
+        stop_gradient: bool = False,
+        block: Block | None = None,
+    ) -> None:
+        if shape is not None and dims is not None:
+            raise SchemaError("a variable takes shape or dims, not both: they are two names of one thing")
+        if data_type is not None and type is not None:
+            raise SchemaError("a variable takes data_type or type, not both: they are two names of one thing")
+        block = block if block is not None else current_block()
+        name = name if name is not None else block.program.layer_name("variable")
+        element = data_type if data_type is not None else type
+        sizes = shape if shape is not None else dims
+        self._begin(name, block, _spec_of(name, element, sizes, lod_level, value), here())
+        self.value = value
+        self.trainable = trainable
+        self.persistable = persistable or value is not None
+        self.stop_gradient = stop_gradient
+        block.add_variable(self)
+
+    def _begin(self, name: str, block: Block, spec: Spec | None, site: Site) -> Variable:
+        self.name = name
+        self.block = block
+        self.inferred_spec = spec
+        self.declared = None
+        self.known = True
+        self.op = None
+        self.site = site
+        self.value = None
+        self.persistable = False
+        self.trainable = True
+        self.stop_gradient = False
+        self.is_parameter = False
+        self.need_check_feed = False
+        self.extra_attributes = ()
+        self.unknown_fields = b""
+        return self
+
+    @classmethod
+    def make(cls, name: str, block: Block, spec: Spec | None, site: Site) -> Variable:
+        """Return a new variable ``name`` of a ``block``, not added to it yet, of a known or open ``spec``, made at the line ``site``."""
+        return object.__new__(cls)._begin(name, block, spec, site)
+
+    @classmethod
+    def from_form(cls, name: str, block: Block, form: DeclaredForm) -> Variable:
+        """Return the variable ``name`` of a ``block`` as a file's ``form`` has it, without its op, which is linked later. Thousands are made at once."""
+        variable = object.__new__(cls)
+        variable.name = name
+        variable.block = block
+        variable.inferred_spec = None
+        variable.declared = form.declared
+        variable.known = True
+        variable.site = form.site
+        variable.value = form.value
+        variable.persistable = form.persistable
+        variable.trainable = form.trainable
+        variable.stop_gradient = form.stop_gradient
+        variable.is_parameter = form.is_parameter
+        variable.need_check_feed = form.need_check_feed
+        variable.extra_attributes = form.extra
+        variable.unknown_fields = form.unknown_fields
+        return variable
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return ``op`` of a variable read alone: it is linked when all of its block is made."""
+            if name == "op" and self.block.ops is not None:
+                return object.__getattribute__(self, name)
+            hint = "" if name.startswith("_") else elsewhere("layer:METHOD_HINTS").get(name, "")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}" + (f": here it is {hint}" if hint else ""), name=name)
+
+    def _apply(self, type: str, inputs: Mapping[str, Any], attrs: Mapping[str, Any] | None = None) -> Any:
+        return current_block().apply(type, inputs, attrs)
+
+    @property
+    def entry_spec(self) -> Spec:
+        """Return its spec at the beginning of a run: for an input overwritten by an op, the spec of the feed."""
+        entry = self.block.program.inference.entry_specs.get(self)
+        return self.spec if entry is None else entry
+
+    @property
+    def call_site(self) -> CallSite | None:
+        return call_site(self.site if self.op is None else self.op.site)
+
+    @property
+    def role_words(self) -> str:
+        """Return the words for its origin in an error message."""
+        if self.is_parameter:
+            return "parameter"
+        if self.op is not None:
+            return layer_name(self.op.type)
+        return f'data("{self.name}")' if self.need_check_feed else f'variable "{self.name}"'
+
+    def forget(self) -> None:
+        """Drop the spec; `Program.infer` brings it back. An array is one before anything is written to it."""
+        spec = self.spec
+        self.inferred_spec = Spec(LOD_TENSOR_ARRAY, spec.dtype, None) if spec.kind is LOD_TENSOR_ARRAY else None
+        self.declared = None
+        self.known = False
+
+    def __repr__(self) -> str:
+        return cut(f"{escape(self.name)}: {self.spec.text()}", _MOST_SHOWN)
+
+    def _repr_html_(self) -> str:
+        return self.block.program.html_of(self)
+
+
+def _spec_of(name: str, of: Any, shape: Sequence[Any] | None, lod_level: int, value: Any) -> Spec:
+    if isinstance(of, Kind) and of not in TENSOR_KINDS:
+        return Spec(of, None, None)
+    if of is None and isinstance(value, str):
+        return Spec(kind("STRING"), None, None)
+    element = FP32 if of is None else dtype(of)
+    if shape is None:
+        import numpy
+
+        shape = [] if value is None else numpy.shape(value)
+        if value is None:
+            return Spec(LOD_TENSOR, element, None)
+    return Spec(LOD_TENSOR, element, *dims_of(name, shape, lod_level))
+
+
+def dims_of(name: str, shape: Sequence[Any], lod_level: int = 0) -> tuple[tuple[Size, ...], Lod | None]:
+    """Return the packed dims and the raggedness of a described input: unknown sizes get their symbols.
+
+    Raises:
+        ShapeError, TypeMismatchError: an invalid dim.
+    """
+    sizes: list[Size] = []
+    for axis, size in enumerate(shape):
+        if isinstance(size, str):
+            sizes.append(symbol(size))
+        elif size is None or size is UNK or (isinstance(size, int) and size == -1):
+            plain = "batch" if axis == 0 and not lod_level else name if axis == 0 else f"{name}.{axis}"
+            sizes.append(symbol(plain))
+        elif isinstance(size, bool) or not (hasattr(size, "__index__") or hasattr(size, "terms")):
+            raise TypeMismatchError.must(f"dim {axis} of {name}", "an integer, a symbol's name, -1 or UNK", f"{size!r}")
+        elif isinstance(size, int) and size < 0:
+            raise ShapeError.must(f"dim {axis} of {name}", "at least 0, or -1 for unknown", size)
+        else:
+            sizes.append(size if hasattr(size, "terms") else int(size))
+    if not lod_level:
+        return tuple(sizes), None
+    if not 0 < lod_level <= 8:
+        raise ShapeError.must("lod_level", "from 0 to 8", lod_level)
+    if not sizes:
+        raise ShapeError(f"{name} is ragged, so that it needs at least the dim of its rows")
+    counts = [symbol("batch")] + [symbol(f"{name}.level{k}") for k in range(1, lod_level)]
+    return tuple(sizes), Lod(name, tuple(counts))

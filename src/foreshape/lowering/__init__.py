@@ -1,7 +1,0 @@
-"""Lowering: a program as the kernel calls of one step, fused, without PyTorch. The engine runs these calls as planned."""
-
-from foreshape.lowering.fusion import fuse
-from foreshape.lowering.kernel_calls import KernelCall, Step, Value
-from foreshape.lowering.lower import lower
-
-__all__ = ["KernelCall", "Step", "Value", "fuse", "lower"]

@@ -1,0 +1,85 @@
+"""Kernels of oneDNN's own library on numbers of 8 bits: the rounding of values, and convolutions and products of bytes.
+
+A value on a `Grid` lies as bytes in memory. A kernel that reads or writes bytes is told their steps; other kernels read and write fp32, and the bytes are
+made of it (see `foreshape.machine.kernels.onednn_chain`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from foreshape.core.values.torch_proxy import Tensor
+from foreshape.machine.kernels.onednn_grids import Grid
+from foreshape.machine.kernels.onednn_library import RESULT, SOURCE, STEP_OF, ZERO_OF, Handle, Library, Unimplemented
+from foreshape.machine.kernels.onednn_packed import DescribedPrimitive, order_of
+
+Dims = Sequence[int]
+
+
+Constants = dict[int, Handle]
+
+
+def told(library: Library, name: int, grid: Grid) -> tuple[dict[int, int], list[int], Constants]:
+    """Return the attributes for an operand or a result on a grid, and their values: steps, zero points, and constants."""
+    constants = {STEP_OF | name: library.number(grid.step)}
+    if grid.zero:
+        constants[ZERO_OF | name] = library.number(grid.zero)
+    return {name: 0}, [name] if grid.zero else [], constants
+
+
+@runtime_checkable
+class ByteStage(Protocol):
+    """A stage of a series with kernels for bytes."""
+
+    def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
+        """Return the computation for operands on these grids, and the grid of its result, None for fp32.
+
+        Args:
+            wanted: the grid of its result, if any.
+
+        Raises:
+            Unimplemented: it has no kernel for them.
+        """
+        ...
+
+
+class Rounded:
+    """fp32 numbers rounded to a grid, halves to even: a kernel, and a stage of a series."""
+
+    __slots__ = ("_by", "_limits", "grid")
+
+    def __init__(self, grid: Grid) -> None:
+        import numpy
+
+        self.grid = grid
+        self._by = float(numpy.float32(1.0) / numpy.float32(grid.step))
+        self._limits = grid.low - grid.zero, grid.high - grid.zero
+
+    def __call__(self, x: Tensor) -> Tensor:
+        # four passes over memory: torch's fake quantization takes numbers one by one, in four times as long
+        return x.mul(self._by).round_().clamp_(*self._limits).mul_(self.grid.step)
+
+    add = None
+
+    def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
+        raise Unimplemented("numbers are rounded where they are made bytes")
+
+    def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
+        return turned(library, dims[0], grids[0], self.grid), self.grid
+
+
+def turned(library: Library, dims: Dims, before: Grid | None, after: Grid | None) -> DescribedPrimitive:
+    """Return the description of numbers copied from one grid, or fp32, to another."""
+    if after is not None and not after.is_whole:
+        raise Unimplemented(f"bytes from {after.low} to {after.high}")
+    steps: dict[int, int] = {}
+    zeros: list[int] = []
+    constants: Constants = {}
+    for name, grid in ((SOURCE, before), (RESULT, after)):
+        if grid is not None:
+            axes, point, values = told(library, name, grid)
+            steps, zeros, constants = {**steps, **axes}, [*zeros, *point], {**constants, **values}
+    source, result = (library.strided(dims, order_of(dims), *([grid.of] if grid is not None else [])) for grid in (before, after))
+    primitive = library.reordered(source, result, library.attributes(steps=steps, zeros=zeros)[-1])
+    return DescribedPrimitive(primitive, (SOURCE,), {SOURCE: source, RESULT: result}, constants, tuple(dims), order_of(dims))

@@ -1,0 +1,362 @@
+"""Kernels of oneDNN's own library one after another by one call, for networks of many small ones.
+
+Values between them lie in one piece of memory, divided once for each size of the operands. The primitives keep their addresses as long as the piece is at the
+same place, so a kernel costs one call of a C function.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
+from math import prod
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from foreshape.core.values.torch_proxy import Tensor, torch
+from foreshape.errors import ShapeError
+from foreshape.machine.kernels.kept_kernels import count_kernels, sizes_kept
+from foreshape.machine.kernels.onednn_bytes import ByteStage, Grid, Rounded, turned
+from foreshape.machine.kernels.onednn_library import RESULT, SCRATCHPAD, SOURCE, Handle, Library, LibraryError, Unimplemented, arguments_of
+from foreshape.machine.kernels.onednn_packed import DescribedPrimitive, order_of, row_major_strides
+from foreshape.machine.kernels.onednn_stages import Stage, computed
+
+ALIGNMENT = 64
+"""The alignment in bytes of values between kernels."""
+
+
+class KernelTime(NamedTuple):
+    """The time of a kernel of a series, in seconds: of a step, by its number, or of a reordering of an operand (-1)."""
+
+    step: int
+    seconds: float
+    kernel: str
+
+
+class ChainKernel(NamedTuple):
+    """One kernel of a series.
+
+    Values have numbers: first the operands', then each step's result.
+
+    Attributes:
+        otherwise: the same by other kernels, for sizes unknown to oneDNN.
+        sources: the numbers of its operands.
+        slot: the part of the piece of memory for its result, free again after the last read. None for a result of the series.
+        rounding: the grid of its result, if any.
+    """
+
+    stage: Stage
+    otherwise: Callable[..., Tensor]
+    sources: tuple[int, ...]
+    slot: int | None
+    rounding: Rounded | None = None
+
+    def compute(self, *given: Tensor) -> Tensor:
+        """Return its result by other kernels."""
+        out = self.otherwise(*given)
+        return out if self.rounding is None else self.rounding(out)
+
+
+class Series:
+    """Steps by one call: it returns the results, or the single one.
+
+    Args:
+        count: the number of operands, all fp32.
+    """
+
+    def __init__(self, library: Library, steps: Sequence[ChainKernel], count: int) -> None:
+        self._library, self._steps, self._count = library, tuple(steps), count
+        self._lines: dict[Hashable, Callable[[Sequence[Tensor]], Any]] = {}
+        self._lock = threading.Lock()
+        count_kernels(self, len(self._steps))
+        self._out = [count + index for index, step in enumerate(steps) if step.slot is None]
+        self._last = [[v for v in {*s.sources} if all(v not in later.sources for later in steps[index + 1 :])] for index, s in enumerate(steps)]
+
+    def __call__(self, *given: Tensor) -> Any:
+        return self.line_of(given)(given)
+
+    def line_of(self, given: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Any]:
+        """Return the kernels for the sizes of some operands: a `ChainLine`, or other kernels."""
+        key = self._key(given)
+        return self._lines.get(key) or self._find(key, given)
+
+    def _key(self, given: Sequence[Tensor]) -> Hashable:
+        """Return the key of a call's kernels."""
+        for x in given:
+            if x.dtype is not torch.float32 or not x.is_cpu:
+                raise ShapeError(f"what comes in must be fp32 in memory; it is {x.dtype} on {x.device}")
+        return (self._library.threads(), *[(x.shape, x.is_contiguous(memory_format=torch.channels_last) if x.dim() == 4 else None) for x in given])
+
+    def clocked(self, *given: Tensor) -> tuple[Any, list[KernelTime]]:
+        """Return the result of a call, and the times of its kernels; no times for sizes of other kernels."""
+        line = self.line_of(given)
+        if not isinstance(line, ChainLine):
+            return line(given), []
+        times: list[KernelTime] = []
+        return line(given, times), times
+
+    def line(self, library: Library, given: Sequence[Tensor]) -> ChainLine:
+        """Return its kernels for the sizes of some operands, described by ``library``. Raises as `ChainLine`."""
+        return ChainLine(library, self._steps, given, self._out)
+
+    def _find(self, key: Hashable, given: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Any]:
+        """Return the function for new sizes."""
+        with self._lock:
+            line = self._lines.get(key)
+            if line is None:
+                try:
+                    line = self.line(self._library, given) if all(x.numel() for x in given) else self.otherwise
+                except Unimplemented:
+                    line = self.otherwise
+                while len(self._lines) >= sizes_kept():
+                    del self._lines[next(iter(self._lines))]
+                self._lines[key] = line
+            return line
+
+    def otherwise(self, given: Sequence[Tensor]) -> Any:
+        """Run step by step, by other kernels."""
+        values: list[Any] = [*given]
+        for step, last in zip(self._steps, self._last, strict=True):
+            values.append(step.compute(*[values[s] for s in step.sources]))
+            for v in last:
+                if v not in self._out:
+                    values[v] = None
+        out = [values[v] for v in self._out]
+        return out[0] if len(out) == 1 else out
+
+
+_Where = tuple[int | None, int]
+"""The number of an operand or a result (operands first), or None for the piece of memory; and the byte in it."""
+
+
+class MemoryPlace(NamedTuple):
+    """The place of a primitive's operand or result: its memory and layout."""
+
+    tensor: int | None
+    offset: int
+    order: Handle
+
+
+class PlacedPrimitive(NamedTuple):
+    """A primitive of a series: its description, the places of its operands, result and scratchpad, and constants, by the names of its arguments."""
+
+    primitive: Handle
+    places: dict[int, MemoryPlace]
+    constants: dict[int, Handle]
+    description: Handle
+
+
+def _reordered(library: Library, dims: Sequence[int]) -> DescribedPrimitive:
+    """Return contiguous images with the channels innermost."""
+    source, result = library.strided(dims, row_major_strides(dims)), library.strided(dims, order_of(dims))
+    return computed(library, {SOURCE: source, RESULT: result}, dims, partial(library.reordered, source, result))
+
+
+class _Work(NamedTuple):
+    """A primitive of a step, with the numbers of the values read and written; below 0 a byte of the room between values, -1 the first."""
+
+    step: int
+    described: DescribedPrimitive
+    operands: tuple[int, ...]
+    result: int
+
+
+class PlannedStep(NamedTuple):
+    """The primitives of a step, none where its result is its operand as it lies; the dims and the grid of its result; the bytes between."""
+
+    primitives: list[tuple[DescribedPrimitive, tuple[int, ...], int]]
+    dims: tuple[int, ...]
+    grid: Grid | None
+    room: int = 0
+
+
+def planned(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]], grids: Sequence[Grid | None], number: int, leaves: bool) -> PlannedStep:
+    """Return the work of a step: by a kernel for bytes, or with its operands made fp32 before and its result made bytes behind.
+
+    Args:
+        number: of its result.
+        leaves: its result leaves the series, as fp32.
+    """
+    stage, result_grid = step.stage, None if step.rounding is None else step.rounding.grid
+    operand_dims, on = [dims[s] for s in step.sources], [grids[s] for s in step.sources]
+    operands, primitives, room = list(step.sources), list[tuple[DescribedPrimitive, tuple[int, ...], int]](), 0
+    computation: DescribedPrimitive | tuple[int, ...] | None = None
+    grid: Grid | None = None
+    read = on  # by the kernel; other bytes are made fp32 before
+    if isinstance(stage, ByteStage) and (result_grid is not None or any(on) or isinstance(stage, Rounded)):
+        centred = [grid_of_operand if grid_of_operand is None or not grid_of_operand.zero else None for grid_of_operand in on]
+        for read in (on, centred):
+            try:
+                computation, grid = stage.in_bytes(library, operand_dims, read, result_grid)
+                break
+            except Unimplemented:
+                if isinstance(stage, Rounded):
+                    raise
+    if computation is None:
+        computation, read = stage.described(library, operand_dims), [None] * len(on)
+        if not isinstance(computation, DescribedPrimitive):
+            return PlannedStep([], computation, on[0])
+    for index, grid_of_operand in enumerate(on):
+        if grid_of_operand is not None and read[index] is None:
+            primitives.append((turned(library, operand_dims[index], grid_of_operand, None), (operands[index],), -1 - room))
+            operands[index], room = -1 - room, room + _aligned(4 * prod(operand_dims[index]))
+    assert isinstance(computation, DescribedPrimitive)
+    if computation.steps != order_of(computation.dims):
+        raise Unimplemented("a kernel's result lies otherwise than the next one reads it")
+    primitives.append((computation, tuple(operands), number))
+    ends = [*([result_grid] if result_grid is not None and grid != result_grid else []), *([None] if leaves and (result_grid or grid) is not None else [])]
+    for end in ends:
+        described, read, _ = primitives[-1]
+        primitives[-1] = (described, read, -1 - room)
+        primitives.append((turned(library, computation.dims, grid, end), (-1 - room,), number))
+        grid, room = end, room + _aligned(4 * prod(computation.dims))
+    return PlannedStep(primitives, computation.dims, grid, room)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class ChainLine:
+    """The kernels of a series for one size of the operands.
+
+    Raises:
+        Unimplemented: oneDNN has no kernel for one of them. ShapeError: sizes do not fit.
+    """
+
+    def __init__(self, library: Library, steps: Sequence[ChainKernel], given: Sequence[Tensor], out: Sequence[int]) -> None:
+        self.onednn, self._given = library, len(given)
+        dims: list[tuple[int, ...]] = [tuple(x.shape) for x in given]
+        grids: list[Grid | None] = [None] * len(given)
+        roots = list(range(len(given)))  # the value in whose memory one lies
+        work: list[_Work] = []
+        room = 0  # for what is made of a step's operands, and of what its result is made
+        for index, step in enumerate(steps):
+            number = len(given) + index
+            plan = self.plan(step, dims, grids, number, number in out)
+            work += [_Work(index, *entry) for entry in plan.primitives]
+            dims.append(plan.dims)
+            grids.append(plan.grid)
+            roots.append(number if plan.primitives else roots[step.sources[0]])
+            room = max(room, plan.room)
+        if not all(map(prod, dims)):
+            raise Unimplemented("nothing is computed of nothing")
+        self.primitives: list[PlacedPrimitive] = []
+        self._step_of: list[int] = []  # of each primitive
+        self._names: list[str] = []  # of their kernels, where somebody has asked
+        self.last = [x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) for x in given]
+        copied = {index: _reordered(library, x.shape) for index, x in enumerate(given) if x.dim() == 4 and not self.last[index]}
+        self.nbytes = 0
+        self._scratch = self._take(max((library.nbytes(library.scratchpad(d.primitive)) for d in (*copied.values(), *(w.described for w in work))), default=0))
+        self._between = self._take(room)
+        sizes = [prod(d) * (4 if grid is None else 1) for d, grid in zip(dims, grids, strict=True)]
+        places = [*[(index, 0) for index in range(len(given))], *self._divide(steps, sizes[len(given) :], [v - len(given) for v in out])]
+        for index, described in copied.items():  # brought into order first
+            place = (None, self._take(sizes[index]))
+            self._add(-1, described, [(places[index], sizes[index]), (place, sizes[index])])
+            places[index] = place
+        for w in work:
+            parts = [((None, self._between - 1 - v), room) if v < 0 else (places[roots[v]], sizes[v]) for v in (*w.operands, w.result)]
+            self._add(w.step, w.described, parts)
+        self.outs = [(torch.Size(dims[v]), order_of(dims[v])) for v in out]
+        self._free: list[ChainCall] = []
+
+    def plan(self, step: ChainKernel, dims: Sequence[tuple[int, ...]], grids: Sequence[Grid | None], number: int, leaves: bool) -> PlannedStep:
+        """Return the work of a step, as `planned`."""
+        return planned(self.onednn, step, dims, grids, number, leaves)
+
+    def primitive(self, description: Handle) -> Handle:
+        """Return the primitive of a description."""
+        return self.onednn.primitive(description)
+
+    def _divide(self, steps: Sequence[ChainKernel], needed: Sequence[int], out: Sequence[int]) -> list[_Where]:
+        """Return the place of each step's result."""
+        sizes: dict[int, int] = {}
+        for step, size in zip(steps, needed, strict=True):
+            if step.slot is not None:
+                sizes[step.slot] = max(sizes.get(step.slot, 0), size)
+        begins = {slot: self._take(size) for slot, size in sizes.items()}
+        return [(None, begins[s.slot]) if s.slot is not None else (self._given + out.index(index), 0) for index, s in enumerate(steps)]
+
+    def _take(self, size: int) -> int:
+        """Return the begin of so many bytes in the piece of memory."""
+        begin, self.nbytes = self.nbytes, self.nbytes + _aligned(size)
+        return begin
+
+    def _add(self, step: int, described: DescribedPrimitive, where: Sequence[tuple[_Where, int]]) -> None:
+        """Add the primitive of a step, with the places and the bytes of its operands and result."""
+        library = self.onednn
+        orders: dict[int, MemoryPlace] = {}
+        for name, (place, size) in zip((*described.names, RESULT), where, strict=True):
+            begin, used = (name == described.names[0] and described.part) or (0, library.nbytes(described.orders[name]))
+            if used > size:
+                raise ShapeError(f"{used} bytes would be used of {size}")
+            orders[name] = MemoryPlace(place[0], place[1] + begin, described.orders[name])
+        pad = library.scratchpad(described.primitive)
+        if library.nbytes(pad):
+            orders[SCRATCHPAD] = MemoryPlace(None, self._scratch, pad)
+        self.primitives.append(PlacedPrimitive(self.primitive(described.primitive), orders, described.constants, described.primitive))
+        self._step_of.append(step)
+
+    def __call__(self, given: Sequence[Tensor], times: list[KernelTime] | None = None, into: Sequence[Tensor] | None = None) -> Any:
+        try:
+            call = self._free.pop()
+        except IndexError:  # the first one, or all are in use by other threads
+            call = ChainCall(self.onednn, self.primitives, self._given + len(self.outs))
+        piece = torch.empty(self.nbytes, dtype=torch.uint8, device="cpu")
+        operands = [x if last else x.contiguous() for x, last in zip(given, self.last, strict=True)]
+        out = into or [torch.empty_strided(dims, steps, dtype=torch.float32, device="cpu") for dims, steps in self.outs]
+        call.place(piece.data_ptr(), [x.data_ptr() for x in (*operands, *out)])
+        for execute in call.executions if times is None else self._clocked(call.executions, times):
+            status = execute()
+            if status:
+                raise LibraryError(f"oneDNN could not compute a kernel of a series: status {status}")
+        self._free.append(call)
+        return out[0] if len(out) == 1 else out
+
+    def _clocked(self, executions: Sequence[Callable[[], int]], times: list[KernelTime]) -> Iterator[Callable[[], int]]:
+        """Yield the executions with a clock for each."""
+        self._names = self._names or [self.onednn.implementation(primitive.description) for primitive in self.primitives]
+        for execute, step, name in zip(executions, self._step_of, self._names, strict=True):
+            began = perf_counter()
+            yield execute
+            times.append(KernelTime(step, perf_counter() - began, name))
+
+
+class ChainCall:
+    """The arguments of primitives, for one thread at a time: memory objects, with the addresses of the last time."""
+
+    __slots__ = ("_addresses", "_inside", "_kept", "_outside", "_piece", "_place", "executions")
+
+    def __init__(self, library: Library, primitives: Sequence[PlacedPrimitive], count: int) -> None:
+        self._piece, self._addresses, self._place = 0, [0] * count, library.place
+        self._inside: list[tuple[int | None, int]] = []
+        self._outside: list[list[tuple[int | None, int]]] = [[] for _ in range(count)]
+        self.executions: list[Callable[[], int]] = []
+        stream = library.stream()
+        self._kept: list[Any] = [stream, primitives]
+        for primitive, places, constants, _ in primitives:
+            memories = {name: library.memory(p.order, 0) for name, p in places.items()}
+            for name, p in places.items():
+                value = memories[name].value
+                if p.tensor is None:
+                    self._inside.append((value, p.offset))
+                else:
+                    self._outside[p.tensor].append((value, p.offset))
+            arguments = arguments_of({**memories, **constants})
+            self._kept.append((memories, arguments))
+            self.executions.append(partial(library.execute, primitive.value, stream.value, len(arguments), ctypes.addressof(arguments)))
+
+    def place(self, piece: int, addresses: list[int]) -> None:
+        """Take the addresses of the piece of memory, and of the operands and results."""
+        place = self._place
+        if piece != self._piece:
+            for memory, offset in self._inside:
+                place(memory, piece + offset)
+            self._piece = piece
+        if addresses != self._addresses:
+            for memories, address in zip(self._outside, addresses, strict=True):
+                for memory, offset in memories:
+                    place(memory, address + offset)
+            self._addresses = addresses

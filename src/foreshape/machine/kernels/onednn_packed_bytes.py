@@ -1,0 +1,131 @@
+"""Convolutions and products of bytes with a constant weight of bytes, as stages of a series; fp32 ones for operands of other numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from foreshape.core.values.torch_proxy import Tensor, torch
+from foreshape.machine.kernels.onednn_bytes import Dims, Grid, told
+from foreshape.machine.kernels.onednn_library import BIAS, RESULT, S8, SOURCE, STEP_OF, WEIGHTS, Function, Handle, Library, Unimplemented
+from foreshape.machine.kernels.onednn_packed import ADDED, FEW, DescribedPrimitive, PackedConvolution, PackedProduct, order_of, row_major_strides
+
+
+class ByteWeight(NamedTuple):
+    """A weight as int8, and the step of each channel of the result, fp32."""
+
+    whole: Tensor
+    steps: Tensor
+
+    def numbers(self, axis: int) -> Tensor:
+        """Return the weight as fp32, with the channels of the result at an axis."""
+        return self.whole * self.steps.reshape([-1 if k == axis else 1 for k in range(self.whole.dim())])
+
+
+_EVEN = ("relu", "leaky_relu")
+"""The functions with f(a x) = a f(x) for a above 0."""
+
+
+class _Bytes:
+    """A weight of bytes in the order for its kernels, and the bias."""
+
+    def __init__(self, library: Library, given: ByteWeight, dims: Sequence[int], bias: Tensor | None, functions: Sequence[Function], axes: int) -> None:
+        self._dims, self._functions, self._axes = tuple(dims), tuple(functions), axes
+        self._whole, self._steps, self._bias = given.whole.contiguous(), given.steps.float().contiguous(), bias
+        self._packed: list[tuple[Handle, Tensor]] = []
+        self.any = library.any(dims, S8)
+
+    def described(
+        self,
+        library: Library,
+        source: Dims,
+        out: Dims,
+        on: Sequence[Grid | None],
+        wanted: Grid | None,
+        make: Callable[..., Handle],
+        result_dims: Dims,
+        lying: Callable[[Dims], tuple[int, ...]],
+        bias_dims: Dims,
+    ) -> tuple[DescribedPrimitive, Grid | None]:
+        """Return the computation for operands on these grids.
+
+        The sum is computed in units of the step of an added operand, so that its bytes are added as they are.
+        """
+        grid = on[0]
+        if grid is None or not library.multiplies_bytes:
+            raise Unimplemented("it multiplies no bytes")
+        end = wanted if wanted is not None and wanted.is_whole else None
+        added = on[1] if len(on) > 1 else None
+        unit, functions = 1.0 if added is None else added.step, list(self._functions)
+        steps, zeros, constants = told(library, SOURCE, grid._replace(step=grid.step / unit))
+        steps[WEIGHTS] = self._axes
+        constants[STEP_OF | WEIGHTS] = library.memory(library.strided(self._steps.shape, (1,)), self._steps.data_ptr(), self._steps)
+        if (added is not None and not all(name in _EVEN for name, _, _ in functions)) or (added is not None and end is None):
+            functions = [("linear", unit, 0.0), *functions]
+        last = unit if functions == [*self._functions] else 1.0
+        if end is not None:
+            result_steps, point, given_end = told(library, RESULT, end._replace(step=end.step / last))
+            steps, zeros, constants = {**steps, **result_steps}, [*zeros, *point], {**constants, **given_end}
+        orders = {SOURCE: library.strided(source, lying(source), grid.of), RESULT: library.strided(out, lying(out), *([] if end is None else [end.of]))}
+        if len(on) > 1:
+            orders[ADDED] = library.strided(out, lying(out), *([] if added is None else [added.of]))
+        bias, order = self._shifted(unit, 0 if added is None else added.zero), None
+        if bias is not None:
+            order = library.strided(bias_dims, row_major_strides(bias_dims))
+            constants[BIAS] = library.memory(order, bias.data_ptr(), bias)
+        with library.using(1 if prod(out) * prod(self._dims) // self._dims[-1 if len(self._dims) == 2 else 0] < 4 * FEW else None):
+            attributes = library.attributes(orders.get(ADDED), functions, steps, zeros)
+            primitive = library.quick(make(orders[SOURCE], self.any, order, orders[RESULT], attributes[-1]))
+            constants[WEIGHTS] = self._ordered(library, library.wanted_weights(primitive))
+        names = tuple(n for n in (SOURCE, ADDED) if n in orders)
+        return DescribedPrimitive(primitive, names, orders, constants, tuple(result_dims), order_of(result_dims)), end
+
+    def _shifted(self, unit: float, zero: int) -> Tensor | None:
+        if self._bias is None and not zero:
+            return None
+        bias: Any = torch.zeros(len(self._steps)) if self._bias is None else self._bias
+        return (bias / unit - zero).contiguous()
+
+    def _ordered(self, library: Library, wanted: Handle) -> Handle:
+        for order, value in self._packed:
+            if library.same(order, wanted):
+                return library.memory(order, value.data_ptr(), value)
+        value: Tensor = torch.empty(library.nbytes(wanted), dtype=torch.uint8, device="cpu")
+        library.reorder(library.strided(self._dims, row_major_strides(self._dims), S8), self._whole.data_ptr(), wanted, value.data_ptr())
+        self._packed.append((wanted, value))
+        return library.memory(wanted, value.data_ptr(), value)
+
+
+class ByteConvolution(PackedConvolution):
+    """A `PackedConvolution` with the bytes of its weight."""
+
+    def __init__(self, library: Library, weight: Tensor, bias: Tensor | None, *settings: Any, given: ByteWeight, columns: bool = False) -> None:
+        super().__init__(library, weight, bias, *settings, columns=columns)
+        groups, functions = settings[3], settings[4]
+        out, per, *window = weight.shape
+        dims = (groups, out // groups, per, *window) if groups > 1 else (out, per, *window)
+        self._in_bytes = _Bytes(library, given, dims, bias, functions, 3 if groups > 1 else 1)
+
+    def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
+        x, out, make = self.windows(dims[0], library)
+        result_dims = self.upright(out)
+        if len(dims) > 1 and tuple(dims[1]) != result_dims:
+            raise Unimplemented("what is added is of other dims")
+        return self._in_bytes.described(library, x, out, grids, wanted, make, result_dims, order_of, self._shape[:1])
+
+
+class ByteProduct(PackedProduct):
+    """A `PackedProduct` with the bytes of its weight."""
+
+    def __init__(self, library: Library, weight: Tensor, bias: Tensor | None, functions: Sequence[Function], otherwise: Any, given: ByteWeight) -> None:
+        super().__init__(library, weight, bias, functions, otherwise)
+        self._in_bytes = _Bytes(library, given, weight.shape, bias, functions, 2)
+
+    def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
+        self._fit(dims[0])
+        k, n = self._shape
+        result_dims, rows = (*dims[0][:-1], n), prod(dims[0][:-1])
+        if len(dims) > 1 and tuple(dims[1]) != result_dims:
+            raise Unimplemented("what is added is of other dims")
+        return self._in_bytes.described(library, (rows, k), (rows, n), grids, wanted, library.product, result_dims, row_major_strides, (1, n))

@@ -1,0 +1,209 @@
+"""A whole encoder of a lone text as one series: its products and normalizations row by row, and its attention between them.
+
+Of several texts the kernels between two attentions are a series each, and torch's kernel computes the attention. For one text the calls would take as long as
+the kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from foreshape.core.values.offsets import Offsets
+from foreshape.core.values.torch_proxy import Tensor
+from foreshape.errors import ShapeError
+from foreshape.machine.kernels.onednn_chain import ALIGNMENT, ChainKernel, ChainLine, KernelTime, PlannedStep, Series
+from foreshape.machine.kernels.onednn_grids import Grid
+from foreshape.machine.kernels.onednn_library import RESULT, SOURCE, STEP_OF, WEIGHTS, Handle, Library, Unimplemented
+from foreshape.machine.kernels.onednn_packed import FEW, DescribedPrimitive, row_major_strides
+from foreshape.machine.kernels.onednn_ragged import FILLED, RaggedSeries, lacking_of, with_zeros
+
+MOST = 1 << 13
+"""So many primitives are kept for lengths of texts, each with its places in memory: some 50 MiB."""
+
+
+_UNKNOWN: Any = object()
+
+
+class Attended(NamedTuple):
+    """Softmax(Q K' * scale) V of rows ``[rows, heads * columns]``, for each head."""
+
+    heads: int
+    scale: float
+
+    def described(self, library: Library, dims: Sequence[Sequence[int]]) -> DescribedPrimitive:
+        """Refuse: it is of the rows of a text, not of all."""
+        raise Unimplemented("an attention is not computed row by row")
+
+    def primitives(self, library: Library, rows: int, width: int) -> list[DescribedPrimitive]:
+        """Return its computation for so many rows of this width in memory: products with the keys, softmax, products with the values."""
+        heads, columns = self.heads, width // self.heads
+        dims, pairs = (heads, rows, columns), (heads, rows, rows)
+        lying, transposed = library.strided(dims, (columns, width, 1)), library.strided((heads, columns, rows), (columns, 1, width))
+        scores, plain = library.strided(pairs, row_major_strides(pairs)), library.attributes()[-1]
+        with library.using(1 if heads * rows * rows * columns < FEW else None):
+            first = library.product(lying, transposed, None, scores, library.attributes(None, (), {SOURCE: 0})[-1])
+            second = library.softmax(scores, 2, plain)
+            third = library.product(scores, lying, None, lying, plain)
+        step = {STEP_OF | SOURCE: library.number(self.scale)}
+        return [
+            DescribedPrimitive(first, (SOURCE, WEIGHTS), {SOURCE: lying, WEIGHTS: transposed, RESULT: scores}, step, pairs, row_major_strides(pairs)),
+            DescribedPrimitive(second, (SOURCE,), {SOURCE: scores, RESULT: scores}, {}, pairs, row_major_strides(pairs)),
+            DescribedPrimitive(third, (SOURCE, WEIGHTS), {SOURCE: scores, WEIGHTS: lying, RESULT: lying}, {}, dims, (columns, width, 1)),
+        ]
+
+
+class TextLine(ChainLine):
+    """The kernels of a series for a text of so many rows, possibly fewer than its operands have.
+
+    Args:
+        kept: the primitives of all lines, by their sizes. Another length has an attention of its own alone.
+    """
+
+    def __init__(
+        self, library: Library, steps: Sequence[ChainKernel], given: Sequence[Tensor], out: Sequence[int], rows: int, kept: dict[Hashable, Any]
+    ) -> None:
+        self._rows, self._kept = rows, kept
+        self._own: dict[Hashable, Any] = {}  # the attentions, shared by layers
+        super().__init__(library, steps, given, out)
+
+    def plan(self, step: ChainKernel, dims: Sequence[tuple[int, ...]], grids: Sequence[Grid | None], number: int, leaves: bool) -> PlannedStep:
+        operand_dims, threads = [dims[s] for s in step.sources], self.onednn.threads()
+        if not isinstance(step.stage, Attended):
+            step_plan = self._kept.get((number, *operand_dims, threads))
+            if step_plan is None:
+                step_plan = self._kept[number, *operand_dims, threads] = super().plan(step, dims, grids, number, leaves)
+            return step_plan
+        (rows, width), heads = operand_dims[0], step.stage.heads
+        if any(grids[s] is not None for s in step.sources):
+            raise Unimplemented("an attention takes no bytes")
+        if any(d != operand_dims[0] for d in operand_dims) or width % heads or not 0 < self._rows <= rows:
+            raise ShapeError.must("Q, K and V", f"[{self._rows} or more, {heads} equal parts]", f"{[list(d) for d in operand_dims]}")
+        attention = self._own.get((step.stage, width))
+        if attention is None:
+            attention = self._own[step.stage, width] = step.stage.primitives(self.onednn, self._rows, width)
+            self._own.update((d.primitive, self.onednn.primitive(d.primitive)) for d in attention)
+        scores, softmax, out = attention
+        q, k, v = step.sources
+        room = -(-self.onednn.nbytes(scores.orders[RESULT]) // ALIGNMENT) * ALIGNMENT
+        return PlannedStep([(scores, (q, k), -1), (softmax, (-1,), -1), (out, (-1, v), number)], operand_dims[0], None, room)
+
+    def primitive(self, description: Handle) -> Handle:
+        handle = self._own.get(description) or self._kept.get(description)
+        if handle is None:
+            handle = self._kept[description] = super().primitive(description)
+        return handle
+
+
+class TextSeries(Series):
+    """A series of ragged rows with attention within sequences between its other steps.
+
+    Its last operand are the offsets of the sequences. The function ``otherwise`` of an attention takes them too.
+    """
+
+    def __init__(self, library: Library, steps: Sequence[ChainKernel], count: int) -> None:
+        super().__init__(library, steps, count)
+        self._kept: dict[Hashable, Any] = {}
+        self._texts: dict[Hashable, TextLine | None] = {}
+        self._parts = [self._part(begin, end) for begin, end in stretches([isinstance(s.stage, Attended) for s in steps])]
+
+    def __call__(self, *given: Any) -> Any:
+        return self._run(given)
+
+    def clocked(self, *given: Any) -> tuple[Any, list[KernelTime]]:
+        times: list[KernelTime] = []
+        return self._run(given, times), times
+
+    def _run(self, given: Sequence[Any], times: list[KernelTime] | None = None) -> Any:
+        *rows, offsets = given
+        count = len(rows[0])
+        if any(len(x) != count for x in rows):
+            raise ShapeError.must("operands", f"of {count} rows, as the first is", ", ".join(str(list(x.shape)) for x in rows))
+        if offsets.count == 1 and 1 < count < FILLED and offsets.rows == count:
+            lacking = lacking_of(count)
+            filled = [with_zeros(x, lacking) for x in rows]
+            line = self._text_line(filled, count)
+            if line is not None:
+                results = line(filled, times)
+                return results if not lacking else results[:count].clone() if len(self._out) == 1 else [y[:count].clone() for y in results]
+        return self._by_parts(rows, offsets, times)
+
+    def _text_line(self, filled: Sequence[Tensor], count: int) -> TextLine | None:
+        """Return the kernels of a text of so many rows; None if oneDNN lacks one."""
+        key = (count, self._key(filled))
+        line = self._texts.get(key, _UNKNOWN)
+        if line is not _UNKNOWN:
+            return line
+        with self._lock:
+            if key not in self._texts:
+                if len(self._texts) >= max(MOST // len(self._steps), 1):
+                    del self._texts[next(iter(self._texts))]
+                try:
+                    self._texts[key] = TextLine(self._library, self._steps, filled, self._out, count, self._kept)
+                except Unimplemented:
+                    self._texts[key] = None
+            return self._texts[key]
+
+    def _by_parts(self, rows: Sequence[Tensor], offsets: Offsets, times: list[KernelTime] | None) -> Any:
+        """Return the results of any sequences, part by part."""
+        values: dict[int, Any] = dict(enumerate(rows))
+        for part in self._parts:
+            operands = [values[v] for v in part.sources]
+            if times is not None:
+                results, seconds = part.clocked(operands, offsets)
+                times += seconds
+            else:
+                results = part.run(*operands, offsets) if part.attends else part.run(*operands)
+            del operands
+            values.update(zip(part.results, [results] if len(part.results) == 1 else results, strict=True))
+            for v in part.last:
+                del values[v]
+        return values[self._out[0]] if len(self._out) == 1 else [values[v] for v in self._out]
+
+    def _part(self, begin: int, end: int) -> _Part:
+        """Return some successive steps as a part."""
+        steps, first = self._steps[begin:end], self._count + begin
+        later = {v for s in self._steps[end:] for v in s.sources} | {*self._out}
+        read = {v for s in steps for v in s.sources}
+        sources = sorted(v for v in read if v < first)
+        results = [v for v in range(first, self._count + end) if v in later]
+        last = [v for v in (*sources, *results) if v not in later and v >= self._count]
+        if isinstance(steps[0].stage, Attended):
+            return _Part(begin, steps[0].otherwise, True, list(steps[0].sources), results, [*{*last}])
+        numbers = {v: index for index, v in enumerate((*sources, *range(first, self._count + end)))}
+        part_steps = [
+            s._replace(sources=tuple(numbers[v] for v in s.sources), slot=None if first + index in later else s.slot) for index, s in enumerate(steps)
+        ]
+        return _Part(begin, RaggedSeries(self._library, part_steps, len(sources)), False, sources, results, last)
+
+
+class _Part(NamedTuple):
+    """Successive steps of a series, with the numbers of the values read and made, and of the last values read here."""
+
+    begin: int
+    run: Any
+    attends: bool
+    sources: list[int]
+    results: list[int]
+    last: list[int]
+
+    def clocked(self, given: Sequence[Tensor], offsets: Offsets) -> tuple[Any, list[KernelTime]]:
+        """Return its results and the times of its kernels, with the numbers of the whole series' steps."""
+        if self.attends:
+            began = perf_counter()
+            results = self.run(*given, offsets)
+            return results, [KernelTime(self.begin, perf_counter() - began, "attention")]
+        results, times = self.run.clocked(*given)
+        return results, [t._replace(step=self.begin + t.step) if t.step >= 0 else t for t in times]
+
+
+def stretches(attends: Sequence[bool]) -> list[tuple[int, int]]:
+    """Return the begins and ends of successive steps without attention, and each attention alone."""
+    out: list[tuple[int, int]] = []
+    for index, alone in enumerate(attends):
+        if alone or not out or attends[index - 1]:
+            out.append((index, index + 1))
+        else:
+            out[-1] = (out[-1][0], index + 1)
+    return out

@@ -1,0 +1,75 @@
+"""Transposed convolutions with a constant weight, by oneDNN's own library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from foreshape.core.values.torch_proxy import Tensor
+from foreshape.errors import ShapeError
+from foreshape.machine.kernels.onednn_library import RESULT, SOURCE, Function, Library, Unimplemented
+from foreshape.machine.kernels.onednn_packed import FEW, DescribedPrimitive, PackedWindows, order_of
+from foreshape.machine.kernels.window_steps import effective_dilations
+
+TOGETHER = 2048
+"""The most weights for each channel of the result of a transposed convolution in one piece. Larger sums are added up in parts. oneDNN's library (2023.2)
+gives each part the bias and the function. Seen from 4096 on, with windows of 4, 8 and 16 pixels.
+"""
+
+
+_GRADIENT = "conv:"
+"""The library's name for transposed convolutions as the gradients of convolutions, with a loop for the following functions, 20 to 80 times slower."""
+
+
+class PackedTransposedConvolution(PackedWindows):
+    """``function(transposed convolution(x, weight) + bias)``. Nothing can be added.
+
+    Args:
+        weight: [channels, out, height, width], fp32.
+        bias: [out], or None.
+        more: rows and columns of the result behind the windows' reach, less their paddings.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        weight: Tensor,
+        bias: Tensor | None,
+        strides: Sequence[int],
+        paddings: Sequence[int],
+        more: Sequence[int],
+        dilations: Sequence[int],
+        functions: Sequence[Function],
+        otherwise: Callable[[Tensor], Any],
+    ) -> None:
+        channels, out, height, width = weight.shape
+        pixels = height * width
+        super().__init__(library, weight, (out, channels, height, width), (pixels, out * pixels, width, 1), bias, functions, otherwise)
+        self._settings = (tuple(strides), tuple(dilations), tuple(paddings), tuple(more))
+        self._channels = channels
+
+    def _described(self, dims: Sequence[int], adds: bool) -> DescribedPrimitive:
+        self._fit(dims)
+        inputs, channels, *window = self._shape
+        if (self._bias is not None or self._functions) and inputs * prod(window) > TOGETHER:
+            raise Unimplemented(f"each part of the sum would have the bias and the function: {inputs} channels in windows of {window}")
+        strides, dilations, paddings, more = self._settings
+        axes = zip(dims[2:], window, strides, dilations, paddings, more, strict=True)
+        out = (dims[0], channels, *((n - 1) * s + d * (k - 1) + 1 - 2 * p + m for n, k, s, d, p, m in axes))
+        if min(out) < 1:
+            raise ShapeError(f"nothing is left of {list(dims)} by windows of {window}: the result would be {list(out)}")
+        behind = [p - m for p, m in zip(paddings, more, strict=True)]
+        strides = [s if n > 1 else max(1, 1 - b) for n, s, b in zip(dims[2:], strides, behind, strict=True)]  # the library wants them above -b
+        dilations = effective_dilations(dilations, window)
+        library = self._library
+        source, result, bias = library.strided(dims, order_of(dims)), library.strided(out, order_of(out)), self._bias_order((channels,))
+        with library.using(1 if prod(dims) * channels * prod(window) < FEW else None):
+            described = library.convolution(
+                source, self._any, bias, result, strides, dilations, paddings, behind, library.attributes(None, self._functions)[-1], transposed=True
+            )
+            if channels == 1:
+                described = library.without_garbage(described)
+            if (self._bias is not None or self._functions) and library.implementation(described).startswith(_GRADIENT):
+                raise Unimplemented("the bias and the function would be done number by number")
+            return self._finish(described, {SOURCE: source, RESULT: result}, bias, out, order_of(out))

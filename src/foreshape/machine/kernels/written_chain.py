@@ -1,0 +1,236 @@
+"""A series of oneDNN's kernels for one size in words of JSON: each primitive with its arguments, and the places of its operands in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from foreshape.core.checked_json.readers import Reader, anything, count, listing, number, one_of, optional, record, refuse, series, text, truth, tupled
+from foreshape.machine.kernels.onednn_chain import ChainLine
+from foreshape.machine.kernels.onednn_library import (
+    BIAS,
+    BINARY,
+    DIMS,
+    ELEMENTWISE,
+    F32,
+    OTHER,
+    POOLING,
+    RESULT,
+    S8,
+    SOURCE,
+    U8,
+    WEIGHTS,
+    Handle,
+)
+from foreshape.machine.kernels.recorded_library import RecordedLibrary
+
+LARGEST = 2**40
+"""The largest dim, step or offset, in elements or bytes."""
+MOST_PRIMITIVES, _MOST_JOINED = 20_000, 1024
+
+
+# --- what is written
+
+
+class Memory(NamedTuple):
+    """A tensor in memory: its dims, the steps between elements, or none for an order of the primitive's choice, and its element type: fp32, or bytes."""
+
+    dims: tuple[int, ...]
+    steps: tuple[int, ...] | None
+    of: int = F32
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes from its first element to behind its last one; 0 without steps."""
+        if self.steps is None:
+            return 0
+        return (4 if self.of == F32 else 1) * (1 + sum((n - 1) * s for n, s in zip(self.dims, self.steps, strict=True)))
+
+
+class After(NamedTuple):
+    """The attributes of a computation: a tensor is added, functions of each element follow, and bytes have steps and zero points.
+
+    ``grids``: the names of operands and results with steps, each with the axes that have steps of their own, as bits; ``zeros``: of those with a zero point.
+    """
+
+    added: Memory | None
+    functions: tuple[tuple[str, float, float], ...]
+    grids: tuple[tuple[int, int], ...] = ()
+    zeros: tuple[int, ...] = ()
+
+
+class WrittenPrimitive(NamedTuple):
+    """A primitive as it is written.
+
+    ``threads``: 1, or 0 for all. ``kernel``: the name of its kernel. ``places``: argument, operand or result of the series (-1 for the
+    piece of memory), byte in it. ``constants``: argument, number of the constant. ``layout`` is the weight's.
+    """
+
+    kind: str
+    arguments: list[Any]
+    threads: int
+    kernel: str
+    places: list[tuple[int, int, int]]
+    constants: list[tuple[int, int]]
+    layout: list[int]
+
+
+class CompiledSize(NamedTuple):
+    """A series for one size as it is written.
+
+    ``given``: the dims of its operands; ``results``: the dims of its results; ``threads`` and ``nbytes``: the number of its threads, and of the bytes of values
+    between kernels.
+    """
+
+    given: list[tuple[int, ...]]
+    results: list[tuple[int, ...]]
+    threads: int
+    nbytes: int
+    primitives: list[WrittenPrimitive]
+
+
+_dim, _step, _place = count(1, LARGEST), count(0, LARGEST), count(0, LARGEST)
+_dims = tupled(_dim, DIMS, 1)
+_pair = tupled(count(0, 2**31 - 1), DIMS)
+
+
+def _signed(what: str, given: Any) -> int:
+    return given if type(given) is int and abs(given) < 2**31 else refuse(what, "a whole number below 2^31", given)
+
+
+def _among(*numbers: int) -> Reader[int]:
+    """Return a reader of one of some numbers."""
+    return lambda what, given: given if type(given) is int and given in numbers else refuse(what, f"one of {', '.join(map(str, numbers))}", given)
+
+
+def _memory(steps: bool) -> Reader[Memory]:
+    """Return a reader of a tensor in memory, with steps or without."""
+    read = series(Memory, _dims, tupled(_step, DIMS, 1) if steps else optional(anything), _among(F32, S8, U8), or_first=2)
+
+    def checked(what: str, given: Any) -> Memory:
+        out = read(what, given)
+        if out.steps is None:
+            return out if not steps else refuse(what, "a tensor with steps between its elements", given)
+        if not steps or len(out.steps) != len(out.dims):
+            refuse(what, "dims, and as many steps" if steps else "dims alone", given)
+        if out.nbytes > LARGEST or prod(out.dims) > LARGEST:
+            refuse(what, f"within {LARGEST} bytes", given)
+        return out
+
+    return checked
+
+
+_lies, _open = _memory(True), _memory(False)
+_window, _moved = tupled(count(1, 2**31 - 1), DIMS), tupled(_signed, DIMS)
+
+
+_function: Reader[tuple[str, float, float]] = series(lambda *of: of, one_of(*ELEMENTWISE), number, number)
+_named = _among(SOURCE, OTHER, WEIGHTS, RESULT)
+read_after: Reader[After] = series(
+    After, optional(_lies), tupled(_function, 32), tupled(series(lambda *of: of, _named, count(0, 2**DIMS - 1)), 4), tupled(_named, 4), or_first=2
+)
+
+
+class KernelKind(NamedTuple):
+    """A kind of computation: the readers of its arguments, and the tensors that it reads and writes, by the names of the primitive's arguments.
+
+    A number is the place of the tensor's description among the arguments. ``constant``: the names of constants.
+    """
+
+    readers: tuple[Reader[Any], ...]
+    names: Mapping[int, int]
+    constant: frozenset[int] = frozenset()
+    least: int | None = None
+    """So many arguments are enough."""
+
+
+_PACKED = {SOURCE: 0, WEIGHTS: 1, BIAS: 2, RESULT: 3}
+KINDS: dict[str, KernelKind] = {
+    "convolution": KernelKind(
+        (_lies, _open, optional(_lies), _lies, _window, _window, _pair, _moved, read_after, truth), _PACKED, frozenset({WEIGHTS, BIAS}), 9
+    ),
+    "product": KernelKind((_lies, _open, optional(_lies), _lies, read_after), _PACKED, frozenset({WEIGHTS, BIAS})),
+    "binary": KernelKind((one_of(*BINARY), _lies, _lies, _lies, read_after), {SOURCE: 1, OTHER: 2, RESULT: 3}),
+    "elementwise": KernelKind((_function, _lies, read_after), {SOURCE: 1, RESULT: 1}),
+    "pooling": KernelKind((one_of(*POOLING), _lies, _lies, _window, _window, _pair, _pair, read_after), {SOURCE: 1, RESULT: 2}),
+    "softmax": KernelKind((_lies, count(0, DIMS), read_after), {SOURCE: 0, RESULT: 0}),
+    "normalized_rows": KernelKind((_lies, number, truth, truth, read_after), {SOURCE: 0, RESULT: 0}),
+    "nearest": KernelKind((_lies, _lies, read_after), {SOURCE: 0, RESULT: 1}),
+    "joined": KernelKind((tupled(_lies, _MOST_JOINED, 1), _lies, count(0, DIMS), read_after), {RESULT: 1}),
+    "reordered": KernelKind((_lies, _lies, read_after), {SOURCE: 0, RESULT: 1}),
+}
+
+
+def arguments_read(what: str, given: list[Any], kind: KernelKind) -> list[Any]:
+    return series(lambda *of: list(of), *kind.readers, or_first=kind.least)(what, given)
+
+
+_number = count(0, 2**31 - 1)
+_written: Reader[WrittenPrimitive] = series(
+    WrittenPrimitive,
+    one_of(*KINDS),
+    anything,
+    count(0, 1),
+    text(200),
+    listing(series(lambda *of: of, _number, count(-1, 10_000), _place), 2 * _MOST_JOINED),
+    listing(series(lambda *of: of, _number, _number), 16),
+    listing(count(-LARGEST, LARGEST), 200),
+)
+compiled_size: Reader[CompiledSize] = record(
+    CompiledSize,
+    given=listing(_dims, 1000),
+    results=listing(_dims, 1000, 1),
+    threads=count(1, 4096),
+    nbytes=count(0, LARGEST),
+    primitives=listing(_written, MOST_PRIMITIVES, 1),
+)
+"""The reader of a series for one size."""
+
+
+# --- writing
+
+
+def write(line: ChainLine, library: RecordedLibrary, given: Sequence[tuple[int, ...]], operands: Sequence[Any], number: Callable[[Any], int]) -> dict[str, Any]:
+    """Return a series for one size in words of JSON.
+
+    Args:
+        line: the series, described by ``library``.
+        given: the dims of the arrays of each call.
+        operands: of the series: the number of one of these, or a tensor of torch with constant elements.
+        number: keeps a constant, a tensor or a number of C, and returns its number.
+    """
+    tensors = [*(operand if isinstance(operand, int) else None for operand in operands), *(len(given) + index for index in range(len(line.outs)))]
+    primitives: list[Any] = []
+    for primitive in line.primitives:
+        recipe = library.made[id(primitive.description)][1]
+        places: list[list[int]] = []
+        constants = [[name, number(memory.held)] for name, memory in primitive.constants.items()]
+        for name, place in primitive.places.items():
+            tensor = -1 if place.tensor is None else tensors[place.tensor]
+            if tensor is None:
+                constants.append([name, number(operands[place.tensor or 0])])
+            else:
+                places.append([name, tensor, place.offset])
+        layout = library.layout(library.wanted_weights(primitive.description)) if WEIGHTS in primitive.constants else []
+        arguments = [_in_words(library, a) for a in (*recipe.arguments, *recipe.named.values())]
+        primitives.append([recipe.method, arguments, int(recipe.threads == 1), library.implementation(primitive.description), places, constants, layout])
+    results = [list(dims) for dims, _ in line.outs]
+    return {"given": [list(d) for d in given], "results": results, "threads": library.threads(), "nbytes": line.nbytes, "primitives": primitives}
+
+
+def _in_words(library: RecordedLibrary, given: Any) -> Any:
+    """Return an argument of a description in words of JSON."""
+    if isinstance(given, Handle):
+        record = library.made.get(id(given))
+        if record is not None:  # attributes
+            attributes: dict[str, Any] = {**dict(zip(("added", "functions", "steps", "zeros"), record[1].arguments, strict=False)), **record[1].named}
+            grids: Mapping[int, int] = attributes.get("steps") or {}
+            zeros: Sequence[int] = attributes.get("zeros") or ()
+            grid_words = [[[*element] for element in grids.items()], [*zeros]] if grids or zeros else []
+            return [_in_words(library, attributes.get("added")), [*map(list, attributes.get("functions") or ())], *grid_words]
+        kind = library.element_type(given)
+        return [library.dims(given), None if library.is_open(given) else library.steps(given), *([] if kind == F32 else [kind])]
+    if isinstance(given, (list, tuple)):
+        return [_in_words(library, element) for element in given]  # pyright: ignore[reportUnknownVariableType]
+    return given

@@ -1,6 +1,0 @@
-"""Quantization of networks to numbers of 8 bits: scales from examples, weights kept as bytes, and training with the rounding in it."""
-
-from foreshape.quantization.quantized_model import Accuracy, quantize
-from foreshape.quantization.ranges_of_values import Activations
-
-__all__ = ["Accuracy", "Activations", "quantize"]

@@ -1,0 +1,306 @@
+"""`Executor`: runs a program. A program, its fetches and the kinds fed become one compiled step, kept for the next time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from operator import index
+from threading import RLock
+from time import perf_counter
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+from foreshape.compiler.memory import bytes_of
+from foreshape.core.constructor_repr import ConstructorRepr
+from foreshape.core.hints import tells_arguments
+from foreshape.core.values.conversion import to_tensor
+from foreshape.core.values.lod_tensor import LoDTensor
+from foreshape.core.values.torch_private import private
+from foreshape.core.values.torch_proxy import torch
+from foreshape.errors import ExecutionError, FeedError, ForeshapeError, border
+from foreshape.language.ops.tensor.random_state import check_state
+from foreshape.language.program import Program, Variable, default_main_program
+from foreshape.language.program.gc_pause import collector_waits
+from foreshape.machine.process import torch_modes as modes
+from foreshape.machine.process.devices import device_of
+from foreshape.machine.process.machine_memory import default_limit
+from foreshape.machine.process.pages import keep_pages
+from foreshape.machine.process.this_run import MemoryLimit, this_run
+from foreshape.machine.process.threads import Threads, back_on, on_others, threads_here
+from foreshape.machine.process.waiting import waiting
+from foreshape.runtime.engine.compiled_step import CompiledStep, ShapePlan
+from foreshape.runtime.engine.emit import Bound
+from foreshape.runtime.engine.failures import failure, placed
+from foreshape.runtime.engine.fetched import names_of
+from foreshape.runtime.engine.scope import Scope, default_scope
+from foreshape.runtime.engine.training_warning import refuse_other_ranks, warn_of_updates
+from foreshape.runtime.feeding.feed import aligned
+from foreshape.runtime.feeding.state_checks import NOTHING
+from foreshape.runtime.feeding.warn_once import Notes
+
+taking = border("the fed values cannot be taken", FeedError)
+_giving = border("the results cannot be given", ExecutionError)
+compiling = RLock()
+"""The lock for making a step or checking new shapes, since two threads may bring one program."""
+if hasattr(os, "register_at_fork"):  # a child must not wait for a thread of its parent
+    os.register_at_fork(before=compiling.acquire, after_in_parent=compiling.release, after_in_child=compiling.release)
+
+
+class Executor(ConstructorRepr):
+    """A runner of programs on PyTorch's kernels.
+
+    Several threads may run at once, with an executor each or with one, as long as no two of them update one scope. An executor's random operators draw from
+    one generator, in the order in which the threads come to it: with one each, no thread changes the numbers of another.
+
+    Args:
+        device: "cpu", "cuda" or another of torch's.
+        check: run op by op, compare every value with its inferred spec, and stop at the first value that is not finite. Dead values are filled with bytes of
+            255 (NaN, -1) at once, to find late reads. "fused": the same with the usual kernel calls, fused and in place, instead of the ops one by one.
+        seed: starts the generator of the random operators; from the system's entropy by default. A program's own ``random_seed`` starts it anew when the
+            program first comes to this executor.
+        memory_limit: bytes, or words such as "2 GiB", or "none"; on the CPU by default nine tenths of the memory of this machine or its container. If the
+            program's plan (see `fs.plan`) for a feed needs more, parameters included, a `MemoryPlanError` refuses it before anything is computed.
+        keep_memory: let this process keep freed memory for the next step (Linux with glibc), until the process ends. ``FORESHAPE_KEEP_PAGES=0`` turns it off
+            everywhere.
+        threads: the threads of a large step (a small one has one). A number; or "adaptive", the fastest number by measured time, asked again as the machine's
+            load changes, so last bits may differ from run to run. By default torch's number: the affinity mask and the container's quota, unless the user
+            sets it.
+        align_feeds: copy fed values unless their memory begins at a multiple of 64 bytes; arrays of numpy often do not. On some processors products round
+            otherwise there, so that equal runs may differ in their last bits; `fs.train` does it.
+        frozen: promise that no other executor changes the scope meanwhile: normalization goes into the weights, which are kept once more in the kernels'
+            layout. Values that a program changes itself are left alone, and `Scope.set` is noticed; training by another executor in the same scope is not. On
+            the CPU, and unless ``check``; otherwise it changes nothing.
+    """
+
+    @tells_arguments
+    def __init__(
+        self, device: str = "cpu", *, check: bool | Literal["fused"] = False, seed: int | None = None, keep_memory: bool = True,
+        memory_limit: int | str | None = None, threads: int | Literal["adaptive"] | None = None, align_feeds: bool = False,
+        frozen: bool = False,
+    ) -> None:  # fmt: skip
+        self.device = device
+        self._given = {"seed": seed, "keep_memory": keep_memory, "memory_limit": memory_limit, "threads": threads}
+        self._threads = Threads(threads)
+        self.align_feeds, self.frozen = align_feeds, frozen and device == "cpu"  # weights are packed for the processor's kernels
+        self._limit = None if memory_limit == "none" else default_limit() if memory_limit is None and device == "cpu" else None
+        if memory_limit is not None and memory_limit != "none":
+            self._limit = MemoryLimit(bytes_of(memory_limit), "the executor's memory_limit", exact=True)
+        self.check, self.notes = check, Notes()
+        self.finite: tuple[str, ...] = ()
+        """Fetches that must be finite: otherwise a step makes no update and raises `foreshape.runtime.engine.finite.NotFinite`."""
+        if keep_memory:
+            keep_pages()
+        self._target = None if device == "cpu" else device_of(device)
+        with border(f"there can be no executor on {device!r} with the seed {seed!r}", ExecutionError):
+            self._generator = torch.Generator(device)
+            if seed is None:
+                self._generator.seed()
+            else:
+                self._generator.manual_seed(index(seed))
+        self._steps: WeakKeyDictionary[Program, dict[tuple[str, ...], CompiledStep]] = WeakKeyDictionary()
+
+    def _arguments(self) -> Mapping[str, Any]:
+        return self._given
+
+    @property
+    def memory_limit(self) -> int | None:
+        """Return the most bytes of a run; None without a limit."""
+        return None if self._limit is None else self._limit.size
+
+    def run(
+        self, program: Program | None = None, feed: Any = None, fetch: Sequence[Variable | str] | Variable | str = (), scope: Scope | None = None
+    ) -> list[Any]:
+        """Run a program once.
+
+        Args:
+            program: the default main program if left out.
+            feed: input -> array (or `LoDTensor`, `SelectedRows`, tensor, column, list); a table, by the names of its columns; a tuple with a value for each
+                input, in the order of their description; the value of a single input. Numbers take the input's element type if they stay the same; float64 is
+                rounded to float32, with one warning in a run.
+            fetch: variables or their names.
+            scope: holds the parameters; the default scope if left out.
+
+        Returns:
+            The fetched values in order: numpy arrays, `LoDTensor` where ragged, `SelectedRows` where sparse. An array of tensors gives a list of these, with
+                None for unwritten elements; a rank table gives (sequence, length) pairs, the longest first.
+
+        Raises:
+            FeedError, GuardError: the program does not take the feed. ExecutionError: a parameter without a value, an unknown operator, a kernel that
+                refuses. MemoryPlanError: more than ``memory_limit``.
+        """
+        program = program if program is not None else default_main_program()
+        scope = scope if scope is not None else default_scope()
+        run = self._run
+        if program not in self._steps:
+            _check_program(program)
+            run = collector_waits(run)  # the step and its kernels are made
+        if modes.is_set():
+            with modes.left_out(self._target):
+                return run(program, feed, fetch, scope)
+        return run(program, feed, fetch, scope)
+
+    def _run(self, program: Program, feed: Any, fetch: Sequence[Variable | str] | Variable | str, scope: Scope) -> list[Any]:
+        return self.run_step(self.step(program, fetch), feed, scope)
+
+    def run_step(self, step: CompiledStep, feed: Any, scope: Scope) -> list[Any]:
+        """Return `run` of a compiled step, where no mode of torch's is set.
+
+        Args:
+            step: as `step` gives it.
+            feed, scope: as of `run`.
+        """
+        with taking:
+            tensors, signature = step.feeder.tensors(feed if feed.__class__ is dict else step.feeder.by_input(feed), self.notes)
+            if self.align_feeds:
+                tensors = aligned(tensors)
+        bound, planned = self.ready(step, tensors, signature, scope)
+        function = bound.function if planned.small is None or self.check else step.function(bound, planned)
+        fetched = self.call(step, function, planned, tensors, scope)
+        for value, source in zip(fetched, step.plain.fetches, strict=False):
+            if value is None:
+                raise ExecutionError(f"{source.name} has no value: the block that makes it did not run")
+        with _giving:
+            out = [f(value) for f, value in zip(step.fetchers, fetched, strict=False)]
+            for place, offsets in zip(step.ragged, fetched[len(out) :], strict=True):
+                out[place] = LoDTensor.of_offsets(out[place], offsets)
+        return out
+
+    def ready(self, step: CompiledStep, tensors: list[Any], signature: tuple[Any, ...], scope: Scope) -> tuple[Bound, ShapePlan]:
+        """Return a step over a scope, and its plan for the shapes of these tensors: checked at their first time.
+
+        Args:
+            tensors, signature: as the step's feeder gives them.
+        """
+        longest: dict[str, int] = {}
+        if self._limit is not None and self._limit.exact and len(tensors) > len(step.feeder.inputs):  # ragged ones
+            with self._threads.planned():
+                longest = step.feeder.longest(tensors, step.plan.symbols)
+            signature = (*signature, *longest.values())
+        bound = step.bind(scope)
+        scope_dims = bound.held
+        if scope_dims is not NOTHING:  # open dims of the scope's values decide guards too
+            signature = (*signature, scope_dims.key)
+        planned = step.plan_cache.get(signature)
+        if planned is None and (shapes := step.feeder.fit(tensors)):
+            signature = shapes + signature[len(shapes) :]
+            planned = step.plan_cache.get(signature)
+        if planned is None:
+            with compiling, taking, self._threads.planned():
+                planned = step.plan_shapes(signature, tensors, scope_dims, longest, self._limit)
+        return bound, planned
+
+    def call(self, step: CompiledStep, function: Any, planned: ShapePlan, tensors: Sequence[Any], scope: Scope | None = None, mode: Any = None) -> Any:
+        """Return the results of a function of a step, on its threads, with its errors in words.
+
+        Args:
+            planned: of the shapes of this run: its threads and memory.
+            tensors: its arguments.
+            scope: for the checks of an executor that has them.
+            mode: makes the mode of torch's in which kernels run; torch's inference mode by default.
+        """
+        this_run.generator, this_run.memory_limit = self._generator, self._limit
+        usual, fastest = threads_here(), step.fastest if planned.threads > 1 else None
+        threads = fastest.choose() if fastest is not None else planned.threads if planned.threads == 1 else min(planned.threads, self._threads.most())
+        if threads != usual:
+            on_others(threads, usual)
+        if (growth := step.growth) is not None:
+            growth.begin()
+        began = perf_counter()
+        try:
+            with private.InferenceMode(True) if mode is None else mode():
+                if self._target is None and not self.check:
+                    fetched = function(*tensors)
+                else:
+                    with self._target or nullcontext():  # kernels without operands make their results there
+                        fetched = self._checked(planned).run(step.emitted, tensors, scope) if self.check else function(*tensors)
+            if threads > 1 or fastest is not None:
+                ended = perf_counter()
+                if fastest is not None:
+                    fastest.took(threads, ended - began, planned.work)
+                if ended >= waiting.next:
+                    waiting.look(ended)
+        except ExecutionError as error:
+            raise placed(error) from error.__cause__
+        except ForeshapeError:
+            raise
+        except Exception as error:
+            raise failure(error) from error
+        finally:
+            if growth is not None:
+                step.growth = growth.end()
+            if threads != usual:
+                back_on(usual)
+        return fetched
+
+    def step(self, program: Program, fetch: Sequence[Variable | str] | Variable | str = ()) -> CompiledStep:
+        """Return the compiled step of ``program`` for ``fetch``; made at the first question."""
+        names = names_of(program, fetch)
+        key = (*names, "\0", *self.finite) if self.finite else names
+        compiled = self._steps.get(program, {}).get(key)
+        if compiled is not None and compiled.version == program.version:
+            return compiled
+        with compiling, border("the program cannot be made into a step", ExecutionError):
+            steps = self._steps.get(program)
+            if steps is None:
+                steps = self._steps[program] = {}
+                if program.random_seed:
+                    self._generator.manual_seed(program.random_seed)
+            compiled = steps.get(key)
+            if compiled is None or compiled.version != program.version:
+                program.refresh()
+                with self._threads.planned():
+                    fused = self.check is not True and self._target is None
+                    warn_of_updates(program, names)
+                    refuse_other_ranks(program)
+                    compiled = steps[key] = CompiledStep(program, names, self._target, fused, self._threads.chooser(), self.frozen and fused, self.finite)
+            return compiled
+
+    def _checked(self, planned: ShapePlan) -> Any:
+        from foreshape.runtime.engine.checked import Checked  # few executors need it
+
+        return Checked(planned.values, every=self.check is True)
+
+    def refuse_feed(self, program: Program, feed: Mapping[str, Any], fetch: Sequence[Variable | str] | Variable | str = ()) -> None:
+        """Raise the errors of `run` for this feed and ``fetch``, before anything runs and without any value of a scope.
+
+        Raises:
+            FeedError, GuardError: the program does not take the feed.
+        """
+        step = self.step(program, fetch)
+        variables = [v.variable for v in step.emitted.lowered.persistables if v.variable is not None]
+        with taking:
+            tensors, _ = step.feeder.tensors(feed, self.notes)
+            step.feeder.fit(tensors)
+            if all(isinstance(d, int) for v in variables for d in v.spec.dims or ()):  # otherwise the scope's values tell a part of the sizes
+                step.feeder.check_shapes(tensors)
+
+    @property
+    def threads(self) -> int | Literal["adaptive"]:
+        """Return the number of threads of a large step."""
+        return "adaptive" if self._threads.wanted == "adaptive" else self._threads.most()
+
+    def random_state(self) -> Any:
+        """Return the state of the generator of the random operators, as an array of bytes for `set_random_state`."""
+        return self._generator.get_state().numpy().copy()
+
+    def reseed(self, seed: int) -> None:
+        """Start the generator of the random operators anew, from ``seed``."""
+        self._generator.manual_seed(seed)
+
+    def set_random_state(self, state: Any) -> None:
+        """Set the state of the generator to one of `random_state`. Raise `ExecutionError` for anything else."""
+        try:
+            tensor = to_tensor(state)
+            if self._target is None:
+                check_state(tensor)
+            self._generator.set_state(tensor)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise ExecutionError(f"this is not the state of a generator on {self.device}: {error}") from None
+
+
+def _check_program(program: object) -> None:
+    """Refuse anything but a program, as a variable in its place."""
+    if not isinstance(program, Program):
+        remedy = f": give it as fetch=[{program.name}]" if isinstance(program, Variable) else ""
+        raise ExecutionError.must("what is run", "a Program", f"{program!r:.100}", hint=remedy)

@@ -1,0 +1,86 @@
+"""The names of a fetch, and the form of its values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from foreshape.compiler.lowering import Value
+from foreshape.core.spec import LOD_TENSOR, STEP_SCOPES
+from foreshape.core.values.conversion import to_numpy
+from foreshape.core.values.lod_tensor import LoDTensor
+from foreshape.core.values.offsets import Offsets
+from foreshape.core.values.rows import Rows
+from foreshape.core.values.selected_rows import SelectedRows
+from foreshape.core.values.tensor_array import TensorArray
+from foreshape.core.values.torch_proxy import Tensor
+from foreshape.errors import ExecutionError, SchemaError
+from foreshape.language.program import Op, Program, Variable
+from foreshape.machine.process.this_run import require_room
+
+
+def names_of(program: Program, fetch: Any) -> tuple[str, ...]:
+    """Return the names in ``fetch``; without any the program's own fetch ops'."""
+    if isinstance(fetch, (str, Variable)):
+        fetch = (fetch,)
+    names: list[str] = []
+    for target in fetch:
+        if isinstance(target, Variable):
+            if target.block.program is not program:
+                raise SchemaError(f"{target.name} is a variable of another program")
+            names.append(target.name)
+        else:
+            names.append(program.global_block.var(target).name)
+    if not names:
+        fetches = sorted((op for op in program.global_block.ops if op.is_fetch), key=_column)
+        names = [name for op in fetches for name in op.input_names()]
+    return tuple(names)
+
+
+def _column(op: Op) -> int:
+    """Return the place of a fetch op's result; other values of a file are refused when the op is inferred."""
+    column = op.attributes.values.get("col", 0)
+    return column if isinstance(column, int) else 0
+
+
+def fetcher(source: Value, frozen: bool) -> Callable[[Any], Any]:
+    """Return the function that hands out one fetched value: copied where it shares memory with longer lived values; contiguous if of a frozen step."""
+    shared = _is_shared(source)
+    if source.variable is not None and source.variable.kind is STEP_SCOPES:
+        raise ExecutionError(f"{source.name} cannot be fetched: it stands for what the rounds of a block keep for their gradient")
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, Rows):
+            return SelectedRows(to_numpy(value.rows).copy(), to_numpy(value.values).copy(), value.height)
+        if isinstance(value, TensorArray):
+            return [None if t is None else _element(to_numpy(t).copy(), o) for t, o in zip(value.tensors, value.offsets, strict=True)]
+        if isinstance(value, Offsets):
+            return [(int(index), value.host_lengths[int(index)]) for index in value.order]
+        if value is None:  # an array that nothing was written to
+            return []
+        if shared or frozen:  # an expanded tensor is as large as its numbers only now
+            require_room(source.name, value.numel() * value.element_size(), "a copy of what is fetched")
+        array = to_numpy(value.contiguous() if frozen else value)
+        return array.copy() if shared else array
+
+    def tensor(value: Tensor) -> Any:
+        if not value.is_contiguous():
+            return convert(value)
+        if not shared:
+            return to_numpy(value)
+        require_room(source.name, value.nbytes, "a copy of what is fetched")
+        return to_numpy(value).copy()
+
+    return convert if source.variable is None or source.variable.kind is not LOD_TENSOR else to_numpy if not shared and not frozen else tensor
+
+
+def _element(data: Any, offsets: Offsets | None) -> Any:
+    return data if offsets is None else LoDTensor.of_offsets(data, offsets)
+
+
+def _is_shared(value: Value) -> bool:
+    """Return True if a fetched tensor may share memory with the scope, a feed or another fetch."""
+    if value.persistable or value.feed or value.variable is None or value.variable.op is None:
+        return True
+    operator = value.variable.op.operator
+    return operator is None or bool(operator.effects.views or operator.effects.in_place)

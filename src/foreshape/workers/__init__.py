@@ -1,6 +1,0 @@
-"""Workers: ranks without the code of a model that check, plan and train a saved program; and the client that sends it."""
-
-from foreshape.workers.client import Sent, job, send
-from foreshape.workers.jobs import Job
-
-__all__ = ["Job", "Sent", "job", "send"]
