@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from foreshape.machine.communication.gloo_scheduling import let_senders_finish
-from foreshape.machine.communication.join import join
+from foreshape.machine.communication.join import join, let_senders_finish
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux schedules batches")
 

@@ -11,8 +11,7 @@ from support.planned_networks import machine
 
 import foreshape as fs
 from foreshape.compiler.cost import Calibration
-from foreshape.compiler.cost.calibration import default_path
-from foreshape.compiler.cost.interpolation import Curve
+from foreshape.compiler.cost.calibration import Curve, default_path
 
 
 def test_a_curve_goes_through_what_was_measured() -> None:

@@ -14,8 +14,7 @@ import pytest
 import foreshape as fs
 from foreshape import layer
 from foreshape.interop.batch_layout import BatchLayout, round_up
-from foreshape.interop.batch_queue import Batch, BatchQueue, Expired, QueueFull
-from foreshape.interop.batch_times import BatchSize, BatchTimes
+from foreshape.interop.batch_queue import Batch, BatchQueue, BatchSize, BatchTimes, Expired, QueueFull
 from foreshape.machine.kernels.onednn_ragged import FILLED
 
 

@@ -17,7 +17,7 @@ pytest.importorskip("fastapi", reason="the extra serve")
 from foreshape.apps.serving import infer_route, service
 from foreshape.apps.serving.server import BackgroundServer
 from foreshape.apps.serving.server_limits import ServerLimits
-from foreshape.interop.batch_times import BatchSize, BatchTimes
+from foreshape.interop.batch_queue import BatchSize, BatchTimes
 
 LARGE = np.random.default_rng(0).standard_normal((5000, 4)).astype("float32")
 

@@ -15,7 +15,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.apps.training.checkpoint.checkpoint import SavedValues, divided
 from foreshape.apps.training.checkpoint.divided import NOTHING, ShardedCheckpoint
-from foreshape.apps.training.distributed.unshard import put_together
+from foreshape.apps.training.distributed.distributed_session import put_together
 from foreshape.core.spec import BF16, FP32
 from foreshape.interop.parameters import Pieces, read_parameters, write_parameters
 from foreshape.transforms.passes.for_ranks import ShardedValue, ShardPiece

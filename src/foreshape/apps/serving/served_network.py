@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from typing import Any, Literal
 
 import numpy
 
 from foreshape.apps.serving.datatypes import datatype_of
-from foreshape.apps.serving.memory_room import MemoryRoom
 from foreshape.apps.serving.protocol import InferRequest, NamedTensor, TensorInfo
 from foreshape.apps.serving.served_model import Opening, Soon
 from foreshape.apps.serving.server_limits import RequestError
 from foreshape.apps.serving.trouble import client_words
-from foreshape.compiler.memory import byte_text
-from foreshape.core.dims import symbol_name
+from foreshape.compiler.memory import Plan, byte_text
+from foreshape.core.dims import evaluate, symbol_name, symbols_of
 from foreshape.core.spec import Spec
 from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.errors import ExecutionError, FeedError, ForeshapeError, FormatError, GuardError, MemoryPlanError, SchemaError, ShapeError
@@ -240,3 +239,57 @@ def _symbols(spec: Spec) -> tuple[list[tuple[int, str]], list[tuple[int, str]], 
 def _info(name: str, spec: Spec) -> TensorInfo:
     dims, counts = ([d if isinstance(d, int) else str(d) for d in sizes] for sizes in (spec.known_dims, spec.lod.counts if spec.lod is not None else ()))
     return TensorInfo(name, datatype_of(spec.known_dtype), dims, counts)
+
+
+# --- The sizes within a memory limit, by the plan; remembered, since planning takes time.
+
+
+class MemoryRoom:
+    """A memory plan and its limit in bytes.
+
+    Sizes twice as large as asked for are planned: if these fit, smaller ones do.
+    """
+
+    def __init__(self, plan: Plan, limit: int) -> None:
+        self._plan, self._limit = plan, limit
+        self._known = plan.program.guards.known
+        self._roomy: dict[str, int] | None = None
+
+    @property
+    def limit(self) -> int:
+        return self._limit
+
+    @limit.setter
+    def limit(self, limit: int) -> None:
+        if limit != self._limit:
+            self._limit, self._roomy = limit, None
+
+    def fits(self, sizes: Mapping[str, int]) -> bool:
+        """Tell whether a run of these sizes (symbol -> size) fits. Sizes known only to the run count as 1."""
+        roomy = self._roomy
+        if roomy is not None and all(size <= roomy.get(name, -1) for name, size in sizes.items()):
+            return True
+        twice = {name: 2 * size + 16 for name, size in sizes.items()}
+        if self._is_within(twice):
+            self._roomy = twice
+            return True
+        return self._is_within(sizes)
+
+    def is_told_by(self, symbols: Collection[str]) -> bool:
+        """Tell whether all sizes of a run follow from these symbols: not if values decide, as the ends of ranges do."""
+        return all(name in symbols or ((size := self._known.get(name)) is not None and symbols_of(size) <= set(symbols)) for name in self._plan.symbols)
+
+    def peak(self, sizes: Mapping[str, int]) -> int:
+        """Return the bytes of a run of these sizes. Raises `MemoryPlanError`, `ShapeError`: past any number."""
+        values = dict(sizes)
+        for name in self._plan.symbols:
+            if name not in values:
+                size = self._known.get(name)
+                values[name] = evaluate(size, values) if size is not None and symbols_of(size) <= values.keys() else 1
+        return self._plan.peak(**{n: values[n] for n in self._plan.symbols})
+
+    def _is_within(self, sizes: Mapping[str, int]) -> bool:
+        try:
+            return self.peak(sizes) <= self._limit
+        except (MemoryPlanError, ShapeError):  # past any number
+            return False

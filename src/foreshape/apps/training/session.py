@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from foreshape.apps.training.callbacks import Callback
 from foreshape.apps.training.checkpoint.checkpoint import Checkpoint
@@ -21,22 +23,23 @@ from foreshape.apps.training.distributed.batch_share import Share
 from foreshape.apps.training.distributed.distributed_session import DistributedSession
 from foreshape.apps.training.distributed.stopwatch import Stopwatch
 from foreshape.apps.training.figures import add_mean, fetches_of, figures_of, mean_of
-from foreshape.apps.training.history import LEFT_OUT, RATE, History, check_row
+from foreshape.apps.training.history import LEFT_OUT, RATE, History, check_row, number
 from foreshape.apps.training.loss_not_finite import loss_not_finite
-from foreshape.apps.training.loss_scale import LossScale
 from foreshape.apps.training.program import initialise_missing, network_values, of_step, persistables
 from foreshape.apps.training.progress import Quiet
 from foreshape.apps.training.training_programs import TrainingProgram
-from foreshape.apps.training.turns import own_state, turn
 from foreshape.apps.training.validation import Validation
 from foreshape.core.values.torch_proxy import torch
 from foreshape.errors import ExecutionError, ForeshapeError
-from foreshape.language.program import Program, Variable
+from foreshape.language.program import Op, Program, Variable
 from foreshape.language.program.call_site import warn_user
 from foreshape.metrics import Metric
+from foreshape.optimizer.ownership import Owner
 from foreshape.runtime.engine import Executor, Scope
 from foreshape.runtime.engine.finite import NotFinite
 from foreshape.runtime.engine.prepared_run import repeated
+from foreshape.transforms.passes.accumulate import COUNTER
+from foreshape.transforms.passes.for_ranks import ShardedValue
 
 
 class TrainingSession:
@@ -398,3 +401,122 @@ def _number(rate: Any) -> float:
     import numpy
 
     return float(str(numpy.asarray(rate).reshape(())))
+
+
+# --- The updates left out by a run with a scaled loss: gradients that were not finite, read from the scale's own state.
+
+
+class LossScale:
+    """A watch on the scale of a program's loss, which counts the updates of this run.
+
+    The program needs no op for it. After an update with finite gradients the count of good steps is above 0, or the scale has grown.
+    """
+
+    def __init__(self, program: Program, op: Op) -> None:
+        self._scale, self._good = op.outputs["LossScaling"][0], op.outputs["OutGoodSteps"][0]
+        gathered = op.block.idx != program.global_block.idx
+        state = program.global_block.vars
+        self._counter = next((n for n in state if gathered and n.startswith(COUNTER) and state[n].persistable), None)
+        self._last = 0.0
+        self.updates = self.left_out = 0
+        """Counts since the run began, or was resumed."""
+
+    @classmethod
+    def of(cls, program: Program) -> LossScale | None:
+        """Return the scale of a training program; None without a scaled loss."""
+        names = {n for n, v in program.global_block.vars.items() if v.persistable}
+        states = ((op, op.outputs.get("LossScaling"), op.outputs.get("OutGoodSteps")) for op in program.all_ops())
+        op = next((op for op, scale, good in states if scale and good and names.issuperset(scale + good)), None)
+        return None if op is None else cls(program, op)
+
+    def begin(self, scope: Scope) -> None:
+        """Look at the scale before the first step."""
+        self._last = float(scope.tensor(self._scale).item())
+
+    def after(self, scope: Scope) -> tuple[int, int]:
+        """Return the number of updates left out and of updates due in the last step: none within a group of batches."""
+        if self._counter is not None and int(scope.tensor(self._counter).item()):
+            return 0, 0
+        scale = float(scope.tensor(self._scale).item())
+        left_out = int(int(scope.tensor(self._good).item()) == 0 and scale <= self._last)
+        self._last = scale
+        self.updates += 1
+        self.left_out += left_out
+        return left_out, 1
+
+    def words(self) -> str | None:
+        """Return the warning at the end of a run; None if few updates were left out, as while the scale falls to a fitting value."""
+        if 2 * self.left_out <= self.updates:
+            return None
+        return (
+            f"{self.left_out:,} of {self.updates:,} updates were left out, since their gradients were not finite in fp16: they changed no parameter. "
+            f"The loss scale is {number(self._last)}. Make smaller what overflows, inputs or activations or the loss, or take precision='bf16', which "
+            "has the range of fp32"
+        )
+
+
+# --- The owner of the optimizer state in a scope.
+#
+# Optimizers that `train` over one scope take turns: the state of the last one is put aside for its next turn.
+
+
+@dataclass(slots=True)
+class _Held:
+    """The state of optimizers over one scope."""
+
+    owners: dict[str, ReferenceType[Owner]] = field(default_factory=dict[str, "ReferenceType[Owner]"])
+    """The owners of the state in the scope."""
+    aside: WeakKeyDictionary[Owner, dict[str, Any]] = field(default_factory=WeakKeyDictionary[Owner, dict[str, Any]])
+    """The state put aside, as long as its optimizer lives."""
+    running: list[tuple[Owner, set[str]]] = field(default_factory=list[tuple[Owner, "set[str]"]])
+    """The trainings in progress, each in a callback of the one before; and the names of their state."""
+
+    def let(self, owner: Owner, names: set[str], scope: Scope) -> None:
+        """Let a scope hold an owner's state of these names, and drop the state of dead optimizers."""
+        values, version = self.aside.get(owner, {}), scope.version
+        for name, reference in list(self.owners.items()):
+            holder = reference()
+            if holder is None or (holder is not owner and name in names):
+                if holder is not None and name in scope:
+                    self.aside.setdefault(holder, {})[name] = scope.tensor(name)
+                scope.remove(name)
+                del self.owners[name]
+        for name in [n for n in values if n not in scope]:
+            scope.store(name, values.pop(name))
+            self.owners[name] = ref(owner)
+        if scope.version != version:
+            scope.turns.forget()
+
+
+_HELD: WeakKeyDictionary[Scope, _Held] = WeakKeyDictionary()
+
+
+@contextmanager
+def turn(training: TrainingProgram, scope: Scope, parts: Iterable[ShardedValue] = ()) -> Generator[None]:
+    """Let a scope hold the state of a training's optimizer while it runs: as it left it, but for its constants, which begin anew.
+
+    State put there otherwise, such as loaded values, is continued. A training within a callback of another one restores the scope at its end.
+
+    Args:
+        parts: the division of values over ranks.
+    """
+    record = _HELD.setdefault(scope, _Held())
+    state = set(training.state)
+    names = {*state, *training.constants, *(p.name for p in parts if state.issuperset(q.name for q in p.pieces))}
+    record.let(training.owner, names, scope)
+    for name in training.constants:
+        scope.remove(name)
+    record.running.append((training.owner, names))
+    try:
+        yield
+    finally:
+        record.running.pop()
+        if record.running:
+            record.let(*record.running[-1], scope)
+
+
+def own_state(scope: Scope) -> None:
+    """Make the running training the owner of the state in a scope."""
+    record = _HELD[scope]
+    owner, names = record.running[-1]
+    record.owners.update(dict.fromkeys(names, ref(owner)))

@@ -7,20 +7,19 @@ other small ones are made by an op.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import takewhile
 from typing import Any, Final
 
-from foreshape.core.spec import BF16, BOOL, LOD_TENSOR, DType, Spec, dtype
+from foreshape.core.spec import BF16, BOOL, FP32, INT64, LOD_TENSOR, UINT64, UNSIGNED, DType, Spec, dtype
 from foreshape.errors import DescriptionError, FormatError, SchemaError
 from foreshape.interop.forms.rules import onnx_reader
 from foreshape.interop.onnx.call import Call, element_type
 from foreshape.interop.onnx.constant_roles import OTHER, WEIGHT, OnnxConstant, Uses
 from foreshape.interop.onnx.graph_inputs import input_of
-from foreshape.interop.onnx.node_origins import digest_of, note_origin
-from foreshape.interop.onnx.node_scopes import scope_of
-from foreshape.interop.onnx.small_constants import write_small
+from foreshape.interop.onnx.node_origins import SmallConstant, digest_of, note_origin
 from foreshape.interop.refused import Refused
 from foreshape.interop.saved_ends import add_ends
 from foreshape.language.operator.attributes import AttrType, infer_type
@@ -395,3 +394,67 @@ def _with_attributes(node: NodeRecord, attributes: Mapping[str, Any]) -> NodeRec
         return node
     values = {name: attributes[outer] for name, outer in node.references.items() if outer in attributes}
     return node._replace(attributes={**node.attributes, **graphs, **values}, references={})
+
+
+# --- The scopes of nodes: the modules of the exported network.
+
+
+_OTHER: Final = re.compile(r"[^\w-]")
+_QUOTED: Final = re.compile(r"'([^']*)'")
+
+
+def scope_of(node: NodeRecord) -> str:
+    """Return the path of a node's module, as ``/encoder/layer/0/``; empty for none.
+
+    PyTorch's exporters say it in the node's name, ``/encoder/encoder.layer.0/MatMul``, or in its metadata, ``['', 'encoder', 'encoder.layer.0', 'mm']``.
+    """
+    text = node.metadata.get("pkg.torch.onnx.name_scopes")
+    if text is not None:
+        return _path([name for name in _QUOTED.findall(text)[:-1] if not name.startswith("_empty_nn_module_stack")])
+    text = node.metadata.get("namespace")
+    if text is not None:
+        return _path([part.partition(":")[0] for part in text.split("/")[:-1]])
+    return _path(node.name.split("/")[:-1]) if node.name.startswith("/") else ""
+
+
+def _path(modules: Sequence[str]) -> str:
+    """Return the path of modules; each may repeat the name of the one around it."""
+    parts: list[str] = []
+    outer = ""
+    for name in modules:
+        suffix = name.removeprefix(f"{outer}.") if outer else name
+        parts += [_OTHER.sub("_", part) for part in suffix.split(".") if part]
+        outer = name
+    path = "/".join(parts)
+    return f"/{path}/" if 0 < len(path) < 1000 else ""
+
+
+# --- Small constants as ops: a fill of equal numbers, or the numbers one by one.
+
+
+def write_small(block: Block, name: str, dtype: DType, dims: list[int], array: Any) -> Variable:
+    """Append ops for the numbers of an array, its elements of the type ``dtype``, and return their result."""
+    first, flat = len(block.ops), array.reshape(-1)
+    if flat.size and dtype not in UNSIGNED and (flat == flat[0]).all():
+        number = flat[0].item()
+        text = repr(number) if dtype is not BOOL and number == number and abs(number) != float("inf") else ""
+        value = float(number)
+        attrs = {"shape": dims, "dtype": dtype.code, "value": value if not abs(value) > 3.4e38 or abs(value) == float("inf") else 0.0, "str_value": text}
+        op = block.append_op("fill_constant", {}, {"Out": name}, attrs)
+    else:
+        field = {"bool": "bool_values", "int32": "int32_values", "int64": "int64_values", "fp32": "fp32_values", "fp64": "fp64_values"}.get(dtype.name)
+        work_dtype = dtype if field is not None else INT64 if dtype.is_integer else None
+        flat = flat.view("int64") if dtype is UINT64 else flat  # the same bits
+        values = [int(v) for v in flat.tolist()] if dtype is BOOL or dtype.is_integer else [float(v) for v in flat.tolist()]
+        if field is not None:
+            op = block.append_op("assign_value", {}, {"Out": name}, {"shape": dims, "dtype": dtype.code, field: values})
+        else:
+            work_dtype = work_dtype or FP32
+            held_as = "int64_values" if work_dtype is INT64 else "fp32_values"
+            constant = block.append_op("assign_value", {}, None, {"shape": dims, "dtype": work_dtype.code, held_as: values}, prefix="constant")
+            op = block.append_op("cast", {"X": constant.output("Out")}, {"Out": name}, {"in_dtype": work_dtype.code, "out_dtype": dtype.code})
+    for constant in block.ops[first:]:
+        constant.origin = SmallConstant(constant.attributes)
+    variable = block.vars[op.output("Out") or name]
+    variable.stop_gradient = True
+    return variable

@@ -12,16 +12,17 @@ import functools
 import importlib
 import inspect
 import math
+import operator
 import os
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
+from foreshape.errors import SchemaError
 from foreshape.interop.torch import packed_sequences, recorded_loops, with_loss
 from foreshape.interop.torch import replaced as replaced_functions
 from foreshape.interop.torch.asked_values import answered_open, open_functions
-from foreshape.interop.torch.assigned_buffers import written_assignments
 from foreshape.interop.torch.export_errors import check_inputs, quiet, refused_export
 from foreshape.interop.torch.finite_values import filled_sizes, finite_values
 from foreshape.interop.torch.named_sizes import long_sizes_named
@@ -33,13 +34,12 @@ from foreshape.interop.torch.python_state import ChangedValue, PythonState
 from foreshape.interop.torch.recorded_loops import LONGEST, OpenLoop, round_frames
 from foreshape.interop.torch.replaced import one_at_a_time, replaced
 from foreshape.interop.torch.state_probe import generators
-from foreshape.interop.torch.stops import kept_stops
 from foreshape.interop.torch.traced_gradients import traced_gradients
 from foreshape.interop.torch.traced_guards import TracedGuard, traced_guards
 from foreshape.interop.torch.traced_layers import make_ready, traced_layers
 from foreshape.interop.torch.training_reads import Read, recorded_reads
 from foreshape.interop.torch.untyped_torch import pytree, torch
-from foreshape.interop.torch.writes import changed_kinds
+from foreshape.interop.torch.writes import changed_kinds, storage_of
 from foreshape.language.program.call_site import warn_user
 
 LARGER: Final = (8, 2, 1)
@@ -341,3 +341,102 @@ def _symbol_names(shapes: Any, module: Any, inputs: Sequence[Any], axes: Sequenc
 def is_exported(given: Any) -> bool:
     """Tell whether it is torch's ExportedProgram."""
     return isinstance(given, torch.export.ExportedProgram)
+
+
+# --- Regions of torch's graphs without gradients (``torch.no_grad``), kept through torch's own pass, which writes them out.
+
+
+@contextmanager
+def kept_stops(program: Any) -> Generator[None]:
+    """Detach the operands of regions without gradients for the time of a pass, but for written buffers."""
+    made: list[Any] = []
+    modules = [module for module in program.graph_module.modules() if isinstance(module, torch.fx.GraphModule)]
+    for module in modules:
+        for node in module.graph.nodes:
+            if node.op == "call_function" and getattr(node.target, "__name__", "") == "wrap_with_set_grad_enabled" and node.args[0] is False:
+                made += _detached(getattr(module, str(node.args[1].target)))
+    try:
+        yield
+    finally:
+        for node in made:
+            node.replace_all_uses_with(node.args[0])
+            node.graph.erase_node(node)
+        for graph in {id(node.graph): node.graph for node in made}.values():
+            graph.owning_module.recompile()
+
+
+def _detached(region: Any) -> list[Any]:
+    nodes = list(region.graph.nodes)
+    written = {storage_of(value) for node in nodes if node.op == "call_function" for value in _written(node)}
+    made: list[Any] = []
+    for node in nodes:
+        if node.op == "placeholder" and isinstance(node.meta.get("val"), torch.Tensor) and storage_of(node) not in written and node.users:
+            with region.graph.inserting_after(node):
+                found = region.graph.call_function(torch.ops.aten.detach.default, (node,))
+            found.meta = dict(node.meta)
+            node.replace_all_uses_with(found, delete_user_cb=functools.partial(operator.is_not, found))
+            made.append(found)
+    if made:
+        region.recompile()
+    return made
+
+
+def _written(node: Any) -> list[Any]:
+    """Return the nodes written by an operator."""
+    arguments = getattr(getattr(node.target, "_schema", None), "arguments", ())
+    places = [(at, a.name) for at, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write]
+    return [node.args[at] if at < len(node.args) else node.kwargs.get(name) for at, name in places]
+
+
+# --- Buffers of torch modules with another tensor put in their place: ``self.mean = 0.9 * self.mean + x.mean()``.
+#
+# torch.export writes it back for buffers of the outermost module alone, and loses it without a word for those of its parts.
+
+
+def _apart(results: Any, tensor: Any) -> Any:
+    """Return results with a copy of a tensor in its place."""
+    found: Any = pytree().tree_map(functools.partial(_copied, tensor), results)
+    return found
+
+
+def _copied(tensor: Any, value: Any) -> Any:
+    return value.clone() if value is tensor else value
+
+
+@contextmanager
+def written_assignments(module: Any) -> Generator[None]:
+    """Write tensors put in the place of buffers by a call of a module into these, at its end.
+
+    Raises:
+        SchemaError: a tensor of another shape or element type.
+    """
+    parts = {id(part): (name, part) for name, part in module.named_modules() if part is not module}
+    first: dict[tuple[int, str], Any] = {}
+
+    def note(part: Any, name: str, value: Any) -> None:
+        before = part._buffers.get(name)
+        if id(part) in parts and isinstance(before, torch.Tensor):
+            first.setdefault((id(part), name), before)
+
+    def write(_module: Any, _given: Any, results: Any) -> Any:
+        for (of, name), before in first.items():
+            path, part = parts[of]
+            now = part._buffers[name]
+            if now is before:
+                continue
+            if not isinstance(now, torch.Tensor) or now.dtype is not before.dtype or tuple(now.shape) != tuple(before.shape):
+                seen = f"{now.dtype} of {list(now.shape)}" if isinstance(now, torch.Tensor) else type(now).__name__
+                must = f"{before.dtype} of {list(before.shape)} in each call"
+                raise SchemaError.must(f"the buffer {path}.{name}".replace(" .", " "), must, f"{seen}, put in its place")
+            results = _apart(results, before)
+            before.copy_(now)
+            part._buffers[name] = before
+        first.clear()
+        return results
+
+    hooks = [torch.nn.modules.module.register_module_buffer_registration_hook(note), module.register_forward_hook(write)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

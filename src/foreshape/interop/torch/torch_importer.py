@@ -14,9 +14,9 @@ from foreshape.interop.forms.rules import torch_reader
 from foreshape.interop.refused import Refused
 from foreshape.interop.saved_ends import add_ends
 from foreshape.interop.torch.higher_order import higher_order, is_higher_order
+from foreshape.interop.torch.import_state import ImportState
 from foreshape.interop.torch.imported_gradients import ImportedGradients, move_hooks
 from foreshape.interop.torch.jagged_inputs import JaggedInputs
-from foreshape.interop.torch.kept_nodes import batches_counted, kept_node
 from foreshape.interop.torch.node_sites import TORCH, NodeLines, frames_of, path_of
 from foreshape.interop.torch.open_loops import Count, rolled_graph
 from foreshape.interop.torch.open_size import OpenFloat, OpenQuotient, OpenSize, Untold, float_variable, host_number
@@ -27,6 +27,7 @@ from foreshape.interop.torch.traced_guards import TracedGuard, write_demands
 from foreshape.interop.torch.training_reads import ModeAware, Read
 from foreshape.interop.torch.untyped_torch import is_list, torch
 from foreshape.interop.torch.writes import NotFunctional, Writes, changed_words, written_argument
+from foreshape.language.operator.bound_attributes import Attributes
 from foreshape.language.program import Op, Program, Variable, program_guard
 from foreshape.language.program.call_site import here, telling_site
 from foreshape.language.program.current import current_block
@@ -397,3 +398,38 @@ class TorchImporter:
                 op.rename_input(old, node.name)
         result.name = node.name
         block.vars[node.name] = result
+
+
+# --- Nodes of torch's graphs without a form here, kept under their own names; and counters of batches, kept where they are.
+
+
+def kept_node(importer: ImportState, node: Any, name: str, arguments: Sequence[Any], reason: str) -> Any:
+    """Keep a refused node under its own name: `show` and `plan` work around it, and no run begins."""
+    block = current_block()
+    traced = node.meta.get("val")
+    if isinstance(traced, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return Untold(reason)
+    many = type(traced) in (tuple, list)
+    listed = [one for one in (traced if many else [traced]) if isinstance(one, torch.Tensor)]
+    made: list[Variable] = []
+    for one in listed:
+        known = all(isinstance(n, int) for n in one.shape)
+        spec = Spec(LOD_TENSOR, dtype_of_torch(one.dtype), tuple(one.shape) if known else None)
+        variable = Variable.make(importer.program.unique_name(node.name), block, spec, None)
+        variable.known = False
+        block.vars[variable.name] = variable
+        made.append(variable)
+    error = SchemaError(f"{name} cannot be imported: {reason}").told(op=name)
+    inputs = {f"I{at}": (v.name,) for at, v in enumerate(arguments) if isinstance(v, Variable)}
+    op = Op(block, Attributes.of(f"aten.{name}", ()).refused(error), inputs, {f"O{at}": (v.name,) for at, v in enumerate(made)}, site=here())
+    block.ops.append(op)
+    for variable in made:
+        variable.op = op
+    importer.program.touch()
+    return made if many else made[0] if made else None
+
+
+def batches_counted(t: TorchCall, count: Variable, step: int) -> Variable:
+    """Add to a counter of batches, in place, in training alone."""
+    current_block().append_op("elementwise_add", {"X": count, "Y": t.importer.in_training()}, {"Out": count})
+    return count

@@ -20,7 +20,6 @@ from typing import Any, TypeVar, cast
 
 from foreshape.core.package_folder import PACKAGE
 from foreshape.core.values.emitted_code import STEP_FILE, op_of
-from foreshape.machine.communication.endings import has_ended, this_process
 from foreshape.machine.communication.process_group import all_teams
 from foreshape.machine.communication.store import held_by_torchrun
 
@@ -357,3 +356,36 @@ def _line(line: bytes) -> tuple[int, str] | None:
 def _why(text: str) -> str:
     """Return the reason in a stopped rank's word."""
     return text.split("\n", 2)[-1]
+
+
+# --- The identity of a rank's process, and a test for an ended one on this machine.
+
+
+def this_process() -> str:
+    """Return the identity of this process among all: its machine, its number, and the time of its start; nothing if unknown."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            machine = file.read().strip()
+        return f"{machine} {os.stat('/proc/self/ns/pid').st_ino} {os.getpid()} {_began(os.getpid())}"
+    except (OSError, ValueError):  # no Linux
+        return ""
+
+
+def has_ended(process: str) -> bool:
+    """Return whether a process, by its `this_process`, was one of this machine and has ended; False if unknown."""
+    parts, own_parts = process.split(), this_process().split()
+    if len(parts) != 4 or len(own_parts) != 4 or parts[:2] != own_parts[:2] or not parts[2].isdecimal():
+        return False
+    try:
+        return _began(int(parts[2])) != parts[3]
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):
+        return False
+
+
+def _began(process: int) -> str:
+    """Return the start of a process of this machine, in ticks of the system; nothing for an ended one that is still listed."""
+    with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return "" if fields[0] in "ZX" else fields[19]

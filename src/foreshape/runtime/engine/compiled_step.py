@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -9,16 +10,19 @@ from math import prod
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
+import numpy as np
+
 from foreshape.compiler.lowering import Step, fuse, lower
 from foreshape.compiler.lowering.small_steps import SmallStep, may_be_small, small_step
 from foreshape.compiler.lowering.threads import threads_for, work_of_all
 from foreshape.compiler.memory import Plan
 from foreshape.compiler.memory.liveness import liveness
+from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ExecutionError, MemoryPlanError, ShapeError, border
 from foreshape.language.program import Program
 from foreshape.language.program.dropping import for_step
 from foreshape.language.program.gc_pause import collector_waits
-from foreshape.machine.kernels.instructions import can_compile
+from foreshape.machine.kernels.instructions import WIDTH, blas, can_compile, compiled
 from foreshape.machine.process.pages import Growth, Outgrows
 from foreshape.machine.process.this_run import MemoryLimit
 from foreshape.machine.process.threads import Fastest, threads_here
@@ -28,7 +32,6 @@ from foreshape.runtime.engine.finite import stop_before_updates
 from foreshape.runtime.engine.past_limit import past_limit
 from foreshape.runtime.engine.scope import Scope
 from foreshape.runtime.engine.shared_state import state_of_updates
-from foreshape.runtime.engine.small_run import as_function
 from foreshape.runtime.feeding.feed import Feeder
 from foreshape.runtime.feeding.state_checks import Held
 
@@ -167,3 +170,38 @@ class CompiledStep:
             self.bound[scope] = entry = (version, bound)
         self._last = (ref(scope), entry[0], entry[1])
         return entry[1]
+
+
+# --- A small step over the values of one scope: its instructions with their addresses, run by one call.
+
+
+def as_function(step: SmallStep, values: Sequence[Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a step as a function from its inputs to its results, as `otherwise` is.
+
+    Args:
+        values: the tensors of the step's persistables.
+        otherwise: the same by other kernels: for inputs with gaps, and where a check refuses.
+    """
+    parameters: list[Tensor] = [values[index] for index in step.persistables]
+    if any(not t.is_contiguous() or not t.is_cpu for t in parameters):
+        return otherwise
+    run, feeds, results, nbytes = compiled(), step.feeds, step.results, step.nbytes
+    table, numbers, count = np.array(step.table, np.int64), np.array(step.numbers, np.float64), len(step.table) // WIDTH
+    rows, factors, fixed = table.ctypes.data, numbers.ctypes.data, [blas(), *(t.data_ptr() for t in parameters)]
+    memories = ctypes.c_int64 * (2 + len(parameters) + len(feeds) + len(results))
+    empty, fp32, uint8 = torch.empty, torch.float32, torch.uint8
+
+    def call(*tensors: Tensor) -> Any:
+        inputs = [tensors[index] for index in feeds]
+        for x in inputs:
+            if not x.is_contiguous():
+                return otherwise(*tensors)
+        piece = empty(nbytes, dtype=uint8)
+        out = [empty(dims, dtype=fp32) for dims in results]
+        if run(memories(fixed[0], piece.data_ptr(), *fixed[1:], *[x.data_ptr() for x in inputs], *[y.data_ptr() for y in out]), rows, factors, count):
+            del piece, out
+            return otherwise(*tensors)
+        return out
+
+    setattr(call, "of", (parameters, table, numbers))  # noqa: B010 (the memory must stay)
+    return call

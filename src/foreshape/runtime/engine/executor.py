@@ -9,19 +9,23 @@ from operator import index
 from threading import RLock
 from time import perf_counter
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from foreshape.compiler.memory import bytes_of
 from foreshape.core.constructor_repr import ConstructorRepr
 from foreshape.core.hints import tells_arguments
 from foreshape.core.values.conversion import to_tensor
+from foreshape.core.values.emitted_code import STEP_FILE, op_at
 from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.core.values.torch_private import private
 from foreshape.core.values.torch_proxy import torch
 from foreshape.errors import ExecutionError, FeedError, ForeshapeError, border
+from foreshape.language.operator.registry import shown_type
 from foreshape.language.ops.tensor.random_state import check_state
-from foreshape.language.program import Program, Variable, default_main_program
+from foreshape.language.program import Op, Program, Role, Variable, default_main_program
+from foreshape.language.program.call_site import line_of, warn_user
 from foreshape.language.program.gc_pause import collector_waits
+from foreshape.machine.communication.process_group import team_of
 from foreshape.machine.process import torch_modes as modes
 from foreshape.machine.process.devices import device_of
 from foreshape.machine.process.machine_memory import default_limit
@@ -31,10 +35,8 @@ from foreshape.machine.process.threads import Threads, back_on, on_others, threa
 from foreshape.machine.process.waiting import waiting
 from foreshape.runtime.engine.compiled_step import CompiledStep, ShapePlan
 from foreshape.runtime.engine.emit import Bound
-from foreshape.runtime.engine.failures import failure, placed
 from foreshape.runtime.engine.fetched import names_of
 from foreshape.runtime.engine.scope import Scope, default_scope
-from foreshape.runtime.engine.training_warning import refuse_other_ranks, warn_of_updates
 from foreshape.runtime.feeding.feed import aligned
 from foreshape.runtime.feeding.state_checks import NOTHING
 from foreshape.runtime.feeding.warn_once import Notes
@@ -304,3 +306,93 @@ def _check_program(program: object) -> None:
     if not isinstance(program, Program):
         remedy = f": give it as fetch=[{program.name}]" if isinstance(program, Variable) else ""
         raise ExecutionError.must("what is run", "a Program", f"{program!r:.100}", hint=remedy)
+
+
+# --- Errors of kernels, with their op and the user's line.
+
+
+def _op_of(error: Exception) -> Op | None:
+    """Return the op whose kernel raised an error."""
+    op: Op | None = None
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == STEP_FILE:
+            op = op_at(trace.tb_frame.f_code, trace.tb_lineno) or op
+        trace = trace.tb_next
+    return op
+
+
+def placed(error: ExecutionError) -> ExecutionError:
+    """Return a kernel's own error, with the user's line."""
+    op = _op_of(error)
+    if op is None or error.site is not None:
+        return error
+    return error.reworded(f"{error}{line_of(op.site, op.type)}").told(op=op.type, site=op.call_site)
+
+
+def failure(error: Exception) -> ExecutionError:
+    """Return the error of a kernel, with the op and the user's line."""
+    op = _op_of(error)
+    if op is None:
+        return ExecutionError(str(error))
+    return ExecutionError(f"{shown_type(op.type)}: the kernel failed: {error}\n    {op}{line_of(op.site, op.type)}").told(op=op.type, site=op.call_site)
+
+
+# --- Programs with unwanted updates in a run: of a network in use, or divided for other ranks.
+
+
+_told: WeakSet[Program] = WeakSet()
+
+
+def warn_of_updates(program: Program, fetches: Sequence[str]) -> None:
+    """Warn once for a program with updates, although nothing fetched is of its training: no loss, gradient or parameter."""
+    ops = program.global_block.ops
+    if not fetches or program in _told or not any(op.role & Role.OPTIMIZE for op in ops):
+        return
+    losses = [op for op in ops if op.role & Role.LOSS and not op.role & Role.BACKWARD]
+    training = {n for op in ops if op.role & (Role.BACKWARD | Role.OPTIMIZE) for n in op.output_names()} | _costs(losses)
+    find = program.global_block.find
+    if losses and not any(n in training or ((v := find(n)) is not None and v.persistable) for n in fetches):
+        _told.add(program)
+        names = ", ".join(fetches[:3]) + (", ..." if len(fetches) > 3 else "")
+        warn_user(
+            f"running this program trains it: it has updates of its parameters, which run too although {names} does not need them. To use the "
+            "network, run the program that was described, without updates, or fs.passes.for_test(program)"
+        )
+
+
+def _costs(losses: Sequence[Op]) -> set[str]:
+    """Return the losses, and their summands or elements."""
+    out: set[str] = set()
+    waiting = [(op, n) for op in losses for n in op.output_names()]
+    while waiting:
+        op, name = waiting.pop()
+        out.add(name)
+        if op.operator is not None and len(op.operator.linear) == 1 and {slot for slot, names in op.inputs.items() if names} <= {*op.operator.linear}:
+            out.update(op.input_names())
+            waiting += [(v.op, v.name) for v in op.input_variables() if v.op is not None]
+    return out
+
+
+def refuse_other_ranks(program: Program) -> None:
+    """Refuse a program whose gradients another tool has divided for other ranks than there are.
+
+    PaddlePaddle's transpilers multiply the gradient of the loss, in place, by one over the number of ranks, and sum gradients over them.
+
+    Raises:
+        ExecutionError: the loss's gradient is for another number of ranks.
+    """
+    exchanges = [op for op in program.global_block.ops if op.operator is not None and op.operator.collective and op.role & Role.BACKWARD]
+    if not exchanges:
+        return
+    team = team_of(exchanges[0].attrs.get("ring_id", 0))
+    rank = 1 if team is None else team.ranks
+    losses = {n for op in program.global_block.ops if op.role == Role.BACKWARD | Role.LOSS for n in op.output_names()}
+    for op in program.global_block.ops:
+        share = op.attrs.get("scale") if op.role & Role.BACKWARD and op.input("X") in losses and list(op.input_names()) == list(op.output_names()) else None
+        if isinstance(share, float) and 0 < share < 1 and abs(1 / share - round(1 / share)) < 1e-3 and round(1 / share) != rank:
+            raise ExecutionError(
+                f"the program is for {round(1 / share)} ranks: it multiplies the gradient of its loss, {op.input('X')}, by {share:g}, and "
+                f"sums gradients over ranks ({exchanges[0].type}); this run has {rank}. Start as many, or train the network without them: "
+                "fs.passes.for_test(program) drops its backward and update ops"
+            )

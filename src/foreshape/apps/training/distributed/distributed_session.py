@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from foreshape.apps.training.checkpoint.checkpoint import Checkpoint
-from foreshape.apps.training.checkpoint.divided import NOTHING, ShardedCheckpoint, described, write_own
+from foreshape.apps.training.checkpoint.divided import BLOCK, NOTHING, ShardedCheckpoint, described, joined, write_own
 from foreshape.apps.training.checkpoint.resume_check import Facts, op_line
 from foreshape.apps.training.checkpoint.state import State, Sums
 from foreshape.apps.training.data.batches import Batch, batch_examples
 from foreshape.apps.training.distributed.batch_share import Share, share_of
-from foreshape.apps.training.distributed.unshard import put_together
 from foreshape.apps.training.program import persistables
 from foreshape.core.dims import equal, evaluate
 from foreshape.core.spec import LOD_TENSOR
@@ -389,3 +388,46 @@ def _seed_of(seed: int, rank: int) -> int:
     if not rank:
         return seed
     return int.from_bytes(_digest(f"{seed} {rank}".encode())[:4], "little") or 1
+
+
+# --- Whole values of divided ones, gathered block by block: beside the values there is never more than a block of each rank.
+
+
+def put_together(part: ShardedValue, tensor: Tensor, all_of: Callable[[Tensor], list[Tensor]], ranks: int, limit: int = BLOCK) -> dict[str, Tensor]:
+    """Return the whole values of a part, on every rank.
+
+    Args:
+        tensor: this rank's tensor of the part.
+        all_of: returns the tensors of all ranks, in their order; every rank calls it equally often.
+        limit: the bytes gathered from all ranks at once, if a row is no larger.
+    """
+    if any(q.axis is not None for q in part.pieces):  # parts of layers, cut twice
+        return joined(part, all_of(tensor))
+    out = {q.name: torch.empty([evaluate(d, {}) for d in q.dims], dtype=tensor.dtype) for q in part.pieces}
+    rows = tensor if part.dealt or part.axis is not None else tensor.reshape(-1)
+    step = max(1, limit // ranks // max(1, math.prod(rows.shape[1:]) * tensor.element_size()))
+    for row in range(0, len(rows), step):
+        pieces = all_of(rows[row : row + step].contiguous())
+        for place, rank in enumerate(part.holders(ranks)):
+            _put(part, out, pieces[rank], place, row, ranks)
+        del pieces  # before there is the next
+    return out
+
+
+def _put(part: ShardedValue, out: dict[str, Tensor], rows: Tensor, place: int, row: int, ranks: int) -> None:
+    """Copy the elements of the rank at a place, from a row (or an element) on, to their offsets."""
+    first, count = part.pieces[0], part.count(ranks)
+    if part.dealt:
+        target = out[first.name][row * count + place :: count][: len(rows)]
+        target.copy_(rows[: len(target)])  # behind them are zeros
+    elif part.axis is not None:
+        value = out[first.name]
+        share = value.shape[part.axis] // count
+        value.narrow(part.axis, place * share, share)[row : row + len(rows)].copy_(rows)
+    else:
+        begin = place * evaluate(part.size, {}) + row
+        for piece in part.pieces:
+            start, value = evaluate(piece.start, {}), out[piece.name].view(-1)
+            low, high = max(begin, start), min(begin + len(rows), start + len(value))
+            if low < high:
+                value[low - start : high - start].copy_(rows[low - begin : high - begin])
