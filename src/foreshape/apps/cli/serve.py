@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from foreshape.apps.cli.arguments import Operators
+from foreshape.apps.cli.command_options import ServeOptions
 from foreshape.apps.cli.output import plain_errors, print_plain, printing
-
-if TYPE_CHECKING:
-    from foreshape.apps.cli.command_options import ServeOptions
 
 
 def serve(

@@ -8,13 +8,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from foreshape.apps.serving.infer_route import refuse
+from foreshape.apps.serving.service import Service
 from foreshape.apps.serving.trouble import server_error
 from foreshape.language.text.literal import escape
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from foreshape.apps.serving.service import Service
 
 log: Final = logging.getLogger("foreshape.access")
 

@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException as HTTPError
 from foreshape.apps.serving.access import AccessLog
 from foreshape.apps.serving.generate_route import GenerateRoute
 from foreshape.apps.serving.infer_route import InferRoute
+from foreshape.apps.serving.served_model import ServedModel
 from foreshape.apps.serving.server_limits import RequestError
 from foreshape.apps.serving.service import Service
 from foreshape.apps.serving.trouble import client_words
@@ -27,7 +28,6 @@ from foreshape.language.text.literal import escape
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from foreshape.apps.serving.served_model import ServedModel
 
 log: Final = logging.getLogger("foreshape.serving")
 EXTENSIONS: Final = ("binary_tensor_data", "generate", "model_repository")

@@ -10,8 +10,9 @@ from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from foreshape.apps.serving.protocol import HEADER_LENGTH, read_request, write_response
-from foreshape.apps.serving.server_limits import RequestError
+from foreshape.apps.serving.protocol import HEADER_LENGTH, InferRequest, Response, read_request, write_response
+from foreshape.apps.serving.served_model import ServedModel
+from foreshape.apps.serving.server_limits import RequestError, ServerLimits
 from foreshape.apps.serving.service import ClientGone, Headers, Service
 from foreshape.apps.serving.trouble import server_error
 from foreshape.interop.batch_queue import QueueEnded
@@ -19,9 +20,6 @@ from foreshape.interop.batch_queue import QueueEnded
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from foreshape.apps.serving.protocol import InferRequest, Response
-    from foreshape.apps.serving.served_model import ServedModel
-    from foreshape.apps.serving.server_limits import ServerLimits
 
 _PATH: Final = "/v2/models/{model}/infer"
 _GONE: Final = 499

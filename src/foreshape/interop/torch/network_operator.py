@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from functools import reduce
 from itertools import count
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import finalize
 
 from foreshape.core.dims import Dim, Size, symbols_of
+from foreshape.core.dims.expression import Atom
 from foreshape.core.spec import LOD_TENSOR
 from foreshape.core.values.torch_private import private
 from foreshape.core.values.torch_types import torch_dtype
@@ -27,9 +28,6 @@ from foreshape.interop.torch.write.numbers_code import one_symbol
 from foreshape.language.program import Variable
 from foreshape.machine.process import torch_modes as modes
 from foreshape.runtime.engine import LoDTensor, Scope
-
-if TYPE_CHECKING:
-    from foreshape.core.dims.expression import Atom
 
 _SCOPES: Final = 2
 """So many sets of parameters at most are kept bound, of one network."""

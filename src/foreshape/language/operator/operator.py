@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 from foreshape.core.dims import Size
 from foreshape.core.hints import did_you_mean
@@ -26,9 +26,6 @@ from foreshape.language.operator.schema import Again, Schema
 from foreshape.language.operator.totals import Totals
 from foreshape.language.operator.traits import ShardingRule, usual_rule
 from foreshape.machine.kernels.fused import Effects, Order
-
-if TYPE_CHECKING:
-    from foreshape.machine.kernels.fused import Effects
 
 OWN: Final = 1000
 """``since`` of an operator in no version of PaddlePaddle."""

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape.core.spec import Spec
 from foreshape.errors import DescriptionError
+from foreshape.language.program.block import Block
 from foreshape.language.program.guards import Guards
+from foreshape.language.program.op import Op
+from foreshape.language.program.variable import Variable
 
 if TYPE_CHECKING:
-    from foreshape.language.program.block import Block
-    from foreshape.language.program.op import Op
     from foreshape.language.program.program import Program
-    from foreshape.language.program.variable import Variable
 
 
 class InferenceState(ABC):

@@ -18,10 +18,10 @@ from foreshape.language.program.elsewhere import elsewhere
 from foreshape.language.program.messages import CallSite
 from foreshape.language.program.names import added_to, blocks_of, names_of
 from foreshape.language.program.scopes import scope_of
+from foreshape.language.program.variable import Variable
 
 if TYPE_CHECKING:
     from foreshape.language.program.block import Block
-    from foreshape.language.program.variable import Variable
 
 _Computation = TypeVar("_Computation", bound=Computation)
 Slots: TypeAlias = "dict[str, tuple[str, ...]]"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from foreshape.core.dims import Dim, Size
-
-if TYPE_CHECKING:
-    from foreshape.core.dims.expression import Atom
+from foreshape.core.dims.expression import Atom
 
 NameOf = Callable[[str], str]
 """Symbol -> the expression with its size."""
