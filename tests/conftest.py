@@ -14,10 +14,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+from support.some import examples  # in the folder of this file
+
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: threads of each would wait for those of the others
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("COLUMNS", None)  # which would say how wide the command's tables are
-settings.register_profile("anywhere", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # which a slow or busy machine would be
+# A slow or busy machine is none of the faults that are looked for.
+settings.register_profile("anywhere", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("anywhere")
 
 
@@ -26,6 +30,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("longest") is not None:
             item.add_marker(pytest.mark.long)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, None, None]:
+    """Where ``-m`` begins with "not long", no tests of long cases but for one of a function without quick ones: two thirds of all cases are long,
+    and what pytest makes of each takes as long as many quick tests do. The names of the others stay."""
+    yield
+    calls = metafunc._calls  # pytest has no other way to leave out a case and keep the names of those after it
+    if metafunc.config.option.markexpr.startswith("not long") and calls:
+        long = metafunc.definition.get_closest_marker("long") is not None
+        quick = [] if long else [call for call in calls if not any(mark.name in ("long", "longest") for mark in call.marks)]
+        calls[:] = quick or calls[:1]
 
 
 @pytest.hookimpl(wrapper=True)
