@@ -231,7 +231,11 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+LONG = ("reverse by a number", "step", "swish", "one of several", "in another", "in a gradient")
+"""What others of them have parts of."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in LONG else n for n in FUNCTIONS])
 def test_function(name):
     torch.manual_seed(0)
     compare(Net(FUNCTIONS[name]))
@@ -240,7 +244,7 @@ def test_function(name):
 def test_functions_within_modules():
     torch.manual_seed(0)
     compare(Twice())
-    compare(Twice().eval())
+    compare(Twice().eval(), dynamic=[None])
     compare(OwnLinear())
     compare(OwnLinear(), dynamic=[None])
 
@@ -318,13 +322,15 @@ class Hooked(nn.Module):
         return (self.n(self.m(h)) * (before.sum() + 1)).square().mean()
 
 
-@pytest.mark.parametrize("how", ["parameter", "shared parameter", "pre", "full", "both", "tensor", "used before"])
+@pytest.mark.parametrize(
+    "how", ["parameter", "both", "tensor", "used before", *(pytest.param(h, marks=pytest.mark.long) for h in ("shared parameter", "pre", "full"))]
+)
 def test_hook(how):
     torch.manual_seed(0)
     compare(Hooked(how))
 
 
-@pytest.mark.parametrize("with_loss", [False, True])
+@pytest.mark.parametrize("with_loss", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_hooks_of_all_modules(with_loss):
     torch.manual_seed(0)
     net, x = Hooked("none"), torch.randn(5, 3)
@@ -348,7 +354,7 @@ def refused_or_told(net, words):
     x = torch.randn(5, 3)
     with warnings.catch_warnings(record=True) as record:
         warnings.simplefilter("always")
-        model = fs.from_torch(net, x)
+        model = fs.from_torch(net, x, dynamic=[None])
         try:
             model.gradients(x)
             told = " ".join(str(one.message) for one in record)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from support.some import one_in
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence
 
@@ -60,7 +59,11 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", one_in(2, CASES))
+QUICK = ("in order", "rows on the way")
+"""One of several layers both ways, of the padded time of all, and one with layers between the rows: they have parts of the others."""
+
+
+@pytest.mark.parametrize("case", [n if n in QUICK else pytest.param(n, marks=pytest.mark.long) for n in CASES])
 def test_packed_sequences_are_torchs(case: str) -> None:
     torch.manual_seed(3)
     module: Any = CASES[case]()
