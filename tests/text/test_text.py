@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.counted import assert_time_grows_with_size
 from support.harness import build, of_each_operator, sampled
-from support.some import examples, one_in
+from support.some import each, examples, one_in
 
 import foreshape as fs
 from foreshape import layer
@@ -56,12 +56,12 @@ def agrees(program: Program) -> Program:
     return parsed
 
 
-@pytest.mark.parametrize("path", CORPUS, ids=lambda p: f"{p.parent.name}-{p.stem}")
+@pytest.mark.parametrize("path", each(2, CORPUS), ids=lambda p: f"{p.parent.name}-{p.stem}")
 def test_programs_of_others_read_back(path: Path) -> None:
     agrees(fs.load_program(path))
 
 
-@of_each_operator(list(sampled())[::7])
+@of_each_operator(list(sampled())[::7], quick=3)
 def test_samples_read_back_to_equal_bytes(name: str, cls: Any, sample: Any) -> None:
     agrees(build(cls, sample.arguments).program)
 
