@@ -16,9 +16,10 @@ import pytest
 import foreshape as fs
 from foreshape import layer
 from foreshape.compiler.lowering import fuse, fusion, lower
-from foreshape.compiler.lowering.fusion import REWRITES, apply_all
+from foreshape.compiler.lowering.fusion import apply_all, rewrites
+from foreshape.compiler.lowering.fusion.rewrite_order import Rewrite, RewriteStage, in_order
 from foreshape.core.spec import tensor
-from foreshape.errors import SchemaError
+from foreshape.errors import DescriptionError, SchemaError
 from foreshape.language.operator import FLOATING, NOT_DIFFERENTIABLE, Operator, all_operators, computations, gradient, operand, result
 from foreshape.language.operator.computations import Computation
 from foreshape.language.operator.traits import is_usual_gradient
@@ -29,12 +30,8 @@ import make_fusion_reference as reference
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(fusion.__file__).parent
 LOWERING = sorted([*FOLDER.glob("*.py"), *FOLDER.parent.glob("*.py")])
-SHARED = {"__init__", "byte_weights", "frozen", "graph", "images", "plain_calls", "products", "series_memory", "series_values", "soundness"}
+SHARED = {"__init__", "byte_weights", "frozen", "graph", "images", "plain_calls", "products", "rewrite_order", "series_memory", "series_values", "soundness"}
 KINDS = tuple(c for c in vars(computations).values() if isinstance(c, type) and issubclass(c, Computation) and c not in (Computation, computations.ForwardOnly))
-
-
-def name_of(rewrite: ModuleType) -> str:
-    return rewrite.__name__.rpartition(".")[2]
 
 
 def rewritten(describe: Callable[[], Any]) -> dict[str, int]:
@@ -48,13 +45,12 @@ def rewritten(describe: Callable[[], Any]) -> dict[str, int]:
 
 
 def test_every_file_is_one_rewrite_or_shared():
-    assert {p.stem for p in FOLDER.glob("*.py")} == {name_of(r) for r in REWRITES} | SHARED
-    assert len(REWRITES) == len(set(REWRITES))
+    assert {p.stem for p in FOLDER.glob("*.py")} == {r.name for r in rewrites()} | SHARED
 
 
-@pytest.mark.parametrize("rewrite", REWRITES, ids=name_of)
-def test_a_rewrite_says_what_is_there_before_and_after(rewrite: ModuleType):
-    what, parts = reference.sections(rewrite)
+@pytest.mark.parametrize("rewrite", rewrites(), ids=lambda r: r.name)
+def test_a_rewrite_says_what_is_there_before_and_after(rewrite: Rewrite):
+    what, parts = reference.sections(sys.modules[rewrite.apply.__module__])
     assert what.endswith(".") and all(parts.values())
 
 
@@ -64,6 +60,41 @@ def test_a_rewrite_says_what_is_there_before_and_after(rewrite: ModuleType):
 def test_another_form_is_refused(words: str):
     with pytest.raises(ValueError, match="the docstring"):
         reference.sections(ModuleType("other", words))
+
+
+# --- order
+
+
+def of_names(*after: tuple[str, RewriteStage, tuple[str, ...]]) -> list[Rewrite]:
+    return [Rewrite(name, lambda graph: 0, stage, dict.fromkeys(names, "is a reason")) for name, stage, names in after]
+
+
+def test_rewrites_come_by_stages_behind_the_ones_that_they_name_and_by_name() -> None:
+    members = of_names(
+        ("b", RewriteStage.FUSE, ()),
+        ("a", RewriteStage.FUSE, ("d",)),
+        ("d", RewriteStage.FUSE, ("c",)),
+        ("c", RewriteStage.FUSE, ()),
+        ("z", RewriteStage.SIMPLIFY, ()),
+    )
+    assert [r.name for r in in_order(members)] == ["z", "b", "c", "d", "a"] == [r.name for r in in_order(members[::-1])]
+
+
+FUSE, SIMPLIFY = RewriteStage.FUSE, RewriteStage.SIMPLIFY
+
+
+@pytest.mark.parametrize(("members", "says"), [
+    ([("a", FUSE, ("c",)), ("b", FUSE, ("a",)), ("c", FUSE, ("b",)), ("d", FUSE, ("a",))], "in a circle: a after c after b after a"),
+    ([("linear", FUSE, ("atention",)), ("attention", FUSE, ())], "linear comes after 'atention', which is no rewrite: did you mean attention"),
+    ([("linear", FUSE, ("views",)), ("views", SIMPLIFY, ())], "linear comes after views, which is of the stage SIMPLIFY, not FUSE"),
+])  # fmt: skip
+def test_an_order_that_cannot_be_is_refused(members: list[Any], says: str) -> None:
+    with pytest.raises(DescriptionError, match=says):
+        in_order(of_names(*members))
+
+
+def test_the_order_is_computed_once() -> None:
+    assert rewrites() is rewrites()
 
 
 def literals(source: str) -> Iterator[str]:

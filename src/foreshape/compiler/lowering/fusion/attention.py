@@ -17,6 +17,7 @@ from functools import partial
 
 from foreshape.compiler.lowering.fusion.frozen import affine_of
 from foreshape.compiler.lowering.fusion.graph import Graph, backward_of, computes, dims_of, fused, fused_as, spec_of
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, KernelCall, Value
 from foreshape.core.data_class import data_class, field
 from foreshape.core.dims import Size, equal
@@ -30,6 +31,7 @@ from foreshape.machine.kernels.fused import FusedKernel
 _FAR = -1e9
 
 
+@rewrite(RewriteStage.FUSE)
 def apply(graph: Graph) -> int:
     count = 0
     for i, computation in graph.computing(Softmax):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foreshape.compiler.lowering.fusion.graph import Graph, backward_of, computes, dims_of, fused, spec_of
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, FusedCall, KernelCall, Step, Value
 from foreshape.core.dims import minimum
 from foreshape.core.spec import INT64, SELECTED_ROWS, Spec
@@ -20,6 +21,7 @@ from foreshape.language.operator.sequence_computations import SequencePooling
 from foreshape.machine.kernels.bags import Bag
 
 
+@rewrite(RewriteStage.FUSE)
 def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i, computation) for i, computation in graph.computing(Embedding))
 

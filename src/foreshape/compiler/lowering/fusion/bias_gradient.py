@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from foreshape.compiler.lowering.fusion.graph import Graph, dims_of, fused
 from foreshape.compiler.lowering.fusion.images import ChannelSum
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.language.operator.computations import Sum
 from foreshape.machine.kernels import elementwise
 
 
+@rewrite(RewriteStage.FUSE)
 def apply(graph: Graph) -> int:
     count = 0
     for i, computation in graph.undoing(Sum):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foreshape.compiler.lowering.fusion.graph import Graph, backward_of, computes, dims_of, fused, spec_of
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, KernelCall, Value
 from foreshape.language.operator.computations import Reduction, SoftmaxCrossEntropy
 from foreshape.machine.kernels import class_loss
@@ -17,6 +18,7 @@ from foreshape.machine.kernels import class_loss
 _MEAN = Reduction("AVERAGE")
 
 
+@rewrite(RewriteStage.FUSE)
 def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i, computation) for i, computation in graph.computing(SoftmaxCrossEntropy))
 

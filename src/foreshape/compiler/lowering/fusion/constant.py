@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from foreshape.compiler.lowering.fusion.graph import Graph, dims_of, fused, spec_of
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import OpCall, Value, values_of
 from foreshape.core.spec import Spec
 from foreshape.core.values.torch_proxy import Lazy, torch
@@ -22,6 +23,7 @@ from foreshape.machine.kernels import elementwise
 MAX_ELEMENTS = 1024
 
 
+@rewrite(RewriteStage.SIMPLIFY)
 def apply(graph: Graph) -> int:
     count = 0
     for i, computation in [(i, computation) for kind in (Constant, Filled) for i, computation in graph.computing(kind) if not any(i.arguments)]:

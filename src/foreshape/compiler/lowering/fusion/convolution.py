@@ -9,10 +9,19 @@ from __future__ import annotations
 
 from foreshape.compiler.lowering.fusion.graph import Graph, computes, dims_of, fused
 from foreshape.compiler.lowering.fusion.images import are_images, convolution_of
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, KernelCall
 from foreshape.language.operator.computations import ImageConvolution, Sum
 
 
+@rewrite(
+    RewriteStage.FUSE,
+    after={
+        "bias_gradient": "lets the sum alone read the convolution",
+        "frozen_values": "computes convolutions of constants alone",
+        "frozen_convolution": "takes more steps behind a convolution of constants",
+    },
+)
 def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i, computation) for i, computation in graph.computing(ImageConvolution) if are_images(i))
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from foreshape.compiler.lowering.fusion.graph import Graph, dims_of, fused, fused_as
 from foreshape.compiler.lowering.fusion.images import ChannelSum, are_images, convolution_of
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, KernelCall
 from foreshape.language.operator.computations import ImageConvolution
 
 
+@rewrite(RewriteStage.FUSE, after={"bias_gradient": "makes the sum over all but the channels, which the convolution's gradient gives too"})
 def apply(graph: Graph) -> int:
     convolutions = [(i, computation) for i, computation in graph.undoing(ImageConvolution) if are_images(i) and not any(i.arguments[2:-1])]
     return sum(_rewrite(graph, i, computation) for i, computation in convolutions)

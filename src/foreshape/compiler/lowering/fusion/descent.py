@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from foreshape.compiler.lowering.fusion.graph import Graph, fused, fused_as, spec_of
 from foreshape.compiler.lowering.fusion.products import WeightGradient
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import KernelCall, Value
 from foreshape.language.operator.computations import SgdUpdate
 from foreshape.machine.kernels import elementwise, linear
 
 
+@rewrite(RewriteStage.FUSE, after={"linear_gradient": "makes the product that is added to a matrix in place"})
 def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i) for i, _ in graph.computing(SgdUpdate))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from foreshape.compiler.lowering.fusion.frozen import affine_of, constant_number
 from foreshape.compiler.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, KernelCall, OpCall, Value
 from foreshape.core.spec import FP32
 from foreshape.language.operator import written_out
@@ -22,6 +23,7 @@ _MOST = 12
 """The most calls of one activation."""
 
 
+@rewrite(RewriteStage.FUSE)
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:
         return 0

@@ -11,10 +11,18 @@ from operator import methodcaller
 
 from foreshape.compiler.lowering.fusion.frozen import by_number
 from foreshape.compiler.lowering.fusion.graph import Graph, fused
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.language.operator.computations import Product
 from foreshape.machine.kernels import elementwise
 
 
+@rewrite(
+    RewriteStage.FUSE,
+    after={
+        "frozen_linear": "takes the steps behind a product of constants into its kernel",
+        "frozen_convolution": "takes the steps behind a convolution into its kernel",
+    },
+)
 def apply(graph: Graph) -> int:
     count = 0
     for i, _ in graph.computing(Product) if graph.lowered.frozen else ():

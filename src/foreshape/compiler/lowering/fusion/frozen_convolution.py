@@ -18,6 +18,7 @@ from foreshape.compiler.lowering.fusion.byte_weights import FrozenWeight, byte_w
 from foreshape.compiler.lowering.fusion.frozen import Chain, follow, follow_normalization, frozen_numbers
 from foreshape.compiler.lowering.fusion.graph import Graph, dims_of, fused, spec_of
 from foreshape.compiler.lowering.fusion.images import are_images
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, KernelCall
 from foreshape.core.dims import Size, product
 from foreshape.core.spec import FP32
@@ -32,6 +33,13 @@ from foreshape.machine.kernels.onednn_packed_bytes import ByteWeight
 Dims = Sequence[Size]
 
 
+@rewrite(
+    RewriteStage.FUSE,
+    after={
+        "frozen_rounding": "takes the factors and sums of a rounding, which are no steps of a convolution",
+        "frozen_activation": "makes one call of an activation, which a convolution takes in",
+    },
+)
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:
         return 0

@@ -10,11 +10,13 @@ from __future__ import annotations
 from foreshape.compiler.lowering.fusion.graph import Graph, computes, fused
 from foreshape.compiler.lowering.fusion.known_dims import shape_of
 from foreshape.compiler.lowering.fusion.plain_calls import slice_text
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import OpCall
 from foreshape.language.operator.computations import Reshape, Slicing, Transposition
 from foreshape.machine.kernels.fused import FusedKernel
 
 
+@rewrite(RewriteStage.JOIN, after={"frozen_series": "takes views of images and rows into a series"})
 def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i) for i in graph.plain()) if graph.lowered.frozen else 0
 

@@ -19,6 +19,7 @@ from foreshape.compiler.lowering.fusion.byte_weights import FrozenWeight, byte_w
 from foreshape.compiler.lowering.fusion.frozen import Chain, follow, is_frozen_fp32
 from foreshape.compiler.lowering.fusion.graph import Graph, computes, dims_of, fused
 from foreshape.compiler.lowering.fusion.products import products_of_rows, rows_of
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, KernelCall, Value
 from foreshape.core.data_class import data_class
 from foreshape.core.dims import Size
@@ -36,6 +37,13 @@ SMALL = 1 << 10
 """The least elements of a matrix for another kernel than the plain one, without oneDNN's own library."""
 
 
+@rewrite(
+    RewriteStage.FUSE,
+    after={
+        "frozen_rounding": "takes the factors and sums of a rounding, which are no steps of a product",
+        "frozen_activation": "makes one call of an activation, which a product takes in",
+    },
+)
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:
         return 0

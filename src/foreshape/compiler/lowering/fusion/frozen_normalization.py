@@ -14,6 +14,7 @@ from functools import partial
 
 from foreshape.compiler.lowering.fusion.frozen import affine_of, is_frozen_fp32
 from foreshape.compiler.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, KernelCall, Value
 from foreshape.core.dims import Size, product
 from foreshape.core.spec import FP32
@@ -23,6 +24,7 @@ from foreshape.machine.kernels.normalized_rows import STATISTICS, normalized_row
 from foreshape.machine.kernels.onednn_library import library
 
 
+@rewrite(RewriteStage.FUSE)
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen or library() is None:
         return 0

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from foreshape.compiler.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of
 from foreshape.compiler.lowering.fusion.plain_calls import is_plain
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import OpCall
 from foreshape.core.spec import BOOL
 from foreshape.language.operator.computations import Cast, Picking, Selection
@@ -19,6 +20,7 @@ from foreshape.machine.kernels.fused import Effects, FusedKernel
 _PART = Effects(views={0: 0}, layouts={0: "strided"})
 
 
+@rewrite(RewriteStage.SIMPLIFY)
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:
         return 0

@@ -14,6 +14,7 @@ from typing import Any
 
 from foreshape.compiler.lowering.fusion.frozen import affine_of, constant_number
 from foreshape.compiler.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import OpCall, Value
 from foreshape.core.dims import product
 from foreshape.core.spec import FP32, INT8, UINT8
@@ -26,6 +27,7 @@ MOST = 127
 _RANGES = ((-128.0, 127.0), (0.0, 255.0))
 
 
+@rewrite(RewriteStage.FUSE)
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:
         return 0

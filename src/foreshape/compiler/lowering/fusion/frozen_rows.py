@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from foreshape.compiler.lowering.fusion.graph import Graph, computes, fused, spec_of
 from foreshape.compiler.lowering.fusion.plain_calls import are_equal, is_plain, slice_text
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import KernelCall, OpCall, Value
 from foreshape.core.data_class import data_class
 from foreshape.core.spec import tensor
@@ -22,6 +23,7 @@ from foreshape.machine.kernels.fused import Effects, FusedKernel
 _FUNCTIONS = (Activation, Affine, Power, Relu, Scaling)
 
 
+@rewrite(RewriteStage.SIMPLIFY)
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:
         return 0

@@ -16,6 +16,7 @@ from typing import Any
 
 from foreshape.compiler.lowering.fusion.frozen import activation, affine_of
 from foreshape.compiler.lowering.fusion.graph import Graph, computes, dims_of, fused, fused_as, spec_of
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.fusion.series_memory import SeriesStage, attention_of, give_slots, only_rounds, rows_of, series_bytes
 from foreshape.compiler.lowering.fusion.series_values import attending, attention_stage, in_dims, is_mean_of_pixels, same, takes_no_logarithm
 from foreshape.compiler.lowering.kernel_calls import Argument, FusedCall, KernelCall, OpCall, Value, values_of
@@ -47,6 +48,7 @@ from foreshape.machine.kernels.onednn_stages import ChainSlice, Each, Enlarged, 
 from foreshape.machine.kernels.onednn_texts import Attended, TextSeries
 
 
+@rewrite(RewriteStage.JOIN)
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen or library() is None:
         return 0

@@ -9,6 +9,7 @@ Unless: something else reads y or z
 from __future__ import annotations
 
 from foreshape.compiler.lowering.fusion.graph import Graph, computes, fused
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import KernelCall
 from foreshape.core.dims import equal
 from foreshape.language.operator.computations import ChannelShuffling, Reshape, Transposition
@@ -17,6 +18,7 @@ from foreshape.machine.kernels import elementwise
 _SWAPPED = (0, 2, 1, 3, 4)
 
 
+@rewrite(RewriteStage.FUSE)
 def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i, computation) for i, computation in graph.computing(Transposition)) if graph.lowered.frozen else 0
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from foreshape.compiler.lowering.fusion.graph import Graph, fused, fused_as, spec_of
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, FusedCall, KernelCall, OpCall, Value, values_of
 from foreshape.core.values.torch_proxy import torch
 from foreshape.errors import ExecutionError, ForeshapeError
@@ -26,6 +27,17 @@ ROUNDS = 8
 """The most rounds of leaving out values without room, and keeping their operands instead."""
 
 
+@rewrite(
+    RewriteStage.FUSE,
+    after={
+        "attention": "takes the numbers of constant masks into its kernel",
+        "frozen_activation": "takes the numbers of constants into its kernel",
+        "frozen_linear": "takes weights and numbers made of constants into its kernel",
+        "frozen_convolution": "takes filters and numbers made of constants into its kernel",
+        "frozen_normalization": "takes the numbers of constants into its kernel",
+        "frozen_rounding": "takes the numbers of constants into its kernel",
+    },
+)
 def apply(graph: Graph) -> int:
     if not graph.lowered.frozen:
         return 0

@@ -8,11 +8,13 @@ Unless: y is fetched, stored or changed, or x is persistable or changed
 from __future__ import annotations
 
 from foreshape.compiler.lowering.fusion.graph import Graph, spec_of
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Value
 from foreshape.core.spec import LOD_TENSOR
 from foreshape.language.operator.computations import Identity
 
 
+@rewrite(RewriteStage.SIMPLIFY)
 def apply(graph: Graph) -> int:
     count = 0
     for i, _ in graph.computing(Identity):

@@ -8,11 +8,13 @@ Unless: something else reads new, or a is fetched; or x is of other dims
 from __future__ import annotations
 
 from foreshape.compiler.lowering.fusion.graph import Graph, dims_of, fused
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import KernelCall, Value
 from foreshape.language.operator.computations import Constant, Filled, Sum
 from foreshape.machine.kernels import elementwise
 
 
+@rewrite(RewriteStage.MEMORY)
 def apply(graph: Graph) -> int:
     count = 0
     scope_values = {v.name: v for v in graph.lowered.feeds if v.in_scope}

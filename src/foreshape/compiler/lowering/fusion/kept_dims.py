@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from foreshape.compiler.lowering.fusion.graph import Graph, fused, spec_of
 from foreshape.compiler.lowering.fusion.operand_dims import read_for_dims
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, KernelCall, Value
 from foreshape.language.program import Role
 from foreshape.machine.kernels.fused import FusedKernel
@@ -20,6 +21,7 @@ _SMALL = 1 << 10
 """The most bytes of a value kept as it is: it would cost a kernel call to save them."""
 
 
+@rewrite(RewriteStage.MEMORY)
 def apply(graph: Graph) -> int:
     calls: dict[KernelCall, list[int]] = {i: operands for i in graph.plain() if i.op.role & Role.BACKWARD and (operands := read_for_dims(graph, i))}
     if not calls:

@@ -14,12 +14,14 @@ from math import prod
 from typing import Any
 
 from foreshape.compiler.lowering.fusion.graph import Graph, dims_of
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, KernelCall, values_of
 from foreshape.core.dims import Size, equal
 from foreshape.core.values.torch_proxy import Tensor
 from foreshape.language.operator.computations import Reshape
 
 
+@rewrite(RewriteStage.SIMPLIFY)
 def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i) for i, _ in graph.computing(Reshape))
 

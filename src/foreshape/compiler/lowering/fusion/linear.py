@@ -9,11 +9,20 @@ from __future__ import annotations
 
 from foreshape.compiler.lowering.fusion.graph import Graph, computes, dims_of, fused, spec_of
 from foreshape.compiler.lowering.fusion.products import products_of_rows, transposed_view
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, KernelCall
 from foreshape.language.operator.computations import Sum
 from foreshape.machine.kernels import linear
 
 
+@rewrite(
+    RewriteStage.FUSE,
+    after={
+        "bias_gradient": "lets the sum alone read the product",
+        "frozen_values": "computes products of constants alone",
+        "frozen_linear": "takes more steps behind a product of constants",
+    },
+)
 def apply(graph: Graph) -> int:
     return sum(_product(graph, i, transposed) for i, transposed in products_of_rows(graph))
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from foreshape.compiler.lowering.fusion.graph import Graph, fused, spec_of
 from foreshape.compiler.lowering.fusion.products import WeightGradient, gradients_of_rows, transposed_view
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import KernelCall
 from foreshape.machine.kernels import linear
 
 
+@rewrite(RewriteStage.FUSE)
 def apply(graph: Graph) -> int:
     return sum(_split(graph, i, transposed) for i, transposed in gradients_of_rows(graph))
 

@@ -8,11 +8,13 @@ Unless: something else reads d_p, or the cross entropy is along another axis tha
 from __future__ import annotations
 
 from foreshape.compiler.lowering.fusion.graph import Graph, backward_of, fused, spec_of
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import KernelCall
 from foreshape.language.operator.computations import CrossEntropy, Logarithm, Softmax
 from foreshape.machine.kernels.bounded_softmax import of_classes, of_distribution, of_logarithm
 
 
+@rewrite(RewriteStage.FUSE)
 def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i, computation.axis) for i, computation in graph.undoing(Softmax))
 

@@ -8,12 +8,14 @@ Unless: something else reads the mean or the variance; or they, the scale or the
 from __future__ import annotations
 
 from foreshape.compiler.lowering.fusion.graph import Graph, backward_of, fused, spec_of
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, KernelCall, Value
 from foreshape.core.spec import tensor
 from foreshape.language.operator.computations import LayerNorm
 from foreshape.machine.kernels import layer_norm
 
 
+@rewrite(RewriteStage.FUSE)
 def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i, computation) for i, computation in graph.computing(LayerNorm))
 

@@ -8,9 +8,11 @@ After: ``d_x, d_y = gradient(d_out, y, d_out)``
 from __future__ import annotations
 
 from foreshape.compiler.lowering.fusion.graph import Graph, spec_of
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import KernelCall, OpCall, Value
 
 
+@rewrite(RewriteStage.SIMPLIFY)
 def apply(graph: Graph) -> int:
     return sum(_rewrite(graph, i) for i in graph.plain())
 

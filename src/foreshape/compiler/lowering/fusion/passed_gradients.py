@@ -10,10 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from foreshape.compiler.lowering.fusion.graph import Graph
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Value
 from foreshape.language.operator.computations import Sum
 
 
+@rewrite(RewriteStage.SIMPLIFY)
 def apply(graph: Graph) -> int:
     count = 0
     for i, _ in graph.undoing(Sum):

@@ -13,6 +13,7 @@ from typing import Any
 
 from foreshape.compiler.lowering.fusion.graph import Graph, fused, spec_of
 from foreshape.compiler.lowering.fusion.plain_calls import is_plain
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import KernelCall, OpCall, Value, values_of
 from foreshape.core.dims import equal
 from foreshape.core.spec import DType
@@ -23,6 +24,7 @@ from foreshape.machine.kernels.fused import FusedKernel
 from foreshape.machine.kernels.pages import full
 
 
+@rewrite(RewriteStage.MEMORY)
 def apply(graph: Graph) -> int:
     count = sum(_sizes(graph, i) for i in reversed(graph.plain()))
     return count + sum(

@@ -7,10 +7,20 @@ After: ``out = relu_(x)``, if a product or a convolution made x, and x is dead; 
 from __future__ import annotations
 
 from foreshape.compiler.lowering.fusion.graph import Graph, fused
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.language.operator.computations import Relu
 from foreshape.machine.kernels import elementwise
 
 
+@rewrite(
+    RewriteStage.FUSE,
+    after={
+        "frozen_activation": "takes rectifiers as parts of other activations",
+        "frozen_values": "computes functions of constants alone",
+        "frozen_linear": "takes the rectifier behind a product into its kernel",
+        "frozen_convolution": "takes the rectifier behind a convolution into its kernel",
+    },
+)
 def apply(graph: Graph) -> int:
     count = 0
     for i, computation in graph.computing(Relu):

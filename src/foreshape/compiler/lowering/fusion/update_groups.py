@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from foreshape.compiler.lowering.call_memory import workspace_of
 from foreshape.compiler.lowering.fusion.graph import Graph
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import KernelCall, OpCall, Value
 from foreshape.core.dims import no_less
 from foreshape.core.spec import LOD_TENSOR
@@ -20,6 +21,7 @@ GROUPS, LEAST = 16, 1 << 18
 _EFFECTS = Effects(contiguous=(1,))
 
 
+@rewrite(RewriteStage.JOIN)
 def apply(graph: Graph) -> int:
     count = 0
     runs: dict[int, list[KernelCall]] = {}

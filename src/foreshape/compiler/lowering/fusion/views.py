@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from foreshape.compiler.lowering.fusion.graph import Graph, computes, fused, fused_as
 from foreshape.compiler.lowering.fusion.plain_calls import are_equal, is_plain
+from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import KernelCall, OpCall, Value
 from foreshape.language.operator.computations import Reduction, Reshape
 from foreshape.machine.kernels.fused import Effects, FusedKernel
@@ -18,6 +19,13 @@ from foreshape.machine.kernels.fused import Effects, FusedKernel
 _VIEW = Effects(views={0: 0}, layouts={0: "reshaped"})
 
 
+@rewrite(
+    RewriteStage.SIMPLIFY,
+    after={
+        "known_dims": "leaves reshapes without operands for their sizes",
+        "frozen_rows": "looks for the reshapes of images as the program has them",
+    },
+)
 def apply(graph: Graph) -> int:
     calls = graph.plain() if graph.lowered.frozen else [i for i, _ in graph.computing(Reshape)]
     return sum(_viewed(graph, i) for i in calls)
