@@ -19,6 +19,7 @@ from support.some import examples  # in the folder of this file
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: threads of each would wait for those of the others
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("FORESHAPE_VERIFY_PASSES", "1")  # the conditions after each pass
 os.environ.pop("COLUMNS", None)  # which would say how wide the command's tables are
 # A slow or busy machine is none of the faults that are looked for.
 settings.register_profile("anywhere", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -76,7 +76,7 @@ def test_ranks_agree_on_gradients_that_are_not_finite_where_each_sees_its_part()
 def test_a_program_whose_updates_may_not_happen_is_not_divided_as_one_whose_do() -> None:
     whole = made(accumulate=4)
     for strategy in (fs.shard_optimizer(), fs.shard_parameters()):
-        with pytest.raises(fs.SchemaError, match=r"divides updates that are made in each step; those of conditional_block .* are not: divide the program"):
+        with pytest.raises(fs.SchemaError, match=r"requires updates that are made in each step; those of conditional_block .* are not: divide the program"):
             strategy.apply(whole.program, whole.loss, 2)
 
 

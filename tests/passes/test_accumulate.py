@@ -167,7 +167,7 @@ def test_what_cannot_accumulate_is_refused() -> None:
     for number in (0, True, 2.5):
         with pytest.raises(SchemaError, match="the number of batches that make one update"):
             accumulate(net.main, number, net.startup)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(SchemaError, match="accumulate=2: the program has no updates"):
+    with pytest.raises(SchemaError, match="accumulate=2 requires updates of parameters; the program has no updates: minimise"):
         accumulate(net.startup, 2, fs.Program())
     with pytest.raises(SchemaError, match="do not say of which gradients"):
         accumulate(net.gathered, 2, net.begins)

@@ -20,11 +20,12 @@ from foreshape.language.ops.math.scaling import Increment
 from foreshape.language.program import Op, Program, Role, Variable, program_guard
 from foreshape.layer.initializer import Constant, Initializer
 from foreshape.layer.parameter import initialise
-from foreshape.transforms.passes.framework import Pass
+from foreshape.transforms.passes.contract import CONDITIONAL_UPDATES, UPDATES, contract
 from foreshape.transforms.passes.group_weights import GroupWeights, Inserted
 from foreshape.transforms.passes.update_section import move_under, rename, update_section
 
 COUNTER = "accumulated_batches"
+_ACCUMULATE = contract("accumulate", [UPDATES], [CONDITIONAL_UPDATES])
 
 
 def accumulate(program: Program, batches: int, startup: Program) -> tuple[Program, Program]:
@@ -47,7 +48,7 @@ def accumulate(program: Program, batches: int, startup: Program) -> tuple[Progra
             _Accumulation(copy, batches).apply()
         return True
 
-    return Pass("accumulate", change)(program)[0], begins
+    return _ACCUMULATE.run(program, change, f"accumulate={batches}").program, begins
 
 
 def checked_batches(count: object) -> int:

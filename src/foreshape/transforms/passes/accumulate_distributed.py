@@ -14,10 +14,12 @@ from foreshape.errors import SchemaError
 from foreshape.language.ops.math.scaling import Scale
 from foreshape.language.program import Program, Role
 from foreshape.transforms.passes.accumulate import accumulate
+from foreshape.transforms.passes.contract import UPDATES_LAST, contract
 from foreshape.transforms.passes.data_parallelism import update_last
 from foreshape.transforms.passes.for_ranks import ForRanks, ShardedValue
-from foreshape.transforms.passes.framework import Pass
 from foreshape.transforms.passes.precision import scale_loss
+
+_UPDATES_LAST = contract("updates_last", ensures=[UPDATES_LAST], idempotent=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +65,15 @@ def _updates_last(program: Program) -> Program:
     """Return a copy with the waits for gradients outside of the updates, and all updates behind them: a step may skip the updates."""
 
     def change(copy: Program) -> bool:
-        block = copy.global_block
+        block, changed = copy.global_block, False
         begun = {n for op in block.ops if not op.role & Role.OPTIMIZE for n in op.output_names()}
         for op in block.ops:
             if op.operator is not None and op.operator.awaits and op.role & Role.OPTIMIZE and begun.issuperset(op.inputs["X"]):
                 op.role = Role.BACKWARD
-        update_last(block)
-        return True
+                changed = True
+        return update_last(block) or changed
 
-    return Pass("updates last", change)(program)[0]
+    return _UPDATES_LAST.run(program, change).program
 
 
 def sums_of(program: Program) -> dict[str, str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from foreshape.errors import SchemaError
 from foreshape.language.program import Block, Program, Role, Variable
 from foreshape.transforms.passes.batch_norm import synchronise_batch_norm
 from foreshape.transforms.passes.buckets import BucketGradient, Sender, gradients_of
+from foreshape.transforms.passes.contract import COLLECTIVES, UPDATES, contract
 from foreshape.transforms.passes.for_ranks import ForRanks, Mesh, ShardedValue
-from foreshape.transforms.passes.framework import Pass
 from foreshape.transforms.passes.weigh_parts import COUNTS, weigh_parts
+
+_DATA_PARALLEL = contract("data_parallel", [UPDATES], [COLLECTIVES])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class DataParallel:
             Sender(block).sum_all([sent, *gradients_of(block)], self.bucket)
             return True
 
-        return ForRanks(Pass("data_parallel", change)(program)[0], total)
+        return ForRanks(_DATA_PARALLEL.run(program, change).program, total)
 
     def divide_examples(self, program: Program, loss: str) -> str:
         """Let a program compute on a rank's part of each batch, except for the sums of the loss and its gradients.
@@ -65,8 +66,6 @@ class DataParallel:
             SchemaError: it has no updates, or its loss is not made of means and sums over examples.
         """
         block = program.global_block
-        if not any(op.role & Role.OPTIMIZE for op in block.ops):
-            raise SchemaError("there are no updates to make over ranks: minimise the loss first")
         part = weigh_parts(block, loss)
         if self.synchronise_batch_norm:
             synchronise_batch_norm(program, COUNTS)
@@ -81,12 +80,17 @@ class DataParallel:
         return {}
 
 
-def update_last(block: Block) -> None:
-    """Let early readers of gradients, as sums over several batches, wait for the end of the backward pass: gradients are sent together."""
+def update_last(block: Block) -> bool:
+    """Let early readers of gradients, as sums over several batches, wait for the end of the backward pass: gradients are sent together.
+
+    Returns:
+        True if there are some.
+    """
     last = max((index for index, op in enumerate(block.ops) if op.role & Role.BACKWARD), default=-1)
     early = [op for op in block.ops[: last + 1] if op.role & Role.OPTIMIZE]
     if early:
         block.ops[: last + 1] = [op for op in block.ops[: last + 1] if not op.role & Role.OPTIMIZE] + early
+    return bool(early)
 
 
 def summed_loss(block: Block, part: str, loss: str) -> BucketGradient:

@@ -12,14 +12,14 @@ from foreshape.language.operator.attributes import AttrType
 from foreshape.language.operator.bound_attributes import Attributes
 from foreshape.language.operator.fields import Gradient, NoGradient
 from foreshape.language.program import Op, Program, Variable
-from foreshape.language.program.unknown import is_unknown
-from foreshape.transforms.passes.framework import Pass
+from foreshape.transforms.passes.contract import BLOCKS_IN_USE, KNOWN_OPERATORS, NO_TRAINING, contract
 from foreshape.transforms.passes.prune import for_test, prune
 
 Statistics: TypeAlias = Literal["fixed", "moving"]
 Frozen: TypeAlias = "bool | str | Sequence[str]"
 
 _MODES: Final = ("fixed", "moving")
+_FOR_TRAINING: Final = contract("for_training", [KNOWN_OPERATORS], [NO_TRAINING, BLOCKS_IN_USE])
 _SUMS: Final = {"data_norm": frozenset({"BatchSize", "BatchSum", "BatchSquareSum"})}
 """Operands whose gradients are no derivatives but new statistics, added by no optimizer here."""
 
@@ -49,9 +49,6 @@ def for_training(
         raise SchemaError.one_of("statistics", _MODES, statistics)
     if frozen is True and statistics == "moving":
         raise SchemaError("what is frozen keeps its statistics: leave statistics='moving' or frozen=True out")
-    unknown = sorted({op.type for op in program.all_ops() if is_unknown(op)})
-    if unknown:
-        raise SchemaError(f"a network with operators that are not known cannot be trained: {', '.join(unknown[:5])}")
     out = prune(for_test(program), feeds, fetches)
 
     def change(copy: Program) -> bool:
@@ -65,7 +62,7 @@ def for_training(
         mark_parameters(copy, frozen)
         return True
 
-    return Pass("for_training", change)(out)[0]
+    return _FOR_TRAINING.run(out, change).program
 
 
 def _set_training(op: Op, fixed: bool, all_frozen: bool) -> None:

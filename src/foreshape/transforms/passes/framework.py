@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
 
-from foreshape.errors import DescriptionError
 from foreshape.language.program import Program
-
-Change: TypeAlias = "Callable[[Program], bool]"
-"""A function that changes its program (a copy), and returns True if it did."""
+from foreshape.transforms.passes.contract import Change, Contract, PassResult, ProgramCondition, contract
 
 
 class Pass:
-    """A named change of a program.
+    """A named change of a program, with a contract.
 
     Examples:
         >>> drop_dead = Pass("drop_dead", lambda program: False)
@@ -22,38 +18,37 @@ class Pass:
         False
     """
 
-    __slots__ = ("_change", "name")
+    __slots__ = ("_change", "contract")
 
-    def __init__(self, name: str, change: Change) -> None:
-        self.name = name
+    def __init__(self, name: str | Contract, change: Change) -> None:
+        self.contract = name if isinstance(name, Contract) else Contract(name)
         self._change = change
 
-    def __call__(self, program: Program) -> tuple[Program, bool]:
+    @property
+    def name(self) -> str:
+        """Return the name of its contract."""
+        return self.contract.name
+
+    def __call__(self, program: Program) -> PassResult:
         """Return the changed program and True, or the program itself and False.
 
         Raises:
+            SchemaError: the program is not as the pass requires.
             DescriptionError: the result is inconsistent (a mistake in the pass), or the pass refuses the program.
         """
-        copy = program.clone()
-        if not self._change(copy):
-            return program, False
-        copy.touch()
-        try:
-            copy.infer()
-        except DescriptionError as error:
-            error.add_note(f"after the pass {self.name}")
-            raise
-        return copy, True
+        return self.contract.run(program, self._change)
 
     def __repr__(self) -> str:
         return f"Pass({self.name!r})"
 
 
-def named(name: str) -> Callable[[Change], Pass]:
-    """Decorate a function on programs to make it a pass of this name."""
+def named(
+    name: str, *, requires: Iterable[ProgramCondition] = (), ensures: Iterable[ProgramCondition] = (), idempotent: bool = False
+) -> Callable[[Change], Pass]:
+    """Decorate a function on programs to make it a pass of this name; see `Contract` for the rest."""
 
     def make(change: Change) -> Pass:
-        return Pass(name, change)
+        return Pass(contract(name, requires, ensures, idempotent), change)
 
     return make
 

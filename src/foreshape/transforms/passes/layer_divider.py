@@ -15,11 +15,12 @@ from foreshape.language.ops.collective.dropout import CDropout
 from foreshape.language.ops.nn.dropout import Dropout
 from foreshape.language.program import Block, Op, Program, Role
 from foreshape.language.program.op import is_empty_name
+from foreshape.transforms.passes.contract import contract
 from foreshape.transforms.passes.for_ranks import TENSOR, ShardedValue, ShardPiece
 from foreshape.transforms.passes.forward_and_back import GRAD, LATER, Reading, base_of, casts_of, is_gradient_of, set_shape, shape_of_part, shown
-from foreshape.transforms.passes.framework import Pass
 
 COLUMNS, ROWS = "columns", "rows"
+_SPLIT_LAYERS = contract("split_layers")
 
 
 def divided(program: Program, marks: Mapping[str, str], degree: int, names: Mapping[str, str] | None = None) -> tuple[Program, list[ShardedValue]]:
@@ -40,7 +41,7 @@ def divided(program: Program, marks: Mapping[str, str], degree: int, names: Mapp
         dividers[0].run()
         return True
 
-    result = Pass("split_layers", change)(program)[0]
+    result = _SPLIT_LAYERS.run(program, change).program
     dividers[0].verify(result.global_block)
     return result, list(dividers[0].parts.values())
 

@@ -17,10 +17,12 @@ from foreshape.language.ops.collective.coalesced import part_of, places_of
 from foreshape.language.ops.collective.parts import ranks_of
 from foreshape.language.program import Block, Op, Program, Role, Variable
 from foreshape.transforms.passes.buckets import BucketGradient, Sender, gradients_of, in_buckets, places
+from foreshape.transforms.passes.contract import COLLECTIVES, UNCONDITIONAL_UPDATES, UPDATES, Contract, contract
 from foreshape.transforms.passes.data_parallelism import DataParallel, summed_loss
 from foreshape.transforms.passes.for_ranks import ForRanks, ShardedValue, ShardPiece
-from foreshape.transforms.passes.forward_and_back import LATER, shown
-from foreshape.transforms.passes.framework import Pass
+from foreshape.transforms.passes.forward_and_back import LATER
+
+_GATHER = contract("gather_parameters", ensures=[COLLECTIVES])
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +34,11 @@ class ShardOptimizer(DataParallel):
     lars_momentum with norms of whole parameters.
     """
 
-    name: ClassVar[str] = "shard_optimizer"
+    contract: ClassVar[Contract] = contract("shard_optimizer", [UPDATES, UNCONDITIONAL_UPDATES], [COLLECTIVES])
     divides_parameters: ClassVar[bool] = False
 
     def apply(self, program: Program, loss: Variable | str, ranks: int | None = None, startup: Program | None = None) -> ForRanks:
         name = loss if isinstance(loss, str) else loss.name
-        refuse_conditional_updates(program, self.name)
         total, parts, followers, shards = "", list[ShardedValue](), list[tuple[str, str]](), list[ShardedValue]()
 
         def change(copy: Program) -> bool:
@@ -65,7 +66,7 @@ class ShardOptimizer(DataParallel):
             gather_before_use(block, [s.held for s in held_shards if s.held is not None], ranks or 0)
             return True
 
-        divided = Pass(self.name, change)(program)[0]
+        divided = self.contract.run(program, change).program
         begun = startup_for(startup, [p for p in parts if not p.begins_whole])
         return ForRanks(divided, total, begun, tuple(parts), tuple(followers), tuple(shards))
 
@@ -84,20 +85,7 @@ class ShardOptimizer(DataParallel):
             gather_before_use(block, needed_parts, ranks)
             return bool(needed_parts)
 
-        return Pass(self.name, change)(program)[0]
-
-
-def refuse_conditional_updates(program: Program, strategy: str) -> None:
-    """Refuse updates in some steps only, absent from the global block.
-
-    Raises:
-        SchemaError: a block that may not run updates a parameter, with its line.
-    """
-    for op in program.global_block.ops:
-        for index in op.sub_block_indices() if op.role & Role.OPTIMIZE else ():
-            if any(inner.operator is not None and is_update(type(inner.operator)) for inner in program.blocks[index].ops):
-                raise SchemaError(f"{strategy} divides updates that are made in each step; those of {shown(op)} are not: divide the program without "
-                                  "accumulate= and precision='fp16', as fs.train does, which writes these into what a rank runs")  # fmt: skip
+        return _GATHER.run(program, change).program
 
 
 @dataclass(slots=True)
@@ -383,7 +371,7 @@ def _number(size: Size) -> int:
 class ShardParameters(ShardOptimizer):
     """As `ShardOptimizer`, with the parameters in parts too: gathered while the ops before each use compute, and let go after."""
 
-    name: ClassVar[str] = "shard_parameters"
+    contract: ClassVar[Contract] = contract("shard_parameters", [UPDATES, UNCONDITIONAL_UPDATES], [COLLECTIVES])
     divides_parameters: ClassVar[bool] = True
 
 

@@ -17,13 +17,29 @@ from foreshape.language.program import Block, Op, Program, Role, Variable, progr
 from foreshape.language.program.op import is_empty_name
 from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import initialise
-from foreshape.transforms.passes.forward_and_back import LATER
-from foreshape.transforms.passes.framework import Pass
+from foreshape.transforms.passes.contract import CONDITIONAL_UPDATES, NO_GRADIENTS, UPDATES, ProgramCondition, contract
+from foreshape.transforms.passes.forward_and_back import LATER, shown
 from foreshape.transforms.passes.update_section import move_under, update_section
 
 TYPES: dict[str, DType | None] = {"fp32": None, "bf16": BF16, "fp16": FP16}
 """The values of `precision=`, with the element type of products; None to leave it."""
 INITIAL_SCALE, GROWS_AFTER, GROWS_BY, FALLS_BY = 2.0**15, 1000, 2.0, 0.5
+
+
+def _multiplies(op: Op) -> bool:
+    """Return True for a product or a convolution of the forward pass in fp32."""
+    if op.operator is None or not type(op.operator).multiplies or op.role & LATER:
+        return False
+    floating = [s for n in (*op.input_names(), *op.output_names()) if (s := op.block.var(n).spec).dtype is not None and s.known_dtype.is_floating]
+    return bool(floating) and all(s.dtype is FP32 and s.kind is LOD_TENSOR for s in floating)
+
+
+def _wide(program: Program) -> str:
+    return next((f"{shown(op)} computes in fp32" for op in program.all_ops() if _multiplies(op)), "")
+
+
+_LOWER = contract("lower_precision", [NO_GRADIENTS], [ProgramCondition("products in 16 bits", _wide)], idempotent=True)
+_SCALE = contract("scale_loss", [UPDATES], [CONDITIONAL_UPDATES])
 
 
 def checked_precision(precision: str) -> str:
@@ -49,14 +65,11 @@ def lower_precision(program: Program, precision: str) -> Program:
     dtype = TYPES[checked_precision(precision)]
     if dtype is None:
         return program
-    for op in program.all_ops():
-        if op.role & (Role.BACKWARD | Role.OPTIMIZE):
-            raise SchemaError(f"precision={precision!r}: the program has its gradients already; give it a program without, as it is before minimize")
 
     def change(copy: Program) -> bool:
         return sum(_Lowered(block, dtype).apply() for block in copy.blocks) > 0
 
-    return Pass(f"precision {precision}", change)(program)[0]
+    return _LOWER.run(program, change, f"precision={precision!r}").program
 
 
 class _Lowered:
@@ -70,19 +83,13 @@ class _Lowered:
     def apply(self) -> int:
         count = 0
         for op in list(self.block.ops):
-            if self._multiplies(op):
+            if _multiplies(op):
                 self._lower(op)
                 count += 1
             else:
                 for name in op.all_writes():  # the original has another value now
                     self.casts.pop(name, None)
         return count
-
-    def _multiplies(self, op: Op) -> bool:
-        if op.operator is None or not type(op.operator).multiplies or op.role & LATER:
-            return False
-        floating = [s for n in (*op.input_names(), *op.output_names()) if (s := self.block.var(n).spec).dtype is not None and s.known_dtype.is_floating]
-        return bool(floating) and all(s.dtype is FP32 and s.kind is LOD_TENSOR for s in floating)
 
     def _lower(self, op: Op) -> None:
         for name in dict.fromkeys(op.input_names()):
@@ -133,7 +140,7 @@ def scale_loss(program: Program, loss: str, startup: Program, over_ranks: bool =
             _Scaled(copy.global_block, loss, over_ranks).apply()
         return True
 
-    return Pass("scale_loss", change)(program)[0], begins
+    return _SCALE.run(program, change, "precision='fp16'").program, begins
 
 
 class _Scaled:

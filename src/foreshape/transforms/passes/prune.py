@@ -11,11 +11,14 @@ from foreshape.language.operator.bound_attributes import Attributes
 from foreshape.language.operator.computations import Selection
 from foreshape.language.program import Block, Op, Program, Variable
 from foreshape.language.program.dropping import drop_blocks, drop_variables, for_step
+from foreshape.transforms.passes.contract import BLOCKS_IN_USE, NO_TRAINING, TEST_BEHAVIOUR, contract
 from foreshape.transforms.passes.forward_and_back import LATER
-from foreshape.transforms.passes.framework import Pass, named
+from foreshape.transforms.passes.framework import named
 from foreshape.transforms.passes.training_only import drop_training_only
 
 __all__ = ["FOR_TEST", "for_step", "for_test", "prune"]
+
+_PRUNE = contract("prune", ensures=[BLOCKS_IN_USE], idempotent=True)
 
 
 def prune(program: Program, feeds: Iterable[Variable | str] | None, fetches: Iterable[Variable | str]) -> Program:
@@ -45,15 +48,15 @@ def prune(program: Program, feeds: Iterable[Variable | str] | None, fetches: Ite
         blocks = drop_blocks(copy)
         return drop_variables(copy, {*targets, *(fed or ())}) or len(block.ops) != count or blocks
 
-    return Pass("prune", change)(program)[0]
+    return _PRUNE.run(program, change).program
 
 
 def for_test(program: Program) -> Program:
     """Return a copy for inference: without backward, update, learning-rate and `foreshape.layer.in_training` ops, and with ``is_test`` set."""
-    return FOR_TEST(program)[0]
+    return FOR_TEST(program).program
 
 
-@named("for_test")
+@named("for_test", ensures=[NO_TRAINING, TEST_BEHAVIOUR, BLOCKS_IN_USE], idempotent=True)
 def FOR_TEST(program: Program) -> bool:
     changed = False
     read: set[str] = set()

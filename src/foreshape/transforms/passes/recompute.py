@@ -7,7 +7,10 @@ from collections.abc import Collection
 from foreshape.language.program import Program
 from foreshape.transforms.backward.recompute import Recomputing
 from foreshape.transforms.backward.split_gradients import set_apart
-from foreshape.transforms.passes.framework import Pass
+from foreshape.transforms.passes.contract import contract
+
+_GRADIENTS_APART = contract("gradients_apart", idempotent=True)
+_RECOMPUTE = contract("recompute_values")
 
 
 def gradients_apart(program: Program, first: Collection[str] = ()) -> tuple[Program, list[str]]:
@@ -21,7 +24,7 @@ def gradients_apart(program: Program, first: Collection[str] = ()) -> tuple[Prog
         names.extend(set_apart(copy.global_block, first))
         return bool(names)
 
-    return Pass("gradients_apart", change)(program)[0], names
+    return _GRADIENTS_APART.run(program, change).program, names
 
 
 def recompute_values(program: Program, names: Collection[str], anew: Collection[str] = ()) -> tuple[Program, list[str]]:
@@ -43,4 +46,4 @@ def recompute_values(program: Program, names: Collection[str], anew: Collection[
         recomputed.extend(Recomputing(copy.global_block).apply(names, anew))
         return copy.version != version
 
-    return Pass("recompute_values", change)(program)[0], recomputed
+    return _RECOMPUTE.run(program, change).program, recomputed

@@ -13,9 +13,11 @@ from foreshape.language.operator.computations import Embedding
 from foreshape.language.ops.collective.parts import ranks_of
 from foreshape.language.ops.collective.tables import rows_of_rank
 from foreshape.language.program import Block, Op, Program, Role, Variable
+from foreshape.transforms.passes.contract import contract
 from foreshape.transforms.passes.data_parallelism import DataParallel
 from foreshape.transforms.passes.for_ranks import ForRanks, Mesh, ShardedValue, ShardPiece
-from foreshape.transforms.passes.framework import Pass
+
+_SPLIT_TABLES = contract("split_tables")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class SplitTables:
                 parts.extend(_split(copy.global_block, name, ranks or 0, begun))
             return bool(parts)
 
-        divided = Pass("split_tables", change)(program)[0]
+        divided = _SPLIT_TABLES.run(program, change).program
         if begun is not None:
             begun.touch()
         for_ranks = self.rest.apply(divided, loss, ranks, begun)
@@ -66,7 +68,7 @@ class SplitTables:
                 _split(copy.global_block, name, ranks, None, part_names)
             return bool(part_names.keys() & read)
 
-        return self.rest.evaluated(Pass("split_tables", change)(program)[0], parts, ranks)
+        return self.rest.evaluated(_SPLIT_TABLES.run(program, change).program, parts, ranks)
 
     def mesh(self, ranks: int) -> Mesh:
         """Return the groups of ``rest``."""
