@@ -12,6 +12,8 @@ from foreshape.language.operator.fields import REQUIRED, Gradient, NoGradient
 from foreshape.language.operator.operator import OWN, Operator
 from foreshape.language.operator.registry import all_operators
 
+APART = ("fused", "legacy")
+"""The families that no new network has: they are in files that others wrote."""
 INDEX = Path(__file__).with_name("operators.md")
 FOLDER = INDEX.with_suffix("")
 
@@ -22,7 +24,7 @@ def families() -> dict[str, list[type[Operator]]]:
     for _, cls in sorted(all_operators().items()):
         if cls.forward_class is None and cls.__module__.startswith("foreshape.language.ops."):
             out.setdefault(cls.__module__.removeprefix("foreshape.language.ops.").split(".")[0], []).append(cls)
-    return dict(sorted(out.items()))
+    return dict(sorted(out.items(), key=lambda pair: (pair[0] in APART, pair[0])))
 
 
 def help_of(family: str) -> str:
@@ -74,6 +76,8 @@ def pages() -> dict[Path, str]:
     out: dict[Path, str] = {}
     for family, classes in found.items():
         words = help_of(family)
+        if family == APART[0]:
+            index += ["# Operators of files alone", "", "No layer is made of these; programs that others saved have them, and are read and run.", ""]
         index += [f"## {family}", "", words.partition("\n\n")[0], "", f"[{len(classes)} operators](operators/{family}.md): "
                   + ", ".join(f"[{c.type}](operators/{family}.md#{c.type})" for c in classes), ""]  # fmt: skip
         page = [f"# Operators: {family}", "", words, "", f"[All families](../operators.md). This page is {made}.", "", *(entry(c) for c in classes)]

@@ -22,6 +22,8 @@ _CODE = re.compile(r"(^```.*?^```|``.*?``|`[^`\n]*`)", re.M | re.S)
 _NO_LINK = re.compile(r"\](\s?)\[")
 INNER = ("dims", "interop", "memory", "ops", "passes")
 """Rooms for who extends the package; the architecture tells of them."""
+OLD_FILES = "foreshape.layer.legacy"
+"""The layers that only networks of old files need: a page apart from the others."""
 INTERNAL = {
     "Program": "counters forget guard_list html_of inference layer_name mark_loaded names parameter_settings refresh refresh_quietly role touch version",
     "Block": "append_described apply apply_names before forward_names infer_op name_result outer_names",
@@ -137,12 +139,18 @@ def reference() -> dict[str, str]:
         index += [f"- [fs.{name}]({name}.md): {', '.join(f'`{n}`' for n in names)}"]
     index += ["", "## layer", ""]
     files: dict[str, list[str]] = {}
+    old: dict[str, str] = {}  # name -> the module in which users write it
     for name, module in exports(SOURCE / "layer" / "__init__.py").items():
-        files.setdefault(module, []).append(name)
+        if module == OLD_FILES:
+            old[name] = "foreshape.layer"
+        else:
+            files.setdefault(module, []).append(name)
     for module, names in sorted(files.items()):
         if module == "foreshape.layer":  # a module of layers, such as layer.detection
             for name in names:
                 inner = exports(SOURCE / "layer" / f"{name}.py")
+                old |= {n: f"foreshape.layer.{name}" for n, origin in inner.items() if origin == OLD_FILES}
+                inner = [n for n in inner if n not in old]
                 title, members = f"layer.{name}", [entry(f"foreshape.layer.{name}", n) for n in inner]
                 pages[f"reference/layer-{name}.md"] = "\n".join([f"# {title}", "", first_line(f"foreshape.layer.{name}"), "", *members])
                 index += [f"- [{title}](layer-{name}.md): {', '.join(f'`{n}`' for n in inner)}"]
@@ -151,6 +159,9 @@ def reference() -> dict[str, str]:
         page = "layer-" + re.sub(r"[^a-z]+", "-", title.lower()).strip("-")
         pages[f"reference/{page}.md"] = "\n".join([f"# {title}", "", first_line(module), "", *members])
         index += [f"- [{title}]({page}.md): {', '.join(f'`{n}`' for n in names)}"]
+    title = first_line(OLD_FILES).partition(":")[0]
+    pages["reference/old-files.md"] = "\n".join([f"# {title}", "", first_line(OLD_FILES), "", *(entry(module, n) for n, module in old.items())])
+    index += ["", f"## {title}", "", f"- [{title}](old-files.md): {', '.join(f'`{n}`' for n in old)}"]
     pages["reference/index.md"] = "\n".join(index) + "\n"
     return pages
 

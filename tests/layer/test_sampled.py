@@ -10,7 +10,7 @@ import pytest
 import foreshape as fs
 from foreshape import layer, optimizer
 from foreshape.errors import ExecutionError, SchemaError, ShapeError
-from foreshape.layer.sampled import alias_tables
+from foreshape.layer.legacy import alias_tables
 
 CUSTOM = [0.1, 0.2, 0.05, 0.15, 0.2, 0.25, 0.05]
 SHARES: dict[str, Any] = {

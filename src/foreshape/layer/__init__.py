@@ -8,10 +8,7 @@ from foreshape.core.hints import no_such_name
 # fmt: off
 # isort: off
 from foreshape.layer import detection
-from foreshape.layer.arrays import (
-    array_length, array_read, array_to_lod_tensor, array_write, create_array, lod_rank_table, lod_tensor_to_array, max_sequence_len,
-    reorder_lod_tensor_by_rank, shrink_memory, tensor_array_to_tensor,
-)
+from foreshape.layer.arrays import array_length, array_read, array_write, create_array, tensor_array_to_tensor
 from foreshape.layer.attention import QueryNorm, attention_mask, multi_head_attention
 from foreshape.layer.cached_rows import AttentionCache, attention_cache
 from foreshape.layer.augmentation import (
@@ -24,7 +21,7 @@ from foreshape.layer.called_elsewhere import CALLED_ELSEWHERE, FUNCTIONS_ELSEWHE
 from foreshape.layer.class_losses import cross_entropy, sigmoid_focal_loss, softmax_focal_loss, softmax_with_cross_entropy
 from foreshape.layer.control import case, cond, switch_case, while_loop
 from foreshape.layer.creation import assign, eye, fill_constant, fill_like, gaussian_random, linspace, logspace, randint, randperm, range, uniform_random
-from foreshape.layer.decoding import beam_search, beam_search_decode, gather_tree, viterbi_decode
+from foreshape.layer.decoding import gather_tree, viterbi_decode
 from foreshape.layer.fourier_transforms import angle, as_complex, as_real, complex, conj, fft, frame, ifft, imag, irfft, overlap_add, real, rfft, stft
 from foreshape.layer.functions import (
     celu, elu, gelu, gumbel_softmax, hard_shrink, hard_sigmoid, hard_swish, hard_tanh, leaky_relu, log_sigmoid, log_softmax, mish, prelu, relu, relu6,
@@ -40,6 +37,10 @@ from foreshape.layer.indexing import (
     triu_indices, unique, unique_consecutive,
 )
 from foreshape.layer.initializer import Constant, Initializer, Kaiming, Normal, TruncatedNormal, Uniform, Xavier
+from foreshape.layer.legacy import (
+    array_to_lod_tensor, beam_search, beam_search_decode, chunk_eval, hierarchical_sigmoid, lod_rank_table, lod_tensor_to_array, max_sequence_len, nce,
+    reorder_lod_tensor_by_rank, shrink_memory,
+)
 from foreshape.layer.linear_algebra import (
     addmm, cholesky, cholesky_solve, cross, det, dist, einsum, frobenius_norm, inverse, kron, matrix_power, multi_dot, mv, renorm, slogdet, solve, trace,
     triangular_solve,
@@ -72,12 +73,12 @@ from foreshape.layer.recurrent import gru, lstm, simple_rnn
 from foreshape.layer.reductions import (
     amax, amin, bmm, dot, grouped_matmul, logsumexp, matmul, norm, reduce_all, reduce_any, reduce_max, reduce_mean, reduce_min, reduce_prod, reduce_sum,
 )
-from foreshape.layer.sampled import bernoulli, dirichlet, exponential, hierarchical_sigmoid, multinomial, nce, poisson, sampling_id
+from foreshape.layer.sampled import bernoulli, dirichlet, exponential, multinomial, poisson, sampling_id
 from foreshape.layer.sequence import (
     row_conv, sequence_concat, sequence_conv, sequence_expand, sequence_expand_as, sequence_first_step, sequence_last_step, sequence_pool,
     sequence_reverse, sequence_softmax,
 )
-from foreshape.layer.sequence_losses import chunk_eval, crf_decoding, ctc_greedy_decoder, edit_distance, linear_chain_crf, rnnt_loss, warpctc
+from foreshape.layer.sequence_losses import crf_decoding, ctc_greedy_decoder, edit_distance, linear_chain_crf, rnnt_loss, warpctc
 from foreshape.layer.sequence_rows import (
     lod_append, lod_reset, sequence_attention, sequence_enumerate, sequence_erase, sequence_mask, sequence_pad, sequence_reshape, sequence_scatter,
     sequence_slice, sequence_topk_avg_pooling, sequence_unpad,

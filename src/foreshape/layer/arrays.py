@@ -1,4 +1,4 @@
-"""Arrays of tensors: written and read by number, and ragged data taken apart into time steps by a rank table."""
+"""Arrays of tensors: written and read by number."""
 
 from __future__ import annotations
 
@@ -73,63 +73,3 @@ def tensor_array_to_tensor(x: Variable, axis: int = 0, use_stack: bool = False) 
         The tensor, and int32 ``[elements]``: the size of each along ``axis``.
     """
     return current_block().apply("tensor_array_to_tensor", {"X": x}, {"axis": axis, "use_stack": use_stack})
-
-
-def lod_rank_table(x: Variable, level: int = 0) -> Variable:
-    """Return the sequences of ``x`` at one level, 0 the outermost, ranked by falling length; sequences of one length keep their order.
-
-    Args:
-        x: ragged rows.
-        level: of sequences, 0 the outermost.
-    """
-    return current_block().apply("lod_rank_table", {"X": x}, {"level": level})
-
-
-def max_sequence_len(rank_table: Variable) -> Variable:
-    """Return the length of the longest sequence of a rank table, int64 ``[1]``.
-
-    Args:
-        rank_table: from `lod_rank_table`.
-    """
-    return current_block().apply("max_sequence_len", {"RankTable": rank_table})
-
-
-def lod_tensor_to_array(x: Variable, rank_table: Variable) -> Variable:
-    """Return ragged rows taken apart: element t of the array has step t of all sequences longer than t, in the order of the table.
-
-    Args:
-        x: ragged rows.
-        rank_table: of the sequences, from `lod_rank_table`.
-    """
-    return current_block().apply("lod_tensor_to_array", {"X": x, "RankTable": rank_table})
-
-
-def array_to_lod_tensor(x: Variable, rank_table: Variable) -> Variable:
-    """Return the ragged rows whose time steps are the elements of an array: the inverse of `lod_tensor_to_array`.
-
-    Args:
-        x: an array, as from `lod_tensor_to_array`.
-        rank_table: of the sequences, from `lod_rank_table`.
-    """
-    return current_block().apply("array_to_lod_tensor", {"X": x, "RankTable": rank_table})
-
-
-def shrink_memory(x: Variable, i: Variable, rank_table: Variable) -> Variable:
-    """Return the first rows of ``x``, as many as the table has sequences longer than ``i``: the state of a recurrence at step ``i``.
-
-    Args:
-        x: ``[sequences, ...]``, in the order of the table.
-        i: a step, int64 ``[1]``.
-        rank_table: of the sequences, from `lod_rank_table`.
-    """
-    return current_block().apply("shrink_rnn_memory", {"X": x, "RankTable": rank_table, "I": i})
-
-
-def reorder_lod_tensor_by_rank(x: Variable, rank_table: Variable) -> Variable:
-    """Return the rows of ``x``, or of a ragged x its outermost sequences, in the order of the table.
-
-    Args:
-        x: dense, one row for each sequence of the table, or ragged.
-        rank_table: from `lod_rank_table`.
-    """
-    return current_block().apply("reorder_lod_tensor_by_rank", {"X": x, "RankTable": rank_table})

@@ -12,6 +12,7 @@ from foreshape.errors import SchemaError
 from foreshape.language.program.current import current_block
 from foreshape.language.program.variable import Variable
 from foreshape.layer.argument_errors import close
+from foreshape.layer.legacy import bipartite_match, mine_hard_examples, target_assign
 from foreshape.layer.prior_boxes import anchor_generator, density_prior_box, prior_box
 
 __all__ = [
@@ -277,49 +278,6 @@ def collect_fpn_proposals(
     if rois_num_per_level:
         slots["MultiLevelRoIsNum"] = list(rois_num_per_level)
     return _all("collect_fpn_proposals", slots, {"post_nms_topN": post_nms_top_n}, ("FpnRois", "RoisNum"))
-
-
-def bipartite_match(dist_matrix: Variable, match_type: str = "bipartite", dist_threshold: float = 0.5) -> tuple[Variable, Variable]:
-    """Return the row of its image matched to each column (-1: none), int32 ``[images, columns]``, and their similarity.
-
-    Args:
-        dist_matrix: the similarity of rows and columns, ``[rows, columns]``, ragged: the rows of each image.
-        match_type: "per_prediction" gives each column left over its most similar row, from ``dist_threshold`` on.
-        dist_threshold: the least similarity for "per_prediction".
-    """
-    return current_block().apply("bipartite_match", {"DistMat": dist_matrix}, {"match_type": match_type, "dist_threshold": dist_threshold})
-
-
-def mine_hard_examples(
-    cls_loss: Variable, match_indices: Variable, match_dist: Variable, loc_loss: Variable | None = None, neg_pos_ratio: float = 1.0,
-    neg_dist_threshold: float = 0.5, sample_size: int = 0, mining_type: str = "max_negative",
-) -> tuple[Variable, Variable]:  # fmt: skip
-    """Return the priors that count as negative examples, int32 ``[rows, 1]``, ragged by image, and the remaining matches, as match_indices.
-
-    Args:
-        cls_loss, loc_loss, match_dist: ``[images, priors]``.
-        match_indices: int32, as from `bipartite_match`.
-        neg_pos_ratio: the most negative examples for each positive one, for "max_negative".
-        neg_dist_threshold: priors with less match_dist are negative.
-        sample_size: the number of examples kept, for "hard_example".
-        mining_type: "max_negative", or "hard_example" with sample_size.
-    """
-    slots = {"ClsLoss": cls_loss, "MatchIndices": match_indices, "MatchDist": match_dist} | ({} if loc_loss is None else {"LocLoss": loc_loss})
-    attrs = {"neg_pos_ratio": neg_pos_ratio, "neg_dist_threshold": neg_dist_threshold, "sample_size": sample_size, "mining_type": mining_type}
-    return current_block().apply("mine_hard_examples", slots, attrs)
-
-
-def target_assign(x: Variable, match_indices: Variable, negative_indices: Variable | None = None, mismatch_value: int = 0) -> tuple[Variable, Variable]:
-    """Return the truth matched to each prior, ``[images, priors, width]``, and its weight, ``[images, priors, 1]``.
-
-    Args:
-        x: ``[rows, entries, width]``, ragged: the truths of each image; prior k takes entry k % entries.
-        match_indices: as from `bipartite_match`.
-        negative_indices: as from `mine_hard_examples`; they count, too.
-        mismatch_value: the value for priors without a match.
-    """
-    slots = {"X": x, "MatchIndices": match_indices} | ({} if negative_indices is None else {"NegIndices": negative_indices})
-    return current_block().apply("target_assign", slots, {"mismatch_value": mismatch_value})
 
 
 def retinanet_detection_output(

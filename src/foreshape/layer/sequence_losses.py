@@ -1,4 +1,4 @@
-"""Losses and decoding of sequences: conditional random fields, CTC, edit distance, chunks.
+"""Losses and decoding of sequences: conditional random fields, CTC, edit distance.
 
 All of them take sequences as ragged rows, or padded with a tensor of their lengths.
 """
@@ -169,27 +169,6 @@ def edit_distance(
     inputs = _present_slots(Hyps=x, Refs=label, HypsLength=input_length, RefsLength=label_length)
     count, distances = block.apply("edit_distance", inputs, {"normalized": normalized}, prefix)
     return distances, count
-
-
-def chunk_eval(
-    x: Variable, label: Variable, chunk_scheme: str, num_chunk_types: int, excluded_chunk_types: Sequence[int] | None = None, length: Variable | None = None
-) -> tuple[Variable, Variable, Variable, Variable, Variable, Variable]:
-    """Return precision, recall and F1 of the chunks of a tagging, such as the names in a text.
-
-    Args:
-        x, label: tag numbers, ragged ``[rows, 1]``; or ``[sequences, width]`` with ``length``. A number is type * (tags of the
-            scheme) + tag; the largest, num_chunk_types * (tags of the scheme), is outside of all chunks.
-        chunk_scheme: the tags of a type: "IOB" (B, I), "IOE" (I, E), "IOBES" (B, I, E, S) or "plain" (one).
-        num_chunk_types: the number of types of chunks.
-        excluded_chunk_types: types left out.
-        length: the lengths of padded sequences, int64 ``[sequences]``.
-
-    Returns:
-        Precision, recall and F1, fp32 ``[1]``; the numbers of chunks in x, in label, and of right ones, int64 ``[1]``.
-        Sum these over minibatches for the measures of a whole.
-    """
-    attrs = {"num_chunk_types": num_chunk_types, "chunk_scheme": chunk_scheme, "excluded_chunk_types": list(excluded_chunk_types or ())}
-    return current_block().apply("chunk_eval", _present_slots(Inference=x, Label=label, SeqLength=length), attrs)
 
 
 def rnnt_loss(

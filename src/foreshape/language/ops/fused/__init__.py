@@ -1,1 +1,4 @@
-"""Several operators in one, as in programs rewritten for fast inference."""
+"""Several operators in one: the passes of PaddlePaddle's inference, and `paddle.incubate.nn`, write them into programs, and no layer does.
+
+A step fuses what layers write by itself.
+"""

@@ -1,1 +1,1 @@
-"""Losses and measures: cross entropies, regressions, losses of many classes (`nce`, `hierarchical_sigmoid`), and `metrics`."""
+"""Losses and measures: cross entropies, regressions, and `metrics`."""

@@ -1,1 +1,1 @@
-"""Decisions over whole sequences: chains (`crf`), alignments (`alignments`), beams (`beam_search`), and their scores (`sequence_metrics`)."""
+"""Decisions over whole sequences: chains (`crf`), alignments (`alignments`), the words of beams (`gather_tree`), and the edit distance (`sequence_metrics`)."""

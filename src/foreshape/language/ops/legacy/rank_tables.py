@@ -62,6 +62,7 @@ class LodRankTable(Operator):
     """Out = the table of the sequences of X at ``level``, 0 the outermost, by falling length."""
 
     type = "lod_rank_table"
+    family = "control"
     X = operand(doc="ragged; its numbers are not read")
     Out = result(doc="a rank table")
     level = attribute(AttrType.INT, 0)
@@ -98,6 +99,7 @@ class MaxSequenceLength(Operator):
     """Out = the length of the longest sequence of the table; 0 without sequences."""
 
     type = "max_sequence_len"
+    family = "control"
     RankTable = operand(kinds=TABLE)
     Out = result(doc="int64 [1]")
     gradient = ZERO_GRADIENT
@@ -119,6 +121,7 @@ class ShrinkRnnMemory(Operator):
     """Out = the first rows of X (for a ragged X its first outermost sequences), one for each sequence of the table longer than I."""
 
     type = "shrink_rnn_memory"
+    family = "control"
     layer_function = "shrink_memory"
     X = operand(doc="a row for each sequence alive before, in the order of the table")
     RankTable = operand(kinds=TABLE)
@@ -187,6 +190,7 @@ class ReorderByRank(Operator):
     """Out = the rows of X (for a ragged X its outermost sequences) in the order of the table."""
 
     type = "reorder_lod_tensor_by_rank"
+    family = "control"
     X = operand(doc="as many rows, or outermost sequences, as the table ranks")
     RankTable = operand(kinds=TABLE)
     Out = result(new_offsets=True, doc="as X")
@@ -239,6 +243,7 @@ class ReorderByRankGrad(ReorderByRank):
     """Out = the rows of X, in the order of the table, in their own order again: X is the gradient of the reordered rows."""
 
     type = "reorder_lod_tensor_by_rank_grad"
+    family = "control"
 
     def infer_shape(self, X: Spec, RankTable: Spec) -> Spec:
         count = ranked(RankTable)[0].counts[-1]

@@ -13,7 +13,7 @@ from foreshape.language.operator import AttrType, Operator, attribute, operand, 
 from foreshape.language.operator.gradient_slots import GradientSlots
 from foreshape.language.operator.require import fail, require, require_equal, require_rank, unknown_size
 from foreshape.language.operator.samples import b1, f32, i64, reject, sample
-from foreshape.language.ops.control.rank_tables import selected
+from foreshape.language.ops.legacy.rank_tables import selected
 from foreshape.language.ops.rules.ragged_rules import new_lod, rows
 
 
@@ -41,6 +41,7 @@ class SplitLodTensor(Operator):
     """
 
     type = "split_lod_tensor"
+    family = "control"
     X = operand(doc="rows, or ragged rows")
     Mask = operand((BOOL,), doc="[n, 1], for each row, or sequence at level")
     OutTrue = result(new_offsets=True, doc="the rows with a true Mask, in the order of X")
@@ -112,6 +113,7 @@ class MergeLodTensor(Operator):
     """
 
     type = "merge_lod_tensor"
+    family = "control"
     X = operand(doc="the divided rows: their levels above level are read")
     Mask = operand((BOOL,), doc="[n, 1]")
     InTrue = operand(doc="as many rows, or sequences, as Mask has true")

@@ -1,4 +1,7 @@
-"""Assignment of truths to boxes in training a detector: `bipartite_match`, `mine_hard_examples`, `target_assign`."""
+"""Assignment of truths to boxes in training a detector: `bipartite_match`, `mine_hard_examples`, `target_assign`.
+
+Equal scores count in their order; PaddlePaddle leaves it to its sort in `mine_hard_examples`, so there it may differ.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ class BipartiteMatch(Operator):
     """
 
     type = "bipartite_match"
+    family = "detection"
     layer_function = "detection.bipartite_match"
     DistMat = operand((FP32, FP64), doc="[rows, columns], similarities; ragged: the rows of each image; or of one image")
     ColToRowMatchIndices = result(doc="int32 [images, columns]")
@@ -94,6 +98,7 @@ class MineHardExamples(Operator):
     """
 
     type = "mine_hard_examples"
+    family = "detection"
     layer_function = "detection.mine_hard_examples"
     ClsLoss = operand((FP32, FP64), doc="[images, priors]")
     LocLoss = operand((FP32, FP64), same_type_as="ClsLoss", optional=True, doc="[images, priors]")
@@ -169,6 +174,7 @@ class TargetAssign(Operator):
     """
 
     type = "target_assign"
+    family = "detection"
     layer_function = "detection.target_assign"
     X = operand((FP32, FP64, INT32, INT64), doc="[rows, entries, width], ragged: the truths of each image")
     MatchIndices = operand((INT32,), doc="[images, priors], as bipartite_match gives them; -1: none")

@@ -34,6 +34,7 @@ class HierarchicalSigmoid(Operator):
     """
 
     type = "hierarchical_sigmoid"
+    family = "loss"
     X = operand((FP32, FP64), doc="[batch, width]")
     W = operand((FP32, FP64), same_type_as="X", doc="[nodes, width]; for the complete tree [num_classes - 1, width]")
     Label = operand((INT64,), doc="[batch, 1] or [batch]")

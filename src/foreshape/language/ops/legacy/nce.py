@@ -35,6 +35,7 @@ class Nce(Operator):
     """
 
     type = "nce"
+    family = "loss"
     random = True
     Input = operand((FP32, FP64), doc="[batch, width]")
     Label = operand((INT64,), doc="[batch, labels] or [batch]")

@@ -16,8 +16,8 @@ from foreshape.language.operator import NOT_WRITTEN, Operator, operand, result
 from foreshape.language.operator.gradient_slots import GradientSlots
 from foreshape.language.operator.require import require, require_equal, unknown_size
 from foreshape.language.operator.samples import f32, i64, reject, sample
-from foreshape.language.ops.control.rank_tables import TABLE, at_first, ranked, selected
 from foreshape.language.ops.control.tensor_arrays import ArrayGradient
+from foreshape.language.ops.legacy.rank_tables import TABLE, at_first, ranked, selected
 from foreshape.language.ops.rules.array_rules import ARRAY, EACH, d_out_slot, known_array, own_size
 from foreshape.language.ops.rules.ragged_rules import new_lod, ragged, rows
 from foreshape.machine.kernels.row_ranges import shown
@@ -61,6 +61,7 @@ class LodTensorToArray(Operator):
     """Element t of Out = part t of every sequence of X longer than t, in the order of the table."""
 
     type = "lod_tensor_to_array"
+    family = "control"
     X = operand(doc="ragged, as the table")
     RankTable = operand(kinds=TABLE)
     Out = result(doc="an array of [sequences longer than t, *row]; ragged if parts are sequences")
@@ -140,6 +141,7 @@ class LodTensorToArrayGrad(Operator):
     """X@GRAD = the elements of Out@GRAD put together again, zeros for missing ones; Rest@GRAD is Out@GRAD, emptied in place."""
 
     type = "lod_tensor_to_array_grad"
+    family = "control"
     X = operand(doc="as in lod_tensor_to_array")
     RankTable = operand(kinds=TABLE)
     Out_GRAD = operand(FLOATING, kinds=ARRAY, name="Out@GRAD", doc="an array")
@@ -184,6 +186,7 @@ class ArrayToLodTensor(Operator):
     """Out = the sequences with the elements of X as their parts, time step by time step: the inverse of lod_tensor_to_array."""
 
     type = "array_to_lod_tensor"
+    family = "control"
     X = operand(kinds=ARRAY, doc="an array with an element for each time step, ragged if parts are sequences")
     RankTable = operand(kinds=TABLE)
     Out = result(new_offsets=True, doc="rows of the elements, ragged as the tensor of the table")
@@ -258,6 +261,7 @@ class ArrayToLodTensorGrad(ArrayGradient):
     """X@GRAD, an array: time step t of Out@GRAD is added to its element t, in place."""
 
     type = "array_to_lod_tensor_grad"
+    family = "control"
     RankTable = operand(kinds=TABLE)
     Out_GRAD = operand(FLOATING, name="Out@GRAD", doc="as Out")
 
