@@ -26,7 +26,7 @@ def run_network(file: Path, options: RunOptions) -> None:
     feeds = pairs_of(options.feed, "--feed", "x=in.npy")
     if is_compiled(file):
         refuse_changed(
-            options, ("params", "lengths", "operators", "profile", "device"), "the network itself", "a compiled network takes --feed, --fetch and --out"
+            options, ("params", "lengths", "operators", "profile", "why", "device"), "the network itself", "a compiled network takes --feed, --fetch and --out"
         )
         with plain_errors():
             _run_compiled(file, feeds, options.fetch, options.out)
@@ -44,6 +44,12 @@ def run_network(file: Path, options: RunOptions) -> None:
         names = list(options.fetch or [v.name for v in fetches])
         if not names:
             raise SchemaError("the file names no result: name one with --fetch")
+        if options.why is not None:
+            from foreshape.apps.cli.profile import print_fusion
+
+            print_fusion(program, names, options.why)
+            if not options.profile:
+                return
         results = executor.run(program, values, names, scope)
         _write(options.out, names if options.fetch else [asked_for(v) for v in fetches], results)
         if options.profile:

@@ -64,6 +64,7 @@ class RunOptions:
     device: str = "cpu"
     operators: Sequence[Path] = ()
     profile: bool = False
+    why: str | None = None
 
 
 @data_class(frozen=True)

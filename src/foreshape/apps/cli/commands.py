@@ -246,12 +246,21 @@ def run(
     ] = "cpu",
     operators: Operators = None,
     profile: Annotated[bool, typer.Option("--profile", help="Then run it several more times, and print how long each layer takes.")] = False,
+    why: Annotated[
+        str | None,
+        typer.Option(
+            "--why",
+            metavar="OP",
+            help="Print which rewrites looked at an op, by its number or a result's name, and what stopped each; 'alone': of all ops with a kernel call of "
+            "their own. Without --profile nothing runs.",
+        ),
+    ] = None,
 ) -> None:
     """Run a saved network; inputs and results are .npy files."""
     from foreshape.apps.cli.answers import run_network
     from foreshape.apps.cli.command_options import RunOptions
 
-    run_network(file, RunOptions(params, feed or (), lengths or (), fetch or (), out, device, operators or (), profile))
+    run_network(file, RunOptions(params, feed or (), lengths or (), fetch or (), out, device, operators or (), profile, why))
 
 
 @app.command(name="compile", short_help="Prepare a network for this machine, so that its first answer comes at once.")

@@ -1,4 +1,4 @@
-"""``foreshape run --profile``: the time of each layer of a network."""
+"""``foreshape run --profile`` and ``--why``: the time of each layer of a network, and the ops with a kernel call of their own."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import typer
 from foreshape.apps.cli.output import columns_of, printing
 from foreshape.language.program import Program
 from foreshape.runtime.engine import Executor, Scope
-from foreshape.runtime.profiling import profile
+from foreshape.runtime.profiling import fusion_report, profile
 
 _WIDE = 160
+_ALONE = "alone"
 
 
 def print_profile(program: Program, feed: Mapping[str, Any], names: Sequence[str], scope: Scope, device: str) -> None:
@@ -21,3 +22,15 @@ def print_profile(program: Program, feed: Mapping[str, Any], names: Sequence[str
     measured = profile(program, feed, names, scope, executor=Executor(device, frozen=True))
     with printing():
         typer.echo("\n" + measured.text(columns_of(sys.stdout) or _WIDE))
+
+
+def print_fusion(program: Program, names: Sequence[str], op: str) -> None:
+    """Print which rewrites looked at an op of a network whose parameters do not change, or at all ops with a call of their own.
+
+    Raises:
+        SchemaError: no such op.
+    """
+    width = columns_of(sys.stdout) or _WIDE
+    report = fusion_report(program, names, None if op == _ALONE else op, frozen=True)
+    with printing():
+        typer.echo("\n".join(entry.text(width) for entry in report) or "every op is fused")

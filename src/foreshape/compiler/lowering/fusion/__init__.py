@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from foreshape.compiler.lowering.fusion.attempts import Attempts
 from foreshape.compiler.lowering.fusion.graph import Graph
 from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrites
 from foreshape.compiler.lowering.kernel_calls import Step
@@ -27,14 +28,22 @@ def fuse(lowered: Step) -> Step:
     return lowered
 
 
-def apply_all(lowered: Step) -> dict[str, int]:
-    """Apply every rewrite to a step, in their order; return the number of rewrites of each, by its name."""
-    graph = Graph(lowered)
+def apply_all(lowered: Step, attempts: Attempts | None = None) -> dict[str, int]:
+    """Apply every rewrite to a step, in their order; return the number of rewrites of each, by its name.
+
+    Args:
+        lowered: rewritten.
+        attempts: takes notes of what each rewrite does with each op.
+    """
+    graph = Graph(lowered, attempts)
     counts: dict[str, int] = {}
     for joins, members in groupby(rewrites(), key=lambda r: r.stage is RewriteStage.JOIN):
         if joins:
             graph.reorder()
-        counts |= {r.name: r.apply(graph) for r in members}
+        for r in members:
+            if attempts is not None:
+                attempts.rewrite = r.name
+            counts[r.name] = r.apply(graph)
         graph.drop_constants()
     graph.finish()
     return counts

@@ -42,17 +42,19 @@ def _rewrite(graph: Graph, i: KernelCall, computation: Embedding) -> bool:
     table, ids = i.arguments
     out = i.results[0]
     if not isinstance(out, Value) or graph.is_fixed(out):
-        return False
+        return graph.shared(i, out)
     readers = graph.readers(out)
     pool, how = next(((r, how) for r in readers if (how := _pooling(r, out)) is not None), (None, None))
     back = [r for r in readers if r is not pool]
     if pool is None and back and (of_back := backward_of(back[0], SequencePooling)) is not None:  # the rows are looked up for the gradient again
         how = of_back.how if len(dims_of(out) or ()) == 2 else None
-    if how is None or (pool is not None and any(not graph.unused(r) for r in pool.results[1:])) or len(back) > 1:
-        return False
+    if how is None:
+        return graph.stopped(i, "no sum or mean over dim 1 of three, and no pooling of sequences, reads the rows")
+    if (pool is not None and any(not graph.unused(r) for r in pool.results[1:])) or len(back) > 1:
+        return graph.stopped(i, "the rows are read by more than the pooling and its gradient, or the pooling's other results are read")
     grad = _lookup_gradient(graph, back[0], pool, i) if back else None
     if back and grad is None:
-        return False
+        return graph.stopped(i, "another reads the rows, or their gradient is not that of the pooling alone")
     bag = Bag(how, computation.padding, i.op.type)
     offsets: list[Argument] = [out.lod] if out.lod is not None else []
     new: dict[KernelCall, Sequence[KernelCall]] = {i: ()}

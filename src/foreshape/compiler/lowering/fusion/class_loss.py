@@ -29,17 +29,17 @@ def _rewrite(graph: Graph, i: KernelCall, computation: SoftmaxCrossEntropy) -> b
     dims = dims_of(logits)
     of_label = spec_of(label)
     if of_label is None or dims is None or len(dims) != 2 or computation.axis not in (-1, 1):
-        return False
+        return graph.stopped(i, "the logits are no matrix with the classes along its last axis")
     readers = graph.readers(loss)
     if not 1 <= len(readers) <= 2:
-        return False
+        return graph.stopped(i, "the loss of each row is read by none, or by more than its mean and the gradient of that")
     mean = next((r for r in readers if computes(r, Reduction) == _MEAN), None)
     if mean is None or not isinstance(mean.results[0], Value):
-        return False
+        return graph.stopped(i, "the loss of each row does not go into a mean over all rows, to a tensor without dims kept")
     back = [r for r in readers if r is not mean]
     gradients = _backward(graph, back[0], softmax, computation) if back else None
     if back and gradients is None:
-        return False
+        return graph.stopped(i, "its gradient is not that of the mean and of this loss with the same settings, read by one op alone")
     loss_of = class_loss.ClassLoss(computation.ignored)
     assert isinstance(logits, Value)
     logs, weight = Value("log_probabilities", graph.fresh(), variable=logits.variable), Value("total_weight", graph.fresh())

@@ -31,7 +31,18 @@ def _rewrite(graph: Graph, i: KernelCall, computation: ImageConvolution) -> bool
     add = graph.only_reader(out)
     if add is not None and _adds_channel_bias(add, out) and graph.replace({i: (), add: [_forward(i, computation, add, add.arguments[1])]}):
         return True
+    if graph.attempts is not None:
+        _note(graph, out, add)
     return graph.replace({i: [_forward(i, computation, i, None)]})
+
+
+def _note(graph: Graph, out: Argument, add: KernelCall | None) -> None:
+    """Note for the sums of a convolution why they stay calls of their own."""
+    for reader in graph.readers(out):
+        if add is None and _adds_channel_bias(reader, out):
+            graph.shared(reader, out, reader)
+        elif computes(reader, Sum) is not None and not _adds_channel_bias(reader, out):
+            graph.stopped(reader, "it adds no vector with a number for each channel, as its second operand")
 
 
 def _forward(i: KernelCall, computation: ImageConvolution, like: KernelCall, bias: Argument) -> KernelCall:

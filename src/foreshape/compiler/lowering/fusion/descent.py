@@ -23,9 +23,9 @@ def apply(graph: Graph) -> int:
 def _rewrite(graph: Graph, i: KernelCall) -> bool:
     param, grad, rate = i.arguments[:3]
     if not isinstance(param, Value) or not isinstance(rate, Value) or i.copies or i.stores:
-        return False
+        return graph.stopped(i, "the parameter is not updated in its place")
     if spec_of(grad) is None or not isinstance(grad, Value) or not graph.is_constant(rate) or not param.persistable:
-        return False
+        return graph.stopped(i, "the gradient is sparse, or the learning rate is computed in the step")
     number = f"{rate}_number"
     maker = graph.maker(grad)
     done = False

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from foreshape.compiler.lowering.call_memory import rule_bytes
-from foreshape.compiler.lowering.fusion.soundness import is_sound
+from foreshape.compiler.lowering.fusion.attempts import Attempts
+from foreshape.compiler.lowering.fusion.soundness import NEEDED, unsoundness
 from foreshape.compiler.lowering.kernel_calls import Argument, FusedCall, KernelCall, OpCall, Step, Value, values_of
 from foreshape.compiler.lowering.memory_uses import MemoryUses
 from foreshape.compiler.lowering.order import reorder
@@ -15,7 +16,9 @@ from foreshape.core.spec import LOD_TENSOR, Spec
 from foreshape.language.operator.byte_computations import UPDATE_NOTHING
 from foreshape.language.operator.computations import Computation, Constant, FrozenBatchNorm
 from foreshape.language.operator.operator import Operator
+from foreshape.language.operator.registry import layer_name
 from foreshape.language.operator.traits import is_usual_gradient
+from foreshape.language.program import Op
 from foreshape.machine.kernels.fused import FusedKernel
 
 _Computation = TypeVar("_Computation", bound=Computation)
@@ -38,11 +41,11 @@ class Graph:
 
     __slots__ = (
         "_changed", "_computing", "_derived", "_fixed", "_followers", "_fresh", "_makers", "_memory", "_packed", "_places", "_readers",
-        "_undoing", "_unsorted", "_updated", "_waiting", "_written", "lowered", "places",
+        "_undoing", "_unsorted", "_updated", "_waiting", "_written", "attempts", "lowered", "places",
     )  # fmt: skip
 
-    def __init__(self, lowered: Step) -> None:
-        self.lowered = lowered
+    def __init__(self, lowered: Step, attempts: Attempts | None = None) -> None:
+        self.lowered, self.attempts = lowered, attempts
         self._derived: dict[tuple[str, int], str] = {}
         self._waiting: list[_Derived] = []
         self._makers: dict[Value, KernelCall] = {}
@@ -130,6 +133,9 @@ class Graph:
                 i = self._followers[i]
             if self.is_left(i):
                 remaining.append((i, computation))
+        if self.attempts is not None:
+            for i, _ in remaining:
+                self.attempts.look(i.op)
         return remaining
 
     def plain(self) -> list[OpCall]:
@@ -194,7 +200,7 @@ class Graph:
     def replace(self, replacements: Mapping[KernelCall, Sequence[KernelCall]], instead: Mapping[Value, Value] | None = None) -> bool:
         """Replace some instructions by others; return False, with nothing changed, if the step would not compute the same.
 
-        All changes of a rewrite go through here. `is_sound` refuses needed values without a maker, and a broken order. Values stored in the scope, or copied
+        All changes of a rewrite go through here. `unsoundness` refuses needed values without a maker, and a broken order. Values stored in the scope, or copied
         first, are stored and copied by the new instructions.
 
         Args:
@@ -203,7 +209,10 @@ class Graph:
         """
         instead = instead or {}
         waiting, self._waiting = self._waiting, []
-        if not is_sound(self, replacements, instead):
+        unsound = unsoundness(self, replacements, instead)
+        if self.attempts is not None:
+            self._note(self.attempts, unsound, replacements, instead)
+        if unsound:
             for entry in waiting:
                 if entry.key is not None:
                     del self._derived[entry.key]
@@ -233,6 +242,38 @@ class Graph:
         for old, substitute in instead.items():
             self._read_instead(old, substitute)
         return True
+
+    def _note(self, attempts: Attempts, unsound: str, replacements: Mapping[KernelCall, Sequence[KernelCall]], instead: Mapping[Value, Value]) -> None:
+        """Note that some instructions are replaced, or why they are not."""
+        if unsound is NEEDED:
+            new = {v for calls in replacements.values() for i in calls for v in (*i.writes(), *i.updates)}
+            dropped = [v for t in replacements for v in t.writes() if v not in new and v not in instead]
+            uses = (use for v in dropped if (use := self._use(v, replacements)))
+            unsound = next(uses, unsound)
+        for t, calls in replacements.items():
+            if unsound:
+                attempts.stop(t.op, unsound)
+            elif t not in calls:
+                attempts.take(t.op)
+
+    def _use(self, value: Argument, inside: Collection[KernelCall] = ()) -> str:
+        """Return a use of a value outside of some instructions, in words; empty if there is none."""
+        if isinstance(value, Value) and self.is_fixed(value):
+            return f"{value.name} is fetched or stored"
+        reader = next((r for r in self.readers(value) if r not in inside), None)
+        return "" if reader is None or not isinstance(value, Value) else f"{value.name} is read by {shown_op(reader.op)} too"
+
+    def stopped(self, i: KernelCall, reason: str) -> bool:
+        """Note why the rewrite at work leaves an instruction as it is, for whoever asks; return False."""
+        if self.attempts is not None:
+            self.attempts.stop(i.op, reason)
+        return False
+
+    def shared(self, i: KernelCall, value: Argument, reader: KernelCall | None = None) -> bool:
+        """Note that the rewrite at work leaves an instruction as it is since not the ``reader`` alone reads a value; return False."""
+        if self.attempts is not None:
+            self.attempts.stop(i.op, self._use(value, () if reader is None else (reader,)) or "its result has no reader")
+        return False
 
     def drop_unused(self, values: Iterable[Argument]) -> None:
         """Take out the makers of values that nobody needs any more, and so on."""
@@ -304,6 +345,11 @@ class Graph:
     def is_constant(self, value: Argument) -> bool:
         """Return True if a persistable is only changed in place or not at all in this step."""
         return isinstance(value, Value) and value.persistable and value.name not in self._written
+
+
+def shown_op(op: Op) -> str:
+    """Return an op for words: the user's name of its operator, and its line."""
+    return layer_name(op.type) + (f" ({op.call_site.short()})" if op.call_site is not None else "")
 
 
 def _changed_by(i: KernelCall) -> list[Value]:

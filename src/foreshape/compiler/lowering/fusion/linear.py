@@ -35,7 +35,18 @@ def _product(graph: Graph, i: KernelCall, transposed: bool) -> bool:
         call = _forward(graph, add, x, w, add.arguments[1], add.results[0], transposed)
         if graph.replace({i: (), add: [call]}):
             return True
+    elif graph.attempts is not None:
+        _note(graph, out, add)
     return graph.replace({i: [_forward(graph, i, x, w, None, out, transposed)]})
+
+
+def _note(graph: Graph, out: Argument, add: KernelCall | None) -> None:
+    """Note for the sums of a product why they stay calls of their own."""
+    for reader in graph.readers(out):
+        if add is None and _adds_bias(reader, out):
+            graph.shared(reader, out, reader)
+        elif computes(reader, Sum) is not None:
+            graph.stopped(reader, "it adds no vector with a number for each column of the product, as its second operand")
 
 
 def _adds_bias(add: KernelCall, out: Argument) -> bool:

@@ -23,13 +23,15 @@ def _rewrite(graph: Graph, i: KernelCall, axis: int) -> bool:
     p, d_p = i.arguments
     maker, of_p = graph.maker(d_p), spec_of(p)
     if maker is None or of_p is None or of_p.dtype is None or not maker.arguments or maker.arguments[0] is not p:
-        return False
+        return graph.stopped(i, "the gradient of the probabilities does not come from one op that reads the same probabilities")
     loss = backward_of(maker, CrossEntropy)
     if backward_of(maker, Logarithm) is not None:
         d = maker.arguments[1]
         call = fused(i, of_logarithm(of_p, axis), [p, d], [i.results[0]])
-    elif loss is None or axis not in (-1, of_p.rank - 1):
-        return False
+    elif loss is None:
+        return graph.stopped(i, "the gradient of the probabilities comes from no logarithm and no cross entropy")
+    elif axis not in (-1, of_p.rank - 1):
+        return graph.stopped(i, "the cross entropy is along the last axis, and the softmax along another")
     elif loss.soft:
         call = fused(i, of_distribution(of_p), [*maker.arguments], [i.results[0]])
     else:

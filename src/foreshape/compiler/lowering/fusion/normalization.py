@@ -24,10 +24,10 @@ def _rewrite(graph: Graph, i: KernelCall, computation: LayerNorm) -> bool:
     x, *parameters = i.arguments
     back = graph.only_reader(i.results[1])
     if back is None or graph.only_reader(i.results[2]) is not back or backward_of(back, LayerNorm) != computation:
-        return False
+        return graph.stopped(i, "the mean and the variance are read by other than its gradient, or the step has no gradient of it")
     values = [v for v in parameters if isinstance(v, Value)]
     if back.arguments[:-1] != [x, *i.results[1:], *parameters] or not _fits(x, values, computation.begin):
-        return False
+        return graph.stopped(i, "scale or shift has another element type than x, or other dims than an example; or x is of 16 bits")
     has_parameters = parameters[0] is not None, parameters[1] is not None
     first, second, third = (not graph.unused(r) for r in back.results)
     spec = spec_of(x)

@@ -15,8 +15,11 @@ Taken = Mapping[KernelCall, Sequence[KernelCall]]
 """KernelCall -> its replacements."""
 
 
-def is_sound(graph: Graph, replacements: Taken, instead: Mapping[Value, Value]) -> bool:
-    """Return True if a step computes the same with some instructions replaced, and values read by other names; see `Graph.replace`.
+NEEDED = "it would drop a value that is needed"
+
+
+def unsoundness(graph: Graph, replacements: Taken, instead: Mapping[Value, Value]) -> str:
+    """Return why a step would not compute the same with some instructions replaced, and values read by other names; see `Graph.replace`. Empty if it would.
 
     The computation of the new instructions is the rewrite's own matter. The rest is checked here:
 
@@ -25,12 +28,20 @@ def is_sound(graph: Graph, replacements: Taken, instead: Mapping[Value, Value]) 
     - between its place and the old places, nobody changes its operands, or reads or changes the memory that it changes;
     - effects on the outside, and draws of random numbers, stay in their places.
     """
-    if not all(map(graph.is_left, replacements)) or any(not new and _must_stay(t) for t, new in replacements.items()):
-        return False
+    if not all(map(graph.is_left, replacements)):
+        return "another rewrite has taken a call of the pattern"
+    if any(not new and _must_stay(t) for t, new in replacements.items()):
+        return "a call of the pattern has effects at its place"
     change = _Change(graph, replacements, instead)
+    if not change.drops_nothing_needed():
+        return NEEDED
     if len(replacements) == 1 and not instead and change.stays_at_its_place():
-        return change.drops_nothing_needed()
-    return change.drops_nothing_needed() and change.keeps_order() and change.keeps_memory() and change.reads_the_same()
+        return ""
+    if not change.keeps_order():
+        return "an operand would be read before it is made"
+    if not change.keeps_memory():
+        return "something changes the memory of an operand in between"
+    return "" if change.reads_the_same() else "a value read in the place of another may be changed in between"
 
 
 def _must_stay(i: KernelCall) -> bool:
