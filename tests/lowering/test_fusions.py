@@ -30,22 +30,20 @@ import make_fusion_reference as reference
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(fusion.__file__).parent
 LOWERING = sorted([*FOLDER.glob("*.py"), *FOLDER.parent.glob("*.py")])
-SHARED = set(
-    [
-        "__init__",
-        "attempts",
-        "byte_weights",
-        "frozen",
-        "graph",
-        "images",
-        "plain_calls",
-        "products",
-        "rewrite_order",
-        "series_memory",
-        "series_values",
-        "soundness",
-    ]
-)
+SHARED = {
+    "__init__",
+    "attempts",
+    "byte_weights",
+    "frozen",
+    "graph",
+    "images",
+    "plain_calls",
+    "products",
+    "rewrite_order",
+    "series_memory",
+    "series_values",
+    "soundness",
+}
 KINDS = tuple(c for c in vars(computations).values() if isinstance(c, type) and issubclass(c, Computation) and c not in (Computation, computations.ForwardOnly))
 
 

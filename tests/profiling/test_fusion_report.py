@@ -94,8 +94,25 @@ def test_an_op_is_taken_or_the_condition_that_it_lacks_is_named(describe: Callab
     number = next(n for n, op in enumerate(program.global_block.ops) if op.type == type_)
     (entry,) = fusion_report(program, fetch, number)
     attempt = next(a for a in entry.attempts if a.rewrite == rewrite)
-    assert attempt.taken is not bool(reason) and re.search(reason, attempt.reason) and entry.number == number
+    assert attempt.applied is not bool(reason) and re.search(reason, attempt.reason) and entry.number == number
     assert entry.line.startswith("test_fusion_report.py:") and entry.alone is (type_ in own_kernels(program, fetch))
+
+
+def images_by_fed_filters() -> list[Any]:
+    x, w = layer.data("images", shape=["batch", 3, 6, 6]), layer.data("filters", shape=[4, 3, 3, 3])
+    return [fs.default_main_program().global_block.apply("conv2d", {"Input": x, "Filter": w})]
+
+
+@pytest.mark.parametrize(("describe", "rewrite", "reason"), [
+    (lambda: [layer.matmul(rows(40), weight(40, 40))], "frozen_linear", ""),
+    (lambda: [layer.matmul(rows(40), layer.data("w", shape=[40, 40]))], "frozen_linear", "the matrix is no persistable"),
+    (lambda: [layer.conv2d(layer.data("images", shape=["batch", 3, 6, 6]), 4, 3)], "frozen_convolution", ""),
+    (images_by_fed_filters, "frozen_convolution", "the filters are no persistable"),
+])  # fmt: skip
+def test_a_frozen_step_takes_constants_alone(describe: Callable[[], list[Any]], rewrite: str, reason: str) -> None:
+    entry = fusion_report(fs.default_main_program(), describe(), 0, frozen=True)[0]
+    attempt = next(a for a in entry.attempts if a.rewrite == rewrite)
+    assert attempt.applied is not bool(reason) and reason in attempt.reason
 
 
 def own_kernels(program: fs.Program, fetch: list[Any]) -> set[str]:

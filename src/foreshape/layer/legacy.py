@@ -1,6 +1,6 @@
 """Operators of old files: rank tables, beams, losses on a part of the classes, chunks of a tagging, and truths assigned to boxes.
 
-Networks saved by PaddlePaddle 1 have them (`foreshape.language.ops.legacy` says what new ones take), and their scripts call them by these names.
+Networks saved by PaddlePaddle 1 have them (`foreshape.language.ops.legacy` names the operators of new ones), and their scripts call them by these names.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def print_profile(program: Program, feed: Mapping[str, Any], names: Sequence[str
 
 
 def print_fusion(program: Program, names: Sequence[str], op: str) -> None:
-    """Print which rewrites looked at an op of a network whose parameters do not change, or at all ops with a call of their own.
+    """Print the attempts of rewrites at an op of a network with fixed parameters, or at all ops with a call of their own.
 
     Raises:
         SchemaError: no such op.

@@ -1,4 +1,4 @@
-"""Why ops of a step have kernels of their own: the rewrites that looked at each, and what stopped them."""
+"""The reasons why ops of a step have kernels of their own: the rewrites with an attempt at each, and its end."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _WIDTH = 160
 
 @dataclass(frozen=True, slots=True)
 class FusionAttempt:
-    """A rewrite that looked at an op.
+    """The attempt of a rewrite to fuse an op.
 
     Attributes:
         rewrite: its name, as on the page of fusions.
-        taken: it put another call in the place of the op's.
-        reason: what stopped it, if it was not.
+        applied: another call is in the place of the op's.
+        reason: the condition not met, if it is not applied.
     """
 
     rewrite: str
-    taken: bool
+    applied: bool
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class OpFusion:
-    """The rewrites that looked at one op.
+    """The rewrites with an attempt at one op.
 
     Attributes:
         number: of the op in the global block.
@@ -62,19 +62,19 @@ class OpFusion:
             lines.append("  no rewrite looks at it")
         for attempt in self.attempts:
             head = f"  {attempt.rewrite}: "
-            lines += wrap("it takes it" if attempt.taken else attempt.reason, width, initial_indent=head, subsequent_indent="      ")
+            lines += wrap("it takes it" if attempt.applied else attempt.reason, width, initial_indent=head, subsequent_indent="      ")
         return "\n".join(lines)
 
 
 def fusion_report(program: Program, fetch: Sequence[Variable | str], op: int | str | None = None, *, frozen: bool = False) -> list[OpFusion]:
-    """Return for ops of a step which rewrites looked at them, and what stopped each.
+    """Return for ops of a step the attempts of rewrites, each with the reason if it did not apply.
 
     Nothing runs. Ops in the blocks of loops and branches are fused in steps of their own, and not looked at.
 
     Args:
         program: left as it is.
         fetch: the results of the step.
-        op: the number of an op of the global block, or the name of one of its results; by default all that have a call of their own.
+        op: the number of an op of the global block, or the name of one of its results; by default all ops with a call of their own.
         frozen: the step's parameters do not change, as for `Predictor`.
 
     Raises:
@@ -84,13 +84,13 @@ def fusion_report(program: Program, fetch: Sequence[Variable | str], op: int | s
     step = lower(program.global_block, [v if isinstance(v, str) else v.name for v in fetch], frozen=frozen)
     computed = {i.op.whole for i in step.calls}
     apply_all(step, attempts)
-    own = {i.op.whole for i in step.calls if isinstance(i, OpCall) and i.region is None}
+    separate = {i.op.whole for i in step.calls if isinstance(i, OpCall) and i.region is None}
     numbered = {member: number for number, member in enumerate(program.global_block.ops)}
     chosen = None if op is None else _chosen(program, op)
     if chosen is not None and chosen not in computed:
         raise SchemaError(f"the step does not compute {_result(chosen)}: it computes what its results need")
-    ops = [member for member in numbered if member in computed and (member is chosen if chosen is not None else member in own)]
-    return [_fusion(member, numbered[member], member in own, attempts) for member in ops]
+    ops = [member for member in numbered if member in computed and (member is chosen if chosen is not None else member in separate)]
+    return [_fusion(member, numbered[member], member in separate, attempts) for member in ops]
 
 
 def _chosen(program: Program, op: int | str) -> Op:
@@ -108,17 +108,17 @@ def _chosen(program: Program, op: int | str) -> Op:
 
 def _fusion(op: Op, number: int, alone: bool, attempts: Attempts) -> OpFusion:
     notes: dict[str, list[str]] = {}
-    taken: set[str] = set()
+    applied: set[str] = set()
     for member, reasons in attempts.notes.items():
         if member.whole is op:
             for name, words in reasons.items():
                 notes.setdefault(name, []).extend(words)
-    for member, names in attempts.taken.items():
+    for member, names in attempts.applied.items():
         if member.whole is op:
-            taken.update(names)
-    tried = [r.name for r in rewrites() if r.name in notes or r.name in taken]
+            applied.update(names)
+    tried = [r.name for r in rewrites() if r.name in notes or r.name in applied]
     line = op.call_site.short() if op.call_site is not None else ""
-    entries = (FusionAttempt(name, name in taken, "" if name in taken else "; ".join(notes[name]) or _exceptions(name)) for name in tried)
+    entries = (FusionAttempt(name, name in applied, "" if name in applied else "; ".join(notes[name]) or _exceptions(name)) for name in tried)
     return OpFusion(number, layer_name(op.type), _result(op), line, alone, tuple(entries))
 
 
@@ -127,7 +127,7 @@ def _result(op: Op) -> str:
 
 
 def _exceptions(name: str) -> str:
-    """Return the pattern and the exceptions of a rewrite, for an op of which it noted no reason."""
+    """Return the pattern and the exceptions of a rewrite, for an op without a noted reason."""
     rewrite = next(r for r in rewrites() if r.name == name)
     words = " ".join(inspect.cleandoc(sys.modules[rewrite.apply.__module__].__doc__ or "").split()).replace("``", "")
     pattern, _, exceptions = words.partition("Before: ")[2].partition("Unless: ")

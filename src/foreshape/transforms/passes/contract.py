@@ -1,4 +1,4 @@
-"""The contracts of passes: what a program must be before one, and what it is after."""
+"""The contracts of passes: the conditions on a program before and after each."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from foreshape.language.program.unknown import is_unknown
 from foreshape.transforms.passes.forward_and_back import LATER, shown
 
 Change: TypeAlias = "Callable[[Program], bool]"
-"""A function that changes its program (a copy), and returns True if it did."""
+"""A function from a program (a copy), which it may change, to True if it did."""
 VERIFY = "FORESHAPE_VERIFY_PASSES"
-"""The variable of the environment that has the conditions after each pass verified, if it is not empty."""
+"""The variable of the environment for verified passes: their conditions are checked after each, if it is not empty."""
 _contracts: dict[str, Contract] = {}
 
 
@@ -27,8 +27,8 @@ class ProgramCondition(NamedTuple):
 
     Attributes:
         words: the condition, as it is required.
-        breach: returns what stands against it in a program; empty if it holds.
-        hint: the way to a program for which it holds.
+        breach: returns the breach of it in a program, in words; empty if it holds.
+        hint: the way to a program without a breach.
     """
 
     words: str
@@ -67,7 +67,7 @@ class Contract:
             label: names the pass in its errors, with its settings.
 
         Raises:
-            SchemaError: a condition that it requires does not hold.
+            SchemaError: a required condition does not hold.
             DescriptionError: the result is inconsistent (a mistake in the pass), or the pass refuses the program.
         """
         for condition in self.requires:
@@ -100,8 +100,8 @@ class Contract:
 
 def contract(name: str, requires: Iterable[ProgramCondition] = (), ensures: Iterable[ProgramCondition] = (), idempotent: bool = False) -> Contract:
     """Return a contract, known by its name to `contracts`."""
-    made = _contracts[name] = Contract(name, tuple(requires), tuple(ensures), idempotent)
-    return made
+    out = _contracts[name] = Contract(name, tuple(requires), tuple(ensures), idempotent)
+    return out
 
 
 def contracts() -> list[Contract]:

@@ -33,7 +33,7 @@ def apply_all(lowered: Step, attempts: Attempts | None = None) -> dict[str, int]
 
     Args:
         lowered: rewritten.
-        attempts: takes notes of what each rewrite does with each op.
+        attempts: takes notes of each rewrite's attempts.
     """
     graph = Graph(lowered, attempts)
     counts: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Notes of what rewrites did with the ops of a step, for whoever asks why an op has a kernel of its own. No rewrite."""
+"""Notes of the attempts of rewrites, for whoever asks why an op has a kernel of its own. No rewrite."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class Attempts:
     Attributes:
         rewrite: the name of the rewrite at work.
         notes: op -> rewrite -> the reasons why it left the op as it is; none if it looked at the op and noted nothing. Ops are compared by identity.
-        taken: op -> the rewrites that put another call in the place of its call.
+        applied: op -> the rewrites with another call in the place of its call.
     """
 
     rewrite: str = ""
     notes: dict[Op, dict[str, list[str]]] = field(default_factory=dict[Op, "dict[str, list[str]]"])
-    taken: dict[Op, list[str]] = field(default_factory=dict[Op, "list[str]"])
+    applied: dict[Op, list[str]] = field(default_factory=dict[Op, "list[str]"])
 
     def look(self, op: Op) -> list[str]:
-        """Note that the rewrite looks at an op; return its reasons so far."""
+        """Note a look of the rewrite at an op; return its reasons so far."""
         return self.notes.setdefault(op, {}).setdefault(self.rewrite, [])
 
     def stop(self, op: Op, reason: str) -> None:
@@ -31,7 +31,7 @@ class Attempts:
             reasons.append(reason)
 
     def take(self, op: Op) -> None:
-        """Note that the rewrite put another call in the place of the op's."""
-        names = self.taken.setdefault(op, [])
+        """Note another call of the rewrite in the place of the op's."""
+        names = self.applied.setdefault(op, [])
         if self.rewrite not in names:
             names.append(self.rewrite)

@@ -82,7 +82,10 @@ def _weight(graph: Graph, i: KernelCall, computation: _Windows) -> FrozenWeight 
     numbers = frozen_numbers(graph, i.arguments[1])
     if numbers is not None:
         return FrozenWeight((numbers,))
-    return None if isinstance(computation, ImageTransposedConvolution) else byte_weight(graph, i.arguments[1], 0)
+    weight = None if isinstance(computation, ImageTransposedConvolution) else byte_weight(graph, i.arguments[1], 0)
+    if weight is None:
+        graph.stopped(i, "the filters are no persistable of fp32 or bytes that keeps its value")
+    return weight
 
 
 def _normalized(graph: Graph, i: KernelCall) -> bool:

@@ -86,9 +86,11 @@ def _product(graph: Graph, i: KernelCall, transposed: bool) -> _RowProduct | Non
     dims = dims_of(w)
     weight = FrozenWeight((w,)) if isinstance(w, Value) and is_frozen_fp32(graph, w) else byte_weight(graph, w, 0 if transposed else 1)
     if dims is None or weight is None:
+        graph.stopped(i, "the matrix is no persistable of fp32 or bytes that keeps its value")
         return None
     k, n = dims[::-1] if transposed else dims
     if not isinstance(k, int) or not isinstance(n, int) or (k * n < SMALL and library() is None):
+        graph.stopped(i, "the matrix is small, and oneDNN's own library is not there; or its dims are not known")
         return None
     return _RowProduct(i, k, n, transposed, weight, follow(graph, i, len(dims_of(x) or ()) - 1, residuals=library() is not None))
 

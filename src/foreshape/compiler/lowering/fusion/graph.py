@@ -244,7 +244,7 @@ class Graph:
         return True
 
     def _note(self, attempts: Attempts, unsound: str, replacements: Mapping[KernelCall, Sequence[KernelCall]], instead: Mapping[Value, Value]) -> None:
-        """Note that some instructions are replaced, or why they are not."""
+        """Note the replacement of some instructions, or why they are not replaced."""
         if unsound is NEEDED:
             new = {v for calls in replacements.values() for i in calls for v in (*i.writes(), *i.updates)}
             dropped = [v for t in replacements for v in t.writes() if v not in new and v not in instead]
@@ -270,7 +270,7 @@ class Graph:
         return False
 
     def shared(self, i: KernelCall, value: Argument, reader: KernelCall | None = None) -> bool:
-        """Note that the rewrite at work leaves an instruction as it is since not the ``reader`` alone reads a value; return False."""
+        """Note another use of a value than its ``reader``, so the rewrite at work leaves an instruction as it is; return False."""
         if self.attempts is not None:
             self.attempts.stop(i.op, self._use(value, () if reader is None else (reader,)) or "its result has no reader")
         return False

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from foreshape.compiler.lowering.fusion.graph import Graph
 
 Apply: TypeAlias = "Callable[[Graph], int]"
-"""A function that rewrites a graph, and returns the number of rewrites."""
+"""A function from a graph, which it rewrites, to the number of rewrites."""
 _PACKAGE = __name__.rpartition(".")[0]
 _registered: dict[str, Rewrite] = {}
 
@@ -27,13 +27,13 @@ class RewriteStage(IntEnum):
     """The stages of rewriting, in their order."""
 
     SIMPLIFY = 0
-    """Leave out calls and reads that stand between the parts of a pattern."""
+    """Leave out calls and reads between the parts of a pattern."""
     FUSE = 1
     """Put one kernel in the place of several calls, or of an operator's."""
     MEMORY = 2
-    """Write results where they are kept, and let go of values that no call of the earlier stages needs."""
+    """Write results where they are kept, and let go of values without a reader."""
     JOIN = 3
-    """Join calls that stand together in the chosen order of calls."""
+    """Join neighbours in the chosen order of calls."""
 
 
 @data_class(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Rewrite:
 
     Attributes:
         name: of its module.
-        after: the names of the rewrites of its stage that come before it -> the reason, of which they are the subject.
+        after: the names of rewrites of its stage before it -> the reason, with them as its subject.
     """
 
     name: str
@@ -71,10 +71,10 @@ def rewrites() -> tuple[Rewrite, ...]:
 
 
 def in_order(members: Iterable[Rewrite]) -> tuple[Rewrite, ...]:
-    """Return rewrites by their stages, and each behind all of its ``after``: of several that may come next, the first by name does.
+    """Return rewrites by their stages, each behind all of its ``after``, and by name where several may come next.
 
     Raises:
-        DescriptionError: a rewrite comes after one that is unknown or of another stage, or some come after one another in a circle.
+        DescriptionError: a rewrite comes after an unknown one or one of another stage, or some come after one another in a circle.
     """
     remaining = {r.name: r for r in sorted(members, key=lambda r: (r.stage, r.name))}
     for r in remaining.values():
@@ -93,7 +93,7 @@ def in_order(members: Iterable[Rewrite]) -> tuple[Rewrite, ...]:
 
 
 def _circle(remaining: Mapping[str, Rewrite]) -> list[str]:
-    """Return names of which each comes after the next, and the last is the first."""
+    """Return a circle of names: each comes after the next, and the last is the first."""
     names = [next(iter(remaining))]
     while names[-1] not in names[:-1]:
         names.append(next(name for name in remaining[names[-1]].after if name in remaining))
