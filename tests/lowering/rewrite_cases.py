@@ -137,7 +137,7 @@ def read_sizes() -> list[Any]:
 
 def in_place() -> list[Any]:
     block = fs.default_main_program().global_block
-    total = block.create_variable("total", fs.spec.tensor(fs.FP32, 3), persistable=True, stop_gradient=True)
+    total = block.create_variable("total", fs.core.spec.tensor(fs.FP32, 3), persistable=True, stop_gradient=True)
     block.append_op("elementwise_add", {"X": total, "Y": (x := layer.data("x", shape=[3]))}, {"Out": total})
     return [x * 3.0]
 

@@ -181,7 +181,7 @@ def test_a_second_application_of_an_idempotent_pass_changes_nothing(name: str) -
 
 
 def add(program: Program) -> bool:
-    program.global_block.create_variable("surplus", fs.spec.tensor(fs.FP32, 3))
+    program.global_block.create_variable("surplus", fs.core.spec.tensor(fs.FP32, 3))
     return False
 
 
