@@ -5,7 +5,6 @@ The numbers are from ``make paddle UPDATE=1``, which runs PaddlePaddle; this nee
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
 import sys
@@ -15,11 +14,10 @@ from typing import Any
 
 import foreshape.interop.pir
 import foreshape.language.ops  # noqa: F401  all operators
-from foreshape.interop.pir.rule_registry import RULES
+from foreshape.interop.forms.rules import pir_operators
 from foreshape.interop.pir.table import TableRow, row_of
 from foreshape.interop.pir.table import operators as in_table
-from foreshape.interop.pir.translation import Translation
-from foreshape.language.operator.registry import all_operators, find
+from foreshape.language.operator.registry import all_operators
 
 PAGE = Path(__file__).with_name("compatibility.md")
 KEPT = Path(__file__).with_name("compatibility.json")
@@ -176,7 +174,7 @@ def programs(section: Section, heading: str, words: str) -> list[str]:
 
 def paddle_3() -> list[str]:
     """The operators of PaddlePaddle 3, each with those that it is read as."""
-    cells = dict(sorted({**dict(_in_table()), **dict(_by_rules())}.items(), key=lambda one: one[0].lower()))
+    cells = dict(sorted({**dict(_in_table()), **dict(_by_functions())}.items(), key=lambda one: one[0].lower()))
     return ["", PADDLE_3, "| PaddlePaddle 3 | here | operands that become attributes | also computed | only at |", "|---|---|---|---|---|",
             *(f"| `{name}` | {' | '.join(of)} |" for name, of in cells.items())]  # fmt: skip
 
@@ -196,34 +194,13 @@ def _attributes(row: TableRow) -> tuple[str, str, str]:
     return ", ".join(constant), ", ".join(computed), ", ".join(only)
 
 
-def _by_rules() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The operators with functions of their own: the operators that these write, as their source says."""
-    for full, function in RULES.items():
+def _by_functions() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The operators with functions: the operator of their row, or the function's words."""
+    for full, function in pir_operators().items():
         name = full.removeprefix("pd_op.")
         row = row_of(name.removesuffix("_bias"))
-        found = [t.format(name=short) for t in _written(function) for short in (name.rstrip("_"), name[:3])]
-        types = dict.fromkeys([row.type, *found] if row is not None else found)
-        words = (inspect.getdoc(function) or "A constant, or a part of a list.").partition("\n")[0].rstrip(".")
-        said = ", ".join(f"`{t}`" for t in types if find(t)) or words[:1].lower() + words[1:]
-        yield name, (said, *(_attributes(row) if row is not None else ("", "", "")))
-
-
-def _written(function: Any, seen: frozenset[Any] = frozenset()) -> list[str]:
-    """The texts in calls of a function, and of those of its file and of the translation that it calls, which may be types of operators."""
-    out: list[str] = []
-    for call in (n for n in ast.walk(ast.parse(inspect.cleandoc("\n" + inspect.getsource(function)))) if isinstance(n, ast.Call)):
-        name = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
-        for one in call.args if name in ("write", "_put", "_reduced", "_run") else ():
-            for part in (one.body, one.orelse) if isinstance(one, ast.IfExp) else (one,):
-                if isinstance(part, ast.Constant) and isinstance(part.value, str):
-                    out.append(part.value)
-                elif isinstance(part, ast.JoinedStr):
-                    out.append("".join(v.value if isinstance(v, ast.Constant) else "{name}" for v in part.values))
-        other = getattr(Translation, name, None) if isinstance(call.func, ast.Attribute) else inspect.unwrap(function).__globals__.get(name)
-        inner = name in ("fill", "write_constant") or not isinstance(call.func, ast.Attribute)
-        if inner and inspect.isfunction(other) and other not in seen and other.__module__.startswith("foreshape.interop.pir") and name != "write_by_row":
-            out += _written(other, seen | {function, other})
-    return out
+        words = (inspect.getdoc(function) or "").partition("\n")[0].removeprefix("Return ").rstrip(".")
+        yield name, (f"`{row.type}`" if row is not None else words[:1].lower() + words[1:], *(_attributes(row) if row is not None else ("", "", "")))
 
 
 def page() -> str:

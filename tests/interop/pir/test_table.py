@@ -11,15 +11,15 @@ from differences import UNKNOWN
 from support.paddle3 import cases
 
 from foreshape.interop.forms.rows import pir_columns
+from foreshape.interop.forms.rules import modules_with, pir_operators
 from foreshape.interop.pir import table
-from foreshape.interop.pir.pir_graph import plain
-from foreshape.interop.pir.rule_registry import IGNORED, RULES
+from foreshape.interop.pir.pir_graph import IGNORED, plain
 from foreshape.interop.pir.table import TableRow, row_of
 from foreshape.language.operator.registry import find
 
 OPERAND = re.compile(r"-|~|\w+(/\w+)?(@\w+)?|@\w+")
 RESULT = re.compile(r"-|[\w-]+")
-ATTRIBUTE = re.compile(r'\w+>\w+|\w+!(\*|true|false|\{\}|"\w*"|-?\d+|-?\d+\.\d+(e-?\d+)?)')
+ATTRIBUTE = re.compile(r'\w+>\w+|\w+[!=](\*|true|false|\{\}|"\w*"|-?\d+|-?\d+\.\d+(e-?\d+)?)')
 
 
 def ops_of(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -70,6 +70,7 @@ def test_rows_name_operators_slots_and_attributes_that_are_here() -> None:
         wrong += [f"{name}: no attribute {of.attribute}" for of in row.operands if of.attribute and of.attribute not in schema.attributes]
         wrong += [f"{name}: no result {s}" for s in row.results if s and s not in results]
         wrong += [f"{name}: no attribute {a}" for a in row.renamed.values() if a not in schema.attributes]
+        wrong += [f"{name}: no attribute {a}" for a in row.fixed if a not in schema.attributes]
         wrong += [f"{name}: {a} has two meanings" for a in row.only if a in row.renamed]
         slots = [s for of in row.operands for s in {of.slot, of.many} if s]
         wrong += [f"{name}: a slot twice" for listed in (slots, [r for r in row.results if r]) if len(set(listed)) != len(listed)]
@@ -92,7 +93,7 @@ def test_rows_have_as_many_operands_and_results_as_the_programs(written: dict[st
     checked = 0
     for name, ops in written.items():
         row = row_of(name)
-        if row is None or f"pd_op.{name}" in RULES:
+        if row is None or f"pd_op.{name}" in pir_operators():
             continue
         for op in ops:
             checked += 1
@@ -109,7 +110,7 @@ def test_attributes_of_the_programs_have_a_meaning(written: dict[str, list[dict[
     wrong: set[str] = set()
     for name, ops in written.items():
         row = row_of(name)
-        if row is None or f"pd_op.{name}" in RULES:
+        if row is None or f"pd_op.{name}" in pir_operators():
             continue
         operator = find(row.type)
         assert operator is not None
@@ -122,4 +123,11 @@ def test_attributes_of_the_programs_have_a_meaning(written: dict[str, list[dict[
 
 
 def test_each_operator_of_the_programs_has_a_row_or_a_rule(written: dict[str, list[dict[str, Any]]]) -> None:
-    assert {f"pd_op.{name}" for name in written if row_of(name) is None and f"pd_op.{name}" not in RULES} == set(UNKNOWN.values())
+    assert {f"pd_op.{name}" for name in written if row_of(name) is None and f"pd_op.{name}" not in pir_operators()} == set(UNKNOWN.values())
+
+
+def test_every_function_names_its_operator_where_its_file_is_found_by() -> None:
+    functions = {name.removeprefix("pd_op."): function for name, function in pir_operators().items() if ".forms." in function.__module__}
+    assert len(functions) > 30
+    lost = [name for name, function in functions.items() if function.__module__ not in modules_with("from_pir", name)]
+    assert not lost, "their decorators must have the names written out"

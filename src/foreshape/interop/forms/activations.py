@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from foreshape import layer
 from foreshape.core.spec import BF16, FP32, FP64, INT64
 from foreshape.interop.forms.random_numbers import gumbel
-from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
+from foreshape.interop.forms.rules import from_onnx, from_pir, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.write.terms import constant, count_to, term
 from foreshape.interop.onnx.write.values import OnnxValue
@@ -18,6 +18,9 @@ from foreshape.interop.torch.torch_call import TorchCall, is_held
 from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code
 from foreshape.language.program.variable import Variable
+
+if TYPE_CHECKING:
+    from foreshape.interop.pir.call import PirCall
 
 # --- from ONNX
 
@@ -251,6 +254,17 @@ def _random_relu(w: WrittenOp) -> Any:
     x = term(w, "X")
     noise = (x < 0.0).where((float(w.of.lower) + float(w.of.upper)) / 2.0, 1.0, x.of)
     return (x * noise).value, noise.value
+
+
+# --- from PaddlePaddle 3
+
+
+@from_pir("swiglu")
+def _swiglu(p: PirCall) -> Any:
+    """Return silu(X) * Y; without Y both are halves of X (Shazeer, 2020)."""
+    x, y = p.x(), p.optional(1)
+    x, y = (x, y) if y is not None else p.split(x, 2, -1)
+    return layer.silu(x) * y
 
 
 # --- from torch

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from foreshape import layer
 from foreshape.core.spec import BF16, BOOL, COMPLEX, FP16, FP32, FP64, INT8, INT16, INT32, INT64, UINT8, UINT64, DType
-from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
+from foreshape.interop.forms.rules import from_onnx, from_pir, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call, made_of
 from foreshape.interop.onnx.unsigned import own_type, quotient
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
+from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall, is_held
 from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code
 from foreshape.interop.torch.written_gelu import gelu_operand
 from foreshape.language.operator.computations import Reshape
 from foreshape.language.program.variable import Variable
+
+if TYPE_CHECKING:
+    from foreshape.interop.pir.call import PirCall
 
 # --- from ONNX
 
@@ -323,6 +327,38 @@ def _to_onnx_sum(w: WrittenOp) -> OnnxValue:
 def _to_onnx_increment(w: WrittenOp) -> OnnxValue:
     dtype = w.dtype("X")
     return w.node("Add", w.x("X"), w.number(w.of.step if dtype.is_floating else int(w.of.step), dtype))
+
+
+# --- from PaddlePaddle 3
+
+
+@from_pir("fused_elemwise_activation", "fused_elemwise_add_activation")
+def _fused_elementwise(p: PirCall) -> Any:
+    """Return unary(binary(X, Y)) or binary(X, unary(Y)), by the order of the two names, and what is between them."""
+    names = [str(name) for name in p.attribute("functor_list") or ()]
+    binary = next((name for name in names if name.startswith("elementwise_")), None)
+    if len(names) != 2 or binary is None:
+        raise Refused(f"its functor_list is {names}")
+    unary = next(name for name in names if name != binary)
+    scale, _ = p.attribute("scale"), p.attribute("save_intermediate_out")
+    x, y, axis = p.x(), p.x(1), {"axis": p.attribute("axis", -1)}
+    attrs = {"scale": scale} if unary == "scale" else {}
+    if names[0] == binary:
+        between = p.apply(unary, attrs, X=y)
+        return p.apply(binary, axis, X=x, Y=between), between if p.is_read(1) else None
+    between = p.apply(binary, axis, X=x, Y=y)
+    return p.apply(unary, attrs, X=between), between if p.is_read(1) else None
+
+
+@from_pir("copysign")
+def _copysign(p: PirCall) -> Any:
+    """Return X with the sign of Y; 1 / Y tells the sign of a zero, too."""
+    x, y = p.x(), p.x(1)
+    zero, inverse = layer.fill_like(y), layer.reciprocal(y)
+    below, inverse_below = y < zero, inverse < zero
+    size = abs(x)
+    is_negative = layer.logical_or(below, inverse_below)
+    return layer.where(is_negative, -size, size)
 
 
 # --- from torch

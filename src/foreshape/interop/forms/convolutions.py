@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from foreshape import layer
 from foreshape.core.dims import Size, equal
 from foreshape.interop.forms.products import pairs
-from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
+from foreshape.interop.forms.rules import from_onnx, from_pir, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.computed import numbers, padded, size_of
 from foreshape.interop.onnx.windows import given_pads, padded_as_same, pads_of, strides_and_dilations
@@ -23,6 +23,9 @@ from foreshape.language.ops.rules.window import is_channels_last
 from foreshape.language.ops.rules.window import pads_of as onnx_pads_of
 from foreshape.language.program.variable import Variable
 from foreshape.machine.kernels.window_steps import lacking
+
+if TYPE_CHECKING:
+    from foreshape.interop.pir.call import PirCall
 
 # --- from ONNX
 
@@ -185,6 +188,16 @@ def _to_onnx_transposed_convolution(w: WrittenOp) -> OnnxValue:
         output_padding=output_padding if any(output_padding) else None,
     )
     return channels_back(w, result, rank, layout)
+
+
+# --- from PaddlePaddle 3
+
+
+@from_pir("depthwise_conv2d_bias", "conv2d_transpose_bias", without=("use_cudnn",))
+def _convolution_with_bias(p: PirCall) -> Any:
+    """Return a convolution, and the sum with its bias, one number for each channel."""
+    p.by_row(name=p.name.removesuffix("_bias"), skipped=2)
+    return p.apply("elementwise_add", {"axis": 3 if p.attribute("data_format") == "NHWC" else 1}, X=p.raw(0), Y=p.x(2))
 
 
 # --- from torch

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foreshape import layer
 from foreshape.core.spec import BOOL, INT64
-from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
+from foreshape.interop.forms.rules import from_onnx, from_pir, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call, element_type
 from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.onnx.write.values import OnnxValue
@@ -15,6 +15,9 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.language.program import Variable
+
+if TYPE_CHECKING:
+    from foreshape.interop.pir.call import PirCall
 
 # --- from ONNX
 
@@ -71,6 +74,15 @@ def _to_onnx_cast(w: WrittenOp) -> OnnxValue:
 def _no_check(w: WrittenOp) -> Any:
     """A network of ONNX checks nothing."""
     return ()
+
+
+# --- from PaddlePaddle 3
+
+
+@from_pir("cast")
+def _from_pir_cast(p: PirCall) -> Any:
+    """Convert to another element type."""
+    return p.apply("cast", {"in_dtype": p.dtype().code, "out_dtype": p.element_code()}, X=p.x())
 
 
 # --- from torch

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foreshape import layer
 from foreshape.core.spec import FP32, FP64, INT32, INT64
 from foreshape.interop.forms.indexing import to_onnx_scattered
-from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx
+from foreshape.interop.forms.rules import from_onnx, from_pir, from_torch, to_onnx
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.write.terms import Term, constant, joined, term
 from foreshape.interop.onnx.write.values import OnnxValue
@@ -16,6 +16,9 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.language.program.variable import Variable
+
+if TYPE_CHECKING:
+    from foreshape.interop.pir.call import PirCall
 
 # --- from ONNX
 
@@ -130,6 +133,24 @@ def _to_onnx_histogram(w: WrittenOp) -> Any:
     if w.of.density:
         out = out / (out.total(0, keep=True) * ((high - low) / bins))
     return out.value
+
+
+# --- from PaddlePaddle 3
+
+
+@from_pir("accuracy")
+def _accuracy(p: PirCall) -> Any:
+    """Return an accuracy, with its counts as int32."""
+    p.by_row()
+    return None, *(p.raw(index, p.dtype()).astype(INT32) if p.is_read(index) else None for index in (1, 2))
+
+
+@from_pir("histogram")
+def _from_pir_histogram(p: PirCall) -> None:
+    """Count in equal parts of a range, of whole numbers in 2.x, and of others in `low` and `high`."""
+    low, high = p.real("min", 0.0), p.real("max", 0.0)
+    is_whole = low.is_integer() and high.is_integer()
+    p.by_row({"min": int(low), "max": int(high)} if is_whole else {"low": low, "high": high}, without=("min", "max"))
 
 
 # --- from torch

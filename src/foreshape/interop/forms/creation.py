@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from foreshape import layer
 from foreshape.core.spec import BF16, BOOL, FP32, FP64, INT32, INT64, LOD_TENSOR, DType
-from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
+from foreshape.interop.forms.rules import from_onnx, from_pir, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call, element_type, made_of
 from foreshape.interop.onnx.constant_roles import OnnxConstant
@@ -28,6 +28,9 @@ from foreshape.language.operator.computations import Reshape
 from foreshape.language.program.variable import Variable
 from foreshape.language.wire.onnx_encode import tensor_of
 from foreshape.language.wire.onnx_records import TensorRecord
+
+if TYPE_CHECKING:
+    from foreshape.interop.pir.call import PirCall
 
 # --- from ONNX
 
@@ -245,6 +248,42 @@ def _logspace(w: WrittenOp) -> Any:
 @to_onnx("empty")
 def _to_onnx_empty(w: WrittenOp) -> Any:
     return to_onnx_filled(w, _result_shape(w), 0, w.result("Out").known_dtype)
+
+
+# --- from PaddlePaddle 3
+
+
+@from_pir("full_with_tensor")
+def _from_pir_full(p: PirCall) -> Any:
+    """Fill a computed shape, or one with a computed number."""
+    dtype, value, sizes = p.element_type(FP32), p.constant(0), p.numbers(1)
+    shape = {} if sizes is not None else {"ShapeTensorList" if p.is_list(1) else "ShapeTensor": p.all(1)}
+    dims = sizes.integers if sizes is not None else [-1] * len(shape.get("ShapeTensorList", ()))
+    if value is None:
+        return p.apply("fill_constant", {"shape": dims, "dtype": dtype.code}, **shape, ValueTensor=p.x())
+    return p.fill(dtype, dims, value.number, shape)
+
+
+@from_pir("full_like")
+def _from_pir_full_like(p: PirCall) -> Any:
+    """Fill a tensor of the shape of another one; a computed number, or one of more than 32 bits, is added to zeros."""
+    dtype, value = p.element_type(p.dtype()), p.constant(1)
+    if value is not None and value.is_single:
+        return layer.fill_like(p.x(), value.real, dtype)
+    number = p.cast(p.x(1), p.dtype(1), dtype)
+    return layer.fill_like(p.x(), 0.0, dtype) + number
+
+
+@from_pir("arange")
+def _from_pir_range(p: PirCall) -> Any:
+    """Count from a start to an end, in the element type of the result."""
+    dtype = p.element_type(INT64)
+    bounds: list[Variable] = []
+    for index in range(3):
+        bound = p.constant(index)
+        number = None if bound is None else bound.integer if dtype.is_integer else bound.real
+        bounds.append(p.cast(p.x(index), p.dtype(index), dtype) if number is None else p.constant_tensor(dtype, (1,), number))
+    return p.apply("range", Start=bounds[0], End=bounds[1], Step=bounds[2])
 
 
 # --- from torch

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from foreshape import layer
 from foreshape.core.spec import BOOL, FP32, FP64, INT64
-from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
+from foreshape.interop.forms.rules import from_onnx, from_pir, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.computed import dims_of, from_zero, shaped, size_of
 from foreshape.interop.onnx.constant_roles import OnnxConstant
@@ -20,6 +20,9 @@ from foreshape.interop.torch.open_size import OpenSize, as_variable
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.language.program.variable import Variable
+
+if TYPE_CHECKING:
+    from foreshape.interop.pir.call import PirCall
 
 # --- from ONNX
 
@@ -225,6 +228,21 @@ def _at_pixels(w: WrittenOp, x: OnnxValue, grid: OnnxValue) -> OnnxValue:
     up = w.cast(w.node("GreaterOrEqual", w.node("Sub", distance, floor), w.like(0.5, "Grid")), BOOL, dtype)
     floor = w.node("Mul", w.node("Sign", place), w.node("Add", floor, up))
     return w.node("Sub", w.node("Div", w.node("Add", floor, edge), half), unit)
+
+
+# --- from PaddlePaddle 3
+
+
+@from_pir("grid_sample")
+def _from_pir_grid_sample(p: PirCall) -> None:
+    """Read at points: the nearest pixel of a half is the even one, and in 2.x the one away from 0."""
+    p.by_row({"halves_to_even": True} if p.attribute("mode") == "nearest" else {})
+
+
+@from_pir("deformable_conv")
+def _from_pir_deformable(p: PirCall) -> None:
+    """Convolve at moved places; without a mask it is the first version."""
+    p.by_row(type="" if p.optional(3) is not None else "deformable_conv_v1")
 
 
 # --- from torch

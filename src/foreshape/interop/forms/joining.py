@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foreshape import layer
 from foreshape.core.spec import INT64
-from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
+from foreshape.interop.forms.rules import from_onnx, from_pir, from_torch, to_onnx, to_torch
 from foreshape.interop.forms.shapes import END, single
 from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call
@@ -20,6 +20,9 @@ from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.interop.torch.write.plain_op import PlainOp, Several
 from foreshape.language.program.variable import Variable
+
+if TYPE_CHECKING:
+    from foreshape.interop.pir.call import PirCall
 
 # --- from ONNX
 
@@ -127,6 +130,32 @@ def _to_onnx_split(w: WrittenOp) -> Any:
     if count == 1:
         return ([w.node("Identity", w.x("X"))],)
     return (w.nodes("Split", count, w.x("X"), sizes, axis=axis),)
+
+
+# --- from PaddlePaddle 3
+
+
+@from_pir("split", "split_with_num")
+def _from_pir_split(p: PirCall) -> None:
+    """Split along an axis, by sections or a number of equal parts."""
+    inputs: dict[str, Any] = {"X": p.x()}
+    attrs: dict[str, Any] = {}
+    last = len(p.op.operands) - 1
+    axis = p.constant(last)
+    if axis is not None:
+        attrs["axis"] = axis.integer
+    else:
+        inputs["AxisTensor"] = p.x(last)
+    if p.name == "split_with_num":
+        attrs["num"] = p.attribute("num")
+    elif (sections := p.numbers(1)) is not None:
+        attrs["sections"] = sections.integers
+    elif p.is_list(1):
+        inputs["SectionsTensorList"] = p.all(1)
+        attrs["sections"] = [-1] * len(inputs["SectionsTensorList"])
+    else:
+        raise Refused("its sections are computed as one tensor; in 2.x they are one tensor each")
+    p.append("split", inputs, {"Out": p.outputs(0)}, attrs)
 
 
 # --- from torch

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from foreshape import layer
-from foreshape.core.spec import FP32, FP64
+from foreshape.core.spec import FP32, FP64, INT32, INT64
 from foreshape.interop.forms.arithmetic import change
-from foreshape.interop.forms.rules import from_torch, to_onnx
+from foreshape.interop.forms.rules import from_pir, from_torch, to_onnx
 from foreshape.interop.onnx.write.terms import constant, joined, term
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.language.program import Variable
+
+if TYPE_CHECKING:
+    from foreshape.interop.pir.call import PirCall
 
 # --- from ONNX
 
@@ -83,6 +86,24 @@ def _to_onnx_inverse(w: WrittenOp) -> OnnxValue:
         rows = w.node("Sub", rows, w.node("Mul", column, pivot))
         rows = w.node("Where", w.array(index == k), pivot, rows)
     return w.slice(rows, -1, n, 2 * n)
+
+
+# --- from PaddlePaddle 3
+
+
+@from_pir("matrix_rank", "matrix_rank_tol")
+def _from_pir_rank(p: PirCall) -> Any:
+    """Count singular values, as int64."""
+    p.by_row()
+    return p.raw(0, INT32).astype(INT64) if p.is_read(0) else None
+
+
+@from_pir("lu")
+def _from_pir_lu(p: PirCall) -> Any:
+    """Factor matrices: of one matrix PaddlePaddle 3 gives one number as Infos, without dims."""
+    p.by_row()
+    one = p.is_read(2) and len(p.translation.dims_of(p.op, 0)) == 2
+    return (None, None, p.apply("reshape2", {"shape": []}, X=p.raw(2, INT32, (1,)))[0]) if one else None
 
 
 # --- from torch

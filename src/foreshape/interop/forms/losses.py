@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foreshape import layer
 from foreshape.core.spec import BOOL, FP16, FP32, INT32, INT64
 from foreshape.interop.forms.arithmetic import change
 from foreshape.interop.forms.functions import x_log_y
 from foreshape.interop.forms.reductions import from_onnx_reduce
-from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
+from foreshape.interop.forms.rules import from_onnx, from_pir, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.write.terms import Term, constant, count_to, term
 from foreshape.interop.onnx.write.written_op import WrittenOp
@@ -19,6 +19,9 @@ from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.language.program.variable import Variable
+
+if TYPE_CHECKING:
+    from foreshape.interop.pir.call import PirCall
 
 # --- from ONNX
 
@@ -238,6 +241,24 @@ def _accuracy(w: WrittenOp) -> Any:
     right = indices.same(label).some(1) & ~term(w, "Out").node("IsNaN", to=BOOL).some(1)
     correct = right.cast(FP32).total(0).cast(dtype)
     return (correct / rows.most(1).cast(dtype)).value, correct.value, rows.cast(dtype).value
+
+
+# --- from PaddlePaddle 3
+
+
+@from_pir("sigmoid_cross_entropy_with_logits")
+def _from_pir_sigmoid_cross_entropy(p: PirCall) -> Any:
+    """Return a weighted loss as PaddlePaddle 3 computes it: (1 - Label) * X + pos_weight * log(1 + exp(-X)).
+
+    In 2.x pos_weight multiplies another part of the sum. So 2.x has (pos_weight - 1) * log(1 + exp(-X)) added to the plain loss.
+    """
+    weight = p.optional(2)
+    if weight is None:
+        return p.by_row()
+    if p.attribute("normalize", False) or p.attribute("ignore_index", -100) != -100:
+        raise Refused("a weighted loss that ignores labels has no counterpart")
+    plain = p.apply(p.name, X=p.x(), Label=p.x(1))
+    return plain + layer.softplus(-p.x()) * (weight - 1.0)
 
 
 # --- from torch

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import operator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foreshape import layer
-from foreshape.core.spec import FP32, FP64, INT64
+from foreshape.core.spec import FP32, FP64, INT64, UINT8
 from foreshape.interop.forms.arithmetic import result
 from foreshape.interop.forms.reductions import from_onnx_reduce, from_torch_norm
-from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
+from foreshape.interop.forms.rules import from_onnx, from_pir, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.write.channel_order import channels_back, channels_first
@@ -25,6 +25,9 @@ from foreshape.interop.torch.write.plain_op import PlainOp, number_code
 from foreshape.language.ops.rules.window import is_channels_last
 from foreshape.language.program import Variable
 from foreshape.language.program.current import current_block
+
+if TYPE_CHECKING:
+    from foreshape.interop.pir.call import PirCall
 
 # --- from ONNX
 
@@ -268,6 +271,29 @@ def _unit_norm(w: WrittenOp) -> Any:
     x = w.x("X")
     total = w.node("Sqrt", w.node("Add", w.reduce("ReduceSum", w.node("Mul", x, x), [int(w.of.axis)], True), w.like(w.of.epsilon, "X")))
     return total, w.node("Div", x, total)
+
+
+# --- from PaddlePaddle 3
+
+
+@from_pir("batch_norm_", "batch_norm")
+def _from_pir_batch_norm(p: PirCall) -> Any:
+    """Normalize by batches: the running mean and variance are written where they are read."""
+    p.by_row(name="batch_norm_", in_place=True)
+    is_trained = not p.attribute("is_test") and not p.attribute("use_global_stats")
+    return (*[None] * 5, p.raw(5, FP32).astype(UINT8)) if is_trained and p.is_read(5) else None
+
+
+@from_pir("rms_norm", "fast_rms_norm")
+def _from_pir_rms_norm(p: PirCall) -> Any:
+    """Return X / sqrt(mean(X^2) + epsilon) * scale over the last dims (Zhang and Sennrich, 2019)."""
+    if p.is_read(1):
+        raise Refused("its inverse deviation has no counterpart")
+    x, scale = p.x(), p.optional(1)
+    count = len(p.integers("normalized_shape")) or 1
+    mean = layer.reduce_mean(layer.square(x), [*range(-count, 0)], keepdim=True)
+    unit = x * layer.rsqrt(mean + p.real("epsilon", 1e-5))
+    return unit if scale is None else unit * scale
 
 
 # --- from torch

@@ -7,14 +7,14 @@ import json
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foreshape import layer
 from foreshape.core.spec import FP64, INT64
 from foreshape.errors import FormatError
 from foreshape.interop.forms.arithmetic import result, to_onnx_pair
 from foreshape.interop.forms.reductions import from_torch_norm
-from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
+from foreshape.interop.forms.rules import from_onnx, from_pir, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call, transposed
 from foreshape.interop.onnx.write.terms import Term, constant, count_to, size_of, term
 from foreshape.interop.onnx.write.values import OnnxValue
@@ -26,6 +26,9 @@ from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code, tuple_of
 from foreshape.language.operator.computations import Transposition
 from foreshape.language.program.variable import Variable
+
+if TYPE_CHECKING:
+    from foreshape.interop.pir.call import PirCall
 
 # --- from ONNX
 
@@ -239,6 +242,31 @@ def _to_onnx_addmm(w: WrittenOp) -> OnnxValue:
     product = product if w.of.Alpha == 1.0 else w.node("Mul", product, w.like(w.of.Alpha, "X"))
     summand = w.x("Input") if w.of.Beta == 1.0 else w.node("Mul", w.x("Input"), w.like(w.of.Beta, "Input"))
     return w.node("Add", product, summand)
+
+
+# --- from PaddlePaddle 3
+
+
+@from_pir("linear_v2")
+def _from_pir_linear(p: PirCall) -> Any:
+    """Return a product, and the sum with its bias."""
+    product, bias = layer.matmul(p.x(), p.x(1), transpose_y=p.flag("transpose_weight")), p.optional(2)
+    return product if bias is None else product + bias
+
+
+@from_pir("baddbmm")
+def _from_pir_baddbmm(p: PirCall) -> Any:
+    """Return beta * Input + alpha * X Y, of batches of matrices."""
+    product = layer.bmm(p.x(1), p.x(2))
+    return p.x() * p.real("beta", 1.0) + product * p.real("alpha", 1.0)
+
+
+@from_pir("einsum")
+def _from_pir_einsum(p: PirCall) -> None:
+    """Sum products by an equation; the caches of its gradient are as many as the operands."""
+    operands = p.all()
+    caches = {slot: p.outputs(index) if p.is_read(index) else p.temporaries(len(operands)) for index, slot in enumerate(("InnerCache", "XShape"), 1)}
+    p.append("einsum", {"Operands": operands}, {"Out": p.output(0), **caches}, {"equation": p.attribute("equation")})
 
 
 # --- from torch

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from foreshape import layer
 from foreshape.core.spec import BF16, FP16, FP32, FP64, INT8, INT16, INT32, INT64, UINT8, UINT16, DType
 from foreshape.interop.forms.convolutions import convolve
-from foreshape.interop.forms.rules import from_onnx, to_onnx
+from foreshape.interop.forms.rules import from_onnx, from_pir, to_onnx
 from foreshape.interop.onnx.call import CODES, Call, element_type
 from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.onnx.unsigned import own_type
@@ -20,6 +20,9 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.language.ops.quantization.grid import largest_level
 from foreshape.language.program.variable import Variable
+
+if TYPE_CHECKING:
+    from foreshape.interop.pir.call import PirCall
 
 # --- from ONNX
 
@@ -535,3 +538,17 @@ def _dequantize_log(w: WrittenOp) -> Any:
     x = term(w, "X").cast(INT64)
     values = term(w, "Dict").taken(x % 128)
     return (x < 0).where(-values, values).value
+
+
+# --- from PaddlePaddle 3
+
+
+@from_pir("quantize_linear", "quantize_linear_", "dequantize_linear", "dequantize_linear_")
+def _from_pir_quantize(p: PirCall) -> None:
+    """(De)quantize with a range of levels.
+
+    Of floating-point numbers PaddlePaddle 3.3.1 computes quantize_linear in the place of dequantize_linear, too: both are bound to one kernel there.
+    """
+    swapped = p.name.startswith("dequantize") and p.dtype().is_floating
+    is_full = p.attribute("qmax", levels := 2 ** (p.integer("bit_length", 8) - 1) - 1) == levels
+    p.by_row(type="quantize_linear" if swapped else "", without=("qmin", "qmax") if is_full else ("qmin",))  # qmin is not read there

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from foreshape import layer
 from foreshape.core.spec import BOOL, COMPLEX, FP64, INT32, INT64, UINT8, DType, dtype
 from foreshape.interop.forms.arithmetic import from_torch_extreme
-from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
+from foreshape.interop.forms.rules import from_onnx, from_pir, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.write.terms import Term, term
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
+from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import as_variable, size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code
 from foreshape.language.program.variable import Variable
+
+if TYPE_CHECKING:
+    from foreshape.interop.pir.call import PirCall
 
 # --- from ONNX
 
@@ -194,6 +199,60 @@ def to_onnx_norm_of(w: WrittenOp, x: OnnxValue, slot: str, order: float, axes: l
         return w.reduce("ReduceSum", some, axes, keep)
     total = w.reduce("ReduceSum", w.node("Pow", w.node("Abs", x), w.like(order, slot)), axes, keep)
     return w.node("Pow", total, w.like(1.0 / order, slot))
+
+
+# --- from PaddlePaddle 3
+
+
+def _reduced(p: PirCall, kind: str, x: Variable, axes: Sequence[int], **attrs: Any) -> Variable:
+    """Reduce ``x`` along axes; none are all."""
+    settings = {"dim": [*axes] or [0], "keep_dim": p.flag("keepdim"), "reduce_all": not axes, **attrs}
+    return p.apply(f"reduce_{kind}", settings, X=x)
+
+
+@from_pir("sum", "mean", "max", "min", "prod", "all", "any", "amax", "amin")
+def _from_pir_reduce(p: PirCall) -> Any:
+    """Reduce along axes, operands of some."""
+    axes = p.numbers(1) if len(p.op.operands) > 1 else None
+    if len(p.op.operands) > 1 and axes is None:
+        raise Refused("its axes are computed, and an attribute in 2.x")
+    dims = axes.integers if axes is not None else p.integers("axis")
+    every = p.flag("reduce_all") or not dims
+    return _reduced(p, p.name, p.x(), dims, reduce_all=every, **(_sum_types(p) if p.name == "sum" else {}))
+
+
+def _sum_types(p: PirCall) -> dict[str, int]:
+    code = p.element_code()
+    return {"out_dtype": code, "in_dtype": p.dtype().code if code >= 0 else -1}
+
+
+@from_pir("nansum")
+def _nansum(p: PirCall) -> Any:
+    """Sum the elements, without any NaN."""
+    x = p.x()
+    zero = layer.fill_like(x)
+    return _reduced(p, "sum", layer.where(layer.is_nan(x), zero, x), p.integers("axis"), **_sum_types(p))
+
+
+@from_pir("max_with_index", "min_with_index")
+def _extreme_with_index(p: PirCall) -> Any:
+    """Return an extreme along a dim, and its place."""
+    kind, flat, dim = p.name[:3], p.flag("flatten"), p.integer("dim", 0)
+    values = _reduced(p, kind, p.x(), [0 if flat else dim], reduce_all=flat)
+    return values, None if not p.is_read(1) else p.apply(f"arg_{kind}", {"axis": dim, "keepdims": p.flag("keepdim"), "flatten": flat, "dtype": 3}, X=p.x())
+
+
+@from_pir("variance", "var", "std")
+def _from_pir_variance(p: PirCall) -> Any:
+    """Return sum((X - mean)^2) / (n - correction), or its root."""
+    x, dtype, axes = p.x(), p.dtype(), p.integers("axis")
+    unbiased, correction = p.flag("unbiased", p.name != "variance"), p.real("correction", 1.0)
+    if dtype is BOOL or dtype.is_integer:
+        raise Refused(f"a variance of {dtype.name} has no counterpart")
+    squares = _reduced(p, "sum", layer.square(x - _reduced(p, "mean", x, axes, keep_dim=True)), axes)
+    count = _reduced(p, "sum", layer.fill_like(x, 1.0, dtype), axes)
+    variance = squares / (count + (-correction if unbiased else 0.0))
+    return layer.sqrt(variance) if p.name == "std" else variance
 
 
 # --- from torch

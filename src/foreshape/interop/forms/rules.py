@@ -16,6 +16,8 @@ from foreshape.interop.forms import rows
 
 OnnxReader = Callable[..., Any]
 """A function of a `foreshape.interop.onnx.call.Call`: it returns the result, several of them as a tuple, with None for one left out."""
+PirReader = Callable[[Any], Any]
+"""A function of a `foreshape.interop.pir.call.PirCall`: it returns the result, or several in a tuple, with None for an unread one."""
 OnnxWriter = Callable[[Any], Any]
 """A function of a `foreshape.interop.onnx.write.written_op.WrittenOp`.
 
@@ -31,15 +33,16 @@ It returns an expression, or a tuple of them for the results in the schema's ord
 """
 _onnx_readers: dict[tuple[str, str], list[tuple[int, OnnxReader]]] = {}
 _onnx_writers: dict[str, OnnxWriter] = {}
+_pir_readers: dict[str, tuple[PirReader, frozenset[str]]] = {}
+"""Operator with its dialect -> the function, and the attributes that it need not read."""
 _torch_readers: dict[str, TorchReader] = {}
 _torch_writers: dict[str, TorchWriter] = {}
 _of_two_modes: set[str] = set()
 _of_rows: dict[str, Callable[..., Any]] = {}
 """Direction -> the function for all operators with a row."""
-_imported: set[str] = set()
-"""The operators of ONNX whose files are imported."""
+_imported: set[tuple[str, str]] = set()
+"""The formats and their operators whose files are imported."""
 _PACKAGE: Final = __name__.rpartition(".")[0]
-_DECORATOR: Final = b"\n@from_onnx("
 
 
 # --- registering
@@ -67,6 +70,23 @@ def to_onnx(*types: str) -> Callable[[OnnxWriter], OnnxWriter]:
         return function
 
     return register
+
+
+def from_pir(*names: str, without: tuple[str, ...] = ()) -> Callable[[PirReader], PirReader]:
+    """Return a decorator: the function reads PaddlePaddle 3's operators ``names``, of the dialect pd_op where no other is named.
+
+    An op with an attribute that the function does not read is refused, but for the names in ``without``: they have no meaning here.
+    """
+
+    def register(function: PirReader) -> PirReader:
+        _pir_readers.update(dict.fromkeys(map(_with_dialect, names), (function, frozenset(without))))
+        return function
+
+    return register
+
+
+def _with_dialect(name: str) -> str:
+    return name if "." in name else f"pd_op.{name}"
 
 
 def from_torch(*names: str) -> Callable[[TorchReader], TorchReader]:
@@ -111,10 +131,7 @@ def _by_row(direction: str, type: str) -> Callable[..., Any]:
 
 def onnx_reader(domain: str, name: str, opset: int) -> OnnxReader | None:
     """Return the function for an operator of ONNX in an operator set: the newest one up to the set."""
-    if name not in _imported:
-        for module in modules_with(name):
-            importlib.import_module(module)
-        _imported.add(name)
+    _import_files("from_onnx", name)
     reader = None
     for since, function in _onnx_readers.get((domain, name), ()):
         if since <= opset:
@@ -127,6 +144,14 @@ def onnx_writer(type: str) -> OnnxWriter | None:
     """Return the function to write an operator of ours as nodes of ONNX."""
     import_families()
     return _onnx_writers.get(type) or (_by_row("to onnx", type) if rows.row_to("to onnx", type) is not None else None)
+
+
+def pir_reader(name: str) -> tuple[PirReader, frozenset[str]] | None:
+    """Return the function for an operator of PaddlePaddle 3, named with its dialect, and the attributes that it need not read."""
+    reader = _pir_readers.get(name)
+    if reader is None and _import_files("from_pir", name.removeprefix("pd_op.")):
+        reader = _pir_readers.get(name)
+    return reader
 
 
 def torch_reader(name: str, overload: str) -> TorchReader | None:
@@ -165,6 +190,12 @@ def onnx_versions(domain: str, name: str) -> list[tuple[int, OnnxReader]]:
     return [*_onnx_readers.get((domain, name), ()), *([(1, _by_row("from onnx", row.type))] if row is not None else [])]
 
 
+def pir_operators() -> dict[str, PirReader]:
+    """Return the operators of PaddlePaddle 3, each with its dialect -> its function."""
+    import_families()
+    return {name: function for name, (function, _) in _pir_readers.items()}
+
+
 def types_in_onnx() -> list[str]:
     """Return the types of all our operators written as nodes of ONNX."""
     import_families()
@@ -180,9 +211,19 @@ def types_in_torch() -> list[str]:
 # --- the files: found by looking into the folder, and no list is kept
 
 
-def modules_with(name: str) -> list[str]:
-    """Return the modules with functions for operators of ONNX of this name, in all domains."""
-    return _modules().get(name, [])
+def modules_with(decorator: str, name: str) -> list[str]:
+    """Return the modules with functions under a decorator for another format's operators of this name, in all domains."""
+    return _modules(decorator).get(name, [])
+
+
+def _import_files(decorator: str, name: str) -> bool:
+    """Import the modules with a function for an operator of another format; return False if they are imported."""
+    if (decorator, name) in _imported:
+        return False
+    for module in modules_with(decorator, name):
+        importlib.import_module(module)
+    _imported.add((decorator, name))
+    return True
 
 
 @cache
@@ -193,12 +234,12 @@ def import_families() -> None:
 
 
 @cache
-def _modules() -> dict[str, list[str]]:
-    """Return name -> the modules with a function under ``from_onnx`` with this name, as their sources say: nothing is imported."""
+def _modules(decorator: str) -> dict[str, list[str]]:
+    """Return name -> the modules with a function under a ``decorator`` with this name, as their sources say: nothing is imported."""
     modules: dict[str, list[str]] = {}
     for name, path in _files():
         with open(path, "rb") as file:
-            decorators = file.read().split(_DECORATOR)[1:]
+            decorators = file.read().split(f"\n@{decorator}(".encode())[1:]
         for word in {word for text in decorators for word in text.split(b"\ndef ", 1)[0].split(b'"')[1::2]}:
             modules.setdefault(word.decode(), []).append(f"{_PACKAGE}.{name}")
     return modules

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foreshape import layer
 from foreshape.core.dims import Size, less_equal
-from foreshape.core.spec import COMPLEX, INT64
+from foreshape.core.spec import COMPLEX, INT32, INT64
 from foreshape.interop.forms.blocks import with_rest
 from foreshape.interop.forms.creation import tensor_options
-from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
+from foreshape.interop.forms.rules import from_onnx, from_pir, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call, transposed
 from foreshape.interop.onnx.importer import RestInBranches
@@ -29,6 +29,9 @@ from foreshape.language.ops.tensor.reshaping import reshaped
 from foreshape.language.program.current import current_block
 from foreshape.language.program.variable import Variable
 from foreshape.language.wire.onnx_records import NodeRecord
+
+if TYPE_CHECKING:
+    from foreshape.interop.pir.call import PirCall
 
 # --- from ONNX
 
@@ -264,6 +267,15 @@ def _to_onnx_size(w: WrittenOp) -> OnnxValue:
     count = w.node("Size", w.x("Input"))
     rank = len(w.result("Out").known_dims)
     return w.reshape(count, 1) if rank else count
+
+
+# --- from PaddlePaddle 3
+
+
+@from_pir("shape64")
+def _from_pir_shape(p: PirCall) -> Any:
+    """Return the dims, as int64."""
+    return p.cast(layer.shape(p.x()), INT32, INT64)
 
 
 # --- from torch

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foreshape import layer
 from foreshape.core.dims import Size
 from foreshape.core.spec import BOOL, COMPLEX, FP64, INT64, LOD_TENSOR_ARRAY
-from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
+from foreshape.interop.forms.rules import from_onnx, from_pir, from_torch, to_onnx, to_torch
 from foreshape.interop.forms.shapes import END, axes_of
 from foreshape.interop.onnx import computed
 from foreshape.interop.onnx.call import Call
@@ -22,6 +22,9 @@ from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.language.program.variable import Variable
+
+if TYPE_CHECKING:
+    from foreshape.interop.pir.call import PirCall
 
 # --- from ONNX
 
@@ -193,6 +196,100 @@ def _to_onnx_set_value(w: WrittenOp) -> OnnxValue:
     spread = w.reshape(w.node("Expand", value, w.shape(part)), -1)
     flat = w.node("ScatterElements", w.reshape(x, -1), w.reshape(cut, -1), spread, axis=0)
     return w.node("Reshape", flat, shape)
+
+
+# --- from PaddlePaddle 3
+
+
+class _Cut(NamedTuple):
+    """The bounds of a cut in 2.x: attributes, tensors by their slots, and the axes turned around before.
+
+    Downwards PaddlePaddle 3 counts as Python does. In 2.x an end of -1 is past the first entry, and bounds before the first entry are the first.
+    """
+
+    attrs: dict[str, list[int]]
+    inputs: dict[str, list[Variable]]
+    flips: list[int]
+
+
+@from_pir("strided_slice")
+def _from_pir_strided_slice(p: PirCall) -> Any:
+    """Cut with steps, and flags of sizes to infer: PaddlePaddle 2 reads them unchecked."""
+    axes = p.integers("axes")
+    flags = {"infer_flags": [1] * len(axes)}
+    cut = _cut(p, 1, axes, "strides")
+    if cut is None:
+        return p.by_row(flags)
+    return p.apply("strided_slice", {"axes": axes, **flags, **cut.attrs}, Input=_flipped(p.x(), cut.flips), **cut.inputs)
+
+
+@from_pir("set_value", "set_value_", "set_value_with_tensor", "set_value_with_tensor_")
+def _from_pir_set_value(p: PirCall) -> Any:
+    """Assign to a part; where axes are turned around before it, they are turned back after it."""
+    dtype, first = p.dtype(), 2 if "with_tensor" in p.name else 1
+    attrs: dict[str, Any] = {name: p.integers(name) for name in ("axes", "decrease_axes", "none_axes")}
+    attrs["dtype"] = dtype.code
+    cut = _cut(p, first, attrs["axes"], "steps")
+    if cut is None:
+        cut = _Cut({}, {}, [])
+        for index, name in enumerate(("starts", "ends", "steps"), first):
+            _put_bounds(p, index, name, len(attrs["axes"]), cut)
+    x = _flipped(p.x(), cut.flips)
+    if first == 1:
+        attrs["shape"] = p.integers("shape")
+        attrs["values"] = p.elements("values", dtype)
+    written = p.apply("set_value", attrs | cut.attrs, Input=x, **cut.inputs, ValueTensor=p.x(1) if first == 2 else None)
+    return _flipped(written, cut.flips)
+
+
+def _cut(p: PirCall, first: int, axes: Sequence[int], steps_name: str) -> _Cut | None:
+    """Return the bounds of a cut with a step downwards, its operands from ``first`` on; None if it has none.
+
+    Where 2.x understands a cut otherwise, its axis is turned around. Of n entries the place k is n - 1 - k then, or -1 - k counted from the other end.
+    """
+    starts, ends, steps = (numbers.integers if (numbers := p.numbers(index)) is not None else None for index in (first, first + 1, first + 2))
+    for name, bounds in (("starts", starts), ("ends", ends), (steps_name, steps)):
+        if bounds is not None and len(bounds) != len(axes):
+            raise Refused(f"it has {len(bounds)} {name} for {len(axes)} axes: each axis needs one")
+    if steps is None:
+        if starts is None or ends is None or any(n < 0 for n in (*starts, *ends)):
+            raise Refused(f"its {steps_name} are computed and may be negative: its bounds, counted from the end, mean other places in 2.x then")
+        return None
+    if all(step > 0 for step in steps):
+        return None
+    flips = [k for k, step in enumerate(steps) if step < 0 and (starts is None or ends is None or not _has_form(starts[k], ends[k]))]
+    cut = _Cut({steps_name: [-s if k in flips else s for k, s in enumerate(steps)]}, {}, [axes[k] for k in flips])
+    for index, name, bounds in ((first, "starts", starts), (first + 1, "ends", ends)):
+        if bounds is None:
+            _put_bounds(p, index, name, len(axes), cut, flips)
+            continue
+        if name == "ends":
+            bounds = [_downward(n) if step < 0 and k not in flips else n for k, (n, step) in enumerate(zip(bounds, steps, strict=True))]
+        cut.attrs[name] = [max(-_MOST, min(_MOST, -1 - n if k in flips else n)) for k, n in enumerate(bounds)]
+    return cut
+
+
+def _has_form(start: int, end: int) -> bool:
+    """Tell whether 2.x has a form for a cut downwards, for any size of the axis."""
+    return start >= -1 and (end >= -1 or end < -_MOST)
+
+
+def _downward(end: int) -> int:
+    return -1 if end < -_MOST else _MOST if end == -1 else end
+
+
+def _flipped(x: Variable, axes: Sequence[int]) -> Variable:
+    return layer.flip(x, axes) if axes else x
+
+
+def _put_bounds(p: PirCall, index: int, name: str, count: int, cut: _Cut, flips: Sequence[int] = ()) -> None:
+    """Put an operand with numbers for the axes into a cut: known numbers as an attribute, others as tensors of one element each."""
+    numbers = p.numbers(index)
+    if numbers is not None:
+        cut.attrs[name] = numbers.integers
+        return
+    parts = p.all(index) if p.is_list(index) else p.split(p.x(index), count, 0)
+    cut.inputs[f"{name.capitalize()}TensorList"] = [layer.scale(part, -1.0, -1.0) if k in flips else part for k, part in enumerate(parts)]
 
 
 # --- from torch

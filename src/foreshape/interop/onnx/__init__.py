@@ -7,16 +7,18 @@ with ours.
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foreshape.errors import FormatError
 from foreshape.interop.onnx.declared_shapes import warn_of_contradictions
-from foreshape.interop.onnx.held_parameters import OnnxParameters
 from foreshape.interop.onnx.importer import Importer
 from foreshape.language.program.gc_pause import collector_waits
 from foreshape.language.program.program import Program
 from foreshape.language.wire.limits import Limits
 from foreshape.language.wire.onnx_model import read_model
+
+if TYPE_CHECKING:
+    from foreshape.interop.onnx.held_parameters import OnnxParameters
 
 
 @collector_waits
@@ -28,6 +30,8 @@ def open_model(source: Any, limits: Limits | None = None) -> tuple[Program, Onnx
     Raises:
         FormatError: it is no model; the message has the path inside.
     """
+    from foreshape.interop.onnx.held_parameters import OnnxParameters  # with the engine: whoever imports a module of this folder alone needs none
+
     try:
         importer = Importer(read_model(source, limits))
         program = importer.run()

@@ -1,16 +1,18 @@
-"""Rules for branches, loops, and the growing arrays of tensors in them."""
+"""Branches, loops, and what is written anew in them."""
 
 from __future__ import annotations
 
 from foreshape.core.spec import BOOL, INT32, LOD_TENSOR, LOD_TENSOR_ARRAY
 from foreshape.errors import FormatError
-from foreshape.interop.pir.constants import KnownTensor, Value, real
+from foreshape.interop.forms.rules import from_pir
+from foreshape.interop.pir.call import PirCall
+from foreshape.interop.pir.constants import KnownTensor, Value
 from foreshape.interop.pir.pir_graph import GraphBlock, GraphOp, Type
-from foreshape.interop.pir.rule_registry import rule
 from foreshape.interop.pir.translation import Translation
 from foreshape.language.program.block import Block
 from foreshape.language.program.declared import Declared
 from foreshape.language.program.op import Slots
+from foreshape.language.program.variable import Variable
 
 _ONE_TRUTH = Declared(LOD_TENSOR, BOOL, None)
 
@@ -32,14 +34,15 @@ def _tensor_name(t: Translation, value: Value, number: int) -> str:
     return t.constant_tensor(number, value) if isinstance(value, KnownTensor) else value
 
 
-@rule("cf.yield")
-def ending(t: Translation, op: GraphOp) -> None:
+@from_pir("cf.yield")
+def ending(p: PirCall) -> None:
     """Leave the end of a region to the op of the region."""
 
 
-@rule("if")
-def branches(t: Translation, op: GraphOp) -> None:
+@from_pir("if")
+def branches(p: PirCall) -> None:
     """Write two conditional blocks, and the choice between their results."""
+    t, op = p.translation, p.op
     if len(op.regions) != 2 or not op.operands:
         raise FormatError(f"{op.place}: a branch has a condition and two regions")
     outer, condition, scope = t.block, t.tensor(op, 0), t.scope
@@ -48,19 +51,18 @@ def branches(t: Translation, op: GraphOp) -> None:
     t.write("logical_not", {"X": (condition,)}, {"Out": (otherwise,)})
     results: list[list[str]] = []
     for region, holds in zip(op.regions, (condition, otherwise), strict=True):
-        block = t.inner_block()
-        t.block = block
-        t.ops(region)
-        terminator = _yielded(t, op, region, len(op.results))
         names: list[str] = []
-        for number, type in zip(terminator.operands, op.types, strict=True):
-            if type is None:
-                continue
-            name = t.declare(t.fresh("branch"), type, outer).name
-            t.scope = scope
-            t.write("assign", {"X": (_tensor_name(t, t.value(number), number),)}, {"Out": (name,)})
-            names.append(name)
-        t.block, t.scope = outer, scope
+        with t.within(t.inner_block()) as block:
+            t.ops(region)
+            terminator = _yielded(t, op, region, len(op.results))
+            for number, type in zip(terminator.operands, op.types, strict=True):
+                if type is None:
+                    continue
+                name = t.declare(t.fresh("branch"), type, outer).name
+                t.scope = scope
+                t.write("assign", {"X": (_tensor_name(t, t.value(number), number),)}, {"Out": (name,)})
+                names.append(name)
+        t.scope = scope
         results.append(names)
         _run(t, "conditional_block", block, {"Cond": (holds,)}, "Input", {"is_scalar_condition": True})
     chosen = t.temporary("cast", Declared(LOD_TENSOR, INT32, None))
@@ -71,9 +73,10 @@ def branches(t: Translation, op: GraphOp) -> None:
         t.write("select_input", {"X": (false, true), "Mask": (chosen,)}, {"Out": (t.output(op, place),)})
 
 
-@rule("while")
-def loop(t: Translation, op: GraphOp) -> None:
+@from_pir("while")
+def loop(p: PirCall) -> None:
     """Write a loop on variables of the block around it: copies of the first values, written anew at the end of each round."""
+    t, op = p.translation, p.op
     if len(op.regions) != 1 or len(op.operands) != len(op.results) + 1:
         raise FormatError(f"{op.place}: a loop has a condition, its first values, one region, and as many results")
     region = op.regions[0]
@@ -92,26 +95,24 @@ def loop(t: Translation, op: GraphOp) -> None:
             t.write("assign", {"X": (first,)}, {"Out": (name,)})
         state.append(name)
         t.values[argument] = name
-    block = t.inner_block()
-    t.block = block
-    t.ops(region)
-    t.scope = scope
-    terminator = _yielded(t, op, region, len(op.results) + 1)
-    holds, *news = [_tensor_name(t, t.value(number), number) for number in terminator.operands]
-    moving = set(state)
-    for index, (old, new) in enumerate(zip(state, news, strict=True)):  # all is read before anything is written: variables change places
-        if new != old and new in moving:
-            news[index] = t.temporary("assign", None)
-            t.write("assign", {"X": (new,)}, {"Out": (news[index],)})
-    if holds in moving:
-        copy = t.temporary("assign", _ONE_TRUTH)
-        t.write("assign", {"X": (holds,)}, {"Out": (copy,)})
-        holds = copy
-    for old, new in zip(state, news, strict=True):
-        if new != old:
-            t.write("assign", {"X": (new,)}, {"Out": (old,)})
-    t.write("assign", {"X": (holds,)}, {"Out": (running,)})
-    t.block = outer
+    with t.within(t.inner_block()) as block:
+        t.ops(region)
+        t.scope = scope
+        terminator = _yielded(t, op, region, len(op.results) + 1)
+        holds, *news = [_tensor_name(t, t.value(number), number) for number in terminator.operands]
+        moving = set(state)
+        for index, (old, new) in enumerate(zip(state, news, strict=True)):  # all is read before anything is written: variables change places
+            if new != old and new in moving:
+                news[index] = t.temporary("assign", None)
+                t.write("assign", {"X": (new,)}, {"Out": (news[index],)})
+        if holds in moving:
+            copy = t.temporary("assign", _ONE_TRUTH)
+            t.write("assign", {"X": (holds,)}, {"Out": (copy,)})
+            holds = copy
+        for old, new in zip(state, news, strict=True):
+            if new != old:
+                t.write("assign", {"X": (new,)}, {"Out": (old,)})
+        t.write("assign", {"X": (holds,)}, {"Out": (running,)})
     _run(t, "while", block, {"Condition": (running,)}, "X", {})
     for number, name in zip(op.results, state, strict=True):
         result_name = t.wanted.get(number)
@@ -150,14 +151,22 @@ def _run(t: Translation, type: str, block: Block, inputs: Slots, reads: str, att
     t.write(type, inputs, {"Out": wrote}, {**attrs, "sub_block": block.idx})
 
 
-@rule("increment_")
-def increment(t: Translation, op: GraphOp) -> None:
-    t.write("increment", {"X": (t.tensor(op, 0),)}, {"Out": (in_place(t, op, 0),)}, {"step": float(real(op.attributes.get("value", 1.0)))})
+@from_pir("select_input")
+def select_input(p: PirCall) -> Variable:
+    """Take one of several tensors, by its number."""
+    return p.apply("select_input", X=[p.x(index) for index in range(1, len(p.op.operands))], Mask=p.x())
 
 
-@rule("assign_out_")
-def assign_out(t: Translation, op: GraphOp) -> None:
-    t.write("assign", {"X": (t.tensor(op, 0),)}, {"Out": (in_place(t, op, 1),)})
+@from_pir("increment_")
+def increment(p: PirCall) -> None:
+    """Add a number to a counter."""
+    p.translation.write("increment", {"X": (p.x().name,)}, {"Out": (in_place(p.translation, p.op, 0),)}, {"step": p.real("value", 1.0)})
+
+
+@from_pir("assign_out_")
+def assign_out(p: PirCall) -> None:
+    """Copy into another value."""
+    p.translation.write("assign", {"X": (p.x().name,)}, {"Out": (in_place(p.translation, p.op, 1),)})
 
 
 def in_place(t: Translation, op: GraphOp, index: int) -> str:
@@ -176,42 +185,16 @@ def in_place(t: Translation, op: GraphOp, index: int) -> str:
     return name
 
 
-# --- arrays
+@from_pir("create_array", without=("dtype",))
+def create_array(p: PirCall) -> str:
+    """Make an array without entries."""
+    type = p.op.types[0] if p.op.types else None
+    return p.translation.declare(p.translation.fresh("array"), type if isinstance(type, Declared) else None).name
 
 
-@rule("create_array", without=("dtype",))
-def create_array(t: Translation, op: GraphOp) -> None:
-    type = op.types[0] if op.types else None
-    t.give(op, 0, t.declare(t.fresh("array"), type if isinstance(type, Declared) else None).name)
-
-
-@rule("array_write_")
-def array_write(t: Translation, op: GraphOp) -> None:
-    array = t.tensor(op, 0)
-    t.write("write_to_array", {"X": (t.tensor(op, 1),), "I": (t.tensor(op, 2),)}, {"Out": (array,)})
-    if op.results:
-        t.give(op, 0, array)
-
-
-@rule("array_read")
-def array_read(t: Translation, op: GraphOp) -> None:
-    t.write("read_from_array", {"X": (t.tensor(op, 0),), "I": (t.tensor(op, 1),)}, {"Out": (t.output(op, 0),)})
-
-
-@rule("slice_array_dense")
-def slice_array_dense(t: Translation, op: GraphOp) -> None:
-    t.write("read_from_array", {"X": (t.tensor(op, 0),), "I": (t.tensor(op, 1),)}, {"Out": (t.output(op, 0),)})
-
-
-@rule("array_length")
-def array_length(t: Translation, op: GraphOp) -> None:
-    t.write("lod_array_length", {"X": (t.tensor(op, 0),)}, {"Out": (t.output(op, 0),)})
-
-
-@rule("array_to_tensor")
-def array_to_tensor(t: Translation, op: GraphOp) -> None:
-    attrs = {"axis": op.attributes.get("axis", 0), "use_stack": op.attributes.get("use_stack", False)}
-    outputs: Slots = {"Out": (t.output(op, 0),)}
-    if len(op.results) > 1 and op.types[1] is not None:
-        outputs["OutIndex"] = (t.output(op, 1),)
-    t.write("tensor_array_to_tensor", {"X": (t.tensor(op, 0),)}, outputs, attrs)
+@from_pir("array_write_")
+def array_write(p: PirCall) -> str | None:
+    """Write an entry of an array."""
+    array = p.x().name
+    p.translation.write("write_to_array", {"X": (p.x(1).name,), "I": (p.x(2).name,)}, {"Out": (array,)})
+    return array if p.op.results else None

@@ -9,8 +9,7 @@ from typing import Any
 
 from foreshape.errors import FormatError
 from foreshape.interop.pir.constants import as_attribute, as_numbers, fitted
-from foreshape.interop.pir.pir_graph import NOTHING, GraphOp, ListType, excerpt
-from foreshape.interop.pir.rule_registry import IGNORED
+from foreshape.interop.pir.pir_graph import IGNORED, NOTHING, GraphOp, ListType, excerpt
 from foreshape.interop.pir.table import OperandRow, TableRow, row_of
 from foreshape.interop.pir.translation import Translation, operator_of
 from foreshape.interop.refused import Refused
@@ -30,11 +29,11 @@ def by_table(t: Translation, op: GraphOp) -> None:
         write_by_row(t, op, row)
 
 
-def write_by_row(t: Translation, op: GraphOp, row: TableRow, extras: Mapping[str, Any] | None = None) -> None:
-    """Write an op by its row of the table; ``extras``: further attributes."""
+def write_by_row(t: Translation, op: GraphOp, row: TableRow, extras: Mapping[str, Any] | None = None, in_place: bool = False) -> None:
+    """Write an op by its row of the table; ``extras``: further attributes; ``in_place``: new values of state are written where it is read."""
     operator = operator_of(row.type)
     schema = operator.schema.attributes
-    attrs: dict[str, Any] = dict(extras) if extras else {}
+    attrs: dict[str, Any] = {**row.fixed, **(extras or {})}
     renamed, only = row.renamed, row.only
     for name, value in op.attributes.items(IGNORED):
         key = renamed.get(name, name)
@@ -61,7 +60,7 @@ def write_by_row(t: Translation, op: GraphOp, row: TableRow, extras: Mapping[str
             continue
         state = updates.get(slot)
         updated = inputs.get(state, ()) if state is not None else ()
-        if updated and all(_is_kept(t, name) for name in updated):  # its state, as in 2.x
+        if updated and (in_place or all(_is_kept(t, name) for name in updated)):  # its state, as in 2.x
             outputs[slot] = updated
             t.values[number] = updated if isinstance(op.types[index], ListType) else updated[0]
         elif state is None or updated:

@@ -1,4 +1,4 @@
-"""Rules for constants, and for lists: values are put into them and taken from them."""
+"""Constants, and lists: values are put into them and taken from them."""
 
 from __future__ import annotations
 
@@ -7,25 +7,32 @@ from typing import Any, Final
 
 from foreshape.core.spec import BOOL, FP32, INT64
 from foreshape.errors import FormatError
-from foreshape.interop.pir.constants import KnownTensor, Value, element_type_of, integer, numbers_of, real
+from foreshape.interop.forms.rules import from_pir
+from foreshape.interop.pir.call import PirCall
+from foreshape.interop.pir.constants import KnownTensor, Value, integer, numbers_of, real
 from foreshape.interop.pir.pir_graph import GraphOp, excerpt
-from foreshape.interop.pir.rule_registry import rule
-from foreshape.interop.pir.translation import Translation
 from foreshape.interop.refused import Refused
 
 _MOST_ELEMENTS: Final = 1 << 31
 _MOST_DIMS: Final = 64
 
 
-@rule("full")
-def full(t: Translation, op: GraphOp) -> None:
-    dtype, dims, value = element_type_of(op, FP32), _dims(op), op.attributes.get("value")
+@from_pir("full")
+def full(p: PirCall) -> KnownTensor:
+    """Keep a number for all elements."""
+    dtype, dims, value = p.element_type(FP32), _dims(p.op), p.attribute("value")
     if isinstance(value, str):
         value = _number_in(value)
     if value.__class__ is not int and not isinstance(value, complex):
         number = real(value)
         value = int(number) if dtype.is_integer and number.is_integer() else number
-    t.give(op, 0, KnownTensor(dtype, dims, [value], True, t.block.idx, t.scope))
+    return p.known(dtype, dims, [value], fills=True)
+
+
+@from_pir("zeros", "ones")
+def zeros_or_ones(p: PirCall) -> KnownTensor:
+    """Keep 0 or 1 for all elements."""
+    return p.known(p.element_type(FP32), tuple(p.integers("shape")), [int(p.name == "ones")], fills=True)
 
 
 def _number_in(text: str) -> float:
@@ -43,53 +50,56 @@ def _dims(op: GraphOp) -> tuple[int, ...]:
     return dims
 
 
-@rule("full_int_array")
-def full_int_array(t: Translation, op: GraphOp) -> None:
-    values = [integer(v) for v in numbers_of(op.attributes.get("value"))]
-    t.give(op, 0, KnownTensor(element_type_of(op, INT64), (len(values),), values, False, t.block.idx, t.scope))
+@from_pir("full_int_array")
+def full_int_array(p: PirCall) -> KnownTensor:
+    """Keep whole numbers."""
+    values = p.integers("value")
+    return p.known(p.element_type(INT64), (len(values),), values)
 
 
-@rule("assign_value_", "assign_value")
-def assign_value(t: Translation, op: GraphOp) -> None:
-    dims, values = _dims(op), numbers_of(op.attributes.get("values"))
+@from_pir("assign_value_", "assign_value")
+def assign_value(p: PirCall) -> KnownTensor:
+    """Keep the numbers of a constant."""
+    dims, values = _dims(p.op), numbers_of(p.attribute("values"))
     if len(values) != math.prod(dims):
-        raise FormatError.must(f"{op.place}: the values of a constant of dims {list(dims)}", f"{math.prod(dims)} numbers", f"{len(values)}")
-    dtype = element_type_of(op, FP32)
-    elements = [bool(v) for v in values] if dtype is BOOL else [integer(v) for v in values] if dtype.is_integer else values
-    t.give(op, 0, KnownTensor(dtype, dims, elements, False, t.block.idx, t.scope))
+        raise FormatError.must(f"{p.op.place}: the values of a constant of dims {list(dims)}", f"{math.prod(dims)} numbers", f"{len(values)}")
+    dtype = p.element_type(FP32)
+    return p.known(dtype, dims, [bool(v) for v in values] if dtype is BOOL else [integer(v) for v in values] if dtype.is_integer else values)
 
 
-@rule("builtin.combine")
-def combine(t: Translation, op: GraphOp) -> None:
+@from_pir("builtin.combine")
+def combine(p: PirCall) -> list[Value]:
+    """Make a list of values."""
     parts: list[Value] = []
-    for index in range(len(op.operands)):
-        part = t.operand(op, index)
+    for index in range(len(p.op.operands)):
+        part = p.translation.operand(p.op, index)
         if part is None or isinstance(part, tuple):
-            raise FormatError(f"{op.place}.I[{index}]: {'nothing' if part is None else 'a list'} stands in a list of tensors")
+            raise FormatError(f"{p.op.place}.I[{index}]: {'nothing' if part is None else 'a list'} stands in a list of tensors")
         parts.append(part)
-    t.give(op, 0, tuple(parts))
+    return parts
 
 
-def _taken_apart(t: Translation, op: GraphOp) -> tuple[Any, ...]:
+def _parts(p: PirCall) -> tuple[Any, ...]:
     """Return the first operand, a list."""
-    values = t.operand(op, 0)
+    values = p.translation.operand(p.op, 0)
     if not isinstance(values, tuple):
-        raise FormatError(f"{op.place}: a list is taken apart, and its operand is none")
+        raise FormatError(f"{p.op.place}: a list is taken apart, and its operand is none")
     return values
 
 
-@rule("builtin.slice")
-def element(t: Translation, op: GraphOp) -> None:
-    values, index = _taken_apart(t, op), op.attributes.get("index")
+@from_pir("builtin.slice")
+def element(p: PirCall) -> Value:
+    """Take a value of a list."""
+    values, index = _parts(p), p.attribute("index")
     if index.__class__ is not int or not 0 <= index < len(values):
-        raise FormatError(f"{op.place}: the element {excerpt(index)} is taken of {len(values)} values")
-    t.give(op, 0, values[index])
+        raise FormatError(f"{p.op.place}: the element {excerpt(index)} is taken of {len(values)} values")
+    return values[index]
 
 
-@rule("builtin.split")
-def elements(t: Translation, op: GraphOp) -> None:
-    values = _taken_apart(t, op)
-    if len(values) != len(op.results):
-        raise FormatError(f"{op.place}: a list is taken apart into {len(op.results)} values, and has {len(values)}")
-    for index, value in enumerate(values):
-        t.give(op, index, value)
+@from_pir("builtin.split")
+def elements(p: PirCall) -> tuple[Value, ...]:
+    """Take all values of a list."""
+    values = _parts(p)
+    if len(values) != len(p.op.results):
+        raise FormatError(f"{p.op.place}: a list is taken apart into {len(p.op.results)} values, and has {len(values)}")
+    return values

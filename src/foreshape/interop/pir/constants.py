@@ -56,6 +56,26 @@ class KnownTensor:
             raise Refused(f"one number is wanted; seen {count}")
         return self.values[0]
 
+    @property
+    def integers(self) -> list[int]:
+        """Return the elements as whole numbers. Raises `Refused` as `integer`."""
+        return [integer(element) for element in self.elements]
+
+    @property
+    def integer(self) -> int:
+        """Return the only element as a whole number. Raises `Refused` if it is none."""
+        return integer(self.number)
+
+    @property
+    def real(self) -> float:
+        """Return the only element as a float. Raises `Refused` if it is none."""
+        return real(self.number)
+
+    @property
+    def is_single(self) -> bool:
+        """Tell whether 32 bits of floating point hold the only element."""
+        return exact(self.number)
+
 
 Value = str | tuple[Any, ...] | KnownTensor
 """A value of the graph here: a variable's name, a list of values, or a constant."""

@@ -10,6 +10,13 @@ from foreshape.language.program.declared import Declared
 
 NOTHING: Final = 0
 """The number of an operand left out."""
+SCOPE: Final = "struct_name"
+"""The attribute with the path of an op's layer."""
+_RUNNING: Final = ("execution_stream", "event_to_record", "events_to_wait", "force_record_event", "scheduling_priority")
+_DISTRIBUTED: Final = ("op_dist_attr", "dist_attr", "chunk_id", "op_chunk_id")
+_DESCRIPTIVE: Final = (SCOPE, "place", "op_role", "op_callstack", "origin_op_desc", "stop_gradient", "persistable")
+IGNORED: Final = frozenset((*_RUNNING, *_DISTRIBUTED, *_DESCRIPTIVE))
+"""Attributes of any op without influence on its results."""
 
 
 class ListType(NamedTuple):

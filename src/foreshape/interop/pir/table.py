@@ -5,7 +5,7 @@
 Without columns the operator here has the same slots, in this order. Operands stand by their places: ``Slot``, or ``Slot@attribute`` for an
 attribute where it is constant, ``@attribute`` for an attribute always, ``One/List@attribute`` where a list of tensors has another slot, ``-`` for one
 without a counterpart, and ``~`` for one without a meaning. Results are slots. Attributes have one name in both, but for ``new>old``; ``new!value``
-has no counterpart and means the same only at this value (``*``: at any).
+has no counterpart and means the same only at this value (``*``: at any); ``old=value`` always has this value here.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class TableRow(NamedTuple):
         results: their slots, by place; empty for one without a counterpart.
         renamed: attribute there -> here.
         only: attributes without a counterpart, and the value at which they mean nothing; None for any.
+        fixed: attributes here with one value for this operator.
     """
 
     type: str
@@ -45,6 +46,7 @@ class TableRow(NamedTuple):
     results: tuple[str, ...]
     renamed: Mapping[str, str]
     only: Mapping[str, Any]
+    fixed: Mapping[str, Any] = {}
 
 
 def operators() -> tuple[str, ...]:
@@ -65,14 +67,18 @@ def row_of(name: str) -> TableRow | None:
     operands, results, *extras = columns
     renamed: dict[str, str] = {}
     only: dict[str, Any] = {}
+    fixed: dict[str, Any] = {}
     for word in extras[0] if extras else ():
         if ">" in word:
             key, _, target = word.partition(">")
             renamed[key] = target
+        elif "=" in word:
+            key, _, value = word.partition("=")
+            fixed[key] = _value(value)
         else:
             key, _, value = word.partition("!")
             only[key] = _value(value)
-    return TableRow(type, tuple([_operand(word) for word in operands]), tuple(["" if r == "-" else r for r in results]), renamed, only)
+    return TableRow(type, tuple([_operand(word) for word in operands]), tuple(["" if r == "-" else r for r in results]), renamed, only, fixed)
 
 
 def _operand(word: str) -> OperandRow:

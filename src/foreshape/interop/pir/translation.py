@@ -1,31 +1,35 @@
 """The translation of a graph of PaddlePaddle 3 to a `Program` of the operators of 2.x.
 
-An operator with the same slots and attributes under other names has a line in `operators.txt`. The others have a rule, a function of
-`foreshape.interop.pir.operator_rules` or `foreshape.interop.pir.block_rules`. Constants wait (`KnownTensor`): where 2.x has an attribute they become it,
-and only elsewhere an op makes the tensor.
+An operator with the same slots and attributes under other names has a line in `operators.txt`. The others have a function in
+`foreshape.interop.forms`, or here for blocks, constants and ends. Constants wait (`KnownTensor`): where 2.x has an attribute they become it, and only
+elsewhere an op makes the tensor. Specs are inferred when somebody asks the program for them.
 """
 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final
 
 from foreshape.core.spec import FP32, INT64, LOD_TENSOR, STEP_SCOPES, DType
-from foreshape.errors import FormatError, SchemaError
+from foreshape.errors import DescriptionError, FormatError, SchemaError
+from foreshape.interop.forms.rules import pir_reader
 from foreshape.interop.pir.constants import KnownTensor, Value, exact
-from foreshape.interop.pir.pir_graph import NOTHING, GraphBlock, GraphOp, ListType, PirGraph, Type, UnknownAttribute
-from foreshape.interop.pir.rule_registry import IGNORED, RULES, SAYING_NOTHING, SCOPE, Rule
+from foreshape.interop.pir.pir_graph import IGNORED, NOTHING, SCOPE, GraphBlock, GraphOp, ListType, PirGraph, Type, UnknownAttribute
 from foreshape.interop.refused import Refused
+from foreshape.language.infer.inference import Inference
 from foreshape.language.operator.attributes import AttrType, infer_type
 from foreshape.language.operator.bound_attributes import Attributes
 from foreshape.language.operator.operator import Operator
 from foreshape.language.operator.registry import find
 from foreshape.language.program.block import Block
+from foreshape.language.program.current import block_guard, program_guard
 from foreshape.language.program.declared import Declared
 from foreshape.language.program.op import Op, Slots
 from foreshape.language.program.program import Program
+from foreshape.language.program.scopes import placed
 from foreshape.language.program.structure import link_makers
 from foreshape.language.program.variable import Variable
 
@@ -48,13 +52,36 @@ _WRITTEN: Final[Mapping[str, int]] = {"increment_": 0, "assign_out_": 1}
 """The writers of counter and condition in loops of `paddle.static.nn.While`: operator -> the place of the operand written anew."""
 
 
+class _Naming(Inference):
+    """Names the results of layers, and infers nothing yet."""
+
+    __slots__ = ("translation",)
+
+    def __init__(self, translation: Translation) -> None:
+        super().__init__(translation.program)
+        self.translation = translation
+
+    @staticmethod
+    def infer(block: Block, op: Op, make: bool = False, prefix: str | None = None) -> None:
+        """Make variables for the results without names."""
+        state = block.program.inference
+        assert isinstance(state, _Naming) and op.operator is not None
+        t = state.translation
+        if t.scope:
+            op.attributes = placed(op.attributes, t.scope)
+        for name in t.name_results(type(op.operator), op.input_slots, op.output_slots):
+            block.vars[name].op = op
+
+
 class Translation:
     """The state of one translation."""
 
-    def __init__(self, graph: PirGraph, otherwise: Rule) -> None:
+    def __init__(self, graph: PirGraph, otherwise: Callable[[Translation, GraphOp], None], call: Callable[[Translation, GraphOp], Any]) -> None:
         self.graph = graph
         self.otherwise = otherwise
-        """Translates the operators without a rule."""
+        """Translates the operators without a function."""
+        self.call = call
+        """Makes the argument of functions."""
         self.program = Program()
         self.block: Block = self.program.global_block
         self.values: dict[int, Value] = {}
@@ -78,10 +105,33 @@ class Translation:
         self.scopes: dict[str, str] = {}
         """The path of a layer in the file -> here."""
 
+    @contextlib.contextmanager
+    def within(self, block: Block) -> Generator[Block]:
+        """Make this the block of ops, inside of the ``with``."""
+        outer, self.block = self.block, block
+        try:
+            with block_guard(block):
+                yield block
+        finally:
+            self.block = outer
+
     # --- the whole
 
     def run(self) -> Program:
         """Translate the graph. Raises `FormatError` where it is not as the format has it."""
+        inference, self.program.inference = self.program.inference, _Naming(self)
+        with program_guard(self.program):
+            self._parameters()
+            self._find_used(self.graph.block)
+            self._name_ends(self.graph.block)
+            self.ops(self.graph.block)
+        self.program.inference = inference
+        self.program.touch()
+        link_makers(self.program)
+        self.program.mark_loaded()
+        return self.program
+
+    def _parameters(self) -> None:
         translated = any(op.name == "feed" for op in self.graph.block.ops)  # from 2.x: there, too, every tensor is called trained, the statistics as well
         for parameter in self.graph.parameters:
             if parameter.name in self.names:
@@ -91,13 +141,6 @@ class Translation:
             variable.trainable, variable.stop_gradient = parameter.trainable, parameter.stop_gradient
             variable.is_parameter = not translated and (parameter.trainable or not parameter.stop_gradient)
             self.values[parameter.value] = parameter.name
-        self._find_used(self.graph.block)
-        self._name_ends(self.graph.block)
-        self.ops(self.graph.block)
-        self.program.touch()
-        link_makers(self.program)
-        self.program.mark_loaded()
-        return self.program
 
     def _find_used(self, block: GraphBlock) -> None:
         for op in block.ops:
@@ -133,25 +176,47 @@ class Translation:
 
     def ops(self, block: GraphBlock) -> None:
         """Translate the ops of a block, into the current block of the program."""
-        rules, scopes = RULES, self.scopes
+        scopes = self.scopes
         for op in block.ops:
             self.place = op.place
             path = op.attributes.get(SCOPE)
             scope = scopes.get(path) if path.__class__ is str else ""
             self.scope = scope if scope is not None else scopes.setdefault(path, _scope(path))
-            function = rules.get(op.full_name)
+            reader = pir_reader(op.full_name)
             try:
                 if op.regions and op.full_name not in _OF_REGIONS:
                     raise Refused("it has regions")
-                if function is None:
+                if reader is None:
                     self.otherwise(self, op)
-                else:
-                    function(self, op)
-                    unread = op.attributes.unread(SAYING_NOTHING[op.full_name])
-                    if unread:
-                        raise Refused(f"its attribute {unread[0][:100]} has no counterpart")
-            except Refused as refused:
+                    continue
+                function, without = reader
+                first = len(self.block.ops)
+                self._take(op, function(self.call(self, op)), first)
+                unread = op.attributes.unread(IGNORED | without if without else IGNORED)
+                if unread:
+                    raise Refused(f"its attribute {unread[0][:100]} has no counterpart")
+            except (Refused, DescriptionError) as refused:
                 self.refuse(op, str(refused))
+
+    def _take(self, op: GraphOp, results: Any, first: int) -> None:
+        """Take the results of a function, whose ops are those of the block from ``first`` on: tensors are named as in the file."""
+        for index, value in enumerate(results if results.__class__ is tuple else (results,)):
+            if value.__class__ is Variable:
+                self._name(op, index, value, first)
+            elif value is not None:
+                self.give(op, index, tuple(value) if value.__class__ is list else value)
+
+    def _name(self, op: GraphOp, index: int, variable: Variable, first: int) -> None:
+        ops, maker, old = self.block.ops, variable.op, variable.name
+        place = next((place for place in range(len(ops) - 1, first - 1, -1) if ops[place] is maker), None)
+        if maker is None or place is None:
+            self.give(op, index, old)
+            return
+        self.drop(old)
+        name = self.output(op, index)
+        maker.rename_output(old, name)
+        for reader in ops[place + 1 :]:
+            reader.rename_input(old, name)
 
     def inner_block(self) -> Block:
         """Append a block within the current one.
@@ -180,6 +245,15 @@ class Translation:
             number += 1
         self.counts[stem] = number + 1
         return name
+
+    def drop(self, name: str) -> None:
+        """Drop a variable made last, whose name is free again, unless it is one of the file."""
+        del self.block.vars[name]
+        stem, _, number = name.removesuffix(".tmp_0").rpartition("_")
+        if name not in self.wanted.values():
+            self.names.discard(name)
+            if self.counts.get(stem, 0) == int(number) + 1:
+                self.counts[stem] -= 1
 
     def result(self, op: GraphOp, index: int) -> str | tuple[str, ...]:
         """Make the variable of a result, or one for each element of a list; it is the value from now on."""
@@ -280,15 +354,15 @@ class Translation:
         tensor = self.tensor_of.get(constant)
         if tensor is not None:
             return tensor
-        block, scope = self.block, self.scope
-        self.block, self.scope = self.program.blocks[constant.block], constant.scope
-        try:
-            result_name = self.wanted.get(number) if number is not None and not constant.block else None
-            name = self.fresh("full") if result_name is None else result_name
-            self.declare(name, Declared(LOD_TENSOR, constant.dtype, constant.dims)).stop_gradient = True
-            self.write_constant(constant, name)
-        finally:
-            self.block, self.scope = block, scope
+        scope, self.scope = self.scope, constant.scope
+        with self.within(self.program.blocks[constant.block]):
+            try:
+                result_name = self.wanted.get(number) if number is not None and not constant.block else None
+                name = self.fresh("full") if result_name is None else result_name
+                self.declare(name, Declared(LOD_TENSOR, constant.dtype, constant.dims)).stop_gradient = True
+                self.write_constant(constant, name)
+            finally:
+                self.scope = scope
         self.tensor_of[constant] = name
         return name
 
@@ -365,13 +439,20 @@ class Translation:
             attributes = operator.describe(settings)
         except SchemaError as error:
             raise Refused(str(error)) from error
-        for slot in operator.schema.results:
-            if slot.name not in outputs and not slot.optional and (slot.updates is None or inputs.get(slot.updates)):
-                placeholder = Declared(STEP_SCOPES, None, None) if slot.name in ("Scope", "StepScopes") else None
-                outputs[slot.name] = (self.temporary(type, placeholder),)
+        self.name_results(operator, inputs, outputs)
         op = Op(self.block, attributes, inputs, outputs)
         self.block.ops.append(op)
         return op
+
+    def name_results(self, operator: builtins.type[Operator], inputs: Slots, outputs: Slots) -> list[str]:
+        """Make a variable for each required result without a name; return their names."""
+        names: list[str] = []
+        for slot in operator.schema.results:
+            if slot.name not in outputs and not slot.optional and (slot.updates is None or inputs.get(slot.updates)):
+                placeholder = Declared(STEP_SCOPES, None, None) if slot.name in ("Scope", "StepScopes") else None
+                outputs[slot.name] = (self.temporary(operator.type, placeholder),)
+                names += outputs[slot.name]
+        return names
 
     def unknown(self, op: GraphOp, error: SchemaError | None = None) -> None:
         """Keep an op without a counterpart, under its own name: `show` and `check` work around it."""
