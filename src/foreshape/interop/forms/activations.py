@@ -90,17 +90,17 @@ def _hardmax(c: Call, x: Variable, axis: int) -> Variable:
 # --- to ONNX
 
 
-@to_onnx("relu6")
+@to_onnx()
 def _to_onnx_relu6(w: WrittenOp) -> OnnxValue:
     return w.node("Clip", w.x("X"), w.like(0.0, "X"), w.like(w.of.threshold, "X"))
 
 
-@to_onnx("brelu")
+@to_onnx()
 def _to_onnx_brelu(w: WrittenOp) -> OnnxValue:
     return w.node("Clip", w.x("X"), w.like(w.of.t_min, "X"), w.like(w.of.t_max, "X"))
 
 
-@to_onnx("celu")
+@to_onnx()
 def _to_onnx_celu(w: WrittenOp) -> OnnxValue:
     x, alpha = w.x("X"), float(w.of.alpha)
     if w.dtype("X") is FP32:
@@ -109,7 +109,7 @@ def _to_onnx_celu(w: WrittenOp) -> OnnxValue:
     return w.node("Add", w.node("Max", x, w.like(0.0, "X")), w.node("Min", grown, w.like(0.0, "X")))
 
 
-@to_onnx("hard_swish")
+@to_onnx()
 def _to_onnx_hard_swish(w: WrittenOp) -> OnnxValue:
     x = w.x("X")
     if (w.of.threshold, w.of.scale, w.of.offset) == (6.0, 6.0, 3.0) and w.opset >= 14 and w.dtype("X") is not BF16:
@@ -124,7 +124,7 @@ def _to_onnx_swish(w: WrittenOp) -> OnnxValue:
     return w.node("Mul", x, w.node("Sigmoid", x if beta == 1.0 else w.node("Mul", x, w.like(beta, "X"))))
 
 
-@to_onnx("mish")
+@to_onnx()
 def _to_onnx_mish(w: WrittenOp) -> OnnxValue:
     x, threshold = w.x("X"), float(w.of.threshold)
     if w.opset >= 18 and threshold >= 20.0:
@@ -134,7 +134,7 @@ def _to_onnx_mish(w: WrittenOp) -> OnnxValue:
     return w.node("Mul", x, w.node("Tanh", soft))
 
 
-@to_onnx("softplus")
+@to_onnx()
 def _to_onnx_softplus(w: WrittenOp) -> OnnxValue:
     x, beta, threshold = w.x("X"), float(w.of.beta), float(w.of.threshold)
     scaled = x if beta == 1.0 else w.node("Mul", x, w.like(beta, "X"))
@@ -143,12 +143,12 @@ def _to_onnx_softplus(w: WrittenOp) -> OnnxValue:
     return w.node("Where", w.node("Greater", scaled, w.like(threshold, "X")), x, soft)
 
 
-@to_onnx("logsigmoid")
-def _log_sigmoid(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_logsigmoid(w: WrittenOp) -> OnnxValue:
     return w.node("Neg", w.node("Softplus", w.node("Neg", w.x("X"))))
 
 
-@to_onnx("gelu")
+@to_onnx()
 def _to_onnx_gelu(w: WrittenOp) -> OnnxValue:
     x = w.x("X")
     if w.opset >= 20:
@@ -162,7 +162,7 @@ def _to_onnx_gelu(w: WrittenOp) -> OnnxValue:
     return w.node("Mul", half, w.node("Add", inner, w.like(1.0, "X")))
 
 
-@to_onnx("prelu")
+@to_onnx()
 def _to_onnx_prelu(w: WrittenOp) -> OnnxValue:
     x, alpha, rank = w.x("X"), w.x("Alpha"), w.rank("X")
     if w.of.mode == "channel":
@@ -173,7 +173,7 @@ def _to_onnx_prelu(w: WrittenOp) -> OnnxValue:
     return w.node("PRelu", x, alpha)
 
 
-@to_onnx("thresholded_relu")
+@to_onnx()
 def _to_onnx_thresholded_relu(w: WrittenOp) -> OnnxValue:
     x = w.x("X")
     if w.of.value or not w.dtype("X").is_floating:
@@ -181,28 +181,28 @@ def _to_onnx_thresholded_relu(w: WrittenOp) -> OnnxValue:
     return w.node("ThresholdedRelu", x, alpha=float(w.of.threshold))
 
 
-@to_onnx("hard_shrink")
-def _hard_shrink(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_hard_shrink(w: WrittenOp) -> OnnxValue:
     return w.node("Shrink", w.x("X"), lambd=float(w.of.threshold), bias=0.0)
 
 
-@to_onnx("softshrink")
-def _to_onnx_soft_shrink(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_softshrink(w: WrittenOp) -> OnnxValue:
     bound = float(w.op.attributes.values.get("lambda", 0.5))
     return w.node("Shrink", w.x("X"), lambd=bound, bias=bound)
 
 
-@to_onnx("tanh_shrink")
-def _tanh_shrink(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_tanh_shrink(w: WrittenOp) -> OnnxValue:
     return w.node("Sub", w.x("X"), w.node("Tanh", w.x("X")))
 
 
-@to_onnx("stanh")
-def _scaled_tanh(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_stanh(w: WrittenOp) -> OnnxValue:
     return w.node("Mul", w.node("Tanh", w.node("Mul", w.x("X"), w.like(w.of.scale_a, "X"))), w.like(w.of.scale_b, "X"))
 
 
-@to_onnx("dropout")
+@to_onnx()
 def _to_onnx_dropout(w: WrittenOp) -> Any:
     if not w.of.is_test:
         raise Refused("dropout in training")
@@ -220,21 +220,21 @@ def _to_onnx_softmax(w: WrittenOp) -> OnnxValue:
     return w.node(operator, x, axis=int(w.of.axis))
 
 
-@to_onnx("soft_relu")
-def _soft_relu(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_soft_relu(w: WrittenOp) -> Any:
     bound = float(w.of.threshold)
     return (term(w, "X").most(-bound).least(bound).node("Exp") + 1.0).node("Log").value
 
 
-@to_onnx("fused_softmax_mask_upper_triangle")
-def _softmax_of_triangle(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_fused_softmax_mask_upper_triangle(w: WrittenOp) -> Any:
     x = term(w, "X")
     above = count_to(x.size(3)) > count_to(x.size(2)).with_dims(1)
     return above.where(float("-inf"), x).node("Softmax", axis=-1).value
 
 
-@to_onnx("gumbel_softmax")
-def _gumbel_softmax(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_gumbel_softmax(w: WrittenOp) -> Any:
     x, rank = term(w, "X"), w.rank("X")
     if not rank:
         return constant(w, 1.0, x.of).value
@@ -247,8 +247,8 @@ def _gumbel_softmax(w: WrittenOp) -> Any:
     return number.same(largest).cast(x.of).value
 
 
-@to_onnx("rrelu")
-def _random_relu(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_rrelu(w: WrittenOp) -> Any:
     if not w.of.is_test:
         raise Refused("rrelu in training")
     x = term(w, "X")
@@ -270,19 +270,19 @@ def _swiglu(p: PirCall) -> Any:
 # --- from torch
 
 
-@from_torch("gelu")
+@from_torch()
 def _from_torch_gelu(t: TorchCall, x: Variable, approximate: str = "none") -> Any:
     return layer.gelu(x, approximate == "tanh")
 
 
-@from_torch("elu")
-def _elu(t: TorchCall, x: Variable, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
+@from_torch()
+def _from_torch_elu(t: TorchCall, x: Variable, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
     grown = layer.elu(x if input_scale == 1 else t.scale(x, input_scale), float(alpha))
     return grown if scale == 1 else t.scale(grown, scale)
 
 
-@from_torch("selu")
-def _selu(t: TorchCall, x: Variable) -> Any:
+@from_torch()
+def _from_torch_selu(t: TorchCall, x: Variable) -> Any:
     if t.dtype is not FP64:
         return layer.selu(x)
     above = layer.greater_than(x, 0.0)
@@ -293,8 +293,8 @@ def _selu(t: TorchCall, x: Variable) -> Any:
 _SELU: Final = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 
-@from_torch("leaky_relu")
-def _leaky_relu(t: TorchCall, x: Variable, negative_slope: float = 0.01) -> Any:
+@from_torch()
+def _from_torch_leaky_relu(t: TorchCall, x: Variable, negative_slope: float = 0.01) -> Any:
     return t.op("leaky_relu", {"alpha": float(negative_slope), "open": True}, X=x)
 
 
@@ -306,12 +306,12 @@ def _rrelu(t: TorchCall, x: Variable, *given: Any, **_: Any) -> Any:
         result = t.op("rrelu", {"lower": float(lower), "upper": float(upper)}, X=x)[0]
     else:
         slope = (float(lower) + float(upper)) / 2
-        result = t.where(layer.greater_than(x, 0.0), x, t.scale(x, slope)) if not is_held(slope, t.dtype) else _leaky_relu(t, x, slope)
+        result = t.where(layer.greater_than(x, 0.0), x, t.scale(x, slope)) if not is_held(slope, t.dtype) else _from_torch_leaky_relu(t, x, slope)
     return [result, None] if "noise" in t.name else result
 
 
-@from_torch("hardsigmoid")
-def _from_torch_hard_sigmoid(t: TorchCall, x: Variable) -> Any:
+@from_torch()
+def _from_torch_hardsigmoid(t: TorchCall, x: Variable) -> Any:
     if t.dtype is FP64:  # a sixth is no number of 32 bits
         return layer.divide(layer.clip(layer.scale(x, 1.0, 3.0), 0.0, 6.0), t.tensor(6.0, FP64))
     return layer.hard_sigmoid(x, 1 / 6, 0.5)
@@ -325,8 +325,8 @@ def _from_torch_prelu(t: TorchCall, x: Variable, weight: Variable) -> Any:
     return t.op("prelu", {"mode": "channel"}, X=x, Alpha=layer.reshape(weight, [-1]))
 
 
-@from_torch("glu")
-def _glu(t: TorchCall, x: Variable, dim: int = -1) -> Any:
+@from_torch()
+def _from_torch_glu(t: TorchCall, x: Variable, dim: int = -1) -> Any:
     first, second = layer.split(x, 2, t.axis(x, dim))
     return layer.multiply(first, layer.sigmoid(second))
 
@@ -337,8 +337,8 @@ def _from_torch_dropout(t: TorchCall, x: Variable, p: float = 0.5, train: bool =
     return [result, None] if t.name == "native_dropout" else result
 
 
-@from_torch("feature_dropout")
-def _feature_dropout(t: TorchCall, x: Variable, p: float = 0.5, train: bool = True) -> Any:
+@from_torch()
+def _from_torch_feature_dropout(t: TorchCall, x: Variable, p: float = 0.5, train: bool = True) -> Any:
     return layer.multiply(x, layer.dropout(_ones(x), float(p))) if p and train else layer.assign(x)
 
 
@@ -373,51 +373,51 @@ def _from_torch_softmax(t: TorchCall, x: Variable, dim: int, *_: Any) -> Any:
 # --- to torch's code
 
 
-@to_torch("relu6")
+@to_torch()
 def _to_torch_relu6(w: PlainOp) -> str:
     if w.of.threshold == 6.0:
         return f"F.relu6({w.x('X')})"
     return f"torch.clamp({w.x('X')}, 0.0, {number_code(w.of.threshold)})"
 
 
-@to_torch("thresholded_relu")
+@to_torch()
 def _to_torch_thresholded_relu(w: PlainOp) -> str:
     x = w.x("X")
     return f"F.threshold({x}, {w.number(w.of.threshold, w.dtype('X'))}, {w.number(w.of.value, w.dtype('X'))})"
 
 
-@to_torch("hard_swish")
+@to_torch()
 def _to_torch_hard_swish(w: PlainOp) -> str:
     if (w.of.threshold, w.of.scale, w.of.offset) == (6.0, 6.0, 3.0):
         return f"F.hardswish({w.x('X')})"
     return f"{w.x('X')} * torch.clamp({w.x('X')} + {number_code(w.of.offset)}, 0.0, {number_code(w.of.threshold)}) / {number_code(w.of.scale)}"
 
 
-@to_torch("swish")
+@to_torch()
 def _to_torch_swish(w: PlainOp) -> str:
     beta = float(w.op.attributes.values.get("beta", 1.0))
     return f"F.silu({w.x('X')})" if beta == 1.0 else f"{w.x('X')} * torch.sigmoid({w.x('X')} * {number_code(beta)})"
 
 
-@to_torch("gelu")
+@to_torch()
 def _to_torch_gelu(w: PlainOp) -> str:
     return f'F.gelu({w.x("X")}, approximate="tanh")' if w.of.approximate else f"F.gelu({w.x('X')})"
 
 
-@to_torch("softplus")
+@to_torch()
 def _to_torch_softplus(w: PlainOp) -> str:
     settings = [number_code(w.of.beta), number_code(w.of.threshold)]
     return f"F.softplus({', '.join([w.x('X'), *([] if settings == ['1.0', '20.0'] else settings)])})"
 
 
-@to_torch("mish")
+@to_torch()
 def _to_torch_mish(w: PlainOp) -> str:
     if w.of.threshold == 20.0:
         return f"F.mish({w.x('X')})"
     return f"{w.x('X')} * torch.tanh(F.softplus({w.x('X')}, 1.0, {number_code(w.of.threshold)}))"
 
 
-@to_torch("prelu")
+@to_torch()
 def _to_torch_prelu(w: PlainOp) -> str:
     x, alpha, rank = w.x("X"), w.x("Alpha"), w.rank("X")
     if w.of.mode == "all":
@@ -438,7 +438,7 @@ def _to_torch_softmax(w: PlainOp) -> str:
     return f"torch.{w.op.type}({w.x('X')}, {w.of.axis})"
 
 
-@to_torch("dropout", by_mode=True)
+@to_torch(by_mode=True)
 def _to_torch_dropout(w: PlainOp) -> Any:
     if w.op.output("Mask") in w.writer.wanted:
         raise Refused("its Mask is read")

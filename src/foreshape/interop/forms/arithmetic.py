@@ -239,8 +239,8 @@ def _to_onnx_binary(w: WrittenOp) -> OnnxValue:
     return w.node(_BINARY[type], x, y)
 
 
-@to_onnx("elementwise_floordiv")
-def _to_onnx_floor_divide(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_elementwise_floordiv(w: WrittenOp) -> OnnxValue:
     x, y = to_onnx_pair(w)
     dtype = w.dtype("X")
     if dtype.is_floating:
@@ -248,15 +248,15 @@ def _to_onnx_floor_divide(w: WrittenOp) -> OnnxValue:
     return w.node("Div", w.node("Sub", x, w.node("Mod", x, y)), y)  # Mod has the divisor's sign
 
 
-@to_onnx("elementwise_mod")
-def _mod(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_elementwise_mod(w: WrittenOp) -> OnnxValue:
     x, y = to_onnx_pair(w)
     if not w.dtype("X").is_floating:
         return w.node("Mod", x, y)
     return w.node("Sub", x, w.node("Mul", w.node("Floor", w.node("Div", x, y)), y))
 
 
-@to_onnx("scale")
+@to_onnx()
 def _to_onnx_scale(w: WrittenOp) -> OnnxValue:
     dtype, x = w.dtype("X"), w.x("X")
     floating = dtype.is_floating
@@ -281,8 +281,8 @@ def _to_onnx_scaled(w: WrittenOp, x: OnnxValue, factor: OnnxValue | None, scale:
     return w.node("Add", x, shift) if shift is not None and w.of.bias_after_scale else x
 
 
-@to_onnx("pow")
-def _to_onnx_power(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_pow(w: WrittenOp) -> OnnxValue:
     dtype, x = w.dtype("X"), w.x("X")
     if w.has("FactorTensor"):
         return w.node("Pow", x, w.x("FactorTensor"))
@@ -292,7 +292,7 @@ def _to_onnx_power(w: WrittenOp) -> OnnxValue:
     return w.cast(w.node("Pow", w.cast(x, dtype, FP32), w.number(factor)), FP32, dtype)
 
 
-@to_onnx("clip")
+@to_onnx()
 def _to_onnx_clip(w: WrittenOp) -> OnnxValue:
     dtype = w.dtype("X")
 
@@ -312,7 +312,7 @@ def _to_onnx_clip(w: WrittenOp) -> OnnxValue:
     return w.node("Min", w.node("Max", w.x("X"), low), high) if not dtype.is_floating else w.node("Clip", w.x("X"), low, high)
 
 
-@to_onnx("sum")
+@to_onnx()
 def _to_onnx_sum(w: WrittenOp) -> OnnxValue:
     terms = w.all("X")
     if w.dtype("X").is_floating:
@@ -323,7 +323,7 @@ def _to_onnx_sum(w: WrittenOp) -> OnnxValue:
     return total if len(terms) > 1 else w.node("Identity", total)
 
 
-@to_onnx("increment")
+@to_onnx()
 def _to_onnx_increment(w: WrittenOp) -> OnnxValue:
     dtype = w.dtype("X")
     return w.node("Add", w.x("X"), w.number(w.of.step if dtype.is_floating else int(w.of.step), dtype))
@@ -391,8 +391,8 @@ def _add(t: TorchCall, x: Any, y: Any, alpha: Any = 1) -> Any:
     return (layer.add if name == "add" else layer.subtract)(*from_torch_pair(t, x, y, dtype))
 
 
-@from_torch("mul")
-def _multiply(t: TorchCall, x: Any, y: Any) -> Any:
+@from_torch()
+def _from_torch_mul(t: TorchCall, x: Any, y: Any) -> Any:
     if t.dtype is BOOL:
         return layer.logical_and(*from_torch_pair(t, x, y, BOOL))
     if is_held(y, t.dtype) and isinstance(x, Variable):
@@ -413,12 +413,12 @@ def _from_torch_divide(t: TorchCall, x: Any, y: Any, rounding_mode: str | None =
     return layer.divide(*from_torch_pair(t, x, y, dtype))
 
 
-@from_torch("floor_divide")
+@from_torch()
 def _from_torch_floor_divide(t: TorchCall, x: Any, y: Any) -> Any:
     return layer.floor_divide(*from_torch_pair(t, x, y, t.dtype))
 
 
-@from_torch("remainder")
+@from_torch()
 def _from_torch_remainder(t: TorchCall, x: Any, y: Any) -> Any:
     return layer.remainder(*from_torch_pair(t, x, y, t.dtype))
 
@@ -435,8 +435,8 @@ def _from_torch_extreme(t: TorchCall, x: Any, y: Any) -> Any:
     return from_torch_extreme(t, t.name == "maximum", *from_torch_pair(t, x, y, t.dtype))
 
 
-@from_torch("fmod")
-def _fmod(t: TorchCall, x: Any, y: Any) -> Any:
+@from_torch()
+def _from_torch_fmod(t: TorchCall, x: Any, y: Any) -> Any:
     x, y = from_torch_pair(t, x, y, t.dtype)
     left = layer.remainder(layer.abs(x), layer.abs(y))
     left = layer.where(layer.less_than(x, 0), layer.scale(left, -1.0), left)
@@ -448,8 +448,8 @@ def _fmod(t: TorchCall, x: Any, y: Any) -> Any:
     return layer.add(left, layer.subtract(change(x), layer.multiply(quotient, change(y))))
 
 
-@from_torch("pow")
-def _from_torch_power(t: TorchCall, x: Any, y: Any) -> Any:
+@from_torch()
+def _from_torch_pow(t: TorchCall, x: Any, y: Any) -> Any:
     dtype = t.dtype
     if isinstance(y, (int, float)) and isinstance(x, Variable):
         x = t.cast(x, dtype)
@@ -510,8 +510,8 @@ def _addcmul(t: TorchCall, x: Any, y: Any, z: Any, value: Any = 1) -> Any:
     return layer.add(t.tensor(x, t.dtype), from_torch_scaled(t, product, value, t.dtype))
 
 
-@from_torch("signbit")
-def _signbit(t: TorchCall, x: Variable) -> Any:
+@from_torch()
+def _from_torch_signbit(t: TorchCall, x: Variable) -> Any:
     if not x.spec.known_dtype.is_floating:
         return layer.less_than(t.cast(x, INT64), 0)
     return layer.less_than(t.where(layer.equal(x, t.tensor(0.0, x.dtype)), layer.reciprocal(x), x), 0.0)  # -0.0 is below zero
@@ -524,11 +524,11 @@ def _parts(t: TorchCall, x: Variable, y: Any = None) -> Any:
     if t.name == "heaviside":
         return layer.heaviside(*layer.broadcast_tensors(from_torch_pair(t, x, y, t.dtype)))
     size = layer.abs(t.tensor(x, t.dtype))
-    return t.where(_signbit(t, t.tensor(y, t.dtype)), layer.scale(size, -1.0), size)
+    return t.where(_from_torch_signbit(t, t.tensor(y, t.dtype)), layer.scale(size, -1.0), size)
 
 
-@from_torch("diff")
-def _diff(t: TorchCall, x: Variable, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
+@from_torch()
+def _from_torch_diff(t: TorchCall, x: Variable, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
     axis = t.axis(x, dim)
     ends = [part for part in (prepend, x, append) if part is not None]
     x = layer.concat(ends, axis) if len(ends) > 1 else x
@@ -538,14 +538,14 @@ def _diff(t: TorchCall, x: Variable, n: int = 1, dim: int = -1, prepend: Any = N
     return x
 
 
-@from_torch("hypot")
-def _hypot(t: TorchCall, x: Any, y: Any) -> Any:
+@from_torch()
+def _from_torch_hypot(t: TorchCall, x: Any, y: Any) -> Any:
     x, y = from_torch_pair(t, x, y, t.dtype)
     return layer.sqrt(layer.add(layer.square(x), layer.square(y)))
 
 
-@from_torch("lerp")
-def _lerp(t: TorchCall, x: Variable, y: Variable, weight: Any) -> Any:
+@from_torch()
+def _from_torch_lerp(t: TorchCall, x: Variable, y: Variable, weight: Any) -> Any:
     if isinstance(weight, Variable):  # ours has no gradient of a tensor of weights
         return layer.add(x, layer.multiply(weight, layer.subtract(y, x)))
     return layer.lerp(x, y, weight)
@@ -615,21 +615,21 @@ def _call(w: PlainOp) -> str:
     return f"{_CALLS[w.op.type]}({x}, {y})"
 
 
-@to_torch("elementwise_div")
-def _to_torch_divide(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_elementwise_div(w: PlainOp) -> str:
     x, y = to_torch_pair(w)
     if w.result("Out").known_dtype.is_integer:
         return w.call(helpers.extra_functions.truncated_quotient, x, y)
     return f"{x} / {y}"
 
 
-@to_torch("elementwise_floordiv")
-def _to_torch_floor_divide(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_elementwise_floordiv(w: PlainOp) -> str:
     x, y = to_torch_pair(w)
     return f"{x}.detach() // {y}.detach()" if w.dtype("X").is_floating else f"{x} // {y}"
 
 
-@to_torch("scale")
+@to_torch()
 def _to_torch_scale(w: PlainOp) -> str:
     x, dtype = w.x("X"), w.dtype("X")
     scale, bias = (
@@ -646,8 +646,8 @@ def _to_torch_scale(w: PlainOp) -> str:
     return f"{x} * {scale} + {bias}" if w.of.bias_after_scale else f"({x} + {bias}) * {scale}"
 
 
-@to_torch("pow")
-def _to_torch_power(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_pow(w: PlainOp) -> Any:
     dtype = w.dtype("X")
     if w.has("FactorTensor"):
         factor = w.cast(f"{w.x('FactorTensor')}.reshape(())", w.dtype("FactorTensor"), dtype)
@@ -657,7 +657,7 @@ def _to_torch_power(w: PlainOp) -> Any:
     return f"{w.x('X')} ** {w.number(w.of.factor, dtype)}"
 
 
-@to_torch("clip")
+@to_torch()
 def _to_torch_clip(w: PlainOp) -> str:
     x, dtype = w.x("X"), w.dtype("X")
     bounds: list[str] = []
@@ -679,11 +679,11 @@ def _tensor(w: PlainOp, bound: str, is_one: bool) -> str:
     return bound if is_one else f"torch.tensor({bound}, dtype={w.type(w.dtype('X'))}, device={w.device()})"
 
 
-@to_torch("increment")
+@to_torch()
 def _to_torch_increment(w: PlainOp) -> str:
     return f"{w.x('X')} + {w.number(w.of.step, w.dtype('X'))}"
 
 
-@to_torch("sum")
+@to_torch()
 def _to_torch_sum(w: PlainOp) -> str:
     return " + ".join(w.all("X"))

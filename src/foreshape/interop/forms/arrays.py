@@ -156,8 +156,8 @@ def _position(w: WrittenOp) -> OnnxValue:
     return position if w.rank("I") == 0 else w.reshape(position)
 
 
-@to_onnx("write_to_array")
-def _to_onnx_write(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_write_to_array(w: WrittenOp) -> OnnxValue:
     spec, name = w.spec("X"), w.op.output_slots["Out"][0]
     w.needs(14)  # for Identity of sequences
     array, x = w.writer.find(name), w.x("X")
@@ -182,21 +182,21 @@ def _to_onnx_write(w: WrittenOp) -> OnnxValue:
     return w.node("SequenceInsert", w.node("If", in_range, then_branch=then_branch, else_branch=else_branch), x, position)
 
 
-@to_onnx("read_from_array")
-def _to_onnx_read(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_read_from_array(w: WrittenOp) -> OnnxValue:
     if w.has("X_W"):
         raise Refused("it reads the gradient of an array")
     w.spec("X")  # refused if it is ragged
     return w.node("SequenceAt", w.x("X"), _position(w))
 
 
-@to_onnx("lod_array_length")
-def _to_onnx_length(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_lod_array_length(w: WrittenOp) -> OnnxValue:
     return w.reshape(w.node("SequenceLength", w.x("X")), 1)
 
 
-@to_onnx("tensor_array_to_tensor")
-def _to_onnx_joined(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_tensor_array_to_tensor(w: WrittenOp) -> Any:
     w.spec("X")
     x, axis = w.x("X"), int(w.of.axis)
     out = w.node("ConcatFromSequence", x, axis=axis, new_axis=int(w.of.use_stack))
@@ -214,27 +214,27 @@ def _to_onnx_joined(w: WrittenOp) -> Any:
 # --- to torch's code
 
 
-@to_torch("write_to_array")
-def _to_torch_write(w: PlainOp) -> None:
+@to_torch()
+def _to_torch_write_to_array(w: PlainOp) -> None:
     (name,) = w.op.output_slots["Out"]
     array = w.writer.array(name)
     w.writer.bind(w.op, name, w.call(helpers.tensor_lists.with_element, array, w.x("X"), w.int("I")))
 
 
-@to_torch("read_from_array")
-def _to_torch_read(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_read_from_array(w: PlainOp) -> str:
     if w.has("X_W"):
         raise Refused("it reads where nothing may have been written")
     return f"{w.x('X')}[{w.int('I')}]"
 
 
-@to_torch("lod_array_length")
-def _to_torch_length(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_lod_array_length(w: PlainOp) -> str:
     return f"torch.tensor([len({w.x('X')})], dtype=torch.int64, device={w.device()})"
 
 
-@to_torch("tensor_array_to_tensor")
-def _to_torch_joined(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_tensor_array_to_tensor(w: PlainOp) -> Any:
     function = "torch.stack" if w.of.use_stack else "torch.cat"
     sizes = f"torch.tensor([{'1' if w.of.use_stack else f't.shape[{w.of.axis}]'} for t in {w.x('X')}], dtype={w.type(INT32)}, device={w.device()})"
     return f"{function}({w.x('X')}, {w.of.axis})", sizes

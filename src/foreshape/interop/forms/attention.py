@@ -232,8 +232,8 @@ def linear_attention(c: Call) -> Any:
 # --- to ONNX
 
 
-@to_onnx("add_position_encoding")
-def _position_encoding(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_add_position_encoding(w: WrittenOp) -> Any:
     import numpy
 
     x, half = term(w, "X"), channels_of(w, "X", w.rank("X") - 1) // 2
@@ -246,8 +246,8 @@ def _position_encoding(w: WrittenOp) -> Any:
 # --- from torch
 
 
-@from_torch("scaled_dot_product_attention")
-def _from_torch_attention(
+@from_torch()
+def _from_torch_scaled_dot_product_attention(
     t: TorchCall,
     query: Variable,
     key: Variable,

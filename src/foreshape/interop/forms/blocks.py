@@ -386,7 +386,7 @@ def _opened(w: WrittenOp, frame: OnnxGraph, name: str, spec: Spec, type: TypeRec
     return value
 
 
-@to_onnx("while")
+@to_onnx()
 def _to_onnx_while(w: WrittenOp) -> None:
     op, writer = w.op, w.writer
     block, condition_name = sub_block(op), names_in(op, "Condition")[0]
@@ -444,8 +444,8 @@ def _zero() -> Any:
     return numpy.array(0, "int64")
 
 
-@to_onnx("select_input")
-def _to_onnx_select(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_select_input(w: WrittenOp) -> OnnxValue:
     count = len(w.op.input_slots["X"])
     out = w.result("Out")
     if out.lod:
@@ -486,13 +486,13 @@ def _either(w: WrittenOp, condition: OnnxValue, true: OnnxValue, false: OnnxValu
     return w.node("If", condition, then_branch=then, else_branch=alternative)
 
 
-@to_onnx("select_output")
-def _select_output(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_select_output(w: WrittenOp) -> Any:
     return ([w.node("Identity", w.x("X")) for _ in w.op.output_slots["Out"]],)  # those not chosen have no reader in a run
 
 
-@to_onnx("recurrent")
-def _recurrent(w: WrittenOp) -> None:
+@to_onnx()
+def _to_onnx_recurrent(w: WrittenOp) -> None:
     op, writer = w.op, w.writer
     block = sub_block(op)
     sequences, initial, outputs = (list(names_in(op, slot)) for slot in ("inputs", "initial_states", "outputs"))
@@ -520,7 +520,7 @@ def _to_onnx_watched(w: WrittenOp) -> None:
     """A check is left out: a graph of ONNX cannot stop."""
 
 
-@to_onnx("is_empty")
+@to_onnx()
 def _to_onnx_is_empty(w: WrittenOp) -> OnnxValue:
     truth = w.node("Equal", w.node("Size", w.x("X")), w.array(_zero()))
     rank = len(w.result("Out").known_dims)
@@ -530,7 +530,7 @@ def _to_onnx_is_empty(w: WrittenOp) -> OnnxValue:
 # --- to torch's code
 
 
-@to_torch("while")
+@to_torch()
 def _to_torch_while(w: PlainOp) -> None:
     condition = names_in(w.op, "Condition")[0]
     if w.writer.is_functional:
@@ -558,8 +558,8 @@ def _to_torch_conditional(w: PlainOp) -> None:
     w.writer.block([(f"if {condition}:", body)])
 
 
-@to_torch("select_input")
-def _to_torch_select(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_select_input(w: PlainOp) -> str:
     mask, count = w.x("Mask"), w.count("X")
     if any(w.spec("X", index).lod is not None for index in range(count)):
         raise Refused("X is ragged")
@@ -582,15 +582,15 @@ def _to_torch_watched(w: PlainOp) -> Any:
     return w.x("In") if w.op.type == "print" else None
 
 
-@to_torch("with_gradient")
-def _own_gradient(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_with_gradient(w: PlainOp) -> Any:
     values = w.all("Value")
     run = w.call(helpers.own_gradients.without_gradient, w.call(helpers.own_gradients.first_ones, len(values)), repr(w.op.type))
     results = w.let(f"{run}({', '.join([*values, *w.all('X')])})")
     return tuple([f"{results}[{index}]" for index in range(len(values))])
 
 
-@to_torch("is_empty")
+@to_torch()
 def _to_torch_is_empty(w: PlainOp) -> str:
     code = f"torch.tensor({w.x('X')}.numel() == 0, device={w.device()})"
     return code if not w.result("Out").known_dims else f"{code}.reshape(1)"

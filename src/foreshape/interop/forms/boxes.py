@@ -41,8 +41,8 @@ def _in_parts(w: WrittenOp, dtype: DType) -> Term:
     return joined([size_of(w, "Image", 3), size_of(w, "Image", 2)], 0).cast(dtype)
 
 
-@to_onnx("prior_box")
-def _prior_box(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_prior_box(w: WrittenOp) -> Any:
     dtype = w.dtype("Input")
     across, down = _steps(w, dtype)
     middle = _middles(w, dtype, across, down, float(w.of.offset), True)
@@ -53,8 +53,8 @@ def _prior_box(w: WrittenOp) -> Any:
     return boxes.value, _variances(w, boxes).value
 
 
-@to_onnx("density_prior_box")
-def _density_prior_box(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_density_prior_box(w: WrittenOp) -> Any:
     dtype = w.dtype("Input")
     across, down = _steps(w, dtype)
     average = ((across + down) * 0.5).cast(INT64)
@@ -75,8 +75,8 @@ def _density_prior_box(w: WrittenOp) -> Any:
     return boxes.value, _variances(w, boxes).value
 
 
-@to_onnx("anchor_generator")
-def _anchors(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_anchor_generator(w: WrittenOp) -> Any:
     dtype, (across, down) = w.dtype("Input"), w.of.stride
     sizes: list[list[float]] = []
     for ratio in w.of.aspect_ratios:
@@ -88,8 +88,8 @@ def _anchors(w: WrittenOp) -> Any:
     return boxes.value, _variances(w, boxes).value
 
 
-@to_onnx("box_coder")
-def _box_coder(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_box_coder(w: WrittenOp) -> Any:
     priors, target = term(w, "PriorBox"), term(w, "TargetBox")
     pixel, dtype = 0.0 if w.of.box_normalized else 1.0, priors.of
     size = priors.cut(1, 2, 4) - priors.cut(1, 0, 2)
@@ -113,8 +113,8 @@ def _box_coder(w: WrittenOp) -> Any:
     return joined([middle - half, high - pixel if pixel else high], 2).value
 
 
-@to_onnx("iou_similarity")
-def _iou_similarity(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_iou_similarity(w: WrittenOp) -> Any:
     x, y, pixel = term(w, "X").with_dims(1), term(w, "Y"), 0.0 if w.of.box_normalized else 1.0
     size = (x.cut(2, 2, 4).least(y.cut(1, 2, 4)) - x.cut(2, 0, 2).most(y.cut(1, 0, 2)) + pixel).most(0.0)
     overlap = size.at(2, 0) * size.at(2, 1)
@@ -123,8 +123,8 @@ def _iou_similarity(w: WrittenOp) -> Any:
     return (overlap / union).value
 
 
-@to_onnx("polygon_box_transform")
-def _polygon_boxes(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_polygon_box_transform(w: WrittenOp) -> Any:
     offsets = term(w, "Input")
     _, channels, height, width = w.spec("Input").known_dims
     pairs = offsets.node("Reshape", w.node("Concat", offsets.size(0).value, w.ints(-1, 2), w.shape(offsets.value, 2, 4), axis=0))
@@ -137,8 +137,8 @@ def _polygon_boxes(w: WrittenOp) -> Any:
     return (grid - pairs).shaped_as(offsets.dims()).value
 
 
-@to_onnx("box_decoder_and_assign")
-def _decode_and_assign(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_box_decoder_and_assign(w: WrittenOp) -> Any:
     priors, variance, target, score = (term(w, s) for s in ("PriorBox", "PriorBoxVar", "TargetBox", "BoxScore"))
     classes = w.spec("BoxScore").known_dims[1]
     size = (priors.cut(1, 2, 4) - priors.cut(1, 0, 2) + 1.0).with_dims(1)
@@ -154,8 +154,8 @@ def _decode_and_assign(w: WrittenOp) -> Any:
     return decoded, boxes.node("GatherND", best.value, batch_dims=1).value
 
 
-@to_onnx("yolo_box")
-def _yolo_box(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_yolo_box(w: WrittenOp) -> Any:
     x, dtype = term(w, "X"), w.dtype("X")
     count, classes = len(w.of.anchors) // 2, int(w.of.class_num)
     aware, factor = count if w.of.iou_aware else 0, float(w.of.iou_aware_factor)
@@ -190,8 +190,8 @@ def _yolo_box(w: WrittenOp) -> Any:
 _LARGEST = math.log(1000.0 / 16.0)
 
 
-@to_onnx("generate_proposals_v2")
-def _proposals(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_generate_proposals_v2(w: WrittenOp) -> Any:
     """Decode the best of all images at once; a box of zeros behind them counts in an image that has no other."""
     scores, deltas, sizes, dtype = term(w, "Scores"), term(w, "BboxDeltas"), term(w, "ImShape"), w.dtype("Scores")
     pixel, images = 1.0 if w.of.pixel_offset else 0.0, size_of(w, "Scores", 0)
@@ -239,8 +239,8 @@ def _backwards(x: Term) -> Term:
     return x.node("Slice", w.ints(-1), w.ints(-(2**62)), w.ints(1), w.ints(-1))
 
 
-@to_onnx("distribute_fpn_proposals")
-def _distribute(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_distribute_fpn_proposals(w: WrittenOp) -> Any:
     boxes, dtype = term(w, "FpnRois"), w.dtype("FpnRois")
     if not w.has("RoisNum"):
         raise Refused("FpnRois is ragged")
@@ -258,8 +258,8 @@ def _distribute(w: WrittenOp) -> Any:
     return [boxes.taken(row).value for row in rows], restore.value, numbers
 
 
-@to_onnx("collect_fpn_proposals")
-def _collect(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_collect_fpn_proposals(w: WrittenOp) -> Any:
     slots = w.op.input_slots
     levels = range(len(slots["MultiLevelRois"]))
     if not slots.get("MultiLevelRoIsNum"):

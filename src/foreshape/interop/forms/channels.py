@@ -54,8 +54,8 @@ def channels_of(w: WrittenOp, slot: str, axis: int = 1) -> int:
     return channels
 
 
-@to_onnx("affine_channel")
-def _affine_channel(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_affine_channel(w: WrittenOp) -> Any:
     x, scale, bias = term(w, "X"), term(w, "Scale").shaped(-1), term(w, "Bias").shaped(-1)
     if w.of.data_layout == "NCHW":
         behind = [1] * (w.rank("X") - 2)
@@ -63,8 +63,8 @@ def _affine_channel(w: WrittenOp) -> Any:
     return (x * scale + bias).value
 
 
-@to_onnx("maxout")
-def _maxout(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_maxout(w: WrittenOp) -> Any:
     axis, groups = int(w.of.axis) % 4, int(w.of.groups)
     dims = [0] * axis + [channels_of(w, "X", axis) // groups, groups]
     return term(w, "X").node("Reshape", w.node("Concat", w.ints(*dims), *_behind(w, axis), axis=0)).largest(axis + 1).value
@@ -85,7 +85,7 @@ def _shuffle(w: WrittenOp) -> Any:
     return x.node("Reshape", shape).turned(*order).shaped_as(x.dims()).value
 
 
-@to_onnx("pixel_unshuffle")
+@to_onnx()
 def _to_onnx_pixel_unshuffle(w: WrittenOp) -> Any:
     factor, layout = int(w.of.downscale_factor), w.of.data_format
     x = Term(w, channels_first(w, "X", layout), w.dtype("X"))
@@ -97,16 +97,16 @@ def _to_onnx_pixel_unshuffle(w: WrittenOp) -> Any:
     return channels_back(w, out.value, 4, layout)
 
 
-@to_onnx("space_to_depth")
-def _space_to_depth(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_space_to_depth(w: WrittenOp) -> Any:
     x, b, c = term(w, "X"), int(w.of.blocksize), channels_of(w, "X")
     height, width = x.size(2), x.size(3)
     image = x.node("Reshape", w.node("Concat", w.ints(0, b, b, c // (b * b)), height.value, width.value, axis=0)).turned(0, 3, 4, 1, 5, 2)
     return image.node("Reshape", w.node("Concat", w.ints(0, c * b * b), (height / b).value, (width / b).value, axis=0)).value
 
 
-@to_onnx("temporal_shift")
-def _temporal_shift(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_temporal_shift(w: WrittenOp) -> Any:
     layout, times = w.of.data_format, int(w.of.seg_num)
     x = Term(w, channels_first(w, "X", layout), w.dtype("X"))
     channels = channels_of(w, "X", 1 if layout == "NCHW" else 3)
@@ -122,8 +122,8 @@ def _temporal_shift(w: WrittenOp) -> Any:
     return channels_back(w, joined(parts, 2).shaped_as(x.dims()).value, 4, layout)
 
 
-@to_onnx("cvm")
-def _cvm(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_cvm(w: WrittenOp) -> Any:
     x = term(w, "X")
     if not w.of.use_cvm:
         return x.cut(1, 2, 2**62).value
@@ -131,7 +131,7 @@ def _cvm(w: WrittenOp) -> Any:
     return joined([shows.node("Log"), clicks.node("Log") - shows.node("Log"), x.cut(1, 2, 2**62)], 1).value
 
 
-@to_onnx("pixel_shuffle")
+@to_onnx()
 def _to_onnx_pixel_shuffle(w: WrittenOp) -> OnnxValue:
     x = w.x("X")
     if w.of.data_format != "NCHW":
@@ -143,24 +143,24 @@ def _to_onnx_pixel_shuffle(w: WrittenOp) -> OnnxValue:
 # --- from torch
 
 
-@from_torch("pixel_shuffle")
+@from_torch()
 def _from_torch_pixel_shuffle(t: TorchCall, x: Variable, factor: int) -> Any:
     return layer.pixel_shuffle(x, factor)
 
 
-@from_torch("pixel_unshuffle")
+@from_torch()
 def _from_torch_pixel_unshuffle(t: TorchCall, x: Variable, factor: int) -> Any:
     return layer.pixel_unshuffle(x, factor)
 
 
-@from_torch("channel_shuffle")
-def _channel_shuffle(t: TorchCall, x: Variable, groups: int) -> Any:
+@from_torch()
+def _from_torch_channel_shuffle(t: TorchCall, x: Variable, groups: int) -> Any:
     return layer.channel_shuffle(x, groups)
 
 
 # --- to torch's code
 
 
-@to_torch("pixel_shuffle")
+@to_torch()
 def _to_torch_pixel_shuffle(w: PlainOp) -> Any:
     return w.by_kernel() if w.of.data_format == "NHWC" else f"F.pixel_shuffle({w.x('X')}, {w.of.upscale_factor})"

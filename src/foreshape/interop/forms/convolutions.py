@@ -120,8 +120,8 @@ def _halves(total: int, auto: str) -> tuple[int, int]:
 # --- to ONNX
 
 
-@to_onnx("row_conv")
-def _row_conv(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_row_conv(w: WrittenOp) -> Any:
     """Add up the rows ahead, each times its row of the filter; behind the end there are zeros."""
     x, ahead = term(w, "X"), w.spec("Filter").known_dims[0]
     rank = w.rank("X")
@@ -204,9 +204,7 @@ def _convolution_with_bias(p: PirCall) -> Any:
 
 
 @from_torch("conv1d", "conv2d", "conv3d")
-def _from_torch_convolution(
-    t: TorchCall, x: Variable, weight: Variable, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
-) -> Any:
+def _convolution(t: TorchCall, x: Variable, weight: Variable, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Any:
     axes = t.rank(weight) - 2
     single = t.rank(x) == axes + 1
     if single:
@@ -258,8 +256,8 @@ def _from_torch_transposed(
     return layer.squeeze(out, [2]) if axes == 1 else out
 
 
-@from_torch("convolution")
-def _any_convolution(
+@from_torch()
+def _from_torch_convolution(
     t: TorchCall,
     x: Variable,
     weight: Variable,
@@ -273,7 +271,7 @@ def _any_convolution(
 ) -> Any:
     if transposed:
         return _from_torch_transposed(t, x, weight, bias, stride, padding, output_padding, groups, dilation)
-    return _from_torch_convolution(t, x, weight, bias, stride, padding, dilation, groups)
+    return _convolution(t, x, weight, bias, stride, padding, dilation, groups)
 
 
 # --- to torch's code

@@ -56,12 +56,12 @@ def bit_cast(c: Call) -> Any:
 # --- to ONNX
 
 
-@to_onnx("with_gradient")
-def _with_gradient(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_with_gradient(w: WrittenOp) -> Any:
     return ([w.node("Identity", x) for x in w.all("Value")],)
 
 
-@to_onnx("cast")
+@to_onnx()
 def _to_onnx_cast(w: WrittenOp) -> OnnxValue:
     x, to = w.x("X"), w.result("Out").known_dtype
     source = x.node.inputs[0] if x.node is not None and x.node.operator == "Cast" else None
@@ -70,8 +70,8 @@ def _to_onnx_cast(w: WrittenOp) -> OnnxValue:
     return w.node("Cast", x, to=w.writer.code_of(to))
 
 
-@to_onnx("assert")
-def _no_check(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_assert(w: WrittenOp) -> Any:
     """A network of ONNX checks nothing."""
     return ()
 
@@ -102,7 +102,7 @@ def _from_torch_same(t: TorchCall, x: Variable, *_: Any, **__: Any) -> Any:
     return x
 
 
-@from_torch("copy")
+@from_torch()
 def _from_torch_copy(t: TorchCall, x: Variable, y: Any, *_: Any) -> Any:
     return layer.expand_as(t.tensor(y, t.dtype), x)
 
@@ -110,6 +110,6 @@ def _from_torch_copy(t: TorchCall, x: Variable, y: Any, *_: Any) -> Any:
 # --- to torch's code
 
 
-@to_torch("cast")
+@to_torch()
 def _to_torch_cast(w: PlainOp) -> str:
     return w.cast(w.x("X"), w.dtype("X"), w.result("Out").known_dtype)

@@ -52,8 +52,8 @@ def _places(c: Call, x: Variable) -> Variable:
 # --- to ONNX
 
 
-@to_onnx("searchsorted")
-def _search_sorted(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_searchsorted(w: WrittenOp) -> Any:
     row, values = term(w, "SortedSequence"), term(w, "Values")
     if row.of is not values.of:
         row, values = row.cast(FP64), values.cast(FP64)
@@ -77,8 +77,8 @@ def _to_onnx_unique(w: WrittenOp) -> Any:
     return tuple(out)
 
 
-@to_onnx("unique_consecutive")
-def _unique_consecutive(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_unique_consecutive(w: WrittenOp) -> Any:
     x, axis, rank = term(w, "X"), int(w.of.axis[0]) if w.of.axis else None, w.rank("X")
     entries = x.shaped(-1) if axis is None else x
     place = 0 if axis is None else axis % rank
@@ -99,7 +99,7 @@ def _unique_consecutive(w: WrittenOp) -> Any:
     return entries.chosen(first, place).value, result("Index", index), result("Counts", counts)
 
 
-@to_onnx("bincount")
+@to_onnx()
 def _to_onnx_bincount(w: WrittenOp) -> Any:
     x = term(w, "X").cast(INT64).shaped(-1)
     dtype = w.result("Out").known_dtype
@@ -110,7 +110,7 @@ def _to_onnx_bincount(w: WrittenOp) -> Any:
     return to_onnx_scattered(zeros, x.with_dims(1), ones, "add").value
 
 
-@to_onnx("histogram")
+@to_onnx()
 def _to_onnx_histogram(w: WrittenOp) -> Any:
     x, bins = term(w, "X").shaped(-1), int(w.of.bins)
     low, high = (w.of.low, w.of.high) if w.of.low != w.of.high else (w.of.min, w.of.max)
@@ -156,18 +156,18 @@ def _from_pir_histogram(p: PirCall) -> None:
 # --- from torch
 
 
-@from_torch("histc")
-def _from_torch_histogram(t: TorchCall, x: Variable, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+@from_torch()
+def _from_torch_histc(t: TorchCall, x: Variable, bins: int = 100, min: float = 0, max: float = 0) -> Any:
     return t.cast(layer.histogram(x, bins, min, max), t.dtype)
 
 
-@from_torch("bincount")
+@from_torch()
 def _from_torch_bincount(t: TorchCall, x: Variable, weights: Any = None, minlength: int = 0) -> Any:
     return layer.bincount(x, weights, minlength)
 
 
-@from_torch("searchsorted")
-def _searchsorted(
+@from_torch()
+def _from_torch_searchsorted(
     t: TorchCall, sequence: Variable, values: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None, sorter: Any = None
 ) -> Any:
     if sorter is not None:
@@ -176,8 +176,8 @@ def _searchsorted(
     return layer.searchsorted(t.cast(sequence, dtype), t.tensor(values, dtype), "int32" if out_int32 else INT64, right or side == "right")
 
 
-@from_torch("bucketize")
-def _bucketize(t: TorchCall, values: Any, boundaries: Variable, *, out_int32: bool = False, right: bool = False) -> Any:
+@from_torch()
+def _from_torch_bucketize(t: TorchCall, values: Any, boundaries: Variable, *, out_int32: bool = False, right: bool = False) -> Any:
     dtype = t.promoted()
     return layer.searchsorted(t.cast(boundaries, dtype), t.tensor(values, dtype), "int32" if out_int32 else INT64, right)
 

@@ -149,8 +149,8 @@ def number_of(dtype: DType, value: float, text: str) -> Any:
     return value if dtype.is_floating else bool(value) if dtype is BOOL else int(value)
 
 
-@to_onnx("fill_constant")
-def _to_onnx_fill(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_fill_constant(w: WrittenOp) -> OnnxValue:
     dtype = w.result("Out").known_dtype
     shape = _result_shape(w)
     if w.has("ValueTensor"):
@@ -159,8 +159,8 @@ def _to_onnx_fill(w: WrittenOp) -> OnnxValue:
     return to_onnx_filled(w, shape, number_of(dtype, w.of.value, w.of.str_value), dtype)
 
 
-@to_onnx("fill_any_like")
-def _fill_like(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_fill_any_like(w: WrittenOp) -> OnnxValue:
     dtype = w.result("Out").known_dtype
     dims = w.spec("X").dims
     if dims is not None and all(isinstance(d, int) for d in dims):
@@ -168,8 +168,8 @@ def _fill_like(w: WrittenOp) -> OnnxValue:
     return to_onnx_filled(w, w.shape(w.x("X")), number_of(dtype, w.of.value, ""), dtype)
 
 
-@to_onnx("fill_zeros_like")
-def _zeros_like(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_fill_zeros_like(w: WrittenOp) -> OnnxValue:
     return to_onnx_filled(w, w.shape(w.x("X")), number_of(w.dtype("X"), 0.0, ""), w.dtype("X"))
 
 
@@ -180,8 +180,8 @@ def size_like(w: WrittenOp, slot: str, axis: int) -> OnnxValue:
     return w.shape(w.x(slot), axis, axis + 1) if lengths is None else w.shape(lengths[-1])
 
 
-@to_onnx("fill_constant_batch_size_like")
-def _fill_batch(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_fill_constant_batch_size_like(w: WrittenOp) -> OnnxValue:
     dtype = w.result("Out").known_dtype
     shape, axis = [int(d) for d in w.of.shape], int(w.of.output_dim_idx)
     size = size_like(w, "Input", int(w.of.input_dim_idx))
@@ -189,8 +189,8 @@ def _fill_batch(w: WrittenOp) -> OnnxValue:
     return to_onnx_filled(w, w.node("Concat", *parts, axis=0) if len(parts) > 1 else size, number_of(dtype, w.of.value, w.of.str_value), dtype)
 
 
-@to_onnx("assign_value")
-def _assign_value(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_assign_value(w: WrittenOp) -> OnnxValue:
     import numpy
 
     dtype = w.result("Out").known_dtype
@@ -199,7 +199,7 @@ def _assign_value(w: WrittenOp) -> OnnxValue:
     return w.array(array)
 
 
-@to_onnx("range")
+@to_onnx()
 def _to_onnx_range(w: WrittenOp) -> OnnxValue:
     dtype = w.dtype("Start")
     ends = [w.reshape(w.x(slot)) if w.rank(slot) else w.x(slot) for slot in ("Start", "End", "Step")]
@@ -209,7 +209,7 @@ def _to_onnx_range(w: WrittenOp) -> OnnxValue:
     return w.node("Range", *ends)
 
 
-@to_onnx("linspace")
+@to_onnx()
 def _to_onnx_linspace(w: WrittenOp) -> OnnxValue:
     dtype = w.result("Out").known_dtype
     inner = dtype if dtype.is_floating and dtype.itemsize >= 4 else FP32
@@ -222,7 +222,7 @@ def _to_onnx_linspace(w: WrittenOp) -> OnnxValue:
     return w.cast(w.node("Add", start, w.node("Mul", positions, step)), inner, dtype)
 
 
-@to_onnx("eye")
+@to_onnx()
 def _to_onnx_eye(w: WrittenOp) -> OnnxValue:
     import numpy
 
@@ -231,21 +231,21 @@ def _to_onnx_eye(w: WrittenOp) -> OnnxValue:
     return w.array(numpy.eye(rows, columns if columns >= 0 else rows, dtype="bool" if dtype is BOOL else dtype.numpy_name))
 
 
-@to_onnx("tril_triu")
-def _to_onnx_triangle(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_tril_triu(w: WrittenOp) -> OnnxValue:
     w.needs(14)
     return w.node("Trilu", w.x("X"), w.number(int(w.of.diagonal), INT64), upper=int(not w.of.lower))
 
 
-@to_onnx("logspace")
-def _logspace(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_logspace(w: WrittenOp) -> Any:
     count = term(w, "Num").cast(INT64).shaped(1)
     start, stop, base = (term(w, s).cast(FP64).shaped(1) for s in ("Start", "Stop", "Base"))
     exponents = start + (stop - start) / (count - 1).most(1).cast(FP64) * count_to(count).cast(FP64)
     return (base**exponents).cast(w.result("Out").known_dtype).value
 
 
-@to_onnx("empty")
+@to_onnx()
 def _to_onnx_empty(w: WrittenOp) -> Any:
     return to_onnx_filled(w, _result_shape(w), 0, w.result("Out").known_dtype)
 
@@ -300,8 +300,8 @@ def _from_torch_constant(t: TorchCall, size: Any, **_: Any) -> Any:
     return _from_torch_filled(t, size, 1 if t.name == "ones" else 0, t.dtype)
 
 
-@from_torch("full")
-def _full(t: TorchCall, size: Any, value: Any, **_: Any) -> Any:
+@from_torch()
+def _from_torch_full(t: TorchCall, size: Any, value: Any, **_: Any) -> Any:
     return _from_torch_filled(t, size, value, t.dtype)
 
 
@@ -310,8 +310,8 @@ def _new(t: TorchCall, x: Variable, size: Any, **_: Any) -> Any:
     return _from_torch_filled(t, size, 1 if t.name == "new_ones" else 0, t.dtype)
 
 
-@from_torch("new_full")
-def _new_full(t: TorchCall, x: Variable, size: Any, value: Any, **_: Any) -> Any:
+@from_torch()
+def _from_torch_new_full(t: TorchCall, x: Variable, size: Any, value: Any, **_: Any) -> Any:
     return _from_torch_filled(t, size, value, t.dtype)
 
 
@@ -330,20 +330,20 @@ def _scalar(t: TorchCall, value: Any, **_: Any) -> Any:
     return t.tensor(value, t.dtype)
 
 
-@from_torch("arange")
-def _arange(t: TorchCall, start: Any, end: Any = None, step: Any = 1, **_: Any) -> Any:
+@from_torch()
+def _from_torch_arange(t: TorchCall, start: Any, end: Any = None, step: Any = 1, **_: Any) -> Any:
     if end is None:
         start, end = 0, start
     ends = [layer.cast(as_variable(v), t.dtype) if isinstance(v, OpenSize) else v for v in (start, end, step)]
     return layer.range(*ends, dtype=t.dtype)
 
 
-@from_torch("linspace")
+@from_torch()
 def _from_torch_linspace(t: TorchCall, start: Any, end: Any, steps: Any, **_: Any) -> Any:
     return layer.linspace(start, end, as_variable(steps) if isinstance(steps, OpenSize) else steps, t.dtype)
 
 
-@from_torch("eye")
+@from_torch()
 def _from_torch_eye(t: TorchCall, n: Any, m: Any = None, **_: Any) -> Any:
     if not isinstance(n, OpenSize) and not isinstance(m, OpenSize):
         return layer.eye(n, m, t.dtype)
@@ -383,8 +383,8 @@ def _number(w: PlainOp, dtype: DType) -> str:
     return w.number(float(text or w.of.value), dtype)
 
 
-@to_torch("fill_constant")
-def _to_torch_fill(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_fill_constant(w: PlainOp) -> str:
     dtype = w.result("Out").known_dtype
     if w.has("ValueTensor"):
         return f"{w.cast(w.x('ValueTensor') + '.reshape(())', w.dtype('ValueTensor'), dtype)}.expand({shape(w)}).clone()"
@@ -406,19 +406,19 @@ def _to_torch_like(w: PlainOp) -> str:
     return f"torch.full_like({w.x('X')}, {w.number(value, dtype)}{option})"
 
 
-@to_torch("fill_constant_batch_size_like")
-def _batch_like(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_fill_constant_batch_size_like(w: PlainOp) -> str:
     dtype = w.result("Out").known_dtype
     return f"torch.full({shape(w)}, {_number(w, dtype)}, {tensor_options(w, dtype)})"
 
 
-@to_torch("empty")
+@to_torch()
 def _to_torch_empty(w: PlainOp) -> str:
     return f"torch.zeros({shape(w)}, {tensor_options(w, w.result('Out').known_dtype)})"
 
 
-@to_torch("assign_value")
-def _values(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_assign_value(w: PlainOp) -> str:
     import numpy
 
     spec = w.result("Out")
@@ -434,7 +434,7 @@ def _values(w: PlainOp) -> str:
     return f"torch.tensor({array.tolist()}, {tensor_options(w, dtype)})".replace("inf", 'float("inf")').replace("nan", 'float("nan")')
 
 
-@to_torch("range")
+@to_torch()
 def _to_torch_range(w: PlainOp) -> str:
     dtype = w.dtype("Start")
     if dtype.is_integer:
@@ -450,17 +450,17 @@ def _to_torch_range(w: PlainOp) -> str:
     return w.call(helpers.number_rows.evenly, w.x("Start"), w.x("End"), w.x("Step"))
 
 
-@to_torch("linspace")
+@to_torch()
 def _to_torch_linspace(w: PlainOp) -> str:
     return w.call(helpers.number_rows.spaced, w.x("Start"), w.x("Stop"), w.int("Num"), w.type(w.result("Out").known_dtype))
 
 
-@to_torch("eye")
+@to_torch()
 def _to_torch_eye(w: PlainOp) -> str:
     columns = w.of.num_rows if w.of.num_columns == -1 else w.of.num_columns
     return f"torch.eye({w.of.num_rows}, {columns}, {tensor_options(w, w.result('Out').known_dtype)})"
 
 
-@to_torch("tril_triu")
-def _to_torch_triangle(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_tril_triu(w: PlainOp) -> str:
     return f"torch.{'tril' if w.of.lower else 'triu'}({w.x('X')}, {w.of.diagonal})"

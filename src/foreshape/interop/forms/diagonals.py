@@ -16,7 +16,7 @@ from foreshape.language.program import Variable
 # --- to ONNX
 
 
-def _to_onnx_diagonal(x: Term, rank: int, offset: int, first: int, second: int) -> Term:
+def _diagonal_of(x: Term, rank: int, offset: int, first: int, second: int) -> Term:
     """Return the diagonals over two axes as a last axis."""
     w, (a, b) = x.w, (first % rank, second % rank)
     x = x.turned(*[k for k in range(rank) if k not in (a, b)], a, b)
@@ -56,33 +56,33 @@ def _diag(w: WrittenOp) -> Any:
     x, rank, values = term(w, slot), w.rank(slot), w.op.attributes.values
     offset, fill = int(values.get("offset", 0)), float(values.get("padding_value", 0.0))
     if rank == 2 and w.op.type == "diag_v2":
-        return _to_onnx_diagonal(x, 2, offset, 0, 1).value
+        return _diagonal_of(x, 2, offset, 0, 1).value
     if w.spec(slot).known_dims == (0,):
         return to_onnx_filled(w, [abs(offset), abs(offset)], fill if x.of.is_floating else int(fill), x.of)
     return _on_diagonal(x.shaped(1) if rank == 0 else x, max(rank, 1), offset, fill).value
 
 
-@to_onnx("diag_embed")
-def _diag_embed(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_diag_embed(w: WrittenOp) -> Any:
     rank = w.rank("Input")
     return _placed(_on_diagonal(term(w, "Input"), rank, int(w.of.offset), 0.0), rank + 1, int(w.of.dim1), int(w.of.dim2)).value
 
 
-@to_onnx("diagonal")
-def _diagonals(w: WrittenOp) -> Any:
-    return _to_onnx_diagonal(term(w, "Input"), w.rank("Input"), int(w.of.offset), int(w.of.axis1), int(w.of.axis2)).value
+@to_onnx()
+def _to_onnx_diagonal(w: WrittenOp) -> Any:
+    return _diagonal_of(term(w, "Input"), w.rank("Input"), int(w.of.offset), int(w.of.axis1), int(w.of.axis2)).value
 
 
-@to_onnx("trace")
-def _trace(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_trace(w: WrittenOp) -> Any:
     rank = w.rank("Input")
     a, b = sorted((int(w.of.axis1) % rank, int(w.of.axis2) % rank))
-    out = _to_onnx_diagonal(term(w, "Input"), rank, int(w.of.offset), a, b).total(rank - 2)
+    out = _diagonal_of(term(w, "Input"), rank, int(w.of.offset), a, b).total(rank - 2)
     return out.value
 
 
-@to_onnx("fill_diagonal")
-def _fill_diagonal(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_fill_diagonal(w: WrittenOp) -> Any:
     x, offset = term(w, "X"), int(w.of.offset)
     if w.rank("X") != 2:
         raise Refused("a tensor of more dims than two")
@@ -95,12 +95,12 @@ def _fill_diagonal(w: WrittenOp) -> Any:
     return mask.where(float(w.of.value), x).value
 
 
-@to_onnx("fill_diagonal_tensor")
-def _fill_diagonal_with(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_fill_diagonal_tensor(w: WrittenOp) -> Any:
     x, rank = term(w, "X"), w.rank("X")
     a, b = int(w.of.dim1) % rank, int(w.of.dim2) % rank
     matrices = x.turned(*[k for k in range(rank) if k not in (a, b)], a, b)
-    y = term(w, "Y").shaped_as(_to_onnx_diagonal(x, rank, int(w.of.offset), a, b).dims())
+    y = term(w, "Y").shaped_as(_diagonal_of(x, rank, int(w.of.offset), a, b).dims())
     return _placed(_on_diagonal(y, rank - 1, int(w.of.offset), matrices), rank, a, b).value
 
 
@@ -117,14 +117,14 @@ def _triangle_indices(w: WrittenOp) -> Any:
 # --- from torch
 
 
-@from_torch("diagonal_scatter")
-def _diagonal_scatter(t: TorchCall, x: Variable, src: Variable, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
+@from_torch()
+def _from_torch_diagonal_scatter(t: TorchCall, x: Variable, src: Variable, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     if x.spec.known_dims[dim1] != x.spec.known_dims[dim2]:
         raise Refused("the diagonal of matrices that are not square")
     ones = layer.fill_like(src, 1.0)
     return t.where(layer.not_equal(layer.diag_embed(ones, offset, dim1, dim2), 0.0), layer.diag_embed(src, offset, dim1, dim2), x)
 
 
-@from_torch("diagonal")
+@from_torch()
 def _from_torch_diagonal(t: TorchCall, x: Variable, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     return layer.diagonal(x, offset, dim1, dim2)

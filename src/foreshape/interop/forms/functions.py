@@ -60,18 +60,18 @@ def _to_onnx_whole(w: WrittenOp) -> OnnxValue:
     return w.node(w.op.type.capitalize() if w.dtype("X").is_floating else "Identity", w.x("X"))
 
 
-@to_onnx("square")
-def _square(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_square(w: WrittenOp) -> OnnxValue:
     return w.node("Pow", w.x("X"), w.number(2.0)) if w.dtype("X") is FP32 else w.node("Mul", w.x("X"), w.x("X"))
 
 
-@to_onnx("rsqrt")
-def _rsqrt(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_rsqrt(w: WrittenOp) -> OnnxValue:
     return w.node("Reciprocal", w.node("Sqrt", w.x("X")))
 
 
-@to_onnx("expm1")
-def _expm1(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_expm1(w: WrittenOp) -> OnnxValue:
     dtype = w.result("Out").known_dtype
     return w.node("Sub", w.node("Exp", w.cast(w.x("X"), w.dtype("X"), dtype)), w.number(1.0, dtype))
 
@@ -85,7 +85,7 @@ def _logarithm(w: WrittenOp) -> OnnxValue:
     return w.node("Div", w.node("Log", x), w.number(math.log(2.0 if w.op.type == "log2" else 10.0), dtype))
 
 
-@to_onnx("round")
+@to_onnx()
 def _to_onnx_round(w: WrittenOp) -> OnnxValue:
     x, decimals = w.x("X"), int(w.of.decimals)
     if not w.dtype("X").is_floating:
@@ -101,26 +101,26 @@ def _to_onnx_round(w: WrittenOp) -> OnnxValue:
     return rounded if not decimals else w.node("Div" if decimals > 0 else "Mul", rounded, scale)
 
 
-@to_onnx("trunc")
+@to_onnx()
 def _to_onnx_trunc(w: WrittenOp) -> OnnxValue:
     x = w.x("X")
     return w.node("Mul", w.node("Sign", x), w.node("Floor", w.node("Abs", x))) if w.dtype("X").is_floating else w.node("Identity", x)
 
 
-@to_onnx("elementwise_heaviside")
-def _heaviside(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_elementwise_heaviside(w: WrittenOp) -> Any:
     x, y = (Term(w, v, w.dtype("X")) for v in to_onnx_pair(w))
     return x.same(0).where(y, (x > 0).where(1, 0, x.of)).value
 
 
-@to_onnx("lerp")
-def _lerp(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_lerp(w: WrittenOp) -> Any:
     x, y, weight = (term(w, s) for s in ("X", "Y", "Weight"))
     return (x + weight * (y - x)).value
 
 
-@to_onnx("atan2")
-def _atan2(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_atan2(w: WrittenOp) -> Any:
     dtype = w.result("Out").known_dtype
     y, x = term(w, "X1").cast(dtype), term(w, "X2").cast(dtype)
     angle = (y / x).node("Atan")
@@ -130,14 +130,14 @@ def _atan2(w: WrittenOp) -> Any:
     return x.same(0.0).where(upright, (x < 0.0).where(behind, angle)).value
 
 
-@to_onnx("angle")
-def _angle(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_angle(w: WrittenOp) -> Any:
     x = term(w, "X")
     return (x < 0.0).where(math.pi, 0.0, x.of).value
 
 
-@to_onnx("logit")
-def _logit(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_logit(w: WrittenOp) -> Any:
     x, eps = term(w, "X"), float(w.of.eps)
     x = x.most(eps).least(1.0 - eps) if eps else x
     return (x / (1.0 - x)).node("Log").value
@@ -160,7 +160,7 @@ def _of_numbers(t: TorchCall, x: Variable) -> Variable:
     return result
 
 
-@from_torch("round")
+@from_torch()
 def _from_torch_round(t: TorchCall, x: Variable, decimals: int = 0) -> Variable:
     if not t.dtype.is_floating:
         return layer.assign(x)
@@ -191,8 +191,8 @@ def _others(t: TorchCall, x: Any) -> Any:
     return layer.scale(layer.erf(x), -1.0, 1.0) if t.name == "erfc" else _NAMED[t.name](x)
 
 
-@from_torch("gcd")
-def _common_divisor(t: TorchCall, x: Any, y: Any) -> Any:
+@from_torch()
+def _from_torch_gcd(t: TorchCall, x: Any, y: Any) -> Any:
     """Return the greatest common divisors by Euclid's algorithm."""
     dtype = t.dtype
     zero, one = t.tensor(0, INT64), t.tensor(1, INT64)
@@ -209,8 +209,8 @@ def _common_divisor(t: TorchCall, x: Any, y: Any) -> Any:
     return t.cast(layer.while_loop(left, step, list(sizes))[0], dtype)
 
 
-@from_torch("sinc")
-def _sinc(t: TorchCall, x: Any) -> Any:
+@from_torch()
+def _from_torch_sinc(t: TorchCall, x: Any) -> Any:
     x = t.scale(t.tensor(x, t.dtype), math.pi)
     zero, ones = layer.equal(x, t.tensor(0.0, t.dtype)), layer.fill_like(x, 1.0)
     x = t.where(zero, ones, x)
@@ -225,14 +225,14 @@ def x_log_y(t: TorchCall, x: Any, y: Any) -> Any:
     return layer.multiply(x, layer.log(t.where(none, layer.fill_like(y, 1.0), y)))
 
 
-@from_torch("polygamma")
-def _polygamma(t: TorchCall, n: Any, x: Any) -> Any:
+@from_torch()
+def _from_torch_polygamma(t: TorchCall, n: Any, x: Any) -> Any:
     n, x = (x, n) if isinstance(n, Variable) else (n, x)  # in place the tensor is first
     return layer.polygamma(t.tensor(x, t.dtype), int(n))
 
 
-@from_torch("nextafter")
-def _next_after(t: TorchCall, x: Variable, y: Variable) -> Any:
+@from_torch()
+def _from_torch_nextafter(t: TorchCall, x: Variable, y: Variable) -> Any:
     return layer.nextafter(*layer.broadcast_tensors(from_torch_pair(t, x, y, t.dtype)))
 
 
@@ -274,8 +274,8 @@ def _tail(t: TorchCall, x: Any) -> Any:
     return t.where(below, layer.subtract(layer.log(half), squares), layer.log1p(layer.scale(layer.multiply(half, layer.exp(layer.scale(squares, -1.0))), -1.0)))
 
 
-@from_torch("frexp")
-def _parts_of_numbers(t: TorchCall, x: Variable) -> Any:
+@from_torch()
+def _from_torch_frexp(t: TorchCall, x: Variable) -> Any:
     """Return mantissas and exponents, by the bits of the numbers; the gradient is that of a product with a power of two."""
     if x.dtype not in (FP32, FP64):
         raise Refused(f"the parts of {x.dtype}")
@@ -307,7 +307,7 @@ def _parts_of_numbers(t: TorchCall, x: Variable) -> Any:
 # --- to torch's code
 
 
-@to_torch("round")
+@to_torch()
 def _to_torch_round(w: PlainOp) -> str:
     x, decimals = w.x("X"), int(w.of.decimals)
     if not w.dtype("X").is_floating:

@@ -171,7 +171,7 @@ def deformed_convolution(c: Call) -> Any:
 # --- to ONNX
 
 
-@to_onnx("affine_grid")
+@to_onnx()
 def _to_onnx_affine_grid(w: WrittenOp) -> Any:
     theta, dtype = term(w, "Theta"), w.dtype("Theta")
     axes = int(w.spec("Theta").known_dims[1])  # pyright: ignore[reportArgumentType]
@@ -202,8 +202,8 @@ def _deformable(w: WrittenOp) -> Any:
     return w.node("DeformConv", w.x("Input"), w.x("Filter"), w.x("Offset"), None, mask, offset_group=groups, **attributes)
 
 
-@to_onnx("grid_sampler")
-def _to_onnx_grid_sample(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_grid_sampler(w: WrittenOp) -> OnnxValue:
     w.needs(16)
     mode = w.of.mode if w.opset < 20 else {"bilinear": "linear", "bicubic": "cubic"}.get(w.of.mode, w.of.mode)
     if w.rank("X") == 5:
@@ -256,8 +256,8 @@ def _from_torch_grid_sample(t: TorchCall, x: Variable, grid: Variable, mode: int
     return layer.grid_sample(x, grid, kind, outside, bool(align_corners), kind == "nearest")
 
 
-@from_torch("affine_grid_generator")
-def _from_torch_affine_grid(t: TorchCall, theta: Variable, size: Any, align_corners: bool) -> Any:
+@from_torch()
+def _from_torch_affine_grid_generator(t: TorchCall, theta: Variable, size: Any, align_corners: bool) -> Any:
     if any(isinstance(s, OpenSize) for s in size):
         return layer.affine_grid(theta, layer.concat([as_variable(s) for s in size], 0), align_corners)
     return layer.affine_grid(theta, [int(s) for s in size], align_corners)
@@ -266,8 +266,8 @@ def _from_torch_affine_grid(t: TorchCall, theta: Variable, size: Any, align_corn
 # --- to torch's code
 
 
-@to_torch("grid_sampler")
-def _grid(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_grid_sampler(w: PlainOp) -> Any:
     padding = {"zeros": "zeros", "border": "border", "reflection": "reflection", "reflect": "reflection"}.get(w.of.padding_mode)
     if padding is None or (w.of.mode == "nearest" and not w.of.halves_to_even):
         return w.by_kernel()

@@ -242,8 +242,8 @@ def non_zero(c: Call) -> Any:
 # --- to ONNX
 
 
-@to_onnx("one_hot_v2")
-def _one_hot_v2(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_one_hot_v2(w: WrittenOp) -> OnnxValue:
     return one_hot_rows(w, w.as_int64("X"), w.result("Out").known_dtype)
 
 
@@ -280,7 +280,7 @@ def to_onnx_scattered(x: Term, places: Term, values: Term, reduction: str | None
     return x.node("ScatterND", places.value, values.value, reduction=reduction)
 
 
-@to_onnx("scatter")
+@to_onnx()
 def _to_onnx_scatter(w: WrittenOp) -> Any:
     x, updates, dtype = term(w, "X"), term(w, "Updates"), w.dtype("X")
     ids = term(w, "Ids").cast(INT64).shaped(-1, 1)
@@ -290,16 +290,16 @@ def _to_onnx_scatter(w: WrittenOp) -> Any:
     return to_onnx_scattered(to_onnx_scattered(x, ids, zeros), ids, updates, "add").value
 
 
-@to_onnx("scatter_nd_add")
-def _scatter_add(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_scatter_nd_add(w: WrittenOp) -> Any:
     x, index, updates = term(w, "X"), term(w, "Index").cast(INT64), term(w, "Updates")
     if w.spec("Index").known_dims[-1] == 0:
         raise Refused("places of no axis")
     return to_onnx_scattered(x, index, updates, "add").value
 
 
-@to_onnx("put_along_axis")
-def _put_along_axis(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_put_along_axis(w: WrittenOp) -> Any:
     x, value, dtype = term(w, "Input"), term(w, "Value"), w.dtype("Input")
     how, axis = w.of.Reduce, int(w.of.Axis)
     size = w.spec("Input").known_dims[axis]
@@ -317,7 +317,7 @@ def _put_along_axis(w: WrittenOp) -> Any:
     return x.node("ScatterElements", index.value, value.value, axis=axis, reduction=reduction).value
 
 
-@to_onnx("index_add")
+@to_onnx()
 def _to_onnx_index_add(w: WrittenOp) -> Any:
     x, rank = term(w, "X"), w.rank("X")
     axis = int(w.of.axis) % rank
@@ -327,7 +327,7 @@ def _to_onnx_index_add(w: WrittenOp) -> Any:
     return to_onnx_scattered(x.turned(*order), index, term(w, "AddValue").turned(*order), "add").turned(*back).value
 
 
-@to_onnx("index_put")
+@to_onnx()
 def _to_onnx_index_put(w: WrittenOp) -> Any:
     x, value = term(w, "x"), term(w, "value")
     count = len(w.op.input_slots["indices"])
@@ -347,55 +347,55 @@ def _to_onnx_index_put(w: WrittenOp) -> Any:
     return to_onnx_scattered(x, places, value.spread(shape), "add" if w.of.accumulate else None).value
 
 
-@to_onnx("index_sample")
-def _index_sample(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_index_sample(w: WrittenOp) -> Any:
     return w.node("GatherElements", w.x("X"), w.as_int64("Index"), axis=1)
 
 
-@to_onnx("masked_select")
+@to_onnx()
 def _to_onnx_masked_select(w: WrittenOp) -> Any:
     return term(w, "X").shaped(-1).chosen(term(w, "Mask").shaped(-1)).value
 
 
-@to_onnx("masked_fill")
-def _masked_fill(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_masked_fill(w: WrittenOp) -> Any:
     return term(w, "mask").where(term(w, "value"), term(w, "x")).value
 
 
-@to_onnx("where_index")
-def _where_index(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_where_index(w: WrittenOp) -> Any:
     if not w.rank("Condition"):
         raise Refused("of a tensor without dims")
     return term(w, "Condition").cast(BOOL).node("NonZero", to=INT64).turned(1, 0).value
 
 
-@to_onnx("multiplex")
-def _multiplex(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_multiplex(w: WrittenOp) -> Any:
     every = joined([term(w, "X", number).with_dims(0) for number in range(len(w.op.input_slots["X"]))], 0)
     ids = term(w, "Ids").cast(INT64).shaped(-1, 1)
     places = joined([ids, count_to(ids.size(0)).with_dims(1)], 1)
     return every.node("GatherND", places.value).value
 
 
-@to_onnx("shard_index")
-def _shard_index(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_shard_index(w: WrittenOp) -> Any:
     x, size = term(w, "X"), -(-int(w.of.index_num) // int(w.of.nshards))
     mask = (x / size).same(int(w.of.shard_id))
     return mask.where(x % size, int(w.of.ignore_value)).value
 
 
-@to_onnx("one_hot")
+@to_onnx()
 def _to_onnx_one_hot(w: WrittenOp) -> Any:
     ids = w.squeeze(w.as_int64("X"), w.rank("X") - 1)
     return one_hot_rows(w, ids, w.result("Out").known_dtype)
 
 
-@to_onnx("is_empty")
-def _is_empty(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_is_empty(w: WrittenOp) -> Any:
     return w.node("Equal", w.node("Size", w.x("X")), w.number(0, INT64))
 
 
-@to_onnx("gather")
+@to_onnx()
 def _to_onnx_gather(w: WrittenOp) -> OnnxValue:
     axis = single(w, "Axis", w.of.axis)
     x, index = w.x("X"), w.x("Index")
@@ -434,20 +434,20 @@ def _is_size(value: OnnxValue | None, x: OnnxValue, sizes: list[int] | None) -> 
     return value is not None and value.node is not None and value.node.operator == "Shape" and value.node.inputs[0] is x
 
 
-@to_onnx("index_select")
+@to_onnx()
 def _to_onnx_index_select(w: WrittenOp) -> OnnxValue:
     return w.node("Gather", w.x("X"), w.x("Index"), axis=int(w.of.dim))
 
 
-@to_onnx("gather_nd")
+@to_onnx()
 def _to_onnx_gather_nd(w: WrittenOp) -> OnnxValue:
     x, depth = w.x("X"), w.spec("Index").known_dims[-1]
     sizes = [d for d in w.spec("X").known_dims[: depth if isinstance(depth, int) else 0] if isinstance(d, int)]
     return w.node("GatherND", x, to_onnx_unwrapped(w.as_int64("Index"), x, sizes if len(sizes) == depth else None))
 
 
-@to_onnx("take_along_axis")
-def _take_along_axis(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_take_along_axis(w: WrittenOp) -> OnnxValue:
     x, axis = w.x("Input"), int(w.of.Axis)
     size = w.spec("Input").known_dims[axis]
     return w.node("GatherElements", x, to_onnx_unwrapped(w.x("Index"), x, [size] if isinstance(size, int) else None), axis=axis)
@@ -459,13 +459,13 @@ def _take_along_axis(w: WrittenOp) -> OnnxValue:
 _END = 2**31 - 1
 
 
-@from_torch("index_select")
+@from_torch()
 def _from_torch_index_select(t: TorchCall, x: Variable, dim: int, index: Variable) -> Any:
     return layer.index_select(x, index, t.axis(x, dim))
 
 
-@from_torch("take_along_dim")
-def _take_along(t: TorchCall, x: Variable, index: Variable, dim: int | None = None) -> Any:
+@from_torch()
+def _from_torch_take_along_dim(t: TorchCall, x: Variable, index: Variable, dim: int | None = None) -> Any:
     if dim is None:
         return layer.take_along_axis(layer.reshape(x, [-1]), layer.reshape(index, [-1]), 0)
     axis = t.axis(x, dim)
@@ -478,7 +478,7 @@ def _take_along(t: TorchCall, x: Variable, index: Variable, dim: int | None = No
     return layer.take_along_axis(x, index, axis)
 
 
-@from_torch("gather")
+@from_torch()
 def _from_torch_gather(t: TorchCall, x: Variable, dim: int, index: Variable, **_: Any) -> Any:
     axis = t.axis(x, dim)
     for a in range(t.rank(x)):
@@ -499,13 +499,13 @@ def _from_torch_scatter(t: TorchCall, x: Variable, dim: int, index: Variable, sr
     return layer.put_along_axis(x, index, value, t.axis(x, dim), kind, include_self)
 
 
-@from_torch("index_add")
+@from_torch()
 def _from_torch_index_add(t: TorchCall, x: Variable, dim: int, index: Variable, source: Variable, alpha: Any = 1) -> Any:
     return layer.index_add(x, index, t.axis(x, dim), t.scale(source, alpha))
 
 
-@from_torch("index_reduce")
-def _index_reduce(t: TorchCall, x: Variable, dim: int, index: Variable, source: Variable, reduce: str, include_self: bool = True) -> Any:
+@from_torch()
+def _from_torch_index_reduce(t: TorchCall, x: Variable, dim: int, index: Variable, source: Variable, reduce: str, include_self: bool = True) -> Any:
     axis = t.axis(x, dim)
     places = layer.expand_as(layer.reshape(index, [-1, *[1] * (t.rank(x) - 1 - axis)]), source)
     return _from_torch_scatter(t, x, dim, places, source, reduce, include_self)
@@ -597,8 +597,8 @@ def _index_copy(t: TorchCall, x: Variable, dim: int, index: Variable, source: An
     return layer.transpose(out, [order.index(a) for a in range(t.rank(x))]) if axis else out
 
 
-@from_torch("masked_scatter")
-def _masked_scatter(t: TorchCall, x: Variable, mask: Variable, source: Variable) -> Any:
+@from_torch()
+def _from_torch_masked_scatter(t: TorchCall, x: Variable, mask: Variable, source: Variable) -> Any:
     """Return ``x`` with the elements of a source, in their order, where the mask holds."""
     mask = layer.expand_as(mask, x)
     counts = layer.cumsum(layer.cast(layer.reshape(mask, [-1]), INT64), 0)
@@ -607,26 +607,26 @@ def _masked_scatter(t: TorchCall, x: Variable, mask: Variable, source: Variable)
     return layer.where(mask, t.reshape(elements, [torch_size_of(x, a) for a in range(t.rank(x))]), x)
 
 
-@from_torch("take")
-def _take(t: TorchCall, x: Variable, index: Variable) -> Any:
+@from_torch()
+def _from_torch_take(t: TorchCall, x: Variable, index: Variable) -> Any:
     flat = layer.reshape(x, [-1])
     elements = layer.index_select(flat, layer.reshape(index, [-1]), 0)
     return t.reshape(elements, [torch_size_of(index, a) for a in range(t.rank(index))])
 
 
-@from_torch("put")
-def _put(t: TorchCall, x: Variable, index: Variable, source: Variable, accumulate: bool = False) -> Any:
+@from_torch()
+def _from_torch_put(t: TorchCall, x: Variable, index: Variable, source: Variable, accumulate: bool = False) -> Any:
     flat = layer.reshape(x, [-1])
     out = layer.index_put(flat, [layer.reshape(index, [-1])], layer.reshape(source, [-1]), accumulate)
     return t.reshape(out, [torch_size_of(x, a) for a in range(t.rank(x))])
 
 
-@from_torch("nonzero")
-def _nonzero(t: TorchCall, x: Variable) -> Any:
+@from_torch()
+def _from_torch_nonzero(t: TorchCall, x: Variable) -> Any:
     return layer.nonzero(x)
 
 
-@from_torch("masked_select")
+@from_torch()
 def _from_torch_masked_select(t: TorchCall, x: Variable, mask: Variable) -> Any:
     if x.spec.known_dims != mask.spec.known_dims:
         x, numbers = layer.broadcast_tensors([x, layer.cast(mask, x.spec.known_dtype)])
@@ -634,12 +634,12 @@ def _from_torch_masked_select(t: TorchCall, x: Variable, mask: Variable) -> Any:
     return layer.masked_select(x, mask)
 
 
-@from_torch("sym_storage_offset")
-def _storage_offset(t: TorchCall, x: Variable) -> int:
+@from_torch()
+def _from_torch_sym_storage_offset(t: TorchCall, x: Variable) -> int:
     return 0  # each value has memory of its own here
 
 
-@from_torch("one_hot")
+@from_torch()
 def _from_torch_one_hot(t: TorchCall, x: Variable, num_classes: int = -1) -> Any:
     if num_classes < 0:
         raise Refused("a number of classes that is computed")
@@ -654,19 +654,19 @@ def _row(w: PlainOp, slot: str) -> str:
     return w.x(slot) if w.rank(slot) == 1 else f"{w.x(slot)}.reshape(-1)"
 
 
-@to_torch("gather")
+@to_torch()
 def _to_torch_gather(w: PlainOp) -> str:
     axis = w.int("Axis") if w.has("Axis") else str(w.of.axis)
     code = f"torch.index_select({w.x('X')}, {axis}, {_row(w, 'Index')})"
     return code if w.rank("Index") else f"{code}.squeeze({axis})"
 
 
-@to_torch("index_select")
+@to_torch()
 def _to_torch_index_select(w: PlainOp) -> str:
     return f"{w.x('X')}[{':, ' * (w.of.dim % w.rank('X'))}{w.x('Index')}]"  # torch.index_select refuses negative numbers
 
 
-@to_torch("gather_nd")
+@to_torch()
 def _to_torch_gather_nd(w: PlainOp) -> Any:
     size = w.dims("Index")[-1]
     return f"{w.x('X')}[{w.x('Index')}.unbind(-1)]" if isinstance(size, int) and size else w.by_kernel()

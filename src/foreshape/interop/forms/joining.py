@@ -90,12 +90,12 @@ def _columns(w: WrittenOp) -> Any:
     return total.value
 
 
-@to_onnx("concat")
+@to_onnx()
 def _to_onnx_concat(w: WrittenOp) -> OnnxValue:
     return w.node("Concat", *w.all("X"), axis=single(w, "AxisTensor", w.of.axis))
 
 
-@to_onnx("stack")
+@to_onnx()
 def _to_onnx_stack(w: WrittenOp) -> OnnxValue:
     axis = int(w.of.axis) % (len(w.spec("X").known_dims) + 1)
     return w.node("Concat", *[w.unsqueeze(x, axis) for x in w.all("X")], axis=axis)
@@ -108,7 +108,7 @@ def _unstack(w: WrittenOp) -> Any:
     return ([w.node("Gather", w.x("X"), w.number(index, INT64), axis=axis) for index in range(count)],)
 
 
-@to_onnx("split")
+@to_onnx()
 def _to_onnx_split(w: WrittenOp) -> Any:
     count = len(w.op.output_slots["Out"])
     axis = single(w, "AxisTensor", w.of.axis) % w.rank("X")
@@ -161,7 +161,7 @@ def _from_pir_split(p: PirCall) -> None:
 # --- from torch
 
 
-@from_torch("unbind")
+@from_torch()
 def _from_torch_unbind(t: TorchCall, x: Variable, dim: int = 0) -> Any:
     return list(layer.unstack(x, t.axis(x, dim)))
 
@@ -172,14 +172,14 @@ def _cat(t: TorchCall, xs: Any, dim: int = 0) -> Any:
     return layer.concat(tensors, t.axis(tensors[0], dim)) if len(tensors) > 1 else tensors[0]
 
 
-@from_torch("stack")
+@from_torch()
 def _from_torch_stack(t: TorchCall, xs: Any, dim: int = 0) -> Any:
     tensors = [t.cast(x, t.dtype) for x in xs]
     return layer.stack(tensors, dim % (t.rank(tensors[0]) + 1))
 
 
-@from_torch("tensor_split")
-def _split_at(t: TorchCall, x: Variable, places: Any, dim: int = 0) -> Any:
+@from_torch()
+def _from_torch_tensor_split(t: TorchCall, x: Variable, places: Any, dim: int = 0) -> Any:
     axis = t.axis(x, dim)
     if is_list(places):
         ends = [*places, END]
@@ -218,19 +218,19 @@ def _from_torch_split(t: TorchCall, x: Variable, sections: Any, dim: int = 0) ->
 # --- to torch's code
 
 
-@to_torch("concat")
+@to_torch()
 def _to_torch_concat(w: PlainOp) -> str:
     axis = w.int("AxisTensor") if w.has("AxisTensor") else str(w.of.axis)
     operands = w.all("X")
     return f"{operands[0]}.clone()" if len(operands) == 1 else f"torch.cat([{', '.join(operands)}], {axis})"
 
 
-@to_torch("stack")
+@to_torch()
 def _to_torch_stack(w: PlainOp) -> str:
     return f"torch.stack([{', '.join(w.all('X'))}], {w.of.axis})"
 
 
-@to_torch("split")
+@to_torch()
 def _to_torch_split(w: PlainOp) -> Any:
     axis = w.int("AxisTensor") if w.has("AxisTensor") else str(w.of.axis)
     if w.of.num and not w.count("SectionsTensorList"):

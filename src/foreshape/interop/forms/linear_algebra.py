@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 # --- to ONNX
 
 
-@to_onnx("determinant")
+@to_onnx()
 def _to_onnx_determinant(w: WrittenOp) -> Any:
     return term(w, "Input").cast(FP32).node("Det").cast(w.dtype("Input")).value
 
 
-@to_onnx("slogdeterminant")
-def _log_determinant(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_slogdeterminant(w: WrittenOp) -> Any:
     determinant = term(w, "Input").cast(FP32).node("Det").cast(w.dtype("Input"))
     return joined([determinant.node("Sign").with_dims(0), abs(determinant).node("Log").with_dims(0)], 0).value
 
 
-@to_onnx("matrix_power")
-def _matrix_power(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_matrix_power(w: WrittenOp) -> Any:
     import numpy
 
     x, n, dtype = term(w, "X"), int(w.of.n), w.dtype("X")
@@ -57,7 +57,7 @@ def _matrix_power(w: WrittenOp) -> Any:
     return w.node("Identity", product.value) if product is x else product.value  # pyright: ignore[reportOptionalMemberAccess]
 
 
-@to_onnx("inverse")
+@to_onnx()
 def _to_onnx_inverse(w: WrittenOp) -> OnnxValue:
     """Return the inverse of small matrices by Gauss and Jordan, with the largest pivot."""
     import numpy
@@ -119,8 +119,8 @@ def _from_torch_determinant(t: TorchCall, x: Variable) -> Any:
     return layer.det(x)
 
 
-@from_torch("linalg_solve")
-def _solve(t: TorchCall, x: Variable, y: Variable, *, left: bool = True) -> Any:
+@from_torch()
+def _from_torch_linalg_solve(t: TorchCall, x: Variable, y: Variable, *, left: bool = True) -> Any:
     return layer.solve(x, y) if left else _turned(t, layer.solve(_turned(t, x), _turned(t, y)))
 
 
@@ -130,15 +130,15 @@ def _turned(t: TorchCall, x: Variable) -> Variable:
     return layer.transpose(x, [*range(rank - 2), rank - 1, rank - 2])
 
 
-@from_torch("linalg_solve_triangular")
-def _solve_triangular(t: TorchCall, x: Variable, y: Variable, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Any:
+@from_torch()
+def _from_torch_linalg_solve_triangular(t: TorchCall, x: Variable, y: Variable, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Any:
     if left:
         return layer.triangular_solve(x, y, upper, unitriangular=unitriangular)
     return _turned(t, layer.triangular_solve(_turned(t, x), _turned(t, y), not upper, unitriangular=unitriangular))
 
 
-@from_torch("cholesky_solve")
-def _cholesky_solve(t: TorchCall, x: Variable, factor: Variable, upper: bool = False) -> Any:
+@from_torch()
+def _from_torch_cholesky_solve(t: TorchCall, x: Variable, factor: Variable, upper: bool = False) -> Any:
     return layer.cholesky_solve(x, factor, upper)
 
 
@@ -185,7 +185,7 @@ def _with_errors(t: TorchCall, x: Variable, *given: Any, left: bool = True, uppe
     if t.name == "linalg_inv_ex":
         return [layer.inverse(x), None]
     if t.name == "_linalg_solve_ex":
-        return [_solve(t, x, given[0], left=left), None, None, None]
+        return [_from_torch_linalg_solve(t, x, given[0], left=left), None, None, None]
     return [layer.cholesky(x, upper), None]
 
 
@@ -201,23 +201,23 @@ def _private(t: TorchCall, x: Variable, first: Any = False, *_: Any, **more: Any
     return list(layer.eigh(x, str(first or "L").upper() == "U"))
 
 
-@from_torch("linalg_svd")
-def _svd(t: TorchCall, x: Variable, full_matrices: bool = True, **_: Any) -> Any:
+@from_torch()
+def _from_torch_linalg_svd(t: TorchCall, x: Variable, full_matrices: bool = True, **_: Any) -> Any:
     return list(layer.svd(x, full_matrices))
 
 
-@from_torch("linalg_svdvals")
-def _singular_values(t: TorchCall, x: Variable, **_: Any) -> Any:
+@from_torch()
+def _from_torch_linalg_svdvals(t: TorchCall, x: Variable, **_: Any) -> Any:
     return layer.svd(x)[1]
 
 
-@from_torch("linalg_qr")
-def _qr(t: TorchCall, x: Variable, mode: str = "reduced") -> Any:
+@from_torch()
+def _from_torch_linalg_qr(t: TorchCall, x: Variable, mode: str = "reduced") -> Any:
     return list(layer.qr(x, mode))
 
 
-@from_torch("linalg_eigh")
-def _eigh(t: TorchCall, x: Variable, uplo: str = "L") -> Any:
+@from_torch()
+def _from_torch_linalg_eigh(t: TorchCall, x: Variable, uplo: str = "L") -> Any:
     return list(layer.eigh(x, uplo.upper() == "U"))
 
 

@@ -70,25 +70,25 @@ def _to_onnx_special(w: WrittenOp) -> OnnxValue:
     return w.node("IsNaN" if w.op.type == "isnan_v2" else "IsInf", x) if w.dtype("X").is_floating else w.node("Less", x, x)
 
 
-@to_onnx("logical_not")
+@to_onnx()
 def _to_onnx_logical_not(w: WrittenOp) -> OnnxValue:
     return w.node("Not", w.cast(w.x("X"), w.dtype("X"), BOOL))
 
 
-@to_onnx("not_equal")
-def _not_equal(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_not_equal(w: WrittenOp) -> OnnxValue:
     return w.node("Not", w.node("Equal", *to_onnx_pair(w)))
 
 
-@to_onnx("isfinite_v2")
-def _is_finite(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_isfinite_v2(w: WrittenOp) -> OnnxValue:
     x = w.x("X")
     if not w.dtype("X").is_floating:
         return w.node("Equal", x, x)
     return w.node("Not", w.node("Or", w.node("IsInf", x), w.node("IsNaN", x)))
 
 
-@to_onnx("bitwise_not")
+@to_onnx()
 def _to_onnx_bitwise_not(w: WrittenOp) -> OnnxValue:
     if w.dtype("X") is BOOL:
         return w.node("Not", w.x("X"))
@@ -96,7 +96,7 @@ def _to_onnx_bitwise_not(w: WrittenOp) -> OnnxValue:
     return w.node("BitwiseNot", w.x("X"))
 
 
-@to_onnx("where")
+@to_onnx()
 def _to_onnx_where(w: WrittenOp) -> OnnxValue:
     dtype = w.dtype("X")
     if dtype in (BOOL, INT8, INT16):
@@ -104,8 +104,8 @@ def _to_onnx_where(w: WrittenOp) -> OnnxValue:
     return w.node("Where", w.x("Condition"), w.x("X"), w.x("Y"))
 
 
-@to_onnx("equal_all")
-def _equal_all(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_equal_all(w: WrittenOp) -> Any:
     x, y = term(w, "X"), term(w, "Y")
     mine, others = w.spec("X").known_dims, w.spec("Y").known_dims
     if len(mine) != len(others) or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(mine, others, strict=True)):
@@ -130,13 +130,13 @@ def _to_onnx_infinite(x: Term) -> Term:
     return x.node("IsInf", to=BOOL)
 
 
-@to_onnx("isclose")
-def _is_close(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_isclose(w: WrittenOp) -> Any:
     return _close(w).value
 
 
-@to_onnx("allclose")
-def _all_close(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_allclose(w: WrittenOp) -> Any:
     return _all(_close(w))
 
 
@@ -189,8 +189,8 @@ def _logical(t: TorchCall, x: Any, y: Any) -> Any:
     return _LOGICAL[t.name](*from_torch_pair(t, x, y, BOOL))
 
 
-@from_torch("logical_not")
-def _logical_not(t: TorchCall, x: Variable) -> Any:
+@from_torch()
+def _from_torch_logical_not(t: TorchCall, x: Variable) -> Any:
     return layer.logical_not(t.cast(x, BOOL))
 
 
@@ -199,7 +199,7 @@ def _bits(t: TorchCall, x: Any, y: Any) -> Any:
     return getattr(layer, f"bitwise_{_BITS[t.name]}")(*from_torch_pair(t, x, y, t.dtype))
 
 
-@from_torch("bitwise_not")
+@from_torch()
 def _from_torch_bitwise_not(t: TorchCall, x: Variable) -> Any:
     return layer.logical_not(x) if t.dtype is BOOL else layer.bitwise_not(x)
 
@@ -209,7 +209,7 @@ def _is(t: TorchCall, x: Variable) -> Any:
     return {"isnan": layer.is_nan, "isinf": layer.is_inf, "isfinite": layer.is_finite}[t.name](x)
 
 
-@from_torch("where")
+@from_torch()
 def _from_torch_where(t: TorchCall, condition: Variable, x: Any = None, y: Any = None) -> Any:
     if x is None:
         rows = layer.nonzero(condition)
@@ -218,8 +218,8 @@ def _from_torch_where(t: TorchCall, condition: Variable, x: Any = None, y: Any =
     return t.where(condition, x, y)
 
 
-@from_torch("masked_fill")
-def _masked_fill(t: TorchCall, x: Variable, mask: Variable, value: Any) -> Any:
+@from_torch()
+def _from_torch_masked_fill(t: TorchCall, x: Variable, mask: Variable, value: Any) -> Any:
     x, value = from_torch_pair(t, x, value, t.dtype)
     return t.where(mask, value, x)
 

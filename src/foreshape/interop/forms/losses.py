@@ -89,8 +89,8 @@ def _to_onnx_cross_entropy(w: WrittenOp) -> Any:
     return (loss.value, scores.value, None) if w.op.type == "cross_entropy2" else loss.value
 
 
-@to_onnx("softmax_with_cross_entropy")
-def _to_onnx_softmax_cross_entropy(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_softmax_with_cross_entropy(w: WrittenOp) -> Any:
     logits, rank = term(w, "Logits"), w.rank("Logits")
     axis = int(w.of.axis) % rank
     logs = logits.node("LogSoftmax", axis=axis) if w.of.use_softmax else logits.node("Log")
@@ -101,8 +101,8 @@ def _to_onnx_softmax_cross_entropy(w: WrittenOp) -> Any:
     return softmax.value, (-mask.where(0.0, scores)).value
 
 
-@to_onnx("nll_loss")
-def _nll_loss(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_nll_loss(w: WrittenOp) -> Any:
     x, label = term(w, "X"), term(w, "Label").cast(INT64)
     mask = label.same(int(w.of.ignore_index))
     index = mask.where(0, label)
@@ -118,15 +118,15 @@ def _nll_loss(w: WrittenOp) -> Any:
     return of_all.same(0.0).where(0.0, total / of_all).value, of_all.value
 
 
-@to_onnx("label_smooth")
-def _label_smooth(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_label_smooth(w: WrittenOp) -> Any:
     x, epsilon = term(w, "X"), float(w.of.epsilon)
     prior = term(w, "PriorDist").shaped(-1) * epsilon if w.has("PriorDist") else epsilon / x.size(w.rank("X") - 1).cast(x.of)
     return (x * (1.0 - epsilon) + prior).value
 
 
-@to_onnx("sigmoid_focal_loss")
-def _focal_loss(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_sigmoid_focal_loss(w: WrittenOp) -> Any:
     x, label, dtype = term(w, "X"), term(w, "Label"), w.dtype("X")
     number = term(w, "FgNum").shaped(-1).most(1).cast(dtype)
     hit = label.same((count_to(x.size(1)) + 1).cast(label.of))
@@ -138,8 +138,8 @@ def _focal_loss(w: WrittenOp) -> Any:
     return (-(hit_loss + miss_loss)).value
 
 
-@to_onnx("smooth_l1_loss")
-def _smooth_l1(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_smooth_l1_loss(w: WrittenOp) -> Any:
     difference = term(w, "X") - term(w, "Y")
     if w.has("InsideWeight"):
         difference = difference * term(w, "InsideWeight")
@@ -151,22 +151,22 @@ def _smooth_l1(w: WrittenOp) -> Any:
     return difference.value, loss.node("Flatten", axis=1).total(1, keep=True).value
 
 
-@to_onnx("huber_loss")
-def _huber_loss(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_huber_loss(w: WrittenOp) -> Any:
     residual = term(w, "Y") - term(w, "X")
     size = abs(residual)
     inside = size.least(float(w.of.delta))
     return residual.value, ((size - inside * 0.5) * inside).value
 
 
-@to_onnx("bce_loss")
-def _binary_cross_entropy(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_bce_loss(w: WrittenOp) -> Any:
     x, label = term(w, "X"), term(w, "Label")
     return (-(label * x.node("Log").most(-100.0) + (1.0 - label) * (1.0 - x).node("Log").most(-100.0))).value
 
 
-@to_onnx("kldiv_loss")
-def _kldiv_loss(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_kldiv_loss(w: WrittenOp) -> Any:
     x, target = term(w, "X"), term(w, "Target")
     if w.of.log_target:
         loss = target.node("Exp") * (target - x)
@@ -181,14 +181,14 @@ def _kldiv_loss(w: WrittenOp) -> Any:
     return (total / count.cast(x.of)).value
 
 
-@to_onnx("log_loss")
-def _log_loss(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_log_loss(w: WrittenOp) -> Any:
     p, label, epsilon = term(w, "Predicted"), term(w, "Labels"), float(w.of.epsilon)
     return (-(label * (p + epsilon).node("Log") + (1.0 - label) * (1.0 + epsilon - p).node("Log"))).value
 
 
-@to_onnx("sigmoid_cross_entropy_with_logits")
-def _sigmoid_cross_entropy(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_sigmoid_cross_entropy_with_logits(w: WrittenOp) -> Any:
     x, label = term(w, "X"), term(w, "Label")
     logarithm = ((-abs(x)).node("Exp") + 1.0).node("Log")
     logarithm = logarithm * term(w, "pos_weight") if w.has("pos_weight") else logarithm
@@ -199,25 +199,25 @@ def _sigmoid_cross_entropy(w: WrittenOp) -> Any:
     return loss.value
 
 
-@to_onnx("hinge_loss")
-def _hinge_loss(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_hinge_loss(w: WrittenOp) -> Any:
     return (1.0 - (term(w, "Labels") * 2.0 - 1.0) * term(w, "Logits")).most(0.0).value
 
 
-@to_onnx("margin_rank_loss")
-def _margin_rank_loss(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_margin_rank_loss(w: WrittenOp) -> Any:
     out = ((term(w, "X2") - term(w, "X1")) * term(w, "Label") + float(w.of.margin)).most(0.0)
     return (out > 0.0).cast(out.of).value, out.value
 
 
-@to_onnx("rank_loss")
-def _rank_loss(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_rank_loss(w: WrittenOp) -> Any:
     difference = term(w, "Left") - term(w, "Right")
     return (difference.node("Softplus") - difference * term(w, "Label")).value
 
 
-@to_onnx("bpr_loss")
-def _bpr_loss(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_bpr_loss(w: WrittenOp) -> Any:
     x, label, rank = term(w, "X"), term(w, "Label").cast(INT64), w.rank("X")
     label = label.with_dims(rank - 1) if w.rank("Label") < rank else label
     score = x.node("GatherElements", label.value, axis=rank - 1)
@@ -225,16 +225,16 @@ def _bpr_loss(w: WrittenOp) -> Any:
     return (mine.where(0.0, (x - score).node("Softplus")).total(rank - 1, keep=True) / (x.size(rank - 1) - 1).cast(x.of)).value
 
 
-@to_onnx("teacher_student_sigmoid_loss")
-def _teacher_student_loss(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_teacher_student_sigmoid_loss(w: WrittenOp) -> Any:
     x, label = term(w, "X"), term(w, "Label")
     count = (label >= 0.0).cast(x.of) + 1.0
     click = (label >= -1.0).cast(x.of)
     return (x.node("Softplus") * count - (label < 0.0).where(click, label) * x).value
 
 
-@to_onnx("accuracy")
-def _accuracy(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_accuracy(w: WrittenOp) -> Any:
     dtype, indices = w.dtype("Out"), term(w, "Indices")
     label = term(w, "Label").cast(indices.of)
     rows = indices.size(0).without(0)
@@ -268,13 +268,13 @@ def _reduced(x: Variable, reduction: int) -> Variable:
     return x if reduction == 0 else layer.reduce_mean(x) if reduction == 1 else layer.reduce_sum(x)
 
 
-@from_torch("mse_loss")
-def _mse(t: TorchCall, x: Variable, y: Variable, reduction: int = 1) -> Any:
+@from_torch()
+def _from_torch_mse_loss(t: TorchCall, x: Variable, y: Variable, reduction: int = 1) -> Any:
     return _reduced(layer.square(layer.subtract(x, y)), reduction)
 
 
-@from_torch("multi_margin_loss")
-def _multi_margin(t: TorchCall, x: Variable, target: Variable, p: Any = 1, margin: Any = 1, weight: Any = None, reduction: int = 1) -> Any:
+@from_torch()
+def _from_torch_multi_margin_loss(t: TorchCall, x: Variable, target: Variable, p: Any = 1, margin: Any = 1, weight: Any = None, reduction: int = 1) -> Any:
     single = t.rank(x) == 1
     x, target = (layer.unsqueeze(x, [0]), layer.reshape(target, [1])) if single else (x, target)
     label = layer.unsqueeze(target, [1])
@@ -304,8 +304,8 @@ def _multilabel_margin(t: TorchCall, x: Variable, target: Variable, reduction: i
     return [loss, None] if "forward" in t.name else loss
 
 
-@from_torch("l1_loss")
-def _l1(t: TorchCall, x: Variable, y: Variable, reduction: int = 1) -> Any:
+@from_torch()
+def _from_torch_l1_loss(t: TorchCall, x: Variable, y: Variable, reduction: int = 1) -> Any:
     return _reduced(layer.abs(layer.subtract(x, y)), reduction)
 
 
@@ -320,8 +320,8 @@ def _huber(t: TorchCall, x: Variable, y: Variable, reduction: int = 1, beta: flo
     return _reduced(layer.where(layer.less_than(distance, t.tensor(float(beta), t.dtype)), quadratic, linear), reduction)
 
 
-@from_torch("binary_cross_entropy")
-def _bce(t: TorchCall, x: Variable, y: Variable, weight: Any = None, reduction: int = 1) -> Any:
+@from_torch()
+def _from_torch_binary_cross_entropy(t: TorchCall, x: Variable, y: Variable, weight: Any = None, reduction: int = 1) -> Any:
     loss = t.op("bce_loss", None, X=x, Label=y)
     if not y.stop_gradient:  # ours has no gradient of it
         slope = layer.subtract(layer.log1p(layer.scale(x, -1.0)), layer.log(x))
@@ -330,8 +330,8 @@ def _bce(t: TorchCall, x: Variable, y: Variable, weight: Any = None, reduction: 
     return _reduced(loss if weight is None else layer.multiply(loss, weight), reduction)
 
 
-@from_torch("binary_cross_entropy_with_logits")
-def _bce_logits(t: TorchCall, x: Variable, y: Variable, weight: Any = None, pos_weight: Any = None, reduction: int = 1) -> Any:
+@from_torch()
+def _from_torch_binary_cross_entropy_with_logits(t: TorchCall, x: Variable, y: Variable, weight: Any = None, pos_weight: Any = None, reduction: int = 1) -> Any:
     if pos_weight is None:
         loss = layer.subtract(layer.softplus(x, 1.0, 1e4), layer.multiply(x, y))
     else:  # (1 - y) x + (1 + (p - 1) y) log(1 + e^-x)
@@ -358,8 +358,8 @@ def _nll(t: TorchCall, x: Variable, target: Variable, weight: Any = None, reduct
     return [loss, total] if "forward" in t.name else loss
 
 
-@from_torch("cross_entropy_loss")
-def _from_torch_cross_entropy(
+@from_torch()
+def _from_torch_cross_entropy_loss(
     t: TorchCall, x: Variable, target: Variable, weight: Any = None, reduction: int = 1, ignore_index: int = -100, smoothing: float = 0.0
 ) -> Any:
     axis = 1 if t.rank(x) > 1 else 0
@@ -409,8 +409,8 @@ def _ctc(t: TorchCall, x: Variable, target: Variable, steps: Variable, lengths: 
     return loss
 
 
-@from_torch("kl_div")
-def _kl(t: TorchCall, x: Variable, y: Variable, reduction: int = 1, log_target: bool = False) -> Any:
+@from_torch()
+def _from_torch_kl_div(t: TorchCall, x: Variable, y: Variable, reduction: int = 1, log_target: bool = False) -> Any:
     if y.stop_gradient:
         loss = t.op("kldiv_loss", {"reduction": "none", "log_target": log_target}, X=x, Target=y)
     elif log_target:
@@ -423,8 +423,8 @@ def _kl(t: TorchCall, x: Variable, y: Variable, reduction: int = 1, log_target: 
 # --- to torch's code
 
 
-@to_torch("softmax_with_cross_entropy")
-def _softmax_with_cross_entropy(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_softmax_with_cross_entropy(w: PlainOp) -> Any:
     x, axis = w.x("Logits"), w.of.axis
     log_p = w.let(f"torch.log_softmax({x}, {axis})" if w.of.use_softmax else f"torch.log({x})")
     loss = w.call(helpers.class_costs.cross_entropy, log_p, w.x("Label"), axis, w.of.ignore_index, w.of.soft_label)

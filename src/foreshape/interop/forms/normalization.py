@@ -146,8 +146,8 @@ def mean_variance_normalization(c: Call) -> Any:
 # --- to ONNX
 
 
-@to_onnx("data_norm")
-def _data_norm(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_data_norm(w: WrittenOp) -> Any:
     if w.of.slot_dim > 0:
         raise Refused("slots that may be empty")
     size = term(w, "BatchSize")
@@ -158,8 +158,8 @@ def _data_norm(w: WrittenOp) -> Any:
     return y.value, means.value, scales.value
 
 
-@to_onnx("spectral_norm")
-def _spectral_norm(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_spectral_norm(w: WrittenOp) -> Any:
     weight, u, v = term(w, "Weight"), term(w, "U"), term(w, "V")
     row, rank = int(w.of.dim), w.rank("Weight")
     matrix = weight.turned(row, *[a for a in range(rank) if a != row]).node("Flatten", axis=1)
@@ -198,7 +198,7 @@ def _to_onnx_batch_norm(w: WrittenOp) -> Any:
     return channels_back(w, out, rank, layout), None, None
 
 
-@to_onnx("layer_norm")
+@to_onnx()
 def _to_onnx_layer_norm(w: WrittenOp) -> Any:
     rank, axis, dtype, dims = w.rank("X"), int(w.of.begin_norm_axis), w.dtype("X"), w.spec("X").known_dims
     behind = dims[axis:]
@@ -230,14 +230,14 @@ def _to_onnx_layer_norm(w: WrittenOp) -> Any:
     return w.node("Add", out, bias) if bias is not None else out, None, None
 
 
-@to_onnx("instance_norm")
+@to_onnx()
 def _to_onnx_instance_norm(w: WrittenOp) -> Any:
     channels = w.spec("X").known_dims[1]
     out = w.node("InstanceNormalization", w.x("X"), per_channel(w, "Scale", 1.0, channels), per_channel(w, "Bias", 0.0, channels), epsilon=float(w.of.epsilon))
     return out, None, None
 
 
-@to_onnx("group_norm")
+@to_onnx()
 def _to_onnx_group_norm(w: WrittenOp) -> Any:
     """Normalize rows of a group each, as instances; then scale by channel."""
     layout, rank = w.of.data_layout, w.rank("X")
@@ -255,8 +255,8 @@ def _to_onnx_group_norm(w: WrittenOp) -> Any:
     return channels_back(w, out, rank, layout), None, None
 
 
-@to_onnx("lrn")
-def _lrn(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_lrn(w: WrittenOp) -> Any:
     rank, n = w.rank("X"), int(w.of.n)
     return channels_back(
         w,
@@ -266,8 +266,8 @@ def _lrn(w: WrittenOp) -> Any:
     ), None
 
 
-@to_onnx("norm")
-def _unit_norm(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_norm(w: WrittenOp) -> Any:
     x = w.x("X")
     total = w.node("Sqrt", w.node("Add", w.reduce("ReduceSum", w.node("Mul", x, x), [int(w.of.axis)], True), w.like(w.of.epsilon, "X")))
     return total, w.node("Div", x, total)
@@ -299,7 +299,7 @@ def _from_pir_rms_norm(p: PirCall) -> Any:
 # --- from torch
 
 
-@from_torch("instance_norm")
+@from_torch()
 def _from_torch_instance_norm(
     t: TorchCall, x: Variable, weight: Any, bias: Any, mean: Any, variance: Any, use_input_stats: bool, momentum: float, eps: float, *_: Any
 ) -> Any:
@@ -400,17 +400,17 @@ def _from_torch_rms_norm(t: TorchCall, x: Variable, shape: Any, weight: Any = No
     return [out, None] if "fused" in t.name else out
 
 
-@from_torch("group_norm")
+@from_torch()
 def _from_torch_group_norm(t: TorchCall, x: Variable, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any) -> Any:
     return t.op("group_norm", {"groups": groups, "epsilon": float(eps)}, X=x, Scale=weight, Bias=bias)[0]
 
 
-@from_torch("native_group_norm")
-def _native_group_norm(t: TorchCall, x: Variable, weight: Any, bias: Any, n: Any, c: Any, hxw: Any, group: int, eps: float) -> Any:
+@from_torch()
+def _from_torch_native_group_norm(t: TorchCall, x: Variable, weight: Any, bias: Any, n: Any, c: Any, hxw: Any, group: int, eps: float) -> Any:
     return [t.op("group_norm", {"groups": group, "epsilon": float(eps)}, X=x, Scale=weight, Bias=bias)[0], None, None]
 
 
-@from_torch("local_response_norm")
+@from_torch()
 def _from_torch_local_response_norm(t: TorchCall, x: Variable, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Any:
     return t.op("lrn", {"n": size, "alpha": alpha / size, "beta": beta, "k": k}, X=x)[0]
 
@@ -448,7 +448,7 @@ def _to_torch_batch_norm(w: PlainOp) -> Any:
     return (f"{code}.movedim(1, -1)" if last else code,)
 
 
-@to_torch("layer_norm")
+@to_torch()
 def _to_torch_layer_norm(w: PlainOp) -> Any:
     if w.op.output("Mean") in w.writer.wanted or w.op.output("Variance") in w.writer.wanted:
         return w.by_kernel()

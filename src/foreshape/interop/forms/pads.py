@@ -190,7 +190,7 @@ def _pad_image(w: WrittenOp) -> OnnxValue:
     return padded_node(w, w.x("X"), pads[:rank], mode, w.number(value if dtype.is_floating else int(value), dtype))
 
 
-@to_onnx("pad")
+@to_onnx()
 def _to_onnx_pad(w: WrittenOp) -> OnnxValue:
     numbers, dtype = [int(n) for n in w.of.paddings], w.dtype("X")
     pads = [(numbers[index], numbers[index + 1]) for index in range(0, len(numbers), 2)]
@@ -202,8 +202,8 @@ def padded_node(w: WrittenOp, x: OnnxValue, sides: Sequence[tuple[int, int]], mo
     return w.node("Pad", x, pads, value if mode == "constant" else None, mode=mode)
 
 
-@to_onnx("pad_constant_like")
-def _pad_like(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_pad_constant_like(w: WrittenOp) -> Any:
     y, rank = term(w, "Y"), w.rank("X")
     growth = Term(w, w.shape(w.x("X")), INT64) - Term(w, y.dims(), INT64)
     value = w.number(w.of.pad_value if y.of.is_floating else int(w.of.pad_value), y.of)
@@ -268,15 +268,15 @@ def _mirrored(t: TorchCall, x: Variable, pad: Any, mode: str) -> Any:
 # --- to torch's code
 
 
-@to_torch("pad")
+@to_torch()
 def _to_torch_pad(w: PlainOp) -> str:
     pads, rank = w.of.paddings, w.rank("X")
     paddings = [n for axis in reversed(range(rank)) for n in (pads[2 * axis], pads[2 * axis + 1])]
     return f"F.pad({w.x('X')}, {tuple(paddings)}, value={w.number(w.of.pad_value, w.dtype('X'))})"
 
 
-@to_torch("pad3d")
-def _pad3d(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_pad3d(w: PlainOp) -> Any:
     paddings = w.ints("Paddings") if w.has("Paddings") else [str(n) for n in w.of.paddings]
     if paddings is None or w.of.data_format != "NCDHW":
         return w.by_kernel()

@@ -87,7 +87,7 @@ def _added_at_places(c: Call, x: Variable, pads: list[int], strides: list[int], 
 # --- to ONNX
 
 
-@to_onnx("unfold")
+@to_onnx()
 def _to_onnx_unfold(w: WrittenOp) -> OnnxValue:
     """Return the windows as columns: gathered along the rows, then along the columns, of the padded images."""
     import numpy
@@ -120,7 +120,7 @@ def _to_onnx_unfold(w: WrittenOp) -> OnnxValue:
     return w.reshape(columns, 0, front, -1)
 
 
-@to_onnx("fold")
+@to_onnx()
 def _to_onnx_fold(w: WrittenOp) -> OnnxValue:
     w.needs(18)
     top, left, bottom, right = w.of.paddings if len(w.of.paddings) == 4 else (*w.of.paddings, *w.of.paddings)
@@ -138,13 +138,13 @@ def _to_onnx_fold(w: WrittenOp) -> OnnxValue:
 # --- from torch
 
 
-@from_torch("im2col")
-def _im2col(t: TorchCall, x: Variable, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+@from_torch()
+def _from_torch_im2col(t: TorchCall, x: Variable, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Any:
     return layer.unfold(x, kernel, stride, padding, dilation)
 
 
-@from_torch("col2im")
-def _col2im(t: TorchCall, x: Variable, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Any:
+@from_torch()
+def _from_torch_col2im(t: TorchCall, x: Variable, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Any:
     if not any(isinstance(n, OpenSize) for n in size):
         return layer.fold(x, size, kernel, stride, padding, dilation)
     return _folded(t, x, size, *([int(n) for n in numbers] for numbers in (kernel, dilation, padding, stride)))
@@ -178,7 +178,7 @@ def _falls_short(w: PlainOp, sizes: Sequence[Size], around: Sequence[int]) -> bo
     return any(isinstance(n, int) and n + pad < d * (k - 1) + 1 for n, pad, k, d in axes)
 
 
-@to_torch("unfold")
+@to_torch()
 def _to_torch_unfold(w: PlainOp) -> Any:
     top, left, bottom, right = w.of.paddings if len(w.of.paddings) == 4 else (*w.of.paddings, *w.of.paddings)
     if _falls_short(w, w.dims("X")[2:], (top + bottom, left + right)):
@@ -192,7 +192,7 @@ def _to_torch_unfold(w: PlainOp) -> Any:
     return f"F.unfold({', '.join([x, short(w.of.kernel_sizes), *keywords])})"
 
 
-@to_torch("fold")
+@to_torch()
 def _to_torch_fold(w: PlainOp) -> Any:
     top, left, bottom, right = w.of.paddings if len(w.of.paddings) == 4 else (*w.of.paddings, *w.of.paddings)
     if (top, left) != (bottom, right) or _falls_short(w, w.of.output_sizes, (top + bottom, left + right)):

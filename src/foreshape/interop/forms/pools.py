@@ -150,8 +150,8 @@ def global_pool(c: Call) -> Any:
 # --- to ONNX
 
 
-@to_onnx("lp_pool2d")
-def _lp_pool(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_lp_pool2d(w: WrittenOp) -> Any:
     layout, power = w.of.data_format, float(w.of.norm_type)
     x = Term(w, channels_first(w, "x", layout), w.dtype("x"))
     if not math.isfinite(power):
@@ -347,8 +347,8 @@ def _to_onnx_unpool(w: WrittenOp) -> OnnxValue:
     return w.node("Reshape", w.node("ScatterElements", zeros, places, flat, axis=2), w.node("Concat", w.shape(x, 0, 2), image, axis=0))
 
 
-@to_onnx("dilated_pool")
-def _dilated_pool(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_dilated_pool(w: WrittenOp) -> Any:
     kind, x, dtype = w.of.pooling_type, w.x("X"), w.dtype("X")
     attributes: dict[str, Any] = {"kernel_shape": [*w.of.ksize], "strides": [*w.of.strides], "ceil_mode": int(w.of.ceil_mode)}
     if any(d != 1 for d in w.of.dilations):
@@ -500,8 +500,8 @@ def _from_torch_adaptive(t: TorchCall, x: Variable, size: Any) -> Any:
 # --- to torch's code
 
 
-@to_torch("pool2d")
-def _to_torch_pool(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_pool2d(w: PlainOp) -> Any:
     last, kind = is_channels_last(w.of.data_format), w.of.pooling_type
     x, sizes = image(w, "X", last, 2)
     back = f".{BACK[2]}" if last else ""
@@ -539,8 +539,8 @@ def _counts_alike(w: PlainOp, sizes: Sequence[Size], pads: Sequence[tuple[Size, 
     return True
 
 
-@to_torch("max_pool2d_with_index")
-def _pool_with_index(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_max_pool2d_with_index(w: PlainOp) -> Any:
     sizes = w.dims("X")[2:]
     if w.of.global_pooling or w.of.adaptive or w.of.ceil_mode:
         return w.by_kernel()
@@ -553,7 +553,7 @@ def _pool_with_index(w: PlainOp) -> Any:
     return out, f"{index}.to(torch.int32)"
 
 
-@to_torch("unpool")
+@to_torch()
 def _to_torch_unpool(w: PlainOp) -> str:
     dims = w.result("Out").known_dims
     index = w.x("Indices") if w.dtype("Indices").itemsize == 8 else f"{w.x('Indices')}.to(torch.int64)"

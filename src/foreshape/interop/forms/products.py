@@ -121,8 +121,8 @@ def _diagonal(c: Call, term: str, x: Variable) -> tuple[str, Variable]:
 # --- to ONNX
 
 
-@to_onnx("kron")
-def _kron(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_kron(w: WrittenOp) -> Any:
     x, y, x_rank, y_rank = term(w, "X"), term(w, "Y"), w.rank("X"), w.rank("Y")
     rank = max(x_rank, y_rank)
     if not rank:
@@ -132,8 +132,8 @@ def _kron(w: WrittenOp) -> Any:
     return product.shaped_as((Term(w, x.dims(), INT64) * Term(w, y.dims(), INT64)).value).value
 
 
-@to_onnx("cross")
-def _cross(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_cross(w: WrittenOp) -> Any:
     x, y, dims = term(w, "X"), term(w, "Y"), w.spec("X").known_dims
     axis = int(w.of.dim)
     if axis == 9:
@@ -144,34 +144,34 @@ def _cross(w: WrittenOp) -> Any:
     return (x.taken(left, axis) * y.taken(right, axis) - x.taken(right, axis) * y.taken(left, axis)).value
 
 
-@to_onnx("einsum")
+@to_onnx()
 def _to_onnx_einsum(w: WrittenOp) -> Any:
     return w.node("Einsum", *w.all("Operands"), equation=w.of.equation), None, None
 
 
-@to_onnx("multi_dot")
-def _multi_dot(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_multi_dot(w: WrittenOp) -> Any:
     product, *factors = w.all("X")
     for factor in factors:
         product = w.node("MatMul", product, factor)
     return product
 
 
-@to_onnx("bilinear_tensor_product")
-def _to_onnx_bilinear(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_bilinear_tensor_product(w: WrittenOp) -> Any:
     x, y = term(w, "X").with_dims(0), term(w, "Y")  # [1, b, m] [k, m, n] -> [k, b, n]
     out = (x.node("MatMul", w.x("Weight")) * y).total(2).turned(1, 0)
     return (out + term(w, "Bias") if w.has("Bias") else out).value
 
 
-@to_onnx("fsp")
-def _fsp(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_fsp(w: WrittenOp) -> Any:
     x, y = (term(w, s).node("Reshape", w.ints(0, 0, -1)) for s in "XY")
     return (x.node("MatMul", y.turned(0, 2, 1).value) / x.size(2).most(1).cast(x.of)).value
 
 
-@to_onnx("cos_sim")
-def _cosine(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_cos_sim(w: WrittenOp) -> Any:
     x, y = (term(w, s).node("Flatten", axis=1) for s in "XY")
     x_norm, y_norm = (v.node("ReduceL2", *_axes(w), **_axis(w)) for v in (x, y))
     none = x_norm.same(0.0) | y_norm.same(0.0)
@@ -202,8 +202,8 @@ def _matrix_product(w: WrittenOp) -> OnnxValue:
     return w.reshape(product, 1) if ranks == (1, 1) and out is not None and len(out) == 1 else product
 
 
-@to_onnx("mul")
-def _flattened_product(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_mul(w: WrittenOp) -> OnnxValue:
     x, y = w.x("X"), w.x("Y")
     m, n, rank, y_rank = int(w.of.x_num_col_dims), int(w.of.y_num_col_dims), w.rank("X"), w.rank("Y")
     if y_rank == 2 and n == 1 and rank - m == 1:
@@ -214,8 +214,8 @@ def _flattened_product(w: WrittenOp) -> OnnxValue:
     return w.node("Reshape", product, w.node("Concat", w.shape(x, 0, m), w.shape(y, n, y_rank), axis=0))
 
 
-@to_onnx("grouped_matmul")
-def _grouped_product(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_grouped_matmul(w: WrittenOp) -> Any:
     """Multiply all rows by the matrix of each group in turn, with zeros for the rows of others."""
     count = w.spec("Y").known_dims[0]
     if not isinstance(count, int):
@@ -230,13 +230,13 @@ def _grouped_product(w: WrittenOp) -> Any:
     return functools.reduce(operator.add, parts).value
 
 
-@to_onnx("dot")
+@to_onnx()
 def _to_onnx_dot(w: WrittenOp) -> OnnxValue:
     keep = w.result("Out").dims is not None and len(w.result("Out").known_dims) == w.rank("X")
     return w.reduce("ReduceSum", w.node("Mul", *to_onnx_pair(w)), [-1], keep)
 
 
-@to_onnx("addmm")
+@to_onnx()
 def _to_onnx_addmm(w: WrittenOp) -> OnnxValue:
     product = w.node("MatMul", w.x("X"), w.x("Y"))
     product = product if w.of.Alpha == 1.0 else w.node("Mul", product, w.like(w.of.Alpha, "X"))
@@ -293,8 +293,8 @@ def _from_torch_product(t: TorchCall, x: Variable, y: Variable, transposed: bool
     return layer.squeeze(product, [t.rank(product) - 2]) if lone else product
 
 
-@from_torch("linear")
-def _linear(t: TorchCall, x: Variable, weight: Variable, bias: Variable | None = None) -> Any:
+@from_torch()
+def _from_torch_linear(t: TorchCall, x: Variable, weight: Variable, bias: Variable | None = None) -> Any:
     out = _from_torch_product(t, x, weight, True)
     return out if bias is None else layer.add(out, bias)
 
@@ -309,8 +309,8 @@ def _from_torch_dot(t: TorchCall, x: Variable, y: Variable) -> Any:
     return layer.reduce_sum(layer.multiply(x, y))
 
 
-@from_torch("outer")
-def _outer(t: TorchCall, x: Variable, y: Variable) -> Any:
+@from_torch()
+def _from_torch_outer(t: TorchCall, x: Variable, y: Variable) -> Any:
     return layer.multiply(layer.unsqueeze(x, [1]), layer.unsqueeze(y, [0]))
 
 
@@ -320,14 +320,14 @@ def _from_torch_addmm(t: TorchCall, x: Variable, y: Variable, z: Variable, beta:
     return t.scale(product, alpha) if beta == 0 else layer.add(t.scale(product, alpha), t.scale(x, beta))
 
 
-@from_torch("addbmm")
-def _addbmm(t: TorchCall, x: Variable, y: Variable, z: Variable, beta: Any = 1, alpha: Any = 1) -> Any:
+@from_torch()
+def _from_torch_addbmm(t: TorchCall, x: Variable, y: Variable, z: Variable, beta: Any = 1, alpha: Any = 1) -> Any:
     product = layer.reduce_sum(_from_torch_product(t, y, z), [0])
     return t.scale(product, alpha) if beta == 0 else layer.add(t.scale(product, alpha), t.scale(x, beta))
 
 
-@from_torch("_cdist_forward")
-def _distances(t: TorchCall, x: Variable, y: Variable, p: float, mode: Any = None) -> Any:
+@from_torch()
+def _from_torch__cdist_forward(t: TorchCall, x: Variable, y: Variable, p: float, mode: Any = None) -> Any:
     difference = layer.subtract(layer.unsqueeze(x, [-2]), layer.unsqueeze(y, [-3]))
     if p == math.inf:  # each of equal distances has the whole gradient here
         return layer.reduce_max(layer.abs(difference), [t.rank(difference) - 1])
@@ -348,7 +348,7 @@ def _grouped(t: TorchCall, x: Variable, weight: Variable, offsets: Variable, *_:
     return layer.grouped_matmul(x, weight, offsets)
 
 
-@from_torch("einsum")
+@from_torch()
 def _from_torch_einsum(t: TorchCall, equation: str, xs: Any, **_: Any) -> Any:
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
@@ -392,7 +392,7 @@ def _sum_of_products(terms: Sequence[str], right: str, xs: Sequence[Variable]) -
     return layer.cast(layer.reduce_sum(product, summed), xs[0].spec.known_dtype) if summed else product
 
 
-@from_torch("bilinear")
+@from_torch()
 def _from_torch_bilinear(t: TorchCall, x: Variable, y: Variable, weight: Variable, bias: Any = None) -> Any:
     out = layer.einsum("...oj,...j->...o", layer.einsum("...i,oij->...oj", x, weight), y)
     return out if bias is None else layer.add(out, bias)
@@ -416,8 +416,8 @@ def _to_torch_matmul(w: PlainOp) -> str:
     return f"{x} @ {y}" if alpha == 1.0 else f"({x} @ {y}) * {number_code(alpha)}"
 
 
-@to_torch("mul")
-def _mul(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_mul(w: PlainOp) -> str:
     x, y, rows, columns = w.x("X"), w.x("Y"), w.of.x_num_col_dims, w.of.y_num_col_dims
     if (w.rank("Y"), columns) != (2, 1):
         y = f"{y}.flatten({columns}).flatten(0, {columns - 1})" if columns > 1 or w.rank("Y") > 2 else y
@@ -429,19 +429,19 @@ def _mul(w: PlainOp) -> str:
     return code if w.rank("Y") == columns + 1 else f"({code}).unflatten(-1, {tuple_of([w.size(d) for d in w.dims('Y')[columns:]])})"
 
 
-@to_torch("einsum")
+@to_torch()
 def _to_torch_einsum(w: PlainOp) -> Any:
     if any(n in w.writer.wanted for slot in ("InnerCache", "XShape") for n in w.op.output_slots.get(slot, ())):
         return w.by_kernel()
     return f"torch.einsum({json.dumps(w.of.equation)}, {', '.join(w.all('Operands'))})", [], []
 
 
-@to_torch("grouped_matmul")
-def _grouped_matmul(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_grouped_matmul(w: PlainOp) -> str:
     return w.call(helpers.extra_functions.grouped_product, w.x("X"), w.x("Y") + ".mT" * w.of.trans_y, w.x("Ends"))
 
 
-@to_torch("dot")
+@to_torch()
 def _to_torch_dot(w: PlainOp) -> str:
     code = f"({w.x('X')} * {w.x('Y')}).sum(-1{', keepdim=True' if len(w.result('Out').known_dims) == w.rank('X') else ''})"
     return w.cast(code, w.dtype("X"), w.result("Out").known_dtype)

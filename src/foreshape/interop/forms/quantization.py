@@ -429,8 +429,8 @@ def _bytes_of(w: WrittenOp, slot: str) -> Term | None:
     return None
 
 
-@to_onnx("quantize_linear")
-def _quantize_linear(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_quantize_linear(w: WrittenOp) -> Any:
     if not w.of.is_test:
         raise Refused("scales that are observed in training")
     x, axis, limit = term(w, "X"), int(w.of.quant_axis), int(w.of._limit())
@@ -441,8 +441,8 @@ def _quantize_linear(w: WrittenOp) -> Any:
     return _levels(w, x, step, axis, limit, w.of.round_type == 1, True)[0].value, *states
 
 
-@to_onnx("dequantize_linear")
-def _dequantize_linear(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_dequantize_linear(w: WrittenOp) -> Any:
     states = w.optional("InState"), w.optional("InAccum"), w.x("Scale")
     if w.of.only_observer:
         return term(w, "X").cast(w.dtype("Scale")).node("Identity").value, *states
@@ -455,8 +455,8 @@ def _dequantize_abs_max(w: WrittenOp) -> Any:
     return _read(w, "X", None, _step(w, "Scale", 0, -1, float(w.of.max_range), False), -1)
 
 
-@to_onnx("fake_channel_wise_dequantize_max_abs")
-def _dequantize_channels(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_fake_channel_wise_dequantize_max_abs(w: WrittenOp) -> Any:
     scales = w.op.input_slots["Scales"]
     axis = int(w.of._axis(len(scales)))
     numbers = _read(w, "X", None, _step(w, "Scales", 0, axis, largest_level(w.of.quant_bits[0]), False), axis)
@@ -501,8 +501,8 @@ def _fake_observed(w: WrittenOp) -> Any:
     return _fake(w, scale.shaped(), -1, True), scale.value, None, None
 
 
-@to_onnx("moving_average_abs_max_scale")
-def _observer(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_moving_average_abs_max_scale(w: WrittenOp) -> Any:
     if not w.of.is_test:
         raise Refused("scales that are observed in training")
     return w.node("Identity", w.x("X")), None, None, None
@@ -513,7 +513,7 @@ def _as_bytes(x: Term, signed: bool) -> OnnxValue:
     return x.node("Round").most(low).least(high).cast(INT8 if signed else UINT8).value
 
 
-@to_onnx("quantize")
+@to_onnx()
 def _to_onnx_quantize(w: WrittenOp) -> Any:
     if w.of.bfloat16:
         raise Refused("bfloat16")
@@ -521,20 +521,20 @@ def _to_onnx_quantize(w: WrittenOp) -> Any:
     return _as_bytes(numbers, w.of._is_signed())
 
 
-@to_onnx("dequantize")
+@to_onnx()
 def _to_onnx_dequantize(w: WrittenOp) -> Any:
     return ((term(w, "Input").cast(FP32) - float(w.of.Shift)) / float(w.of.Scale)).value
 
 
-@to_onnx("requantize")
-def _requantize(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_requantize(w: WrittenOp) -> Any:
     factor = float(w.of.Scale_out) / float(w.of.Scale_in)
     shift = min(max(float(w.of.Shift_out) - factor * float(w.of.Shift_in), 0.0), 255.0)
     return _as_bytes(term(w, "Input").cast(FP32) * factor + shift, w.dtype("Input") is INT8 and not w.of._shifts())
 
 
-@to_onnx("dequantize_log")
-def _dequantize_log(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_dequantize_log(w: WrittenOp) -> Any:
     x = term(w, "X").cast(INT64)
     values = term(w, "Dict").taken(x % 128)
     return (x < 0).where(-values, values).value

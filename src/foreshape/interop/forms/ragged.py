@@ -45,8 +45,8 @@ def reverse_sequence(c: Call) -> Any:
 # --- to ONNX
 
 
-@to_onnx("sequence_mask")
-def _sequence_mask(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_sequence_mask(w: WrittenOp) -> Any:
     x, dtype = term(w, "X"), w.result("Y").known_dtype
     if w.has("MaxLenTensor"):
         size = Term(w, w.row("MaxLenTensor"), INT64)
@@ -97,8 +97,8 @@ def _column(w: WrittenOp, row: OnnxValue, rank: int) -> OnnxValue:
     return w.reshape(row, -1, *[1] * (rank - 1)) if rank > 1 else row
 
 
-@to_onnx("sequence_pool")
-def _to_onnx_pool(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_sequence_pool(w: WrittenOp) -> Any:
     x, kind, rank = RaggedOperand(w, "X"), w.of.pooltype, len(w.writer.spec(w.variable("X")).known_dims)
     lengths, writer, dtype = x.innermost, x.writer, x.spec.known_dtype
     if kind in ("FIRST", "LAST"):
@@ -118,14 +118,14 @@ def _to_onnx_pool(w: WrittenOp) -> Any:
     return out, None
 
 
-@to_onnx("sequence_softmax")
-def _to_onnx_softmax(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_sequence_softmax(w: WrittenOp) -> OnnxValue:
     x = RaggedOperand(w, "X")
     return x.writer.unpadded(w.node("Softmax", x.padded(-float("inf")), axis=1), x.innermost)
 
 
-@to_onnx("sequence_reverse")
-def _reverse(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_sequence_reverse(w: WrittenOp) -> OnnxValue:
     x = RaggedOperand(w, "X")
     of_row = x.writer.sequence_of_each_row(x.innermost)
     ends = w.node("Add", w.node("Mul", x.writer.offsets(x.innermost), w.ints(2)), w.node("Sub", x.innermost, w.ints(1)))
@@ -133,8 +133,8 @@ def _reverse(w: WrittenOp) -> OnnxValue:
     return w.node("Gather", x.rows, w.node("Sub", w.node("Gather", ends, of_row, axis=0), time), axis=0)
 
 
-@to_onnx("sequence_expand")
-def _to_onnx_expand(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_sequence_expand(w: WrittenOp) -> OnnxValue:
     y = RaggedOperand(w, "Y")
     lengths = y.lengths[int(w.of.ref_level)]
     of_row = y.writer.sequence_of_each_row(lengths)
@@ -146,14 +146,14 @@ def _to_onnx_expand(w: WrittenOp) -> OnnxValue:
     return x.writer.unpadded(w.node("Gather", x.padded(), of_row, axis=0), repeated)
 
 
-@to_onnx("sequence_expand_as")
-def _expand_as(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_sequence_expand_as(w: WrittenOp) -> OnnxValue:
     y = RaggedOperand(w, "Y")
     return w.node("Gather", w.x("X"), y.writer.sequence_of_each_row(y.innermost), axis=0)
 
 
-@to_onnx("sequence_conv")
-def _convolution(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_sequence_conv(w: WrittenOp) -> OnnxValue:
     if w.of.paddingTrainable:
         raise Refused("trained rows outside of the sequences")
     x, writer = RaggedOperand(w, "X"), RowsWriter(w.writer)
@@ -171,8 +171,8 @@ def _convolution(w: WrittenOp) -> OnnxValue:
     return w.node("MatMul", context, w.x("Filter"))
 
 
-@to_onnx("sequence_concat")
-def _concat(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_sequence_concat(w: WrittenOp) -> OnnxValue:
     operands = [RaggedOperand(w, "X", index) for index in range(len(w.op.input_slots["X"]))]
     writer, lengths = operands[0].writer, [x.alone() for x in operands]
     masks = [writer.mask(length, writer.time(writer.longest(length))) for length in lengths]
@@ -184,8 +184,8 @@ def _concat(w: WrittenOp) -> OnnxValue:
     return writer.kept(joined, mask)
 
 
-@to_onnx("sequence_pad")
-def _to_onnx_pad(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_sequence_pad(w: WrittenOp) -> Any:
     x = RaggedOperand(w, "X")
     x.alone()
     fill, count = w.x("PadValue"), int(w.of.padded_length)
@@ -193,8 +193,8 @@ def _to_onnx_pad(w: WrittenOp) -> Any:
     return out, w.node("Identity", x.innermost)
 
 
-@to_onnx("sequence_unpad")
-def _unpad(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_sequence_unpad(w: WrittenOp) -> OnnxValue:
     if w.writer.spec(w.variable("X")).lod is not None:
         raise Refused("X is ragged")
     x, writer = w.x("X"), RowsWriter(w.writer)
@@ -229,7 +229,7 @@ def _state(w: WrittenOp, slot: str) -> OnnxValue | None:
     return w.unsqueeze(w.x(slot), 0) if w.has(slot) else None
 
 
-@to_onnx("gru")
+@to_onnx()
 def _to_onnx_gru(w: WrittenOp) -> Any:
     import numpy
 
@@ -254,7 +254,7 @@ def _to_onnx_gru(w: WrittenOp) -> Any:
     return None, None, None, _rows_of(w, x, out)
 
 
-@to_onnx("lstm")
+@to_onnx()
 def _to_onnx_lstm(w: WrittenOp) -> Any:
     import numpy
 
@@ -276,8 +276,8 @@ def _to_onnx_lstm(w: WrittenOp) -> Any:
     return _rows_of(w, x, out), None, None, None
 
 
-@to_onnx("sequence_rnn")
-def _sequence_rnn(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_sequence_rnn(w: WrittenOp) -> Any:
     x = RaggedOperand(w, "Input")
     padded, lengths = _by_time(w, x)
     out, last = recurrent_layers(w, padded, lengths, [w.optional("InitHidden"), *([w.optional("InitCell")] if w.of.mode == "LSTM" else [])])
@@ -378,42 +378,42 @@ def _to_torch_lstm(w: PlainOp) -> Any:
     return state, cell
 
 
-@to_torch("gru")
+@to_torch()
 def _to_torch_gru(w: PlainOp) -> Any:
     names = [f'"{n}"' for n in (w.of.gate_activation, w.of.activation)]
     arguments = [w.x("Input"), w.optional("H0"), w.x("Weight"), w.optional("Bias"), sequences(w, "Input"), w.of.is_reverse, *names, w.of.origin_mode]
     return None, None, None, w.call(helpers.ragged_steps.ragged_gru, *arguments)
 
 
-@to_torch("gru_unit")
-def _gru_unit(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_gru_unit(w: PlainOp) -> Any:
     kinds = ("identity", "sigmoid", "tanh", "relu")
     x = f"{w.x('Input')} + {w.x('Bias')}" if w.has("Bias") else w.x("Input")
     names = [f'"{kinds[n]}"' for n in (w.of.gate_activation, w.of.activation)]
     return None, None, w.call(helpers.ragged_steps.gru_step, x, w.x("HiddenPrev"), w.x("Weight"), *names, w.of.origin_mode)
 
 
-@to_torch("sequence_pool")
-def _to_torch_pool(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_sequence_pool(w: PlainOp) -> Any:
     return w.call(helpers.ragged_steps.ragged_pool, w.x("X"), sequences(w, "X"), f'"{w.of.pooltype}"', number_code(w.of.pad_value)), None
 
 
-@to_torch("sequence_pad")
-def _to_torch_pad(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_sequence_pad(w: PlainOp) -> Any:
     out, lengths = w.several(w.call(helpers.ragged_steps.ragged_pad, w.x("X"), w.x("PadValue"), sequences(w, "X"), w.of.padded_length), 2)
     return out, lengths
 
 
-@to_torch("sequence_rnn")
-def _recurrent(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_sequence_rnn(w: PlainOp) -> Any:
     arguments = [w.x("Input"), w.optional("InitHidden"), w.optional("InitCell"), f"[{', '.join(w.all('WeightList'))}]", sequences(w, "Input"), f'"{w.of.mode}"']
     arguments += [str(w.of.hidden_size), number_code(w.of.dropout_prob), "self.training", str(w.of.is_bidirec)]
     values = w.several(w.call(helpers.ragged_steps.ragged_recurrent, *arguments), 3 if w.of.mode == "LSTM" else 2)
     return values[0], values[1], values[2] if len(values) > 2 else None, None
 
 
-@to_torch("sequence_attention")
-def _to_torch_attention(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_sequence_attention(w: PlainOp) -> Any:
     arguments = [
         w.x("Q"),
         w.x("K"),

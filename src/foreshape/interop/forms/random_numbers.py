@@ -80,22 +80,22 @@ def _shape(w: WrittenOp) -> OnnxValue | list[int]:
     return [int(d) for d in w.of.shape]
 
 
-@to_onnx("uniform_random")
-def _to_onnx_uniform(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_uniform_random(w: WrittenOp) -> Any:
     if w.of.diag_num:
         raise Refused("with a diagonal that is set")
     return _to_onnx_drawn(w, "RandomUniform", _shape(w), w.result("Out").known_dtype, low=float(w.of.min), high=float(w.of.max)).value
 
 
-@to_onnx("gaussian_random")
-def _gaussian(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_gaussian_random(w: WrittenOp) -> Any:
     if not w.of.std:
         return to_onnx_filled(w, _shape(w), float(w.of.mean), w.result("Out").known_dtype)
     return _to_onnx_drawn(w, "RandomNormal", _shape(w), w.result("Out").known_dtype, mean=float(w.of.mean), scale=float(w.of.std)).value
 
 
-@to_onnx("uniform_random_batch_size_like")
-def _uniform_like(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_uniform_random_batch_size_like(w: WrittenOp) -> Any:
     shape, axis = [int(d) for d in w.of.shape], int(w.of.output_dim_idx)
     size = w.shape(w.x("Input"), w.of.input_dim_idx, w.of.input_dim_idx + 1)
     parts = [*([w.ints(*shape[:axis])] if axis else []), size, *([w.ints(*shape[axis + 1 :])] if shape[axis + 1 :] else [])]
@@ -103,20 +103,20 @@ def _uniform_like(w: WrittenOp) -> Any:
     return _to_onnx_drawn(w, "RandomUniform", dims, w.result("Out").known_dtype, low=float(w.of.min), high=float(w.of.max)).value
 
 
-@to_onnx("randint")
+@to_onnx()
 def _to_onnx_randint(w: WrittenOp) -> Any:
     low, high = int(w.of.low), int(w.of.high)
     numbers = _to_onnx_drawn(w, "RandomUniform", _shape(w), FP32, low=float(low), high=float(high)).node("Floor").least(float(high - 1))
     return numbers.cast(w.result("Out").known_dtype).value
 
 
-@to_onnx("randperm")
-def _to_onnx_permutation(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_randperm(w: WrittenOp) -> Any:
     order = _to_onnx_drawn(w, "RandomUniform", [int(w.of.n)], FP32, low=0.0, high=1.0).sorted(0)[1]
     return order.cast(w.result("Out").known_dtype).value
 
 
-@to_onnx("bernoulli")
+@to_onnx()
 def _to_onnx_bernoulli(w: WrittenOp) -> Any:
     x = term(w, "X")
     return (_to_onnx_drawn(w, "RandomUniform", x.dims(), FP32, low=0.0, high=1.0).cast(x.of) < x).cast(x.of).value
@@ -127,7 +127,7 @@ def gumbel(w: WrittenOp, like: Term) -> Term:
     return -(-_to_onnx_drawn(w, "RandomUniform", like.dims(), FP32, low=1e-38, high=1.0).cast(like.of).node("Log")).node("Log")
 
 
-@to_onnx("multinomial")
+@to_onnx()
 def _to_onnx_multinomial(w: WrittenOp) -> Any:
     """Draw with Gumbel's numbers: the largest sums of these and the logarithms are drawn without replacement."""
     x, count, rank = term(w, "X"), int(w.of.num_samples), w.rank("X")
@@ -164,7 +164,7 @@ def _drawn_anew(t: TorchCall, x: Variable, first: float = 0.0, second: float = 1
     return layer.gaussian_random(size, float(first), float(second), dtype=t.dtype)
 
 
-@from_torch("normal")
+@from_torch()
 def _from_torch_normal(t: TorchCall, mean: Any, std: Any = 1.0, size: Any = None, **_: Any) -> Any:
     if size is not None or not isinstance(mean, Variable):
         raise Refused("a normal distribution by numbers")
@@ -193,14 +193,14 @@ def _integers_like(t: TorchCall, x: Variable, *ends: int, **_: Any) -> Any:
     return t.cast(layer.randint(low, high, layer.shape(x), INT64), t.dtype)
 
 
-@from_torch("randperm")
-def _from_torch_permutation(t: TorchCall, n: Any, **_: Any) -> Any:
+@from_torch()
+def _from_torch_randperm(t: TorchCall, n: Any, **_: Any) -> Any:
     if isinstance(n, OpenSize):
         raise Refused("a permutation of an open size")
     return layer.randperm(n, t.dtype)
 
 
-@from_torch("multinomial")
+@from_torch()
 def _from_torch_multinomial(t: TorchCall, x: Variable, count: int, replacement: bool = False, **_: Any) -> Any:
     return layer.multinomial(x, count, replacement)
 
@@ -215,16 +215,16 @@ def _to_torch_uniform(w: PlainOp) -> str:
     return f"torch.empty({shape(w)}, {tensor_options(w, w.result('Out').known_dtype)}).uniform_({number_code(w.of.min)}, {number_code(w.of.max)})"
 
 
-@to_torch("gaussian_random")
-def _to_torch_normal(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_gaussian_random(w: PlainOp) -> str:
     return f"torch.empty({shape(w)}, {tensor_options(w, w.result('Out').known_dtype)}).normal_({number_code(w.of.mean)}, {number_code(w.of.std)})"
 
 
-@to_torch("randint")
+@to_torch()
 def _to_torch_randint(w: PlainOp) -> str:
     return f"torch.randint({w.of.low}, {w.of.high}, {shape(w)}, {tensor_options(w, w.result('Out').known_dtype)})"
 
 
-@to_torch("randperm")
-def _randperm(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_randperm(w: PlainOp) -> str:
     return f"torch.randperm({w.of.n}, {tensor_options(w, w.result('Out').known_dtype)})"

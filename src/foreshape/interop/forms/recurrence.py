@@ -361,7 +361,7 @@ def reordered(w: WrittenOp, slot: str, units: Sequence[Sequence[int]], order: Se
     return w.node("Concat", *rows, axis=0) if len(rows) > 1 else rows[0]
 
 
-@to_onnx("rnn")
+@to_onnx()
 def _to_onnx_rnn(w: WrittenOp) -> Any:
     states = [w.x("PreState", index) for index in range(len(w.op.input_slots["PreState"]))]
     dims = [d for d in w.result("Out").known_dims if isinstance(d, int)]
@@ -434,8 +434,8 @@ def weights_before_reset(w: WrittenOp) -> tuple[OnnxValue, OnnxValue, int]:
 _ACTIVATIONS: Final = ("Identity", "Sigmoid", "Tanh", "Relu")
 
 
-@to_onnx("gru_unit")
-def _gru_unit(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_gru_unit(w: WrittenOp) -> Any:
     gate_weight, candidate_weight, size = weights_before_reset(w)
     x, previous = w.x("Input"), w.x("HiddenPrev")
     if w.has("Bias"):
@@ -450,8 +450,8 @@ def _gru_unit(w: WrittenOp) -> Any:
     return w.node("Concat", u, r, c, axis=1), left, state
 
 
-@to_onnx("lstm_unit")
-def _lstm_unit(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_lstm_unit(w: WrittenOp) -> Any:
     size = w.spec("C_prev").known_dims[1]
     if not isinstance(size, int):
         raise Refused("C_prev must have a known number of hidden units")
@@ -622,7 +622,7 @@ def _from_torch_packed_recurrent(t: TorchCall, rows: Variable, sizes: Variable, 
 # --- to torch's code
 
 
-@to_torch("rnn", by_mode=True)
+@to_torch(by_mode=True)
 def _to_torch_rnn(w: PlainOp) -> Any:
     states, weights = w.all("PreState"), w.all("WeightList")
     directions, count = 2 if w.of.is_bidirec else 1, int(w.of.num_layers)

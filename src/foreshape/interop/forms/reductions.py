@@ -98,30 +98,30 @@ def _log_of_exponentials(c: Call, x: Variable, axes: list[int] | Variable | None
 # --- to ONNX
 
 
-@to_onnx("clip_by_norm")
-def _clip_by_norm(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_clip_by_norm(w: WrittenOp) -> Any:
     x, limit = term(w, "X"), float(w.of.max_norm)
     norm = x.node("ReduceL2", keepdims=0)
     return (x * (norm > limit).where(limit / norm, 1.0)).value
 
 
-@to_onnx("l1_norm")
-def _l1_norm(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_l1_norm(w: WrittenOp) -> Any:
     return w.node("ReduceL1", w.x("X"), keepdims=0)
 
 
-@to_onnx("squared_l2_norm")
-def _squared_norm(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_squared_l2_norm(w: WrittenOp) -> Any:
     return w.reshape(w.node("ReduceSumSquare", w.x("X"), keepdims=0), 1)
 
 
-@to_onnx("dist")
-def _to_onnx_distance(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_dist(w: WrittenOp) -> Any:
     return to_onnx_norm_of(w, (term(w, "X") - term(w, "Y")).value, "X", float(w.of.p), None, False)
 
 
-@to_onnx("renorm")
-def _renorm(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_renorm(w: WrittenOp) -> Any:
     x, rank, limit = term(w, "X"), w.rank("X"), float(w.of.max_norm)
     axes = [a for a in range(rank) if a != int(w.of.axis) % rank]
     norms = Term(w, to_onnx_norm_of(w, x.value, "X", float(w.of.p), axes, True), x.of) if axes else abs(x)
@@ -166,12 +166,12 @@ def _as_inferred(w: WrittenOp, x: OnnxValue, slot: str, rank: int | None) -> Onn
     return w.reshape(x, 1) if rank == 0 and len(w.result(slot).known_dims) == 1 else x
 
 
-@to_onnx("mean")
+@to_onnx()
 def _to_onnx_mean(w: WrittenOp) -> OnnxValue:
     return _as_inferred(w, w.reduce("ReduceMean", w.x("X"), None, False), "Out", 0)
 
 
-@to_onnx("logsumexp")
+@to_onnx()
 def _to_onnx_logsumexp(w: WrittenOp) -> OnnxValue:
     rank = w.rank("X")
     every = not rank or w.of.reduce_all or not w.of.axis or len({a % rank for a in w.of.axis}) == rank
@@ -179,8 +179,8 @@ def _to_onnx_logsumexp(w: WrittenOp) -> OnnxValue:
     return _as_inferred(w, out, "Out", 0 if every and not w.of.keepdim else None)
 
 
-@to_onnx("p_norm")
-def _p_norm(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_p_norm(w: WrittenOp) -> OnnxValue:
     axes = None if w.of.asvector or not w.rank("X") else [int(w.of.axis) % w.rank("X")]
     keep = bool(w.of.keepdim)
     return _as_inferred(w, to_onnx_norm_of(w, w.x("X"), "X", float(w.of.porder), axes, keep), "Out", 0 if axes is None and not keep else None)
@@ -296,7 +296,7 @@ def _max(t: TorchCall, x: Variable, other: Any = None, keepdim: bool = False) ->
     return [values, places] if keepdim else [layer.squeeze(values, [axis]), layer.squeeze(places, [axis])]
 
 
-@from_torch("logsumexp")
+@from_torch()
 def _from_torch_logsumexp(t: TorchCall, x: Variable, dim: Any, keepdim: bool = False) -> Any:
     axes = t.axes(x, dim)
     return t.op("logsumexp", {"axis": axes or [0], "keepdim": keepdim, "reduce_all": axes is None}, X=x)
@@ -356,8 +356,8 @@ def from_torch_norm(t: TorchCall, x: Variable, order: float, axes: list[int] | N
     return t.power(layer.reduce_sum(t.power(layer.abs(x), order), axes, keepdim), 1 / order)
 
 
-@from_torch("dist")
-def _from_torch_distance(t: TorchCall, x: Variable, y: Variable, p: float = 2) -> Any:
+@from_torch()
+def _from_torch_dist(t: TorchCall, x: Variable, y: Variable, p: float = 2) -> Any:
     return from_torch_norm(t, layer.subtract(x, y), float(p), None, False)
 
 
@@ -371,8 +371,8 @@ def _distances(t: TorchCall, x: Variable, p: float = 2) -> Any:
     return layer.reduce_max(layer.abs(off), [1]) if p == math.inf else from_torch_norm(t, off, float(p), [1], False)
 
 
-@from_torch("cosine_similarity")
-def _cosine(t: TorchCall, x: Variable, y: Variable, dim: int = 1, eps: float = 1e-8) -> Any:
+@from_torch()
+def _from_torch_cosine_similarity(t: TorchCall, x: Variable, y: Variable, dim: int = 1, eps: float = 1e-8) -> Any:
     x, y = layer.broadcast_tensors([x, y])
     axis = t.axis(x, dim)
     lengths = [layer.clip(t.root(layer.reduce_sum(layer.square(v), axis, True)), eps, math.inf) for v in (x, y)]
@@ -436,14 +436,14 @@ def _whole_mean(w: PlainOp, x: str, axes: tuple[int, ...], keep: bool) -> str:
     return f'torch.div({total}, {x}.numel() // {total}.numel(), rounding_mode="trunc").to({w.type(w.result("Out").known_dtype)})'
 
 
-@to_torch("mean")
+@to_torch()
 def _to_torch_mean(w: PlainOp) -> str:
     code = f"{w.x('X')}.mean()"
     return code if not w.result("Out").known_dims else f"{code}.reshape(1)"
 
 
-@to_torch("p_norm")
-def _to_torch_norm(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_p_norm(w: PlainOp) -> str:
     rank = w.rank("X")
     axes = tuple(range(rank)) if w.of.asvector else (w.of.axis,)
     if not rank:

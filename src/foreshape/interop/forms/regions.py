@@ -159,7 +159,7 @@ def _images(w: WrittenOp) -> Term:
     return image_of_rows(term(w, "RoisNum"), onnx_size_of(w, "ROIs", 0))
 
 
-@to_onnx("roi_align")
+@to_onnx()
 def _to_onnx_roi_align(w: WrittenOp) -> Any:
     if w.of.aligned:
         w.needs(16)
@@ -173,7 +173,7 @@ def _to_onnx_roi_align(w: WrittenOp) -> Any:
     return w.node("RoiAlign", w.x("X"), w.x("ROIs"), _images(w).value, spatial_scale=scale, coordinate_transformation_mode=coordinates, **attributes)
 
 
-@to_onnx("roi_pool")
+@to_onnx()
 def _to_onnx_roi_pool(w: WrittenOp) -> Any:
     rois = joined([_images(w).cast(w.dtype("ROIs")).with_dims(1), term(w, "ROIs")], 1)
     shape = [int(w.of.pooled_height), int(w.of.pooled_width)]

@@ -70,8 +70,8 @@ def from_onnx_tile(c: Call) -> Any:
 # --- to ONNX
 
 
-@to_onnx("repeat_interleave")
-def _to_onnx_repeat(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_repeat_interleave(w: WrittenOp) -> Any:
     x, axis = term(w, "X"), int(w.of.dim) % w.rank("X")
     count = size_of(w, "X", axis)
     if w.has("RepeatsTensor"):
@@ -82,8 +82,8 @@ def _to_onnx_repeat(w: WrittenOp) -> Any:
     return x.taken(index, axis).value
 
 
-@to_onnx("expand")
-def _repeated(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_expand(w: WrittenOp) -> Any:
     if w.has("ExpandTimes"):
         return w.node("Tile", w.x("X"), w.row("ExpandTimes"))
     if w.op.input_slots.get("expand_times_tensor"):
@@ -91,15 +91,15 @@ def _repeated(w: WrittenOp) -> Any:
     return w.node("Tile", w.x("X"), w.ints(*[int(n) for n in w.of.expand_times]))
 
 
-@to_onnx("expand_as")
-def _repeated_as(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_expand_as(w: WrittenOp) -> Any:
     x = term(w, "X")
     times = Term(w, w.shape(w.x("target_tensor")), INT64) / Term(w, x.dims(), INT64).most(1)
     return x.node("Tile", times.value).value
 
 
-@to_onnx("broadcast_tensors")
-def _to_onnx_broadcast(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_broadcast_tensors(w: WrittenOp) -> Any:
     operands = [term(w, "X", index) for index in range(len(w.op.input_slots["X"]))]
     results: list[OnnxValue] = []
     for index, x in enumerate(operands):
@@ -109,7 +109,7 @@ def _to_onnx_broadcast(w: WrittenOp) -> Any:
     return (results,)
 
 
-@to_onnx("tile")
+@to_onnx()
 def _to_onnx_tile(w: WrittenOp) -> OnnxValue:
     x, rank = w.x("X"), w.rank("X")
     if w.has("RepeatTimes"):
@@ -127,8 +127,8 @@ def _to_onnx_tile(w: WrittenOp) -> OnnxValue:
     return w.node("Tile", w.unsqueeze(x, *range(count - rank)) if count > rank else x, times)
 
 
-@to_onnx("expand_v2")
-def _to_onnx_expand(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_expand_v2(w: WrittenOp) -> OnnxValue:
     if w.has("Shape"):
         shape = w.row("Shape")
     elif w.op.input_slots.get("expand_shapes_tensor"):
@@ -142,14 +142,14 @@ def _to_onnx_expand(w: WrittenOp) -> OnnxValue:
     return w.node("Expand", w.x("X"), shape)
 
 
-@to_onnx("expand_as_v2")
-def _to_onnx_expand_as(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_expand_as_v2(w: WrittenOp) -> OnnxValue:
     if w.has("Y"):
         return w.node("Expand", w.x("X"), w.shape(w.x("Y")))
     return w.node("Expand", w.x("X"), w.ints(*[1 if d == -1 else d for d in w.of.target_shape]))
 
 
-@to_onnx("meshgrid")
+@to_onnx()
 def _to_onnx_meshgrid(w: WrittenOp) -> Any:
     operands = w.all("X")
     count = len(operands)
@@ -158,7 +158,7 @@ def _to_onnx_meshgrid(w: WrittenOp) -> Any:
     return ([w.node("Expand", w.unsqueeze(x, *[a for a in range(count) if a != axis]), shape) for axis, x in enumerate(rows)],)
 
 
-@to_onnx("roll")
+@to_onnx()
 def _to_onnx_roll(w: WrittenOp) -> OnnxValue:
     x, rank = w.x("X"), w.rank("X")
     shifts = w.known("ShiftsTensor") if w.has("ShiftsTensor") else w.of.shifts
@@ -189,7 +189,7 @@ def _to_onnx_flip(w: WrittenOp) -> OnnxValue:
 # --- from torch
 
 
-@from_torch("expand")
+@from_torch()
 def _from_torch_expand(t: TorchCall, x: Variable, size: Any, implicit: bool = False) -> Any:
     dims = x.spec.known_dims
     lead = len(size) - len(dims)
@@ -216,8 +216,8 @@ def _from_torch_repeat(t: TorchCall, x: Variable, repeats: Any) -> Any:
     return layer.tile(x, t.sizes(repeats))
 
 
-@from_torch("repeat_interleave")
-def _repeat_interleave(t: TorchCall, x: Variable, repeats: Any, dim: Any = None, **_: Any) -> Any:
+@from_torch()
+def _from_torch_repeat_interleave(t: TorchCall, x: Variable, repeats: Any, dim: Any = None, **_: Any) -> Any:
     if isinstance(repeats, OpenSize):
         raise Refused("a number of repeats that is open")
     if isinstance(repeats, Variable) and repeats.spec.elements == 1:  # stands for each entry
@@ -227,12 +227,12 @@ def _repeat_interleave(t: TorchCall, x: Variable, repeats: Any, dim: Any = None,
     return layer.repeat_interleave(layer.reshape(x, [-1]) if dim is None else x, repeats, 0 if dim is None else t.axis(x, dim))
 
 
-@from_torch("flip")
+@from_torch()
 def _from_torch_flip(t: TorchCall, x: Variable, dims: Any) -> Any:
     return layer.flip(x, [t.axis(x, d) for d in dims])
 
 
-@from_torch("roll")
+@from_torch()
 def _from_torch_roll(t: TorchCall, x: Variable, shifts: Any, dims: Any = ()) -> Any:
     listed = shifts if is_list(shifts) else [shifts]
     axes = [t.axis(x, d) for d in (dims if is_list(dims) else [dims])]
@@ -247,7 +247,7 @@ def _from_torch_roll(t: TorchCall, x: Variable, shifts: Any, dims: Any = ()) -> 
     return x
 
 
-@from_torch("meshgrid")
+@from_torch()
 def _from_torch_meshgrid(t: TorchCall, xs: Any, indexing: str = "ij") -> Any:
     if indexing == "xy" and len(xs) > 1:
         grids = list(layer.meshgrid(xs[1], xs[0], *xs[2:]))
@@ -255,8 +255,8 @@ def _from_torch_meshgrid(t: TorchCall, xs: Any, indexing: str = "ij") -> Any:
     return list(layer.meshgrid(*xs))
 
 
-@from_torch("broadcast_tensors")
-def _from_torch_broadcast(t: TorchCall, xs: Any) -> Any:
+@from_torch()
+def _from_torch_broadcast_tensors(t: TorchCall, xs: Any) -> Any:
     if all(x.spec.dims is not None and x.spec.dims == xs[0].spec.dims for x in xs):
         return list(xs)
     if len({x.dtype for x in xs}) == 1:
@@ -267,8 +267,8 @@ def _from_torch_broadcast(t: TorchCall, xs: Any) -> Any:
 # --- to torch's code
 
 
-@to_torch("expand_v2")
-def _to_torch_expand(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_expand_v2(w: PlainOp) -> str:
     dims = w.result("Out").known_dims
     if all(w.writer.has_size(d) for d in dims):
         return f"{w.x('X')}.expand({', '.join(map(w.size, dims)) or '()'})"
@@ -276,17 +276,17 @@ def _to_torch_expand(w: PlainOp) -> str:
     return f"{w.x('X')}.expand({sizes})"
 
 
-@to_torch("expand_as_v2")
-def _to_torch_expand_as(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_expand_as_v2(w: PlainOp) -> str:
     return f"{w.x('X')}.expand({w.x('Y')}.shape)" if w.has("Y") else f"{w.x('X')}.expand({tuple_of([str(n) for n in w.of.target_shape])})"
 
 
-@to_torch("expand_as")
-def _expand_as_first(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_expand_as(w: PlainOp) -> Any:
     return w.by_kernel()
 
 
-@to_torch("tile")
+@to_torch()
 def _to_torch_tile(w: PlainOp) -> str:
     if w.count("repeat_times_tensor"):
         times = [w.int("repeat_times_tensor", index) for index in range(w.count("repeat_times_tensor"))]
@@ -304,17 +304,17 @@ def _to_torch_flip(w: PlainOp) -> str:
     return f"{w.x('X')}.flip({list(w.of.axis)})"
 
 
-@to_torch("roll")
+@to_torch()
 def _to_torch_roll(w: PlainOp) -> str:
     shifts = w.list("ShiftsTensor") if w.has("ShiftsTensor") else str(tuple(w.of.shifts))
     return f"torch.roll({w.x('X')}, {shifts}{f', {tuple(w.of.axis)}' if w.of.axis else ''})"
 
 
-@to_torch("meshgrid")
+@to_torch()
 def _to_torch_meshgrid(w: PlainOp) -> Any:
     return Several(f'torch.meshgrid({", ".join(w.all("X"))}, indexing="ij")')
 
 
-@to_torch("broadcast_tensors")
-def _to_torch_broadcast(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_broadcast_tensors(w: PlainOp) -> Any:
     return Several(f"torch.broadcast_tensors({', '.join(w.all('X'))})")

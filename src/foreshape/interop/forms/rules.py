@@ -63,10 +63,10 @@ def from_onnx(*names: str, since: int = 1, domain: str = "") -> Callable[[OnnxRe
 
 
 def to_onnx(*types: str) -> Callable[[OnnxWriter], OnnxWriter]:
-    """Return a decorator: the function writes our operators ``types`` as nodes of ONNX."""
+    """Return a decorator: the function writes our operators ``types`` as nodes of ONNX; without any the one that its name says, ``_to_onnx_TYPE``."""
 
     def register(function: OnnxWriter) -> OnnxWriter:
-        _onnx_writers.update(dict.fromkeys(types, function))
+        _onnx_writers.update(dict.fromkeys(types or _said_by(function, "_to_onnx_"), function))
         return function
 
     return register
@@ -90,24 +90,38 @@ def _with_dialect(name: str) -> str:
 
 
 def from_torch(*names: str) -> Callable[[TorchReader], TorchReader]:
-    """Return a decorator: the function reads ATen's operators ``names``, as ``add``, in all their overloads; ``max.dim`` is one of these alone."""
+    """Return a decorator: the function reads ATen's operators ``names``, as ``add``, in all their overloads; ``max.dim`` is one of these alone.
+
+    Without names it reads the one that its own says, ``_from_torch_NAME``.
+    """
 
     def register(function: TorchReader) -> TorchReader:
-        _torch_readers.update(dict.fromkeys(names, function))
+        _torch_readers.update(dict.fromkeys(names or _said_by(function, "_from_torch_"), function))
         return function
 
     return register
 
 
 def to_torch(*types: str, by_mode: bool = False) -> Callable[[TorchWriter], TorchWriter]:
-    """Return a decorator: the function writes our operators ``types`` as torch code; ``by_mode``: with another form in a test, by the module's mode."""
+    """Return a decorator: the function writes our operators ``types`` as torch code; without any the one that its name says, ``_to_torch_TYPE``.
+
+    With ``by_mode`` it has another form in a test, by the module's mode.
+    """
 
     def register(function: TorchWriter) -> TorchWriter:
-        _torch_writers.update(dict.fromkeys(types, function))
-        _of_two_modes.update(types if by_mode else ())
+        names = types or _said_by(function, "_to_torch_")
+        _torch_writers.update(dict.fromkeys(names, function))
+        _of_two_modes.update(names if by_mode else ())
         return function
 
     return register
+
+
+def _said_by(function: Callable[..., Any], prefix: str) -> tuple[str]:
+    """Return the operator in a function's name."""
+    name: str = function.__name__
+    assert name.startswith(prefix), f"{name}: its decorator has no operator, nor has its name, which begins with {prefix} then"
+    return (name.removeprefix(prefix),)
 
 
 def of_rows(direction: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

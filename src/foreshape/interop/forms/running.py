@@ -42,8 +42,8 @@ def _from_onnx_running(c: Call, type: str, name: str) -> Variable:
 # --- to ONNX
 
 
-@to_onnx("cumsum")
-def _cumulative_sum(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_cumsum(w: WrittenOp) -> OnnxValue:
     x = w.x("X")
     if w.of.flatten or not w.rank("X"):
         x = w.reshape(x, -1)
@@ -66,8 +66,8 @@ def _to_onnx_running(x: Term, rank: int, axis: int, nothing: float, exclusive: b
     return out.turned(*[order.index(a) for a in range(rank)])
 
 
-@to_onnx("cumprod")
-def _cumulative_product(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_cumprod(w: WrittenOp) -> Any:
     x, rank = term(w, "X"), w.rank("X")
     if not rank:
         return w.node("Identity", x.value)
@@ -91,8 +91,8 @@ def _cumulative_extreme(w: WrittenOp) -> Any:
     return (out.without(0).value, places.without(0).value) if single else (out.value, places.value)
 
 
-@to_onnx("logcumsumexp")
-def _cumulative_log_sum(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_logcumsumexp(w: WrittenOp) -> Any:
     x, rank = term(w, "X"), w.rank("X")
     if not rank and not w.of.flatten:
         return w.node("Identity", x.value)
@@ -114,12 +114,12 @@ def _logcumsumexp(t: TorchCall, x: Variable, dim: int) -> Any:
     return layer.logcumsumexp(x, t.axis(x, dim))
 
 
-@from_torch("cumsum")
+@from_torch()
 def _from_torch_cumsum(t: TorchCall, x: Variable, dim: int, **_: Any) -> Any:
     return layer.cumsum(t.cast(x, t.dtype), t.axis(x, dim)) if t.rank(x) else t.cast(x, t.dtype)
 
 
-@from_torch("cumprod")
+@from_torch()
 def _from_torch_cumprod(t: TorchCall, x: Variable, dim: int, **_: Any) -> Any:
     return layer.cumprod(t.cast(x, t.dtype), t.axis(x, dim))
 
@@ -132,7 +132,7 @@ def _cummax(t: TorchCall, x: Variable, dim: int) -> Any:
 # --- to torch's code
 
 
-@to_torch("cumsum")
+@to_torch()
 def _to_torch_cumsum(w: PlainOp) -> str:
     x, axis = w.x("X"), w.of.axis
     if w.of.flatten:

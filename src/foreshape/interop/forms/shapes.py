@@ -170,8 +170,8 @@ def _from_onnx_size(c: Call, x: Variable, axis: int) -> Variable:
 # --- to ONNX
 
 
-@to_onnx("size_demand")
-def _size_demand(w: WrittenOp) -> None:
+@to_onnx()
+def _to_onnx_size_demand(w: WrittenOp) -> None:
     """Write nothing: it gives no results."""
 
 
@@ -180,7 +180,7 @@ def axes_of(w: WrittenOp, axes: Sequence[int], rank: int) -> list[int]:
     return [a % rank if rank else 0 for a in axes]
 
 
-@to_onnx("shape")
+@to_onnx()
 def _to_onnx_shape(w: WrittenOp) -> OnnxValue:
     return w.cast(w.shape(w.x("Input")), INT64, w.result("Out").known_dtype)
 
@@ -199,8 +199,8 @@ def _to_onnx_reshape(w: WrittenOp) -> OnnxValue:
     return w.reshape(x, *w.of.shape)
 
 
-@to_onnx("flatten_contiguous_range")
-def _to_onnx_flatten(w: WrittenOp) -> OnnxValue:
+@to_onnx()
+def _to_onnx_flatten_contiguous_range(w: WrittenOp) -> OnnxValue:
     x, rank = w.x("X"), w.rank("X")
     if rank == 0:
         return w.reshape(x, 1)
@@ -262,7 +262,7 @@ def single(w: WrittenOp, slot: str, otherwise: int) -> int:
     return int(number if isinstance(number, int) else number.reshape(-1)[0])
 
 
-@to_onnx("size")
+@to_onnx()
 def _to_onnx_size(w: WrittenOp) -> OnnxValue:
     count = w.node("Size", w.x("Input"))
     rank = len(w.result("Out").known_dims)
@@ -281,8 +281,8 @@ def _from_pir_shape(p: PirCall) -> Any:
 # --- from torch
 
 
-@from_torch("sym_size")
-def _sym_size(t: TorchCall, x: Variable, dim: int) -> Any:
+@from_torch()
+def _from_torch_sym_size(t: TorchCall, x: Variable, dim: int) -> Any:
     size = x.spec.known_dims[dim]
     return size_of(*t.importer.place_of(size, x, dim))
 
@@ -322,13 +322,13 @@ def _view(t: TorchCall, x: Variable, size: Any) -> Any:
     return x if x.dtype is t.dtype else t.op("view_dtype", {"dtype": t.dtype.code}, input=x)
 
 
-@from_torch("flatten")
+@from_torch()
 def _from_torch_flatten(t: TorchCall, x: Variable, start_dim: int = 0, end_dim: int = -1) -> Any:
     return layer.flatten(x, start_dim, end_dim) if t.rank(x) else layer.reshape(x, [1])
 
 
-@from_torch("unflatten")
-def _unflatten(t: TorchCall, x: Variable, dim: int, sizes: Any) -> Any:
+@from_torch()
+def _from_torch_unflatten(t: TorchCall, x: Variable, dim: int, sizes: Any) -> Any:
     axis = t.axis(x, dim)
     leading, trailing = [size_of(x, a) for a in range(axis)], [size_of(x, a) for a in range(axis + 1, t.rank(x))]
     return t.reshape(x, [*leading, *sizes, *trailing])
@@ -337,7 +337,7 @@ def _unflatten(t: TorchCall, x: Variable, dim: int, sizes: Any) -> Any:
 @from_torch("transpose", "swapaxes")
 def _from_torch_transpose(t: TorchCall, x: Variable, dim0: Any, dim1: int = 0) -> Any:
     if is_list(dim0):  # of prims
-        return _permute(t, x, dim0)
+        return _from_torch_permute(t, x, dim0)
     order = [*range(t.rank(x))]
     if not order:
         return x
@@ -346,13 +346,13 @@ def _from_torch_transpose(t: TorchCall, x: Variable, dim0: Any, dim1: int = 0) -
     return layer.transpose(x, order)
 
 
-@from_torch("permute")
-def _permute(t: TorchCall, x: Variable, dims: Any) -> Any:
+@from_torch()
+def _from_torch_permute(t: TorchCall, x: Variable, dims: Any) -> Any:
     return layer.transpose(x, [t.axis(x, d) for d in dims]) if t.rank(x) else x
 
 
-@from_torch("movedim")
-def _movedim(t: TorchCall, x: Variable, source: Any, destination: Any) -> Any:
+@from_torch()
+def _from_torch_movedim(t: TorchCall, x: Variable, source: Any, destination: Any) -> Any:
     sources = [t.axis(x, s) for s in (source if is_list(source) else [source])]
     places = [t.axis(x, d) for d in (destination if is_list(destination) else [destination])]
     left = [a for a in range(t.rank(x)) if a not in sources]
@@ -371,12 +371,12 @@ def _turned_matrices(t: TorchCall, x: Variable) -> Any:
     return layer.conj(matrices) if x.dtype in COMPLEX and t.name != "mT" else matrices
 
 
-@from_torch("unsqueeze")
+@from_torch()
 def _from_torch_unsqueeze(t: TorchCall, x: Variable, dim: int) -> Any:
     return layer.unsqueeze(x, [dim % (t.rank(x) + 1)])
 
 
-@from_torch("squeeze")
+@from_torch()
 def _from_torch_squeeze(t: TorchCall, x: Variable, dim: Any = None) -> Any:
     axes = [*range(t.rank(x))] if dim is None else t.axes(x, dim) or []
     dims = x.spec.known_dims
@@ -390,13 +390,13 @@ def _from_torch_squeeze(t: TorchCall, x: Variable, dim: Any = None) -> Any:
 # --- to torch's code
 
 
-@to_torch("shape")
-def _shape_of(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_shape(w: PlainOp) -> str:
     return f"torch.tensor({w.x('Input')}.shape, {tensor_options(w, w.result('Out').known_dtype)})"
 
 
-@to_torch("size")
-def _size_of(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_size(w: PlainOp) -> str:
     code = f"torch.tensor({w.x('Input')}.numel(), {tensor_options(w, w.result('Out').known_dtype)})"
     return code if not w.result("Out").known_dims else f"{code}.reshape(1)"
 
@@ -411,8 +411,8 @@ def _to_torch_reshape(w: PlainOp) -> str:
     return f"{w.x('X')}.reshape({w.target(dims)})"
 
 
-@to_torch("flatten_contiguous_range")
-def _flatten_range(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_flatten_contiguous_range(w: PlainOp) -> str:
     if not w.rank("X"):
         return f"{w.x('X')}.reshape(1)"
     return f"{w.x('X')}.flatten({w.of.start_axis}, {w.of.stop_axis})"

@@ -182,8 +182,8 @@ def mel_weights(c: Call) -> Any:
 # --- to ONNX
 
 
-@to_onnx("frame")
-def _frames(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_frame(w: WrittenOp) -> Any:
     x, length, hop = term(w, "X"), int(w.of.frame_length), int(w.of.hop_length)
     front, axis = w.of.axis == 0, 0 if w.of.axis == 0 else w.rank("X") - 1
     firsts = count_to((size_of(w, "X", axis) - length) / hop + 1) * hop
@@ -191,8 +191,8 @@ def _frames(w: WrittenOp) -> Any:
     return x.taken(firsts.with_dims(1) + offsets if front else offsets.with_dims(1) + firsts, axis).value
 
 
-@to_onnx("overlap_add")
-def _overlap_add(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_overlap_add(w: WrittenOp) -> Any:
     x, hop, rank, front = term(w, "X"), int(w.of.hop_length), w.rank("X"), w.of.axis == 0
     frames, length = (x.size(0), x.size(1)) if front else (x.size(rank - 1), x.size(rank - 2))
     rows = x if front else x.turned(rank - 1, rank - 2, *range(rank - 2))  # [frames, length, ...]
@@ -208,13 +208,13 @@ def _overlap_add(w: WrittenOp) -> Any:
 # --- from torch
 
 
-@from_torch("complex")
-def _complex(t: TorchCall, x: Any, y: Any) -> Any:
+@from_torch()
+def _from_torch_complex(t: TorchCall, x: Any, y: Any) -> Any:
     return layer.complex(x, y)
 
 
-@from_torch("polar")
-def _polar(t: TorchCall, size: Variable, angle: Variable) -> Any:
+@from_torch()
+def _from_torch_polar(t: TorchCall, size: Variable, angle: Variable) -> Any:
     return layer.complex(layer.multiply(size, layer.cos(angle)), layer.multiply(size, layer.sin(angle)))
 
 
@@ -227,8 +227,8 @@ def _from_torch_parts(t: TorchCall, x: Variable) -> Any:
     return functions.get(name, layer.conj)(x)
 
 
-@from_torch("_neg_view")
-def _negated(t: TorchCall, x: Variable) -> Any:
+@from_torch()
+def _from_torch__neg_view(t: TorchCall, x: Variable) -> Any:
     return layer.scale(x, -1.0)
 
 
@@ -237,19 +237,19 @@ def _normalization(mode: int, forward: bool) -> str:
     return "ortho" if mode == 1 else "backward" if (mode == 0) == forward else "forward"
 
 
-@from_torch("_fft_c2c")
-def _transform(t: TorchCall, x: Variable, dim: Any, normalization: int, forward: bool) -> Any:
+@from_torch()
+def _from_torch__fft_c2c(t: TorchCall, x: Variable, dim: Any, normalization: int, forward: bool) -> Any:
     return t.op("fft_c2c", {"axes": t.axes(x, dim), "normalization": _normalization(normalization, forward), "forward": forward}, X=x)
 
 
-@from_torch("_fft_r2c")
-def _transform_of_reals(t: TorchCall, x: Variable, dim: Any, normalization: int, onesided: bool) -> Any:
+@from_torch()
+def _from_torch__fft_r2c(t: TorchCall, x: Variable, dim: Any, normalization: int, onesided: bool) -> Any:
     attrs = {"axes": t.axes(x, dim), "normalization": _normalization(normalization, True), "forward": True, "onesided": onesided}
     return t.op("fft_r2c", attrs, X=x)
 
 
-@from_torch("_fft_c2r")
-def _transform_to_reals(t: TorchCall, x: Variable, dim: Any, normalization: int, size: Any) -> Any:
+@from_torch()
+def _from_torch__fft_c2r(t: TorchCall, x: Variable, dim: Any, normalization: int, size: Any) -> Any:
     axes = t.axes(x, dim) or []
     attrs: dict[str, Any] = {"axes": axes, "normalization": _normalization(normalization, False), "forward": False}
     if isinstance(size, int):

@@ -165,7 +165,7 @@ def _to_onnx_slice(w: WrittenOp) -> OnnxValue:
     return w.squeeze(out, *sorted(dropped))
 
 
-@to_onnx("set_value")
+@to_onnx()
 def _to_onnx_set_value(w: WrittenOp) -> OnnxValue:
     """Write ``x[starts:ends:steps] = value``: the numbers of places, cut as the tensor is, say where a row of values goes."""
     x, rank = w.x("Input"), w.rank("Input")
@@ -295,8 +295,8 @@ def _put_bounds(p: PirCall, index: int, name: str, count: int, cut: _Cut, flips:
 # --- from torch
 
 
-@from_torch("select")
-def _select(t: TorchCall, x: Variable, dim: int, index: Any) -> Any:
+@from_torch()
+def _from_torch_select(t: TorchCall, x: Variable, dim: int, index: Any) -> Any:
     axis = t.axis(x, dim)
     if isinstance(index, OpenSize):
         return layer.squeeze(layer.gather(x, index.variable, axis), [axis])
@@ -306,7 +306,7 @@ def _select(t: TorchCall, x: Variable, dim: int, index: Any) -> Any:
     return t.op("slice", {"axes": [axis], "starts": [index], "ends": [end], "decrease_axis": [axis], "infer_flags": [1]}, Input=x)
 
 
-@from_torch("slice")
+@from_torch()
 def _from_torch_slice(t: TorchCall, x: Variable, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
     axis = t.axis(x, dim)
     start, end = (0 if start is None else start), (END if end is None else end)
@@ -320,28 +320,28 @@ def _from_torch_slice(t: TorchCall, x: Variable, dim: int = 0, start: Any = None
     return layer.strided_slice(x, [axis], t.sizes([start]), t.sizes([end]), t.sizes([step]))
 
 
-@from_torch("narrow")
-def _narrow(t: TorchCall, x: Variable, dim: int, start: Any, length: Any) -> Any:
+@from_torch()
+def _from_torch_narrow(t: TorchCall, x: Variable, dim: int, start: Any, length: Any) -> Any:
     end = compute(operator.add, start, length) if isinstance(start, OpenSize) or isinstance(length, OpenSize) else start + length
     return layer.slice(x, [t.axis(x, dim)], t.sizes([start]), t.sizes([end]))
 
 
-@from_torch("slice_scatter")
-def _slice_scatter(t: TorchCall, x: Variable, src: Variable, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
+@from_torch()
+def _from_torch_slice_scatter(t: TorchCall, x: Variable, src: Variable, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
     starts, ends = t.sizes([0 if start is None else start]), t.sizes([END if end is None or end == 2**63 - 1 else end])
     return layer.set_value(x, [t.axis(x, dim)], starts, ends, src, [step])
 
 
-@from_torch("select_scatter")
-def _select_scatter(t: TorchCall, x: Variable, src: Variable, dim: int, index: Any) -> Any:
+@from_torch()
+def _from_torch_select_scatter(t: TorchCall, x: Variable, src: Variable, dim: int, index: Any) -> Any:
     axis = t.axis(x, dim)
     index = index % x.spec.known_dims[axis] if isinstance(index, int) and isinstance(x.spec.known_dims[axis], int) else index  # pyright: ignore[reportOperatorIssue]
     end: Any = END if isinstance(index, int) and index == -1 else compute(operator.add, index, 1)
     return layer.set_value(x, [axis], t.sizes([index]), t.sizes([end]), src, dropped=[axis])
 
 
-@from_torch("unfold")
-def _unfold(t: TorchCall, x: Variable, dimension: int, size: int, step: int) -> Any:
+@from_torch()
+def _from_torch_unfold(t: TorchCall, x: Variable, dimension: int, size: int, step: int) -> Any:
     """Return windows of an axis: their number in its place, their elements last."""
     axis, rank = t.axis(x, dimension), t.rank(x)
     rows = layer.transpose(x, [*(a for a in range(rank) if a != axis), axis]) if axis != rank - 1 else x
@@ -353,8 +353,8 @@ def _unfold(t: TorchCall, x: Variable, dimension: int, size: int, step: int) -> 
     return layer.transpose(frames, [*order, rank - 1])
 
 
-@from_torch("unfold_backward")
-def _windows_added(t: TorchCall, x: Variable, sizes: Any, dim: int, size: int, step: int) -> Any:
+@from_torch()
+def _from_torch_unfold_backward(t: TorchCall, x: Variable, sizes: Any, dim: int, size: int, step: int) -> Any:
     """Return the sum of windows of the last axis, each at its place."""
     rank = t.rank(x)
     if int(dim) % max(rank - 1, 1) != rank - 2:
@@ -379,14 +379,14 @@ def _strided_places(t: TorchCall, x: Variable, size: Any, stride: Any, offset: A
     return layer.reshape(place, [-1])
 
 
-@from_torch("as_strided")
-def _as_strided(t: TorchCall, x: Variable, size: Any, stride: Any, storage_offset: Any = None) -> Any:
+@from_torch()
+def _from_torch_as_strided(t: TorchCall, x: Variable, size: Any, stride: Any, storage_offset: Any = None) -> Any:
     entries = layer.index_select(layer.reshape(x, [-1]), _strided_places(t, x, size, stride, storage_offset), 0)
     return layer.reshape(entries, list(size))
 
 
-@from_torch("as_strided_scatter")
-def _as_strided_scatter(t: TorchCall, x: Variable, src: Variable, size: Any, stride: Any, storage_offset: Any = None) -> Any:
+@from_torch()
+def _from_torch_as_strided_scatter(t: TorchCall, x: Variable, src: Variable, size: Any, stride: Any, storage_offset: Any = None) -> Any:
     places = _strided_places(t, x, size, stride, storage_offset)
     entries = layer.index_put(layer.reshape(x, [-1]), [places], layer.reshape(src, [-1]))
     return t.reshape(entries, [size_of(x, a) for a in range(t.rank(x))])
@@ -395,7 +395,7 @@ def _as_strided_scatter(t: TorchCall, x: Variable, src: Variable, size: Any, str
 # --- to torch's code
 
 
-@to_torch("set_value")
+@to_torch()
 def _to_torch_set_value(w: PlainOp) -> Any:
     """Write entries of a copy: their numbers, or the value's."""
     dims, rank = w.dims("Input"), w.rank("Input")
@@ -452,7 +452,7 @@ def _number_codes(w: PlainOp, attribute: str, slot: str) -> list[str] | None:
     return [str(n) for n in getattr(w.of, attribute)]
 
 
-@to_torch("slice")
+@to_torch()
 def _to_torch_slice(w: PlainOp) -> Any:
     starts = _number_codes(w, "starts", "StartsTensor")
     if w.spec("Input").kind is LOD_TENSOR_ARRAY and starts is not None:
@@ -488,8 +488,8 @@ def _to_torch_cut(w: PlainOp, starts: list[str], ends: list[str], strides: list[
     return f"{w.x('Input')}[{', '.join(index)}]"
 
 
-@to_torch("strided_slice")
-def _strided_slice(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_strided_slice(w: PlainOp) -> Any:
     starts, ends, strides = _number_codes(w, "starts", "StartsTensor"), _number_codes(w, "ends", "EndsTensor"), _number_codes(w, "strides", "StridesTensor")
     if starts is None or ends is None or strides is None or w.of.decrease_axis or not all(s.isdigit() and int(s) > 0 for s in strides):
         return w.by_kernel()

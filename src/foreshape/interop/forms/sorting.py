@@ -78,8 +78,8 @@ def _to_onnx_top_k(w: WrittenOp) -> Any:
     return _sorted(w, count, axis % max(rank, 1), bool(values.get("largest", True)))
 
 
-@to_onnx("argsort")
-def _to_onnx_sort(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_argsort(w: WrittenOp) -> Any:
     axis = int(w.of.axis) % max(w.rank("X"), 1)
     return _sorted(w, w.shape(w.x("X"), axis, axis + 1) if w.rank("X") else w.ints(1), axis, bool(w.of.descending))
 
@@ -94,8 +94,8 @@ def _sorted(w: WrittenOp, count: OnnxValue, axis: int, largest: bool) -> Any:
     return out, places
 
 
-@to_onnx("kthvalue")
-def _kth(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_kthvalue(w: WrittenOp) -> Any:
     x, rank = term(w, "X"), w.rank("X")
     single = not rank
     x, rank = (x.shaped(1), 1) if single else (x, rank)
@@ -106,7 +106,7 @@ def _kth(w: WrittenOp) -> Any:
     return values.value, places.value
 
 
-@to_onnx("median")
+@to_onnx()
 def _to_onnx_median(w: WrittenOp) -> Any:
     """Take the middle of the elements in order; a NaN among them is the median."""
     x, rank = term(w, "x"), w.rank("x")
@@ -145,8 +145,8 @@ def _from_torch_arg(t: TorchCall, x: Variable, dim: Any = None, keepdim: bool = 
     return (layer.argmax if "max" in t.name else layer.argmin)(x, None if dim is None else t.axis(x, dim), keepdim)
 
 
-@from_torch("topk")
-def _topk(t: TorchCall, x: Variable, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+@from_torch()
+def _from_torch_topk(t: TorchCall, x: Variable, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     return list(layer.topk(x, k if isinstance(k, int) else as_variable(k), t.axis(x, dim), largest, sorted))
 
 
@@ -161,8 +161,8 @@ def _from_torch_sort(t: TorchCall, x: Variable, *arguments: Any, dim: int = -1, 
     return places if "argsort" in t.name else [out, places]
 
 
-@from_torch("kthvalue")
-def _kthvalue(t: TorchCall, x: Variable, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+@from_torch()
+def _from_torch_kthvalue(t: TorchCall, x: Variable, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     return list(layer.kthvalue(x, k, t.axis(x, dim), keepdim))
 
 
@@ -200,8 +200,8 @@ def _median_of_numbers(t: TorchCall, x: Variable, dim: int | None, keepdim: bool
     return medians if keepdim else [layer.squeeze(tensor, [axis]) for tensor in medians]
 
 
-@from_torch("mode")
-def _mode(t: TorchCall, x: Variable, dim: int = -1, keepdim: bool = False) -> Any:
+@from_torch()
+def _from_torch_mode(t: TorchCall, x: Variable, dim: int = -1, keepdim: bool = False) -> Any:
     return list(layer.mode(x, t.axis(x, dim), keepdim))
 
 
@@ -212,8 +212,8 @@ _FEW = 16
 """Up to so many elements an introsort keeps the order of equal ones."""
 
 
-@to_torch("argsort")
-def _argsort(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_argsort(w: PlainOp) -> Any:
     if not w.rank("X"):
         return w.by_kernel()
     count = product(w.dims("X"))

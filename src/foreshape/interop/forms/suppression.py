@@ -177,7 +177,7 @@ def _multiclass_nms(w: WrittenOp) -> Any:
     return out.value, index.value, per_image(triples.cut(1, 0, 1).taken(stays), images).value
 
 
-@to_onnx("nms")
+@to_onnx()
 def _to_onnx_nms(w: WrittenOp) -> Any:
     """The boxes are the best first; boxes without an area suppress none."""
     boxes = term(w, "Boxes")
@@ -187,8 +187,8 @@ def _to_onnx_nms(w: WrittenOp) -> Any:
     return triples.cut(1, 2, 3).without(1).value
 
 
-@to_onnx("non_max_suppression")
-def _non_max_suppression(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_non_max_suppression(w: WrittenOp) -> Any:
     def limit(slot: str) -> OnnxValue | None:
         if not w.has(slot):
             return None
@@ -200,8 +200,8 @@ def _non_max_suppression(w: WrittenOp) -> Any:
     return boxes.node("NonMaxSuppression", scores.value, *limits, center_point_box=int(w.of.centered) or None).value
 
 
-@to_onnx("matrix_nms")
-def _matrix_nms(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_matrix_nms(w: WrittenOp) -> Any:
     """Take the classes of the images one after another: of each the boxes that count, as few as they are, with all their overlaps."""
     boxes, scores, dtype = term(w, "BBoxes"), term(w, "Scores"), w.dtype("Scores")
     images, classes, count = (size_of(w, "Scores", axis) for axis in range(3))
@@ -254,8 +254,8 @@ def _matrix_nms(w: WrittenOp) -> Any:
 # --- to torch's code
 
 
-@to_torch("multiclass_nms3")
-def _multiclass(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_multiclass_nms3(w: PlainOp) -> Any:
     if w.writer.flow == "python" or w.rank("Scores") != 3 or w.dims("BBoxes")[2] != 4:
         return w.by_kernel()
     arguments = [number_code(w.of.score_threshold), w.of.nms_top_k, w.of.keep_top_k, number_code(w.of.nms_threshold), "0.0" if w.of.normalized else "1.0"]
@@ -264,6 +264,6 @@ def _multiclass(w: PlainOp) -> Any:
     return boxes, row, numbers
 
 
-@to_torch("nms")
+@to_torch()
 def _to_torch_nms(w: PlainOp) -> Any:
     return w.by_kernel() if w.writer.flow == "python" else w.call(helpers.suppression.suppression, w.x("Boxes"), number_code(w.of.iou_threshold))

@@ -55,15 +55,15 @@ def w_dims(rows: Term) -> OnnxValue:
     return rows.w.shape(rows.value, 1, 2**31 - 1)
 
 
-@to_onnx("segment_pool")
-def _segment_pool(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_segment_pool(w: WrittenOp) -> Any:
     groups = term(w, "SegmentIds").cast(INT64)
     pooled, counts = pooled_rows(term(w, "X"), groups, groups.cut(0, -1, 2**62) + 1, w.of.pooltype)
     return pooled.value, counts.with_dims(1).value
 
 
-@to_onnx("graph_send_recv")
-def _send_and_receive(w: WrittenOp) -> Any:
+@to_onnx()
+def _to_onnx_graph_send_recv(w: WrittenOp) -> Any:
     x = term(w, "X")
     rows = w.of._rows()
     if w.has("Out_size"):
@@ -77,7 +77,7 @@ def _send_and_receive(w: WrittenOp) -> Any:
 # --- from torch
 
 
-@from_torch("embedding")
+@from_torch()
 def _from_torch_embedding(t: TorchCall, weight: Variable, ids: Variable, padding_idx: int = -1, scale_grad: bool = False, *_: Any) -> Any:
     padded = {"padding_idx": padding_idx, "keeps_padding": True} if padding_idx >= 0 and weight.trainable else None
     rows = t.op("lookup_table_v2", padded, W=weight, Ids=ids)
