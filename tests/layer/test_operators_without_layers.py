@@ -79,6 +79,8 @@ def written(room: str) -> set[str]:
 def _types(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         given: list[ast.expr] = []
+        if isinstance(node, ast.FunctionDef) and any(isinstance(d, ast.Name) and d.id in ("of_one_tensor", "of_two") for d in node.decorator_list):
+            yield node.name
         if isinstance(node, ast.Call) and (node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")) in WRITERS:
             given = [a for a in node.args if not isinstance(a, (ast.Dict, ast.Call))]
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in ("type", "name"):

@@ -9,7 +9,7 @@ from foreshape.language.operator.attributes import several
 from foreshape.language.program.current import current_block
 from foreshape.language.program.variable import Variable
 from foreshape.layer.creation import fill_constant
-from foreshape.layer.functions import unary
+from foreshape.layer.functions import of_one_tensor, unary
 from foreshape.layer.manipulation import pad, squeeze, unsqueeze
 
 Axes = Sequence[int] | int
@@ -25,34 +25,40 @@ def complex(x: Variable, y: Variable) -> Variable:
     return current_block().apply("complex", {"X": x, "Y": y})
 
 
+@of_one_tensor
 def real(x: Variable) -> Variable:
     """Return the real parts of the complex numbers x."""
-    return unary(x, "real")
+    ...
 
 
+@of_one_tensor
 def imag(x: Variable) -> Variable:
     """Return the imaginary parts of the complex numbers x."""
-    return unary(x, "imag")
+    ...
 
 
+@of_one_tensor
 def conj(x: Variable) -> Variable:
     """Return the conjugates of the complex numbers x; real ones are their own."""
-    return unary(x, "conj")
+    ...
 
 
+@of_one_tensor
 def angle(x: Variable) -> Variable:
     """Return the angles of the numbers x to the positive half of the real line, in (-pi, pi]."""
-    return unary(x, "angle")
+    ...
 
 
+@of_one_tensor
 def as_complex(x: Variable) -> Variable:
     """Return the pairs along the last axis of x, ``[..., 2]``, as complex numbers ``[...]``."""
-    return unary(x, "as_complex")
+    ...
 
 
+@of_one_tensor
 def as_real(x: Variable) -> Variable:
     """Return the complex numbers x, ``[...]``, as pairs along a new last axis, ``[..., 2]``."""
-    return unary(x, "as_real")
+    ...
 
 
 def _transform(x: Variable, axes: Axes, norm: str, forward: bool) -> Variable:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 from foreshape.errors import SchemaError, ShapeError, TypeMismatchError
 from foreshape.language.program.current import current_block
 from foreshape.language.program.variable import Variable
 from foreshape.layer.initializer import Constant
 from foreshape.layer.parameter import create_parameter
+
+CallableT = TypeVar("CallableT", bound=Callable[..., Variable])
+UnaryT = TypeVar("UnaryT", bound=Callable[[Variable], Variable])
 
 
 def apply(type: str, inputs: dict[str, Any], **attrs: Any) -> Any:
@@ -29,9 +32,27 @@ def unary(x: Variable, type: str, **attrs: Any) -> Variable:
     return current_block().apply(type, {"X": x}, attrs)
 
 
+def of_one_tensor(function: UnaryT) -> UnaryT:
+    """Return the layer of the operator that a function is named after, of one tensor and without attributes. Signature and words are the function's."""
+    type = function.__name__
+
+    def layer(x: Variable) -> Variable:
+        return current_block().apply(type, {"X": x})
+
+    return named_as(layer, function)
+
+
+def named_as(layer: Callable[..., Variable], function: CallableT) -> CallableT:
+    """Return a layer under the name and with the words of a function that declares it."""
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(layer, name, getattr(function, name))
+    return cast("CallableT", layer)
+
+
+@of_one_tensor
 def relu(x: Variable) -> Variable:
     """Return max(x, 0), elementwise."""
-    return unary(x, "relu")
+    ...
 
 
 def relu6(x: Variable, threshold: float = 6.0) -> Variable:
@@ -74,13 +95,14 @@ def celu(x: Variable, alpha: float = 1.0) -> Variable:
     return unary(x, "celu", alpha=alpha)
 
 
+@of_one_tensor
 def selu(x: Variable) -> Variable:
     """Return the scaled elu, which keeps the mean and variance of activations (Klambauer et al., 2017).
 
     Args:
         x: floats of any shape.
     """
-    return unary(x, "selu")
+    ...
 
 
 def prelu(x: Variable, mode: str = "all", weight: Any = None, data_format: str = "NCHW", name: str | None = None) -> Variable:
@@ -111,9 +133,10 @@ def prelu(x: Variable, mode: str = "all", weight: Any = None, data_format: str =
     return block.apply("prelu", {"X": x, "Alpha": alpha}, {"mode": mode, "data_format": data_format}, prefix)
 
 
+@of_one_tensor
 def sigmoid(x: Variable) -> Variable:
     """Return 1 / (1 + exp(-x))."""
-    return unary(x, "sigmoid")
+    ...
 
 
 def log_sigmoid(x: Variable) -> Variable:
@@ -131,14 +154,16 @@ def hard_sigmoid(x: Variable, slope: float = 0.2, offset: float = 0.5) -> Variab
     return unary(x, "hard_sigmoid", slope=slope, offset=offset)
 
 
+@of_one_tensor
 def tanh(x: Variable) -> Variable:
     """Return the hyperbolic tangent of x."""
-    return unary(x, "tanh")
+    ...
 
 
+@of_one_tensor
 def tanh_shrink(x: Variable) -> Variable:
     """Return x - tanh(x)."""
-    return unary(x, "tanh_shrink")
+    ...
 
 
 def hard_tanh(x: Variable, min: float = -1.0, max: float = 1.0) -> Variable:
@@ -151,9 +176,10 @@ def hard_tanh(x: Variable, min: float = -1.0, max: float = 1.0) -> Variable:
     return unary(x, "brelu", t_min=min, t_max=max)
 
 
+@of_one_tensor
 def softsign(x: Variable) -> Variable:
     """Return x / (1 + |x|)."""
-    return unary(x, "softsign")
+    ...
 
 
 def gelu(x: Variable, approximate: bool = False) -> Variable:
@@ -166,9 +192,10 @@ def gelu(x: Variable, approximate: bool = False) -> Variable:
     return unary(x, "gelu", approximate=approximate)
 
 
+@of_one_tensor
 def silu(x: Variable) -> Variable:
     """Return x * sigmoid(x)."""
-    return unary(x, "silu")
+    ...
 
 
 def swish(x: Variable, beta: float = 1.0) -> Variable:
@@ -191,9 +218,10 @@ def hard_swish(x: Variable, threshold: float = 6.0, scale: float = 6.0, offset: 
     return unary(x, "hard_swish", threshold=threshold, scale=scale, offset=offset)
 
 
+@of_one_tensor
 def mish(x: Variable) -> Variable:
     """Return x * tanh(softplus(x))."""
-    return unary(x, "mish")
+    ...
 
 
 def softplus(x: Variable, beta: float = 1.0, threshold: float = 20.0) -> Variable:

@@ -6,10 +6,11 @@ from foreshape.errors import TypeMismatchError
 from foreshape.language.program.current import current_block
 from foreshape.language.program.variable import Variable
 from foreshape.layer.creation import constant_like
-from foreshape.layer.functions import apply, unary
-from foreshape.layer.math import Operand, binary
+from foreshape.layer.functions import apply, of_one_tensor
+from foreshape.layer.math import Operand, binary, of_two
 
 
+@of_two
 def equal(x: Operand, y: Operand) -> Variable:
     """Return x == y, broadcast; bool.
 
@@ -17,9 +18,10 @@ def equal(x: Operand, y: Operand) -> Variable:
         x: of any shape, or one number.
         y: of the element type of x, and broadcast against it; or one number.
     """
-    return binary("equal", x, y)
+    ...
 
 
+@of_two
 def not_equal(x: Operand, y: Operand) -> Variable:
     """Return x != y, broadcast; bool.
 
@@ -27,9 +29,10 @@ def not_equal(x: Operand, y: Operand) -> Variable:
         x: of any shape, or one number.
         y: of the element type of x, and broadcast against it; or one number.
     """
-    return binary("not_equal", x, y)
+    ...
 
 
+@of_two
 def less_than(x: Operand, y: Operand) -> Variable:
     """Return x < y, broadcast; bool.
 
@@ -37,9 +40,10 @@ def less_than(x: Operand, y: Operand) -> Variable:
         x: of any shape, or one number.
         y: of the element type of x, and broadcast against it; or one number.
     """
-    return binary("less_than", x, y)
+    ...
 
 
+@of_two
 def less_equal(x: Operand, y: Operand) -> Variable:
     """Return x <= y, broadcast; bool.
 
@@ -47,9 +51,10 @@ def less_equal(x: Operand, y: Operand) -> Variable:
         x: of any shape, or one number.
         y: of the element type of x, and broadcast against it; or one number.
     """
-    return binary("less_equal", x, y)
+    ...
 
 
+@of_two
 def greater_than(x: Operand, y: Operand) -> Variable:
     """Return x > y, broadcast; bool.
 
@@ -57,9 +62,10 @@ def greater_than(x: Operand, y: Operand) -> Variable:
         x: of any shape, or one number.
         y: of the element type of x, and broadcast against it; or one number.
     """
-    return binary("greater_than", x, y)
+    ...
 
 
+@of_two
 def greater_equal(x: Operand, y: Operand) -> Variable:
     """Return x >= y, broadcast; bool.
 
@@ -67,9 +73,10 @@ def greater_equal(x: Operand, y: Operand) -> Variable:
         x: of any shape, or one number.
         y: of the element type of x, and broadcast against it; or one number.
     """
-    return binary("greater_equal", x, y)
+    ...
 
 
+@of_two
 def logical_and(x: Operand, y: Operand) -> Variable:
     """Return x and y, broadcast; bool. A number is true unless 0.
 
@@ -77,9 +84,10 @@ def logical_and(x: Operand, y: Operand) -> Variable:
         x: bools or numbers of any shape.
         y: of the element type of x, and broadcast against it.
     """
-    return binary("logical_and", x, y)
+    ...
 
 
+@of_two
 def logical_or(x: Operand, y: Operand) -> Variable:
     """Return x or y, broadcast; bool. A number is true unless 0.
 
@@ -87,9 +95,10 @@ def logical_or(x: Operand, y: Operand) -> Variable:
         x: bools or numbers of any shape.
         y: of the element type of x, and broadcast against it.
     """
-    return binary("logical_or", x, y)
+    ...
 
 
+@of_two
 def logical_xor(x: Operand, y: Operand) -> Variable:
     """Tell whether exactly one of x and y is true, broadcast; bool. A number is true unless 0.
 
@@ -97,12 +106,13 @@ def logical_xor(x: Operand, y: Operand) -> Variable:
         x: bools or numbers of any shape.
         y: of the element type of x, and broadcast against it.
     """
-    return binary("logical_xor", x, y)
+    ...
 
 
+@of_one_tensor
 def logical_not(x: Variable) -> Variable:
     """Return not x; bool. A number is true unless 0."""
-    return unary(x, "logical_not")
+    ...
 
 
 def where(condition: Variable, x: Operand, y: Operand) -> Variable:
@@ -187,9 +197,10 @@ def bitwise_xor(x: Variable, y: Variable) -> Variable:
     return binary("bitwise_xor", x, y)
 
 
+@of_one_tensor
 def bitwise_not(x: Variable) -> Variable:
     """Return the bits not set in x."""
-    return unary(x, "bitwise_not")
+    ...
 
 
 def bitwise_left_shift(x: Variable, y: Variable) -> Variable:
@@ -224,6 +235,7 @@ def masked_fill(x: Variable, mask: Variable, value: Variable) -> Variable:
     return apply("masked_fill", {"x": x, "mask": mask, "value": value})
 
 
+@of_one_tensor
 def is_empty(x: Variable) -> Variable:
     """Tell whether x has no elements; one bool."""
-    return unary(x, "is_empty")
+    ...

@@ -2,92 +2,129 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from foreshape.core.spec import dtype as dtype_of
 from foreshape.errors import TypeMismatchError
 from foreshape.language.program.current import current_block
 from foreshape.language.program.variable import Variable
 from foreshape.layer.creation import constant_like
-from foreshape.layer.functions import unary
+from foreshape.layer.functions import named_as, of_one_tensor, unary
 
 Operand: TypeAlias = "Variable | float | int"
+BinaryT = TypeVar("BinaryT", bound=Callable[[Operand, Operand], Variable])
 
 
+def binary(type: str, x: Operand, y: Operand, **attrs: Any) -> Variable:
+    """Return the result of an operator of two tensors, or of a tensor and a number."""
+    if isinstance(x, Variable):
+        first, second = x, y if isinstance(y, Variable) else constant_like(x, y)
+    elif isinstance(y, Variable):
+        first, second = constant_like(y, x), y
+    else:
+        raise TypeMismatchError.must("one of the two", "a variable", f"{x!r} and {y!r}")
+    return current_block().apply(type, {"X": first, "Y": second}, attrs)
+
+
+def of_two(function: BinaryT) -> BinaryT:
+    """Return the layer of the operator that a function is named after, of two tensors, or of one and a number. Signature and words are the function's."""
+    type = function.__name__
+
+    def layer(x: Operand, y: Operand) -> Variable:
+        return binary(type, x, y)
+
+    return named_as(layer, function)
+
+
+@of_one_tensor
 def exp(x: Variable) -> Variable:
     """Return e to the power x."""
-    return unary(x, "exp")
+    ...
 
 
+@of_one_tensor
 def log(x: Variable) -> Variable:
     """Return the natural logarithm of x."""
-    return unary(x, "log")
+    ...
 
 
+@of_one_tensor
 def log2(x: Variable) -> Variable:
     """Return the logarithm of x to base 2."""
-    return unary(x, "log2")
+    ...
 
 
+@of_one_tensor
 def log10(x: Variable) -> Variable:
     """Return the logarithm of x to base 10."""
-    return unary(x, "log10")
+    ...
 
 
+@of_one_tensor
 def log1p(x: Variable) -> Variable:
     """Return the natural logarithm of 1 + x, exact where x is tiny."""
-    return unary(x, "log1p")
+    ...
 
 
+@of_one_tensor
 def sqrt(x: Variable) -> Variable:
     """Return the square root of x."""
-    return unary(x, "sqrt")
+    ...
 
 
+@of_one_tensor
 def rsqrt(x: Variable) -> Variable:
     """Return 1 / the square root of x."""
-    return unary(x, "rsqrt")
+    ...
 
 
+@of_one_tensor
 def square(x: Variable) -> Variable:
     """Return x * x."""
-    return unary(x, "square")
+    ...
 
 
+@of_one_tensor
 def abs(x: Variable) -> Variable:
     """Return |x|."""
-    return unary(x, "abs")
+    ...
 
 
+@of_one_tensor
 def reciprocal(x: Variable) -> Variable:
     """Return 1 / x."""
-    return unary(x, "reciprocal")
+    ...
 
 
+@of_one_tensor
 def sin(x: Variable) -> Variable:
     """Return sin(x), x in radians."""
-    return unary(x, "sin")
+    ...
 
 
+@of_one_tensor
 def cos(x: Variable) -> Variable:
     """Return cos(x), x in radians."""
-    return unary(x, "cos")
+    ...
 
 
+@of_one_tensor
 def erf(x: Variable) -> Variable:
     """Return the error function of x."""
-    return unary(x, "erf")
+    ...
 
 
+@of_one_tensor
 def floor(x: Variable) -> Variable:
     """Return the largest whole number of at most x."""
-    return unary(x, "floor")
+    ...
 
 
+@of_one_tensor
 def ceil(x: Variable) -> Variable:
     """Return the smallest whole number of at least x."""
-    return unary(x, "ceil")
+    ...
 
 
 def round(x: Variable, decimals: int = 0) -> Variable:
@@ -100,9 +137,10 @@ def round(x: Variable, decimals: int = 0) -> Variable:
     return unary(x, "round", decimals=decimals)
 
 
+@of_one_tensor
 def sign(x: Variable) -> Variable:
     """Return 1 where x > 0, -1 where x < 0, else 0."""
-    return unary(x, "sign")
+    ...
 
 
 def is_finite(x: Variable) -> Variable:
@@ -185,17 +223,6 @@ def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variabl
         return unary(x, "increment", step=value)
     block.append_op("increment", {"X": x}, {"Out": x}, {"step": value})
     return x
-
-
-def binary(type: str, x: Operand, y: Operand, **attrs: Any) -> Variable:
-    """Return the result of an operator of two tensors, or of a tensor and a number."""
-    if isinstance(x, Variable):
-        first, second = x, y if isinstance(y, Variable) else constant_like(x, y)
-    elif isinstance(y, Variable):
-        first, second = constant_like(y, x), y
-    else:
-        raise TypeMismatchError.must("one of the two", "a variable", f"{x!r} and {y!r}")
-    return current_block().apply(type, {"X": first, "Y": second}, attrs)
 
 
 def add(x: Operand, y: Operand, axis: int = -1) -> Variable:

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 from foreshape.language.program.current import current_block
 from foreshape.language.program.variable import Variable
-from foreshape.layer.functions import unary
+from foreshape.layer.functions import of_one_tensor, unary
 from foreshape.layer.math import Operand, binary, subtract
 
 
+@of_one_tensor
 def tan(x: Variable) -> Variable:
     """Return tan(x), x in radians."""
-    return unary(x, "tan")
+    ...
 
 
+@of_one_tensor
 def asin(x: Variable) -> Variable:
     """Return the angle in [-pi/2, pi/2] whose sine is x; NaN where |x| > 1."""
-    return unary(x, "asin")
+    ...
 
 
+@of_one_tensor
 def acos(x: Variable) -> Variable:
     """Return the angle in [0, pi] whose cosine is x; NaN where |x| > 1."""
-    return unary(x, "acos")
+    ...
 
 
+@of_one_tensor
 def atan(x: Variable) -> Variable:
     """Return the angle in [-pi/2, pi/2] whose tangent is x."""
-    return unary(x, "atan")
+    ...
 
 
 def atan2(y: Variable, x: Variable) -> Variable:
@@ -38,34 +42,40 @@ def atan2(y: Variable, x: Variable) -> Variable:
     return current_block().apply("atan2", {"X1": y, "X2": x})
 
 
+@of_one_tensor
 def sinh(x: Variable) -> Variable:
     """Return (e^x - e^-x) / 2."""
-    return unary(x, "sinh")
+    ...
 
 
+@of_one_tensor
 def cosh(x: Variable) -> Variable:
     """Return (e^x + e^-x) / 2."""
-    return unary(x, "cosh")
+    ...
 
 
+@of_one_tensor
 def asinh(x: Variable) -> Variable:
     """Return the number whose sinh is x."""
-    return unary(x, "asinh")
+    ...
 
 
+@of_one_tensor
 def acosh(x: Variable) -> Variable:
     """Return the number of at least 0 whose cosh is x; NaN where x < 1."""
-    return unary(x, "acosh")
+    ...
 
 
+@of_one_tensor
 def atanh(x: Variable) -> Variable:
     """Return the number whose tanh is x; NaN where |x| > 1."""
-    return unary(x, "atanh")
+    ...
 
 
+@of_one_tensor
 def expm1(x: Variable) -> Variable:
     """Return e^x - 1, exact where x is tiny."""
-    return unary(x, "expm1")
+    ...
 
 
 def logit(x: Variable, epsilon: float = 0.0) -> Variable:
@@ -78,24 +88,28 @@ def logit(x: Variable, epsilon: float = 0.0) -> Variable:
     return unary(x, "logit", eps=epsilon)
 
 
+@of_one_tensor
 def lgamma(x: Variable) -> Variable:
     """Return the logarithm of the absolute value of gamma(x)."""
-    return unary(x, "lgamma")
+    ...
 
 
+@of_one_tensor
 def digamma(x: Variable) -> Variable:
     """Return the derivative of the logarithm of gamma(x)."""
-    return unary(x, "digamma")
+    ...
 
 
+@of_one_tensor
 def erfinv(x: Variable) -> Variable:
     """Return the number whose erf is x; infinite at 1 and -1, NaN beyond."""
-    return unary(x, "erfinv")
+    ...
 
 
+@of_one_tensor
 def trunc(x: Variable) -> Variable:
     """Return x without its fraction: the nearest whole number in the direction of 0."""
-    return unary(x, "trunc")
+    ...
 
 
 def frac(x: Variable) -> Variable:
