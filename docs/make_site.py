@@ -58,9 +58,15 @@ def exports(module: Path) -> dict[str, str]:
         return exports(_file(origin["__all__"][0]))
     if module == SOURCE / "__init__.py":  # its ``__all__`` is all that is listed
         names = sorted(origin)
-    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+    nodes = list(ast.walk(ast.parse(module.read_text(encoding="utf-8"))))
+    for node in nodes:
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
-            names = ast.literal_eval(node.value)
+            listed = isinstance(node.value, ast.List)  # else what is imported as itself
+            names = (
+                ast.literal_eval(node.value)
+                if listed
+                else sorted(a.name for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names if a.asname == a.name)
+            )
     return {n: origin.get(n, (own, n))[0] for n in names}
 
 
