@@ -66,7 +66,8 @@ from foreshape.layer.initializer import (
 )
 from foreshape.layer.legacy import (
     array_to_lod_tensor as array_to_lod_tensor, beam_search as beam_search, beam_search_decode as beam_search_decode, chunk_eval as chunk_eval,
-    hierarchical_sigmoid as hierarchical_sigmoid, lod_rank_table as lod_rank_table, lod_tensor_to_array as lod_tensor_to_array, max_sequence_len as max_sequence_len,
+    hierarchical_sigmoid as hierarchical_sigmoid, lod_rank_table as lod_rank_table, lod_tensor_to_array as lod_tensor_to_array,
+    max_sequence_len as max_sequence_len,
     nce as nce, reorder_lod_tensor_by_rank as reorder_lod_tensor_by_rank, shrink_memory as shrink_memory,
 )
 from foreshape.layer.linear_algebra import (
