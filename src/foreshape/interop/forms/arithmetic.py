@@ -653,7 +653,7 @@ def _to_torch_pow(w: PlainOp) -> Any:
         factor = w.cast(f"{w.x('FactorTensor')}.reshape(())", w.dtype("FactorTensor"), dtype)
         return f"torch.pow({w.x('X')}, {factor})"
     if dtype.is_integer and w.of.factor < 0:
-        return w.by_kernel()
+        return f"torch.pow({w.x('X')}, torch.tensor({int(w.of.factor)}, dtype={w.type(dtype)}, device={w.device()}))"
     return f"{w.x('X')} ** {w.number(w.of.factor, dtype)}"
 
 

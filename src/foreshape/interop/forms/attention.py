@@ -8,7 +8,7 @@ from typing import Any
 from foreshape import layer
 from foreshape.core.spec import BOOL, FP16, FP32, FP64, INT64, DType
 from foreshape.interop.forms.channels import channels_of
-from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx
+from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call, element_type
 from foreshape.interop.onnx.computed import entry, from_zero, numbers, size_of
 from foreshape.interop.onnx.write.terms import constant, count_to, joined, term
@@ -16,6 +16,8 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import size_of as torch_size_of
 from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.write import helpers
+from foreshape.interop.torch.write.plain_op import PlainOp, number_code
 from foreshape.language.program.current import current_block
 from foreshape.language.program.variable import Variable
 
@@ -311,3 +313,20 @@ def _from_torch_mask(t: TorchCall, mask: Variable, dtype: DType) -> tuple[Variab
     if block is t.importer.program.global_block:
         masks[key] = addend, row_mask
     return addend, row_mask
+
+
+# --- to torch's code
+
+
+@to_torch("fused_softmax_mask_upper_triangle")
+def _to_torch_causal_softmax(w: PlainOp) -> str:
+    x = w.x("X")
+    above = f"torch.ones({x}.shape[2:], dtype=torch.bool, device={x}.device).triu(1)"
+    return f'torch.softmax({x}.masked_fill({above}, float("-inf")), -1)'
+
+
+@to_torch("add_position_encoding")
+def _to_torch_positions(w: PlainOp) -> Any:
+    offsets, x = w.offsets("X"), w.x("X")
+    row = f"torch.arange({x}.shape[-2], device={x}.device)" if offsets is None else f"{offsets}.in_rows(-1).positions"
+    return w.call(helpers.layers.with_positions, x, row, number_code(w.of.alpha), number_code(w.of.beta))

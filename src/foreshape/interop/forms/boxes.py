@@ -6,11 +6,13 @@ import math
 from typing import Any
 
 from foreshape.core.spec import FP32, INT32, INT64, DType
-from foreshape.interop.forms.rules import to_onnx
+from foreshape.interop.forms.rules import to_onnx, to_torch
 from foreshape.interop.forms.suppression import NO_BOX, Suppression, image_of_rows, per_image, unsuppressed
 from foreshape.interop.onnx.write.terms import Term, constant, count_to, joined, size_of, term
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
+from foreshape.interop.torch.write import helpers
+from foreshape.interop.torch.write.plain_op import PlainOp, Several, number_code
 
 # --- to ONNX
 
@@ -273,3 +275,114 @@ def _to_onnx_collect_fpn_proposals(w: WrittenOp) -> Any:
     order = (count - 1) - mirror.best(count.least(limit), 0)[1]
     order = order.taken(image.taken(order).sorted(0)[1])
     return boxes.taken(order).value, per_image(image.taken(order).with_dims(1), counts[0].size(0)).value
+
+
+# --- to torch's code
+
+
+@to_torch("iou_similarity")
+def _to_torch_overlaps(w: PlainOp) -> str:
+    return w.call(helpers.anchor_boxes.overlaps, w.x("X"), w.x("Y"), 0.0 if w.of.box_normalized else 1.0)
+
+
+@to_torch("box_coder")
+def _to_torch_coded(w: PlainOp) -> str:
+    prior, target, pixel = w.x("PriorBox"), w.x("TargetBox"), 0.0 if w.of.box_normalized else 1.0
+    variance = f"{prior}.new_tensor([{list(w.of.variance)}])" if w.of.variance else w.optional("PriorBoxVar")
+    if w.of.code_type == "encode_center_size":
+        return w.call(helpers.anchor_boxes.encoded_boxes, prior, variance, target, pixel)
+    return w.call(helpers.anchor_boxes.decoded_boxes, prior, variance, target, pixel, w.of.axis)
+
+
+@to_torch("box_decoder_and_assign")
+def _to_torch_assigned(w: PlainOp) -> Any:
+    operands = [w.x(slot) for slot in ("PriorBox", "PriorBoxVar", "TargetBox", "BoxScore")]
+    return Several(w.call(helpers.anchor_boxes.assigned_boxes, *operands, number_code(w.of.box_clip)))
+
+
+@to_torch("polygon_box_transform")
+def _to_torch_corners(w: PlainOp) -> str:
+    return w.call(helpers.anchor_boxes.corners_from_distances, w.x("Input"))
+
+
+def _with_variances(w: PlainOp, boxes: str) -> tuple[str, str]:
+    boxes = w.let(boxes)
+    return boxes, f"{boxes}.new_tensor({list(w.of.variances)}).expand({boxes}.shape)"
+
+
+@to_torch("prior_box")
+def _to_torch_priors(w: PlainOp) -> Any:
+    ratios, sizes = [1.0], list[tuple[float, float]]()
+    for ratio in w.of.aspect_ratios:
+        if all(abs(ratio - r) >= 1e-6 for r in ratios):
+            ratios += [ratio, 1.0 / ratio] if w.of.flip else [ratio]
+    for index, size in enumerate(w.of.min_sizes):
+        by_ratio = [(size * math.sqrt(r), size / math.sqrt(r)) for r in ratios]
+        middle = [(math.sqrt(size * w.of.max_sizes[index]),) * 2] if w.of.max_sizes else []
+        sizes += [*by_ratio[:1], *middle, *by_ratio[1:]] if w.of.min_max_aspect_ratios_order else [*by_ratio, *middle]
+    arguments = w.x("Input"), w.x("Image"), sizes, (w.of.step_w, w.of.step_h), w.of.offset, w.of.clip
+    return _with_variances(w, w.call(helpers.anchor_boxes.prior_boxes, *arguments))
+
+
+@to_torch("anchor_generator")
+def _to_torch_anchors(w: PlainOp) -> Any:
+    across, down = w.of.stride
+    sizes: list[tuple[float, float]] = []
+    for ratio in w.of.aspect_ratios:
+        width = math.floor(math.sqrt(across * down / ratio) + 0.5)
+        height = math.floor(width * ratio + 0.5)
+        sizes += [(size / across * width, size / down * height) for size in w.of.anchor_sizes]
+    first = w.of.offset * (across - 1), w.of.offset * (down - 1)
+    return _with_variances(w, w.call(helpers.anchor_boxes.around_cells, w.x("Input"), sizes, across, down, first, 1.0))
+
+
+@to_torch("yolo_box")
+def _to_torch_yolo(w: PlainOp) -> Any:
+    o = w.of
+    numbers = list(o.anchors), o.class_num, number_code(o.conf_thresh), o.downsample_ratio, o.clip_bbox, number_code(o.scale_x_y)
+    return Several(w.call(helpers.anchor_boxes.yolo_boxes, w.x("X"), w.x("ImgSize"), *numbers, number_code(o.iou_aware_factor) if o.iou_aware else None))
+
+
+@to_torch("box_clip")
+def _to_torch_clipped(w: PlainOp) -> str:
+    return w.call(helpers.greedy_suppression.clipped_to_images, w.x("Input"), w.x("ImInfo"), w.offsets("Input"))
+
+
+@to_torch("bipartite_match")
+def _to_torch_match(w: PlainOp) -> Several:
+    each = number_code(w.of.dist_threshold) if w.of.match_type == "per_prediction" else None
+    return Several(w.call(helpers.matches.bipartite, w.x("DistMat"), w.offsets("DistMat"), each))
+
+
+@to_torch("mine_hard_examples")
+def _to_torch_hard_examples(w: PlainOp) -> Several:
+    operands = w.x("ClsLoss"), w.optional("LocLoss"), w.x("MatchIndices"), w.x("MatchDist")
+    if w.of.mining_type == "max_negative":
+        numbers = number_code(w.of.neg_pos_ratio), number_code(w.of.neg_dist_threshold)
+        index, updated, counts = w.several(w.call(helpers.matches.hard_negatives, operands[0], *operands[2:], *numbers), 3)
+    else:
+        index, updated, counts = w.several(w.call(helpers.matches.hard_examples, *operands[:3], w.of.sample_size), 3)
+    return Several(f"({index}, {updated}, {w.call(helpers.ragged_inputs.in_sequences, counts)})")
+
+
+@to_torch("target_assign")
+def _to_torch_targets(w: PlainOp) -> Several:
+    operands = w.x("X"), w.offsets("X"), w.x("MatchIndices"), w.optional("NegIndices"), w.offsets("NegIndices")
+    return Several(w.call(helpers.matches.targets, *operands, w.of.mismatch_value))
+
+
+@to_torch("density_prior_box")
+def _to_torch_dense_priors(w: PlainOp) -> Any:
+    o = w.of
+    numbers = list(o.fixed_sizes), list(o.densities), list(o.fixed_ratios), (o.step_w, o.step_h), number_code(o.offset)
+    boxes = w.call(helpers.anchor_boxes.dense_boxes, w.x("Input"), w.x("Image"), *numbers)
+    boxes = f"{boxes}.clamp(0, 1)" if o.clip else boxes
+    return _with_variances(w, f"{boxes}.reshape(-1, 4)" if o.flatten_to_2d else boxes)
+
+
+@to_torch("yolov3_loss")
+def _to_torch_yolo_loss(w: PlainOp) -> Several:
+    o, operands = w.of, [w.optional(slot) for slot in ("X", "GTBox", "GTLabel", "GTScore")]
+    smoothing = min(1.0 / o.class_num, 1.0 / 40) if o.use_label_smooth else 0.0
+    numbers = list(o.anchors), list(o.anchor_mask), o.class_num, number_code(o.ignore_thresh), o.downsample_ratio, number_code(o.scale_x_y)
+    return Several(w.call(helpers.yolo_losses.yolo_loss, *operands, *numbers, number_code(smoothing)))

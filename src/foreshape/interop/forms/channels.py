@@ -14,7 +14,8 @@ from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall
-from foreshape.interop.torch.write.plain_op import PlainOp
+from foreshape.interop.torch.write import helpers
+from foreshape.interop.torch.write.plain_op import PlainOp, Several, number_code
 from foreshape.language.program.variable import Variable
 
 # --- from ONNX
@@ -161,6 +162,51 @@ def _from_torch_channel_shuffle(t: TorchCall, x: Variable, groups: int) -> Any:
 # --- to torch's code
 
 
-@to_torch()
-def _to_torch_pixel_shuffle(w: PlainOp) -> Any:
-    return w.by_kernel() if w.of.data_format == "NHWC" else f"F.pixel_shuffle({w.x('X')}, {w.of.upscale_factor})"
+@to_torch("pixel_shuffle", "pixel_unshuffle")
+def _to_torch_pixel_shuffle(w: PlainOp) -> str:
+    x, factor = w.x("X"), w.of.upscale_factor if w.op.type == "pixel_shuffle" else w.of.downscale_factor
+    if 0 in w.dims("X"):  # of nothing torch keeps the dims
+        return f"{x}.new_empty({w.sizes(w.result('Out').known_dims)})"
+    if w.of.data_format == "NHWC":
+        return f"F.{w.op.type}({x}.movedim(-1, 1), {factor}).movedim(1, -1)"
+    return f"F.{w.op.type}({x}, {factor})"
+
+
+@to_torch("channel_shuffle")
+def _to_torch_channel_shuffle(w: PlainOp) -> str:
+    if w.of.data_format == "NCHW":
+        return f"torch.channel_shuffle({w.x('X')}, {w.of.groups})"
+    return f"{w.x('X')}.unflatten(3, ({w.of.groups}, -1)).transpose(3, 4).flatten(3)"
+
+
+@to_torch("space_to_depth")
+def _to_torch_space_to_depth(w: PlainOp) -> str:
+    b, dims, x = w.of.blocksize, w.result("Out").known_dims, w.let(w.x("X"))
+    code = f"{x}.unflatten(1, ({b}, {b}, -1)).permute(0, 3, 4, 1, 5, 2)"
+    if sum(not isinstance(n, int) for n in dims) < 2:
+        return f"{code}.reshape({w.target(dims)})"
+    return f"{code}.reshape({x}.shape[0], {x}.shape[1] * {b * b}, {x}.shape[2] // {b}, {x}.shape[3] // {b})"
+
+
+@to_torch("temporal_shift")
+def _to_torch_temporal_shift(w: PlainOp) -> str:
+    axis = 1 if w.of.data_format == "NCHW" else 3
+    return w.call(helpers.layers.shifted_in_time, w.x("X"), w.of.seg_num, number_code(w.of.shift_ratio), axis)
+
+
+@to_torch("maxout")
+def _to_torch_maxout(w: PlainOp) -> str:
+    axis = w.of.axis % 4
+    return f"torch.amax({w.x('X')}.unflatten({axis}, (-1, {w.of.groups})), {axis + 1})"
+
+
+@to_torch("affine_channel")
+def _to_torch_affine_channel(w: PlainOp) -> str:
+    places = "[:, None, None]" if w.of.data_layout == "NCHW" and w.rank("X") == 4 else ""
+    return f"{w.x('X')} * {w.x('Scale')}{places} + {w.x('Bias')}{places}"
+
+
+@to_torch("lrn")
+def _to_torch_response(w: PlainOp) -> Any:
+    numbers = w.of.n, number_code(w.of.k), number_code(w.of.alpha), number_code(w.of.beta), 3 if w.of.data_format == "NHWC" else 1
+    return Several(w.call(helpers.layers.local_response_norm, w.x("X"), *numbers))

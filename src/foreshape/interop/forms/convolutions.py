@@ -18,6 +18,7 @@ from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.language.ops.rules.window import is_channels_last
 from foreshape.language.ops.rules.window import pads_of as onnx_pads_of
@@ -364,3 +365,10 @@ def _to_torch_transposed(w: PlainOp) -> str:
         code = f"F.pad({code}, ({', '.join(w.size(-n) for pair in reversed(cut) for n in pair)}))"
         code = f"{code} + {bias}.reshape(-1{', 1' * axes})" if bias else code
     return f"({code}).{BACK[axes]}" if last else code
+
+
+@to_torch("deformable_conv", "deformable_conv_v1")
+def _to_torch_deformable(w: PlainOp) -> str:
+    o, mask = w.of, w.x("Mask") if w.op.type == "deformable_conv" else None
+    numbers = list(o.strides), list(o.paddings), list(o.dilations), o.groups, o.deformable_groups
+    return w.call(helpers.deformed_windows.deformable_convolution, w.x("Input"), w.x("Offset"), mask, w.x("Filter"), *numbers)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from foreshape import layer
 from foreshape.core.spec import FP32, FP64, INT32, INT64
 from foreshape.interop.forms.indexing import to_onnx_scattered
-from foreshape.interop.forms.rules import from_onnx, from_pir, from_torch, to_onnx
+from foreshape.interop.forms.rules import from_onnx, from_pir, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.write.terms import Term, constant, joined, term
 from foreshape.interop.onnx.write.values import OnnxValue
@@ -15,6 +15,8 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import size_of
 from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.write import helpers
+from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.language.program.variable import Variable
 
 if TYPE_CHECKING:
@@ -202,3 +204,58 @@ def _from_torch_unique(t: TorchCall, x: Variable, *values: Any, **keywords: Any)
     if places is not None and axis is None:
         places = t.reshape(places, [size_of(x, a) for a in range(t.rank(x))])
     return [parts[0], places, parts[-1] if counts else None]
+
+
+# --- to torch
+
+
+@to_torch("bincount")
+def _to_torch_bincount(w: PlainOp) -> str:
+    x, weights = w.x("X"), f", {w.x('Weights')}" if w.has("Weights") else ""
+    length = f", minlength={w.of.minlength} if {x}.numel() else 0" if w.of.minlength else ""  # of no numbers the result is empty, for any length
+    return f"torch.bincount({x}{weights}{length})" + (f".to({w.type(w.result('Out').known_dtype)})" if weights else "")
+
+
+@to_torch("sequence_mask")
+def _to_torch_sequence_mask(w: PlainOp) -> str:
+    x, length = w.let(w.x("X")), str(w.of.maxlen)
+    if w.has("MaxLenTensor"):
+        length = w.int("MaxLenTensor")
+        length = length if length.isdigit() else w.call(helpers.bounds.at_least, length, 1, "'the length of a mask'")
+    elif w.of.maxlen < 0:
+        length = f"max(int({x}.max()), 0) if {x}.numel() else 0"
+    return f"(torch.arange({length}, device={w.device()}) < {x}.unsqueeze(-1)).to({w.type(w.result('Y').known_dtype)})"
+
+
+@to_torch("histogram")
+def _to_torch_histogram(w: PlainOp) -> str:
+    low, high = (w.of.low, w.of.high) if w.of.low != w.of.high else (w.of.min, w.of.max)
+    numbers = [w.number(n, w.dtype("X")) for n in (low, high)]
+    return w.call(helpers.counts.histogram, w.x("X"), w.optional("Weight"), w.of.bins, *numbers, w.of.density)
+
+
+def _index_types(w: PlainOp, code: str, slot: str) -> str | None:
+    """Return a result of places or counts, which torch has as int64, in its element type; None for an unread one."""
+    return w.cast(code, INT64, w.result(slot).known_dtype) if w.is_read(slot) else None
+
+
+@to_torch("unique", "unique_with_counts", "unique_consecutive")
+def _to_torch_unique(w: PlainOp) -> Any:
+    x, by_rows = w.x("X"), w.op.type != "unique_with_counts" and w.of.axis
+    axis = w.of.axis[0] if by_rows else None
+    if w.op.type == "unique_consecutive":
+        out, index, counts = w.several(w.call(helpers.counts.runs, x, axis), 3)
+        return out, _index_types(w, index, "Index"), _index_types(w, counts, "Counts")
+    if w.op.type == "unique_with_counts" or not w.of.is_sorted:
+        out, index, counts = w.several(w.call(helpers.counts.distinct_in_order, x), 3)
+        if w.op.type == "unique":
+            return out, None, _index_types(w, index, "Index"), None
+        return out, _index_types(w, index, "Index"), _index_types(w, counts, "Count")
+    out, index, counts = w.several(f"torch.unique({x}, return_inverse=True, return_counts=True, dim={axis})", 3)
+    first = w.call(helpers.counts.first_places, index, f"{counts}.shape[0]") if w.is_read("Indices") else ""
+    return out, _index_types(w, first, "Indices"), _index_types(w, index, "Index"), _index_types(w, counts, "Counts")
+
+
+@to_torch("hash")
+def _to_torch_hash(w: PlainOp) -> str:
+    return w.call(helpers.hashing.row_hashes, w.x("X"), w.of.num_hash, w.of.mod_by)

@@ -6,11 +6,13 @@ from typing import Any
 
 from foreshape import layer
 from foreshape.interop.forms.creation import to_onnx_filled
-from foreshape.interop.forms.rules import from_torch, to_onnx
+from foreshape.interop.forms.rules import from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.write.terms import Term, count_to, size_of, term
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.write import helpers
+from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.language.program import Variable
 
 # --- to ONNX
@@ -128,3 +130,40 @@ def _from_torch_diagonal_scatter(t: TorchCall, x: Variable, src: Variable, offse
 @from_torch()
 def _from_torch_diagonal(t: TorchCall, x: Variable, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     return layer.diagonal(x, offset, dim1, dim2)
+
+
+# --- to torch
+
+
+@to_torch("diag_v2")
+def _to_torch_diag(w: PlainOp) -> str:
+    x, offset = w.x("X"), w.of.offset
+    if w.rank("X") == 2:
+        return f"torch.diagonal({x}, {offset}).clone()"
+    x = w.let(x if w.rank("X") else f"{x}.reshape(1)")
+    if not w.of.padding_value:
+        return f"torch.diag_embed({x}, {offset})"
+    place = f"torch.diag_embed(torch.ones_like({x}, dtype=torch.bool), {offset})"
+    return f"torch.where({place}, torch.diag_embed({x}, {offset}), {w.number(w.of.padding_value, w.dtype('X'))})"
+
+
+@to_torch("fill_diagonal")
+def _to_torch_fill_diagonal(w: PlainOp) -> str:
+    offset, value = w.of.offset, w.number(w.of.value, w.dtype("X"))
+    if w.rank("X") != 2 or w.of.wrap or offset < 0:
+        return w.call(helpers.entries.with_diagonal, w.x("X"), value, offset, w.of.wrap)
+    x = w.let(w.x("X"))
+    return f"torch.diagonal_scatter({x}, torch.full_like(torch.diagonal({x}, {offset}), {value}), {offset})"
+
+
+@to_torch("trace")
+def _to_torch_trace(w: PlainOp) -> str:
+    rank, dtype = w.rank("Input"), w.dtype("Input")
+    rows, columns = sorted((w.of.axis1 % rank, w.of.axis2 % rank))
+    return f"torch.sum(torch.diagonal({w.x('Input')}, {w.of.offset}, {rows}, {columns}), -1{'' if dtype.is_floating else f', dtype={w.type(dtype)}'})"
+
+
+@to_torch("tril_indices", "triu_indices")
+def _to_torch_triangle(w: PlainOp) -> str:
+    rows, columns = (w.of.rows, w.of.cols) if w.op.type == "tril_indices" else (w.of.row, w.of.col)
+    return f"torch.{w.op.type}({rows}, {columns}, {w.of.offset}, dtype={w.type(w.result('out').known_dtype)}, device={w.device()})"

@@ -17,7 +17,7 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write import helpers
-from foreshape.interop.torch.write.plain_op import PlainOp
+from foreshape.interop.torch.write.plain_op import PlainOp, number_code
 from foreshape.language.operator.computations import Power
 from foreshape.language.program import Variable
 
@@ -315,3 +315,18 @@ def _to_torch_round(w: PlainOp) -> str:
     if w.of.round_type == 0:
         return f"torch.round({x})" if not decimals else f"torch.round({x}, decimals={decimals})"
     return w.call(helpers.extra_functions.round_away_from_zero, x, decimals)
+
+
+@to_torch("logit")
+def _to_torch_logit(w: PlainOp) -> str:
+    return f"torch.logit({w.x('X')}, {number_code(w.of.eps) if w.of.eps else None})"
+
+
+@to_torch("elementwise_heaviside")
+def _to_torch_heaviside(w: PlainOp) -> str:
+    return w.call(helpers.extra_functions.stepped, w.x("X"), w.x("Y"))
+
+
+@to_torch("view_dtype")
+def _to_torch_bits(w: PlainOp) -> str:
+    return f"{w.x('input')}.contiguous().view({w.type(w.result('out').known_dtype)})"

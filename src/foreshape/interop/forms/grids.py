@@ -18,6 +18,7 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import OpenSize, as_variable
 from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.language.program.variable import Variable
 
@@ -266,9 +267,18 @@ def _from_torch_affine_grid_generator(t: TorchCall, theta: Variable, size: Any, 
 # --- to torch's code
 
 
-@to_torch()
-def _to_torch_grid_sampler(w: PlainOp) -> Any:
-    padding = {"zeros": "zeros", "border": "border", "reflection": "reflection", "reflect": "reflection"}.get(w.of.padding_mode)
-    if padding is None or (w.of.mode == "nearest" and not w.of.halves_to_even):
-        return w.by_kernel()
-    return f'F.grid_sample({w.x("X")}, {w.x("Grid")}, mode="{w.of.mode}", padding_mode="{padding}", align_corners={w.of.align_corners})'
+@to_torch("grid_sampler")
+def _grid(w: PlainOp) -> str:
+    x, grid, padding = w.x("X"), w.x("Grid"), {"reflect": "reflection"}.get(w.of.padding_mode, w.of.padding_mode)
+    if w.of.mode == "nearest" and not w.of.halves_to_even:
+        return w.call(helpers.grid_points.nearest_pixels, x, grid, f'"{padding}"', w.of.align_corners)
+    if 0 in (w.dims("X")[0], *w.dims("Grid")):  # torch takes no empty images
+        return f"{x}.new_zeros({w.sizes(w.result('Output').known_dims)})"
+    return f'F.grid_sample({x}, {grid}, mode="{w.of.mode}", padding_mode="{padding}", align_corners={w.of.align_corners})'
+
+
+@to_torch("affine_grid")
+def _to_torch_affine_grid(w: PlainOp) -> str:
+    shape = f"{w.list('OutputShape')}" if w.has("OutputShape") else list(w.of.output_shape)
+    sizes = f"{shape}[2:]" if isinstance(shape, str) else shape[2:]
+    return w.call(helpers.layers.affine_grid, w.x("Theta"), sizes, w.of.align_corners)

@@ -18,6 +18,7 @@ from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import size_of as torch_size_of
 from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.language.program.variable import Variable
 
@@ -666,15 +667,18 @@ def _to_torch_index_select(w: PlainOp) -> str:
     return f"{w.x('X')}[{':, ' * (w.of.dim % w.rank('X'))}{w.x('Index')}]"  # torch.index_select refuses negative numbers
 
 
-@to_torch()
-def _to_torch_gather_nd(w: PlainOp) -> Any:
-    size = w.dims("Index")[-1]
-    return f"{w.x('X')}[{w.x('Index')}.unbind(-1)]" if isinstance(size, int) and size else w.by_kernel()
+@to_torch("gather_nd")
+def _to_torch_gather_nd(w: PlainOp) -> str:
+    x, index = w.x("X"), w.x("Index")
+    return f"{x}[{index}.unbind(-1)]" if w.dims("Index")[-1] != 0 else f"{x}.expand({index}.shape[:-1] + {x}.shape)"
 
 
 @to_torch("one_hot_v2", "one_hot")
-def _to_torch_one_hot(w: PlainOp) -> Any:
-    if w.of.allow_out_of_range or w.op.type == "one_hot":
-        return w.by_kernel()
+def _to_torch_one_hot(w: PlainOp) -> str:
+    x, dtype = w.x("X"), w.type(w.result("Out").known_dtype)
+    x = f"{x}.squeeze(-1)" if w.op.type == "one_hot" else x
     depth = w.int("depth_tensor") if w.has("depth_tensor") else str(w.of.depth)
-    return f"F.one_hot({w.cast(w.x('X'), w.dtype('X'), INT64)}, {depth}).to({w.type(w.result('Out').known_dtype)})"
+    if w.of.allow_out_of_range:
+        depth = depth if depth.isdigit() else w.call(helpers.bounds.at_least, depth, 1, "'depth'")
+        return f"({x}.unsqueeze(-1) == torch.arange({depth}, device={w.device()})).to({dtype})"
+    return f"F.one_hot({w.cast(x, w.dtype('X'), INT64)}, {depth}).to({dtype})"

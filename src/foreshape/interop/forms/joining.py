@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreshape import layer
 from foreshape.core.spec import INT64
+from foreshape.core.values.torch_types import element_type
 from foreshape.interop.forms.rules import from_onnx, from_pir, from_torch, to_onnx, to_torch
 from foreshape.interop.forms.shapes import END, single
 from foreshape.interop.onnx import computed
@@ -18,7 +19,8 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import OpenSize, compute
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
-from foreshape.interop.torch.write.plain_op import PlainOp, Several
+from foreshape.interop.torch.write import helpers
+from foreshape.interop.torch.write.plain_op import PlainOp, Several, number_code, tuple_of
 from foreshape.language.program.variable import Variable
 
 if TYPE_CHECKING:
@@ -248,3 +250,14 @@ def _to_torch_split(w: PlainOp) -> Any:
 @to_torch("unbind", "unstack")
 def _to_torch_unbind(w: PlainOp) -> Any:
     return Several(f"torch.unbind({w.x('X')}, {w.of.axis})")
+
+
+@to_torch("coalesce_tensor")
+def _to_torch_together(w: PlainOp) -> Any:
+    operands, value = w.all("Input"), number_code(float(w.of.constant)) if w.of.set_constant else "0.0"
+    align = 4096 if w.of.align_size == -1 else w.of.align_size
+    size = element_type(w.of.dtype).itemsize if w.of.user_defined_size_of_dtype == -1 else w.of.user_defined_size_of_dtype
+    fused = w.call(helpers.tensor_lists.one_after_another, tuple_of(operands), align if w.of.use_align else size, size)
+    if w.of.copy_data:
+        return operands, fused
+    return [f"torch.full_like({x}, {value})" for x in operands], f"torch.full_like({fused}, {value}, dtype={w.type(element_type(w.of.dtype))})"

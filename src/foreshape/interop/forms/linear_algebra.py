@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 from foreshape import layer
 from foreshape.core.spec import FP32, FP64, INT32, INT64
 from foreshape.interop.forms.arithmetic import change
-from foreshape.interop.forms.rules import from_pir, from_torch, to_onnx
+from foreshape.interop.forms.rules import from_pir, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.write.terms import constant, joined, term
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.write import helpers
+from foreshape.interop.torch.write.plain_op import PlainOp, Several, number_code
 from foreshape.language.program import Variable
 
 if TYPE_CHECKING:
@@ -256,3 +258,60 @@ def _exponential(t: TorchCall, x: Variable) -> Any:
 
 
 # --- to torch's code
+
+
+# --- to torch
+
+
+@to_torch("qr")
+def _to_torch_qr(w: PlainOp) -> Several:
+    return Several(f'torch.linalg.qr({w.x("X")}, mode="{w.of.mode}")')
+
+
+@to_torch("svd")
+def _to_torch_svd(w: PlainOp) -> Several:
+    return Several(f"torch.linalg.svd({w.x('X')}, full_matrices={w.of.full_matrices})")
+
+
+@to_torch("lu")
+def _to_torch_lu(w: PlainOp) -> Any:
+    out, pivots, info = w.several(f"torch.linalg.lu_factor_ex({w.x('X')})", 3)
+    return out, pivots, info if w.rank("X") > 2 else f"{info}.reshape(1)"
+
+
+@to_torch("triangular_solve")
+def _to_torch_triangular_solve(w: PlainOp) -> str:
+    x, upper = (f"{w.x('X')}.mT", not w.of.upper) if w.of.transpose else (w.x("X"), w.of.upper)
+    return f"torch.linalg.solve_triangular({x}, {w.x('Y')}, upper={upper}, unitriangular={w.of.unitriangular})"
+
+
+@to_torch("cholesky_solve")
+def _to_torch_cholesky_solve(w: PlainOp) -> str:
+    return f"torch.cholesky_solve({w.x('X')}, torch.{'triu' if w.of.upper else 'tril'}({w.x('Y')}), {w.of.upper})"
+
+
+@to_torch("eigh", "eigvalsh")
+def _to_torch_eigh(w: PlainOp) -> Any:
+    if w.op.type == "eigvalsh" and w.of.is_test:
+        return f'torch.linalg.eigvalsh({w.x("X")}, "{w.of.UPLO}")', f"torch.zeros_like({w.x('X')})"
+    return Several(w.call(helpers.linear_systems.symmetric_eigenvalues, w.x("X"), f'"{w.of.UPLO}"'))
+
+
+@to_torch("matrix_rank")
+def _to_torch_matrix_rank(w: PlainOp) -> str:
+    x = w.x("X")
+    if w.has("TolTensor"):
+        return w.call(helpers.linear_systems.ranks, x, w.x("TolTensor"), w.of.hermitian, w.of.use_default_tol)
+    ratio = f"torch.finfo({x}.dtype).eps * max({x}.shape[-2:])" if w.of.use_default_tol else "0.0"
+    return f"torch.linalg.matrix_rank({x}, atol={number_code(w.of.tol)}, rtol={ratio}, hermitian={w.of.hermitian}).to(torch.int32)"
+
+
+@to_torch("lstsq")
+def _to_torch_least_squares(w: PlainOp) -> Several:
+    return Several(w.call(helpers.linear_systems.least_squares, w.x("X"), w.x("Y"), number_code(w.of.rcond), repr(w.of.driver)))
+
+
+@to_torch("lu_unpack")
+def _to_torch_lu_unpack(w: PlainOp) -> Several:
+    pivots = w.call(helpers.bounds.within, w.x("Pivots"), f"{w.x('X')}.shape[-2] + 1", "'a pivot'", 1)
+    return Several(f"torch.lu_unpack({w.x('X')}, {pivots}, {w.of.unpack_ludata}, {w.of.unpack_pivots})")

@@ -7,7 +7,7 @@ from typing import Any, Final
 from foreshape import layer
 from foreshape.core.spec import BOOL, FP32, INT8, INT16, INT32, INT64, UINT8, UNSIGNED
 from foreshape.interop.forms.arithmetic import from_onnx_binary, from_torch_pair, to_onnx_pair
-from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx
+from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.unsigned import own_type
 from foreshape.interop.onnx.write.terms import Term, constant, term
@@ -15,6 +15,8 @@ from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.write import helpers
+from foreshape.interop.torch.write.plain_op import PlainOp, number_code
 from foreshape.language.program import Variable
 
 # --- from ONNX
@@ -231,3 +233,34 @@ def _from_torch_shift(t: TorchCall, x: Any, y: Any) -> Any:
 
 
 # --- to torch's code
+
+
+# --- to torch
+
+
+def _tolerance(w: PlainOp, slot: str, text: str) -> str:
+    return f"float({w.x(slot)})" if w.has(slot) else number_code(float(text))
+
+
+@to_torch("isclose", "allclose")
+def _to_torch_isclose(w: PlainOp) -> str:
+    tolerances = f"rtol={_tolerance(w, 'Rtol', w.of.rtol)}, atol={_tolerance(w, 'Atol', w.of.atol)}"
+    code = f"torch.isclose({w.x('Input')}, {w.x('Other')}, {tolerances}, equal_nan={w.of.equal_nan})"
+    return f"{code}.all()" if w.op.type == "allclose" else code
+
+
+@to_torch("equal_all")
+def _to_torch_equal_all(w: PlainOp) -> str:
+    if w.dims("X") != w.dims("Y"):
+        return w.call(helpers.extra_functions.all_equal, w.x("X"), w.x("Y"))
+    if not w.dtype("X").is_floating:
+        return f"torch.all({w.x('X')} == {w.x('Y')})"
+    x, y = w.let(w.x("X")), w.let(w.x("Y"))
+    return f"torch.all(({x} == {y}) | (torch.abs({x} - {y}) < 1e-8))"
+
+
+@to_torch("bitwise_right_shift")
+def _to_torch_right_shift(w: PlainOp) -> str:
+    if w.of.is_arithmetic:
+        return f"torch.bitwise_right_shift({w.x('x')}, {w.x('y')})"
+    return w.call(helpers.extra_functions.logical_right_shift, w.x("x"), w.x("y"))

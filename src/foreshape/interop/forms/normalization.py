@@ -21,7 +21,7 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import compute, size_of
 from foreshape.interop.torch.torch_call import CUMULATIVE, TorchCall
 from foreshape.interop.torch.write import helpers
-from foreshape.interop.torch.write.plain_op import PlainOp, number_code
+from foreshape.interop.torch.write.plain_op import PlainOp, Several, number_code
 from foreshape.language.ops.rules.window import is_channels_last
 from foreshape.language.program import Variable
 from foreshape.language.program.current import current_block
@@ -428,8 +428,6 @@ def _weight_norm(t: TorchCall, v: Variable, g: Variable, dim: int = 0) -> Any:
 
 @to_torch("batch_norm", "sync_batch_norm", by_mode=True)
 def _to_torch_batch_norm(w: PlainOp) -> Any:
-    if w.has("MomentumTensor"):
-        return w.by_kernel()
     is_fixed = w.of.use_global_stats or (w.of.is_test and not w.of.trainable_statistics)
     last = is_channels_last(w.of.data_layout) and w.rank("X") > 2
     x = f"{w.x('X')}.movedim(-1, 1)" if last else w.x("X")
@@ -439,8 +437,9 @@ def _to_torch_batch_norm(w: PlainOp) -> Any:
         code = f"F.batch_norm({', '.join(arguments)}, eps={epsilon})"
     else:
         unbiased = True if w.of.unbiased else None
+        momentum = f"float({w.x('MomentumTensor')})" if w.has("MomentumTensor") else number_code(w.of.momentum)
         trained = "True" if w.of.trainable_statistics else "self.training"
-        code = w.call(helpers.layers.batch_norm, *arguments, trained, momentum=number_code(w.of.momentum), epsilon=epsilon, unbiased=unbiased)
+        code = w.call(helpers.layers.batch_norm, *arguments, trained, momentum=momentum, epsilon=epsilon, unbiased=unbiased)
     updates = [(n, source) for slot, source in (("MeanOut", "Mean"), ("VarianceOut", "Variance")) if (n := w.op.output(slot)) and n not in w.writer.parameters]
     code = w.let(code) if updates else code
     for name, source in updates:
@@ -450,22 +449,61 @@ def _to_torch_batch_norm(w: PlainOp) -> Any:
 
 @to_torch()
 def _to_torch_layer_norm(w: PlainOp) -> Any:
-    if w.op.output("Mean") in w.writer.wanted or w.op.output("Variance") in w.writer.wanted:
-        return w.by_kernel()
     dims = w.dims("X")[w.of.begin_norm_axis :]
     shape = f"[{', '.join(map(w.size, dims))}]" if all(w.writer.has_size(d) for d in dims) else f"{w.x('X')}.shape[{w.of.begin_norm_axis}:]"
     shape = w.let(shape) if not isinstance(dims[0], int) or len(dims) > 1 else shape
     arguments = [w.optional(slot) if not w.has(slot) or len(dims) == 1 else f"{w.x(slot)}.reshape({shape})" for slot in ("Scale", "Bias")]
     while arguments and arguments[-1] == "None":
         arguments.pop()
-    return f"F.layer_norm({', '.join([w.x('X'), shape, *arguments])}, eps={number_code(w.of.epsilon)})", None, None
+    y = f"F.layer_norm({', '.join([w.x('X'), shape, *arguments])}, eps={number_code(w.of.epsilon)})"
+    if not _reads_statistics(w):
+        return y, None, None
+    x = f"{w.x('X')}.float()" if w.dtype("X").itemsize == 2 else w.x("X")
+    variance, mean = w.several(f"torch.var_mean({x}, {tuple(range(w.of.begin_norm_axis, w.rank('X')))}, correction=0)", 2)
+    return y, mean, variance
+
+
+def _reads_statistics(w: PlainOp) -> bool:
+    """Tell whether the means or the variances are read."""
+    return any(w.op.output(r.name) in w.writer.wanted for r in w.operator.schema.results[1:])
 
 
 @to_torch("group_norm", "instance_norm")
 def _to_torch_group_norm(w: PlainOp) -> Any:
-    statistics = [n for r in w.operator.schema.results[1:] if (n := w.op.output(r.name)) is not None]
-    if any(n in w.writer.wanted for n in statistics) or is_channels_last(getattr(w.of, "data_layout", "NCHW")):
-        return w.by_kernel()
+    x, last = w.x("X"), is_channels_last(getattr(w.of, "data_layout", "NCHW"))
+    x = w.let(f"{x}.movedim(-1, 1)") if last else x
     groups = w.of.groups if w.op.type == "group_norm" else w.size(w.dims("X")[1])
-    arguments = [w.optional(slot) for slot in ("Scale", "Bias")]
-    return f"torch.group_norm({w.x('X')}, {groups}, {arguments[0]}, {arguments[1]}, {number_code(w.of.epsilon)})", None, None  # F's refuses one number
+    y = f"torch.group_norm({x}, {groups}, {w.optional('Scale')}, {w.optional('Bias')}, {number_code(w.of.epsilon)})"  # F's refuses one number
+    y = f"{y}.movedim(1, -1)" if last else y
+    if not _reads_statistics(w):
+        return y, None, None
+    wide = f"{x}.float()" if w.dtype("X").itemsize == 2 else x
+    variance, mean = w.several(f"torch.var_mean({wide}.unflatten(1, ({groups}, -1)).flatten(2), 2, correction=0)", 2)
+    if w.op.type == "group_norm":
+        return y, mean, variance
+    return y, f"{mean}.reshape(-1)", f"torch.rsqrt({variance} + {number_code(w.of.epsilon)}).reshape(-1)"
+
+
+@to_torch("renorm")
+def _to_torch_renorm(w: PlainOp) -> str:
+    numbers = f"{number_code(w.of.p)}, {w.of.axis if w.rank('X') > 1 else 0}, {number_code(w.of.max_norm)}"
+    return f"torch.renorm({w.x('X')}, {numbers})" if w.rank("X") > 1 else f"torch.renorm({w.x('X')}.unsqueeze(1), {numbers}).squeeze(1)"
+
+
+@to_torch("norm")
+def _to_torch_norm(w: PlainOp) -> Any:
+    norm = w.let(f"torch.sqrt(torch.sum(torch.square({w.x('X')}), {w.of.axis}, keepdim=True) + {number_code(w.of.epsilon)})")
+    return norm, f"{w.x('X')} / {norm}"
+
+
+@to_torch("spectral_norm")
+def _to_torch_spectral_norm(w: PlainOp) -> str:
+    return w.call(helpers.layers.spectral_norm, w.x("Weight"), w.x("U"), w.x("V"), w.of.dim, w.of.power_iters, number_code(w.of.eps))
+
+
+@to_torch("data_norm")
+def _to_torch_data_norm(w: PlainOp) -> Several:
+    slots = "X", "BatchSize", "BatchSum", "BatchSquareSum", "scale_w", "bias"
+    scaled = w.of.enable_scale_and_shift
+    operands = [w.optional(slot) if scaled or slot not in ("scale_w", "bias") else "None" for slot in slots]
+    return Several(w.call(helpers.data_norms.data_norm, *operands, number_code(w.of.epsilon), w.of.slot_dim))

@@ -22,6 +22,7 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import OpenSize
 from foreshape.interop.torch.open_size import size_of as torch_size_of
 from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp, tuple_of
 from foreshape.language.ops.rules.window import is_channels_last
 from foreshape.language.program.variable import Variable
@@ -275,11 +276,38 @@ def _to_torch_pad(w: PlainOp) -> str:
     return f"F.pad({w.x('X')}, {tuple(paddings)}, value={w.number(w.of.pad_value, w.dtype('X'))})"
 
 
-@to_torch()
-def _to_torch_pad3d(w: PlainOp) -> Any:
-    paddings = w.ints("Paddings") if w.has("Paddings") else [str(n) for n in w.of.paddings]
-    if paddings is None or w.of.data_format != "NCDHW":
-        return w.by_kernel()
+@to_torch("pad3d")
+def _pad3d(w: PlainOp) -> str:
+    pads = w.ints("Paddings") if w.has("Paddings") else [str(n) for n in w.of.paddings]
+    last = w.of.data_format != "NCDHW"
     if w.of.mode == "constant":
-        return f"F.pad({w.x('X')}, {tuple_of(paddings)}, value={w.number(w.of.value, w.dtype('X'))})"
-    return f'F.pad({w.x("X")}, {tuple_of(paddings)}, mode="{w.of.mode}")' if w.dtype("X").is_floating else w.by_kernel()
+        first = "0, 0, " if last else ""
+        listed = f"({first}{', '.join(pads)})" if pads is not None else f"[{first}*{w.list('Paddings')}]"
+        return f"F.pad({w.x('X')}, {listed}, value={w.number(w.of.value, w.dtype('X'))})"
+    if pads is None or last or not w.dtype("X").is_floating:
+        numbers = tuple_of(pads) if pads is not None else w.list("Paddings")
+        return w.call(helpers.borders.bordered, w.x("X"), numbers, f'"{w.of.mode}"', 3 if last else 4)
+    return f'F.pad({w.x("X")}, {tuple_of(pads)}, mode="{w.of.mode}")'
+
+
+@to_torch("pad2d")
+def _to_torch_pad2d(w: PlainOp) -> str:
+    pads = w.ints("Paddings") if w.has("Paddings") else [str(n) for n in w.of.paddings]
+    last, mode = w.of.data_format == "NHWC", {"edge": "replicate", "reflect": "reflect"}.get(w.of.mode)
+    if pads is None:
+        pads = w.several(w.call(helpers.borders.checked, w.list("Paddings")), 4)
+    widths = ", ".join([*pads[2:], *pads[:2]])
+    if mode is None:
+        return f"F.pad({w.x('X')}, ({'0, 0, ' if last else ''}{widths}), value={w.number(w.of.pad_value, w.dtype('X'))})"
+    if last or not w.dtype("X").is_floating:
+        return w.call(helpers.borders.bordered, w.x("X"), f"({widths})", f'"{mode}"', 2 if last else 3)
+    return f'F.pad({w.x("X")}, ({widths}), mode="{mode}")'
+
+
+@to_torch("pad_constant_like")
+def _to_torch_pad_like(w: PlainOp) -> str:
+    x, y, value = w.x("X"), w.x("Y"), w.number(w.of.pad_value, w.dtype("Y"))
+    sizes = [*zip(w.dims("X"), w.dims("Y"), strict=True)]
+    if all(isinstance(n, int) or n == d for n, d in sizes) and all(isinstance(d, int) or n == d for n, d in sizes):
+        return f"F.pad({y}, ({', '.join(f'0, {0 if n == d else n - d}' for n, d in reversed(sizes))}), value={value})"
+    return f"F.pad({y}, [n for size, d in zip({x}.shape[::-1], {y}.shape[::-1]) for n in (0, size - d)], value={value})"

@@ -22,7 +22,8 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import FLOORDIV, OpenSize, compute
 from foreshape.interop.torch.open_size import size_of as torch_size_of
 from foreshape.interop.torch.torch_call import TorchCall
-from foreshape.interop.torch.write.plain_op import PlainOp
+from foreshape.interop.torch.write import helpers
+from foreshape.interop.torch.write.plain_op import PlainOp, Several
 from foreshape.language.program.variable import Variable
 
 # --- from ONNX
@@ -178,11 +179,15 @@ def _falls_short(w: PlainOp, sizes: Sequence[Size], around: Sequence[int]) -> bo
     return any(isinstance(n, int) and n + pad < d * (k - 1) + 1 for n, pad, k, d in axes)
 
 
-@to_torch()
+def _numbers_of_patches(w: PlainOp, pads: list[tuple[int, int]]) -> tuple[Any, ...]:
+    return tuple(w.of.kernel_sizes), tuple(w.of.strides), tuple(w.of.dilations), pads
+
+
+@to_torch("unfold")
 def _to_torch_unfold(w: PlainOp) -> Any:
     top, left, bottom, right = w.of.paddings if len(w.of.paddings) == 4 else (*w.of.paddings, *w.of.paddings)
     if _falls_short(w, w.dims("X")[2:], (top + bottom, left + right)):
-        return w.by_kernel()
+        return w.call(helpers.windows.patches, w.x("X"), *_numbers_of_patches(w, [(top, bottom), (left, right)]))
     x, padding = to_torch_padded(w, w.x("X"), [(top, bottom), (left, right)])
     keywords = [
         f"{n}={short(v)}"
@@ -195,9 +200,18 @@ def _to_torch_unfold(w: PlainOp) -> Any:
 @to_torch()
 def _to_torch_fold(w: PlainOp) -> Any:
     top, left, bottom, right = w.of.paddings if len(w.of.paddings) == 4 else (*w.of.paddings, *w.of.paddings)
-    if (top, left) != (bottom, right) or _falls_short(w, w.of.output_sizes, (top + bottom, left + right)):
-        return w.by_kernel()
     sizes = tuple(w.of.output_sizes)
+    if (top, left) != (bottom, right) or _falls_short(w, w.of.output_sizes, (top + bottom, left + right)):
+        return w.call(helpers.windows.together, w.x("X"), sizes, *_numbers_of_patches(w, [(top, bottom), (left, right)]))
     return (
         f"F.fold({w.x('X')}, {sizes}, {short(w.of.kernel_sizes)}, dilation={short(w.of.dilations)}, padding={short((top, left))}, stride={short(w.of.strides)})"
     )
+
+
+@to_torch("im2sequence")
+def _to_torch_patch_rows(w: PlainOp) -> Several:
+    top, left, bottom, right = w.of.paddings
+    numbers = tuple(w.of.kernels), tuple(w.of.strides), (1, 1), [(top, bottom), (left, right)]
+    columns = w.let(w.call(helpers.windows.patches, w.x("X"), *numbers))
+    lengths = f"torch.full(({columns}.shape[0],), {columns}.shape[2], device={columns}.device)"
+    return Several(f"({columns}.transpose(1, 2).flatten(0, 1), {w.call(helpers.ragged_inputs.in_sequences, lengths)})")

@@ -27,7 +27,7 @@ from foreshape.interop.torch.open_size import as_variable, size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.interop.torch.write import helpers
-from foreshape.interop.torch.write.plain_op import PlainOp
+from foreshape.interop.torch.write.plain_op import PlainOp, Several, number_code
 from foreshape.language.ops.rules.window import is_channels_last
 from foreshape.language.program.current import current_block
 from foreshape.language.program.variable import Variable
@@ -500,30 +500,42 @@ def _from_torch_adaptive(t: TorchCall, x: Variable, size: Any) -> Any:
 # --- to torch's code
 
 
-@to_torch()
-def _to_torch_pool2d(w: PlainOp) -> Any:
-    last, kind = is_channels_last(w.of.data_format), w.of.pooling_type
-    x, sizes = image(w, "X", last, 2)
-    back = f".{BACK[2]}" if last else ""
-    if w.of.global_pooling or (w.of.adaptive and tuple(w.of.ksize) == (1, 1) and not w.count("KernelSizes")):
-        axes = "(1, 2)" if last else "(2, 3)"
+@to_torch("pool2d", "pool3d")
+def _to_torch_pool(w: PlainOp) -> Any:
+    rank, last, kind = w.rank("X") - 2, is_channels_last(w.of.data_format), w.of.pooling_type
+    x, sizes = image(w, "X", last, rank)
+    back = f".{BACK[rank]}" if last else ""
+    if w.of.global_pooling or (w.of.adaptive and all(k == 1 for k in w.of.ksize) and not w.count("KernelSizes")):
+        axes = tuple(range(1 if last else 2, rank + (1 if last else 2)))
         return f"{w.x('X')}.{'amax' if kind == 'max' else 'mean'}({axes}, keepdim=True)"
     if w.of.adaptive:
-        size = [w.int("KernelSizes", index) for index in range(2)] if w.count("KernelSizes") else w.of.ksize
-        return f"F.adaptive_{kind}_pool2d({x}, {short(size)}){back}"
+        size = [w.int("KernelSizes", index) for index in range(rank)] if w.count("KernelSizes") else w.of.ksize
+        return f"F.adaptive_{kind}_pool{rank}d({x}, {short(size)}){back}"
     pads: list[tuple[Any, Any]] = [*torch_windows(w, sizes, w.of.ksize, w.of.padding_algorithm, w.of.strides, w.of.ksize)]
     even = all(isinstance(a, int) and a == b and 2 * a <= k for (a, b), k in zip(pads, w.of.ksize, strict=True))
     sees_image = all(isinstance(n, int) and n < k for pair, k in zip(pads, w.of.ksize, strict=True) for n in pair)  # in each window
     if kind == "max" and not even and not w.of.ceil_mode and sees_image:
         x, pads, even = surrounded(w, x, pads, ', value=float("-inf")'), [(0, 0), (0, 0)], True
     if not even or (w.of.ceil_mode and not _counts_alike(w, sizes, pads)) or (w.of.ceil_mode and kind == "avg" and not w.of.exclusive):
-        return w.by_kernel()
+        options = _pads(w), w.of.ceil_mode, w.of.exclusive
+        return f"{w.call(helpers.windows.window_pools, x, repr(kind), tuple(w.of.ksize), tuple(w.of.strides), *options)}{back}"
     padding = [a for a, _ in pads]
     keywords = [f"stride={short(w.of.strides)}"] if w.of.strides != w.of.ksize else []
     keywords += [f"padding={short(padding)}"] if any(padding) else []
     keywords += ["ceil_mode=True"] if w.of.ceil_mode else []
     keywords += ["count_include_pad=False"] if kind == "avg" and w.of.exclusive and any(padding) else []
-    return f"F.{kind}_pool2d({', '.join([x, short(w.of.ksize), *keywords])}){back}"
+    return f"F.{kind}_pool{rank}d({', '.join([x, short(w.of.ksize), *keywords])}){back}"
+
+
+def _pads(w: PlainOp) -> list[tuple[int, int]] | None:
+    """Return the padding before and after each axis; None for as many windows as strides begin in the image."""
+    algorithm, pads = getattr(w.of, "padding_algorithm", "EXPLICIT"), list(w.of.paddings)
+    axes = len(w.of.strides)
+    if algorithm == "SAME":
+        return None
+    if algorithm == "VALID":
+        return [(0, 0)] * axes
+    return [(n, n) for n in pads] if len(pads) == axes else [*zip(pads[::2], pads[1::2], strict=True)]
 
 
 def _counts_alike(w: PlainOp, sizes: Sequence[Size], pads: Sequence[tuple[Size, Size]]) -> bool:
@@ -539,22 +551,53 @@ def _counts_alike(w: PlainOp, sizes: Sequence[Size], pads: Sequence[tuple[Size, 
     return True
 
 
-@to_torch()
-def _to_torch_max_pool2d_with_index(w: PlainOp) -> Any:
-    sizes = w.dims("X")[2:]
-    if w.of.global_pooling or w.of.adaptive or w.of.ceil_mode:
-        return w.by_kernel()
+@to_torch("max_pool2d_with_index", "max_pool3d_with_index")
+def _pool_with_index(w: PlainOp) -> Any:
+    x, sizes = w.x("X"), w.dims("X")[2:]
+    if w.of.global_pooling or w.of.adaptive:
+        windows = (1,) * len(sizes) if w.of.global_pooling else tuple(w.of.ksize)
+        out, index = w.several(f"F.adaptive_max_pool{len(sizes)}d({x}, {windows}, return_indices=True)", 2)
+        return out, f"{index}.to(torch.int32)"
     pads = torch_windows(w, sizes, w.of.ksize, "EXPLICIT", w.of.strides, w.of.ksize)
-    if not all(isinstance(a, int) and a == b and 2 * a <= k for (a, b), k in zip(pads, w.of.ksize, strict=True)):
-        return w.by_kernel()
+    if w.of.ceil_mode or not all(isinstance(a, int) and a == b and 2 * a <= k for (a, b), k in zip(pads, w.of.ksize, strict=True)):
+        return Several(w.call(helpers.windows.pooled_with_index, x, tuple(w.of.ksize), tuple(w.of.strides), _pads(w), w.of.ceil_mode))
     padding = [a for a, _ in pads]
     option = f", padding={short(padding)}" if any(padding) else ""
-    out, index = w.several(f"F.max_pool2d({w.x('X')}, {short(w.of.ksize)}, stride={short(w.of.strides)}{option}, return_indices=True)", 2)
+    out, index = w.several(f"F.max_pool{len(sizes)}d({x}, {short(w.of.ksize)}, stride={short(w.of.strides)}{option}, return_indices=True)", 2)
     return out, f"{index}.to(torch.int32)"
 
 
-@to_torch()
+@to_torch("unpool", "unpool3d")
 def _to_torch_unpool(w: PlainOp) -> str:
     dims = w.result("Out").known_dims
     index = w.x("Indices") if w.dtype("Indices").itemsize == 8 else f"{w.x('Indices')}.to(torch.int64)"
-    return w.call(helpers.layers.unpool, w.x("X"), index, f"[{w.size(dims[2])}, {w.size(dims[3])}]")
+    return w.call(helpers.layers.unpool, w.x("X"), index, w.sizes(dims[2:]))
+
+
+@to_torch("lp_pool2d")
+def _to_torch_power_pool(w: PlainOp) -> Any:
+    last, p = is_channels_last(w.of.data_format), w.of.norm_type
+    x, sizes = image(w, "x", last, 2)
+    if w.of.global_pooling:
+        axes = (1, 2) if last else (2, 3)
+        out = f"{w.x('x')}.pow({number_code(p)}).sum({axes}, keepdim=True).pow({number_code(1.0 / p)})"
+        return f"{w.x('x')}.amax({axes}, keepdim=True)" if math.isinf(p) else out
+    window = tuple(w.of.kernel_size)
+    if w.of.adaptive or w.of.ceil_mode or math.isinf(p):
+        options = tuple(w.of.strides), _pads(w), w.of.ceil_mode, w.of.adaptive
+        out = w.call(helpers.windows.power_pooled, x, number_code(p), window, *options)
+        return f"{out}.{BACK[2]}" if last else out
+    pads, x = torch_windows(w, sizes, window, w.of.padding_algorithm, w.of.strides, window), f"{x}.pow({number_code(p)})"
+    x = surrounded(w, x, pads) if any(n != 0 for pair in pads for n in pair) else x
+    out = f"F.avg_pool2d({x}, {window}, stride={short(w.of.strides)}, divisor_override=1).pow({number_code(1.0 / p)})"
+    return f"{out}.{BACK[2]}" if last else out
+
+
+@to_torch("dilated_pool")
+def _to_torch_dilated_pool(w: PlainOp) -> Any:
+    o, x = w.of, w.let(w.x("X"))
+    pads = list(o.paddings) if o.padding_algorithm == "EXPLICIT" else [0] * (2 * len(o.ksize))
+    options = list(o.ksize), list(o.strides), list(o.dilations), pads, f'"{o.padding_algorithm}"', o.ceil_mode
+    axes = w.let(w.call(helpers.windows.dilated_axes, f"{x}.shape[2:]", *options))
+    out = w.call(helpers.windows.dilated_pooled, x, f'"{o.pooling_type}"', axes, o.exclusive, pads[1::2])
+    return out, w.call(helpers.windows.places_of_maxima, x, axes, o.column_major) if o.return_mask else None

@@ -431,9 +431,8 @@ def _to_torch_mul(w: PlainOp) -> str:
 
 @to_torch()
 def _to_torch_einsum(w: PlainOp) -> Any:
-    if any(n in w.writer.wanted for slot in ("InnerCache", "XShape") for n in w.op.output_slots.get(slot, ())):
-        return w.by_kernel()
-    return f"torch.einsum({json.dumps(w.of.equation)}, {', '.join(w.all('Operands'))})", [], []
+    operands = w.all("Operands")
+    return f"torch.einsum({json.dumps(w.of.equation)}, {', '.join(operands)})", operands, operands
 
 
 @to_torch()
@@ -445,3 +444,21 @@ def _to_torch_grouped_matmul(w: PlainOp) -> str:
 def _to_torch_dot(w: PlainOp) -> str:
     code = f"({w.x('X')} * {w.x('Y')}).sum(-1{', keepdim=True' if len(w.result('Out').known_dims) == w.rank('X') else ''})"
     return w.cast(code, w.dtype("X"), w.result("Out").known_dtype)
+
+
+@to_torch("multi_dot")
+def _to_torch_multi_dot(w: PlainOp) -> str:
+    return f"torch.linalg.multi_dot({tuple_of(w.all('X'))})"
+
+
+@to_torch("bilinear_tensor_product")
+def _to_torch_bilinear(w: PlainOp) -> str:
+    return f"F.bilinear({w.x('X')}, {w.x('Y')}, {w.x('Weight')}" + (f", {w.x('Bias')}.reshape(-1))" if w.has("Bias") else ")")
+
+
+@to_torch("cross")
+def _to_torch_cross(w: PlainOp) -> str:
+    dims, axis = w.dims("X"), w.of.dim
+    if axis == 9:  # the first of the axes with three numbers
+        axis = dims.index(3) if 3 in dims and all(isinstance(n, int) for n in dims[: dims.index(3)]) else f"[*{w.x('X')}.shape].index(3)"
+    return f"torch.linalg.cross({w.x('X')}, {w.x('Y')}, dim={axis})"

@@ -10,7 +10,7 @@ import numpy as np
 from foreshape import layer
 from foreshape.core.spec import BF16, FP16, FP32, FP64, INT8, INT16, INT32, INT64, UINT8, UINT16, DType
 from foreshape.interop.forms.convolutions import convolve
-from foreshape.interop.forms.rules import from_onnx, from_pir, to_onnx
+from foreshape.interop.forms.rules import from_onnx, from_pir, to_onnx, to_torch
 from foreshape.interop.onnx.call import CODES, Call, element_type
 from foreshape.interop.onnx.constant_roles import OnnxConstant
 from foreshape.interop.onnx.unsigned import own_type
@@ -18,6 +18,8 @@ from foreshape.interop.onnx.write.terms import Term, term
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
+from foreshape.interop.torch.write import helpers
+from foreshape.interop.torch.write.plain_op import PlainOp, number_code
 from foreshape.language.ops.quantization.grid import largest_level
 from foreshape.language.program.variable import Variable
 
@@ -552,3 +554,97 @@ def _from_pir_quantize(p: PirCall) -> None:
     swapped = p.name.startswith("dequantize") and p.dtype().is_floating
     is_full = p.attribute("qmax", levels := 2 ** (p.integer("bit_length", 8) - 1) - 1) == levels
     p.by_row(type="quantize_linear" if swapped else "", without=("qmin", "qmax") if is_full else ("qmin",))  # qmin is not read there
+
+
+# --- to torch's code
+
+
+def _unless_same(w: PlainOp, result: str, slot: str) -> str | None:
+    """Return an operand as a result that is the operand as it is."""
+    return None if not w.has(slot) or w.op.output(result) in (None, w.variable(slot).name) else w.x(slot)
+
+
+def _observe(w: PlainOp, slot: str, axis: int, rate: str) -> None:
+    """Write the change of a scale, and of the moving averages that make it, in training."""
+    if w.of.is_test or (axis < 0 and not (w.has("InAccum") and w.has("InState"))):
+        return
+    operands = w.x("X"), w.x(slot), w.optional("InAccum"), w.optional("InState")
+    w.act(w.call(helpers.bit_grids.observe, *operands, rate, axis, "self.training"))
+
+
+def _grid(w: PlainOp, x: str, scale: str) -> str:
+    function = helpers.bit_grids.through_grid if "_quantize_dequantize_" in w.op.type else helpers.bit_grids.on_grid
+    return w.call(function, x, scale, largest_level(w.of.bit_length), w.of.round_type == 1)
+
+
+@to_torch("fake_quantize_abs_max", "fake_quantize_dequantize_abs_max")
+def _to_torch_by_maximum(w: PlainOp) -> Any:
+    scale = w.let(w.call(helpers.bit_grids.absolute_maximum, w.x("X")))
+    return _grid(w, w.x("X"), scale), f"{scale}.reshape(1)"
+
+
+@to_torch("fake_channel_wise_quantize_abs_max", "fake_channel_wise_quantize_dequantize_abs_max")
+def _to_torch_by_channel(w: PlainOp) -> Any:
+    scale = w.let(w.call(helpers.bit_grids.absolute_maximum, w.x("X"), w.of.quant_axis))
+    return _grid(w, w.x("X"), w.call(helpers.bit_grids.along, scale, w.rank("X"), w.of.quant_axis)), scale
+
+
+@to_torch("fake_quantize_moving_average_abs_max", "fake_quantize_dequantize_moving_average_abs_max", "fake_quantize_range_abs_max")
+def _to_torch_with_scale(w: PlainOp) -> Any:
+    _observe(w, "InScale", -1, number_code(w.of.moving_rate) if w.op.type != "fake_quantize_range_abs_max" else "0.0")
+    out, scale = _grid(w, w.x("X"), f"{w.x('InScale')}.reshape(())"), _unless_same(w, "OutScale", "InScale")
+    if w.op.type == "fake_quantize_range_abs_max":
+        return out, scale, None
+    return out, scale, _unless_same(w, "OutState", "InState"), _unless_same(w, "OutAccum", "InAccum")
+
+
+@to_torch("moving_average_abs_max_scale")
+def _to_torch_moving_scale(w: PlainOp) -> Any:
+    scale = None
+    if not w.of.is_test and w.has("InAccum") and w.has("InState"):
+        accumulated, count = w.x("InAccum"), w.x("InState")
+        w.act(w.call(helpers.bit_grids.average, w.x("X"), accumulated, count, number_code(w.of.moving_rate), "self.training"))
+        scale = f"({accumulated} / {count}).reshape(1)"
+    return w.x("X"), scale, _unless_same(w, "OutState", "InState"), _unless_same(w, "OutAccum", "InAccum")
+
+
+@to_torch("quantize_linear", "dequantize_linear")
+def _to_torch_linear(w: PlainOp) -> Any:
+    x, scale, limit, axis = w.x("X"), w.x("Scale"), w.of.qmax or largest_level(w.of.bit_length), w.of.quant_axis
+    statistics = [_unless_same(w, result, slot) for result, slot in (("OutState", "InState"), ("OutAccum", "InAccum"), ("OutScale", "Scale"))]
+    if w.op.type == "dequantize_linear":
+        along = w.call(helpers.bit_grids.along, f"({scale} * {number_code(1.0 / limit)})", w.rank("X"), axis)
+        out = w.cast(x, w.dtype("X"), w.dtype("Scale"))
+        return (out if w.of.only_observer else f"{out} * {along}", *statistics)
+    _observe(w, "Scale", axis, "0.9")
+    along = w.call(helpers.bit_grids.along, scale, w.rank("X"), axis)
+    return (x if w.of.only_observer else w.call(helpers.bit_grids.on_grid, x, along, limit, w.of.round_type == 1), *statistics)
+
+
+def _bytes(x: str, is_signed: bool) -> str:
+    return f"torch.clamp(torch.round({x}), {'-128, 127).to(torch.int8' if is_signed else '0, 255).to(torch.uint8'})"
+
+
+@to_torch("quantize")
+def _to_torch_quantize(w: PlainOp) -> str:
+    x = f"{w.x('Input')} * {number_code(w.of.Scale)} + {number_code(w.of.Shift)}"
+    return _bytes(x, w.result("Output").dtype is INT8)
+
+
+@to_torch("requantize")
+def _to_torch_requantize(w: PlainOp) -> str:
+    factor = w.of.Scale_out / w.of.Scale_in
+    shift = min(max(w.of.Shift_out - factor * w.of.Shift_in, 0.0), 255.0)
+    return _bytes(f"{w.x('Input')}.float() * {number_code(factor)} + {number_code(shift)}", w.result("Output").dtype is INT8)
+
+
+@to_torch("dequantize_log")
+def _to_torch_dequantize_log(w: PlainOp) -> str:
+    x = w.x("X")
+    numbers = w.let(f"{w.x('Dict')}[torch.remainder({x}.long(), 128)]")
+    return f"torch.where({x} < 0, -{numbers}, {numbers})"
+
+
+@to_torch("stright_throuth_estimator_grad")
+def _to_torch_straight_through(w: PlainOp) -> str:
+    return w.x("Out@GRAD")

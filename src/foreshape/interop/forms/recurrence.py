@@ -22,7 +22,7 @@ from foreshape.interop.torch.open_size import OpenSize, size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
 from foreshape.interop.torch.write import helpers
-from foreshape.interop.torch.write.plain_op import PlainOp, number_code
+from foreshape.interop.torch.write.plain_op import PlainOp, Several, number_code
 from foreshape.language.program.variable import Variable
 
 # --- from ONNX
@@ -648,3 +648,16 @@ def _to_torch_rnn(w: PlainOp) -> Any:
     settings = f"True, {count}, {drops}, {w.of.is_bidirec}, False"
     values = w.several(f"torch.{function}({w.x('Input')}, {state}, [{', '.join(ordered)}], {settings})", 1 + len(states))
     return values[0], None, values[1:], None
+
+
+@to_torch("lstm_unit")
+def _to_torch_lstm_unit(w: PlainOp) -> Any:
+    return Several(w.call(helpers.layers.lstm_unit, w.x("X"), w.x("C_prev"), number_code(w.of.forget_bias)))
+
+
+@to_torch("row_conv")
+def _to_torch_row_conv(w: PlainOp) -> Any:
+    offsets = w.offsets("X")
+    if offsets is None:
+        return w.call(helpers.layers.row_convolution, w.x("X"), w.x("Filter"))
+    return w.call(helpers.ragged_rows.ragged_row_convolution, w.x("X"), w.x("Filter"), f"{offsets}.in_rows(-1)")

@@ -450,3 +450,12 @@ def _to_torch_p_norm(w: PlainOp) -> str:
         axes = ()
     order = number_code(float(w.of.porder))
     return f"torch.linalg.vector_norm({w.x('X')}, {order}{', ' + axis_arguments(w, axes, w.of.keepdim) if axes else ''})"
+
+
+@to_torch("reduce_prod")
+def _to_torch_prod(w: PlainOp) -> str:
+    rank, dtype = w.rank("X"), w.result("Out").known_dtype
+    axes = range(rank) if w.of.reduce_all or not w.of.dim else sorted({axis % rank for axis in w.of.dim} if rank else ())
+    dtype_code = "" if dtype.is_floating or dtype is INT64 else f", dtype={w.type(dtype)}"
+    products = "".join(f".prod({axis}, keepdim={w.of.keep_dim}{dtype_code})" for axis in reversed(axes))
+    return f"{w.cast(w.x('X'), w.dtype('X'), dtype)}{products or '.clone()'}"

@@ -8,7 +8,7 @@ from typing import Any
 from foreshape import layer
 from foreshape.core.spec import FP32, INT32, INT64
 from foreshape.interop.forms.arithmetic import result
-from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx
+from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.forms.suppression import image_of_rows
 from foreshape.interop.onnx.call import Call
 from foreshape.interop.onnx.computed import dims_of, from_zero, numbers, shaped, size_of
@@ -19,6 +19,8 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import as_variable
 from foreshape.interop.torch.open_size import size_of as torch_size_of
 from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.write import helpers
+from foreshape.interop.torch.write.plain_op import PlainOp, Several, number_code
 from foreshape.language.program.variable import Variable
 
 # --- from ONNX
@@ -224,3 +226,17 @@ def _deform_conv2d(t: TorchCall, x: Variable, weight: Variable, offset: Variable
     operands = {"Input": x, "Offset": offset, "Filter": weight}
     out = t.op("deformable_conv", attrs, **operands, Mask=mask) if masked else t.op("deformable_conv_v1", attrs, **operands)
     return out if bias is None else t.op("elementwise_add", {"axis": 1}, X=out, Y=bias)
+
+
+# --- to torch's code
+
+
+@to_torch("roi_align", "psroi_pool", "roi_pool")
+def _to_torch_regions(w: PlainOp) -> Any:
+    o, sequences = w.of, None if w.has("RoisNum") else w.offsets("ROIs")
+    operands = w.x("X"), w.x("ROIs"), w.optional("RoisNum"), sequences, o.pooled_height, o.pooled_width, number_code(o.spatial_scale)
+    if w.op.type == "roi_align":
+        return w.call(helpers.region_pools.region_align, *operands, o.sampling_ratio, o.aligned)
+    if w.op.type == "psroi_pool":
+        return w.call(helpers.region_pools.own_channel_means, *operands)
+    return Several(w.call(helpers.region_pools.region_maxima, *operands))

@@ -463,37 +463,56 @@ def _to_torch_resize(w: PlainOp) -> Any:
     mode, axes = _MODES_TO_TORCH[kind]
     corners = bool(w.of.align_corners)
     if is_channels_last(w.of.data_layout) or w.rank("X") != axes + 2 or w.has("Scale") or not w.dtype("X").is_floating or 0 in w.dims("X"):
-        return w.by_kernel()
+        return _to_torch_by_places(w)
     if kind == "nearest" and corners:
-        return w.by_kernel()
+        return _to_torch_by_places(w)
     scales = list(w.of._scales())
     size = w.result("Out").known_dims[2:]
     corner = "" if kind == "nearest" else f", align_corners={corners}"
     has_size = w.has("OutSize") or w.count("SizeTensor")
     if kind != "bicubic" and kind != "nearest" and not corners and w.of.align_mode == 1:
         if not all(w.writer.has_size(n) for n in size):
-            return w.by_kernel()
+            return _to_torch_by_places(w)
         factors = [None] * axes if older or not scales or w.count("SizeTensor") else scales * axes if len(scales) == 1 else scales
         listed = ", ".join("None" if b is None else number_code(float(b)) for b in factors)
         return w.call(helpers.resizing_points.resized_points, w.x("X"), f"[{', '.join(map(w.size, size))}]", f"[{listed}]")
     thin = bool(getattr(w.of, "antialias", False))
     if thin and (w.dtype("X").itemsize == 2 or not isinstance(size[1], int) or size[1] == 1):  # torch's kernel gives all rows of a column the first's number
-        return w.by_kernel()
+        return _to_torch_by_places(w)
     if not corners and any(n == 1 for n in size) and not (thin or getattr(w.of, "centered", False)):
-        return w.by_kernel()
+        return _to_torch_by_places(w)
     corner += ", antialias=True" if thin else ""
     if scales and not has_size and not older and not corners:
         scales = scales * axes if len(scales) == 1 else scales
         numbers = [int(s) if s == int(s) else s for s in scales]
         if all(isinstance(n, int) for n in w.dims("X")[2:]) and [int(n * s) for n, s in zip(w.dims("X")[2:], numbers, strict=True)] != [*size]:
-            return w.by_kernel()
+            return _to_torch_by_places(w)
         return f'F.interpolate({w.x("X")}, scale_factor={short([float(s) for s in scales])}, mode="{mode}"{corner})'
     if scales and w.has("OutSize") and not older and not corners:
-        return w.by_kernel()  # placed by the scale, of another size
+        return _to_torch_by_places(w)  # placed by the scale, of another size
     if not all(w.writer.has_size(n) for n in size):
         sizes = [w.int("SizeTensor", index) for index in range(axes)] if w.count("SizeTensor") else None
         return f'F.interpolate({w.x("X")}, size={w.list("OutSize") if sizes is None else tuple_of_sizes(sizes)}, mode="{mode}"{corner})'
     return f'F.interpolate({w.x("X")}, size={tuple_of_sizes([w.size(n) for n in size])}, mode="{mode}"{corner})'
+
+
+def _to_torch_by_places(w: PlainOp) -> str:
+    """Return images of any size, layout and element type, the place of each pixel computed here."""
+    o, (kind, older), axes = w.of, (w.op.type.split("_")[0], not w.op.type.endswith("_v2")), w.rank("X") - 2
+    factors = f"{w.x('Scale')}.reshape(-1).tolist()" if w.has("Scale") else str([float(s) for s in o._scales()])
+    if w.count("SizeTensor"):
+        sizes, factors = f"[{', '.join(w.int('SizeTensor', index) for index in range(w.count('SizeTensor')))}]", "[]"
+    elif w.has("OutSize"):
+        sizes = w.list("OutSize")
+    elif w.has("Scale") or o._scales():
+        sizes = "None"
+    else:
+        sizes = str([o.out_d, o.out_h, o.out_w][3 - axes :])
+    areas = kind == "bicubic" or (kind != "nearest" and o.align_mode == 0)
+    options = bool(o.align_corners), areas, bool(getattr(o, "centered", False)), bool(getattr(o, "antialias", False))
+    image = f"{w.x('X')}.movedim(-1, 1)" if is_channels_last(o.data_layout) else w.x("X")
+    code = w.call(helpers.resizing_points.resized, image, f'"{kind}"', sizes, factors, not older, *options)
+    return f"{code}.movedim(1, -1)" if is_channels_last(o.data_layout) else code
 
 
 def tuple_of_sizes(sizes: Sequence[str]) -> str:

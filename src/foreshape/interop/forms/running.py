@@ -15,6 +15,7 @@ from foreshape.interop.onnx.write.terms import Term, count_to, term
 from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.language.program.variable import Variable
 
@@ -144,3 +145,30 @@ def _to_torch_cumsum(w: PlainOp) -> str:
     code = f"torch.cumsum({x}, {axis}{dtype_code})"
     code = f"{code} - {x}" if w.of.exclusive else code
     return (f"({code}).flip({axis})" if w.of.exclusive else f"{code}.flip({axis})") if w.of.reverse else code
+
+
+@to_torch("cumprod")
+def _to_torch_cumprod(w: PlainOp) -> str:
+    if not w.rank("X"):
+        return f"{w.x('X')}.clone()"
+    axis, dtype = w.of.dim, w.dtype("X")
+    x = f"{w.x('X')}.flip({axis})" if w.of.reverse else w.x("X")
+    x = w.call(helpers.entries.moved_on, x, axis, 1) if w.of.exclusive else x
+    code = f"torch.cumprod({x}, {axis}{'' if dtype.is_floating or dtype is INT64 else f', dtype={w.type(dtype)}'})"
+    return f"{code}.flip({axis})" if w.of.reverse else code
+
+
+@to_torch("logcumsumexp")
+def _to_torch_logcumsumexp(w: PlainOp) -> str:
+    x, axis = (f"{w.x('X')}.reshape(-1)", 0) if w.of.flatten else (w.x("X"), w.of.axis)
+    lowest, turned = f"torch.finfo({w.type(w.dtype('X'))}).min", w.of.reverse and (w.of.flatten or w.rank("X") > 0)
+    code = f"torch.clamp(torch.logcumsumexp({f'{x}.flip({axis})' if turned else x}, {axis}), min={lowest})"
+    if w.of.exclusive and (w.of.flatten or w.rank("X")):
+        code = w.call(helpers.entries.moved_on, code, axis, lowest)
+    return f"{code}.flip({axis})" if turned else code
+
+
+@to_torch("cummax", "cummin")
+def _to_torch_running_extreme(w: PlainOp) -> Any:
+    out, index = w.several(f"torch.{w.op.type}({w.x('x')}, {w.of.axis})", 2)
+    return out, w.cast(index, INT64, w.result("indices").known_dtype)

@@ -7,13 +7,15 @@ from typing import Any
 
 from foreshape import layer
 from foreshape.core.spec import COMPLEX, FP32, FP64, INT64
-from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx
+from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call, element_type
 from foreshape.interop.onnx.computed import entry, from_zero, numbers
 from foreshape.interop.onnx.write.terms import constant, count_to, size_of, term
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall
+from foreshape.interop.torch.write import helpers
+from foreshape.interop.torch.write.plain_op import PlainOp
 from foreshape.language.program.variable import Variable
 
 # --- from ONNX
@@ -255,3 +257,38 @@ def _from_torch__fft_c2r(t: TorchCall, x: Variable, dim: Any, normalization: int
     if isinstance(size, int):
         attrs["last_dim_size"] = size
     return t.op("fft_c2r", attrs, X=x)
+
+
+# --- to torch's code
+
+
+@to_torch("frame")
+def _to_torch_frame(w: PlainOp) -> str:
+    back = "movedim(-1, 1)" if w.of.axis == 0 else "transpose(-1, -2)"
+    return f"{w.x('X')}.unfold({w.of.axis}, {w.of.frame_length}, {w.of.hop_length}).{back}.clone()"
+
+
+@to_torch("overlap_add")
+def _to_torch_overlap_add(w: PlainOp) -> str:
+    return w.call(helpers.layers.overlap_add, w.x("X"), w.of.hop_length, w.of.axis == 0)
+
+
+@to_torch("stft")
+def _to_torch_stft(w: PlainOp) -> str:
+    numbers = w.of.n_fft, w.of.hop_length, w.of.normalized, w.of.onesided
+    return w.call(helpers.layers.short_time_transform, w.x("X"), w.x("Window"), *numbers)
+
+
+@to_torch("fft_c2c", "fft_r2c", "fft_c2r")
+def _to_torch_fourier(w: PlainOp) -> str:
+    axes, forward = list(w.of.axes), w.of.forward
+    if w.op.type == "fft_c2r":
+        sizes = [-1] * (len(axes) - 1) + [w.of.last_dim_size]
+        function, option = "hfftn" if forward else "irfftn", f", {sizes}" if w.of.last_dim_size else ""
+    else:
+        half = w.op.type == "fft_r2c" and w.of.onesided
+        function, option = ("rfftn" if half else "fftn") if forward else ("ihfftn" if half else "ifftn"), ""
+    if 0 in w.dims("X"):  # not every library takes none
+        out = w.result("Out")
+        return f"{w.x('X')}.new_zeros({w.sizes(out.known_dims)}, dtype={w.type(out.known_dtype)})"
+    return f'torch.fft.{function}({w.x("X")}{option}, dim={axes}, norm="{w.of.normalization}")'

@@ -20,7 +20,7 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import OpenSize, as_dim, compute, size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write import helpers
-from foreshape.interop.torch.write.plain_op import PlainOp
+from foreshape.interop.torch.write.plain_op import PlainOp, tuple_of
 from foreshape.language.program.variable import Variable
 
 if TYPE_CHECKING:
@@ -403,7 +403,7 @@ def _to_torch_set_value(w: PlainOp) -> Any:
     starts, ends, steps = (_numbers(w, name, slot) for name, slot in (("starts", "StartsTensorList"), ("ends", "EndsTensorList"), ("steps", "StepsTensorList")))
     steps = steps or ["1"] * len(starts)
     if w.of.none_axes or not all(s.isdigit() and int(s) > 0 for s in steps):
-        return w.by_kernel()
+        raise Refused("it writes at a new axis, or with a step that is below 0 or known at run time only")
     for axis, start, end, step in zip(w.of.axes, starts, ends, steps, strict=True):
         axis %= rank
         size = dims[int(axis)]
@@ -459,7 +459,7 @@ def _to_torch_slice(w: PlainOp) -> Any:
         return f"{w.x('Input')}[{starts[0]}]"
     ends = _number_codes(w, "ends", "EndsTensor")
     if starts is None or ends is None:
-        return w.by_kernel()
+        return _to_torch_entries(w)
     codes = w.ints("Input") if w.writer.flow != "python" and w.rank("Input") == 1 else None
     if codes is not None and starts[0].lstrip("-").isdigit() and ends[0].lstrip("-").isdigit():
         numbers = codes[int(starts[0]) : int(ends[0])]
@@ -488,9 +488,52 @@ def _to_torch_cut(w: PlainOp, starts: list[str], ends: list[str], strides: list[
     return f"{w.x('Input')}[{', '.join(index)}]"
 
 
-@to_torch()
-def _to_torch_strided_slice(w: PlainOp) -> Any:
+@to_torch("strided_slice")
+def _strided_slice(w: PlainOp) -> str:
     starts, ends, strides = _number_codes(w, "starts", "StartsTensor"), _number_codes(w, "ends", "EndsTensor"), _number_codes(w, "strides", "StridesTensor")
     if starts is None or ends is None or strides is None or w.of.decrease_axis or not all(s.isdigit() and int(s) > 0 for s in strides):
-        return w.by_kernel()
+        return _to_torch_entries(w)
     return _to_torch_cut(w, starts, ends, strides)
+
+
+def _to_torch_entries(w: PlainOp) -> str:
+    """Return entries of axes of Input with numbers of any kind: known before the run or not, strides up or down."""
+    numbers = [_listed(w, "starts", "StartsTensor"), _listed(w, "ends", "EndsTensor")]
+    numbers.append(_listed(w, "strides", "StridesTensor") if w.op.type == "strided_slice" else f"{[1] * len(w.of.axes)}")
+    rank = w.rank("Input")
+    axes, dropped = ([axis % rank for axis in listed] for listed in (w.of.axes, w.of.decrease_axis))
+    return w.call(helpers.entries.every_nth, w.x("Input"), axes, *numbers, dropped)
+
+
+def _listed(w: PlainOp, attribute: str, slot: str) -> str:
+    codes = _number_codes(w, attribute, slot)
+    return w.list(slot) if codes is None else f"[{', '.join(codes)}]"
+
+
+@to_torch("crop", "crop_tensor")
+def _to_torch_crop(w: PlainOp) -> str:
+    """Cut by slices where all is known before the run, and else by a function that refuses what is not in X."""
+    dims, sizes = w.dims("X"), w.result("Out").known_dims
+    has_list = w.op.type == "crop_tensor" and w.count("OffsetsTensor")
+    if not has_list and not w.has("Offsets") and all(isinstance(n, int) for n in (*dims, *sizes)):
+        offsets = w.of.offsets or [0] * len(dims)
+        return f"{w.x('X')}[{', '.join(f'{start}:{start + size}' for start, size in zip(offsets, sizes, strict=True))}]"
+    if has_list:
+        starts = f"[{', '.join(w.int('OffsetsTensor', index) for index in range(w.count('OffsetsTensor')))}]"
+    else:
+        starts = w.list("Offsets") if w.has("Offsets") else str(list(w.of.offsets or [0] * len(dims)))
+    if w.op.type == "crop":
+        lengths = f"{w.x('Y')}.shape" if w.has("Y") else str(list(w.of.shape))
+    elif w.count("ShapeTensor"):
+        lengths = f"[{', '.join(w.int('ShapeTensor', index) for index in range(w.count('ShapeTensor')))}]"
+    else:
+        lengths = w.list("Shape") if w.has("Shape") else str(list(w.of.shape))
+    return w.call(helpers.entries.cut, w.x("X"), starts, lengths)
+
+
+@to_torch("partial_concat", "partial_sum")
+def _to_torch_partial(w: PlainOp) -> str:
+    start, length = w.of.start_index, w.of.length
+    end = "" if length < 0 or start + length == 0 < -start else str(start + length)
+    parts = [f"{x}[:, {start}:{end}]" for x in w.all("X")]
+    return f"torch.cat({tuple_of(parts)}, 1)" if w.op.type == "partial_concat" else " + ".join(parts) if len(parts) > 1 else f"{parts[0]}.clone()"

@@ -17,7 +17,7 @@ from foreshape.interop.refused import Refused
 from foreshape.interop.torch.open_size import as_variable
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.write import helpers
-from foreshape.interop.torch.write.plain_op import PlainOp
+from foreshape.interop.torch.write.plain_op import PlainOp, Several
 from foreshape.language.program import Variable
 from foreshape.machine.kernels.introsort import MOST_ELEMENTS
 
@@ -212,10 +212,8 @@ _FEW = 16
 """Up to so many elements an introsort keeps the order of equal ones."""
 
 
-@to_torch()
-def _to_torch_argsort(w: PlainOp) -> Any:
-    if not w.rank("X"):
-        return w.by_kernel()
+@to_torch("argsort")
+def _argsort(w: PlainOp) -> Any:
     count = product(w.dims("X"))
     if w.of.stable or (isinstance(count, int) and not _FEW < count <= MOST_ELEMENTS):
         code = f"torch.sort({w.x('X')}, dim={w.of.axis}, descending={w.of.descending}, stable=True)"
@@ -235,3 +233,41 @@ def _to_torch_arg(w: PlainOp) -> str:
     else:
         code = f"torch.{name}({x}, {w.of.axis}{', keepdim=True' if w.of.keepdims else ''})"
     return w.cast(code, INT64, dtype)
+
+
+@to_torch("top_k_v2", "top_k")
+def _to_torch_top(w: PlainOp) -> Several:
+    k = w.int("K") if w.has("K") else str(w.of.k)
+    if w.op.type == "top_k":
+        return Several(f"torch.topk({w.x('X')}, {k})")
+    return Several(f"torch.topk({w.x('X')}, {k}, {w.of.axis}, largest={w.of.largest}, sorted={w.of.sorted})")
+
+
+@to_torch("kthvalue")
+def _to_torch_kthvalue(w: PlainOp) -> Several:
+    return Several(f"torch.kthvalue({w.x('X')}, {w.of.k}, {w.of.axis}, keepdim={w.of.keepdim})")
+
+
+@to_torch("searchsorted")
+def _to_torch_searchsorted(w: PlainOp) -> str:
+    row, values = w.dtype("SortedSequence"), w.dtype("Values")
+    floats = {dtype for dtype in (row, values) if dtype.is_floating}
+    common = max(floats or {row, values}, key=lambda dtype: dtype.itemsize)
+    operands = f"{w.cast(w.x('SortedSequence'), row, common)}, {w.cast(w.x('Values'), values, common)}"
+    return f"torch.searchsorted({operands}, out_int32={w.of.out_int32}, right={w.of.right})"
+
+
+@to_torch("median", "nanmedian")
+def _to_torch_median(w: PlainOp) -> Any:
+    slot = "x" if w.op.type == "median" else "X"
+    rank, skips, both = w.rank(slot), w.op.type == "nanmedian", w.of.mode == "avg"
+    axes = sorted({axis % rank for axis in w.of.axis}) if w.of.axis and rank else list(range(rank))
+    out, places = w.several(w.call(helpers.ranking.medians, w.x(slot), axes, w.of.keepdim, both, skips), 2)
+    return out, f"{places}.reshape(-1)" if skips and both else places if both else f"{places}.squeeze(-1)"
+
+
+@to_torch("mode")
+def _to_torch_mode(w: PlainOp) -> Any:
+    if not w.rank("X"):
+        return f"{w.x('X')}.clone()", f"torch.zeros_like({w.x('X')}, dtype=torch.int64)"
+    return Several(w.call(helpers.ranking.most_frequent, w.x("X"), w.of.axis, w.of.keepdim))

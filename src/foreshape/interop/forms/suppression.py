@@ -13,7 +13,7 @@ from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write import helpers
-from foreshape.interop.torch.write.plain_op import PlainOp, number_code
+from foreshape.interop.torch.write.plain_op import PlainOp, Several, number_code, tuple_of
 from foreshape.language.wire.onnx_records import TypeRecord
 
 # --- to ONNX
@@ -254,16 +254,85 @@ def _to_onnx_matrix_nms(w: WrittenOp) -> Any:
 # --- to torch's code
 
 
-@to_torch()
-def _to_torch_multiclass_nms3(w: PlainOp) -> Any:
-    if w.writer.flow == "python" or w.rank("Scores") != 3 or w.dims("BBoxes")[2] != 4:
-        return w.by_kernel()
-    arguments = [number_code(w.of.score_threshold), w.of.nms_top_k, w.of.keep_top_k, number_code(w.of.nms_threshold), "0.0" if w.of.normalized else "1.0"]
-    arguments += [number_code(w.of.nms_eta), w.of.background_label]
-    boxes, row, numbers = w.several(w.call(helpers.suppression.multiclass_suppression, w.x("BBoxes"), w.x("Scores"), *arguments), 3)
-    return boxes, row, numbers
+def _thresholds(w: PlainOp) -> list[Any]:
+    o = w.of
+    numbers = [number_code(o.score_threshold), o.nms_top_k, o.keep_top_k, number_code(o.nms_threshold), "0.0" if o.normalized else "1.0"]
+    return [*numbers, number_code(o.nms_eta), o.background_label]
 
 
-@to_torch()
-def _to_torch_nms(w: PlainOp) -> Any:
-    return w.by_kernel() if w.writer.flow == "python" else w.call(helpers.suppression.suppression, w.x("Boxes"), number_code(w.of.iou_threshold))
+@to_torch("multiclass_nms", "multiclass_nms2", "multiclass_nms3")
+def _multiclass(w: PlainOp) -> Any:
+    boxes, scores, by_rows = w.x("BBoxes"), w.x("Scores"), w.rank("Scores") == 2
+    if w.writer.flow != "python" and w.op.type == "multiclass_nms3" and not by_rows and w.dims("BBoxes")[2] == 4:
+        return tuple(w.several(w.call(helpers.suppression.multiclass_suppression, boxes, scores, *_thresholds(w)), 3))
+    sequences = None
+    if by_rows and w.op.type == "multiclass_nms3" and w.has("RoisNum"):
+        sequences = w.call(helpers.ragged_inputs.images_of, w.x("RoisNum"), f"{boxes}.shape[0]")
+    elif by_rows:
+        sequences = f"{w.offsets('BBoxes')}.in_rows(-1)"
+    out, row, numbers = w.several(w.call(helpers.greedy_suppression.multiclass_boxes, boxes, scores, sequences, *_thresholds(w)), 3)
+    if w.op.type == "multiclass_nms3":
+        return out, row, f"{numbers}.int()"
+    offsets = w.let(w.call(helpers.ragged_inputs.in_sequences, numbers))
+    return Several(f"({out}, {offsets})" if w.op.type == "multiclass_nms" else f"({out}, {row}, {offsets}, {offsets})")
+
+
+@to_torch("nms")
+def _to_torch_nms(w: PlainOp) -> str:
+    function = helpers.greedy_suppression.kept_in_order if w.writer.flow == "python" else helpers.suppression.suppression
+    return w.call(function, w.x("Boxes"), number_code(w.of.iou_threshold))
+
+
+@to_torch("locality_aware_nms")
+def _to_torch_locality_aware(w: PlainOp) -> Several:
+    out, numbers = w.several(w.call(helpers.greedy_suppression.merged_boxes, w.x("BBoxes"), w.x("Scores"), *_thresholds(w)), 2)
+    return Several(f"({out}, {w.call(helpers.ragged_inputs.in_sequences, numbers)})")
+
+
+@to_torch("matrix_nms")
+def _to_torch_matrix_nms(w: PlainOp) -> Several:
+    o = w.of
+    numbers = number_code(o.score_threshold), number_code(o.post_threshold), o.nms_top_k, o.keep_top_k
+    sigma, pixel = number_code(o.gaussian_sigma) if o.use_gaussian else None, "0.0" if o.normalized else "1.0"
+    return Several(w.call(helpers.greedy_suppression.matrix_suppression, w.x("BBoxes"), w.x("Scores"), *numbers, sigma, o.background_label, pixel))
+
+
+@to_torch("non_max_suppression")
+def _to_torch_selection(w: PlainOp) -> str:
+    limit = w.int("MaxPerClass") if w.has("MaxPerClass") else "0"
+    threshold = f"float({w.x('IouThreshold')})" if w.has("IouThreshold") else "0.0"
+    operands = w.x("BBoxes"), w.x("Scores"), limit, threshold, w.optional("ScoreThreshold")
+    return w.call(helpers.greedy_suppression.selected_boxes, *operands, w.of.centered)
+
+
+@to_torch("retinanet_detection_output")
+def _to_torch_retinanet(w: PlainOp) -> Several:
+    o, operands = w.of, [tuple_of(w.all(slot)) for slot in ("BBoxes", "Scores", "Anchors")]
+    numbers = number_code(o.score_threshold), o.nms_top_k, o.keep_top_k, number_code(o.nms_threshold), number_code(o.nms_eta)
+    out, counts = w.several(w.call(helpers.greedy_suppression.retinanet_boxes, *operands, w.x("ImInfo"), *numbers), 2)
+    return Several(f"({out}, {w.call(helpers.ragged_inputs.in_sequences, counts)})")
+
+
+@to_torch("generate_proposals", "generate_proposals_v2")
+def _to_torch_proposals(w: PlainOp) -> Any:
+    o, older = w.of, w.op.type == "generate_proposals"
+    operands = [w.x(slot) for slot in ("Scores", "BboxDeltas", "ImInfo" if older else "ImShape", "Anchors", "Variances")]
+    numbers = o.pre_nms_topN, o.post_nms_topN, number_code(o.nms_thresh), number_code(o.min_size), number_code(o.eta)
+    pixel = "1.0" if older or o.pixel_offset else "0.0"
+    boxes, scores, counts = w.several(w.call(helpers.greedy_suppression.proposals, *operands, *numbers, pixel, older), 3)
+    if not older:
+        return boxes, scores, f"{counts}.int()"
+    offsets = w.let(w.call(helpers.ragged_inputs.in_sequences, counts))
+    return Several(f"({boxes}, {scores}, {counts}.int(), {offsets}, {offsets})")
+
+
+@to_torch("collect_fpn_proposals")
+def _to_torch_best_regions(w: PlainOp) -> Any:
+    regions, dense = w.all("MultiLevelRois"), w.count("MultiLevelRoIsNum")
+    if dense:
+        sequences = [w.call(helpers.ragged_inputs.images_of, n, f"{x}.shape[0]") for n, x in zip(w.all("MultiLevelRoIsNum"), regions, strict=True)]
+    else:
+        sequences = [str(w.offsets("MultiLevelRois", index)) for index in range(len(regions))]
+    operands = tuple_of(regions), tuple_of(w.all("MultiLevelScores")), tuple_of(sequences)
+    out, numbers = w.several(w.call(helpers.greedy_suppression.best_regions, *operands, w.of.post_nms_topN), 2)
+    return Several(f"({out}, {numbers}.int(), {'None' if dense else w.call(helpers.ragged_inputs.in_sequences, numbers)})")

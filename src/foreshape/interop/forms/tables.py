@@ -15,7 +15,8 @@ from foreshape.interop.onnx.write.values import OnnxValue
 from foreshape.interop.onnx.write.written_op import WrittenOp
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.torch_call import TorchCall, name_of
-from foreshape.interop.torch.write.plain_op import PlainOp
+from foreshape.interop.torch.write import helpers
+from foreshape.interop.torch.write.plain_op import PlainOp, Several
 from foreshape.language.program import Variable
 
 # --- to ONNX
@@ -171,3 +172,34 @@ def _to_torch_embedding(w: PlainOp) -> str:
     if w.of.keeps_padding:
         return f"F.embedding({ids}, {w.x('W')}, {row})"
     return f"F.embedding({ids}, {w.x('W')}).masked_fill(({ids} == {row}).unsqueeze(-1), 0.0)"
+
+
+_POOLS = {"SUM": "'sum'", "MEAN": "'mean'", "MAX": "'amax'", "MIN": "'amin'"}
+
+
+@to_torch("graph_send_recv")
+def _to_torch_along_edges(w: PlainOp) -> Any:
+    x, how = w.x("X"), w.of.reduce_op
+    size = max(w.of.out_size[0], 0) if w.of.out_size else 0
+    rows, targets = str(size) if size else f"{x}.shape[0]", w.let(f"{w.x('Dst_index')}.long()")
+    out = w.call(helpers.pooled_rows.pooled, f"{x}.index_select(0, {w.x('Src_index')})", targets, rows, _POOLS[how])
+    if how == "MEAN":
+        return out, f"torch.bincount({targets}, minlength={rows}).to(torch.int32)"
+    return out, f"{x}.new_zeros({rows}, dtype=torch.int32)"
+
+
+@to_torch("segment_pool")
+def _to_torch_segments(w: PlainOp) -> Any:
+    return Several(w.call(helpers.pooled_rows.pooled_segments, w.x("X"), w.x("SegmentIds"), _POOLS[w.of.pooltype]))
+
+
+@to_torch("gather_tree")
+def _to_torch_paths(w: PlainOp) -> str:
+    return w.call(helpers.pooled_rows.paths, w.x("Ids"), w.x("Parents"))
+
+
+@to_torch("cvm")
+def _to_torch_shows_and_clicks(w: PlainOp) -> str:
+    counts, offsets = w.x("CVM"), w.offsets("X")
+    counts = counts if offsets is None else f"{counts}.index_select(0, {offsets}.segments)"
+    return w.call(helpers.pooled_rows.shows_and_clicks, w.x("X"), counts, w.of.use_cvm)

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any, Final
 
-from foreshape.interop.torch.write.kernel_rules import lacks_gradient
 from foreshape.interop.torch.write.plain_source import PlainSource, tensors_of
 from foreshape.interop.torch.write.program_source import BY_MODE, plain_source
+from foreshape.interop.torch.write.stopped_gradients import lacks_gradient
 from foreshape.interop.torch.written_check import WrittenNetwork, check_written
 from foreshape.language.program import Program
 from foreshape.language.program.call_site import warn_user

@@ -14,9 +14,9 @@ from foreshape.interop.torch.exported_sequences import inputs_of, refused_op
 from foreshape.interop.torch.network_steps import NetworkSteps
 from foreshape.interop.torch.torch_module import TorchNetwork
 from foreshape.interop.torch.untyped_torch import is_list, torch
-from foreshape.interop.torch.write.kernel_rules import lacks_gradient
 from foreshape.interop.torch.write.numbers_code import one_symbol
 from foreshape.interop.torch.write.plain_source import PlainSource
+from foreshape.interop.torch.write.stopped_gradients import lacks_gradient
 from foreshape.language.operator.attributes import AttrType
 from foreshape.language.operator.bound_attributes import Attributes
 from foreshape.language.program import Op, Program

@@ -11,13 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.harness import build
 
 import foreshape as fs
 from foreshape import layer
 from foreshape.apps.cli.model_conversion import print_converted
 from foreshape.errors import FormatError
+from foreshape.interop.forms.rules import torch_writer
+from foreshape.interop.refused import Refused
+from foreshape.interop.torch.write.program_source import plain_source
+from foreshape.interop.torch.write.sources import Sources
 from foreshape.interop.torch_files import convert_to_torch
+from foreshape.language.operator.registry import get
 from foreshape.layer.detection import multiclass_nms
+from foreshape.machine.kernels.products import matmul
 
 
 def network() -> tuple[Any, Any]:
@@ -312,3 +319,18 @@ def test_texts_in_a_file_are_words_alone() -> None:
     assert any(op.attributes.values.get("equation") == evil for op in program.all_ops())
     with pytest.raises(fs.ForeshapeError):
         fs.to_torch(program, fs.Scope(), feeds=["x", "y"], fetches=[out.name], plain=True)(torch.ones(2, 3), torch.ones(3, 4))
+
+
+def test_an_operator_without_a_form_is_refused_by_its_name() -> None:
+    cls = get("chunk_eval")
+    assert torch_writer("chunk_eval") is None
+    case = build(cls, cls.samples[0].arguments)
+    with pytest.raises(FormatError, match=r"chunk_eval \(op 0 of block 0\): it is not written in torch code"):
+        plain_source(case.program, [*case.feed], [case.outputs["Precision"][0]])
+
+
+def test_no_text_of_a_kernel_is_copied() -> None:
+    with pytest.raises(Refused, match=r"foreshape\.ops\.\S+ which is no torch code"):
+        Sources().add(get("relu"))
+    with pytest.raises(Refused, match=r"foreshape\.kernels\.products\.matmul, which is no torch code"):
+        Sources().add(matmul)

@@ -94,5 +94,5 @@ def test_labels_and_several_levels_are_exported(tmp_path: Path) -> None:
 
 
 def test_an_operator_that_no_trace_goes_through_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=r"refuses it.*: sequence_concat, at .*SequenceConcat\(\)\(.*write a \.py"):
+    with pytest.raises(FormatError, match=r"refuses it.*: sequence_concat, at .*joined\(.*write a \.py"):
         exported(tmp_path, lambda words, x: layer.sequence_pool(layer.sequence_concat([x, x]), "sum"))

@@ -41,10 +41,6 @@ class PlainOp(DescribedOp):
         super().__init__(op, operator)
         self.writer, self.operator = writer, operator
 
-    def by_kernel(self) -> Any:
-        """Return the call of the operator's kernel, whose source is written into the file. Raises `Refused` if it is more than torch code."""
-        return self.writer.by_kernel(self)
-
     # --- operands and results
 
     def x(self, slot: str, index: int = 0) -> str:
@@ -91,11 +87,25 @@ class PlainOp(DescribedOp):
         """Return the element type of an operand."""
         return self.spec(slot, index).known_dtype
 
+    def offsets(self, slot: str, index: int = 0) -> str | None:
+        """Return the sequences of an operand; None if it is not ragged. Raises `Refused` if nothing is known of them."""
+        lod = self.spec(slot, index).lod if self.count(slot) > index else None
+        if lod is None:
+            return None
+        offsets = self.writer.offsets_of(lod)
+        if offsets is None:
+            raise Refused(f"nothing is known of the sequences of {slot}")
+        return offsets
+
     # --- expressions
 
     def let(self, expression: str) -> str:
         """Give an expression a name, to be used several times."""
         return self.writer.let(expression)
+
+    def act(self, call: str) -> None:
+        """Write a call for its effect."""
+        self.writer.act(call)
 
     def several(self, expression: str, count: int) -> list[str]:
         """Give names to the parts of a tuple."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from foreshape.compiler.lowering.kernel_calls import kernel_operator
 from foreshape.core.dims import Dim, Size, symbols_of
@@ -14,7 +14,6 @@ from foreshape.errors import DescriptionError
 from foreshape.interop.forms.rules import torch_writer
 from foreshape.interop.refused import Refused
 from foreshape.interop.torch.write.helpers import number_rows, ragged_inputs
-from foreshape.interop.torch.write.kernel_rules import kernel_rule
 from foreshape.interop.torch.write.numbers_code import is_size, nested, one_symbol, size_code
 from foreshape.interop.torch.write.parameter_names import access, state_keys
 from foreshape.interop.torch.write.plain_names import DEVICE, FreeNames, Statement, drop_unread, give_names, identifier, is_one_token, token, tokens_in
@@ -24,6 +23,9 @@ from foreshape.interop.torch.write.stopped_gradients import learning_values
 from foreshape.interop.written_ops import Unwritten
 from foreshape.language.program import Block, Op, Program, Variable
 from foreshape.language.program.op import is_empty_name
+
+_ROOMS: Final = {"foreshape.language.ops.update.": "it changes parameters, in training", "foreshape.language.ops.collective.": "it speaks with other ranks"}
+"""Rooms of operators that are never written, and why."""
 
 
 class PlainWriter:
@@ -156,7 +158,9 @@ class PlainWriter:
         if self._known_sizes(op):
             return
         function = torch_writer(op.type)
-        code: Any = function(PlainOp(self, op, operator)) if function is not None else self.by_kernel(PlainOp(self, op, operator))
+        if function is None:
+            raise Refused(next((reason for room, reason in _ROOMS.items() if type(operator).__module__.startswith(room)), "it is not written in torch code"))
+        code: Any = function(PlainOp(self, op, operator))
         if code is None:
             return
         if isinstance(code, Several):
@@ -168,11 +172,6 @@ class PlainWriter:
             for name, expression in zip(op.output_slots.get(slot.name, ()), listed, strict=False):
                 if expression is not None and not is_empty_name(name):
                     self.bind(op, name, f"({expression}).detach()" if name in self._stopped else expression)
-
-    @staticmethod
-    def by_kernel(op: PlainOp) -> Any:
-        """Return the call of an operator's kernel, as `kernel_rule`."""
-        return kernel_rule(op)
 
     def _several(self, op: Op, expression: str) -> None:
         assert op.operator is not None
@@ -340,6 +339,10 @@ class PlainWriter:
         if not self.is_functional or not self._inside or "torch.tensor(" not in expression:
             return expression
         return expression.replace("torch.tensor(", f"{self.used(number_rows.tensor_of)}(")
+
+    def act(self, call: str) -> None:
+        """Write a call for its effect."""
+        self.statements.append(Statement([], call, scope=self._scope, acts=True))
 
     def several(self, expression: str, count: int) -> list[str]:
         """Give names to the parts of a tuple."""

@@ -1,7 +1,7 @@
 """Programs as modules of plain torch: our operators written as torch code, without a dependency on this package.
 
 `plain_writer` goes through the ops; the functions of `foreshape.interop.forms` write each as a line of Python. An operator that is a
-composition of others is written by its parts; one without a rule by the source of its kernel (`kernel_rules`).
+composition of others is written by its parts; one without a form is refused by its name.
 """
 
 from __future__ import annotations

@@ -39,3 +39,8 @@ def has_gradient(cls: type[Operator], slot: str) -> bool:
     """Tell whether an operand of an operator takes a gradient, as far as the operator declares it."""
     declared = cls.gradient
     return not isinstance(declared, Gradient) or any(gradient.startswith(f"{slot}@") or gradient == slot for gradient in declared.gives)
+
+
+def lacks_gradient(type: str) -> bool:
+    """Tell whether a backward pass through an operator's torch code is refused: its own one is more than torch code."""
+    return type == "with_gradient"

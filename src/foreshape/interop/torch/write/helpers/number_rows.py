@@ -41,3 +41,9 @@ def tensor_of(numbers: int | float | bool | Sequence[Any], dtype: torch.dtype | 
     if isinstance(numbers, Sequence):
         return torch.stack([tensor_of(number, dtype, device) for number in numbers]) if numbers else torch.zeros((0,), dtype=dtype, device=device)
     return torch.full((), numbers, dtype=dtype, device=device)
+
+
+def log_spaced(start: Tensor, stop: Tensor, count: int, base: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return ``count`` powers of a base, from one to another, with exponents as far apart."""
+    exponents = spaced(start.double(), stop.double(), count, torch.float64)
+    return torch.pow(base.double().reshape(()), exponents).to(dtype)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foreshape.machine.kernels.boxes import overlaps
+from foreshape.interop.torch.write.helpers.shared_areas import box_overlaps
 
 
 def signed_overlaps(a: Tensor, b: Tensor) -> Tensor:
@@ -78,7 +78,7 @@ def multiclass_suppression(
     length = place.shape[2]
     counts, value = above.gather(2, place), scores.gather(2, place)
     best = boxes.unsqueeze(1).expand(-1, classes, -1, -1).gather(2, place.unsqueeze(3).expand(-1, -1, -1, 4))
-    mask = kept_boxes(best.flatten(0, 1), counts.flatten(0, 1), threshold, eta, lambda a, b: overlaps(a, b, pixel)).reshape(images, classes * length)
+    mask = kept_boxes(best.flatten(0, 1), counts.flatten(0, 1), threshold, eta, lambda a, b: box_overlaps(a, b, pixel)).reshape(images, classes * length)
     if keep_top_k >= 0:
         order = torch.argsort(value.float().flatten(1).masked_fill(~mask, lowest), dim=1, descending=True, stable=True)
         rank = torch.arange(classes * length, device=scores.device).expand(images, -1)

@@ -1,0 +1,54 @@
+"""Numbers on the grid of a few bits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def along(scale: Tensor, rank: int, axis: int) -> Tensor:
+    """Return the scale, one for all or one for each channel, in dims for broadcasting with a tensor of a rank."""
+    return scale.reshape(()) if axis < 0 else scale.reshape(-1, *[1] * (rank - 1 - axis))
+
+
+def on_grid(x: Tensor, scale: Tensor, limit: int, away: bool) -> Tensor:
+    """Return ``x / scale * limit`` as whole numbers up to the limit: with ``away`` halves go away from 0 and ``x`` is clipped first, else to even."""
+    factor = torch.where(scale <= 1e-30, scale + 1e-6, scale).reciprocal() * limit
+    if not away:
+        return (x * factor).round().clamp(-limit - 1, limit)
+    scaled = torch.clamp(x, -scale, scale) * factor
+    return torch.trunc(scaled) + (torch.frac(scaled) * 2.0).trunc().nan_to_num(0.0)
+
+
+def through_grid(x: Tensor, scale: Tensor, limit: int, away: bool) -> Tensor:
+    """Return the numbers of the grid nearest to ``x``, with the gradient as if nothing were rounded."""
+    with torch.no_grad():
+        out = on_grid(x, scale, limit, away) * scale / limit
+    return out + (x - x.detach()) if torch.is_grad_enabled() and x.requires_grad else out
+
+
+def absolute_maximum(x: Tensor, axis: int = -1) -> Tensor:
+    """Return max(|x|), of all numbers or of each channel along an axis from 0 on."""
+    x = x.detach().abs()
+    axes = [a for a in range(x.dim()) if a != axis]
+    return x.max() if axis < 0 else x.amax(axes) if axes else x
+
+
+def average(x: Tensor, accumulated: Tensor, count: Tensor, rate: float, training: bool) -> None:
+    """Add max(|x|) to a moving average in training: both its sums are changed in place."""
+    if training:
+        with torch.no_grad():
+            accumulated.mul_(rate).add_(absolute_maximum(x))
+            count.mul_(rate).add_(1.0)
+
+
+def observe(x: Tensor, scale: Tensor, accumulated: Tensor | None, count: Tensor | None, rate: float, axis: int, training: bool) -> None:
+    """Change a scale in place, in training: to the maxima of each channel along an axis, or for -1 to the moving average of all."""
+    if not training:
+        return
+    with torch.no_grad():
+        if axis >= 0:
+            scale.copy_(absolute_maximum(x, axis).reshape(scale.shape))
+        elif accumulated is not None and count is not None:
+            average(x, accumulated, count, rate, True)
+            scale.copy_((accumulated / count).reshape(scale.shape))
