@@ -111,11 +111,11 @@ def found() -> tuple[list[str], list[str], list[str], dict[str, list[str]], dict
     trees = {p.relative_to(SOURCE): ast.parse(p.read_text(encoding="utf-8")) for p in sorted(SOURCE.rglob("*.py")) if not p.stem.endswith("_pb2")}
     told = [(f"{p}: {' '.join(text.split())[:100]}", text) for p, tree in trees.items() for text in docstrings(tree)]
     wings = {p.name for p in SOURCE.iterdir() if p.is_dir() and len([*p.glob("*.py")]) == 1}
-    stems = sorted(  # what users import is named as its room is, and forms as the layers and operators are
+    stems = sorted(  # what users import is named as its room is, and forms and their helpers as the layers and operators are
         {
             (p.stem, "/".join(p.parts[: 2 if p.parts[0] in wings else 1]))
             for p in trees
-            if p.parts[1:] and not p.stem.startswith("__") and "forms" not in p.parts
+            if p.parts[1:] and not p.stem.startswith("__") and {"forms", "helpers"}.isdisjoint(p.parts)
         }
     )
     classes = [(node.name, str(p)) for p, tree in trees.items() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]

@@ -22,8 +22,8 @@ from foreshape.runtime.engine import Executor, Scope
 WRITTEN = [case for case in sampled() if onnx_writer(case[1].type) is not None]
 UNREAD = {"lod_array_length-1": "cannot be imported: the place 2 in a sequence of 0"}
 """Samples that ONNX can be written for and not be run: an array with places that nothing has written."""
-BLOCKS = ("control", "recurrent", "sequence", "structured")
-"""The rooms of operators with blocks, steps and sequences, which some are written of."""
+BLOCKS = ("control", "legacy", "recurrent", "sequence", "structured")
+"""The rooms of operators with blocks, steps and sequences, and of old ones: some of them are written."""
 
 
 def read_back(made: Written) -> list[Any]:

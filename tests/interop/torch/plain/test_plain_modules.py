@@ -330,7 +330,7 @@ def test_an_operator_without_a_form_is_refused_by_its_name() -> None:
 
 
 def test_no_text_of_a_kernel_is_copied() -> None:
-    with pytest.raises(Refused, match=r"foreshape\.ops\.\S+ which is no torch code"):
+    with pytest.raises(Refused, match=r"foreshape\.language\.ops\.\S+, which is no torch code"):
         Sources().add(get("relu"))
-    with pytest.raises(Refused, match=r"foreshape\.kernels\.products\.matmul, which is no torch code"):
+    with pytest.raises(Refused, match=r"foreshape\.machine\.kernels\.products\.matmul, which is no torch code"):
         Sources().add(matmul)

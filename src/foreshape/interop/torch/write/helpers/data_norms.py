@@ -18,14 +18,14 @@ def data_norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the normalized features, 0 in slots never shown, and means and scales of the features."""
     means, scales = total / size, (size / square).sqrt()
-    function: Any = DataNorm
+    function: Any = NormalizedData
     y = function.apply(x, size, total, square, means.detach(), scales.detach(), epsilon, slot)
     y = y if scale is None or bias is None else y * scale + bias
     mask = shown_slots(x, slot)
     return y if mask is None else y.masked_fill(~mask, 0.0), means, scales
 
 
-class DataNorm(torch.autograd.Function):
+class NormalizedData(torch.autograd.Function):
     """``(x - means) * scales``, with the numbers of the batch as gradients of the counts."""
 
     @staticmethod
