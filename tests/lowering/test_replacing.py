@@ -15,6 +15,7 @@ from foreshape.compiler.lowering import lower
 from foreshape.compiler.lowering.fusion import apply_all
 from foreshape.compiler.lowering.fusion.graph import Graph, fused
 from foreshape.compiler.lowering.kernel_calls import KernelCall, Value
+from foreshape.machine.kernels.call_record import X
 from foreshape.machine.kernels.fused import FusedKernel
 
 RNG = np.random.RandomState(0)
@@ -177,7 +178,7 @@ def graph(describe: Callable[[], Any]) -> tuple[Graph, list[KernelCall]]:
 
 
 def standing_for(i: KernelCall, reads: list[Any], makes: list[Any]) -> KernelCall:
-    return fused(i, FusedKernel("", "{0}"), reads, makes)
+    return fused(i, FusedKernel("", X), reads, makes)
 
 
 def a_chain() -> Any:

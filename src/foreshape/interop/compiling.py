@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from foreshape.compiler.lowering import Step, fuse, lower
+from foreshape.compiler.lowering.call_text import function_of
 from foreshape.compiler.lowering.kernel_calls import FusedCall, KernelCall, OpCall
 from foreshape.compiler.lowering.threads import threads_for
 from foreshape.core.spec import FP32
@@ -24,6 +25,7 @@ from foreshape.interop.program_files import find_program, holds_onnx
 from foreshape.language.program.dropping import for_step
 from foreshape.language.wire import replacing
 from foreshape.machine.kernels import written_chain
+from foreshape.machine.kernels.call_record import StepName, Subscript
 from foreshape.machine.kernels.onednn_chain import Series
 from foreshape.machine.kernels.onednn_library import Library, LibraryError, library
 from foreshape.machine.kernels.recorded_library import RecordedLibrary
@@ -237,8 +239,10 @@ def _constant(i: KernelCall, derived: Mapping[str, Any]) -> Tensor:
     if not isinstance(i, FusedCall):
         assert isinstance(i, OpCall)
         return i.kernel()
-    name, _, place = i.kernel.text.rstrip("]").partition("[")  # one of several, made when the step is bound
-    return derived[name][int(place)] if name in derived else i.kernel.function(0)()
+    record = i.kernel.call
+    if isinstance(record, Subscript) and isinstance(record.owner, StepName):  # one of several, made when the step is bound
+        return derived[record.owner.name][record.place]
+    return function_of(i.kernel, 0)()
 
 
 def _lying(constant: Tensor) -> Tensor:

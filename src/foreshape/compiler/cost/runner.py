@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter, thread_time
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from foreshape.compiler.lowering import KernelCall, Step, Value
+from foreshape.compiler.lowering.call_text import call_text, compiled, namer
 from foreshape.compiler.lowering.kernel_calls import Argument, OpCall, values_of
 from foreshape.core.values.offsets import Offsets
-from foreshape.core.values.torch_proxy import Lazy, torch
+from foreshape.core.values.torch_proxy import torch
 
 LEAST = 1e-4
 """The seconds of a measurement: it repeats a call about so long."""
@@ -37,7 +38,7 @@ def timed_calls(
     values: dict[str, Any] = {repr(v): tensors[v.name] for v in (*lowered.feeds, *lowered.persistables)}
     values.update((repr(v.lod), tensors[v.name + "@LOD"]) for v in lowered.feeds if v.lod is not None)
     values.update((name, make(*(values[repr(p)] for p in parameters))) for name, parameters, make in lowered.derived)
-    exec("\n".join(lowered.prologue), {}, values)
+    values.update((rate.number, values[repr(rate)].item()) for rate in lowered.rates)
     earlier_calls: list[tuple[KernelCall, _Call]] = []
     retained: set[str] = set()
 
@@ -87,14 +88,8 @@ class _Call(NamedTuple):
 
 def _call(i: KernelCall, values: Mapping[str, Any]) -> _Call:
     names: dict[str, Any] = dict(values)
-
-    def name(n: str, value: Any) -> str:
-        names[n] = value.get() if isinstance(value, Lazy) else value
-        return n
-
-    text = i.code(name, tuple(bool(values_of([r])) for r in i.results))
-    module = compile(f"def call():\n    return {text}\n", "<measured call>", "exec")
-    return _Call(FunctionType(next(c for c in module.co_consts if isinstance(c, CodeType)), names), names)
+    text = call_text(i, namer(names), tuple(bool(values_of([r])) for r in i.results))
+    return _Call(compiled(f"def call():\n    return {text}\n", names), names)
 
 
 def shortest(call: Callable[[], Any], count: int = 1, repeats: int = REPEATS, enough: float = ENOUGH, prepare: Callable[[], None] | None = None) -> float:

@@ -16,6 +16,7 @@ from foreshape.compiler.lowering.own_memory import read_instead
 from foreshape.core.spec import LOD_TENSOR
 from foreshape.errors import SchemaError
 from foreshape.language.program import Role
+from foreshape.machine.kernels.call_record import X, method, names_in
 from foreshape.machine.kernels.fused import FusedKernel
 
 
@@ -97,7 +98,7 @@ def _snapshot(front: list[KernelCall], back: Sequence[KernelCall], numbers: Iter
 def _copy(calls: list[KernelCall], value: Value, numbers: Iterator[int]) -> Value:
     """Append a copy of a value to some calls."""
     copy = Value(value.name, next(numbers), variable=value.variable, made=value.made, lod=value.lod, source=value.source)
-    calls.append(FusedCall(calls[-1].op, [value], [copy], position=calls[-1].position, kernel=FusedKernel("{op} clone", "{0}.clone()")))
+    calls.append(FusedCall(calls[-1].op, [value], [copy], position=calls[-1].position, kernel=FusedKernel("{op} clone", method(X, "clone"))))
     return copy
 
 
@@ -121,8 +122,8 @@ def _apart(calls: list[KernelCall], results: Sequence[Value], handed: Sequence[V
 
 def _scope_parts(lowered: Step, calls: Sequence[KernelCall], fetched: Sequence[Value]) -> dict[str, list[object]]:
     """Return the scope's values that some calls need, and the constants made of them."""
-    texts = "\0".join(i.kernel.text for i in calls if isinstance(i, FusedCall))
-    derived = [entry for entry in lowered.derived if entry[0] in texts]
+    names = {name for i in calls if isinstance(i, FusedCall) for name in names_in(i.kernel.call)}
+    derived = [entry for entry in lowered.derived if entry[0] in names]
     read = {v for i in calls for v in (*i.uses(), *i.writes())} | set(fetched) | {v for _, sources, _ in derived for v in sources}
     read |= {v for i in calls if isinstance(i, OpCall) for v in i.updated}
     return {"persistables": [v for v in lowered.persistables if v in read], "derived": [*derived]}

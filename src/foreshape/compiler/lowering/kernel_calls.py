@@ -42,6 +42,11 @@ class Value:
     """True if it has dims alone: all its elements are one, of no meaning."""
 
     @property
+    def number(self) -> str:
+        """Return the step's name of a learning rate as a number."""
+        return f"{self}_number"
+
+    @property
     def spec(self) -> Spec | None:
         """Return its spec; None if unknown."""
         return self.made if self.made is not None or self.variable is None else self.variable.spec
@@ -144,15 +149,6 @@ class KernelCall:
             return operand[number] if number < len(operand) else operand[0] if operand else None
         return operand
 
-    def code(self, name: Callable[[str, Any], str], requested: tuple[bool, ...] = ()) -> str:
-        """Return the Python expression of the call.
-
-        Args:
-            name: takes a constant and a wanted name, and returns its name in the text.
-            requested: the flags of requested results, for a kernel with `kernel_requested`.
-        """
-        raise NotImplementedError
-
 
 @data_class(eq=False)
 class OpCall(KernelCall):
@@ -202,28 +198,13 @@ class OpCall(KernelCall):
         """Return the values changed in place without being results."""
         return self.updated
 
-    def code(self, name: Callable[[str, Any], str], requested: tuple[bool, ...] = ()) -> str:
-        """Return the Python expression of the call."""
-        arguments = [text_of(a) for a in self.arguments]
-        if self.kernel_requested:
-            arguments.append(f"requested={name('w', requested)}")
-        if self.offsets is not None:
-            arguments.append(f"offsets=[{', '.join(text_of(a) for a in self.offsets)}]")
-        if self.before is not None:
-            arguments.append(f"before={text_of(self.before)}")
-        if self.into is not None:
-            arguments.append(f"into={self.into}")
-        if self.region is not None and self.region.held:
-            arguments.append(f"bound={self.region.held}")
-        return f"{name('k', self.kernel)}({', '.join(arguments)})"
-
 
 @data_class(eq=False)
 class FusedCall(KernelCall):
     """A call of a fused kernel, for one or more ops.
 
     Attributes:
-        kernel: its text, effects, kind and work.
+        kernel: its record, effects, kind and work.
         computes: its computation, for later rewrites.
         parts: of a series, the last op of each of its steps, and the ops fused into it.
     """
@@ -241,12 +222,6 @@ class FusedCall(KernelCall):
     def kernels(self) -> int:
         """Return the number of its kernels."""
         return sum(map(len, self.parts)) or 1
-
-    def code(self, name: Callable[[str, Any], str], requested: tuple[bool, ...] = ()) -> str:
-        """Return the Python expression of the call."""
-        kernel = self.kernel
-        text = kernel.text if self.into is None else kernel.text_in_place
-        return text.format(*map(text_of, self.arguments), **{n: name(n, value) for n, value in kernel.constants.items()})
 
 
 def kernel_operator(op: Op) -> Operator | None:
@@ -266,13 +241,6 @@ def region_of(i: KernelCall) -> Region | None:
 def parts_of(i: KernelCall) -> tuple[tuple[Op, ...], ...]:
     """Return the ops of the steps of a series; nothing of another call."""
     return i.parts if isinstance(i, FusedCall) else ()
-
-
-def text_of(argument: Argument) -> str:
-    """Return an argument as a step writes it."""
-    if isinstance(argument, list):
-        return "[" + ", ".join("None" if v is None else repr(v) for v in argument) + "]"
-    return "None" if argument is None else repr(argument)
 
 
 def values_of(arguments: Sequence[Argument]) -> list[Value]:
@@ -307,8 +275,8 @@ class Step:
     """True if unchanged persistables keep their values for the step's life, so constants made of them may be copies."""
     packed: Size = 0
     """The bytes of constants made of persistables and kept beside them."""
-    prologue: list[str] = field(default_factory=list[str])
-    """Statements before all others."""
+    rates: list[Value] = field(default_factory=list["Value"])
+    """Learning rates: persistables read as numbers, once a step and before all else."""
     taken: list[Value] = field(default_factory=list[Value])
     """The values of the first half of a step, in the second one (`foreshape.compiler.lowering.halves`): it takes them out of a list, and frees them one by
     one."""

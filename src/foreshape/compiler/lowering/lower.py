@@ -29,6 +29,7 @@ from foreshape.language.program.call_site import line_of
 from foreshape.language.program.needed import needed_ops
 from foreshape.language.program.op import EMPTY
 from foreshape.language.program.unknown import unknown_types, unknown_words, with_inner
+from foreshape.machine.kernels.call_record import NamedConstant, X, Y, call, method
 from foreshape.machine.kernels.fused import FusedKernel
 
 
@@ -158,7 +159,7 @@ class Lowering:
         if self._op is not None and variable.kind is LOD_TENSOR_ARRAY and variable.block is self.block and not variable.need_check_feed:
             value = self.current[name] = self.new(name, variable)  # nothing has been written to it yet
             make = partial(_empty_array, variable.spec)
-            self.calls.append(FusedCall(self._op, [], [value], kernel=FusedKernel("{op} make", "{make}()", {"make": make})))
+            self.calls.append(FusedCall(self._op, [], [value], kernel=FusedKernel("{op} make", call(NamedConstant("make", make)))))
             return value
         constant = constant_call(self.outer, name) if not entry else None
         if constant is not None:
@@ -202,7 +203,7 @@ class Lowering:
         value.lod = next((v for v in candidates if v.levels == levels), None)
         if value.lod is None:
             value.lod = self.new(value.name, levels=levels)
-            self.calls.append(FusedCall(op, [candidates[0]], [value.lod], kernel=FusedKernel("{op} outer", f"{{0}}.outer({levels})")))
+            self.calls.append(FusedCall(op, [candidates[0]], [value.lod], kernel=FusedKernel("{op} outer", method(X, "outer", levels))))
 
     def results(self, op: Op, call: KernelCall, names: Sequence[str | None], operands: Sequence[Value | None]) -> list[Value | None]:
         """Return new values for the results of an op with a block, with offsets of its operands; None for None."""
@@ -259,7 +260,7 @@ class Lowering:
             if value is not None and value.may_lack and value not in self._required:
                 self._required.add(value)
                 check = partial(_require_value, op.type, value.name)
-                self.calls.append(FusedCall(op, [value], [], kernel=FusedKernel("step check", "{check}({0})", {"check": check})))
+                self.calls.append(FusedCall(op, [value], [], kernel=FusedKernel("step check", call(NamedConstant("check", check), X))))
 
     def _same_sequences(self, op: Op, operands: Sequence[Value], results: Sequence[Value]) -> None:
         """Check in every run that operands with rows in common are grouped into the same sequences."""
@@ -273,7 +274,7 @@ class Lowering:
             elif value.lod is not first.lod and (pair := (first.lod, value.lod)) not in self._compared:
                 self._compared.add(pair)
                 check = partial(_require_same, first.name, value.name)
-                self.calls.append(FusedCall(op, [first.lod, value.lod], [], kernel=FusedKernel("step check", "{check}({0}, {1})", {"check": check})))
+                self.calls.append(FusedCall(op, [first.lod, value.lod], [], kernel=FusedKernel("step check", call(NamedConstant("check", check), X, Y))))
 
     def _rows(self, value: Value) -> Size | None:
         dims = value.spec.dims if value.spec is not None else None

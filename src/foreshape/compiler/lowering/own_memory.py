@@ -8,6 +8,7 @@ from dataclasses import replace
 from foreshape.compiler.lowering.kernel_calls import Argument, FusedCall, KernelCall, OpCall, Value, values_of
 from foreshape.compiler.lowering.memory_uses import Place, place_of, views_made
 from foreshape.core.spec import LOD_TENSOR
+from foreshape.machine.kernels.call_record import X, method
 from foreshape.machine.kernels.fused import FusedKernel
 
 
@@ -39,7 +40,7 @@ def with_own_memory(instructions: list[KernelCall], fetches: Sequence[Value], ne
             for v in alive.pop(place, ()):
                 if last.get(v, -1) >= index and v not in mine:
                     copied[v] = replace(v, index=new())
-                    out.append(FusedCall(i.op, [v], [copied[v]], position=i.position, kernel=FusedKernel("{op} clone", "{0}.clone()")))
+                    out.append(FusedCall(i.op, [v], [copied[v]], position=i.position, kernel=FusedKernel("{op} clone", method(X, "clone"))))
         if copied:
             read_instead(i, copied)
         out.append(i)

@@ -20,6 +20,7 @@ from foreshape.language.program.block import Block
 from foreshape.language.program.call_site import line_of
 from foreshape.language.program.names import blocks_of
 from foreshape.language.program.needed import is_given
+from foreshape.machine.kernels.call_record import CallRecord, NamedConstant, NumberedOperand, TupleRecord
 from foreshape.machine.kernels.fused import FusedKernel
 from foreshape.machine.process.this_run import require_room, this_run
 
@@ -67,9 +68,9 @@ class SizeChecks:
         arguments: list[Argument] = [[now(v) for v in a if v is not None] if isinstance(a, list) else a and now(a) for a in call.arguments]
         offsets: list[Argument] = [[v and v.lod for v in a] if isinstance(a, list) else a and a.lod for a in arguments]
         check = SizeCheck(op, operator, [_specs(a) for a in call.arguments])
-        count = len(arguments)
-        text = f"{{check}}(({' '.join(f'{{{n}}},' for n in range(count))}), ({' '.join(f'{{{count + n}}},' for n in range(count))}))"
-        return FusedCall(op, [*arguments, *offsets], [], kernel=FusedKernel("step check", text, {"check": check}))
+        numbers = tuple(map(NumberedOperand, range(2 * len(arguments))))
+        record = CallRecord(NamedConstant("check", check), (TupleRecord(numbers[: len(arguments)]), TupleRecord(numbers[len(arguments) :])))
+        return FusedCall(op, [*arguments, *offsets], [], kernel=FusedKernel("step check", record))
 
     def _is_open(self, value: Value) -> bool:
         spec = value.spec

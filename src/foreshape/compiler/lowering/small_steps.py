@@ -84,7 +84,7 @@ class _Maker:
         """The value in whose memory one lies."""
         self.first: dict[Value, int] = {}
         self.last: dict[Value, int] = {}
-        self.rates = {f"{v}_number": v for v in lowered.persistables}
+        self.rates = {v.number: v for v in lowered.rates}
 
     def make(self) -> SmallStep:
         lowered = self.lowered

@@ -13,7 +13,8 @@ from foreshape.core.dims import Size, maximum, minimum, product, reaches
 from foreshape.core.values.torch_private import private
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.machine.kernels import flash, onednn
-from foreshape.machine.kernels.fused import Effects, FusedKernel, Order, Sizes, Work, call_text
+from foreshape.machine.kernels.call_record import NamedConstant, Subscript, of_operands
+from foreshape.machine.kernels.fused import Effects, FusedKernel, Order, Sizes, Work
 
 _BYTES = 4
 """The bytes of an element: the kernel is for fp32."""
@@ -198,16 +199,16 @@ def forward_call(of: Attention, rank: int, masked: bool, keeps_sums: bool, works
     """Return the attention of q, k, v and a mask, with the logarithms of the sums of each row where the gradient wants them."""
     by_time, k_order = axes_by_time(rank, of.turned)
     effects = Effects(axis_order=_operand_order(rank, k_order), result_order={0: by_time})
-    text = call_text("attention", 4 if masked else 3) + ("" if keeps_sums else "[0]")
-    return FusedKernel("attention", text, {"attention": of.forward}, effects=effects, workspace=workspace, work=work_of_attention)
+    record = of_operands(NamedConstant("attention", of.forward), 4 if masked else 3)
+    return FusedKernel("attention", record if keeps_sums else Subscript(record, 0), effects=effects, workspace=workspace, work=work_of_attention)
 
 
 def gradient_call(of: Attention, rank: int, masked: bool, workspace: Callable[[], Size]) -> FusedKernel:
     """Return the gradients of q, k and v, of q, k, v, the result, its sums, the gradient of the result, and a mask."""
     by_time, k_order = axes_by_time(rank, of.turned)
     effects = Effects(axis_order={**_operand_order(rank, k_order), 5: by_time}, result_order={0: by_time, 1: k_order, 2: by_time})
-    text = call_text("gradient", 7 if masked else 6)
-    return FusedKernel("attention gradient", text, {"gradient": of.backward}, effects=effects, workspace=workspace, work=work_of_attention)
+    record = of_operands(NamedConstant("gradient", of.backward), 7 if masked else 6)
+    return FusedKernel("attention gradient", record, effects=effects, workspace=workspace, work=work_of_attention)
 
 
 def _operand_order(rank: int, k_order: Order) -> dict[int, Order]:

@@ -8,7 +8,9 @@ from foreshape.core.values.rows import Rows
 from foreshape.core.values.torch_private import private
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ExecutionError
-from foreshape.machine.kernels.fused import Effects, FusedKernel, call_text
+from foreshape.machine.kernels.call_record import NamedConstant, NumberedOperand, Subscript, X, Y, Z, call, method, of_operands
+from foreshape.machine.kernels.fused import Effects, FusedKernel
+from foreshape.machine.kernels.view_calls import shape
 
 _SUM = 0
 
@@ -85,7 +87,7 @@ class Bag:
 
     def pooled(self, ragged: bool) -> FusedKernel:
         """Return the bags, of the table, the ids and, where these are ragged, their offsets."""
-        return FusedKernel("{op} bag", call_text("bag", 3 if ragged else 2), {"bag": self.forward})
+        return FusedKernel("{op} bag", of_operands(NamedConstant("bag", self.forward), 3 if ragged else 2))
 
     def gradient(self, ragged: bool, sparse: bool, wide: bool, bags: Size, spread: Size) -> FusedKernel:
         """Return the gradient of the table, of ids, the gradient of the bags, the table and offsets.
@@ -93,10 +95,11 @@ class Bag:
         Sparse rows hold the ids, if these are 64 bits ``wide`` and none is padding, and of sums the bags' gradient itself. Otherwise this is weighted in a copy
         of ``bags`` bytes. A dense gradient takes ``spread`` bytes meanwhile: a value for each id.
         """
-        text = f"{{rows}}({{0}}, {{1}}, {{2}}.shape[0]{', {3}' if ragged else ''})"
+        height = Subscript(shape(Z), 0)
+        rows = call(NamedConstant("rows", self.backward), X, Y, height, *([NumberedOperand(3)] if ragged else []))
         sums = self.how == "SUM"
         if sparse:
             hold = (*([0] if wide and self.padding == -1 else []), *([1] if sums else []))
-            return FusedKernel("bag gradient rows", text, {"rows": self.backward}, effects=Effects(rows_of=1, rows_hold=hold))
+            return FusedKernel("bag gradient rows", rows, effects=Effects(rows_of=1, rows_hold=hold))
         of = Effects(result_order={0: (0, 1)})
-        return FusedKernel("bag gradient", f"{text}.to_dense()", {"rows": self.backward}, effects=of, workspace=lambda: spread if sums else spread + bags)
+        return FusedKernel("bag gradient", method(rows, "to_dense"), effects=of, workspace=lambda: spread if sums else spread + bags)

@@ -7,6 +7,7 @@ from math import exp
 from foreshape.core.dims import Size, product
 from foreshape.core.spec import Spec
 from foreshape.core.values.torch_proxy import Tensor, torch
+from foreshape.machine.kernels.call_record import NamedConstant, X, Y, Z, call, of_operands
 from foreshape.machine.kernels.fused import FusedKernel
 
 LEAST = exp(-64.0)
@@ -50,19 +51,19 @@ _NUMBER, _SWITCH = 8, 1
 
 def of_logarithm(p: Spec, axis: int) -> FusedKernel:
     """Return `gradient_of_logarithm`, of p and d."""
-    constants = {"gradient": gradient_of_logarithm, "axis": axis}
-    return FusedKernel("{op} axis gradient", "{gradient}({0}, {1}, {axis})", constants, workspace=lambda: _rows(p, axis))
+    record = call(NamedConstant("gradient", gradient_of_logarithm), X, Y, NamedConstant("axis", axis))
+    return FusedKernel("{op} axis gradient", record, workspace=lambda: _rows(p, axis))
 
 
 def of_classes(p: Spec, ignored: int) -> FusedKernel:
     """Return `gradient_of_classes`, of p, labels and d."""
-    constants = {"gradient": gradient_of_classes, "ignored": ignored}
-    return FusedKernel("{op} gradient ignored", "{gradient}({0}, {1}, {2}, {ignored})", constants, workspace=lambda: _picking(p))
+    record = call(NamedConstant("gradient", gradient_of_classes), X, Y, Z, NamedConstant("ignored", ignored))
+    return FusedKernel("{op} gradient ignored", record, workspace=lambda: _picking(p))
 
 
 def of_distribution(p: Spec) -> FusedKernel:
     """Return `gradient_of_distribution`, of p, labels and d."""
-    return FusedKernel("{op} gradient", "{gradient}({0}, {1}, {2})", {"gradient": gradient_of_distribution}, workspace=lambda: _rows(p, -1))
+    return FusedKernel("{op} gradient", of_operands(NamedConstant("gradient", gradient_of_distribution), 3), workspace=lambda: _rows(p, -1))
 
 
 def _rows(p: Spec, axis: int) -> Size:

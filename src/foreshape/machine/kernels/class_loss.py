@@ -9,6 +9,7 @@ from foreshape.core.spec import INT64, Spec
 from foreshape.core.values.torch_private import private_into
 from foreshape.core.values.torch_proxy import Lazy, Tensor, aten, torch
 from foreshape.errors import ExecutionError
+from foreshape.machine.kernels.call_record import NamedConstant, X, Y, call, of_operands
 from foreshape.machine.kernels.fused import Effects, FusedKernel, Sizes
 from foreshape.machine.kernels.instructions import CLASS_GRADIENT, CLASS_LOSS, LOG_SOFTMAX, Instruction
 
@@ -64,18 +65,18 @@ class ClassLoss:
     @staticmethod
     def logarithms() -> FusedKernel:
         """Return the logarithms of the probabilities of logits ``[rows, classes]``."""
-        kernel, small = {"log_softmax": Lazy(lambda: torch.log_softmax)}, partial(_of_matrix, LOG_SOFTMAX, (0, None, -1), 0)
-        return FusedKernel("{op} log_softmax", "{log_softmax}({0}, 1)", kernel, effects=Effects(contiguous=(0,)), small=small)
+        log_softmax, small = NamedConstant("log_softmax", Lazy(lambda: torch.log_softmax)), partial(_of_matrix, LOG_SOFTMAX, (0, None, -1), 0)
+        return FusedKernel("{op} log_softmax", call(log_softmax, X, 1), effects=Effects(contiguous=(0,)), small=small)
 
     def mean(self, label: Spec) -> FusedKernel:
         """Return the mean loss and the number of counted rows, of logarithms and labels."""
         small = partial(_of_matrix, CLASS_LOSS, (0, 1, -1, -2), self.ignored)
-        return FusedKernel("{op} loss", "{loss}({0}, {1})", {"loss": self.forward}, workspace=lambda: workspace(label), small=small)
+        return FusedKernel("{op} loss", call(NamedConstant("loss", self.forward), X, Y), workspace=lambda: workspace(label), small=small)
 
     def gradient(self, label: Spec) -> FusedKernel:
         """Return the gradient of the logits, of logarithms, labels, the gradient of the mean, and the number of counted rows."""
-        text, small = "{gradient}({0}, {1}, {2}, {3})", partial(_of_matrix, CLASS_GRADIENT, (0, 1, -1, 2), self.ignored)
-        return FusedKernel("{op} gradient", text, {"gradient": self.backward}, workspace=lambda: workspace(label), small=small)
+        record, small = of_operands(NamedConstant("gradient", self.backward), 4), partial(_of_matrix, CLASS_GRADIENT, (0, 1, -1, 2), self.ignored)
+        return FusedKernel("{op} gradient", record, workspace=lambda: workspace(label), small=small)
 
 
 def _of_matrix(code: int, operands: tuple[int | None, ...], ignored: int, of: Sizes, made: Sizes) -> list[Instruction] | None:

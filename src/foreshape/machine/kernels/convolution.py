@@ -9,6 +9,7 @@ from foreshape.core.dims import Size
 from foreshape.core.spec import Spec
 from foreshape.core.values.torch_proxy import Lazy, aten, torch
 from foreshape.machine.kernels import onednn, pointwise
+from foreshape.machine.kernels.call_record import NamedConstant, X, Y, Z, call
 from foreshape.machine.kernels.fused import Effects, FusedKernel, Sizes, Work
 from foreshape.machine.kernels.window_steps import behind, copy_bytes
 
@@ -37,9 +38,9 @@ class ConvolutionCalls:
     def forward(self, bias: bool) -> FusedKernel:
         """Return the convolution, with a bias as the third operand."""
         conv = pointwise.convolve if self.by_window else Lazy(lambda: torch.conv2d)
-        text = f"{{conv}}({{0}}, {{1}}, {'{2}' if bias else 'None'}, {self._settings()}, {self.groups})"
+        record = call(NamedConstant("conv", conv), X, Y, Z if bias else None, self.strides, self.paddings, self.dilations, self.groups)
         rules = lambda: self._workspace(None, False), lambda: self._workspace(None, True)
-        return FusedKernel("product conv", text, {"conv": conv}, "", Effects(contiguous=(0,)), *rules, work=_forward_work)
+        return FusedKernel("product conv", record, None, Effects(contiguous=(0,)), *rules, work=_forward_work)
 
     def gradients(self, requested: Sequence[bool], channels: int | None) -> FusedKernel:
         """Return the gradients of images, filters and bias, of the operands x, w and d, each where it is requested.
@@ -49,13 +50,11 @@ class ConvolutionCalls:
         """
         back = pointwise.gradients if self.by_window else Lazy(lambda: aten.convolution_backward)
         sizes = None if channels is None else [channels]
-        text = f"{{back}}({{2}}, {{0}}, {{1}}, {sizes}, {self._settings()}, False, [0, 0], {self.groups}, {list(requested)})"
+        settings = (self.strides, self.paddings, self.dilations, False, [0, 0], self.groups, list(requested))
+        record = call(NamedConstant("back", back), Z, X, Y, sizes, *settings)
         work = _filter_gradient_work if not requested[0] else _gradient_work
         rules = lambda: self._workspace(requested, False), lambda: self._workspace(requested, True)
-        return FusedKernel("{op} back", text, {"back": back}, "", Effects(contiguous=(0, 2)), *rules, work=work)
-
-    def _settings(self) -> str:
-        return f"{self.strides}, {self.paddings}, {self.dilations}"
+        return FusedKernel("{op} back", record, None, Effects(contiguous=(0, 2)), *rules, work=work)
 
     def _workspace(self, requested: Sequence[bool] | None, innermost: bool) -> Size:
         """Return the bytes of its workspace, with its channels innermost or not; with ``requested``, its gradients' workspace."""

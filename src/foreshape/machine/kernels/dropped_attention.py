@@ -11,8 +11,9 @@ from foreshape.core.dims import Size, minimum, product
 from foreshape.core.values.torch_private import private
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.machine.kernels.attention import axes_by_time, work_of_attention
+from foreshape.machine.kernels.call_record import NamedConstant, ObjectAttribute, X, Y, call, of_operands
 from foreshape.machine.kernels.dropping import drawing_bytes
-from foreshape.machine.kernels.fused import Effects, FusedKernel, call_text
+from foreshape.machine.kernels.fused import Effects, FusedKernel
 
 PIECE = 1 << 18
 """The rough number of weights made at a time."""
@@ -119,20 +120,20 @@ def dropped_bytes(q: Sequence[Size], v: Sequence[Size], later: bool = False) -> 
 
 def drawing_call(of: DroppedAttention, draw: Callable[..., Tensor], weights: Sequence[Size]) -> FusedKernel:
     """Return the random mask of kept weights, of these dims; of q and k."""
-    constants = {"draw": draw, "shape": of.shape}
-    return FusedKernel("{op} draw shape", "{draw}({shape}({0}, {1}), {0}.device)", constants, workspace=lambda: drawing_bytes(product(weights)))
+    record = call(NamedConstant("draw", draw), call(NamedConstant("shape", of.shape), X, Y), ObjectAttribute(X, "device"))
+    return FusedKernel("{op} draw shape", record, workspace=lambda: drawing_bytes(product(weights)))
 
 
 def forward_call(of: DroppedAttention, rank: int, masked: bool, workspace: Callable[[], Size]) -> FusedKernel:
     """Return the attention of q, k, v, the mask of dropout, and a mask."""
     effects = Effects(result_order={0: axes_by_time(rank, of.turned)[0]})
-    text = call_text("attention", 5 if masked else 4)
-    return FusedKernel("attention", text, {"attention": of.forward}, effects=effects, workspace=workspace, work=work_of_attention)
+    record = of_operands(NamedConstant("attention", of.forward), 5 if masked else 4)
+    return FusedKernel("attention", record, effects=effects, workspace=workspace, work=work_of_attention)
 
 
 def gradient_call(of: DroppedAttention, rank: int, masked: bool, workspace: Callable[[], Size]) -> FusedKernel:
     """Return the gradients of q, k and v, of q, k, v, the mask of dropout, the gradient of the result, and a mask."""
     by_time, k_order = axes_by_time(rank, of.turned)
     effects = Effects(result_order={0: by_time, 1: k_order, 2: by_time})
-    text = call_text("gradient", 6 if masked else 5)
-    return FusedKernel("attention gradient", text, {"gradient": of.backward}, effects=effects, workspace=workspace, work=work_of_attention)
+    record = of_operands(NamedConstant("gradient", of.backward), 6 if masked else 5)
+    return FusedKernel("attention gradient", record, effects=effects, workspace=workspace, work=work_of_attention)

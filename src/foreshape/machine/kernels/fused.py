@@ -1,19 +1,18 @@
-"""`FusedKernel`: one kernel call for several ops of a step, with its text, its effects on memory, and its kind and size for the cost.
+"""`FusedKernel`: one kernel call for several ops of a step as a record, its effects on memory, and its kind and size for the cost.
 
 Each file beside this one makes its kernels from the specs of their operands. Rewrites in `foreshape.compiler.lowering.fusion` find their places. The engine
-writes their text, `foreshape.compiler.memory` asks their effects, `foreshape.compiler.cost` their kind and size.
+writes their calls, `foreshape.compiler.memory` asks their effects, `foreshape.compiler.cost` their kind and size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from foreshape.core.data_class import data_class, field
 from foreshape.core.dims import Size
-from foreshape.core.values.torch_proxy import Lazy
+from foreshape.machine.kernels.call_record import Part
 
 if TYPE_CHECKING:
     from foreshape.machine.kernels.instructions import Instruction
@@ -90,9 +89,8 @@ class FusedKernel:
 
     Attributes:
         kind: its name in tables of times; ``{op}`` stands for the type of the op that it replaces.
-        text: Python text of the call: ``{0}``, ``{1}`` are operands, ``{name}`` a constant.
-        constants: name -> value, or a `Lazy` one.
-        text_in_place: the text for the result in the operand of ``effects.takes_over``.
+        call: its record.
+        in_place: the record of the call for the result in the operand of ``effects.takes_over``.
         effects: on memory.
         workspace: a rule for the bytes of its workspace.
         innermost: of a convolution, this rule where the channels of its images or filters, the first operands, lie innermost, and so those of its results.
@@ -102,9 +100,8 @@ class FusedKernel:
     """
 
     kind: str
-    text: str
-    constants: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    text_in_place: str = ""
+    call: Part
+    in_place: Part = None
     effects: Effects = NO_EFFECTS
     workspace: Callable[[], Size] | None = None
     innermost: Callable[[], Size] | None = None
@@ -112,21 +109,8 @@ class FusedKernel:
     packed: str = ""
     small: Callable[[Sizes, Sizes], Sequence[Instruction] | None] | None = None
 
-    def function(self, operands: int) -> Callable[..., Any]:
-        """Return the call as a function of so many operands."""
-        names = [f"x{n}" for n in range(operands)]
-        constants = {name: value.get() if isinstance(value, Lazy) else value for name, value in self.constants.items()}
-        text = f"def call({', '.join(names)}):\n    return {self.text.format(*names, **{n: n for n in constants})}\n"
-        module = compile(text, "<fused call>", "exec")
-        return FunctionType(next(c for c in module.co_consts if isinstance(c, CodeType)), constants)
 
-
-NO_KERNEL = FusedKernel("", "")
-
-
-def call_text(name: str, operands: int) -> str:
-    """Return ``{name}({0}, {1})``, of so many operands."""
-    return f"{{{name}}}({', '.join(f'{{{n}}}' for n in range(operands))})"
+NO_KERNEL = FusedKernel("", None)
 
 
 def work_of_product(operands: Sizes, results: Sizes) -> Work | None:

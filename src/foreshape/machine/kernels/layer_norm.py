@@ -5,28 +5,34 @@ from __future__ import annotations
 from foreshape.core.dims import Size
 from foreshape.core.spec import Spec
 from foreshape.core.values.torch_proxy import Lazy, aten, torch
+from foreshape.machine.kernels.call_record import NamedConstant, NumberedOperand, Part, Subscript, X, Y, Z, call
 from foreshape.machine.kernels.fused import Effects, FusedKernel
 from foreshape.machine.kernels.onednn import thread_count
+from foreshape.machine.kernels.view_calls import shape
 
 
 def forward(begin: int, epsilon: float, by: tuple[bool, bool]) -> FusedKernel:
     """Return the result, the mean and the inverse deviation of X, and of a scale and a shift where ``by`` says so."""
-    text = f"{{normalize}}({{0}}, {{0}}.shape[{begin}:], {_given(by)[0]}, {_given(by)[1]}, {epsilon!r})"
-    return FusedKernel("{op} normalize", text, {"normalize": Lazy(lambda: torch.native_layer_norm)}, effects=Effects(contiguous=(0,)))
+    record = call(NamedConstant("normalize", Lazy(lambda: torch.native_layer_norm)), X, _dims(X, begin), *_parameters(by, 1), epsilon)
+    return FusedKernel("{op} normalize", record, effects=Effects(contiguous=(0,)))
 
 
-def gradient(begin: int, by: tuple[bool, bool], wanted: tuple[bool, bool, bool], scale: Spec | None) -> FusedKernel:
+def gradient(begin: int, by: tuple[bool, bool], requested: tuple[bool, bool, bool], scale: Spec | None) -> FusedKernel:
     """Return the gradients of X, the scale and the shift, of the gradient of the result, X, the mean, the inverse deviation, and what `forward` had."""
-    parts = ", ".join(_given(by, 4))
-    text = f"{{undo}}({{0}}, {{1}}, {{1}}.shape[{begin}:], {{2}}, {{3}}, {parts}, {wanted!r})"
     needs = None if scale is None else lambda: _sums(scale)
-    undo = Lazy(lambda: aten.native_layer_norm_backward)
-    return FusedKernel("{op} undo", text, {"undo": undo}, effects=Effects(contiguous=(0, 1)), workspace=needs)
+    undo = NamedConstant("undo", Lazy(lambda: aten.native_layer_norm_backward))
+    record = call(undo, X, Y, _dims(Y, begin), Z, NumberedOperand(3), *_parameters(by, 4), requested)
+    return FusedKernel("{op} undo", record, effects=Effects(contiguous=(0, 1)), workspace=needs)
 
 
-def _given(by: tuple[bool, bool], begin: int = 1) -> list[str]:
-    """Return the texts of the scale and the shift, operands from ``begin`` on."""
-    return [f"{{{begin + sum(by[:at])}}}" if there else "None" for at, there in enumerate(by)]
+def _dims(operand: NumberedOperand, begin: int) -> Part:
+    """Return the dims of an example."""
+    return Subscript(shape(operand), slice(begin, None))
+
+
+def _parameters(by: tuple[bool, bool], begin: int) -> list[NumberedOperand | None]:
+    """Return the scale and the shift, operands from ``begin`` on."""
+    return [NumberedOperand(begin + sum(by[:index])) if exists else None for index, exists in enumerate(by)]
 
 
 def _sums(scale: Spec) -> Size:

@@ -13,59 +13,72 @@ from foreshape.core.dims import Size, product
 from foreshape.core.spec import FP32, Spec
 from foreshape.core.values.torch_proxy import F, Lazy, torch
 from foreshape.machine.kernels import products
+from foreshape.machine.kernels.call_record import (
+    BySize,
+    NamedConstant,
+    Negative,
+    NumberedOperand,
+    Part,
+    StepName,
+    Subscript,
+    X,
+    Y,
+    Z,
+    call,
+    method,
+    of_operands,
+)
 from foreshape.machine.kernels.fused import Effects, FusedKernel, Sizes, work_of_product
 from foreshape.machine.kernels.instructions import PRODUCT, ROWS, Instruction
+from foreshape.machine.kernels.view_calls import shape
 
-_MM, _ADDMM, _ONEDNN = Lazy(lambda: torch.mm), Lazy(lambda: torch.addmm), Lazy(products.onednn_linear)
-_LINEAR = Lazy(lambda: F.linear)
+_MM, _ADDMM = NamedConstant("mm", Lazy(lambda: torch.mm)), NamedConstant("addmm", Lazy(lambda: torch.addmm))
+_LINEAR = NamedConstant("linear", Lazy(lambda: F.linear))
+TRANSPOSED = method(Y, "t")
+"""The transposed view of the second operand."""
 _MATRICES = Effects(axis_order={0: (), 1: ()}, gap_bytes={0: 0, 1: 0})
 """Both matrices may be transposed, and have gaps between their rows; broadcast ones are copied."""
 _LEAVE, _TURN_SECOND, _TURN_FIRST = 0, 1, 2
 _ROWS_AND_MATRIX = Effects(contiguous=(0,), axis_order={1: ()}, gap_bytes={1: 0})
 
 
-def forward(x: Spec, w: Spec, bias: bool, transposed: str = "{1}.t()") -> FusedKernel:
+def forward(x: Spec, w: Spec, bias: bool, transposed: Part = TRANSPOSED) -> FusedKernel:
     """Return the product of rows ``x`` with ``w``, with a bias as the third operand.
 
     Args:
-        transposed: the text of the transposed view of ``w``.
+        transposed: the record of the transposed view of ``w``.
     """
     k, n = w.known_dims
-    rows = "{0}" if x.rank == 2 else "{0}.flatten(0, -2)"
-    small = (f"{{mm}}({rows}, {{1}})" if not bias else f"{{addmm}}({{2}}, {rows}, {{1}})") + _unflattened(x)
-    large = f"{{onednn}}({{0}}, {transposed}, {'{2}' if bias else 'None'}, 'none', (), '')"
-    return _by_rows("product addmm mm", x, (k, n), w, small, large, _LEAVE, bias)
+    small = _unflattened(x, call(_ADDMM, Z, _rows_of(X, x), Y) if bias else call(_MM, _rows_of(X, x), Y))
+    return _by_rows("product addmm mm", x, (k, n), w, small, _onednn(transposed, bias), _LEAVE, bias)
 
 
-def forward_turned(x: Spec, w: Spec, bias: bool, transposed: str) -> FusedKernel:
+def forward_turned(x: Spec, w: Spec, bias: bool, transposed: Part) -> FusedKernel:
     """Return the product of rows ``x`` with the transposed ``w`` ``[n, k]``, with a bias as the third operand; ``transposed`` as for `forward`."""
     n, k = w.known_dims
     if x.rank != 2:
-        small = "{linear}({0}, {1}, {2})" if bias else "{linear}({0}, {1})"
+        small = of_operands(_LINEAR, 3 if bias else 2)
     else:
-        small = f"{{addmm}}({{2}}, {{0}}, {transposed})" if bias else f"{{mm}}({{0}}, {transposed})"
-    large = f"{{onednn}}({{0}}, {{1}}, {'{2}' if bias else 'None'}, 'none', (), '')"
-    return _by_rows("product addmm mm", x, (k, n), w, small, large, _TURN_SECOND, bias)
+        small = call(_ADDMM, Z, X, transposed) if bias else call(_MM, X, transposed)
+    return _by_rows("product addmm mm", x, (k, n), w, small, _onednn(Y, bias), _TURN_SECOND, bias)
 
 
-def input_gradient(d: Spec, w: Spec, transposed: str = "{1}.t()", turned: bool = False) -> FusedKernel:
+def input_gradient(d: Spec, w: Spec, transposed: Part = TRANSPOSED, turned: bool = False) -> FusedKernel:
     """Return the gradient of the rows: the product of ``d`` ``[..., n]`` with ``w'``, or with ``w`` where it was ``turned`` before."""
     if turned:
         n, k = w.known_dims
-        small = "{mm}({0}, {1})" if d.rank == 2 else f"{{mm}}({{0}}.flatten(0, -2), {{1}}){_unflattened(d)}"
-        return _by_rows("{op} mm", d, (n, k), w, small, f"{{onednn}}({{0}}, {transposed}, None, 'none', (), '')", _LEAVE)
+        return _by_rows("{op} mm", d, (n, k), w, _unflattened(d, call(_MM, _rows_of(X, d), Y)), _onednn(transposed), _LEAVE)
     k, n = w.known_dims
-    small = f"{{mm}}({{0}}, {transposed})" if d.rank == 2 else f"{{mm}}({{0}}.flatten(0, -2), {transposed}){_unflattened(d)}"
-    return _by_rows("{op} mm", d, (n, k), w, small, "{onednn}({0}, {1}, None, 'none', (), '')", _TURN_SECOND)
+    return _by_rows("{op} mm", d, (n, k), w, _unflattened(d, call(_MM, _rows_of(X, d), transposed)), _onednn(Y), _TURN_SECOND)
 
 
 def weight_gradient(x: Spec, w: Spec) -> FusedKernel:
     """Return the gradient of the matrix: ``x' d``."""
-    (k, n), flat = w.known_dims, "" if x.rank == 2 else ".flatten(0, -2)"
-    text = f"{{mm}}({{0}}{flat}.t(), {{1}}{flat})"
+    k, n = w.known_dims
+    record = call(NamedConstant("mm", products.mm), method(_rows_of(X, x), "t"), _rows_of(Y, x))
     needs = (lambda: products.workspace(k, _rows(x), n, turned=True)) if w.dtype is FP32 else None
     effects, small = _of_weight_gradient(x, w), _small_gradient(-1, None, 1.0, 0.0)
-    return FusedKernel("weight gradient mm", text, {"mm": products.mm}, effects=effects, workspace=needs, work=work_of_product, small=small)
+    return FusedKernel("weight gradient mm", record, effects=effects, workspace=needs, work=work_of_product, small=small)
 
 
 def descent(x: Spec, w: Spec, rate: str) -> FusedKernel:
@@ -76,16 +89,16 @@ def descent(x: Spec, w: Spec, rate: str) -> FusedKernel:
     Args:
         rate: the name of the learning rate as a number.
     """
-    (k, n), flat = w.known_dims, "" if x.rank == 2 else ".flatten(0, -2)"
-    a, b = f"{{0}}{flat}.t()", f"{{1}}{flat}"
-    text, needs, least = f"{{2}}.addmm_({a}, {b}, alpha=-{rate})", None, _elements_for_onednn(k, n, w)
+    (k, n), factors, by = w.known_dims, (method(_rows_of(X, x), "t"), _rows_of(Y, x)), Negative(StepName(rate))
+    record: Part = method(Z, "addmm_", *factors, alpha=by)
+    needs, least = None, _elements_for_onednn(k, n, w)
     if least is not None:
-        text = _choice(f"{{add_product_}}({{2}}, {a}, {b}, -{rate})", text, least)
+        record = BySize(call(NamedConstant("add_product_", products.add_product_), Z, *factors, by), record, least)
         needs = lambda: products.adding_workspace(k, _rows(x), n)  # noqa: E731
     effects = _of_weight_gradient(x, w)
     effects = Effects(in_place={0: 2}, contiguous=effects.contiguous, axis_order=effects.axis_order, gap_bytes=effects.gap_bytes)
-    small, constants = _small_gradient(2, rate, -1.0, 1.0), {"add_product_": products.add_product_}
-    return FusedKernel("{op} add_product_", text, constants, effects=effects, workspace=needs, work=work_of_product, small=small)
+    small = _small_gradient(2, rate, -1.0, 1.0)
+    return FusedKernel("{op} add_product_", record, effects=effects, workspace=needs, work=work_of_product, small=small)
 
 
 def may_be_large(w: Spec) -> bool:
@@ -93,19 +106,17 @@ def may_be_large(w: Spec) -> bool:
     return _elements_for_onednn(w.known_dims[0], w.known_dims[1], w) is not None
 
 
-def _by_rows(kind: str, x: Spec, dims: Sequence[Size], w: Spec, small: str, large: str, turned: int, bias: bool = False) -> FusedKernel:
+def _by_rows(kind: str, x: Spec, dims: Sequence[Size], w: Spec, small: Part, large: Part, turned: int, bias: bool = False) -> FusedKernel:
     """Return a product of rows with a matrix of these dims, by BLAS or, where it is large, by oneDNN; ``turned`` tells how the matrix lies."""
     least = _elements_for_onednn(dims[0], dims[1], w)
-    constants = {name: made for name, made in (("mm", _MM), ("addmm", _ADDMM), ("linear", _LINEAR)) if f"{{{name}}}" in small}
     steps = partial(_small_product, turned, bias)
     if least is None:
-        return FusedKernel(kind, small, constants, effects=_MATRICES if x.rank == 2 else _ROWS_AND_MATRIX, work=work_of_product, small=steps)
+        return FusedKernel(kind, small, effects=_MATRICES if x.rank == 2 else _ROWS_AND_MATRIX, work=work_of_product, small=steps)
     needs = lambda: products.workspace(_rows(x), dims[0], dims[1], longer=True)  # noqa: E731
     of_rows, of_matrix = products.copied(_rows(x), dims[0], dims[1])
     gaps = {0: of_rows, 1: of_matrix} if x.rank == 2 else {1: of_matrix}  # rows of more dims are copied whole to become a matrix, by BLAS, too
     effects = Effects(contiguous=(0,), axis_order={1: ()}, gap_bytes=gaps)
-    constants = {**constants, "onednn": _ONEDNN}
-    return FusedKernel(f"{kind} onednn", _choice(large, small, least), constants, effects=effects, workspace=needs, work=work_of_product, small=steps)
+    return FusedKernel(f"{kind} onednn", BySize(large, small, least), effects=effects, workspace=needs, work=work_of_product, small=steps)
 
 
 def _small_product(turned: int, bias: bool, of: Sizes, made: Sizes) -> list[Instruction] | None:
@@ -137,8 +148,18 @@ def _of_weight_gradient(x: Spec, w: Spec) -> Effects:
     return Effects(axis_order={0: (), 1: ()}, gap_bytes={0: 0, 1: gap})
 
 
-def _unflattened(x: Spec) -> str:
-    return "" if x.rank == 2 else ".unflatten(0, {0}.shape[:-1])"
+def _rows_of(operand: NumberedOperand, x: Spec) -> Part:
+    """Return an operand with as many dims as x as a matrix."""
+    return operand if x.rank == 2 else method(operand, "flatten", 0, -2)
+
+
+def _unflattened(x: Spec, rows: Part) -> Part:
+    """Return a matrix with the outer dims of x, the first operand."""
+    return rows if x.rank == 2 else method(rows, "unflatten", 0, Subscript(shape(), slice(None, -1)))
+
+
+def _onednn(weight: Part, bias: bool = False) -> Part:
+    return call(NamedConstant("onednn", Lazy(products.onednn_linear)), X, weight, Z if bias else None, "none", (), "")
 
 
 def _rows(x: Spec) -> Size:
@@ -150,8 +171,3 @@ def _elements_for_onednn(k: Size, n: Size, w: Spec) -> int | None:
     if not isinstance(k, int) or not isinstance(n, int) or w.dtype is not FP32 or not products.prefers_onednn() or k * n == 0:
         return None
     return -(-products.LARGE // n)
-
-
-def _choice(large: str, small: str, least: int) -> str:
-    """Return the text for ``large`` if the first operand has at least so many elements."""
-    return f"({large} if {{0}}.numel() >= {least} else {small})"

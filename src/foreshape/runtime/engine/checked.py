@@ -81,7 +81,7 @@ class Checked:
             if self.look:
                 for value in lowered.feeds:
                     self._look(value, frame.values, None)
-            exec(text.prologue, names, frame.values)
+            frame.values.update((rate.number, frame.values[repr(rate)].item()) for rate in lowered.rates)
             for index, i in enumerate(lowered.calls):
                 frame.at = index
                 self._step(i, text, frame, names, freed)
@@ -140,12 +140,11 @@ class Checked:
 class _Text:
     """The text of a block, ready to be run instruction by instruction."""
 
-    __slots__ = ("codes", "constants", "dead", "parameters", "prologue")
+    __slots__ = ("codes", "constants", "dead", "parameters")
 
     def __init__(self, lowered: Step, every: bool) -> None:
         writer = Writer(lowered, every)
         self.parameters = writer.parameters()
-        self.prologue = "\n".join(lowered.prologue)
         self.codes: list[CodeType] = []
         self.dead = [writer.dead(index) for index in range(len(lowered.calls))]
         for index, i in enumerate(lowered.calls):

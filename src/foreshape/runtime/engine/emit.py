@@ -7,11 +7,12 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 from weakref import WeakMethod
 
+from foreshape.compiler.lowering.call_text import call_text, namer
 from foreshape.compiler.lowering.kernel_calls import KernelCall, OpCall, Step, Value, region_of, values_of
 from foreshape.compiler.lowering.small_steps import SmallStep
 from foreshape.core.values.conversion import to_tensor
 from foreshape.core.values.emitted_code import STEP_FILE, with_ops
-from foreshape.core.values.torch_proxy import Lazy, torch
+from foreshape.core.values.torch_proxy import torch
 from foreshape.core.values.torch_types import torch_dtype
 from foreshape.errors import ExecutionError
 from foreshape.language.program import Op
@@ -115,7 +116,7 @@ def emit(lowered: Step, clocked: bool = False) -> Emitted:
     """
     text = Writer(lowered)
     lines: dict[int, Op] = {}
-    out = [f"def step({', '.join(text.parameters())}):", *(f"    {line}" for line in lowered.prologue)]
+    out = [f"def step({', '.join(text.parameters())}):", *(f"    {rate.number} = {rate}.item()" for rate in lowered.rates)]
     if lowered.taken:
         out += [f"    {', '.join(map(repr, lowered.taken))}, = taken", "    taken.clear()"]
     if clocked:
@@ -195,12 +196,8 @@ class Writer:
         return [] if all(n == "_" for n in names) else names
 
     def _call(self, i: KernelCall, index: int) -> str:
-        def name(n: str, value: Any) -> str:
-            self.constants[f"{n}{index}"] = value.get() if isinstance(value, Lazy) else value
-            return f"{n}{index}"
-
         wishes = tuple(any(self._is_asked(i, v) for v in values_of([r])) for r in i.results) if _wants_to_know(i) else ()
-        return i.code(name, wishes)
+        return call_text(i, namer(self.constants, index), wishes)
 
     def _is_asked(self, i: KernelCall, v: Value) -> bool:
         """Return True if a kernel is asked to make a result."""

@@ -11,6 +11,7 @@ from foreshape.core.values.rows import Rows
 from foreshape.core.values.torch_proxy import Tensor
 from foreshape.errors import ForeshapeError
 from foreshape.language.program import Role
+from foreshape.machine.kernels.call_record import NamedConstant, NumberedOperand, Unless, X, call, method, of_operands
 from foreshape.machine.kernels.fused import FusedKernel, Sizes
 from foreshape.machine.kernels.instructions import FINITE, Instruction
 from foreshape.runtime.feeding.feed import Feeder
@@ -49,12 +50,12 @@ def stop_before_updates(lowered: Step, names: Sequence[str]) -> None:
     if early:
         fresh = 1 + max(v.index for i in calls for v in (*i.reads(), *i.writes(), *early))
         copies = [Value(f"{v.name}@KEPT", fresh + index, made=v.spec) for index, v in enumerate(early)]
-        keep = FusedCall(calls[0].op, [[*early]], [copies], kernel=FusedKernel("{op} copies", "{copies}({0})", {"copies": _copies}))
+        keep = FusedCall(calls[0].op, [[*early]], [copies], kernel=FusedKernel("{op} copies", call(NamedConstant("copies", _copies), X)))
         keep.position = calls[0].position
         calls.insert(0, keep)
-    numbers = [f"{{{2 + index}}}" for index in range(len(values))]
-    text = f"{' and '.join(f'{{isfinite}}({n}.item())' for n in numbers)} or {{stop}}({{0}}, {{1}}, {', '.join(numbers)})"
-    kernel = FusedKernel("{op} isfinite stop", text, {"isfinite": isfinite, "stop": _stop}, small=None if early else _instructions)
+    tests = [call(NamedConstant("isfinite", isfinite), method(NumberedOperand(2 + index), "item")) for index in range(len(values))]
+    record = Unless(tuple(tests), of_operands(NamedConstant("stop", _stop), 2 + len(values)))
+    kernel = FusedKernel("{op} isfinite stop", record, small=None if early else _instructions)
     look = FusedCall(update.op, [copies, [*early], *values], [], kernel=kernel)
     look.position = update.position
     calls.insert(calls.index(update), look)

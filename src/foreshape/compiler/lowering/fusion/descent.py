@@ -26,18 +26,16 @@ def _rewrite(graph: Graph, i: KernelCall) -> bool:
         return graph.stopped(i, "the parameter is not updated in its place")
     if spec_of(grad) is None or not isinstance(grad, Value) or not graph.is_constant(rate) or not param.persistable:
         return graph.stopped(i, "the gradient is sparse, or the learning rate is computed in the step")
-    number = f"{rate}_number"
     maker = graph.maker(grad)
     done = False
     of_x, of_param = spec_of(maker.arguments[0]) if maker is not None and fused_as(maker, WeightGradient) is not None else None, spec_of(param)
     if maker is not None and of_x is not None and of_param is not None and of_param.rank == 2:
         x, d = maker.arguments
-        call = fused(i, linear.descent(of_x, of_param, number), [x, d, param], [param])
+        call = fused(i, linear.descent(of_x, of_param, rate.number), [x, d, param], [param])
         done = graph.replace({maker: [call], i: ()})
     if not done:
-        call = fused(i, elementwise.descent(number), [param, grad], [param])
+        call = fused(i, elementwise.descent(rate.number), [param, grad], [param])
         done = graph.replace({i: [call]})
-    line = f"{number} = {rate}.item()"  # the learning rate as a number, read once a step
-    if done and line not in graph.lowered.prologue:
-        graph.lowered.prologue.append(line)
+    if done and rate not in graph.lowered.rates:
+        graph.lowered.rates.append(rate)
     return done

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from foreshape.compiler.lowering.fusion.graph import Graph, computes, fused
 from foreshape.compiler.lowering.fusion.known_dims import shape_of
-from foreshape.compiler.lowering.fusion.plain_calls import slice_text
 from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import OpCall
 from foreshape.language.operator.computations import Reshape, Slicing, Transposition
+from foreshape.machine.kernels.call_record import Part, Subscript, TupleRecord, X, method
 from foreshape.machine.kernels.fused import FusedKernel
+from foreshape.machine.kernels.view_calls import reshaped, shape, sliced
 
 
 @rewrite(RewriteStage.JOIN, after={"frozen_series": "takes views of images and rows into a series"})
@@ -24,23 +25,23 @@ def apply(graph: Graph) -> int:
 def _rewrite(graph: Graph, i: OpCall) -> bool:
     if i.copies or i.stores or i.in_place or i.offsets is not None or not i.arguments or any(i.arguments[1:]) or not i.results or not graph.makes_one(i):
         return False
-    text = _text(graph, i)
-    return text is not None and graph.replace({i: [fused(i, FusedKernel("{op}", text, effects=i.effects), i.arguments[:1], i.results[:1])]})
+    record = _record(graph, i)
+    return record is not None and graph.replace({i: [fused(i, FusedKernel("{op}", record, effects=i.effects), i.arguments[:1], i.results[:1])]})
 
 
-def _text(graph: Graph, i: OpCall) -> str | None:
+def _record(graph: Graph, i: OpCall) -> Part:
     dims, result_dims = graph.dims(i.arguments[0]), graph.dims(i.results[0])
     if dims is None or result_dims is None:
         return None
     if computes(i, Reshape) is not None:
-        shape = shape_of(dims, result_dims)
-        return None if shape is None or (None in shape and 0 in result_dims) else f"{{0}}.reshape(({''.join(f'{_size(n)}, ' for n in shape)}))"
+        sizes = shape_of(dims, result_dims)
+        return None if sizes is None or (None in sizes and 0 in result_dims) else reshaped(TupleRecord(tuple(map(_size, sizes))))
     transposition, cut = computes(i, Transposition), computes(i, Slicing)
     if transposition is not None:
-        return f"{{0}}.permute({', '.join(map(str, transposition.axes))})"
-    return None if cut is None or cut.dropped else slice_text(len(dims), cut.cuts)
+        return method(X, "permute", *transposition.axes)
+    return None if cut is None or cut.dropped else sliced(len(dims), cut.cuts)
 
 
-def _size(size: int | None) -> str:
-    """Return a size of `shape_of` as Python's text."""
-    return "-1" if size is None else str(size) if size >= 0 else f"{{0}}.shape[{-1 - size}]"
+def _size(size: int | None) -> Part:
+    """Return the record of a size of `shape_of`."""
+    return -1 if size is None else size if size >= 0 else Subscript(shape(), -1 - size)

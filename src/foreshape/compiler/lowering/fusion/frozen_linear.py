@@ -27,6 +27,7 @@ from foreshape.core.spec import FP32, tensor
 from foreshape.core.values.torch_proxy import torch
 from foreshape.language.operator.computations import Reshape
 from foreshape.machine.kernels import packed, products
+from foreshape.machine.kernels.call_record import X, method
 from foreshape.machine.kernels.frozen import NOTHING, folded, linear
 from foreshape.machine.kernels.fused import Effects, FusedKernel
 from foreshape.machine.kernels.onednn_library import library
@@ -125,8 +126,8 @@ def _join(graph: Graph, group: Sequence[_RowProduct]) -> bool:
     replacements: dict[KernelCall, Sequence[KernelCall]] = {i: () for p in group for i in p.chain.gone}
     begin = 0
     for p in group:
-        text = f"{{0}}.narrow({len(dims) - 1}, {begin}, {p.n})"
-        part = fused(p.chain.last, FusedKernel("{op} part", text, effects=_PART), [out], [p.chain.out])
+        columns = method(X, "narrow", len(dims) - 1, begin, p.n)
+        part = fused(p.chain.last, FusedKernel("{op} part", columns, effects=_PART), [out], [p.chain.out])
         product = [fused(p.chain.last, packed.linear(name, False, needs), [p.rows], [out])] if p is first else []
         replacements[p.chain.last] = [*product, part]
         begin += p.n

@@ -15,6 +15,7 @@ from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewri
 from foreshape.compiler.lowering.kernel_calls import OpCall
 from foreshape.core.spec import BOOL
 from foreshape.language.operator.computations import Cast, Picking, Selection
+from foreshape.machine.kernels.call_record import X, method
 from foreshape.machine.kernels.fused import Effects, FusedKernel
 
 _PART = Effects(views={0: 0}, layouts={0: "strided"})
@@ -37,8 +38,8 @@ def _picked(graph: Graph, i: OpCall, computation: Picking) -> bool:
     size = dims[axis]
     if not isinstance(entry, int) or not isinstance(size, int) or not 0 <= entry < size:
         return False
-    text = f"{{0}}.narrow({axis}, {entry}, 1)" if len(out) == len(dims) else f"{{0}}.select({axis}, {entry})"
-    return graph.replace({i: [fused(i, FusedKernel("{op} part", text, effects=_PART), [x], i.results[:1])]})
+    part = method(X, "narrow", axis, entry, 1) if len(out) == len(dims) else method(X, "select", axis, entry)
+    return graph.replace({i: [fused(i, FusedKernel("{op} part", part, effects=_PART), [x], i.results[:1])]})
 
 
 def _selected(graph: Graph, i: OpCall) -> bool:

@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from foreshape.compiler.lowering.fusion.graph import Graph, computes, fused, spec_of
-from foreshape.compiler.lowering.fusion.plain_calls import are_equal, is_plain, slice_text
+from foreshape.compiler.lowering.fusion.plain_calls import are_equal, is_plain
 from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import KernelCall, OpCall, Value
 from foreshape.core.data_class import data_class
 from foreshape.core.spec import tensor
 from foreshape.language.operator.computations import Activation, Affine, Cast, Identity, Power, Product, Relu, Reshape, Scaling, Slicing, Sum
 from foreshape.machine.kernels.fused import Effects, FusedKernel
+from foreshape.machine.kernels.view_calls import sliced, without_axis
 
 _FUNCTIONS = (Activation, Affine, Power, Relu, Scaling)
 
@@ -74,7 +75,7 @@ def _take(graph: Graph, i: OpCall, rows_by_value: dict[Value, _Rows]) -> bool:
     if call is None or rows is None:
         return False
     new = call.writes()[0]
-    view = fused(i, FusedKernel("{op} view", f"{{0}}.squeeze({rows.axis})", effects=rows.effects), [new], [out], Reshape())
+    view = fused(i, FusedKernel("{op} view", without_axis(rows.axis), effects=rows.effects), [new], [out], Reshape())
     if not graph.replace({i: [call, view]}):
         return False
     rows_by_value[out] = replace(rows, images=new)
@@ -98,7 +99,7 @@ def _of_images(graph: Graph, i: OpCall, rows: _Rows, rows_by_value: Mapping[Valu
     slicing = computes(i, Slicing)
     if slicing is not None and not slicing.dropped and not any(i.arguments[1:]):
         cuts = tuple((axis % 3 + (axis % 3 >= rows.axis), begin, end) for axis, begin, end in slicing.cuts)
-        return fused(i, FusedKernel("{op}", slice_text(4, cuts), effects=i.effects), [rows.images], [new], Slicing(cuts))
+        return fused(i, FusedKernel("{op}", sliced(4, cuts), effects=i.effects), [rows.images], [new], Slicing(cuts))
     if not are_equal(operand_dims, result_dims):
         return None
     if any(computes(i, kind) is not None for kind in _FUNCTIONS):

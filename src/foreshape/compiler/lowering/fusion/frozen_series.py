@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from foreshape.compiler.lowering.call_text import function_of
 from foreshape.compiler.lowering.fusion.frozen import activation, affine_of
 from foreshape.compiler.lowering.fusion.graph import Graph, computes, dims_of, fused, fused_as, spec_of
 from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
@@ -302,6 +303,6 @@ def _by_kernels(s: SeriesStage) -> Callable[..., Any]:
 def _function(i: KernelCall) -> Callable[..., Any]:
     """Return a call as a function from its arguments to its first result."""
     if isinstance(i, FusedCall):
-        return i.kernel.function(len(i.arguments))
+        return function_of(i.kernel, len(i.arguments))
     assert isinstance(i, OpCall)
     return partial(i.kernel, requested=tuple(index == 0 for index in range(len(i.results)))) if i.kernel_requested else i.kernel

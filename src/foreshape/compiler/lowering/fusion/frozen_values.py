@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from foreshape.compiler.lowering.call_text import function_of
 from foreshape.compiler.lowering.fusion.graph import Graph, fused, fused_as, spec_of
 from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, FusedCall, KernelCall, OpCall, Value, values_of
@@ -143,7 +144,7 @@ def _constants_of(calls: Sequence[KernelCall], names: Sequence[str], result_name
 
 def _computed(i: KernelCall, values: dict[str, Any]) -> Any:
     if isinstance(i, FusedCall):  # a constant
-        return i.kernel.function(0)()
+        return function_of(i.kernel, 0)()
     arguments = [[None if v is None else values[repr(v)] for v in a] if isinstance(a, list) else None if a is None else values[repr(a)] for a in i.arguments]
     assert isinstance(i, OpCall)
     out = i.kernel(*arguments, **({"requested": tuple(index == 0 for index in range(len(i.results)))} if i.kernel_requested else {}))

@@ -15,7 +15,9 @@ from foreshape.compiler.lowering.fusion.operand_dims import read_for_dims
 from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewrite
 from foreshape.compiler.lowering.kernel_calls import Argument, KernelCall, Value
 from foreshape.language.program import Role
+from foreshape.machine.kernels.call_record import TupleRecord, X, method
 from foreshape.machine.kernels.fused import FusedKernel
+from foreshape.machine.kernels.view_calls import shape
 
 _SMALL = 1 << 10
 """The most bytes of a value kept as it is: it would cost a kernel call to save them."""
@@ -84,8 +86,7 @@ def _instead(graph: Graph, i: KernelCall, argument: Argument, roots: dict[Value,
     if late or maker.op.role & Role.BACKWARD or argument.hollow or not spec.dims or (isinstance(size, int) and size <= _SMALL):
         return argument
     dims = Value(f"{argument.name}.dims", graph.fresh(), made=spec, hollow=True)
-    strides = ", ".join("0" * spec.rank)
-    kernel = FusedKernel("dims", f"{{0}}.new_empty_strided({{0}}.shape, ({strides},))")
+    kernel = FusedKernel("dims", method(X, "new_empty_strided", shape(), TupleRecord((0,) * spec.rank)))
     if not graph.replace({maker: [maker, fused(maker, kernel, [argument], [dims])]}):
         return argument
     hollow[argument] = dims

@@ -61,7 +61,7 @@ def _forward(graph: Graph, like: KernelCall, x: Argument, w: Argument, bias: Arg
     of_x, of_w = spec_of(x), spec_of(w)
     assert of_x is not None and of_w is not None
     if transposed:
-        kernel = linear.forward_turned(of_x, of_w, bias is not None, transposed_view(graph, w) if of_x.rank == 2 else "")
+        kernel = linear.forward_turned(of_x, of_w, bias is not None, transposed_view(graph, w) if of_x.rank == 2 else None)
     else:
-        kernel = linear.forward(of_x, of_w, bias is not None, transposed_view(graph, w) if linear.may_be_large(of_w) else "")
+        kernel = linear.forward(of_x, of_w, bias is not None, transposed_view(graph, w) if linear.may_be_large(of_w) else None)
     return fused(like, kernel, [x, w] if bias is None else [x, w, bias], [out])

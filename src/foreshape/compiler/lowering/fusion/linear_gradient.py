@@ -26,7 +26,7 @@ def _split(graph: Graph, i: KernelCall, transposed: bool) -> bool:
     assert of_x is not None and of_w is not None and of_d is not None
     calls: list[KernelCall] = []
     if not graph.unused(d_x):
-        view = transposed_view(graph, w) if not transposed or linear.may_be_large(of_w) else ""
+        view = transposed_view(graph, w) if not transposed or linear.may_be_large(of_w) else None
         calls.append(fused(i, linear.input_gradient(of_d, of_w, view, transposed), [d, w], [d_x]))
     if not graph.unused(d_w) and transposed:
         calls.append(fused(i, linear.weight_gradient(of_d, of_w), [d, x], [d_w], WeightGradient()))

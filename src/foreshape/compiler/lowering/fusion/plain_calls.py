@@ -20,9 +20,3 @@ def is_plain(graph: Graph, i: OpCall) -> bool:
 def are_equal(a: Sequence[Size] | None, b: Sequence[Size] | None) -> bool:
     """Return True if dims are known to be the same."""
     return a is not None and b is not None and len(a) == len(b) and all(equal(m, n) is True for m, n in zip(a, b, strict=True))
-
-
-def slice_text(rank: int, cuts: Sequence[tuple[int, int, int]]) -> str:
-    """Return the text of a slice of an operand: of some axes the first entry and the end."""
-    texts = {axis % rank: f"{begin}:{end}" for axis, begin, end in cuts}
-    return f"{{0}}[{', '.join(texts.get(axis, ':') for axis in range(rank))}]"

@@ -10,6 +10,8 @@ from foreshape.compiler.lowering.kernel_calls import Argument, OpCall, Value
 from foreshape.core.data_class import data_class
 from foreshape.core.dims import Size, product
 from foreshape.language.operator.computations import Computation, FlattenedProduct, MatrixProduct
+from foreshape.machine.kernels.call_record import Part, StepName
+from foreshape.machine.kernels.linear import TRANSPOSED
 
 
 @data_class(frozen=True)
@@ -19,9 +21,9 @@ class WeightGradient(Computation):
     operands: ClassVar[int] = 2
 
 
-def transposed_view(graph: Graph, w: Argument) -> str:
-    """Return the text of the transposed view of a matrix; made once, where the matrix stays the same tensor."""
-    return graph.derive("t", w, methodcaller("t")) if graph.is_constant(w) and isinstance(w, Value) else "{1}.t()"
+def transposed_view(graph: Graph, w: Argument) -> Part:
+    """Return the record of the transposed view of a matrix; made once, where the matrix stays the same tensor."""
+    return StepName(graph.derive("t", w, methodcaller("t"))) if graph.is_constant(w) and isinstance(w, Value) else TRANSPOSED
 
 
 def rows_of(x: Argument) -> Size:

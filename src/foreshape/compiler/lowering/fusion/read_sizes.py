@@ -20,6 +20,7 @@ from foreshape.core.spec import DType
 from foreshape.core.values.torch_proxy import Lazy, Tensor, torch
 from foreshape.core.values.torch_types import torch_dtype
 from foreshape.language.operator.computations import Filled
+from foreshape.machine.kernels.call_record import NamedConstant, X, call
 from foreshape.machine.kernels.fused import FusedKernel
 from foreshape.machine.kernels.pages import full
 
@@ -46,7 +47,7 @@ def _sizes(graph: Graph, i: OpCall) -> bool:
     if places is None:
         return False
     make = Lazy(partial(_sizes_call, places, spec.known_dtype, not spec.rank))
-    if not graph.replace({i: [fused(i, FusedKernel("{op} sizes", "{sizes}({0})", {"sizes": make}), [root], i.results[:1])]}):
+    if not graph.replace({i: [fused(i, FusedKernel("{op} sizes", call(NamedConstant("sizes", make), X)), [root], i.results[:1])]}):
         return False
     graph.drop_unused(values_of(i.arguments))
     return True
@@ -62,7 +63,7 @@ def _filled(graph: Graph, i: OpCall, number: float) -> bool:
     if root is None or places is None:
         return False
     make = Lazy(partial(_filled_call, places, number, spec.known_dtype))
-    if not graph.replace({i: [fused(i, FusedKernel("{op} by dims", "{filled}({0})", {"filled": make}), [root], i.results[:1])]}):
+    if not graph.replace({i: [fused(i, FusedKernel("{op} by dims", call(NamedConstant("filled", make), X)), [root], i.results[:1])]}):
         return False
     graph.drop_unused(values_of(i.arguments))
     return True

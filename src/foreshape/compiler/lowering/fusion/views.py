@@ -15,6 +15,7 @@ from foreshape.compiler.lowering.fusion.rewrite_order import RewriteStage, rewri
 from foreshape.compiler.lowering.kernel_calls import KernelCall, OpCall, Value
 from foreshape.language.operator.computations import Reduction, Reshape
 from foreshape.machine.kernels.fused import Effects, FusedKernel
+from foreshape.machine.kernels.view_calls import reshaped
 
 _VIEW = Effects(views={0: 0}, layouts={0: "reshaped"})
 
@@ -52,8 +53,8 @@ def _viewed(graph: Graph, i: OpCall) -> bool:
     unknown = [n for n in sizes if not isinstance(n, int)]
     if len(unknown) > 1 or 0 in sizes:
         return False
-    dims = ", ".join(str(n) if isinstance(n, int) else "-1" for n in sizes)
-    call = fused(i, FusedKernel("{op} view", f"{{0}}.reshape({dims})" if sizes else "{0}.reshape(())", effects=_VIEW), [x], [out], Reshape())
+    dims = [n if isinstance(n, int) else -1 for n in sizes] or [()]
+    call = fused(i, FusedKernel("{op} view", reshaped(*dims), effects=_VIEW), [x], [out], Reshape())
     return _replaced(graph, i, [call])
 
 
