@@ -18,7 +18,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.interop import compiled_file
 from foreshape.interop.compiled_file import CompiledFile
-from foreshape.machine.kernels.onednn_library import SOURCE, STEP_OF, SWITCH, library
+from foreshape.machine.kernels.onednn_library import SOURCE, STEP_OF, SWITCH, Library, library
 
 pytestmark = pytest.mark.skipif(library() is None, reason="oneDNN's library is not installed for this machine")
 SIZES = [{"x": [1, 3, 16, 12]}, {"x": [2, 3, 8, 8]}]
@@ -127,8 +127,8 @@ MISFITS = {
     "changed parameters": (lambda path, patch: changed(path), "net.pdiparams has changed"),
     "another version": (lambda path, patch: patch.setattr(compiled_file, "VERSION", "9.9"), "compiled by foreshape"),
     "without the library": (lambda path, patch: patch.setenv(SWITCH, "torch"), "oneDNN's library is not there"),
-    "another machine": (lambda path, patch: patch.setattr(compiled_file.RecordedLibrary, "identity", lambda self: "0"), "and here is 0"),
-    "another kernel": (lambda path, patch: patch.setattr(compiled_file.RecordedLibrary, "layout", lambda self, of: []), "orders the weight otherwise"),
+    "another machine": (lambda path, patch: patch.setattr(Library, "identity", lambda self: "0"), "and here is 0"),
+    "another kernel": (lambda path, patch: patch.setattr(Library, "layout", lambda self, of: []), "orders the weight otherwise"),
 }
 
 

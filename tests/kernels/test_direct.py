@@ -17,7 +17,7 @@ from foreshape.errors import ShapeError
 from foreshape.machine.kernels import frozen, kept_kernels, onednn_library
 from foreshape.machine.kernels import onednn_packed as direct
 from foreshape.machine.kernels.frozen import Following, FrozenConvolution, FrozenLinear, convolution, linear, transposed_convolution
-from foreshape.machine.kernels.onednn_library import LibraryError, Unimplemented, library
+from foreshape.machine.kernels.onednn_library import After, LibraryError, Memory, Unimplemented, library
 from foreshape.machine.kernels.onednn_ragged import PART
 from foreshape.machine.kernels.onednn_transposed import PackedTransposedConvolution
 
@@ -251,9 +251,9 @@ def test_rows_and_columns_behind_a_transposed_convolution(name: str, monkeypatch
 def test_what_the_library_calls_invalid_has_no_kernel_and_memory_that_it_does_is_an_error() -> None:
     found = library()
     assert found is not None
-    lying = found.strided((1, 2, 3, 3), (18, 1, 6, 2))
+    lying = Memory((1, 2, 3, 3), (18, 1, 6, 2))
     with pytest.raises(Unimplemented, match="invalid arguments"):
-        found.pooling("max", lying, lying, (1, 1), (9, 9), (0, 0), (0, 0), found.attributes()[-1])
+        found.pooling("max", lying, lying, (1, 1), (9, 9), (0, 0), (0, 0), After())
     with pytest.raises(LibraryError, match="invalid arguments") as caught:
         found.strided((-1,), (1,))
     assert type(caught.value) is LibraryError

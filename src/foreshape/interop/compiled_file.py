@@ -22,7 +22,6 @@ from foreshape.interop.results import Results, feed_of
 from foreshape.language.wire.files import map_file
 from foreshape.machine.kernels.compiled_chain import CompiledChain, DoesNotFit
 from foreshape.machine.kernels.onednn_library import library
-from foreshape.machine.kernels.recorded_library import RecordedLibrary
 from foreshape.machine.kernels.written_chain import LARGEST, CompiledSize, compiled_size
 from foreshape.machine.process.machine_memory import default_limit
 
@@ -164,7 +163,7 @@ class CompiledFile:
             return f"it was compiled by foreshape {description.package[:80]}, and this is {VERSION}"
         if onednn is None:
             return "oneDNN's library is not there (pip install 'foreshape[inference]')"
-        if (identity := RecordedLibrary(onednn).identity()) != description.onednn:
+        if (identity := onednn.identity()) != description.onednn:
             return f"it was compiled for oneDNN {description.onednn[:80]}, and here is {identity}"
         folder = os.path.dirname(self.path)
         for name, digest in description.sources:
@@ -196,7 +195,6 @@ class CompiledModel:
         self._at = {tuple(size.given): index for index, size in enumerate(description.sizes)}
         self._chains: dict[int, CompiledChain | None] = {}
         self._lock = Lock()
-        self._library: RecordedLibrary | None = None
         self.misfit = file.misfit()
         """Why the network itself runs; empty where the file's does."""
 
@@ -258,12 +256,10 @@ class CompiledModel:
         limit = default_limit()
         if limit is not None and size.nbytes > limit.size:
             raise MemoryPlanError(f"this size needs {size.nbytes:,} bytes, and a run may take {limit.size:,} ({limit.words})")
-        if self._library is None:
-            onednn = library()
-            assert onednn is not None
-            self._library = RecordedLibrary(onednn)
+        onednn = library()
+        assert onednn is not None
         try:
-            return CompiledChain(self._library, size, self._file.constants(), self._threads)
+            return CompiledChain(onednn, size, self._file.constants(), self._threads)
         except DoesNotFit as error:
             self.misfit = str(error)
             return None

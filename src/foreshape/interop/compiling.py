@@ -28,7 +28,6 @@ from foreshape.machine.kernels import written_chain
 from foreshape.machine.kernels.call_record import StepName, Subscript
 from foreshape.machine.kernels.onednn_chain import Series
 from foreshape.machine.kernels.onednn_library import Library, LibraryError, library
-from foreshape.machine.kernels.recorded_library import RecordedLibrary
 from foreshape.machine.process.threads import Threads, threads_here
 from foreshape.runtime.engine import Executor, Scope
 from foreshape.runtime.engine.emit import emit
@@ -93,7 +92,7 @@ def compile_model(
     description: dict[str, Any] = {
         "format": FORMAT,
         "package": VERSION,
-        "onednn": RecordedLibrary(onednn).identity(),
+        "onednn": onednn.identity(),
         "sources": [[os.path.basename(p), digest_of(p)] for p in files],
         "params": None if params_path is None else os.path.basename(params_path),
         "inputs": model.feeds,
@@ -205,11 +204,10 @@ def _size(
             values.update({id(v): _constant(i, derived) for v in i.writes()})
     dims = [tuple(d for d in fixed.program.global_block.var(name).spec.known_dims if isinstance(d, int)) for name in fixed.feeds]
     operands: list[Any] = [fixed.feeds.index(v.name) if v.feed else _lying(values[id(v)]) for v in call.reads()]
-    recorder = RecordedLibrary(onednn)
     try:
         with onednn.using(threads), torch.inference_mode():
-            line = series.line(recorder, [torch.empty(dims[operand]) if isinstance(operand, int) else operand for operand in operands])
-            words = written_chain.write(line, recorder, dims, operands, constants.number)
+            line = series.line(onednn, [torch.empty(dims[operand]) if isinstance(operand, int) else operand for operand in operands])
+            words = written_chain.write(line, onednn, dims, operands, constants.number)
     except LibraryError as error:
         raise ExecutionError(f"oneDNN's library has no kernel for a part of the network: {error}") from error
     results = call.writes()

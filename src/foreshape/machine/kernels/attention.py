@@ -195,19 +195,19 @@ def axes_by_time(rank: int, turned: bool) -> tuple[Order, Order]:
     return by_time, tuple({last: last - 1, last - 1: last}.get(a, a) for a in by_time) if turned else by_time
 
 
-def forward_call(of: Attention, rank: int, masked: bool, keeps_sums: bool, workspace: Callable[[], Size]) -> FusedKernel:
+def forward_call(attention: Attention, rank: int, masked: bool, keeps_sums: bool, workspace: Callable[[], Size]) -> FusedKernel:
     """Return the attention of q, k, v and a mask, with the logarithms of the sums of each row where the gradient wants them."""
-    by_time, k_order = axes_by_time(rank, of.turned)
+    by_time, k_order = axes_by_time(rank, attention.turned)
     effects = Effects(axis_order=_operand_order(rank, k_order), result_order={0: by_time})
-    record = of_operands(NamedConstant("attention", of.forward), 4 if masked else 3)
+    record = of_operands(NamedConstant("attention", attention.forward), 4 if masked else 3)
     return FusedKernel("attention", record if keeps_sums else Subscript(record, 0), effects=effects, workspace=workspace, work=work_of_attention)
 
 
-def gradient_call(of: Attention, rank: int, masked: bool, workspace: Callable[[], Size]) -> FusedKernel:
+def gradient_call(attention: Attention, rank: int, masked: bool, workspace: Callable[[], Size]) -> FusedKernel:
     """Return the gradients of q, k and v, of q, k, v, the result, its sums, the gradient of the result, and a mask."""
-    by_time, k_order = axes_by_time(rank, of.turned)
+    by_time, k_order = axes_by_time(rank, attention.turned)
     effects = Effects(axis_order={**_operand_order(rank, k_order), 5: by_time}, result_order={0: by_time, 1: k_order, 2: by_time})
-    record = of_operands(NamedConstant("gradient", of.backward), 7 if masked else 6)
+    record = of_operands(NamedConstant("gradient", attention.backward), 7 if masked else 6)
     return FusedKernel("attention gradient", record, effects=effects, workspace=workspace, work=work_of_attention)
 
 

@@ -101,5 +101,5 @@ class Bag:
         if sparse:
             hold = (*([0] if wide and self.padding == -1 else []), *([1] if sums else []))
             return FusedKernel("bag gradient rows", rows, effects=Effects(rows_of=1, rows_hold=hold))
-        of = Effects(result_order={0: (0, 1)})
-        return FusedKernel("bag gradient", method(rows, "to_dense"), effects=of, workspace=lambda: spread if sums else spread + bags)
+        effects = Effects(result_order={0: (0, 1)})
+        return FusedKernel("bag gradient", method(rows, "to_dense"), effects=effects, workspace=lambda: spread if sums else spread + bags)

@@ -6,7 +6,6 @@ It may come from anywhere. So each number is checked, and no primitive is made w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from math import prod
 from typing import Any
 
@@ -16,20 +15,20 @@ from foreshape.machine.kernels.onednn_library import (
     F32,
     RESULT,
     S32,
-    SCALE,
     SCRATCHPAD,
-    SEVERAL,
-    SHIFT,
     SOURCE,
     STEP_OF,
     WEIGHTS,
     ZERO_OF,
+    After,
     Handle,
+    Library,
     LibraryError,
-)
-from foreshape.machine.kernels.onednn_packed import ADDED, order_of
-from foreshape.machine.kernels.recorded_library import RecordedLibrary
-from foreshape.machine.kernels.written_chain import KINDS, LARGEST, After, CompiledSize, KernelKind, Memory, WrittenPrimitive, arguments_read, read_after
+    Memory,
+    Primitive,
+)  # fmt: skip
+from foreshape.machine.kernels.onednn_packed import order_of
+from foreshape.machine.kernels.written_chain import KINDS, LARGEST, CompiledSize, WrittenPrimitive, arguments_read
 
 
 class DoesNotFit(FormatError):
@@ -48,82 +47,65 @@ class CompiledChain:
         DoesNotFit: the library has another kernel here, or another order of a weight. FormatError: what is written does not fit together.
     """
 
-    def __init__(self, library: RecordedLibrary, of: CompiledSize, constants: Sequence[tuple[int, int]], threads: int | None = None) -> None:
+    def __init__(self, library: Library, of: CompiledSize, constants: Sequence[tuple[int, int]], threads: int | None = None) -> None:
         self._library, self._of, self._constants = library, of, constants
         self.threads = of.threads if of.threads == 1 else min(of.threads, library.threads()) if threads is None else threads
         self._rooms = [4 * prod(dims) for dims in (*of.given, *of.results)]
         if max(self._rooms, default=0) > LARGEST:
             raise FormatError(f"an operand or a result has more than {LARGEST} bytes")
         with library.using(self.threads):
-            self._primitives = [self._made(index, primitive) for index, primitive in enumerate(of.primitives)]
+            self._primitives = [self._placed(index, primitive) for index, primitive in enumerate(of.primitives)]
         written = {place.tensor for p in self._primitives for name, place in p.places.items() if name == RESULT}
         if len(written - {None}) != len(of.results):
             raise FormatError("not every result is computed")
         self._free: list[tuple[ChainCall, Any]] = []
 
-    def _made(self, at: int, of: WrittenPrimitive) -> PlacedPrimitive:
+    def _placed(self, index: int, written: WrittenPrimitive) -> PlacedPrimitive:
         """Return a primitive with its places."""
-        library, what, kind = self._library, f"primitive {at}, a {of.kind}", KINDS[of.kind]
-        given = arguments_read(what, of.arguments, kind)
-        _check(what, of.kind, given)
-        orders: dict[int, Memory] = {name: given[n] for name, n in kind.names.items() if isinstance(given[n], Memory)}
-        if of.kind == "joined":
-            orders.update({SEVERAL + k: one for k, one in enumerate(given[0])})
-        if of.kind == "normalized_rows":
-            row = Memory(given[0].dims[-1:], (1,))
-            orders.update({name: row for name, wanted in ((SCALE, given[2]), (SHIFT, given[3])) if wanted})
-        after: After = given[next(n for n, read in enumerate(kind.readers) if read is read_after)]
-        if after.added is not None:
-            orders[ADDED] = after.added
-        handles: dict[int, Handle] = {name: self._handle(m) for name, m in orders.items()}
-        grids = _grids(what, orders, after)
-        with library.using(1) if of.threads else nullcontext():
-            description = self._described(what, of, kind, given, handles, after)
+        library, what, kind = self._library, f"primitive {index}, a {written.kind}", KINDS[written.kind]
+        arguments = arguments_read(what, written.arguments, kind)
+        _check(what, written.kind, arguments)
+        record = Primitive(written.kind, arguments, written.threads or None)
+        orders = record.memories
+        handles: dict[int, Handle] = {name: library.handle(m) for name, m in orders.items()}
+        grids = _grids(what, orders, record.after)
+        with library.using(record.threads):
+            description = self._described(what, written, record)
         sizes = {name: m.nbytes for name, m in orders.items()} | {name: 4 * n for name, n in grids.items()}
         handles.update({name: library.strided((n,), (1,), F32 if name < ZERO_OF else S32) for name, n in grids.items()})
         if WEIGHTS in handles:
             handles[WEIGHTS] = wanted = library.wanted_weights(description)
-            if library.layout(wanted) != of.layout:
+            if library.layout(wanted) != written.layout:
                 raise DoesNotFit(f"{what}: oneDNN orders the weight otherwise here")
             sizes[WEIGHTS] = library.nbytes(wanted)
         pad = library.scratchpad(description)
         if nbytes := library.nbytes(pad):
             handles[SCRATCHPAD], sizes[SCRATCHPAD] = pad, nbytes
-        places, kept = {name: (tensor, begin) for name, tensor, begin in of.places}, dict(of.constants)
-        named = [*(name for name, _, _ in of.places), *(name for name, _ in of.constants)]
-        if sorted(named) != sorted(handles) or not (kind.constant & handles.keys()) | grids.keys() <= kept.keys() or kept.keys() & {RESULT, SCRATCHPAD}:
+        places, numbers = {name: (tensor, begin) for name, tensor, begin in written.places}, dict(written.constants)
+        names = [*(name for name, _, _ in written.places), *(name for name, _ in written.constants)]
+        if sorted(names) != sorted(handles) or not (kind.constant & handles.keys()) | grids.keys() <= numbers.keys() or numbers.keys() & {RESULT, SCRATCHPAD}:
             raise FormatError(f"{what}: its operands and results are others than those with places")
         for name, (tensor, begin) in places.items():
-            self._check_place(what, name, tensor, begin, sizes[name], 4 if of.kind == "reordered" and name == SOURCE else ALIGNMENT)
-        for one in (RESULT, SCRATCHPAD):
-            if one in places and any(_overlap((*places[one], sizes[one]), (*place, sizes[name])) for name, place in places.items() if name != one):
+            self._check_place(what, name, tensor, begin, sizes[name], 4 if written.kind == "reordered" and name == SOURCE else ALIGNMENT)
+        for output in (RESULT, SCRATCHPAD):
+            if output in places and any(_overlap((*places[output], sizes[output]), (*place, sizes[name])) for name, place in places.items() if name != output):
                 raise FormatError(f"{what}: its result or its scratchpad lies where another operand does")
-        for name, n in kept.items():
+        for name, n in numbers.items():
             if n >= len(self._constants) or self._constants[n][1] < sizes[name]:
                 raise FormatError(f"{what}: constant {n} has less than the {sizes[name]} bytes that are read")
-        memories = {name: library.memory(handles[name], self._constants[n][0]) for name, n in kept.items()}
-        found = {name: MemoryPlace(None if tensor < 0 else tensor, begin, handles[name]) for name, (tensor, begin) in places.items()}
-        return PlacedPrimitive(library.primitive(description), found, memories, description)
+        memories = {name: library.memory(handles[name], self._constants[n][0]) for name, n in numbers.items()}
+        memory_places = {name: MemoryPlace(None if tensor < 0 else tensor, begin, handles[name]) for name, (tensor, begin) in places.items()}
+        return PlacedPrimitive(library.primitive(description), memory_places, memories, description, record)
 
-    def _handle(self, of: Memory) -> Handle:
-        return self._library.any(of.dims, of.of) if of.steps is None else self._library.strided(of.dims, of.steps, of.of)
-
-    def _described(self, what: str, of: WrittenPrimitive, kind: KernelKind, given: list[Any], handles: dict[int, Handle], after: After) -> Handle:
+    def _described(self, what: str, written: WrittenPrimitive, record: Primitive) -> Handle:
         """Return the description of a primitive, with its old kernel."""
         library = self._library
-        by_argument: dict[int, Handle] = {n: handles[name] for name, n in kind.names.items() if name in handles}
-        attributes = library.attributes(handles.get(ADDED), after.functions, dict(after.grids), after.zeros)
-        arguments: list[Any] = []
-        for n, value in enumerate(given):
-            is_joined = of.kind == "joined" and n == 0
-            taken = attributes[-1] if value is after else [handles[SEVERAL + k] for k in range(len(value))] if is_joined else by_argument.get(n, value)
-            arguments.append(taken)
         try:
-            description: Handle = getattr(library, of.kind)(*arguments)
-            while library.implementation(description) != of.kernel:
+            description = library.described(record)
+            while library.implementation(description) != written.kernel:
                 description = library.another(description)
         except LibraryError as error:
-            raise DoesNotFit(f"{what}: {error} (its kernel was {of.kernel})") from None
+            raise DoesNotFit(f"{what}: {error} (its kernel was {written.kernel})") from None
         return description
 
     def _check_place(self, what: str, name: int, tensor: int, begin: int, nbytes: int, alignment: int) -> None:

@@ -118,22 +118,22 @@ def dropped_bytes(q: Sequence[Size], v: Sequence[Size], later: bool = False) -> 
 # --- the calls
 
 
-def drawing_call(of: DroppedAttention, draw: Callable[..., Tensor], weights: Sequence[Size]) -> FusedKernel:
+def drawing_call(attention: DroppedAttention, draw: Callable[..., Tensor], weights: Sequence[Size]) -> FusedKernel:
     """Return the random mask of kept weights, of these dims; of q and k."""
-    record = call(NamedConstant("draw", draw), call(NamedConstant("shape", of.shape), X, Y), ObjectAttribute(X, "device"))
+    record = call(NamedConstant("draw", draw), call(NamedConstant("shape", attention.shape), X, Y), ObjectAttribute(X, "device"))
     return FusedKernel("{op} draw shape", record, workspace=lambda: drawing_bytes(product(weights)))
 
 
-def forward_call(of: DroppedAttention, rank: int, masked: bool, workspace: Callable[[], Size]) -> FusedKernel:
+def forward_call(attention: DroppedAttention, rank: int, masked: bool, workspace: Callable[[], Size]) -> FusedKernel:
     """Return the attention of q, k, v, the mask of dropout, and a mask."""
-    effects = Effects(result_order={0: axes_by_time(rank, of.turned)[0]})
-    record = of_operands(NamedConstant("attention", of.forward), 5 if masked else 4)
+    effects = Effects(result_order={0: axes_by_time(rank, attention.turned)[0]})
+    record = of_operands(NamedConstant("attention", attention.forward), 5 if masked else 4)
     return FusedKernel("attention", record, effects=effects, workspace=workspace, work=work_of_attention)
 
 
-def gradient_call(of: DroppedAttention, rank: int, masked: bool, workspace: Callable[[], Size]) -> FusedKernel:
+def gradient_call(attention: DroppedAttention, rank: int, masked: bool, workspace: Callable[[], Size]) -> FusedKernel:
     """Return the gradients of q, k and v, of q, k, v, the mask of dropout, the gradient of the result, and a mask."""
-    by_time, k_order = axes_by_time(rank, of.turned)
+    by_time, k_order = axes_by_time(rank, attention.turned)
     effects = Effects(result_order={0: by_time, 1: k_order, 2: by_time})
-    record = of_operands(NamedConstant("gradient", of.backward), 6 if masked else 5)
+    record = of_operands(NamedConstant("gradient", attention.backward), 6 if masked else 5)
     return FusedKernel("attention gradient", record, effects=effects, workspace=workspace, work=work_of_attention)

@@ -79,10 +79,10 @@ def fill_in_place(number: float) -> FusedKernel:
     return FusedKernel("{op} number", method(X, "fill_", NamedConstant("number", number)), effects=_IN_PLACE)
 
 
-def affine(by: str, shift: str) -> FusedKernel:
-    """Return ``by {0} + shift``, of the names of a number and of a tensor of one."""
+def affine(factor: str, shift: str) -> FusedKernel:
+    """Return ``factor {0} + shift``, of the names of a number and of a tensor of one."""
     add, parts = NamedConstant("add", Lazy(lambda: torch.add)), (StepName(shift), X)
-    return FusedKernel("{op} add", call(add, *parts, alpha=StepName(by)), call(add, *parts, alpha=StepName(by), out=X), _TAKES_OVER)
+    return FusedKernel("{op} add", call(add, *parts, alpha=StepName(factor)), call(add, *parts, alpha=StepName(factor), out=X), _TAKES_OVER)
 
 
 def constant(value: Any) -> FusedKernel:

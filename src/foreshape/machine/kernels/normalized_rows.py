@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ShapeError
-from foreshape.machine.kernels.onednn_library import RESULT, SCALE, SHIFT, SOURCE, Library, Unimplemented
-from foreshape.machine.kernels.onednn_packed import DescribedPrimitive, row_major_strides
+from foreshape.machine.kernels.onednn_library import NOTHING_AFTER, SCALE, SHIFT, Library, Memory, Primitive, Unimplemented
+from foreshape.machine.kernels.onednn_packed import DescribedPrimitive, described, row_major_strides
 
 STATISTICS = 16
 """The bytes of the mean and the variance of a row, with the gap between them."""
@@ -49,11 +49,10 @@ class NormalizedRows(NamedTuple):
         for t in parameters.values():
             if t.numel() != elements or t.dtype is not torch.float32 or t.device.type != "cpu" or not t.is_contiguous():
                 raise ShapeError.must("a scale and a shift", f"{elements} fp32 numbers in memory, in a row", f"{t.dtype} {list(t.shape)} on {t.device}")
-        row, column = library.strided((rows, elements), (elements, 1)), library.strided((elements,), (1,))
-        with library.using(1 if rows * elements < _FEW else None):
-            primitive = library.normalized_rows(row, self.epsilon, SCALE in parameters, SHIFT in parameters, library.attributes()[-1])
-        constants = {name: library.memory(column, t.data_ptr(), t) for name, t in parameters.items()}
-        return DescribedPrimitive(primitive, (SOURCE,), {SOURCE: row, RESULT: row}, constants, tuple(x), row_major_strides(x))
+        arguments = (Memory((rows, elements), (elements, 1)), self.epsilon, SCALE in parameters, SHIFT in parameters, NOTHING_AFTER)
+        record = Primitive("normalized_rows", arguments, 1 if rows * elements < _FEW else None)
+        constants = {name: library.memory(library.strided((elements,), (1,)), t.data_ptr(), t) for name, t in parameters.items()}
+        return described(library, record, constants, x, row_major_strides(x))
 
 
 def normalized_rows(begin: int, epsilon: float, scales: bool, shifts: bool, *given: Tensor) -> NormalizedRows:

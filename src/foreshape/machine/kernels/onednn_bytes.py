@@ -11,8 +11,8 @@ from typing import Protocol, runtime_checkable
 
 from foreshape.core.values.torch_proxy import Tensor
 from foreshape.machine.kernels.onednn_grids import Grid
-from foreshape.machine.kernels.onednn_library import RESULT, SOURCE, STEP_OF, ZERO_OF, Handle, Library, Unimplemented
-from foreshape.machine.kernels.onednn_packed import DescribedPrimitive, order_of
+from foreshape.machine.kernels.onednn_library import F32, RESULT, SOURCE, STEP_OF, ZERO_OF, After, Handle, Library, Memory, Primitive, Unimplemented
+from foreshape.machine.kernels.onednn_packed import DescribedPrimitive, described, order_of
 
 Dims = Sequence[int]
 
@@ -80,6 +80,6 @@ def turned(library: Library, dims: Dims, before: Grid | None, after: Grid | None
         if grid is not None:
             axes, point, values = told(library, name, grid)
             steps, zeros, constants = {**steps, **axes}, [*zeros, *point], {**constants, **values}
-    source, result = (library.strided(dims, order_of(dims), *([grid.of] if grid is not None else [])) for grid in (before, after))
-    primitive = library.reordered(source, result, library.attributes(steps=steps, zeros=zeros)[-1])
-    return DescribedPrimitive(primitive, (SOURCE,), {SOURCE: source, RESULT: result}, constants, tuple(dims), order_of(dims))
+    memories = [Memory(tuple(dims), order_of(dims), F32 if grid is None else grid.of) for grid in (before, after)]
+    record = Primitive("reordered", (*memories, After(None, (), (*steps.items(),), zeros)))
+    return described(library, record, constants, dims, order_of(dims))

@@ -18,9 +18,9 @@ from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ShapeError
 from foreshape.machine.kernels.kept_kernels import count_kernels, sizes_kept
 from foreshape.machine.kernels.onednn_bytes import ByteStage, Grid, Rounded, turned
-from foreshape.machine.kernels.onednn_library import RESULT, SCRATCHPAD, SOURCE, Handle, Library, LibraryError, Unimplemented, arguments_of
+from foreshape.machine.kernels.onednn_library import RESULT, SCRATCHPAD, Handle, Library, LibraryError, Memory, Primitive, Unimplemented, arguments_of
 from foreshape.machine.kernels.onednn_packed import DescribedPrimitive, order_of, row_major_strides
-from foreshape.machine.kernels.onednn_stages import Stage, computed
+from foreshape.machine.kernels.onednn_stages import Stage, computed, lying
 
 ALIGNMENT = 64
 """The alignment in bytes of values between kernels."""
@@ -139,18 +139,18 @@ class MemoryPlace(NamedTuple):
 
 
 class PlacedPrimitive(NamedTuple):
-    """A primitive of a series: its description, the places of its operands, result and scratchpad, and constants, by the names of its arguments."""
+    """A primitive of a series with its description, the places of its operands, result and scratchpad, and constants, by the names of its arguments."""
 
     primitive: Handle
     places: dict[int, MemoryPlace]
     constants: dict[int, Handle]
     description: Handle
+    record: Primitive
 
 
 def _reordered(library: Library, dims: Sequence[int]) -> DescribedPrimitive:
     """Return contiguous images with the channels innermost."""
-    source, result = library.strided(dims, row_major_strides(dims)), library.strided(dims, order_of(dims))
-    return computed(library, {SOURCE: source, RESULT: result}, dims, partial(library.reordered, source, result))
+    return computed(library, dims, "reordered", Memory(tuple(dims), row_major_strides(dims)), lying(dims))
 
 
 class _Work(NamedTuple):
@@ -248,7 +248,8 @@ class ChainLine:
         self.last = [x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) for x in given]
         copied = {index: _reordered(library, x.shape) for index, x in enumerate(given) if x.dim() == 4 and not self.last[index]}
         self.nbytes = 0
-        self._scratch = self._take(max((library.nbytes(library.scratchpad(d.primitive)) for d in (*copied.values(), *(w.described for w in work))), default=0))
+        descriptions = [d.description for d in (*copied.values(), *(w.described for w in work))]
+        self._scratch = self._take(max((library.nbytes(library.scratchpad(d)) for d in descriptions), default=0))
         self._between = self._take(room)
         sizes = [prod(d) * (4 if grid is None else 1) for d, grid in zip(dims, grids, strict=True)]
         places = [*[(index, 0) for index in range(len(given))], *self._divide(steps, sizes[len(given) :], [v - len(given) for v in out])]
@@ -293,10 +294,10 @@ class ChainLine:
             if used > size:
                 raise ShapeError(f"{used} bytes would be used of {size}")
             orders[name] = MemoryPlace(place[0], place[1] + begin, described.orders[name])
-        pad = library.scratchpad(described.primitive)
+        pad = library.scratchpad(described.description)
         if library.nbytes(pad):
             orders[SCRATCHPAD] = MemoryPlace(None, self._scratch, pad)
-        self.primitives.append(PlacedPrimitive(self.primitive(described.primitive), orders, described.constants, described.primitive))
+        self.primitives.append(PlacedPrimitive(self.primitive(described.description), orders, described.constants, described.description, described.record))
         self._step_of.append(step)
 
     def __call__(self, given: Sequence[Tensor], times: list[KernelTime] | None = None, into: Sequence[Tensor] | None = None) -> Any:
@@ -336,7 +337,7 @@ class ChainCall:
         self.executions: list[Callable[[], int]] = []
         stream = library.stream()
         self._kept: list[Any] = [stream, primitives]
-        for primitive, places, constants, _ in primitives:
+        for primitive, places, constants, *_ in primitives:
             memories = {name: library.memory(p.order, 0) for name, p in places.items()}
             for name, p in places.items():
                 value = memories[name].value

@@ -3,7 +3,7 @@
 torch has oneDNN inside, but prepares each call anew, in some 45 microseconds. Here it is prepared once for each size, and a call costs 4. See
 https://uxlfoundation.github.io/oneDNN for the meaning of primitives, their arguments and their post-operations.
 
-Nothing here checks a size: the only caller, `foreshape.machine.kernels.onednn_packed`, does.
+A computation is a record, `Primitive`, of which the library makes a description. Nothing here checks a size: the callers do.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import POINTER, byref, c_char, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint, c_void_p
-from functools import cache
-from typing import Any
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
 from foreshape.errors import ForeshapeError
 
@@ -39,7 +39,7 @@ _SMALL = 4 << 20
 """The most bytes that one thread reorders alone: on a busy machine a call waits for other threads each time."""
 SOURCE, OTHER, RESULT, WEIGHTS, BIAS, SCALE, SHIFT, SCRATCHPAD = 1, 2, 17, 33, 41, 51, 52, 80
 """Names of the operands and results of a primitive."""
-FIRST_POST_OPERATION, SEVERAL = 1 << 15, 1024
+SEVERAL, ADDED = 1024, 1 << 15 | OTHER
 STEP_OF, ZERO_OF = 4096, 8192
 """With the name of an operand or a result: its step, and its zero point."""
 BINARY = {"add": 0x1FFF0, "multiply": 0x1FFF1}
@@ -54,6 +54,15 @@ ELEMENTWISE = {
 more."""
 POWERS = {0.5: "sqrt", 2.0: "square"}
 """The functions that are a power."""
+_PACKED = {SOURCE: 0, WEIGHTS: 1, BIAS: 2, RESULT: 3}
+_MEMORIES: dict[str, Mapping[int, int]] = {
+    "convolution": _PACKED, "product": _PACKED, "binary": {SOURCE: 1, OTHER: 2, RESULT: 3}, "elementwise": {SOURCE: 1, RESULT: 1},
+    "pooling": {SOURCE: 1, RESULT: 2}, "softmax": {SOURCE: 0, RESULT: 0}, "normalized_rows": {SOURCE: 0, RESULT: 0}, "nearest": {SOURCE: 0, RESULT: 1},
+    "joined": {RESULT: 1}, "reordered": {SOURCE: 0, RESULT: 1},
+}  # fmt: skip
+"""Of each kind of computation the places of the tensors among its arguments."""
+_STRIDES, _COUNT, _DIMS, _PADDED, _KIND, _INNER_COUNT, _INNER_BLOCKS, _INNER_AXES = 14, 256, 257, 260, 262, 263, 264, 265
+"""Properties of a description of memory."""
 
 
 class LibraryError(ForeshapeError):
@@ -66,6 +75,64 @@ class Unimplemented(LibraryError):
 
 Function = tuple[str, float, float]
 """A function of each element, by its name in `ELEMENTWISE`, with its numbers."""
+
+
+class Memory(NamedTuple):
+    """A tensor in memory: its dims, the steps between elements, or none for an order of the primitive's choice, and its element type."""
+
+    dims: Sequence[int]
+    steps: Sequence[int] | None
+    element: int = F32
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes from its first element to behind its last one; 0 without steps."""
+        if self.steps is None:
+            return 0
+        return (4 if self.element == F32 else 1) * (1 + sum((n - 1) * s for n, s in zip(self.dims, self.steps, strict=True)))
+
+
+class After(NamedTuple):
+    """The attributes of a computation: a tensor is added, functions of each element follow, and bytes have steps and zero points.
+
+    ``grids``: the names of operands and results with steps, each with the axes that have steps of their own, as bits; ``zeros``: of those with a zero point.
+    """
+
+    added: Memory | None = None
+    functions: Sequence[Function] = ()
+    grids: Sequence[tuple[int, int]] = ()
+    zeros: Sequence[int] = ()
+
+
+NOTHING_AFTER = After()
+
+
+class Primitive(NamedTuple):
+    """A computation: its kind, the name of a method of `Library`; the arguments of that; and the number of threads, None for all."""
+
+    kind: str
+    arguments: Sequence[Any]
+    threads: int | None = None
+
+    @property
+    def after(self) -> After:
+        """Return its attributes."""
+        last = self.arguments[-1]
+        return last if isinstance(last, After) else self.arguments[-2]  # behind those of a convolution may stand whether it is transposed
+
+    @property
+    def memories(self) -> dict[int, Memory]:
+        """Return the tensors of a call, by the names of the primitive's arguments."""
+        arguments = self.arguments
+        out = {name: arguments[n] for name, n in _MEMORIES[self.kind].items() if arguments[n] is not None}
+        if self.kind == "joined":
+            out.update({SEVERAL + index: memory for index, memory in enumerate(arguments[0])})
+        if self.kind == "normalized_rows":
+            row = Memory(arguments[0].dims[-1:], (1,))
+            out.update({name: row for name, exists in ((SCALE, arguments[2]), (SHIFT, arguments[3])) if exists})
+        if (added := self.after.added) is not None:
+            out[ADDED] = added
+        return out
 
 
 class Argument(ctypes.Structure):
@@ -96,8 +163,8 @@ class Handle:
 class Library:
     """The functions of the shared library, as methods in Python's terms. Element type fp32 unless told otherwise.
 
-    The methods that return the description of a computation raise `Unimplemented` if oneDNN has none for these sizes, or, except for products and
-    convolutions, only the slowest one.
+    The methods that return the description of a computation take `Memory` and `After`. They raise `Unimplemented` if oneDNN has none for these sizes, or,
+    except for products and convolutions, only the slowest one.
     """
 
     def __init__(self, path: str) -> None:
@@ -116,6 +183,7 @@ class Library:
         self._choose_threads = short.omp_set_num_threads
         # Kernels are kept here, by sizes. With the library's own cache too, a process with many networks crashed while it made a kernel.
         _check(functions.dnnl_set_primitive_cache_capacity(c_int(0)), "to keep nothing")
+        self.handle = lru_cache(256)(self._handle)
         self._engine = self._make("engine", c_int(_CPU), c_size_t(0))
 
     def _make(self, kind: str, *arguments: Any, by: str = "create", destroyed: str | None = None) -> Handle:
@@ -130,10 +198,16 @@ class Library:
         _check(create(byref(pointer), *arguments), name, _REFUSALS if destroyed == "primitive_desc" else (_UNIMPLEMENTED,))
         return Handle(pointer.value, destroy)
 
+    def described(self, primitive: Primitive) -> Handle:
+        """Return the description of a computation."""
+        with self.using(primitive.threads):
+            return getattr(self, primitive.kind)(*primitive.arguments)
+
     def _described(self, kind: str, *arguments: Any) -> Handle:
-        """Return the description of a computation; handles are given by their pointers."""
-        pointers = (_pointer(a) if a is None or isinstance(a, Handle) else a for a in arguments)
-        return self._make(f"{kind}_primitive_desc", _pointer(self._engine), *pointers, destroyed="primitive_desc")
+        """Return the description of a computation; records are given by pointers to their handles."""
+        handles = [self.handle(a) if isinstance(a, Memory) else self._attributes(a) if isinstance(a, After) else a for a in (self._engine, *arguments)]
+        pointers = [_pointer(a) if a is None or isinstance(a, Handle) else a for a in handles]
+        return self._make(f"{kind}_primitive_desc", *pointers, destroyed="primitive_desc")
 
     @contextmanager
     def using(self, threads: int | None) -> Generator[None]:
@@ -162,6 +236,12 @@ class Library:
         """Return the description of memory whose order is the primitive's to choose."""
         return self._make("memory_desc", c_int(len(dims)), _dims(dims), c_int(of), c_int(_ANY), by="create_with_tag")
 
+    def _handle(self, memory: Memory) -> Handle:
+        """Return the description of memory. Raises as `strided`."""
+        if memory.steps is None:
+            return self.any(memory.dims, memory.element)
+        return self.strided(memory.dims, memory.steps, memory.element)
+
     @property
     def multiplies_bytes(self) -> bool:
         """Return True if products of bytes have exact sums and are fast: other processors lose a bit, or take more time than for fp32."""
@@ -183,43 +263,38 @@ class Library:
         handle.held = held
         return handle
 
-    def attributes(
-        self, added: Handle | None = None, functions: Sequence[Function] = (), steps: Mapping[int, int] | None = None, zeros: Sequence[int] = ()
-    ) -> list[Handle]:
-        """Return the post-operations of a result: a tensor of this description is added, then functions of each element follow. The last handle counts.
-
-        ``steps``: the names of operands and results with a step, each with the axes that have steps of their own, as bits; ``zeros``: the names of those
-        with a zero point.
-        """
-        out = [self._make("primitive_attr")]
-        _check(self._functions.dnnl_primitive_attr_set_scratchpad_mode(_pointer(out[0]), c_int(1)), "who holds the scratchpad")
-        for name, axes in (steps or {}).items():
-            _check(self._functions.dnnl_primitive_attr_set_scales_mask(_pointer(out[0]), c_int(name), c_int(axes)), "steps")
-        for name in zeros:
-            _check(self._functions.dnnl_primitive_attr_set_zero_points_mask(_pointer(out[0]), c_int(name), c_int(0)), "zero points")
-        if added is None and not functions:
+    def _attributes(self, after: After) -> Handle:
+        """Return attributes; the scratchpad is the caller's."""
+        out = self._make("primitive_attr")
+        _check(self._functions.dnnl_primitive_attr_set_scratchpad_mode(_pointer(out), c_int(1)), "who holds the scratchpad")
+        for name, axes in after.grids:
+            _check(self._functions.dnnl_primitive_attr_set_scales_mask(_pointer(out), c_int(name), c_int(axes)), "steps")
+        for name in after.zeros:
+            _check(self._functions.dnnl_primitive_attr_set_zero_points_mask(_pointer(out), c_int(name), c_int(0)), "zero points")
+        if after.added is None and not after.functions:
             return out
         operations = self._make("post_ops")
-        if added is not None:
+        if after.added is not None:
+            added = self.handle(after.added)
             _check(self._functions.dnnl_post_ops_append_binary(_pointer(operations), c_int(BINARY["add"]), _pointer(added)), "to add")
-        for name, first, second in functions:
+        for name, first, second in after.functions:
             _check(self._functions.dnnl_post_ops_append_eltwise(_pointer(operations), c_int(ELEMENTWISE[name]), c_float(first), c_float(second)), name)
-        _check(self._functions.dnnl_primitive_attr_set_post_ops(_pointer(out[0]), _pointer(operations)), "what follows")
-        return [operations, *out]
+        _check(self._functions.dnnl_primitive_attr_set_post_ops(_pointer(out), _pointer(operations)), "what follows")
+        return out
 
     def convolution(
-        self, source: Handle, weights: Handle, bias: Handle | None, result: Handle, strides: Sequence[int], dilations: Sequence[int],
-        before: Sequence[int], behind: Sequence[int], attributes: Handle, transposed: bool = False,
+        self, source: Memory, weights: Memory, bias: Memory | None, result: Memory, strides: Sequence[int], dilations: Sequence[int],
+        before: Sequence[int], behind: Sequence[int], after: After, transposed: bool = False,
     ) -> Handle:  # fmt: skip
         """Return the description of a convolution, with so many rows and columns of padding."""
         kind, algorithm = ("deconvolution", _TRANSPOSED_DIRECT) if transposed else ("convolution", _DIRECT)
         among = _dims([d - 1 for d in dilations])
         places = (_dims(strides), among, _dims(before), _dims(behind))
-        return self._described(f"{kind}_forward", c_int(_FORWARD), c_int(algorithm), source, weights, bias, result, *places, attributes)
+        return self._described(f"{kind}_forward", c_int(_FORWARD), c_int(algorithm), source, weights, bias, result, *places, after)
 
-    def product(self, source: Handle, weights: Handle, bias: Handle | None, result: Handle, attributes: Handle) -> Handle:
+    def product(self, source: Memory, weights: Memory, bias: Memory | None, result: Memory, after: After) -> Handle:
         """Return the description of a product of matrices."""
-        return self._described("matmul", source, weights, bias, result, attributes)
+        return self._described("matmul", source, weights, bias, result, after)
 
     def quick(self, description: Handle) -> Handle:
         """Return the description. Refuse reference kernels, which take a hundred times as long."""
@@ -228,48 +303,50 @@ class Library:
             raise Unimplemented(f"oneDNN: only {name} computes this")
         return description
 
-    def binary(self, kind: str, x: Handle, y: Handle, result: Handle, attributes: Handle) -> Handle:
+    def binary(self, kind: str, x: Memory, y: Memory, result: Memory, after: After) -> Handle:
         """Return the description of a sum or a product of elements; where y has a dim of 1 it is broadcast."""
-        return self.quick(self._described("binary", c_int(BINARY[kind]), x, y, result, attributes))
+        return self.quick(self._described("binary", c_int(BINARY[kind]), x, y, result, after))
 
-    def elementwise(self, function: Function, source: Handle, attributes: Handle) -> Handle:
+    def elementwise(self, function: Function, source: Memory, after: After) -> Handle:
         """Return the description of a function of each element."""
         name, first, second = function
         arguments = (c_int(_FORWARD), c_int(ELEMENTWISE[name]), source, source, c_float(first), c_float(second))
-        return self.quick(self._described("eltwise_forward", *arguments, attributes))
+        return self.quick(self._described("eltwise_forward", *arguments, after))
 
     def pooling(
-        self, kind: str, source: Handle, result: Handle, strides: Sequence[int], window: Sequence[int], before: Sequence[int], behind: Sequence[int],
-        attributes: Handle,
+        self, kind: str, source: Memory, result: Memory, strides: Sequence[int], window: Sequence[int], before: Sequence[int], behind: Sequence[int],
+        after: After,
     ) -> Handle:  # fmt: skip
         """Return the description of maxima or means of windows, with so many rows and columns of padding."""
         windows = (_dims(strides), _dims(window), _dims([0] * len(window)), _dims(before), _dims(behind))
         leading = (c_int(_FORWARD), c_int(POOLING[kind]), source, result)
-        return self.quick(self._described("pooling_forward", *leading, *windows, attributes))
+        return self.quick(self._described("pooling_forward", *leading, *windows, after))
 
-    def softmax(self, source: Handle, axis: int, attributes: Handle) -> Handle:
+    def softmax(self, source: Memory, axis: int, after: After) -> Handle:
         """Return the description of a softmax along an axis."""
-        return self.quick(self._described("softmax_forward", c_int(_FORWARD), c_int(_SOFTMAX), source, source, c_int(axis), attributes))
+        return self.quick(self._described("softmax_forward", c_int(_FORWARD), c_int(_SOFTMAX), source, source, c_int(axis), after))
 
-    def normalized_rows(self, rows: Handle, epsilon: float, scales: bool, shifts: bool, attributes: Handle) -> Handle:
+    def normalized_rows(self, rows: Memory, epsilon: float, scales: bool, shifts: bool, after: After) -> Handle:
         """Return the description of a normalization of each row by its own mean and variance, possibly with a scale and a shift for each column."""
         flags = c_uint(_WITH_SCALE * scales | _WITH_SHIFT * shifts)
         arguments = (c_int(_FORWARD), rows, rows, c_void_p(None), c_float(epsilon), flags)
-        return self.quick(self._described("layer_normalization_forward", *arguments, attributes))
+        return self.quick(self._described("layer_normalization_forward", *arguments, after))
 
-    def nearest(self, source: Handle, result: Handle, attributes: Handle) -> Handle:
+    def nearest(self, source: Memory, result: Memory, after: After) -> Handle:
         """Return the description of images in another size, each pixel the nearest to its center."""
-        return self.quick(self._described("resampling_forward", c_int(_FORWARD), c_int(_NEAREST), None, source, result, attributes))
+        return self.quick(self._described("resampling_forward", c_int(_FORWARD), c_int(_NEAREST), None, source, result, after))
 
-    def joined(self, sources: Sequence[Handle], result: Handle, axis: int, attributes: Handle) -> Handle:
+    def joined(self, sources: Sequence[Memory], result: Memory, axis: int, after: After) -> Handle:
         """Return the description of tensors put behind one another along an axis."""
-        arguments = (c_int(len(sources)), c_int(axis), (c_void_p * len(sources))(*(s.value for s in sources)))
-        return self.quick(self._described("concat", result, *arguments, attributes))
+        handles = [self.handle(s) for s in sources]
+        arguments = (c_int(len(sources)), c_int(axis), (c_void_p * len(sources))(*(handle.value for handle in handles)))
+        return self.quick(self._described("concat", result, *arguments, after))
 
-    def reordered(self, source: Handle, result: Handle, attributes: Handle) -> Handle:
+    def reordered(self, source: Memory, result: Memory, after: After) -> Handle:
         """Return the description of a copy in another order."""
-        engine = _pointer(self._engine)
-        return self._make("reorder_primitive_desc", _pointer(source), engine, _pointer(result), engine, _pointer(attributes), destroyed="primitive_desc")
+        read, written, attributes, engine = self.handle(source), self.handle(result), self._attributes(after), _pointer(self._engine)
+        places = (_pointer(read), engine, _pointer(written), engine)
+        return self._make("reorder_primitive_desc", *places, _pointer(attributes), destroyed="primitive_desc")
 
     def implementation(self, description: Handle) -> str:
         """Return the name of the kernel of a description."""
@@ -311,6 +388,29 @@ class Library:
     def _wanted(self, primitive: Handle, which: int) -> Handle:
         order = self._functions.dnnl_primitive_desc_query_md(primitive.value, which, 0)  # the primitive's own
         return self._make("memory_desc", c_void_p(order), by="clone")
+
+    def layout(self, order: Handle) -> list[int]:
+        """Return the whole order of elements in memory."""
+        count, blocks = self._number(order, _COUNT), self._number(order, _INNER_COUNT)
+        inner = [*self._numbers(order, _INNER_BLOCKS, blocks), *self._numbers(order, _INNER_AXES, blocks)] if blocks else []
+        return [self._number(order, _KIND), *(n for which in (_DIMS, _PADDED, _STRIDES) for n in self._numbers(order, which, count)), *inner]
+
+    def identity(self) -> str:
+        """Return its version, and its instructions on this machine."""
+        functions = self._functions
+        functions.dnnl_version.restype = POINTER(_Version)
+        version = functions.dnnl_version().contents
+        return f"{version.major}.{version.minor}.{version.patch} {(version.hash or b'').decode('ascii', 'replace')} {functions.dnnl_get_effective_cpu_isa()}"
+
+    def _number(self, order: Handle, which: int) -> int:
+        number = c_int32()
+        self._functions.dnnl_memory_desc_query(_pointer(order), c_int(which), byref(number))
+        return number.value
+
+    def _numbers(self, order: Handle, which: int, count: int) -> list[int]:
+        numbers = POINTER(c_int64)()
+        self._functions.dnnl_memory_desc_query(_pointer(order), c_int(which), byref(numbers))
+        return [numbers[index] for index in range(count)]
 
     def reorder(self, source: Handle, at: int, result: Handle, to: int) -> None:
         """Copy a tensor at one address in one order to another, in another."""
@@ -374,7 +474,7 @@ def _installed() -> Library | None:
 
 
 class _Version(ctypes.Structure):
-    _fields_ = [("major", c_int)]  # the other fields are not used
+    _fields_ = [("major", c_int), ("minor", c_int), ("patch", c_int), ("hash", c_char_p), ("threads", c_uint), ("gpu", c_uint)]
 
 
 def _version(path: str) -> int:

@@ -17,17 +17,19 @@ from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ShapeError
 from foreshape.machine.kernels.kept_kernels import count_kernels, sizes_kept
 from foreshape.machine.kernels.onednn_library import (
+    ADDED,
     BIAS,
-    FIRST_POST_OPERATION,
-    OTHER,
     RESULT,
     SCRATCHPAD,
     SOURCE,
     WEIGHTS,
+    After,
     Function,
     Handle,
     Library,
     LibraryError,
+    Memory,
+    Primitive,
     Unimplemented,
     arguments_of,
 )
@@ -40,7 +42,6 @@ FEW = 400_000
 WEIGHT = 4
 SMALL = 1 << 16
 """A scratchpad of so many bytes stays."""
-ADDED = FIRST_POST_OPERATION | OTHER
 
 
 class _PackedCall:
@@ -65,14 +66,15 @@ Kernel = Callable[["Tensor", "Tensor | None", "Tensor | None"], "Tensor"]
 
 
 class DescribedPrimitive(NamedTuple):
-    """A primitive's computation for one size.
+    """A primitive's computation for one size, and its description.
 
     ``orders``: the layouts of all operands and the result of a call, by the names of the primitive's arguments: ``names`` are the operands', and `RESULT`.
     ``constants`` exist before, such as weights. ``dims`` and ``steps``, between elements, are the result's. ``part``: the range of bytes of the first operand
     to read, if not all of it.
     """
 
-    primitive: Handle
+    description: Handle
+    record: Primitive
     names: tuple[int, ...]
     orders: dict[int, Handle]
     constants: dict[int, Handle]
@@ -81,19 +83,30 @@ class DescribedPrimitive(NamedTuple):
     part: tuple[int, int] | None = None
 
 
+def described(
+    library: Library, record: Primitive, constants: dict[int, Handle], dims: Sequence[int], steps: Sequence[int],
+    part: tuple[int, int] | None = None, description: Handle | None = None,
+) -> DescribedPrimitive:  # fmt: skip
+    """Return a computation with its description, as `DescribedPrimitive` has them; the one given, if it is of a certain kernel."""
+    description = library.described(record) if description is None else description
+    orders = {name: library.handle(memory) for name, memory in record.memories.items() if name not in constants}
+    names = tuple([name for name in orders if name != RESULT])
+    return DescribedPrimitive(description, record, names, orders, constants, tuple(dims), tuple(steps), part)
+
+
 def order_of(dims: Sequence[int]) -> tuple[int, ...]:
     """Return the steps between elements of all operands and results here: images have the channels innermost."""
     return channels_innermost(dims) if len(dims) == 4 else row_major_strides(dims)
 
 
-def _kernel(library: Library, of: DescribedPrimitive) -> Kernel:
+def _kernel(library: Library, computation: DescribedPrimitive) -> Kernel:
     """Return the kernel of a described primitive."""
-    primitive, order = library.primitive(of.primitive), library.scratchpad(of.primitive)
-    scratch, orders, constants = library.nbytes(order), of.orders, of.constants
+    primitive, order = library.primitive(computation.description), library.scratchpad(computation.description)
+    scratch, orders, constants = library.nbytes(order), computation.orders, computation.constants
     if scratch:
         orders = {**orders, SCRATCHPAD: order}
     place, execute, empty, number, address = library.place, library.execute, torch.empty_strided, torch.float32, primitive.value
-    count, shape, steps, large = len(orders) + len(constants), torch.Size(of.dims), of.steps, scratch > SMALL
+    count, shape, steps, large = len(orders) + len(constants), torch.Size(computation.dims), computation.steps, scratch > SMALL
     rows = steps == row_major_strides(shape)
     free: list[_PackedCall] = []
 
@@ -159,7 +172,7 @@ class _Packed:
         self._library, self._functions, self._otherwise = library, tuple(functions), otherwise
         self._value: Tensor = weight.contiguous()
         self._shape, self._order = tuple(weight.shape), library.strided(dims, steps)
-        self._rows, self._any = self._order, library.any(dims)
+        self._rows, self._any = self._order, Memory(tuple(dims), None)
         self._bias = None if bias is None else bias.contiguous()
         self._kernels: dict[Hashable, Kernel] = {}
         self._packed = False
@@ -188,11 +201,7 @@ class _Packed:
             Unimplemented: oneDNN has no kernel for these sizes. ShapeError: they do not fit.
         """
         with self._lock:
-            previous, self._library = self._library, library  # its own, or the same one that remembers what it makes
-            try:
-                computation = self._described(dims[0], len(dims) > 1)
-            finally:
-                self._library = previous
+            computation = self._described(dims[0], len(dims) > 1)
         if len(dims) > 1 and tuple(dims[1]) != computation.dims:
             raise ShapeError(f"what is added must be fp32 of {list(computation.dims)}, as the result is; it is {list(dims[1])}")
         return computation
@@ -222,10 +231,10 @@ class _Packed:
         kernel = self._otherwise(weight.view(self._shape))
         return lambda x, other, into: kernel(x) if other is None else kernel.add(x, other)
 
-    def _finish(self, primitive: Handle, orders: dict[int, Handle], bias: Handle | None, dims: Sequence[int], steps: Sequence[int]) -> DescribedPrimitive:
+    def _finish(self, description: Handle, record: Primitive, bias: Memory | None, dims: Sequence[int], steps: Sequence[int]) -> DescribedPrimitive:
         """Return a described primitive with its weight. The order wanted by the first one is the weight's from then on."""
         library, value, order = self._library, self._value, self._order
-        layout = library.wanted_weights(primitive)
+        layout = library.wanted_weights(description)
         if not library.same(layout, order):
             value = torch.empty(library.nbytes(layout), dtype=torch.uint8, device="cpu")
             library.reorder(order, self._value.data_ptr(), layout, value.data_ptr())
@@ -234,11 +243,11 @@ class _Packed:
         self._packed = True
         constants = {WEIGHTS: library.memory(layout, value.data_ptr(), value)}
         if self._bias is not None and bias is not None:
-            constants[BIAS] = library.memory(bias, self._bias.data_ptr(), self._bias)
-        return DescribedPrimitive(primitive, tuple(n for n in orders if n != RESULT), orders, constants, tuple(dims), tuple(steps))
+            constants[BIAS] = library.memory(library.handle(bias), self._bias.data_ptr(), self._bias)
+        return described(library, record, constants, dims, steps, description=description)
 
-    def _bias_order(self, dims: Sequence[int]) -> Handle | None:
-        return None if self._bias is None else self._library.strided(dims, row_major_strides(dims))
+    def _bias_order(self, dims: Sequence[int]) -> Memory | None:
+        return None if self._bias is None else Memory(tuple(dims), row_major_strides(dims))
 
 
 class PackedWindows(_Packed):
@@ -286,24 +295,23 @@ class PackedConvolution(PackedWindows):
 
     def _described(self, dims: Sequence[int], adds: bool) -> DescribedPrimitive:
         library = self._library
-        dims, out, made = self.windows(dims, library)
-        source, result, bias = library.strided(dims, order_of(dims)), library.strided(out, order_of(out)), self._bias_order(self._shape[:1])
-        with library.using(1 if (prod(out) + WEIGHT * self._shape[0]) * prod(self._shape[1:]) < FEW else None):
-            attributes = library.attributes(result if adds else None, self._functions)
-            described = made(source, self._any, bias, result, attributes[-1])
+        dims, out, settings = self.windows(dims)
+        result, bias = Memory(out, order_of(out)), self._bias_order(self._shape[:1])
+        arguments = (Memory(dims, order_of(dims)), self._any, bias, result, *settings, After(result if adds else None, self._functions))
+        record = Primitive("convolution", arguments, 1 if (prod(out) + WEIGHT * self._shape[0]) * prod(self._shape[1:]) < FEW else None)
+        with library.using(record.threads):
+            description = library.described(record)
             if self._shape[0] * self._shape[1] == self._channels:
-                described = library.without_garbage(described)
+                description = library.without_garbage(description)
             out = self.upright(out)
-            return self._finish(described, {SOURCE: source, **({ADDED: result} if adds else {}), RESULT: result}, bias, out, order_of(out))
+            return self._finish(description, record, bias, out, order_of(out))
 
     def upright(self, out: Sequence[int]) -> tuple[int, ...]:
         """Return the dims of the result where the library's are ``out``."""
         return (*out[:2], out[3], 1) if self._columns else tuple(out)
 
-    def windows(
-        self, dims: Sequence[int], library: Library
-    ) -> tuple[tuple[int, ...], tuple[int, ...], Callable[[Handle, Handle, Handle | None, Handle, Handle], Handle]]:
-        """Return the library's dims of images and of the result, and a function from layouts and attributes to the description."""
+    def windows(self, dims: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[Sequence[int], ...]]:
+        """Return the library's dims of images and of the result, its steps and dilations, and the zeros before and behind."""
         self._fit(dims)
         if self._columns and dims[3] != 1:
             raise Unimplemented(f"the images must be columns; they are {list(dims)}")
@@ -319,12 +327,7 @@ class PackedConvolution(PackedWindows):
             words = f"paddings {list(front)} and {list(behind)}"
             raise ShapeError(f"windows of {list(self._shape[2:])} do not fit into images {list(dims)} with {words}")
         strides = [min(s, n) for n, s in zip(padded, strides, strict=True)]  # a longer step ends behind the image too
-        dilations = effective_dilations(dilations, self._shape[2:])
-
-        def made(source: Handle, weights: Handle, bias: Handle | None, result: Handle, attributes: Handle) -> Handle:
-            return library.convolution(source, weights, bias, result, strides, dilations, front, behind, attributes)
-
-        return dims, out, made
+        return dims, out, (strides, effective_dilations(dilations, self._shape[2:]), front, behind)
 
 
 class PackedProduct(_Packed):
@@ -373,10 +376,11 @@ class PackedProduct(_Packed):
         self._fit(dims)
         k, n = self._shape
         library, rows, out = self._library, prod(dims[:-1]), (*dims[:-1], n)
-        source, result, bias = library.strided((rows, k), (k, 1)), library.strided((rows, n), (n, 1)), self._bias_order((1, n))
-        with library.using(1 if (rows + WEIGHT) * k * n < FEW else None):
-            described = library.product(source, self._any, bias, result, library.attributes(result if adds else None, self._functions)[-1])
-            return self._finish(described, {SOURCE: source, **({ADDED: result} if adds else {}), RESULT: result}, bias, out, row_major_strides(out))
+        result, bias = Memory((rows, n), (n, 1)), self._bias_order((1, n))
+        arguments = (Memory((rows, k), (k, 1)), self._any, bias, result, After(result if adds else None, self._functions))
+        record = Primitive("product", arguments, 1 if (rows + WEIGHT) * k * n < FEW else None)
+        with library.using(record.threads):
+            return self._finish(library.described(record), record, bias, out, row_major_strides(out))
 
 
 def row_major_strides(dims: Sequence[int]) -> tuple[int, ...]:

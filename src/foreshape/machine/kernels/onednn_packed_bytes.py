@@ -8,8 +8,23 @@ from typing import Any, NamedTuple
 
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.machine.kernels.onednn_bytes import Dims, Grid, told
-from foreshape.machine.kernels.onednn_library import BIAS, RESULT, S8, SOURCE, STEP_OF, WEIGHTS, Function, Handle, Library, Unimplemented
-from foreshape.machine.kernels.onednn_packed import ADDED, FEW, DescribedPrimitive, PackedConvolution, PackedProduct, order_of, row_major_strides
+from foreshape.machine.kernels.onednn_library import (
+    BIAS,
+    F32,
+    RESULT,
+    S8,
+    SOURCE,
+    STEP_OF,
+    WEIGHTS,
+    After,
+    Function,
+    Handle,
+    Library,
+    Memory,
+    Primitive,
+    Unimplemented,
+)
+from foreshape.machine.kernels.onednn_packed import FEW, DescribedPrimitive, PackedConvolution, PackedProduct, described, order_of, row_major_strides
 
 
 class ByteWeight(NamedTuple):
@@ -34,7 +49,7 @@ class _Bytes:
         self._dims, self._functions, self._axes = tuple(dims), tuple(functions), axes
         self._whole, self._steps, self._bias = given.whole.contiguous(), given.steps.float().contiguous(), bias
         self._packed: list[tuple[Handle, Tensor]] = []
-        self.any = library.any(dims, S8)
+        self.any = Memory(self._dims, None, S8)
 
     def described(
         self,
@@ -43,7 +58,8 @@ class _Bytes:
         out: Dims,
         on: Sequence[Grid | None],
         wanted: Grid | None,
-        make: Callable[..., Handle],
+        kind: str,
+        settings: Sequence[Any],
         result_dims: Dims,
         lying: Callable[[Dims], tuple[int, ...]],
         bias_dims: Dims,
@@ -67,19 +83,18 @@ class _Bytes:
         if end is not None:
             result_steps, point, given_end = told(library, RESULT, end._replace(step=end.step / last))
             steps, zeros, constants = {**steps, **result_steps}, [*zeros, *point], {**constants, **given_end}
-        orders = {SOURCE: library.strided(source, lying(source), grid.of), RESULT: library.strided(out, lying(out), *([] if end is None else [end.of]))}
-        if len(on) > 1:
-            orders[ADDED] = library.strided(out, lying(out), *([] if added is None else [added.of]))
+        after = After(Memory(out, lying(out), F32 if added is None else added.of) if len(on) > 1 else None, functions, (*steps.items(),), zeros)
         bias, order = self._shifted(unit, 0 if added is None else added.zero), None
         if bias is not None:
-            order = library.strided(bias_dims, row_major_strides(bias_dims))
-            constants[BIAS] = library.memory(order, bias.data_ptr(), bias)
-        with library.using(1 if prod(out) * prod(self._dims) // self._dims[-1 if len(self._dims) == 2 else 0] < 4 * FEW else None):
-            attributes = library.attributes(orders.get(ADDED), functions, steps, zeros)
-            primitive = library.quick(make(orders[SOURCE], self.any, order, orders[RESULT], attributes[-1]))
-            constants[WEIGHTS] = self._ordered(library, library.wanted_weights(primitive))
-        names = tuple(n for n in (SOURCE, ADDED) if n in orders)
-        return DescribedPrimitive(primitive, names, orders, constants, tuple(result_dims), order_of(result_dims)), end
+            order = Memory(bias_dims, row_major_strides(bias_dims))
+            constants[BIAS] = library.memory(library.handle(order), bias.data_ptr(), bias)
+        memories = (Memory(source, lying(source), grid.of), self.any, order, Memory(out, lying(out), F32 if end is None else end.of))
+        few = prod(out) * prod(self._dims) // self._dims[-1 if len(self._dims) == 2 else 0] < 4 * FEW
+        record = Primitive(kind, (*memories, *settings, after), 1 if few else None)
+        with library.using(record.threads):
+            description = library.quick(library.described(record))
+            constants[WEIGHTS] = self._ordered(library, library.wanted_weights(description))
+        return described(library, record, constants, result_dims, order_of(result_dims), description=description), end
 
     def _shifted(self, unit: float, zero: int) -> Tensor | None:
         if self._bias is None and not zero:
@@ -108,11 +123,11 @@ class ByteConvolution(PackedConvolution):
         self._in_bytes = _Bytes(library, given, dims, bias, functions, 3 if groups > 1 else 1)
 
     def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
-        x, out, make = self.windows(dims[0], library)
+        x, out, settings = self.windows(dims[0])
         result_dims = self.upright(out)
         if len(dims) > 1 and tuple(dims[1]) != result_dims:
             raise Unimplemented("what is added is of other dims")
-        return self._in_bytes.described(library, x, out, grids, wanted, make, result_dims, order_of, self._shape[:1])
+        return self._in_bytes.described(library, x, out, grids, wanted, "convolution", settings, result_dims, order_of, self._shape[:1])
 
 
 class ByteProduct(PackedProduct):
@@ -128,4 +143,4 @@ class ByteProduct(PackedProduct):
         result_dims, rows = (*dims[0][:-1], n), prod(dims[0][:-1])
         if len(dims) > 1 and tuple(dims[1]) != result_dims:
             raise Unimplemented("what is added is of other dims")
-        return self._in_bytes.described(library, (rows, k), (rows, n), grids, wanted, library.product, result_dims, row_major_strides, (1, n))
+        return self._in_bytes.described(library, (rows, k), (rows, n), grids, wanted, "product", (), result_dims, row_major_strides, (1, n))

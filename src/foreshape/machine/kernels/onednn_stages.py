@@ -6,15 +6,27 @@ others before the library hears of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from math import prod
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from foreshape.errors import ShapeError
 from foreshape.machine.kernels.onednn_grids import Grid
-from foreshape.machine.kernels.onednn_library import F32, OTHER, RESULT, SEVERAL, SOURCE, STEP_OF, Function, Handle, Library, Unimplemented
-from foreshape.machine.kernels.onednn_packed import ADDED, DescribedPrimitive, order_of
+from foreshape.machine.kernels.onednn_library import (
+    F32,
+    NOTHING_AFTER,
+    OTHER,
+    SOURCE,
+    STEP_OF,
+    After,
+    Function,
+    Handle,
+    Library,
+    Memory,
+    Primitive,
+    Unimplemented,
+)
+from foreshape.machine.kernels.onednn_packed import DescribedPrimitive, described, order_of
 
 Dims = Sequence[int]
 FEW = 1 << 16
@@ -33,23 +45,18 @@ class Stage(Protocol):
         ...
 
 
-def _lying(library: Library, dims: Dims, of: int = F32) -> Handle:
-    return library.strided(dims, order_of(dims), of)
+def lying(dims: Dims, element: int = F32) -> Memory:
+    """Return an operand or a result of a series."""
+    return Memory(tuple(dims), order_of(dims), element)
 
 
 def computed(
-    library: Library, orders: dict[int, Handle], dims: Dims, make: Callable[[Handle], Handle], after: Sequence[Handle] = (),
+    library: Library, dims: Dims, kind: str, *arguments: Any, after: After = NOTHING_AFTER, constants: Mapping[int, Handle] | None = None,
     part: tuple[int, int] | None = None, read: Dims = (),
 ) -> DescribedPrimitive:  # fmt: skip
-    """Return a computation without constants, for a result of these dims.
-
-    Args:
-        make: makes its description from its attributes, ``after``, by default none.
-        read: the dims of a larger operand.
-    """
-    with library.using(1 if prod(read or dims) < FEW else None):
-        primitive = make((after or library.attributes())[-1])
-    return DescribedPrimitive(primitive, tuple(n for n in orders if n != RESULT), orders, {}, tuple(dims), order_of(dims), part)
+    """Return a computation for a result of these dims; ``read``: the dims of a larger operand."""
+    record = Primitive(kind, (*arguments, after), 1 if prod(read or dims) < FEW else None)
+    return described(library, record, dict(constants or {}), dims, order_of(dims), part)
 
 
 class Pooled(NamedTuple):
@@ -70,7 +77,7 @@ class Pooled(NamedTuple):
     def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
         return self._described(library, dims, F32)
 
-    def _described(self, library: Library, dims: Sequence[Dims], of: int) -> DescribedPrimitive:
+    def _described(self, library: Library, dims: Sequence[Dims], element: int) -> DescribedPrimitive:
         (x,) = dims
         if len(x) != 4:
             raise ShapeError(f"images must be [n, channels, height, width]; they are {list(x)}")
@@ -88,9 +95,7 @@ class Pooled(NamedTuple):
                 raise Unimplemented("what lies behind the padding would count too")
             out.append(count)
             behind[axis] = max(behind[axis], 0)
-        source, result = _lying(library, x, of), _lying(library, out, of)
-        make = partial(library.pooling, self.kind, source, result, strides, window, front, behind)
-        computation = computed(library, {SOURCE: source, RESULT: result}, out, make, read=x)
+        computation = computed(library, out, "pooling", self.kind, lying(x, element), lying(out, element), strides, window, front, behind, read=x)
         if self.keeps:
             return computation
         row = tuple(out[:2])
@@ -130,16 +135,14 @@ class Paired(NamedTuple):
             words = f"{list(y)} does not broadcast to {list(x)}"
             raise Unimplemented(words) if self.tried else ShapeError(words)
         end = wanted if wanted is not None and wanted.is_whole else None
-        first, second = (_lying(library, d, F32 if grid is None else grid.of) for d, grid in zip((x, y), grids, strict=False))
-        result = _lying(library, x, F32 if end is None else end.of)
+        memories = [lying(d, F32 if grid is None else grid.of) for d, grid in zip((x, y, x), (*grids[:2], end), strict=True)]
         if len(dims) - 2 != self.adds or any(tuple(z) != tuple(x) for z in dims[2:]):
             raise ShapeError.must("what is added", f"{list(x)}, as the result is", f"{[list(z) for z in dims[2:]]}")
-        orders = {SOURCE: first, OTHER: second, **({ADDED: _lying(library, x)} if self.adds else {}), RESULT: result}
         read = {name: grid for name, grid in zip((SOURCE, OTHER), grids, strict=False) if grid is not None}
         functions = ([("linear", 1.0, shift)] if shift else []) + [*self.functions] + ([] if end is None else [("linear", 1.0 / end.step, float(end.zero))])
-        attributes = library.attributes(orders.get(ADDED), functions, dict.fromkeys(read, 0))
-        computation = computed(library, orders, x, partial(library.binary, self.kind, first, second, result), attributes)
-        return computation._replace(constants={STEP_OF | name: library.number(grid.step) for name, grid in read.items()}), end
+        after = After(lying(x) if self.adds else None, functions, [(name, 0) for name in read])
+        constants = {STEP_OF | name: library.number(grid.step) for name, grid in read.items()}
+        return computed(library, x, "binary", self.kind, *memories, after=after, constants=constants), end
 
 
 class Each(NamedTuple):
@@ -150,9 +153,7 @@ class Each(NamedTuple):
 
     def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
         (x,) = dims
-        lying = _lying(library, x)
-        attributes = library.attributes(None, self.then)
-        return computed(library, {SOURCE: lying, RESULT: lying}, x, partial(library.elementwise, self.function, lying), attributes)
+        return computed(library, x, "elementwise", self.function, lying(x), after=After(None, self.then))
 
     def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
         """Return the function of the sum with a number, which brings the zero point to 0: kernels of sums know steps, those of functions do not."""
@@ -160,16 +161,11 @@ class Each(NamedTuple):
         end = wanted if wanted is not None and wanted.is_whole else None
         functions = (self.function, *self.then, *([] if end is None else [("linear", 1.0 / end.step, float(end.zero))]))
         zero = library.number(0.0 if on is None else -on.step * on.zero, len(x))
-        source, result = _lying(library, x, F32 if on is None else on.of), _lying(library, x, F32 if end is None else end.of)
-        attributes = library.attributes(None, functions, {} if on is None else {SOURCE: 0})
-        computation = computed(
-            library,
-            {SOURCE: source, RESULT: result},
-            x,
-            partial(library.binary, "add", source, library.strided((1,) * len(x), (1,) * len(x)), result),
-            attributes,
-        )
-        return computation._replace(constants={OTHER: zero, **({} if on is None else {STEP_OF | SOURCE: library.number(on.step)})}), end
+        ones = (1,) * len(x)
+        memories = (lying(x, F32 if on is None else on.of), Memory(ones, ones), lying(x, F32 if end is None else end.of))
+        after = After(None, functions, () if on is None else [(SOURCE, 0)])
+        constants = {OTHER: zero, **({} if on is None else {STEP_OF | SOURCE: library.number(on.step)})}
+        return computed(library, x, "binary", "add", *memories, after=after, constants=constants), end
 
 
 class Normalized(NamedTuple):
@@ -179,8 +175,7 @@ class Normalized(NamedTuple):
 
     def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
         (x,) = dims
-        lying = _lying(library, x)
-        return computed(library, {SOURCE: lying, RESULT: lying}, x, partial(library.softmax, lying, self.axis % len(x)))
+        return computed(library, x, "softmax", lying(x), self.axis % len(x))
 
 
 class Enlarged(NamedTuple):
@@ -191,14 +186,13 @@ class Enlarged(NamedTuple):
     def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
         return self._described(library, dims, F32)
 
-    def _described(self, library: Library, dims: Sequence[Dims], of: int) -> DescribedPrimitive:
+    def _described(self, library: Library, dims: Sequence[Dims], element: int) -> DescribedPrimitive:
         (x,) = dims
         if len(x) != 4:
             raise ShapeError(f"images must be [n, channels, height, width]; they are {list(x)}")
         out = (*x[:2], *(n * by for n, by in zip(x[2:], self.by, strict=True)))
-        source, result = _lying(library, x, of), _lying(library, out, of)
         # something added meanwhile would be added wrongly by 3.2
-        return computed(library, {SOURCE: source, RESULT: result}, out, partial(library.nearest, source, result))
+        return computed(library, out, "nearest", lying(x, element), lying(out, element))
 
     def in_bytes(self, library: Library, dims: Sequence[Dims], grids: Sequence[Grid | None], wanted: Grid | None) -> tuple[DescribedPrimitive, Grid | None]:
         if grids[0] is None:
@@ -219,14 +213,12 @@ class Joined(NamedTuple):
             raise Unimplemented("they are on several grids")
         return self._described(library, dims, grids[0].of), grids[0]
 
-    def _described(self, library: Library, dims: Sequence[Dims], of: int) -> DescribedPrimitive:
+    def _described(self, library: Library, dims: Sequence[Dims], element: int) -> DescribedPrimitive:
         first, axis = dims[0], self.axis % len(dims[0])
         if any(len(x) != len(first) or [*x[:axis], *x[axis + 1 :]] != [*first[:axis], *first[axis + 1 :]] for x in dims):
             raise ShapeError.must(f"what is joined along axis {axis}", "alike elsewhere", f"{[list(x) for x in dims]}")
         out = (*first[:axis], sum(x[axis] for x in dims), *first[axis + 1 :])
-        sources, result = [_lying(library, x, of) for x in dims], _lying(library, out, of)
-        orders = {**{SEVERAL + index: source for index, source in enumerate(sources)}, RESULT: result}
-        return computed(library, orders, out, partial(library.joined, sources, result, axis))
+        return computed(library, out, "joined", [lying(x, element) for x in dims], lying(out, element), axis)
 
 
 class ChainSlice(NamedTuple):
@@ -245,9 +237,8 @@ class ChainSlice(NamedTuple):
             begin += entries.start * steps[axis] * 4
         if not all(out):
             raise Unimplemented("nothing is left")
-        source, result = library.strided(out, steps), _lying(library, out)
         end = begin + 4 * (1 + sum((n - 1) * s for n, s in zip(out, steps, strict=True)))
-        return computed(library, {SOURCE: source, RESULT: result}, out, partial(library.reordered, source, result), part=(begin, end))
+        return computed(library, out, "reordered", Memory(tuple(out), steps), lying(out), part=(begin, end))
 
 
 class ShuffledChannels(NamedTuple):
@@ -262,9 +253,8 @@ class ShuffledChannels(NamedTuple):
         n, c, h, w = x
         per_group, pixel = c // self.groups, h * w * c
         apart = (n, self.groups, per_group, h, w)
-        source = library.strided(apart, (pixel, per_group, 1, w * c, c))
-        result = library.strided(apart, (pixel, 1, self.groups, w * c, c))
-        return computed(library, {SOURCE: source, RESULT: result}, x, partial(library.reordered, source, result))
+        source, result = (Memory(apart, (pixel, *steps, w * c, c)) for steps in ((per_group, 1), (1, self.groups)))
+        return computed(library, x, "reordered", source, result)
 
 
 class Same(NamedTuple):
@@ -284,6 +274,5 @@ class Same(NamedTuple):
             raise ShapeError(f"{list(x)} is not {list(out)} as it lies")
         if not self.copies:
             return out
-        row = library.strided((prod(x),), (1,))
-        primitive = library.elementwise(("linear", 1.0, 0.0), row, library.attributes()[-1])
-        return DescribedPrimitive(primitive, (SOURCE,), {SOURCE: row, RESULT: row}, {}, out, order_of(out))
+        record = Primitive("elementwise", (("linear", 1.0, 0.0), Memory((prod(x),), (1,)), NOTHING_AFTER))
+        return described(library, record, {}, out, order_of(out))

@@ -15,8 +15,8 @@ from foreshape.core.values.torch_proxy import Tensor
 from foreshape.errors import ShapeError
 from foreshape.machine.kernels.onednn_chain import ALIGNMENT, ChainKernel, ChainLine, KernelTime, PlannedStep, Series
 from foreshape.machine.kernels.onednn_grids import Grid
-from foreshape.machine.kernels.onednn_library import RESULT, SOURCE, STEP_OF, WEIGHTS, Handle, Library, Unimplemented
-from foreshape.machine.kernels.onednn_packed import FEW, DescribedPrimitive, row_major_strides
+from foreshape.machine.kernels.onednn_library import NOTHING_AFTER, RESULT, SOURCE, STEP_OF, After, Handle, Library, Memory, Primitive, Unimplemented
+from foreshape.machine.kernels.onednn_packed import FEW, DescribedPrimitive, described, row_major_strides
 from foreshape.machine.kernels.onednn_ragged import FILLED, RaggedSeries, lacking_of, with_zeros
 
 MOST = 1 << 13
@@ -40,17 +40,15 @@ class Attended(NamedTuple):
         """Return its computation for so many rows of this width in memory: products with the keys, softmax, products with the values."""
         heads, columns = self.heads, width // self.heads
         dims, pairs = (heads, rows, columns), (heads, rows, rows)
-        lying, transposed = library.strided(dims, (columns, width, 1)), library.strided((heads, columns, rows), (columns, 1, width))
-        scores, plain = library.strided(pairs, row_major_strides(pairs)), library.attributes()[-1]
-        with library.using(1 if heads * rows * rows * columns < FEW else None):
-            first = library.product(lying, transposed, None, scores, library.attributes(None, (), {SOURCE: 0})[-1])
-            second = library.softmax(scores, 2, plain)
-            third = library.product(scores, lying, None, lying, plain)
-        step = {STEP_OF | SOURCE: library.number(self.scale)}
+        lying, transposed = Memory(dims, (columns, width, 1)), Memory((heads, columns, rows), (columns, 1, width))
+        scores, threads = Memory(pairs, row_major_strides(pairs)), 1 if heads * rows * rows * columns < FEW else None
+        first = Primitive("product", (lying, transposed, None, scores, After(None, (), ((SOURCE, 0),))), threads)
+        second = Primitive("softmax", (scores, 2, NOTHING_AFTER), threads)
+        third = Primitive("product", (scores, lying, None, lying, NOTHING_AFTER), threads)
         return [
-            DescribedPrimitive(first, (SOURCE, WEIGHTS), {SOURCE: lying, WEIGHTS: transposed, RESULT: scores}, step, pairs, row_major_strides(pairs)),
-            DescribedPrimitive(second, (SOURCE,), {SOURCE: scores, RESULT: scores}, {}, pairs, row_major_strides(pairs)),
-            DescribedPrimitive(third, (SOURCE, WEIGHTS), {SOURCE: scores, WEIGHTS: lying, RESULT: lying}, {}, dims, (columns, width, 1)),
+            described(library, first, {STEP_OF | SOURCE: library.number(self.scale)}, pairs, row_major_strides(pairs)),
+            described(library, second, {}, pairs, row_major_strides(pairs)),
+            described(library, third, {}, dims, (columns, width, 1)),
         ]
 
 
@@ -83,7 +81,7 @@ class TextLine(ChainLine):
         attention = self._own.get((step.stage, width))
         if attention is None:
             attention = self._own[step.stage, width] = step.stage.primitives(self.onednn, self._rows, width)
-            self._own.update((d.primitive, self.onednn.primitive(d.primitive)) for d in attention)
+            self._own.update((d.description, self.onednn.primitive(d.description)) for d in attention)
         scores, softmax, out = attention
         q, k, v = step.sources
         room = -(-self.onednn.nbytes(scores.orders[RESULT]) // ALIGNMENT) * ALIGNMENT

@@ -8,7 +8,7 @@ from typing import Any
 
 from foreshape.core.values.torch_proxy import Tensor
 from foreshape.errors import ShapeError
-from foreshape.machine.kernels.onednn_library import RESULT, SOURCE, Function, Library, Unimplemented
+from foreshape.machine.kernels.onednn_library import After, Function, Library, Memory, Primitive, Unimplemented
 from foreshape.machine.kernels.onednn_packed import FEW, DescribedPrimitive, PackedWindows, order_of
 from foreshape.machine.kernels.window_steps import effective_dilations
 
@@ -63,13 +63,13 @@ class PackedTransposedConvolution(PackedWindows):
         strides = [s if n > 1 else max(1, 1 - b) for n, s, b in zip(dims[2:], strides, behind, strict=True)]  # the library wants them above -b
         dilations = effective_dilations(dilations, window)
         library = self._library
-        source, result, bias = library.strided(dims, order_of(dims)), library.strided(out, order_of(out)), self._bias_order((channels,))
-        with library.using(1 if prod(dims) * channels * prod(window) < FEW else None):
-            described = library.convolution(
-                source, self._any, bias, result, strides, dilations, paddings, behind, library.attributes(None, self._functions)[-1], transposed=True
-            )
+        bias, settings = self._bias_order((channels,)), (strides, dilations, paddings, behind)
+        arguments = (Memory(tuple(dims), order_of(dims)), self._any, bias, Memory(out, order_of(out)), *settings, After(None, self._functions), True)
+        record = Primitive("convolution", arguments, 1 if prod(dims) * channels * prod(window) < FEW else None)
+        with library.using(record.threads):
+            description = library.described(record)
             if channels == 1:
-                described = library.without_garbage(described)
-            if (self._bias is not None or self._functions) and library.implementation(described).startswith(_GRADIENT):
+                description = library.without_garbage(description)
+            if (self._bias is not None or self._functions) and library.implementation(description).startswith(_GRADIENT):
                 raise Unimplemented("the bias and the function would be done number by number")
-            return self._finish(described, {SOURCE: source, RESULT: result}, bias, out, order_of(out))
+            return self._finish(description, record, bias, out, order_of(out))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -21,9 +21,10 @@ from foreshape.machine.kernels.onednn_library import (
     SOURCE,
     U8,
     WEIGHTS,
-    Handle,
-)
-from foreshape.machine.kernels.recorded_library import RecordedLibrary
+    After,
+    Library,
+    Memory,
+)  # fmt: skip
 
 LARGEST = 2**40
 """The largest dim, step or offset, in elements or bytes."""
@@ -31,33 +32,6 @@ MOST_PRIMITIVES, _MOST_JOINED = 20_000, 1024
 
 
 # --- what is written
-
-
-class Memory(NamedTuple):
-    """A tensor in memory: its dims, the steps between elements, or none for an order of the primitive's choice, and its element type: fp32, or bytes."""
-
-    dims: tuple[int, ...]
-    steps: tuple[int, ...] | None
-    of: int = F32
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes from its first element to behind its last one; 0 without steps."""
-        if self.steps is None:
-            return 0
-        return (4 if self.of == F32 else 1) * (1 + sum((n - 1) * s for n, s in zip(self.dims, self.steps, strict=True)))
-
-
-class After(NamedTuple):
-    """The attributes of a computation: a tensor is added, functions of each element follow, and bytes have steps and zero points.
-
-    ``grids``: the names of operands and results with steps, each with the axes that have steps of their own, as bits; ``zeros``: of those with a zero point.
-    """
-
-    added: Memory | None
-    functions: tuple[tuple[str, float, float], ...]
-    grids: tuple[tuple[int, int], ...] = ()
-    zeros: tuple[int, ...] = ()
 
 
 class WrittenPrimitive(NamedTuple):
@@ -133,32 +107,25 @@ read_after: Reader[After] = series(
 
 
 class KernelKind(NamedTuple):
-    """A kind of computation: the readers of its arguments, and the tensors that it reads and writes, by the names of the primitive's arguments.
-
-    A number is the place of the tensor's description among the arguments. ``constant``: the names of constants.
-    """
+    """A kind of computation: the readers of its arguments, and the names of constants."""
 
     readers: tuple[Reader[Any], ...]
-    names: Mapping[int, int]
     constant: frozenset[int] = frozenset()
     least: int | None = None
     """So many arguments are enough."""
 
 
-_PACKED = {SOURCE: 0, WEIGHTS: 1, BIAS: 2, RESULT: 3}
 KINDS: dict[str, KernelKind] = {
-    "convolution": KernelKind(
-        (_lies, _open, optional(_lies), _lies, _window, _window, _pair, _moved, read_after, truth), _PACKED, frozenset({WEIGHTS, BIAS}), 9
-    ),
-    "product": KernelKind((_lies, _open, optional(_lies), _lies, read_after), _PACKED, frozenset({WEIGHTS, BIAS})),
-    "binary": KernelKind((one_of(*BINARY), _lies, _lies, _lies, read_after), {SOURCE: 1, OTHER: 2, RESULT: 3}),
-    "elementwise": KernelKind((_function, _lies, read_after), {SOURCE: 1, RESULT: 1}),
-    "pooling": KernelKind((one_of(*POOLING), _lies, _lies, _window, _window, _pair, _pair, read_after), {SOURCE: 1, RESULT: 2}),
-    "softmax": KernelKind((_lies, count(0, DIMS), read_after), {SOURCE: 0, RESULT: 0}),
-    "normalized_rows": KernelKind((_lies, number, truth, truth, read_after), {SOURCE: 0, RESULT: 0}),
-    "nearest": KernelKind((_lies, _lies, read_after), {SOURCE: 0, RESULT: 1}),
-    "joined": KernelKind((tupled(_lies, _MOST_JOINED, 1), _lies, count(0, DIMS), read_after), {RESULT: 1}),
-    "reordered": KernelKind((_lies, _lies, read_after), {SOURCE: 0, RESULT: 1}),
+    "convolution": KernelKind((_lies, _open, optional(_lies), _lies, _window, _window, _pair, _moved, read_after, truth), frozenset({WEIGHTS, BIAS}), 9),
+    "product": KernelKind((_lies, _open, optional(_lies), _lies, read_after), frozenset({WEIGHTS, BIAS})),
+    "binary": KernelKind((one_of(*BINARY), _lies, _lies, _lies, read_after)),
+    "elementwise": KernelKind((_function, _lies, read_after)),
+    "pooling": KernelKind((one_of(*POOLING), _lies, _lies, _window, _window, _pair, _pair, read_after)),
+    "softmax": KernelKind((_lies, count(0, DIMS), read_after)),
+    "normalized_rows": KernelKind((_lies, number, truth, truth, read_after)),
+    "nearest": KernelKind((_lies, _lies, read_after)),
+    "joined": KernelKind((tupled(_lies, _MOST_JOINED, 1), _lies, count(0, DIMS), read_after)),
+    "reordered": KernelKind((_lies, _lies, read_after)),
 }
 
 
@@ -191,11 +158,11 @@ compiled_size: Reader[CompiledSize] = record(
 # --- writing
 
 
-def write(line: ChainLine, library: RecordedLibrary, given: Sequence[tuple[int, ...]], operands: Sequence[Any], number: Callable[[Any], int]) -> dict[str, Any]:
+def write(line: ChainLine, library: Library, given: Sequence[tuple[int, ...]], operands: Sequence[Any], number: Callable[[Any], int]) -> dict[str, Any]:
     """Return a series for one size in words of JSON.
 
     Args:
-        line: the series, described by ``library``.
+        line: the series.
         given: the dims of the arrays of each call.
         operands: of the series: the number of one of these, or a tensor of torch with constant elements.
         number: keeps a constant, a tensor or a number of C, and returns its number.
@@ -203,7 +170,7 @@ def write(line: ChainLine, library: RecordedLibrary, given: Sequence[tuple[int, 
     tensors = [*(operand if isinstance(operand, int) else None for operand in operands), *(len(given) + index for index in range(len(line.outs)))]
     primitives: list[Any] = []
     for primitive in line.primitives:
-        recipe = library.made[id(primitive.description)][1]
+        computation = primitive.record
         places: list[list[int]] = []
         constants = [[name, number(memory.held)] for name, memory in primitive.constants.items()]
         for name, place in primitive.places.items():
@@ -213,24 +180,16 @@ def write(line: ChainLine, library: RecordedLibrary, given: Sequence[tuple[int, 
             else:
                 places.append([name, tensor, place.offset])
         layout = library.layout(library.wanted_weights(primitive.description)) if WEIGHTS in primitive.constants else []
-        arguments = [_in_words(library, a) for a in (*recipe.arguments, *recipe.named.values())]
-        primitives.append([recipe.method, arguments, int(recipe.threads == 1), library.implementation(primitive.description), places, constants, layout])
+        kernel, one_thread = library.implementation(primitive.description), int(1 in (computation.threads, library.threads()))
+        primitives.append([computation.kind, [*map(_in_words, computation.arguments)], one_thread, kernel, places, constants, layout])
     results = [list(dims) for dims, _ in line.outs]
     return {"given": [list(d) for d in given], "results": results, "threads": library.threads(), "nbytes": line.nbytes, "primitives": primitives}
 
 
-def _in_words(library: RecordedLibrary, given: Any) -> Any:
-    """Return an argument of a description in words of JSON."""
-    if isinstance(given, Handle):
-        record = library.made.get(id(given))
-        if record is not None:  # attributes
-            attributes: dict[str, Any] = {**dict(zip(("added", "functions", "steps", "zeros"), record[1].arguments, strict=False)), **record[1].named}
-            grids: Mapping[int, int] = attributes.get("steps") or {}
-            zeros: Sequence[int] = attributes.get("zeros") or ()
-            grid_words = [[[*element] for element in grids.items()], [*zeros]] if grids or zeros else []
-            return [_in_words(library, attributes.get("added")), [*map(list, attributes.get("functions") or ())], *grid_words]
-        kind = library.element_type(given)
-        return [library.dims(given), None if library.is_open(given) else library.steps(given), *([] if kind == F32 else [kind])]
-    if isinstance(given, (list, tuple)):
-        return [_in_words(library, element) for element in given]  # pyright: ignore[reportUnknownVariableType]
-    return given
+def _in_words(argument: Any) -> Any:
+    """Return an argument of a primitive in words of JSON."""
+    if isinstance(argument, Memory):
+        return [argument.dims, argument.steps, *([] if argument.element == F32 else [argument.element])]
+    if isinstance(argument, After):
+        return [_in_words(argument.added), argument.functions, *([argument.grids, argument.zeros] if argument.grids or argument.zeros else [])]
+    return [*map(_in_words, argument)] if isinstance(argument, (list, tuple)) else argument  # pyright: ignore[reportUnknownArgumentType]
