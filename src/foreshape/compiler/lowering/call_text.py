@@ -81,31 +81,33 @@ def _argument(argument: Argument) -> str:
 
 def _text(part: Part, operands: Sequence[str], name: Namer) -> str:
     """Return the Python expression of a part of a record."""
-
-    def text(part: Part) -> str:
-        if isinstance(part, NumberedOperand):
-            return operands[part.number]
-        if isinstance(part, CallRecord):
-            arguments = [*map(text, part.arguments), *[f"{keyword}={text(value)}" for keyword, value in part.keywords]]
-            return f"{text(part.function)}({', '.join(arguments)})"
-        if isinstance(part, NamedConstant):
-            return name(part.name, part.value)
-        if isinstance(part, ObjectAttribute):
-            return f"{text(part.owner)}.{part.name}"
-        if isinstance(part, StepName):
-            return part.name
-        if isinstance(part, Subscript):
-            return f"{text(part.owner)}[{', '.join(map(text, part.place)) if isinstance(part.place, tuple) else text(part.place)}]"
-        if isinstance(part, slice):
-            return ":".join("" if end is None else str(end) for end in (part.start, part.stop))
-        if isinstance(part, TupleRecord):
-            return f"({' '.join([f'{text(element)},' for element in part.parts])})"
-        if isinstance(part, Negative):
-            return f"-{text(part.number)}"
-        if isinstance(part, BySize):
-            return f"({text(part.large)} if {operands[0]}.numel() >= {part.least} else {text(part.small)})"
-        if isinstance(part, Unless):
-            return f"{' and '.join(map(text, part.tests))} or {text(part.call)}"
-        return repr(part)
-
-    return text(part)
+    if type(part) is NumberedOperand:
+        return operands[part.number]
+    if type(part) is CallRecord:
+        arguments = [operands[a.number] if type(a) is NumberedOperand else _text(a, operands, name) for a in part.arguments]
+        if part.keywords:
+            arguments += [f"{keyword}={_text(value, operands, name)}" for keyword, value in part.keywords]
+        return f"{_text(part.function, operands, name)}({', '.join(arguments)})"
+    if type(part) is NamedConstant:
+        return name(part.name, part.value)
+    if type(part) is ObjectAttribute:
+        return f"{_text(part.owner, operands, name)}.{part.name}"
+    if type(part) is int:
+        return str(part)
+    if type(part) is StepName:
+        return part.name
+    if type(part) is Subscript:
+        places = part.place if type(part.place) is tuple else (part.place,)
+        return f"{_text(part.owner, operands, name)}[{', '.join([_text(place, operands, name) for place in places])}]"
+    if type(part) is slice:
+        return f"{'' if part.start is None else part.start}:{'' if part.stop is None else part.stop}"
+    if type(part) is TupleRecord:
+        return f"({' '.join([f'{_text(element, operands, name)},' for element in part.parts])})"
+    if type(part) is Negative:
+        return f"-{_text(part.number, operands, name)}"
+    if type(part) is BySize:
+        large, small = _text(part.large, operands, name), _text(part.small, operands, name)
+        return f"({large} if {operands[0]}.numel() >= {part.least} else {small})"
+    if type(part) is Unless:
+        return f"{' and '.join([_text(test, operands, name) for test in part.tests])} or {_text(part.call, operands, name)}"
+    return repr(part)
