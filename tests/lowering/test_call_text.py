@@ -27,7 +27,7 @@ from foreshape.machine.kernels.call_record import (
     method,
     names_in,
     of_operands,
-)  # fmt: skip
+)
 from foreshape.machine.kernels.fused import FusedKernel
 
 ADD = NamedConstant("add", torch.add)

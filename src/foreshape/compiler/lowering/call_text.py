@@ -20,7 +20,7 @@ from foreshape.machine.kernels.call_record import (
     Subscript,
     TupleRecord,
     Unless,
-)  # fmt: skip
+)
 from foreshape.machine.kernels.fused import FusedKernel
 
 Namer = Callable[[str, Any], str]

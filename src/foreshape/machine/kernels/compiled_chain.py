@@ -26,7 +26,7 @@ from foreshape.machine.kernels.onednn_library import (
     LibraryError,
     Memory,
     Primitive,
-)  # fmt: skip
+)
 from foreshape.machine.kernels.onednn_packed import order_of
 from foreshape.machine.kernels.written_chain import KINDS, LARGEST, CompiledSize, WrittenPrimitive, arguments_read
 

@@ -56,11 +56,18 @@ POWERS = {0.5: "sqrt", 2.0: "square"}
 """The functions that are a power."""
 _PACKED = {SOURCE: 0, WEIGHTS: 1, BIAS: 2, RESULT: 3}
 _MEMORIES: dict[str, Mapping[int, int]] = {
-    "convolution": _PACKED, "product": _PACKED, "binary": {SOURCE: 1, OTHER: 2, RESULT: 3}, "elementwise": {SOURCE: 1, RESULT: 1},
-    "pooling": {SOURCE: 1, RESULT: 2}, "softmax": {SOURCE: 0, RESULT: 0}, "normalized_rows": {SOURCE: 0, RESULT: 0}, "nearest": {SOURCE: 0, RESULT: 1},
-    "joined": {RESULT: 1}, "reordered": {SOURCE: 0, RESULT: 1},
-}  # fmt: skip
-"""Of each kind of computation the places of the tensors among its arguments."""
+    "convolution": _PACKED,
+    "product": _PACKED,
+    "binary": {SOURCE: 1, OTHER: 2, RESULT: 3},
+    "elementwise": {SOURCE: 1, RESULT: 1},
+    "pooling": {SOURCE: 1, RESULT: 2},
+    "softmax": {SOURCE: 0, RESULT: 0},
+    "normalized_rows": {SOURCE: 0, RESULT: 0},
+    "nearest": {SOURCE: 0, RESULT: 1},
+    "joined": {RESULT: 1},
+    "reordered": {SOURCE: 0, RESULT: 1},
+}
+"""The places of the tensors among the arguments of each kind of computation."""
 _STRIDES, _COUNT, _DIMS, _PADDED, _KIND, _INNER_COUNT, _INNER_BLOCKS, _INNER_AXES = 14, 256, 257, 260, 262, 263, 264, 265
 """Properties of a description of memory."""
 

@@ -84,9 +84,14 @@ class DescribedPrimitive(NamedTuple):
 
 
 def described(
-    library: Library, record: Primitive, constants: dict[int, Handle], dims: Sequence[int], steps: Sequence[int],
-    part: tuple[int, int] | None = None, description: Handle | None = None,
-) -> DescribedPrimitive:  # fmt: skip
+    library: Library,
+    record: Primitive,
+    constants: dict[int, Handle],
+    dims: Sequence[int],
+    steps: Sequence[int],
+    part: tuple[int, int] | None = None,
+    description: Handle | None = None,
+) -> DescribedPrimitive:
     """Return a computation with its description, as `DescribedPrimitive` has them; the one given, if it is of a certain kernel."""
     description = library.described(record) if description is None else description
     orders = {name: library.handle(memory) for name, memory in record.memories.items() if name not in constants}

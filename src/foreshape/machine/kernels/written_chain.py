@@ -24,7 +24,7 @@ from foreshape.machine.kernels.onednn_library import (
     After,
     Library,
     Memory,
-)  # fmt: skip
+)
 
 LARGEST = 2**40
 """The largest dim, step or offset, in elements or bytes."""
