@@ -450,7 +450,7 @@ def _to_torch_dropout(w: PlainOp) -> Any:
     return w.call(helpers.layers.downgraded_dropout, x, p, "self.training"), None
 
 
-@to_torch("selu")
+@to_torch()
 def _to_torch_selu(w: PlainOp) -> str:
     usual = math.isclose(w.of.scale, 1.0507009873554805, rel_tol=1e-6) and math.isclose(w.of.alpha, 1.6732632423543772, rel_tol=1e-6)
     return f"F.selu({w.x('X')})" if usual else f"{number_code(w.of.scale)} * F.elu({w.x('X')}, {number_code(w.of.alpha)})"

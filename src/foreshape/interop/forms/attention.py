@@ -318,15 +318,15 @@ def _from_torch_mask(t: TorchCall, mask: Variable, dtype: DType) -> tuple[Variab
 # --- to torch's code
 
 
-@to_torch("fused_softmax_mask_upper_triangle")
-def _to_torch_causal_softmax(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_fused_softmax_mask_upper_triangle(w: PlainOp) -> str:
     x = w.x("X")
     above = f"torch.ones({x}.shape[2:], dtype=torch.bool, device={x}.device).triu(1)"
     return f'torch.softmax({x}.masked_fill({above}, float("-inf")), -1)'
 
 
-@to_torch("add_position_encoding")
-def _to_torch_positions(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_add_position_encoding(w: PlainOp) -> Any:
     offsets, x = w.offsets("X"), w.x("X")
     row = f"torch.arange({x}.shape[-2], device={x}.device)" if offsets is None else f"{offsets}.in_rows(-1).positions"
     return w.call(helpers.layers.with_positions, x, row, number_code(w.of.alpha), number_code(w.of.beta))

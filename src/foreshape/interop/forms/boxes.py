@@ -280,13 +280,13 @@ def _to_onnx_collect_fpn_proposals(w: WrittenOp) -> Any:
 # --- to torch's code
 
 
-@to_torch("iou_similarity")
-def _to_torch_overlaps(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_iou_similarity(w: PlainOp) -> str:
     return w.call(helpers.anchor_boxes.overlaps, w.x("X"), w.x("Y"), 0.0 if w.of.box_normalized else 1.0)
 
 
-@to_torch("box_coder")
-def _to_torch_coded(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_box_coder(w: PlainOp) -> str:
     prior, target, pixel = w.x("PriorBox"), w.x("TargetBox"), 0.0 if w.of.box_normalized else 1.0
     variance = f"{prior}.new_tensor([{list(w.of.variance)}])" if w.of.variance else w.optional("PriorBoxVar")
     if w.of.code_type == "encode_center_size":
@@ -294,14 +294,14 @@ def _to_torch_coded(w: PlainOp) -> str:
     return w.call(helpers.anchor_boxes.decoded_boxes, prior, variance, target, pixel, w.of.axis)
 
 
-@to_torch("box_decoder_and_assign")
-def _to_torch_assigned(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_box_decoder_and_assign(w: PlainOp) -> Any:
     operands = [w.x(slot) for slot in ("PriorBox", "PriorBoxVar", "TargetBox", "BoxScore")]
     return Several(w.call(helpers.anchor_boxes.assigned_boxes, *operands, number_code(w.of.box_clip)))
 
 
-@to_torch("polygon_box_transform")
-def _to_torch_corners(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_polygon_box_transform(w: PlainOp) -> str:
     return w.call(helpers.anchor_boxes.corners_from_distances, w.x("Input"))
 
 
@@ -310,8 +310,8 @@ def _with_variances(w: PlainOp, boxes: str) -> tuple[str, str]:
     return boxes, f"{boxes}.new_tensor({list(w.of.variances)}).expand({boxes}.shape)"
 
 
-@to_torch("prior_box")
-def _to_torch_priors(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_prior_box(w: PlainOp) -> Any:
     ratios, sizes = [1.0], list[tuple[float, float]]()
     for ratio in w.of.aspect_ratios:
         if all(abs(ratio - r) >= 1e-6 for r in ratios):
@@ -324,8 +324,8 @@ def _to_torch_priors(w: PlainOp) -> Any:
     return _with_variances(w, w.call(helpers.anchor_boxes.prior_boxes, *arguments))
 
 
-@to_torch("anchor_generator")
-def _to_torch_anchors(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_anchor_generator(w: PlainOp) -> Any:
     across, down = w.of.stride
     sizes: list[tuple[float, float]] = []
     for ratio in w.of.aspect_ratios:
@@ -336,26 +336,26 @@ def _to_torch_anchors(w: PlainOp) -> Any:
     return _with_variances(w, w.call(helpers.anchor_boxes.around_cells, w.x("Input"), sizes, across, down, first, 1.0))
 
 
-@to_torch("yolo_box")
-def _to_torch_yolo(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_yolo_box(w: PlainOp) -> Any:
     o = w.of
     numbers = list(o.anchors), o.class_num, number_code(o.conf_thresh), o.downsample_ratio, o.clip_bbox, number_code(o.scale_x_y)
     return Several(w.call(helpers.anchor_boxes.yolo_boxes, w.x("X"), w.x("ImgSize"), *numbers, number_code(o.iou_aware_factor) if o.iou_aware else None))
 
 
-@to_torch("box_clip")
-def _to_torch_clipped(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_box_clip(w: PlainOp) -> str:
     return w.call(helpers.greedy_suppression.clipped_to_images, w.x("Input"), w.x("ImInfo"), w.offsets("Input"))
 
 
-@to_torch("bipartite_match")
-def _to_torch_match(w: PlainOp) -> Several:
+@to_torch()
+def _to_torch_bipartite_match(w: PlainOp) -> Several:
     each = number_code(w.of.dist_threshold) if w.of.match_type == "per_prediction" else None
     return Several(w.call(helpers.matches.bipartite, w.x("DistMat"), w.offsets("DistMat"), each))
 
 
-@to_torch("mine_hard_examples")
-def _to_torch_hard_examples(w: PlainOp) -> Several:
+@to_torch()
+def _to_torch_mine_hard_examples(w: PlainOp) -> Several:
     operands = w.x("ClsLoss"), w.optional("LocLoss"), w.x("MatchIndices"), w.x("MatchDist")
     if w.of.mining_type == "max_negative":
         numbers = number_code(w.of.neg_pos_ratio), number_code(w.of.neg_dist_threshold)
@@ -365,14 +365,14 @@ def _to_torch_hard_examples(w: PlainOp) -> Several:
     return Several(f"({index}, {updated}, {w.call(helpers.ragged_inputs.in_sequences, counts)})")
 
 
-@to_torch("target_assign")
-def _to_torch_targets(w: PlainOp) -> Several:
+@to_torch()
+def _to_torch_target_assign(w: PlainOp) -> Several:
     operands = w.x("X"), w.offsets("X"), w.x("MatchIndices"), w.optional("NegIndices"), w.offsets("NegIndices")
     return Several(w.call(helpers.matches.targets, *operands, w.of.mismatch_value))
 
 
-@to_torch("density_prior_box")
-def _to_torch_dense_priors(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_density_prior_box(w: PlainOp) -> Any:
     o = w.of
     numbers = list(o.fixed_sizes), list(o.densities), list(o.fixed_ratios), (o.step_w, o.step_h), number_code(o.offset)
     boxes = w.call(helpers.anchor_boxes.dense_boxes, w.x("Input"), w.x("Image"), *numbers)
@@ -380,8 +380,8 @@ def _to_torch_dense_priors(w: PlainOp) -> Any:
     return _with_variances(w, f"{boxes}.reshape(-1, 4)" if o.flatten_to_2d else boxes)
 
 
-@to_torch("yolov3_loss")
-def _to_torch_yolo_loss(w: PlainOp) -> Several:
+@to_torch()
+def _to_torch_yolov3_loss(w: PlainOp) -> Several:
     o, operands = w.of, [w.optional(slot) for slot in ("X", "GTBox", "GTLabel", "GTScore")]
     smoothing = min(1.0 / o.class_num, 1.0 / 40) if o.use_label_smooth else 0.0
     numbers = list(o.anchors), list(o.anchor_mask), o.class_num, number_code(o.ignore_thresh), o.downsample_ratio, number_code(o.scale_x_y)

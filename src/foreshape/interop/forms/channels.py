@@ -172,14 +172,14 @@ def _to_torch_pixel_shuffle(w: PlainOp) -> str:
     return f"F.{w.op.type}({x}, {factor})"
 
 
-@to_torch("channel_shuffle")
+@to_torch()
 def _to_torch_channel_shuffle(w: PlainOp) -> str:
     if w.of.data_format == "NCHW":
         return f"torch.channel_shuffle({w.x('X')}, {w.of.groups})"
     return f"{w.x('X')}.unflatten(3, ({w.of.groups}, -1)).transpose(3, 4).flatten(3)"
 
 
-@to_torch("space_to_depth")
+@to_torch()
 def _to_torch_space_to_depth(w: PlainOp) -> str:
     b, dims, x = w.of.blocksize, w.result("Out").known_dims, w.let(w.x("X"))
     code = f"{x}.unflatten(1, ({b}, {b}, -1)).permute(0, 3, 4, 1, 5, 2)"
@@ -188,25 +188,25 @@ def _to_torch_space_to_depth(w: PlainOp) -> str:
     return f"{code}.reshape({x}.shape[0], {x}.shape[1] * {b * b}, {x}.shape[2] // {b}, {x}.shape[3] // {b})"
 
 
-@to_torch("temporal_shift")
+@to_torch()
 def _to_torch_temporal_shift(w: PlainOp) -> str:
     axis = 1 if w.of.data_format == "NCHW" else 3
     return w.call(helpers.layers.shifted_in_time, w.x("X"), w.of.seg_num, number_code(w.of.shift_ratio), axis)
 
 
-@to_torch("maxout")
+@to_torch()
 def _to_torch_maxout(w: PlainOp) -> str:
     axis = w.of.axis % 4
     return f"torch.amax({w.x('X')}.unflatten({axis}, (-1, {w.of.groups})), {axis + 1})"
 
 
-@to_torch("affine_channel")
+@to_torch()
 def _to_torch_affine_channel(w: PlainOp) -> str:
     places = "[:, None, None]" if w.of.data_layout == "NCHW" and w.rank("X") == 4 else ""
     return f"{w.x('X')} * {w.x('Scale')}{places} + {w.x('Bias')}{places}"
 
 
-@to_torch("lrn")
-def _to_torch_response(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_lrn(w: PlainOp) -> Any:
     numbers = w.of.n, number_code(w.of.k), number_code(w.of.alpha), number_code(w.of.beta), 3 if w.of.data_format == "NHWC" else 1
     return Several(w.call(helpers.layers.local_response_norm, w.x("X"), *numbers))

@@ -209,14 +209,14 @@ def _from_torch_unique(t: TorchCall, x: Variable, *values: Any, **keywords: Any)
 # --- to torch
 
 
-@to_torch("bincount")
+@to_torch()
 def _to_torch_bincount(w: PlainOp) -> str:
     x, weights = w.x("X"), f", {w.x('Weights')}" if w.has("Weights") else ""
     length = f", minlength={w.of.minlength} if {x}.numel() else 0" if w.of.minlength else ""  # of no numbers the result is empty, for any length
     return f"torch.bincount({x}{weights}{length})" + (f".to({w.type(w.result('Out').known_dtype)})" if weights else "")
 
 
-@to_torch("sequence_mask")
+@to_torch()
 def _to_torch_sequence_mask(w: PlainOp) -> str:
     x, length = w.let(w.x("X")), str(w.of.maxlen)
     if w.has("MaxLenTensor"):
@@ -227,7 +227,7 @@ def _to_torch_sequence_mask(w: PlainOp) -> str:
     return f"(torch.arange({length}, device={w.device()}) < {x}.unsqueeze(-1)).to({w.type(w.result('Y').known_dtype)})"
 
 
-@to_torch("histogram")
+@to_torch()
 def _to_torch_histogram(w: PlainOp) -> str:
     low, high = (w.of.low, w.of.high) if w.of.low != w.of.high else (w.of.min, w.of.max)
     numbers = [w.number(n, w.dtype("X")) for n in (low, high)]
@@ -256,6 +256,6 @@ def _to_torch_unique(w: PlainOp) -> Any:
     return out, _index_types(w, first, "Indices"), _index_types(w, index, "Index"), _index_types(w, counts, "Counts")
 
 
-@to_torch("hash")
+@to_torch()
 def _to_torch_hash(w: PlainOp) -> str:
     return w.call(helpers.hashing.row_hashes, w.x("X"), w.of.num_hash, w.of.mod_by)

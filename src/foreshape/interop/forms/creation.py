@@ -466,6 +466,6 @@ def _to_torch_tril_triu(w: PlainOp) -> str:
     return f"torch.{'tril' if w.of.lower else 'triu'}({w.x('X')}, {w.of.diagonal})"
 
 
-@to_torch("logspace")
+@to_torch()
 def _to_torch_logspace(w: PlainOp) -> str:
     return w.call(helpers.number_rows.log_spaced, w.x("Start"), w.x("Stop"), w.int("Num"), w.x("Base"), w.type(w.result("Out").known_dtype))

@@ -135,8 +135,8 @@ def _from_torch_diagonal(t: TorchCall, x: Variable, offset: int = 0, dim1: int =
 # --- to torch
 
 
-@to_torch("diag_v2")
-def _to_torch_diag(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_diag_v2(w: PlainOp) -> str:
     x, offset = w.x("X"), w.of.offset
     if w.rank("X") == 2:
         return f"torch.diagonal({x}, {offset}).clone()"
@@ -147,7 +147,7 @@ def _to_torch_diag(w: PlainOp) -> str:
     return f"torch.where({place}, torch.diag_embed({x}, {offset}), {w.number(w.of.padding_value, w.dtype('X'))})"
 
 
-@to_torch("fill_diagonal")
+@to_torch()
 def _to_torch_fill_diagonal(w: PlainOp) -> str:
     offset, value = w.of.offset, w.number(w.of.value, w.dtype("X"))
     if w.rank("X") != 2 or w.of.wrap or offset < 0:
@@ -156,7 +156,7 @@ def _to_torch_fill_diagonal(w: PlainOp) -> str:
     return f"torch.diagonal_scatter({x}, torch.full_like(torch.diagonal({x}, {offset}), {value}), {offset})"
 
 
-@to_torch("trace")
+@to_torch()
 def _to_torch_trace(w: PlainOp) -> str:
     rank, dtype = w.rank("Input"), w.dtype("Input")
     rows, columns = sorted((w.of.axis1 % rank, w.of.axis2 % rank))

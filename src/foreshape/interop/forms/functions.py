@@ -317,16 +317,16 @@ def _to_torch_round(w: PlainOp) -> str:
     return w.call(helpers.extra_functions.round_away_from_zero, x, decimals)
 
 
-@to_torch("logit")
+@to_torch()
 def _to_torch_logit(w: PlainOp) -> str:
     return f"torch.logit({w.x('X')}, {number_code(w.of.eps) if w.of.eps else None})"
 
 
-@to_torch("elementwise_heaviside")
-def _to_torch_heaviside(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_elementwise_heaviside(w: PlainOp) -> str:
     return w.call(helpers.extra_functions.stepped, w.x("X"), w.x("Y"))
 
 
-@to_torch("view_dtype")
-def _to_torch_bits(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_view_dtype(w: PlainOp) -> str:
     return f"{w.x('input')}.contiguous().view({w.type(w.result('out').known_dtype)})"

@@ -267,8 +267,8 @@ def _from_torch_affine_grid_generator(t: TorchCall, theta: Variable, size: Any, 
 # --- to torch's code
 
 
-@to_torch("grid_sampler")
-def _grid(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_grid_sampler(w: PlainOp) -> str:
     x, grid, padding = w.x("X"), w.x("Grid"), {"reflect": "reflection"}.get(w.of.padding_mode, w.of.padding_mode)
     if w.of.mode == "nearest" and not w.of.halves_to_even:
         return w.call(helpers.grid_points.nearest_pixels, x, grid, f'"{padding}"', w.of.align_corners)
@@ -277,7 +277,7 @@ def _grid(w: PlainOp) -> str:
     return f'F.grid_sample({x}, {grid}, mode="{w.of.mode}", padding_mode="{padding}", align_corners={w.of.align_corners})'
 
 
-@to_torch("affine_grid")
+@to_torch()
 def _to_torch_affine_grid(w: PlainOp) -> str:
     shape = f"{w.list('OutputShape')}" if w.has("OutputShape") else list(w.of.output_shape)
     sizes = f"{shape}[2:]" if isinstance(shape, str) else shape[2:]

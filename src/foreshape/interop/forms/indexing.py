@@ -667,7 +667,7 @@ def _to_torch_index_select(w: PlainOp) -> str:
     return f"{w.x('X')}[{':, ' * (w.of.dim % w.rank('X'))}{w.x('Index')}]"  # torch.index_select refuses negative numbers
 
 
-@to_torch("gather_nd")
+@to_torch()
 def _to_torch_gather_nd(w: PlainOp) -> str:
     x, index = w.x("X"), w.x("Index")
     return f"{x}[{index}.unbind(-1)]" if w.dims("Index")[-1] != 0 else f"{x}.expand({index}.shape[:-1] + {x}.shape)"

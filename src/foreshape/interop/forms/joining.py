@@ -252,8 +252,8 @@ def _to_torch_unbind(w: PlainOp) -> Any:
     return Several(f"torch.unbind({w.x('X')}, {w.of.axis})")
 
 
-@to_torch("coalesce_tensor")
-def _to_torch_together(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_coalesce_tensor(w: PlainOp) -> Any:
     operands, value = w.all("Input"), number_code(float(w.of.constant)) if w.of.set_constant else "0.0"
     align = 4096 if w.of.align_size == -1 else w.of.align_size
     size = element_type(w.of.dtype).itemsize if w.of.user_defined_size_of_dtype == -1 else w.of.user_defined_size_of_dtype

@@ -263,29 +263,29 @@ def _exponential(t: TorchCall, x: Variable) -> Any:
 # --- to torch
 
 
-@to_torch("qr")
+@to_torch()
 def _to_torch_qr(w: PlainOp) -> Several:
     return Several(f'torch.linalg.qr({w.x("X")}, mode="{w.of.mode}")')
 
 
-@to_torch("svd")
+@to_torch()
 def _to_torch_svd(w: PlainOp) -> Several:
     return Several(f"torch.linalg.svd({w.x('X')}, full_matrices={w.of.full_matrices})")
 
 
-@to_torch("lu")
+@to_torch()
 def _to_torch_lu(w: PlainOp) -> Any:
     out, pivots, info = w.several(f"torch.linalg.lu_factor_ex({w.x('X')})", 3)
     return out, pivots, info if w.rank("X") > 2 else f"{info}.reshape(1)"
 
 
-@to_torch("triangular_solve")
+@to_torch()
 def _to_torch_triangular_solve(w: PlainOp) -> str:
     x, upper = (f"{w.x('X')}.mT", not w.of.upper) if w.of.transpose else (w.x("X"), w.of.upper)
     return f"torch.linalg.solve_triangular({x}, {w.x('Y')}, upper={upper}, unitriangular={w.of.unitriangular})"
 
 
-@to_torch("cholesky_solve")
+@to_torch()
 def _to_torch_cholesky_solve(w: PlainOp) -> str:
     return f"torch.cholesky_solve({w.x('X')}, torch.{'triu' if w.of.upper else 'tril'}({w.x('Y')}), {w.of.upper})"
 
@@ -297,7 +297,7 @@ def _to_torch_eigh(w: PlainOp) -> Any:
     return Several(w.call(helpers.linear_systems.symmetric_eigenvalues, w.x("X"), f'"{w.of.UPLO}"'))
 
 
-@to_torch("matrix_rank")
+@to_torch()
 def _to_torch_matrix_rank(w: PlainOp) -> str:
     x = w.x("X")
     if w.has("TolTensor"):
@@ -306,12 +306,12 @@ def _to_torch_matrix_rank(w: PlainOp) -> str:
     return f"torch.linalg.matrix_rank({x}, atol={number_code(w.of.tol)}, rtol={ratio}, hermitian={w.of.hermitian}).to(torch.int32)"
 
 
-@to_torch("lstsq")
-def _to_torch_least_squares(w: PlainOp) -> Several:
+@to_torch()
+def _to_torch_lstsq(w: PlainOp) -> Several:
     return Several(w.call(helpers.linear_systems.least_squares, w.x("X"), w.x("Y"), number_code(w.of.rcond), repr(w.of.driver)))
 
 
-@to_torch("lu_unpack")
+@to_torch()
 def _to_torch_lu_unpack(w: PlainOp) -> Several:
     pivots = w.call(helpers.bounds.within, w.x("Pivots"), f"{w.x('X')}.shape[-2] + 1", "'a pivot'", 1)
     return Several(f"torch.lu_unpack({w.x('X')}, {pivots}, {w.of.unpack_ludata}, {w.of.unpack_pivots})")

@@ -249,7 +249,7 @@ def _to_torch_isclose(w: PlainOp) -> str:
     return f"{code}.all()" if w.op.type == "allclose" else code
 
 
-@to_torch("equal_all")
+@to_torch()
 def _to_torch_equal_all(w: PlainOp) -> str:
     if w.dims("X") != w.dims("Y"):
         return w.call(helpers.extra_functions.all_equal, w.x("X"), w.x("Y"))
@@ -259,8 +259,8 @@ def _to_torch_equal_all(w: PlainOp) -> str:
     return f"torch.all(({x} == {y}) | (torch.abs({x} - {y}) < 1e-8))"
 
 
-@to_torch("bitwise_right_shift")
-def _to_torch_right_shift(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_bitwise_right_shift(w: PlainOp) -> str:
     if w.of.is_arithmetic:
         return f"torch.bitwise_right_shift({w.x('x')}, {w.x('y')})"
     return w.call(helpers.extra_functions.logical_right_shift, w.x("x"), w.x("y"))

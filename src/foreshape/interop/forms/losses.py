@@ -431,43 +431,43 @@ def _to_torch_softmax_with_cross_entropy(w: PlainOp) -> Any:
     return f"torch.exp({log_p})" if w.of.use_softmax else x, loss
 
 
-@to_torch("accuracy")
+@to_torch()
 def _to_torch_accuracy(w: PlainOp) -> Any:
     return Several(w.call(helpers.label_costs.accuracy, w.x("Out"), w.x("Indices"), w.x("Label")))
 
 
-@to_torch("cross_entropy")
+@to_torch()
 def _to_torch_cross_entropy(w: PlainOp) -> str:
     if w.of.soft_label:
         return w.call(helpers.label_costs.soft_loss, w.x("X"), w.x("Label"))
     return f"{w.call(helpers.label_costs.picked_loss, w.x('X'), w.x('Label'), w.of.ignore_index)}[0]"
 
 
-@to_torch("cross_entropy2")
+@to_torch()
 def _to_torch_cross_entropy2(w: PlainOp) -> Any:
     x = w.x("X")
     loss, picked = w.several(w.call(helpers.label_costs.picked_loss, x, w.x("Label"), w.of.ignore_index), 2)
     return loss, picked, f"{x}.new_empty((*{x}.shape, 0))"
 
 
-@to_torch("bpr_loss")
+@to_torch()
 def _to_torch_bpr_loss(w: PlainOp) -> str:
     return w.call(helpers.label_costs.personalized_ranking_loss, w.x("X"), w.x("Label"))
 
 
-@to_torch("nll_loss")
+@to_torch()
 def _to_torch_nll_loss(w: PlainOp) -> Any:
     arguments = w.x("X"), w.x("Label"), w.optional("Weight"), w.of.ignore_index, repr(w.of.reduction)
     return Several(w.call(helpers.label_costs.weighted_nll, *arguments))
 
 
-@to_torch("sigmoid_cross_entropy_with_logits")
-def _to_torch_sigmoid_cross_entropy(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_sigmoid_cross_entropy_with_logits(w: PlainOp) -> str:
     arguments = w.x("X"), w.x("Label"), w.optional("pos_weight"), w.of.ignore_index, w.of.normalize
     return w.call(helpers.label_costs.sigmoid_cross_entropy, *arguments)
 
 
-@to_torch("center_loss")
+@to_torch()
 def _to_torch_center_loss(w: PlainOp) -> Any:
     if w.of.need_update:
         return Several(w.call(helpers.label_costs.moved_centers, *(w.x(slot) for slot in ("X", "Label", "Centers", "CenterUpdateRate"))))
@@ -476,12 +476,12 @@ def _to_torch_center_loss(w: PlainOp) -> Any:
     return difference, loss, None if w.op.output("CentersOut") == w.variable("Centers").name else centers
 
 
-@to_torch("cos_sim")
+@to_torch()
 def _to_torch_cos_sim(w: PlainOp) -> Any:
     return Several(w.call(helpers.label_costs.cosine, w.x("X"), w.x("Y")))
 
 
-@to_torch("huber_loss")
+@to_torch()
 def _to_torch_huber_loss(w: PlainOp) -> Any:
     x, y = w.x("X"), w.x("Y")
     if w.of.delta <= 0.0:  # torch's loss wants more
@@ -489,7 +489,7 @@ def _to_torch_huber_loss(w: PlainOp) -> Any:
     return f"{y} - {x}", f'F.huber_loss({x}, {y}, reduction="none", delta={number_code(w.of.delta)})'
 
 
-@to_torch("kldiv_loss")
+@to_torch()
 def _to_torch_kldiv_loss(w: PlainOp) -> str:
     x, target = w.x("X"), w.x("Target")
     if w.of.log_target:
@@ -501,59 +501,59 @@ def _to_torch_kldiv_loss(w: PlainOp) -> str:
     return loss if w.of.reduction == "none" else f"torch.{w.of.reduction}({loss})"
 
 
-@to_torch("margin_rank_loss")
+@to_torch()
 def _to_torch_margin_rank_loss(w: PlainOp) -> Any:
     out = w.let(f"F.relu(({w.x('X2')} - {w.x('X1')}) * {w.x('Label')} + {number_code(w.of.margin)})")
     return f"({out} > 0.0).to({out}.dtype)", out
 
 
-@to_torch("label_smooth")
+@to_torch()
 def _to_torch_label_smooth(w: PlainOp) -> str:
     x, epsilon = w.x("X"), number_code(w.of.epsilon)
     prior = f"{w.x('PriorDist')}.reshape(-1) * {epsilon}" if w.has("PriorDist") else f"{epsilon} / {x}.shape[-1]"
     return f"{x} * {number_code(1.0 - w.of.epsilon)} + {prior}"
 
 
-@to_torch("smooth_l1_loss")
-def _to_torch_smooth_l1(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_smooth_l1_loss(w: PlainOp) -> Any:
     inside, outside = (f" * {w.x(slot)}" if w.has(slot) else "" for slot in ("InsideWeight", "OutsideWeight"))
     difference = w.let(f"({w.x('X')} - {w.x('Y')}){inside}")
     loss = f'F.smooth_l1_loss({difference}, torch.zeros_like({difference}), reduction="none", beta={number_code(w.of.sigma**-2)})'
     return difference, f"({loss}{outside}).flatten(1).sum(1, keepdim=True)"
 
 
-@to_torch("sigmoid_focal_loss")
-def _to_torch_focal_loss(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_sigmoid_focal_loss(w: PlainOp) -> str:
     operands = w.x("X"), w.x("Label"), w.x("FgNum")
     return w.call(helpers.label_costs.focal_loss, *operands, number_code(w.of.gamma), number_code(w.of.alpha))
 
 
-@to_torch("teacher_student_sigmoid_loss")
-def _to_torch_teacher_student(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_teacher_student_sigmoid_loss(w: PlainOp) -> str:
     bounds = number_code(w.of.soft_max_lower_bound), number_code(w.of.soft_max_up_bound)
     return w.call(helpers.label_costs.teacher_student_loss, w.x("X"), w.x("Label"), *bounds)
 
 
-@to_torch("cross_entropy_grad2")
-def _to_torch_cross_entropy_gradient(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_cross_entropy_grad2(w: PlainOp) -> str:
     operands = w.x("Label"), w.x("MatchX"), f"{w.x('XShape')}.shape[:-1]", w.x("Y@GRAD")
     return w.call(helpers.label_costs.cross_entropy_gradient, *operands, w.of.ignore_index)
 
 
-@to_torch("auc")
+@to_torch()
 def _to_torch_auc(w: PlainOp) -> Several:
     operands = [w.x(slot) for slot in ("Predict", "Label", "StatPos", "StatNeg")]
     return Several(w.call(helpers.measures.area_under_curve, *operands, w.of.num_thresholds, w.of.slide_steps))
 
 
-@to_torch("precision_recall")
+@to_torch()
 def _to_torch_precision_recall(w: PlainOp) -> Several:
     operands = w.x("MaxProbs"), w.x("Indices"), w.x("Labels"), w.optional("Weights"), w.optional("StatesInfo")
     return Several(w.call(helpers.measures.precision_recall, *operands, w.of.class_number))
 
 
-@to_torch("hierarchical_sigmoid")
-def _to_torch_hierarchical(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_hierarchical_sigmoid(w: PlainOp) -> Any:
     if w.has("PathTable") and w.has("PathCode"):
         path = w.let(w.call(helpers.class_trees.own_paths, w.x("PathTable"), w.x("PathCode"), f"{w.x('W')}.shape[0]"))
     else:

@@ -484,24 +484,24 @@ def _to_torch_group_norm(w: PlainOp) -> Any:
     return y, f"{mean}.reshape(-1)", f"torch.rsqrt({variance} + {number_code(w.of.epsilon)}).reshape(-1)"
 
 
-@to_torch("renorm")
+@to_torch()
 def _to_torch_renorm(w: PlainOp) -> str:
     numbers = f"{number_code(w.of.p)}, {w.of.axis if w.rank('X') > 1 else 0}, {number_code(w.of.max_norm)}"
     return f"torch.renorm({w.x('X')}, {numbers})" if w.rank("X") > 1 else f"torch.renorm({w.x('X')}.unsqueeze(1), {numbers}).squeeze(1)"
 
 
-@to_torch("norm")
+@to_torch()
 def _to_torch_norm(w: PlainOp) -> Any:
     norm = w.let(f"torch.sqrt(torch.sum(torch.square({w.x('X')}), {w.of.axis}, keepdim=True) + {number_code(w.of.epsilon)})")
     return norm, f"{w.x('X')} / {norm}"
 
 
-@to_torch("spectral_norm")
+@to_torch()
 def _to_torch_spectral_norm(w: PlainOp) -> str:
     return w.call(helpers.layers.spectral_norm, w.x("Weight"), w.x("U"), w.x("V"), w.of.dim, w.of.power_iters, number_code(w.of.eps))
 
 
-@to_torch("data_norm")
+@to_torch()
 def _to_torch_data_norm(w: PlainOp) -> Several:
     slots = "X", "BatchSize", "BatchSum", "BatchSquareSum", "scale_w", "bias"
     scaled = w.of.enable_scale_and_shift

@@ -276,8 +276,8 @@ def _to_torch_pad(w: PlainOp) -> str:
     return f"F.pad({w.x('X')}, {tuple(paddings)}, value={w.number(w.of.pad_value, w.dtype('X'))})"
 
 
-@to_torch("pad3d")
-def _pad3d(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_pad3d(w: PlainOp) -> str:
     pads = w.ints("Paddings") if w.has("Paddings") else [str(n) for n in w.of.paddings]
     last = w.of.data_format != "NCDHW"
     if w.of.mode == "constant":
@@ -290,7 +290,7 @@ def _pad3d(w: PlainOp) -> str:
     return f'F.pad({w.x("X")}, {tuple_of(pads)}, mode="{w.of.mode}")'
 
 
-@to_torch("pad2d")
+@to_torch()
 def _to_torch_pad2d(w: PlainOp) -> str:
     pads = w.ints("Paddings") if w.has("Paddings") else [str(n) for n in w.of.paddings]
     last, mode = w.of.data_format == "NHWC", {"edge": "replicate", "reflect": "reflect"}.get(w.of.mode)
@@ -304,8 +304,8 @@ def _to_torch_pad2d(w: PlainOp) -> str:
     return f'F.pad({w.x("X")}, ({widths}), mode="{mode}")'
 
 
-@to_torch("pad_constant_like")
-def _to_torch_pad_like(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_pad_constant_like(w: PlainOp) -> str:
     x, y, value = w.x("X"), w.x("Y"), w.number(w.of.pad_value, w.dtype("Y"))
     sizes = [*zip(w.dims("X"), w.dims("Y"), strict=True)]
     if all(isinstance(n, int) or n == d for n, d in sizes) and all(isinstance(d, int) or n == d for n, d in sizes):

@@ -183,7 +183,7 @@ def _numbers_of_patches(w: PlainOp, pads: list[tuple[int, int]]) -> tuple[Any, .
     return tuple(w.of.kernel_sizes), tuple(w.of.strides), tuple(w.of.dilations), pads
 
 
-@to_torch("unfold")
+@to_torch()
 def _to_torch_unfold(w: PlainOp) -> Any:
     top, left, bottom, right = w.of.paddings if len(w.of.paddings) == 4 else (*w.of.paddings, *w.of.paddings)
     if _falls_short(w, w.dims("X")[2:], (top + bottom, left + right)):
@@ -208,8 +208,8 @@ def _to_torch_fold(w: PlainOp) -> Any:
     )
 
 
-@to_torch("im2sequence")
-def _to_torch_patch_rows(w: PlainOp) -> Several:
+@to_torch()
+def _to_torch_im2sequence(w: PlainOp) -> Several:
     top, left, bottom, right = w.of.paddings
     numbers = tuple(w.of.kernels), tuple(w.of.strides), (1, 1), [(top, bottom), (left, right)]
     columns = w.let(w.call(helpers.windows.patches, w.x("X"), *numbers))

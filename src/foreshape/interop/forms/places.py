@@ -10,19 +10,19 @@ from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp, tuple_of
 
 
-@to_torch("multiplex")
+@to_torch()
 def _to_torch_multiplex(w: PlainOp) -> str:
     ids = w.let(w.call(helpers.bounds.within, f"{w.x('Ids')}.reshape(-1).long()", w.count("X"), "'a number in Ids'"))
     return f"torch.stack({tuple_of(w.all('X'))})[{ids}, torch.arange({ids}.shape[0], device={w.device()})]"
 
 
-@to_torch("take_along_axis")
+@to_torch()
 def _to_torch_take_along_axis(w: PlainOp) -> str:
     x, axis, places = w.x("Input"), w.of.Axis, w.let(f"{w.x('Index')}.long()")
     return f"torch.gather({x}, {axis}, torch.where({places} < 0, {places} + {x}.shape[{axis}], {places}))"
 
 
-@to_torch("scatter")
+@to_torch()
 def _to_torch_scatter(w: PlainOp) -> str:
     rows = w.let(f"{w.x('Ids')}.reshape(-1).long()")
     if w.of.overwrite:
@@ -30,25 +30,25 @@ def _to_torch_scatter(w: PlainOp) -> str:
     return f"torch.index_fill({w.x('X')}, 0, {rows}, 0).index_add(0, {rows}, {w.x('Updates')})"
 
 
-@to_torch("scatter_nd_add")
+@to_torch()
 def _to_torch_scatter_nd_add(w: PlainOp) -> str:
     if w.dims("Index")[-1] == 0:  # all updates are for the whole of X
         return f"{w.x('X')} + {w.x('Updates')}.reshape(-1, *{w.x('X')}.shape).sum(0)"
     return f"torch.index_put({w.x('X')}, {w.x('Index')}.long().unbind(-1), {w.x('Updates')}, accumulate=True)"
 
 
-@to_torch("index_add")
+@to_torch()
 def _to_torch_index_add(w: PlainOp) -> str:
     return f"torch.index_add({w.x('X')}, {w.of.axis}, {w.x('Index')}, {w.x('AddValue')})"
 
 
-@to_torch("index_put")
+@to_torch()
 def _to_torch_index_put(w: PlainOp) -> str:
     places = [x if w.dtype("indices", k) is BOOL else w.cast(x, w.dtype("indices", k), INT64) for k, x in enumerate(w.all("indices"))]
     return f"torch.index_put({w.x('x')}, {tuple_of(places)}, {w.x('value')}, accumulate={w.of.accumulate})"
 
 
-@to_torch("shard_index")
+@to_torch()
 def _to_torch_shard_index(w: PlainOp) -> str:
     x, share = w.let(w.x("X")), -(-w.of.index_num // w.of.nshards)
     return f"torch.where({x} // {share} == {w.of.shard_id}, {x} % {share}, {w.of.ignore_value})"
@@ -57,7 +57,7 @@ def _to_torch_shard_index(w: PlainOp) -> str:
 _REDUCTIONS: Final = {"add": "sum", "sum": "sum", "mul": "prod", "multiply": "prod", "mean": "mean", "amin": "amin", "amax": "amax"}
 
 
-@to_torch("put_along_axis")
+@to_torch()
 def _to_torch_put_along_axis(w: PlainOp) -> str:
     x, index, value, axis = w.x("Input"), f"{w.x('Index')}.long()", w.x("Value"), w.of.Axis
     if w.of.Reduce == "assign":
@@ -67,6 +67,6 @@ def _to_torch_put_along_axis(w: PlainOp) -> str:
     return f'torch.scatter_reduce({x}, {axis}, {places}, {value}, "{_REDUCTIONS[w.of.Reduce]}", include_self={w.of.Include_self})'
 
 
-@to_torch("similarity_focus")
+@to_torch()
 def _to_torch_similarity_focus(w: PlainOp) -> str:
     return w.call(helpers.ranking.similarity_focus, w.x("X"), w.of.axis, list(w.of.indexes))

@@ -574,8 +574,8 @@ def _to_torch_unpool(w: PlainOp) -> str:
     return w.call(helpers.layers.unpool, w.x("X"), index, w.sizes(dims[2:]))
 
 
-@to_torch("lp_pool2d")
-def _to_torch_power_pool(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_lp_pool2d(w: PlainOp) -> Any:
     last, p = is_channels_last(w.of.data_format), w.of.norm_type
     x, sizes = image(w, "x", last, 2)
     if w.of.global_pooling:
@@ -593,7 +593,7 @@ def _to_torch_power_pool(w: PlainOp) -> Any:
     return f"{out}.{BACK[2]}" if last else out
 
 
-@to_torch("dilated_pool")
+@to_torch()
 def _to_torch_dilated_pool(w: PlainOp) -> Any:
     o, x = w.of, w.let(w.x("X"))
     pads = list(o.paddings) if o.padding_algorithm == "EXPLICIT" else [0] * (2 * len(o.ksize))

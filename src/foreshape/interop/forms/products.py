@@ -446,17 +446,17 @@ def _to_torch_dot(w: PlainOp) -> str:
     return w.cast(code, w.dtype("X"), w.result("Out").known_dtype)
 
 
-@to_torch("multi_dot")
+@to_torch()
 def _to_torch_multi_dot(w: PlainOp) -> str:
     return f"torch.linalg.multi_dot({tuple_of(w.all('X'))})"
 
 
-@to_torch("bilinear_tensor_product")
-def _to_torch_bilinear(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_bilinear_tensor_product(w: PlainOp) -> str:
     return f"F.bilinear({w.x('X')}, {w.x('Y')}, {w.x('Weight')}" + (f", {w.x('Bias')}.reshape(-1))" if w.has("Bias") else ")")
 
 
-@to_torch("cross")
+@to_torch()
 def _to_torch_cross(w: PlainOp) -> str:
     dims, axis = w.dims("X"), w.of.dim
     if axis == 9:  # the first of the axes with three numbers

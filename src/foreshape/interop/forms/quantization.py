@@ -598,8 +598,8 @@ def _to_torch_with_scale(w: PlainOp) -> Any:
     return out, scale, _unless_same(w, "OutState", "InState"), _unless_same(w, "OutAccum", "InAccum")
 
 
-@to_torch("moving_average_abs_max_scale")
-def _to_torch_moving_scale(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_moving_average_abs_max_scale(w: PlainOp) -> Any:
     scale = None
     if not w.of.is_test and w.has("InAccum") and w.has("InState"):
         accumulated, count = w.x("InAccum"), w.x("InState")
@@ -625,26 +625,26 @@ def _bytes(x: str, is_signed: bool) -> str:
     return f"torch.clamp(torch.round({x}), {'-128, 127).to(torch.int8' if is_signed else '0, 255).to(torch.uint8'})"
 
 
-@to_torch("quantize")
+@to_torch()
 def _to_torch_quantize(w: PlainOp) -> str:
     x = f"{w.x('Input')} * {number_code(w.of.Scale)} + {number_code(w.of.Shift)}"
     return _bytes(x, w.result("Output").dtype is INT8)
 
 
-@to_torch("requantize")
+@to_torch()
 def _to_torch_requantize(w: PlainOp) -> str:
     factor = w.of.Scale_out / w.of.Scale_in
     shift = min(max(w.of.Shift_out - factor * w.of.Shift_in, 0.0), 255.0)
     return _bytes(f"{w.x('Input')}.float() * {number_code(factor)} + {number_code(shift)}", w.result("Output").dtype is INT8)
 
 
-@to_torch("dequantize_log")
+@to_torch()
 def _to_torch_dequantize_log(w: PlainOp) -> str:
     x = w.x("X")
     numbers = w.let(f"{w.x('Dict')}[torch.remainder({x}.long(), 128)]")
     return f"torch.where({x} < 0, -{numbers}, {numbers})"
 
 
-@to_torch("stright_throuth_estimator_grad")
-def _to_torch_straight_through(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_stright_throuth_estimator_grad(w: PlainOp) -> str:
     return w.x("Out@GRAD")

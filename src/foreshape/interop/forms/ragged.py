@@ -429,8 +429,8 @@ def _to_torch_sequence_attention(w: PlainOp) -> Any:
     return out, sums
 
 
-@to_torch("lod_reset")
-def _to_torch_regrouped(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_lod_reset(w: PlainOp) -> Any:
     x = w.x("X")
     if w.has("Y") and w.spec("Y").lod is not None:
         return Several(f"({x}, None)")
@@ -439,114 +439,114 @@ def _to_torch_regrouped(w: PlainOp) -> Any:
     return Several(f"({x}, {w.call(helpers.ragged_rows.regrouped, f'{x}.shape[0]', target, outer)})")
 
 
-@to_torch("sequence_concat")
-def _to_torch_joined(w: PlainOp) -> Several:
+@to_torch()
+def _to_torch_sequence_concat(w: PlainOp) -> Several:
     offsets = tuple_of([str(w.offsets("X", index)) for index in range(w.count("X"))])
     return Several(w.call(helpers.ragged_rows.joined, tuple_of(w.all("X")), offsets))
 
 
-@to_torch("sequence_expand")
-def _to_torch_repeated(w: PlainOp) -> Several:
+@to_torch()
+def _to_torch_sequence_expand(w: PlainOp) -> Several:
     return Several(w.call(helpers.ragged_rows.repeated, w.x("X"), w.offsets("X"), sequences(w, "Y"), w.of.ref_level))
 
 
-@to_torch("sequence_expand_as")
-def _to_torch_repeated_rows(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_sequence_expand_as(w: PlainOp) -> str:
     return f"{w.x('X')}.index_select(0, {sequences(w, 'Y')}.segments)"
 
 
-@to_torch("sequence_unpad")
-def _to_torch_unpadded(w: PlainOp) -> Several:
+@to_torch()
+def _to_torch_sequence_unpad(w: PlainOp) -> Several:
     return Several(w.call(helpers.ragged_rows.unpadded, w.x("X"), w.x("Length"), w.offsets("X")))
 
 
-@to_torch("sequence_pool_grad")
-def _to_torch_pool_gradient(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_sequence_pool_grad(w: PlainOp) -> str:
     operands = w.x("X"), w.optional("MaxIndex"), w.x("Out@GRAD"), sequences(w, "X")
     return w.call(helpers.ragged_rows.shares_of_rows, *operands, f'"{w.of.pooltype}"')
 
 
-@to_torch("sequence_topk_avg_pooling")
-def _to_torch_best_averages(w: PlainOp) -> Several:
+@to_torch()
+def _to_torch_sequence_topk_avg_pooling(w: PlainOp) -> Several:
     offsets = [sequences(w, slot) for slot in ("X", "ROW", "COLUMN")]
     return Several(w.call(helpers.ragged_rows.best_averages, w.x("X"), *offsets, list(w.of.topks), w.of.channel_num))
 
 
-@to_torch("sequence_enumerate")
-def _to_torch_windows(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_sequence_enumerate(w: PlainOp) -> str:
     return w.call(helpers.ragged_rows.numbered_windows, w.x("X"), sequences(w, "X"), w.of.win_size, w.of.pad_value)
 
 
-@to_torch("sequence_reshape")
-def _to_torch_rows(w: PlainOp) -> Several:
+@to_torch()
+def _to_torch_sequence_reshape(w: PlainOp) -> Several:
     return Several(w.call(helpers.ragged_rows.in_rows_of, w.x("X"), sequences(w, "X"), w.of.new_dim))
 
 
-@to_torch("sequence_erase")
-def _to_torch_erased(w: PlainOp) -> Several:
+@to_torch()
+def _to_torch_sequence_erase(w: PlainOp) -> Several:
     return Several(w.call(helpers.ragged_rows.without_tokens, w.x("X"), sequences(w, "X"), list(w.of.tokens)))
 
 
-@to_torch("sequence_reverse")
-def _to_torch_reversed(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_sequence_reverse(w: PlainOp) -> str:
     return f"{w.x('X')}.index_select(0, {sequences(w, 'X')}.reversal)"
 
 
-@to_torch("sequence_scatter")
-def _to_torch_added(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_sequence_scatter(w: PlainOp) -> str:
     operands = w.x("X"), w.x("Ids"), w.x("Updates"), sequences(w, "Ids"), sequences(w, "Updates")
     return w.call(helpers.ragged_rows.added_at, *operands)
 
 
-@to_torch("sequence_slice")
-def _to_torch_sliced(w: PlainOp) -> Several:
+@to_torch()
+def _to_torch_sequence_slice(w: PlainOp) -> Several:
     return Several(w.call(helpers.ragged_rows.sliced, w.x("X"), sequences(w, "X"), w.x("Offset"), w.x("Length")))
 
 
-@to_torch("sequence_softmax")
-def _to_torch_softmax(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_sequence_softmax(w: PlainOp) -> str:
     return w.call(helpers.ragged_rows.ragged_softmax, w.x("X"), sequences(w, "X"))
 
 
-@to_torch("sequence_conv")
-def _to_torch_context(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_sequence_conv(w: PlainOp) -> str:
     start, length = w.of.contextStart, w.of.contextLength
     trained = w.of.paddingTrainable and max(0, -start) + max(0, start + length - 1) > 0 and w.has("PaddingData")
     operands = w.x("X"), w.x("PaddingData") if trained else None, w.x("Filter"), sequences(w, "X")
     return w.call(helpers.ragged_rows.context_convolution, *operands, start, length)
 
 
-@to_torch("cached_positions")
+@to_torch()
 def _to_torch_cached_positions(w: PlainOp) -> str:
     offsets = sequences(w, "X")
     return f"{w.x('Held')}.long().repeat_interleave({offsets}.lengths) + {offsets}.positions"
 
 
-@to_torch("split_lod_tensor")
-def _to_torch_split(w: PlainOp) -> Several:
+@to_torch()
+def _to_torch_split_lod_tensor(w: PlainOp) -> Several:
     return Several(w.call(helpers.ragged_rows.split_by, w.x("X"), w.x("Mask"), w.offsets("X"), w.of.level))
 
 
-@to_torch("merge_lod_tensor")
-def _to_torch_merged(w: PlainOp) -> Several:
+@to_torch()
+def _to_torch_merge_lod_tensor(w: PlainOp) -> Several:
     offsets = w.offsets("X"), w.offsets("InTrue"), w.offsets("InFalse")
     return Several(w.call(helpers.ragged_rows.merged_by, w.x("Mask"), w.x("InTrue"), w.x("InFalse"), *offsets, w.of.level))
 
 
-@to_torch("select_output")
-def _to_torch_selected(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_select_output(w: PlainOp) -> Any:
     out = w.let(w.call(helpers.ragged_rows.selected_output, w.x("X"), w.x("Mask"), w.of.branches))
     return ([f"{out}[{number}]" for number in range(len(w.op.output_slots["Out"]))],)
 
 
-@to_torch("edit_distance")
+@to_torch()
 def _to_torch_edit_distance(w: PlainOp) -> Several:
     operands = w.x("Hyps"), w.x("Refs"), w.optional("HypsLength"), w.optional("RefsLength")
     return Several(w.call(helpers.alignments.edit_distances, *operands, w.offsets("Hyps"), w.offsets("Refs"), w.of.normalized))
 
 
-@to_torch("ctc_align")
-def _to_torch_aligned(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_ctc_align(w: PlainOp) -> Any:
     o, x = w.of, w.x("Input")
     if w.has("InputLength"):
         out, lengths = w.several(w.call(helpers.alignments.aligned, x, w.x("InputLength"), o.blank, o.merge_repeated, o.padding_value), 2)
@@ -555,38 +555,38 @@ def _to_torch_aligned(w: PlainOp) -> Any:
     return Several(f"({out}, None, {offsets})")
 
 
-@to_torch("warpctc")
-def _to_torch_ctc(w: PlainOp) -> Several:
+@to_torch()
+def _to_torch_warpctc(w: PlainOp) -> Several:
     operands = w.x("Logits"), w.x("Label"), w.optional("LogitsLength"), w.optional("LabelLength"), w.offsets("Logits"), w.offsets("Label")
     reads_gradient = w.op.output("WarpCTCGrad") in w.writer.wanted
     return Several(w.call(helpers.alignments.ctc_loss, *operands, w.of.blank, w.of.norm_by_times, reads_gradient))
 
 
-@to_torch("warprnnt")
-def _to_torch_transducer(w: PlainOp) -> Several:
+@to_torch()
+def _to_torch_warprnnt(w: PlainOp) -> Several:
     operands = [w.x(slot) for slot in ("input", "label", "input_lengths", "label_lengths")]
     return Several(w.call(helpers.alignments.transducer_loss, *operands, w.of.blank, number_code(w.of.fastemit_lambda)))
 
 
-@to_torch("linear_chain_crf")
-def _to_torch_chain(w: PlainOp) -> Several:
+@to_torch()
+def _to_torch_linear_chain_crf(w: PlainOp) -> Several:
     operands = w.x("Emission"), w.x("Transition"), w.x("Label"), w.optional("Length")
     return Several(w.call(helpers.chain_fields.chain_costs, *operands, w.offsets("Emission"), w.offsets("Label")))
 
 
-@to_torch("crf_decoding")
-def _to_torch_decoded(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_crf_decoding(w: PlainOp) -> str:
     operands = w.x("Emission"), w.x("Transition"), w.optional("Label"), w.optional("Length")
     return w.call(helpers.chain_fields.best_tags, *operands, w.offsets("Emission"), w.offsets("Label") if w.has("Label") else None)
 
 
-@to_torch("viterbi_decode")
-def _to_torch_viterbi(w: PlainOp) -> Several:
+@to_torch()
+def _to_torch_viterbi_decode(w: PlainOp) -> Several:
     return Several(w.call(helpers.chain_fields.viterbi, w.x("Input"), w.x("Transition"), w.x("Length"), w.of.include_bos_eos_tag))
 
 
-@to_torch("beam_search")
-def _to_torch_beam(w: PlainOp) -> Several:
+@to_torch()
+def _to_torch_beam_search(w: PlainOp) -> Several:
     o, slots = w.of, ("scores", "ids", "pre_scores", "pre_ids")
     grouped = next((offsets for slot in slots if w.has(slot) and (offsets := w.offsets(slot)) is not None), None)
     sources = f"{grouped}.in_rows({o.level})" if grouped is not None else None

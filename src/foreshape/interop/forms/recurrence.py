@@ -650,12 +650,12 @@ def _to_torch_rnn(w: PlainOp) -> Any:
     return values[0], None, values[1:], None
 
 
-@to_torch("lstm_unit")
+@to_torch()
 def _to_torch_lstm_unit(w: PlainOp) -> Any:
     return Several(w.call(helpers.layers.lstm_unit, w.x("X"), w.x("C_prev"), number_code(w.of.forget_bias)))
 
 
-@to_torch("row_conv")
+@to_torch()
 def _to_torch_row_conv(w: PlainOp) -> Any:
     offsets = w.offsets("X")
     if offsets is None:

@@ -452,8 +452,8 @@ def _to_torch_p_norm(w: PlainOp) -> str:
     return f"torch.linalg.vector_norm({w.x('X')}, {order}{', ' + axis_arguments(w, axes, w.of.keepdim) if axes else ''})"
 
 
-@to_torch("reduce_prod")
-def _to_torch_prod(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_reduce_prod(w: PlainOp) -> str:
     rank, dtype = w.rank("X"), w.result("Out").known_dtype
     axes = range(rank) if w.of.reduce_all or not w.of.dim else sorted({axis % rank for axis in w.of.dim} if rank else ())
     dtype_code = "" if dtype.is_floating or dtype is INT64 else f", dtype={w.type(dtype)}"

@@ -281,8 +281,8 @@ def _to_torch_expand_as_v2(w: PlainOp) -> str:
     return f"{w.x('X')}.expand({w.x('Y')}.shape)" if w.has("Y") else f"{w.x('X')}.expand({tuple_of([str(n) for n in w.of.target_shape])})"
 
 
-@to_torch("expand_as")
-def _expand_as_first(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_expand_as(w: PlainOp) -> str:
     x, target = w.x("X"), w.x("target_tensor")
     return f"torch.tile({x}, [size // d if d else 1 for d, size in zip({x}.shape, {target}.shape)])"
 
@@ -321,13 +321,13 @@ def _to_torch_broadcast_tensors(w: PlainOp) -> Any:
     return Several(f"torch.broadcast_tensors({', '.join(w.all('X'))})")
 
 
-@to_torch("repeat_interleave")
+@to_torch()
 def _to_torch_repeat_interleave(w: PlainOp) -> str:
     return f"torch.repeat_interleave({w.x('X')}, {w.x('RepeatsTensor') if w.has('RepeatsTensor') else w.of.Repeats}, {w.of.dim})"
 
 
-@to_torch("expand")
-def _to_torch_expand_times(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_expand(w: PlainOp) -> str:
     if w.count("expand_times_tensor"):
         times = tuple_of([w.int("expand_times_tensor", index) for index in range(w.count("expand_times_tensor"))])
     else:

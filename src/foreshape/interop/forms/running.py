@@ -147,7 +147,7 @@ def _to_torch_cumsum(w: PlainOp) -> str:
     return (f"({code}).flip({axis})" if w.of.exclusive else f"{code}.flip({axis})") if w.of.reverse else code
 
 
-@to_torch("cumprod")
+@to_torch()
 def _to_torch_cumprod(w: PlainOp) -> str:
     if not w.rank("X"):
         return f"{w.x('X')}.clone()"
@@ -158,7 +158,7 @@ def _to_torch_cumprod(w: PlainOp) -> str:
     return f"{code}.flip({axis})" if w.of.reverse else code
 
 
-@to_torch("logcumsumexp")
+@to_torch()
 def _to_torch_logcumsumexp(w: PlainOp) -> str:
     x, axis = (f"{w.x('X')}.reshape(-1)", 0) if w.of.flatten else (w.x("X"), w.of.axis)
     lowest, turned = f"torch.finfo({w.type(w.dtype('X'))}).min", w.of.reverse and (w.of.flatten or w.rank("X") > 0)

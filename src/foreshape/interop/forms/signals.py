@@ -262,18 +262,18 @@ def _from_torch__fft_c2r(t: TorchCall, x: Variable, dim: Any, normalization: int
 # --- to torch's code
 
 
-@to_torch("frame")
+@to_torch()
 def _to_torch_frame(w: PlainOp) -> str:
     back = "movedim(-1, 1)" if w.of.axis == 0 else "transpose(-1, -2)"
     return f"{w.x('X')}.unfold({w.of.axis}, {w.of.frame_length}, {w.of.hop_length}).{back}.clone()"
 
 
-@to_torch("overlap_add")
+@to_torch()
 def _to_torch_overlap_add(w: PlainOp) -> str:
     return w.call(helpers.layers.overlap_add, w.x("X"), w.of.hop_length, w.of.axis == 0)
 
 
-@to_torch("stft")
+@to_torch()
 def _to_torch_stft(w: PlainOp) -> str:
     numbers = w.of.n_fft, w.of.hop_length, w.of.normalized, w.of.onesided
     return w.call(helpers.layers.short_time_transform, w.x("X"), w.x("Window"), *numbers)

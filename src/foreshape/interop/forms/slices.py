@@ -488,8 +488,8 @@ def _to_torch_cut(w: PlainOp, starts: list[str], ends: list[str], strides: list[
     return f"{w.x('Input')}[{', '.join(index)}]"
 
 
-@to_torch("strided_slice")
-def _strided_slice(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_strided_slice(w: PlainOp) -> str:
     starts, ends, strides = _number_codes(w, "starts", "StartsTensor"), _number_codes(w, "ends", "EndsTensor"), _number_codes(w, "strides", "StridesTensor")
     if starts is None or ends is None or strides is None or w.of.decrease_axis or not all(s.isdigit() and int(s) > 0 for s in strides):
         return _to_torch_entries(w)

@@ -212,8 +212,8 @@ _FEW = 16
 """Up to so many elements an introsort keeps the order of equal ones."""
 
 
-@to_torch("argsort")
-def _argsort(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_argsort(w: PlainOp) -> Any:
     count = product(w.dims("X"))
     if w.of.stable or (isinstance(count, int) and not _FEW < count <= MOST_ELEMENTS):
         code = f"torch.sort({w.x('X')}, dim={w.of.axis}, descending={w.of.descending}, stable=True)"
@@ -243,12 +243,12 @@ def _to_torch_top(w: PlainOp) -> Several:
     return Several(f"torch.topk({w.x('X')}, {k}, {w.of.axis}, largest={w.of.largest}, sorted={w.of.sorted})")
 
 
-@to_torch("kthvalue")
+@to_torch()
 def _to_torch_kthvalue(w: PlainOp) -> Several:
     return Several(f"torch.kthvalue({w.x('X')}, {w.of.k}, {w.of.axis}, keepdim={w.of.keepdim})")
 
 
-@to_torch("searchsorted")
+@to_torch()
 def _to_torch_searchsorted(w: PlainOp) -> str:
     row, values = w.dtype("SortedSequence"), w.dtype("Values")
     floats = {dtype for dtype in (row, values) if dtype.is_floating}
@@ -266,7 +266,7 @@ def _to_torch_median(w: PlainOp) -> Any:
     return out, f"{places}.reshape(-1)" if skips and both else places if both else f"{places}.squeeze(-1)"
 
 
-@to_torch("mode")
+@to_torch()
 def _to_torch_mode(w: PlainOp) -> Any:
     if not w.rank("X"):
         return f"{w.x('X')}.clone()", f"torch.zeros_like({w.x('X')}, dtype=torch.int64)"

@@ -277,19 +277,19 @@ def _multiclass(w: PlainOp) -> Any:
     return Several(f"({out}, {offsets})" if w.op.type == "multiclass_nms" else f"({out}, {row}, {offsets}, {offsets})")
 
 
-@to_torch("nms")
+@to_torch()
 def _to_torch_nms(w: PlainOp) -> str:
     function = helpers.greedy_suppression.kept_in_order if w.writer.flow == "python" else helpers.suppression.suppression
     return w.call(function, w.x("Boxes"), number_code(w.of.iou_threshold))
 
 
-@to_torch("locality_aware_nms")
-def _to_torch_locality_aware(w: PlainOp) -> Several:
+@to_torch()
+def _to_torch_locality_aware_nms(w: PlainOp) -> Several:
     out, numbers = w.several(w.call(helpers.greedy_suppression.merged_boxes, w.x("BBoxes"), w.x("Scores"), *_thresholds(w)), 2)
     return Several(f"({out}, {w.call(helpers.ragged_inputs.in_sequences, numbers)})")
 
 
-@to_torch("matrix_nms")
+@to_torch()
 def _to_torch_matrix_nms(w: PlainOp) -> Several:
     o = w.of
     numbers = number_code(o.score_threshold), number_code(o.post_threshold), o.nms_top_k, o.keep_top_k
@@ -297,16 +297,16 @@ def _to_torch_matrix_nms(w: PlainOp) -> Several:
     return Several(w.call(helpers.greedy_suppression.matrix_suppression, w.x("BBoxes"), w.x("Scores"), *numbers, sigma, o.background_label, pixel))
 
 
-@to_torch("non_max_suppression")
-def _to_torch_selection(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_non_max_suppression(w: PlainOp) -> str:
     limit = w.int("MaxPerClass") if w.has("MaxPerClass") else "0"
     threshold = f"float({w.x('IouThreshold')})" if w.has("IouThreshold") else "0.0"
     operands = w.x("BBoxes"), w.x("Scores"), limit, threshold, w.optional("ScoreThreshold")
     return w.call(helpers.greedy_suppression.selected_boxes, *operands, w.of.centered)
 
 
-@to_torch("retinanet_detection_output")
-def _to_torch_retinanet(w: PlainOp) -> Several:
+@to_torch()
+def _to_torch_retinanet_detection_output(w: PlainOp) -> Several:
     o, operands = w.of, [tuple_of(w.all(slot)) for slot in ("BBoxes", "Scores", "Anchors")]
     numbers = number_code(o.score_threshold), o.nms_top_k, o.keep_top_k, number_code(o.nms_threshold), number_code(o.nms_eta)
     out, counts = w.several(w.call(helpers.greedy_suppression.retinanet_boxes, *operands, w.x("ImInfo"), *numbers), 2)
@@ -326,8 +326,8 @@ def _to_torch_proposals(w: PlainOp) -> Any:
     return Several(f"({boxes}, {scores}, {counts}.int(), {offsets}, {offsets})")
 
 
-@to_torch("collect_fpn_proposals")
-def _to_torch_best_regions(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_collect_fpn_proposals(w: PlainOp) -> Any:
     regions, dense = w.all("MultiLevelRois"), w.count("MultiLevelRoIsNum")
     if dense:
         sequences = [w.call(helpers.ragged_inputs.images_of, n, f"{x}.shape[0]") for n, x in zip(w.all("MultiLevelRoIsNum"), regions, strict=True)]

@@ -177,8 +177,8 @@ def _to_torch_embedding(w: PlainOp) -> str:
 _POOLS = {"SUM": "'sum'", "MEAN": "'mean'", "MAX": "'amax'", "MIN": "'amin'"}
 
 
-@to_torch("graph_send_recv")
-def _to_torch_along_edges(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_graph_send_recv(w: PlainOp) -> Any:
     x, how = w.x("X"), w.of.reduce_op
     size = max(w.of.out_size[0], 0) if w.of.out_size else 0
     rows, targets = str(size) if size else f"{x}.shape[0]", w.let(f"{w.x('Dst_index')}.long()")
@@ -188,18 +188,18 @@ def _to_torch_along_edges(w: PlainOp) -> Any:
     return out, f"{x}.new_zeros({rows}, dtype=torch.int32)"
 
 
-@to_torch("segment_pool")
-def _to_torch_segments(w: PlainOp) -> Any:
+@to_torch()
+def _to_torch_segment_pool(w: PlainOp) -> Any:
     return Several(w.call(helpers.pooled_rows.pooled_segments, w.x("X"), w.x("SegmentIds"), _POOLS[w.of.pooltype]))
 
 
-@to_torch("gather_tree")
-def _to_torch_paths(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_gather_tree(w: PlainOp) -> str:
     return w.call(helpers.pooled_rows.paths, w.x("Ids"), w.x("Parents"))
 
 
-@to_torch("cvm")
-def _to_torch_shows_and_clicks(w: PlainOp) -> str:
+@to_torch()
+def _to_torch_cvm(w: PlainOp) -> str:
     counts, offsets = w.x("CVM"), w.offsets("X")
     counts = counts if offsets is None else f"{counts}.index_select(0, {offsets}.segments)"
     return w.call(helpers.pooled_rows.shows_and_clicks, w.x("X"), counts, w.of.use_cvm)
