@@ -7,7 +7,9 @@ import inspect
 import os
 import sys
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -15,7 +17,7 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from support.some import examples  # in the folder of this file
+from support.some import examples, is_quick  # in the folder of this file
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: threads of each would wait for those of the others
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -33,12 +35,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.long)
 
 
+def with_few_quick(calls: list[Any], *names: str, one_in: int = 0, turn: int = 0) -> list[Any]:
+    """Cases of a test, of which the quick ones are quick that have these names, or else the one in so many whose turn it is; the others are long.
+    Tests over the same cases may take turns (``turn``), so that each case is quick in one of them."""
+    quick = [call.id for call in calls if not any(mark.name in ("long", "longest") for mark in call.marks)]
+    if unknown := set(names) - set(quick):
+        raise pytest.UsageError(f"no quick cases {sorted(unknown)}; there are {quick}")
+    chosen = set(names) or {name for name in quick if is_quick(name, one_in, turn)} or {*quick[:1]}
+    return [call if call.id in chosen else replace(call, marks=[*call.marks, pytest.mark.long.mark]) for call in calls]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, None, None]:
     """Where ``-m`` begins with "not long", no tests of long cases but for one of a function without quick ones: two thirds of all cases are long,
     and what pytest makes of each takes as long as many quick tests do. The names of the others stay."""
     yield
     calls = metafunc._calls  # pytest has no other way to leave out a case and keep the names of those after it
+    for rule in metafunc.definition.iter_markers("quick_cases"):
+        calls[:] = with_few_quick(calls, *rule.args, **rule.kwargs)
     if metafunc.config.option.markexpr.startswith("not long") and calls:
         long = metafunc.definition.get_closest_marker("long") is not None
         quick = [] if long else [call for call in calls if not any(mark.name in ("long", "longest") for mark in call.marks)]

@@ -49,6 +49,7 @@ CASES: list[Any] = [
 ]
 
 
+@pytest.mark.quick_cases("windows")
 @pytest.mark.parametrize(("net", "x", "axes", "others"), CASES)
 def test_all_sizes_are_taken_where_both_ways_give_the_same(net: nn.Module, x: Tensor, axes: dict[int, str], others: list[tuple[int, ...]]) -> None:
     model = fs.from_torch(net, x, (axes,))

@@ -72,6 +72,7 @@ def leaves(value: Any) -> list[torch.Tensor]:
     return list(torch.utils._pytree.tree_leaves(value))
 
 
+@pytest.mark.quick_cases("images", "sequences")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_gives_what_its_module_gives_in_every_size(name: str) -> None:
     make, dynamic, example, other = NETWORKS[name]
@@ -106,6 +107,7 @@ class Loss(nn.Module):
         return sum(torch.sin(y * 1.3).mean() for y in leaves(self.network(*inputs)) if y.is_floating_point())  # type: ignore[return-value]
 
 
+@pytest.mark.quick_cases("images")
 @pytest.mark.parametrize("name", each(2, NETWORKS))
 def test_gradients_and_statistics_are_those_of_torch(name: str) -> None:
     make, dynamic, example, _ = NETWORKS[name]

@@ -245,6 +245,7 @@ class Sum(nn.Module):
         return total
 
 
+@pytest.mark.quick_cases("0")
 @pytest.mark.parametrize("group", [pytest.param(n, marks=[pytest.mark.long] if n > 1 else []) for n in range(len(GROUPS))])
 def test_gradients_of_equal_elements_and_at_corners_are_torchs(group: int) -> None:
     net, by = Sum(GROUPS[group]), torch.linspace(-1.0, 2.0, 97).sin().repeat(20)

@@ -108,6 +108,7 @@ def brought(name: str, trains: bool) -> tuple[nn.Module, Any]:
     return module, fs.from_torch(module, given(4))
 
 
+@pytest.mark.quick_cases("residual-training")
 @pytest.mark.parametrize("trains", [pytest.param(False, marks=pytest.mark.long), True], ids=["call", "training"])
 @pytest.mark.parametrize("name", [n if n in ("residual", "branch") else pytest.param(n, marks=pytest.mark.long) for n in NETWORKS])
 def test_eager_torch_takes_what_is_predicted(name: str, trains: bool) -> None:
@@ -173,6 +174,7 @@ def test_frozen_parameters_have_no_gradient_in_either() -> None:
     assert two.ours.peak(batch=4) < one.ours.peak(batch=4)
 
 
+@pytest.mark.quick_cases("training")
 @pytest.mark.parametrize("trains", [False, True], ids=["call", "training"])
 def test_the_largest_batch_is_the_last_that_fits(trains: bool) -> None:
     module, x, limit = brought("branch", True)[1], torch.randn(4, 64), 3 << 20

@@ -235,6 +235,7 @@ LONG = ("reverse by a number", "step", "swish", "one of several", "in another", 
 """What others of them have parts of."""
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in LONG else n for n in FUNCTIONS])
 def test_function(name):
     torch.manual_seed(0)
@@ -322,6 +323,7 @@ class Hooked(nn.Module):
         return (self.n(self.m(h)) * (before.sum() + 1)).square().mean()
 
 
+@pytest.mark.quick_cases("parameter", "tensor", "used before")
 @pytest.mark.parametrize(
     "how", ["parameter", "both", "tensor", "used before", *(pytest.param(h, marks=pytest.mark.long) for h in ("shared parameter", "pre", "full"))]
 )
@@ -391,6 +393,7 @@ def test_hook_that_is_removed_again_is_refused():
         fs.from_torch(Net(removed), torch.randn(5, 3))
 
 
+@pytest.mark.quick_cases("reads grad_output", "only watches a parameter", "behind the sum", "of former times", "in NumPy")
 @pytest.mark.parametrize("name", CASES)
 def test_hook_that_is_told(name):
     change, words = CASES[name]

@@ -63,6 +63,7 @@ QUICK = ("in order", "rows on the way")
 """One of several layers both ways, of the padded time of all, and one with layers between the rows: they have parts of the others."""
 
 
+@pytest.mark.quick_cases("rows on the way")
 @pytest.mark.parametrize("case", [n if n in QUICK else pytest.param(n, marks=pytest.mark.long) for n in CASES])
 def test_packed_sequences_are_torchs(case: str) -> None:
     torch.manual_seed(3)

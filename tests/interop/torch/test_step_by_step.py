@@ -51,6 +51,7 @@ CASES = {
 }
 
 
+@pytest.mark.quick_cases("False-projected")
 @pytest.mark.parametrize("case", [pytest.param(n, marks=pytest.mark.long) if " " in n else n for n in CASES])
 @pytest.mark.parametrize("opened", [pytest.param(True, marks=pytest.mark.long), False])
 def test_steps_are_torchs(case: str, opened: bool) -> None:

@@ -82,6 +82,7 @@ DRAWS = {
 }
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("name", DRAWS)
 def test_a_draw_takes_torchs_values_as_often_and_a_test_none(name: str) -> None:
     module, shape, values = DRAWS[name]

@@ -55,6 +55,7 @@ def module_of(rule: Rule) -> nn.Module:
     return Made()
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("name", FLOATS)
 def test_numbers_of_double_precision_keep_their_bits(name: str) -> None:
     module, x = module_of(FLOATS[name]), torch.linspace(0.5, 2, 3, dtype=torch.float64)
@@ -65,6 +66,7 @@ def test_numbers_of_double_precision_keep_their_bits(name: str) -> None:
     torch.testing.assert_close(model.gradients(x)["x"], next(module.parameters()).grad, rtol=1e-14, atol=1e-14)
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @pytest.mark.parametrize("name", INTEGERS)
 def test_whole_numbers_of_64_bits_are_exact(name: str) -> None:
     class Made(nn.Module):

@@ -89,11 +89,13 @@ def compare(name: str, cls: type[Operator], sample: Sample) -> bool:
     return True
 
 
+@pytest.mark.quick_cases(one_in=3)
 @of_each_operator(CASES, quick=24)
 def test_gradients_are_those_of_the_operator(name: str, cls: type[Operator], sample: Sample) -> None:
     compare(name, cls, sample)
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @pytest.mark.parametrize("name", each(3, sorted({c[1].type for c in OWN})))
 def test_operators_with_a_backward_pass_of_their_own_take_it_along(name: str) -> None:
     assert sum(compare(*case) for case in OWN if case[1].type == name)

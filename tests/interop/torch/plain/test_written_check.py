@@ -83,6 +83,7 @@ def test_inputs_that_the_program_refuses_are_told_of() -> None:
     assert module(torch.ones(1, 4), torch.tensor([5])).shape == (1, 4)
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize(("window", "padding", "stride"), [([1, 2], 1, 2), (2, 2, 2), ([1, 3], 1, 1), (3, 2, 1), ([2, 1], [1, 1], 1), (1, 1, 1), (3, 1, 2)])
 @pytest.mark.parametrize("kind", ["max", "avg"])
 def test_a_pool_keeps_a_padding_of_more_than_half_its_window(window: Any, padding: Any, stride: int, kind: str) -> None:
@@ -123,6 +124,7 @@ def test_an_instance_of_one_number_is_normalized_to_its_bias(dims: list[Any]) ->
         np.testing.assert_allclose(module(torch.from_numpy(given)).detach(), fs.Executor().run(feed={"x": given}, fetch=out, scope=scope)[0], atol=1e-5)
 
 
+@pytest.mark.quick_cases("True")
 @pytest.mark.parametrize("trained", [True, False])
 def test_each_normalization_keeps_its_own_mode(trained: bool) -> None:
     """A frozen one in a network in training, one without moving statistics, one of a cumulative mean, and one as usual."""
@@ -175,6 +177,7 @@ def test_parameters_of_any_name_are_apart() -> None:
     assert "class Network" in module.source_ and len(module.state_dict()) == len(NAMES)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("names", [("batch_norm", "one_each", "parameter"), ("ａ", "a", "«device»"), ("self", "torch", "device"), ("x 1", "x\n1", "class")])
 def test_inputs_of_any_name_are_apart(names: tuple[str, ...]) -> None:
     inputs = [layer.data(name, shape=["batch", 4]) for name in names]
