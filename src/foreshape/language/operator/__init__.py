@@ -1,8 +1,8 @@
 """The language of operators: fields, requirements, gradients, samples, and the registry. No operator lives here.
 
-The author of an operator imports everything from here, and the operators of this package from the modules inside::
+The operators of this package import from the modules inside; the author of another operator from `foreshape.operator`::
 
-    from foreshape.language.operator import FLOATING, Operator, gradient, operand, result, sample, torch
+    from foreshape.operator import FLOATING, Operator, gradient, operand, result, sample, torch
 
 `find` and `get` look an operator up by its type.
 """

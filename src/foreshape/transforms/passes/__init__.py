@@ -1,4 +1,4 @@
-"""Passes: from a program to a program, each named, each verified after.
+"""Passes: from a program to a program, each named, with a contract, and inferred again after.
 
 A pass never changes its argument: it returns another program, and True if it differs.
 """

@@ -105,6 +105,9 @@ def _followed(graph: Graph, chain: Chain, axis: int, residuals: bool) -> Chain:
 def _reader(graph: Graph, chain: Chain) -> KernelCall | None:
     """Return the only reader of a chain's result, if only its first result is needed."""
     reader = graph.only_reader(chain.out)
+    if reader is None and graph.attempts is not None:
+        for i in graph.readers(chain.out):
+            graph.shared(i, chain.out, i)
     return reader if reader is not None and graph.makes_one(reader) else None
 
 
