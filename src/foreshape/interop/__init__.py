@@ -2,7 +2,7 @@
 
 In come files, bytes and modules of torch; out come programs with their values, and files and code of programs.
 
-- `forms`: what each operator is in the other formats. Begin with `forms.activations`.
+- `forms`: each operator in the other formats. Begin with `forms.activations`.
 - `pir`: programs of PaddlePaddle 3; `onnx`: models of ONNX; `torch`: exported graphs, and in ``torch.write`` programs as code.
 - The files beside them: `model` and `predictor` for use, `compiling` for networks in one file, `convert_models`, `safetensors_file`.
 

@@ -2,7 +2,8 @@
 
     type; pir NAME ...; onnx NODE; from onnx NODE; to onnx NODE; from torch CALL; to torch EXPRESSION
 
-An absent part is a function (`foreshape.interop.forms.rules`), or no form at all. ``onnx`` is both ways.
+Lines stand in the order of types, and the parts in this order. An absent part is a function (`foreshape.interop.forms.rules`), or no form at all.
+``onnx`` is both ways.
 
     leaky_relu; pir leaky_relu | X | Out | negative_slope>alpha; onnx LeakyRelu(X, alpha=0.01); to torch F.leaky_relu(X, alpha)
 
