@@ -172,11 +172,14 @@ def _to_torch_pixel_shuffle(w: PlainOp) -> str:
     return f"F.{w.op.type}({x}, {factor})"
 
 
-@to_torch()
+@to_torch("channel_shuffle", "shuffle_channel")
 def _to_torch_channel_shuffle(w: PlainOp) -> str:
-    if w.of.data_format == "NCHW":
-        return f"torch.channel_shuffle({w.x('X')}, {w.of.groups})"
-    return f"{w.x('X')}.unflatten(3, ({w.of.groups}, -1)).transpose(3, 4).flatten(3)"
+    axis, x = (3 if getattr(w.of, "data_format", "NCHW") == "NHWC" else 1), w.x("X")
+    groups, channels = (w.of.group if w.op.type == "shuffle_channel" else w.of.groups), w.dims("X")[axis]
+    if axis == 1 and isinstance(channels, int) and channels:  # torch's has no gradient of no channels
+        return f"torch.channel_shuffle({x}, {groups})"
+    x = w.let(x)
+    return f"{x}.unflatten({axis}, ({groups}, {x}.shape[{axis}] // {groups})).transpose({axis}, {axis + 1}).flatten({axis}, {axis + 1})"
 
 
 @to_torch()

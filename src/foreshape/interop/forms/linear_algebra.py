@@ -294,7 +294,11 @@ def _to_torch_cholesky_solve(w: PlainOp) -> str:
 def _to_torch_eigh(w: PlainOp) -> Any:
     if w.op.type == "eigvalsh" and w.of.is_test:
         return f'torch.linalg.eigvalsh({w.x("X")}, "{w.of.UPLO}")', f"torch.zeros_like({w.x('X')})"
-    return Several(w.call(helpers.linear_systems.symmetric_eigenvalues, w.x("X"), f'"{w.of.UPLO}"'))
+    code = w.call(helpers.linear_systems.symmetric_eigenvalues, w.x("X"), f'"{w.of.UPLO}"')
+    if w.op.type == "eigh" or w.op.output("Eigenvectors") not in w.writer.wanted:
+        return Several(code)
+    values, vectors = w.several(code, 2)
+    return values, f"{vectors} if self.training else torch.zeros_like({vectors})"  # a test has none
 
 
 @to_torch()

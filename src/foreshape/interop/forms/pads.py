@@ -299,7 +299,8 @@ def _to_torch_pad2d(w: PlainOp) -> str:
     widths = ", ".join([*pads[2:], *pads[:2]])
     if mode is None:
         return f"F.pad({w.x('X')}, ({'0, 0, ' if last else ''}{widths}), value={w.number(w.of.pad_value, w.dtype('X'))})"
-    if last or not w.dtype("X").is_floating:
+    channels = w.dims("X")[1]
+    if last or not w.dtype("X").is_floating or not isinstance(channels, int) or not channels:  # torch pads no images without channels
         return w.call(helpers.borders.bordered, w.x("X"), f"({widths})", f'"{mode}"', 2 if last else 3)
     return f'F.pad({w.x("X")}, ({widths}), mode="{mode}")'
 

@@ -507,14 +507,17 @@ def _to_torch_pool(w: PlainOp) -> Any:
     back = f".{BACK[rank]}" if last else ""
     if w.of.global_pooling or (w.of.adaptive and all(k == 1 for k in w.of.ksize) and not w.count("KernelSizes")):
         axes = tuple(range(1 if last else 2, rank + (1 if last else 2)))
-        return f"{w.x('X')}.{'amax' if kind == 'max' else 'mean'}({axes}, keepdim=True)"
+        # the gradient of a maximum is that of its first place
+        return f"F.adaptive_max_pool{rank}d({x}, 1){back}" if kind == "max" else f"{w.x('X')}.mean({axes}, keepdim=True)"
     if w.of.adaptive:
         size = [w.int("KernelSizes", index) for index in range(rank)] if w.count("KernelSizes") else w.of.ksize
         return f"F.adaptive_{kind}_pool{rank}d({x}, {short(size)}){back}"
     pads: list[tuple[Any, Any]] = [*torch_windows(w, sizes, w.of.ksize, w.of.padding_algorithm, w.of.strides, w.of.ksize)]
     even = all(isinstance(a, int) and a == b and 2 * a <= k for (a, b), k in zip(pads, w.of.ksize, strict=True))
     sees_image = all(isinstance(n, int) and n < k for pair, k in zip(pads, w.of.ksize, strict=True) for n in pair)  # in each window
-    if kind == "max" and not even and not w.of.ceil_mode and sees_image:
+    if rank == 3:
+        even = even and not _may_lack(sizes, w.of.ksize) and not (kind == "max" and any(n != 0 for pair in pads for n in pair))
+    if kind == "max" and not even and not w.of.ceil_mode and sees_image and rank == 2:
         x, pads, even = surrounded(w, x, pads, ', value=float("-inf")'), [(0, 0), (0, 0)], True
     if not even or (w.of.ceil_mode and not _counts_alike(w, sizes, pads)) or (w.of.ceil_mode and kind == "avg" and not w.of.exclusive):
         options = _pads(w), w.of.ceil_mode, w.of.exclusive
@@ -525,6 +528,11 @@ def _to_torch_pool(w: PlainOp) -> Any:
     keywords += ["ceil_mode=True"] if w.of.ceil_mode else []
     keywords += ["count_include_pad=False"] if kind == "avg" and w.of.exclusive and any(padding) else []
     return f"F.{kind}_pool{rank}d({', '.join([x, short(w.of.ksize), *keywords])}){back}"
+
+
+def _may_lack(sizes: Sequence[Size], spans: Sequence[int]) -> bool:
+    """Tell whether an open image may be smaller than a window."""
+    return any(not isinstance(size, int) and span > 1 for size, span in zip(sizes, spans, strict=True))
 
 
 def _pads(w: PlainOp) -> list[tuple[int, int]] | None:
@@ -559,7 +567,10 @@ def _pool_with_index(w: PlainOp) -> Any:
         out, index = w.several(f"F.adaptive_max_pool{len(sizes)}d({x}, {windows}, return_indices=True)", 2)
         return out, f"{index}.to(torch.int32)"
     pads = torch_windows(w, sizes, w.of.ksize, "EXPLICIT", w.of.strides, w.of.ksize)
-    if w.of.ceil_mode or not all(isinstance(a, int) and a == b and 2 * a <= k for (a, b), k in zip(pads, w.of.ksize, strict=True)):
+    is_even = all(isinstance(a, int) and a == b and 2 * a <= k for (a, b), k in zip(pads, w.of.ksize, strict=True))
+    if len(sizes) == 3:  # a padding is the least number, which is above -inf
+        is_even = not _may_lack(sizes, w.of.ksize) and all(n == 0 for pair in pads for n in pair)
+    if w.of.ceil_mode or not is_even:
         return Several(w.call(helpers.windows.pooled_with_index, x, tuple(w.of.ksize), tuple(w.of.strides), _pads(w), w.of.ceil_mode))
     padding = [a for a, _ in pads]
     option = f", padding={short(padding)}" if any(padding) else ""
@@ -581,9 +592,10 @@ def _to_torch_lp_pool2d(w: PlainOp) -> Any:
     if w.of.global_pooling:
         axes = (1, 2) if last else (2, 3)
         out = f"{w.x('x')}.pow({number_code(p)}).sum({axes}, keepdim=True).pow({number_code(1.0 / p)})"
-        return f"{w.x('x')}.amax({axes}, keepdim=True)" if math.isinf(p) else out
+        back = f".{BACK[2]}" if last else ""
+        return f"F.adaptive_max_pool2d({x}, 1){back}" if math.isinf(p) else out
     window = tuple(w.of.kernel_size)
-    if w.of.adaptive or w.of.ceil_mode or math.isinf(p):
+    if w.of.adaptive or w.of.ceil_mode or math.isinf(p) or _may_lack(sizes, window):
         options = tuple(w.of.strides), _pads(w), w.of.ceil_mode, w.of.adaptive
         out = w.call(helpers.windows.power_pooled, x, number_code(p), window, *options)
         return f"{out}.{BACK[2]}" if last else out

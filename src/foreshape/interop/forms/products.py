@@ -453,6 +453,9 @@ def _to_torch_multi_dot(w: PlainOp) -> str:
 
 @to_torch()
 def _to_torch_bilinear_tensor_product(w: PlainOp) -> str:
+    if not all(isinstance(n, int) and n for n in w.dims("Weight")[1:]):  # torch's layer takes no empty rows
+        code = f'torch.einsum("ni,oij,nj->no", {w.x("X")}, {w.x("Weight")}, {w.x("Y")})'
+        return f"{code} + {w.x('Bias')}.reshape(-1)" if w.has("Bias") else code
     return f"F.bilinear({w.x('X')}, {w.x('Y')}, {w.x('Weight')}" + (f", {w.x('Bias')}.reshape(-1))" if w.has("Bias") else ")")
 
 

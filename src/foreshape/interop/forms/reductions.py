@@ -433,7 +433,10 @@ def _to_torch_reduce(w: PlainOp) -> str:
 
 def _whole_mean(w: PlainOp, x: str, axes: tuple[int, ...], keep: bool) -> str:
     total = w.let(f"{x}.sum({axis_arguments(w, axes, keep)})")
-    return f'torch.div({total}, {x}.numel() // {total}.numel(), rounding_mode="trunc").to({w.type(w.result("Out").known_dtype)})'
+    count = f"{x}.numel() // {total}.numel()"
+    if not all(isinstance(n, int) and n for n in w.dims("X")):
+        count = f"max({x}.numel() // max({total}.numel(), 1), 1)"
+    return f'torch.div({total}, {count}, rounding_mode="trunc").to({w.type(w.result("Out").known_dtype)})'
 
 
 @to_torch()

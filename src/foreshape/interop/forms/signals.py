@@ -288,7 +288,9 @@ def _to_torch_fourier(w: PlainOp) -> str:
     else:
         half = w.op.type == "fft_r2c" and w.of.onesided
         function, option = ("rfftn" if half else "fftn") if forward else ("ihfftn" if half else "ifftn"), ""
-    if 0 in w.dims("X"):  # not every library takes none
-        out = w.result("Out")
-        return f"{w.x('X')}.new_zeros({w.sizes(out.known_dims)}, dtype={w.type(out.known_dtype)})"
-    return f'torch.fft.{function}({w.x("X")}{option}, dim={axes}, norm="{w.of.normalization}")'
+    x, out, dims = w.x("X"), w.result("Out"), w.dims("X")
+    if all(isinstance(n, int) and n for n in dims):
+        return f'torch.fft.{function}({x}{option}, dim={axes}, norm="{w.of.normalization}")'
+    x = w.let(x)
+    nothing = f"{x}.new_zeros({w.sizes(out.known_dims)}, dtype={w.type(out.known_dtype)})"  # not every library takes none
+    return nothing if 0 in dims else f'torch.fft.{function}({x}{option}, dim={axes}, norm="{w.of.normalization}") if {x}.numel() else {nothing}'
