@@ -165,11 +165,9 @@ def _from_torch_channel_shuffle(t: TorchCall, x: Variable, groups: int) -> Any:
 @to_torch("pixel_shuffle", "pixel_unshuffle")
 def _to_torch_pixel_shuffle(w: PlainOp) -> str:
     x, factor = w.x("X"), w.of.upscale_factor if w.op.type == "pixel_shuffle" else w.of.downscale_factor
-    if 0 in w.dims("X"):  # of nothing torch keeps the dims
-        return f"{x}.new_empty({w.sizes(w.result('Out').known_dims)})"
-    if w.of.data_format == "NHWC":
-        return f"F.{w.op.type}({x}.movedim(-1, 1), {factor}).movedim(1, -1)"
-    return f"F.{w.op.type}({x}, {factor})"
+    shuffled = helpers.layers.pixels_of_channels if w.op.type == "pixel_shuffle" else helpers.layers.channels_of_pixels
+    call = f"F.{w.op.type}({{}}, {factor})" if all(isinstance(n, int) and n for n in w.dims("X")) else w.call(shuffled, "{}", factor)
+    return call.format(f"{x}.movedim(-1, 1)") + ".movedim(1, -1)" if w.of.data_format == "NHWC" else call.format(x)
 
 
 @to_torch("channel_shuffle", "shuffle_channel")

@@ -319,7 +319,10 @@ def _to_torch_round(w: PlainOp) -> str:
 
 @to_torch()
 def _to_torch_logit(w: PlainOp) -> str:
-    return f"torch.logit({w.x('X')}, {number_code(w.of.eps) if w.of.eps else None})"
+    if w.of.eps:
+        return f"torch.logit({w.x('X')}, {number_code(w.of.eps)})"
+    x = w.let(w.x("X"))
+    return f"torch.logit(torch.where(({x} < 0) | ({x} > 1), torch.nan, {x}))"  # beyond them no gradient
 
 
 @to_torch()

@@ -34,7 +34,9 @@ def _to_torch_scatter(w: PlainOp) -> str:
 def _to_torch_scatter_nd_add(w: PlainOp) -> str:
     if w.dims("Index")[-1] == 0:  # all updates are for the whole of X
         return f"{w.x('X')} + {w.x('Updates')}.reshape(-1, *{w.x('X')}.shape).sum(0)"
-    return f"torch.index_put({w.x('X')}, {w.x('Index')}.long().unbind(-1), {w.x('Updates')}, accumulate=True)"
+    x, index = w.x("X"), w.let(f"{w.x('Index')}.long()")
+    places = [w.call(helpers.bounds.within, f"{index}[..., {axis}]", f"{x}.shape[{axis}]", f"'an index into axis {axis}'") for axis in range(w.dims("Index")[-1])]
+    return f"torch.index_put({x}, {tuple_of(places)}, {w.x('Updates')}, accumulate=True)"
 
 
 @to_torch()
@@ -50,7 +52,8 @@ def _to_torch_index_put(w: PlainOp) -> str:
 
 @to_torch()
 def _to_torch_shard_index(w: PlainOp) -> str:
-    x, share = w.let(w.x("X")), -(-w.of.index_num // w.of.nshards)
+    x = w.let(w.call(helpers.bounds.within, w.x("X"), w.of.index_num, "'a number in X'"))
+    share = -(-w.of.index_num // w.of.nshards)
     return f"torch.where({x} // {share} == {w.of.shard_id}, {x} % {share}, {w.of.ignore_value})"
 
 

@@ -20,6 +20,7 @@ from foreshape.interop.torch.open_size import OpenSize, as_dim, as_variable, com
 from foreshape.interop.torch.open_size import size_of as torch_size_of
 from foreshape.interop.torch.torch_call import TorchCall
 from foreshape.interop.torch.untyped_torch import is_list
+from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp, Several, tuple_of
 from foreshape.language.program.variable import Variable
 
@@ -323,7 +324,10 @@ def _to_torch_broadcast_tensors(w: PlainOp) -> Any:
 
 @to_torch()
 def _to_torch_repeat_interleave(w: PlainOp) -> str:
-    return f"torch.repeat_interleave({w.x('X')}, {w.x('RepeatsTensor') if w.has('RepeatsTensor') else w.of.Repeats}, {w.of.dim})"
+    x, repeats = w.x("X"), w.of.Repeats
+    if w.has("RepeatsTensor"):
+        repeats = w.call(helpers.bounds.same_sizes, w.x("RepeatsTensor"), f"{x}.movedim({w.of.dim}, 0)", 1, "'RepeatsTensor and the repeated axis of X'")
+    return f"torch.repeat_interleave({x}, {repeats}, {w.of.dim})"
 
 
 @to_torch()

@@ -20,3 +20,10 @@ def within(index: Tensor, size: int, words: str, low: int = 0) -> Tensor:
         if least < low or largest >= size:
             raise IndexError(f"{words} must be in [{low}, {size}); seen {least} to {largest}")
     return index
+
+
+def same_sizes(x: Tensor, y: Tensor, axes: int, words: str) -> Tensor:
+    """Return ``x``, whose first ``axes`` dims are as ``y``'s; an export has guards of its own."""
+    if x.shape[:axes] != y.shape[:axes] and not torch.compiler.is_compiling():
+        raise ValueError(f"{words} must have the same dims{f', in the first {axes} axes' if axes < max(x.dim(), y.dim()) else ''}; seen {[*x.shape]} and {[*y.shape]}")
+    return x

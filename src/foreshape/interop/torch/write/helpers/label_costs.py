@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from foreshape.interop.torch.write.helpers.bounds import same_sizes, within
+
 
 def accuracy(scores: Tensor, index: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the part of the rows with their label among the classes ``index`` of their largest scores, the number of these rows, and of all."""
@@ -41,9 +43,9 @@ def personalized_ranking_loss(x: Tensor, label: Tensor) -> Tensor:
 
 def weighted_nll(x: Tensor, label: Tensor, weight: Tensor | None, ignored: int, reduction: str) -> tuple[Tensor, Tensor]:
     """Return the negative logarithms at the labels, each weighted by its class, and the sum of these weights."""
-    index = label.long()
+    index = same_sizes(label, x[:, 0], label.dim(), "Label and X without its classes").long()
     skipped = index == ignored
-    index = index.masked_fill(skipped, 0)
+    index = within(index.masked_fill(skipped, 0), x.shape[1], "a number in Label")
     weights = (torch.ones_like(index, dtype=x.dtype) if weight is None else weight.take(index)).masked_fill(skipped, 0.0)
     losses = (-x.gather(1, index.unsqueeze(1)).squeeze(1) * weights).masked_fill(weights == 0.0, 0.0)
     if reduction == "none":
@@ -65,7 +67,7 @@ def sigmoid_cross_entropy(x: Tensor, label: Tensor, positive: Tensor | None, ign
 
 def center_loss(x: Tensor, label: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
     """Return the differences of rows from their classes' centers, and half the square of their lengths."""
-    difference = x - centers.index_select(0, label.reshape(-1).long())
+    difference = x - centers.index_select(0, within(label.reshape(-1).long(), centers.shape[0], "a number in Label"))
     return difference, 0.5 * difference.square().sum(1, keepdim=True)
 
 
@@ -93,10 +95,13 @@ def moved_centers(x: Tensor, label: Tensor, centers: Tensor, rate: Tensor) -> tu
 
 def focal_loss(x: Tensor, label: Tensor, count: Tensor, gamma: float, alpha: float) -> Tensor:
     """Return for each class, numbered from 1 in ``label``, its focal loss over ``count``, at least 1; -1 are rows that do not count."""
+    label = same_sizes(label, x, 1, "Label and X")
     is_class = label == torch.arange(1, x.shape[1] + 1, dtype=label.dtype, device=x.device)
     is_different = (label != -1) & ~is_class
     log_p, log_q = F.logsigmoid(x), F.logsigmoid(-x)
-    bounded = log_p + (log_p.clamp(min=-87.33654475) - log_p).detach()
+    infinite = log_p.isinf()  # no gradient: sigmoid(-x) is 1, and its bounded logarithm a number
+    bounded = torch.where(infinite, log_p.detach(), log_p)
+    bounded = torch.where(infinite, bounded.clamp(min=-87.33654475), log_p + (log_p.clamp(min=-87.33654475) - log_p.masked_fill(infinite, 0)).detach())
     loss = is_class * (-alpha * torch.exp(gamma * log_q) * bounded) - is_different * ((1.0 - alpha) * torch.exp(gamma * log_p) * log_q)
     return loss / count.reshape(-1).clamp(min=1).to(x.dtype)
 
@@ -106,7 +111,7 @@ def teacher_student_loss(x: Tensor, label: Tensor, low: float, high: float) -> T
 
     A label of -2 is no click, -1 a click; from 0 on with a score: the score itself without a click, or the score + 1 with one.
     """
-    score = (label >= 0.0).to(x.dtype)
+    score = (same_sizes(label, x, 2, "Label and X") >= 0.0).to(x.dtype)
     targets = torch.where(label < 0.0, (label >= -1.0).to(x.dtype), label)
     x = torch.where((x >= high) | (x <= low), x.detach(), x)
     return F.softplus(x) * (score + 1.0) - targets * x

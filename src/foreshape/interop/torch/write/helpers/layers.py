@@ -157,6 +157,26 @@ def shifted_in_time(x: Tensor, steps: int, part: float, axis: int) -> Tensor:
     return torch.cat((before, after, unmoved), axis + 1).flatten(0, 1)
 
 
+def channels_of_pixels(x: Tensor, factor: int) -> Tensor:
+    """Return `F.pixel_unshuffle`; of nothing torch's own keeps the dims."""
+    if torch.compiler.is_compiling() or x.numel():
+        return F.pixel_unshuffle(x, factor)
+    images, channels, height, width = x.shape
+    if height % factor or width % factor:
+        raise ValueError(f"height and width must be multiples of {factor}; seen {height} and {width}")
+    return x.reshape(images, channels * factor**2, height // factor, width // factor)
+
+
+def pixels_of_channels(x: Tensor, factor: int) -> Tensor:
+    """Return `F.pixel_shuffle`; of nothing torch's own keeps the dims."""
+    if torch.compiler.is_compiling() or x.numel():
+        return F.pixel_shuffle(x, factor)
+    images, channels, height, width = x.shape
+    if channels % factor**2:
+        raise ValueError(f"channels must be a multiple of {factor**2}; seen {channels}")
+    return x.reshape(images, channels // factor**2, height * factor, width * factor)
+
+
 def spectral_norm(weight: Tensor, u: Tensor, v: Tensor, axis: int, steps: int, epsilon: float) -> Tensor:
     """Return a weight over its largest singular value, approached in steps from the vectors ``u`` and ``v``, which count as constants."""
     matrix = weight.movedim(axis, 0).flatten(1)

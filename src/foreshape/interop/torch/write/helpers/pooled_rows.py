@@ -17,6 +17,10 @@ def pooled(x: Tensor, targets: Tensor, count: int, how: str) -> Tensor:
 def pooled_segments(x: Tensor, segments: Tensor, how: str) -> tuple[Tensor, Tensor]:
     """Return the pooled rows of each segment, their numbers rising, and the number of rows of each."""
     segments = segments.long()
+    if not len(segments):
+        raise ValueError("SegmentIds must not be empty")
+    if segments[0] < 0 or (segments.diff() < 0).any():
+        raise ValueError(f"SegmentIds must be at least 0, and rise; seen {segments[:8].tolist()}")
     count = int(segments[-1]) + 1
     return pooled(x, segments, count, how), torch.bincount(segments, minlength=count).to(x.dtype).unsqueeze(1)
 

@@ -121,7 +121,10 @@ def region_maxima(x: Tensor, regions: Tensor, counts: Tensor | None, sequences: 
     for image, number in zip(x, torch.arange(len(regions)).split(numbers), strict=True):
         for region in number.tolist():
             inside = masks[0][region][:, None, :, None] & masks[1][region][:, None, :]
-            value, place = image.unsqueeze(1).unsqueeze(1).masked_fill(~inside, torch.finfo(x.dtype).min).flatten(3).max(3)
+            value, place = image.unsqueeze(1).unsqueeze(1).masked_fill(~inside, -torch.inf).flatten(3).max(3)
+            first = inside.flatten(2).long().argmax(2)  # where all pixels are -inf, as those outside are
+            place = torch.where(value == -torch.inf, first, place)
+            value = torch.where(value == -torch.inf, image.flatten(1)[:, first], value)
             empty = ~inside.flatten(2).any(2)
             values.append(value.masked_fill(empty, 0.0))
             places.append(place.masked_fill(empty, -1))
