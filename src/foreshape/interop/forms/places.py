@@ -18,7 +18,8 @@ def _to_torch_multiplex(w: PlainOp) -> str:
 
 @to_torch()
 def _to_torch_take_along_axis(w: PlainOp) -> str:
-    x, axis, places = w.x("Input"), w.of.Axis, w.let(f"{w.x('Index')}.long()")
+    x, axis = w.x("Input"), w.of.Axis
+    places = w.let(w.call(helpers.bounds.within, f"{w.x('Index')}.long()", f"{x}.shape[{axis}]", "'a number in Index'", f"-{x}.shape[{axis}]"))
     return f"torch.gather({x}, {axis}, torch.where({places} < 0, {places} + {x}.shape[{axis}], {places}))"
 
 
@@ -35,7 +36,9 @@ def _to_torch_scatter_nd_add(w: PlainOp) -> str:
     if w.dims("Index")[-1] == 0:  # all updates are for the whole of X
         return f"{w.x('X')} + {w.x('Updates')}.reshape(-1, *{w.x('X')}.shape).sum(0)"
     x, index = w.x("X"), w.let(f"{w.x('Index')}.long()")
-    places = [w.call(helpers.bounds.within, f"{index}[..., {axis}]", f"{x}.shape[{axis}]", f"'an index into axis {axis}'") for axis in range(w.dims("Index")[-1])]
+    places = [
+        w.call(helpers.bounds.within, f"{index}[..., {axis}]", f"{x}.shape[{axis}]", f"'an index into axis {axis}'") for axis in range(w.dims("Index")[-1])
+    ]
     return f"torch.index_put({x}, {tuple_of(places)}, {w.x('Updates')}, accumulate=True)"
 
 
@@ -62,7 +65,8 @@ _REDUCTIONS: Final = {"add": "sum", "sum": "sum", "mul": "prod", "multiply": "pr
 
 @to_torch()
 def _to_torch_put_along_axis(w: PlainOp) -> str:
-    x, index, value, axis = w.x("Input"), f"{w.x('Index')}.long()", w.x("Value"), w.of.Axis
+    x, value, axis = w.x("Input"), w.x("Value"), w.of.Axis
+    index = w.call(helpers.bounds.within, f"{w.x('Index')}.long()", f"{x}.shape[{axis}]", "'a number in Index'", f"-{x}.shape[{axis}]")
     if w.of.Reduce == "assign":
         return w.call(helpers.entries.put_along, x, index, value, axis)
     index = w.let(index)

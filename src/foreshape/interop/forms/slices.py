@@ -535,5 +535,9 @@ def _to_torch_crop(w: PlainOp) -> str:
 def _to_torch_partial(w: PlainOp) -> str:
     start, length = w.of.start_index, w.of.length
     end = "" if length < 0 or start + length == 0 < -start else str(start + length)
-    parts = [f"{x}[:, {start}:{end}]" for x in w.all("X")]
+    tensors = w.all("X")
+    if not all(isinstance(n, int) for number in range(len(tensors)) for n in w.dims("X", number)):
+        least = w.call(helpers.bounds.at_least, f"{tensors[0]}.shape[1]", int(end), "'the number of columns of X'") if end and start >= 0 else ""
+        tensors = [f"{w.call(helpers.bounds.same_sizes, x, tensors[0], 2, repr('all of X'))}[:, :{least}]" for x in tensors]
+    parts = [f"{x}[:, {start}:{end}]" for x in tensors]
     return f"torch.cat({tuple_of(parts)}, 1)" if w.op.type == "partial_concat" else " + ".join(parts) if len(parts) > 1 else f"{parts[0]}.clone()"

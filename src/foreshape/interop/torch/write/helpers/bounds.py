@@ -25,5 +25,7 @@ def within(index: Tensor, size: int, words: str, low: int = 0) -> Tensor:
 def same_sizes(x: Tensor, y: Tensor, axes: int, words: str) -> Tensor:
     """Return ``x``, whose first ``axes`` dims are as ``y``'s; an export has guards of its own."""
     if x.shape[:axes] != y.shape[:axes] and not torch.compiler.is_compiling():
-        raise ValueError(f"{words} must have the same dims{f', in the first {axes} axes' if axes < max(x.dim(), y.dim()) else ''}; seen {[*x.shape]} and {[*y.shape]}")
+        raise ValueError(
+            f"{words} must have the same dims{f', in the first {axes} axes' if axes < max(x.dim(), y.dim()) else ''}; seen {[*x.shape]} and {[*y.shape]}"
+        )
     return x
