@@ -1,4 +1,4 @@
-"""Torch code of single operators where torch alone computes something else: the engine's values and gradients, or an error in words."""
+"""Torch code of single operators where torch alone computes something else: the engine's values, or an error in words."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def floats(numbers: Any) -> np.ndarray:
 
 
 def module_and_run(operator: str, results: str, attributes: dict[str, Any], feed: dict[str, Any]) -> tuple[Any, Any, list[str]]:
-    """Return the exported module, the engine's run with a gradient of the first operand, and the operands; all dims are open but those in ``_static``."""
+    """Return the exported module, the engine's run, and the operands. All dims are open but those in ``_static``."""
     static = attributes.pop("_static", {})
     with fs.program_guard(fs.Program(), fs.Program()):
         slots: dict[str, Any] = {}
@@ -113,7 +113,8 @@ EQUAL = [
     ("pixel_unshuffle", "Out", {"downscale_factor": 2}, {"X": f32(1, 2, 4, 4)}),
     ("pixel_shuffle", "Out", {"upscale_factor": 2}, {"X": f32(0, 4, 2, 2)}),
     ("space_to_depth", "Out", {"blocksize": 2}, {"X": f32(0, 4, 4, 4)}),
-    ("sigmoid_focal_loss", "Out", {"gamma": 2.0, "alpha": 0.25, "_static": {"Label": (1,), "FgNum": (0,)}}, {"X": floats([[-INF, 1], [-INF, 2]]), "Label": i32([1], [0]), "FgNum": i32(1)}),
+    ("sigmoid_focal_loss", "Out", {"gamma": 2.0, "alpha": 0.25, "_static": {"Label": (1,), "FgNum": (0,)}},
+     {"X": floats([[-INF, 1], [-INF, 2]]), "Label": i32([1], [0]), "FgNum": i32(1)}),
     ("roi_pool", "Out Argmax", {"pooled_height": 2, "pooled_width": 2, "spatial_scale": 1.0, "_static": {"X": (1,), "ROIs": (1,)}},
      {"X": np.full((1, 2, 4, 4), -INF, "float32"), "ROIs": floats([[0, 0, 3, 3]]), "RoisNum": i32(1)}),
     ("logit", "Out", {"eps": 0.0}, {"X": floats([100, -3, 0.5, 0, 1])}),

@@ -20,7 +20,7 @@ def pooled_segments(x: Tensor, segments: Tensor, how: str) -> tuple[Tensor, Tens
     if not len(segments):
         raise ValueError("SegmentIds must not be empty")
     if segments[0] < 0 or (segments.diff() < 0).any():
-        raise ValueError(f"SegmentIds must be at least 0, and rise; seen {segments[:8].tolist()}")
+        raise ValueError(f"SegmentIds must be at least 0, and rise; seen {[int(n) for n in segments[:8]]}")
     count = int(segments[-1]) + 1
     return pooled(x, segments, count, how), torch.bincount(segments, minlength=count).to(x.dtype).unsqueeze(1)
 
