@@ -104,8 +104,8 @@ def _from_pir_rank(p: PirCall) -> Any:
 def _from_pir_lu(p: PirCall) -> Any:
     """Factor matrices: of one matrix PaddlePaddle 3 gives one number as Infos, without dims."""
     p.by_row()
-    one = p.is_read(2) and len(p.translation.dims_of(p.op, 0)) == 2
-    return (None, None, p.apply("reshape2", {"shape": []}, X=p.raw(2, INT32, (1,)))[0]) if one else None
+    is_matrix = p.is_read(2) and len(p.translation.dims_of(p.op, 0)) == 2
+    return (None, None, p.apply("reshape2", {"shape": []}, X=p.raw(2, INT32, (1,)))[0]) if is_matrix else None
 
 
 # --- from torch

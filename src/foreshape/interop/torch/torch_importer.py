@@ -410,23 +410,23 @@ def kept_node(importer: ImportState, node: Any, name: str, arguments: Sequence[A
     if isinstance(traced, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return Untold(reason)
     many = type(traced) in (tuple, list)
-    listed = [one for one in (traced if many else [traced]) if isinstance(one, torch.Tensor)]
-    made: list[Variable] = []
-    for one in listed:
-        known = all(isinstance(n, int) for n in one.shape)
-        spec = Spec(LOD_TENSOR, dtype_of_torch(one.dtype), tuple(one.shape) if known else None)
+    tensors = [tensor for tensor in (traced if many else [traced]) if isinstance(tensor, torch.Tensor)]
+    results: list[Variable] = []
+    for tensor in tensors:
+        known = all(isinstance(n, int) for n in tensor.shape)
+        spec = Spec(LOD_TENSOR, dtype_of_torch(tensor.dtype), tuple(tensor.shape) if known else None)
         variable = Variable.make(importer.program.unique_name(node.name), block, spec, None)
         variable.known = False
         block.vars[variable.name] = variable
-        made.append(variable)
+        results.append(variable)
     error = SchemaError(f"{name} cannot be imported: {reason}").told(op=name)
-    inputs = {f"I{at}": (v.name,) for at, v in enumerate(arguments) if isinstance(v, Variable)}
-    op = Op(block, Attributes.of(f"aten.{name}", ()).refused(error), inputs, {f"O{at}": (v.name,) for at, v in enumerate(made)}, site=here())
+    inputs = {f"I{index}": (v.name,) for index, v in enumerate(arguments) if isinstance(v, Variable)}
+    op = Op(block, Attributes.of(f"aten.{name}", ()).refused(error), inputs, {f"O{index}": (v.name,) for index, v in enumerate(results)}, site=here())
     block.ops.append(op)
-    for variable in made:
+    for variable in results:
         variable.op = op
     importer.program.touch()
-    return made if many else made[0] if made else None
+    return results if many else results[0] if results else None
 
 
 def batches_counted(t: TorchCall, count: Variable, step: int) -> Variable:

@@ -72,11 +72,11 @@ class Program:
     def feeds(self) -> Feeds:
         """Return the accepted sizes of the inputs: in words, the smallest, and the nearest to given ones."""
         self.refresh_quietly()
-        found = self._feeds
-        if found is None or found.version != self.version:
-            found = self._feeds = elsewhere("language.views.feeds:feeds_of")(self)
-        assert found is not None
-        return found
+        feeds = self._feeds
+        if feeds is None or feeds.version != self.version:
+            feeds = self._feeds = elsewhere("language.views.feeds:feeds_of")(self)
+        assert feeds is not None
+        return feeds
 
     def touch(self) -> None:
         """Mark the program as changed."""
