@@ -102,6 +102,10 @@ class NoValueError(SchemaError, TypeError):
     """A use of a variable as if it had a value while the network is described. For Python it is a `TypeError`: an operator then tries the other side."""
 
 
+class UnpadError(DescriptionError):
+    """A padded network whose masked rows reach a text's own rows or results: the message has the op, and the way from it to the result."""
+
+
 class FormatError(ForeshapeError):
     """Bytes against the format: the message has the byte offset or the path of the message inside the file."""
 

@@ -1,0 +1,169 @@
+"""The terms of attention in a padded program: from the product of weights and values back to queries, keys and what is added to their scores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from foreshape.core.data_class import data_class
+from foreshape.language.operator import computations as c
+from foreshape.language.program import Op
+from foreshape.transforms.unpad.contents import FAR
+from foreshape.transforms.unpad.index_forms import IndexForm
+from foreshape.transforms.unpad.padded_values import BATCH, ROWS
+
+if TYPE_CHECKING:
+    from foreshape.transforms.unpad.packing import Packer
+
+
+@data_class(frozen=True)
+class BiasTerm:
+    """A summand of scores by the places of a row and of a key: the value ``name`` times ``factor``.
+
+    Attributes:
+        hides: the value is truth values: keys are hidden where they are ``not seen``, by adding ``hidden``.
+    """
+
+    name: str
+    factor: float = 1.0
+    hides: bool = False
+    seen: bool = True
+    hidden: float = 0.0
+
+
+@data_class(frozen=True)
+class AttentionTerms:
+    """Attention of several heads within texts: softmax(query key' * scale + bias) value."""
+
+    query: str
+    key: str
+    value: str
+    heads: int
+    size: int
+    scale: float
+    causal: bool
+    bias: tuple[BiasTerm, ...]
+
+
+class _Scores:
+    """The summands of scores, collected on the way back from the softmax."""
+
+    def __init__(self, packer: Packer) -> None:
+        self.packer = packer
+        self.product: tuple[Op, float] | None = None
+        self.bias: list[BiasTerm] = []
+        self.causal = False
+
+    def collect(self, name: str, factor: float) -> bool:
+        """Add the summands of a value; False if it is none that is known."""
+        packer = self.packer
+        name = packer.plain(name)
+        if packer.number(name) is not None:
+            return True  # the same for all keys: the softmax does not see it
+        value = packer.proof.value(name)
+        if not value.per_text:
+            self.bias.append(BiasTerm(name, factor))
+            return value.fault is None
+        op = packer.writers.get(name)
+        if op is None or op.operator is None:
+            return False
+        first, second = op.operand(0), op.operand(1) if len(op.operator.schema.operands) > 1 else ""
+        if op.type == "elementwise_add":
+            return self.collect(first, factor) and self.collect(second, factor)
+        if op.type == "elementwise_sub":
+            return self.collect(first, factor) and self.collect(second, -factor)
+        if op.type == "scale" and not op.input("ScaleTensor"):
+            return self.collect(first, factor * float(op.attributes.values.get("scale", 1.0)))
+        if op.type in ("elementwise_mul", "elementwise_div"):
+            return self._scaled(op.type, first, second, factor)
+        if op.type == "where":
+            return self._chosen(op, factor)
+        if op.type == "cast" and packer.old.var(first).spec.known_dtype.is_floating:
+            return self.collect(first, factor)
+        if isinstance(op.operator.computes(), c.MatrixProduct) and self.product is None and len(value.time_places) == 2:
+            self.product = op, factor
+            return True
+        return False
+
+    def _scaled(self, type: str, first: str, second: str, factor: float) -> bool:
+        number = self.packer.number(second)
+        if number is None and type == "elementwise_mul":
+            first, second, number = second, first, self.packer.number(first)
+        if not number:
+            return False
+        return self.collect(first, factor * number if type == "elementwise_mul" else factor / number)
+
+    def _chosen(self, op: Op, factor: float) -> bool:
+        """Take a choice by place between scores and a number far below them."""
+        packer = self.packer
+        condition, x, y = (packer.plain(op.operand(k)) for k in range(3))
+        truth = packer.proof.value(condition)
+        if truth.per_text:
+            return False
+        for hidden, visible, seen in ((y, x, True), (x, y, False)):
+            number = packer.number(hidden)
+            if number is not None and number <= -FAR and factor > 0:
+                self.bias.append(BiasTerm(condition, 1.0, True, seen, max(number, -3.0e38)))
+                return self.collect(visible, factor)
+        return False
+
+
+def attention_terms(packer: Packer, op: Op) -> AttentionTerms | None:
+    """Return the terms of attention that end in a product of weights and values; None if it is none.
+
+    The product must have its keys as columns on the left, and as rows on the right.
+    """
+    mixing = op.operator.computes() if op.operator is not None else None
+    if not isinstance(mixing, c.MatrixProduct) or mixing.x_transposed:
+        return None
+    weights = packer.plain(op.operand(0))
+    softmax = packer.writers.get(weights)
+    computed = softmax.operator.computes() if softmax is not None and softmax.operator is not None else None
+    value = op.operand(1)
+    if softmax is None or not isinstance(computed, c.Softmax):
+        return None
+    axes = packer.proof.value(weights).axes
+    if computed.axis % len(axes) != len(axes) - 1 or axes[-1] != (ROWS,) or axes[-2] != (ROWS,):
+        return None
+    scores = _Scores(packer)
+    if not scores.collect(softmax.operand(0), 1.0) or scores.product is None:
+        return None
+    product, factor = scores.product
+    terms = product.operator.computes() if product.operator is not None else None
+    assert isinstance(terms, c.MatrixProduct)
+    query, key = product.operand(0), product.operand(1)
+    q, k, v = (packer.proof.value(n) for n in (query, key, value))
+    rows_of = (q.axes[-1] if terms.x_transposed else q.axes[-2], k.axes[-2] if terms.y_transposed else k.axes[-1], v.axes[-1] if mixing.y_transposed else v.axes[-2])
+    if any(r != (ROWS,) for r in rows_of) or not (q.per_text and k.per_text and v.per_text):
+        return None
+    columns = [packer.columns(x.axes) for x in (q, k, v)]
+    if columns[0] != columns[1] or columns[0] != columns[2] or not columns[0] or not all(isinstance(n, int) for n in columns[0]):
+        return None
+    sizes = [n for n in columns[0] if isinstance(n, int)]
+    heads = 1
+    for n in sizes[:-1]:
+        heads *= n
+    for term in scores.bias:
+        dims = packer.proof.value(term.name).axes
+        outer = [axis for axis in dims[:-2] if axis]
+        if BATCH in (a for axis in dims for a in axis) or len(outer) > 1 or (outer and outer[0] != (heads,)):
+            return None
+    causal = [t for t in scores.bias if t.hides and _is_causal(packer, t)]
+    bias = tuple(t for t in scores.bias if t not in causal)
+    return AttentionTerms(query, key, value, heads, sizes[-1], factor, bool(causal), bias)
+
+
+def _is_causal(packer: Packer, term: BiasTerm) -> bool:
+    """Tell whether a row sees the keys up to its own place, and no others."""
+    op = packer.writers.get(term.name)
+    if op is None or op.operator is None or op.type not in ("less_equal", "greater_equal", "less_than", "greater_than"):
+        return False
+    contents = [packer.proof.value(op.operand(k)) for k in (0, 1)]
+    rank = len(packer.proof.value(term.name).axes)
+    forms = [x.real.index and x.real.index.moved({p: (p[0] + rank - len(x.axes), p[1]) for p in x.time_places}) for x in contents]
+    if forms[0] is None or forms[1] is None:
+        return False
+    behind = IndexForm.factor((rank - 2, 0)) - IndexForm.factor((rank - 1, 0))  # the row's place less the key's
+    difference = forms[1] - forms[0] if op.type.startswith("less") else forms[0] - forms[1]
+    if not term.seen:  # hidden where it holds: beyond the row's own place
+        return op.type in ("less_than", "greater_than") and difference == behind.times(-1)
+    return op.type in ("less_equal", "greater_equal") and difference == behind

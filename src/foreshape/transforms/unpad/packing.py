@@ -1,0 +1,873 @@
+"""The proved program on ragged rows: each value that has a row for each row of a text is packed, and what mixes rows becomes an op on sequences.
+
+A value of the padded program is written in one of three ways, each when it is asked for:
+
+- packed, ``[rows, *columns]``: the axes of texts and of rows become one, and the other axes stay in their order;
+- alone, for values without rows of texts: as they are, with the longest text in place of the padded time;
+- padded, ``[texts, longest, ...]``: for what no op on sequences computes. Its rows are packed again behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from foreshape import layer
+from foreshape.core.dims import Size, symbol
+from foreshape.core.spec import BOOL, INT64, LOD_TENSOR, DType, Lod, Spec
+from foreshape.language.operator import computations as c
+from foreshape.language.program import Op, Program, Variable, program_guard
+from foreshape.transforms.unpad.attention import AttentionTerms, attention_terms
+from foreshape.transforms.unpad.index_forms import LENGTH, TEXTS, TIME, IndexForm
+from foreshape.transforms.unpad.padded_values import BATCH, REVERSED, ROWS, Atom, Axes, Fault, PaddedValue
+from foreshape.transforms.unpad.proof import Proof
+
+_AXIS_LISTS: Final = ("dim", "axes")
+_ZERO: Final = frozenset({"elementwise_add", "elementwise_sub"})
+_ONE: Final = frozenset({"elementwise_mul", "elementwise_div"})
+
+
+class NotPacked(Exception):
+    """No op on packed rows computes a value."""
+
+
+class Packer:
+    """Writes the program on ragged rows.
+
+    Args:
+        proof: of the padded program; its ops are those of the block.
+        inputs: the padded inputs -> True for those that only tell the rows (a mask, lengths), which the offsets replace.
+        lengths_input: the input of lengths, if that tells the rows.
+        masked: the number of masked rows in the mask.
+        pad_id: the number at masked rows of the first input.
+    """
+
+    def __init__(self, proof: Proof, program: Program, inputs: Mapping[str, bool], lengths_input: str, mask_input: str, masked: int, pad_id: int) -> None:
+        self.proof, self.old, self.inputs = proof, proof.block, inputs
+        self.lengths_input, self.mask_input, self.masked, self.pad_id = lengths_input, mask_input, masked, pad_id
+        self.writers = {n: op for op in self.old.ops for n in op.output_names() if n and not self.old.var(n).persistable}
+        self.new = program.clone()
+        self.block = self.new.global_block
+        self._empty()
+        self.texts = next(n for n, only_rows in inputs.items() if not only_rows)
+        self._packed: dict[str, Variable] = {}
+        self._alone: dict[tuple[str, bool], Variable] = {}
+        self._padded: dict[str, Variable] = {}
+        self._unpacked: set[str] = set()
+        self._made: dict[str, Variable] = {}
+
+    def _empty(self) -> None:
+        """Leave only the parameters."""
+        block = self.block
+        block.ops.clear()
+        for name in [n for n, v in block.vars.items() if not v.persistable or v.spec.kind is not LOD_TENSOR]:
+            del block.vars[name]
+        for variable in block.vars.values():
+            variable.op = None
+        self.new.touch()
+
+    def write(self, fetches: Sequence[str]) -> list[Variable]:
+        """Write what the fetches need; return them."""
+        with program_guard(self.new):
+            self._describe_inputs()
+            return [self._fetched(name) for name in fetches]
+
+    def _describe_inputs(self) -> None:
+        first = self.old.var(self.texts).spec
+        count = first.known_dims[0]
+        for name, only_rows in self.inputs.items():
+            if only_rows:
+                continue
+            old = self.old.var(name)
+            spec = old.spec
+            if ROWS in (atom for axis in self.proof.value(name).axes for atom in axis):
+                spec = Spec(LOD_TENSOR, spec.dtype, (symbol("rows"), *spec.known_dims[2:]), Lod(name, (count,)))
+            variable = self.block.create_variable(name, spec, site=old.site, need_check_feed=True, stop_gradient=old.stop_gradient)
+            if spec.lod is not None:
+                self._packed[name] = variable
+            else:
+                self._alone[name, True] = self._alone[name, False] = variable
+
+    def _fetched(self, name: str) -> Variable:
+        value = self.proof.value(name)
+        result = self.rows(name) if value.per_text and len(value.time_places) == 1 else self.alone(name)
+        if result.name == name:
+            return result
+        if name in self.block.vars:
+            return self.block.apply("assign", {"X": result})
+        op = self.block.append_op("assign", {"X": result}, {"Out": name})
+        return self.block.var(op.output_slots["Out"][0])
+
+    # --- values made once
+
+    def _once(self, key: str, make: Any) -> Variable:
+        variable = self._made.get(key)
+        if variable is None:
+            variable = self._made[key] = make()
+        return variable
+
+    @property
+    def first(self) -> Variable:
+        """The first ragged input: its offsets are those of all rows."""
+        return self.block.var(self.texts)
+
+    def ragged(self, x: Variable) -> Variable:
+        """Return rows with the offsets of the texts."""
+        return x if x.spec.lod is not None and x.spec.lod.source == self.texts else layer.lod_reset(x, self.first)
+
+    def positions(self) -> Variable:
+        """Return the place of each row in its text, int64 ``[rows]``."""
+        return self._once("positions", lambda: layer.cast(layer.position_numbers(self.first), INT64))
+
+    def _pad_first(self) -> tuple[Variable, Variable]:
+        if "padded ids" not in self._made:
+            rows = self.first if self.first.spec.rank > 1 else layer.reshape(self.first, [-1, 1])
+            padded, lengths = layer.sequence_pad(self.ragged(rows), self.pad_id)
+            self._made["padded ids"], self._made["lengths"] = padded, lengths
+        return self._made["padded ids"], self._made["lengths"]
+
+    def lengths(self) -> Variable:
+        """Return the number of rows of each text, int64 ``[texts]``."""
+        return self._pad_first()[1]
+
+    def longest(self) -> Variable:
+        """Return the rows of the longest text, int32 ``[1]``."""
+        return self._once("longest", lambda: layer.slice(layer.shape(self._pad_first()[0]), [0], [1], [2]))
+
+    def count(self) -> Variable:
+        """Return the number of texts, int32 ``[1]``."""
+        return self._once("count", lambda: layer.slice(layer.shape(self.lengths()), [0], [0], [1]))
+
+    def _flat_places(self) -> Variable:
+        """Return for each row its place in a padded tensor of all rows, int64 ``[rows]``."""
+
+        def make() -> Variable:
+            starts = layer.range(0, self.count(), 1, "int32")
+            starts = layer.cast(starts, INT64) * layer.cast(self.longest(), INT64)
+            return layer.reshape(layer.sequence_expand_as(layer.reshape(starts, [-1, 1]), self.first), [-1]) + self.positions()
+
+        return self._once("places", make)
+
+    # --- what a value is
+
+    def _kind(self, value: PaddedValue) -> tuple[bool, int]:
+        return value.per_text, len(value.time_places)
+
+    def plain(self, name: str) -> str:
+        """Return the value that a value equals for texts without padding: masks are true there, and what they multiply or choose is left."""
+        while (before := self._plain_step(name)) is not None:
+            name = before
+        return name
+
+    def _plain_step(self, name: str) -> str | None:
+        op = self.writers.get(name)
+        if op is None or op.operator is None or op.result(0) != name or self.number(name) is not None:
+            return None
+        candidates: list[str] = []
+        inputs = [n for o in op.operator.schema.operands for n in op.inputs.get(o.name, ())]
+        if isinstance(op.operator.computes(), c.Identity) or (op.type == "cast" and self._dtype(inputs[0]) is self._dtype(name)):
+            candidates = inputs[:1]
+        elif op.type in _ZERO | _ONE:
+            neutral = 0.0 if op.type in _ZERO else 1.0
+            if self.number(inputs[1]) == neutral:
+                candidates = inputs[:1]
+            elif self.number(inputs[0]) == neutral and op.type in ("elementwise_add", "elementwise_mul"):
+                candidates = inputs[1:2]
+        elif op.type == "where" and (truth := self.number(inputs[0])) is not None:
+            candidates = [inputs[1] if truth else inputs[2]]
+        elif op.type in ("logical_and", "logical_or"):
+            neutral = 1.0 if op.type == "logical_and" else 0.0
+            candidates = [inputs[1 - k] for k in (0, 1) if self.number(inputs[k]) == neutral][:1]
+        elif op.type in ("expand_v2", "expand_as_v2"):
+            candidates = inputs[:1]
+        elif op.type == "scale" and op.attributes.values.get("scale", 1.0) == 1.0 and not op.attributes.values.get("bias") and not op.input("ScaleTensor"):
+            candidates = inputs[:1]
+        return next((n for n in candidates if self._stands_for(n, name) and self._dtype(n) is self._dtype(name)), None)
+
+    def _stands_for(self, name: str, result: str) -> bool:
+        """Tell whether a value has the columns of a result of the same rank; it may lack its texts and rows."""
+        if name in self.proof.obstacles:
+            return False
+        a, b = self.proof.value(name).axes, self.proof.value(result).axes
+        return len(a) == len(b) and all(x == y or (not x and all(isinstance(atom, str) for atom in y)) for x, y in zip(a, b, strict=True))
+
+    def number(self, name: str) -> float | None:
+        """Return the number in all of a text's own places; None if they differ."""
+        if name in self.proof.obstacles:
+            return None
+        value = self.proof.value(name)
+        return value.real.constant if value.fault is None else None
+
+    def _dtype(self, name: str) -> DType:
+        return self.old.var(name).spec.known_dtype
+
+    # --- packed
+
+    def rows(self, name: str) -> Variable:
+        """Return a value packed: ``[rows, *columns]``."""
+        variable = self._packed.get(name)
+        if variable is None:
+            variable = self._packed[name] = self._pack(name)
+        return variable
+
+    def _pack(self, name: str) -> Variable:
+        plain = self.plain(name)
+        value = self.proof.value(plain)
+        if (number := self.number(plain)) is not None:
+            return self._number_rows(number, self._dtype(plain), value.axes)
+        per_text, times = self._kind(value)
+        if plain != name and (per_text, times) == (True, 1):
+            return self.rows(plain)
+        if times == 0:
+            return self._spread(plain, value) if per_text else self._constant_rows(plain, value)
+        if not per_text:
+            return self._by_position(plain, value)
+        if value.real.form is not None and (rows := self._of_form(value.real.form, value, self._dtype(plain))) is not None:
+            return rows
+        if plain not in self._unpacked:
+            op = self.writers[plain]
+            rule = _PACKED.get(type(op.operator.computes())) if op.operator is not None else None
+            try:
+                if op.type in _PACKED_TYPES:
+                    return _PACKED_TYPES[op.type](self, op, plain)
+                if rule is not None:
+                    return rule(self, op, plain)
+                if op.operator is not None and op.operator.per_element:
+                    return _elements(self, op, plain)
+                raise NotPacked
+            except NotPacked:
+                self._unpacked.add(plain)
+        return self.unpad(self.padded(plain), value.axes, self.columns(value.axes))
+
+    def columns(self, axes: Axes) -> list[Size]:
+        """Return the sizes of the axes that a packed value keeps: all but those of texts and rows."""
+        out: list[Size] = []
+        for axis in axes:
+            size = 1
+            for atom in axis:
+                size *= atom if isinstance(atom, int) else 1
+            if not axis or any(isinstance(a, int) for a in axis):
+                out.append(size)
+        return out
+
+    def column_axes(self, axes: Axes) -> list[int]:
+        """Return the numbers of the axes that a packed value keeps."""
+        return [n for n, axis in enumerate(axes) if not axis or any(isinstance(a, int) for a in axis)]
+
+    def shaped(self, x: Variable, columns: Sequence[Size]) -> Variable:
+        """Return packed rows with other columns."""
+        if [*x.spec.known_dims[1:]] == [*columns]:
+            return x
+        rows = layer.reshape(x, [0, *columns])
+        return rows
+
+    def _number_rows(self, number: float, dtype: DType, axes: Axes) -> Variable:
+        zeros = layer.scale(layer.cast(self.positions(), "fp32"), 0.0, number)
+        rows = layer.reshape(zeros, [0, *(1 for _ in self.columns(axes))])
+        return layer.cast(layer.expand(rows, [-1, *self.columns(axes)]) if self.columns(axes) else rows, dtype)
+
+    def _constant_rows(self, name: str, value: PaddedValue) -> Variable:
+        one = layer.unsqueeze(self.alone(name, True), [0])
+        rows = self._number_rows(0.0, self._dtype(name), ())
+        return layer.reshape(rows, [0, *(1 for _ in self.columns(value.axes))]) + layer.reshape(one, [1, *self.columns(value.axes)])
+
+    def _spread(self, name: str, value: PaddedValue) -> Variable:
+        """Return each text's numbers at all of its rows."""
+        columns = self.columns(value.axes)
+        x = self.alone(name, True)
+        rows = layer.sequence_expand_as(self.outermost(x, value.axes, BATCH), self.first)
+        return self.shaped(rows, columns)
+
+    def _by_position(self, name: str, value: PaddedValue) -> Variable:
+        """Return the row of each position at all rows of texts."""
+        table = self.outermost(self.alone(name, True), value.axes, ROWS)
+        return self.shaped(layer.gather(table, self.positions()), self.columns(value.axes))
+
+    def outermost(self, x: Variable, axes: Axes, atom: str) -> Variable:
+        """Return ``[texts or rows, columns]`` of a value whose axes have one of texts or rows."""
+        number = next(n for n, axis in enumerate(axes) if atom in axis)
+        if axes[number] != (atom,):
+            raise NotPacked
+        order = [number, *(n for n in range(len(axes)) if n != number)]
+        moved = x if order == sorted(order) else layer.transpose(x, order)
+        size = 1
+        for column in self.columns(axes):
+            size *= column if isinstance(column, int) else 1
+        return layer.reshape(moved, [-1, size])
+
+    def _of_form(self, form: IndexForm, value: PaddedValue, dtype: DType) -> Variable | None:
+        """Return whole numbers by their place in the text."""
+        places = value.time_places
+        alone = form.alone(self.proof.side, places)
+        total: Variable | None = None
+        if self.columns(value.axes):
+            return None
+        constant = 0
+        for monomial, coefficient in alone.terms:
+            if not monomial:
+                constant = coefficient
+                continue
+            if len(monomial) != 1 or monomial[0] not in (LENGTH, places[0]):
+                return None
+            part = self.positions() if monomial[0] == places[0] else layer.reshape(
+                layer.sequence_expand_as(layer.reshape(self.lengths(), [-1, 1]), self.first), [-1])  # fmt: skip
+            part = part if coefficient == 1 else layer.scale(part, float(coefficient))
+            total = part if total is None else total + part
+        if total is None:
+            return None
+        total = total if not constant else layer.scale(total, 1.0, float(constant))
+        return layer.cast(total, dtype) if dtype is not total.spec.dtype else total
+
+    # --- alone
+
+    def alone(self, name: str, exact: bool = False) -> Variable:
+        """Return a value without rows of texts, with the longest text in place of the time.
+
+        Args:
+            exact: with all its axes; otherwise those of equal numbers may be 1.
+        """
+        key = name, exact
+        variable = self._alone.get(key)
+        if variable is None:
+            variable = self._alone[key] = self._write_alone(name, exact)
+        return variable
+
+    def _write_alone(self, name: str, exact: bool) -> Variable:
+        old = self.old.var(name)
+        if name not in self.writers and old.persistable:
+            return self.block.var(name)
+        value = self.proof.value(name)
+        sizes = self.proof.whole_numbers(name)
+        number = self.number(name)
+        if sizes is not None and all(isinstance(s, int) for s in sizes):
+            number = float(sizes[0]) if len(set(sizes)) == 1 else None
+        if number is not None and (not exact or not any(isinstance(a, str) for axis in value.axes for a in axis)):
+            shape = [self.columns((axis,))[0] if axis and any(isinstance(a, int) for a in axis) else 1 for axis in value.axes]
+            return self._filled(number, shape, old.spec.known_dtype)
+        if sizes is not None:
+            return self._sizes(sizes, old.spec)
+        plain = name if exact else self.plain(name)
+        if plain != name:
+            return self.alone(plain)
+        per_text, times = self._kind(value)
+        if per_text and times == 0:
+            if value.real.form is not None:
+                return self._text_form(value.real.form, value.axes, old.spec.known_dtype, exact)
+            pooled = self._pooled(self.writers[name], name, value)
+            if pooled is not None:
+                return pooled
+        return self._cloned(self.writers[name], name, self._alone_operand)
+
+    def _alone_operand(self, op: Op, name: str) -> Variable:
+        value = self.proof.value(name)
+        if value.per_text and value.time_places:
+            return self.padded(name)
+        spreads = op.operator is not None and op.operator.per_element
+        return self.alone(name, not spreads)
+
+    def _filled(self, number: float, shape: Sequence[Size], dtype: DType) -> Variable:
+        text = str(int(number)) if dtype.is_integer else ""
+        return self.block.apply("fill_constant", {}, {"shape": [*shape], "dtype": dtype.code, "value": float(number), "str_value": text})
+
+    def _sizes(self, sizes: Sequence[Size], spec: Spec) -> Variable:
+        """Return sizes known in the description, of the run's texts and rows."""
+        parts = [self._size(s, spec.known_dtype) for s in sizes]
+        joined = parts[0] if len(parts) == 1 else layer.concat(parts, 0)
+        return layer.reshape(joined, []) if not spec.rank else joined
+
+    def _size(self, size: Size, dtype: DType) -> Variable:
+        if isinstance(size, (int, float)):
+            return self._filled(float(size), [1], dtype)
+        total: Variable | None = None
+        for monomial, coefficient in self.proof.form(size).terms:
+            part: Variable | None = None
+            for factor in monomial:
+                one = layer.cast(self.count() if factor == TEXTS else self.longest(), dtype)
+                part = one if part is None else part * one
+            term = self._filled(float(coefficient), [1], dtype) if part is None else part if coefficient == 1 else layer.scale(part, float(coefficient))
+            total = term if total is None else total + term
+        return self._filled(0.0, [1], dtype) if total is None else total
+
+    def _text_form(self, form: IndexForm, axes: Axes, dtype: DType, exact: bool) -> Variable:
+        """Return whole numbers of each text: its length, or the place of its last row; columns may be 1, unless ``exact``."""
+        total = self._filled(0.0, [1], INT64)
+        for monomial, coefficient in form.terms:
+            part: Variable | None = None
+            for factor in monomial:
+                if not isinstance(factor, str):
+                    one = layer.cast(layer.range(0, self.count(), 1, "int32"), INT64)
+                else:
+                    one = self.lengths() if factor == LENGTH else layer.cast(self.longest() if factor == TIME else self.count(), INT64)
+                part = one if part is None else part * one
+            term = self._filled(float(coefficient), [1], INT64) if part is None else layer.scale(part, float(coefficient))
+            total = total + term
+        lying = layer.cast(layer.reshape(total, [-1 if BATCH in axis else 1 for axis in axes]), dtype)
+        columns = [-1 if BATCH in axis else self.columns((axis,))[0] for axis in axes]
+        return layer.expand(lying, columns) if exact and any(c not in (-1, 1) for c in columns) else lying
+
+    def _pooled(self, op: Op, name: str, value: PaddedValue) -> Variable | None:
+        """Return a number for each text from its packed rows; None if no op on sequences computes it."""
+        source, how = self._pooling(op)
+        if source is None:
+            return None
+        x = self.proof.value(source)
+        if not x.per_text or len(x.time_places) != 1 or not self._dtype(source).is_floating:
+            return None
+        columns = self.columns(x.axes)
+        size = 1
+        for column in columns:
+            size *= column if isinstance(column, int) else 1
+        rows = self.ragged(layer.reshape(self.rows(source), [0, size]))
+        pooled = self.block.apply("sequence_pool", {"X": rows}, {"pooltype": how})[0]
+        return layer.reshape(pooled, [-1, *self.columns(value.axes)]) if len(value.axes) != 2 or self.columns(value.axes) != [size] else pooled
+
+    def _pooling(self, op: Op) -> tuple[str | None, str]:
+        """Return the value that an op pools over rows, and how."""
+        if op.operator is None:
+            return None, ""
+        computed = op.operator.computes()
+        source = op.operand(0)
+        if source not in self.old.vars or source in self.proof.obstacles:
+            return None, ""
+        x = self.proof.value(source)
+        rows = [p[0] for p in x.time_places]
+        if isinstance(computed, c.Reduction) and computed.how == "SUM":
+            over = range(len(x.axes)) if computed.axes is None else [a % len(x.axes) for a in computed.axes]
+            alike = all(a in rows or not x.axes[a] for a in over)
+            return (source, "SUM") if rows and rows[0] in over and alike else (None, "")
+        if op.type in ("reduce_max", "reduce_min"):
+            over = [a % len(x.axes) for a in op.attributes.values.get("dim", ())]
+            return (source, "MAX" if op.type == "reduce_max" else "MIN") if over == rows else (None, "")
+        if op.type in ("slice", "strided_slice", "gather", "gather_nd", "take_along_axis") and rows:
+            first = self._first_or_last(op, x)
+            return (source, first) if first else (None, "")
+        return None, ""
+
+    def _first_or_last(self, op: Op, x: PaddedValue) -> str:
+        """Return "FIRST" or "LAST" for an op that takes this row of each text."""
+        if op.type in ("slice", "strided_slice"):
+            axes, starts = list(op.attributes.values.get("axes", ())), list(op.attributes.values.get("starts", ()))
+            row = x.time_places[0][0]
+            if axes != [row] or len(starts) != 1 or op.input("StartsTensor") or op.inputs.get("StartsTensorList"):
+                return ""
+            return "FIRST" if starts[0] == 0 else "LAST"
+        index = self.proof.value(op.operand(1))
+        content = index.real.parts[-1] if index.real.parts else index.real
+        form = content.index
+        if form is None or (op.type == "gather" and x.axes[0] not in ((BATCH, ROWS), (BATCH,))):
+            return ""
+        row = form
+        texts = [(a, k) for a, axis in enumerate(index.axes) for k, atom in enumerate(axis) if atom == BATCH]
+        if op.type == "gather":
+            row = next((form - IndexForm.factor(p) * IndexForm.factor(TIME) for p in texts if (p in form.places())), form)
+        row = row.alone("right", ())
+        last = IndexForm.factor(LENGTH if self.proof.side == "right" else TIME) - IndexForm.number(1)
+        first = IndexForm(()) if self.proof.side == "right" else IndexForm.factor(TIME) - IndexForm.factor(LENGTH)
+        return "LAST" if row == last else "FIRST" if row == first else ""
+
+    # --- padded
+
+    def padded(self, name: str) -> Variable:
+        """Return a value as in the padded program, with the longest text in place of the time."""
+        variable = self._padded.get(name)
+        if variable is None:
+            variable = self._padded[name] = self._pad(name)
+        return variable
+
+    def _pad(self, name: str) -> Variable:
+        if self.proof.side == "left":
+            raise self.refusal(self.writers.get(name), "it has no form on ragged rows, and texts that are padded before them are not padded again")
+        value = self.proof.values.get(name)
+        if name in self.inputs and self.inputs[name]:
+            return self._row_input(name)
+        per_text, times = self._kind(self.proof.value(name))
+        if not (per_text and times):
+            return self.alone(name, True)
+        if name == self.texts:
+            return layer.reshape(self._pad_first()[0], [-1, self.longest(), *self.first.spec.known_dims[1:]])
+        if value is not None and times == 1 and name not in self._unpacked and self.number(name) is None and value.real.form is None:
+            masked = value.at(value.time_places)
+            if masked.form is None:
+                packed = self.rows(name)
+                if name not in self._unpacked:
+                    number = masked.constant
+                    return self.with_padding(packed, value.axes, 0.0 if number is None else number)
+        op = self.writers.get(name)
+        if op is None:
+            raise NotPacked
+        return self._cloned(op, name, lambda _, n: self.padded(n))
+
+    def _row_input(self, name: str) -> Variable:
+        spec = self.old.var(name).spec
+        if name == self.lengths_input:
+            return layer.cast(self.lengths(), spec.known_dtype)
+        mask = layer.sequence_mask(self.lengths(), self.longest(), INT64)
+        if self.masked:
+            mask = layer.scale(mask, -1.0, 1.0)
+        return layer.cast(mask, spec.known_dtype)
+
+    def with_padding(self, rows: Variable, axes: Axes, number: float) -> Variable:
+        """Return packed rows in the axes of the padded program."""
+        columns = self.columns(axes)
+        dtype = rows.spec.known_dtype
+        flat = rows if rows.spec.rank > 1 else layer.reshape(rows, [0, 1])
+        padded, _ = layer.sequence_pad(self.ragged(flat if dtype is not BOOL else layer.cast(flat, "int32")), number)
+        padded = layer.cast(padded, BOOL) if dtype is BOOL else padded
+        if rows.spec.rank == 1:
+            padded = layer.squeeze(padded, [2])
+        order: list[int] = []
+        merged = False
+        kept = iter(range(2, 2 + len(columns)))
+        for axis in axes:
+            for atom in [a for a in axis if isinstance(a, str)]:
+                order.append(0 if atom == BATCH else 1)
+                if atom == REVERSED:
+                    raise NotPacked
+            if not axis or any(isinstance(a, int) for a in axis):
+                order.append(next(kept))
+            merged = merged or len([a for a in axis if isinstance(a, str)]) + any(isinstance(a, int) for a in axis) > 1
+        moved = padded if order == sorted(order) else layer.transpose(padded, order)
+        if not merged:
+            return moved
+        return layer.reshape(moved, [self._whole_axis(axis) for axis in axes])
+
+    def _whole_axis(self, axis: Sequence[Atom]) -> Any:
+        total: Any = 1
+        for atom in axis:
+            size: Any = atom if isinstance(atom, int) else self.count() if atom == BATCH else self.longest()
+            total = size if isinstance(total, int) and total == 1 else total * size
+        return total
+
+    def unpad(self, x: Variable, axes: Axes, columns: Sequence[Size]) -> Variable:
+        """Return the rows of a padded value, packed."""
+        order: list[int] = []
+        atoms = [(atom, n) for n, axis in enumerate(axes) for atom in (axis or (1,))]
+        if any(len(axis) > 1 for axis in axes):
+            x = layer.reshape(x, [a if isinstance(a, int) else self.count() if a == BATCH else self.longest() for a, _ in atoms])
+        for wanted in (BATCH, ROWS):
+            order.append(next(k for k, (atom, _) in enumerate(atoms) if atom == wanted))
+        order += [k for k, (atom, _) in enumerate(atoms) if isinstance(atom, int)]
+        moved = x if order == sorted(order) else layer.transpose(x, order)
+        size = 1
+        for column in columns:
+            size *= column if isinstance(column, int) else 1
+        rows = layer.gather(layer.reshape(moved, [-1, size]), self._flat_places())
+        return self.shaped(rows, columns)
+
+    def _cloned(self, op: Op, name: str, operand: Any) -> Variable:
+        """Return a result of an op, written again with other operands."""
+        if op.sub_block_indices():
+            raise self.refusal(op, "it has a block of its own")
+        inputs = {slot: [operand(op, n) for n in names if n] for slot, names in op.inputs.items() if any(names)}
+        variables = self._append(op, inputs, op.attributes.values)
+        return next(v for n, v in variables if n == name)
+
+    def _append(self, op: Op, inputs: Mapping[str, Any], attributes: Mapping[str, Any]) -> list[tuple[str, Variable]]:
+        """Append an op like another; return (old name, variable) of its results."""
+        assert op.operator is not None
+        declared = {k: v for k, v in attributes.items() if k in op.operator.schema.attributes}
+        new = self.block.append_op(op.type, inputs, None, declared, site=op.site)
+        return [(old, self.block.var(n)) for slot, names in op.outputs.items() for old, n in zip(names, new.output_slots.get(slot, ()), strict=False)]
+
+    def refusal(self, op: Op | None, words: str) -> Refused:
+        return Refused(Fault(op, words))
+
+
+class Refused(Exception):
+    """A program that cannot be written on ragged rows."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.words)
+        self.fault = fault
+
+
+# --- the rules on packed rows
+
+
+def _elements(packer: Packer, op: Op, name: str) -> Variable:
+    """Return a per-element result of packed rows: operands get axes of 1 where they lack some."""
+    assert op.operator is not None
+    axes = packer.proof.value(name).axes
+    result_axes = packer.column_axes(axes)
+    aligned = int(op.attributes.values.get("axis", -1)) if "axis" in op.operator.schema.attributes else -1
+    inputs: dict[str, list[Variable]] = {}
+    for operand in op.operator.schema.operands:
+        names = [n for n in op.inputs.get(operand.name, ()) if n]
+        if names:
+            inputs[operand.name] = [_operand(packer, n, axes, result_axes, aligned) for n in names]
+    attributes = dict(op.attributes.values)
+    if "axis" in op.operator.schema.attributes:
+        attributes["axis"] = -1
+    return packer._append(op, inputs, attributes)[0][1]  # pyright: ignore[reportPrivateUsage]
+
+
+def _operand(packer: Packer, name: str, axes: Axes, result_axes: Sequence[int], aligned: int) -> Variable:
+    plain = packer.plain(name)
+    value = packer.proof.value(plain)
+    if (number := packer.number(plain)) is not None:
+        return packer._filled(number, [1], packer._dtype(plain))  # pyright: ignore[reportPrivateUsage]
+    rank = len(packer.proof.value(name).axes)
+    shift = 0 if rank == len(axes) else len(axes) - rank if aligned < 0 else aligned
+    sizes = {n + shift: packer.columns((axis,))[0] for n, axis in enumerate(value.axes) if n + shift in result_axes and (not axis or any(isinstance(a, int) for a in axis))}
+    columns = [sizes.get(n, 1) for n in result_axes]
+    if value.per_text or value.time_places:
+        return packer.shaped(packer.rows(plain), columns)
+    variable = packer.alone(plain)
+    while columns and columns[0] == 1 and len(columns) > 1:
+        columns = columns[1:]
+    return variable if [*variable.spec.known_dims] == columns or not variable.spec.rank else layer.reshape(variable, columns or [1])
+
+
+def _reshape(packer: Packer, op: Op, name: str) -> Variable:
+    source = op.operand(0)
+    x = packer.proof.value(source)
+    if REVERSED in (a for axis in x.axes for a in axis):
+        raise NotPacked
+    rows = packer.rows(source)
+    return packer.shaped(rows, packer.columns(packer.proof.value(name).axes))
+
+
+def _transposition(packer: Packer, op: Op, name: str) -> Variable:
+    source = op.operand(0)
+    computed = op.operator.computes() if op.operator is not None else None
+    assert isinstance(computed, c.Transposition)
+    old = packer.proof.value(source).axes
+    kept = packer.column_axes(old)
+    order = [kept.index(a % len(old)) for a in computed.axes if a % len(old) in kept]
+    rows = packer.rows(source)
+    return rows if order == sorted(order) else layer.transpose(rows, [0, *(1 + n for n in order)])
+
+
+def _expansion(packer: Packer, op: Op, name: str) -> Variable:
+    value, source = packer.proof.value(name), op.operand(0)
+    x = packer.proof.value(source)
+    if any(len(axis) > 1 for axis in value.axes):
+        raise NotPacked
+    wanted = packer.columns(value.axes)
+    rows = packer.rows(source) if x.per_text or x.time_places else None
+    if rows is None:
+        raise NotPacked
+    columns = [*packer.columns(x.axes)]
+    columns = [1] * (len(wanted) - len(columns)) + columns
+    rows = packer.shaped(rows, columns)
+    return rows if columns == wanted else layer.expand(rows, [-1, *wanted])
+
+
+def _new_axis(packer: Packer, axes: Axes, number: int) -> int:
+    """Return the number of an axis in a packed value."""
+    kept = packer.column_axes(axes)
+    if number % len(axes) not in kept:
+        raise NotPacked
+    return 1 + kept.index(number % len(axes))
+
+
+def _layer_norm(packer: Packer, op: Op, name: str) -> Variable:
+    computed = op.operator.computes() if op.operator is not None else None
+    assert isinstance(computed, c.LayerNorm)
+    source = op.operand(0)
+    begin = _new_axis(packer, packer.proof.value(source).axes, computed.begin)
+    inputs = {"X": [packer.rows(source)]} | {s: [packer.alone(str(op.input(s)), True)] for s in ("Scale", "Bias") if op.input(s)}
+    if op.result(0) != name:
+        raise NotPacked
+    return packer._append(op, inputs, {**op.attributes.values, "begin_norm_axis": begin})[0][1]  # pyright: ignore[reportPrivateUsage]
+
+
+def _softmax(packer: Packer, op: Op, name: str) -> Variable:
+    computed = op.operator.computes() if op.operator is not None else None
+    assert isinstance(computed, c.Softmax)
+    source = op.operand(0)
+    axes = packer.proof.value(source).axes
+    number = computed.axis % len(axes)
+    if axes[number] == (ROWS,):
+        columns = packer.columns(axes)
+        if any(n != 1 for n in columns):
+            raise NotPacked
+        rows = packer.ragged(layer.reshape(packer.rows(source), [0, 1]))
+        return packer.shaped(packer.block.apply("sequence_softmax", {"X": rows}), columns)
+    return packer._append(op, {"X": [packer.rows(source)]}, {**op.attributes.values, "axis": _new_axis(packer, axes, number)})[0][1]  # pyright: ignore[reportPrivateUsage]
+
+
+def _reduction(packer: Packer, op: Op, name: str) -> Variable:
+    source = op.operand(0)
+    axes = packer.proof.value(source).axes
+    values: dict[str, Any] = dict(op.attributes.values)
+    key = "dim" if "dim" in values else "axis"
+    over = values.get(key, [-1])
+    if values.get("reduce_all") or values.get("asvector"):
+        raise NotPacked
+    numbers = over if isinstance(over, (list, tuple)) else [over]
+    new = [_new_axis(packer, axes, n) for n in numbers]
+    values[key] = new if isinstance(over, (list, tuple)) else new[0]
+    result = packer._append(op, {op.operator.schema.operands[0].name: [packer.rows(source)]}, values)[0][1] if op.operator else None  # pyright: ignore[reportPrivateUsage]
+    assert result is not None
+    return packer.shaped(result, packer.columns(packer.proof.value(name).axes))
+
+
+def _concat(packer: Packer, op: Op, name: str) -> Variable:
+    axes = packer.proof.value(name).axes
+    number = _new_axis(packer, axes, int(op.attributes.values.get("axis", 0)))
+    several = [packer.rows(n) for n in op.inputs["X"]]
+    return layer.concat(several, number)
+
+
+def _split(packer: Packer, op: Op, name: str) -> Variable:
+    computed = op.operator.computes() if op.operator is not None else None
+    assert isinstance(computed, c.Split)
+    source = op.operand(0)
+    number = _new_axis(packer, packer.proof.value(source).axes, computed.axis)
+    sizes = [packer.old.var(n).spec.known_dims[computed.axis] for n in op.outputs["Out"]]
+    parts = layer.split(packer.rows(source), [s if isinstance(s, int) else -1 for s in sizes], number)
+    for old, part in zip(op.outputs["Out"], parts, strict=True):
+        packer._packed.setdefault(old, part)  # pyright: ignore[reportPrivateUsage]
+    return packer._packed[name]  # pyright: ignore[reportPrivateUsage]
+
+
+def _slice(packer: Packer, op: Op, name: str) -> Variable:
+    source = op.operand(0)
+    axes = packer.proof.value(source).axes
+    values: Mapping[str, Any] = op.attributes.values
+    if any(op.inputs.get(s) for s in ("StartsTensor", "StartsTensorList")) or any(s != 1 for s in values.get("strides", ())):
+        raise NotPacked
+    starts, dims, old = list(values["starts"]), packer.old.var(source).spec.known_dims, list(values["axes"])
+    ends = packer.proof.numbers_of(op, "EndsTensorList", "EndsTensor", values.get("ends"))
+    rows = packer.rows(source)
+    for axis, start, end in zip(old, starts, ends or [], strict=True):
+        if axes[axis] and any(isinstance(a, str) for a in axes[axis]):
+            if start == 0 and (not isinstance(end, int) or end > 1 << 30 or end == dims[axis]):
+                continue
+            raise NotPacked
+        if not isinstance(end, int):
+            raise NotPacked
+        rows = layer.slice(rows, [_new_axis(packer, axes, axis)], [start], [end])
+    return packer.shaped(rows, packer.columns(packer.proof.value(name).axes))
+
+
+def _picking(packer: Packer, op: Op, name: str) -> Variable:
+    table, index = op.operand(0), op.operand(1)
+    value, ids = packer.proof.value(table), packer.proof.value(index)
+    computed = op.operator.computes() if op.operator is not None else None
+    if value.per_text or value.time_places or (isinstance(computed, c.Picking) and computed.axis):
+        raise NotPacked
+    columns = packer.columns(ids.axes)
+    rows = packer.rows(index)
+    flat = rows if rows.spec.rank == 1 else layer.reshape(rows, [-1])
+    if any(n != 1 for n in columns):
+        raise NotPacked
+    attributes = op.attributes.values
+    slots = (("X", "Index") if op.type == "gather" else ("W", "Ids"))
+    picked = packer._append(op, {slots[0]: [packer.alone(table, True)], slots[1]: [flat]}, {**attributes})[0][1]  # pyright: ignore[reportPrivateUsage]
+    return packer.shaped(picked, packer.columns(packer.proof.value(name).axes))
+
+
+def _product(packer: Packer, op: Op, name: str) -> Variable:
+    computed = op.operator.computes() if op.operator is not None else None
+    assert isinstance(computed, c.MatrixProduct)
+    left, right = op.operand(0), op.operand(1)
+    x, y = packer.proof.value(left), packer.proof.value(right)
+    if len(x.time_places) == 2:
+        return _attention(packer, op, name)
+    columns = packer.columns(packer.proof.value(name).axes)
+    of_x, of_y = (bool(v.time_places) or v.per_text for v in (x, y))
+    inner = x.axes[-2] if computed.x_transposed else x.axes[-1]
+    if ROWS in inner or BATCH in inner:
+        raise NotPacked
+    if of_x and not of_y and len([a for a in y.axes[:-2] if a]) == 0 and not computed.x_transposed:
+        weights = packer.alone(right, True)
+        weights = weights if weights.spec.rank == 2 else layer.reshape(weights, [*packer.old.var(right).spec.known_dims[-2:]])
+        product = layer.matmul(packer.rows(left), weights, transpose_y=computed.y_transposed)
+        return packer.shaped(product, columns)
+    if of_y and not of_x and len([a for a in x.axes[:-2] if a]) == 0 and ROWS in (y.axes[-2] if computed.y_transposed else y.axes[-1]):
+        rows = packer.rows(right)
+        if rows.spec.rank != 2:
+            raise NotPacked
+        weights = layer.reshape(packer.alone(left, True), [*packer.old.var(left).spec.known_dims[-2:]])
+        return packer.shaped(layer.matmul(rows, weights, transpose_y=not computed.x_transposed), columns)
+    inside = [axis for v in (x, y) for axis in v.axes[-2:]]
+    if of_x and of_y and not any(ROWS in a or BATCH in a for a in inside) and len(x.axes) == len(y.axes):
+        product = layer.matmul(packer.rows(left), packer.rows(right), transpose_x=computed.x_transposed, transpose_y=computed.y_transposed)
+        return packer.shaped(product, columns)
+    raise NotPacked
+
+
+def _flattened(packer: Packer, op: Op, name: str) -> Variable:
+    computed = op.operator.computes() if op.operator is not None else None
+    assert isinstance(computed, c.FlattenedProduct)
+    left = op.operand(0)
+    if computed.x_rows != len(packer.proof.value(left).axes) - 1 or packer.proof.value(op.operand(1)).per_text:
+        raise NotPacked
+    rows = packer.rows(left)
+    attributes = {**op.attributes.values, "x_num_col_dims": rows.spec.rank - 1}
+    return packer._append(op, {"X": [rows], "Y": [packer.alone(op.operand(1), True)]}, attributes)[0][1]  # pyright: ignore[reportPrivateUsage]
+
+
+def _batch_norm(packer: Packer, op: Op, name: str) -> Variable:
+    source = op.operand(0)
+    rows = packer.rows(source)
+    if rows.spec.rank != 2 or op.result(0) != name or op.attributes.values.get("data_layout", "NCHW") != "NCHW":
+        raise NotPacked
+    assert op.operator is not None
+    inputs = {slot: [rows] if slot == "X" else [packer.alone(n, True) for n in names] for slot, names in op.inputs.items() if names}
+    outputs = {slot: [n for n in names if packer.old.var(n).persistable] for slot, names in op.outputs.items()}
+    declared = {k: v for k, v in op.attributes.values.items() if k in op.operator.schema.attributes}
+    new = packer.block.append_op(op.type, inputs, {s: n for s, n in outputs.items() if n}, declared, site=op.site)
+    return packer.block.var(new.output_slots["Y"][0])
+
+
+def _attention(packer: Packer, op: Op, name: str) -> Variable:
+    terms = attention_terms(packer, op)
+    if terms is None:
+        raise NotPacked
+    return write_attention(packer, terms, packer.columns(packer.proof.value(name).axes))
+
+
+def write_attention(packer: Packer, terms: AttentionTerms, columns: Sequence[Size]) -> Variable:
+    """Return attention within texts, ``[rows, heads, columns]`` in the axes of the padded result."""
+    operands = [packer.ragged(layer.reshape(packer.rows(n), [0, terms.heads * terms.size])) for n in (terms.query, terms.key, terms.value)]
+    inputs: dict[str, Any] = dict(zip(("Q", "K", "V"), operands, strict=True))
+    if terms.bias:
+        inputs["Bias"] = bias_of(packer, terms)
+    attributes = {"heads": terms.heads, "causal": terms.causal, "scale": terms.scale}
+    mixed = packer.block.apply("sequence_attention", inputs, attributes)[0]
+    return packer.shaped(mixed, columns)
+
+
+def bias_of(packer: Packer, terms: AttentionTerms) -> Variable:
+    """Return what is added to scores by the places of a row and of a key, ``[heads or 1, longest, longest]``."""
+    key = f"bias {terms.bias}"
+
+    def make() -> Variable:
+        total: Variable | None = None
+        for term in terms.bias:
+            x = packer.alone(term.name)
+            dims = packer.columns(packer.proof.value(packer.plain(term.name)).axes)
+            heads = max([d for d in dims if isinstance(d, int)], default=1)
+            if term.hides:
+                condition = layer.cast(x, "fp32")  # 1 where the key is seen
+                x = layer.scale(condition, term.hidden, -term.hidden) if not term.seen else layer.scale(condition, -term.hidden, term.hidden)
+            rank = x.spec.rank
+            x = layer.reshape(x, [heads, *x.spec.known_dims[-2:]]) if all(isinstance(d, int) for d in x.spec.known_dims[-2:]) else _three(x, heads, rank)
+            x = x if term.factor == 1.0 else layer.scale(x, term.factor)
+            total = x if total is None else total + x
+        assert total is not None
+        return total
+
+    return packer._once(key, make)  # pyright: ignore[reportPrivateUsage]
+
+
+def _three(x: Variable, heads: int, rank: int) -> Variable:
+    """Return ``[heads, longest, longest]`` of a tensor with axes of 1 before."""
+    if rank == 2:
+        return layer.unsqueeze(x, [0])
+    gone = [n for n in range(rank - 2) if x.spec.known_dims[n] == 1]
+    gone = gone[: rank - 3]
+    return layer.squeeze(x, gone) if gone else x
+
+
+_PACKED: Final[Mapping[type, Any]] = {
+    c.Reshape: _reshape, c.Transposition: _transposition, c.Expansion: _expansion, c.LayerNorm: _layer_norm, c.Softmax: _softmax,
+    c.Reduction: _reduction, c.Concat: _concat, c.Split: _split, c.Slicing: _slice, c.Picking: _picking, c.Embedding: _picking,
+    c.MatrixProduct: _product, c.FlattenedProduct: _flattened, c.FrozenBatchNorm: _batch_norm,
+}  # fmt: skip
+_PACKED_TYPES: Final[Mapping[str, Any]] = {
+    "slice": _slice, "frobenius_norm": _reduction, "p_norm": _reduction, "reduce_max": _reduction, "reduce_min": _reduction, "logsumexp": _reduction,
+}  # fmt: skip

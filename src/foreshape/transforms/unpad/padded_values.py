@@ -1,0 +1,157 @@
+"""A tensor of a padded batch as the proof sees it: the meaning of its axes, and the contents of its regions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import combinations
+from typing import Final, TypeAlias
+
+from foreshape.core.data_class import data_class
+from foreshape.core.dims import Dim, Size
+from foreshape.language.program import Op
+from foreshape.transforms.unpad.contents import Content, either
+from foreshape.transforms.unpad.index_forms import Place, Side
+
+BATCH: Final = "b"
+"""The texts along an axis."""
+ROWS: Final = "t"
+"""The rows of a text along an axis, padded."""
+REVERSED: Final = "r"
+"""The rows of a text from the last to the first, padded."""
+Atom: TypeAlias = "str | int"
+Axes: TypeAlias = "tuple[tuple[Atom, ...], ...]"
+Region: TypeAlias = "frozenset[Place]"
+"""The coordinates that lie in masked rows; the others lie in the text's own."""
+REAL: Final[Region] = frozenset()
+
+
+@data_class(frozen=True)
+class Fault:
+    """The op at which a masked row, or the padded size, gets into a text's own rows; ``words`` say how."""
+
+    op: Op | None
+    words: str
+
+
+class Unsupported(Exception):
+    """The rule of an op cannot follow the rows through it; its text says why."""
+
+
+@data_class(frozen=True, eq=False)
+class PaddedValue:
+    """A tensor of a padded batch.
+
+    Attributes:
+        axes: the atoms of each axis, outermost first: `BATCH`, `ROWS`, `REVERSED`, or a size; none for a size of 1.
+        regions: contents by the coordinates in masked rows.
+        fault: the reason why its own rows differ from those of the text alone; None if they do not.
+    """
+
+    axes: Axes
+    regions: Mapping[Region, Content]
+    fault: Fault | None = None
+
+    @property
+    def time_places(self) -> list[Place]:
+        return time_places(self.axes)
+
+    @property
+    def real(self) -> Content:
+        return self.regions[REAL]
+
+    @property
+    def per_text(self) -> bool:
+        """Tell whether it has an axis of texts."""
+        return any(BATCH in axis for axis in self.axes)
+
+    def at(self, masked: Iterable[Place]) -> Content:
+        """Return the content of a region; coordinates that it lacks do not matter."""
+        places = set(self.time_places)
+        return self.regions[frozenset(p for p in masked if p in places)]
+
+    def moved(self, axes: Axes, places: Mapping[Place, Place]) -> PaddedValue:
+        """Return it with the atoms at other places; all time atoms must be kept."""
+
+        def content(old: Content) -> Content:
+            if old.form is None and not old.parts:
+                return old
+            parts = tuple(content(p) for p in old.parts)
+            return replace(old, form=old.form and old.form.moved(places), parts=parts)
+
+        regions = {frozenset(places[p] for p in region): content(c) for region, c in self.regions.items()}
+        return PaddedValue(axes, regions, self.fault)
+
+    def without_parts(self) -> PaddedValue:
+        """Return it with one content for all entries of the last axis."""
+        if not any(c.parts for c in self.regions.values()):
+            return self
+        return PaddedValue(self.axes, {r: either(c.parts) if c.parts else c for r, c in self.regions.items()}, self.fault)
+
+    def data_fault(self, side: Side, op: Op) -> Fault | None:
+        """Return the fault of its numbers where an op takes them as they are."""
+        if self.fault is not None:
+            return self.fault
+        for content in (self.real, *self.real.parts):
+            if content.form is not None and not content.form.same_without_padding(side, self.time_places):
+                return Fault(op, "its operand depends on the padded length, or on the other texts")
+        return None
+
+
+def time_places(axes: Axes) -> list[Place]:
+    """Return the places of rows in axes."""
+    return [(a, k) for a, axis in enumerate(axes) for k, atom in enumerate(axis) if atom in (ROWS, REVERSED)]
+
+
+def regions_of(axes: Axes) -> Iterator[Region]:
+    """Yield every choice of coordinates in masked rows, the empty one first."""
+    places = time_places(axes)
+    for count in range(len(places) + 1):
+        for chosen in combinations(places, count):
+            yield frozenset(chosen)
+
+
+def filled(axes: Axes, content: Callable[[Region], Content], fault: Fault | None = None) -> PaddedValue:
+    """Return a value with a content for each region."""
+    return PaddedValue(axes, {region: content(region) for region in regions_of(axes)}, fault)
+
+
+class AxisReader:
+    """Tells the meaning of sizes from the dims of the padded inputs."""
+
+    def __init__(self, batch: Iterable[Size], time: Iterable[Size]) -> None:
+        self._symbols = {_symbol(d): BATCH for d in batch} | {_symbol(d): ROWS for d in time}
+
+    def symbol(self, name: str) -> str | None:
+        """Return `BATCH` or `ROWS` for the name of a symbol."""
+        return self._symbols.get(name)
+
+    def axis(self, dim: Size) -> tuple[Atom, ...]:
+        """Return the atoms of an axis of a size. Raise `Unsupported` for another size than of texts, rows and numbers."""
+        if isinstance(dim, int):
+            return () if dim == 1 else (dim,)
+        if len(dim.terms) == 1:
+            (monomial, coefficient), *_ = dim.terms
+            atoms: list[Atom] = []
+            for factor in monomial:
+                if not factor.op:
+                    meaning = self._symbols.get(factor.name)
+                elif factor.op == "min":  # a table of positions, cut at the time; a longer text is refused by its sum with the rows
+                    meaning = next((m for a in factor.args if not isinstance(a, int) and (m := self._symbols.get(_symbol(a))) == ROWS), None)
+                else:
+                    meaning = None
+                if meaning is None:
+                    raise Unsupported(f"a size is {dim}, neither of texts, nor of rows, nor a number")
+                atoms.append(meaning)
+            atoms.sort()  # texts, then rows, as a reshape joins them
+            return (*atoms, coefficient) if coefficient != 1 else tuple(atoms)
+        raise Unsupported(f"a size is {dim}, neither of texts, nor of rows, nor a number")
+
+    def axes(self, dims: Iterable[Size]) -> Axes:
+        return tuple(self.axis(d) for d in dims)
+
+
+def _symbol(dim: Size) -> str:
+    if isinstance(dim, Dim) and len(dim.terms) == 1 and len(dim.terms[0][0]) == 1 and dim.terms[0][1] == 1 and not dim.terms[0][0][0].op:
+        return dim.terms[0][0][0].name
+    return str(dim)

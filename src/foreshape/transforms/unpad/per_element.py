@@ -1,0 +1,363 @@
+"""The contents of a result computed element by element, from the contents of its operands at the same places."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from foreshape.language.program import Op
+from foreshape.transforms.unpad.contents import ANYTHING, FAR, INFINITY, TRUTH, Content, Extent, constant, either, whole
+from foreshape.transforms.unpad.index_forms import IndexForm, Place, Side
+
+Contents = Sequence[Content]
+
+
+class PlaceFacts:
+    """The facts of the region in which elements are computed: needed to compare whole numbers."""
+
+    def __init__(self, op: Op, names: Sequence[str], side: Side, time_places: Collection[Place], masked: Collection[Place]) -> None:
+        self.op, self.names, self.side, self.time_places, self.masked = op, names, side, time_places, masked
+
+    def least(self, form: IndexForm) -> int | None:
+        return form.least(self.side, self.time_places, self.masked)
+
+    def least_with_rows(self, form: IndexForm) -> int | None:
+        """Return a lower bound for texts that have rows."""
+        return form.least(self.side, self.time_places, self.masked, has_rows=True)
+
+    def attribute(self, name: str, default: Any) -> Any:
+        return self.op.attributes.values.get(name, default)
+
+
+# --- arithmetic
+
+
+def _add(x: Content, y: Content, facts: PlaceFacts) -> Content:
+    for a, b in ((x, y), (y, x)):
+        if a.constant is not None and not a.finite:
+            return a if b.finite or b.constant == a.constant else ANYTHING
+    if x.index is not None and y.index is not None:
+        return whole(x.index + y.index)
+    extent = Extent(lambda: x.extent.value + y.extent.value)
+    return Content(x.low + y.low, x.high + y.high, x.finite and y.finite, offset=x.offset + y.offset, extent=extent)
+
+
+def _negative(x: Content) -> Content:
+    return replace(x, low=-x.high, high=-x.low, form=x.form and x.form.times(-1), parts=(), offset=-x.offset, never=None, nan_of="")
+
+
+def _subtract(x: Content, y: Content, facts: PlaceFacts) -> Content:
+    return _add(x, _negative(y), facts)
+
+
+def _by_number(x: Content, number: float) -> Content:
+    if number == 0.0:
+        return constant(0.0) if x.finite else ANYTHING
+    low, high = sorted((x.low * number, x.high * number))
+    form = x.form.times(int(number)) if x.form is not None and number == int(number) else None
+    extent = Extent(lambda: x.extent.value * abs(number))
+    return Content(low, high, x.finite, form, offset=x.offset * number, extent=extent)
+
+
+def _multiply(x: Content, y: Content, facts: PlaceFacts) -> Content:
+    if x.constant is not None and y.constant is not None:
+        return constant(x.constant * y.constant)
+    for a, b in ((x, y), (y, x)):
+        if a.constant is not None and a.finite:
+            return _by_number(b, a.constant)
+    if x.form is not None and y.form is not None:
+        return whole(x.form * y.form)
+    size = [max(abs(c.low), abs(c.high)) for c in (x, y)]
+    corners = [a * b for a in (x.low, x.high) for b in (y.low, y.high)]
+    low, high = (min(corners), max(corners)) if all(c == c for c in corners) else (-INFINITY, INFINITY)
+    if min(x.low, y.low) >= 0:
+        low = 0.0
+
+
+    def extent() -> float:
+        bounds = [b.extent.value * s for b, s in ((y, size[0]), (x, size[1])) if s < INFINITY and not b.offset]
+        return min(bounds) if bounds else INFINITY if x.offset or y.offset else x.extent.value * y.extent.value
+
+    return Content(low, high, x.finite and y.finite, extent=Extent(extent))
+
+
+def _divide(x: Content, y: Content, facts: PlaceFacts) -> Content:
+    divisor = y.constant
+    if x.constant is not None and divisor is not None:
+        return constant(x.constant / divisor) if divisor else ANYTHING
+    if divisor is not None and divisor and math.isfinite(divisor):
+        return replace(_by_number(x, 1.0 / divisor), form=None)
+    nonzero = y.low > 0 or y.high < 0
+    if x.constant == 0.0 and nonzero:
+        return constant(0.0)
+    low = 0.0 if x.low >= 0 and y.low >= 0 else -INFINITY
+    smallest = min(abs(y.low), abs(y.high)) if nonzero else 0.0
+    return Content(low, INFINITY, x.finite and nonzero, extent=Extent(lambda: x.extent.value / smallest if smallest and not x.offset else INFINITY))
+
+
+def _largest(x: Content, y: Content, facts: PlaceFacts) -> Content:
+    if x.index is not None and y.index is not None:
+        for a, b in ((x, y), (y, x)):
+            if a.index is not None and b.index is not None and (least := facts.least(a.index - b.index)) is not None and least >= 0:
+                return a
+    return Content(max(x.low, y.low), max(x.high, y.high), x.finite and y.finite)
+
+
+def _smallest(x: Content, y: Content, facts: PlaceFacts) -> Content:
+    return _negative(_largest(_negative(x), _negative(y), facts))
+
+
+def _power(x: Content, y: Content, facts: PlaceFacts) -> Content:
+    if x.constant is not None and y.constant is not None and (x.constant > 0 or y.constant > 0):
+        return constant(x.constant**y.constant)
+    if y.constant == 2.0:
+        return _square(x, facts)
+    return Content(0.0 if x.low >= 0 else -INFINITY, finite=x.finite and (x.low > 0 or (y.constant or 0.0) > 0))
+
+
+# --- comparisons and truth values
+
+
+def _positive(x: Content, y: Content, facts: PlaceFacts) -> Content:
+    """Return the truth of ``x > y``."""
+    if x.index is not None and y.index is not None:
+        difference = x.index - y.index
+        least, most = facts.least(difference), facts.least(difference.times(-1))
+        if least is not None and least > 0:
+            return constant(1.0)
+        if most is not None and most >= 0:
+            return constant(0.0)
+        above, below = facts.least_with_rows(difference), facts.least_with_rows(difference.times(-1))
+        answer = 1.0 if above is not None and above > 0 else 0.0 if below is not None and below >= 0 else None
+        return TRUTH if answer is None else replace(TRUTH, with_rows=answer)
+    if x.low > y.high:
+        return constant(1.0)
+    return constant(0.0) if x.high <= y.low else TRUTH
+
+
+def _less(x: Content, y: Content, facts: PlaceFacts) -> Content:
+    return _positive(y, x, facts)
+
+
+def _at_least(x: Content, y: Content, facts: PlaceFacts) -> Content:
+    return _not(_less(x, y, facts))
+
+
+def _at_most(x: Content, y: Content, facts: PlaceFacts) -> Content:
+    return _not(_positive(x, y, facts))
+
+
+def _equal(x: Content, y: Content, facts: PlaceFacts) -> Content:
+    for a, b in ((x, y), (y, x)):
+        if a.never is not None and a.never == b.constant:
+            return constant(0.0)
+    if x.constant is not None and x.constant == y.constant:
+        return constant(1.0)
+    if x.index is not None and x.index == y.index:
+        return constant(1.0)
+    if _positive(x, y, facts).constant == 1.0 or _positive(y, x, facts).constant == 1.0:
+        return constant(0.0)
+    return TRUTH
+
+
+def _differs(x: Content, y: Content, facts: PlaceFacts) -> Content:
+    return _not(_equal(x, y, facts))
+
+
+def _not(x: Content, facts: PlaceFacts | None = None) -> Content:
+    if x.constant is not None:
+        return constant(float(not x.constant))
+    return TRUTH if x.with_rows is None else replace(TRUTH, with_rows=float(not x.with_rows))
+
+
+def _and(x: Content, y: Content, facts: PlaceFacts) -> Content:
+    for a, b in ((x, y), (y, x)):
+        if a.constant is not None:
+            return b if a.constant else constant(0.0)
+    return TRUTH
+
+
+def _or(x: Content, y: Content, facts: PlaceFacts) -> Content:
+    return _not(_and(_not(x), _not(y), facts))
+
+
+def _chosen(condition: Content, x: Content, y: Content, facts: PlaceFacts) -> Content:
+    if condition.constant is not None:
+        return x if condition.constant else y
+    if condition.with_rows is not None and x.index is not None and y.index is not None:
+        return x if condition.with_rows else y  # a place counted from the end: a text without rows has none
+    picked = either([x, y])
+    if condition.nan_of and condition.nan_of == facts.names[2] and x.finite:
+        return replace(picked, finite=True)  # the only infinities are NaN's: a softmax has no others
+    return picked
+
+
+def _is_nan(x: Content, facts: PlaceFacts) -> Content:
+    return constant(0.0) if x.finite or x.constant is not None else Content(0.0, 1.0, nan_of=facts.names[0])
+
+
+# --- functions of one number
+
+
+def _square(x: Content, facts: PlaceFacts) -> Content:
+    if x.constant is not None:
+        return constant(x.constant**2)
+    far = max(abs(x.low), abs(x.high))
+    return Content(0.0, far * far, x.finite)
+
+
+def _absolute(x: Content, facts: PlaceFacts) -> Content:
+    if x.constant is not None:
+        return constant(abs(x.constant))
+    return Content(max(0.0, x.low, -x.high), max(abs(x.low), abs(x.high)), x.finite, extent=x.extent if not x.offset else Extent.number(INFINITY))
+
+
+def _rising(function: Callable[[float], float], low: float, high: float, shrinks: bool = False) -> Callable[[Content, PlaceFacts], Content]:
+    """Return the rule of a function that does not fall; ``shrinks``: its results are no farther from zero than its operands."""
+
+    def rule(x: Content, facts: PlaceFacts) -> Content:
+        if x.constant is not None and math.isfinite(x.constant):
+            return constant(function(x.constant))
+        ends = [function(e) if math.isfinite(e) else limit for e, limit in ((x.low, low), (x.high, high))]
+        extent = x.extent if shrinks and not x.offset else Extent.number(INFINITY)
+        return Content(ends[0], ends[1], x.finite or (low > -INFINITY and high < INFINITY), extent=extent)
+
+    return rule
+
+
+def _gate(function: Callable[[float], float]) -> Callable[[Content, PlaceFacts], Content]:
+    """Return the rule of a function like gelu: between zero and its operand, but for a dip below zero."""
+
+    def rule(x: Content, facts: PlaceFacts) -> Content:
+        if x.constant is not None and math.isfinite(x.constant):
+            return constant(function(x.constant))
+        return Content(0.0 if x.low >= 0 else -0.3, max(x.high, 0.0), x.finite, extent=x.extent if not x.offset else Extent.number(INFINITY))
+
+    return rule
+
+
+def _wave(x: Content, facts: PlaceFacts) -> Content:
+    return Content(-1.0, 1.0, x.finite)
+
+
+def _root(x: Content, facts: PlaceFacts) -> Content:
+    return Content(math.sqrt(max(x.low, 0.0)), math.sqrt(x.high) if x.high >= 0 else 0.0, x.finite and x.low >= 0)
+
+
+def _reciprocal_root(x: Content, facts: PlaceFacts) -> Content:
+    return Content(0.0, 1.0 / math.sqrt(x.low) if x.low > 0 else INFINITY, x.finite and x.low > 0)
+
+
+def _reciprocal(x: Content, facts: PlaceFacts) -> Content:
+    return _divide(constant(1.0), x, facts)
+
+
+def _logarithm(x: Content, facts: PlaceFacts) -> Content:
+    if x.constant is not None:
+        return constant(math.log(x.constant) if x.constant > 0 else -INFINITY if x.constant == 0 else math.nan)
+    return Content(math.log(x.low) if x.low > 0 else -INFINITY, math.log(x.high) if 0 < x.high < INFINITY else INFINITY, x.finite and x.low > 0)
+
+
+def _exponential(x: Content, facts: PlaceFacts) -> Content:
+    def power(number: float) -> float:
+        return 0.0 if number == -INFINITY else math.exp(number) if number < 88 else INFINITY
+
+    return constant(power(x.constant)) if x.constant is not None else Content(power(x.low), power(x.high), x.finite and x.high < 88)
+
+
+def _scale(x: Content, facts: PlaceFacts) -> Content:
+    factor, bias = float(facts.attribute("scale", 1.0)), float(facts.attribute("bias", 0.0))
+    if not facts.attribute("bias_after_scale", True):
+        bias *= factor
+    return _add(_by_number(x, factor), constant(bias), facts)
+
+
+def _clip(x: Content, facts: PlaceFacts) -> Content:
+    low, high = float(facts.attribute("min", -INFINITY)), float(facts.attribute("max", INFINITY))
+    return _smallest(_largest(x, constant(low), facts), constant(high), facts)
+
+
+def _cast(x: Content, facts: PlaceFacts) -> Content:
+    from foreshape.core.spec import TYPE_OF_CODE
+
+    target = TYPE_OF_CODE.get(int(facts.attribute("out_dtype", 5)))
+    if target is None:
+        return ANYTHING
+    if target.family == "bool":
+        return _differs(x, constant(0.0), facts)
+    if x.constant is not None and math.isfinite(x.constant):
+        return constant(float(int(x.constant)) if target.is_integer else x.constant)
+    if target.is_integer and x.form is None:
+        return Content(math.floor(x.low) if math.isfinite(x.low) else x.low, math.ceil(x.high) if math.isfinite(x.high) else x.high, never=x.never)
+    return x
+
+
+def _filled(x: Content, facts: PlaceFacts) -> Content:
+    return constant(float(facts.attribute("value", 0.0)))
+
+
+def _gelu(x: float) -> float:
+    return 0.5 * x * (1.0 + math.erf(x / math.sqrt(2.0)))
+
+
+def _sigmoid(x: float) -> float:
+    return 1.0 / (1.0 + math.exp(-min(max(x, -700.0), 700.0)))
+
+
+def _silu(x: float) -> float:
+    return x * _sigmoid(x)
+
+
+def _relu(x: float) -> float:
+    return max(x, 0.0)
+
+
+def _softplus(x: float) -> float:
+    return math.log1p(math.exp(-abs(x))) + max(x, 0.0)
+
+
+_RULES: Final[Mapping[str, Callable[..., Content]]] = {
+    "elementwise_add": _add, "elementwise_sub": _subtract, "elementwise_mul": _multiply, "elementwise_div": _divide, "elementwise_max": _largest,
+    "elementwise_min": _smallest, "elementwise_pow": _power, "less_than": _less, "less_equal": _at_most, "greater_than": _positive,
+    "greater_equal": _at_least, "equal": _equal, "not_equal": _differs, "logical_not": _not, "logical_and": _and, "logical_or": _or,
+    "bitwise_not": _not, "bitwise_and": _and, "bitwise_or": _or, "where": _chosen, "isnan_v2": _is_nan, "square": _square, "abs": _absolute,
+    "tanh": _rising(math.tanh, -1.0, 1.0, True), "sigmoid": _rising(_sigmoid, 0.0, 1.0), "erf": _rising(math.erf, -1.0, 1.0),
+    "relu": _rising(_relu, 0.0, INFINITY, True), "softplus": _rising(_softplus, 0.0, INFINITY), "log1p": _rising(lambda x: math.log1p(max(x, -1.0)), -INFINITY, INFINITY),
+    "floor": _rising(math.floor, -INFINITY, INFINITY), "ceil": _rising(math.ceil, -INFINITY, INFINITY), "round": _rising(round, -INFINITY, INFINITY),
+    "gelu": _gate(_gelu), "silu": _gate(_silu), "swish": _gate(_silu), "cos": _wave, "sin": _wave, "sqrt": _root, "rsqrt": _reciprocal_root,
+    "reciprocal": _reciprocal, "log": _logarithm, "exp": _exponential, "scale": _scale, "clip": _clip, "cast": _cast, "fill_any_like": _filled,
+}  # fmt: skip
+"""The rules that see more than a mere function of each element. Another operator takes part by `Operator.per_element`: its numbers are any."""
+KEEPS_NUMBERS: Final = frozenset({"elementwise_add", "elementwise_sub", "elementwise_mul", "scale", "cast", "elementwise_max", "elementwise_min"})
+"""Operators with whole numbers by their place as results, if their operands are such."""
+COMPARISONS: Final = frozenset({"less_than", "less_equal", "greater_than", "greater_equal", "equal", "not_equal"})
+
+
+def combined(op: Op, contents: Contents, facts: PlaceFacts) -> Content:
+    """Return the content of the results of a per-element op."""
+    rule = _RULES.get(op.type)
+    if rule is not None and (op.type != "clip" or len(contents) == 1):
+        return rule(*contents, facts)
+    if op.type == "clip":
+        named = dict(zip((s for s in op.operator.schema.operand_names if op.input(s)) if op.operator else (), contents, strict=False))
+        x = contents[0]
+        low = named.get("Min", constant(float(facts.attribute("min", -INFINITY))))
+        high = named.get("Max", constant(float(facts.attribute("max", INFINITY))))
+        return _smallest(_largest(x, low, facts), high, facts)
+    if op.operator is not None and op.operator.linear and all(c.constant == 0.0 for c in contents):
+        return constant(0.0)
+    return Content(finite=all(c.finite for c in contents))
+
+
+def hides(masked: Content, visible: Content, underflow: float) -> bool:
+    """Tell whether the exponentials of masked numbers vanish beside those of visible ones: exp(x - y) is zero where x - y is below ``-underflow``."""
+    if masked.constant == -INFINITY:
+        return True
+    if not visible.finite and visible.constant is None and visible.high == INFINITY:
+        pass  # what a text's own rows hold is the same alone
+    far = masked.high if masked.high < INFINITY else masked.offset
+    if far <= -FAR and (masked.finite or masked.constant is not None):
+        return True
+    return masked.most() + underflow <= visible.least()

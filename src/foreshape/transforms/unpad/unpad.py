@@ -1,0 +1,162 @@
+"""From a program of padded texts to the same program on ragged rows."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+from foreshape.core.dims import Dim
+from foreshape.core.hints import did_you_mean
+from foreshape.errors import SchemaError, UnpadError
+from foreshape.language.program import Block, Op, Program, Variable
+from foreshape.transforms.unpad.contents import Content, constant, whole
+from foreshape.transforms.unpad.index_forms import LENGTH, IndexForm, Side
+from foreshape.transforms.unpad.packing import Packer, Refused
+from foreshape.transforms.unpad.padded_values import BATCH, ROWS, AxisReader, Fault, Unsupported, filled
+from foreshape.transforms.unpad.proof import Numbers, Proof
+
+
+class UnpaddedProgram(NamedTuple):
+    """A program on ragged rows.
+
+    Attributes:
+        feeds: the names of its inputs, in the order of the padded program's; masks and lengths are gone.
+        fetches: its results: one row for each text, or ragged rows.
+    """
+
+    program: Program
+    feeds: list[str]
+    fetches: list[Variable]
+
+
+def unpad_program(
+    program: Program, feeds: Sequence[str], fetches: Iterable[str], mask: str | None, numbers: Numbers, *, side: Side = "right",
+    masked: Literal[0, 1] = 0, lengths: bool = False, pad_id: int | None = None,
+) -> UnpaddedProgram:  # fmt: skip
+    """Return a program of padded texts on ragged rows, where it is proved that no masked row reaches a text's own rows or results.
+
+    Args:
+        program: left as it is; its inputs of texts are ``[texts, time, ...]``.
+        feeds, fetches: the names of its inputs and results.
+        mask: the input that tells the rows of texts, ``[texts, time]``; or their lengths, ``[texts]``; None if the network reads them from the ids,
+            or has none.
+        numbers: returns the array of a parameter, None without one.
+        side: the end of a text at which its padding stands.
+        masked: the number of masked rows in the mask.
+        lengths: the mask holds lengths.
+        pad_id: the id of padding, if the network compares ids with it or has zeros in its row of the table.
+
+    Raises:
+        UnpadError: the proof fails: with the op, and the way from it to the result. SchemaError: an unknown name, or inputs without texts.
+    """
+    block = program.global_block
+    names = list(fetches)
+    _check_name(mask, feeds, "mask")
+    if side not in ("right", "left"):
+        raise SchemaError.one_of("unpad: side", ("right", "left"), side)
+    padded = [n for n in feeds if _is_padded(block, n) and n != mask]
+    if not padded:
+        raise SchemaError.must("unpad: the inputs", "one of texts at least, [texts, time, ...] with open sizes", ", ".join(f"{n}: {block.var(n).spec.text()}" for n in feeds))
+    texts = [*padded, *([mask] if mask is not None and not lengths else [])]
+    reader = AxisReader([block.var(n).spec.known_dims[0] for n in [*texts, *([mask] if mask else [])]], [block.var(n).spec.known_dims[1] for n in texts])
+    proof = Proof(block, reader, side, numbers)
+    for name in feeds:
+        proof.values[name] = _input(block, name, reader, name == mask, masked, lengths, pad_id if name == padded[0] else None)
+    proof.run()
+    for name in names:
+        fault = proof.fault_of(name)
+        if fault is not None:
+            raise _refusal(fault, name, block)
+    only_rows = {n: n == mask for n in feeds}
+    order = {n: only_rows[n] for n in [*padded, *(n for n in feeds if n not in padded)]}
+    packer = Packer(proof, program, order, mask if mask and lengths else "", mask or "", masked, pad_id or 0)
+    try:
+        results = packer.write(names)
+    except (Refused, Unsupported) as reason:
+        fault = reason.fault if isinstance(reason, Refused) else Fault(None, str(reason))
+        raise _refusal(fault, names[0], block) from None
+    _drop_unused(packer.new, results)
+    return UnpaddedProgram(packer.new, [n for n in feeds if n != mask], [packer.new.var(v.name) for v in results])
+
+
+def _check_name(name: str | None, feeds: Sequence[str], argument: str) -> None:
+    if name is not None and name not in feeds:
+        raise SchemaError(f"unpad: {argument}={name!r} is not an input; the inputs are: {', '.join(feeds)}{did_you_mean(name, feeds)}")
+
+
+def _is_padded(block: Block, name: str) -> bool:
+    dims = block.var(name).spec.dims
+    return dims is not None and len(dims) >= 2 and isinstance(dims[0], Dim) and isinstance(dims[1], Dim)
+
+
+def _input(block: Block, name: str, reader: AxisReader, is_mask: bool, masked: int, lengths: bool, pad_id: int | None) -> Any:
+    try:
+        axes = reader.axes(block.var(name).spec.known_dims)
+    except Unsupported as reason:
+        raise SchemaError(f"unpad: the input {name} is {block.var(name).spec.text()}: {reason}") from None
+    if is_mask and lengths:
+        return filled(axes, lambda _: whole(IndexForm.factor(LENGTH)))
+    if is_mask:
+        if axes != ((BATCH,), (ROWS,)):
+            raise SchemaError.must(f"unpad: the mask {name}", "[texts, time]", block.var(name).spec.text())
+        return filled(axes, lambda region: constant(float(masked if region else 1 - masked)))
+    if pad_id is not None:
+        return filled(axes, lambda region: constant(float(pad_id)) if region else Content(never=float(pad_id)))
+    return filled(axes, lambda _: Content())
+
+
+def _refusal(fault: Fault, fetch: str, block: Block) -> UnpadError:
+    """Return the error of a failed proof: the op, its line or its node, and the way to the result."""
+    op = fault.op
+    if op is None:
+        return UnpadError(f"unpad: {fault.words}")
+    way = _way(op, fetch, block)
+    words = [f"unpad: {_shown(op)}: {fault.words}"]
+    if way:
+        shown = way if len(way) <= 8 else [*way[:4], f"... {len(way) - 7} more", *way[-3:]]
+        words.append(f"    on its way to {fetch}: {' -> '.join(shown)}")
+    if op.call_site is not None:
+        words.append(f"    at {op.call_site.short()}")
+    return UnpadError("\n".join(words)).told(op=op.type, required="no masked row reaches a text's own rows", seen=fault.words, site=op.call_site)
+
+
+def _shown(op: Op) -> str:
+    return f"{op.type} ({next(iter(op.output_names()), '')})"
+
+
+def _way(op: Op, fetch: str, block: Block) -> list[str]:
+    """Return the ops from one to a result, the shortest way."""
+    readers: dict[str, list[Op]] = {}
+    for reader in block.ops:
+        for name in reader.input_names():
+            readers.setdefault(name, []).append(reader)
+    queue: deque[tuple[str, list[str]]] = deque((n, [op.type]) for n in op.output_names())
+    visited = {n for n, _ in queue}
+    while queue:
+        name, path = queue.popleft()
+        if name == fetch:
+            return path
+        for reader in readers.get(name, ()):
+            for new in reader.output_names():
+                if new not in visited:
+                    visited.add(new)
+                    queue.append((new, [*path, reader.type]))
+    return []
+
+
+def _drop_unused(program: Program, fetches: Sequence[Variable]) -> None:
+    """Leave out ops that nothing needs, and parameters that no op reads."""
+    block = program.global_block
+    needed = {v.name for v in fetches}
+    for op in reversed(block.ops[:]):
+        if any(n in needed for n in op.output_names()):
+            needed |= set(op.input_names())
+        else:
+            block.remove_op(op)
+    kept = needed | {n for op in block.ops for n in op.output_names()}
+    for name in [n for n, v in block.vars.items() if n not in kept and (v.op is None)]:
+        if not (name in block.vars and block.vars[name].need_check_feed):
+            block.remove_variable(name)
+    program.touch()
+    program.infer()
