@@ -64,6 +64,7 @@ from foreshape.errors import RankError as RankError
 from foreshape.errors import SchemaError as SchemaError
 from foreshape.errors import ShapeError as ShapeError
 from foreshape.errors import TypeMismatchError as TypeMismatchError
+from foreshape.errors import UnpadError as UnpadError
 from foreshape.interop import InferenceModel as InferenceModel
 from foreshape.interop import Predictor as Predictor
 from foreshape.interop import compile_model as compile_model
@@ -80,6 +81,7 @@ from foreshape.interop import to_torch as to_torch
 from foreshape.interop.plans import largest_batch as largest_batch
 from foreshape.interop.plans import plan as plan
 from foreshape.interop.plans import summary as summary
+from foreshape.interop.unpadding import unpad as unpad
 from foreshape.language import ops as ops
 from foreshape.language.ops import Operator as Operator
 from foreshape.language.program import Block as Block

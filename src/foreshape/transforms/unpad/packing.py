@@ -337,7 +337,9 @@ class Packer:
         if name not in self.writers and old.persistable:
             return self.block.var(name)
         value = self.proof.value(name)
-        sizes = self.proof.whole_numbers(name)
+        sizes = self.proof.whole_numbers(name) if old.spec.rank < 2 else None
+        if sizes is not None and len(sizes) > 8 and all(isinstance(s, int) for s in sizes):
+            sizes = None  # a table is written by its own op
         number = self.number(name)
         if sizes is not None and all(isinstance(s, int) for s in sizes):
             number = float(sizes[0]) if len(set(sizes)) == 1 else None

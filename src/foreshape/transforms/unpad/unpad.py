@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from foreshape.core.dims import Dim
@@ -32,7 +32,7 @@ class UnpaddedProgram(NamedTuple):
 
 def unpad_program(
     program: Program, feeds: Sequence[str], fetches: Iterable[str], mask: str | None, numbers: Numbers, *, side: Side = "right",
-    masked: Literal[0, 1] = 0, lengths: bool = False, pad_id: int | None = None,
+    masked: Literal[0, 1] = 0, pad_id: int | None = None, source: Callable[[Op], str] = lambda _: "",
 ) -> UnpaddedProgram:  # fmt: skip
     """Return a program of padded texts on ragged rows, where it is proved that no masked row reaches a text's own rows or results.
 
@@ -44,8 +44,8 @@ def unpad_program(
         numbers: returns the array of a parameter, None without one.
         side: the end of a text at which its padding stands.
         masked: the number of masked rows in the mask.
-        lengths: the mask holds lengths.
         pad_id: the id of padding, if the network compares ids with it or has zeros in its row of the table.
+        source: returns the node of the file that an op was made of, in words, or nothing.
 
     Raises:
         UnpadError: the proof fails: with the op, and the way from it to the result. SchemaError: an unknown name, or inputs without texts.
@@ -55,6 +55,7 @@ def unpad_program(
     _check_name(mask, feeds, "mask")
     if side not in ("right", "left"):
         raise SchemaError.one_of("unpad: side", ("right", "left"), side)
+    lengths = mask is not None and block.var(mask).spec.rank == 1
     padded = [n for n in feeds if _is_padded(block, n) and n != mask]
     if not padded:
         raise SchemaError.must("unpad: the inputs", "one of texts at least, [texts, time, ...] with open sizes", ", ".join(f"{n}: {block.var(n).spec.text()}" for n in feeds))
@@ -67,7 +68,7 @@ def unpad_program(
     for name in names:
         fault = proof.fault_of(name)
         if fault is not None:
-            raise _refusal(fault, name, block)
+            raise _refusal(fault, name, block, source)
     only_rows = {n: n == mask for n in feeds}
     order = {n: only_rows[n] for n in [*padded, *(n for n in feeds if n not in padded)]}
     packer = Packer(proof, program, order, mask if mask and lengths else "", mask or "", masked, pad_id or 0)
@@ -75,7 +76,7 @@ def unpad_program(
         results = packer.write(names)
     except (Refused, Unsupported) as reason:
         fault = reason.fault if isinstance(reason, Refused) else Fault(None, str(reason))
-        raise _refusal(fault, names[0], block) from None
+        raise _refusal(fault, names[0], block, source) from None
     _drop_unused(packer.new, results)
     return UnpaddedProgram(packer.new, [n for n in feeds if n != mask], [packer.new.var(v.name) for v in results])
 
@@ -106,13 +107,14 @@ def _input(block: Block, name: str, reader: AxisReader, is_mask: bool, masked: i
     return filled(axes, lambda _: Content())
 
 
-def _refusal(fault: Fault, fetch: str, block: Block) -> UnpadError:
+def _refusal(fault: Fault, fetch: str, block: Block, source: Callable[[Op], str]) -> UnpadError:
     """Return the error of a failed proof: the op, its line or its node, and the way to the result."""
     op = fault.op
     if op is None:
         return UnpadError(f"unpad: {fault.words}")
     way = _way(op, fetch, block)
-    words = [f"unpad: {_shown(op)}: {fault.words}"]
+    node = source(op)
+    words = [f"unpad: {_shown(op)}{f' of {node}' if node else ''}: {fault.words}"]
     if way:
         shown = way if len(way) <= 8 else [*way[:4], f"... {len(way) - 7} more", *way[-3:]]
         words.append(f"    on its way to {fetch}: {' -> '.join(shown)}")

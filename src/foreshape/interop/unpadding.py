@@ -1,0 +1,81 @@
+"""Networks of padded texts on ragged rows: `unpad`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal, overload
+
+from foreshape.errors import SchemaError
+from foreshape.interop.model import InferenceModel
+from foreshape.language.program import Op, Program, Variable
+from foreshape.runtime.engine import Scope, default_scope
+from foreshape.transforms.unpad import UnpaddedProgram, unpad_program
+
+Side = Literal["right", "left"]
+Fetches = Sequence[Variable | str] | Variable | str
+
+
+@overload
+def unpad(
+    model: str | os.PathLike[str] | InferenceModel, mask: str | None = ..., *, side: Side = ..., masked: Literal[0, 1] = ..., pad_id: int | None = ...
+) -> InferenceModel: ...
+@overload
+def unpad(
+    model: Program, mask: str | None = ..., *, fetches: Fetches, side: Side = ..., masked: Literal[0, 1] = ..., pad_id: int | None = ...,
+    scope: Scope | None = ...,
+) -> UnpaddedProgram: ...  # fmt: skip
+def unpad(
+    model: str | os.PathLike[str] | InferenceModel | Program, mask: str | None = "attention_mask", *, fetches: Fetches | None = None,
+    side: Side = "right", masked: Literal[0, 1] = 0, pad_id: int | None = None, scope: Scope | None = None,
+) -> InferenceModel | UnpaddedProgram:  # fmt: skip
+    """Return a network of padded texts on ragged rows, where it is proved that padding does not change a text's results.
+
+    Its inputs are packed: ids ``[texts, time]`` become the rows of all texts, ragged ``[rows]``, and the mask is gone. Each text's results are those of the
+    text alone. Results for each row, ``[texts, time, ...]``, become ragged rows.
+
+    Examples:
+        >>> encoder = fs.unpad("encoder.onnx")
+        >>> vectors = encoder.run({"input_ids": fs.LoDTensor(ids, [lengths])})[0]
+
+    Args:
+        model: a saved network, its path, or a program; it is left as it is. A program of a network without gradients can be trained then.
+        mask: the input that tells the rows of texts: ``[texts, time]``, or their lengths ``[texts]``; None if the network has none, or finds the
+            rows by their ids.
+        fetches: the results of a program.
+        side: the end of a text at which it is padded.
+        masked: the number of masked rows in the mask.
+        pad_id: the id of padding, for a network that compares ids with it: no text may contain it.
+        scope: holds a program's parameters; the default scope if omitted. Their numbers are read where the proof needs them.
+
+    Raises:
+        UnpadError: a masked row reaches a text's own rows or its result, or may: with the op, and the way to the result.
+        SchemaError: an unknown name, or a network without texts.
+    """
+    if isinstance(model, Program):
+        if fetches is None:
+            raise SchemaError("unpad(program): fetches must name the results")
+        results = [fetches] if isinstance(fetches, (Variable, str)) else list(fetches)
+        names = [r if isinstance(r, str) else r.name for r in results]
+        return _unpadded(model, [*model.feeds.names], names, mask, side, masked, pad_id, default_scope() if scope is None else scope)
+    if not isinstance(model, InferenceModel):
+        from foreshape.interop.inference import load_inference_model
+
+        model = load_inference_model(model, scope=Scope())
+    out = _unpadded(model.program, model.feeds, [v.name for v in model.fetches], mask, side, masked, pad_id, model.scope)
+    return InferenceModel.of(out.program, out.feeds, out.fetches, model.scope)
+
+
+def _unpadded(
+    program: Program, feeds: Sequence[str], fetches: Sequence[str], mask: str | None, side: Side, masked: Literal[0, 1], pad_id: int | None, scope: Scope
+) -> UnpaddedProgram:  # fmt: skip
+    def numbers(name: str) -> Any:
+        return scope.get(name) if name in scope else None
+
+    return unpad_program(program, feeds, fetches, mask, numbers, side=side, masked=masked, pad_id=pad_id, source=_source)
+
+
+def _source(op: Op) -> str:
+    """Return the node of the file that an op was made of, in words."""
+    node = getattr(op.origin[0], "node", None) if isinstance(op.origin, tuple) and op.origin else None
+    return f"{node.operator} {node.name}".strip() if node is not None else ""
