@@ -131,6 +131,9 @@ def attention_terms(packer: Packer, op: Op) -> AttentionTerms | None:
     terms = product.operator.computes() if product.operator is not None else None
     assert isinstance(terms, c.MatrixProduct)
     query, key = product.operand(0), product.operand(1)
+    factors = [_unscaled(packer, n) for n in (query, key)]
+    (query, by_query), (key, by_key) = factors
+    factor *= by_query * by_key
     q, k, v = (packer.proof.value(n) for n in (query, key, value))
     rows_of = (q.axes[-1] if terms.x_transposed else q.axes[-2], k.axes[-2] if terms.y_transposed else k.axes[-1], v.axes[-1] if mixing.y_transposed else v.axes[-2])
     if any(r != (ROWS,) for r in rows_of) or not (q.per_text and k.per_text and v.per_text):
@@ -150,6 +153,25 @@ def attention_terms(packer: Packer, op: Op) -> AttentionTerms | None:
     causal = [t for t in scores.bias if t.hides and _is_causal(packer, t)]
     bias = tuple(t for t in scores.bias if t not in causal)
     return AttentionTerms(query, key, value, heads, sizes[-1], factor, bool(causal), bias)
+
+
+def _unscaled(packer: Packer, name: str) -> tuple[str, float]:
+    """Return the value that a number multiplies, and the number: the kernel multiplies scores by it."""
+    factor = 1.0
+    while True:
+        name = packer.plain(name)
+        op = packer.writers.get(name)
+        if op is None:
+            return name, factor
+        if op.type == "scale" and not op.input("ScaleTensor") and not op.attributes.values.get("bias"):
+            name, factor = op.operand(0), factor * float(op.attributes.values.get("scale", 1.0))
+            continue
+        if op.type in ("elementwise_mul", "elementwise_div"):
+            number = packer.number(op.operand(1))
+            if number:
+                name, factor = op.operand(0), factor * number if op.type == "elementwise_mul" else factor / number
+                continue
+        return name, factor
 
 
 def _is_causal(packer: Packer, term: BiasTerm) -> bool:

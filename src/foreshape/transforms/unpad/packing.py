@@ -55,6 +55,8 @@ class Packer:
         self._padded: dict[str, Variable] = {}
         self._unpacked: set[str] = set()
         self._made: dict[str, Variable] = {}
+        self._reshaped: dict[str, Variable] = {}
+        """Packed rows that are others with other columns, by name."""
 
     def _empty(self) -> None:
         """Leave only the parameters."""
@@ -255,10 +257,13 @@ class Packer:
         return [n for n, axis in enumerate(axes) if not axis or any(isinstance(a, int) for a in axis)]
 
     def shaped(self, x: Variable, columns: Sequence[Size]) -> Variable:
-        """Return packed rows with other columns."""
-        if [*x.spec.known_dims[1:]] == [*columns]:
-            return x
-        rows = layer.reshape(x, [0, *columns])
+        """Return packed rows with other columns; a reshape of a reshape is one of what was there first."""
+        source = self._reshaped.get(x.name, x)
+        for rows in (x, source):
+            if [*rows.spec.known_dims[1:]] == [*columns]:
+                return rows
+        rows = layer.reshape(source, [0, *columns])
+        self._reshaped[rows.name] = source
         return rows
 
     def _number_rows(self, number: float, dtype: DType, axes: Axes) -> Variable:
@@ -289,7 +294,8 @@ class Packer:
         if axes[number] != (atom,):
             raise NotPacked
         order = [number, *(n for n in range(len(axes)) if n != number)]
-        moved = x if order == sorted(order) else layer.transpose(x, order)
+        stays = not any(axes[n] for n in range(number))
+        moved = x if stays else layer.transpose(x, order)
         size = 1
         for column in self.columns(axes):
             size *= column if isinstance(column, int) else 1
@@ -330,7 +336,14 @@ class Packer:
         variable = self._alone.get(key)
         if variable is None:
             variable = self._alone[key] = self._write_alone(name, exact)
+            if [*variable.spec.known_dims] == self._dims_alone(name):
+                self._alone.setdefault((name, not exact), variable)
         return variable
+
+    def _dims_alone(self, name: str) -> list[Size] | None:
+        """Return the dims of a value without texts and rows; None for others."""
+        spec = self.old.var(name).spec
+        return [*spec.known_dims] if all(isinstance(d, int) or d is self.old.var(self.texts).spec.known_dims[0] for d in spec.known_dims) else None
 
     def _write_alone(self, name: str, exact: bool) -> Variable:
         old = self.old.var(name)
@@ -348,9 +361,9 @@ class Packer:
             return self._filled(number, shape, old.spec.known_dtype)
         if sizes is not None:
             return self._sizes(sizes, old.spec)
-        plain = name if exact else self.plain(name)
-        if plain != name:
-            return self.alone(plain)
+        plain = self.plain(name)
+        if plain != name and (not exact or self.proof.value(plain).axes == value.axes):
+            return self.alone(plain, exact)
         per_text, times = self._kind(value)
         if per_text and times == 0:
             if value.real.form is not None:
@@ -392,7 +405,7 @@ class Packer:
 
     def _text_form(self, form: IndexForm, axes: Axes, dtype: DType, exact: bool) -> Variable:
         """Return whole numbers of each text: its length, or the place of its last row; columns may be 1, unless ``exact``."""
-        total = self._filled(0.0, [1], INT64)
+        total: Variable | None = None
         for monomial, coefficient in form.terms:
             part: Variable | None = None
             for factor in monomial:
@@ -401,8 +414,9 @@ class Packer:
                 else:
                     one = self.lengths() if factor == LENGTH else layer.cast(self.longest() if factor == TIME else self.count(), INT64)
                 part = one if part is None else part * one
-            term = self._filled(float(coefficient), [1], INT64) if part is None else layer.scale(part, float(coefficient))
-            total = total + term
+            term = self._filled(float(coefficient), [1], INT64) if part is None else part if coefficient == 1 else layer.scale(part, float(coefficient))
+            total = term if total is None else total + term
+        total = self._filled(0.0, [1], INT64) if total is None else total
         lying = layer.cast(layer.reshape(total, [-1 if BATCH in axis else 1 for axis in axes]), dtype)
         columns = [-1 if BATCH in axis else self.columns((axis,))[0] for axis in axes]
         return layer.expand(lying, columns) if exact and any(c not in (-1, 1) for c in columns) else lying
@@ -419,7 +433,7 @@ class Packer:
         size = 1
         for column in columns:
             size *= column if isinstance(column, int) else 1
-        rows = self.ragged(layer.reshape(self.rows(source), [0, size]))
+        rows = self.ragged(self.shaped(self.rows(source), [size]))
         pooled = self.block.apply("sequence_pool", {"X": rows}, {"pooltype": how})[0]
         return layer.reshape(pooled, [-1, *self.columns(value.axes)]) if len(value.axes) != 2 or self.columns(value.axes) != [size] else pooled
 
@@ -549,7 +563,8 @@ class Packer:
         for wanted in (BATCH, ROWS):
             order.append(next(k for k, (atom, _) in enumerate(atoms) if atom == wanted))
         order += [k for k, (atom, _) in enumerate(atoms) if isinstance(atom, int)]
-        moved = x if order == sorted(order) else layer.transpose(x, order)
+        stays = order == sorted(order)
+        moved = x if stays else layer.transpose(x, order)
         size = 1
         for column in columns:
             size *= column if isinstance(column, int) else 1
@@ -568,7 +583,9 @@ class Packer:
         """Append an op like another; return (old name, variable) of its results."""
         assert op.operator is not None
         declared = {k: v for k, v in attributes.items() if k in op.operator.schema.attributes}
-        new = self.block.append_op(op.type, inputs, None, declared, site=op.site)
+        names = [n for slot in op.outputs.values() for n in slot if n]
+        outputs = dict(op.outputs) if not any(n in self.block.vars for n in names) else None
+        new = self.block.append_op(op.type, inputs, outputs, declared, site=op.site)
         return [(old, self.block.var(n)) for slot, names in op.outputs.items() for old, n in zip(names, new.output_slots.get(slot, ()), strict=False)]
 
     def refusal(self, op: Op | None, words: str) -> Refused:
@@ -684,7 +701,7 @@ def _softmax(packer: Packer, op: Op, name: str) -> Variable:
         columns = packer.columns(axes)
         if any(n != 1 for n in columns):
             raise NotPacked
-        rows = packer.ragged(layer.reshape(packer.rows(source), [0, 1]))
+        rows = packer.ragged(packer.shaped(packer.rows(source), [1]))
         return packer.shaped(packer.block.apply("sequence_softmax", {"X": rows}), columns)
     return packer._append(op, {"X": [packer.rows(source)]}, {**op.attributes.values, "axis": _new_axis(packer, axes, number)})[0][1]  # pyright: ignore[reportPrivateUsage]
 
@@ -824,7 +841,7 @@ def _attention(packer: Packer, op: Op, name: str) -> Variable:
 
 def write_attention(packer: Packer, terms: AttentionTerms, columns: Sequence[Size]) -> Variable:
     """Return attention within texts, ``[rows, heads, columns]`` in the axes of the padded result."""
-    operands = [packer.ragged(layer.reshape(packer.rows(n), [0, terms.heads * terms.size])) for n in (terms.query, terms.key, terms.value)]
+    operands = [packer.ragged(packer.shaped(packer.rows(n), [terms.heads * terms.size])) for n in (terms.query, terms.key, terms.value)]
     inputs: dict[str, Any] = dict(zip(("Q", "K", "V"), operands, strict=True))
     if terms.bias:
         inputs["Bias"] = bias_of(packer, terms)

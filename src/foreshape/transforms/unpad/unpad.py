@@ -10,7 +10,7 @@ from foreshape.core.dims import Dim
 from foreshape.core.hints import did_you_mean
 from foreshape.errors import SchemaError, UnpadError
 from foreshape.language.program import Block, Op, Program, Variable
-from foreshape.transforms.unpad.contents import Content, constant, whole
+from foreshape.transforms.unpad.contents import INFINITY, Content, constant, whole
 from foreshape.transforms.unpad.index_forms import LENGTH, IndexForm, Side
 from foreshape.transforms.unpad.packing import Packer, Refused
 from foreshape.transforms.unpad.padded_values import BATCH, ROWS, AxisReader, Fault, Unsupported, filled
@@ -103,8 +103,10 @@ def _input(block: Block, name: str, reader: AxisReader, is_mask: bool, masked: i
             raise SchemaError.must(f"unpad: the mask {name}", "[texts, time]", block.var(name).spec.text())
         return filled(axes, lambda region: constant(float(masked if region else 1 - masked)))
     if pad_id is not None:
-        return filled(axes, lambda region: constant(float(pad_id)) if region else Content(never=float(pad_id)))
-    return filled(axes, lambda _: Content())
+        return filled(axes, lambda region: constant(float(pad_id)) if region else Content(0.0, never=float(pad_id)))
+    spec = block.var(name).spec
+    low = 0.0 if spec.dtype is not None and spec.dtype.is_integer else -INFINITY  # ids, types and positions are counted from 0
+    return filled(axes, lambda _: Content(low))
 
 
 def _refusal(fault: Fault, fetch: str, block: Block, source: Callable[[Op], str]) -> UnpadError:
