@@ -421,10 +421,11 @@ def running_sum(op: Op, x: PaddedValue, axis: int, exclusive: bool, backward: bo
     rows = _places(number, atoms)
     if not rows:
         return filled(x.axes, lambda r: Content(finite=x.at(r).finite), x.data_fault(side, op))
-    if len(atoms) != 1 or atoms[0] != ROWS:
-        raise Unsupported("it adds over rows and columns, or over reversed rows")
-    from_end = (side == "left") != backward  # the padding comes first
-    masked, real = x.at(rows), x.real
+    if len(atoms) != 1:
+        raise Unsupported("it adds over rows and columns")
+    is_reversed = atoms[0] == REVERSED
+    from_end = (side == "left") != (backward != is_reversed)  # the padding comes first
+    masked = x.at(rows)
     fault = x.data_fault(side, op)
     if fault is None and from_end and masked.constant != 0.0:
         fault = Fault(op, "it adds masked rows, which come first and are not zero")
@@ -433,6 +434,8 @@ def running_sum(op: Op, x: PaddedValue, axis: int, exclusive: bool, backward: bo
         others = [p for p in region if p not in rows]
         a, b = x.at(others), x.at([*others, *rows])
         coordinate, one = IndexForm.factor(rows[0]), IndexForm.number(0 if exclusive else 1)
+        if is_reversed:
+            return Content(finite=a.finite and b.finite)
         if rows[0] not in region and a.constant is not None and a.index is not None and not from_end:
             number_ = int(a.constant)
             count = coordinate + one if side == "right" else IndexForm.factor(TIME) - coordinate - IndexForm.number(1) + one
@@ -444,18 +447,17 @@ def running_sum(op: Op, x: PaddedValue, axis: int, exclusive: bool, backward: bo
             return whole(IndexForm.factor(LENGTH).times(int(a.constant)))
         return Content(0.0 if min(a.low, b.low) >= 0 else -INFINITY, finite=a.finite and b.finite)
 
-    del real
     return filled(x.axes, content, fault)
 
 
-def convolved(op: Op, x: PaddedValue, along: Sequence[int], axes: Axes, side: Side, pads: Sequence[int], reach: Sequence[int]) -> PaddedValue:
+def convolved(op: Op, x: PaddedValue, along: Sequence[int], axes: Axes, side: Side, reach: Sequence[int], stretch: Extent) -> PaddedValue:
     """Return a convolution over some axes, padded by zeros at both ends.
 
     Args:
         along: the axes that it goes over.
         axes: of the result.
-        pads: the zeros before each.
         reach: the size of its window along each, with its gaps.
+        stretch: a bound of the norm of a row of its results, for rows of norm 1.
     """
     rows = [p for a in along for p in _places(a, x.axes[a])]
     fault = x.data_fault(side, op)
@@ -464,4 +466,6 @@ def convolved(op: Op, x: PaddedValue, along: Sequence[int], axes: Axes, side: Si
             raise Unsupported("it goes over texts")
         if _places(axis, x.axes[axis]) and window > 1 and fault is None and x.at(rows).constant != 0.0:
             fault = Fault(op, "its window takes masked rows, which are not zero")
-    return filled(axes, lambda region: Content(finite=x.at(region).finite), fault)
+    largest = [x.at(region).extent for region in x.regions]
+    extent = Extent(lambda: stretch.value * max(e.value for e in largest))
+    return filled(axes, lambda region: Content(finite=x.at(region).finite, extent=extent), fault)

@@ -501,17 +501,21 @@ class Packer:
             return self.alone(name, True)
         if name == self.texts:
             return layer.reshape(self._pad_first()[0], [-1, self.longest(), *self.first.spec.known_dims[1:]])
-        if value is not None and times == 1 and name not in self._unpacked and self.number(name) is None and value.real.form is None:
-            masked = value.at(value.time_places)
-            if masked.form is None:
-                packed = self.rows(name)
-                if name not in self._unpacked:
-                    number = masked.constant
-                    return self.with_padding(packed, value.axes, 0.0 if number is None else number)
+        if value is not None and times == 1 and self._may_be_padded(name, value):
+            packed = self.rows(name)
+            if name not in self._unpacked:
+                masked = value.at(value.time_places)
+                return self.with_padding(packed, value.axes, min(max(masked.offset, masked.low), masked.high))
         op = self.writers.get(name)
         if op is None:
             raise NotPacked
         return self._cloned(op, name, lambda _, n: self.padded(n))
+
+    def _may_be_padded(self, name: str, value: PaddedValue) -> bool:
+        """Tell whether packed rows may be filled up with any number of what the proof says of masked rows: not where it knows them by their place."""
+        places = any(content.form is not None or content.parts for content in value.regions.values())
+        is_reversed = any(REVERSED in axis for axis in value.axes)
+        return not (places or is_reversed) and name not in self._unpacked and self.number(name) is None
 
     def _row_input(self, name: str) -> Variable:
         spec = self.old.var(name).spec

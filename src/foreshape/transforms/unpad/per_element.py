@@ -69,6 +69,8 @@ def _multiply(x: Content, y: Content, facts: PlaceFacts) -> Content:
             return _by_number(b, a.constant)
     if x.form is not None and y.form is not None:
         return whole(x.form * y.form)
+    if facts.names[0] == facts.names[1]:
+        return _square(x, facts)
     size = [max(abs(c.low), abs(c.high)) for c in (x, y)]
     corners = [a * b for a in (x.low, x.high) for b in (y.low, y.high)]
     low, high = (min(corners), max(corners)) if all(c == c for c in corners) else (-INFINITY, INFINITY)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from foreshape.core.dims import Dim, Size
@@ -152,9 +153,19 @@ class Proof:
 
     def _written(self, name: str) -> Any:
         op = self._writers.get(name)
-        if op is None or op.type != "assign_value":
+        if op is None or op.operator is None:
             return None
         import numpy
+
+        moved = op.operator.computes()
+        if isinstance(moved, (c.Reshape, c.Transposition)):  # weights in other dims
+            array = self.array(op.operand(0))
+            dims = self.spec(name).known_dims
+            if array is None or not all(isinstance(d, int) for d in dims):
+                return None
+            return numpy.transpose(array, moved.axes) if isinstance(moved, c.Transposition) else numpy.reshape(array, dims)
+        if op.type != "assign_value":
+            return None
 
         values: Mapping[str, Any] = op.attributes.values
         for key in ("bool_values", "int32_values", "int64_values", "fp32_values", "fp64_values", "values"):
@@ -183,10 +194,9 @@ class Proof:
 
         return Extent(compute)
 
-    def _stretch(self, name: str, rows: int) -> Extent | None:
-        """Return the largest factor by which weights make a row longer, of a row in ``rows`` parts; None for other values."""
-        variable = self.block.find(name)
-        if variable is None or not variable.persistable:
+    def _stretch(self, name: str) -> Extent | None:
+        """Return the largest factor by which weights make a row longer; None for values of texts."""
+        if self.value(name).per_text or self.value(name).time_places:
             return None
 
         def compute() -> float:
@@ -198,6 +208,89 @@ class Proof:
             return max(float(numpy.linalg.norm(m, 2)) for m in numpy.asarray(array, "float64").reshape(-1, *array.shape[-2:]))
 
         return Extent(compute)
+
+    def window_stretch(self, name: str) -> Extent:
+        """Return the largest norm of a convolution's result at a place, for rows of norm 1: the sum over the places of its window."""
+
+        def compute() -> float:
+            import numpy
+
+            array = self.array(name)
+            if array is None:
+                return INFINITY
+            filters = numpy.asarray(array, "float64")
+            return sum(float(numpy.linalg.norm(m)) for m in numpy.moveaxis(filters.reshape(*filters.shape[:2], -1), -1, 0))
+
+        return Extent(compute)
+
+    def _normalized(self, op: Op) -> bool:
+        """Tell whether an op divides a value by its own norm, or by its root mean square, or by something larger."""
+        if op.type == "elementwise_div":
+            return self._is_root(op.operand(1), op.operand(0))
+        if op.type != "elementwise_mul":
+            return False
+        for x, y in ((op.operand(0), op.operand(1)), (op.operand(1), op.operand(0))):
+            inverse = self._writers.get(y)
+            if inverse is not None and inverse.type == "rsqrt" and self._is_square(inverse.operand(0), x):
+                return True
+            if inverse is not None and inverse.type == "reciprocal" and self._is_root(inverse.operand(0), x):
+                return True
+            if inverse is not None and inverse.type == "elementwise_div" and self.value(inverse.operand(0)).real.constant == 1.0:
+                if self._is_root(inverse.operand(1), x):
+                    return True
+        return False
+
+    def _is_root(self, name: str, x: str) -> bool:
+        """Tell whether a value is at least the norm of ``x``, or its root mean square."""
+        op = self._at_least(name)
+        if op is None:
+            return False
+        if op.type in ("frobenius_norm", "p_norm"):
+            return self._same(op.operand(0), x) and float(op.attributes.values.get("porder", 2.0)) == 2.0
+        return op.type == "sqrt" and self._is_square(op.operand(0), x)
+
+    def _is_square(self, name: str, x: str) -> bool:
+        """Tell whether a value is at least the sum of the squares of ``x``, or their mean."""
+        op = self._at_least(name)
+        if op is None or op.type not in ("reduce_mean", "reduce_sum"):
+            return False
+        square = self._writers.get(op.operand(0))
+        if square is None:
+            return False
+        if square.type == "elementwise_mul":
+            return all(self._same(square.operand(k), x) for k in (0, 1))
+        power = self.value(square.operand(1)).real.constant if square.type == "elementwise_pow" else 2.0 if square.type == "square" else 0.0
+        return power == 2.0 and self._same(square.operand(0), x)
+
+    def _at_least(self, name: str) -> Op | None:
+        """Return the op of a value, behind what makes it larger alone: sums with numbers above 0, and bounds from below."""
+        op = self._writers.get(name)
+        while op is not None:
+            values: Mapping[str, Any] = op.attributes.values
+            if op.type in ("cast", "expand_v2", "assign") or (op.type == "scale" and values.get("scale", 1.0) == 1.0 and values.get("bias", 0.0) >= 0):
+                op = self._writers.get(op.operand(0))
+            elif op.type == "clip" and values.get("max", INFINITY) >= 3e38 and not op.input("Max"):
+                op = self._writers.get(op.operand(0))
+            elif op.type in ("elementwise_add", "elementwise_max"):
+                first, second = op.operand(0), op.operand(1)
+                number = self.value(second).real.constant
+                if number is None:
+                    first, number = second, self.value(first).real.constant
+                if number is None or number < 0:
+                    return None
+                op = self._writers.get(first)
+            else:
+                return op
+        return None
+
+    def _same(self, name: str, other: str) -> bool:
+        """Tell whether a value is another one, perhaps cast."""
+        while name != other:
+            op = self._writers.get(name)
+            if op is None or op.type != "cast":
+                return False
+            name = op.operand(0)
+        return True
 
     def _of_sizes(self, name: str) -> PaddedValue | None:
         """Return a small value known in the description: sizes of tensors, and arithmetic on them."""
@@ -339,6 +432,9 @@ class Proof:
             return _by_part(op, contents, facts)
 
         regions = {region: content(region) for region in regions_of(result)}
+        if self._normalized(op):  # in each of its groups of columns: a norm of 1, or a mean square of 1
+            bound = Extent.number(math.sqrt(width))
+            regions = {r: c if c.constant is not None else replace(c, offset=0.0, extent=bound) for r, c in regions.items()}
         return PaddedValue(result, regions, self._element_fault(op, one_part, shifts, regions[REAL], set(places), names))
 
     def _element_fault(
@@ -469,7 +565,7 @@ def _softmax(proof: Proof, op: Op, computed: c.Softmax, slot: str) -> dict[str, 
 
 def _product(proof: Proof, op: Op, computed: c.MatrixProduct, slot: str) -> dict[str, Any]:
     x, y = op.operand(0), op.operand(1)
-    weights = [proof._stretch(n, 1) for n in (x, y)]  # pyright: ignore[reportPrivateUsage]
+    weights = [proof._stretch(n) for n in (x, y)]  # pyright: ignore[reportPrivateUsage]
     return {slot: multiplied(op, proof.value(x), proof.value(y), computed.x_transposed, computed.y_transposed, proof.side, weights)}
 
 
@@ -477,7 +573,7 @@ def _flattened(proof: Proof, op: Op, computed: c.FlattenedProduct, slot: str) ->
     x, y = proof.value(op.operand(0)), proof.value(op.operand(1))
     if computed.x_rows != len(x.axes) - 1 or computed.y_rows != 1 or len(y.axes) != 2:
         return proof._by_axis_names(op, proof._inputs(op))  # pyright: ignore[reportPrivateUsage]
-    weights = [None, proof._stretch(op.operand(1), 1)]  # pyright: ignore[reportPrivateUsage]
+    weights = [None, proof._stretch(op.operand(1))]  # pyright: ignore[reportPrivateUsage]
     return {slot: multiplied(op, x, y, False, False, proof.side, weights)}
 
 
@@ -643,7 +739,7 @@ def _convolution(proof: Proof, op: Op, computed: c.ImageConvolution, slot: str) 
         axes.append(x.axes[k + 2] if is_rows else proof.reader.axis(dims[k + 2]))
         reach.append(window)
     along = [2 + k for k in range(len(reach))]
-    return {slot: convolved(op, x, along, tuple(axes), proof.side, computed.paddings, reach)}
+    return {slot: convolved(op, x, along, tuple(axes), proof.side, reach, proof.window_stretch(op.operand(1)))}
 
 
 def _identity(proof: Proof, op: Op, computed: Any, slot: str) -> dict[str, Any]:
