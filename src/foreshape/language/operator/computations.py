@@ -93,6 +93,29 @@ class Power(ForwardOnly):
 
 
 @data_class(frozen=True)
+class Wave(ForwardOnly):
+    """The sine or the cosine of each element of X0, in radians."""
+
+    name: Literal["sin", "cos"]
+
+
+@data_class(frozen=True)
+class RunningSum(ForwardOnly):
+    """The sums along an axis of X0, possibly negative, of the elements up to each, or before it."""
+
+    axis: int
+    exclusive: bool
+
+
+@data_class(frozen=True)
+class Numbers(ForwardOnly):
+    """Numbers from attributes, in row-major order."""
+
+    operands: ClassVar[int] = 0
+    numbers: tuple[Any, ...]
+
+
+@data_class(frozen=True)
 class ErrorFunction(ForwardOnly):
     """The error function of each element of X0."""
 

@@ -208,6 +208,9 @@ class Sin(Unary):
 
     type = "sin"
 
+    def computes(self) -> computations.Wave:
+        return computations.Wave("sin")
+
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.sin(X, out=into)
 
@@ -222,6 +225,9 @@ class Cos(Unary):
     """Out = cos(X), X in radians."""
 
     type = "cos"
+
+    def computes(self) -> computations.Wave:
+        return computations.Wave("cos")
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.cos(X, out=into)
