@@ -20,7 +20,6 @@ from foreshape.machine.kernels.frozen import Following, in_library
 from foreshape.machine.kernels.onednn_library import Function
 from foreshape.machine.kernels.row_attention import RowAttention
 from foreshape.machine.kernels.row_kernels import Array, KernelStore, RowFunction, RowNorm, RowProduct
-from foreshape.transforms.passes.prune import prune
 
 CONSTANT: Final = "constant"
 ROWS: Final = "rows"
@@ -111,10 +110,9 @@ class RowProgram:
         self._numbers: dict[str, int] = {}
         self._shared: dict[Hashable, tuple[int, ...]] = {}
         names = [f if isinstance(f, str) else f.name for f in fetches]
-        pruned = prune(program, None, names)
-        self._block = pruned.global_block
+        self._block = program.global_block
         self._nodes: list[_Node] = []
-        for op in self._block.ops:
+        for op in _needed(program, names):
             self._add(op)
         self.fetches = [self._value(name) for name in names]
         self._readers: dict[int, list[_Node]] = {}
@@ -373,6 +371,16 @@ class RowProgram:
         if compute is None or not ranks:
             raise StepsUnknown(f"{_words(op)}: {op.type} has no kernel without torch for these operands")
         self.steps.append(RowStep("rows", compute, operands, results))
+
+
+def _needed(program: Program, fetches: Sequence[str]) -> list[Op]:
+    """Return the ops behind the fetches, in order."""
+    names, ops = {*fetches}, list[Op]()
+    for op in reversed(program.global_block.ops):
+        if not names.isdisjoint(op.output_names()):
+            ops.append(op)
+            names.update(op.input_names())
+    return ops[::-1]
 
 
 def _words(op: Op) -> str:

@@ -18,6 +18,8 @@ from foreshape.machine.kernels.onednn_library import Library, library
 from foreshape.machine.kernels.row_attention import rows_behind
 from foreshape.machine.kernels.row_kernels import BLOCK, Array, KernelStore, Worker, aligned, blocks_of, covered, rounded_rows
 
+TOGETHER = 64
+"""Several threads compute a text together from so many rows on: of less they wait for one another as long as they compute, longer on a busy machine."""
 HELD_ROWS = 1024
 """A worker keeps its memory for so many rows; that of longer texts goes back."""
 
@@ -169,7 +171,7 @@ def chunks_of(lengths: Array, threads: int) -> tuple[list[int], list[list[int]]]
     order = numpy.argsort(-lengths, kind="stable").tolist()
     rows = lengths.tolist()
     remaining, alone = sum(rows), list[int]()
-    while order and threads > 1 and rows[order[0]] * threads > remaining:
+    while order and threads > 1 and rows[order[0]] >= TOGETHER and rows[order[0]] * threads > remaining:
         remaining -= rows[order[0]]
         alone.append(order.pop(0))
     most = min(BLOCK, max(rounded_rows(-(-remaining // threads)), 1))

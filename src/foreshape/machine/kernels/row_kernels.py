@@ -31,7 +31,6 @@ from foreshape.machine.kernels.onednn_library import (
     Primitive,
     arguments_of,
 )
-from foreshape.machine.kernels.onednn_packed import order_of
 
 Array = Any
 """An array of numpy."""
@@ -41,11 +40,12 @@ STEP = 16
 """The numbers of rows of blocks are multiples of it, or `LEAST`."""
 LEAST = 8
 ALIGNMENT = 64
-KERNEL_BYTES: dict[str, int] = {"convolution": 256 << 10}
-"""The bytes of a kernel with the library's notes about it, as measured; of others it is `_OTHER_BYTES`."""
-_OTHER_BYTES = 112 << 10
-KERNELS = 48 << 20
+KERNEL_BYTES = 112 << 10
+"""The bytes of a kernel with the library's notes about it, as measured."""
+KERNELS = 24 << 20
 """The most bytes of the kernels of a network: those not used for the longest time go first."""
+_PAGE, SPREAD = 256, 16
+"""Rows of a weight a multiple of so many numbers apart fall on few lines of a cache: they are stored so many numbers farther apart."""
 
 
 def rounded_rows(count: int) -> int:
@@ -105,10 +105,10 @@ class RowKernel:
         self, library: Library, record: Primitive, names: Sequence[int], weights: Handle | None = None, constants: dict[int, Handle] | None = None
     ) -> None:
         with library.using(record.threads):
-            description = library.described(record)
+            description = library.quick(library.described(record))
             self._primitive = library.primitive(description)
         self._library, self._constants = library, constants or {}
-        self.nbytes = KERNEL_BYTES.get(record.kind, _OTHER_BYTES)
+        self.nbytes = KERNEL_BYTES
         memories = record.memories
         self._orders = {name: weights if name == WEIGHTS and weights is not None else library.handle(memories[name]) for name in names}
         pad = library.scratchpad(description)
@@ -153,7 +153,7 @@ class KernelStore:
         self.library, self._limit = library, limit
         self._kernels: OrderedDict[Hashable, RowKernel] = OrderedDict()
         self._layouts: dict[tuple[int, ...], Handle] = {}
-        self._forms: dict[Hashable, tuple[str, Handle]] = {}
+        self._orders: dict[Hashable, Handle] = {}
         self._lock = Lock()
         self.nbytes = 0
         """The bytes of all kernels there are."""
@@ -184,35 +184,25 @@ class KernelStore:
                 self._kernels[key] = kernel
             return kernel
 
-    def form(self, k: int, n: int, adds: bool, functions: tuple[Function, ...]) -> tuple[str, Handle]:
-        """Return the kind of computation for products ``[rows, k]`` by ``[k, n]``, and the order of the weight in memory for it.
-
-        Convolutions with windows of one pixel have kernels where products are only general matrix products (processors without AVX-512); those are faster.
-        """
+    def order(self, k: int, n: int, adds: bool, functions: tuple[Function, ...]) -> Handle:
+        """Return the order of the weight of products ``[rows, k]`` by ``[k, n]`` in memory."""
         key = k, n, adds, functions
-        if key not in self._forms:
+        if key not in self._orders:
             library = self.library
-            form, description = "product", library.described(product_record("product", BLOCK, k, n, adds, functions, None, 1))
+            description = library.described(product_record(BLOCK, k, n, adds, functions, None, 1))
             if library.implementation(description).startswith("gemm"):
-                convolution = library.described(product_record("convolution", BLOCK, k, n, adds, functions, None, 1))
-                if "brg" in library.implementation(convolution):
-                    form, description = "convolution", convolution
-            order = library.wanted_weights(description)
-            self._forms[key] = form, self._layouts.setdefault(tuple(library.layout(order)), order)
-        return self._forms[key]
+                order = library.strided((k, n), (n + (SPREAD if n % _PAGE == 0 else 0), 1))
+            else:
+                order = library.wanted_weights(description)
+            self._orders[key] = self._layouts.setdefault(tuple(library.layout(order)), order)
+        return self._orders[key]
 
 
-def product_record(kind: str, rows: int, k: int, n: int, adds: bool, functions: tuple[Function, ...], weights: Any, threads: int) -> Primitive:
-    """Return the computation ``functions(x w + bias [+ added])`` of so many rows."""
-    if kind == "convolution":
-        dims, out = (1, k, 1, rows), (1, n, 1, rows)
-        result = Memory(out, order_of(out))
-        weight, bias = weights or Memory((n, k, 1, 1), None), Memory((n,), (1,))
-        settings = ((1, 1), (1, 1), (0, 0), (0, 0))
-        return Primitive(kind, (Memory(dims, order_of(dims)), weight, bias, result, *settings, After(result if adds else None, functions)), threads)
+def product_record(rows: int, k: int, n: int, adds: bool, functions: tuple[Function, ...], weights: Handle | None, threads: int) -> Primitive:
+    """Return the computation ``functions(x w + bias [+ added])`` of so many rows, with a weight in some order, or of the library's choice."""
     result = Memory((rows, n), (n, 1))
-    weight, bias = weights or Memory((k, n), None), Memory((1, n), (n, 1))
-    return Primitive(kind, (Memory((rows, k), (k, 1)), weight, bias, result, After(result if adds else None, functions)), threads)
+    arguments = (Memory((rows, k), (k, 1)), weights or Memory((k, n), None), Memory((1, n), (n, 1)), result, After(result if adds else None, functions))
+    return Primitive("product", arguments, threads)
 
 
 class Worker:
@@ -254,18 +244,16 @@ class RowProduct:
         self._store, self._adds, self._functions = store, adds, functions
         self.k, self.n = weight.shape
         library = store.library
-        self._kind, self._layout = store.form(self.k, self.n, adds, functions)
+        self._order = store.order(self.k, self.n, adds, functions)
         strides = [s // weight.itemsize for s in weight.strides]
         plain = weight if weight.dtype == numpy.float32 and sorted(strides) in ([1, self.k], [1, self.n]) else numpy.ascontiguousarray(weight, numpy.float32)
-        row, column = (s // 4 for s in plain.strides)
-        dims, steps = ((self.n, self.k, 1, 1), (column, row, 1, 1)) if self._kind == "convolution" else ((self.k, self.n), (row, column))
-        self._weight = aligned(library.nbytes(self._layout) // 4)
-        library.reorder(library.strided(dims, steps), address_of(plain), self._layout, address_of(self._weight))
+        self._weight = aligned(library.nbytes(self._order) // 4)
+        library.reorder(library.strided(weight.shape, [s // 4 for s in plain.strides]), address_of(plain), self._order, address_of(self._weight))
         self._bias = aligned(self.n)
         if bias is not None:
             self._bias[:] = bias
         self._constant_addresses = address_of(self._weight), address_of(self._bias)
-        self._key = self._kind, self.k, self.n, adds, functions, self._layout
+        self._key = "product", self.k, self.n, adds, functions, self._order
 
     @property
     def nbytes(self) -> int:
@@ -277,9 +265,9 @@ class RowProduct:
         key = self._key, len(x), worker.threads
         kernel = self._store.kernel(key)
         if kernel is None:
-            record = product_record(self._kind, len(x), self.k, self.n, self._adds, self._functions, self._layout, worker.threads)
+            record = product_record(len(x), self.k, self.n, self._adds, self._functions, self._order, worker.threads)
             names = (SOURCE, WEIGHTS, BIAS, RESULT, *((ADDED,) if self._adds else ()))
-            kernel = self._store.add(key, record, names, self._layout)
+            kernel = self._store.add(key, record, names, self._order)
         addresses = (address_of(x), *self._constant_addresses, address_of(out))
         kernel(worker, *addresses, *(() if added is None else (address_of(added),)))
 
