@@ -209,9 +209,7 @@ class _BertNames:
     norm: str = "output.LayerNorm"
 
 
-_MPNET = _BertNames(
-    query="attention.attn.q", key="attention.attn.k", value="attention.attn.v", output="attention.attn.o", attention_norm="attention.LayerNorm"
-)
+_MPNET = _BertNames(query="attention.attn.q", key="attention.attn.k", value="attention.attn.v", output="attention.attn.o", attention_norm="attention.LayerNorm")
 _DEBERTA = _BertNames(query="attention.self.query_proj", key="attention.self.key_proj", value="attention.self.value_proj")
 _DISTILBERT = _BertNames(
     "transformer.layer.{}.", "attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin", "sa_layer_norm", "ffn.lin1", "ffn.lin2",
@@ -420,9 +418,7 @@ def _qwen3(n: EncoderNetwork) -> Variable:
     for index in range(n.size("num_hidden_layers")):
         block = f"layers.{index}."
         x = n.rms(h, f"{block}input_layernorm")
-        q, k, v = (
-            n.linear(x, count * size, f"{block}self_attn.{part}_proj", bias) for part, count in (("q", heads), ("k", key_heads), ("v", key_heads))
-        )
+        q, k, v = (n.linear(x, count * size, f"{block}self_attn.{part}_proj", bias) for part, count in (("q", heads), ("k", key_heads), ("v", key_heads)))
         if normed:
             q, k = (_normed(n, x, count, size, f"{block}self_attn.{part}_norm") for x, part, count in ((q, "q", heads), (k, "k", key_heads)))
         mixed = n.attention(q, k, v, heads, turn=turn, key_heads=key_heads, causal=not n.config.get("use_bidirectional_attention"))
@@ -548,7 +544,11 @@ _BERT_HEADS = {
     "labels": _plain_labels,
     "words": _word_scores("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", _WORDS, "cls.predictions.bias"),
 }
-_ROBERTA_HEADS = {"score": _two_layers("tanh"), "labels": _plain_labels, "words": _word_scores("lm_head.dense", "lm_head.layer_norm", _WORDS, "lm_head.bias", "gelu")}
+_ROBERTA_HEADS = {
+    "score": _two_layers("tanh"),
+    "labels": _plain_labels,
+    "words": _word_scores("lm_head.dense", "lm_head.layer_norm", _WORDS, "lm_head.bias", "gelu"),
+}
 _ROBERTA = EncoderKind(_bert(), "roberta.", _ROBERTA_HEADS, {"pad_token_id": 1}, pad_positions=True)
 _DECODERS = {"score": _last_score, "labels": lambda n, labels: n.linear(n.rows, labels, "score")}
 _NOMIC_FIELDS = {

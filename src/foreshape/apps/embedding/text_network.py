@@ -66,13 +66,21 @@ class TextNetwork:
         length = layer.cast(whole, "int64") + 1 - self._skipped
         return layer.sequence_slice(x, self._skipped, length)
 
-    def most_active(self) -> Variable:
-        """Return the row of each text over words: the greatest log(1 + relu(score)) of its rows (Formal et al., "SPLADE", 2021)."""
-        key = ("splade",), False
+    def active_words(self, strategy: str = "max", activation: str = "relu") -> Variable:
+        """Return the row of each text over words: the greatest log(1 + relu(score)) of its rows, or their sum (Formal et al., "SPLADE", 2021).
+
+        Args:
+            strategy: "max" or "sum".
+            activation: "relu", or "log1p_relu" for another logarithm.
+        """
+        key = (strategy, activation), False
         if key not in self._pooled:
             assert self.result is not None
             with program_guard(self.program):
-                self._pooled[key] = layer.log1p(layer.relu(layer.sequence_pool(self.result, "max")))
+                x = layer.sequence_pool(self.result, "max") if strategy == "max" else self.result  # each step is monotonic
+                x = layer.log1p(layer.relu(x))
+                x = layer.log1p(x) if activation == "log1p_relu" else x
+                self._pooled[key] = x if strategy == "max" else layer.sequence_pool(x, "sum")
         return self._pooled[key]
 
     def run(self, variable: Variable, ids: Sequence[Any], types: Sequence[Any], skipped: int = 0) -> Any:
@@ -180,7 +188,9 @@ def open_onnx(path: str | os.PathLike[str], threads: int | None = None) -> TextN
 
     unpad: Any = getattr(foreshape, "unpad", None)
     if unpad is None:
-        raise SchemaError(f"{os.fspath(path)}: networks of padded texts are read through fs.unpad, and this installation has none; give the folder of the network")
+        raise SchemaError(
+            f"{os.fspath(path)}: networks of padded texts are read through fs.unpad, and this installation has none; give the folder of the network"
+        )
     model = unpad(os.fspath(path), mask="attention_mask")
     inputs = {v.name: v for v in model.inputs}
     fetched = list(model.fetch_variables)
