@@ -27,12 +27,14 @@ class EncoderNetwork:
         ids: the numbers of words, int64, ragged ``[rows]``.
         types: the numbers of the text of a pair, as ``ids``; None without such a table.
         turned: the names of weights that are ``[out, in]`` in the source.
+        shifted: the names of weights that are less by 1 in the source.
         kind: its kind.
     """
 
     def __init__(self, kind: EncoderKind, config: Mapping[str, Any]) -> None:
         self.kind, self.config = kind, {**kind.defaults, **config}
         self.turned: set[str] = set()
+        self.shifted: set[str] = set()
         self.ids = layer.data("input_ids", ["rows"], "int64", lod_level=1)
         types = self.size("type_vocab_size", default=0) if kind.types else 0
         self.inputs = {"input_ids": self.ids}
@@ -67,6 +69,8 @@ class EncoderNetwork:
         return layer.layer_norm(x, epsilon=self.epsilon, weight=f"{name}.weight", bias=f"{name}.bias" if bias else False)
 
     def rms(self, x: Variable, name: str) -> Variable:
+        if self.config["model_type"] == "gemma3_text":
+            self.shifted.add(f"{name}.weight")
         return layer.rms_norm(x, self.epsilon, weight=f"{name}.weight")
 
     def table(self, ids: Variable, size: int, name: str, width: int | None = None) -> Variable:
@@ -457,20 +461,55 @@ def _gated_bert(bias: bool) -> Callable[[EncoderNetwork], Variable]:
     return describe
 
 
-_NOMIC_NAMES = (
-    ("self_attn.o_proj", "attn.out_proj"), ("mlp.up_proj", "mlp.fc11"), ("mlp.gate_proj", "mlp.fc12"), ("mlp.down_proj", "mlp.fc2"),
-    ("post_attention_layernorm", "norm1"), ("post_mlp_layernorm", "norm2"), ("embeddings.LayerNorm", "emb_ln"),
-)  # fmt: skip
+def _gemma3(n: EncoderNetwork) -> Variable:
+    if not n.config.get("use_bidirectional_attention"):
+        raise SchemaError("a network of the kind gemma3_text without use_bidirectional_attention is not known here")
+    heads, key_heads, size, layers = (n.size(name) for name in ("num_attention_heads", "num_key_value_heads", "head_dim", "num_hidden_layers"))
+    every = n.size("_sliding_window_pattern", "sliding_window_pattern", default=6)
+    kinds = n.config.get("layer_types") or ["sliding_attention" if (index + 1) % every else "full_attention" for index in range(layers)]
+    turns = {kind: n.turn(size, kind) for kind in sorted({*kinds})}
+    windows = {"full_attention": None, "sliding_attention": n.window(n.size("sliding_window") // 2)}
+    h, activation = n.words("embed_tokens") * n.width**0.5, n.activation("hidden_activation", default="gelu_pytorch_tanh")
+    for index, kind in enumerate(kinds):
+        block = f"layers.{index}."
+        x = n.rms(h, f"{block}input_layernorm")
+        q, k, v = (
+            n.linear(x, count * size, f"{block}self_attn.{part}_proj", False) for part, count in (("q", heads), ("k", key_heads), ("v", key_heads))
+        )
+        q, k = (_normed(n, x, count, size, f"{block}self_attn.{part}_norm") for x, part, count in ((q, "q", heads), (k, "k", key_heads)))
+        scale = n.size("query_pre_attn_scalar", default=size) ** -0.5
+        mixed = n.attention(q, k, v, heads, bias=windows[kind], scale=scale, turn=turns[kind], key_heads=key_heads)
+        h = h + n.rms(n.linear(mixed, n.width, f"{block}self_attn.o_proj", False), f"{block}post_attention_layernorm")
+        x = n.rms(h, f"{block}pre_feedforward_layernorm")
+        inner = n.linear(x, n.size("intermediate_size"), f"{block}mlp.gate_proj", False, activation)
+        inner = inner * n.linear(x, n.size("intermediate_size"), f"{block}mlp.up_proj", False)
+        h = h + n.rms(n.linear(inner, n.width, f"{block}mlp.down_proj", False), f"{block}post_feedforward_layernorm")
+    return n.rms(h, "norm")
 
 
-def _nomic_names(name: str) -> Sequence[tuple[str, tuple[int, int] | None]]:
-    other = "encoder." + name if name.startswith("layers.") else name
-    for part, theirs in _NOMIC_NAMES:
-        other = other.replace(part, theirs)
-    for index, part in enumerate("qkv"):
-        if f"self_attn.{part}_proj" in other:
-            return [(other.replace(f"self_attn.{part}_proj", "attn.Wqkv"), (index, 3))]
-    return [(other, None)]
+_NOMIC_NAMES = {
+    "layers.": "encoder.layers.", "self_attn.o_proj": "attn.out_proj", "mlp.up_proj": "mlp.fc11", "mlp.gate_proj": "mlp.fc12", "mlp.down_proj": "mlp.fc2",
+    "post_attention_layernorm": "norm1", "post_mlp_layernorm": "norm2", "embeddings.LayerNorm": "emb_ln",
+}  # fmt: skip
+_GTE_NAMES = {
+    "layers.": "encoder.layer.", "self_attn.o_proj": "attention.o_proj", "post_attention_layernorm": "attn_ln", "post_mlp_layernorm": "mlp_ln",
+}  # fmt: skip
+_QUERIES = tuple(f"self_attn.{part}_proj" for part in "qkv")
+
+
+def _names(table: Mapping[str, str], *joined: tuple[Sequence[str], str]) -> Callable[[str], Sequence[tuple[str, tuple[int, int] | None]]]:
+    """Return names of a network's first code: with other parts, and with some weights joined as one."""
+
+    def other(name: str) -> Sequence[tuple[str, tuple[int, int] | None]]:
+        for part, theirs in table.items():
+            name = name.replace(part, theirs)
+        for parts, whole in joined:
+            for index, part in enumerate(parts):
+                if part in name:
+                    return [(name.replace(part, whole), (index, len(parts)))]
+        return [(name, None)]
+
+    return other
 
 
 # --- heads
@@ -609,7 +648,12 @@ KINDS: dict[str, EncoderKind] = {
         _t5, "", {}, {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128, "layer_norm_epsilon": 1e-6},
         renamed=lambda name: [("encoder.embed_tokens.weight", None)] if name == "shared.weight" else [],
     ),
-    "nomic_bert": EncoderKind(_gated_bert(False), "", {}, {"hidden_act": "silu", "type_vocab_size": 2, "rope_theta": 1000.0}, types=True, renamed=_nomic_names),
+    "gemma3_text": EncoderKind(_gemma3, "model.", {}, {"rms_norm_eps": 1e-6}),
+    "gte": EncoderKind(
+        _gated_bert(True), "new.", {}, {"hidden_act": "gelu", "type_vocab_size": 1, "rope_theta": 160000.0}, types=True,
+        renamed=_names(_GTE_NAMES, (_QUERIES, "attention.qkv_proj"), (("mlp.up_proj", "mlp.gate_proj"), "mlp.up_gate_proj")),
+    ),
+    "nomic_bert": EncoderKind(_gated_bert(False), "", {}, {"hidden_act": "silu", "type_vocab_size": 2, "rope_theta": 1000.0}, types=True, renamed=_names(_NOMIC_NAMES, (_QUERIES, "attn.Wqkv"))),
 }  # fmt: skip
 
 

@@ -153,6 +153,7 @@ def open_encoder(folder: Path, head: str | None = None, threads: int | None = No
             return None
         if not tensor.is_floating_point():
             raise SchemaError.must(f"the weight {name}", "in floats", str(tensor.dtype))
+        tensor = tensor.float() + 1.0 if name in network.shifted else tensor
         return tensor.T if name in network.turned else tensor
 
     store_weights(main, scope, value)
