@@ -383,6 +383,64 @@ def test_attention_and_its_gradient_are_those_of_padded_attention(k_lengths: lis
         np.testing.assert_allclose(np.asarray(result), want, rtol=1e-9, atol=1e-11, err_msg=name)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lengths", [[3, 7, 0, 3, 1], [4, 4], [5], [150, 2, 150]], ids=str)
+@pytest.mark.parametrize("entries", [1, 3])
+def test_a_bias_is_added_to_the_scores_and_its_gradient_is_the_sum_over_sequences(entries: int, lengths: list[int], causal: bool) -> None:
+    import torch
+
+    heads, width, longest = 3, 6, max(lengths)
+    generator = rng()
+    q, k, v, weight = (fs.LoDTensor(generator.standard_normal((sum(lengths), width)), [lengths]) for _ in range(4))
+    bias = generator.standard_normal((entries, longest + 2, longest + 1))
+    bias[:, 0, 1:] = -np.inf  # a row that sees one key alone
+    bias[:, longest:] = np.nan  # not read
+    bias[:, :, longest:] = np.nan
+    feed = {"q": q, "k": k, "v": v, "bias": bias}
+    variables = [data(n, x) for n, x in feed.items()]
+    out = layer.sequence_attention(*variables[:3], heads=heads, causal=causal, scale=0.4, bias=variables[3])
+    pairs = append_backward(out, variables, loss_gradient=data("weight", weight))
+    results = fs.Executor().run(fs.default_main_program(), feed | {"weight": weight}, [out, *(g for _, g in pairs)])
+
+    leaves = [torch.tensor(np.asarray(x)).requires_grad_() for x in feed.values()]
+    texts = [x.split(lengths) for x in leaves[:3]]
+    expected: list[torch.Tensor] = []
+    for parts_of_text in zip(*texts, strict=True):
+        a, b, c = (x.unflatten(1, (heads, -1)).transpose(0, 1) for x in parts_of_text)
+        scores = a @ b.mT * 0.4 + leaves[3][:, : a.shape[1], : a.shape[1]]
+        if causal:
+            scores = scores.masked_fill(torch.ones(a.shape[1], a.shape[1], dtype=torch.bool).triu(1), -torch.inf)
+        expected.append((scores.softmax(-1) @ c).transpose(0, 1).flatten(1))
+    total = torch.cat(expected)
+    (total * torch.tensor(np.asarray(weight))).sum().backward()
+    for result, want in zip(results, [total, *(x.grad for x in leaves)], strict=True):
+        np.testing.assert_allclose(np.asarray(result), want.detach().numpy(), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("dims", "words"),
+    [
+        ((1, 3, 9), "dim 1 of Bias must be at least the longest sequence of Q, 4; seen 3"),
+        ((2, 4, 3), "dim 2 of Bias must be at least the longest sequence of K, 4; seen 3"),
+    ],
+)
+def test_a_bias_of_fewer_rows_than_a_sequence_is_refused(dims: tuple[int, ...], words: str) -> None:
+    q, bias = ragged([[2, 4]], 4), np.zeros(dims, "float32")
+    x = data("q", q)
+    out = layer.sequence_attention(x, x, x, 2, bias=data("bias", bias))
+    with pytest.raises(ExecutionError, match=words):
+        fs.Executor().run(fs.default_main_program(), {"q": q, "bias": bias}, [out])
+
+
+def test_a_bias_without_a_number_makes_rows_without_one() -> None:
+    q, bias = ragged([[2, 4]], 4), np.zeros((1, 4, 4), "float32")
+    bias[0, 3, 1] = np.nan
+    x = data("q", q)
+    out = layer.sequence_attention(x, x, x, bias=data("bias", bias))
+    (rows,) = fs.Executor().run(fs.default_main_program(), {"q": q, "bias": bias}, [out])
+    assert np.isnan(np.asarray(rows)).any(1).tolist() == [False] * 5 + [True]
+
+
 def test_attention_needs_keys_and_values_of_the_same_sequences() -> None:
     q, k, v = ragged([[2, 2]], 4), ragged([[1, 3]], 4), ragged([[3, 1]], 4)
     out = layer.sequence_attention(data("q", q), data("k", k), data("v", v))

@@ -157,7 +157,9 @@ def lod_append(x: Variable, level: Variable | Sequence[int]) -> Variable:
     return apply("lod_reset", {"X": x}, target_lod=list(level), append=True)
 
 
-def sequence_attention(query: Variable, key: Variable, value: Variable, heads: int = 1, causal: bool = False, scale: float | None = None) -> Variable:
+def sequence_attention(
+    query: Variable, key: Variable, value: Variable, heads: int = 1, causal: bool = False, scale: float | None = None, bias: Variable | None = None
+) -> Variable:
     """Compute multi-head scaled dot-product attention within each sequence, without padding (Vaswani et al., 2017).
 
     Args:
@@ -167,8 +169,10 @@ def sequence_attention(query: Variable, key: Variable, value: Variable, heads: i
         heads: the equal parts of the columns that attend each on their own.
         causal: row j of a sequence of ``query`` sees rows 0..j only.
         scale: the factor of the products; by default one over the root of width / heads.
+        bias: dense ``[1 or heads, time, key time]``, at least as long as the longest sequences: ``bias[head, i, j]`` is added to the scaled score of row i
+            of a sequence of ``query`` and row j of its sequence of ``key``. A -inf hides the key, and each row must see one at least.
 
     Returns:
         Ragged rows as ``query``; zeros where a sequence of ``key`` has no rows.
     """
-    return apply("sequence_attention", {"Q": query, "K": key, "V": value}, heads=heads, causal=causal, scale=scale or 0.0)[0]
+    return apply("sequence_attention", {"Q": query, "K": key, "V": value, "Bias": bias}, heads=heads, causal=causal, scale=scale or 0.0)[0]

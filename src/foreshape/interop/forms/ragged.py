@@ -418,6 +418,7 @@ def _to_torch_sequence_attention(w: PlainOp) -> Any:
         w.x("Q"),
         w.x("K"),
         w.x("V"),
+        w.optional("Bias"),
         sequences(w, "Q"),
         sequences(w, "K"),
         w.of.heads,

@@ -40,7 +40,7 @@ class SequenceSpreading(ForwardOnly):
 class AttentionInSequences(ForwardOnly):
     """Out0 = softmax(X0 X1' * scale) X2 within each innermost sequence, for each of ``heads`` equal parts of the columns; with ``causal`` of rows before.
 
-    ``scale`` 0: one over the root of the columns of a part.
+    ``scale`` 0: one over the root of the columns of a part. An op with a Bias adds it to the scores.
     """
 
     operands: ClassVar[int] = 3

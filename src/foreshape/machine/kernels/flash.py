@@ -18,6 +18,8 @@ def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, 
         out, sums = private.attention(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
         if k.shape[-2] < _VECTOR and not sums.all():  # torch's kernel takes a few scores without any number for masked ones
             lost = ~(_scores(q, k, None, causal, scale).amax(-1) > -torch.inf)
+            if mask is not None:
+                lost |= _scores(q, k, mask, causal, scale).isnan().any(-1)
             out.masked_fill_(lost.unsqueeze(-1), torch.nan)
             sums.masked_fill_(lost, torch.nan)
         return out, sums
@@ -33,10 +35,22 @@ def backward(
     """Return the gradients of q, k and v, from the result of `forward`."""
     if q.device.type == "cpu":
         return private.attention_gradient(d, q, k, v, out, sums, 0.0, causal, attn_mask=mask, scale=scale)
-    weights = (_scores(q, k, mask, causal, scale) - sums.unsqueeze(-1)).exp_().nan_to_num_(0.0)
-    moved = (d @ v.mT).to(weights.dtype) - (d * out).sum(-1, keepdim=True)
-    moved = moved.mul_(weights).mul_(scale).to(q.dtype)
+    weights = _weights(q, k, sums, mask, causal, scale)
+    moved = _score_gradient(weights, d, v, out).mul_(scale).to(q.dtype)
     return moved @ k, moved.mT @ q, weights.to(d.dtype).mT @ d
+
+
+def score_gradient(d: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
+    """Return the gradient of the scaled scores, ``[batch, heads, time, keys]``; of half precision in fp32. It is the gradient of an added mask too."""
+    return _score_gradient(_weights(q, k, sums, mask, causal, scale), d, v, out)
+
+
+def _weights(q: Tensor, k: Tensor, sums: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
+    return _scores(q, k, mask, causal, scale).sub_(sums.unsqueeze(-1)).exp_().nan_to_num_(0.0)
+
+
+def _score_gradient(weights: Tensor, d: Tensor, v: Tensor, out: Tensor) -> Tensor:
+    return (d @ v.mT).to(weights.dtype).sub_((d * out).sum(-1, keepdim=True)).mul_(weights)
 
 
 def capped(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, cap: float) -> Tensor:

@@ -51,6 +51,12 @@ def encoder(words: Any, x: Any) -> Any:
     return layer.layer_norm(x + layer.fc(layer.fc(x, 16, activation="relu"), 8))
 
 
+def biased(words: Any, x: Any) -> Any:
+    numbers = np.random.RandomState(3).randn(2, 12, 12).astype("float32")
+    numbers[:, abs(np.subtract.outer(np.arange(12), np.arange(12))) > 2] = -np.inf  # a window: rows of padding see no row of a short text
+    return layer.sequence_attention(layer.fc(x, 8), x, layer.fc(x, 8), 2, bias=layer.assign(numbers))
+
+
 def test_a_classifier_of_ragged_texts_is_exported(tmp_path: Path) -> None:
     compare(*exported(tmp_path, lambda words, x: layer.fc(layer.sequence_pool(x, "average"), 3)))
 
@@ -60,6 +66,7 @@ def test_a_classifier_of_ragged_texts_is_exported(tmp_path: Path) -> None:
     "network",
     [
         encoder,
+        biased,
         lambda words, x: layer.fc(layer.sequence_pool(encoder(words, x), "max"), 3),
         lambda words, x: layer.fc(layer.sequence_pool(x, "last"), 3),
         lambda words, x: layer.sequence_pool(x * layer.sequence_softmax(layer.fc(x, 1)), "sum"),

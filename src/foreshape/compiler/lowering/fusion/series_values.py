@@ -77,4 +77,4 @@ def attending(i: OpCall) -> Callable[..., Any]:
 
 
 def _attend(kernel: Callable[..., Any], q: Any, k: Any, v: Any, offsets: Any) -> Any:
-    return kernel(q, k, v, offsets=[offsets] * 3, requested=(True, False))[0]
+    return kernel(q, k, v, None, offsets=[offsets] * 3, requested=(True, False))[0]
