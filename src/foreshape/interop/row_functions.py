@@ -149,6 +149,8 @@ def row_function(of: Computation, dims: Sequence[Dims], element: Any, ranks: Seq
         return not ranks or all(axis % (rank or 1) for axis in axes)
 
     match of:
+        case s.Regrouping() if len(ranks) == 2:  # all rows fed have the same sequences
+            return lambda x, like: x
         case c.Identity() | c.Cast():
             return lambda x: x.astype(element, copy=False)
         case c.Reshape() | c.Filled() | c.Expansion() if not all(isinstance(n, int) for n in shape):
@@ -164,7 +166,7 @@ def row_function(of: Computation, dims: Sequence[Dims], element: Any, ranks: Seq
             return lambda x: x * x.dtype.type(by) + x.dtype.type(shift)
         case c.Power(of=power):
             return _power(power)
-        case c.Wave(name=name):
+        case c.Function(name=name):
             return getattr(numpy, name)
         case c.Logarithm():
             return numpy.log
@@ -186,8 +188,8 @@ def row_function(of: Computation, dims: Sequence[Dims], element: Any, ranks: Seq
             return _binary("multiply", axis)
         case c.Quotient(axis=axis):
             return _binary("divide", axis)
-        case c.ComparedElements(axis=axis):
-            return _binary("less", axis)
+        case c.ComparedElements(how=how, axis=axis):
+            return _binary(how, axis)
         case c.ChosenElements():
             return numpy.where
         case c.Softmax(axis=axis) if inside(axis):

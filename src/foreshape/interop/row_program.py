@@ -227,12 +227,16 @@ class RowProgram:
                     self._join(joined)
             else:
                 self._step(node)
-        read = {*self.fetches}
-        for step in reversed(self.steps):  # only the number of rows may count of a value
-            if read.isdisjoint(step.results) and not any(self.columns[v].source in step.results for v in read if v in self.columns):
-                self.steps.remove(step)
-            else:
+        self.steps = self.steps_of(self.fetches)  # of some values only the number of rows counted
+
+    def steps_of(self, fetches: Sequence[int]) -> list[RowStep]:
+        """Return the steps behind some values, in order."""
+        read, out = {*fetches}, list[RowStep]()
+        for step in reversed(self.steps):
+            if not read.isdisjoint(step.results) or any(self.columns[v].source in step.results for v in read if v in self.columns):
                 read.update(step.reads)
+                out.append(step)
+        return out[::-1]
 
     def _weight(self, node: _Node) -> Array | None:
         """Return the constant matrix of a product of rows."""

@@ -66,7 +66,7 @@ class RowRunner:
         with onednn.using(self.threads):
             self._program = RowProgram(self.store, program, fetches, parameters)
         self.feeds, self.fetches = [*self._program.feeds], [f if isinstance(f, str) else f.name for f in fetches]
-        self._parts = _parts(self._program)
+        self._plans: dict[tuple[str, ...], _RunPlan] = {}
         self._free: list[_RowWorker] = []
         self._lock = threading.Lock()
 
@@ -75,12 +75,13 @@ class RowRunner:
         """Return the bytes of the copied weights, of the kernels kept, and of the workers' memory kept."""
         return {"weights": self._program.nbytes, "kernels": self.store.nbytes, "values": sum(w.nbytes for w in self._free)}
 
-    def run(self, feeds: Mapping[str, Array], begins: Sequence[int]) -> dict[str, Array]:
-        """Return the results by name: ``[rows, ...]`` or ``[texts, ...]``.
+    def run(self, feeds: Mapping[str, Array], begins: Sequence[int], fetches: Sequence[str] | None = None) -> dict[str, Array]:
+        """Return results by name: ``[rows, ...]`` or ``[texts, ...]``.
 
         Args:
             feeds: each ``[rows, ...]``, the rows of all texts one after the other.
             begins: [texts + 1], the first row of each text, and the number of all rows.
+            fetches: the results to compute; by default all.
 
         Raises:
             FeedError: an input is missing, or has other rows or dims. ExecutionError: an id is not in its table.
@@ -88,16 +89,21 @@ class RowRunner:
         import numpy
 
         offsets = numpy.asarray(begins, numpy.int64)
+        names = tuple(self.fetches if fetches is None else fetches)
+        plan = self._plans.get(names)
+        if plan is None:
+            plan = self._plans[names] = _RunPlan(self._program, [self._program.fetches[self.fetches.index(name)] for name in names])
         arrays = self._fed(feeds, offsets)
         lengths = numpy.diff(offsets)
         values = self._program.values
         kinds = {ROWS: int(offsets[-1]), TEXTS: len(lengths)}
-        results = [numpy.empty((kinds[values[v].space], *values[v].dims), values[v].element) for v in self._program.fetches]
+        results = [numpy.empty((kinds[values[v].space], *values[v].dims), values[v].element) for v in plan.fetches]
+        task = _Task(plan, arrays, offsets, results)
         alone, shared = chunks_of(lengths, self.threads)
         for text in alone:
-            self._run_chunk(self.threads, arrays, offsets, [text], results)
-        self._share(shared, arrays, offsets, results)
-        return dict(zip(self.fetches, results, strict=True))
+            self._run_chunk(self.threads, task, [text])
+        self._share(shared, task)
+        return dict(zip(names, results, strict=True))
 
     def _fed(self, feeds: Mapping[str, Array], offsets: Array) -> dict[int, Array]:
         import numpy
@@ -117,7 +123,7 @@ class RowRunner:
             arrays[number] = array.astype(value.element, copy=False)
         return arrays
 
-    def _share(self, chunks: list[list[int]], arrays: dict[int, Array], offsets: Array, results: list[Array]) -> None:
+    def _share(self, chunks: list[list[int]], task: _Task) -> None:
         """Compute chunks of texts, each by one thread."""
         pending, errors = iter(chunks), list[BaseException]()
 
@@ -128,7 +134,7 @@ class RowRunner:
                         texts = next(pending, None)
                     if texts is None:
                         return
-                    self._run_chunk(1, arrays, offsets, texts, results)
+                    self._run_chunk(1, task, texts)
             except BaseException as error:
                 errors.append(error)
 
@@ -141,24 +147,25 @@ class RowRunner:
         if errors:
             raise errors[0]
 
-    def _run_chunk(self, threads: int, arrays: dict[int, Array], offsets: Array, texts: list[int], results: list[Array]) -> None:
+    def _run_chunk(self, threads: int, task: _Task, texts: list[int]) -> None:
         import numpy
 
+        plan, arrays, offsets, results = task
         try:
             worker = self._free.pop()
-        except IndexError:
-            worker = _RowWorker(self._library, self._program, self._parts)
+        except IndexError:  # the first one, or all are in use by other threads
+            worker = _RowWorker(self._library, self._program)
         lengths = offsets[[t + 1 for t in texts]] - offsets[texts]
         begins = numpy.zeros(len(texts) + 1, numpy.int64)
         numpy.cumsum(lengths, out=begins[1:])
         picked = numpy.arange(begins[-1]) + numpy.repeat(offsets[texts] - begins[:-1], lengths)
         with self._library.using(threads):
-            out = worker.run(threads, {number: array[picked] for number, array in arrays.items()}, begins)
+            out = worker.run(plan, threads, {number: array[picked] for number, array in arrays.items()}, begins)
         if len(texts) > 1 and not all(numpy.isfinite(x).all() for x in out):  # a text reads a few rows of the next one, with weights of 0
             for text in texts:
-                self._run_chunk(threads, arrays, offsets, [text], results)
+                self._run_chunk(threads, task, [text])
         else:
-            for value, x, y in zip(self._program.fetches, out, results, strict=True):
+            for value, x, y in zip(plan.fetches, out, results, strict=True):
                 y[picked if self._program.values[value].space == ROWS else texts] = x
         worker.give_back()
         self._free.append(worker)
@@ -190,17 +197,34 @@ def chunks_of(lengths: Array, threads: int) -> tuple[list[int], list[list[int]]]
     return alone, chunks
 
 
-def _parts(program: RowProgram) -> list[_Part]:
-    """Return the steps in parts."""
+class _RunPlan:
+    """The parts that compute some results, and the values of all rows that no part behind each reads."""
+
+    def __init__(self, program: RowProgram, fetches: list[int]) -> None:
+        self.fetches, self.parts = fetches, _parts(program, fetches)
+        self.last = [_last_reads(program, self.parts, fetches, index) for index in range(len(self.parts))]
+
+
+class _Task(NamedTuple):
+    """The plan of a run, its inputs, the begins of its texts, and its results."""
+
+    plan: _RunPlan
+    arrays: dict[int, Array]
+    offsets: Array
+    results: list[Array]
+
+
+def _parts(program: RowProgram, fetches: Sequence[int]) -> list[_Part]:
+    """Return the steps behind some results, in parts."""
     groups: list[list[RowStep]] = []
-    for step in program.steps:
+    for step in program.steps_of(fetches):
         spaces = _space_of(program, step), step.is_by_row
         if groups and step.is_by_row and (_space_of(program, groups[-1][-1]), groups[-1][-1].is_by_row) == spaces:
             groups[-1].append(step)
         else:
             groups.append([step])
     bases = [{_base(program, v) for step in group for v in step.reads} for group in groups]
-    fetched = {_base(program, v) for v in program.fetches}
+    fetched = {_base(program, v) for v in fetches}
     parts: list[_Part] = []
     for index, group in enumerate(groups):
         made = [v for step in group for v in step.results]
@@ -239,12 +263,11 @@ def _space_of(program: RowProgram, step: RowStep) -> str:
 class _RowWorker(Worker):
     """The memory of one thread, and the run of a chunk of texts in it."""
 
-    def __init__(self, onednn: Library, program: RowProgram, parts: list[_Part]) -> None:
+    def __init__(self, onednn: Library, program: RowProgram) -> None:
         super().__init__(onednn, 1)
-        self._program, self._parts = program, parts
+        self._program = program
         self._blocks: dict[int, Array] = {}
         self._rows: dict[tuple[str, int], Array] = {}
-        self._last = [_last_reads(program, parts, index) for index in range(len(parts))]
         self._longest = 0
 
     @property
@@ -258,7 +281,7 @@ class _RowWorker(Worker):
             self._rows.clear()
             self._longest = 0
 
-    def run(self, threads: int, fed: dict[int, Array], begins: Array) -> list[Array]:
+    def run(self, plan: _RunPlan, threads: int, fed: dict[int, Array], begins: Array) -> list[Array]:
         """Return the results of some texts."""
         import numpy
 
@@ -274,7 +297,7 @@ class _RowWorker(Worker):
             env[number][:rows] = array
         free: dict[str, list[int]] = {ROWS: [*range(64)][::-1], TEXTS: [*range(64)][::-1]}
         held: dict[int, int] = {}
-        for part, last in zip(self._parts, self._last, strict=True):
+        for part, last in zip(plan.parts, plan.last, strict=True):
             for v in part.leaves:
                 value = self._program.values[v]
                 if value.element == "float32":
@@ -288,7 +311,7 @@ class _RowWorker(Worker):
                 env.pop(v, None)
                 if v in held:
                     free[self._program.values[v].space].append(held.pop(v))
-        return [self._whole(env, v)[: count[self._program.values[v].space]] for v in self._program.fetches]
+        return [self._whole(env, v)[: count[self._program.values[v].space]] for v in plan.fetches]
 
     def _memory(self, slot: tuple[str, int], count: int, dims: tuple[int, ...]) -> Array:
         """Return memory of all rows for a value."""
@@ -377,9 +400,9 @@ def _in_rows(x: Array) -> Array:
     return x if x.strides[-1] == x.itemsize else x.copy()
 
 
-def _last_reads(program: RowProgram, parts: list[_Part], index: int) -> list[int]:
+def _last_reads(program: RowProgram, parts: list[_Part], fetches: Sequence[int], index: int) -> list[int]:
     """Return the values of all rows that no part behind reads."""
-    later = {_base(program, v) for part in parts[index + 1 :] for step in part.steps for v in step.reads} | {_base(program, v) for v in program.fetches}
+    later = {_base(program, v) for part in parts[index + 1 :] for step in part.steps for v in step.reads} | {_base(program, v) for v in fetches}
     here = {_base(program, v) for step in parts[index].steps for v in step.reads} | parts[index].leaves
     return [v for v in here if v not in later and program.values[v].space != CONSTANT]
 

@@ -93,10 +93,10 @@ class Power(ForwardOnly):
 
 
 @data_class(frozen=True)
-class Wave(ForwardOnly):
-    """The sine or the cosine of each element of X0, in radians."""
+class Function(ForwardOnly):
+    """A function of each element of X0, by its name: the sine and the cosine, in radians, and log(1 + X0)."""
 
-    name: Literal["sin", "cos"]
+    name: Literal["sin", "cos", "log1p"]
 
 
 @data_class(frozen=True)
@@ -358,10 +358,10 @@ class Counting(ForwardOnly):
 
 @data_class(frozen=True)
 class ComparedElements(ForwardOnly):
-    """True where X0 is less than X1, broadcast as in `Sum`."""
+    """True where X0 is less than X1, or not equal to it, broadcast as in `Sum`."""
 
     operands: ClassVar[int] = 2
-    how: Literal["less"]
+    how: Literal["less", "not_equal"]
     axis: int
 
 

@@ -37,6 +37,13 @@ class SequenceSpreading(ForwardOnly):
 
 
 @data_class(frozen=True)
+class Regrouping(ForwardOnly):
+    """X0 with the sequences of a ragged X1."""
+
+    operands: ClassVar[int] = 2
+
+
+@data_class(frozen=True)
 class AttentionInSequences(ForwardOnly):
     """Out0 = softmax(X0 X1' * scale) X2 within each innermost sequence, for each of ``heads`` equal parts of the columns; with ``causal`` of rows before.
 
