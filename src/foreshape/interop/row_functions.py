@@ -153,6 +153,8 @@ def row_function(of: Computation, dims: Sequence[Dims], element: Any, ranks: Seq
             return lambda x, like: x
         case c.Identity() | c.Cast():
             return lambda x: x.astype(element, copy=False)
+        case c.Expansion() if ranks == [len(dims[0])] and all(isinstance(n, int) for n in dims[0][1:]):
+            return lambda x, *more: numpy.broadcast_to(x, (len(x), *dims[0][1:]))
         case c.Reshape() | c.Filled() | c.Expansion() if not all(isinstance(n, int) for n in shape):
             return None
         case c.Reshape():
@@ -200,6 +202,8 @@ def row_function(of: Computation, dims: Sequence[Dims], element: Any, ranks: Seq
             return _reduction(of)
         case c.Embedding():
             return _embedding(of)
+        case c.Picking(axis=0) if ranks == [1]:
+            return _embedding(c.Embedding())
         case c.Slicing(cuts=cuts) if inside(*(axis for axis, _, _ in cuts)):
             return _slicing(of)
         case c.Concat(axis=axis) if inside(axis):
