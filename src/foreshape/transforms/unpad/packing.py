@@ -462,6 +462,8 @@ class Packer:
 
     def _pooled(self, op: Op, name: str, value: PaddedValue) -> Variable | None:
         """Return a number for each text from its packed rows; None if no op on sequences computes it."""
+        if op.operator is not None and isinstance(op.operator.computes(), c.MatrixProduct):
+            return self._weighted(op, value)
         source, how = self._pooling(op)
         if source is None:
             return None
@@ -475,6 +477,19 @@ class Packer:
         rows = self.ragged(self.shaped(self.rows(source), [size]))
         pooled = self.block.apply("sequence_pool", {"X": rows}, {"pooltype": how})[0]
         return layer.reshape(pooled, [-1, *self.columns(value.axes)]) if len(value.axes) != 2 or self.columns(value.axes) != [size] else pooled
+
+    def _weighted(self, op: Op, value: PaddedValue) -> Variable | None:
+        """Return the sum over rows of each row times its weight, of a product of matrices over rows; None for another product."""
+        sides = [(n, self.proof.value(n)) for n in (op.operand(0), op.operand(1))]
+        if not all(v.per_text and len(v.time_places) == 1 for _, v in sides):
+            return None
+        sizes = [math.prod(n for n in self.columns(v.axes) if isinstance(n, int)) for _, v in sides]
+        if 1 not in sizes:
+            return None
+        factors = [self.shaped(self.rows(name), [size]) for (name, _), size in zip(sides, sizes, strict=True)]
+        pooled = layer.sequence_pool(self.ragged(factors[1 - sizes.index(1)] * factors[sizes.index(1)]), "sum")
+        columns = self.columns(value.axes)
+        return pooled if columns == [max(sizes)] else layer.reshape(pooled, [-1, *columns])
 
     def _pooling(self, op: Op) -> tuple[str | None, str]:
         """Return the value that an op pools over rows, and how."""
@@ -868,6 +883,13 @@ def _picking(packer: Packer, op: Op, name: str) -> Variable:
     table, index = op.operand(0), op.operand(1)
     value, ids = packer.proof.value(table), packer.proof.value(index)
     computed = op.operator.computes() if op.operator is not None else None
+    if isinstance(computed, c.Picking) and not (ids.per_text or ids.time_places) and (value.per_text or value.time_places):
+        axis = _new_axis(packer, value.axes, computed.axis)
+        place = ids.real.index.constant if ids.real.index is not None else None
+        if place is not None and place >= 0 and packer.columns(ids.axes) in ([], [1]):
+            cut = layer.slice(packer.rows(table), [axis], [place], [place + 1])
+            return packer.shaped(cut, packer.columns(packer.proof.value(name).axes))
+        return packer.shaped(layer.gather(packer.rows(table), layer.reshape(packer.alone(index, True), [-1]), axis), packer.columns(packer.proof.value(name).axes))
     if value.per_text or value.time_places or (isinstance(computed, c.Picking) and computed.axis):
         raise NotPacked
     columns = packer.columns(ids.axes)
