@@ -16,7 +16,7 @@ from foreshape.apps.embedding.tokenization import TextTokenizer, Tokenized
 from foreshape.errors import FeedError, ForeshapeWarning, SchemaError, border
 from foreshape.language.program import Variable
 
-_WINDOW = 1024
+_WINDOW = 256
 """The texts of a stream that are cut into words and ordered by length at a time."""
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
@@ -128,7 +128,7 @@ class Embedder:
         """Yield the vector of each text, in their order, float32 ``[width]``: for more texts than memory has room for.
 
         Args:
-            sentences: texts, of which 1,024 are looked at together.
+            sentences: texts, of which 256 are looked at together.
             prompt_name, prompt, normalize, dims: as for `encode`.
         """
         return self._stream(sentences, prompt_name, prompt, normalize, dims)

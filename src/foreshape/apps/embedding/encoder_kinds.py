@@ -648,7 +648,7 @@ KINDS: dict[str, EncoderKind] = {
         _t5, "", {}, {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128, "layer_norm_epsilon": 1e-6},
         renamed=lambda name: [("encoder.embed_tokens.weight", None)] if name == "shared.weight" else [],
     ),
-    "gemma3_text": EncoderKind(_gemma3, "model.", {}, {"rms_norm_eps": 1e-6}),
+    "gemma3_text": EncoderKind(_gemma3, "model.", {}, {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "rope_local_base_freq": 1e4}),
     "gte": EncoderKind(
         _gated_bert(True), "new.", {}, {"hidden_act": "gelu", "type_vocab_size": 1, "rope_theta": 160000.0}, types=True,
         renamed=_names(_GTE_NAMES, (_QUERIES, "attention.qkv_proj"), (("mlp.up_proj", "mlp.gate_proj"), "mlp.up_gate_proj")),
