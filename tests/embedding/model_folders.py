@@ -41,7 +41,9 @@ def write_model(
     write_tokenizer(folder, **(tokenizer or {}))
     modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}]
     for name in (*(["Pooling"] if pooling is not None else []), *more):
-        modules.append({"idx": len(modules), "name": name, "path": f"{len(modules)}_{name}", "type": f"sentence_transformers.base.modules.{name.lower()}.{name}"})
+        modules.append(
+            {"idx": len(modules), "name": name, "path": f"{len(modules)}_{name}", "type": f"sentence_transformers.base.modules.{name.lower()}.{name}"}
+        )
     write_json(folder / "modules.json", modules)
     if pooling is not None:
         write_json(folder / "1_Pooling" / "config.json", pooling)
@@ -57,5 +59,7 @@ def write_dense(folder: Path, rows: int, columns: int, activation: str) -> tuple
     numbers = np.random.RandomState(2).randn(columns, rows + 1).astype("float32")
     weight, bias = np.ascontiguousarray(numbers[:, 1:]), np.ascontiguousarray(numbers[:, 0])
     save_file({"linear.weight": weight, "linear.bias": bias}, folder / "model.safetensors")
-    write_json(folder / "config.json", {"in_features": rows, "out_features": columns, "bias": True, "activation_function": f"torch.nn.modules.activation.{activation}"})
+    write_json(
+        folder / "config.json", {"in_features": rows, "out_features": columns, "bias": True, "activation_function": f"torch.nn.modules.activation.{activation}"}
+    )
     return weight, bias

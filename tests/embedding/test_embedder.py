@@ -147,7 +147,9 @@ def test_scores_of_pairs_and_the_order_of_documents(tmp_path: Path) -> None:
     from safetensors.numpy import load_file, save_file
 
     weights = load_file(tmp_path / "model.safetensors")
-    save_file(weights | {"classifier.weight": rng.randn(1, 16).astype("float32"), "classifier.bias": rng.randn(1).astype("float32")}, tmp_path / "model.safetensors")
+    save_file(
+        weights | {"classifier.weight": rng.randn(1, 16).astype("float32"), "classifier.bias": rng.randn(1).astype("float32")}, tmp_path / "model.safetensors"
+    )
     write_tokenizer(tmp_path)
     model = fs.Embedder(tmp_path)
     pairs = [("the ship", text) for text in TEXTS]

@@ -22,11 +22,15 @@ _WINDOW = 256
 
 
 def embed(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A folder of sentence-transformers or transformers, or an .onnx file with its tokenizer beside it.")],
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="A folder of sentence-transformers or transformers, or an .onnx file with its tokenizer beside it.")
+    ],
     texts: Annotated[str, typer.Argument(metavar="TEXTS", help="A file .txt (a text a line), .jsonl or .parquet; - for lines of the standard input.")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The vectors to write, .npy or .parquet: a row for each text.")],
     memory: Annotated[str | None, typer.Option("--memory", metavar="BYTES", help="The memory of the network and a batch, as 512MiB.")] = None,
-    text_field: Annotated[str | None, typer.Option("--text-field", metavar="NAME", help="The field of .jsonl, or the column of .parquet. Default: text.")] = None,
+    text_field: Annotated[
+        str | None, typer.Option("--text-field", metavar="NAME", help="The field of .jsonl, or the column of .parquet. Default: text.")
+    ] = None,
     skip_bad_lines: Annotated[bool, typer.Option("--skip-bad-lines", help="Leave out lines without a text; they are named and counted.")] = False,
     prompt_name: Annotated[str | None, typer.Option("--prompt-name", metavar="NAME", help="The model's prompt before each text, as document.")] = None,
     normalize: Annotated[bool, typer.Option("--normalize", help="Make each vector as long as 1.")] = False,

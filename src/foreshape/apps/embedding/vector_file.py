@@ -149,7 +149,9 @@ class VectorFile:
             SchemaError: fewer texts than rows. ExecutionError: the disk is full.
         """
         if self._skipped != self.done:
-            raise SchemaError(f"{self.part} has {self.done} rows, and there are {self._skipped} texts: give another --out, or delete it and {self.journal.name}")
+            raise SchemaError(
+                f"{self.part} has {self.done} rows, and there are {self._skipped} texts: give another --out, or delete it and {self.journal.name}"
+            )
         self._file.seek(0)
         self._write(_npy_header(self.done, self.width))
         target = self.part
