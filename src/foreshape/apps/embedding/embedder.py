@@ -16,7 +16,7 @@ from foreshape.apps.embedding.tokenization import TextTokenizer, Tokenized
 from foreshape.errors import FeedError, ForeshapeWarning, SchemaError, border
 from foreshape.language.program import Variable
 
-_WINDOW = 1024
+_WINDOW = 256
 """The texts of a stream that are cut into words and ordered by length at a time."""
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
@@ -128,7 +128,7 @@ class Embedder:
         """Yield the vector of each text, in their order, float32 ``[width]``: for more texts than memory has room for.
 
         Args:
-            sentences: texts, of which 1,024 are looked at together.
+            sentences: texts, of which 256 are looked at together.
             prompt_name, prompt, normalize, dims: as for `encode`.
         """
         return self._stream(sentences, prompt_name, prompt, normalize, dims)
@@ -174,16 +174,18 @@ class Embedder:
 
         source = iter(texts)
         while some := list(islice(source, _WINDOW)):
-            for text in some:
-                if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-                    raise FeedError(f"a text must be a str; seen {type(text).__name__}")
-            yield from self._rows(variable, self._words([before + text for text in some]), vectors, skipped)
+            yield from self._rows(variable, self._words(_with(before, some)), vectors, skipped)
 
     def _words(self, texts: Sequence[Any]) -> list[Tokenized]:
         try:
             return self._tokenize(texts)
-        except UnicodeEncodeError as error:
-            raise FeedError(f"a text has half a pair of surrogates, which is no character: {error}") from None
+        except TypeError:  # of the package, whatever is wrong
+            for text in (part for entry in texts for part in (entry if isinstance(entry, tuple) else (entry,))):
+                if not isinstance(text, str):
+                    raise FeedError(f"a text must be a str; seen {type(text).__name__}") from None
+                if any("\ud800" <= c <= "\udfff" for c in text):
+                    raise FeedError(f"a text has half a pair of surrogates, which is no character: {text[:80]!a}") from None
+            raise
 
     def _rows(self, variable: Variable, words: Sequence[Tokenized], finish: Callable[[Any, Sequence[int]], Any], skipped: int = 0) -> list[Any]:
         """Return the finished result of each text, in the order of ``words``."""
@@ -256,7 +258,7 @@ class Embedder:
             return numpy.split(normalized(values) if normalize else values, numpy.cumsum(lengths)[:-1])
 
         texts = [sentences] if isinstance(sentences, str) else list(sentences)
-        rows = self._rows(self._network.rows, self._words([before + text for text in texts]), split)
+        rows = self._rows(self._network.rows, self._words(_with(before, texts)), split)
         return rows[0] if isinstance(sentences, str) else rows
 
     def sparse(self, sentences: str | Sequence[str], *, prompt_name: str | None = None, prompt: str | None = None) -> Any:
@@ -277,7 +279,7 @@ class Embedder:
             return [sparse.csr_matrix(row) for row in values]
 
         columns = int(cast("int", variable.spec.known_dims[-1]))
-        parts = self._rows(variable, self._words([before + text for text in texts]), rows)
+        parts = self._rows(variable, self._words(_with(before, texts)), rows)
         return sparse.vstack(parts, "csr") if parts else sparse.csr_matrix((0, columns), dtype="float32")
 
     # --- scores
@@ -295,7 +297,7 @@ class Embedder:
         if self.labels is None:
             raise SchemaError(f"{self.path} makes vectors of texts: a model with a head of scores has predict and rank")
         activation = self._activation()
-        variable, texts = cast("Variable", self._network.result), [(str(a), str(b)) for a, b in pairs]
+        variable, texts = cast("Variable", self._network.result), [(a, b) for a, b in pairs]
         out: list[Any] = []
         with _bar(len(texts) if progress else None) as advance:
             for begin in range(0, len(texts), _WINDOW):
@@ -331,6 +333,10 @@ class Embedder:
     def __repr__(self) -> str:
         kind = f"{self.labels} scores of a pair" if self.labels is not None else "vectors"
         return f"Embedder({str(self.path)!r}, {kind}, texts of up to {self.max_length} words)"
+
+
+def _with(prompt: str, texts: Sequence[str]) -> Sequence[str]:
+    return [prompt + text for text in texts] if prompt else texts
 
 
 def _beside(file: Path) -> ModelFolder:

@@ -473,9 +473,7 @@ def _gemma3(n: EncoderNetwork) -> Variable:
     for index, kind in enumerate(kinds):
         block = f"layers.{index}."
         x = n.rms(h, f"{block}input_layernorm")
-        q, k, v = (
-            n.linear(x, count * size, f"{block}self_attn.{part}_proj", False) for part, count in (("q", heads), ("k", key_heads), ("v", key_heads))
-        )
+        q, k, v = (n.linear(x, count * size, f"{block}self_attn.{part}_proj", False) for part, count in (("q", heads), ("k", key_heads), ("v", key_heads)))
         q, k = (_normed(n, x, count, size, f"{block}self_attn.{part}_norm") for x, part, count in ((q, "q", heads), (k, "k", key_heads)))
         scale = n.size("query_pre_attn_scalar", default=size) ** -0.5
         mixed = n.attention(q, k, v, heads, bias=windows[kind], scale=scale, turn=turns[kind], key_heads=key_heads)
@@ -648,7 +646,7 @@ KINDS: dict[str, EncoderKind] = {
         _t5, "", {}, {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128, "layer_norm_epsilon": 1e-6},
         renamed=lambda name: [("encoder.embed_tokens.weight", None)] if name == "shared.weight" else [],
     ),
-    "gemma3_text": EncoderKind(_gemma3, "model.", {}, {"rms_norm_eps": 1e-6}),
+    "gemma3_text": EncoderKind(_gemma3, "model.", {}, {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "rope_local_base_freq": 1e4}),
     "gte": EncoderKind(
         _gated_bert(True), "new.", {}, {"hidden_act": "gelu", "type_vocab_size": 1, "rope_theta": 160000.0}, types=True,
         renamed=_names(_GTE_NAMES, (_QUERIES, "attention.qkv_proj"), (("mlp.up_proj", "mlp.gate_proj"), "mlp.up_gate_proj")),
