@@ -67,30 +67,43 @@ def _reads_dims(op: Op, name: str) -> bool:
 
 
 def _layer(block: Block, op: Op) -> ScaledLayer | None:
-    matrices, flattened, lookup, picking = (op.computes(kind) for kind in (MatrixProduct, FlattenedProduct, Embedding, Picking))
-    if not any((matrices, flattened, lookup, picking)):
+    return _table(block, op) or _product(block, op)
+
+
+def _table(block: Block, op: Op) -> ScaledLayer | None:
+    """Return a lookup in a large table."""
+    lookup, picking = op.computes(Embedding), op.computes(Picking)
+    if lookup is None and (picking is None or picking.axis not in (0, -2)):
         return None
-    is_table = lookup is not None or picking is not None
-    w, x = (block.find(op.operand(index)) for index in ((0, 1) if is_table else (1, 0)))
-    if x is None or w is None or not w.persistable or x.persistable or w.op is not None or x.kind is not LOD_TENSOR:
+    dims, ids, result = _matrix(block, op.operand(0)), block.find(op.operand(1)), block.find(op.result())
+    if dims is None or dims[0] * dims[1] < SMALLEST_TABLE or ids is None or result is None or ids.persistable or ids.dtype not in (INT32, INT64):
         return None
-    dims = w.spec.known_dims if w.kind is LOD_TENSOR and w.dtype is FP32 and w.spec.rank == 2 else ()
-    if len(dims) != 2 or not all(isinstance(d, int) and d > 0 for d in dims):
+    padding = -1 if lookup is None or lookup.padding == -1 else lookup.padding % dims[0]
+    return ScaledLayer(op, op.result(), ids.name, op.operand(0), 0, True, padding, result.spec.rank == ids.spec.rank)
+
+
+def _product(block: Block, op: Op) -> ScaledLayer | None:
+    """Return a product of rows with a matrix."""
+    matrices, flattened = op.computes(MatrixProduct), op.computes(FlattenedProduct)
+    if matrices is None and flattened is None:
         return None
-    if is_table:
-        rows, columns = int(dims[0]), int(dims[1])  # pyright: ignore[reportArgumentType]
-        if rows * columns < SMALLEST_TABLE or x.dtype not in (INT32, INT64) or (picking is not None and picking.axis not in (0, -2)):
-            return None
-        result = block.find(op.result())
-        is_column = result is not None and result.spec.rank == x.spec.rank
-        padding = -1 if lookup is None or lookup.padding == -1 else lookup.padding % rows
-        return ScaledLayer(op, op.result(), x.name, w.name, 0, True, padding, is_column)
-    if x.dtype is not FP32 or x.spec.rank < 2 or (matrices is not None and matrices.x_transposed):
+    x = block.find(op.operand(0))
+    if x is None or x.persistable or x.kind is not LOD_TENSOR or x.dtype is not FP32 or x.spec.rank < 2 or _matrix(block, op.operand(1)) is None:
         return None
-    if flattened is not None and (flattened.y_rows != 1 or flattened.x_rows != x.spec.rank - 1):
+    if (matrices is not None and matrices.x_transposed) or (flattened is not None and (flattened.y_rows, flattened.x_rows) != (1, x.spec.rank - 1)):
         return None
+    axis = 0 if matrices is not None and matrices.y_transposed else 1
     is_normalized = x.op is not None and x.op.computes(LayerNorm) is not None
-    return ScaledLayer(op, op.result(), x.name, w.name, 0 if matrices is not None and matrices.y_transposed else 1, is_normalized=is_normalized)
+    return ScaledLayer(op, op.result(), x.name, op.operand(1), axis, is_normalized=is_normalized)
+
+
+def _matrix(block: Block, name: str) -> tuple[int, int] | None:
+    """Return the dims of a constant matrix of fp32."""
+    w = block.find(name)
+    if w is None or not w.persistable or w.op is not None or w.kind is not LOD_TENSOR or w.dtype is not FP32 or w.spec.rank != 2:
+        return None
+    rows, columns = w.spec.known_dims
+    return (rows, columns) if isinstance(rows, int) and isinstance(columns, int) and rows > 0 and columns > 0 else None
 
 
 def factors_of(weight: Any, axis: int) -> Any:

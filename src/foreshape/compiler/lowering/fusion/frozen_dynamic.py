@@ -19,7 +19,7 @@ from foreshape.compiler.lowering.kernel_calls import OpCall, Value
 from foreshape.language.operator.byte_computations import DynamicProduct
 from foreshape.machine.kernels import packed, products
 from foreshape.machine.kernels.dynamic_products import DynamicRows
-from foreshape.machine.kernels.frozen import folded, linear
+from foreshape.machine.kernels.frozen import folded
 from foreshape.machine.kernels.onednn_packed_bytes import ByteWeight
 
 
@@ -51,7 +51,6 @@ def _maker(chain: Chain, count: int, ragged: bool) -> Callable[..., Any]:
         whole, scale, *factor = values[:count]
         step_values, following = chain.ends(values[count:])
         steps, bias = folded(scale.reshape(1, -1), folds, step_values, axis=1)
-        numbers = ByteWeight(whole, steps.reshape(-1)).numbers(1)
-        return DynamicRows(linear(numbers, bias, following, ragged=ragged), factor[0] if factor else None)
+        return DynamicRows(ByteWeight(whole, steps.reshape(-1)), bias, following, factor[0] if factor else None, ragged)
 
     return make

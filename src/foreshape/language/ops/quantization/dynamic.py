@@ -10,14 +10,14 @@ from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.language.operator import NOT_DIFFERENTIABLE, OWN, AttrType, Operator, attribute, operand, result
 from foreshape.language.operator.byte_computations import DynamicProduct
 from foreshape.language.operator.require import require, require_at_most, require_equal, require_rank
-from foreshape.language.operator.samples import Sample, f32, i32, i64, reject, sample
+from foreshape.language.operator.samples import SampleTensor, f32, i32, i64, reject, sample
 from foreshape.language.operator.temporaries import copies
 from foreshape.language.operator.traits import WHOLE, ShardingRule, axis_names
 from foreshape.machine.kernels.bags import outside
 from foreshape.machine.kernels.rows_of_bytes import rounded, steps_of
 
 
-def _bytes(*dims: int) -> Sample:
+def _bytes(*dims: int) -> SampleTensor:
     return replace(i32(*dims, low=-127, high=127), dtype=INT8)
 
 
