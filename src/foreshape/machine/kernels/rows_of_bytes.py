@@ -10,7 +10,7 @@ LEAST = 1e-30
 
 
 def steps_of(rows: Tensor) -> Tensor:
-    """Return the step of each row ``[..., k]``, ``[..., 1]``: its largest size divided by `LEVELS`; NaN for rows with a number that is not finite."""
+    """Return the step of each row ``[..., k]``, ``[..., 1]``: its largest size divided by `LEVELS`; NaN for rows with numbers other than finite ones."""
     size = rows.abs().amax(-1, keepdim=True)
     return (size / LEVELS).clamp_(min=LEAST).add_(size.mul_(0.0))
 

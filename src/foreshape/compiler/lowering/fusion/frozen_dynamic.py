@@ -1,6 +1,6 @@
-"""A product of rows that are rounded in the run with a constant matrix of bytes, and all its following steps, as one kernel.
+"""A product of rows, rounded in the run, with a constant matrix of bytes, and all its following steps, as one kernel.
 
-Before: ``y = dynamic product(x, w, scale)`` of fp32 rows with an int8 matrix, then any of the steps that `frozen_linear` takes; matrix, scale and the
+Before: ``y = dynamic product(x, w, scale)`` of fp32 rows with an int8 matrix, then any of the steps in `frozen_linear`; matrix, scale and the
     numbers of the steps are persistables of a frozen step
 After: ``out = activation(rounded(x) packed + bias + other)``, with the packed matrix in bytes where the processor multiplies them, else in fp32
 Unless: something else reads a value between

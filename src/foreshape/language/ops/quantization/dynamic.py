@@ -1,4 +1,4 @@
-"""Products and lookups with weights of bytes: rows get their scales while the network runs, so that no examples are needed and no row changes another's."""
+"""Products and lookups with weights of bytes: rows get their scales while the network runs, so no examples are needed, and no row changes another's."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def _bytes(*dims: int) -> SampleTensor:
 class DynamicInt8Linear(Operator):
     """Out = s round(X Factor / s) W Scale, with a step s = max(|row|) / 127 for each row of X Factor, found in the run, and Scale for each column of W.
 
-    Factor, 1 if it is not there, is a number for each column of X, by which W has been divided: columns whose rounding matters more have larger ones. Halves
-    are rounded to even. s is at least 1e-30, so a row of zeros gives zeros. A row with a number that is not finite gives NaN in all its columns.
+    Factor, 1 if it is not there, is a number for each column of X, and W is divided by it: columns whose rounding matters more have larger ones. Halves
+    are rounded to even. s is at least 1e-30, so a row of zeros gives zeros. A row with a number other than a finite one gives NaN in all its columns.
     """
 
     type = "dynamic_int8_linear"

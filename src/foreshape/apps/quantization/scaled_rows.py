@@ -24,8 +24,8 @@ class ScaledLayer(QuantizedLayer):
 
     Attributes:
         is_table: rows of the matrix are looked up, and have the scales.
-        padding: of a table, the row that gives zeros; -1 for none.
-        is_column: the ids of a lookup have a last dim of 1, which the result has not.
+        padding: of a table, the row of zeros; -1 for none.
+        is_column: the ids of a lookup have a last dim of 1, the result has none.
         is_normalized: the rows of a product come from a layer normalization.
     """
 
