@@ -57,7 +57,7 @@ def unpad(
             raise SchemaError("unpad(program): fetches must name the results")
         results = [fetches] if isinstance(fetches, (Variable, str)) else list(fetches)
         names = [r if isinstance(r, str) else r.name for r in results]
-        return _unpadded(model, [*model.feeds.names], names, mask, side, masked, pad_id, default_scope() if scope is None else scope)
+        return _unpadded(model, [*model.feeds], names, mask, side, masked, pad_id, default_scope() if scope is None else scope)
     if not isinstance(model, InferenceModel):
         from foreshape.interop.inference import load_inference_model
 
@@ -77,5 +77,6 @@ def _unpadded(
 
 def _source(op: Op) -> str:
     """Return the node of the file that an op was made of, in words."""
-    node = getattr(op.origin[0], "node", None) if isinstance(op.origin, tuple) and op.origin else None
+    origin: Any = op.origin
+    node = getattr(origin[0], "node", None) if origin.__class__ is tuple and origin else None
     return f"{node.operator} {node.name}".strip() if node is not None else ""

@@ -397,7 +397,7 @@ def picked_by_places(op: Op, x: PaddedValue, index: PaddedValue, side: Side) -> 
 def last_largest(op: Op, x: PaddedValue, axis: int, keeps: bool, side: Side) -> PaddedValue:
     """Return the number of the first largest entry along an axis; along rows it must be seen: ones before zeros, or behind them."""
     number = axis % len(x.axes)
-    axes, places = _without(x.axes, [number], keeps)
+    axes, _ = _without(x.axes, [number], keeps)
     atoms = x.axes[number]
     if all(isinstance(a, int) for a in atoms):
         return filled(axes, lambda _: Content(0.0, float(columns((atoms,)))), x.data_fault(side, op))
@@ -441,7 +441,11 @@ def running_sum(op: Op, x: PaddedValue, axis: int, exclusive: bool, backward: bo
             count = coordinate + one if side == "right" else IndexForm.factor(TIME) - coordinate - IndexForm.number(1) + one
             return whole(count.times(number_))
         if rows[0] not in region and from_end and a.index is not None and b.constant == 0.0 and a.constant is not None:
-            count = coordinate - IndexForm.factor(TIME) + IndexForm.factor(LENGTH) + one if side == "left" else IndexForm.factor(LENGTH) - coordinate - IndexForm.number(1) + one
+            count = (
+                coordinate - IndexForm.factor(TIME) + IndexForm.factor(LENGTH) + one
+                if side == "left"
+                else IndexForm.factor(LENGTH) - coordinate - IndexForm.number(1) + one
+            )
             return whole(count.times(int(a.constant)))
         if b.constant == 0.0 and a.index is not None and a.constant is not None and rows[0] in region and not backward and side == "right":
             return whole(IndexForm.factor(LENGTH).times(int(a.constant)))
