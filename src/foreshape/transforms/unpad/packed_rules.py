@@ -175,7 +175,8 @@ def _slice(packer: Packer, op: Op, name: str) -> Variable:
     values: Mapping[str, Any] = op.attributes.values
     if any(op.inputs.get(s) for s in ("StartsTensor", "StartsTensorList")) or any(s != 1 for s in values.get("strides", ())):
         raise NotPacked
-    starts, dims, old = list(values["starts"]), packer.old.var(source).spec.known_dims, list(values["axes"])
+    starts, dims = list(values["starts"]), packer.old.var(source).spec.known_dims
+    old: list[int] = list(values["axes"])
     ends = packer.proof.numbers_of(op, "EndsTensorList", "EndsTensor", values.get("ends"))
     rows = packer.rows(source)
     for axis, start, end in zip(old, starts, ends or [], strict=True):

@@ -99,7 +99,7 @@ class Proof:
             if op.operator is None:
                 raise Unsupported("it is not known here")
             for slot, value in self._results(op).items():
-                parts: list[PaddedValue] = value if isinstance(value, list) else [value]
+                parts: list[PaddedValue] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]
                 for name, part in zip(op.outputs.get(slot, ()), parts, strict=False):
                     if name and name not in sizes:
                         self.values[name] = part
