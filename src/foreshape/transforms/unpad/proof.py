@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from foreshape.core.dims import Dim, Size
 from foreshape.core.spec import Spec
 from foreshape.language.operator import computations as c
+from foreshape.language.operator.byte_computations import Dequantization
 from foreshape.language.program import Block, Op
 from foreshape.transforms.unpad.contents import INFINITY, Content, Extent, constant, values_of, whole
 from foreshape.transforms.unpad.index_forms import TEXTS, TIME, IndexForm, Place, Side
@@ -159,13 +160,27 @@ class Proof:
             return None
         import numpy
 
-        moved = op.operator.computes()
-        if isinstance(moved, (c.Reshape, c.Transposition)):  # weights in other dims
-            array = self.array(op.operand(0))
+        computed = op.operator.computes()
+        arrays = [self.array(n) for n in op.input_names() if n] if computed is not None else []
+        if arrays and all(a is not None for a in arrays):  # weights in other dims, or from integers
             dims = self.spec(name).known_dims
-            if array is None or not all(isinstance(d, int) for d in dims):
-                return None
-            return numpy.transpose(array, moved.axes) if isinstance(moved, c.Transposition) else numpy.reshape(array, dims)
+            match computed:
+                case c.Reshape() if all(isinstance(d, int) for d in dims):
+                    return numpy.reshape(arrays[0], dims)
+                case c.Transposition(axes=axes):
+                    return numpy.transpose(arrays[0], axes)
+                case c.Cast() | c.Identity():
+                    return arrays[0].astype(self.spec(name).known_dtype.numpy_name or "float32")
+                case c.Product(axis=-1) if len(arrays) == 2:
+                    return arrays[0] * arrays[1]
+                case Dequantization(axis=axis, most=most):
+                    x, factor = self.array(op.operand(0)), self.array(op.operand(1))
+                    shape = [1] * x.ndim
+                    if factor.size > 1:
+                        shape[axis] = -1
+                    return x.astype("float64") * factor.reshape(shape) / most
+                case _:
+                    pass
         if op.type != "assign_value":
             return None
 
