@@ -6,6 +6,7 @@ from foreshape import metrics as metrics
 from foreshape import optimizer as optimizer
 from foreshape import passes as passes
 from foreshape.apps import training as training
+from foreshape.apps.embedding import Embedder as Embedder
 from foreshape.apps.generation import LanguageModel as LanguageModel
 from foreshape.apps.generation import TextWriter as TextWriter
 from foreshape.apps.generation import Writing as Writing

@@ -139,14 +139,14 @@ def multi_head_attention(
             if cache is not None:
                 mixed = cache.attend(q, k, v, heads, of_keys, window=window, score_cap=score_cap)
             else:
-                mixed = sequence_attention(q, _shared(k, of_keys, size, heads), _shared(v, of_keys, size, heads), heads, causal)
+                mixed = sequence_attention(q, shared_heads(k, of_keys, size, heads), shared_heads(v, of_keys, size, heads), heads, causal)
         else:
             added = attention_mask(query, key, mask, causal, window)
             mixed = _dense(q, k, v, heads, of_keys, size, added, settings, dropout, is_test, score_cap)
         return projected(mixed, _width(query, 1) if output_size is None else output_size, "output", "rows")
 
 
-def _shared(x: Variable, of_keys: int, size: int, heads: int) -> Variable:
+def shared_heads(x: Variable, of_keys: int, size: int, heads: int) -> Variable:
     """Return ``[..., key heads * size]`` with each head as often as heads share it, ``[..., heads * size]``."""
     if of_keys == heads:
         return x
@@ -185,7 +185,7 @@ def _dense(
         if rotates and rotary is not None:
             parts = rotary_positions(parts, None, *rotary.key[:2], rates=rotary.rates)
         if count != heads:
-            parts = reshape(_shared(reshape(parts, [0, 0, count * size]), count, size, heads), [0, 0, heads, size])
+            parts = reshape(shared_heads(reshape(parts, [0, 0, count * size]), count, size, heads), [0, 0, heads, size])
         return transpose(parts, [0, 2, 1, 3])
 
     q, k, v = by_head(q, heads, True), by_head(k, of_keys, True), by_head(v, of_keys, False)

@@ -72,7 +72,7 @@ def language_model(
         scores = architecture.scores(words, cache)
     scope = Scope()
     used: set[str] = set()
-    _fill(main, scope, lambda name: architecture.value(name, lambda key: _found(weights, key, used)))
+    store_weights(main, scope, lambda name: architecture.value(name, lambda key: _found(weights, key, used)))
     _check_unused(weights, used)
     return LanguageModel(words, scores, cache, scope, users=users, context=context, settings=settings, threads=threads, memory_limit=memory_limit)
 
@@ -92,16 +92,16 @@ def _opened(source: Any, state: Any) -> tuple[Mapping[str, Any], Mapping[str, Te
     folder = Path(source)
     if not (folder / "config.json").is_file():
         raise FormatError(f"{str(folder)[:300]} must be a folder with config.json{'' if folder.exists() else near_path(str(folder))}")
-    config = _object_of(folder / "config.json")
-    return config, read_state_dict(state) if state is not None else _weights_of(folder), lambda: _settings_of_folder(folder, config)
+    config = json_object(folder / "config.json")
+    return config, read_state_dict(state) if state is not None else folder_weights(folder), lambda: _settings_of_folder(folder, config)
 
 
 def _settings_of_folder(folder: Path, config: Mapping[str, Any]) -> TextSettings:
     file = folder / "generation_config.json"
-    return settings_of(_object_of(file), file.name) if file.is_file() else settings_of(config, "config.json", alone=False)
+    return settings_of(json_object(file), file.name) if file.is_file() else settings_of(config, "config.json", alone=False)
 
 
-def _object_of(file: Path) -> dict[str, Any]:
+def json_object(file: Path) -> dict[str, Any]:
     config = json.loads(file.read_text("utf-8"))
     if not isinstance(config, dict):
         raise FormatError(f"{file} must hold an object")
@@ -117,7 +117,7 @@ def _without_default(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in config.items() if (name, value) != ("max_length", 20)}
 
 
-def _weights_of(folder: Path) -> dict[str, Tensor]:
+def folder_weights(folder: Path) -> dict[str, Tensor]:
     if (folder / "adapter_config.json").is_file():
         raise SchemaError(
             f"{str(folder)[:300]} has an adapter beside its weights (adapter_config.json): save the network with the adapter merged into it, as peft's "
@@ -159,7 +159,7 @@ def _check_unused(weights: Mapping[str, Tensor], used: set[str]) -> None:
         warnings.warn(f"{len(unplaced)} values of the source have no place in the network, such as {', '.join(unplaced[:4])}", ForeshapeWarning, stacklevel=3)
 
 
-def _fill(program: Program, scope: Scope, value_of: Callable[[str], Tensor | None]) -> None:
+def store_weights(program: Program, scope: Scope, value_of: Callable[[str], Tensor | None]) -> None:
     """Put all weights into the scope, in fp32.
 
     Raises:

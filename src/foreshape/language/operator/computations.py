@@ -93,6 +93,29 @@ class Power(ForwardOnly):
 
 
 @data_class(frozen=True)
+class Function(ForwardOnly):
+    """A function of each element of X0, by its name: the sine and the cosine, in radians, and log(1 + X0)."""
+
+    name: Literal["sin", "cos", "log1p"]
+
+
+@data_class(frozen=True)
+class RunningSum(ForwardOnly):
+    """The sums along an axis of X0, possibly negative, of the elements up to each, or before it."""
+
+    axis: int
+    exclusive: bool
+
+
+@data_class(frozen=True)
+class Numbers(ForwardOnly):
+    """Numbers from attributes, in row-major order."""
+
+    operands: ClassVar[int] = 0
+    numbers: tuple[Any, ...]
+
+
+@data_class(frozen=True)
 class ErrorFunction(ForwardOnly):
     """The error function of each element of X0."""
 
@@ -335,10 +358,10 @@ class Counting(ForwardOnly):
 
 @data_class(frozen=True)
 class ComparedElements(ForwardOnly):
-    """True where X0 is less than X1, broadcast as in `Sum`."""
+    """True where X0 is less than X1, or not equal to it, broadcast as in `Sum`."""
 
     operands: ClassVar[int] = 2
-    how: Literal["less"]
+    how: Literal["less", "not_equal"]
     axis: int
 
 

@@ -18,6 +18,32 @@ class SequencePooling(Computation):
 
 
 @data_class(frozen=True)
+class SequenceEnd(ForwardOnly):
+    """The first or the last row of each innermost sequence of X0; an empty sequence gives zeros."""
+
+    last: bool
+
+
+@data_class(frozen=True)
+class SequenceMaximum(ForwardOnly):
+    """The largest row of each innermost sequence of X0, elementwise; an empty sequence gives zeros."""
+
+
+@data_class(frozen=True)
+class SequenceSpreading(ForwardOnly):
+    """Row ``i`` of X0 once for each row of the innermost sequence ``i`` of X1."""
+
+    operands: ClassVar[int] = 2
+
+
+@data_class(frozen=True)
+class Regrouping(ForwardOnly):
+    """X0 with the sequences of a ragged X1."""
+
+    operands: ClassVar[int] = 2
+
+
+@data_class(frozen=True)
 class AttentionInSequences(ForwardOnly):
     """Out0 = softmax(X0 X1' * scale) X2 within each innermost sequence, for each of ``heads`` equal parts of the columns; with ``causal`` of rows before.
 

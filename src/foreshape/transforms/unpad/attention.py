@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from foreshape.core.data_class import data_class
@@ -9,7 +11,7 @@ from foreshape.language.operator import computations as c
 from foreshape.language.program import Op
 from foreshape.transforms.unpad.contents import FAR
 from foreshape.transforms.unpad.index_forms import IndexForm
-from foreshape.transforms.unpad.padded_values import BATCH, ROWS
+from foreshape.transforms.unpad.padded_values import BATCH, ROWS, PaddedValue
 
 if TYPE_CHECKING:
     from foreshape.transforms.unpad.packing import Packer
@@ -61,6 +63,9 @@ class _Scores:
             return True  # the same for all keys: the softmax does not see it
         value = packer.proof.value(name)
         if not value.per_text:
+            if factor > 0 and _is_causal(value, lambda visible, hidden: visible == 0.0 and hidden <= -FAR):
+                self.causal = True
+                return True
             self.bias.append(BiasTerm(name, factor))
             return value.fault is None
         op = packer.writers.get(name)
@@ -102,6 +107,9 @@ class _Scores:
         for hidden, visible, seen in ((y, x, True), (x, y, False)):
             number = packer.number(hidden)
             if number is not None and number <= -FAR and factor > 0:
+                if _is_causal(truth, lambda a, b, seen=seen: (a, b) == ((1.0, 0.0) if seen else (0.0, 1.0))):
+                    self.causal = True
+                    return self.collect(visible, factor)
                 self.bias.append(BiasTerm(condition, 1.0, True, seen, max(number, -3.0e38)))
                 return self.collect(visible, factor)
         return False
@@ -150,9 +158,7 @@ def attention_terms(packer: Packer, op: Op) -> AttentionTerms | None:
         outer = [axis for axis in dims[:-2] if axis]
         if BATCH in (a for axis in dims for a in axis) or len(outer) > 1 or (outer and outer[0] != (heads,)):
             return None
-    causal = [t for t in scores.bias if t.hides and _is_causal(packer, t)]
-    bias = tuple(t for t in scores.bias if t not in causal)
-    return AttentionTerms(query, key, value, heads, sizes[-1], factor, bool(causal), bias)
+    return AttentionTerms(query, key, value, heads, sizes[-1], factor, scores.causal, tuple(scores.bias))
 
 
 def _unscaled(packer: Packer, name: str) -> tuple[str, float]:
@@ -174,18 +180,57 @@ def _unscaled(packer: Packer, name: str) -> tuple[str, float]:
         return name, factor
 
 
-def _is_causal(packer: Packer, term: BiasTerm) -> bool:
-    """Tell whether a row sees the keys up to its own place, and no others."""
-    op = packer.writers.get(term.name)
-    if op is None or op.operator is None or op.type not in ("less_equal", "greater_equal", "less_than", "greater_than"):
-        return False
-    contents = [packer.proof.value(op.operand(k)) for k in (0, 1)]
-    rank = len(packer.proof.value(term.name).axes)
-    forms = [x.real.index and x.real.index.moved({p: (p[0] + rank - len(x.axes), p[1]) for p in x.time_places}) for x in contents]
-    if forms[0] is None or forms[1] is None:
+def _is_causal(value: PaddedValue, sees: Callable[[float, float], bool]) -> bool:
+    """Tell whether a value by the places of a row and of a key lets a row see the keys up to its own place.
+
+    Args:
+        sees: tells this of its numbers for keys up to the row's place, and for later ones.
+    """
+    step, rank = value.real.step, len(value.axes)
+    if step is None or value.fault is not None or rank < 2:
         return False
     behind = IndexForm.factor((rank - 2, 0)) - IndexForm.factor((rank - 1, 0))  # the row's place less the key's
-    difference = forms[1] - forms[0] if op.type.startswith("less") else forms[0] - forms[1]
-    if not term.seen:  # hidden where it holds: beyond the row's own place
-        return op.type in ("less_than", "greater_than") and difference == behind.times(-1)
-    return op.type in ("less_equal", "greater_equal") and difference == behind
+    form, above, below = step
+    if form == behind:
+        return sees(above, below)
+    return form == behind.times(-1) - IndexForm.number(1) and sees(below, above)
+
+
+def gelu_operand(packer: Packer, name: str) -> str | None:
+    """Return x where a value is ``0.5 x (1 + erf(x / sqrt(2)))`` in some order of its factors; None where it is not."""
+    factors, number = _factors(packer, name, 1.0)
+    if len(factors) != 2 or not math.isclose(number, 0.5, rel_tol=1e-5):
+        return None
+    for x, gate in (factors, factors[::-1]):
+        op = packer.writers.get(gate)
+        inner = None
+        if op is not None and op.type == "scale" and op.attributes.values.get("scale", 1.0) == 1.0 and op.attributes.values.get("bias") == 1.0:
+            inner = op.operand(0)
+        elif op is not None and op.type == "elementwise_add":
+            inner = next((op.operand(k) for k in (0, 1) if packer.number(op.operand(1 - k)) == 1.0), None)
+        function = packer.writers.get(packer.plain(inner)) if inner else None
+        if function is not None and function.type == "erf":
+            before, scale = _factors(packer, function.operand(0), 1.0)
+            if before == [x] and math.isclose(scale, math.sqrt(0.5), rel_tol=1e-5):
+                return x
+    return None
+
+
+def _factors(packer: Packer, name: str, number: float) -> tuple[list[str], float]:
+    """Return the factors of a product, and the number that multiplies them."""
+    name = packer.plain(name)
+    op = packer.writers.get(name)
+    if op is not None and op.type == "scale" and not op.input("ScaleTensor") and not op.attributes.values.get("bias"):
+        return _factors(packer, op.operand(0), number * float(op.attributes.values.get("scale", 1.0)))
+    if op is not None and op.type in ("elementwise_mul", "elementwise_div"):
+        first, second = op.operand(0), op.operand(1)
+        constant = packer.number(second)
+        if constant:
+            return _factors(packer, first, number * constant if op.type == "elementwise_mul" else number / constant)
+        if op.type == "elementwise_mul":
+            constant = packer.number(first)
+            if constant:
+                return _factors(packer, second, number * constant)
+            left, right = _factors(packer, first, number), _factors(packer, second, 1.0)
+            return [*left[0], *right[0]], left[1] * right[1]
+    return [name], number

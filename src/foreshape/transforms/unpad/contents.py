@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Final
 
 from foreshape.core.data_class import data_class, field
@@ -46,6 +47,7 @@ class Content:
         form: for whole numbers known by their place.
         parts: the numbers at each entry of the last axis, if they differ by it.
         offset, extent: all numbers less ``offset`` have at most this norm, over a row with all its columns.
+        step: two numbers by place: the first where a polynomial is at least 0, else the second.
         never: a number that is not among them.
         nan_of: for truth values, the variable of which they tell the NaN.
         with_rows: for truth values of a text, what they are if it has rows.
@@ -58,6 +60,7 @@ class Content:
     parts: tuple[Content, ...] = ()
     offset: float = 0.0
     extent: Extent = field(default=UNBOUNDED, compare=False)
+    step: tuple[IndexForm, float, float] | None = None
     never: float | None = None
     nan_of: str = ""
     with_rows: float | None = None
@@ -104,6 +107,13 @@ def either(contents: Iterable[Content]) -> Content:
         return first
     lowest, highest = min(c.low for c in several), max(c.high for c in several)
     return Content(lowest, highest, all(c.finite for c in several))
+
+
+def stepped(form: IndexForm, above: float, below: float) -> Content:
+    """Return the content of places with one number where a polynomial is at least 0, and another elsewhere."""
+    if above == below:
+        return constant(above)
+    return replace(either([constant(above), constant(below)]), step=(form, above, below))
 
 
 TRUTH: Final = Content(0.0, 1.0)

@@ -9,7 +9,8 @@ A value of the padded program is written in one of three ways, each when it is a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from foreshape import layer
@@ -17,7 +18,7 @@ from foreshape.core.dims import Size, symbol
 from foreshape.core.spec import BOOL, INT64, LOD_TENSOR, DType, Lod, Spec
 from foreshape.language.operator import computations as c
 from foreshape.language.program import Op, Program, Variable, program_guard
-from foreshape.transforms.unpad.attention import AttentionTerms, attention_terms
+from foreshape.transforms.unpad.attention import AttentionTerms, attention_terms, gelu_operand
 from foreshape.transforms.unpad.index_forms import LENGTH, TEXTS, TIME, IndexForm
 from foreshape.transforms.unpad.padded_values import BATCH, REVERSED, ROWS, Atom, Axes, Fault, PaddedValue
 from foreshape.transforms.unpad.proof import Proof
@@ -121,20 +122,32 @@ class Packer:
         """Return the place of each row in its text, int64 ``[rows]``."""
         return self._once("positions", lambda: layer.cast(layer.position_numbers(self.first), INT64))
 
-    def _pad_first(self) -> tuple[Variable, Variable]:
-        if "padded ids" not in self._made:
+    def _pad_first(self) -> Variable:
+        """Return the first input padded, ``[texts, longest, ...]``."""
+
+        def make() -> Variable:
             rows = self.first if self.first.spec.rank > 1 else layer.reshape(self.first, [-1, 1])
-            padded, lengths = layer.sequence_pad(self.ragged(rows), self.pad_id)
-            self._made["padded ids"], self._made["lengths"] = padded, lengths
-        return self._made["padded ids"], self._made["lengths"]
+            return layer.sequence_pad(self.ragged(rows), self.pad_id)[0]
+
+        return self._once("padded", make)
 
     def lengths(self) -> Variable:
+        """Return the number of rows of each text, fp64 ``[texts, 1]``: whole numbers past 2^24 too."""
+
+        def make() -> Variable:
+            rows = layer.reshape(self.first, [0, -1])
+            ones = layer.fill_like(layer.slice(rows, [1], [0], [1]), 1.0, "fp64")
+            return layer.sequence_pool(self.ragged(ones), "sum")
+
+        return self._once("lengths", make)
+
+    def whole_lengths(self) -> Variable:
         """Return the number of rows of each text, int64 ``[texts]``."""
-        return self._pad_first()[1]
+        return self._once("whole lengths", lambda: layer.cast(layer.reshape(self.lengths(), [-1]), INT64))
 
     def longest(self) -> Variable:
         """Return the rows of the longest text, int32 ``[1]``."""
-        return self._once("longest", lambda: layer.slice(layer.shape(self._pad_first()[0]), [0], [1], [2]))
+        return self._once("longest", lambda: layer.slice(layer.shape(self._pad_first()), [0], [1], [2]))
 
     def count(self) -> Variable:
         """Return the number of texts, int32 ``[1]``."""
@@ -222,8 +235,6 @@ class Packer:
             return self.rows(plain)
         if times == 0:
             return self._spread(plain, value) if per_text else self._constant_rows(plain, value)
-        if not per_text:
-            return self._by_position(plain, value)
         if value.real.form is not None and (rows := self._of_form(value.real.form, value, self._dtype(plain))) is not None:
             return rows
         if plain not in self._unpacked:
@@ -239,6 +250,8 @@ class Packer:
                 raise NotPacked
             except NotPacked:
                 self._unpacked.add(plain)
+        if not per_text:
+            return self._by_position(plain, value)
         return self.unpad(self.padded(plain), value.axes, self.columns(value.axes))
 
     def columns(self, axes: Axes) -> list[Size]:
@@ -315,8 +328,7 @@ class Packer:
                 continue
             if len(monomial) != 1 or monomial[0] not in (LENGTH, places[0]):
                 return None
-            part = self.positions() if monomial[0] == places[0] else layer.reshape(
-                layer.sequence_expand_as(layer.reshape(self.lengths(), [-1, 1]), self.first), [-1])  # fmt: skip
+            part = self.positions() if monomial[0] == places[0] else layer.cast(layer.reshape(layer.sequence_expand_as(self.lengths(), self.first), [0]), INT64)
             part = part if coefficient == 1 else layer.scale(part, float(coefficient))
             total = part if total is None else total + part
         if total is None:
@@ -371,17 +383,36 @@ class Packer:
             pooled = self._pooled(self.writers[name], name, value)
             if pooled is not None:
                 return pooled
-        return self._cloned(self.writers[name], name, self._alone_operand)
+        op = self.writers[name]
+        if op.type == "frobenius_norm":
+            return _norm(op, self.alone(op.operand(0), True), list(op.attributes.values["dim"]))
+        scaled = _by_number(self, op, self.alone)
+        return scaled if scaled is not None else self._cloned(op, name, self._alone_operand)
 
     def _alone_operand(self, op: Op, name: str) -> Variable:
         value = self.proof.value(name)
         if value.per_text and value.time_places:
             return self.padded(name)
-        spreads = op.operator is not None and op.operator.per_element
-        return self.alone(name, not spreads)
+        if op.operator is None or not op.operator.per_element:
+            return self.alone(name, True)
+        return self.alone(self._narrow(op, name))
+
+    def _narrow(self, op: Op, name: str) -> str:
+        """Return an operand before it was repeated to the columns that another operand of a per-element op has."""
+        others = [self.proof.value(n).axes for n in op.input_names() if n and n != name and n not in self.proof.obstacles]
+        while True:
+            name = self.plain(name)
+            before = self.writers.get(name)
+            if before is None or before.operator is None or not isinstance(before.operator.computes(), c.Expansion):
+                return name
+            source = before.operand(0)
+            axes, wide = self.proof.value(source).axes, self.proof.value(name).axes
+            if len(axes) != len(wide) or not any(len(o) == len(wide) and all(a == w or b == w for a, b, w in zip(axes, o, wide, strict=True)) for o in others):
+                return name
+            name = source
 
     def _filled(self, number: float, shape: Sequence[Size], dtype: DType) -> Variable:
-        text = str(int(number)) if dtype.is_integer else ""
+        text = str(int(number)) if dtype.is_integer and abs(number) >= 1 << 24 else ""  # a value of fp32 has smaller ones exactly
         return self.block.apply("fill_constant", {}, {"shape": [*shape], "dtype": dtype.code, "value": float(number), "str_value": text})
 
     def _sizes(self, sizes: Sequence[Size], spec: Spec) -> Variable:
@@ -405,6 +436,10 @@ class Packer:
 
     def _text_form(self, form: IndexForm, axes: Axes, dtype: DType, exact: bool) -> Variable:
         """Return whole numbers of each text: its length, or the place of its last row; columns may be 1, unless ``exact``."""
+        if form == IndexForm.factor(LENGTH) and axes and axes[0] == (BATCH,):
+            lying = layer.cast(self.lengths(), dtype)
+            lying = lying if len(axes) == 2 else layer.reshape(lying, [-1, *(1 for _ in axes[1:])])
+            return self._widened(lying, axes, exact)
         total: Variable | None = None
         for monomial, coefficient in form.terms:
             part: Variable | None = None
@@ -412,14 +447,18 @@ class Packer:
                 if not isinstance(factor, str):
                     one = layer.cast(layer.range(0, self.count(), 1, "int32"), INT64)
                 else:
-                    one = self.lengths() if factor == LENGTH else layer.cast(self.longest() if factor == TIME else self.count(), INT64)
+                    one = self.whole_lengths() if factor == LENGTH else layer.cast(self.longest() if factor == TIME else self.count(), INT64)
                 part = one if part is None else part * one
             term = self._filled(float(coefficient), [1], INT64) if part is None else part if coefficient == 1 else layer.scale(part, float(coefficient))
             total = term if total is None else total + term
         total = self._filled(0.0, [1], INT64) if total is None else total
         lying = layer.cast(layer.reshape(total, [-1 if BATCH in axis else 1 for axis in axes]), dtype)
+        return self._widened(lying, axes, exact)
+
+    def _widened(self, x: Variable, axes: Axes, exact: bool) -> Variable:
+        """Return numbers of texts with all their columns, if ``exact``."""
         columns = [-1 if BATCH in axis else self.columns((axis,))[0] for axis in axes]
-        return layer.expand(lying, columns) if exact and any(c not in (-1, 1) for c in columns) else lying
+        return layer.expand(x, columns) if exact and any(c not in (-1, 1) for c in columns) else x
 
     def _pooled(self, op: Op, name: str, value: PaddedValue) -> Variable | None:
         """Return a number for each text from its packed rows; None if no op on sequences computes it."""
@@ -500,7 +539,7 @@ class Packer:
         if not (per_text and times):
             return self.alone(name, True)
         if name == self.texts:
-            return layer.reshape(self._pad_first()[0], [-1, self.longest(), *self.first.spec.known_dims[1:]])
+            return layer.reshape(self._pad_first(), [-1, self.longest(), *self.first.spec.known_dims[1:]])
         if value is not None and times == 1 and self._may_be_padded(name, value):
             packed = self.rows(name)
             if name not in self._unpacked:
@@ -520,8 +559,8 @@ class Packer:
     def _row_input(self, name: str) -> Variable:
         spec = self.old.var(name).spec
         if name == self.lengths_input:
-            return layer.cast(self.lengths(), spec.known_dtype)
-        mask = layer.sequence_mask(self.lengths(), self.longest(), INT64)
+            return layer.cast(self.whole_lengths(), spec.known_dtype)
+        mask = layer.sequence_mask(self.whole_lengths(), self.longest(), INT64)
         if self.masked:
             mask = layer.scale(mask, -1.0, 1.0)
         return layer.cast(mask, spec.known_dtype)
@@ -612,6 +651,12 @@ def _elements(packer: Packer, op: Op, name: str) -> Variable:
     assert op.operator is not None
     axes = packer.proof.value(name).axes
     result_axes = packer.column_axes(axes)
+    rectified = gelu_operand(packer, name)
+    if rectified is not None and _covers(packer.proof.value(rectified).axes, axes):
+        return layer.gelu(_operand(packer, rectified, axes, result_axes, -1))
+    scaled = _by_number(packer, op, lambda n: _operand(packer, n, axes, result_axes, -1))
+    if scaled is not None:
+        return scaled
     aligned = int(op.attributes.values.get("axis", -1)) if "axis" in op.operator.schema.attributes else -1
     inputs: dict[str, list[Variable]] = {}
     for operand in op.operator.schema.operands:
@@ -622,6 +667,37 @@ def _elements(packer: Packer, op: Op, name: str) -> Variable:
     if "axis" in op.operator.schema.attributes:
         attributes["axis"] = -1
     return packer._append(op, inputs, attributes)[0][1]  # pyright: ignore[reportPrivateUsage]
+
+
+def _by_number(packer: Packer, op: Op, operand: Callable[[str], Variable]) -> Variable | None:
+    """Return arithmetic of floats with one number as one op; None for others."""
+    if op.type not in _ZERO | _ONE:
+        return None
+    first, second = op.operand(0), op.operand(1)
+    number = packer.number(second)
+    if number is None and op.type in ("elementwise_add", "elementwise_mul"):
+        first, second, number = second, first, packer.number(first)
+    whole = packer.proof.value(first).axes
+    name = op.result(0)
+    if number is None or not math.isfinite(number) or not packer._dtype(name).is_floating or not _covers(whole, packer.proof.value(name).axes):  # pyright: ignore[reportPrivateUsage]
+        return None
+    if op.type == "elementwise_div" and not number:
+        return None
+    x = operand(first)
+    match op.type:
+        case "elementwise_add":
+            return layer.scale(x, 1.0, number)
+        case "elementwise_sub":
+            return layer.scale(x, 1.0, -number)
+        case "elementwise_mul":
+            return layer.scale(x, number)
+        case _:
+            return layer.scale(x, 1.0 / number)
+
+
+def _covers(axes: Axes, result: Axes) -> bool:
+    """Tell whether an operand has all columns of a result of the same rank."""
+    return len(axes) == len(result) and all(a == b or all(isinstance(atom, str) for atom in b) for a, b in zip(axes, result, strict=True))
 
 
 def _operand(packer: Packer, name: str, axes: Axes, result_axes: Sequence[int], aligned: int) -> Variable:
@@ -720,10 +796,17 @@ def _reduction(packer: Packer, op: Op, name: str) -> Variable:
         raise NotPacked
     numbers = over if isinstance(over, (list, tuple)) else [over]
     new = [_new_axis(packer, axes, n) for n in numbers]
+    if op.type == "frobenius_norm":
+        return packer.shaped(_norm(op, packer.rows(source), new), packer.columns(packer.proof.value(name).axes))
     values[key] = new if isinstance(over, (list, tuple)) else new[0]
     result = packer._append(op, {op.operator.schema.operands[0].name: [packer.rows(source)]}, values)[0][1] if op.operator else None  # pyright: ignore[reportPrivateUsage]
     assert result is not None
     return packer.shaped(result, packer.columns(packer.proof.value(name).axes))
+
+
+def _norm(op: Op, x: Variable, axes: Sequence[int]) -> Variable:
+    """Return the norm over axes as the root of a sum: operators with a computation, for every engine."""
+    return layer.sqrt(layer.reduce_sum(layer.square(x), [*axes], keepdim=bool(op.attributes.values.get("keep_dim"))))
 
 
 def _concat(packer: Packer, op: Op, name: str) -> Variable:
@@ -748,6 +831,9 @@ def _split(packer: Packer, op: Op, name: str) -> Variable:
 def _slice(packer: Packer, op: Op, name: str) -> Variable:
     source = op.operand(0)
     axes = packer.proof.value(source).axes
+    cut = packer.proof.value(name)
+    if not packer.proof.value(source).time_places and cut.time_places:
+        return _table_rows(packer, source, cut)
     values: Mapping[str, Any] = op.attributes.values
     if any(op.inputs.get(s) for s in ("StartsTensor", "StartsTensorList")) or any(s != 1 for s in values.get("strides", ())):
         raise NotPacked
@@ -763,6 +849,19 @@ def _slice(packer: Packer, op: Op, name: str) -> Variable:
             raise NotPacked
         rows = layer.slice(rows, [_new_axis(packer, axes, axis)], [start], [end])
     return packer.shaped(rows, packer.columns(packer.proof.value(name).axes))
+
+
+def _table_rows(packer: Packer, source: str, cut: PaddedValue) -> Variable:
+    """Return the rows of a table by the places of rows in their texts."""
+    number = cut.time_places[0][0]
+    old = packer.proof.value(source).axes
+    if len(old) != len(cut.axes) or any(n != number and old[n] != axis for n, axis in enumerate(cut.axes)):
+        raise NotPacked
+    table = packer.alone(source, True)
+    order = [number, *(n for n in range(len(old)) if n != number)]
+    moved = layer.transpose(table, order) if any(old[n] for n in range(number)) else table
+    rows = layer.gather(layer.reshape(moved, [table.spec.known_dims[number], *(d for n, d in enumerate(table.spec.known_dims) if n != number)]), packer.positions())
+    return packer.shaped(rows, packer.columns(cut.axes))
 
 
 def _picking(packer: Packer, op: Op, name: str) -> Variable:
@@ -800,9 +899,10 @@ def _product(packer: Packer, op: Op, name: str) -> Variable:
         product = layer.matmul(packer.rows(left), weights, transpose_y=computed.y_transposed)
         return packer.shaped(product, columns)
     if of_y and not of_x and len([a for a in x.axes[:-2] if a]) == 0 and ROWS in (y.axes[-2] if computed.y_transposed else y.axes[-1]):
-        rows = packer.rows(right)
-        if rows.spec.rank != 2:
+        inner_size = packer.columns((inner,))[0]
+        if any(y.axes[:-2]) and any(isinstance(a, int) for axis in y.axes[:-2] for a in axis):
             raise NotPacked
+        rows = packer.shaped(packer.rows(right), [inner_size])
         weights = layer.reshape(packer.alone(left, True), [*packer.old.var(left).spec.known_dims[-2:]])
         return packer.shaped(layer.matmul(rows, weights, transpose_y=not computed.x_transposed), columns)
     inside = [axis for v in (x, y) for axis in v.axes[-2:]]

@@ -74,10 +74,9 @@ class PaddedValue:
         """Return it with the atoms at other places; all time atoms must be kept."""
 
         def content(old: Content) -> Content:
-            if old.form is None and not old.parts:
+            if old.form is None and not old.parts and old.step is None:
                 return old
-            parts = tuple(content(p) for p in old.parts)
-            return replace(old, form=old.form and old.form.moved(places), parts=parts)
+            return moved_content(old, places)
 
         regions = {frozenset(places[p] for p in region): content(c) for region, c in self.regions.items()}
         return PaddedValue(axes, regions, self.fault)
@@ -96,6 +95,13 @@ class PaddedValue:
             if content.form is not None and not content.form.same_without_padding(side, self.time_places):
                 return Fault(op, "its operand depends on the padded length, or on the other texts")
         return None
+
+
+def moved_content(content: Content, places: Mapping[Place, Place]) -> Content:
+    """Return a content for a tensor in which the atoms stand at other places."""
+    parts = tuple(moved_content(p, places) for p in content.parts)
+    step = content.step and (content.step[0].moved(places), *content.step[1:])
+    return replace(content, form=content.form and content.form.moved(places), parts=parts, step=step)
 
 
 def time_places(axes: Axes) -> list[Place]:

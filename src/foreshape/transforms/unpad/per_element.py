@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from foreshape.language.program import Op
-from foreshape.transforms.unpad.contents import ANYTHING, FAR, INFINITY, TRUTH, Content, Extent, constant, either, whole
+from foreshape.transforms.unpad.contents import ANYTHING, FAR, INFINITY, TRUTH, Content, Extent, constant, either, stepped, whole
 from foreshape.transforms.unpad.index_forms import IndexForm, Place, Side
 
 Contents = Sequence[Content]
@@ -133,7 +133,7 @@ def _positive(x: Content, y: Content, facts: PlaceFacts) -> Content:
             return constant(0.0)
         above, below = facts.least_with_rows(difference), facts.least_with_rows(difference.times(-1))
         answer = 1.0 if above is not None and above > 0 else 0.0 if below is not None and below >= 0 else None
-        return TRUTH if answer is None else replace(TRUTH, with_rows=answer)
+        return replace(stepped(difference - IndexForm.number(1), 1.0, 0.0), with_rows=answer)
     if x.low > y.high:
         return constant(1.0)
     return constant(0.0) if x.high <= y.low else TRUTH
@@ -171,7 +171,8 @@ def _differs(x: Content, y: Content, facts: PlaceFacts) -> Content:
 def _not(x: Content, facts: PlaceFacts | None = None) -> Content:
     if x.constant is not None:
         return constant(float(not x.constant))
-    return TRUTH if x.with_rows is None else replace(TRUTH, with_rows=float(not x.with_rows))
+    answer = None if x.with_rows is None else float(not x.with_rows)
+    return replace(TRUTH, with_rows=answer, step=x.step and (x.step[0], float(not x.step[1]), float(not x.step[2])))
 
 
 def _and(x: Content, y: Content, facts: PlaceFacts) -> Content:
@@ -339,6 +340,23 @@ COMPARISONS: Final = frozenset({"less_than", "less_equal", "greater_than", "grea
 
 def combined(op: Op, contents: Contents, facts: PlaceFacts) -> Content:
     """Return the content of the results of a per-element op."""
+    by_step = [k for k, x in enumerate(contents) if x.step is not None]
+    if len(by_step) == 1 and all(x.constant is not None for k, x in enumerate(contents) if k != by_step[0]):
+        form, *numbers = contents[by_step[0]].step or (IndexForm(()), 0.0, 0.0)
+        results = [_combined(op, [constant(n) if k == by_step[0] else x for k, x in enumerate(contents)], facts) for n in numbers]
+        if results[0].constant is not None and results[1].constant is not None:
+            return replace(stepped(form, results[0].constant, results[1].constant), with_rows=_with_rows(contents[by_step[0]], results))
+    return _combined(op, contents, facts)
+
+
+def _with_rows(truth: Content, results: Contents) -> float | None:
+    """Return the number for texts with rows, if the truth of it is known for them."""
+    if truth.with_rows is None or truth.step is None:
+        return None
+    return results[0].constant if truth.with_rows == truth.step[1] else results[1].constant
+
+
+def _combined(op: Op, contents: Contents, facts: PlaceFacts) -> Content:
     rule = _RULES.get(op.type)
     if rule is not None and (op.type != "clip" or len(contents) == 1):
         return rule(*contents, facts)

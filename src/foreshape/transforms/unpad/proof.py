@@ -15,7 +15,7 @@ from foreshape.core.dims import Dim, Size
 from foreshape.core.spec import Spec
 from foreshape.language.operator import computations as c
 from foreshape.language.program import Block, Op
-from foreshape.transforms.unpad.contents import ANYTHING, INFINITY, Content, Extent, constant, values_of, whole
+from foreshape.transforms.unpad.contents import ANYTHING, INFINITY, Content, Extent, constant, stepped, values_of, whole
 from foreshape.transforms.unpad.index_forms import TEXTS, TIME, IndexForm, Place, Side
 from foreshape.transforms.unpad.mixing import (
     columns,
@@ -41,6 +41,7 @@ from foreshape.transforms.unpad.padded_values import (
     Region,
     Unsupported,
     filled,
+    moved_content,
     regions_of,
 )
 from foreshape.transforms.unpad.per_element import COMPARISONS, KEEPS_NUMBERS, PlaceFacts, combined
@@ -523,10 +524,8 @@ def _broadcast(content: Content, shift: int, axes: Axes, width: int) -> Content:
     if not shift and factor == 1.0:
         return content
     places = {(a, k): (a + shift, k) for a, axis in enumerate(axes) for k in range(len(axis))}
-    form = content.form.moved(places) if content.form is not None else None
-    parts = tuple(_broadcast(p, shift, axes, own) for p in content.parts)
-    extent = Extent(lambda: content.extent.value * factor) if factor != 1.0 else content.extent
-    return Content(content.low, content.high, content.finite, form, parts, content.offset, extent, content.never, content.nan_of)
+    moved = moved_content(content, places) if shift else content
+    return replace(moved, extent=Extent(lambda: content.extent.value * factor)) if factor != 1.0 else moved
 
 
 def _by_part(op: Op, contents: Sequence[Content], facts: PlaceFacts) -> Content:
@@ -718,6 +717,8 @@ def _triangle(proof: Proof, op: Op, computed: c.Triangle, slot: str) -> dict[str
                 return constant(0.0)
             if most is not None and most >= 0:
                 return old
+            if old.constant is not None:
+                return stepped(beyond.times(-1), old.constant, 0.0)
         return Content(min(old.low, 0.0), max(old.high, 0.0), old.finite)
 
     return {slot: filled(x.axes, content, x.data_fault(proof.side, op))}

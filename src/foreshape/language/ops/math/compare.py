@@ -61,6 +61,9 @@ class NotEqual(Comparison):
 
     type = "not_equal"
 
+    def computes(self) -> computations.ComparedElements:
+        return computations.ComparedElements("not_equal", self.axis)
+
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
         return torch.ne(*self._pair(X, Y))
 

@@ -88,6 +88,9 @@ class Log1p(FloatingFunction):
 
     type = "log1p"
 
+    def computes(self) -> computations.Function:
+        return computations.Function("log1p")
+
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.log1p(X, out=into)
 
@@ -208,6 +211,9 @@ class Sin(Unary):
 
     type = "sin"
 
+    def computes(self) -> computations.Function:
+        return computations.Function("sin")
+
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.sin(X, out=into)
 
@@ -222,6 +228,9 @@ class Cos(Unary):
     """Out = cos(X), X in radians."""
 
     type = "cos"
+
+    def computes(self) -> computations.Function:
+        return computations.Function("cos")
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.cos(X, out=into)

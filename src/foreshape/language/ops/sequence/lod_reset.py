@@ -12,6 +12,7 @@ from foreshape.errors import ExecutionError, SchemaError, TypeMismatchError
 from foreshape.language.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.language.operator.require import fail, require, require_at_most, require_equal
 from foreshape.language.operator.samples import f32, i32, i64, reject, sample
+from foreshape.language.operator.sequence_computations import Regrouping
 from foreshape.language.ops.rules.gradient_dims import check_made
 from foreshape.language.ops.rules.ragged_rules import new_lod, rows
 from foreshape.machine.kernels.row_ranges import shown
@@ -69,6 +70,9 @@ class LodReset(Operator):
             require_at_most(last, offset, f"{words} must rise; seen {offset} after {last}")
             last = offset
         require_equal(height, last, f"{words} must end with the number of rows of X, {height}; seen {last}", X=0)
+
+    def computes(self) -> Regrouping | None:
+        return None if self.target_lod or self.append else Regrouping()
 
     def kernel(self, X: Tensor, Y: Tensor | None, *, offsets: list[Offsets | None]) -> tuple[Tensor, Offsets | None]:
         if offsets[1] is not None:

@@ -11,6 +11,7 @@ from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.language.operator import AttrType, Operator, attribute, gradient, operand, result
 from foreshape.language.operator.require import fail, require, require_equal, unknown_size
 from foreshape.language.operator.samples import f32, i64, reject, sample
+from foreshape.language.operator.sequence_computations import SequenceSpreading
 from foreshape.language.operator.temporaries import copies
 from foreshape.language.ops.rules.gradient_dims import check_made
 from foreshape.language.ops.rules.ragged_rules import new_lod, ragged, rows
@@ -132,6 +133,9 @@ class SequenceExpandAs(Operator):
         require(X.rank > 0, "X must have at least one dim", X=None)
         require_equal(X.known_dims[0], lod.counts[-1], "X must have one row for each sequence of Y", X=0, Y=None)
         return rows(X.dtype, (Y.known_dims[0], *X.known_dims[1:]), lod)
+
+    def computes(self) -> SequenceSpreading:
+        return SequenceSpreading()
 
     def kernel(self, X: Tensor, Y: Tensor, *, offsets: list[Offsets]) -> Tensor:
         return X.index_select(0, offsets[1].segments)

@@ -15,7 +15,7 @@ from foreshape.language.operator import NOT_WRITTEN, AttrType, Operator, attribu
 from foreshape.language.operator.gradient_slots import GradientSlots
 from foreshape.language.operator.require import fail, require, require_equal, require_rank
 from foreshape.language.operator.samples import SampleTensor, f32, reject, sample
-from foreshape.language.operator.sequence_computations import SequencePooling
+from foreshape.language.operator.sequence_computations import SequenceEnd, SequenceMaximum, SequencePooling
 from foreshape.language.operator.temporaries import copies
 from foreshape.language.ops.rules.gradient_dims import check_made
 from foreshape.language.ops.rules.ragged_rules import one_per_sequence, ragged, rows, same_sequences
@@ -72,8 +72,10 @@ class SequencePool(Operator):
         pooled = X.with_dtype(FP64 if X.dtype is FP64 else FP32)
         return copies(strided, X=X) + (X.nbytes + pooled.nbytes + pooled.known_dtype.itemsize * X.known_dims[0] if requested[1] else 0)
 
-    def computes(self) -> SequencePooling | None:
-        return _pooling(self.pooltype, self.pad_value)
+    def computes(self) -> SequencePooling | SequenceEnd | SequenceMaximum | None:
+        if self.pooltype in _SUMS or self.pad_value:
+            return _pooling(self.pooltype, self.pad_value)
+        return SequenceMaximum() if self.pooltype == "MAX" else None if self.pooltype == "MIN" else SequenceEnd(self.pooltype == "LAST")
 
     def kernel(self, X: Tensor, *, offsets: list[Offsets], requested: tuple[bool, bool]) -> tuple[Tensor, Tensor | None]:
         sequences = offsets[0]

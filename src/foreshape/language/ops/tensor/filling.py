@@ -9,7 +9,7 @@ from foreshape.core.spec import ANY, BOOL, COMPLEX, FP32, FP64, INDEX, INT64, IN
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.core.values.torch_types import element_type, torch_dtype
 from foreshape.errors import SchemaError, TypeMismatchError
-from foreshape.language.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.language.operator import ZERO_GRADIENT, AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.language.operator.attributes import Raw
 from foreshape.language.operator.require import fail, require, require_equal, require_rank
 from foreshape.language.operator.samples import b1, f32, i32, i64, reject, sample
@@ -288,6 +288,10 @@ class AssignValue(Operator):
         if any(v != int(v) or not fits(dtype, int(v)) for v in numbers if abs(v) < 2**70) or any(not abs(v) < 2**70 for v in numbers):
             fail(f"values must be numbers of type {dtype.name}", SchemaError)
         return carry(out, [int(v) for v in numbers]) if len(numbers) <= MAX_VALUE_ELEMENTS else out
+
+    def computes(self) -> computations.Numbers | None:
+        numbers = self._numbers()
+        return None if isinstance(numbers, Raw) else computations.Numbers(tuple(numbers))
 
     def kernel(self) -> Tensor:
         return torch.tensor(self._numbers(), dtype=torch_dtype(self.dtype)).reshape(self.shape)

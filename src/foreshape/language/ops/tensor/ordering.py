@@ -9,7 +9,7 @@ from foreshape.core.dims import Size, product
 from foreshape.core.spec import ANY, INDEX, INT32, INT64, LOD_TENSOR, NUMERIC, Spec
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.core.values.torch_types import element_type, torch_dtype
-from foreshape.language.operator import DENSE_OR_ROWS, NOT_DIFFERENTIABLE, ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.language.operator import DENSE_OR_ROWS, NOT_DIFFERENTIABLE, ZERO_GRADIENT, AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.language.operator.require import require, require_at_most, unknown_size
 from foreshape.language.operator.samples import b1, f32, i32, i64, reject, sample
 from foreshape.language.operator.temporaries import copies
@@ -255,6 +255,9 @@ class Cumsum(Operator):
 
     def sharding_rule(self, X: Spec) -> ShardingRule | None:
         return ShardingRule({"X": (WHOLE,) * X.rank}, {"Out": (WHOLE,)}) if self.flatten else rule_along({"X": X}, ["Out"], (self.axis,))
+
+    def computes(self) -> computations.RunningSum | None:
+        return None if self.flatten or self.reverse else computations.RunningSum(self.axis, self.exclusive)
 
     def _sums(self, x: Tensor, reverse: bool) -> Tensor:
         axis = 0 if self.flatten else self.axis

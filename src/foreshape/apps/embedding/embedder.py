@@ -1,0 +1,377 @@
+"""`Embedder`: vectors of texts, and scores of pairs, without padding and in bounded memory."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from foreshape.apps.embedding.model_folder import ACTIVATIONS, ModelFolder, normalized, read_folder, sigmoid
+from foreshape.apps.embedding.text_batches import BatchLimits, batch_limits, batches
+from foreshape.apps.embedding.text_network import TextNetwork, open_encoder, open_onnx
+from foreshape.apps.embedding.tokenization import TextTokenizer, Tokenized
+from foreshape.errors import FeedError, ForeshapeWarning, SchemaError, border
+from foreshape.language.program import Variable
+
+_WINDOW = 1024
+"""The texts of a stream that are cut into words and ordered by length at a time."""
+_DOCUMENT_PROMPTS = ("document", "passage", "corpus")
+
+
+class Embedder:
+    """A model that makes vectors of texts, or scores of pairs of texts.
+
+    Its folder is one of sentence-transformers or of the transformers library; or an ``.onnx`` file with its tokenizer beside it, or in the folder above.
+    Texts are packed side by side without padding, so a text's vector does not depend on the texts beside it.
+
+    Examples:
+        >>> model = fs.Embedder("all-MiniLM-L6-v2", memory="512MiB")
+        >>> vectors = model.encode(["a ship", "a boat"])          # float32 [2, 384]
+        >>> model.similarity(vectors, vectors)                    # [2, 2]
+
+    Args:
+        path: the folder, or the ``.onnx`` file.
+        memory: the most bytes of a batch beside the process itself, as a number or as "512MiB"; by default batches of about 1,024 words.
+        threads: as for `Executor`.
+
+    Attributes:
+        max_length: the most words of a text; the words behind are cut. None without a limit.
+        prompts: by name, the texts put before texts.
+        labels: the number of scores of a pair; None for a model of vectors.
+
+    Raises:
+        FormatError: a file is missing or damaged. SchemaError: a network, module or setting without a form here, or too little memory for one text.
+    """
+
+    @border("the model cannot be read", SchemaError)
+    def __init__(self, path: str | os.PathLike[str], memory: int | str | None = None, threads: int | None = None) -> None:
+        place = Path(path)
+        if place.suffix == ".onnx":
+            self._settings, self._network = _beside(place), open_onnx(place, threads)
+        else:
+            self._settings = read_folder(place)
+            self._network, _ = open_encoder(self._settings.network, self._settings.head, threads)
+        settings = self._settings
+        self._tokenize = TextTokenizer(settings.network, settings.max_length, self._network.positions, settings.lower)
+        self.max_length, self.prompts = self._tokenize.max_length, dict(settings.prompts)
+        self.path, self._memory = place, memory
+        self._limits: dict[str, BatchLimits] = {}
+        result = self._network.result
+        self.labels = int(cast("int", result.spec.known_dims[-1])) if settings.head == "score" and result is not None else None
+        self._told = not settings.assumed
+
+    @property
+    def similarity_name(self) -> str:
+        """Return the similarity of the folder: "cosine", "dot", "euclidean" or "manhattan"."""
+        return self._settings.similarity
+
+    # --- vectors
+
+    def encode(
+        self, sentences: str | Sequence[str], *, prompt_name: str | None = None, prompt: str | None = None, normalize: bool = False, dims: int | None = None,
+        progress: bool = False,
+    ) -> Any:  # fmt: skip
+        """Return the vectors of texts, float32 ``[texts, width]``; of a single text ``[width]``.
+
+        Args:
+            sentences: a text, or several.
+            prompt_name: the name of the prompt put before each text; by default the folder's.
+            prompt: the prompt itself; "" for none.
+            normalize: make each vector as long as 1, whether the model does so or not.
+            dims: the first columns alone, for models trained so (Kusupati et al., "Matryoshka", 2022); they are cut before ``normalize``.
+            progress: show a bar.
+
+        Raises:
+            SchemaError: no such prompt, or a model of scores. FeedError: a text is no text.
+        """
+        import numpy
+
+        texts = [sentences] if isinstance(sentences, str) else list(sentences)
+        with _bar(len(texts) if progress else None) as advance:
+            rows: list[Any] = []
+            for row in self._stream(texts, prompt_name, prompt, normalize, dims):
+                rows.append(row)
+                advance(1)
+        if isinstance(sentences, str):
+            return rows[0]
+        return numpy.stack(rows) if rows else numpy.zeros((0, self.width if dims is None else dims), "float32")
+
+    def encode_query(self, sentences: str | Sequence[str], **settings: Any) -> Any:
+        """Return the vectors of questions: as `encode`, with the prompt "query" if the model has one.
+
+        Args:
+            sentences: a text, or several.
+            settings: of `encode`.
+        """
+        return self.encode(sentences, **self._with_prompt(settings, ("query",)))
+
+    def encode_document(self, sentences: str | Sequence[str], **settings: Any) -> Any:
+        """Return the vectors of documents: as `encode`, with the prompt "document", "passage" or "corpus" if the model has one.
+
+        Args:
+            sentences: a text, or several.
+            settings: of `encode`.
+        """
+        return self.encode(sentences, **self._with_prompt(settings, _DOCUMENT_PROMPTS))
+
+    def _with_prompt(self, settings: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+        if settings.get("prompt") is None and settings.get("prompt_name") is None:
+            return {**settings, "prompt_name": next((n for n in names if n in self.prompts), None)}
+        return settings
+
+    def encode_stream(
+        self, sentences: Iterable[str], *, prompt_name: str | None = None, prompt: str | None = None, normalize: bool = False, dims: int | None = None
+    ) -> Iterator[Any]:
+        """Yield the vector of each text, in their order, float32 ``[width]``: for more texts than memory has room for.
+
+        Args:
+            sentences: texts, of which 1,024 are looked at together.
+            prompt_name, prompt, normalize, dims: as for `encode`.
+        """
+        return self._stream(sentences, prompt_name, prompt, normalize, dims)
+
+    @property
+    def width(self) -> int:
+        """Return the columns of a vector."""
+        if self._settings.sparse is not None and not self._settings.pooling:
+            return int(cast("int", cast("Variable", self._network.result).spec.known_dims[-1]))
+        import numpy
+
+        variable = self._vector(False)
+        return int(self._finished(numpy.zeros((1, int(cast("int", variable.spec.known_dims[-1]))), "float32")).shape[1])
+
+    def _vector(self, skipping: bool) -> Variable:
+        """Return the result with a row for each text."""
+        if self.labels is not None:
+            raise SchemaError(f"{self.path} scores pairs of texts: it has predict and rank, and no vectors")
+        if self._network.rows is None:
+            return cast("Variable", self._network.result)
+        if not self._settings.pooling:
+            raise SchemaError(f"{self.path} has no pooling: it has tokens, or sparse, and no vector of a text")
+        if not self._told:
+            self._told = True
+            warnings.warn(f"{self.path} says nothing of pooling: a text's vector is the mean of its rows", ForeshapeWarning, stacklevel=4)
+        return self._network.pooled(self._settings.pooling, skipping)
+
+    def _finished(self, vectors: Any) -> Any:
+        for step in self._settings.steps:
+            vectors = step(vectors)
+        return vectors
+
+    def _stream(self, texts: Iterable[str], prompt_name: str | None, prompt: str | None, normalize: bool, dims: int | None) -> Iterator[Any]:
+        before = self._prompt(prompt_name, prompt)
+        skipped = self._tokenize.prompt_length(before) if before and not self._settings.include_prompt else 0
+        variable = self._vector(bool(skipped))
+        if dims is not None and not 1 <= dims <= self.width:
+            raise SchemaError.must("dims", f"from 1 to the {self.width} columns of a vector", dims)
+
+        def vectors(values: Any, lengths: Sequence[int]) -> Any:
+            out = self._finished(values)[:, :dims]
+            return normalized(out) if normalize else out
+
+        source = iter(texts)
+        while some := list(islice(source, _WINDOW)):
+            for text in some:
+                if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                    raise FeedError(f"a text must be a str; seen {type(text).__name__}")
+            yield from self._rows(variable, self._words([before + text for text in some]), vectors, skipped)
+
+    def _words(self, texts: Sequence[Any]) -> list[Tokenized]:
+        try:
+            return self._tokenize(texts)
+        except UnicodeEncodeError as error:
+            raise FeedError(f"a text has half a pair of surrogates, which is no character: {error}") from None
+
+    def _rows(self, variable: Variable, words: Sequence[Tokenized], finish: Callable[[Any, Sequence[int]], Any], skipped: int = 0) -> list[Any]:
+        """Return the finished result of each text, in the order of ``words``."""
+        import numpy
+
+        out: list[Any] = [None] * len(words)
+        limits = self._limit(variable)
+        order = sorted((i for i, text in enumerate(words) if len(text.ids)), key=lambda i: len(words[i].ids), reverse=True)
+        for batch in batches(order, [len(text.ids) for text in words], limits):
+            values = numpy.asarray(self._network.run(variable, [words[i].ids for i in batch], [words[i].types for i in batch], skipped))
+            for i, row in zip(batch, finish(values, [len(words[i].ids) for i in batch]), strict=True):
+                out[i] = row
+        if any(row is None for row in out):
+            columns = int(cast("int", variable.spec.known_dims[-1]))
+            nothing = finish(numpy.zeros((0 if variable.spec.lod is not None else 1, columns), "float32"), [0])[0]
+            out = [nothing if row is None else row for row in out]
+        return out
+
+    def _limit(self, variable: Variable) -> BatchLimits:
+        if variable.name not in self._limits:
+            self._limits[variable.name] = batch_limits(self._memory, self._network, variable, self.max_length)
+        return self._limits[variable.name]
+
+    def _prompt(self, name: str | None, text: str | None) -> str:
+        if text is not None:
+            return text
+        name = self._settings.default_prompt if name is None else name
+        if name is None:
+            return ""
+        if name not in self.prompts:
+            raise SchemaError.one_of("prompt_name", self.prompts, name) if self.prompts else SchemaError(f"the model has no prompts; seen prompt_name={name!r}")
+        return self.prompts[name]
+
+    def similarity(self, a: Any, b: Any) -> Any:
+        """Return the similarity of each vector of ``a`` to each of ``b``, float32 ``[a, b]``, as the folder says: cosine, dot, or a distance below 0.
+
+        Args:
+            a, b: vectors ``[n, width]``, or one ``[width]``.
+        """
+        import numpy
+
+        x, y = (numpy.atleast_2d(numpy.asarray(v, "float32")) for v in (a, b))
+        name = self._settings.similarity
+        if name == "cosine":
+            x, y = normalized(x), normalized(y)
+        if name in ("cosine", "dot"):
+            return x @ y.T
+        distances = [numpy.abs(y - row).sum(1) if name == "manhattan" else numpy.sqrt(((y - row) ** 2).sum(1)) for row in x]
+        return -numpy.stack(distances)
+
+    # --- rows and words
+
+    def tokens(self, sentences: str | Sequence[str], *, prompt_name: str | None = None, prompt: str | None = None, normalize: bool = False) -> Any:
+        """Return the vectors of the words of texts (Khattab and Zaharia, "ColBERT", 2020): for each text float32 ``[words, width]``.
+
+        Args:
+            sentences: a text, for one array, or several, for a list.
+            prompt_name, prompt: as for `encode`.
+            normalize: make each row as long as 1.
+        """
+        import numpy
+
+        if self._network.rows is None or self.labels is not None:
+            raise SchemaError(f"{self.path} has no rows of words")
+        before, steps = self._prompt(prompt_name, prompt), () if self._settings.pooling else self._settings.steps
+
+        def split(values: Any, lengths: Sequence[int]) -> Any:
+            for step in steps:
+                values = step(values)
+            return numpy.split(normalized(values) if normalize else values, numpy.cumsum(lengths)[:-1])
+
+        texts = [sentences] if isinstance(sentences, str) else list(sentences)
+        rows = self._rows(self._network.rows, self._words([before + text for text in texts]), split)
+        return rows[0] if isinstance(sentences, str) else rows
+
+    def sparse(self, sentences: str | Sequence[str], *, prompt_name: str | None = None, prompt: str | None = None) -> Any:
+        """Return the weights of words for texts (Formal et al., "SPLADE", 2021), as rows of SciPy, float32 CSR ``[texts, vocabulary]``.
+
+        Args:
+            sentences: a text, or several.
+            prompt_name, prompt: as for `encode`.
+        """
+        from scipy import sparse
+
+        if self._settings.sparse is None:
+            raise SchemaError(f"{self.path} has no scores of words: a model with an output layer of masked words has them")
+        variable, before = self._network.active_words(*self._settings.sparse), self._prompt(prompt_name, prompt)
+        texts = [sentences] if isinstance(sentences, str) else list(sentences)
+
+        def rows(values: Any, lengths: Sequence[int]) -> Any:
+            return [sparse.csr_matrix(row) for row in values]
+
+        columns = int(cast("int", variable.spec.known_dims[-1]))
+        parts = self._rows(variable, self._words([before + text for text in texts]), rows)
+        return sparse.vstack(parts, "csr") if parts else sparse.csr_matrix((0, columns), dtype="float32")
+
+    # --- scores
+
+    def predict(self, pairs: Sequence[tuple[str, str]], *, raw: bool = False, progress: bool = False) -> Any:
+        """Return the scores of pairs of texts, float32 ``[pairs]``, or ``[pairs, labels]`` of a model of several.
+
+        Args:
+            pairs: of a question and a document, or of any two texts.
+            raw: leave out the activation: by default a single score goes through a sigmoid, unless the folder says otherwise.
+            progress: show a bar.
+        """
+        import numpy
+
+        if self.labels is None:
+            raise SchemaError(f"{self.path} makes vectors of texts: a model with a head of scores has predict and rank")
+        activation = self._activation()
+        variable, texts = cast("Variable", self._network.result), [(str(a), str(b)) for a, b in pairs]
+        out: list[Any] = []
+        with _bar(len(texts) if progress else None) as advance:
+            for begin in range(0, len(texts), _WINDOW):
+                some = texts[begin : begin + _WINDOW]
+                out += self._rows(variable, self._words(some), lambda values, lengths: values if raw else activation(values))
+                advance(len(some))
+        scores = numpy.stack(out) if out else numpy.zeros((0, self.labels), "float32")
+        return scores[:, 0] if self.labels == 1 else scores
+
+    def rank(self, query: str, documents: Sequence[str], *, top: int | None = None) -> list[int]:
+        """Return the numbers of the documents, the best for the question first.
+
+        Args:
+            query: the question.
+            documents: the texts.
+            top: the best alone; by default all.
+        """
+        import numpy
+
+        scores = self.predict([(query, text) for text in documents])
+        if scores.ndim != 1:
+            raise SchemaError(f"{self.path} has {self.labels} scores for a pair, and an order takes one")
+        return [int(i) for i in numpy.argsort(-scores, kind="stable")[:top]]
+
+    def _activation(self) -> Callable[[Any], Any]:
+        name = self._settings.activation
+        if name is None:
+            return sigmoid if self.labels == 1 else ACTIVATIONS["Identity"]
+        if name not in ACTIVATIONS:
+            raise SchemaError.one_of("the activation of the scores", ACTIVATIONS, name)
+        return ACTIVATIONS[name]
+
+    def __repr__(self) -> str:
+        kind = f"{self.labels} scores of a pair" if self.labels is not None else "vectors"
+        return f"Embedder({str(self.path)!r}, {kind}, texts of up to {self.max_length} words)"
+
+
+def _beside(file: Path) -> ModelFolder:
+    """Return the settings beside an ``.onnx`` file, or in the folder above."""
+    folder = next(
+        (f for f in (file.parent, file.parent.parent) if any((f / n).is_file() for n in ("modules.json", "tokenizer.json", "vocab.txt"))), file.parent
+    )
+    return read_folder(folder)
+
+
+def text_progress(**settings: Any) -> Any:
+    """Return a bar of rich with the texts of each second.
+
+    Args:
+        settings: of ``rich.progress.Progress``.
+    """
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    class Speed(TextColumn):
+        def render(self, task: Any) -> Any:
+            return f"{task.finished_speed or task.speed or 0.0:,.1f} texts/s"
+
+    return Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Speed(""), TimeRemainingColumn(), **settings)
+
+
+class _bar:
+    """A bar of texts, with their number each second; nothing for None."""
+
+    def __init__(self, total: int | None) -> None:
+        self._progress: Any = None
+        if total is not None:
+            self._progress = text_progress()
+            self._task = self._progress.add_task("", total=total)
+
+    def __enter__(self) -> Callable[[int], None]:
+        if self._progress is None:
+            return lambda count: None
+        self._progress.start()
+        return lambda count: self._progress.advance(self._task, count)
+
+    def __exit__(self, *error: object) -> Literal[False]:
+        if self._progress is not None:
+            self._progress.stop()
+        return False

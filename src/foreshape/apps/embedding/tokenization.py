@@ -1,0 +1,139 @@
+"""`TextTokenizer`: the tokenizer that a folder of transformers has, without its padding, and cut at the network's length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from foreshape.apps.generation.transformers_models import json_object
+from foreshape.errors import DescriptionError, FormatError, SchemaError
+
+_NO_LIMIT = 1 << 20
+"""Lengths from here on stand for no limit: transformers writes 10^30."""
+
+
+class Tokenized(NamedTuple):
+    """The numbers of a text's words, and of the text of a pair they are in."""
+
+    ids: Sequence[int]
+    types: Sequence[int]
+
+
+class TextTokenizer:
+    """From texts, or pairs of texts, to numbers of words.
+
+    Args:
+        folder: with tokenizer.json, or vocab.txt, or vocab.json and merges.txt; a tokenizer_config.json beside it is read.
+        max_length: the most words; None for the folder's own number.
+        positions: the network's most words, or None.
+        lower: texts are written in small letters first.
+
+    Raises:
+        FormatError: a file is missing or damaged. SchemaError: a tokenizer without a form here.
+    """
+
+    def __init__(self, folder: Path, max_length: int | None, positions: int | None, lower: bool = False) -> None:
+        tokenizers = _package()
+        config = json_object(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
+        self._tokenizer: Any = _read(folder, config)
+        if lower:
+            normalizer, small = self._tokenizer.normalizer, tokenizers.normalizers.Lowercase()
+            self._tokenizer.normalizer = small if normalizer is None else tokenizers.normalizers.Sequence([small, normalizer])
+        limits = [n for n in (max_length or config.get("model_max_length"), positions) if n is not None and n < _NO_LIMIT]
+        self.max_length = int(min(limits)) if limits else None
+        self._tokenizer.no_padding()
+        if self.max_length is None:
+            self._tokenizer.no_truncation()
+        else:
+            try:
+                self._tokenizer.enable_truncation(self.max_length, direction=config.get("truncation_side", "right"))
+            except BaseException as error:  # of the package's own class, an error in Rust
+                raise SchemaError(f"texts of at most {self.max_length} words have no place for the tokenizer's special words: {error}") from None
+        self._typed = _has_types(config)
+        self.special = {number for number, word in self._tokenizer.get_added_tokens_decoder().items() if word.special}
+
+    def __call__(self, texts: Sequence[str] | Sequence[tuple[str, str]]) -> list[Tokenized]:
+        """Return the words of each text or pair; special words are added, and what is past the longest length is cut.
+
+        Args:
+            texts: of Unicode characters, without half a surrogate pair.
+        """
+        return [Tokenized(e.ids, e.type_ids if self._typed else [0] * len(e.ids)) for e in self._tokenizer.encode_batch(texts)]
+
+    def prompt_length(self, prompt: str) -> int:
+        """Return the number of words of a prompt, without the special one at its end.
+
+        Args:
+            prompt: the text before a text.
+        """
+        ids = self([prompt])[0].ids
+        return len(ids) - 1 if ids and ids[-1] in self.special else len(ids)
+
+
+def _has_types(config: Mapping[str, Any]) -> bool:
+    """Tell whether the network is fed the numbers of a pair's texts, as the class of transformers does, whatever tokenizer.json gives."""
+    names = config.get("model_input_names")
+    if names is not None:
+        return "token_type_ids" in names
+    return str(config.get("tokenizer_class") or "Bert").startswith(("Bert", "Electra", "DebertaV2"))
+
+
+def _package() -> Any:
+    try:
+        import tokenizers
+    except ImportError:
+        raise DescriptionError("texts are cut into words by the package tokenizers: pip install 'foreshape[embed]'") from None
+    return tokenizers
+
+
+def _read(folder: Path, config: Mapping[str, Any]) -> Any:
+    tokenizers = _package()
+    file = folder / "tokenizer.json"
+    if file.is_file():
+        try:
+            return tokenizers.Tokenizer.from_file(str(file))
+        except Exception as error:  # the package raises plain Exceptions
+            raise FormatError(f"{file} cannot be read as a tokenizer: {str(error)[:300]}") from None
+    if (folder / "vocab.txt").is_file():
+        small = bool(config.get("do_lower_case", True))
+        words = {line.rstrip("\n"): number for number, line in enumerate((folder / "vocab.txt").read_text("utf-8").splitlines(keepends=True))}
+        names = {
+            name: _content(config.get(f"{name}_token"), default) for name, default in (("unk", "[UNK]"), ("sep", "[SEP]"), ("cls", "[CLS]"), ("mask", "[MASK]"))
+        }
+        missing = [names[n] for n in ("unk", "sep", "cls") if names[n] not in words]
+        if missing:
+            raise FormatError(f"{folder / 'vocab.txt'} must have the word {missing[0]}")
+        return tokenizers.BertWordPieceTokenizer(
+            words, lowercase=small, strip_accents=config.get("strip_accents"), handle_chinese_chars=config.get("tokenize_chinese_chars", True),
+            unk_token=names["unk"], sep_token=names["sep"], cls_token=names["cls"], mask_token=names["mask"], pad_token=_content(config.get("pad_token"), "[PAD]"),
+        )._tokenizer  # fmt: skip
+    if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+        return _of_bytes(folder, config)
+    pieces = next((n for n in ("sentencepiece.bpe.model", "spiece.model", "tokenizer.model", "spm.model") if (folder / n).is_file()), None)
+    if pieces is not None:
+        words = (
+            "a file of sentencepiece alone has no tokenizer.json: transformers writes it, with AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+        raise SchemaError(f"{folder / pieces}: {words}")
+    raise FormatError(f"{str(folder)[:300]} has no tokenizer: tokenizer.json, vocab.txt, or vocab.json with merges.txt is missing")
+
+
+def _of_bytes(folder: Path, config: Mapping[str, Any]) -> Any:
+    """Return a tokenizer of bytes, as of GPT-2 and RoBERTa, with RoBERTa's special words if its table has them."""
+    tokenizers = _package()
+    tokenizer = tokenizers.ByteLevelBPETokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"), add_prefix_space=config.get("add_prefix_space", False))
+    inner = tokenizer._tokenizer
+    start, end = (_content(config.get(f"{name}_token"), default) for name, default in (("cls", "<s>"), ("sep", "</s>")))
+    numbers = [inner.token_to_id(word) for word in (end, start)]
+    if None not in numbers:
+        inner.add_special_tokens([w for w in (start, end, "<pad>", "<unk>", "<mask>") if inner.token_to_id(w) is not None])
+        inner.post_processor = tokenizers.processors.RobertaProcessing(
+            (end, numbers[0]), (start, numbers[1]), add_prefix_space=config.get("add_prefix_space", False)
+        )
+    return inner
+
+
+def _content(word: Any, default: str) -> str:
+    """Return a special word of a configuration: a text, or an object with it."""
+    return default if word is None else str(word["content"] if isinstance(word, dict) else word)

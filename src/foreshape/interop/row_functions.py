@@ -1,0 +1,278 @@
+"""Computations in numpy, for what is small in a network of ragged rows: lookups, reductions over sequences, shapes, gates, turns.
+
+A function takes the arrays of an op's operands, ``[rows, ...]``, constants or tuples of them, and returns its result's. Those of `ROWS` compute each row by
+itself, so they work on any part of the rows. Those of `SEQUENCES` need the sequences' begins too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from foreshape.errors import ExecutionError
+from foreshape.language.operator import computations as c
+from foreshape.language.operator import sequence_computations as s
+from foreshape.language.operator.computation import Computation
+from foreshape.machine.kernels.row_kernels import Array
+
+Function = Callable[..., Any]
+Dims = Sequence[Any]
+"""Dims as in a specification: numbers, or symbols for the rows."""
+
+
+def _numpy() -> Any:
+    import numpy
+
+    return numpy
+
+
+def lined_up(y: Array, rank: int, axis: int) -> Array:
+    """Return the second operand of a broadcast operation with a first one of this rank: its dim 0 stands at ``axis``; -1 lines up the last dims."""
+    return y if axis == -1 or y.ndim + axis == rank or not y.ndim else y.reshape(*y.shape, *(1,) * (rank - axis - y.ndim))
+
+
+def _binary(name: str, axis: int) -> Function:
+    ufunc = getattr(_numpy(), name)
+    return lambda x, y: ufunc(x, lined_up(y, x.ndim, axis))
+
+
+def _power(of: float) -> Function:
+    numpy = _numpy()
+    if of == -0.5:
+        return lambda x: 1.0 / numpy.sqrt(x)
+    return {0.5: numpy.sqrt, 2.0: numpy.square}.get(of) or (lambda x: numpy.power(x, x.dtype.type(of)))
+
+
+def _softmax(axis: int) -> Function:
+    numpy = _numpy()
+
+    def compute(x: Array) -> Array:
+        out = numpy.exp(x - x.max(axis, keepdims=True))
+        out /= out.sum(axis, keepdims=True)
+        return out
+
+    return compute
+
+
+def _reduction(of: c.Reduction) -> Function:
+    def compute(x: Array) -> Array:
+        count = 1
+        for axis in of.axes or ():
+            count *= x.shape[axis]
+        total = x.sum(of.axes, keepdims=of.keeps)
+        return total if of.how == "SUM" else total * x.dtype.type(1.0 / count if of.how == "AVERAGE" else count**-0.5)
+
+    return compute
+
+
+def _embedding(of: c.Embedding) -> Function:
+    numpy = _numpy()
+
+    def compute(table: Array, ids: Array) -> Array:
+        low, high = int(ids.min(initial=0)), int(ids.max(initial=0))
+        if low < 0 or high >= len(table):
+            raise ExecutionError.must("an id", f"from 0 to {len(table) - 1}, as the table has entries", low if low < 0 else high)
+        out = numpy.take(table, ids, 0, mode="clip")  # with "raise", numpy copies once more
+        if of.padding != -1:
+            out[ids == (of.padding if of.padding >= 0 else len(table) + of.padding)] = 0
+        return out
+
+    return compute
+
+
+def _slicing(of: c.Slicing) -> Function:
+    def compute(x: Array) -> Array:
+        cuts: list[Any] = [slice(None)] * x.ndim
+        for axis, begin, end in of.cuts:
+            cuts[axis] = slice(begin, end)
+        out = x[tuple(cuts)]
+        return out.squeeze(of.dropped) if of.dropped else out
+
+    return compute
+
+
+def _split(of: c.Split, dims: Sequence[Dims]) -> Function:
+    numpy = _numpy()
+    sizes = [part[of.axis] for part in dims]
+    return lambda x: tuple(numpy.split(x, numpy.cumsum(sizes)[:-1], of.axis))
+
+
+def _unstacking(axis: int) -> Function:
+    numpy = _numpy()
+    return lambda x: tuple(numpy.moveaxis(x, axis, 0))
+
+
+def _running_sum(of: c.RunningSum) -> Function:
+    numpy = _numpy()
+
+    def compute(x: Array) -> Array:
+        out = numpy.cumsum(x, of.axis, x.dtype)
+        return out - x if of.exclusive else out
+
+    return compute
+
+
+def _layer_norm(of: c.LayerNorm) -> Function:
+    numpy = _numpy()
+
+    def compute(x: Array, scale: Array | None = None, shift: Array | None = None) -> Array:
+        axes = tuple(range(of.begin, x.ndim))
+        centred = x - x.mean(axes, keepdims=True)
+        centred /= numpy.sqrt(numpy.square(centred).mean(axes, keepdims=True) + x.dtype.type(of.epsilon))
+        inner = x.shape[of.begin :]
+        centred = centred if scale is None else centred * scale.reshape(inner)
+        return centred if shift is None else centred + shift.reshape(inner)
+
+    return compute
+
+
+def _product(x_transposed: bool, y_transposed: bool) -> Function:
+    def compute(x: Array, y: Array) -> Array:
+        return (x.swapaxes(-1, -2) if x_transposed else x) @ (y.swapaxes(-1, -2) if y_transposed else y)
+
+    return compute
+
+
+def row_function(of: Computation, dims: Sequence[Dims], element: Any, ranks: Sequence[int]) -> Function | None:
+    """Return the function of a computation that computes each row, or a constant; None if there is none.
+
+    Args:
+        dims: of its results; dim 0 of rows is open.
+        element: numpy's type of the elements of its first result.
+        ranks: of its operands that are rows.
+    """
+    numpy, shape = _numpy(), [-1, *dims[0][1:]] if dims and dims[0] and not isinstance(dims[0][0], int) else list(dims[0])
+    rank = max(ranks, default=0)
+
+    def inside(*axes: int) -> bool:
+        """Tell whether axes are none of the rows."""
+        return not ranks or all(axis % (rank or 1) for axis in axes)
+
+    match of:
+        case s.Regrouping() if len(ranks) == 2:  # all rows fed have the same sequences
+            return lambda x, like: x
+        case c.Identity() | c.Cast():
+            return lambda x: x.astype(element, copy=False)
+        case c.Expansion() if ranks == [len(dims[0])] and all(isinstance(n, int) for n in dims[0][1:]):
+            return lambda x, *more: numpy.broadcast_to(x, (len(x), *dims[0][1:]))
+        case c.Reshape() | c.Filled() | c.Expansion() if not all(isinstance(n, int) for n in shape):
+            return None
+        case c.Reshape():
+            return lambda x, *more: x.reshape(shape if shape.count(-1) else [*shape])
+        case c.Numbers(numbers=numbers):
+            constant = numpy.array(numbers, element).reshape(shape)
+            return lambda: constant
+        case c.Scaling(by=by):
+            return lambda x: x * x.dtype.type(by)
+        case c.Affine(by=by, shift=shift):
+            return lambda x: x * x.dtype.type(by) + x.dtype.type(shift)
+        case c.Power(of=power):
+            return _power(power)
+        case c.Function(name=name):
+            return getattr(numpy, name)
+        case c.Logarithm():
+            return numpy.log
+        case c.Relu():
+            return lambda x: numpy.maximum(x, 0)
+        case c.Activation(name="sigmoid"):
+            return lambda x: 1 / (1 + numpy.exp(-x))
+        case c.Activation(name="tanh"):
+            return numpy.tanh
+        case c.Activation(name="swish"):
+            return lambda x: x / (1 + numpy.exp(-x))
+        case c.Activation(name="hardtanh", numbers=(low, high)):
+            return lambda x: numpy.clip(x, low, high)
+        case c.Sum(axis=axis):
+            return _binary("add", axis)
+        case c.Subtraction(axis=axis):
+            return _binary("subtract", axis)
+        case c.Product(axis=axis):
+            return _binary("multiply", axis)
+        case c.Quotient(axis=axis):
+            return _binary("divide", axis)
+        case c.ComparedElements(how=how, axis=axis):
+            return _binary(how, axis)
+        case c.ChosenElements():
+            return numpy.where
+        case c.Softmax(axis=axis) if inside(axis):
+            return _softmax(axis)
+        case c.LayerNorm(begin=begin) if inside(begin):
+            return _layer_norm(of)
+        case c.Reduction(axes=axes) if not ranks or (axes is not None and inside(*axes)):
+            return _reduction(of)
+        case c.Embedding():
+            return _embedding(of)
+        case c.Picking(axis=0) if ranks == [1]:
+            return _embedding(c.Embedding())
+        case c.Slicing(cuts=cuts) if inside(*(axis for axis, _, _ in cuts)):
+            return _slicing(of)
+        case c.Concat(axis=axis) if inside(axis):
+            return lambda parts: numpy.concatenate(parts, axis)
+        case c.Stacking(axis=axis) if not ranks or axis % (rank + 1):
+            return lambda parts: numpy.stack(parts, axis)
+        case c.Split(axis=axis) if inside(axis) and all(isinstance(part[axis], int) for part in dims):
+            return _split(of, dims)
+        case c.Unstacking(axis=axis) if inside(axis):
+            return _unstacking(axis)
+        case c.Transposition(axes=axes) if not ranks or axes[0] % rank == 0:
+            return lambda x: x.transpose(axes)
+        case c.RunningSum(axis=axis) if inside(axis):
+            return _running_sum(of)
+        case c.MatrixProduct(x_transposed=x_transposed, y_transposed=y_transposed) if not ranks or (rank > 1 and ranks[0] == rank and not x_transposed):
+            return _product(x_transposed, y_transposed)
+        case c.FlattenedProduct(x_rows=1, y_rows=1) if ranks == [2]:
+            return _product(False, False)
+        case _:
+            return None
+
+
+def filled(of: c.Filled, dims: Dims, element: Any) -> Callable[[int], Array] | None:
+    """Return the function from the number of rows to rows of one number; None if it is unknown, or the dims are."""
+    numpy, number = _numpy(), of.number
+    if number is None or not all(isinstance(n, int) for n in dims[1:]):
+        return None
+    return lambda count: numpy.full((count, *dims[1:]), number, element)
+
+
+def sequence_function(of: Computation) -> Callable[[Array, Array], Array] | None:
+    """Return the function of a computation over sequences, from rows and the begins of the sequences (and the end); None if there is none."""
+    match of:
+        case c.RunningSum(axis=0):
+            compute = _running_sum(of)
+            return lambda x, begins: compute(x)
+        case s.SequencePooling(how=how):
+            return lambda x, begins: _pooled(x, begins, how)
+        case s.SequenceMaximum():
+            return lambda x, begins: _reduced("maximum", x, begins)
+        case s.SequenceEnd(last=last):
+            return lambda x, begins: _ends(x, begins, last)
+        case s.SequenceSpreading():
+            return lambda x, begins: x.repeat(_numpy().diff(begins), 0)
+        case _:
+            return None
+
+
+def _reduced(name: str, x: Array, begins: Array) -> Array:
+    """Return a reduction of the rows of each sequence; zeros of an empty one."""
+    numpy = _numpy()
+    out = numpy.zeros((len(begins) - 1, *x.shape[1:]), x.dtype)
+    full = numpy.diff(begins) > 0
+    if full.any():
+        out[full] = getattr(numpy, name).reduceat(x[: begins[-1]], begins[:-1][full], 0)
+    return out
+
+
+def _pooled(x: Array, begins: Array, how: c.Pooled) -> Array:
+    numpy, out = _numpy(), _reduced("add", x, begins)
+    if how != "SUM":
+        counts = numpy.maximum(numpy.diff(begins), 1).astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
+        out /= counts if how == "AVERAGE" else numpy.sqrt(counts)
+    return out
+
+
+def _ends(x: Array, begins: Array, last: bool) -> Array:
+    numpy = _numpy()
+    out = numpy.zeros((len(begins) - 1, *x.shape[1:]), x.dtype)
+    full = numpy.diff(begins) > 0
+    out[full] = x[(begins[1:] - 1 if last else begins[:-1])[full]]
+    return out

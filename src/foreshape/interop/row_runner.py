@@ -1,0 +1,409 @@
+"""Running a network of ragged rows without torch: by oneDNN's library and numpy.
+
+Texts are put together to chunks of few rows, each computed by one thread from the ids to the results: no thread waits for another one after each kernel. A
+text that is much of all is computed by all threads together. Steps between two attentions go block by block through all rows, so what lies between them is as
+small as a block; only what an attention or a pooling reads is there for all rows of a chunk.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from foreshape.errors import FeedError, SchemaError
+from foreshape.interop.row_program import CONSTANT, ROWS, TEXTS, RowProgram, RowStep
+from foreshape.language.program import Program, Variable
+from foreshape.machine.kernels.onednn_library import Library, library
+from foreshape.machine.kernels.row_attention import rows_behind
+from foreshape.machine.kernels.row_kernels import BLOCK, Array, KernelStore, Worker, aligned, blocks_of, covered, rounded_rows
+
+TOGETHER = 64
+"""Several threads compute a text together from so many rows on: of less they wait for one another as long as they compute, longer on a busy machine."""
+HELD_ROWS = 1024
+"""A worker keeps its memory for so many rows; that of longer texts goes back."""
+
+
+class _Part(NamedTuple):
+    """Steps that go block by block through the rows, or the texts, together; or one step on all of them.
+
+    Attributes:
+        leaves: the values made here and read behind, or fetched.
+        slots: of each value made within a block the number of its memory.
+    """
+
+    space: str
+    steps: list[RowStep]
+    is_by_row: bool
+    leaves: frozenset[int]
+    slots: dict[int, int]
+
+
+class RowRunner:
+    """A network of ragged rows that runs without torch.
+
+    Args:
+        program: with feeds of ragged rows, such as ids, and one level of sequences (texts).
+        fetches: its results: ragged rows, or one entry for each text.
+        parameters: numpy's arrays by name. The tables of lookups stay where they are; others are copied and may go.
+        threads: at most so many; by default OpenMP's number.
+
+    Attributes:
+        feeds: the names of its inputs.
+        fetches: the names of its results.
+
+    Raises:
+        StepsUnknown: the program has an op without a kernel here, or oneDNN's library is not installed.
+    """
+
+    def __init__(self, program: Program, fetches: Sequence[Variable | str], parameters: Mapping[str, Array], threads: int | None = None) -> None:
+        onednn = library()
+        if onednn is None:
+            raise SchemaError("a network runs without torch by oneDNN's library, which is not installed (pip install 'foreshape[embed]')")
+        self._library: Library = onednn
+        self.threads = max(1, threads or onednn.threads())
+        self.store = KernelStore(onednn)
+        with onednn.using(self.threads):
+            self._program = RowProgram(self.store, program, fetches, parameters)
+        self.feeds, self.fetches = [*self._program.feeds], [f if isinstance(f, str) else f.name for f in fetches]
+        self._plans: dict[tuple[str, ...], _RunPlan] = {}
+        self._free: list[_RowWorker] = []
+        self._lock = threading.Lock()
+
+    @property
+    def nbytes(self) -> dict[str, int]:
+        """Return the bytes of the copied weights, of the kernels kept, and of the workers' memory kept."""
+        return {"weights": self._program.nbytes, "kernels": self.store.nbytes, "values": sum(w.nbytes for w in self._free)}
+
+    def run(self, feeds: Mapping[str, Array], begins: Sequence[int], fetches: Sequence[str] | None = None) -> dict[str, Array]:
+        """Return results by name: ``[rows, ...]`` or ``[texts, ...]``.
+
+        Args:
+            feeds: each ``[rows, ...]``, the rows of all texts one after the other.
+            begins: [texts + 1], the first row of each text, and the number of all rows.
+            fetches: the results to compute; by default all.
+
+        Raises:
+            FeedError: an input is missing, or has other rows or dims. ExecutionError: an id is not in its table.
+        """
+        import numpy
+
+        offsets = numpy.asarray(begins, numpy.int64)
+        names = tuple(self.fetches if fetches is None else fetches)
+        plan = self._plans.get(names)
+        if plan is None:
+            plan = self._plans[names] = _RunPlan(self._program, [self._program.fetches[self.fetches.index(name)] for name in names])
+        arrays = self._fed(feeds, offsets)
+        lengths = numpy.diff(offsets)
+        values = self._program.values
+        kinds = {ROWS: int(offsets[-1]), TEXTS: len(lengths)}
+        results = [numpy.empty((kinds[values[v].space], *values[v].dims), values[v].element) for v in plan.fetches]
+        task = _Task(plan, arrays, offsets, results)
+        alone, shared = chunks_of(lengths, self.threads)
+        for text in alone:
+            self._run_chunk(self.threads, task, [text])
+        self._share(shared, task)
+        return dict(zip(names, results, strict=True))
+
+    def _fed(self, feeds: Mapping[str, Array], offsets: Array) -> dict[int, Array]:
+        import numpy
+
+        values = self._program.values
+        if len(offsets) < 1 or offsets[0] != 0 or (offsets[1:] < offsets[:-1]).any():
+            raise FeedError(f"the begins of texts must be 0 and not fall; they are {offsets[:20].tolist()}")
+        if set(feeds) != set(self.feeds):
+            raise FeedError.must("a feed", f"for {', '.join(self.feeds)}", ", ".join(map(str, feeds)) or "nothing")
+        arrays: dict[int, Array] = {}
+        for name, number in self._program.feeds.items():
+            array = numpy.asarray(feeds[name])
+            value = values[number]
+            if array.dtype.kind != numpy.dtype(value.element).kind or array.shape[1:] != value.dims or len(array) != offsets[-1]:
+                expected = f"{value.element} {[int(offsets[-1]), *value.dims]}"
+                raise FeedError.must(f"{name}", expected, f"{array.dtype} {list(array.shape)}")
+            arrays[number] = array.astype(value.element, copy=False)
+        return arrays
+
+    def _share(self, chunks: list[list[int]], task: _Task) -> None:
+        """Compute chunks of texts, each by one thread."""
+        pending, errors = iter(chunks), list[BaseException]()
+
+        def work() -> None:
+            try:
+                while not errors:
+                    with self._lock:
+                        texts = next(pending, None)
+                    if texts is None:
+                        return
+                    self._run_chunk(1, task, texts)
+            except BaseException as error:
+                errors.append(error)
+
+        helpers = [threading.Thread(target=work, daemon=True) for _ in range(min(self.threads, len(chunks)) - 1)]
+        for helper in helpers:
+            helper.start()
+        work()
+        for helper in helpers:
+            helper.join()
+        if errors:
+            raise errors[0]
+
+    def _run_chunk(self, threads: int, task: _Task, texts: list[int]) -> None:
+        import numpy
+
+        plan, arrays, offsets, results = task
+        try:
+            worker = self._free.pop()
+        except IndexError:  # the first one, or all are in use by other threads
+            worker = _RowWorker(self._library, self._program)
+        lengths = offsets[[t + 1 for t in texts]] - offsets[texts]
+        begins = numpy.zeros(len(texts) + 1, numpy.int64)
+        numpy.cumsum(lengths, out=begins[1:])
+        picked = numpy.arange(begins[-1]) + numpy.repeat(offsets[texts] - begins[:-1], lengths)
+        with self._library.using(threads):
+            out = worker.run(plan, threads, {number: array[picked] for number, array in arrays.items()}, begins)
+        if len(texts) > 1 and not all(numpy.isfinite(x).all() for x in out):  # a text reads a few rows of the next one, with weights of 0
+            for text in texts:
+                self._run_chunk(threads, task, [text])
+        else:
+            for value, x, y in zip(plan.fetches, out, results, strict=True):
+                y[picked if self._program.values[value].space == ROWS else texts] = x
+        worker.give_back()
+        self._free.append(worker)
+
+
+def chunks_of(lengths: Array, threads: int) -> tuple[list[int], list[list[int]]]:
+    """Return the texts to be computed by all threads, one after the other; and the others in chunks, each for one thread."""
+    import numpy
+
+    order = numpy.argsort(-lengths, kind="stable").tolist()
+    rows = lengths.tolist()
+    remaining, alone = sum(rows), list[int]()
+    while order and threads > 1 and rows[order[0]] >= TOGETHER and rows[order[0]] * threads > remaining:
+        remaining -= rows[order[0]]
+        alone.append(order.pop(0))
+    most = min(BLOCK, max(rounded_rows(-(-remaining // threads)), 1))
+    chunks: list[list[int]] = []
+    room: list[int] = []
+    for text in order:
+        place = next((index for index, free in enumerate(room) if free >= rows[text]), None) if rows[text] < most else None
+        if place is None:
+            chunks.append([text])
+            room.append(most - rows[text])
+        else:
+            chunks[place].append(text)
+            room[place] -= rows[text]
+            if not room[place]:
+                room[place] = -1
+    return alone, chunks
+
+
+class _RunPlan:
+    """The parts that compute some results, and the values of all rows that no part behind each reads."""
+
+    def __init__(self, program: RowProgram, fetches: list[int]) -> None:
+        self.fetches, self.parts = fetches, _parts(program, fetches)
+        self.last = [_last_reads(program, self.parts, fetches, index) for index in range(len(self.parts))]
+
+
+class _Task(NamedTuple):
+    """The plan of a run, its inputs, the begins of its texts, and its results."""
+
+    plan: _RunPlan
+    arrays: dict[int, Array]
+    offsets: Array
+    results: list[Array]
+
+
+def _parts(program: RowProgram, fetches: Sequence[int]) -> list[_Part]:
+    """Return the steps behind some results, in parts."""
+    groups: list[list[RowStep]] = []
+    for step in program.steps_of(fetches):
+        spaces = _space_of(program, step), step.is_by_row
+        if groups and step.is_by_row and (_space_of(program, groups[-1][-1]), groups[-1][-1].is_by_row) == spaces:
+            groups[-1].append(step)
+        else:
+            groups.append([step])
+    bases = [{_base(program, v) for step in group for v in step.reads} for group in groups]
+    fetched = {_base(program, v) for v in fetches}
+    parts: list[_Part] = []
+    for index, group in enumerate(groups):
+        made = [v for step in group for v in step.results]
+        leaves = frozenset(v for v in made if v in fetched or any(v in later for later in bases[index + 1 :]))
+        parts.append(_Part(_space_of(program, group[0]), group, group[0].is_by_row, leaves, _slots(program, group, leaves)))
+    return parts
+
+
+def _slots(program: RowProgram, steps: list[RowStep], leaves: frozenset[int]) -> dict[int, int]:
+    """Return the number of the memory in a block for each result of oneDNN's kernels that stays within."""
+    slots: dict[int, int] = {}
+    memory: dict[int, set[int]] = {}  # of each value the memory that it may lie in: results of numpy may be views of operands
+    free: list[int] = []
+    for place, step in enumerate(steps):
+        read = {slot for v in step.reads for slot in memory.get(_base(program, v), ())}
+        for v in step.results:
+            if step.kind in ("rows", "filled") or v in leaves:
+                memory[v] = set() if v in leaves else read
+            else:
+                slots[v] = free.pop() if free else len({*slots.values()})
+                memory[v] = {slots[v]}
+        live = {slot for other in steps[place + 1 :] for v in other.reads for slot in memory.get(_base(program, v), ())}
+        free = sorted({*slots.values()} - live)
+    return slots
+
+
+def _base(program: RowProgram, value: int) -> int:
+    columns = program.columns.get(value)
+    return value if columns is None else columns.source
+
+
+def _space_of(program: RowProgram, step: RowStep) -> str:
+    return program.values[step.results[0]].space
+
+
+class _RowWorker(Worker):
+    """The memory of one thread, and the run of a chunk of texts in it."""
+
+    def __init__(self, onednn: Library, program: RowProgram) -> None:
+        super().__init__(onednn, 1)
+        self._program = program
+        self._blocks: dict[int, Array] = {}
+        self._rows: dict[tuple[str, int], Array] = {}
+        self._longest = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of its memory."""
+        return super().nbytes + sum(x.nbytes for x in (*self._blocks.values(), *self._rows.values()))
+
+    def give_back(self) -> None:
+        """Drop the memory of long texts."""
+        if self._longest > HELD_ROWS:
+            self._rows.clear()
+            self._longest = 0
+
+    def run(self, plan: _RunPlan, threads: int, fed: dict[int, Array], begins: Array) -> list[Array]:
+        """Return the results of some texts."""
+        import numpy
+
+        self.threads = threads
+        rows, texts = int(begins[-1]), len(begins) - 1
+        longest = int(numpy.diff(begins).max(initial=0))
+        count = {ROWS: rows, TEXTS: texts}
+        room = {ROWS: covered(rows) + rows_behind(longest), TEXTS: covered(texts)}
+        self._longest = max(self._longest, rows)
+        env: dict[int, Array] = dict(self._program.constants)
+        for number, array in fed.items():
+            env[number] = numpy.zeros((room[ROWS], *array.shape[1:]), array.dtype)
+            env[number][:rows] = array
+        free: dict[str, list[int]] = {ROWS: [*range(64)][::-1], TEXTS: [*range(64)][::-1]}
+        held: dict[int, int] = {}
+        for part, last in zip(plan.parts, plan.last, strict=True):
+            for v in part.leaves:
+                value = self._program.values[v]
+                if value.element == "float32":
+                    held[v] = free[value.space].pop()
+                    env[v] = self._memory((value.space, held[v]), room[value.space], value.dims)
+            if part.is_by_row:
+                self._by_row(part, env, count[part.space])
+            else:
+                self._over_all(part.steps[0], env, begins, count, room)
+            for v in last:
+                env.pop(v, None)
+                if v in held:
+                    free[self._program.values[v].space].append(held.pop(v))
+        return [self._whole(env, v)[: count[self._program.values[v].space]] for v in plan.fetches]
+
+    def _memory(self, slot: tuple[str, int], count: int, dims: tuple[int, ...]) -> Array:
+        """Return memory of all rows for a value."""
+        size = count
+        for n in dims:
+            size *= n
+        memory = self._rows.get(slot)
+        if memory is None or memory.size < size:
+            memory = self._rows[slot] = aligned(size)
+        return memory[:size].reshape(count, *dims)
+
+    def _whole(self, env: dict[int, Array], value: int) -> Array:
+        columns = self._program.columns.get(value)
+        return env[value] if columns is None else env[columns.source][:, columns.begin : columns.end]
+
+    def _over_all(self, step: RowStep, env: dict[int, Array], begins: Array, count: dict[str, int], room: dict[str, int]) -> None:
+        """Run a step that needs the sequences."""
+        import numpy
+
+        if step.kind == "attention":
+            q, k, v = (_in_rows(self._whole(env, x)) for x in step.operands[:3])
+            bias = env[step.operands[3]] if len(step.operands) > 3 else None
+            out = env[step.results[0]]
+            out[begins[-1] :] = 0.0
+            step.compute(self, q, k, v, out, begins.tolist(), bias)
+            return
+        number, result = step.operands[0], step.results[0]
+        x = self._whole(env, number)[: count[self._program.values[number].space]]
+        y, space = step.compute(x, begins), self._program.values[result].space
+        if result not in env:
+            env[result] = numpy.empty((room[space], *y.shape[1:]), y.dtype)
+        env[result][: len(y)] = y
+        env[result][len(y) :] = 0
+
+    def _by_row(self, part: _Part, env: dict[int, Array], count: int) -> None:
+        """Run steps block by block."""
+        import numpy
+
+        for begin, rows in blocks_of(count):
+            block: dict[int, Array] = {}
+            for step in part.steps:
+                operands = [self._operand(x, env, block, begin, rows) for x in step.operands]
+                if step.kind in ("rows", "filled"):
+                    results = step.compute(rows) if step.kind == "filled" else step.compute(*operands)
+                    for v, y in zip(step.results, results if isinstance(results, tuple) else (results,), strict=True):
+                        if v in part.leaves:
+                            if v not in env:
+                                env[v] = numpy.zeros((covered(count) + 64, *y.shape[1:]), y.dtype)
+                            env[v][begin : begin + rows] = y
+                        else:
+                            block[v] = y
+                    continue
+                result = step.results[0]
+                out = env[result][begin : begin + rows] if result in part.leaves else self._block(part.slots[result], rows, self._program.values[result].dims)
+                x = numpy.ascontiguousarray(operands[0])
+                if step.kind == "product" and len(operands) > 1:
+                    step.compute(self, x, out, numpy.ascontiguousarray(operands[1]))
+                else:
+                    step.compute(self, x, out)
+                if result not in part.leaves:
+                    block[result] = out
+
+    def _operand(self, x: Any, env: dict[int, Array], block: dict[int, Array], begin: int, rows: int) -> Any:
+        if isinstance(x, tuple):
+            return tuple([self._operand(v, env, block, begin, rows) for v in x])  # pyright: ignore[reportUnknownVariableType]
+        if x is None or self._program.values[x].space == CONSTANT:
+            return None if x is None else env[x]
+        columns = self._program.columns.get(x)
+        base = x if columns is None else columns.source
+        array = block[base] if base in block else env[base][begin : begin + rows]
+        return array if columns is None else array[:, columns.begin : columns.end]
+
+    def _block(self, slot: int, rows: int, dims: tuple[int, ...]) -> Array:
+        """Return memory of a block for a value."""
+        size = rows
+        for n in dims:
+            size *= n
+        memory = self._blocks.get(slot)
+        if memory is None or memory.size < size:
+            memory = self._blocks[slot] = aligned(BLOCK * (size // rows))
+        return memory[:size].reshape(rows, *dims)
+
+
+def _in_rows(x: Array) -> Array:
+    """Return rows whose columns are contiguous."""
+    return x if x.strides[-1] == x.itemsize else x.copy()
+
+
+def _last_reads(program: RowProgram, parts: list[_Part], fetches: Sequence[int], index: int) -> list[int]:
+    """Return the values of all rows that no part behind reads."""
+    later = {_base(program, v) for part in parts[index + 1 :] for step in part.steps for v in step.reads} | {_base(program, v) for v in fetches}
+    here = {_base(program, v) for step in parts[index].steps for v in step.reads} | parts[index].leaves
+    return [v for v in here if v not in later and program.values[v].space != CONSTANT]
+
+

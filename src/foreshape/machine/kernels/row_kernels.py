@@ -1,0 +1,311 @@
+"""oneDNN's kernels over rows in numpy's memory, for networks of ragged rows without torch: products, normalizations, functions, softmax.
+
+A kernel is for one number of rows, and takes longer to make than to run. So rows come in blocks of few sizes (`blocks_of`), a kernel is shared by all layers
+of equal sizes, and all kernels of a network together have a bound in bytes (`KernelStore`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from threading import Lock
+from typing import Any
+
+from foreshape.machine.kernels.onednn_library import (
+    ADDED,
+    BIAS,
+    NOTHING_AFTER,
+    RESULT,
+    SCALE,
+    SCRATCHPAD,
+    SHIFT,
+    SOURCE,
+    WEIGHTS,
+    After,
+    Function,
+    Handle,
+    Library,
+    LibraryError,
+    Memory,
+    Primitive,
+    arguments_of,
+)
+
+Array = Any
+"""An array of numpy."""
+BLOCK = 128
+"""The most rows of a block: its values then stay in a core's caches."""
+STEP = 16
+"""The numbers of rows of blocks are multiples of it, or `LEAST`."""
+LEAST = 8
+ALIGNMENT = 64
+KERNEL_BYTES = 112 << 10
+"""The bytes of a kernel with the library's notes about it, as measured."""
+KERNELS = 24 << 20
+"""The most bytes of the kernels of a network: those not used for the longest time go first."""
+_PAGE, SPREAD = 256, 16
+"""Rows of a weight a multiple of so many numbers apart fall on few lines of a cache: they are stored so many numbers farther apart."""
+
+
+def rounded_rows(count: int) -> int:
+    """Return the number of rows of the block for so many."""
+    return LEAST if count <= LEAST else -(-count // STEP) * STEP
+
+
+def blocks_of(count: int) -> list[tuple[int, int]]:
+    """Return the first row and the rows of each block for so many rows: one at least, all of about equal sizes. The last one may have rows more."""
+    count = max(count, 1)
+    each = rounded_rows(-(-count // -(-count // BLOCK)))
+    return [(begin, min(each, rounded_rows(count - begin))) for begin in range(0, count, each)]
+
+
+def covered(count: int) -> int:
+    """Return the number of rows in all blocks for so many."""
+    return sum(blocks_of(count)[-1])
+
+
+def address_of(array: Array) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def aligned(count: int) -> Array:
+    """Return memory for so many fp32, zeros, at an aligned address."""
+    import numpy
+
+    room = numpy.zeros(4 * count + ALIGNMENT, numpy.uint8)
+    begin = -address_of(room) % ALIGNMENT
+    return room[begin : begin + 4 * count].view(numpy.float32)
+
+
+class _Call:
+    """The arguments of a kernel, for one thread at a time."""
+
+    __slots__ = ("addresses", "arguments", "memories", "owners")
+
+    def __init__(self, library: Library, orders: dict[int, Handle], constants: dict[int, Handle]) -> None:
+        handles = {name: library.memory(order, 0) for name, order in orders.items()}
+        self.memories = [handle.value for handle in handles.values()]
+        self.addresses = [0] * len(handles)
+        every = arguments_of({**handles, **constants})
+        self.owners = handles, every
+        self.arguments = ctypes.addressof(every)
+
+
+class RowKernel:
+    """A kernel of oneDNN for operands of certain sizes.
+
+    Args:
+        names: its operands and its result, in the order of the addresses of a call.
+        weights: the order of its weight in memory; None if it has none.
+        constants: numbers that are alike in all calls.
+    """
+
+    def __init__(
+        self, library: Library, record: Primitive, names: Sequence[int], weights: Handle | None = None, constants: dict[int, Handle] | None = None
+    ) -> None:
+        with library.using(record.threads):
+            description = library.quick(library.described(record))
+            self._primitive = library.primitive(description)
+        self._library, self._constants = library, constants or {}
+        self.nbytes = KERNEL_BYTES
+        memories = record.memories
+        self._orders = {name: weights if name == WEIGHTS and weights is not None else library.handle(memories[name]) for name in names}
+        pad = library.scratchpad(description)
+        self._scratch = library.nbytes(pad)
+        if self._scratch:
+            self._orders[SCRATCHPAD] = pad
+        self._count = len(self._orders) + len(self._constants)
+        self._free: list[_Call] = []
+
+    def __call__(self, worker: Worker, *addresses: int) -> None:
+        """Compute, and wait.
+
+        Raises:
+            LibraryError: the library could not.
+        """
+        library = self._library
+        try:
+            call = self._free.pop()
+        except IndexError:  # the first one, or all are in use by other threads
+            call = _Call(library, self._orders, self._constants)
+        if self._scratch:
+            addresses = (*addresses, worker.scratch(self._scratch))
+        last, place = call.addresses, library.place
+        for index, address in enumerate(addresses):
+            if last[index] != address:
+                place(call.memories[index], address)
+                last[index] = address
+        status = library.execute(self._primitive.value, worker.stream.value, self._count, call.arguments)
+        if status:
+            raise LibraryError(f"oneDNN could not compute a kernel of rows: status {status}")
+        self._free.append(call)
+
+
+class KernelStore:
+    """The kernels of a network, by their sizes; and the orders of weights in memory.
+
+    Args:
+        limit: the most bytes of kernels.
+    """
+
+    def __init__(self, library: Library, limit: int = KERNELS) -> None:
+        self.library, self._limit = library, limit
+        self._kernels: OrderedDict[Hashable, RowKernel] = OrderedDict()
+        self._layouts: dict[tuple[int, ...], Handle] = {}
+        self._orders: dict[Hashable, Handle] = {}
+        self._lock = Lock()
+        self.nbytes = 0
+        """The bytes of all kernels there are."""
+
+    def kernel(self, key: Hashable) -> RowKernel | None:
+        """Return the kernel with a key, if it is there."""
+        kernel = self._kernels.get(key)
+        if kernel is not None:
+            try:
+                self._kernels.move_to_end(key)
+            except KeyError:  # another thread dropped it meanwhile
+                self._kernels[key] = kernel
+        return kernel
+
+    def add(self, key: Hashable, record: Primitive, names: Sequence[int], weights: Handle | None = None, constants: Any = None) -> RowKernel:
+        """Make a kernel and keep it.
+
+        Raises:
+            Unimplemented: oneDNN has none for these sizes.
+        """
+        with self._lock:
+            kernel = self._kernels.get(key)
+            if kernel is None:
+                kernel = RowKernel(self.library, record, names, weights, constants)
+                self.nbytes += kernel.nbytes
+                while self.nbytes > self._limit and self._kernels:
+                    self.nbytes -= self._kernels.popitem(last=False)[1].nbytes
+                self._kernels[key] = kernel
+            return kernel
+
+    def order(self, k: int, n: int, adds: bool, functions: tuple[Function, ...]) -> Handle:
+        """Return the order of the weight of products ``[rows, k]`` by ``[k, n]`` in memory."""
+        key = k, n, adds, functions
+        if key not in self._orders:
+            library = self.library
+            description = library.described(product_record(BLOCK, k, n, adds, functions, None, 1))
+            if library.implementation(description).startswith("gemm"):
+                order = library.strided((k, n), (n + (SPREAD if n % _PAGE == 0 else 0), 1))
+            else:
+                order = library.wanted_weights(description)
+            self._orders[key] = self._layouts.setdefault(tuple(library.layout(order)), order)
+        return self._orders[key]
+
+
+def product_record(rows: int, k: int, n: int, adds: bool, functions: tuple[Function, ...], weights: Handle | None, threads: int) -> Primitive:
+    """Return the computation ``functions(x w + bias [+ added])`` of so many rows, with a weight in some order, or of the library's choice."""
+    result = Memory((rows, n), (n, 1))
+    arguments = (Memory((rows, k), (k, 1)), weights or Memory((k, n), None), Memory((1, n), (n, 1)), result, After(result if adds else None, functions))
+    return Primitive("product", arguments, threads)
+
+
+class Worker:
+    """What one thread computes with: a stream, scratch memory, and the number of threads of its kernels."""
+
+    def __init__(self, library: Library, threads: int) -> None:
+        self.stream, self.threads = library.stream(), threads
+        self._scratch = self._scores = aligned(0)
+
+    def scratch(self, nbytes: int) -> int:
+        """Return the address of scratch memory for a kernel."""
+        if self._scratch.nbytes < nbytes:
+            self._scratch = aligned(-(-nbytes // 4))
+        return address_of(self._scratch)
+
+    def scores(self, count: int) -> Array:
+        """Return memory for so many scores of attention."""
+        if self._scores.size < count:
+            self._scores = aligned(count)
+        return self._scores[:count]
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of its memory."""
+        return self._scratch.nbytes + self._scores.nbytes
+
+
+class RowProduct:
+    """``functions(x weight + bias [+ added])`` of blocks of rows.
+
+    Args:
+        weight: [k, n], fp32 or a type converted to it. It is copied, in the order for its kernels.
+        bias: [n], or None.
+    """
+
+    def __init__(self, store: KernelStore, weight: Array, bias: Array | None, adds: bool = False, functions: tuple[Function, ...] = ()) -> None:
+        import numpy
+
+        self._store, self._adds, self._functions = store, adds, functions
+        self.k, self.n = weight.shape
+        library = store.library
+        self._order = store.order(self.k, self.n, adds, functions)
+        strides = [s // weight.itemsize for s in weight.strides]
+        plain = weight if weight.dtype == numpy.float32 and sorted(strides) in ([1, self.k], [1, self.n]) else numpy.ascontiguousarray(weight, numpy.float32)
+        self._weight = aligned(library.nbytes(self._order) // 4)
+        library.reorder(library.strided(weight.shape, [s // 4 for s in plain.strides]), address_of(plain), self._order, address_of(self._weight))
+        self._bias = aligned(self.n)
+        if bias is not None:
+            self._bias[:] = bias
+        self._constant_addresses = address_of(self._weight), address_of(self._bias)
+        self._key = "product", self.k, self.n, adds, functions, self._order
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of the weight and the bias."""
+        return self._weight.nbytes + self._bias.nbytes
+
+    def __call__(self, worker: Worker, x: Array, out: Array, added: Array | None = None) -> None:
+        """Compute contiguous rows ``[rows, k]`` to ``out`` ``[rows, n]``; ``added`` is of its shape."""
+        key = self._key, len(x), worker.threads
+        kernel = self._store.kernel(key)
+        if kernel is None:
+            record = product_record(len(x), self.k, self.n, self._adds, self._functions, self._order, worker.threads)
+            names = (SOURCE, WEIGHTS, BIAS, RESULT, *((ADDED,) if self._adds else ()))
+            kernel = self._store.add(key, record, names, self._order)
+        addresses = (address_of(x), *self._constant_addresses, address_of(out))
+        kernel(worker, *addresses, *(() if added is None else (address_of(added),)))
+
+
+class RowNorm:
+    """The normalization of each row by its own mean and variance, with a scale and a shift for each column."""
+
+    def __init__(self, store: KernelStore, width: int, epsilon: float, scale: Array | None, shift: Array | None) -> None:
+        self._store, self._width, self._epsilon = store, width, epsilon
+        self._numbers = aligned(2 * width).reshape(2, width)
+        self._numbers[0] = 1.0 if scale is None else scale
+        self._numbers[1] = 0.0 if shift is None else shift
+        self._constant_addresses = address_of(self._numbers[0]), address_of(self._numbers[1])
+
+    def __call__(self, worker: Worker, x: Array, out: Array) -> None:
+        """Compute contiguous rows, which may be ``out`` itself."""
+        key = "norm", len(x), self._width, self._epsilon, worker.threads
+        kernel = self._store.kernel(key)
+        if kernel is None:
+            memory = Memory((len(x), self._width), (self._width, 1))
+            record = Primitive("normalized_rows", (memory, self._epsilon, True, True, NOTHING_AFTER), worker.threads)
+            kernel = self._store.add(key, record, (SOURCE, SCALE, SHIFT, RESULT))
+        kernel(worker, address_of(x), *self._constant_addresses, address_of(out))
+
+
+class RowFunction:
+    """A function of each element."""
+
+    def __init__(self, store: KernelStore, function: Function) -> None:
+        self._store, self._function = store, function
+
+    def __call__(self, worker: Worker, x: Array, out: Array) -> None:
+        """Compute contiguous elements, which may be ``out`` itself."""
+        key = "function", x.size, self._function, worker.threads
+        kernel = self._store.kernel(key)
+        if kernel is None:
+            record = Primitive("elementwise", (self._function, Memory((x.size,), (1,)), NOTHING_AFTER), worker.threads)
+            kernel = self._store.add(key, record, (SOURCE, RESULT))
+        kernel(worker, address_of(x), address_of(out))
+
+
