@@ -212,16 +212,16 @@ class Encoder:
         if pooling == "max over zero":
             return layer.reduce_max(layer.log1p(layer.relu(h)) * m, 1)
         if pooling == "first":
-            return layer.squeeze(layer.slice(h, [1], [0], [1]), [1])
+            return h[:, 0]
         if pooling == "last in time":
-            return layer.squeeze(layer.slice(h, [1], [-1], [2**31 - 1]), [1])
+            return h[:, -1]
         if pooling == "last by gather_nd":
             texts = layer.range(0, layer.shape(self.ids)[0])
             return layer.gather_nd(h, layer.stack([texts, self._last()], 1))
         if pooling in ("last along", "last by argmax"):
             place = self._last()
             if pooling == "last by argmax":
-                place = layer.shape(self.ids)[1] - 1 - layer.argmax(layer.flip(self.mask, [1]), 1)
+                place = layer.cast(layer.shape(self.ids)[1], "int64") - 1 - layer.argmax(layer.flip(self.mask, [1]), 1)
             place = layer.expand(layer.unsqueeze(place, [1, 2]), [layer.shape(self.ids)[0], 1, WIDTH])
             return layer.squeeze(layer.take_along_axis(h, place, 1), [1])
         if pooling == "weighted":

@@ -27,7 +27,7 @@ NETWORKS: list[dict[str, Any]] = [
     *({"pooling": pooling} for pooling in POOLINGS),
     *({"layout": layout} for layout in LAYOUTS),
     *({"source": source} for source in ("inverted", "lengths", "ids")),
-    *({"positions": positions, "side": "left"} for positions in ("none", "turned", "alibi", "relative", "counted")),
+    *({"positions": positions, "side": "left"} for positions in ("none", "alibi", "relative", "counted")),
     {"positions": "none", "side": "left", "pooling": "last in time"},
     {"positions": "none", "side": "left", "pooling": "last by argmax"},
     {"mask": "causal and mask", "positions": "alibi", "pooling": "last along", "layout": "time first", "layers": 2},
@@ -51,7 +51,8 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("slice", {"side": "left", "pooling": "first", "positions": "none"}),
     ("roll", {"pooling": "rolled"}),
     ("reduce_mean", {"pooling": "mean of texts"}),
-    ("matmul", {"mask": "causal", "side": "left", "positions": "none"}),
+    ("softmax", {"mask": "causal", "side": "left", "positions": "none"}),
+    ("matmul", {"side": "left", "positions": "turned"}),
 ]
 
 
