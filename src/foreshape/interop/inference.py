@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from foreshape.core.hints import did_you_mean
 from foreshape.core.spec import BOOL, FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, DType, Kind, Spec
 from foreshape.core.values.conversion import to_numpy, to_tensor
 from foreshape.core.values.torch_proxy import torch
@@ -23,6 +24,9 @@ from foreshape.language.wire import save_program
 from foreshape.runtime.engine import Executor, Scope, default_scope
 
 Given = Sequence[Variable | str] | Variable | str
+Ragged = str | Mapping[str, Any]
+"""The name of the mask of a network of padded texts, or the arguments of `unpad`."""
+_RAGGED = ("mask", "side", "masked", "pad_id")
 
 
 class StoredValues(Protocol):
@@ -88,7 +92,7 @@ def for_inference(feeds: Given, fetches: Given | Mapping[str, Variable | str], p
 @border("the model cannot be read", FormatError)
 @collector_waits
 def load_inference_model(
-    path_prefix: str | os.PathLike[str], executor: Executor | None = None, scope: Scope | None = None, params: Any = None
+    path_prefix: str | os.PathLike[str], executor: Executor | None = None, scope: Scope | None = None, params: Any = None, *, ragged: Ragged | None = None
 ) -> InferenceModel:
     """Open a saved network: ``program, feeds, fetches = load_inference_model(...)``, or ``load_inference_model(...).run({"x": array})``.
 
@@ -98,6 +102,8 @@ def load_inference_model(
         executor: the parameters are put on its device.
         scope: takes the parameters; the default scope if omitted.
         params: the parameter file if named otherwise, its bytes, or a folder of files.
+        ragged: the name of the mask of a network of padded texts, which then takes texts without padding, as by `unpad`; or the arguments of `unpad`,
+            ``{"mask": "attention_mask", "side": "left"}``.
 
     From a parameter file of 64 MiB and more only the descriptions of the tensors are read. Each tensor is read at its first use, so a look at a network
     takes no memory for it.
@@ -105,6 +111,7 @@ def load_inference_model(
     Raises:
         FormatError: a file cannot be read or is invalid (a large one changed since, at the first use of the tensor).
         DescriptionError: an inconsistent program. Nothing is put into the scope then.
+        UnpadError: with ``ragged``: a masked row reaches a text's own rows or results, or may.
     """
     model, default = find_program(path_prefix)
     program, file_parameters = open_program(model)
@@ -121,7 +128,28 @@ def load_inference_model(
         if params is None and not os.path.exists(default):  # another network's parameters are no remedy
             raise FormatError(f"{default!r} cannot be read: there is no such file, and {model} has {len(parameters)} parameters: give params= for another path")
         _fill(scope, source, parameters, device)
-    return InferenceModel.of(program, feeds, [program.global_block.var(n) for n in fetches], scope, executor)
+    opened = InferenceModel.of(program, feeds, [program.global_block.var(n) for n in fetches], scope, executor)
+    return opened if ragged is None else on_ragged_rows(opened, ragged)
+
+
+def on_ragged_rows(model: InferenceModel, ragged: Ragged) -> InferenceModel:
+    """Return a model of padded texts on ragged rows, run by the same executor.
+
+    Args:
+        model: left as it is.
+        ragged: the name of its mask, or the arguments of `unpad`.
+
+    Raises:
+        UnpadError, SchemaError: as `unpad`; an argument that it does not have.
+    """
+    from foreshape.interop.unpadding import unpad  # not awaited by other networks
+
+    settings: dict[str, Any] = {"mask": ragged} if isinstance(ragged, str) else dict(ragged)
+    for name in settings.keys() - _RAGGED:
+        raise SchemaError(f"ragged: {name!r} is not one of {', '.join(_RAGGED)}{did_you_mean(name, _RAGGED)}")
+    out = unpad(model, **settings)
+    out.executor = model.executor
+    return out
 
 
 def _as_list(variables: Given) -> list[Variable | str]:

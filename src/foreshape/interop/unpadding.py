@@ -9,6 +9,7 @@ from typing import Any, Literal, overload
 from foreshape.errors import SchemaError
 from foreshape.interop.model import InferenceModel
 from foreshape.language.program import Op, Program, Variable
+from foreshape.language.program.inputs import inputs_of
 from foreshape.runtime.engine import Scope, default_scope
 from foreshape.transforms.unpad import UnpaddedProgram, unpad_program
 
@@ -57,7 +58,7 @@ def unpad(
             raise SchemaError("unpad(program): fetches must name the results")
         results = [fetches] if isinstance(fetches, (Variable, str)) else list(fetches)
         names = [r if isinstance(r, str) else r.name for r in results]
-        return _unpadded(model, [*model.feeds], names, mask, side, masked, pad_id, default_scope() if scope is None else scope)
+        return _unpadded(model, [v.name for v in inputs_of(model.global_block)], names, mask, side, masked, pad_id, default_scope() if scope is None else scope)
     if not isinstance(model, InferenceModel):
         from foreshape.interop.inference import load_inference_model
 

@@ -40,6 +40,15 @@ FromTo = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Also draw the result into a .png, .svg or .pdf file.")]
 
+Ragged = Annotated[bool, typer.Option("--ragged", help="For a network of padded texts: prove that padding reaches no result, and take texts without it.")]
+Mask = Annotated[
+    str | None,
+    typer.Option("--mask", metavar="NAME", help="With --ragged: the input with the mask or the lengths. Default: attention_mask. --mask= if there is none."),
+]
+PadId = Annotated[int | None, typer.Option("--pad-id", metavar="N", min=0, help="With --ragged: the id of padding, where the network compares ids with it.")]
+Side = Annotated[str | None, typer.Option("--side", metavar="SIDE", help="With --ragged: the end of a text that is padded, left or right. Default: right.")]
+Masked = Annotated[int | None, typer.Option("--masked", metavar="0|1", min=0, max=1, help="With --ragged: the number of padding in the mask. Default: 0.")]
+
 Bandwidth = Annotated[str, typer.Option("--bandwidth", metavar="RATE", help="The bandwidth of each rank's link, as 25Gb/s (bits) or 3GB/s (bytes).")]
 Latency = Annotated[str, typer.Option("--latency", metavar="TIME", help="The latency of a message, as 30us.")]
 Device = Annotated[

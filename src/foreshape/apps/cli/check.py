@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from foreshape.apps.cli.options import with_sizes
 from foreshape.apps.cli.output import console, error_text, print_json, print_plain, printing
+from foreshape.apps.cli.ragged import RaggedFacts
 from foreshape.apps.cli.show import count_words, feed_facts, guard_facts, human_bytes, kept_of, new_row, new_table, operator_counts, print_feeds, total
 from foreshape.errors import DescriptionError
 from foreshape.language.infer.example_flow import ExampleFlow
@@ -57,8 +58,11 @@ class _Findings:
 
 
 @collector_waits
-def print_check(program: Program, shapes: Mapping[str, Sequence[Any]], json: bool, guards: bool) -> bool:
-    """Print the findings in a program, with other shapes of its inputs if given. Return True if the whole program can run."""
+def print_check(
+    program: Program, shapes: Mapping[str, Sequence[Any]], json: bool, guards: bool, ragged: Callable[[], RaggedFacts] | None = None
+) -> bool:
+    """Print the findings in a program, with other shapes of its inputs if given, and what ``ragged`` finds out about one without errors. Return True if
+    the whole program can run, and on ragged rows too where that is asked."""
     unknown, errors = program.diagnose()
     findings = _Findings(program)
     if not errors:
@@ -69,12 +73,20 @@ def print_check(program: Program, shapes: Mapping[str, Sequence[Any]], json: boo
                 unknown, errors = program.diagnose()
         except DescriptionError as error:
             errors = [error]
+    right = findings.can_run(unknown, errors)
+    rows = None
+    if ragged is not None:
+        rows = ragged() if right else RaggedFacts(None, "the padded network cannot run")
+        right = right and rows.model is not None
     if json:
-        print_json(_facts(program, findings, unknown, errors))
+        facts = _facts(program, findings, unknown, errors)
+        print_json(facts if rows is None else {**facts, "ok": right, "ragged": rows.json()})
     else:
         with printing():
             _print(program, findings, unknown, errors, guards)
-    return findings.can_run(unknown, errors)
+            if rows is not None:
+                rows.print()
+    return right
 
 
 def _facts(program: Program, findings: _Findings, unknown: Sequence[Op], errors: Sequence[DescriptionError]) -> dict[str, Any]:

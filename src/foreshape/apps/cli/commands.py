@@ -20,10 +20,15 @@ from foreshape.apps.cli.arguments import (
     FromTo,
     Json,
     Latency,
+    Mask,
+    Masked,
     Model,
     Operators,
+    PadId,
     Params,
     Plot,
+    Ragged,
+    Side,
     Sizes,
     Threads,
 )
@@ -136,20 +141,29 @@ def check(
     operators: Operators = None,
     json: Json = False,
     guards: Annotated[bool, typer.Option("--guards", help="Also list the open guards: the conditions of each op on the sizes of the inputs.")] = False,
+    ragged: Ragged = False,
+    mask: Mask = None,
+    pad_id: PadId = None,
+    side: Side = None,
+    masked: Masked = None,
 ) -> None:
     """Check a whole network: list its errors, the accepted sizes of its inputs, its operators, its parameters, shapes unlike the file's, and
-    dead ops.
+    dead ops. With --ragged, also say whether it can take texts without padding.
 
-    Exits with 1 if the network has an error, an unknown operator, or a variable read before it is written."""
+    Exits with 1 if the network has an error, an unknown operator, or a variable read before it is written; with --ragged also if padding reaches a
+    result."""
     from foreshape.apps.cli.check import print_check
     from foreshape.apps.cli.options import sizes_of
+    from foreshape.apps.cli.ragged import ragged_facts, ragged_settings
     from foreshape.apps.cli.user_operators import import_operators
     from foreshape.interop import load_program
 
     shapes = sizes_of(sizes)
+    settings = ragged_settings(ragged, mask, pad_id, side, masked)
     with plain_errors():
         import_operators(operators)
-        right = print_check(load_program(os.fspath(file)), shapes, json, guards)
+        program = load_program(os.fspath(file))
+        right = print_check(program, shapes, json, guards, None if settings is None else lambda: ragged_facts(os.fspath(file), settings))
     if not right:
         raise typer.Exit(1)
 
@@ -305,6 +319,11 @@ def convert(
     check: Annotated[
         bool, typer.Option("--check", help="For .onnx: compare its results in onnxruntime with those here, at two sizes. Exits with 1 if they differ.")
     ] = False,
+    ragged: Ragged = False,
+    mask: Mask = None,
+    pad_id: PadId = None,
+    side: Side = None,
+    masked: Masked = None,
 ) -> None:
     """Convert a model, or its parameters. The ending of the last PATH says to what:
 
@@ -317,13 +336,24 @@ def convert(
     NAME                     a folder: each model in the folder MODEL, for
                              PaddlePaddle; of two paths, a file per parameter
 
+    With --ragged a network of padded texts is written on ragged rows, to a .pdmodel, or to an .onnx with padded texts and their lengths.
+
     Element types and values do not change. Exits with 1 if a model has operators that its new format lacks; they are listed, and it is not written."""
+    from foreshape.apps.cli.command_options import refuse
     from foreshape.apps.cli.model_conversion import print_converted
+    from foreshape.apps.cli.ragged import print_ragged_converted, ragged_settings
 
     if len(paths) > 2:
         raise typer.BadParameter(f"{len(paths)} paths follow MODEL: give the path to write, or the parameters' path and the path to write", param_hint="PATH")
+    settings, source = ragged_settings(ragged, mask, pad_id, side, masked), None if len(paths) == 1 else paths[0]
+    if settings is not None and (force or check):
+        refuse("--check" if check else "--force", "a network as it is", "--ragged changes it")
     with plain_errors():
-        right = print_converted(os.fspath(model), None if len(paths) == 1 else paths[0], paths[-1], force, opset, check)
+        right = True
+        if settings is None:
+            right = print_converted(os.fspath(model), source, paths[-1], force, opset, check)
+        else:
+            print_ragged_converted(os.fspath(model), source, paths[-1], settings, opset)
     if not right:
         raise typer.Exit(1)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 from foreshape.errors import ExecutionError, FeedError, GuardError, SchemaError
+from foreshape.interop.inference import Ragged, on_ragged_rows
+from foreshape.interop.model import InferenceModel
 from foreshape.interop.state_dicts import remember_names, state_dict
 from foreshape.interop.torch.eager_memory import EagerGraph
 from foreshape.interop.torch.exporting import is_exported
@@ -212,9 +214,16 @@ def _fill(scope: Scope, importer: TorchImporter) -> None:
                 scope.store(name, tensor.detach().clone())
 
 
+@overload
 def from_torch(
-    module: Any, example_inputs: Any = None, dynamic: Sequence[Any] | None = None, *, loss: Callable[..., Any] | None = None, targets: Any = ()
-) -> TorchModel:
+    module: Any, example_inputs: Any = ..., dynamic: Sequence[Any] | None = ..., *, loss: Callable[..., Any] | None = ..., targets: Any = ..., ragged: None = ...
+) -> TorchModel: ...
+@overload
+def from_torch(module: Any, example_inputs: Any = ..., dynamic: Sequence[Any] | None = ..., *, ragged: Ragged) -> InferenceModel: ...
+def from_torch(
+    module: Any, example_inputs: Any = None, dynamic: Sequence[Any] | None = None, *, loss: Callable[..., Any] | None = None, targets: Any = (),
+    ragged: Ragged | None = None,
+) -> TorchModel | InferenceModel:  # fmt: skip
     """Return a module of torch as a program, with its parameters and buffers.
 
     Args:
@@ -225,11 +234,15 @@ def from_torch(
             number of its sequences; rows and steps are then open too.
         loss: gives one number from the module's results and the targets, such as ``torch.nn.functional.cross_entropy``; a module's own loss needs none.
         targets: an example of the loss's further inputs, a tuple or one tensor.
+        ragged: the name of the mask of a network of padded texts; the result is then a model that takes texts without padding, as by `unpad`. Or the
+            arguments of `unpad`, ``{"mask": "attention_mask", "side": "left"}``.
 
     Raises:
-        SchemaError: torch.export refuses the module; the module changes an input; the loss is not one number. FormatError: the file
-            cannot be read.
+        SchemaError: torch.export refuses the module; the module changes an input; the loss is not one number, or stands beside ``ragged``.
+        FormatError: the file cannot be read. UnpadError: with ``ragged``: a masked row reaches a text's own rows or results, or may.
     """
+    if ragged is not None and loss is not None:
+        raise SchemaError("loss= is for a padded network; on ragged rows, unpad its program and append a loss to that")
     scope, test = Scope(), None
     told = None if loss is None else 0
     if isinstance(module, (str, os.PathLike)):
@@ -272,4 +285,6 @@ def from_torch(
     for name in [n for n, kept in own.items() if kept not in scope]:  # unused by the graph
         scope.store(name, named[name].detach().clone())
     remember_names(own, scope, model.program, *([] if test is None else [test.program]))
-    return model
+    if ragged is None:
+        return model
+    return on_ragged_rows(InferenceModel.of(model.program, model.feeds, model.fetches, scope), ragged)
