@@ -39,8 +39,8 @@ def write_lines(file: Path, texts: list[str]) -> Path:
 
 
 def some_texts(count: int) -> list[str]:
-    chance = random.Random(3)
-    return [" ".join(chance.choices("the ship left harbour at dawn a row".split(), k=chance.randint(0, 20))) for _ in range(count)]
+    chance, words = random.Random(3), ("the", "ship", "left", "harbour", "at", "dawn", "a", "row")
+    return [" ".join(chance.choices(words, k=chance.randint(0, 20))) for _ in range(count)]
 
 
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(folder: Path, tmp_path: Path) -> None:

@@ -213,6 +213,7 @@ class _BertNames:
     norm: str = "output.LayerNorm"
 
 
+_BERT = _BertNames()
 _MPNET = _BertNames(query="attention.attn.q", key="attention.attn.k", value="attention.attn.v", output="attention.attn.o", attention_norm="attention.LayerNorm")
 _DEBERTA = _BertNames(query="attention.self.query_proj", key="attention.self.key_proj", value="attention.self.value_proj")
 _DISTILBERT = _BertNames(
@@ -257,7 +258,7 @@ def _positions(n: EncoderNetwork) -> Variable:
     return (total - layer.reshape(before, [-1])) * words + float(padding)
 
 
-def _bert(names: _BertNames = _BertNames()) -> Callable[[EncoderNetwork], Variable]:
+def _bert(names: _BertNames) -> Callable[[EncoderNetwork], Variable]:
     def describe(n: EncoderNetwork) -> Variable:
         h = _bert_words(n)
         heads = n.size("num_attention_heads", "n_heads")
@@ -586,7 +587,7 @@ _ROBERTA_HEADS = {
     "labels": _plain_labels,
     "words": _word_scores("lm_head.dense", "lm_head.layer_norm", _WORDS, "lm_head.bias", "gelu"),
 }
-_ROBERTA = EncoderKind(_bert(), "roberta.", _ROBERTA_HEADS, {"pad_token_id": 1}, pad_positions=True)
+_ROBERTA = EncoderKind(_bert(_BERT), "roberta.", _ROBERTA_HEADS, {"pad_token_id": 1}, pad_positions=True)
 _DECODERS = {"score": _last_score, "labels": lambda n, labels: n.linear(n.rows, labels, "score")}
 _NOMIC_FIELDS = {
     "hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer", "intermediate_size": "n_inner",
@@ -594,7 +595,7 @@ _NOMIC_FIELDS = {
 }  # fmt: skip
 
 KINDS: dict[str, EncoderKind] = {
-    "bert": EncoderKind(_bert(), "bert.", _BERT_HEADS, {"type_vocab_size": 2}, types=True),
+    "bert": EncoderKind(_bert(_BERT), "bert.", _BERT_HEADS, {"type_vocab_size": 2}, types=True),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
@@ -609,7 +610,7 @@ KINDS: dict[str, EncoderKind] = {
         },
     ),
     "electra": EncoderKind(
-        _bert(),
+        _bert(_BERT),
         "electra.",
         {
             "score": _two_layers("gelu"),
@@ -651,7 +652,10 @@ KINDS: dict[str, EncoderKind] = {
         _gated_bert(True), "new.", {}, {"hidden_act": "gelu", "type_vocab_size": 1, "rope_theta": 160000.0}, types=True,
         renamed=_names(_GTE_NAMES, (_QUERIES, "attention.qkv_proj"), (("mlp.up_proj", "mlp.gate_proj"), "mlp.up_gate_proj")),
     ),
-    "nomic_bert": EncoderKind(_gated_bert(False), "", {}, {"hidden_act": "silu", "type_vocab_size": 2, "rope_theta": 1000.0}, types=True, renamed=_names(_NOMIC_NAMES, (_QUERIES, "attn.Wqkv"))),
+    "nomic_bert": EncoderKind(
+        _gated_bert(False), "", {}, {"hidden_act": "silu", "type_vocab_size": 2, "rope_theta": 1000.0}, types=True,
+        renamed=_names(_NOMIC_NAMES, (_QUERIES, "attn.Wqkv")),
+    ),
 }  # fmt: skip
 
 
@@ -666,7 +670,8 @@ def normal_config(config: Mapping[str, Any]) -> dict[str, Any]:
         raise SchemaError(f"the encoders known here are {', '.join(KINDS)}; seen the model_type {name!r}")
     if name != "nomic_bert" or "n_embd" not in config:
         return dict(config)
-    expected = {"prenorm": False, "rotary_emb_fraction": 1.0, "qkv_proj_bias": False, "mlp_fc1_bias": False, "mlp_fc2_bias": False, "activation_function": "swiglu",
+    expected = {"prenorm": False, "rotary_emb_fraction": 1.0, "qkv_proj_bias": False, "mlp_fc1_bias": False, "mlp_fc2_bias": False,
+                "activation_function": "swiglu",
                 "rotary_emb_interleaved": False, "use_rms_norm": False, "parallel_block": False}  # fmt: skip
     for field_name, value in expected.items():
         if (config.get(field_name) if config.get(field_name) is not None else value) != value:
