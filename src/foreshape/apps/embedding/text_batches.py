@@ -64,7 +64,7 @@ def batches(order: Sequence[int], lengths: Sequence[int], limits: BatchLimits) -
     Args:
         order: the numbers of the texts, by length.
         lengths: the words of each text, by its number.
-        limits: the bounds; a text that is longer alone goes alone.
+        limits: the bounds; a longer text goes alone.
     """
     batch: list[int] = []
     total = most = 0

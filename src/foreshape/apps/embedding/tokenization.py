@@ -1,4 +1,4 @@
-"""`TextTokenizer`: the tokenizer that a folder of transformers has, without its padding, and cut at the network's length."""
+"""`TextTokenizer`: the tokenizer of a folder of transformers, without its padding and cut at the network's length."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TextTokenizer:
         self.special = {number for number, word in self._tokenizer.get_added_tokens_decoder().items() if word.special}
 
     def __call__(self, texts: Sequence[str] | Sequence[tuple[str, str]]) -> list[Tokenized]:
-        """Return the words of each text or pair; special words are added, and what is past the longest length is cut.
+        """Return the words of each text or pair; special words are added, and words past the longest length cut.
 
         Args:
             texts: of Unicode characters, without half a surrogate pair.

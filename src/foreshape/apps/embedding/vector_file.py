@@ -1,4 +1,4 @@
-"""`VectorFile`: vectors written to a file part by part, so that a killed run goes on without a lost or doubled row."""
+"""`VectorFile`: vectors written to a file part by part, so a killed run goes on without a lost or doubled row."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class VectorFile:
     Args:
         out: ends in ``.npy`` or ``.parquet``.
         width: the columns.
-        command: the settings that the bytes depend on; a part of other settings is refused.
+        command: the settings behind the bytes; a part of other settings is refused.
 
     Attributes:
-        done: the rows that are there already.
+        done: the rows there already.
 
     Raises:
         FormatError: another ending. SchemaError: a part of other settings, or of a run that still writes. ExecutionError: the disk is full, or no file can be
