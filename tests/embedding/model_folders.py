@@ -11,7 +11,8 @@ from safetensors.numpy import save_file
 from test_encoders import write_folder
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"the ship left harbour at dawn a row of numbers and mask query : find text , one two three A".split()]
+_WORDS = "[PAD] [UNK] [CLS] [SEP] the ship left harbour at dawn a row of numbers and mask query : find text , one two three A"
+VOCABULARY = _WORDS.split(" ")
 TEXTS = ["the ship left the harbour", "", "a", "one two three " * 12, "[SEP] of numbers", "dawn", "A ship", "the ship left the harbour at dawn and a mask"]
 
 

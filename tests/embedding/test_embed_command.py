@@ -39,8 +39,8 @@ def write_lines(file: Path, texts: list[str]) -> Path:
 
 
 def some_texts(count: int) -> list[str]:
-    chance = random.Random(3)
-    return [" ".join(chance.choices("the ship left harbour at dawn a row".split(), k=chance.randint(0, 20))) for _ in range(count)]
+    chance, words = random.Random(3), ("the", "ship", "left", "harbour", "at", "dawn", "a", "row")
+    return [" ".join(chance.choices(words, k=chance.randint(0, 20))) for _ in range(count)]
 
 
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(folder: Path, tmp_path: Path) -> None:
@@ -89,8 +89,15 @@ def test_bad_lines_are_named_and_left_out_only_if_asked(folder: Path, tmp_path: 
     file.write_bytes(b'{"text": "dawn"}\n{"txt": "a"}\n{"text": 3}\n\n\xff\n{"text": "\\ud800"}\n' + b"[" * 5000 + b'\n"a ship"\n')
     refused = run(folder, file, "--out", tmp_path / "a.npy")
     assert refused.returncode == 1 and not (tmp_path / "a.npy").exists()
-    for words in ("6 bad lines", "line 2: no field 'text'; it has 'txt'", "line 3: text must be a text; it is int", "line 4: an empty line",
-                  "line 5: no UTF-8 at byte 1", "line 6: half a pair", "and 1 others"):  # fmt: skip
+    for words in (
+        "6 bad lines",
+        "line 2: no field 'text'; it has 'txt'",
+        "line 3: text must be a text; it is int",
+        "line 4: an empty line",
+        "line 5: no UTF-8 at byte 1",
+        "line 6: half a pair",
+        "and 1 others",
+    ):
         assert words in refused.stderr, refused.stderr
     skipped = run(folder, file, "--out", tmp_path / "a.npy", "--skip-bad-lines")
     assert skipped.returncode == 0 and "2 vectors" in skipped.stdout and "6 bad lines left out" in skipped.stdout
@@ -121,7 +128,10 @@ def test_a_full_disk_and_parts_of_other_commands_are_told(folder: Path, tmp_path
 
 def test_other_files_are_refused(folder: Path, tmp_path: Path) -> None:
     texts = write_lines(tmp_path / "t.jsonl", ["a"])
-    for words, expected in [((texts, "--out", tmp_path / "a.csv"), "as .npy or .parquet"), ((tmp_path / "no.txt", "--out", tmp_path / "a.npy"), "there is no file"),
-                            ((tmp_path / "model", "--out", tmp_path / "a.npy"), "must be in a file .txt")]:  # fmt: skip
-        refused = run(folder, *words)
+    for source, name, expected in [
+        (texts, "a.csv", "as .npy or .parquet"),
+        ("no.txt", "a.npy", "there is no file"),
+        ("model", "a.npy", "must be in a file .txt"),
+    ]:
+        refused = run(folder, tmp_path / source, "--out", tmp_path / name)
         assert refused.returncode == 1 and expected in refused.stderr

@@ -94,15 +94,18 @@ def test_rows_of_words_like_the_padding_have_the_paddings_position(tmp_path: Pat
     np.testing.assert_allclose(both[2:], with_padding, atol=1e-6)
 
 
-@pytest.mark.parametrize(("case", "changed", "words"), [
-    ("BertModel", {"model_type": "rwkv"}, "seen the model_type 'rwkv'"),
-    ("BertModel", {"position_embedding_type": "relative_key"}, "'relative_key' are not known"),
-    ("BertModel", {"hidden_act": "mish"}, "mish"),
-    ("Qwen3Model", {"use_sliding_window": True, "sliding_window": 8}, "sliding window"),
-    ("Gemma3TextModel", {"use_bidirectional_attention": False}, "without use_bidirectional_attention"),
-    ("BertForMaskedLM", {"tie_word_embeddings": False}, "beside the table of words"),
-    ("DebertaV2Model", {"conv_kernel_size": 3}, "conv_kernel_size=3"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("case", "changed", "words"),
+    [
+        ("BertModel", {"model_type": "rwkv"}, "seen the model_type 'rwkv'"),
+        ("BertModel", {"position_embedding_type": "relative_key"}, "'relative_key' are not known"),
+        ("BertModel", {"hidden_act": "mish"}, "mish"),
+        ("Qwen3Model", {"use_sliding_window": True, "sliding_window": 8}, "sliding window"),
+        ("Gemma3TextModel", {"use_bidirectional_attention": False}, "without use_bidirectional_attention"),
+        ("BertForMaskedLM", {"tie_word_embeddings": False}, "beside the table of words"),
+        ("DebertaV2Model", {"conv_kernel_size": 3}, "conv_kernel_size=3"),
+    ],
+)
 def test_settings_without_a_form_are_refused(case: str, changed: dict[str, Any], words: str, tmp_path: Path) -> None:
     write_folder(tmp_path, case)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -115,12 +118,12 @@ def test_missing_fields_files_and_weights_are_named(tmp_path: Path) -> None:
     weights = write_folder(tmp_path, "BertModel")
     del weights["encoder.layer.1.output.dense.bias"]
     save_file(weights, tmp_path / "model.safetensors")
-    with pytest.raises(FormatError, match="encoder.layer.1.output.dense.bias"):
+    with pytest.raises(FormatError, match=r"encoder\.layer\.1\.output\.dense\.bias"):
         opened(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({n: v for n, v in config.items() if n != "vocab_size"}))
     with pytest.raises(FormatError, match="must have vocab_size"):
         opened(tmp_path)
     (tmp_path / "config.json").unlink()
-    with pytest.raises(FormatError, match="config.json"):
+    with pytest.raises(FormatError, match=r"config\.json"):
         open_encoder(tmp_path)

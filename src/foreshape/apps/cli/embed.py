@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from foreshape.apps.embedding.vector_file import VectorFile
 
 _WINDOW = 256
-"""The texts between two notes in the journal. A run that goes on begins with such a window, so each batch is as in a run without a stop."""
+"""The texts between two notes in the journal. A continued run begins with a window, so each batch is as in a run without a stop."""
 
 
 def embed(
@@ -51,8 +51,16 @@ def embed(
             raise refused(texts, bad)
         embedder = Embedder(model, memory, threads)
         settings = {"prompt_name": prompt_name, "normalize": normalize, "dims": dims}
-        command: dict[str, Any] = {"model": os.fspath(model.resolve()), "files": _sizes(model), "texts": texts, "field": source.field, "memory": memory,
-                                   "threads": threads, "skipped": skip_bad_lines, **settings}  # fmt: skip
+        command: dict[str, Any] = {
+            "model": os.fspath(model.resolve()),
+            "files": _sizes(model),
+            "texts": texts,
+            "field": source.field,
+            "memory": memory,
+            "threads": threads,
+            "skipped": skip_bad_lines,
+            **settings,
+        }
         with VectorFile(out, dims or embedder.width, command) as file:
             before = file.done
             count = _run(embedder, source, file, settings, skip_bad_lines, total, memory)

@@ -11,18 +11,18 @@ from typing import Any, Literal, cast
 
 from foreshape.apps.embedding.model_folder import ACTIVATIONS, ModelFolder, normalized, read_folder, sigmoid
 from foreshape.apps.embedding.text_batches import BatchLimits, batch_limits, batches
-from foreshape.apps.embedding.text_network import TextNetwork, open_encoder, open_onnx
+from foreshape.apps.embedding.text_network import open_encoder, open_onnx
 from foreshape.apps.embedding.tokenization import TextTokenizer, Tokenized
 from foreshape.errors import FeedError, ForeshapeWarning, SchemaError, border
 from foreshape.language.program import Variable
 
 _WINDOW = 256
-"""The texts of a stream that are cut into words and ordered by length at a time."""
+"""The texts of a stream taken at a time: cut into words, and ordered by length."""
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 
 class Embedder:
-    """A model that makes vectors of texts, or scores of pairs of texts.
+    """A model for vectors of texts, or for scores of pairs of texts.
 
     Its folder is one of sentence-transformers or of the transformers library; or an ``.onnx`` file with its tokenizer beside it, or in the folder above.
     Texts are packed side by side without padding, so a text's vector does not depend on the texts beside it.
@@ -71,9 +71,15 @@ class Embedder:
     # --- vectors
 
     def encode(
-        self, sentences: str | Sequence[str], *, prompt_name: str | None = None, prompt: str | None = None, normalize: bool = False, dims: int | None = None,
+        self,
+        sentences: str | Sequence[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        normalize: bool = False,
+        dims: int | None = None,
         progress: bool = False,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """Return the vectors of texts, float32 ``[texts, width]``; of a single text ``[width]``.
 
         Args:
@@ -128,7 +134,7 @@ class Embedder:
         """Yield the vector of each text, in their order, float32 ``[width]``: for more texts than memory has room for.
 
         Args:
-            sentences: texts, of which 256 are looked at together.
+            sentences: texts; 256 are taken at a time.
             prompt_name, prompt, normalize, dims: as for `encode`.
         """
         return self._stream(sentences, prompt_name, prompt, normalize, dims)
@@ -180,7 +186,8 @@ class Embedder:
         try:
             return self._tokenize(texts)
         except TypeError:  # of the package, whatever is wrong
-            for text in (part for entry in texts for part in (entry if isinstance(entry, tuple) else (entry,))):
+            parts: list[Any] = [part for entry in texts for part in (cast("tuple[Any, ...]", entry) if isinstance(entry, tuple) else (entry,))]
+            for text in parts:
                 if not isinstance(text, str):
                     raise FeedError(f"a text must be a str; seen {type(text).__name__}") from None
                 if any("\ud800" <= c <= "\udfff" for c in text):
@@ -268,12 +275,14 @@ class Embedder:
             sentences: a text, or several.
             prompt_name, prompt: as for `encode`.
         """
-        from scipy import sparse
+        from scipy import sparse as scipy_sparse
 
         if self._settings.sparse is None:
             raise SchemaError(f"{self.path} has no scores of words: a model with an output layer of masked words has them")
         variable, before = self._network.active_words(*self._settings.sparse), self._prompt(prompt_name, prompt)
         texts = [sentences] if isinstance(sentences, str) else list(sentences)
+
+        sparse: Any = scipy_sparse
 
         def rows(values: Any, lengths: Sequence[int]) -> Any:
             return [sparse.csr_matrix(row) for row in values]

@@ -15,7 +15,7 @@ from foreshape.layer.attention import shared_heads
 from foreshape.layer.positions import Rotary, size_of
 
 HEADS = {"ForSequenceClassification": "score", "ForTokenClassification": "labels", "ForMaskedLM": "words"}
-"""The endings of architectures, and the results that they add to the rows."""
+"""The endings of architectures, and their results beside the rows."""
 
 
 class EncoderNetwork:
@@ -26,8 +26,8 @@ class EncoderNetwork:
         inputs: the inputs by name.
         ids: the numbers of words, int64, ragged ``[rows]``.
         types: the numbers of the text of a pair, as ``ids``; None without such a table.
-        turned: the names of weights that are ``[out, in]`` in the source.
-        shifted: the names of weights that are less by 1 in the source.
+        turned: the names of weights ``[out, in]`` in the source.
+        shifted: the names of weights less by 1 in the source.
         kind: its kind.
     """
 
@@ -101,7 +101,7 @@ class EncoderNetwork:
         return layer.unsqueeze(places, [0]) - layer.unsqueeze(places, [1])
 
     def window(self, reach: int) -> Variable:
-        """Return the bias ``[1, time, time]`` that hides keys farther than ``reach`` from a row."""
+        """Return the bias ``[1, time, time]`` to hide keys farther than ``reach`` from a row."""
         outside = layer.relu(layer.abs(self.distances()) - float(reach))
         return layer.unsqueeze(outside * -1e9, [0])
 
@@ -121,9 +121,18 @@ class EncoderNetwork:
         return layer.transpose(_square(layer.gather(table, layer.reshape(place, [-1])), place, heads), [2, 0, 1])
 
     def attention(
-        self, q: Variable, k: Variable, v: Variable, heads: int, *, bias: Variable | None = None, scale: float | None = None,
-        turn: tuple[Rotary, tuple[Variable, Variable]] | None = None, key_heads: int | None = None, causal: bool = False,
-    ) -> Variable:  # fmt: skip
+        self,
+        q: Variable,
+        k: Variable,
+        v: Variable,
+        heads: int,
+        *,
+        bias: Variable | None = None,
+        scale: float | None = None,
+        turn: tuple[Rotary, tuple[Variable, Variable]] | None = None,
+        key_heads: int | None = None,
+        causal: bool = False,
+    ) -> Variable:
         """Return the mixed values of a row's own text, turned first by positions where ``turn`` is given."""
         key_heads = key_heads or heads
         size = q.spec.known_dims[-1]
@@ -166,7 +175,7 @@ class EncoderKind:
         defaults: fields left out of configurations.
         types: True if the tokenizer's numbers of texts are read.
         padded: True if its scores are made of padded texts: a batch costs its longest text's square for each text.
-        pad_positions: True if positions begin behind the number of the padding, which is not counted.
+        pad_positions: True if positions begin behind the number of the padding, and leave it out.
         renamed: from a name here to other names in sources, each with a part of the first dim (number, of how many) or None.
     """
 
@@ -183,9 +192,15 @@ class EncoderKind:
 def activation_named(name: str) -> Any:
     """Return the activation of a name of transformers. Raises `SchemaError` for another one."""
     names: dict[str, Any] = {
-        "gelu": "gelu", "gelu_new": _tanh_gelu, "gelu_pytorch_tanh": _tanh_gelu, "gelu_fast": _tanh_gelu, "relu": "relu", "silu": "silu", "swish": "silu",
+        "gelu": "gelu",
+        "gelu_new": _tanh_gelu,
+        "gelu_pytorch_tanh": _tanh_gelu,
+        "gelu_fast": _tanh_gelu,
+        "relu": "relu",
+        "silu": "silu",
+        "swish": "silu",
         "tanh": "tanh",
-    }  # fmt: skip
+    }
     if name not in names:
         raise SchemaError.one_of("the activation", names, name)
     return names[name]
@@ -213,16 +228,31 @@ class _BertNames:
     norm: str = "output.LayerNorm"
 
 
+_BERT = _BertNames()
 _MPNET = _BertNames(query="attention.attn.q", key="attention.attn.k", value="attention.attn.v", output="attention.attn.o", attention_norm="attention.LayerNorm")
 _DEBERTA = _BertNames(query="attention.self.query_proj", key="attention.self.key_proj", value="attention.self.value_proj")
 _DISTILBERT = _BertNames(
-    "transformer.layer.{}.", "attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin", "sa_layer_norm", "ffn.lin1", "ffn.lin2",
+    "transformer.layer.{}.",
+    "attention.q_lin",
+    "attention.k_lin",
+    "attention.v_lin",
+    "attention.out_lin",
+    "sa_layer_norm",
+    "ffn.lin1",
+    "ffn.lin2",
     "output_layer_norm",
-)  # fmt: skip
+)
 _ALBERT = _BertNames(
-    "encoder.albert_layer_groups.0.albert_layers.0.", "attention.query", "attention.key", "attention.value", "attention.dense", "attention.LayerNorm",
-    "ffn", "ffn_output", "full_layer_layer_norm",
-)  # fmt: skip
+    "encoder.albert_layer_groups.0.albert_layers.0.",
+    "attention.query",
+    "attention.key",
+    "attention.value",
+    "attention.dense",
+    "attention.LayerNorm",
+    "ffn",
+    "ffn_output",
+    "full_layer_layer_norm",
+)
 
 
 def _bert_words(n: EncoderNetwork) -> Variable:
@@ -257,7 +287,7 @@ def _positions(n: EncoderNetwork) -> Variable:
     return (total - layer.reshape(before, [-1])) * words + float(padding)
 
 
-def _bert(names: _BertNames = _BertNames()) -> Callable[[EncoderNetwork], Variable]:
+def _bert(names: _BertNames) -> Callable[[EncoderNetwork], Variable]:
     def describe(n: EncoderNetwork) -> Variable:
         h = _bert_words(n)
         heads = n.size("num_attention_heads", "n_heads")
@@ -290,8 +320,8 @@ def _deberta(n: EncoderNetwork) -> Variable:
         if (n.config.get(name) or type(expected)()) != expected:
             raise SchemaError(f"a network of the kind deberta-v2 with {name}={n.config.get(name)} is not known here")
     h, heads = _bert_words(n), n.size("num_attention_heads")
-    size, kinds = n.width // heads, n.config.get("pos_att_type") or []
-    kinds = kinds.split("|") if isinstance(kinds, str) else kinds
+    size, added = n.width // heads, n.size("pos_att_type", default="")
+    kinds: list[str] = added.split("|") if isinstance(added, str) else list(added)
     farthest = n.size("max_relative_positions", default=-1)
     farthest = n.size("max_position_embeddings") if farthest < 1 else farthest
     buckets = n.size("position_buckets", default=-1)
@@ -342,7 +372,8 @@ def _log_bucket(distance: Any, buckets: int, farthest: int) -> Any:
     half = buckets // 2
     size = numpy.where(abs(distance) < half, half - 1, abs(distance)).astype("float32")
     far = numpy.ceil(numpy.log(size / half) / numpy.log(numpy.float32((farthest - 1) / half)) * (half - 1)) + half
-    return numpy.where(size <= half, distance, far * numpy.sign(distance)).astype("int64")
+    where: Any = numpy.where
+    return where(size <= half, distance, far * numpy.sign(distance)).astype("int64")
 
 
 def _t5_bucket(distance: Any, buckets: int, farthest: int) -> Any:
@@ -354,7 +385,8 @@ def _t5_bucket(distance: Any, buckets: int, farthest: int) -> Any:
     size = abs(distance)
     far = numpy.log(numpy.maximum(size, 1).astype("float32") / exact) / numpy.float32(math.log(farthest / exact)) * numpy.float32(half - exact)
     far = numpy.minimum(exact + far.astype("int64"), half - 1)
-    return (distance > 0) * half + numpy.where(size < exact, size, far)
+    where: Any = numpy.where
+    return (distance > 0) * half + where(size < exact, size, far)
 
 
 # --- normalized before each part
@@ -392,7 +424,7 @@ def _modernbert(n: EncoderNetwork) -> Variable:
     if not n.config.get("rope_parameters"):
         n.config["rope_parameters"] = {kind: {"rope_theta": base} for kind, base in bases.items()}
     turns = {kind: n.turn(size, kind) for kind in sorted({*kinds})}
-    windows = {"full_attention": None}
+    windows: dict[str, Variable | None] = {"full_attention": None}
     if "sliding_attention" in kinds:
         windows["sliding_attention"] = n.window(n.size("local_attention", default=128) // 2)
     h = n.norm(n.words("embeddings.tok_embeddings"), "embeddings.norm", bias)
@@ -409,7 +441,8 @@ def _modernbert(n: EncoderNetwork) -> Variable:
 
 
 def _activated(x: Variable, activation: Any) -> Variable:
-    return activation(x) if callable(activation) else getattr(layer, activation)(x)
+    activated: Variable = getattr(layer, activation)(x) if isinstance(activation, str) else activation(x)
+    return activated
 
 
 def _qwen3(n: EncoderNetwork) -> Variable:
@@ -486,12 +519,21 @@ def _gemma3(n: EncoderNetwork) -> Variable:
 
 
 _NOMIC_NAMES = {
-    "layers.": "encoder.layers.", "self_attn.o_proj": "attn.out_proj", "mlp.up_proj": "mlp.fc11", "mlp.gate_proj": "mlp.fc12", "mlp.down_proj": "mlp.fc2",
-    "post_attention_layernorm": "norm1", "post_mlp_layernorm": "norm2", "embeddings.LayerNorm": "emb_ln",
-}  # fmt: skip
+    "layers.": "encoder.layers.",
+    "self_attn.o_proj": "attn.out_proj",
+    "mlp.up_proj": "mlp.fc11",
+    "mlp.gate_proj": "mlp.fc12",
+    "mlp.down_proj": "mlp.fc2",
+    "post_attention_layernorm": "norm1",
+    "post_mlp_layernorm": "norm2",
+    "embeddings.LayerNorm": "emb_ln",
+}
 _GTE_NAMES = {
-    "layers.": "encoder.layer.", "self_attn.o_proj": "attention.o_proj", "post_attention_layernorm": "attn_ln", "post_mlp_layernorm": "mlp_ln",
-}  # fmt: skip
+    "layers.": "encoder.layer.",
+    "self_attn.o_proj": "attention.o_proj",
+    "post_attention_layernorm": "attn_ln",
+    "post_mlp_layernorm": "mlp_ln",
+}
 _QUERIES = tuple(f"self_attn.{part}_proj" for part in "qkv")
 
 
@@ -551,6 +593,10 @@ def _last_score(n: EncoderNetwork, labels: int) -> Variable:
     return n.linear(layer.sequence_last_step(n.rows), labels, "score", False)
 
 
+def _row_scores(n: EncoderNetwork, labels: int) -> Variable:
+    return n.linear(n.rows, labels, "score")
+
+
 def _word_scores(dense: str, norm: str, table: str, bias: str, activation: str = "") -> Callable[[EncoderNetwork, int], Variable]:
     """Return the head of masked words: a product, an activation and a normalization, then the table of words as the output layer."""
 
@@ -586,15 +632,20 @@ _ROBERTA_HEADS = {
     "labels": _plain_labels,
     "words": _word_scores("lm_head.dense", "lm_head.layer_norm", _WORDS, "lm_head.bias", "gelu"),
 }
-_ROBERTA = EncoderKind(_bert(), "roberta.", _ROBERTA_HEADS, {"pad_token_id": 1}, pad_positions=True)
-_DECODERS = {"score": _last_score, "labels": lambda n, labels: n.linear(n.rows, labels, "score")}
+_ROBERTA = EncoderKind(_bert(_BERT), "roberta.", _ROBERTA_HEADS, {"pad_token_id": 1}, pad_positions=True)
+_DECODERS = {"score": _last_score, "labels": _row_scores}
 _NOMIC_FIELDS = {
-    "hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer", "intermediate_size": "n_inner",
-    "max_position_embeddings": "n_positions", "layer_norm_eps": "layer_norm_epsilon", "rope_theta": "rotary_emb_base",
-}  # fmt: skip
+    "hidden_size": "n_embd",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+    "intermediate_size": "n_inner",
+    "max_position_embeddings": "n_positions",
+    "layer_norm_eps": "layer_norm_epsilon",
+    "rope_theta": "rotary_emb_base",
+}
 
 KINDS: dict[str, EncoderKind] = {
-    "bert": EncoderKind(_bert(), "bert.", _BERT_HEADS, {"type_vocab_size": 2}, types=True),
+    "bert": EncoderKind(_bert(_BERT), "bert.", _BERT_HEADS, {"type_vocab_size": 2}, types=True),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
@@ -609,7 +660,7 @@ KINDS: dict[str, EncoderKind] = {
         },
     ),
     "electra": EncoderKind(
-        _bert(),
+        _bert(_BERT),
         "electra.",
         {
             "score": _two_layers("gelu"),
@@ -643,20 +694,34 @@ KINDS: dict[str, EncoderKind] = {
     "qwen3": EncoderKind(_qwen3, "model.", _DECODERS, {"rms_norm_eps": 1e-6}),
     "qwen2": EncoderKind(_qwen3, "model.", _DECODERS, {"rms_norm_eps": 1e-6}),
     "t5": EncoderKind(
-        _t5, "", {}, {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128, "layer_norm_epsilon": 1e-6},
+        _t5,
+        "",
+        {},
+        {"relative_attention_num_buckets": 32, "relative_attention_max_distance": 128, "layer_norm_epsilon": 1e-6},
         renamed=lambda name: [("encoder.embed_tokens.weight", None)] if name == "shared.weight" else [],
     ),
     "gemma3_text": EncoderKind(_gemma3, "model.", {}, {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "rope_local_base_freq": 1e4}),
     "gte": EncoderKind(
-        _gated_bert(True), "new.", {}, {"hidden_act": "gelu", "type_vocab_size": 1, "rope_theta": 160000.0}, types=True,
+        _gated_bert(True),
+        "new.",
+        {},
+        {"hidden_act": "gelu", "type_vocab_size": 1, "rope_theta": 160000.0},
+        types=True,
         renamed=_names(_GTE_NAMES, (_QUERIES, "attention.qkv_proj"), (("mlp.up_proj", "mlp.gate_proj"), "mlp.up_gate_proj")),
     ),
-    "nomic_bert": EncoderKind(_gated_bert(False), "", {}, {"hidden_act": "silu", "type_vocab_size": 2, "rope_theta": 1000.0}, types=True, renamed=_names(_NOMIC_NAMES, (_QUERIES, "attn.Wqkv"))),
-}  # fmt: skip
+    "nomic_bert": EncoderKind(
+        _gated_bert(False),
+        "",
+        {},
+        {"hidden_act": "silu", "type_vocab_size": 2, "rope_theta": 1000.0},
+        types=True,
+        renamed=_names(_NOMIC_NAMES, (_QUERIES, "attn.Wqkv")),
+    ),
+}
 
 
 def normal_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration with the fields of transformers for those of a network's first code.
+    """Return a configuration with the fields of transformers, where a network's first code has others.
 
     Raises:
         SchemaError: a kind or a setting without a form here.
@@ -666,19 +731,32 @@ def normal_config(config: Mapping[str, Any]) -> dict[str, Any]:
         raise SchemaError(f"the encoders known here are {', '.join(KINDS)}; seen the model_type {name!r}")
     if name != "nomic_bert" or "n_embd" not in config:
         return dict(config)
-    expected = {"prenorm": False, "rotary_emb_fraction": 1.0, "qkv_proj_bias": False, "mlp_fc1_bias": False, "mlp_fc2_bias": False, "activation_function": "swiglu",
-                "rotary_emb_interleaved": False, "use_rms_norm": False, "parallel_block": False}  # fmt: skip
+    expected = {
+        "prenorm": False,
+        "rotary_emb_fraction": 1.0,
+        "qkv_proj_bias": False,
+        "mlp_fc1_bias": False,
+        "mlp_fc2_bias": False,
+        "activation_function": "swiglu",
+        "rotary_emb_interleaved": False,
+        "use_rms_norm": False,
+        "parallel_block": False,
+    }
     for field_name, value in expected.items():
         if (config.get(field_name) if config.get(field_name) is not None else value) != value:
             raise SchemaError(f"a network of the kind nomic_bert with {field_name}={config[field_name]!r} is not known here")
     positions = config.get("max_trained_positions") if config.get("rotary_scaling_factor") else config.get("n_positions")
-    return {**config, **{ours: config[theirs] for ours, theirs in _NOMIC_FIELDS.items() if config.get(theirs) is not None},
-            "max_position_embeddings": positions or config.get("n_positions")}  # fmt: skip
+    return {
+        **config,
+        **{ours: config[theirs] for ours, theirs in _NOMIC_FIELDS.items() if config.get(theirs) is not None},
+        "max_position_embeddings": positions or config.get("n_positions"),
+    }
 
 
 def head_named(config: Mapping[str, Any]) -> str | None:
     """Return the head of a configuration's architecture: "score", "labels", "words", or None."""
-    for name in config.get("architectures") or []:
+    names: list[Any] = config.get("architectures") or []
+    for name in names:
         for ending, head in HEADS.items():
             if str(name).endswith(ending):
                 return head

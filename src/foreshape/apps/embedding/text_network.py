@@ -19,25 +19,37 @@ from foreshape.runtime.engine import Executor, Scope
 from foreshape.runtime.engine.prepared_run import repeated
 
 POOLINGS: Mapping[str, str] = {
-    "cls": "first", "max": "max", "mean": "average", "mean_sqrt_len_tokens": "sqrt", "weightedmean": "", "lasttoken": "last",
-}  # fmt: skip
-"""The modes of pooling of sentence-transformers, in the order in which older files join them, and those of `layer.sequence_pool`."""
+    "cls": "first",
+    "max": "max",
+    "mean": "average",
+    "mean_sqrt_len_tokens": "sqrt",
+    "weightedmean": "",
+    "lasttoken": "last",
+}
+"""The modes of pooling of sentence-transformers, in the order of older files -> the modes of `layer.sequence_pool`."""
 
 
 class TextNetwork:
     """A network from the words of some texts to their rows.
 
     Attributes:
-        rows: the result, ragged ``[rows, width]``; None of a network that gives one row a text.
+        rows: the result, ragged ``[rows, width]``; None of a network with one row a text.
         result: the result of its head, or the row of each text; None without one.
         positions: the most words of a text; None without a limit.
         padded: True if a batch costs its longest text's square for each text.
     """
 
     def __init__(
-        self, inputs: Mapping[str, Variable], rows: Variable | None, result: Variable | None, scope: Scope, *, positions: int | None, padded: bool = False,
+        self,
+        inputs: Mapping[str, Variable],
+        rows: Variable | None,
+        result: Variable | None,
+        scope: Scope,
+        *,
+        positions: int | None,
+        padded: bool = False,
         threads: int | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.inputs, self.rows, self.result, self.positions, self.padded = dict(inputs), rows, result, positions, padded
         self.program = self.inputs["input_ids"].block.program
         self.scope, self.executor = scope, Executor(threads=threads, frozen=True)

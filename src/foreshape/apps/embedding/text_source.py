@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -105,7 +105,7 @@ class TextSource:
                 for value in batch.column(0).to_pylist():
                     number += 1
                     yield self._checked(value, number)
-        except ArrowException as error:
+        except cast("type[Exception]", ArrowException) as error:
             raise FormatError(f"{self.path} cannot be read as Parquet: {str(error)[:300]}") from None
 
     def survey(self) -> tuple[int, list[BadLine]]:
@@ -120,7 +120,7 @@ class TextSource:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[BinaryIO]:
+def _opened(path: str) -> Generator[BinaryIO]:
     if path == "-":
         yield sys.stdin.buffer
         return

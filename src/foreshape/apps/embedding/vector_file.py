@@ -1,4 +1,4 @@
-"""`VectorFile`: vectors written to a file part by part, so that a killed run goes on without a lost or doubled row."""
+"""`VectorFile`: vectors written to a file part by part, so a killed run goes on without a lost or doubled row."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class VectorFile:
     Args:
         out: ends in ``.npy`` or ``.parquet``.
         width: the columns.
-        command: the settings that the bytes depend on; a part of other settings is refused.
+        command: the settings behind the bytes; a part of other settings is refused.
 
     Attributes:
-        done: the rows that are there already.
+        done: the rows there already.
 
     Raises:
         FormatError: another ending. SchemaError: a part of other settings, or of a run that still writes. ExecutionError: the disk is full, or no file can be
@@ -46,7 +46,7 @@ class VectorFile:
         self._hash = hashlib.sha256()
         kept = self._kept()
         try:
-            self._file = open(self.part, "r+b" if self.part.exists() else "x+b")
+            self._file = open(self.part, "r+b" if self.part.exists() else "x+b")  # noqa: SIM115
         except OSError as error:
             raise _disk(self.part, error) from None
         self._lock()
@@ -66,12 +66,12 @@ class VectorFile:
         if not (self.journal.is_file() and self.part.is_file()):
             return None
         try:
-            notes: Any = json.loads(self.journal.read_text("utf-8"))
+            notes: dict[str, Any] = json.loads(self.journal.read_text("utf-8"))
             kept = int(notes["rows"]), str(notes["texts"])
         except (ValueError, KeyError, TypeError) as error:
             raise FormatError(f"{self.journal} is damaged: delete it and {self.part.name} to begin anew ({str(error)[:100]})") from None
         if notes.get("command") != self._command:
-            theirs = notes.get("command") or {}
+            theirs: dict[str, Any] = notes.get("command") or {}
             name = next((n for n in {**self._command, **theirs} if theirs.get(n) != self._command.get(n)), "settings")
             seen = f"{name} {theirs.get(name)!r}, and this one has {self._command.get(name)!r}"
             raise SchemaError(f"{self.part} is the part of another command, with {seen}: give another --out, or delete it and {self.journal.name}")
