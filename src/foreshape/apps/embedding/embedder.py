@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 from foreshape.apps.embedding.model_folder import ACTIVATIONS, ModelFolder, normalized, read_folder, sigmoid
 from foreshape.apps.embedding.text_batches import BatchLimits, batch_limits, batches
-from foreshape.apps.embedding.text_network import TextNetwork, open_encoder, open_onnx
+from foreshape.apps.embedding.text_network import open_encoder, open_onnx
 from foreshape.apps.embedding.tokenization import TextTokenizer, Tokenized
 from foreshape.errors import FeedError, ForeshapeWarning, SchemaError, border
 from foreshape.language.program import Variable

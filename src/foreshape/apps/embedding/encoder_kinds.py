@@ -473,9 +473,7 @@ def _gemma3(n: EncoderNetwork) -> Variable:
     for index, kind in enumerate(kinds):
         block = f"layers.{index}."
         x = n.rms(h, f"{block}input_layernorm")
-        q, k, v = (
-            n.linear(x, count * size, f"{block}self_attn.{part}_proj", False) for part, count in (("q", heads), ("k", key_heads), ("v", key_heads))
-        )
+        q, k, v = (n.linear(x, count * size, f"{block}self_attn.{part}_proj", False) for part, count in (("q", heads), ("k", key_heads), ("v", key_heads)))
         q, k = (_normed(n, x, count, size, f"{block}self_attn.{part}_norm") for x, part, count in ((q, "q", heads), (k, "k", key_heads)))
         scale = n.size("query_pre_attn_scalar", default=size) ** -0.5
         mixed = n.attention(q, k, v, heads, bias=windows[kind], scale=scale, turn=turns[kind], key_heads=key_heads)
