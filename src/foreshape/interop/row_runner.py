@@ -158,7 +158,7 @@ class RowRunner:
         lengths = offsets[[t + 1 for t in texts]] - offsets[texts]
         begins = numpy.zeros(len(texts) + 1, numpy.int64)
         numpy.cumsum(lengths, out=begins[1:])
-        picked: Array = numpy.arange(begins[-1]) + numpy.repeat(offsets[texts] - begins[:-1], lengths)
+        picked: Any = numpy.arange(begins[-1]) + numpy.repeat(offsets[texts] - begins[:-1], lengths)  # pyright: ignore[reportUnknownVariableType]
         with self._library.using(threads):
             out = worker.run(plan, threads, {number: array[picked] for number, array in arrays.items()}, begins)
         if len(texts) > 1 and not all(numpy.isfinite(x).all() for x in out):  # a text reads a few rows of the next one, with weights of 0
