@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from foreshape.apps.quantization.scaled_rows import attends, scaled_layers_of, with_row_scales
 from foreshape.apps.quantization.points import Points, QuantizedLayer, layers_of, points_of, without
 from foreshape.apps.quantization.ranges_of_values import Activations, feeds_of, run_over, scales_of
 from foreshape.apps.quantization.rewrite import Values, rounded_in_training, with_bytes, with_rounding, without_rounding
+from foreshape.apps.quantization.scaled_rows import attends, scaled_layers_of, with_row_scales
 from foreshape.core.data_class import data_class
 from foreshape.core.values.conversion import to_numpy
 from foreshape.errors import FeedError, SchemaError

@@ -17,7 +17,7 @@ from foreshape.machine.kernels.onednn_packed import DescribedPrimitive, PackedPr
 from foreshape.machine.kernels.onednn_packed_bytes import ByteWeight
 from foreshape.machine.kernels.onednn_ragged import RaggedSeries
 from foreshape.machine.kernels.onednn_stages import FEW, computed, lying
-from foreshape.machine.kernels.rows_of_bytes import rounded, steps_of
+from foreshape.machine.kernels.rows_of_bytes import steps_of
 
 Dims = Sequence[int]
 
@@ -115,7 +115,7 @@ class DynamicRows:
     def _in_fp32(self, rows: Tensor, steps: Tensor, *added: Tensor) -> Tensor:
         if self._numbers is None:
             self._numbers = self._product()
-        whole = rounded(rows, steps).mul_(steps)
+        whole = torch.div(rows, steps, out=rows if self._factor is not None and not self._of_bytes else None).round_().mul_(steps)
         return self._numbers.add(whole, *added) if added else self._numbers(whole)
 
     def _product(self) -> PackedProduct | FrozenLinear:

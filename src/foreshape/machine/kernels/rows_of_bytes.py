@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foreshape.core.values.torch_proxy import Tensor
+from foreshape.core.values.torch_proxy import Tensor, torch
 
 LEVELS = 127
 LEAST = 1e-30
@@ -11,7 +11,7 @@ LEAST = 1e-30
 
 def steps_of(rows: Tensor) -> Tensor:
     """Return the step of each row ``[..., k]``, ``[..., 1]``: its largest size divided by `LEVELS`; NaN for rows with numbers other than finite ones."""
-    size = rows.abs().amax(-1, keepdim=True)
+    size = torch.maximum(rows.amax(-1, keepdim=True), rows.amin(-1, keepdim=True).neg_())
     return (size / LEVELS).clamp_(min=LEAST).add_(size.mul_(0.0))
 
 

@@ -58,7 +58,7 @@ class DynamicInt8Linear(Operator):
 
     def workspace(self, X: Spec, W: Spec, Scale: Spec, Factor: Spec | None, *, strided: frozenset[str]) -> Size:
         rows = X.dense(X.known_dims[:-1]).elements
-        return (1 if Factor is None else 2) * X.nbytes + 4 * W.elements + 16 * rows + copies(strided, X=X)
+        return (1 if Factor is None else 2) * X.nbytes + 4 * W.elements + 24 * rows + copies(strided, X=X)
 
     def kernel(self, X: Tensor, W: Tensor, Scale: Tensor, Factor: Tensor | None) -> Tensor:
         rows = X if Factor is None else X * Factor
