@@ -18,6 +18,7 @@ from foreshape.errors import FormatError, SchemaError
 from foreshape.interop.mapped_weights import MappedWeights
 from foreshape.interop.row_program import StepsUnknown
 from foreshape.interop.row_runner import RowRunner
+from foreshape.interop.unpadding import FileArrays, open_unpadded
 from foreshape.language.program import Program, Variable, program_guard
 from foreshape.machine.kernels.onednn_library import library
 from foreshape.runtime.engine import Executor, Scope
@@ -46,7 +47,7 @@ class TextNetwork:
 
     def __init__(
         self, inputs: Mapping[str, Variable], rows: Variable | None, result: Variable | None, scope: Callable[[], Scope], *, positions: int | None,
-        padded: bool = False, threads: int | None = None, arrays: NetworkArrays | None = None,
+        padded: bool = False, threads: int | None = None, arrays: NetworkArrays | FileArrays | None = None,
     ) -> None:  # fmt: skip
         self.inputs, self.rows, self.result, self.positions, self.padded = dict(inputs), rows, result, positions, padded
         self.program = self.inputs["input_ids"].block.program
@@ -269,16 +270,10 @@ def open_onnx(path: str | os.PathLike[str], threads: int | None = None) -> TextN
     Raises:
         SchemaError: no proof that padding reaches nothing, or other inputs and results.
     """
-    import foreshape
-
-    unpad: Any = getattr(foreshape, "unpad", None)
-    if unpad is None:
-        raise SchemaError(
-            f"{os.fspath(path)}: networks of padded texts are read through fs.unpad, and this installation has none; give the folder of the network"
-        )
-    model = unpad(os.fspath(path), mask="attention_mask")
-    inputs = {v.name: v for v in model.inputs}
-    fetched = list(model.fetch_variables)
+    opened = open_unpadded(path)
+    block = opened.network.program.global_block
+    inputs = {name: block.var(name) for name in opened.network.feeds}
+    fetched = opened.network.fetches
     rows = next((v for v in fetched if v.spec.lod is not None and v.spec.rank == 2), None)
     result = next((v for v in fetched if v.spec.lod is None and v.spec.rank == 2), None)
-    return TextNetwork(inputs, rows, result, lambda: model.scope, positions=None, threads=threads)
+    return TextNetwork(inputs, rows, result, opened.scope, positions=None, threads=threads, arrays=opened.arrays)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from foreshape import layer
 from foreshape.core.dims import Size
+from foreshape.core.spec import FP64
 from foreshape.language.operator import computations as c
 from foreshape.language.program import Op, Variable
 from foreshape.transforms.unpad.attention import AttentionTerms, attention_terms, gelu_operand
@@ -284,6 +286,21 @@ def _batch_norm(packer: Packer, op: Op, name: str) -> Variable:
     declared = {k: v for k, v in op.attributes.values.items() if k in op.operator.schema.attributes}
     new = packer.block.append_op(op.type, inputs, {s: n for s, n in outputs.items() if n}, declared, site=op.site)
     return packer.block.var(new.output_slots["Y"][0])
+
+
+def _running_sum(packer: Packer, op: Op, name: str) -> Variable:
+    """Return the sums of whole numbers up to each row of a text: of all rows, less those before the text."""
+    source = op.operand(0)
+    axes, values = packer.proof.value(source).axes, op.attributes.values
+    if axes[int(values.get("axis", -1))] != (ROWS,) or values.get("reverse") or packer.dtype_of(source).is_floating:
+        raise NotPacked  # sums of floats would tell of other texts by their rounding
+    columns = packer.columns(axes)
+    size = math.prod(n for n in columns if isinstance(n, int))
+    numbers = packer.ragged(layer.cast(packer.shaped(packer.rows(source), [size]), FP64))
+    before = layer.cumsum(numbers, 0, exclusive=True)
+    sums = before if values.get("exclusive") else before + numbers
+    starts = layer.sequence_expand_as(layer.sequence_first_step(packer.ragged(before)), packer.first)
+    return packer.shaped(layer.cast(sums - starts, packer.dtype_of(name)), columns)
 
 
 def _attention(packer: Packer, op: Op, name: str) -> Variable:
