@@ -201,9 +201,11 @@ class RowProgram:
         """Return the results of an op on constants."""
         dims, element = [spec.known_dims for spec in specs], specs[0].known_dtype.numpy_name
         if isinstance(computation, c.Filled):
-            fill = filled(computation, dims[0], element)
-            height: Any = dims[0][0] if dims[0] else None
-            compute: Callable[..., Any] | None = None if fill is None or height is None else lambda: fill(height)
+            import numpy
+
+            number, sizes = computation.number, dims[0]
+            is_known = number is not None and all(isinstance(n, int) for n in sizes)
+            compute: Callable[..., Any] | None = (lambda: numpy.full(sizes, number, element)) if is_known else None  # pyright: ignore[reportArgumentType, reportCallIssue]
         else:
             compute = row_function(computation, dims, element, ())
         values = _flat(operands)

@@ -360,6 +360,7 @@ _PACKED: Final[Mapping[type, Any]] = {
 }  # fmt: skip
 _PACKED_TYPES: Final[Mapping[str, Any]] = {
     "slice": _slice, "frobenius_norm": _reduction, "p_norm": _reduction, "reduce_max": _reduction, "reduce_min": _reduction, "logsumexp": _reduction,
+    "cumsum": _running_sum,
 }  # fmt: skip
 
 
