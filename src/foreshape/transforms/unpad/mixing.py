@@ -83,7 +83,7 @@ def _mixes(masked: Content, real: Content, how: str) -> str:
         return ""
     match how:
         case "SUM" | "NORM" | "ANY":
-            both = masked.index is not None and real.index is not None and how == "SUM"
+            both = how == "SUM" and all(x.index is not None and not x.index.places() for x in (masked, real))
             return "" if masked.constant == 0.0 or both else "it adds masked rows, which are not zero"
         case "MAX" | "MIN":
             sign = 1 if how == "MAX" else -1
@@ -305,6 +305,8 @@ def picked(
             return content if not content.parts else either(content.parts)
 
         return filled(axes, from_table, fault)
+    if x.per_text and index.per_text and BATCH not in atoms:
+        raise Unsupported("it picks rows of each text by numbers of every other")
     texts = [(a, k) for a, at in enumerate(index.axes) for k, atom in enumerate(at) if atom == BATCH]
     rows = index.time_places
 

@@ -203,6 +203,8 @@ def _triangle(proof: Proof, op: Op, computed: c.Triangle, slot: str) -> dict[str
     x = proof.value(op.operand(0))
     row, column = len(x.axes) - 2, len(x.axes) - 1
     both = x.axes[row] == (ROWS,) and x.axes[column] == (ROWS,)
+    if not both and (ROWS in x.axes[row] or ROWS in x.axes[column]):
+        raise Unsupported("it compares the places of rows with those of columns")
 
     def content(region: Region) -> Content:
         old = x.at(region)

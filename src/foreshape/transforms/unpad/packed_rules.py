@@ -100,7 +100,7 @@ def _expansion(packer: Packer, op: Op, name: str) -> Variable:
 def _new_axis(packer: Packer, axes: Axes, number: int) -> int:
     """Return the number of an axis in a packed value."""
     kept = packer.column_axes(axes)
-    if number % len(axes) not in kept:
+    if number % len(axes) not in kept or any(isinstance(a, str) for a in axes[number % len(axes)]):
         raise NotPacked
     return 1 + kept.index(number % len(axes))
 

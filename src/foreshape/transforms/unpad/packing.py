@@ -100,6 +100,8 @@ class Packer:
 
     def _fetched(self, name: str) -> Variable:
         value = self.proof.value(name)
+        if value.per_text and len(value.time_places) > 1:
+            raise self.refusal(self.writers.get(name), "its result has a number for each two rows of a text, which ragged rows have no form for")
         result = self.rows(name) if value.per_text and len(value.time_places) == 1 else self.alone(name)
         if result.name == name:
             return result
@@ -501,6 +503,8 @@ class Packer:
             return None, ""
         x = self.proof.value(source)
         rows = [p[0] for p in x.time_places]
+        if any(x.axes[a] not in ((ROWS,), (BATCH, ROWS)) for a in rows):
+            return None, ""
         if isinstance(computed, c.Reduction) and computed.how == "SUM":
             over = range(len(x.axes)) if computed.axes is None else [a % len(x.axes) for a in computed.axes]
             alike = all(a in rows or not x.axes[a] for a in over)

@@ -380,9 +380,7 @@ def hides(masked: Content, visible: Content, underflow: float) -> bool:
     """Tell whether the exponentials of masked numbers vanish beside those of visible ones: exp(x - y) is zero where x - y is below ``-underflow``."""
     if masked.constant == -INFINITY:
         return True
-    if not visible.finite and visible.constant is None and visible.high == INFINITY:
-        pass  # what a text's own rows hold is the same alone
     far = masked.high if masked.high < INFINITY else masked.offset
-    if far <= -FAR and (masked.finite or masked.constant is not None):
-        return True
+    if far - visible.offset <= -FAR and (masked.finite or masked.constant is not None):
+        return True  # no scores are so large
     return masked.most() + underflow <= visible.least()

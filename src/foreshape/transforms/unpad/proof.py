@@ -103,6 +103,8 @@ class Proof:
                 parts: list[PaddedValue] = value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]
                 for name, part in zip(op.outputs.get(slot, ()), parts, strict=False):
                     if name and name not in sizes:
+                        if sum(axis.count(BATCH) for axis in part.axes) > 1:
+                            raise Unsupported("it joins each text with every other")
                         self.values[name] = part
         except Unsupported as reason:
             fault = Fault(op, str(reason))
@@ -403,6 +405,8 @@ class Proof:
             start, step = (self.value(str(op.input(s))).real.index for s in ("Start", "Step"))
             if start is None or step is None:
                 raise Unsupported("its numbers are not known in the description")
+            if len(axes[0]) > 1:
+                raise Unsupported("it counts texts and rows together")
             form = start + step * IndexForm.factor((0, 0)) if axes[0] else start
             return {slot: filled(axes, lambda _: whole(form))}
         raise Unsupported("the sizes that it reads are not known in the description")
@@ -507,6 +511,8 @@ class Proof:
             for number in range(len(op.outputs.get(slot, ()))):
                 dims = self.dims(op, slot, number)
                 axes = tuple(meaning.get(label) or self.reader.axis(d) for label, d in zip(labels, dims, strict=True))
+                if any(isinstance(a, str) and not meaning.get(label) for label, axis in zip(labels, axes, strict=True) for a in axis):
+                    raise Unsupported("it makes texts or rows of columns")
                 finite = all(c.finite for _, _, v in inputs for c in v.regions.values())
                 values.append(filled(axes, lambda _, f=finite: Content(finite=f), fault))
             out[slot] = values

@@ -62,6 +62,10 @@ def unpad_program(
     if not padded:
         described = ", ".join(f"{n}: {block.var(n).spec.text()}" for n in feeds)
         raise SchemaError.must("unpad: the inputs", "one of texts at least, [texts, time, ...] with open sizes", described)
+    times = {block.var(n).spec.known_dims[1] for n in padded}
+    if len(times) > 1:
+        described = ", ".join(f"{n}: {block.var(n).spec.text()}" for n in padded)
+        raise SchemaError.must("unpad: the inputs of texts", "of one padded length, for their rows are those of the same texts", described)
     texts = [*padded, *([mask] if mask is not None and not lengths else [])]
     reader = AxisReader([block.var(n).spec.known_dims[0] for n in [*texts, *([mask] if mask else [])]], [block.var(n).spec.known_dims[1] for n in texts])
     proof = Proof(block, reader, side, numbers, RULES)
