@@ -11,7 +11,8 @@ import pytest
 from encoder_cases import CASES, IDS, LABELS, TYPES, expected, weight
 from safetensors.numpy import save_file
 
-from foreshape.apps.embedding.encoder_kinds import KINDS, EncoderNetwork, head_named
+from foreshape.apps.embedding.encoder_kinds import KINDS, head_named
+from foreshape.apps.embedding.encoder_network import EncoderNetwork
 from foreshape.apps.embedding.text_network import TextNetwork, open_encoder
 from foreshape.errors import FormatError, SchemaError
 from foreshape.language.program import Program, program_guard

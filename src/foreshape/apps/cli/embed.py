@@ -43,12 +43,14 @@ def embed(
         from foreshape.apps.embedding.text_source import TextSource, refused
         from foreshape.apps.embedding.vector_file import VectorFile
         from foreshape.core.folders import require_writable
+        from foreshape.core.values.torch_proxy import torch
 
         require_writable(os.fspath(out))
         source = TextSource(texts, text_field)
         total, bad = source.survey() if source.again else (None, [])
         if bad and not skip_bad_lines:
             raise refused(texts, bad)
+        torch.inference_mode  # says how to install torch, where it is missing, before the model is read  # noqa: B018
         embedder = Embedder(model, memory, threads)
         settings = {"prompt_name": prompt_name, "normalize": normalize, "dims": dims}
         command: dict[str, Any] = {

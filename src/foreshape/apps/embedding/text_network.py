@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from foreshape import layer
-from foreshape.apps.embedding.encoder_kinds import KINDS, EncoderNetwork, normal_config
+from foreshape.apps.embedding.encoder_kinds import KINDS, normal_config
+from foreshape.apps.embedding.encoder_network import EncoderNetwork
 from foreshape.apps.generation.transformers_models import folder_weights, json_object, store_weights
 from foreshape.compiler.memory import Plan
 from foreshape.core.values.lod_tensor import LoDTensor
