@@ -1,10 +1,11 @@
-"""A network whose runs keep to a bound of memory: what is too large together is run in parts."""
+"""A network whose runs keep to a bound of memory: too large requests are run in parts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
+from weakref import ref
 
 from foreshape.compiler.memory import byte_text
 from foreshape.core.dims import evaluate, symbols_of
@@ -29,7 +30,7 @@ class BoundedModel:
     Args:
         model: the opened network.
         executor: its executor, with the budget, made before the network was opened.
-        limit: the most bytes of the plan of a run, if that is asked for besides.
+        limit: the most bytes of the plan of a run, besides.
 
     Raises:
         MemoryPlanError: the weights and the smallest run do not fit.
@@ -44,6 +45,8 @@ class BoundedModel:
             model.run(smallest)  # packs the weights
             budget.settle()
         self.resize(budget.size)
+        alive = ref(self)
+        budget.shrunk = lambda: None if (bounded := alive()) is None else bounded.resize(budget.size)
         if smallest is not None:
             model.run(smallest)
 
@@ -74,7 +77,7 @@ class BoundedModel:
         return self._room.fits(sizes)
 
     def run(self, feed: Mapping[str, Any] | Any, *more: Any) -> Results:
-        """Compute the results of the network, in parts if that takes less memory than there is for all at once.
+        """Compute the results of the network, in parts if there is no room for all at once.
 
         Args:
             feed, more: as for `InferenceModel.run`.
@@ -127,7 +130,7 @@ class BoundedModel:
         filled = dict.fromkeys(specs, 0)
         answer = Results({}, self._model.asked)
         for part in parts:
-            answer = self._model.run(part.feed)
+            answer = self.run(part.feed)  # in smaller parts if there is less room than before
             for name, value in answer.items():
                 rows = layout.result_rows(name, sizes)
                 if rows is None:
@@ -165,7 +168,7 @@ class BoundedModel:
             begin, width = end, end - begin
 
     def _refuse(self, part: Part, number: int, count: int) -> None:
-        """Refuse an example that is too large alone."""
+        """Refuse an example too large alone."""
         try:
             self._model.run(part.feed)
         except MemoryPlanError as error:

@@ -17,7 +17,7 @@ from foreshape.errors import MemoryPlanError, ShapeError
 from foreshape.language.ops.rules.ragged_rules import longest, longest_outermost
 
 BOXES: Final = 2000
-"""The most boxes looked at; a formula that grows takes one, one with remainders some twenty for each of its symbols."""
+"""The most boxes looked at; a growing formula takes one, remainders some twenty for each symbol."""
 
 
 class Ceiling(NamedTuple):
@@ -46,7 +46,7 @@ class SequenceSymbols(NamedTuple):
     longest: str
 
     def narrowed(self, box: Mapping[str, Range]) -> dict[str, Range] | None:
-        """Return the part of a box where the sizes are those of a ragged value; None if it is empty."""
+        """Return the part of a box with sizes of a ragged value; None if it is empty."""
         (low, high), (fewest, most), (short, long) = (box[n] for n in self)
         while True:
             before = low, high, fewest, most, short, long
@@ -78,7 +78,7 @@ def ceiling(formula: Formula, ranges: Mapping[str, Range], ragged: Sequence[Sequ
 
     Args:
         ranges: one for each symbol of the formula, and of ``ragged``.
-        ragged: sizes that no ragged value has are left out.
+        ragged: impossible sizes of ragged values are left out.
 
     Raises:
         MemoryPlanError: no sizes in the ranges are possible.

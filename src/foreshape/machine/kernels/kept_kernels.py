@@ -34,7 +34,7 @@ def count_kernels(owner: KernelOwner, kernels: int) -> None:
 
 
 def kernels_of_a_size() -> int:
-    """Return the number of kernels that one new size of everything in this process needs."""
+    """Return the number of kernels for one new size of everything in this process."""
     with _counting:
         return sum(_counts.values())
 
@@ -53,6 +53,6 @@ def forget_kernels(share: float = 1.0) -> None:
 
 
 def drop_oldest(kernels: MutableMapping[Any, Any], share: float) -> None:
-    """Drop this share of the entries of a table, those put in first."""
+    """Drop this share of the entries of a table, the oldest first."""
     for key in list(islice(kernels, round(share * len(kernels)))):
         del kernels[key]

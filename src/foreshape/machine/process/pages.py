@@ -67,6 +67,21 @@ def resident() -> int:
         return 0
 
 
+class _AllocatorInfo(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"]]
+
+
+def in_use() -> int:
+    """Return the bytes of the allocator's blocks in use; 0 if it does not tell them (glibc before 2.33, other systems)."""
+    try:
+        info = ctypes.CDLL(None).mallinfo2
+    except (AttributeError, OSError, TypeError):
+        return 0
+    info.restype = _AllocatorInfo
+    numbers = info()
+    return numbers.uordblks + numbers.hblkhd
+
+
 class Outgrows:
     """The test if a new feed outgrows all before it by a quarter, where pages are kept: only then is its plan asked."""
 

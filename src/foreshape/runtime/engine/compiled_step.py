@@ -43,10 +43,10 @@ class ShapePlan(NamedTuple):
 
     Attributes:
         values: of the symbols.
-        threads: that the work repays.
+        threads: as many as the work repays.
         work: where it is timed.
         small: a small step's form.
-        arena: the bytes of the plan beside what is held from run to run, if a limit asked for them.
+        arena: the bytes of the plan beside parameters and state, if a limit asked for them.
     """
 
     values: dict[str, int]

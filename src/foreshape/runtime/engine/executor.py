@@ -95,7 +95,7 @@ class Executor(ConstructorRepr):
         if keep_memory:
             keep_pages()
         self.budget: MemoryBudget | None = None
-        """Keeps all runs, with what is held between them, below a bound."""
+        """Keeps all runs, and the memory between them, below a bound."""
         self._target = None if device == "cpu" else device_of(device)
         with border(f"there can be no executor on {device!r} with the seed {seed!r}", ExecutionError):
             self._generator = torch.Generator(device)
@@ -114,7 +114,7 @@ class Executor(ConstructorRepr):
         return None if self._limit is None else self._limit.size
 
     def keep_within(self, size: int) -> MemoryBudget:
-        """Keep what this executor takes from now on within so many bytes: idle memory goes back to the system before a run would pass them."""
+        """Keep this executor's memory from now on within so many bytes: idle memory goes back to the system before a run would pass them."""
         executor = ref(self)
         self.budget = MemoryBudget(size, lambda: None if (alive := executor()) is None else alive.forget())
         return self.budget
