@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ShapeError
-from foreshape.machine.kernels.kept_kernels import count_kernels, sizes_kept
+from foreshape.machine.kernels.kept_kernels import count_kernels, drop_oldest, sizes_kept
 from foreshape.machine.kernels.onednn_bytes import ByteStage, Grid, Rounded, turned
 from foreshape.machine.kernels.onednn_library import RESULT, SCRATCHPAD, Handle, Library, LibraryError, Memory, Primitive, Unimplemented, arguments_of
 from foreshape.machine.kernels.onednn_packed import DescribedPrimitive, order_of, row_major_strides
@@ -99,6 +99,10 @@ class Series:
     def line(self, library: Library, given: Sequence[Tensor]) -> ChainLine:
         """Return its kernels for the sizes of some operands, described by ``library``. Raises as `ChainLine`."""
         return ChainLine(library, self._steps, given, self._out)
+
+    def forget(self, share: float) -> None:
+        with self._lock:
+            drop_oldest(self._lines, share)
 
     def _find(self, key: Hashable, given: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Any]:
         """Return the function for new sizes."""
