@@ -135,7 +135,7 @@ def test_chunks_hold_every_text_once():
     lengths = np.array([300, 5, 128, 64, 64, 1, 0, 0, 17, 40])
     alone, chunks = chunks_of(lengths, 2)
     assert sorted([*alone, *(text for chunk in chunks for text in chunk)]) == list(range(len(lengths)))
-    assert not alone and chunks_of(lengths[:4], 2)[0] == [0]  # of these a text that is more than half
+    assert not alone and chunks_of(lengths[:4], 2)[0] == [0, 2, 3]  # each is more than half of itself and the shorter ones
     assert all(sum(lengths[chunk]) <= BLOCK or len(chunk) == 1 for chunk in chunks)
 
 
