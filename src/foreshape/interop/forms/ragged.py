@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 from foreshape import layer
-from foreshape.core.spec import FLOATING, FP64, INT32, INT64, Spec
+from foreshape.core.spec import FLOATING, FP16, FP64, INT32, INT64, Spec
 from foreshape.interop.forms.recurrence import recurrent_layer, recurrent_layers, weights_before_reset
 from foreshape.interop.forms.rules import from_onnx, from_torch, to_onnx, to_torch
 from foreshape.interop.onnx.call import Call
@@ -116,6 +117,33 @@ def _to_onnx_sequence_pool(w: WrittenOp) -> Any:
         empty = _column(w, w.node("Equal", lengths, w.ints(0)), rank)
         out = w.node("Where", empty, w.number(w.of.pad_value, dtype), out)
     return out, None
+
+
+@to_onnx()
+def _to_onnx_sequence_attention(w: WrittenOp) -> Any:
+    q, keys, values = RaggedOperand(w, "Q"), RaggedOperand(w, "K"), RaggedOperand(w, "V")
+    writer, dtype, width = q.writer, q.spec.known_dtype, q.spec.known_dims[1]
+    if not isinstance(width, int):
+        raise Refused("an open number of columns")
+    heads = int(w.of.heads)
+    rows, seen = writer.longest(q.innermost, 0), writer.longest(keys.innermost, 0)
+
+    def by_head(x: RaggedOperand, longest: OnnxValue) -> OnnxValue:
+        """Return [sequences, heads, time, columns]."""
+        padded = writer.padded(x.rows, x.innermost, dtype, 0, longest)
+        return w.transpose(w.node("Reshape", padded, w.ints(0, 0, heads, width // heads)), (0, 2, 1, 3))
+
+    scores = w.node("MatMul", by_head(q, rows), w.transpose(by_head(keys, seen), (0, 1, 3, 2)))
+    scores = w.node("Mul", scores, w.number(w.of.scale or 1 / math.sqrt(width // heads), dtype))
+    if w.has("Bias"):
+        scores = w.node("Add", scores, w.node("Slice", w.x("Bias"), w.ints(0, 0), w.node("Concat", rows, seen, axis=0), w.ints(1, 2)))
+    there = w.unsqueeze(writer.mask(keys.innermost, writer.time(seen)), 1, 2)
+    if w.of.causal:
+        there = w.node("And", there, w.node("LessOrEqual", w.unsqueeze(writer.time(seen), 0), w.unsqueeze(writer.time(rows), 1)))
+    lowest = -65504.0 if dtype is FP16 else -3e38  # finite: where all keys are hidden, the sum over rows of zeros is zero
+    shares = w.node("Softmax", w.node("Where", there, scores, w.number(lowest, dtype)), axis=-1)
+    mixed = w.transpose(w.node("MatMul", shares, by_head(values, seen)), (0, 2, 1, 3))
+    return writer.unpadded(w.node("Reshape", mixed, w.ints(0, 0, width)), q.innermost), None
 
 
 @to_onnx()
