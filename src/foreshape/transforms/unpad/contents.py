@@ -15,6 +15,10 @@ FAR: Final = 1e30
 """A number this far below is a mask for any finite scores: no network has scores of its size."""
 
 
+LARGEST: Final = 3.4028234663852886e38
+"""The largest number of fp32; larger ones are taken for infinity."""
+
+
 class Extent:
     """A bound of the Euclidean norm of a row's numbers, computed when it is asked for: weights are read for it."""
 
@@ -90,6 +94,8 @@ def constant(number: float) -> Content:
     """Return the content of places with one number."""
     if number != number:
         return Content(finite=False)
+    if abs(number) > LARGEST:
+        number = math.copysign(INFINITY, number)
     return Content(number, number, math.isfinite(number), offset=number if math.isfinite(number) else 0.0, extent=Extent.number(0.0))
 
 

@@ -49,7 +49,8 @@ def _without(axes: Axes, reduced: Sequence[int], keeps: bool) -> tuple[Axes, dic
 
 
 def reduced(op: Op, x: PaddedValue, how: str, over: Sequence[int], keeps: bool, side: Side) -> PaddedValue:
-    """Return a reduction over axes: "SUM", "AVERAGE", "SQRT" (a sum over a root), "MAX", "MIN", "ANY", "ALL", "NORM" or "OTHER"."""
+    """Return a reduction over axes: "SUM", "AVERAGE", "SQRT" (a sum over a root), "MAX", "MIN", "ANY", "ALL", "NORM",
+    "POWERS" (a norm of another power above 0) or "OTHER"."""
     x = x.without_parts()
     gone = sorted({a % len(x.axes) for a in over}) if x.axes else []
     if any(BATCH in x.axes[a] for a in gone):
@@ -93,6 +94,8 @@ def _mixes(masked: Content, real: Content, how: str) -> str:
             return f"a masked row may be the {'largest' if sign > 0 else 'smallest'}"
         case "ALL":
             return "" if masked.constant == 1.0 else "masked rows are not all true"
+        case "POWERS":
+            return "" if masked.constant == 0.0 else "it adds powers of masked rows, which are not zero"
         case "AVERAGE" | "SQRT":
             return "it divides by the padded number of rows"
         case _:
@@ -107,7 +110,7 @@ def _of_columns(x: Content, how: str, width: int) -> Content:
         return constant(number * width) if how == "SUM" else constant(abs(number) * math.sqrt(width)) if how == "NORM" else Content()
     if how == "SUM":
         return Content(x.low * width, x.high * width, x.finite, extent=Extent(lambda: x.extent.value * math.sqrt(width) if not x.offset else INFINITY))
-    return Content(0.0 if how == "NORM" else -INFINITY, finite=x.finite)
+    return Content(0.0 if how in ("NORM", "POWERS") else -INFINITY, finite=x.finite and how != "OTHER")
 
 
 def _of_rows(real: Content, masked: Content, how: str, width: int) -> Content:

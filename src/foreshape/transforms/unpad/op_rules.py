@@ -153,12 +153,8 @@ def _slice(proof: Proof, op: Op, computed: Any, slot: str) -> dict[str, Any]:
     begins, ends = (proof.numbers_of(op, many, single, values.get(own)) for many, single, own in (
         ("StartsTensorList", "StartsTensor", "starts"), ("EndsTensorList", "EndsTensor", "ends")))  # fmt: skip
     steps = list(values.get("strides", ())) or [1] * len(axes)
-    if any(s == -1 for s in steps):
-        if len(axes) == 1:
-            return {slot: flipped(x, axes)}
-        raise Unsupported("it takes several axes backwards")
     if any(s != 1 for s in steps):
-        raise Unsupported("it leaves out rows or columns between others")
+        return {slot: _stepped_slice(proof, op, slot, axes, steps, begins, ends)}
     cuts = [(a, _at(begins, k), _at(ends, k)) for k, a in enumerate(axes)]
     dropped = [a % len(x.axes) for a in values.get("decrease_axis", ())]
     dims = list(proof.dims(op, slot))
@@ -166,6 +162,26 @@ def _slice(proof: Proof, op: Op, computed: Any, slot: str) -> dict[str, Any]:
         dropped = []
     table = proof.array(name) if all(isinstance(a, int) for axis in x.axes for a in axis) else None
     return {slot: sliced(op, x, proof.spec(name).known_dims, cuts, dropped, dims, proof.reader, proof.side, table)}
+
+
+def _stepped_slice(
+    proof: Proof, op: Op, slot: str, axes: Sequence[int], steps: Sequence[int], begins: Sequence[Size] | None, ends: Sequence[Size] | None
+) -> PaddedValue:  # fmt: skip
+    """Return entries with steps between them: of columns, or all rows from the last to the first."""
+    name = op.operand(0)
+    x, sizes = proof.value(name).without_parts(), proof.spec(name).known_dims
+    if len(axes) != 1 or op.attributes.values.get("decrease_axis"):
+        raise Unsupported("it takes entries with steps between them along several axes")
+    number = axes[0] % len(x.axes)
+    if all(isinstance(a, int) for a in x.axes[number]):
+        new = (*x.axes[:number], proof.reader.axis(proof.dims(op, slot)[number]), *x.axes[number + 1 :])
+        return filled(new, x.at, x.fault)
+    begin, end = _at(begins, 0), _at(ends, 0)
+    from_last = begin == -1 or begin == sizes[number] - 1 or (isinstance(begin, int) and begin >= 1 << 31 - 1)
+    to_first = isinstance(end, int) and end <= -(1 << 31)
+    if steps[0] != -1 or not from_last or not to_first:
+        raise Unsupported("it takes some rows of a text, counted from the end of the padded time")
+    return flipped(x, [number])
 
 
 def _at(numbers: Sequence[Size] | None, index: int) -> Size | None:
@@ -226,7 +242,7 @@ def _triangle(proof: Proof, op: Op, computed: c.Triangle, slot: str) -> dict[str
 
 def _convolution(proof: Proof, op: Op, computed: c.ImageConvolution, slot: str) -> dict[str, Any]:
     x = proof.value(op.operand(0))
-    if any(isinstance(a, str) for a in x.axes[1]):
+    if len(x.axes) < 3 or any(isinstance(a, str) for a in x.axes[1]):
         raise Unsupported("it adds over rows as channels")
     dims, weights = proof.dims(op, slot), proof.spec(op.operand(1)).known_dims
     axes: list[tuple[Atom, ...]] = [x.axes[0], proof.reader.axis(dims[1])]
@@ -234,7 +250,9 @@ def _convolution(proof: Proof, op: Op, computed: c.ImageConvolution, slot: str) 
     for k, dilation in enumerate(computed.dilations):
         size = weights[k + 2]
         window = (size - 1) * dilation + 1 if isinstance(size, int) else 2
-        is_rows = ROWS in x.axes[k + 2]
+        is_rows = x.axes[k + 2] == (ROWS,)
+        if not is_rows and any(isinstance(atom, str) for atom in x.axes[k + 2]):
+            raise Unsupported("it goes over rows and columns, or over texts")
         if is_rows and (computed.strides[k] != 1 or 2 * computed.paddings[k] != window - 1):
             raise Unsupported("its result has not a row for each row")
         axes.append(x.axes[k + 2] if is_rows else proof.reader.axis(dims[k + 2]))
@@ -266,7 +284,10 @@ def _reduction(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
     if values.get("reduce_all") or values.get("asvector") or not over:
         over = list(range(len(x.axes)))
     keeps = bool(values.get("keep_dim", values.get("keepdim", False)))
-    return {slot: reduced(op, x, _REDUCTIONS[op.type], over, keeps, proof.side)}
+    how, power = _REDUCTIONS[op.type], float(values.get("porder", 2.0))
+    if op.type == "p_norm" and power != 2.0:
+        how = "POWERS" if power > 0 else "OTHER"
+    return {slot: reduced(op, x, how, over, keeps, proof.side)}
 
 
 def _along(proof: Proof, op: Op, slot: str) -> dict[str, Any]:

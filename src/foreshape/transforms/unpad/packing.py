@@ -102,6 +102,10 @@ class Packer:
         value = self.proof.value(name)
         if value.per_text and len(value.time_places) > 1:
             raise self.refusal(self.writers.get(name), "its result has a number for each two rows of a text, which ragged rows have no form for")
+        joined = any(len(axis) > 1 for axis in value.axes if ROWS in axis and axis != (BATCH, ROWS))
+        if joined or any(REVERSED in axis for axis in value.axes):
+            words = "joins rows with columns" if joined else "has the rows of texts reversed"
+            raise self.refusal(self.writers.get(name), f"its result {words}, which ragged rows have no form for")
         result = self.rows(name) if value.per_text and len(value.time_places) == 1 else self.alone(name)
         if result.name == name:
             return result

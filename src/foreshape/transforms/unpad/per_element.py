@@ -17,9 +17,12 @@ Contents = Sequence[Content]
 class PlaceFacts:
     """The facts of the region in which elements are computed: needed to compare whole numbers."""
 
-    def __init__(self, op: Op, names: Sequence[str], side: Side, time_places: Collection[Place], masked: Collection[Place]) -> None:
+    def __init__(
+        self, op: Op, names: Sequence[str], side: Side, time_places: Collection[Place], masked: Collection[Place], are_truths: bool = True
+    ) -> None:  # fmt: skip
         self.op, self.names, self.time_places, self.masked = op, names, time_places, masked
         self.side: Side = side
+        self.are_truths = are_truths
 
     def least(self, form: IndexForm) -> int | None:
         return form.least(self.side, self.time_places, self.masked)
@@ -112,11 +115,19 @@ def _smallest(x: Content, y: Content, facts: PlaceFacts) -> Content:
 
 
 def _power(x: Content, y: Content, facts: PlaceFacts) -> Content:
-    if x.constant is not None and y.constant is not None and (x.constant > 0 or y.constant > 0):
-        return constant(x.constant**y.constant)
     if y.constant == 2.0:
         return _square(x, facts)
-    return Content(0.0 if x.low >= 0 else -INFINITY, finite=x.finite and (x.low > 0 or (y.constant or 0.0) > 0))
+    if x.constant is not None and y.constant is not None:
+        return constant(_evaluated(lambda number: number**y.low, x.constant)) if x.constant >= 0 else ANYTHING
+    return Content(0.0 if x.low >= 0 else -INFINITY, finite=x.finite and x.low > 0 and y.finite)
+
+
+def _evaluated(function: Callable[[float], float], number: float) -> float:
+    """Return a function of a number; NaN outside of its domain or range."""
+    try:
+        return function(number)
+    except (ValueError, OverflowError, ZeroDivisionError):
+        return math.nan
 
 
 # --- comparisons and truth values
@@ -178,8 +189,20 @@ def _not(x: Content, facts: PlaceFacts | None = None) -> Content:
 def _and(x: Content, y: Content, facts: PlaceFacts) -> Content:
     for a, b in ((x, y), (y, x)):
         if a.constant is not None:
-            return b if a.constant else constant(0.0)
+            if not a.constant:
+                return constant(0.0)
+            return b if facts.are_truths else TRUTH if b.constant is None else constant(float(bool(b.constant)))
     return TRUTH
+
+
+def _bits(rule: Callable[..., Content]) -> Callable[..., Content]:
+    """Return the rule of logic for truth values; whole numbers have other bits."""
+
+    def of_bits(*operands: Any) -> Content:
+        facts = operands[-1]
+        return rule(*operands) if facts.are_truths else Content()
+
+    return of_bits
 
 
 def _or(x: Content, y: Content, facts: PlaceFacts) -> Content:
@@ -192,8 +215,8 @@ def _chosen(condition: Content, x: Content, y: Content, facts: PlaceFacts) -> Co
     if condition.with_rows is not None and x.index is not None and y.index is not None:
         return x if condition.with_rows else y  # a place counted from the end: a text without rows has none
     picked = either([x, y])
-    if condition.nan_of and condition.nan_of == facts.names[2] and x.finite:
-        return replace(picked, finite=True)  # the only infinities are NaN's: a softmax has no others
+    if condition.nan_of and condition.nan_of == facts.names[2] and x.finite and math.isfinite(y.low) and math.isfinite(y.high):
+        return replace(picked, finite=True)  # numbers between bounds: of all that is not finite they can be NaN alone
     return picked
 
 
@@ -221,11 +244,12 @@ def _rising(function: Callable[[float], float], low: float, high: float, shrinks
     """Return the rule of a function that does not fall; ``shrinks``: its results are no farther from zero than its operands."""
 
     def rule(x: Content, facts: PlaceFacts) -> Content:
-        if x.constant is not None and math.isfinite(x.constant):
-            return constant(function(x.constant))
-        ends = [function(e) if math.isfinite(e) else limit for e, limit in ((x.low, low), (x.high, high))]
+        if x.constant is not None:
+            return constant(_evaluated(function, x.constant) if math.isfinite(x.constant) else low if x.constant < 0 else high)
+        ends = [_evaluated(function, e) if math.isfinite(e) else limit for e, limit in ((x.low, low), (x.high, high))]
         extent = x.extent if shrinks and not x.offset else Extent.number(INFINITY)
-        return Content(ends[0], ends[1], x.finite or (low > -INFINITY and high < INFINITY), extent=extent)
+        is_inside = not any(e != e for e in ends)
+        return Content(ends[0] if is_inside else -INFINITY, ends[1] if is_inside else INFINITY, x.finite and is_inside, extent=extent)
 
     return rule
 
@@ -234,11 +258,19 @@ def _gate(function: Callable[[float], float]) -> Callable[[Content, PlaceFacts],
     """Return the rule of a function like gelu: between zero and its operand, but for a dip below zero."""
 
     def rule(x: Content, facts: PlaceFacts) -> Content:
-        if x.constant is not None and math.isfinite(x.constant):
+        if facts.attribute("beta", 1.0) != 1.0:
+            return constant(0.0) if x.constant == 0.0 else Content(finite=x.finite)
+        exact = x.constant == 0.0 or not facts.attribute("approximate", False)
+        if x.constant is not None and math.isfinite(x.constant) and exact:
             return constant(function(x.constant))
         return Content(0.0 if x.low >= 0 else -0.3, max(x.high, 0.0), x.finite, extent=x.extent if not x.offset else Extent.number(INFINITY))
 
     return rule
+
+
+def _positive_part(x: Content, facts: PlaceFacts) -> Content:
+    """Return the content of softplus, log(1 + exp(beta x)) / beta."""
+    return Content(0.0, finite=x.finite)
 
 
 def _wave(x: Content, facts: PlaceFacts) -> Content:
@@ -317,26 +349,23 @@ def _relu(x: float) -> float:
     return max(x, 0.0)
 
 
-def _log1p(x: float) -> float:
-    return math.log1p(max(x, -1.0))
-
-
-def _softplus(x: float) -> float:
-    return math.log1p(math.exp(-abs(x))) + max(x, 0.0)
-
-
 _RULES: Final[Mapping[str, Any]] = {
     "elementwise_add": _add, "elementwise_sub": _subtract, "elementwise_mul": _multiply, "elementwise_div": _divide, "elementwise_max": _largest,
     "elementwise_min": _smallest, "elementwise_pow": _power, "less_than": _less, "less_equal": _at_most, "greater_than": _positive,
     "greater_equal": _at_least, "equal": _equal, "not_equal": _differs, "logical_not": _not, "logical_and": _and, "logical_or": _or,
-    "bitwise_not": _not, "bitwise_and": _and, "bitwise_or": _or, "where": _chosen, "isnan_v2": _is_nan, "square": _square, "abs": _absolute,
+    "bitwise_not": _bits(_not), "bitwise_and": _bits(_and), "bitwise_or": _bits(_or), "where": _chosen, "isnan_v2": _is_nan, "square": _square, "abs": _absolute,
     "tanh": _rising(math.tanh, -1.0, 1.0, True), "sigmoid": _rising(_sigmoid, 0.0, 1.0), "erf": _rising(math.erf, -1.0, 1.0),
-    "relu": _rising(_relu, 0.0, INFINITY, True), "softplus": _rising(_softplus, 0.0, INFINITY), "log1p": _rising(_log1p, -INFINITY, INFINITY),
+    "relu": _rising(_relu, 0.0, INFINITY, True), "softplus": _positive_part, "log1p": _rising(math.log1p, -INFINITY, INFINITY),
     "floor": _rising(math.floor, -INFINITY, INFINITY), "ceil": _rising(math.ceil, -INFINITY, INFINITY), "round": _rising(round, -INFINITY, INFINITY),
     "gelu": _gate(_gelu), "silu": _gate(_silu), "swish": _gate(_silu), "cos": _wave, "sin": _wave, "sqrt": _root, "rsqrt": _reciprocal_root,
     "reciprocal": _reciprocal, "log": _logarithm, "exp": _exponential, "scale": _scale, "clip": _clip, "cast": _cast, "fill_any_like": _filled,
 }  # fmt: skip
 """The rules that see more than a mere function of each element. Another operator takes part by `Operator.per_element`: its numbers are any."""
+_TOTAL: Final = frozenset({
+    "leaky_relu", "elu", "selu", "celu", "mish", "hard_sigmoid", "hard_swish", "hard_shrink", "softshrink", "softsign", "tanh_shrink",
+    "thresholded_relu", "relu6", "brelu", "stanh", "logsigmoid", "sign", "dropout", "assign", "prelu", "elementwise_fmax", "elementwise_fmin", "atan", "asinh",
+})  # fmt: skip
+"""Operators whose results are finite where their operands are; of others there may be infinities and NaN."""
 KEEPS_NUMBERS: Final = frozenset({"elementwise_add", "elementwise_sub", "elementwise_mul", "scale", "cast", "elementwise_max", "elementwise_min"})
 """Operators with whole numbers by their place as results, if their operands are such."""
 COMPARISONS: Final = frozenset({"less_than", "less_equal", "greater_than", "greater_equal", "equal", "not_equal"})
@@ -373,7 +402,7 @@ def _combined(op: Op, contents: Contents, facts: PlaceFacts) -> Content:
         return _smallest(_largest(x, low, facts), high, facts)
     if op.operator is not None and op.operator.linear and all(c.constant == 0.0 for c in contents):
         return constant(0.0)
-    return Content(finite=all(c.finite for c in contents))
+    return Content(finite=op.type in _TOTAL and all(c.finite for c in contents))
 
 
 def hides(masked: Content, visible: Content, underflow: float) -> bool:

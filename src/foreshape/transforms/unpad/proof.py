@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from foreshape.core.dims import Dim, Size
-from foreshape.core.spec import Spec
+from foreshape.core.spec import BOOL, Spec
 from foreshape.language.operator import computations as c
 from foreshape.language.operator.byte_computations import Dequantization
 from foreshape.language.program import Block, Op
@@ -24,6 +24,7 @@ from foreshape.transforms.unpad.mixing import (
 from foreshape.transforms.unpad.padded_values import (
     BATCH,
     REAL,
+    REVERSED,
     ROWS,
     Atom,
     Axes,
@@ -42,6 +43,13 @@ Numbers = Callable[[str], Any]
 """Returns the array of a parameter by its name; None if it has none."""
 Results = dict[str, Any]
 """Slot -> the value of its result, or a list of them."""
+
+
+_OF_REVERSED: Final = frozenset({
+    "flip", "strided_slice", "slice", "cumsum", "arg_max", "reduce_sum", "reduce_max", "reduce_min", "reduce_any", "reduce_all", "reshape2", "unsqueeze2",
+    "squeeze2", "transpose2", "softmax", "cast",
+})  # fmt: skip
+"""Operators that take values whose rows are reversed."""
 
 
 class OpRules(NamedTuple):
@@ -368,6 +376,10 @@ class Proof:
         if op.type in ("shape", "fill_constant", "range", "assign_value", "size"):
             return self._created(op)
         first = operator.schema.results[0].name
+        if not operator.per_element and op.type not in _OF_REVERSED:
+            for name in op.input_names():
+                if name and name not in self.obstacles and any(REVERSED in axis for axis in self.value(name).axes):
+                    raise Unsupported(f"it takes {name}, whose rows are reversed")
         rule = self._rules.by_type.get(op.type)
         if rule is not None:
             return rule(self, op, first)
@@ -444,9 +456,11 @@ class Proof:
 
         places = {p for region in regions_of(result) for p in region}
 
+        are_truths = all(self.spec(n).dtype is BOOL for n in names)
+
         def content(region: Region) -> Content:
             contents = [operand(v, s, region) for v, s in zip(one_part, shifts, strict=True)]
-            facts = PlaceFacts(op, names, self.side, places, region)
+            facts = PlaceFacts(op, names, self.side, places, region, are_truths)
             return _by_part(op, contents, facts)
 
         regions = {region: content(region) for region in regions_of(result)}

@@ -53,6 +53,8 @@ def _next_axis(number: int, dim: Size, pending: list[tuple[Atom, Place]], places
             raise Unsupported(f"its axis {number} of {dim} has no counterpart")
         atom, place = pending.pop()
         if isinstance(atom, int):
+            if size == 1:
+                raise Unsupported(f"its axis {number} of {dim} takes columns for texts or rows")
             if size % atom and atom % size:
                 raise Unsupported(f"its axis {number} of {dim} does not divide the columns")
             part = atom if size % atom == 0 else size
