@@ -15,7 +15,7 @@ from foreshape.interop.row_program import StepsUnknown
 from foreshape.interop.row_runner import RowRunner, chunks_of
 from foreshape.machine.kernels.onednn_library import library
 from foreshape.machine.kernels.row_attention import rounded_length
-from foreshape.machine.kernels.row_kernels import BLOCK, KERNEL_BYTES, KernelStore, blocks_of, covered, rounded_rows
+from foreshape.machine.kernels.row_kernels import BLOCK, KERNEL_BYTES, blocks_of, covered, rounded_rows
 
 pytestmark = pytest.mark.skipif(library() is None, reason="oneDNN's library is not installed")
 

@@ -24,7 +24,7 @@ HELD_ROWS = 1024
 """A worker keeps its memory for so many rows; that of longer texts goes back."""
 
 
-class _Part(NamedTuple):
+class _StepGroup(NamedTuple):
     """Steps that go block by block through the rows, or the texts, together; or one step on all of them.
 
     Attributes:
@@ -214,7 +214,7 @@ class _Task(NamedTuple):
     results: list[Array]
 
 
-def _parts(program: RowProgram, fetches: Sequence[int]) -> list[_Part]:
+def _parts(program: RowProgram, fetches: Sequence[int]) -> list[_StepGroup]:
     """Return the steps behind some results, in parts."""
     groups: list[list[RowStep]] = []
     for step in program.steps_of(fetches):
@@ -225,11 +225,11 @@ def _parts(program: RowProgram, fetches: Sequence[int]) -> list[_Part]:
             groups.append([step])
     bases = [{_base(program, v) for step in group for v in step.reads} for group in groups]
     fetched = {_base(program, v) for v in fetches}
-    parts: list[_Part] = []
+    parts: list[_StepGroup] = []
     for index, group in enumerate(groups):
         made = [v for step in group for v in step.results]
         leaves = frozenset(v for v in made if v in fetched or any(v in later for later in bases[index + 1 :]))
-        parts.append(_Part(_space_of(program, group[0]), group, group[0].is_by_row, leaves, _slots(program, group, leaves)))
+        parts.append(_StepGroup(_space_of(program, group[0]), group, group[0].is_by_row, leaves, _slots(program, group, leaves)))
     return parts
 
 
@@ -347,7 +347,7 @@ class _RowWorker(Worker):
         env[result][: len(y)] = y
         env[result][len(y) :] = 0
 
-    def _by_row(self, part: _Part, env: dict[int, Array], count: int) -> None:
+    def _by_row(self, part: _StepGroup, env: dict[int, Array], count: int) -> None:
         """Run steps block by block."""
         import numpy
 
@@ -405,7 +405,7 @@ def _in_rows(x: Array) -> Array:
     return x if x.strides[-1] == x.itemsize else x.copy()
 
 
-def _last_reads(program: RowProgram, parts: list[_Part], fetches: Sequence[int], index: int) -> list[int]:
+def _last_reads(program: RowProgram, parts: list[_StepGroup], fetches: Sequence[int], index: int) -> list[int]:
     """Return the values of all rows that no part behind reads."""
     later = {_base(program, v) for part in parts[index + 1 :] for step in part.steps for v in step.reads} | {_base(program, v) for v in fetches}
     here = {_base(program, v) for step in parts[index].steps for v in step.reads} | parts[index].leaves

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ class TextNetwork:
         self.program = self.inputs["input_ids"].block.program
         self._scope, self._executor, self._threads, self._arrays = scope, None, threads, arrays
         self._runner: RowRunner | None = None
-        self._with_torch: set[str] = set()
+        self._refusals: dict[str, StepsUnknown] = {}
         self._runs: dict[str, Callable[[Any], list[Any]]] = {}
         self._pooled: dict[tuple[tuple[str, ...], bool], Variable] = {}
         self._skipped: Variable | None = None
@@ -71,14 +72,18 @@ class TextNetwork:
     def _without_torch(self, variable: Variable) -> RowRunner | None:
         """Return what computes a result without torch, beside those of before over the same weights; None if an op of it needs torch."""
         runner = self._runner
-        if self._arrays is None or variable.name in self._with_torch or library() is None:
+        if self._arrays is None or library() is None:
+            return None
+        if variable.name in self._refusals:
+            if find_spec("torch") is None:
+                raise self._refusals[variable.name]
             return None
         if runner is None or variable.name not in runner.fetches:
             try:
                 runner = RowRunner(self.program, [*(() if runner is None else runner.fetches), variable.name], self._arrays, self._threads)
-            except StepsUnknown:
-                self._with_torch.add(variable.name)
-                return None
+            except StepsUnknown as error:
+                self._refusals[variable.name] = error
+                return self._without_torch(variable)
             self._arrays.forget_pages()
             self._runner = runner
         return runner

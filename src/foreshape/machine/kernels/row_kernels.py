@@ -79,7 +79,7 @@ def aligned(count: int) -> Array:
     return room[begin : begin + 4 * count].view(numpy.float32)
 
 
-class _Call:
+class _KernelArguments:
     """The arguments of a kernel, for one thread at a time."""
 
     __slots__ = ("addresses", "arguments", "memories", "owners")
@@ -117,7 +117,7 @@ class RowKernel:
         if self._scratch:
             self._orders[SCRATCHPAD] = pad
         self._count = len(self._orders) + len(self._constants)
-        self._free: list[_Call] = []
+        self._free: list[_KernelArguments] = []
 
     def __call__(self, worker: Worker, *addresses: int) -> None:
         """Compute, and wait.
@@ -129,7 +129,7 @@ class RowKernel:
         try:
             call = self._free.pop()
         except IndexError:  # the first one, or all are in use by other threads
-            call = _Call(library, self._orders, self._constants)
+            call = _KernelArguments(library, self._orders, self._constants)
         if self._scratch:
             addresses = (*addresses, worker.scratch(self._scratch))
         last, place = call.addresses, library.place
@@ -205,7 +205,7 @@ def product_record(rows: int, k: int, n: int, adds: bool, functions: tuple[Funct
 
 
 class Worker:
-    """What one thread computes with: a stream, scratch memory, and the number of threads of its kernels."""
+    """A stream, scratch memory, and the number of threads of kernels, for one thread at a time."""
 
     def __init__(self, library: Library, threads: int) -> None:
         self.stream, self.threads = library.stream(), threads
