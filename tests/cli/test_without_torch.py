@@ -54,6 +54,7 @@ RUNNING: dict[str, list[str]] = {
     "compile": ["{file}", "--out", "{to}.compiled"],
     "quantize": ["{file}", "--data", "{array}", "--out", "{to}"],
     "serve": ["m={file}", "--port", "0"],
+    "embed": ["{file}", "-", "--out", "{to}.npy"],
     "worker": ["--job", "{file}"],
     "calibrate": ["--out", "{to}.json"],
     "demo": ["--out", "{to}"],

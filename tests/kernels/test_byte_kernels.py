@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foreshape.machine.kernels.dynamic_products import DynamicRows
 from foreshape.machine.kernels.frozen import NOTHING, RELU, Following, convolution, linear
 from foreshape.machine.kernels.onednn_bytes import Grid, Rounded
 from foreshape.machine.kernels.onednn_chain import ChainKernel, Series
@@ -122,3 +123,30 @@ def test_convolutions_read_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert counts[1] == 6  # bytes to numbers before the convolution, and back
     assert counts[0] == (4 if found.multiplies_bytes else 6)
+
+
+@needs_library
+@settings(deadline=None, max_examples=25)
+@given(rows=st.integers(1, 70), k=st.integers(1, 40), n=st.integers(1, 30), adds=st.booleans(), bias=st.booleans(), factor=st.booleans(), gelu=st.booleans())
+def test_rows_in_steps_of_their_own(rows: int, k: int, n: int, adds: bool, bias: bool, factor: bool, gelu: bool) -> None:
+    """Products of bytes give the numbers of those in fp32, and NaN for a row that is not finite; where the processor has none, by the library's slow kernel."""
+    torch.manual_seed(0)
+    found = library()
+    assert found is not None
+    given = ByteWeight(torch.randint(-63, 64, (k, n), dtype=torch.int8), torch.rand(n) * 0.01 + 0.001)  # sums without VNNI are exact up to this
+    settings_of = (given, torch.randn(n) if bias else None, Following("gelu", form="none") if gelu else NOTHING)
+    factors = torch.rand(k) + 0.5 if factor else None
+    with pytest.MonkeyPatch.context() as patched:
+        kernels: list[DynamicRows] = []
+        for multiplies in (True, False):
+            patched.setattr(type(found), "multiplies_bytes", property(lambda _, of=multiplies: of))
+            kernels.append(DynamicRows(*settings_of, factors, ragged=True))
+        patched.setattr(type(found), "quick", lambda _, description: description)
+        x = torch.randn(rows, k) * 10.0 ** torch.randint(-3, 3, (rows, 1))
+        x[rows // 2, k // 2] = float("inf")
+        operands = (x, torch.randn(rows, n)) if adds else (x,)
+        of_bytes, plain = ((kernel.add(*operands) if adds else kernel(x)) for kernel in kernels)
+    assert of_bytes[rows // 2].isnan().all() and plain[rows // 2].isnan().all()
+    others = [row for row in range(rows) if row != rows // 2]
+    size = plain[others].abs().amax() if others else torch.tensor(0.0)
+    assert torch.allclose(of_bytes[others], plain[others], rtol=1e-4, atol=float(2e-6 * size))

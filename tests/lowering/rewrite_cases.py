@@ -181,6 +181,13 @@ def frozen_linear() -> list[Any]:
     return [layer.relu(layer.fc(_rows(40), 40))]
 
 
+def frozen_dynamic() -> list[Any]:
+    block = fs.default_main_program().global_block
+    whole = block.create_variable("whole", fs.core.spec.tensor(fs.INT8, 40, 5), persistable=True)
+    rows = block.apply("dynamic_int8_linear", {"X": _rows(40), "W": whole, "Scale": _weight(5)})
+    return [layer.relu(rows + _weight(5))]
+
+
 def frozen_convolution() -> list[Any]:
     return [layer.relu(layer.batch_norm(layer.conv2d(_images(), 4, 3)))]
 

@@ -24,13 +24,13 @@ FEW = 100
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How often the formula was asked."""
-    count, of_formula = [0], searching._of_formula
+    count, of_formula = [0], searching.limits_of
 
     def counted(*given: Any) -> Any:
         count[0] += 1
         return of_formula(*given)
 
-    monkeypatch.setattr(searching, "_of_formula", counted)
+    monkeypatch.setattr(searching, "limits_of", counted)
     return count
 
 

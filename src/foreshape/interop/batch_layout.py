@@ -184,6 +184,32 @@ class BatchLayout:
         rounds = self.rounds and len(parts) > 1 and all(len(e.counts) == 1 for e in self._inputs.values())
         return self._filled(out) if rounds and max(len(v.data) for v in out.values()) >= FILLED else out
 
+    def cut(self, request: Part, begin: int, end: int) -> Part:
+        """Return some successive examples of a request, as a part of their own."""
+        import numpy
+
+        spans: dict[str | None, tuple[int, int]] = {self.batch: (begin, end)}
+        feed: dict[str, Any] = {}
+        for name, extent in self._inputs.items():
+            value = request.feed[name]
+            if extent.counts:
+                first, last = begin, end
+                for symbol, level in zip((*extent.counts[1:], extent.rows), value.offsets(), strict=True):
+                    first, last = level[first], level[last]
+                    spans[symbol] = first, last
+                feed[name] = value.choose(numpy.arange(begin, end))
+        for name, extent in self._inputs.items():
+            if not extent.counts:
+                feed[name] = request.feed[name][slice(*spans[extent.rows])]
+        part = self.part(feed)
+        assert part is not None  # as the request was
+        return part
+
+    def result_rows(self, name: str, sizes: Sizes) -> int | None:
+        """Return the rows of a dense result for a request of these sizes; None of a ragged one."""
+        extent = self._results[name]
+        return None if extent.counts or extent.rows is None else sizes[extent.rows]
+
     def _filled(self, feed: dict[str, Any]) -> dict[str, Any]:
         """Return a feed of sequences of one level with some more sequences of zeros, for round numbers of rows."""
         added_rows: dict[str | None, int] = {}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # a compiled network answers without them
     from foreshape.compiler.memory import Plan
     from foreshape.interop.batch_layout import BatchLayout
     from foreshape.interop.batch_queue import BatchQueue
+    from foreshape.interop.bounded_model import BoundedModel
     from foreshape.interop.model import InferenceModel
     from foreshape.interop.onnx_session import OnnxSession
     from foreshape.runtime.engine import Executor
@@ -37,12 +38,16 @@ class Predictor:
         warm: shapes to prepare: input -> dims, several of them in turn. Each is run once with zeros.
         batch_queue: the largest number of examples computed together for several threads; 0 for none. Requests
             alike but for the first dim are joined, for at most ``wait`` seconds; ragged ones without padding.
-        memory_limit, device: as for `Executor`.
+        memory: the most bytes, or words as "512 MiB", for the predictor beyond the process at its opening, with torch loaded: weights, packed
+            copies, kept kernels, and each run with its feed and results. Requests come one after another. One that is too large is run in parts, if no
+            example changes another's results. Idle kernels and pages go back to the system where the next run would pass the bound.
+        memory_limit, device: as for `Executor`; the limit is of the plan of each run, and refuses. With ``memory`` both count.
         engine: "foreshape", or "onnxruntime", where that is installed: an ``.onnx`` runs there as it is, any other network is written as one, in memory.
             ``model`` is opened here then when it is asked for.
 
     Raises:
         FormatError, DescriptionError: a file cannot be read; with onnxruntime: it is not installed, or the network has no form in ONNX.
+        MemoryPlanError: the weights and the smallest run take more than ``memory``.
         SchemaError: ``batch_queue`` for a network whose results are not one for each example, or depend on the others beside it; a setting that the
             engine does not have.
     """
@@ -56,6 +61,7 @@ class Predictor:
         warm: Iterable[Mapping[str, Sequence[int]]] = (),
         batch_queue: int = 0,
         wait: float = 0.002,
+        memory: int | str | None = None,
         memory_limit: int | str | None = None,
         device: str = "cpu",
         engine: Engine = "foreshape",
@@ -65,7 +71,10 @@ class Predictor:
         self._given = path, params
         self._settings: tuple[str, int | Literal["adaptive"] | None, int | str | None] = device, threads, memory_limit
         self._session: OnnxSession | CompiledModel | None = None
+        self._bounded: BoundedModel | None = None
         compiled = is_compiled(path)
+        if memory is not None and (compiled or engine != "foreshape" or device != "cpu"):
+            raise SchemaError("memory is the bound of a network in Foreshape's engine on the processor, with its plan; neither of a compiled one nor elsewhere")
         if compiled and (engine != "foreshape" or device != "cpu" or params is not None or threads == "adaptive" or memory_limit is not None or batch_queue):
             settings = "engine, device, params, memory_limit, batch_queue and an adaptive number of threads"
             raise SchemaError(f"{os.fspath(path)} is a compiled network: it runs for its sizes, on the processor; the network itself has {settings}")
@@ -82,13 +91,16 @@ class Predictor:
             self._session = open_compiled(self._file, lambda: self.model, None if threads is None or threads == "adaptive" else threads)
             self.inputs, self.outputs = self._session.feeds, self._session.fetches
         else:
+            if memory is not None:
+                self._bound(memory)
             model = self.model
             self.inputs, self.outputs = list(model.feeds), [v.name for v in model.fetches]
         self._queue: BatchQueue | None = None
         if batch_queue:
             from foreshape.interop.batch_queue import BatchQueue
 
-            self._queue = BatchQueue(self.runs, self.batch_layout(), batch_queue, wait)
+            fits = {} if self._bounded is None else {"fits": self._bounded.fits}
+            self._queue = BatchQueue(self.runs, self.batch_layout(), batch_queue, wait, **fits)
             weakref.finalize(self, self._queue.end)
         for shapes in warm:
             self._warm(shapes)
@@ -111,13 +123,23 @@ class Predictor:
         device, threads, memory_limit = self._settings
         return Executor() if self._is_of_onnxruntime else Executor(device, threads=threads, memory_limit=memory_limit, frozen=True)
 
+    def _bound(self, memory: int | str) -> None:
+        """Open the network within a bound."""
+        from foreshape.compiler.memory import bytes_of
+        from foreshape.interop.bounded_model import BoundedModel
+
+        budget = self._executor.keep_within(bytes_of(memory))
+        self._bounded = BoundedModel(self.model, self._executor, budget, None if self._settings[2] is None else self._executor.memory_limit)
+
     @property
     def _is_of_onnxruntime(self) -> bool:
         return self._session is not None and not isinstance(self._session, CompiledModel)
 
     @property
-    def runs(self) -> InferenceModel | OnnxSession | CompiledModel:
+    def runs(self) -> InferenceModel | OnnxSession | CompiledModel | BoundedModel:
         """Return the network in its engine."""
+        if self._bounded is not None:
+            return self._bounded
         return self.model if self._session is None else self._session
 
     def batch_layout(self) -> BatchLayout:

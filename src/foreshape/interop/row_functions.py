@@ -20,6 +20,14 @@ Dims = Sequence[Any]
 """Dims as in a specification: numbers, or symbols for the rows."""
 
 
+def _one(compute: Callable[[Any], Any]) -> Function:
+    return compute
+
+
+def _two(compute: Callable[[Any, Any], Any]) -> Function:
+    return compute
+
+
 def _numpy() -> Any:
     import numpy
 
@@ -33,14 +41,14 @@ def lined_up(y: Array, rank: int, axis: int) -> Array:
 
 def _binary(name: str, axis: int) -> Function:
     ufunc = getattr(_numpy(), name)
-    return lambda x, y: ufunc(x, lined_up(y, x.ndim, axis))
+    return _two(lambda x, y: ufunc(x, lined_up(y, x.ndim, axis)))
 
 
 def _power(of: float) -> Function:
     numpy = _numpy()
     if of == -0.5:
-        return lambda x: 1.0 / numpy.sqrt(x)
-    return {0.5: numpy.sqrt, 2.0: numpy.square}.get(of) or (lambda x: numpy.power(x, x.dtype.type(of)))
+        return _one(lambda x: 1.0 / numpy.sqrt(x))
+    return {0.5: numpy.sqrt, 2.0: numpy.square}.get(of) or _one(lambda x: numpy.power(x, x.dtype.type(of)))
 
 
 def _softmax(axis: int) -> Function:
@@ -94,12 +102,12 @@ def _slicing(of: c.Slicing) -> Function:
 def _split(of: c.Split, dims: Sequence[Dims]) -> Function:
     numpy = _numpy()
     sizes = [part[of.axis] for part in dims]
-    return lambda x: tuple(numpy.split(x, numpy.cumsum(sizes)[:-1], of.axis))
+    return _one(lambda x: tuple(numpy.split(x, numpy.cumsum(sizes)[:-1], of.axis)))
 
 
 def _unstacking(axis: int) -> Function:
     numpy = _numpy()
-    return lambda x: tuple(numpy.moveaxis(x, axis, 0))
+    return _one(lambda x: tuple(numpy.moveaxis(x, axis, 0)))
 
 
 def _running_sum(of: c.RunningSum) -> Function:
@@ -150,22 +158,22 @@ def row_function(of: Computation, dims: Sequence[Dims], element: Any, ranks: Seq
 
     match of:
         case s.Regrouping() if len(ranks) == 2:  # all rows fed have the same sequences
-            return lambda x, like: x
+            return _two(lambda x, like: x)
         case c.Identity() | c.Cast():
-            return lambda x: x.astype(element, copy=False)
+            return _one(lambda x: x.astype(element, copy=False))
         case c.Expansion() if ranks == [len(dims[0])] and all(isinstance(n, int) for n in dims[0][1:]):
-            return lambda x, *more: numpy.broadcast_to(x, (len(x), *dims[0][1:]))
+            return _one(lambda x: numpy.broadcast_to(x, (len(x), *dims[0][1:])))
         case c.Reshape() | c.Filled() | c.Expansion() if not all(isinstance(n, int) for n in shape):
             return None
         case c.Reshape():
-            return lambda x, *more: x.reshape(shape if shape.count(-1) else [*shape])
+            return _one(lambda x: x.reshape(shape))
         case c.Numbers(numbers=numbers):
             constant = numpy.array(numbers, element).reshape(shape)
             return lambda: constant
         case c.Scaling(by=by):
-            return lambda x: x * x.dtype.type(by)
+            return _one(lambda x: x * x.dtype.type(by))
         case c.Affine(by=by, shift=shift):
-            return lambda x: x * x.dtype.type(by) + x.dtype.type(shift)
+            return _one(lambda x: x * x.dtype.type(by) + x.dtype.type(shift))
         case c.Power(of=power):
             return _power(power)
         case c.Function(name=name):
@@ -173,15 +181,15 @@ def row_function(of: Computation, dims: Sequence[Dims], element: Any, ranks: Seq
         case c.Logarithm():
             return numpy.log
         case c.Relu():
-            return lambda x: numpy.maximum(x, 0)
+            return _one(lambda x: numpy.maximum(x, 0))
         case c.Activation(name="sigmoid"):
-            return lambda x: 1 / (1 + numpy.exp(-x))
+            return _one(lambda x: 1 / (1 + numpy.exp(-x)))
         case c.Activation(name="tanh"):
             return numpy.tanh
         case c.Activation(name="swish"):
-            return lambda x: x / (1 + numpy.exp(-x))
+            return _one(lambda x: x / (1 + numpy.exp(-x)))
         case c.Activation(name="hardtanh", numbers=(low, high)):
-            return lambda x: numpy.clip(x, low, high)
+            return _one(lambda x: numpy.clip(x, low, high))
         case c.Sum(axis=axis):
             return _binary("add", axis)
         case c.Subtraction(axis=axis):
@@ -207,15 +215,15 @@ def row_function(of: Computation, dims: Sequence[Dims], element: Any, ranks: Seq
         case c.Slicing(cuts=cuts) if inside(*(axis for axis, _, _ in cuts)):
             return _slicing(of)
         case c.Concat(axis=axis) if inside(axis):
-            return lambda parts: numpy.concatenate(parts, axis)
+            return _one(lambda parts: numpy.concatenate(parts, axis))
         case c.Stacking(axis=axis) if not ranks or axis % (rank + 1):
-            return lambda parts: numpy.stack(parts, axis)
+            return _one(lambda parts: numpy.stack(parts, axis))
         case c.Split(axis=axis) if inside(axis) and all(isinstance(part[axis], int) for part in dims):
             return _split(of, dims)
         case c.Unstacking(axis=axis) if inside(axis):
             return _unstacking(axis)
         case c.Transposition(axes=axes) if not ranks or axes[0] % rank == 0:
-            return lambda x: x.transpose(axes)
+            return _one(lambda x: x.transpose(axes))
         case c.RunningSum(axis=axis) if inside(axis):
             return _running_sum(of)
         case c.MatrixProduct(x_transposed=x_transposed, y_transposed=y_transposed) if not ranks or (rank > 1 and ranks[0] == rank and not x_transposed):

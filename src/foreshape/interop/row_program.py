@@ -65,7 +65,7 @@ class RowStep(NamedTuple):
     @property
     def reads(self) -> list[int]:
         """Return the values read."""
-        return [v for operand in self.operands for v in (operand if isinstance(operand, tuple) else (operand,)) if v is not None]
+        return _flat(self.operands)
 
     @property
     def is_by_row(self) -> bool:
@@ -201,8 +201,11 @@ class RowProgram:
         """Return the results of an op on constants."""
         dims, element = [spec.known_dims for spec in specs], specs[0].known_dtype.numpy_name
         if isinstance(computation, c.Filled):
-            fill = filled(computation, dims[0], element)
-            compute: Callable[..., Any] | None = None if fill is None or not dims[0] else lambda: fill(dims[0][0])
+            import numpy
+
+            number, sizes = computation.number, dims[0]
+            is_known = number is not None and all(isinstance(n, int) for n in sizes)
+            compute: Callable[..., Any] | None = (lambda: numpy.full(sizes, number, element)) if is_known else None  # pyright: ignore[reportArgumentType, reportCallIssue]
         else:
             compute = row_function(computation, dims, element, ())
         values = _flat(operands)
@@ -243,8 +246,8 @@ class RowProgram:
         of = node.computation
         if not isinstance(of, c.FlattenedProduct | c.MatrixProduct) or len(node.operands) != 2:
             return None
-        x, w = node.operands
-        weight = self.constants.get(w)
+        x: int = node.operands[0]
+        weight = self.constants.get(node.operands[1])
         if x in self.constants or weight is None or weight.ndim != 2 or len(self.values[x].dims) != 1 or self.values[x].element != FP32.numpy_name:
             return None
         if isinstance(of, c.FlattenedProduct):
@@ -344,7 +347,12 @@ class RowProgram:
         function = _function_of(of)
         if isinstance(of, AttentionInSequences):
             bias = operands[3] if len(operands) > 3 else None
-            if not is_single or (bias is not None and bias not in self.constants) or len({self.values[v].dims for v in operands[:3]}) > 1:
+            if (
+                value is None
+                or not is_single
+                or (bias is not None and bias not in self.constants)
+                or any(self.values[v].dims != value.dims for v in _flat(operands[1:3]))
+            ):
                 raise StepsUnknown(f"{_words(op)}: attention without torch is for fp32 of equal rows, with a constant bias or none")
             self.steps.append(RowStep("attention", RowAttention(self._store, of.heads, of.scale, of.causal), tuple(operands), results))
         elif is_single and function is not None:
@@ -393,12 +401,13 @@ def _words(op: Op) -> str:
 
 
 def _flat(operands: Sequence[Any]) -> list[int]:
-    return [v for x in operands for v in (x if isinstance(x, tuple) else (x,)) if v is not None]
+    out: list[int] = []
+    for x in operands:
+        out += [] if x is None else [x] if isinstance(x, int) else x
+    return out
 
 
 def _function_of(of: Computation) -> tuple[Function, ...] | None:
     """Return the functions of each element by oneDNN that a computation is."""
     following = Following("relu") if isinstance(of, c.Relu) else Following(of.name, of.numbers, of.form) if isinstance(of, c.Activation) else None
     return None if following is None else tuple(in_library(following))
-
-

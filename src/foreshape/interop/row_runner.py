@@ -75,7 +75,7 @@ class RowRunner:
         """Return the bytes of the copied weights, of the kernels kept, and of the workers' memory kept."""
         return {"weights": self._program.nbytes, "kernels": self.store.nbytes, "values": sum(w.nbytes for w in self._free)}
 
-    def run(self, feeds: Mapping[str, Array], begins: Sequence[int], fetches: Sequence[str] | None = None) -> dict[str, Array]:
+    def run(self, feeds: Mapping[str, Array], begins: Sequence[int] | Array, fetches: Sequence[str] | None = None) -> dict[str, Array]:
         """Return results by name: ``[rows, ...]`` or ``[texts, ...]``.
 
         Args:
@@ -158,7 +158,7 @@ class RowRunner:
         lengths = offsets[[t + 1 for t in texts]] - offsets[texts]
         begins = numpy.zeros(len(texts) + 1, numpy.int64)
         numpy.cumsum(lengths, out=begins[1:])
-        picked = numpy.arange(begins[-1]) + numpy.repeat(offsets[texts] - begins[:-1], lengths)
+        picked: Any = numpy.arange(begins[-1]) + numpy.repeat(offsets[texts] - begins[:-1], lengths)  # pyright: ignore[reportUnknownVariableType]
         with self._library.using(threads):
             out = worker.run(plan, threads, {number: array[picked] for number, array in arrays.items()}, begins)
         if len(texts) > 1 and not all(numpy.isfinite(x).all() for x in out):  # a text reads a few rows of the next one, with weights of 0
@@ -338,7 +338,8 @@ class _RowWorker(Worker):
             out[begins[-1] :] = 0.0
             step.compute(self, q, k, v, out, begins.tolist(), bias)
             return
-        number, result = step.operands[0], step.results[0]
+        number: int = step.operands[0]
+        result = step.results[0]
         x = self._whole(env, number)[: count[self._program.values[number].space]]
         y, space = step.compute(x, begins), self._program.values[result].space
         if result not in env:
@@ -355,8 +356,9 @@ class _RowWorker(Worker):
             for step in part.steps:
                 operands = [self._operand(x, env, block, begin, rows) for x in step.operands]
                 if step.kind in ("rows", "filled"):
-                    results = step.compute(rows) if step.kind == "filled" else step.compute(*operands)
-                    for v, y in zip(step.results, results if isinstance(results, tuple) else (results,), strict=True):
+                    results: Any = step.compute(rows) if step.kind == "filled" else step.compute(*operands)
+                    made: Sequence[Array] = results if len(step.results) > 1 else (results,)
+                    for v, y in zip(step.results, made, strict=True):
                         if v in part.leaves:
                             if v not in env:
                                 env[v] = numpy.zeros((covered(count) + 64, *y.shape[1:]), y.dtype)
@@ -377,10 +379,13 @@ class _RowWorker(Worker):
     def _operand(self, x: Any, env: dict[int, Array], block: dict[int, Array], begin: int, rows: int) -> Any:
         if isinstance(x, tuple):
             return tuple([self._operand(v, env, block, begin, rows) for v in x])  # pyright: ignore[reportUnknownVariableType]
-        if x is None or self._program.values[x].space == CONSTANT:
-            return None if x is None else env[x]
-        columns = self._program.columns.get(x)
-        base = x if columns is None else columns.source
+        if x is None:
+            return None
+        value: int = x
+        if self._program.values[value].space == CONSTANT:
+            return env[value]
+        columns = self._program.columns.get(value)
+        base = value if columns is None else columns.source
         array = block[base] if base in block else env[base][begin : begin + rows]
         return array if columns is None else array[:, columns.begin : columns.end]
 
@@ -405,5 +410,3 @@ def _last_reads(program: RowProgram, parts: list[_Part], fetches: Sequence[int],
     later = {_base(program, v) for part in parts[index + 1 :] for step in part.steps for v in step.reads} | {_base(program, v) for v in fetches}
     here = {_base(program, v) for step in parts[index].steps for v in step.reads} | parts[index].leaves
     return [v for v in here if v not in later and program.values[v].space != CONSTANT]
-
-

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import mmap
 import os
-from collections.abc import Sequence
-from typing import Any, Literal, overload
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, overload
 
-from foreshape.errors import SchemaError
+from foreshape.errors import FormatError, SchemaError
+from foreshape.interop.inference import columns
 from foreshape.interop.model import InferenceModel
+from foreshape.interop.onnx.held_parameters import OnnxParameters
+from foreshape.interop.program_files import open_program
 from foreshape.language.program import Op, Program, Variable
 from foreshape.language.program.inputs import inputs_of
 from foreshape.runtime.engine import Scope, default_scope
@@ -78,5 +82,79 @@ def _unpadded(
 
 def _source(op: Op) -> str:
     """Return the node of the file that an op was made of, in words."""
-    node = getattr(op.origin[0], "node", None) if isinstance(op.origin, tuple) and op.origin else None
+    origin: Any = op.origin
+    node = getattr(origin[0], "node", None) if origin.__class__ is tuple and origin else None
     return f"{node.operator} {node.name}".strip() if node is not None else ""
+
+
+class FileArrays(Mapping[str, Any]):
+    """The parameters in the file of a network by name, as numpy's arrays, without torch."""
+
+    def __init__(self, parameters: OnnxParameters) -> None:
+        self._parameters, self._names = parameters, parameters.names()
+
+    def __getitem__(self, name: str) -> Any:
+        array = self._parameters.array(name) if name in self else None
+        if array is None:
+            raise KeyError(name)
+        return array
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def forget_pages(self) -> None:
+        """Give the pages of the file that were read back to the system; those that are read again come from the file."""
+        for name in self._names:
+            base = self._parameters.array(name)
+            while getattr(base, "base", None) is not None:
+                base = base.base
+            data = base.obj if isinstance(base, memoryview) else base
+            if isinstance(data, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+                data.madvise(mmap.MADV_DONTNEED)
+                return
+
+
+class RaggedFile(NamedTuple):
+    """The network of a file of padded texts on ragged rows, opened without torch.
+
+    Attributes:
+        network: the program, its feeds and its results.
+        arrays: its parameters.
+        scope: makes a scope with them, with torch.
+    """
+
+    network: UnpaddedProgram
+    arrays: FileArrays
+    scope: Callable[[], Scope]
+
+
+def open_unpadded(path: str | os.PathLike[str], mask: str | None = "attention_mask", pad_id: int | None = None) -> RaggedFile:
+    """Open an ``.onnx`` of padded texts on ragged rows; its weights stay in the file, and torch is not needed.
+
+    Args:
+        path: of the file.
+        mask, pad_id: as for `unpad`.
+
+    Raises:
+        UnpadError, SchemaError: as `unpad`. FormatError: the file cannot be read, or its parameters are in other files than an ``.onnx`` has.
+    """
+    program, parameters = open_program(path)
+    if not isinstance(parameters, OnnxParameters):
+        raise FormatError.must(f"{os.fspath(path)}", "an .onnx", "another format")
+    program.refresh()
+    arrays = FileArrays(parameters)
+    feeds, fetches = columns(program, "feed", outputs=True), columns(program, "fetch", outputs=False)
+    network = unpad_program(program, feeds, fetches, mask, arrays.get, pad_id=pad_id, source=_source)
+
+    def scope() -> Scope:
+        out = Scope()
+        parameters.put_into(out)
+        return out
+
+    return RaggedFile(network, arrays, scope)

@@ -33,6 +33,7 @@ from foreshape.apps.cli.arguments import (
     Threads,
 )
 from foreshape.apps.cli.command_words import CommandGroup
+from foreshape.apps.cli.embed import embed
 from foreshape.apps.cli.output import drop_unprintable, fitted, plain_errors, print_json, print_plain, printing, whole_command
 from foreshape.apps.cli.quantizing import quantize
 from foreshape.apps.cli.rank_commands import calibrate, simulate
@@ -301,6 +302,7 @@ def compile_network(
 
 
 app.command(short_help="Serve saved networks over HTTP.")(serve)
+app.command(short_help="Embed texts: write the vector of each text of a file.")(embed)
 app.command(short_help="Quantize a network to 8-bit integers.")(quantize)
 
 

@@ -17,15 +17,18 @@ from foreshape.core.hints import did_you_mean
 
 def quantize(
     model: Model,
+    out: Annotated[str, typer.Option("--out", metavar="NAME", help="The network to write: NAME.onnx, or NAME for NAME.pdmodel and NAME.pdiparams.")],
     data: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "--data",
             metavar="PATH",
             help="Examples of the inputs: an .npz file with an array for each input, an .npy file for a single input, or a folder of such files.",
         ),
-    ],
-    out: Annotated[str, typer.Option("--out", metavar="NAME", help="The network to write: NAME.onnx, or NAME for NAME.pdmodel and NAME.pdiparams.")],
+    ] = None,
+    dynamic: Annotated[
+        bool, typer.Option("--dynamic", help="Quantize products alone, with scales of rows found in the run, without examples; so are networks with attention.")
+    ] = False,
     activations: Annotated[
         str,
         typer.Option(
@@ -43,7 +46,7 @@ def quantize(
         float | None, typer.Option("--within", metavar="LOSS", help="The largest loss: as many layers are left in fp32 as are needed for it.")
     ] = None,
 ) -> None:
-    """Quantize a network to 8-bit integers, with ranges measured on examples."""
+    """Quantize a network to 8-bit integers, with ranges measured on examples or found in the run."""
     if activations not in completion.METHODS:
         raise typer.BadParameter(f"is one of {', '.join(completion.METHODS)}{did_you_mean(activations, completion.METHODS)}", param_hint="--activations")
     with plain_errors():
@@ -54,7 +57,8 @@ def quantize(
         require_writable(out if out.endswith((".onnx", ".pdmodel")) else f"{out}.pdmodel")
         network = load_inference_model(os.fspath(model), scope=Scope())
         limits: dict[str, Any] = {} if within is None else {"accuracy": "outputs", "within": within}
-        quantized = quantize(network, _feeds(data), activations=activations, exclude=exclude or (), **limits)
+        feeds = None if data is None else _feeds(data)
+        quantized = quantize(network, feeds, activations=activations, exclude=exclude or (), dynamic=dynamic or None, **limits)
         save = save_onnx if out.endswith(".onnx") else save_inference_model
         save(out, quantized.feeds, quantized.fetches, program=quantized.program, scope=quantized.scope)
         bytes = sum(v.persistable and v.dtype is not None and v.dtype.name == "int8" for v in quantized.program.global_block.vars.values())

@@ -21,7 +21,12 @@ def serve(
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on; 0.0.0.0 accepts other machines.")] = "127.0.0.1",
     batch: Annotated[int, typer.Option("--batch", min=1, help="The largest number of examples that are computed together.")] = 64,
     memory: Annotated[
-        str | None, typer.Option("--memory", metavar="BYTES", help="The memory of all models together, as 4GiB. Default: nine tenths of the machine's.")
+        str | None,
+        typer.Option(
+            "--memory",
+            metavar="BYTES",
+            help="All memory of the models together, as 4GiB, beside Python and torch. Default: nine tenths of the machine's, for runs.",
+        ),
     ] = None,
     body: Annotated[str, typer.Option("--body", metavar="BYTES", help="The largest size of a request.")] = "64MiB",
     seconds: Annotated[float, typer.Option("--seconds", metavar="TIME", help="The time limit of a request.")] = 30.0,
@@ -76,7 +81,6 @@ def _run(models: Sequence[str], options: ServeOptions) -> None:
         with printing():
             print_plain(text)
 
+    kinds = [Networks(options.threads, bounded=options.memory is not None), LanguageModels(options.users, options.context, options.threads)]
     with bound(options.host, options.port) as address:
-        serve_until_stopped(
-            make_service(models, limits, [Networks(options.threads), LanguageModels(options.users, options.context, options.threads)]), address, say
-        )
+        serve_until_stopped(make_service(models, limits, kinds), address, say)

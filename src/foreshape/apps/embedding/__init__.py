@@ -1,4 +1,4 @@
-"""Vectors of texts, and scores of pairs: encoders over ragged words, with the tokenizers and settings that are saved beside them."""
+"""Vectors of texts, and scores of pairs: encoders over ragged words, with their folders' tokenizers and settings."""
 
 from foreshape.apps.embedding.embedder import Embedder
 

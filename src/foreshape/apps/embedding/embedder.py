@@ -11,18 +11,18 @@ from typing import Any, Literal, cast
 
 from foreshape.apps.embedding.model_folder import ACTIVATIONS, ModelFolder, normalized, read_folder, sigmoid
 from foreshape.apps.embedding.text_batches import BatchLimits, batch_limits, batches
-from foreshape.apps.embedding.text_network import TextNetwork, open_encoder, open_onnx
+from foreshape.apps.embedding.text_network import open_encoder, open_onnx
 from foreshape.apps.embedding.tokenization import TextTokenizer, Tokenized
 from foreshape.errors import FeedError, ForeshapeWarning, SchemaError, border
 from foreshape.language.program import Variable
 
-_WINDOW = 1024
-"""The texts of a stream that are cut into words and ordered by length at a time."""
+_WINDOW = 256
+"""The texts of a stream taken at a time: cut into words, and ordered by length."""
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 
 class Embedder:
-    """A model that makes vectors of texts, or scores of pairs of texts.
+    """A model for vectors of texts, or for scores of pairs of texts.
 
     Its folder is one of sentence-transformers or of the transformers library; or an ``.onnx`` file with its tokenizer beside it, or in the folder above.
     Texts are packed side by side without padding, so a text's vector does not depend on the texts beside it.
@@ -71,9 +71,15 @@ class Embedder:
     # --- vectors
 
     def encode(
-        self, sentences: str | Sequence[str], *, prompt_name: str | None = None, prompt: str | None = None, normalize: bool = False, dims: int | None = None,
+        self,
+        sentences: str | Sequence[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        normalize: bool = False,
+        dims: int | None = None,
         progress: bool = False,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """Return the vectors of texts, float32 ``[texts, width]``; of a single text ``[width]``.
 
         Args:
@@ -128,7 +134,7 @@ class Embedder:
         """Yield the vector of each text, in their order, float32 ``[width]``: for more texts than memory has room for.
 
         Args:
-            sentences: texts, of which 1,024 are looked at together.
+            sentences: texts; 256 are taken at a time.
             prompt_name, prompt, normalize, dims: as for `encode`.
         """
         return self._stream(sentences, prompt_name, prompt, normalize, dims)
@@ -174,16 +180,19 @@ class Embedder:
 
         source = iter(texts)
         while some := list(islice(source, _WINDOW)):
-            for text in some:
-                if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-                    raise FeedError(f"a text must be a str; seen {type(text).__name__}")
-            yield from self._rows(variable, self._words([before + text for text in some]), vectors, skipped)
+            yield from self._rows(variable, self._words(_with(before, some)), vectors, skipped)
 
     def _words(self, texts: Sequence[Any]) -> list[Tokenized]:
         try:
             return self._tokenize(texts)
-        except UnicodeEncodeError as error:
-            raise FeedError(f"a text has half a pair of surrogates, which is no character: {error}") from None
+        except TypeError:  # of the package, whatever is wrong
+            parts: list[Any] = [part for entry in texts for part in (cast("tuple[Any, ...]", entry) if isinstance(entry, tuple) else (entry,))]
+            for text in parts:
+                if not isinstance(text, str):
+                    raise FeedError(f"a text must be a str; seen {type(text).__name__}") from None
+                if any("\ud800" <= c <= "\udfff" for c in text):
+                    raise FeedError(f"a text has half a pair of surrogates, which is no character: {text[:80]!a}") from None
+            raise
 
     def _rows(self, variable: Variable, words: Sequence[Tokenized], finish: Callable[[Any, Sequence[int]], Any], skipped: int = 0) -> list[Any]:
         """Return the finished result of each text, in the order of ``words``."""
@@ -256,7 +265,7 @@ class Embedder:
             return numpy.split(normalized(values) if normalize else values, numpy.cumsum(lengths)[:-1])
 
         texts = [sentences] if isinstance(sentences, str) else list(sentences)
-        rows = self._rows(self._network.rows, self._words([before + text for text in texts]), split)
+        rows = self._rows(self._network.rows, self._words(_with(before, texts)), split)
         return rows[0] if isinstance(sentences, str) else rows
 
     def sparse(self, sentences: str | Sequence[str], *, prompt_name: str | None = None, prompt: str | None = None) -> Any:
@@ -266,18 +275,20 @@ class Embedder:
             sentences: a text, or several.
             prompt_name, prompt: as for `encode`.
         """
-        from scipy import sparse
+        from scipy import sparse as scipy_sparse
 
         if self._settings.sparse is None:
             raise SchemaError(f"{self.path} has no scores of words: a model with an output layer of masked words has them")
         variable, before = self._network.active_words(*self._settings.sparse), self._prompt(prompt_name, prompt)
         texts = [sentences] if isinstance(sentences, str) else list(sentences)
 
+        sparse: Any = scipy_sparse
+
         def rows(values: Any, lengths: Sequence[int]) -> Any:
             return [sparse.csr_matrix(row) for row in values]
 
         columns = int(cast("int", variable.spec.known_dims[-1]))
-        parts = self._rows(variable, self._words([before + text for text in texts]), rows)
+        parts = self._rows(variable, self._words(_with(before, texts)), rows)
         return sparse.vstack(parts, "csr") if parts else sparse.csr_matrix((0, columns), dtype="float32")
 
     # --- scores
@@ -295,7 +306,7 @@ class Embedder:
         if self.labels is None:
             raise SchemaError(f"{self.path} makes vectors of texts: a model with a head of scores has predict and rank")
         activation = self._activation()
-        variable, texts = cast("Variable", self._network.result), [(str(a), str(b)) for a, b in pairs]
+        variable, texts = cast("Variable", self._network.result), [(a, b) for a, b in pairs]
         out: list[Any] = []
         with _bar(len(texts) if progress else None) as advance:
             for begin in range(0, len(texts), _WINDOW):
@@ -331,6 +342,10 @@ class Embedder:
     def __repr__(self) -> str:
         kind = f"{self.labels} scores of a pair" if self.labels is not None else "vectors"
         return f"Embedder({str(self.path)!r}, {kind}, texts of up to {self.max_length} words)"
+
+
+def _with(prompt: str, texts: Sequence[str]) -> Sequence[str]:
+    return [prompt + text for text in texts] if prompt else texts
 
 
 def _beside(file: Path) -> ModelFolder:

@@ -1,10 +1,10 @@
-"""`ModelFolder`: what sentence-transformers and transformers save in a folder, read but for the network's weights."""
+"""`ModelFolder`: the settings saved by sentence-transformers and transformers in a folder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from foreshape.apps.embedding.encoder_kinds import head_named
 from foreshape.apps.embedding.text_network import POOLINGS
@@ -70,7 +70,7 @@ def read_folder(folder: Path) -> ModelFolder:
         raise SchemaError(f"{folder / 'modules.json'}: the first module must be a Transformer; seen {first}")
     network = modules[0][1]
     config = _optional(network / "config.json")
-    settings = next((_optional(network / n) for n in _SETTINGS if (network / n).is_file()), {})
+    settings = next((_optional(network / n) for n in _SETTINGS if (network / n).is_file()), dict[str, Any]())
     values: dict[str, Any] = {
         "network": network,
         "max_length": settings.get("max_seq_length"),
@@ -111,8 +111,9 @@ def _plain(folder: Path, texts: Mapping[str, Any]) -> ModelFolder:
 
 
 def _of_texts(texts: Mapping[str, Any]) -> dict[str, Any]:
-    prompts, default, similarity = texts.get("prompts") or {}, texts.get("default_prompt_name"), texts.get("similarity_fn_name") or "cosine"
-    if not isinstance(prompts, dict) or not all(isinstance(p, str) for p in prompts.values()):  # pyright: ignore[reportUnknownVariableType]
+    seen: Any = texts.get("prompts") or {}
+    prompts, default, similarity = cast("dict[str, Any]", seen), texts.get("default_prompt_name"), texts.get("similarity_fn_name") or "cosine"
+    if not isinstance(seen, dict) or not all(isinstance(p, str) for p in prompts.values()):
         raise FormatError("config_sentence_transformers.json: prompts must be an object of texts")
     if default is not None and default not in prompts:
         raise FormatError(f"config_sentence_transformers.json: default_prompt_name {default!r} is none of the prompts")
@@ -123,7 +124,8 @@ def _of_texts(texts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _activation_of(config: Mapping[str, Any], texts: Mapping[str, Any]) -> str | None:
     inner: Any = config.get("sentence_transformers")
-    places = (inner if isinstance(inner, dict) else {}).get("activation_fn"), config.get("sbert_ce_default_activation_function"), texts.get("activation_fn")
+    inside = cast("dict[str, Any]", inner if isinstance(inner, dict) else {})
+    places: list[Any] = [inside.get("activation_fn"), config.get("sbert_ce_default_activation_function"), texts.get("activation_fn")]
     return next((str(p).rpartition(".")[2] for p in places if p), None)
 
 
@@ -145,12 +147,13 @@ def _list_of(file: Path) -> list[Any]:
 
 def _module(entry: Any, folder: Path) -> tuple[str, Path]:
     """Return the last word of a module's class, whatever the version calls its place, and its folder."""
-    if not isinstance(entry, dict) or not isinstance(entry.get("type"), str) or not isinstance(entry.get("path"), str):  # pyright: ignore[reportUnknownMemberType]
-        raise FormatError(f"{folder / 'modules.json'}: a module must have a type and a path; seen {str(entry)[:200]}")  # pyright: ignore[reportUnknownArgumentType]
-    path: str = entry["path"]
+    fields = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
+    kind, path = fields.get("type"), fields.get("path")
+    if not isinstance(kind, str) or not isinstance(path, str):
+        raise FormatError(f"{folder / 'modules.json'}: a module must have a type and a path; seen {str(fields)[:200]}")
     if Path(path).is_absolute() or ".." in Path(path).parts:
         raise FormatError(f"{folder / 'modules.json'}: the path of a module must be within the folder; seen {path[:200]!r}")
-    return str(entry["type"]).rpartition(".")[2], folder / path  # pyright: ignore[reportUnknownArgumentType]
+    return kind.rpartition(".")[2], folder / path
 
 
 def _modes(details: Mapping[str, Any], path: Path) -> list[str]:
@@ -224,6 +227,10 @@ def _numpy(name: str, *numbers: float) -> Step:
 
 
 ACTIVATIONS: Mapping[str, Step] = {
-    "Identity": lambda x: x, "Tanh": _numpy("tanh"), "ReLU": _numpy("maximum", 0.0), "Sigmoid": sigmoid, "SiLU": lambda x: x * sigmoid(x),
-}  # fmt: skip
+    "Identity": lambda x: x,
+    "Tanh": _numpy("tanh"),
+    "ReLU": _numpy("maximum", 0.0),
+    "Sigmoid": sigmoid,
+    "SiLU": lambda x: x * sigmoid(x),
+}
 """Activations of vectors and scores by the names of torch's classes."""

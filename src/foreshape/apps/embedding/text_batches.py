@@ -40,8 +40,11 @@ def batch_limits(memory: int | str | None, network: TextNetwork, variable: Varia
         SchemaError: memory has no room for the longest text.
     """
     if memory is None:
-        rows = _ROWS
-        return BatchLimits(rows, lambda count, total, most: total <= rows and (not network.padded or count * most <= rows))
+
+        def short(count: int, total: int, most: int) -> bool:
+            return total <= _ROWS and (not network.padded or count * most <= _ROWS)
+
+        return BatchLimits(_ROWS, short)
     from foreshape.compiler.memory import bytes_of
 
     bound, plan = bytes_of(memory), network.plan(variable)
@@ -52,7 +55,7 @@ def batch_limits(memory: int | str | None, network: TextNetwork, variable: Varia
 
     if longest is not None and not fits(1, longest, longest):
         raise SchemaError(f"a text of {longest} words takes more than memory={memory}")
-    return BatchLimits(_ROWS, lambda count, total, most: total <= _ROWS and fits(count, total, most))
+    return BatchLimits(_ROWS, fits)
 
 
 def batches(order: Sequence[int], lengths: Sequence[int], limits: BatchLimits) -> Iterator[list[int]]:
@@ -61,7 +64,7 @@ def batches(order: Sequence[int], lengths: Sequence[int], limits: BatchLimits) -
     Args:
         order: the numbers of the texts, by length.
         lengths: the words of each text, by its number.
-        limits: the bounds; a text that is longer alone goes alone.
+        limits: the bounds; a longer text goes alone.
     """
     batch: list[int] = []
     total = most = 0

@@ -2,48 +2,86 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from foreshape import layer
-from foreshape.apps.embedding.encoder_kinds import KINDS, EncoderNetwork, normal_config
+from foreshape.apps.embedding.encoder_kinds import KINDS, normal_config
+from foreshape.apps.embedding.encoder_network import EncoderNetwork
 from foreshape.apps.generation.transformers_models import folder_weights, json_object, store_weights
 from foreshape.compiler.memory import Plan
 from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.core.values.torch_proxy import Tensor
 from foreshape.errors import FormatError, SchemaError
+from foreshape.interop.mapped_weights import MappedWeights
+from foreshape.interop.row_program import StepsUnknown
+from foreshape.interop.row_runner import RowRunner
+from foreshape.interop.unpadding import FileArrays, open_unpadded
 from foreshape.language.program import Program, Variable, program_guard
+from foreshape.machine.kernels.onednn_library import library
 from foreshape.runtime.engine import Executor, Scope
 from foreshape.runtime.engine.prepared_run import repeated
 
 POOLINGS: Mapping[str, str] = {
-    "cls": "first", "max": "max", "mean": "average", "mean_sqrt_len_tokens": "sqrt", "weightedmean": "", "lasttoken": "last",
-}  # fmt: skip
-"""The modes of pooling of sentence-transformers, in the order in which older files join them, and those of `layer.sequence_pool`."""
+    "cls": "first",
+    "max": "max",
+    "mean": "average",
+    "mean_sqrt_len_tokens": "sqrt",
+    "weightedmean": "",
+    "lasttoken": "last",
+}
+"""The modes of pooling of sentence-transformers, in the order of older files -> the modes of `layer.sequence_pool`."""
 
 
 class TextNetwork:
     """A network from the words of some texts to their rows.
 
     Attributes:
-        rows: the result, ragged ``[rows, width]``; None of a network that gives one row a text.
+        rows: the result, ragged ``[rows, width]``; None of a network with one row a text.
         result: the result of its head, or the row of each text; None without one.
         positions: the most words of a text; None without a limit.
         padded: True if a batch costs its longest text's square for each text.
     """
 
     def __init__(
-        self, inputs: Mapping[str, Variable], rows: Variable | None, result: Variable | None, scope: Scope, *, positions: int | None, padded: bool = False,
-        threads: int | None = None,
+        self, inputs: Mapping[str, Variable], rows: Variable | None, result: Variable | None, scope: Callable[[], Scope], *, positions: int | None,
+        padded: bool = False, threads: int | None = None, arrays: NetworkArrays | FileArrays | None = None,
     ) -> None:  # fmt: skip
         self.inputs, self.rows, self.result, self.positions, self.padded = dict(inputs), rows, result, positions, padded
         self.program = self.inputs["input_ids"].block.program
-        self.scope, self.executor = scope, Executor(threads=threads, frozen=True)
+        self._scope, self._executor, self._threads, self._arrays = scope, None, threads, arrays
+        self._runner: RowRunner | None = None
+        self._with_torch: set[str] = set()
         self._runs: dict[str, Callable[[Any], list[Any]]] = {}
         self._pooled: dict[tuple[tuple[str, ...], bool], Variable] = {}
         self._skipped: Variable | None = None
+
+    @functools.cached_property
+    def scope(self) -> Scope:
+        """Return the weights as tensors of torch."""
+        return self._scope()
+
+    @functools.cached_property
+    def executor(self) -> Executor:
+        return Executor(threads=self._threads, frozen=True)
+
+    def _without_torch(self, variable: Variable) -> RowRunner | None:
+        """Return what computes a result without torch, beside those of before over the same weights; None if an op of it needs torch."""
+        runner = self._runner
+        if self._arrays is None or variable.name in self._with_torch or library() is None:
+            return None
+        if runner is None or variable.name not in runner.fetches:
+            try:
+                runner = RowRunner(self.program, [*(() if runner is None else runner.fetches), variable.name], self._arrays, self._threads)
+            except StepsUnknown:
+                self._with_torch.add(variable.name)
+                return None
+            self._arrays.forget_pages()
+            self._runner = runner
+        return runner
 
     def pooled(self, modes: Sequence[str], skipping: bool = False) -> Variable:
         """Return the rows of each text pooled, ``[texts, width * modes]``; with ``skipping`` without its first rows, whose number is fed."""
@@ -94,10 +132,16 @@ class TextNetwork:
         import numpy
 
         lengths = [len(text) for text in ids]
-        feed: dict[str, Any] = {}
-        for name, parts in (("input_ids", ids), ("token_type_ids", types)):
-            if name in self.inputs:
-                feed[self.inputs[name].name] = LoDTensor.of_lengths(_int64(numpy.concatenate([numpy.asarray(p, "int64") for p in parts])), [lengths])
+        packed = {
+            self.inputs[name].name: numpy.concatenate([numpy.asarray(p, "int64") for p in parts])
+            for name, parts in (("input_ids", ids), ("token_type_ids", types))
+            if name in self.inputs
+        }
+        runner = None if skipped else self._without_torch(variable)
+        if runner is not None:
+            fed = {name: packed[name] for name in runner.feeds}
+            return runner.run(fed, numpy.concatenate(([0], numpy.cumsum(lengths, dtype="int64"))), [variable.name])[variable.name]
+        feed: dict[str, Any] = {name: LoDTensor.of_lengths(_int64(numbers), [lengths]) for name, numbers in packed.items()}
         if skipped and self._skipped is not None:
             feed[self._skipped.name] = numpy.array([[min(skipped, max(n - 1, 0))] for n in lengths], "int64")
         if variable.name not in self._runs:
@@ -144,34 +188,76 @@ def open_encoder(folder: Path, head: str | None = None, threads: int | None = No
             if head not in kind.heads:
                 raise SchemaError(f"a network of the kind {config['model_type']} with {config.get('architectures')} is not known here")
             result = kind.heads[head](network, len(config.get("id2label") or {}) or config.get("num_labels") or 2)
-    scope, weights = Scope(), folder_weights(folder)
 
-    def value(name: str) -> Tensor | None:
-        tensor = _weight(weights, kind.base, name)
-        tensor = _renamed(weights, network, name) if tensor is None else tensor
-        if tensor is None:
-            return None
-        if not tensor.is_floating_point():
-            raise SchemaError.must(f"the weight {name}", "in floats", str(tensor.dtype))
-        tensor = tensor.float() + 1.0 if name in network.shifted else tensor
-        return tensor.T if name in network.turned else tensor
+    def scope() -> Scope:
+        out, weights = Scope(), folder_weights(folder)
 
-    store_weights(main, scope, value)
+        def value(name: str) -> Tensor | None:
+            tensor = _value(weights, network, name, lambda x, count: x.chunk(count))
+            if tensor is not None and not tensor.is_floating_point():
+                raise SchemaError.must(f"the weight {name}", "in floats", str(tensor.dtype))
+            return None if tensor is None else tensor.float() + 1.0 if name in network.shifted else tensor
+
+        store_weights(main, out, value)
+        return out
+
+    files = sorted(folder.glob("*.safetensors"))
+    arrays = NetworkArrays(main, network, MappedWeights(files)) if files and not (folder / "adapter_config.json").is_file() else None
     limit = config.get("max_position_embeddings")
     if kind.pad_positions and limit:
         limit -= config.get("pad_token_id", 1) + 1
-    return TextNetwork(network.inputs, network.rows, result, scope, positions=limit, padded=kind.padded, threads=threads), config
+    return TextNetwork(network.inputs, network.rows, result, scope, positions=limit, padded=kind.padded, threads=threads, arrays=arrays), config
 
 
-def _renamed(weights: Mapping[str, Tensor], network: EncoderNetwork, name: str) -> Tensor | None:
-    for other, part in network.kind.renamed(name):
-        value = _weight(weights, network.kind.base, other)
-        if value is not None:
-            return value if part is None else value.chunk(part[1])[part[0]]
-    return None
+class NetworkArrays(Mapping[str, Any]):
+    """The parameters of a network by name as numpy's arrays, over the files of its folder.
+
+    Raises:
+        FormatError: one is missing, or has other dims. SchemaError: one is not in floats.
+    """
+
+    def __init__(self, program: Program, network: EncoderNetwork, weights: MappedWeights) -> None:
+        self._network, self._weights = network, weights
+        self._specs = {v.name: v.spec for v in program.parameters()}
+        self.forget_pages = weights.forget_pages
+        missing = [name for name in self._specs if self._value(name) is None]
+        if missing:
+            raise FormatError(f"{len(missing)} weights are missing in the source, such as {', '.join(missing[:4])}")
+
+    def _value(self, name: str) -> Any:
+        import numpy
+
+        return _value(self._weights, self._network, name, numpy.array_split)
+
+    def __getitem__(self, name: str) -> Any:
+        spec, value = self._specs[name], self._value(name)
+        if value.dtype.kind != "f":
+            raise SchemaError.must(f"the weight {name}", "in floats", str(value.dtype))
+        if list(value.shape) != list(spec.known_dims):
+            raise FormatError(f"{name} must be {spec.text()}, and is {list(value.shape)} in the source")
+        return value.astype("float32") + 1.0 if name in self._network.shifted else value.astype("float32", copy=False)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._specs)
+
+    def __len__(self) -> int:
+        return len(self._specs)
 
 
-def _weight(weights: Mapping[str, Tensor], base: str, name: str) -> Tensor | None:
+def _value(weights: Mapping[str, Any], network: EncoderNetwork, name: str, split: Callable[[Any, int], Sequence[Any]]) -> Any:
+    """Return the weight of a parameter, or None."""
+    base = network.kind.base
+    value = _weight(weights, base, name)
+    if value is None:
+        for other, part in network.kind.renamed(name):
+            value = _weight(weights, base, other)
+            if value is not None:
+                value = value if part is None else split(value, part[1])[part[0]]
+                break
+    return value.T if value is not None and name in network.turned else value
+
+
+def _weight(weights: Mapping[str, Any], base: str, name: str) -> Any:
     """Return the weight of a name, with or without the first part; older files name the parts of normalizations gamma and beta."""
     names = [base + name, name]
     if "norm" in name.lower():
@@ -185,16 +271,10 @@ def open_onnx(path: str | os.PathLike[str], threads: int | None = None) -> TextN
     Raises:
         SchemaError: no proof that padding reaches nothing, or other inputs and results.
     """
-    import foreshape
-
-    unpad: Any = getattr(foreshape, "unpad", None)
-    if unpad is None:
-        raise SchemaError(
-            f"{os.fspath(path)}: networks of padded texts are read through fs.unpad, and this installation has none; give the folder of the network"
-        )
-    model = unpad(os.fspath(path), mask="attention_mask")
-    inputs = {v.name: v for v in model.inputs}
-    fetched = list(model.fetch_variables)
+    opened = open_unpadded(path)
+    block = opened.network.program.global_block
+    inputs = {name: block.var(name) for name in opened.network.feeds}
+    fetched = opened.network.fetches
     rows = next((v for v in fetched if v.spec.lod is not None and v.spec.rank == 2), None)
     result = next((v for v in fetched if v.spec.lod is None and v.spec.rank == 2), None)
-    return TextNetwork(inputs, rows, result, model.scope, positions=None, threads=threads)
+    return TextNetwork(inputs, rows, result, opened.scope, positions=None, threads=threads, arrays=opened.arrays)

@@ -1,10 +1,10 @@
-"""`TextTokenizer`: the tokenizer that a folder of transformers has, without its padding, and cut at the network's length."""
+"""`TextTokenizer`: the tokenizer of a folder of transformers, without its padding and cut at the network's length."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from foreshape.apps.generation.transformers_models import json_object
 from foreshape.errors import DescriptionError, FormatError, SchemaError
@@ -54,7 +54,7 @@ class TextTokenizer:
         self.special = {number for number, word in self._tokenizer.get_added_tokens_decoder().items() if word.special}
 
     def __call__(self, texts: Sequence[str] | Sequence[tuple[str, str]]) -> list[Tokenized]:
-        """Return the words of each text or pair; special words are added, and what is past the longest length is cut.
+        """Return the words of each text or pair; special words are added, and words past the longest length cut.
 
         Args:
             texts: of Unicode characters, without half a surrogate pair.
@@ -98,16 +98,15 @@ def _read(folder: Path, config: Mapping[str, Any]) -> Any:
     if (folder / "vocab.txt").is_file():
         small = bool(config.get("do_lower_case", True))
         words = {line.rstrip("\n"): number for number, line in enumerate((folder / "vocab.txt").read_text("utf-8").splitlines(keepends=True))}
-        names = {
-            name: _content(config.get(f"{name}_token"), default) for name, default in (("unk", "[UNK]"), ("sep", "[SEP]"), ("cls", "[CLS]"), ("mask", "[MASK]"))
-        }
+        usual = {"unk": "[UNK]", "sep": "[SEP]", "cls": "[CLS]", "mask": "[MASK]", "pad": "[PAD]"}
+        names = {name: _content(config.get(f"{name}_token"), word) for name, word in usual.items()}
         missing = [names[n] for n in ("unk", "sep", "cls") if names[n] not in words]
         if missing:
             raise FormatError(f"{folder / 'vocab.txt'} must have the word {missing[0]}")
+        special = {f"{name}_token": word for name, word in names.items()}
         return tokenizers.BertWordPieceTokenizer(
-            words, lowercase=small, strip_accents=config.get("strip_accents"), handle_chinese_chars=config.get("tokenize_chinese_chars", True),
-            unk_token=names["unk"], sep_token=names["sep"], cls_token=names["cls"], mask_token=names["mask"], pad_token=_content(config.get("pad_token"), "[PAD]"),
-        )._tokenizer  # fmt: skip
+            words, lowercase=small, strip_accents=config.get("strip_accents"), handle_chinese_chars=config.get("tokenize_chinese_chars", True), **special
+        )._tokenizer
     if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
         return _of_bytes(folder, config)
     pieces = next((n for n in ("sentencepiece.bpe.model", "spiece.model", "tokenizer.model", "spm.model") if (folder / n).is_file()), None)
@@ -136,4 +135,5 @@ def _of_bytes(folder: Path, config: Mapping[str, Any]) -> Any:
 
 def _content(word: Any, default: str) -> str:
     """Return a special word of a configuration: a text, or an object with it."""
-    return default if word is None else str(word["content"] if isinstance(word, dict) else word)
+    content: Any = cast("dict[str, Any]", word).get("content", default) if isinstance(word, dict) else word
+    return default if content is None else str(content)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import TypeVar
 
 from foreshape.core.data_class import data_class
 from foreshape.core.spec import FP32, LOD_TENSOR
@@ -45,6 +46,9 @@ class QuantizedLayer:
     axis: int
 
 
+_Layer = TypeVar("_Layer", bound=QuantizedLayer)
+
+
 @data_class(frozen=True)
 class Points:
     """The layers to quantize and the values to round.
@@ -64,18 +68,19 @@ class Points:
         return {name: largest[group] for name, group in self.scales.items()}
 
 
-def layers_of(program: Program) -> list[QuantizedLayer]:
-    """Return the layers to quantize, in order.
-
-    Raises:
-        SchemaError: the program has unknown operators, gradients or updates.
-    """
+def refuse_unquantizable(program: Program) -> None:
+    """Raise `SchemaError` if the program has unknown operators, gradients or updates."""
     unknown = sorted({op.type for op in program.all_ops() if is_unknown(op)})
     if unknown:
         raise SchemaError(f"a network with operators that are not known cannot be quantized: {', '.join(unknown[:5])}")
     later = sorted({n for op in program.all_ops() for n in op.output_names() if n.endswith("@GRAD")})
     if later:
         raise SchemaError(f"a training program cannot be quantized: it has gradients, such as {later[0]}; give the network alone")
+
+
+def layers_of(program: Program) -> list[QuantizedLayer]:
+    """Return the layers to quantize, in order. Raises as `refuse_unquantizable`."""
+    refuse_unquantizable(program)
     block = program.global_block
     layers = [layer for op in block.ops if (layer := _layer(block, op)) is not None]
     readers: dict[str, set[int]] = {}
@@ -115,7 +120,7 @@ def _weight_axis(op: Op) -> int | None:
     return 1 if flattened is not None and flattened.y_rows == 1 else None
 
 
-def without(layers: Sequence[QuantizedLayer], exclude: Iterable[str]) -> list[QuantizedLayer]:
+def without(layers: Sequence[_Layer], exclude: Iterable[str]) -> list[_Layer]:
     """Return the layers whose result, weight or operator no pattern names. Raises `SchemaError` for a pattern without a name."""
     left = list(layers)
     for pattern in exclude:

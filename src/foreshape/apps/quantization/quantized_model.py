@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from foreshape.apps.quantization.points import Points, QuantizedLayer, layers_of, points_of, without
 from foreshape.apps.quantization.ranges_of_values import Activations, feeds_of, run_over, scales_of
 from foreshape.apps.quantization.rewrite import Values, rounded_in_training, with_bytes, with_rounding, without_rounding
+from foreshape.apps.quantization.scaled_rows import attends, scaled_layers_of, with_row_scales
 from foreshape.core.data_class import data_class
 from foreshape.core.values.conversion import to_numpy
 from foreshape.errors import FeedError, SchemaError
@@ -33,11 +34,15 @@ def quantize(
     accuracy: Accuracy = None,
     within: float = 0.005,
     for_training: bool = False,
+    dynamic: bool | None = None,
 ) -> InferenceModel:
     """Return a model whose convolutions and products with constant weights compute with numbers of 8 bits.
 
     Its program has ``quantize_linear`` and ``dequantize_linear`` around them, as PaddlePaddle's and, written as ONNX, onnxruntime's quantized networks have,
     and its weights are int8. The given model stays as it is; values left in fp32 are shared with it.
+
+    With ``dynamic`` it has ``dynamic_int8_linear`` in the place of products with constant matrices, with a scale for each row, found in the run, and
+    ``int8_lookup`` in the place of lookups in large tables. Convolutions and all else stay in fp32.
 
     Args:
         model: an opened network; or one made by `quantize` for training, trained meanwhile: its scales are the trained ones, and no data are needed.
@@ -50,30 +55,40 @@ def quantize(
         accuracy: a function from a model to its accuracy, the higher the better; or "outputs": the results on ``data`` beside the model's own, as 1 less
             their relative mean squared difference. The most costly layers are left in fp32 until no more than ``within`` is lost.
         for_training: return a model for training (`InferenceModel.for_training`) with rounding in its forward pass; the gradients pass the rounding.
+        dynamic: True for scales found in the run, without data; ``exclude`` holds for it too. None: for a network with attention
+            if there are no data and no training.
 
     Raises:
         FeedError: no data, an empty feed, or one with results other than finite numbers.
-        SchemaError: unknown operators, gradients, no layer to quantize, a pattern without a name, another word for a method, or an ``accuracy`` that cannot
-            be reached.
+        SchemaError: unknown operators, gradients, no layer to quantize, a pattern without a name, another word for a method, an ``accuracy`` that cannot
+            be reached, or ``dynamic`` with data, an ``accuracy`` or for training.
     """
     work = _Parts(model)
     patterns = (exclude,) if isinstance(exclude, str) else tuple(exclude)
+    if dynamic or (dynamic is None and data is None and not for_training and not rounded_in_training(model.program) and attends(work.program)):
+        if data is not None or for_training or accuracy is not None:
+            raise SchemaError("dynamic: the scales are found in the run, so there are no data, no training and no search by accuracy")
+        return work.scaled_in_run(patterns)
     if rounded_in_training(model.program):
         if for_training:
             raise SchemaError("the model is made for training with rounding already")
         return work.frozen(per_channel, patterns)
     if data is None:
-        raise FeedError("calibration data are needed: examples of the network's inputs")
+        raise FeedError("calibration data are needed: examples of the network's inputs; or dynamic=True for products alone, without data")
     feeds = feeds_of(model, data)
     layers = without(layers_of(work.program), patterns)
     if not layers:
-        raise SchemaError(f"there is nothing to quantize: no convolution and no product of fp32 with a constant weight{' is left' if patterns else ''}")
+        raise _nothing("no convolution and no product of fp32 with a constant weight", patterns)
     points = points_of(work.program, layers, work.fetched)
     ranges = scales_of(work.plain, feeds, list(points.scales), activations, percentile)
     best = work.best(points, per_channel, list(ranges.values()), feeds)
     if for_training:
         return work.for_training(points)
     return best if accuracy is None else _Search(work, layers, per_channel, accuracy, within, feeds).find(best)
+
+
+def _nothing(lack: str, patterns: Sequence[str]) -> SchemaError:
+    return SchemaError(f"there is nothing to quantize: {lack}{' is left' if patterns else ''}")
 
 
 class _Parts:
@@ -98,6 +113,26 @@ class _Parts:
             return True
 
         rewritten, _ = Pass("quantize", change)(self.program if program is None else program)
+        return self._model_of(rewritten, values)
+
+    def scaled_in_run(self, exclude: Sequence[str]) -> InferenceModel:
+        """Return the model with scales of rows found in the run."""
+        layers = scaled_layers_of(self.program)
+        left = without(layers, exclude)
+        excluded = {layer.weight for layer in layers if layer not in left}  # a weight is kept once
+        left = [layer for layer in left if layer.weight not in excluded]
+        if not left:
+            raise _nothing("no product of fp32 rows with a constant matrix", exclude)
+        values: Values = {}
+
+        def change(copy: Program) -> bool:
+            names = {layer.name for layer in left}
+            copied = [layer for layer in scaled_layers_of(copy) if layer.name in names]
+            weights = {layer.weight: to_numpy(self.model.scope.tensor(layer.weight)) for layer in copied}
+            values.update(with_row_scales(copy, copied, weights))
+            return True
+
+        rewritten, _ = Pass("quantize", change)(self.program)
         return self._model_of(rewritten, values)
 
     def best(self, points: Points, per_channel: bool, ranges: Sequence[dict[str, float]], feeds: list[dict[str, Any]]) -> InferenceModel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Literal
 
@@ -14,14 +14,17 @@ from foreshape.apps.serving.protocol import InferRequest, NamedTensor, TensorInf
 from foreshape.apps.serving.served_model import Opening, Soon
 from foreshape.apps.serving.server_limits import RequestError
 from foreshape.apps.serving.trouble import client_words
-from foreshape.compiler.memory import Plan, byte_text
-from foreshape.core.dims import evaluate, symbol_name, symbols_of
+from foreshape.compiler.memory import byte_text
+from foreshape.core.dims import symbol_name
 from foreshape.core.spec import Spec
 from foreshape.core.values.lod_tensor import LoDTensor
 from foreshape.errors import ExecutionError, FeedError, ForeshapeError, FormatError, GuardError, MemoryPlanError, SchemaError, ShapeError
 from foreshape.interop import Predictor
 from foreshape.interop.batch_layout import BatchLayout
 from foreshape.interop.batch_queue import BatchQueue, Expired, QueueFull
+from foreshape.interop.bounded_model import BoundedModel
+from foreshape.interop.example_feed import example_feed
+from foreshape.interop.memory_room import MemoryRoom
 from foreshape.interop.program_files import MODEL, find_program
 from foreshape.interop.results import Results
 from foreshape.language.ops.rules.ragged_rules import longest, longest_outermost
@@ -31,9 +34,9 @@ from foreshape.runtime.report import report_page
 class Networks:
     """The kind of saved networks: of every format of `load_inference_model`."""
 
-    def __init__(self, threads: int | None = None, engine: Literal["foreshape", "onnxruntime"] = "foreshape") -> None:
-        """Set how all of them run. See `Predictor`."""
-        self._threads = threads
+    def __init__(self, threads: int | None = None, engine: Literal["foreshape", "onnxruntime"] = "foreshape", bounded: bool = False) -> None:
+        """Set how all of them run. See `Predictor`; ``bounded``: each keeps all of its memory within its share of the server's."""
+        self._threads, self._bounded = threads, bounded
         self._engine: Literal["foreshape", "onnxruntime"] = engine
 
     def finds(self, path: str) -> bool:
@@ -50,7 +53,7 @@ class Networks:
 
     def opened(self, path: str, opening: Opening) -> ServedNetwork:
         """Open a network, and run it once."""
-        return ServedNetwork(Predictor(path, threads=self._threads, engine=self._engine), opening)
+        return ServedNetwork(Predictor(path, threads=self._threads, engine=self._engine, memory=opening.memory if self._bounded else None), opening)
 
 
 class ServedNetwork:
@@ -64,18 +67,19 @@ class ServedNetwork:
         self._named = {**model.asked, **{n: n for n in predictor.outputs}}
         self.platform, self.notes = "foreshape", list[str]()
         self.inputs, self.outputs = ([_info(n, self._specs[n]) for n in names] for names in (predictor.inputs, predictor.outputs))
-        self._ours = predictor.runs is model
-        self._room = MemoryRoom(predictor.plan(), opening.memory) if self._ours else None
+        self._bounded = predictor.runs if isinstance(predictor.runs, BoundedModel) else None
+        limit = opening.memory if self._bounded is None else self._bounded.limit
+        self._room = MemoryRoom(predictor.plan(), limit) if self._bounded is not None or predictor.runs is model else None
         self._is_steady = len(model.program.blocks) == 1 and (self._room is None or self._room.is_told_by(self._sizes_symbols()))
         layout = self._try()
         self._joins = layout is not None
         self._queue = BatchQueue(predictor.runs, layout, opening.limits.batch, fits=self._fits, length=opening.limits.queue, ran=opening.ran)
-        if (example := self._example()) is not None:
+        if (example := example_feed(self._predictor.model, self._predictor.inputs)) is not None:
             self._queue.try_out(example)
 
     def _try(self) -> BatchLayout | None:
         """Run the network at its smallest sizes; return the layout of its batches, None if its requests cannot be joined."""
-        example = self._example()
+        example = example_feed(self._predictor.model, self._predictor.inputs)
         if example is None:
             self.notes.append("no sizes were found at which it runs, so it is not tried before the first request")
             return None
@@ -88,22 +92,6 @@ class ServedNetwork:
             self.notes.append(f"its requests are run one by one: {error}")
             return None
         return layout
-
-    def _example(self) -> dict[str, Any] | None:
-        """Return a feed of the smallest sizes, with random numbers; None if there are none. Ids are 0 or 1."""
-        feeds = self._predictor.model.program.feeds
-        shapes = {n: [3, *([1] * (len(s.known_dims) - 1))] for n, s in self._specs.items() if n in feeds and s.lod is not None}
-        sizes = feeds.nearest(shapes) if shapes else feeds.smallest
-        if sizes is None:
-            return None
-        draw, out = numpy.random.default_rng(0), dict[str, Any]()
-        for name in self._predictor.inputs:
-            spec, dims = self._specs[name], sizes[name]
-            kind = spec.known_dtype.numpy_name or "float32"
-            array = (draw.integers(-8, 9, dims) / 4 if spec.known_dtype.is_floating else draw.integers(0, 2, dims)).astype(kind)
-            levels = [] if spec.lod is None else [*([[1]] * (len(spec.lod.counts) - 1)), [dims[0]]]
-            out[name] = LoDTensor(array, levels) if levels else array
-        return out
 
     def _sizes(self, feed: Mapping[str, Any]) -> dict[str, int]:
         """Return the sizes of the symbols of a feed, and the lengths of its longest sequences."""
@@ -152,7 +140,7 @@ class ServedNetwork:
 
     def submit(self, feed: Any, until: float, soon: Soon) -> Future[Any]:
         """Check the sizes of a feed, and put it into the queue."""
-        if self._room is not None and not self._room.fits(sizes := self._sizes(feed)):
+        if self._bounded is None and self._room is not None and not self._room.fits(sizes := self._sizes(feed)):
             raise self._too_large(sizes)
         try:
             return self._queue.submit(feed, until, soon if self._is_steady else None)
@@ -217,8 +205,10 @@ class ServedNetwork:
         return len(self._queue)
 
     def give_memory(self, limit: int) -> None:
+        if self._bounded is not None:
+            self._bounded.resize(limit)
         if self._room is not None:
-            self._room.limit = limit
+            self._room.limit = limit if self._bounded is None else self._bounded.limit
 
     def page(self, title: str) -> str:
         return report_page(self._predictor.model.program, title)
@@ -239,57 +229,3 @@ def _symbols(spec: Spec) -> tuple[list[tuple[int, str]], list[tuple[int, str]], 
 def _info(name: str, spec: Spec) -> TensorInfo:
     dims, counts = ([d if isinstance(d, int) else str(d) for d in sizes] for sizes in (spec.known_dims, spec.lod.counts if spec.lod is not None else ()))
     return TensorInfo(name, datatype_of(spec.known_dtype), dims, counts)
-
-
-# --- The sizes within a memory limit, by the plan; remembered, since planning takes time.
-
-
-class MemoryRoom:
-    """A memory plan and its limit in bytes.
-
-    Sizes twice as large as asked for are planned: if these fit, smaller ones do.
-    """
-
-    def __init__(self, plan: Plan, limit: int) -> None:
-        self._plan, self._limit = plan, limit
-        self._known = plan.program.guards.known
-        self._roomy: dict[str, int] | None = None
-
-    @property
-    def limit(self) -> int:
-        return self._limit
-
-    @limit.setter
-    def limit(self, limit: int) -> None:
-        if limit != self._limit:
-            self._limit, self._roomy = limit, None
-
-    def fits(self, sizes: Mapping[str, int]) -> bool:
-        """Tell whether a run of these sizes (symbol -> size) fits. Sizes known only to the run count as 1."""
-        roomy = self._roomy
-        if roomy is not None and all(size <= roomy.get(name, -1) for name, size in sizes.items()):
-            return True
-        twice = {name: 2 * size + 16 for name, size in sizes.items()}
-        if self._is_within(twice):
-            self._roomy = twice
-            return True
-        return self._is_within(sizes)
-
-    def is_told_by(self, symbols: Collection[str]) -> bool:
-        """Tell whether all sizes of a run follow from these symbols: not if values decide, as the ends of ranges do."""
-        return all(name in symbols or ((size := self._known.get(name)) is not None and symbols_of(size) <= set(symbols)) for name in self._plan.symbols)
-
-    def peak(self, sizes: Mapping[str, int]) -> int:
-        """Return the bytes of a run of these sizes. Raises `MemoryPlanError`, `ShapeError`: past any number."""
-        values = dict(sizes)
-        for name in self._plan.symbols:
-            if name not in values:
-                size = self._known.get(name)
-                values[name] = evaluate(size, values) if size is not None and symbols_of(size) <= values.keys() else 1
-        return self._plan.peak(**{n: values[n] for n in self._plan.symbols})
-
-    def _is_within(self, sizes: Mapping[str, int]) -> bool:
-        try:
-            return self.peak(sizes) <= self._limit
-        except (MemoryPlanError, ShapeError):  # past any number
-            return False

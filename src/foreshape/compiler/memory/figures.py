@@ -11,10 +11,11 @@ import numpy
 from foreshape.compiler.lowering.call_memory import number
 from foreshape.compiler.memory.arena import arena
 from foreshape.compiler.memory.byte_counts import byte_text, bytes_of
+from foreshape.compiler.memory.ceiling import Ceiling, SequenceSymbols, ceiling, sequences_of
 from foreshape.compiler.memory.formula import Formula, Terms, require_values
 from foreshape.compiler.memory.largest import largest
 from foreshape.compiler.memory.records import CLASSES, WORKSPACE, LiveBuffer, Liveness, UnknownMemory, unknown_words
-from foreshape.core.dims import INT64_MAX, Size, is_symbol, only_atom, symbols_of
+from foreshape.core.dims import INT64_MAX, Size, is_symbol, only_atom, symbol, symbols_of
 from foreshape.errors import MemoryPlanError, ShapeError
 from foreshape.language.program import Op
 
@@ -157,6 +158,39 @@ class Figures:
             least = formula(values)
             raise MemoryPlanError(f"with {name} = 1 the program needs {byte_text(least)}, which is more than {byte_text(limit)}")
         return size
+
+    def ceiling(self, **ranges: int | tuple[int, int]) -> Ceiling:
+        """Return a proved bound of the peak over ranges of sizes: ``plan.ceiling(batch=(1, 64), time=(1, 512))``.
+
+        The longest sequence of a ragged input, ``NAME.longest``, is of any length up to all rows unless it has a range.
+
+        Args:
+            ranges: symbol -> a size, or the least and the greatest.
+
+        Returns:
+            Its ``bytes``; the ``sizes`` of its symbols where they are reached; and whether they are: ``exact``.
+
+        Raises:
+            MemoryPlanError: a symbol has no range, or no feed has sizes in these.
+        """
+        lows = self._values({n: r[0] if isinstance(r, tuple) else r for n, r in ranges.items()}, ())
+        highs = self._values({n: r[-1] if isinstance(r, tuple) else r for n, r in ranges.items()}, ())
+        wrong = [n for n, r in ranges.items() if isinstance(r, tuple) and (len(r) != 2 or lows[n] > highs[n])]
+        if wrong:
+            raise MemoryPlanError(f"a range of sizes is (least, greatest); seen {', '.join(f'{n}={ranges[n]}' for n in wrong)}")
+        formula, alias = self.peak_formula(), {n: "batch" for n in self._meant_by("batch") if n not in ranges}
+        if "batch" in ranges and alias:  # one size, though each input has a symbol of its own
+            formula = formula.substituted({n: symbol("batch") for n in alias})
+        ragged = [SequenceSymbols(*(alias.get(n, n) for n in sequences)) for sequences in sequences_of(self.live)]
+        limits = {n: (lows[n], highs[n]) for n in ranges}
+        for rows, _, longest in ragged:
+            if rows in limits:
+                limits.setdefault(longest, (0, limits[rows][1]))
+        require_values(formula.symbols, limits)
+        ragged = [sequences for sequences in ragged if limits.keys() >= {*sequences}]
+        needed = formula.symbols.union(*ragged)
+        out = ceiling(formula, {n: limit for n, limit in limits.items() if n in needed}, ragged)
+        return out._replace(sizes={n: size for n, size in sorted(out.sizes.items()) if n in formula.symbols})
 
     def peak_op(self, **symbols: int) -> Op | None:
         """Return the op with the peak; None without ops."""

@@ -192,7 +192,7 @@ def _bytes_text(count: int, size: Size) -> str:
     return " + ".join(terms).replace("+ -", "- ")
 
 
-def require_values(symbols: Collection[str], values: Mapping[str, int]) -> None:
+def require_values(symbols: Collection[str], values: Mapping[str, object]) -> None:
     """Raise `MemoryPlanError` with the names of the symbols without a value."""
     missing = sorted(set(symbols) - values.keys())
     if missing:

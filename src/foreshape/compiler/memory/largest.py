@@ -41,7 +41,7 @@ def largest(formula: Formula, names: Collection[str], values: Mapping[str, int],
                 f"the memory rises and falls with {', '.join(sorted(names))} up to {last:,}, so that no largest value is found: it is "
                 f"{formula.at({**values, **dict.fromkeys(names, last)})} there"
             )
-        low, high = _of_formula(formula, {**ranges, **dict.fromkeys(names, (first, last))})
+        low, high = limits_of(formula, {**ranges, **dict.fromkeys(names, (first, last))})
         if high <= limit:
             return last
         if low <= limit:  # it is in part of the range, of more than one size
@@ -50,7 +50,7 @@ def largest(formula: Formula, names: Collection[str], values: Mapping[str, int],
     return None
 
 
-def _of_formula(formula: Formula, values: Mapping[str, Range]) -> Range:
+def limits_of(formula: Formula, values: Mapping[str, Range]) -> Range:
     """Return the least and the most of a formula in these ranges."""
     ranges: dict[Size, Range] = {}
     factors = [_product([_range_of(size, values, ranges) for size in sizes]) for sizes in formula.factors]

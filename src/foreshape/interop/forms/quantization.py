@@ -22,6 +22,7 @@ from foreshape.interop.torch.write import helpers
 from foreshape.interop.torch.write.plain_op import PlainOp, number_code
 from foreshape.language.ops.quantization.grid import largest_level
 from foreshape.language.program.variable import Variable
+from foreshape.machine.kernels.rows_of_bytes import LEAST
 
 if TYPE_CHECKING:
     from foreshape.interop.pir.call import PirCall
@@ -542,6 +543,23 @@ def _to_onnx_dequantize_log(w: WrittenOp) -> Any:
     return (x < 0).where(-values, values).value
 
 
+@to_onnx()
+def _to_onnx_dynamic_int8_linear(w: WrittenOp) -> Any:
+    x = term(w, "X") * term(w, "Factor") if w.has("Factor") else term(w, "X")
+    size = abs(x).largest(w.rank("X") - 1, keep=True)
+    steps = (size / float(LEVELS)).most(LEAST) + size * 0.0
+    whole = (x / steps).node("Round").cast(INT8)
+    return (whole.node("MatMulInteger", w.x("W"), to=INT32).cast(FP32) * steps * term(w, "Scale")).value
+
+
+@to_onnx()
+def _to_onnx_int8_lookup(w: WrittenOp) -> Any:
+    ids = term(w, "Ids")
+    ids = ids.without(w.rank("Ids") - 1) if w.of.column else ids
+    rows, scales = term(w, "W").taken(ids).cast(FP32), term(w, "Scale").taken(ids)
+    return (rows * scales.with_dims(w.rank("Ids") - w.of.column)).value
+
+
 # --- from PaddlePaddle 3
 
 
@@ -648,3 +666,14 @@ def _to_torch_dequantize_log(w: PlainOp) -> str:
 @to_torch()
 def _to_torch_stright_throuth_estimator_grad(w: PlainOp) -> str:
     return w.x("Out@GRAD")
+
+
+@to_torch()
+def _to_torch_dynamic_int8_linear(w: PlainOp) -> str:
+    return w.call(helpers.bit_grids.dynamic_product, f"{w.x('X')} * {w.x('Factor')}" if w.has("Factor") else w.x("X"), w.x("W"), w.x("Scale"))
+
+
+@to_torch()
+def _to_torch_int8_lookup(w: PlainOp) -> str:
+    ids = w.let(f"{w.x('Ids')}.squeeze(-1)" if w.of.column else w.x("Ids"))
+    return f"F.embedding({ids}, {w.x('W')}).float() * {w.x('Scale')}[{ids}].unsqueeze(-1)"

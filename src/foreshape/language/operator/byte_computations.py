@@ -30,6 +30,16 @@ class Dequantization(ForwardOnly):
 
 
 @data_class(frozen=True)
+class DynamicProduct(ForwardOnly):
+    """Rows X0, with a factor X3 for each column or none, times a matrix X1 of int8, with a factor X2 for each column of the result.
+
+    The rows are rounded as `foreshape.machine.kernels.rows_of_bytes` does.
+    """
+
+    operands: ClassVar[int] = 4
+
+
+@data_class(frozen=True)
 class Observed(ForwardOnly):
     """X0 as it is, in the element type of X1. Other operands have no part in it."""
 

@@ -94,9 +94,9 @@ class Power(ForwardOnly):
 
 @data_class(frozen=True)
 class Function(ForwardOnly):
-    """A function of each element of X0, by its name: the sine and the cosine, in radians, and log(1 + X0)."""
+    """A function of each element of X0, by its name: the sine and the cosine, in radians, log(1 + X0), and True where X0 is 0."""
 
-    name: Literal["sin", "cos", "log1p"]
+    name: Literal["sin", "cos", "log1p", "logical_not"]
 
 
 @data_class(frozen=True)
@@ -356,12 +356,15 @@ class Counting(ForwardOnly):
     operands: ClassVar[int] = 3
 
 
+Relation = Literal["less", "less_equal", "greater", "greater_equal", "equal", "not_equal"]
+
+
 @data_class(frozen=True)
 class ComparedElements(ForwardOnly):
-    """True where X0 is less than X1, or not equal to it, broadcast as in `Sum`."""
+    """True where X0 is less than X1, equal to it, and so on, broadcast as in `Sum`."""
 
     operands: ClassVar[int] = 2
-    how: Literal["less", "not_equal"]
+    how: Relation
     axis: int
 
 

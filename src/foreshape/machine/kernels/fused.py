@@ -96,6 +96,7 @@ class FusedKernel:
         innermost: of a convolution, this rule where the channels of its images or filters, the first operands, lie innermost, and so those of its results.
         work: from the sizes of operands and results to its work; None if its time follows from its bytes.
         packed: the name of its constant function, made of persistables when the step is bound.
+        alone: this function is no stage of a series.
         small: from the sizes of operands and results to its instructions in a small step; None of these where they are none of theirs.
     """
 
@@ -107,6 +108,7 @@ class FusedKernel:
     innermost: Callable[[], Size] | None = None
     work: Callable[[Sizes, Sizes], Work | None] | None = None
     packed: str = ""
+    alone: bool = False
     small: Callable[[Sizes, Sizes], Sequence[Instruction] | None] | None = None
 
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from math import prod
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ShapeError
-from foreshape.machine.kernels.kept_kernels import count_kernels, sizes_kept
+from foreshape.machine.kernels.kept_kernels import count_kernels, drop_oldest, sizes_kept
 from foreshape.machine.kernels.onednn_bytes import ByteStage, Grid, Rounded, turned
 from foreshape.machine.kernels.onednn_library import RESULT, SCRATCHPAD, Handle, Library, LibraryError, Memory, Primitive, Unimplemented, arguments_of
 from foreshape.machine.kernels.onednn_packed import DescribedPrimitive, order_of, row_major_strides
@@ -100,6 +100,10 @@ class Series:
         """Return its kernels for the sizes of some operands, described by ``library``. Raises as `ChainLine`."""
         return ChainLine(library, self._steps, given, self._out)
 
+    def forget(self, share: float) -> None:
+        with self._lock:
+            drop_oldest(self._lines, share)
+
     def _find(self, key: Hashable, given: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], Any]:
         """Return the function for new sizes."""
         with self._lock:
@@ -171,6 +175,15 @@ class PlannedStep(NamedTuple):
     room: int = 0
 
 
+@runtime_checkable
+class StageOfSeveral(Protocol):
+    """A stage of several kernels, of fp32 operands and with an fp32 result."""
+
+    def planned(self, library: Library, dims: Sequence[tuple[int, ...]], sources: Sequence[int], number: int) -> PlannedStep:
+        """Return the work for operands of these dims and numbers. Raises as `Stage.described`."""
+        ...
+
+
 def planned(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]], grids: Sequence[Grid | None], number: int, leaves: bool) -> PlannedStep:
     """Return the work of a step: by a kernel for bytes, or with its operands made fp32 before and its result made bytes behind.
 
@@ -180,6 +193,8 @@ def planned(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]]
     """
     stage, result_grid = step.stage, None if step.rounding is None else step.rounding.grid
     operand_dims, on = [dims[s] for s in step.sources], [grids[s] for s in step.sources]
+    if isinstance(stage, StageOfSeveral):
+        return stage.planned(library, operand_dims, step.sources, number)
     operands, primitives, room = list(step.sources), list[tuple[DescribedPrimitive, tuple[int, ...], int]](), 0
     computation: DescribedPrimitive | tuple[int, ...] | None = None
     grid: Grid | None = None
@@ -200,7 +215,7 @@ def planned(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]]
     for index, grid_of_operand in enumerate(on):
         if grid_of_operand is not None and read[index] is None:
             primitives.append((turned(library, operand_dims[index], grid_of_operand, None), (operands[index],), -1 - room))
-            operands[index], room = -1 - room, room + _aligned(4 * prod(operand_dims[index]))
+            operands[index], room = -1 - room, room + aligned(4 * prod(operand_dims[index]))
     assert isinstance(computation, DescribedPrimitive)
     if computation.steps != order_of(computation.dims):
         raise Unimplemented("a kernel's result lies otherwise than the next one reads it")
@@ -210,11 +225,12 @@ def planned(library: Library, step: ChainKernel, dims: Sequence[tuple[int, ...]]
         described, read, _ = primitives[-1]
         primitives[-1] = (described, read, -1 - room)
         primitives.append((turned(library, computation.dims, grid, end), (-1 - room,), number))
-        grid, room = end, room + _aligned(4 * prod(computation.dims))
+        grid, room = end, room + aligned(4 * prod(computation.dims))
     return PlannedStep(primitives, computation.dims, grid, room)
 
 
-def _aligned(size: int) -> int:
+def aligned(size: int) -> int:
+    """Return bytes rounded up to a multiple of `ALIGNMENT`."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
@@ -282,7 +298,7 @@ class ChainLine:
 
     def _take(self, size: int) -> int:
         """Return the begin of so many bytes in the piece of memory."""
-        begin, self.nbytes = self.nbytes, self.nbytes + _aligned(size)
+        begin, self.nbytes = self.nbytes, self.nbytes + aligned(size)
         return begin
 
     def _add(self, step: int, described: DescribedPrimitive, where: Sequence[tuple[_Where, int]]) -> None:

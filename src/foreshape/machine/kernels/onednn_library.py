@@ -42,7 +42,7 @@ SOURCE, OTHER, RESULT, WEIGHTS, BIAS, SCALE, SHIFT, SCRATCHPAD = 1, 2, 17, 33, 4
 SEVERAL, ADDED = 1024, 1 << 15 | OTHER
 STEP_OF, ZERO_OF = 4096, 8192
 """With the name of an operand or a result: its step, and its zero point."""
-BINARY = {"add": 0x1FFF0, "multiply": 0x1FFF1}
+BINARY = {"add": 0x1FFF0, "multiply": 0x1FFF1, "divide": 0x1FFF4}
 POOLING = {"max": 0x1FF, "mean with padding": 0x2FF, "mean": 0x3FF}
 _SOFTMAX, _NEAREST, _WITH_SCALE, _WITH_SHIFT = 0x30000, 0x2FFF0, 2, 4
 ELEMENTWISE = {

@@ -15,7 +15,7 @@ from weakref import ref
 
 from foreshape.core.values.torch_proxy import Tensor, torch
 from foreshape.errors import ShapeError
-from foreshape.machine.kernels.kept_kernels import count_kernels, sizes_kept
+from foreshape.machine.kernels.kept_kernels import count_kernels, drop_oldest, sizes_kept
 from foreshape.machine.kernels.onednn_library import (
     ADDED,
     BIAS,
@@ -183,6 +183,10 @@ class _Packed:
         self._packed = False
         self._lock = threading.Lock()
         count_kernels(self, 1)
+
+    def forget(self, share: float) -> None:
+        with self._lock:
+            drop_oldest(self._kernels, share)
 
     def _find(self, key: Hashable, x: Tensor, adds: bool) -> Kernel:
         """Return the kernel of a new size."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from foreshape.core.values.offsets import Offsets
 from foreshape.core.values.torch_proxy import Tensor
 from foreshape.errors import ShapeError
+from foreshape.machine.kernels.kept_kernels import drop_oldest
 from foreshape.machine.kernels.onednn_chain import ALIGNMENT, ChainKernel, ChainLine, KernelTime, PlannedStep, Series
 from foreshape.machine.kernels.onednn_grids import Grid
 from foreshape.machine.kernels.onednn_library import NOTHING_AFTER, RESULT, SOURCE, STEP_OF, After, Handle, Library, Memory, Primitive, Unimplemented
@@ -126,6 +127,12 @@ class TextSeries(Series):
                 results = line(filled, times)
                 return results if not lacking else results[:count].clone() if len(self._out) == 1 else [y[:count].clone() for y in results]
         return self._by_parts(rows, offsets, times)
+
+    def forget(self, share: float) -> None:
+        super().forget(share)
+        with self._lock:
+            drop_oldest(self._texts, share)
+            drop_oldest(self._kept, share)  # a line has its own references
 
     def _text_line(self, filled: Sequence[Tensor], count: int) -> TextLine | None:
         """Return the kernels of a text of so many rows; None if oneDNN lacks one."""

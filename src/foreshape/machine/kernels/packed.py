@@ -18,6 +18,12 @@ def linear(name: str, adds: bool, workspace: Callable[[], Size]) -> FusedKernel:
     return FusedKernel(kind, record, effects=Effects(contiguous=(0, 1)) if adds else _ROWS, workspace=workspace, packed=name)
 
 
+def dynamic(name: str, adds: bool, workspace: Callable[[], Size]) -> FusedKernel:
+    """Return a product of rows rounded in the run with a packed matrix of bytes; ``adds``: the second operand is added to its result."""
+    kind, record = _product(name, adds)
+    return FusedKernel(kind, record, effects=Effects(contiguous=(0, 1)) if adds else _ROWS, workspace=workspace, packed=name, alone=True)
+
+
 def convolution(name: str, adds: bool, workspace: Callable[[], Size]) -> FusedKernel:
     """Return a convolution with packed filters; ``adds``: the second operand is added to its result."""
     order = {0: CHANNELS_LAST, 1: CHANNELS_LAST} if adds else {0: CHANNELS_LAST}

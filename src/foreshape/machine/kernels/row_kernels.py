@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from threading import Lock
 from typing import Any
 
@@ -162,10 +163,8 @@ class KernelStore:
         """Return the kernel with a key, if it is there."""
         kernel = self._kernels.get(key)
         if kernel is not None:
-            try:
+            with suppress(KeyError):  # another thread dropped it meanwhile
                 self._kernels.move_to_end(key)
-            except KeyError:  # another thread dropped it meanwhile
-                self._kernels[key] = kernel
         return kernel
 
     def add(self, key: Hashable, record: Primitive, names: Sequence[int], weights: Handle | None = None, constants: Any = None) -> RowKernel:
@@ -307,5 +306,3 @@ class RowFunction:
             record = Primitive("elementwise", (self._function, Memory((x.size,), (1,)), NOTHING_AFTER), worker.threads)
             kernel = self._store.add(key, record, (SOURCE, RESULT))
         kernel(worker, address_of(x), address_of(out))
-
-

@@ -14,6 +14,7 @@ import ctypes
 import os
 import platform
 import sys
+from mmap import PAGESIZE as PAGE
 from threading import Lock
 
 _M_TRIM_THRESHOLD = -1
@@ -49,6 +50,36 @@ def _give_back() -> None:
     trim = ctypes.CDLL(None).malloc_trim
     trim.argtypes = [ctypes.c_size_t]
     trim(0)
+
+
+def give_back() -> None:
+    """Return the free pages of the heap to the system, on Linux with glibc."""
+    if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
+        _give_back()
+
+
+def resident() -> int:
+    """Return the bytes of this process in memory; 0 if the system does not tell them."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * PAGE
+    except OSError:
+        return 0
+
+
+class _AllocatorInfo(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"]]
+
+
+def in_use() -> int:
+    """Return the bytes of the allocator's blocks in use; 0 if it does not tell them (glibc before 2.33, other systems)."""
+    try:
+        info = ctypes.CDLL(None).mallinfo2
+    except (AttributeError, OSError, TypeError):
+        return 0
+    info.restype = _AllocatorInfo
+    numbers = info()
+    return numbers.uordblks + numbers.hblkhd
 
 
 class Outgrows:
@@ -101,6 +132,23 @@ class Growth:
                 _map_from(MAPPED)
                 self._mapping += 1
                 Growth.runs += 1
+
+    @classmethod
+    def begin_apart(cls) -> None:
+        """Begin a run whose large blocks are returned to the system when freed, as long as pages are kept otherwise."""
+        if cls.kept:
+            with _lock:
+                _map_from(MAPPED)
+                cls.runs += 1
+
+    @classmethod
+    def end_apart(cls) -> None:
+        """End such a run."""
+        if cls.kept:
+            with _lock:
+                cls.runs -= 1
+                if not cls.runs:
+                    _keep()
 
     def end(self) -> Growth | None:
         """End a run, successful or not; return the growth around the next one."""

@@ -39,12 +39,21 @@ _PLAN_CACHE_LIMIT = 4096
 
 
 class ShapePlan(NamedTuple):
-    """The plan for feeds of certain shapes: the symbols' values, the threads that the work repays, the work where it is timed, and a small step's form."""
+    """The plan for feeds of certain shapes.
+
+    Attributes:
+        values: of the symbols.
+        threads: as many as the work repays.
+        work: where it is timed.
+        small: a small step's form.
+        arena: the bytes of the plan beside parameters and state, if a limit asked for them.
+    """
 
     values: dict[str, int]
     threads: int
     work: int
     small: SmallStep | None
+    arena: int | None
 
 
 class CompiledStep:
@@ -108,9 +117,17 @@ class CompiledStep:
                 self.growth = Growth.of(peak or self.plan.peak(**{n: values.get(n, 1) for n in self.plan.symbols})) or self.growth
         work = 0 if self.fastest is None else work_of_all(self.plain, values)
         available = threads_here()
+        arena = None if peak is None else peak - self.plan.held(**{n: values.get(n, 1) for n in self.plan.symbols})
         threads = threads_for(self.plain, values, max(available, 2))
         small = self._small(values) if threads == 1 else None
-        return self.plan_cache.setdefault(signature, ShapePlan(values, min(threads, available), work, small))
+        return self.plan_cache.setdefault(signature, ShapePlan(values, min(threads, available), work, small, arena))
+
+    def forget(self) -> None:
+        """Drop the plans of shapes met so far."""
+        self.plan_cache.clear()
+        for _, bound in self.bound.values():
+            if bound.small is not None:
+                bound.small.clear()
 
     def _small(self, values: Mapping[str, int]) -> SmallStep | None:
         """Return the form of a small step; None if it stays with torch's kernels."""

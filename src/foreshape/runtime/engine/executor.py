@@ -9,7 +9,7 @@ from operator import index
 from threading import RLock
 from time import perf_counter
 from typing import Any, Literal
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from foreshape.compiler.memory import bytes_of
 from foreshape.core.constructor_repr import ConstructorRepr
@@ -29,6 +29,7 @@ from foreshape.machine.communication.process_group import team_of
 from foreshape.machine.process import torch_modes as modes
 from foreshape.machine.process.devices import device_of
 from foreshape.machine.process.machine_memory import default_limit
+from foreshape.machine.process.memory_budget import MemoryBudget
 from foreshape.machine.process.pages import keep_pages
 from foreshape.machine.process.this_run import MemoryLimit, this_run
 from foreshape.machine.process.threads import Threads, back_on, on_others, threads_here
@@ -93,6 +94,8 @@ class Executor(ConstructorRepr):
         """Fetches that must be finite: otherwise a step makes no update and raises `foreshape.runtime.engine.finite.NotFinite`."""
         if keep_memory:
             keep_pages()
+        self.budget: MemoryBudget | None = None
+        """Keeps all runs, and the memory between them, below a bound."""
         self._target = None if device == "cpu" else device_of(device)
         with border(f"there can be no executor on {device!r} with the seed {seed!r}", ExecutionError):
             self._generator = torch.Generator(device)
@@ -109,6 +112,24 @@ class Executor(ConstructorRepr):
     def memory_limit(self) -> int | None:
         """Return the most bytes of a run; None without a limit."""
         return None if self._limit is None else self._limit.size
+
+    def keep_within(self, size: int) -> MemoryBudget:
+        """Keep this executor's memory from now on within so many bytes: idle memory goes back to the system before a run would pass them."""
+        executor = ref(self)
+        self.budget = MemoryBudget(size, lambda: None if (alive := executor()) is None else alive.forget())
+        return self.budget
+
+    def limit_plans(self, size: int, words: str) -> None:
+        """Refuse runs with a larger plan from now on; ``words``: the origin of the limit."""
+        self._limit = MemoryLimit(size, words, exact=True)
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the plans for shapes met before; they are made again where these come again."""
+        with compiling:
+            for steps in self._steps.values():
+                for step in steps.values():
+                    step.forget()
 
     def run(
         self, program: Program | None = None, feed: Any = None, fetch: Sequence[Variable | str] | Variable | str = (), scope: Scope | None = None
@@ -157,6 +178,13 @@ class Executor(ConstructorRepr):
             if self.align_feeds:
                 tensors = aligned(tensors)
         bound, planned = self.ready(step, tensors, signature, scope)
+        if self.budget is not None:
+            with self.budget.run(planned.arena or 0):
+                return self._called(step, bound, planned, tensors, scope)
+        return self._called(step, bound, planned, tensors, scope)
+
+    def _called(self, step: CompiledStep, bound: Bound, planned: ShapePlan, tensors: Sequence[Any], scope: Scope) -> list[Any]:
+        """Return the fetched values of a step over a scope."""
         function = bound.function if planned.small is None or self.check else step.function(bound, planned)
         fetched = self.call(step, function, planned, tensors, scope)
         for value, source in zip(fetched, step.plain.fetches, strict=False):

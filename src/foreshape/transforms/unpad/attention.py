@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from foreshape.core.data_class import data_class
 from foreshape.language.operator import computations as c
 from foreshape.language.program import Op
 from foreshape.transforms.unpad.contents import FAR
 from foreshape.transforms.unpad.index_forms import IndexForm
+from foreshape.transforms.unpad.packing import Packer
 from foreshape.transforms.unpad.padded_values import BATCH, ROWS, PaddedValue
-
-if TYPE_CHECKING:
-    from foreshape.transforms.unpad.packing import Packer
 
 
 @data_class(frozen=True)
@@ -143,7 +140,11 @@ def attention_terms(packer: Packer, op: Op) -> AttentionTerms | None:
     (query, by_query), (key, by_key) = factors
     factor *= by_query * by_key
     q, k, v = (packer.proof.value(n) for n in (query, key, value))
-    rows_of = (q.axes[-1] if terms.x_transposed else q.axes[-2], k.axes[-2] if terms.y_transposed else k.axes[-1], v.axes[-1] if mixing.y_transposed else v.axes[-2])
+    rows_of = (
+        q.axes[-1] if terms.x_transposed else q.axes[-2],
+        k.axes[-2] if terms.y_transposed else k.axes[-1],
+        v.axes[-1] if mixing.y_transposed else v.axes[-2],
+    )
     if any(r != (ROWS,) for r in rows_of) or not (q.per_text and k.per_text and v.per_text):
         return None
     columns = [packer.columns(x.axes) for x in (q, k, v)]

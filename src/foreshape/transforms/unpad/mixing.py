@@ -83,7 +83,7 @@ def _mixes(masked: Content, real: Content, how: str) -> str:
         return ""
     match how:
         case "SUM" | "NORM" | "ANY":
-            both = masked.index is not None and real.index is not None and how == "SUM"
+            both = how == "SUM" and all(x.index is not None and not x.index.places() for x in (masked, real))
             return "" if masked.constant == 0.0 or both else "it adds masked rows, which are not zero"
         case "MAX" | "MIN":
             sign = 1 if how == "MAX" else -1
@@ -305,6 +305,8 @@ def picked(
             return content if not content.parts else either(content.parts)
 
         return filled(axes, from_table, fault)
+    if x.per_text and index.per_text and BATCH not in atoms:
+        raise Unsupported("it picks rows of each text by numbers of every other")
     texts = [(a, k) for a, at in enumerate(index.axes) for k, atom in enumerate(at) if atom == BATCH]
     rows = index.time_places
 
@@ -397,7 +399,7 @@ def picked_by_places(op: Op, x: PaddedValue, index: PaddedValue, side: Side) -> 
 def last_largest(op: Op, x: PaddedValue, axis: int, keeps: bool, side: Side) -> PaddedValue:
     """Return the number of the first largest entry along an axis; along rows it must be seen: ones before zeros, or behind them."""
     number = axis % len(x.axes)
-    axes, places = _without(x.axes, [number], keeps)
+    axes, _ = _without(x.axes, [number], keeps)
     atoms = x.axes[number]
     if all(isinstance(a, int) for a in atoms):
         return filled(axes, lambda _: Content(0.0, float(columns((atoms,)))), x.data_fault(side, op))
@@ -441,7 +443,11 @@ def running_sum(op: Op, x: PaddedValue, axis: int, exclusive: bool, backward: bo
             count = coordinate + one if side == "right" else IndexForm.factor(TIME) - coordinate - IndexForm.number(1) + one
             return whole(count.times(number_))
         if rows[0] not in region and from_end and a.index is not None and b.constant == 0.0 and a.constant is not None:
-            count = coordinate - IndexForm.factor(TIME) + IndexForm.factor(LENGTH) + one if side == "left" else IndexForm.factor(LENGTH) - coordinate - IndexForm.number(1) + one
+            count = (
+                coordinate - IndexForm.factor(TIME) + IndexForm.factor(LENGTH) + one
+                if side == "left"
+                else IndexForm.factor(LENGTH) - coordinate - IndexForm.number(1) + one
+            )
             return whole(count.times(int(a.constant)))
         if b.constant == 0.0 and a.index is not None and a.constant is not None and rows[0] in region and not backward and side == "right":
             return whole(IndexForm.factor(LENGTH).times(int(a.constant)))

@@ -11,21 +11,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from foreshape import layer
 from foreshape.core.dims import Size, symbol
 from foreshape.core.spec import BOOL, INT64, LOD_TENSOR, DType, Lod, Spec
 from foreshape.language.operator import computations as c
 from foreshape.language.program import Op, Program, Variable, program_guard
-from foreshape.transforms.unpad.attention import AttentionTerms, attention_terms, gelu_operand
 from foreshape.transforms.unpad.index_forms import LENGTH, TEXTS, TIME, IndexForm
 from foreshape.transforms.unpad.padded_values import BATCH, REVERSED, ROWS, Atom, Axes, Fault, PaddedValue
 from foreshape.transforms.unpad.proof import Proof
 
-_AXIS_LISTS: Final = ("dim", "axes")
 _ZERO: Final = frozenset({"elementwise_add", "elementwise_sub"})
 _ONE: Final = frozenset({"elementwise_mul", "elementwise_div"})
+
+
+class PackedRule(Protocol):
+    """Writes a result of an op on packed rows. Raises `NotPacked` where no op on packed rows computes it."""
+
+    def __call__(self, op: Op, packer: Packer, name: str) -> Variable: ...
 
 
 class NotPacked(Exception):
@@ -41,17 +45,20 @@ class Packer:
         lengths_input: the input of lengths, if that tells the rows.
         masked: the number of masked rows in the mask.
         pad_id: the number at masked rows of the first input.
+        rule: writes the result of an op on packed rows.
     """
 
-    def __init__(self, proof: Proof, program: Program, inputs: Mapping[str, bool], lengths_input: str, mask_input: str, masked: int, pad_id: int) -> None:
+    def __init__(
+        self, proof: Proof, program: Program, inputs: Mapping[str, bool], lengths_input: str, masked: int, pad_id: int, rule: PackedRule
+    ) -> None:  # fmt: skip
         self.proof, self.old, self.inputs = proof, proof.block, inputs
-        self.lengths_input, self.mask_input, self.masked, self.pad_id = lengths_input, mask_input, masked, pad_id
+        self.lengths_input, self.masked, self.pad_id, self._rule = lengths_input, masked, pad_id, rule
         self.writers = {n: op for op in self.old.ops for n in op.output_names() if n and not self.old.var(n).persistable}
         self.new = program.clone()
         self.block = self.new.global_block
         self._empty()
         self.texts = next(n for n, only_rows in inputs.items() if not only_rows)
-        self._packed: dict[str, Variable] = {}
+        self.packed: dict[str, Variable] = {}
         self._alone: dict[tuple[str, bool], Variable] = {}
         self._padded: dict[str, Variable] = {}
         self._unpacked: set[str] = set()
@@ -87,12 +94,14 @@ class Packer:
                 spec = Spec(LOD_TENSOR, spec.dtype, (symbol("rows"), *spec.known_dims[2:]), Lod(name, (count,)))
             variable = self.block.create_variable(name, spec, site=old.site, need_check_feed=True, stop_gradient=old.stop_gradient)
             if spec.lod is not None:
-                self._packed[name] = variable
+                self.packed[name] = variable
             else:
                 self._alone[name, True] = self._alone[name, False] = variable
 
     def _fetched(self, name: str) -> Variable:
         value = self.proof.value(name)
+        if value.per_text and len(value.time_places) > 1:
+            raise self.refusal(self.writers.get(name), "its result has a number for each two rows of a text, which ragged rows have no form for")
         result = self.rows(name) if value.per_text and len(value.time_places) == 1 else self.alone(name)
         if result.name == name:
             return result
@@ -103,7 +112,7 @@ class Packer:
 
     # --- values made once
 
-    def _once(self, key: str, make: Any) -> Variable:
+    def once(self, key: str, make: Any) -> Variable:
         variable = self._made.get(key)
         if variable is None:
             variable = self._made[key] = make()
@@ -120,7 +129,7 @@ class Packer:
 
     def positions(self) -> Variable:
         """Return the place of each row in its text, int64 ``[rows]``."""
-        return self._once("positions", lambda: layer.cast(layer.position_numbers(self.first), INT64))
+        return self.once("positions", lambda: layer.cast(layer.position_numbers(self.first), INT64))
 
     def _pad_first(self) -> Variable:
         """Return the first input padded, ``[texts, longest, ...]``."""
@@ -129,7 +138,7 @@ class Packer:
             rows = self.first if self.first.spec.rank > 1 else layer.reshape(self.first, [-1, 1])
             return layer.sequence_pad(self.ragged(rows), self.pad_id)[0]
 
-        return self._once("padded", make)
+        return self.once("padded", make)
 
     def lengths(self) -> Variable:
         """Return the number of rows of each text, fp64 ``[texts, 1]``: whole numbers past 2^24 too."""
@@ -139,19 +148,19 @@ class Packer:
             ones = layer.fill_like(layer.slice(rows, [1], [0], [1]), 1.0, "fp64")
             return layer.sequence_pool(self.ragged(ones), "sum")
 
-        return self._once("lengths", make)
+        return self.once("lengths", make)
 
     def whole_lengths(self) -> Variable:
         """Return the number of rows of each text, int64 ``[texts]``."""
-        return self._once("whole lengths", lambda: layer.cast(layer.reshape(self.lengths(), [-1]), INT64))
+        return self.once("whole lengths", lambda: layer.cast(layer.reshape(self.lengths(), [-1]), INT64))
 
     def longest(self) -> Variable:
         """Return the rows of the longest text, int32 ``[1]``."""
-        return self._once("longest", lambda: layer.slice(layer.shape(self._pad_first()), [0], [1], [2]))
+        return self.once("longest", lambda: layer.slice(layer.shape(self._pad_first()), [0], [1], [2]))
 
     def count(self) -> Variable:
         """Return the number of texts, int32 ``[1]``."""
-        return self._once("count", lambda: layer.slice(layer.shape(self.lengths()), [0], [0], [1]))
+        return self.once("count", lambda: layer.slice(layer.shape(self.lengths()), [0], [0], [1]))
 
     def _flat_places(self) -> Variable:
         """Return for each row its place in a padded tensor of all rows, int64 ``[rows]``."""
@@ -161,7 +170,7 @@ class Packer:
             starts = layer.cast(starts, INT64) * layer.cast(self.longest(), INT64)
             return layer.reshape(layer.sequence_expand_as(layer.reshape(starts, [-1, 1]), self.first), [-1]) + self.positions()
 
-        return self._once("places", make)
+        return self.once("places", make)
 
     # --- what a value is
 
@@ -180,7 +189,7 @@ class Packer:
             return None
         candidates: list[str] = []
         inputs = [n for o in op.operator.schema.operands for n in op.inputs.get(o.name, ())]
-        if isinstance(op.operator.computes(), c.Identity) or (op.type == "cast" and self._dtype(inputs[0]) is self._dtype(name)):
+        if isinstance(op.operator.computes(), c.Identity) or (op.type == "cast" and self.dtype_of(inputs[0]) is self.dtype_of(name)):
             candidates = inputs[:1]
         elif op.type in _ZERO | _ONE:
             neutral = 0.0 if op.type in _ZERO else 1.0
@@ -193,11 +202,11 @@ class Packer:
         elif op.type in ("logical_and", "logical_or"):
             neutral = 1.0 if op.type == "logical_and" else 0.0
             candidates = [inputs[1 - k] for k in (0, 1) if self.number(inputs[k]) == neutral][:1]
-        elif op.type in ("expand_v2", "expand_as_v2"):
+        elif op.type in ("expand_v2", "expand_as_v2") or (
+            op.type == "scale" and op.attributes.values.get("scale", 1.0) == 1.0 and not op.attributes.values.get("bias") and not op.input("ScaleTensor")
+        ):
             candidates = inputs[:1]
-        elif op.type == "scale" and op.attributes.values.get("scale", 1.0) == 1.0 and not op.attributes.values.get("bias") and not op.input("ScaleTensor"):
-            candidates = inputs[:1]
-        return next((n for n in candidates if self._stands_for(n, name) and self._dtype(n) is self._dtype(name)), None)
+        return next((n for n in candidates if self._stands_for(n, name) and self.dtype_of(n) is self.dtype_of(name)), None)
 
     def _stands_for(self, name: str, result: str) -> bool:
         """Tell whether a value has the columns of a result of the same rank; it may lack its texts and rows."""
@@ -213,41 +222,34 @@ class Packer:
         value = self.proof.value(name)
         return value.real.constant if value.fault is None else None
 
-    def _dtype(self, name: str) -> DType:
+    def dtype_of(self, name: str) -> DType:
         return self.old.var(name).spec.known_dtype
 
     # --- packed
 
     def rows(self, name: str) -> Variable:
         """Return a value packed: ``[rows, *columns]``."""
-        variable = self._packed.get(name)
+        variable = self.packed.get(name)
         if variable is None:
-            variable = self._packed[name] = self._pack(name)
+            variable = self.packed[name] = self._pack(name)
         return variable
 
     def _pack(self, name: str) -> Variable:
         plain = self.plain(name)
         value = self.proof.value(plain)
         if (number := self.number(plain)) is not None:
-            return self._number_rows(number, self._dtype(plain), value.axes)
+            return self._number_rows(number, self.dtype_of(plain), value.axes)
         per_text, times = self._kind(value)
         if plain != name and (per_text, times) == (True, 1):
             return self.rows(plain)
         if times == 0:
             return self._spread(plain, value) if per_text else self._constant_rows(plain, value)
-        if value.real.form is not None and (rows := self._of_form(value.real.form, value, self._dtype(plain))) is not None:
+        if value.real.form is not None and (rows := self._of_form(value.real.form, value, self.dtype_of(plain))) is not None:
             return rows
         if plain not in self._unpacked:
             op = self.writers[plain]
-            rule = _PACKED.get(type(op.operator.computes())) if op.operator is not None else None
             try:
-                if op.type in _PACKED_TYPES:
-                    return _PACKED_TYPES[op.type](self, op, plain)
-                if rule is not None:
-                    return rule(self, op, plain)
-                if op.operator is not None and op.operator.per_element:
-                    return _elements(self, op, plain)
-                raise NotPacked
+                return self._rule(op, self, plain)
             except NotPacked:
                 self._unpacked.add(plain)
         if not per_text:
@@ -286,7 +288,7 @@ class Packer:
 
     def _constant_rows(self, name: str, value: PaddedValue) -> Variable:
         one = layer.unsqueeze(self.alone(name, True), [0])
-        rows = self._number_rows(0.0, self._dtype(name), ())
+        rows = self._number_rows(0.0, self.dtype_of(name), ())
         return layer.reshape(rows, [0, *(1 for _ in self.columns(value.axes))]) + layer.reshape(one, [1, *self.columns(value.axes)])
 
     def _spread(self, name: str, value: PaddedValue) -> Variable:
@@ -370,7 +372,7 @@ class Packer:
             number = float(sizes[0]) if len(set(sizes)) == 1 else None
         if number is not None and (not exact or not any(isinstance(a, str) for axis in value.axes for a in axis)):
             shape = [self.columns((axis,))[0] if axis and any(isinstance(a, int) for a in axis) else 1 for axis in value.axes]
-            return self._filled(number, shape, old.spec.known_dtype)
+            return self.filled(number, shape, old.spec.known_dtype)
         if sizes is not None:
             return self._sizes(sizes, old.spec)
         plain = self.plain(name)
@@ -385,8 +387,8 @@ class Packer:
                 return pooled
         op = self.writers[name]
         if op.type == "frobenius_norm":
-            return _norm(op, self.alone(op.operand(0), True), list(op.attributes.values["dim"]))
-        scaled = _by_number(self, op, self.alone)
+            return norm_over(op, self.alone(op.operand(0), True), list(op.attributes.values["dim"]))
+        scaled = by_number(self, op, self.alone)
         return scaled if scaled is not None else self._cloned(op, name, self._alone_operand)
 
     def _alone_operand(self, op: Op, name: str) -> Variable:
@@ -411,7 +413,7 @@ class Packer:
                 return name
             name = source
 
-    def _filled(self, number: float, shape: Sequence[Size], dtype: DType) -> Variable:
+    def filled(self, number: float, shape: Sequence[Size], dtype: DType) -> Variable:
         text = str(int(number)) if dtype.is_integer and abs(number) >= 1 << 24 else ""  # a value of fp32 has smaller ones exactly
         return self.block.apply("fill_constant", {}, {"shape": [*shape], "dtype": dtype.code, "value": float(number), "str_value": text})
 
@@ -423,16 +425,16 @@ class Packer:
 
     def _size(self, size: Size, dtype: DType) -> Variable:
         if isinstance(size, (int, float)):
-            return self._filled(float(size), [1], dtype)
+            return self.filled(float(size), [1], dtype)
         total: Variable | None = None
         for monomial, coefficient in self.proof.form(size).terms:
             part: Variable | None = None
             for factor in monomial:
                 one = layer.cast(self.count() if factor == TEXTS else self.longest(), dtype)
                 part = one if part is None else part * one
-            term = self._filled(float(coefficient), [1], dtype) if part is None else part if coefficient == 1 else layer.scale(part, float(coefficient))
+            term = self.filled(float(coefficient), [1], dtype) if part is None else part if coefficient == 1 else layer.scale(part, float(coefficient))
             total = term if total is None else total + term
-        return self._filled(0.0, [1], dtype) if total is None else total
+        return self.filled(0.0, [1], dtype) if total is None else total
 
     def _text_form(self, form: IndexForm, axes: Axes, dtype: DType, exact: bool) -> Variable:
         """Return whole numbers of each text: its length, or the place of its last row; columns may be 1, unless ``exact``."""
@@ -449,9 +451,9 @@ class Packer:
                 else:
                     one = self.whole_lengths() if factor == LENGTH else layer.cast(self.longest() if factor == TIME else self.count(), INT64)
                 part = one if part is None else part * one
-            term = self._filled(float(coefficient), [1], INT64) if part is None else part if coefficient == 1 else layer.scale(part, float(coefficient))
+            term = self.filled(float(coefficient), [1], INT64) if part is None else part if coefficient == 1 else layer.scale(part, float(coefficient))
             total = term if total is None else total + term
-        total = self._filled(0.0, [1], INT64) if total is None else total
+        total = self.filled(0.0, [1], INT64) if total is None else total
         lying = layer.cast(layer.reshape(total, [-1 if BATCH in axis else 1 for axis in axes]), dtype)
         return self._widened(lying, axes, exact)
 
@@ -462,11 +464,13 @@ class Packer:
 
     def _pooled(self, op: Op, name: str, value: PaddedValue) -> Variable | None:
         """Return a number for each text from its packed rows; None if no op on sequences computes it."""
+        if op.operator is not None and isinstance(op.operator.computes(), c.MatrixProduct):
+            return self._weighted(op, value)
         source, how = self._pooling(op)
         if source is None:
             return None
         x = self.proof.value(source)
-        if not x.per_text or len(x.time_places) != 1 or not self._dtype(source).is_floating:
+        if not x.per_text or len(x.time_places) != 1 or not self.dtype_of(source).is_floating:
             return None
         columns = self.columns(x.axes)
         size = 1
@@ -475,6 +479,19 @@ class Packer:
         rows = self.ragged(self.shaped(self.rows(source), [size]))
         pooled = self.block.apply("sequence_pool", {"X": rows}, {"pooltype": how})[0]
         return layer.reshape(pooled, [-1, *self.columns(value.axes)]) if len(value.axes) != 2 or self.columns(value.axes) != [size] else pooled
+
+    def _weighted(self, op: Op, value: PaddedValue) -> Variable | None:
+        """Return the sum over rows of each row times its weight, of a product of matrices over rows; None for another product."""
+        sides = [(n, self.proof.value(n)) for n in (op.operand(0), op.operand(1))]
+        if not all(v.per_text and len(v.time_places) == 1 for _, v in sides):
+            return None
+        sizes = [math.prod(n for n in self.columns(v.axes) if isinstance(n, int)) for _, v in sides]
+        if 1 not in sizes:
+            return None
+        factors = [self.shaped(self.rows(name), [size]) for (name, _), size in zip(sides, sizes, strict=True)]
+        pooled = layer.sequence_pool(self.ragged(factors[1 - sizes.index(1)] * factors[sizes.index(1)]), "sum")
+        columns = self.columns(value.axes)
+        return pooled if columns == [max(sizes)] else layer.reshape(pooled, [-1, *columns])
 
     def _pooling(self, op: Op) -> tuple[str | None, str]:
         """Return the value that an op pools over rows, and how."""
@@ -486,6 +503,8 @@ class Packer:
             return None, ""
         x = self.proof.value(source)
         rows = [p[0] for p in x.time_places]
+        if any(x.axes[a] not in ((ROWS,), (BATCH, ROWS)) for a in rows):
+            return None, ""
         if isinstance(computed, c.Reduction) and computed.how == "SUM":
             over = range(len(x.axes)) if computed.axes is None else [a % len(x.axes) for a in computed.axes]
             alike = all(a in rows or not x.axes[a] for a in over)
@@ -533,7 +552,7 @@ class Packer:
         if self.proof.side == "left":
             raise self.refusal(self.writers.get(name), "it has no form on ragged rows, and texts that are padded before them are not padded again")
         value = self.proof.values.get(name)
-        if name in self.inputs and self.inputs[name]:
+        if self.inputs.get(name):
             return self._row_input(name)
         per_text, times = self._kind(self.proof.value(name))
         if not (per_text and times):
@@ -548,7 +567,10 @@ class Packer:
         op = self.writers.get(name)
         if op is None:
             raise NotPacked
-        return self._cloned(op, name, lambda _, n: self.padded(n))
+        return self._cloned(op, name, self._padded_operand)
+
+    def _padded_operand(self, op: Op, name: str) -> Variable:
+        return self.padded(name)
 
     def _may_be_padded(self, name: str, value: PaddedValue) -> bool:
         """Tell whether packed rows may be filled up with any number of what the proof says of masked rows: not where it knows them by their place."""
@@ -619,10 +641,10 @@ class Packer:
         if op.sub_block_indices():
             raise self.refusal(op, "it has a block of its own")
         inputs = {slot: [operand(op, n) for n in names if n] for slot, names in op.inputs.items() if any(names)}
-        variables = self._append(op, inputs, op.attributes.values)
+        variables = self.append(op, inputs, op.attributes.values)
         return next(v for n, v in variables if n == name)
 
-    def _append(self, op: Op, inputs: Mapping[str, Any], attributes: Mapping[str, Any]) -> list[tuple[str, Variable]]:
+    def append(self, op: Op, inputs: Mapping[str, Any], attributes: Mapping[str, Any]) -> list[tuple[str, Variable]]:
         """Append an op like another; return (old name, variable) of its results."""
         assert op.operator is not None
         declared = {k: v for k, v in attributes.items() if k in op.operator.schema.attributes}
@@ -643,33 +665,7 @@ class Refused(Exception):
         self.fault = fault
 
 
-# --- the rules on packed rows
-
-
-def _elements(packer: Packer, op: Op, name: str) -> Variable:
-    """Return a per-element result of packed rows: operands get axes of 1 where they lack some."""
-    assert op.operator is not None
-    axes = packer.proof.value(name).axes
-    result_axes = packer.column_axes(axes)
-    rectified = gelu_operand(packer, name)
-    if rectified is not None and _covers(packer.proof.value(rectified).axes, axes):
-        return layer.gelu(_operand(packer, rectified, axes, result_axes, -1))
-    scaled = _by_number(packer, op, lambda n: _operand(packer, n, axes, result_axes, -1))
-    if scaled is not None:
-        return scaled
-    aligned = int(op.attributes.values.get("axis", -1)) if "axis" in op.operator.schema.attributes else -1
-    inputs: dict[str, list[Variable]] = {}
-    for operand in op.operator.schema.operands:
-        names = [n for n in op.inputs.get(operand.name, ()) if n]
-        if names:
-            inputs[operand.name] = [_operand(packer, n, axes, result_axes, aligned) for n in names]
-    attributes = dict(op.attributes.values)
-    if "axis" in op.operator.schema.attributes:
-        attributes["axis"] = -1
-    return packer._append(op, inputs, attributes)[0][1]  # pyright: ignore[reportPrivateUsage]
-
-
-def _by_number(packer: Packer, op: Op, operand: Callable[[str], Variable]) -> Variable | None:
+def by_number(packer: Packer, op: Op, operand: Callable[[str], Variable]) -> Variable | None:
     """Return arithmetic of floats with one number as one op; None for others."""
     if op.type not in _ZERO | _ONE:
         return None
@@ -679,7 +675,7 @@ def _by_number(packer: Packer, op: Op, operand: Callable[[str], Variable]) -> Va
         first, second, number = second, first, packer.number(first)
     whole = packer.proof.value(first).axes
     name = op.result(0)
-    if number is None or not math.isfinite(number) or not packer._dtype(name).is_floating or not _covers(whole, packer.proof.value(name).axes):  # pyright: ignore[reportPrivateUsage]
+    if number is None or not math.isfinite(number) or not packer.dtype_of(name).is_floating or not covers(whole, packer.proof.value(name).axes):
         return None
     if op.type == "elementwise_div" and not number:
         return None
@@ -695,302 +691,11 @@ def _by_number(packer: Packer, op: Op, operand: Callable[[str], Variable]) -> Va
             return layer.scale(x, 1.0 / number)
 
 
-def _covers(axes: Axes, result: Axes) -> bool:
+def covers(axes: Axes, result: Axes) -> bool:
     """Tell whether an operand has all columns of a result of the same rank."""
     return len(axes) == len(result) and all(a == b or all(isinstance(atom, str) for atom in b) for a, b in zip(axes, result, strict=True))
 
 
-def _operand(packer: Packer, name: str, axes: Axes, result_axes: Sequence[int], aligned: int) -> Variable:
-    plain = packer.plain(name)
-    value = packer.proof.value(plain)
-    if (number := packer.number(plain)) is not None:
-        return packer._filled(number, [1], packer._dtype(plain))  # pyright: ignore[reportPrivateUsage]
-    rank = len(packer.proof.value(name).axes)
-    shift = 0 if rank == len(axes) else len(axes) - rank if aligned < 0 else aligned
-    sizes = {n + shift: packer.columns((axis,))[0] for n, axis in enumerate(value.axes) if n + shift in result_axes and (not axis or any(isinstance(a, int) for a in axis))}
-    columns = [sizes.get(n, 1) for n in result_axes]
-    if value.per_text or value.time_places:
-        return packer.shaped(packer.rows(plain), columns)
-    variable = packer.alone(plain)
-    while columns and columns[0] == 1 and len(columns) > 1:
-        columns = columns[1:]
-    return variable if [*variable.spec.known_dims] == columns or not variable.spec.rank else layer.reshape(variable, columns or [1])
-
-
-def _reshape(packer: Packer, op: Op, name: str) -> Variable:
-    source = op.operand(0)
-    x = packer.proof.value(source)
-    if REVERSED in (a for axis in x.axes for a in axis):
-        raise NotPacked
-    rows = packer.rows(source)
-    return packer.shaped(rows, packer.columns(packer.proof.value(name).axes))
-
-
-def _transposition(packer: Packer, op: Op, name: str) -> Variable:
-    source = op.operand(0)
-    computed = op.operator.computes() if op.operator is not None else None
-    assert isinstance(computed, c.Transposition)
-    old = packer.proof.value(source).axes
-    kept = packer.column_axes(old)
-    order = [kept.index(a % len(old)) for a in computed.axes if a % len(old) in kept]
-    rows = packer.rows(source)
-    return rows if order == sorted(order) else layer.transpose(rows, [0, *(1 + n for n in order)])
-
-
-def _expansion(packer: Packer, op: Op, name: str) -> Variable:
-    value, source = packer.proof.value(name), op.operand(0)
-    x = packer.proof.value(source)
-    if any(len(axis) > 1 for axis in value.axes):
-        raise NotPacked
-    wanted = packer.columns(value.axes)
-    rows = packer.rows(source) if x.per_text or x.time_places else None
-    if rows is None:
-        raise NotPacked
-    columns = [*packer.columns(x.axes)]
-    columns = [1] * (len(wanted) - len(columns)) + columns
-    rows = packer.shaped(rows, columns)
-    return rows if columns == wanted else layer.expand(rows, [-1, *wanted])
-
-
-def _new_axis(packer: Packer, axes: Axes, number: int) -> int:
-    """Return the number of an axis in a packed value."""
-    kept = packer.column_axes(axes)
-    if number % len(axes) not in kept:
-        raise NotPacked
-    return 1 + kept.index(number % len(axes))
-
-
-def _layer_norm(packer: Packer, op: Op, name: str) -> Variable:
-    computed = op.operator.computes() if op.operator is not None else None
-    assert isinstance(computed, c.LayerNorm)
-    source = op.operand(0)
-    begin = _new_axis(packer, packer.proof.value(source).axes, computed.begin)
-    inputs = {"X": [packer.rows(source)]} | {s: [packer.alone(str(op.input(s)), True)] for s in ("Scale", "Bias") if op.input(s)}
-    if op.result(0) != name:
-        raise NotPacked
-    return packer._append(op, inputs, {**op.attributes.values, "begin_norm_axis": begin})[0][1]  # pyright: ignore[reportPrivateUsage]
-
-
-def _softmax(packer: Packer, op: Op, name: str) -> Variable:
-    computed = op.operator.computes() if op.operator is not None else None
-    assert isinstance(computed, c.Softmax)
-    source = op.operand(0)
-    axes = packer.proof.value(source).axes
-    number = computed.axis % len(axes)
-    if axes[number] == (ROWS,):
-        columns = packer.columns(axes)
-        if any(n != 1 for n in columns):
-            raise NotPacked
-        rows = packer.ragged(packer.shaped(packer.rows(source), [1]))
-        return packer.shaped(packer.block.apply("sequence_softmax", {"X": rows}), columns)
-    return packer._append(op, {"X": [packer.rows(source)]}, {**op.attributes.values, "axis": _new_axis(packer, axes, number)})[0][1]  # pyright: ignore[reportPrivateUsage]
-
-
-def _reduction(packer: Packer, op: Op, name: str) -> Variable:
-    source = op.operand(0)
-    axes = packer.proof.value(source).axes
-    values: dict[str, Any] = dict(op.attributes.values)
-    key = "dim" if "dim" in values else "axis"
-    over = values.get(key, [-1])
-    if values.get("reduce_all") or values.get("asvector"):
-        raise NotPacked
-    numbers = over if isinstance(over, (list, tuple)) else [over]
-    new = [_new_axis(packer, axes, n) for n in numbers]
-    if op.type == "frobenius_norm":
-        return packer.shaped(_norm(op, packer.rows(source), new), packer.columns(packer.proof.value(name).axes))
-    values[key] = new if isinstance(over, (list, tuple)) else new[0]
-    result = packer._append(op, {op.operator.schema.operands[0].name: [packer.rows(source)]}, values)[0][1] if op.operator else None  # pyright: ignore[reportPrivateUsage]
-    assert result is not None
-    return packer.shaped(result, packer.columns(packer.proof.value(name).axes))
-
-
-def _norm(op: Op, x: Variable, axes: Sequence[int]) -> Variable:
+def norm_over(op: Op, x: Variable, axes: Sequence[int]) -> Variable:
     """Return the norm over axes as the root of a sum: operators with a computation, for every engine."""
     return layer.sqrt(layer.reduce_sum(layer.square(x), [*axes], keepdim=bool(op.attributes.values.get("keep_dim"))))
-
-
-def _concat(packer: Packer, op: Op, name: str) -> Variable:
-    axes = packer.proof.value(name).axes
-    number = _new_axis(packer, axes, int(op.attributes.values.get("axis", 0)))
-    several = [packer.rows(n) for n in op.inputs["X"]]
-    return layer.concat(several, number)
-
-
-def _split(packer: Packer, op: Op, name: str) -> Variable:
-    computed = op.operator.computes() if op.operator is not None else None
-    assert isinstance(computed, c.Split)
-    source = op.operand(0)
-    number = _new_axis(packer, packer.proof.value(source).axes, computed.axis)
-    sizes = [packer.old.var(n).spec.known_dims[computed.axis] for n in op.outputs["Out"]]
-    parts = layer.split(packer.rows(source), [s if isinstance(s, int) else -1 for s in sizes], number)
-    for old, part in zip(op.outputs["Out"], parts, strict=True):
-        packer._packed.setdefault(old, part)  # pyright: ignore[reportPrivateUsage]
-    return packer._packed[name]  # pyright: ignore[reportPrivateUsage]
-
-
-def _slice(packer: Packer, op: Op, name: str) -> Variable:
-    source = op.operand(0)
-    axes = packer.proof.value(source).axes
-    cut = packer.proof.value(name)
-    if not packer.proof.value(source).time_places and cut.time_places:
-        return _table_rows(packer, source, cut)
-    values: Mapping[str, Any] = op.attributes.values
-    if any(op.inputs.get(s) for s in ("StartsTensor", "StartsTensorList")) or any(s != 1 for s in values.get("strides", ())):
-        raise NotPacked
-    starts, dims, old = list(values["starts"]), packer.old.var(source).spec.known_dims, list(values["axes"])
-    ends = packer.proof.numbers_of(op, "EndsTensorList", "EndsTensor", values.get("ends"))
-    rows = packer.rows(source)
-    for axis, start, end in zip(old, starts, ends or [], strict=True):
-        if axes[axis] and any(isinstance(a, str) for a in axes[axis]):
-            if start == 0 and (not isinstance(end, int) or end > 1 << 30 or end == dims[axis]):
-                continue
-            raise NotPacked
-        if not isinstance(end, int):
-            raise NotPacked
-        rows = layer.slice(rows, [_new_axis(packer, axes, axis)], [start], [end])
-    return packer.shaped(rows, packer.columns(packer.proof.value(name).axes))
-
-
-def _table_rows(packer: Packer, source: str, cut: PaddedValue) -> Variable:
-    """Return the rows of a table by the places of rows in their texts."""
-    number = cut.time_places[0][0]
-    old = packer.proof.value(source).axes
-    if len(old) != len(cut.axes) or any(n != number and old[n] != axis for n, axis in enumerate(cut.axes)):
-        raise NotPacked
-    table = packer.alone(source, True)
-    order = [number, *(n for n in range(len(old)) if n != number)]
-    moved = layer.transpose(table, order) if any(old[n] for n in range(number)) else table
-    rows = layer.gather(layer.reshape(moved, [table.spec.known_dims[number], *(d for n, d in enumerate(table.spec.known_dims) if n != number)]), packer.positions())
-    return packer.shaped(rows, packer.columns(cut.axes))
-
-
-def _picking(packer: Packer, op: Op, name: str) -> Variable:
-    table, index = op.operand(0), op.operand(1)
-    value, ids = packer.proof.value(table), packer.proof.value(index)
-    computed = op.operator.computes() if op.operator is not None else None
-    if value.per_text or value.time_places or (isinstance(computed, c.Picking) and computed.axis):
-        raise NotPacked
-    columns = packer.columns(ids.axes)
-    rows = packer.rows(index)
-    flat = rows if rows.spec.rank == 1 else layer.reshape(rows, [-1])
-    if any(n != 1 for n in columns):
-        raise NotPacked
-    attributes = op.attributes.values
-    slots = (("X", "Index") if op.type == "gather" else ("W", "Ids"))
-    picked = packer._append(op, {slots[0]: [packer.alone(table, True)], slots[1]: [flat]}, {**attributes})[0][1]  # pyright: ignore[reportPrivateUsage]
-    return packer.shaped(picked, packer.columns(packer.proof.value(name).axes))
-
-
-def _product(packer: Packer, op: Op, name: str) -> Variable:
-    computed = op.operator.computes() if op.operator is not None else None
-    assert isinstance(computed, c.MatrixProduct)
-    left, right = op.operand(0), op.operand(1)
-    x, y = packer.proof.value(left), packer.proof.value(right)
-    if len(x.time_places) == 2:
-        return _attention(packer, op, name)
-    columns = packer.columns(packer.proof.value(name).axes)
-    of_x, of_y = (bool(v.time_places) or v.per_text for v in (x, y))
-    inner = x.axes[-2] if computed.x_transposed else x.axes[-1]
-    if ROWS in inner or BATCH in inner:
-        raise NotPacked
-    if of_x and not of_y and len([a for a in y.axes[:-2] if a]) == 0 and not computed.x_transposed:
-        weights = packer.alone(right, True)
-        weights = weights if weights.spec.rank == 2 else layer.reshape(weights, [*packer.old.var(right).spec.known_dims[-2:]])
-        product = layer.matmul(packer.rows(left), weights, transpose_y=computed.y_transposed)
-        return packer.shaped(product, columns)
-    if of_y and not of_x and len([a for a in x.axes[:-2] if a]) == 0 and ROWS in (y.axes[-2] if computed.y_transposed else y.axes[-1]):
-        inner_size = packer.columns((inner,))[0]
-        if any(y.axes[:-2]) and any(isinstance(a, int) for axis in y.axes[:-2] for a in axis):
-            raise NotPacked
-        rows = packer.shaped(packer.rows(right), [inner_size])
-        weights = layer.reshape(packer.alone(left, True), [*packer.old.var(left).spec.known_dims[-2:]])
-        return packer.shaped(layer.matmul(rows, weights, transpose_y=not computed.x_transposed), columns)
-    inside = [axis for v in (x, y) for axis in v.axes[-2:]]
-    if of_x and of_y and not any(ROWS in a or BATCH in a for a in inside) and len(x.axes) == len(y.axes):
-        product = layer.matmul(packer.rows(left), packer.rows(right), transpose_x=computed.x_transposed, transpose_y=computed.y_transposed)
-        return packer.shaped(product, columns)
-    raise NotPacked
-
-
-def _flattened(packer: Packer, op: Op, name: str) -> Variable:
-    computed = op.operator.computes() if op.operator is not None else None
-    assert isinstance(computed, c.FlattenedProduct)
-    left = op.operand(0)
-    if computed.x_rows != len(packer.proof.value(left).axes) - 1 or packer.proof.value(op.operand(1)).per_text:
-        raise NotPacked
-    rows = packer.rows(left)
-    attributes = {**op.attributes.values, "x_num_col_dims": rows.spec.rank - 1}
-    return packer._append(op, {"X": [rows], "Y": [packer.alone(op.operand(1), True)]}, attributes)[0][1]  # pyright: ignore[reportPrivateUsage]
-
-
-def _batch_norm(packer: Packer, op: Op, name: str) -> Variable:
-    source = op.operand(0)
-    rows = packer.rows(source)
-    if rows.spec.rank != 2 or op.result(0) != name or op.attributes.values.get("data_layout", "NCHW") != "NCHW":
-        raise NotPacked
-    assert op.operator is not None
-    inputs = {slot: [rows] if slot == "X" else [packer.alone(n, True) for n in names] for slot, names in op.inputs.items() if names}
-    outputs = {slot: [n for n in names if packer.old.var(n).persistable] for slot, names in op.outputs.items()}
-    declared = {k: v for k, v in op.attributes.values.items() if k in op.operator.schema.attributes}
-    new = packer.block.append_op(op.type, inputs, {s: n for s, n in outputs.items() if n}, declared, site=op.site)
-    return packer.block.var(new.output_slots["Y"][0])
-
-
-def _attention(packer: Packer, op: Op, name: str) -> Variable:
-    terms = attention_terms(packer, op)
-    if terms is None:
-        raise NotPacked
-    return write_attention(packer, terms, packer.columns(packer.proof.value(name).axes))
-
-
-def write_attention(packer: Packer, terms: AttentionTerms, columns: Sequence[Size]) -> Variable:
-    """Return attention within texts, ``[rows, heads, columns]`` in the axes of the padded result."""
-    operands = [packer.ragged(packer.shaped(packer.rows(n), [terms.heads * terms.size])) for n in (terms.query, terms.key, terms.value)]
-    inputs: dict[str, Any] = dict(zip(("Q", "K", "V"), operands, strict=True))
-    if terms.bias:
-        inputs["Bias"] = bias_of(packer, terms)
-    attributes = {"heads": terms.heads, "causal": terms.causal, "scale": terms.scale}
-    mixed = packer.block.apply("sequence_attention", inputs, attributes)[0]
-    return packer.shaped(mixed, columns)
-
-
-def bias_of(packer: Packer, terms: AttentionTerms) -> Variable:
-    """Return what is added to scores by the places of a row and of a key, ``[heads or 1, longest, longest]``."""
-    key = f"bias {terms.bias}"
-
-    def make() -> Variable:
-        total: Variable | None = None
-        for term in terms.bias:
-            x = packer.alone(term.name)
-            dims = packer.columns(packer.proof.value(packer.plain(term.name)).axes)
-            heads = max([d for d in dims if isinstance(d, int)], default=1)
-            if term.hides:
-                condition = layer.cast(x, "fp32")  # 1 where the key is seen
-                x = layer.scale(condition, term.hidden, -term.hidden) if not term.seen else layer.scale(condition, -term.hidden, term.hidden)
-            rank = x.spec.rank
-            x = layer.reshape(x, [heads, *x.spec.known_dims[-2:]]) if all(isinstance(d, int) for d in x.spec.known_dims[-2:]) else _three(x, heads, rank)
-            x = x if term.factor == 1.0 else layer.scale(x, term.factor)
-            total = x if total is None else total + x
-        assert total is not None
-        return total
-
-    return packer._once(key, make)  # pyright: ignore[reportPrivateUsage]
-
-
-def _three(x: Variable, heads: int, rank: int) -> Variable:
-    """Return ``[heads, longest, longest]`` of a tensor with axes of 1 before."""
-    if rank == 2:
-        return layer.unsqueeze(x, [0])
-    gone = [n for n in range(rank - 2) if x.spec.known_dims[n] == 1]
-    gone = gone[: rank - 3]
-    return layer.squeeze(x, gone) if gone else x
-
-
-_PACKED: Final[Mapping[type, Any]] = {
-    c.Reshape: _reshape, c.Transposition: _transposition, c.Expansion: _expansion, c.LayerNorm: _layer_norm, c.Softmax: _softmax,
-    c.Reduction: _reduction, c.Concat: _concat, c.Split: _split, c.Slicing: _slice, c.Picking: _picking, c.Embedding: _picking,
-    c.MatrixProduct: _product, c.FlattenedProduct: _flattened, c.FrozenBatchNorm: _batch_norm,
-}  # fmt: skip
-_PACKED_TYPES: Final[Mapping[str, Any]] = {
-    "slice": _slice, "frobenius_norm": _reduction, "p_norm": _reduction, "reduce_max": _reduction, "reduce_min": _reduction, "logsumexp": _reduction,
-}  # fmt: skip

@@ -18,7 +18,8 @@ class PlaceFacts:
     """The facts of the region in which elements are computed: needed to compare whole numbers."""
 
     def __init__(self, op: Op, names: Sequence[str], side: Side, time_places: Collection[Place], masked: Collection[Place]) -> None:
-        self.op, self.names, self.side, self.time_places, self.masked = op, names, side, time_places, masked
+        self.op, self.names, self.time_places, self.masked = op, names, time_places, masked
+        self.side: Side = side
 
     def least(self, form: IndexForm) -> int | None:
         return form.least(self.side, self.time_places, self.masked)
@@ -76,7 +77,6 @@ def _multiply(x: Content, y: Content, facts: PlaceFacts) -> Content:
     low, high = (min(corners), max(corners)) if all(c == c for c in corners) else (-INFINITY, INFINITY)
     if min(x.low, y.low) >= 0:
         low = 0.0
-
 
     def extent() -> float:
         bounds = [b.extent.value * s for b, s in ((y, size[0]), (x, size[1])) if s < INFINITY and not b.offset]
@@ -317,17 +317,21 @@ def _relu(x: float) -> float:
     return max(x, 0.0)
 
 
+def _log1p(x: float) -> float:
+    return math.log1p(max(x, -1.0))
+
+
 def _softplus(x: float) -> float:
     return math.log1p(math.exp(-abs(x))) + max(x, 0.0)
 
 
-_RULES: Final[Mapping[str, Callable[..., Content]]] = {
+_RULES: Final[Mapping[str, Any]] = {
     "elementwise_add": _add, "elementwise_sub": _subtract, "elementwise_mul": _multiply, "elementwise_div": _divide, "elementwise_max": _largest,
     "elementwise_min": _smallest, "elementwise_pow": _power, "less_than": _less, "less_equal": _at_most, "greater_than": _positive,
     "greater_equal": _at_least, "equal": _equal, "not_equal": _differs, "logical_not": _not, "logical_and": _and, "logical_or": _or,
     "bitwise_not": _not, "bitwise_and": _and, "bitwise_or": _or, "where": _chosen, "isnan_v2": _is_nan, "square": _square, "abs": _absolute,
     "tanh": _rising(math.tanh, -1.0, 1.0, True), "sigmoid": _rising(_sigmoid, 0.0, 1.0), "erf": _rising(math.erf, -1.0, 1.0),
-    "relu": _rising(_relu, 0.0, INFINITY, True), "softplus": _rising(_softplus, 0.0, INFINITY), "log1p": _rising(lambda x: math.log1p(max(x, -1.0)), -INFINITY, INFINITY),
+    "relu": _rising(_relu, 0.0, INFINITY, True), "softplus": _rising(_softplus, 0.0, INFINITY), "log1p": _rising(_log1p, -INFINITY, INFINITY),
     "floor": _rising(math.floor, -INFINITY, INFINITY), "ceil": _rising(math.ceil, -INFINITY, INFINITY), "round": _rising(round, -INFINITY, INFINITY),
     "gelu": _gate(_gelu), "silu": _gate(_silu), "swish": _gate(_silu), "cos": _wave, "sin": _wave, "sqrt": _root, "rsqrt": _reciprocal_root,
     "reciprocal": _reciprocal, "log": _logarithm, "exp": _exponential, "scale": _scale, "clip": _clip, "cast": _cast, "fill_any_like": _filled,
@@ -359,7 +363,8 @@ def _with_rows(truth: Content, results: Contents) -> float | None:
 def _combined(op: Op, contents: Contents, facts: PlaceFacts) -> Content:
     rule = _RULES.get(op.type)
     if rule is not None and (op.type != "clip" or len(contents) == 1):
-        return rule(*contents, facts)
+        result: Content = rule(*contents, facts)
+        return result
     if op.type == "clip":
         named = dict(zip((s for s in op.operator.schema.operand_names if op.input(s)) if op.operator else (), contents, strict=False))
         x = contents[0]
@@ -375,9 +380,7 @@ def hides(masked: Content, visible: Content, underflow: float) -> bool:
     """Tell whether the exponentials of masked numbers vanish beside those of visible ones: exp(x - y) is zero where x - y is below ``-underflow``."""
     if masked.constant == -INFINITY:
         return True
-    if not visible.finite and visible.constant is None and visible.high == INFINITY:
-        pass  # what a text's own rows hold is the same alone
     far = masked.high if masked.high < INFINITY else masked.offset
-    if far <= -FAR and (masked.finite or masked.constant is not None):
-        return True
+    if far - visible.offset <= -FAR and (masked.finite or masked.constant is not None):
+        return True  # no scores are so large
     return masked.most() + underflow <= visible.least()

@@ -127,8 +127,8 @@ def table_content(array: Any, axes: Axes, region: Region, side: Side) -> Content
 
     cut = [a for a, axis in enumerate(axes) if ROWS in axis]
     if len(cut) == 1 and array.dtype.kind in "iu":
-        line = numpy.moveaxis(array, cut[0], -1)
-        if line.size and (line == numpy.arange(array.shape[cut[0]])).all():
+        line: Any = numpy.moveaxis(array, cut[0], -1)
+        if line.size and bool(numpy.array_equal(line, numpy.broadcast_to(numpy.arange(int(array.shape[cut[0]])), tuple(line.shape)))):
             return whole(IndexForm.factor((cut[0], 0)))
     if len(cut) == 2 and len(region) == 1:  # one coordinate in masked rows: all pairs in this order, whatever the length
         i, j = numpy.indices([array.shape[a] for a in cut], sparse=True)
@@ -161,7 +161,7 @@ def sliced(
         if number not in by_axis or size == input_dims[number]:
             axes.append(axis)
             continue
-        begin, end = by_axis[number]
+        begin, _ = by_axis[number]
         if all(isinstance(a, int) for a in axis):
             new = reader.axis(size)
             if new and ROWS in new:

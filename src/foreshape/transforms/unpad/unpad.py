@@ -12,6 +12,8 @@ from foreshape.errors import SchemaError, UnpadError
 from foreshape.language.program import Block, Op, Program, Variable
 from foreshape.transforms.unpad.contents import INFINITY, Content, constant, whole
 from foreshape.transforms.unpad.index_forms import LENGTH, IndexForm, Side
+from foreshape.transforms.unpad.op_rules import RULES
+from foreshape.transforms.unpad.packed_rules import packed_result
 from foreshape.transforms.unpad.packing import Packer, Refused
 from foreshape.transforms.unpad.padded_values import BATCH, ROWS, AxisReader, Fault, Unsupported, filled
 from foreshape.transforms.unpad.proof import Numbers, Proof
@@ -58,10 +60,15 @@ def unpad_program(
     lengths = mask is not None and block.var(mask).spec.rank == 1
     padded = [n for n in feeds if _is_padded(block, n) and n != mask]
     if not padded:
-        raise SchemaError.must("unpad: the inputs", "one of texts at least, [texts, time, ...] with open sizes", ", ".join(f"{n}: {block.var(n).spec.text()}" for n in feeds))
+        described = ", ".join(f"{n}: {block.var(n).spec.text()}" for n in feeds)
+        raise SchemaError.must("unpad: the inputs", "one of texts at least, [texts, time, ...] with open sizes", described)
+    times = {block.var(n).spec.known_dims[1] for n in padded}
+    if len(times) > 1:
+        described = ", ".join(f"{n}: {block.var(n).spec.text()}" for n in padded)
+        raise SchemaError.must("unpad: the inputs of texts", "of one padded length, for their rows are those of the same texts", described)
     texts = [*padded, *([mask] if mask is not None and not lengths else [])]
     reader = AxisReader([block.var(n).spec.known_dims[0] for n in [*texts, *([mask] if mask else [])]], [block.var(n).spec.known_dims[1] for n in texts])
-    proof = Proof(block, reader, side, numbers)
+    proof = Proof(block, reader, side, numbers, RULES)
     for name in feeds:
         proof.values[name] = _input(block, name, reader, name == mask, masked, lengths, pad_id if name == padded[0] else None)
     proof.run()
@@ -71,7 +78,7 @@ def unpad_program(
             raise _refusal(fault, name, block, source)
     only_rows = {n: n == mask for n in feeds}
     order = {n: only_rows[n] for n in [*padded, *(n for n in feeds if n not in padded)]}
-    packer = Packer(proof, program, order, mask if mask and lengths else "", mask or "", masked, pad_id or 0)
+    packer = Packer(proof, program, order, mask if mask and lengths else "", masked, pad_id or 0, packed_result)
     try:
         results = packer.write(names)
     except (Refused, Unsupported) as reason:

@@ -86,6 +86,8 @@ def _stages(graph: Graph, i: KernelCall, results: set[Value]) -> list[SeriesStag
         return []
     if len({id(v.lod) for v in (*values, *values_of(i.results[:1]))}) > 1:
         return []  # ragged rows beside others
+    if isinstance(i, FusedCall) and i.kernel.alone:
+        return []
     if isinstance(i, FusedCall) and i.kernel.packed:  # rows of four dims lie otherwise than images do
         return [] if i.effects.contiguous and any(_rank(v) == 4 for v in (*values, *i.writes())) else [SeriesStage(i, values)]
     if results.isdisjoint(values):

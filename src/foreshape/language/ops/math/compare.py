@@ -52,6 +52,9 @@ class Equal(Comparison):
 
     type = "equal"
 
+    def computes(self) -> computations.ComparedElements:
+        return computations.ComparedElements("equal", self.axis)
+
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
         return torch.eq(*self._pair(X, Y))
 
@@ -85,6 +88,9 @@ class LessEqual(Comparison):
 
     type = "less_equal"
 
+    def computes(self) -> computations.ComparedElements:
+        return computations.ComparedElements("less_equal", self.axis)
+
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
         return torch.le(*self._pair(X, Y))
 
@@ -94,6 +100,9 @@ class GreaterThan(Comparison):
 
     type = "greater_than"
 
+    def computes(self) -> computations.ComparedElements:
+        return computations.ComparedElements("greater", self.axis)
+
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
         return torch.gt(*self._pair(X, Y))
 
@@ -102,6 +111,9 @@ class GreaterEqual(Comparison):
     """Out = X >= Y."""
 
     type = "greater_equal"
+
+    def computes(self) -> computations.ComparedElements:
+        return computations.ComparedElements("greater_equal", self.axis)
 
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
         return torch.ge(*self._pair(X, Y))
@@ -171,6 +183,9 @@ class LogicalNot(Operator):
     X = operand(ANY, doc="any shape")
     Out = result(doc="bool, as X")
     gradient = ZERO_GRADIENT
+
+    def computes(self) -> computations.Function:
+        return computations.Function("logical_not")
 
     def infer_shape(self, X: Spec) -> Spec:
         out, answers = X.with_dtype(BOOL), mapped(X, truth)

@@ -52,3 +52,10 @@ def observe(x: Tensor, scale: Tensor, accumulated: Tensor | None, count: Tensor 
         elif accumulated is not None and count is not None:
             average(x, accumulated, count, rate, True)
             scale.copy_((accumulated / count).reshape(scale.shape))
+
+
+def dynamic_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    """Return the product of rows, rounded to 8 bits in a step for each row, with a matrix of int8 that has a scale for each column."""
+    size = x.abs().amax(-1, keepdim=True)
+    steps = (size / 127).clamp(min=1e-30) + size * 0.0
+    return torch.round(x / steps) @ weight.float() * steps * scale

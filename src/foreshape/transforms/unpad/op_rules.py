@@ -1,0 +1,312 @@
+"""The rules of ops by their computations, and by their types where an operator declares none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from foreshape.core.dims import Size
+from foreshape.language.operator import computations as c
+from foreshape.language.program import Op
+from foreshape.transforms.unpad.contents import INFINITY, Content, Extent, constant, stepped, values_of
+from foreshape.transforms.unpad.index_forms import IndexForm
+from foreshape.transforms.unpad.mixing import (
+    columns,
+    convolved,
+    last_largest,
+    multiplied,
+    picked,
+    picked_along,
+    picked_by_places,
+    reduced,
+    running_sum,
+    softmaxed,
+)
+from foreshape.transforms.unpad.padded_values import ROWS, Atom, PaddedValue, Region, Unsupported, filled
+from foreshape.transforms.unpad.proof import OpRules, Proof
+from foreshape.transforms.unpad.shapes import dropped_axes, expanded, flipped, joined, reshaped, sliced, transposed
+
+_REDUCTIONS: Final = {
+    "reduce_max": "MAX", "reduce_min": "MIN", "reduce_any": "ANY", "reduce_all": "ALL", "frobenius_norm": "NORM", "p_norm": "NORM", "logsumexp": "OTHER",
+    "reduce_prod": "OTHER", "max": "MAX", "min": "MIN",
+}  # fmt: skip
+
+
+# --- by computation
+
+
+def _reshape(proof: Proof, op: Op, computed: Any, slot: str) -> dict[str, Any]:
+    return {slot: reshaped(proof.value(op.operand(0)), proof.dims(op, slot), proof.reader)}
+
+
+def _transposition(proof: Proof, op: Op, computed: c.Transposition, slot: str) -> dict[str, Any]:
+    return {slot: transposed(proof.value(op.operand(0)), computed.axes)}
+
+
+def _expansion(proof: Proof, op: Op, computed: Any, slot: str) -> dict[str, Any]:
+    return {slot: expanded(proof.value(op.operand(0)), proof.dims(op, slot), proof.reader)}
+
+
+def _sum_or_mean(proof: Proof, op: Op, computed: c.Reduction, slot: str) -> dict[str, Any]:
+    x = proof.value(op.operand(0))
+    over = computed.axes if computed.axes is not None else tuple(range(len(x.axes)))
+    return {slot: reduced(op, x, computed.how, over, computed.keeps, proof.side)}
+
+
+def _softmax(proof: Proof, op: Op, computed: c.Softmax, slot: str) -> dict[str, Any]:
+    x = op.operand(0)
+    return {slot: softmaxed(op, proof.value(x), computed.axis, proof.side, proof.spec(x).dtype)}
+
+
+def _product(proof: Proof, op: Op, computed: c.MatrixProduct, slot: str) -> dict[str, Any]:
+    x, y = op.operand(0), op.operand(1)
+    weights = [proof.stretch(n) for n in (x, y)]
+    return {slot: multiplied(op, proof.value(x), proof.value(y), computed.x_transposed, computed.y_transposed, proof.side, weights)}
+
+
+def _flattened(proof: Proof, op: Op, computed: c.FlattenedProduct, slot: str) -> dict[str, Any]:
+    x, y = proof.value(op.operand(0)), proof.value(op.operand(1))
+    if computed.x_rows != len(x.axes) - 1 or computed.y_rows != 1 or len(y.axes) != 2:
+        return proof.by_axis_names(op, proof.inputs(op))
+    weights = [None, proof.stretch(op.operand(1))]
+    return {slot: multiplied(op, x, y, False, False, proof.side, weights)}
+
+
+def _layer_norm(proof: Proof, op: Op, computed: c.LayerNorm, slot: str) -> dict[str, Any]:
+    x = proof.value(op.operand(0)).without_parts()
+    inside = x.axes[computed.begin :]
+    if any(isinstance(a, str) for axis in inside for a in axis):
+        raise Unsupported("it normalizes over rows")
+    width = columns(inside)
+    groups = columns(x.axes) // max(width, 1)
+    factor, shift = op.input("Scale"), op.input("Bias")
+
+    def extent() -> float:
+        import numpy
+
+        arrays = [proof.array(n) if n else None for n in (factor, shift)]
+        if (factor and arrays[0] is None) or (shift and arrays[1] is None):
+            return INFINITY
+        largest = float(numpy.abs(arrays[0]).max()) if arrays[0] is not None else 1.0
+        moved = float(numpy.linalg.norm(arrays[1])) if arrays[1] is not None else 0.0
+        return math.sqrt(groups) * (math.sqrt(width) * largest + moved)
+
+    bound = Extent(extent)
+    out: dict[str, Any] = {slot: filled(x.axes, lambda r: Content(finite=x.at(r).finite, extent=bound), x.data_fault(proof.side, op))}
+    for other in ("Mean", "Variance"):
+        if op.outputs.get(other):
+            axes = x.axes[: computed.begin]
+            out[other] = filled(axes, lambda r: Content(finite=x.at(r).finite), x.data_fault(proof.side, op))
+    return out
+
+
+def _picking(proof: Proof, op: Op, computed: c.Picking, slot: str) -> dict[str, Any]:
+    x, index = op.operand(0), op.operand(1)
+    return {
+        slot: _from_table(proof, op, x, index, picked(op, proof.value(x), proof.value(index), computed.axis, proof.side, scalar=not proof.spec(index).rank))
+    }
+
+
+def _embedding(proof: Proof, op: Op, computed: c.Embedding, slot: str) -> dict[str, Any]:
+    table, index = op.operand(0), op.operand(1)
+    ids = proof.value(index)
+    rank = len(proof.dims(op, slot))
+    if len(ids.axes) == rank and not ids.axes[-1]:
+        ids = dropped_axes(ids, [len(ids.axes) - 1])
+    return {slot: _from_table(proof, op, table, index, picked(op, proof.value(table), ids, 0, proof.side), computed.padding)}
+
+
+def _from_table(proof: Proof, op: Op, table: str, index: str, value: PaddedValue, padding: int = -1) -> PaddedValue:
+    """Return rows of a table of parameters with what its numbers tell: zeros at a padding row, and the longest row."""
+    variable = proof.block.find(table)
+    if variable is None or not variable.persistable:
+        return value
+    numbers = proof.value(index)
+    longest = proof.row_norm(table)
+    first = len(value.axes) - (len(proof.value(table).axes) - 1) - len(numbers.axes)
+
+    def content(region: Region) -> Content:
+        inner = [(a - max(first, 0), k) for a, k in region]
+        row = numbers.at(inner).constant
+        if row is not None and math.isfinite(row):
+            if int(row) == padding and padding >= 0:
+                return constant(0.0)
+            array = proof.array(table)
+            if array is not None and -len(array) <= int(row) < len(array):
+                return values_of(array[int(row)])
+        old = value.at(region)
+        return Content(old.low, old.high, old.finite, extent=longest) if old.constant is None else old
+
+    return filled(value.axes, content, value.fault)
+
+
+def _place_picking(proof: Proof, op: Op, computed: Any, slot: str) -> dict[str, Any]:
+    return {slot: picked_by_places(op, proof.value(op.operand(0)), proof.value(op.operand(1)), proof.side)}
+
+
+def _slice(proof: Proof, op: Op, computed: Any, slot: str) -> dict[str, Any]:
+    values: Mapping[str, Any] = op.attributes.values
+    name = op.operand(0)
+    x = proof.value(name)
+    axes: list[int] = list(values.get("axes", ()))
+    begins, ends = (proof.numbers_of(op, many, single, values.get(own)) for many, single, own in (
+        ("StartsTensorList", "StartsTensor", "starts"), ("EndsTensorList", "EndsTensor", "ends")))  # fmt: skip
+    steps = list(values.get("strides", ())) or [1] * len(axes)
+    if any(s == -1 for s in steps):
+        if len(axes) == 1:
+            return {slot: flipped(x, axes)}
+        raise Unsupported("it takes several axes backwards")
+    if any(s != 1 for s in steps):
+        raise Unsupported("it leaves out rows or columns between others")
+    cuts = [(a, _at(begins, k), _at(ends, k)) for k, a in enumerate(axes)]
+    dropped = [a % len(x.axes) for a in values.get("decrease_axis", ())]
+    dims = list(proof.dims(op, slot))
+    if dropped and len(dims) == len(x.axes):
+        dropped = []
+    table = proof.array(name) if all(isinstance(a, int) for axis in x.axes for a in axis) else None
+    return {slot: sliced(op, x, proof.spec(name).known_dims, cuts, dropped, dims, proof.reader, proof.side, table)}
+
+
+def _at(numbers: Sequence[Size] | None, index: int) -> Size | None:
+    return numbers[index] if numbers is not None and index < len(numbers) else None
+
+
+def _concat(proof: Proof, op: Op, computed: c.Concat, slot: str) -> dict[str, Any]:
+    return {slot: joined(op, [proof.value(n) for n in op.inputs["X"]], computed.axis, proof.side)}
+
+
+def _split(proof: Proof, op: Op, computed: c.Split, slot: str) -> dict[str, Any]:
+    x = proof.value(op.operand(0)).without_parts()
+    number = computed.axis % len(x.axes)
+    if any(isinstance(a, str) for a in x.axes[number]):
+        raise Unsupported("it divides texts or rows")
+    parts: list[PaddedValue] = []
+    for name in op.outputs[slot]:
+        size = proof.spec(name).known_dims[number]
+        axes = (*x.axes[:number], proof.reader.axis(size), *x.axes[number + 1 :])
+        parts.append(filled(axes, x.at, x.fault))
+    return {slot: parts}
+
+
+def _stack(proof: Proof, op: Op, computed: c.Stacking, slot: str) -> dict[str, Any]:
+    several = [proof.value(n) for n in op.inputs["X"]]
+    rank = len(several[0].axes) + 1
+    place = computed.axis % rank
+    lifted = [
+        v.moved((*v.axes[:place], (), *v.axes[place:]), {(a, k): (a + (a >= place), k) for a, x in enumerate(v.axes) for k in range(len(x))}) for v in several
+    ]
+    return {slot: joined(op, lifted, place, proof.side)}
+
+
+def _triangle(proof: Proof, op: Op, computed: c.Triangle, slot: str) -> dict[str, Any]:
+    x = proof.value(op.operand(0))
+    row, column = len(x.axes) - 2, len(x.axes) - 1
+    both = x.axes[row] == (ROWS,) and x.axes[column] == (ROWS,)
+    if not both and (ROWS in x.axes[row] or ROWS in x.axes[column]):
+        raise Unsupported("it compares the places of rows with those of columns")
+
+    def content(region: Region) -> Content:
+        old = x.at(region)
+        if both:
+            beyond = IndexForm.factor((column, 0)) - IndexForm.factor((row, 0)) - IndexForm.number(computed.diagonal)
+            beyond = beyond if computed.lower else beyond.times(-1)
+            places = [(row, 0), (column, 0)]
+            least, most = beyond.least(proof.side, places, region), beyond.times(-1).least(proof.side, places, region)
+            if least is not None and least > 0:
+                return constant(0.0)
+            if most is not None and most >= 0:
+                return old
+            if old.constant is not None:
+                return stepped(beyond.times(-1), old.constant, 0.0)
+        return Content(min(old.low, 0.0), max(old.high, 0.0), old.finite)
+
+    return {slot: filled(x.axes, content, x.data_fault(proof.side, op))}
+
+
+def _convolution(proof: Proof, op: Op, computed: c.ImageConvolution, slot: str) -> dict[str, Any]:
+    x = proof.value(op.operand(0))
+    if any(isinstance(a, str) for a in x.axes[1]):
+        raise Unsupported("it adds over rows as channels")
+    dims, weights = proof.dims(op, slot), proof.spec(op.operand(1)).known_dims
+    axes: list[tuple[Atom, ...]] = [x.axes[0], proof.reader.axis(dims[1])]
+    reach: list[int] = []
+    for k, dilation in enumerate(computed.dilations):
+        size = weights[k + 2]
+        window = (size - 1) * dilation + 1 if isinstance(size, int) else 2
+        is_rows = ROWS in x.axes[k + 2]
+        if is_rows and (computed.strides[k] != 1 or 2 * computed.paddings[k] != window - 1):
+            raise Unsupported("its result has not a row for each row")
+        axes.append(x.axes[k + 2] if is_rows else proof.reader.axis(dims[k + 2]))
+        reach.append(window)
+    along = [2 + k for k in range(len(reach))]
+    return {slot: convolved(op, x, along, tuple(axes), proof.side, reach, proof.window_stretch(op.operand(1)))}
+
+
+def _identity(proof: Proof, op: Op, computed: Any, slot: str) -> dict[str, Any]:
+    return {slot: proof.value(op.operand(0))}
+
+
+_BY_COMPUTATION: Final[Mapping[type, Callable[[Proof, Op, Any, str], dict[str, Any]]]] = {
+    c.Reshape: _reshape, c.Transposition: _transposition, c.Expansion: _expansion, c.Reduction: _sum_or_mean, c.Softmax: _softmax,
+    c.MatrixProduct: _product, c.FlattenedProduct: _flattened, c.LayerNorm: _layer_norm, c.Picking: _picking, c.Embedding: _embedding,
+    c.PlacePicking: _place_picking, c.Slicing: _slice, c.Concat: _concat, c.Split: _split, c.Stacking: _stack, c.Triangle: _triangle,
+    c.ImageConvolution: _convolution, c.Identity: _identity,
+}  # fmt: skip
+
+
+# --- by type
+
+
+def _reduction(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
+    values: Mapping[str, Any] = op.attributes.values
+    x = proof.value(op.operand(0))
+    axes: Any = values.get("dim", values.get("axis", [-1]))
+    over: list[int] = [*axes] if isinstance(axes, (list, tuple)) else [axes]  # pyright: ignore[reportUnknownVariableType]
+    if values.get("reduce_all") or values.get("asvector") or not over:
+        over = list(range(len(x.axes)))
+    keeps = bool(values.get("keep_dim", values.get("keepdim", False)))
+    return {slot: reduced(op, x, _REDUCTIONS[op.type], over, keeps, proof.side)}
+
+
+def _along(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
+    return {slot: picked_along(op, proof.value(op.operand(0)), proof.value(op.operand(1)), int(op.attributes.values.get("Axis", 0)), proof.side)}
+
+
+def _argmax(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
+    values: Mapping[str, Any] = op.attributes.values
+    if values.get("flatten"):
+        raise Unsupported("it compares all rows")
+    return {slot: last_largest(op, proof.value(op.operand(0)), int(values.get("axis", -1)), bool(values.get("keepdims")), proof.side)}
+
+
+def _running(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
+    values: Mapping[str, Any] = op.attributes.values
+    if values.get("flatten"):
+        raise Unsupported("it adds over texts")
+    x = proof.value(op.operand(0))
+    return {slot: running_sum(op, x, int(values.get("axis", -1)), bool(values.get("exclusive")), bool(values.get("reverse")), proof.side)}
+
+
+def _flip(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
+    axes: Any = op.attributes.values.get("axis", ())
+    return {slot: flipped(proof.value(op.operand(0)), [*axes] if isinstance(axes, (list, tuple)) else [axes])}  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _expand_as(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
+    return _expansion(proof, op, None, slot)
+
+
+def _sliced(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
+    return _slice(proof, op, None, slot)
+
+
+def _cast(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
+    return {slot: proof.per_element(op)}
+
+
+_BY_TYPE: Final[Mapping[str, Callable[[Proof, Op, str], dict[str, Any]]]] = {
+    **dict.fromkeys(_REDUCTIONS, _reduction), "take_along_axis": _along, "arg_max": _argmax, "cumsum": _running, "flip": _flip, "slice": _sliced,
+    "strided_slice": _sliced, "expand_as_v2": _expand_as, "cast": _cast,
+}  # fmt: skip
+RULES: Final = OpRules(_BY_TYPE, _BY_COMPUTATION)
