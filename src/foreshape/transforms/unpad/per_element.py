@@ -230,6 +230,13 @@ def _rising(function: Callable[[float], float], low: float, high: float, shrinks
     return rule
 
 
+def _rounded(x: Content, facts: PlaceFacts) -> Content:
+    """Return the content of rounded numbers: operators differ at halves."""
+    low = math.ceil(x.low - 0.5) if math.isfinite(x.low) else x.low
+    high = math.floor(x.high + 0.5) if math.isfinite(x.high) else x.high
+    return constant(float(low)) if low == high and x.finite else Content(low, high, x.finite)
+
+
 def _gate(function: Callable[[float], float]) -> Callable[[Content, PlaceFacts], Content]:
     """Return the rule of a function like gelu: between zero and its operand, but for a dip below zero."""
 
@@ -332,7 +339,7 @@ _RULES: Final[Mapping[str, Any]] = {
     "bitwise_not": _not, "bitwise_and": _and, "bitwise_or": _or, "where": _chosen, "isnan_v2": _is_nan, "square": _square, "abs": _absolute,
     "tanh": _rising(math.tanh, -1.0, 1.0, True), "sigmoid": _rising(_sigmoid, 0.0, 1.0), "erf": _rising(math.erf, -1.0, 1.0),
     "relu": _rising(_relu, 0.0, INFINITY, True), "softplus": _rising(_softplus, 0.0, INFINITY), "log1p": _rising(_log1p, -INFINITY, INFINITY),
-    "floor": _rising(math.floor, -INFINITY, INFINITY), "ceil": _rising(math.ceil, -INFINITY, INFINITY), "round": _rising(round, -INFINITY, INFINITY),
+    "floor": _rising(math.floor, -INFINITY, INFINITY), "ceil": _rising(math.ceil, -INFINITY, INFINITY), "round": _rounded,
     "gelu": _gate(_gelu), "silu": _gate(_silu), "swish": _gate(_silu), "cos": _wave, "sin": _wave, "sqrt": _root, "rsqrt": _reciprocal_root,
     "reciprocal": _reciprocal, "log": _logarithm, "exp": _exponential, "scale": _scale, "clip": _clip, "cast": _cast, "fill_any_like": _filled,
 }  # fmt: skip
