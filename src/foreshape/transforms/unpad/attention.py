@@ -157,6 +157,8 @@ def attention_terms(packer: Packer, op: Op) -> AttentionTerms | None:
     for term in scores.bias:
         dims = packer.proof.value(term.name).axes
         outer = [axis for axis in dims[:-2] if axis]
+        if dims[-2:] != ((ROWS,), (ROWS,)):
+            return None
         if BATCH in (a for axis in dims for a in axis) or len(outer) > 1 or (outer and outer[0] != (heads,)):
             return None
     return AttentionTerms(query, key, value, heads, sizes[-1], factor, scores.causal, tuple(scores.bias))

@@ -103,7 +103,8 @@ class IndexForm:
 
     def same_without_padding(self, side: Side, time_places: Collection[Place]) -> bool:
         """Tell whether a text without its padding has the same number there, whatever the others in the batch."""
-        return not {TIME, TEXTS} & {f for f in self.alone(side, time_places).factors() if isinstance(f, str)}
+        alone = self.alone(side, time_places)
+        return not {TIME, TEXTS} & {f for f in alone.factors() if isinstance(f, str)} and alone.places() <= {*time_places}
 
     def least(self, side: Side, time_places: Collection[Place], masked: Collection[Place], has_rows: bool = False) -> int | None:
         """Return a proved lower bound for coordinates in masked rows, or else in a text's own; None if none is seen.

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from foreshape.core.spec import DType
 from foreshape.language.program import Op
-from foreshape.transforms.unpad.contents import ANYTHING, FAR, INFINITY, Content, Extent, constant, either, whole
+from foreshape.transforms.unpad.contents import FAR, INFINITY, Content, Extent, constant, whole
 from foreshape.transforms.unpad.index_forms import LENGTH, TEXTS, TIME, IndexForm, Place, Side
-from foreshape.transforms.unpad.padded_values import BATCH, REAL, REVERSED, ROWS, Atom, Axes, Fault, PaddedValue, Region, Unsupported, filled
+from foreshape.transforms.unpad.padded_values import BATCH, REAL, REVERSED, ROWS, Atom, Axes, Fault, PaddedValue, Region, Unsupported, columns, filled
 from foreshape.transforms.unpad.per_element import hides
 
 _UNDERFLOW = {"fp64": 746.0, "fp32": 104.0, "bf16": 104.0, "fp16": 18.0}
@@ -23,11 +23,6 @@ _UNDERFLOW = {"fp64": 746.0, "fp32": 104.0, "bf16": 104.0, "fp16": 18.0}
 def underflow(dtype: DType | None) -> float:
     """Return the number whose negative has an exponential of zero."""
     return _UNDERFLOW.get(dtype.name if dtype is not None else "fp32", 746.0)
-
-
-def columns(axes: Axes) -> int:
-    """Return the number of columns of a row: the product of all sizes that are numbers."""
-    return math.prod(atom for axis in axes for atom in axis if isinstance(atom, int))
 
 
 def _places(axis: int, atoms: Sequence[Atom]) -> list[Place]:
@@ -51,7 +46,7 @@ def _without(axes: Axes, reduced: Sequence[int], keeps: bool) -> tuple[Axes, dic
 def reduced(op: Op, x: PaddedValue, how: str, over: Sequence[int], keeps: bool, side: Side) -> PaddedValue:
     """Return a reduction over axes: "SUM", "AVERAGE", "SQRT" (a sum over a root), "MAX", "MIN", "ANY", "ALL", "NORM",
     "POWERS" (a norm of another power above 0) or "OTHER"."""
-    x = x.without_parts()
+    x = x.without_parts(side, op)
     gone = sorted({a % len(x.axes) for a in over}) if x.axes else []
     if any(BATCH in x.axes[a] for a in gone):
         raise Unsupported("it joins the rows of different texts")
@@ -124,21 +119,28 @@ def _of_rows(real: Content, masked: Content, how: str, width: int) -> Content:
     return Content(0.0 if real.low >= 0 and masked.low >= 0 else -INFINITY, finite=real.finite and masked.finite)
 
 
-def softmaxed(op: Op, x: PaddedValue, axis: int, side: Side, dtype: DType | None) -> PaddedValue:
-    """Return the softmax along an axis."""
-    x = x.without_parts()
+def softmaxed(op: Op, x: PaddedValue, axis: int, side: Side, dtype: DType | None, own: Content) -> PaddedValue:
+    """Return the softmax along an axis.
+
+    Args:
+        own: the numbers of a row's own key: each row must see one of its text's keys at least, and this is the one that it sees by its place.
+    """
+    x = x.without_parts(side, op)
     number = axis % len(x.axes)
     if BATCH in x.axes[number]:
         raise Unsupported("it joins the rows of different texts")
     rows = _places(number, x.axes[number])
     fault = x.data_fault(side, op)
-    if rows and fault is None and not hides(x.at(rows), x.real, underflow(dtype)):
-        fault = Fault(op, _visible(x.at(rows), x.real))
+    if rows and fault is None:
+        if not own.finite:
+            fault = Fault(op, "a row may see no key of its text")
+        elif not hides(x.at(rows), own, underflow(dtype)):
+            fault = Fault(op, _visible(x.at(rows), own))
 
     def content(region: Region) -> Content:
         masked = [p for p in region if p in rows]
         others = [p for p in region if p not in rows]
-        real = x.at(others)
+        real = own if not others else x.at(others)
         if masked and hides(x.at(region), real, underflow(dtype)):
             return constant(0.0)
         finite = real.finite or not others  # a text's own rows have a key that they see, or are NaN alone too
@@ -161,7 +163,7 @@ def multiplied(op: Op, x: PaddedValue, y: PaddedValue, x_turned: bool, y_turned:
     Args:
         weights: for each operand that is a matrix of weights, a bound of the norm of its product with a row of norm 1.
     """
-    x, y = x.without_parts(), y.without_parts()
+    x, y = x.without_parts(side, op), y.without_parts(side, op)
     vector_x, vector_y = len(x.axes) == 1, len(y.axes) == 1
     x, y = (_with_axis(x, 0) if vector_x else x), (_with_axis(y, 1) if vector_y else y)
     if len(x.axes) < 2 or len(y.axes) < 2:
@@ -301,11 +303,12 @@ def picked(
         return [(a, k) if a < number else (a - behind, k) for a, k in region if (a, k) not in back_index]
 
     if all(isinstance(a, int) for a in atoms):
-        fault = x.fault or index.data_fault(side, op)
+        fault = _picked_fault(op, x, side) or index.data_fault(side, op)
+        repeats = math.sqrt(max(columns(axes) / max(columns(x.axes), 1), 1.0) * max(columns((atoms,)), 1))
 
         def from_table(region: Region) -> Content:
-            content = x.at(of_x(region))
-            return content if not content.parts else either(content.parts)
+            content = _cleared(x.at(of_x(region)))
+            return replace(content, extent=Extent(lambda: content.extent.value * repeats)) if x.per_text or x.time_places else content
 
         return filled(axes, from_table, fault)
     if x.per_text and index.per_text and BATCH not in atoms:
@@ -330,7 +333,19 @@ def picked(
         place = (number, atoms.index(ROWS))
         return row, x.at([*of_x(region), place] if masked else of_x(region))
 
-    return filled(axes, lambda region: target(region)[1], x.fault or index.fault)
+    return filled(axes, lambda region: _cleared(target(region)[1]), _picked_fault(op, x, side) or index.fault)
+
+
+def _cleared(content: Content) -> Content:
+    """Return the content of picked rows: their own places are gone."""
+    places = content.form is not None and content.form.places()
+    return Content(finite=content.finite) if places or content.step is not None or content.parts else content
+
+
+def _picked_fault(op: Op, x: PaddedValue, side: Side) -> Fault | None:
+    """Return the fault of values that rows are picked of: their numbers are taken as they are, if they are known by their place."""
+    by_place = any(c.form is not None or c.parts or c.step is not None for c in x.regions.values())
+    return x.data_fault(side, op) if by_place else x.fault
 
 
 def picked_along(op: Op, x: PaddedValue, index: PaddedValue, axis: int, side: Side) -> PaddedValue:
@@ -343,11 +358,11 @@ def picked_along(op: Op, x: PaddedValue, index: PaddedValue, axis: int, side: Si
     fault = x.fault or index.fault
 
     if all(isinstance(a, int) for a in atoms):
-        fault = fault or index.data_fault(side, op)
+        fault = _picked_fault(op, x, side) or index.data_fault(side, op)
 
         def from_columns(region: Region) -> Content:
-            content = x.at(p for p in region if p[0] != number)
-            return either(content.parts) if content.parts else content
+            content = _cleared(x.at(p for p in region if p[0] != number))
+            return replace(content, extent=Extent(lambda: content.extent.value * math.sqrt(max(columns(axes), 1))))
 
         return filled(axes, from_columns, fault)
     if atoms != (ROWS,):
@@ -358,9 +373,9 @@ def picked_along(op: Op, x: PaddedValue, index: PaddedValue, axis: int, side: Si
         if row is None:
             raise Unsupported("it picks rows by numbers that are not seen")
         others = [p for p in region if p[0] != number]
-        return x.at([*others, (number, 0)] if row is not True and row in region else others)
+        return _cleared(x.at([*others, (number, 0)] if row is not True and row in region else others))
 
-    return filled(axes, from_rows, fault)
+    return filled(axes, from_rows, _picked_fault(op, x, side) or fault)
 
 
 def picked_by_places(op: Op, x: PaddedValue, index: PaddedValue, side: Side) -> PaddedValue:
@@ -392,11 +407,9 @@ def picked_by_places(op: Op, x: PaddedValue, index: PaddedValue, side: Side) -> 
                     masked.append((number, 0))
             elif any(isinstance(a, str) for a in atoms):
                 raise Unsupported("it picks texts, or rows and columns together")
-        old = x.at(masked)
-        return old if old.form is None else ANYTHING if old.form.places() else old
+        return _cleared(x.at(masked))
 
-    fault = x.fault or index.fault
-    return filled(axes, content, fault)
+    return filled(axes, content, _picked_fault(op, x, side) or index.fault)
 
 
 def last_largest(op: Op, x: PaddedValue, axis: int, keeps: bool, side: Side) -> PaddedValue:
@@ -420,7 +433,7 @@ def running_sum(op: Op, x: PaddedValue, axis: int, exclusive: bool, backward: bo
     """Return the sums of the entries up to each along an axis."""
     number = axis % len(x.axes)
     atoms = x.axes[number]
-    x = x.without_parts()
+    x = x.without_parts(side, op)
     if BATCH in atoms:
         raise Unsupported("it adds over texts")
     rows = _places(number, atoms)

@@ -12,7 +12,6 @@ from foreshape.language.program import Op
 from foreshape.transforms.unpad.contents import INFINITY, Content, Extent, constant, stepped, values_of
 from foreshape.transforms.unpad.index_forms import IndexForm
 from foreshape.transforms.unpad.mixing import (
-    columns,
     convolved,
     last_largest,
     multiplied,
@@ -23,7 +22,7 @@ from foreshape.transforms.unpad.mixing import (
     running_sum,
     softmaxed,
 )
-from foreshape.transforms.unpad.padded_values import ROWS, Atom, PaddedValue, Region, Unsupported, filled
+from foreshape.transforms.unpad.padded_values import ROWS, Atom, PaddedValue, Region, Unsupported, columns, filled
 from foreshape.transforms.unpad.proof import OpRules, Proof
 from foreshape.transforms.unpad.shapes import dropped_axes, expanded, flipped, joined, reshaped, sliced, transposed
 
@@ -37,11 +36,11 @@ _REDUCTIONS: Final = {
 
 
 def _reshape(proof: Proof, op: Op, computed: Any, slot: str) -> dict[str, Any]:
-    return {slot: reshaped(proof.value(op.operand(0)), proof.dims(op, slot), proof.reader)}
+    return {slot: reshaped(op, proof.value(op.operand(0)), proof.dims(op, slot), proof.reader, proof.side)}
 
 
 def _transposition(proof: Proof, op: Op, computed: c.Transposition, slot: str) -> dict[str, Any]:
-    return {slot: transposed(proof.value(op.operand(0)), computed.axes)}
+    return {slot: transposed(op, proof.value(op.operand(0)), computed.axes, proof.side)}
 
 
 def _expansion(proof: Proof, op: Op, computed: Any, slot: str) -> dict[str, Any]:
@@ -56,7 +55,7 @@ def _sum_or_mean(proof: Proof, op: Op, computed: c.Reduction, slot: str) -> dict
 
 def _softmax(proof: Proof, op: Op, computed: c.Softmax, slot: str) -> dict[str, Any]:
     x = op.operand(0)
-    return {slot: softmaxed(op, proof.value(x), computed.axis, proof.side, proof.spec(x).dtype)}
+    return {slot: softmaxed(op, proof.value(x), computed.axis, proof.side, proof.spec(x).dtype, proof.at_own_key(x))}
 
 
 def _product(proof: Proof, op: Op, computed: c.MatrixProduct, slot: str) -> dict[str, Any]:
@@ -74,7 +73,7 @@ def _flattened(proof: Proof, op: Op, computed: c.FlattenedProduct, slot: str) ->
 
 
 def _layer_norm(proof: Proof, op: Op, computed: c.LayerNorm, slot: str) -> dict[str, Any]:
-    x = proof.value(op.operand(0)).without_parts()
+    x = proof.value(op.operand(0)).without_parts(proof.side, op)
     inside = x.axes[computed.begin :]
     if any(isinstance(a, str) for axis in inside for a in axis):
         raise Unsupported("it normalizes over rows")
@@ -169,7 +168,7 @@ def _stepped_slice(
 ) -> PaddedValue:  # fmt: skip
     """Return entries with steps between them: of columns, or all rows from the last to the first."""
     name = op.operand(0)
-    x, sizes = proof.value(name).without_parts(), proof.spec(name).known_dims
+    x, sizes = proof.value(name).without_parts(proof.side, op), proof.spec(name).known_dims
     if len(axes) != 1 or op.attributes.values.get("decrease_axis"):
         raise Unsupported("it takes entries with steps between them along several axes")
     number = axes[0] % len(x.axes)
@@ -193,7 +192,7 @@ def _concat(proof: Proof, op: Op, computed: c.Concat, slot: str) -> dict[str, An
 
 
 def _split(proof: Proof, op: Op, computed: c.Split, slot: str) -> dict[str, Any]:
-    x = proof.value(op.operand(0)).without_parts()
+    x = proof.value(op.operand(0)).without_parts(proof.side, op)
     number = computed.axis % len(x.axes)
     if any(isinstance(a, str) for a in x.axes[number]):
         raise Unsupported("it divides texts or rows")

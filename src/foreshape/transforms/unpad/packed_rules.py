@@ -333,7 +333,7 @@ def bias_of(packer: Packer, terms: AttentionTerms) -> Variable:
             heads = max([d for d in dims if isinstance(d, int)], default=1)
             if term.hides:
                 condition = layer.cast(x, "fp32")  # 1 where the key is seen
-                x = layer.scale(condition, term.hidden, -term.hidden) if not term.seen else layer.scale(condition, -term.hidden, term.hidden)
+                x = layer.scale(condition, term.hidden) if not term.seen else layer.scale(condition, -term.hidden, term.hidden)
             rank = x.spec.rank
             x = layer.reshape(x, [heads, *x.spec.known_dims[-2:]]) if all(isinstance(d, int) for d in x.spec.known_dims[-2:]) else _three(x, heads, rank)
             x = x if term.factor == 1.0 else layer.scale(x, term.factor)

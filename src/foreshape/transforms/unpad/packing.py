@@ -480,6 +480,8 @@ class Packer:
         size = 1
         for column in columns:
             size *= column if isinstance(column, int) else 1
+        if size != math.prod(n for n in self.columns(value.axes) if isinstance(n, int)):
+            return None  # it picks a row several times, or columns too
         rows = self.ragged(self.shaped(self.rows(source), [size]))
         pooled = self.block.apply("sequence_pool", {"X": rows}, {"pooltype": how})[0]
         return layer.reshape(pooled, [-1, *self.columns(value.axes)]) if len(value.axes) != 2 or self.columns(value.axes) != [size] else pooled

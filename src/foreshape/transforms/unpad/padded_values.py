@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
@@ -81,11 +82,12 @@ class PaddedValue:
         regions = {frozenset(places[p] for p in region): content(c) for region, c in self.regions.items()}
         return PaddedValue(axes, regions, self.fault)
 
-    def without_parts(self) -> PaddedValue:
-        """Return it with one content for all entries of the last axis."""
+    def without_parts(self, side: Side, op: Op) -> PaddedValue:
+        """Return it with one content for all entries of the last axis; an op takes their numbers as they are."""
         if not any(c.parts for c in self.regions.values()):
             return self
-        return PaddedValue(self.axes, {r: either(c.parts) if c.parts else c for r, c in self.regions.items()}, self.fault)
+        fault = self.data_fault(side, op) if any(p.index is None or p.constant is None for p in self.real.parts) else self.fault
+        return PaddedValue(self.axes, {r: either(c.parts) if c.parts else c for r, c in self.regions.items()}, fault)
 
     def data_fault(self, side: Side, op: Op) -> Fault | None:
         """Return the fault of its numbers where an op takes them as they are."""
@@ -102,6 +104,11 @@ def moved_content(content: Content, places: Mapping[Place, Place]) -> Content:
     parts = tuple(moved_content(p, places) for p in content.parts)
     step = content.step and (content.step[0].moved(places), *content.step[1:])
     return replace(content, form=content.form and content.form.moved(places), parts=parts, step=step)
+
+
+def columns(axes: Axes) -> int:
+    """Return the number of columns of a row: the product of all sizes that are numbers."""
+    return math.prod(atom for axis in axes for atom in axis if isinstance(atom, int))
 
 
 def time_places(axes: Axes) -> list[Place]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from foreshape.core.spec import FP32, DType
 from foreshape.language.program import Op
 from foreshape.transforms.unpad.contents import ANYTHING, FAR, INFINITY, TRUTH, Content, Extent, constant, either, stepped, whole
 from foreshape.transforms.unpad.index_forms import IndexForm, Place, Side
@@ -18,11 +19,12 @@ class PlaceFacts:
     """The facts of the region in which elements are computed: needed to compare whole numbers."""
 
     def __init__(
-        self, op: Op, names: Sequence[str], side: Side, time_places: Collection[Place], masked: Collection[Place], are_truths: bool = True
+        self, op: Op, names: Sequence[str], side: Side, time_places: Collection[Place], masked: Collection[Place], are_truths: bool = True,
+        dtype: DType = FP32,
     ) -> None:  # fmt: skip
         self.op, self.names, self.time_places, self.masked = op, names, time_places, masked
         self.side: Side = side
-        self.are_truths = are_truths
+        self.are_truths, self.dtype = are_truths, dtype
 
     def least(self, form: IndexForm) -> int | None:
         return form.least(self.side, self.time_places, self.masked)
@@ -90,6 +92,8 @@ def _multiply(x: Content, y: Content, facts: PlaceFacts) -> Content:
 
 def _divide(x: Content, y: Content, facts: PlaceFacts) -> Content:
     divisor = y.constant
+    if facts.dtype.is_integer and divisor != 1.0:
+        return Content()  # operators differ in how they round
     if x.constant is not None and divisor is not None:
         return constant(x.constant / divisor) if divisor else ANYTHING
     if divisor is not None and divisor and math.isfinite(divisor):
@@ -254,6 +258,13 @@ def _rising(function: Callable[[float], float], low: float, high: float, shrinks
     return rule
 
 
+def _rounded(x: Content, facts: PlaceFacts) -> Content:
+    """Return the content of rounded numbers: operators differ at halves."""
+    low = math.ceil(x.low - 0.5) if math.isfinite(x.low) else x.low
+    high = math.floor(x.high + 0.5) if math.isfinite(x.high) else x.high
+    return constant(float(low)) if low == high and x.finite else Content(low, high, x.finite)
+
+
 def _gate(function: Callable[[float], float]) -> Callable[[Content, PlaceFacts], Content]:
     """Return the rule of a function like gelu: between zero and its operand, but for a dip below zero."""
 
@@ -302,8 +313,13 @@ def _exponential(x: Content, facts: PlaceFacts) -> Content:
     return constant(power(x.constant)) if x.constant is not None else Content(power(x.low), power(x.high), x.finite and x.high < 88)
 
 
-def _scale(x: Content, facts: PlaceFacts) -> Content:
+def _scale(x: Content, *others: Any) -> Content:
+    facts: PlaceFacts = others[-1]
     factor, bias = float(facts.attribute("scale", 1.0)), float(facts.attribute("bias", 0.0))
+    if len(others) > 1:
+        if others[0].constant is None:
+            return Content(finite=x.finite and others[0].finite)
+        factor = others[0].constant
     if not facts.attribute("bias_after_scale", True):
         bias *= factor
     return _add(_by_number(x, factor), constant(bias), facts)
@@ -353,10 +369,11 @@ _RULES: Final[Mapping[str, Any]] = {
     "elementwise_add": _add, "elementwise_sub": _subtract, "elementwise_mul": _multiply, "elementwise_div": _divide, "elementwise_max": _largest,
     "elementwise_min": _smallest, "elementwise_pow": _power, "less_than": _less, "less_equal": _at_most, "greater_than": _positive,
     "greater_equal": _at_least, "equal": _equal, "not_equal": _differs, "logical_not": _not, "logical_and": _and, "logical_or": _or,
-    "bitwise_not": _bits(_not), "bitwise_and": _bits(_and), "bitwise_or": _bits(_or), "where": _chosen, "isnan_v2": _is_nan, "square": _square, "abs": _absolute,
+    "bitwise_not": _bits(_not), "bitwise_and": _bits(_and), "bitwise_or": _bits(_or), "where": _chosen, "isnan_v2": _is_nan,
+    "square": _square, "abs": _absolute,
     "tanh": _rising(math.tanh, -1.0, 1.0, True), "sigmoid": _rising(_sigmoid, 0.0, 1.0), "erf": _rising(math.erf, -1.0, 1.0),
     "relu": _rising(_relu, 0.0, INFINITY, True), "softplus": _positive_part, "log1p": _rising(math.log1p, -INFINITY, INFINITY),
-    "floor": _rising(math.floor, -INFINITY, INFINITY), "ceil": _rising(math.ceil, -INFINITY, INFINITY), "round": _rising(round, -INFINITY, INFINITY),
+    "floor": _rising(math.floor, -INFINITY, INFINITY), "ceil": _rising(math.ceil, -INFINITY, INFINITY), "round": _rounded,
     "gelu": _gate(_gelu), "silu": _gate(_silu), "swish": _gate(_silu), "cos": _wave, "sin": _wave, "sqrt": _root, "rsqrt": _reciprocal_root,
     "reciprocal": _reciprocal, "log": _logarithm, "exp": _exponential, "scale": _scale, "clip": _clip, "cast": _cast, "fill_any_like": _filled,
 }  # fmt: skip
@@ -373,6 +390,29 @@ COMPARISONS: Final = frozenset({"less_than", "less_equal", "greater_than", "grea
 
 def combined(op: Op, contents: Contents, facts: PlaceFacts) -> Content:
     """Return the content of the results of a per-element op."""
+    return fitting(_by_steps(op, contents, facts), facts.dtype)
+
+
+_INTEGER_BITS: Final = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-(1 << 15), (1 << 15) - 1)}
+
+
+def fitting(content: Content, dtype: DType) -> Content:
+    """Return the content of numbers in an element type: small integers wrap, and large numbers of fp16 are infinite."""
+    number = content.constant
+    if dtype.is_integer:
+        low, high = _INTEGER_BITS.get(dtype.name, (-(1 << 31), (1 << 31) - 1))
+        is_small = number is not None and low <= number <= high and number == int(number)
+        keeps = is_small or (number is None and dtype.name not in _INTEGER_BITS)
+        return content if keeps or (not math.isfinite(content.low) and number is None and content.form is None) else Content()
+    if dtype.name == "fp16":
+        if number is not None and math.isfinite(number) and abs(number) > 65504:
+            return constant(math.copysign(INFINITY, number))
+        if abs(content.offset) > 65504:
+            return constant(math.copysign(INFINITY, content.offset)) if content.finite else ANYTHING
+    return content
+
+
+def _by_steps(op: Op, contents: Contents, facts: PlaceFacts) -> Content:
     by_step = [k for k, x in enumerate(contents) if x.step is not None]
     if len(by_step) == 1 and all(x.constant is not None for k, x in enumerate(contents) if k != by_step[0]):
         form, *numbers = contents[by_step[0]].step or (IndexForm(()), 0.0, 0.0)

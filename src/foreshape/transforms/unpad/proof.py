@@ -232,7 +232,8 @@ class Proof:
             array = self.array(name)
             if array is None or array.ndim < 2:
                 return INFINITY
-            return max(float(numpy.linalg.norm(m, 2)) for m in numpy.asarray(array, "float64").reshape(-1, *array.shape[-2:]))
+            matrices = numpy.asarray(array, "float64").reshape(-1, *array.shape[-2:])
+            return math.sqrt(len(matrices)) * max((float(numpy.linalg.norm(m, 2)) for m in matrices), default=0.0)
 
         return Extent(compute)
 
@@ -316,6 +317,41 @@ class Proof:
             name = op.operand(0)
         return True
 
+    def at_own_key(self, name: str) -> Content:
+        """Return the numbers where a row's place and a key's are one, of a value with both; of others those of a text's own rows."""
+        value = self.value(name)
+        places = value.time_places
+        op = self._writers.get(name)
+        if len(places) != 2 or op is None or op.operator is None:
+            return value.real
+        first = IndexForm.factor(places[0])
+
+        def same(form: IndexForm) -> IndexForm:
+            return form.replaced(lambda f: first if f == places[1] else IndexForm.factor(f))
+
+        real = value.real
+        if real.form is not None:
+            return whole(same(real.form))
+        if real.step is not None:
+            low = same(real.step[0]).least(self.side, places, ())
+            return constant(real.step[1]) if low is not None and low >= 0 else constant(real.step[2]) if same(real.step[0]).constant is not None else real
+        inputs = [n for n in op.input_names() if n]
+        if isinstance(op.operator.computes(), (c.Reshape, c.Transposition, c.Expansion, c.Identity)):
+            return self.at_own_key(inputs[0])
+        if not op.operator.per_element:
+            return real
+        operands = self.inputs(op)
+        contents: list[Content] = []
+        for _, operand, other in operands:
+            content = self.at_own_key(operand)
+            shift = len(value.axes) - len(other.axes)
+            moved = moved_content(content, {(a, k): (a + shift, k) for a, axis in enumerate(other.axes) for k in range(len(axis))}) if shift else content
+            contents.append(replace(moved, form=same(moved.form)) if moved.form is not None else moved)
+        names = [n for _, n, _ in operands]
+        are_truths = all(self.spec(n).dtype is BOOL for n in names)
+        facts = PlaceFacts(op, names, self.side, places, (), are_truths, self.spec(name).known_dtype)
+        return _by_part(op, contents, facts)
+
     def _of_sizes(self, name: str) -> PaddedValue | None:
         """Return a small value known in the description: sizes of tensors, and arithmetic on them."""
         variable = self.block.find(name)
@@ -333,8 +369,10 @@ class Proof:
 
     def form(self, size: Size | bool) -> IndexForm:
         """Return a size as a polynomial in the texts and the time."""
-        if not isinstance(size, Dim):
+        if isinstance(size, int):
             return IndexForm.number(int(size))
+        if not isinstance(size, Dim):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise Unsupported(f"the size {size}")
         total = IndexForm(())
         for monomial, coefficient in size.terms:
             part = IndexForm.number(coefficient)
@@ -449,18 +487,22 @@ class Proof:
         result = tuple(axes)
         names = [name for _, name, _ in inputs]
         width = columns(result)
-        one_part = [v.without_parts() if any(c.parts for _, _, w in inputs for c in w.regions.values()) and not _same_last(inputs) else v for _, _, v in inputs]
+        one_part = [
+            v.without_parts(self.side, op) if any(c.parts for _, _, w in inputs for c in w.regions.values()) and not _same_last(inputs) else v
+            for _, _, v in inputs
+        ]
 
         def operand(value: PaddedValue, shift: int, region: Region) -> Content:
             return _broadcast(value.at((a - shift, k) for a, k in region), shift, value.axes, width)
 
         places = {p for region in regions_of(result) for p in region}
 
+        dtype = self.spec(op.result()).known_dtype
         are_truths = all(self.spec(n).dtype is BOOL for n in names)
 
         def content(region: Region) -> Content:
             contents = [operand(v, s, region) for v, s in zip(one_part, shifts, strict=True)]
-            facts = PlaceFacts(op, names, self.side, places, region, are_truths)
+            facts = PlaceFacts(op, names, self.side, places, region, are_truths, dtype)
             return _by_part(op, contents, facts)
 
         regions = {region: content(region) for region in regions_of(result)}

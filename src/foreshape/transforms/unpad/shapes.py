@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from foreshape.core.dims import Dim, Size
@@ -21,7 +22,9 @@ from foreshape.transforms.unpad.padded_values import (
     PaddedValue,
     Region,
     Unsupported,
+    columns,
     filled,
+    moved_content,
     regions_of,
 )
 
@@ -29,7 +32,7 @@ MAX_PARTS = 16
 """So many entries of the last axis may have contents of their own."""
 
 
-def reshaped(x: PaddedValue, dims: Sequence[Size], reader: AxisReader) -> PaddedValue:
+def reshaped(op: Op, x: PaddedValue, dims: Sequence[Size], reader: AxisReader, side: Side) -> PaddedValue:
     """Return a value with its elements in the same order, in other dims."""
     pending: list[tuple[Atom, Place]] = [(atom, (a, k)) for a, axis in enumerate(x.axes) for k, atom in enumerate(axis)]
     pending.reverse()
@@ -40,7 +43,7 @@ def reshaped(x: PaddedValue, dims: Sequence[Size], reader: AxisReader) -> Padded
     if pending:
         raise Unsupported("its dims join or divide the texts and their rows otherwise")
     last_stays = bool(axes) and bool(x.axes) and axes[-1] == x.axes[-1]
-    return (x if last_stays else x.without_parts()).moved(tuple(axes), places)
+    return (x if last_stays else x.without_parts(side, op)).moved(tuple(axes), places)
 
 
 def _next_axis(number: int, dim: Size, pending: list[tuple[Atom, Place]], places: dict[Place, Place], reader: AxisReader) -> tuple[Atom, ...]:
@@ -77,12 +80,12 @@ def _next_axis(number: int, dim: Size, pending: list[tuple[Atom, Place]], places
     return tuple(axis)
 
 
-def transposed(x: PaddedValue, order: Sequence[int]) -> PaddedValue:
+def transposed(op: Op, x: PaddedValue, order: Sequence[int], side: Side) -> PaddedValue:
     """Return a value with axis k of the result from axis ``order[k]``."""
     order = [a % len(x.axes) for a in order]
     places = {(old, k): (new, k) for new, old in enumerate(order) for k in range(len(x.axes[old]))}
     last_stays = not order or order[-1] == len(order) - 1
-    return (x if last_stays else x.without_parts()).moved(tuple(x.axes[a] for a in order), places)
+    return (x if last_stays else x.without_parts(side, op)).moved(tuple(x.axes[a] for a in order), places)
 
 
 def expanded(x: PaddedValue, dims: Sequence[Size], reader: AxisReader) -> PaddedValue:
@@ -99,7 +102,11 @@ def expanded(x: PaddedValue, dims: Sequence[Size], reader: AxisReader) -> Padded
 
     def content(region: Region) -> Content:
         old = x.at((a - lead, k - repeats(a)) for a, k in region)
-        return old if old.form is None else whole(old.form.moved({(a, k): (a + lead, k + repeats(a + lead)) for a, k in old.form.places()}))
+        moved = moved_content(old, {(a, k): (a + lead, k + repeats(a + lead)) for a, axis in enumerate(x.axes) for k in range(len(axis))})
+        return replace(moved, extent=Extent(lambda: moved.extent.value * wider), parts=() if columns_differ else moved.parts)
+
+    width, old_width = columns(result), columns(x.axes)
+    wider, columns_differ = math.sqrt(width / max(old_width, 1)), width != old_width
 
     def repeats(number: int) -> int:
         return len(result[number]) - len(x.axes[number - lead]) if number >= lead and x.axes[number - lead] else 0

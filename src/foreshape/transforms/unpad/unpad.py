@@ -57,6 +57,12 @@ def unpad_program(
     _check_name(mask, feeds, "mask")
     if side not in ("right", "left"):
         raise SchemaError.one_of("unpad: side", ("right", "left"), side)
+    written: set[str] = {*feeds}
+    for op in block.ops:
+        for name in () if op.is_feed or op.is_fetch else op.output_names():
+            if name in written and not block.var(name).persistable:
+                raise UnpadError(f"unpad: {_shown(op)} writes {name} again, and the proof follows each value from one op").told(op=op.type, seen=name)
+            written.add(name)
     lengths = mask is not None and block.var(mask).spec.rank == 1
     padded = [n for n in feeds if _is_padded(block, n) and n != mask]
     if not padded:
