@@ -48,6 +48,7 @@ class Content:
     Attributes:
         low, high: bounds; equal for a constant.
         finite: False if there may be infinities or NaN.
+        masks: there may be minus infinity that a mask has put there.
         form: for whole numbers known by their place.
         parts: the numbers at each entry of the last axis, if they differ by it.
         offset, extent: all numbers less ``offset`` have at most this norm, over a row with all its columns.
@@ -60,6 +61,7 @@ class Content:
     low: float = -INFINITY
     high: float = INFINITY
     finite: bool = True
+    masks: bool = False
     form: IndexForm | None = None
     parts: tuple[Content, ...] = ()
     offset: float = 0.0
@@ -96,7 +98,7 @@ def constant(number: float) -> Content:
         return Content(finite=False)
     if abs(number) > LARGEST:
         number = math.copysign(INFINITY, number)
-    return Content(number, number, math.isfinite(number), offset=number if math.isfinite(number) else 0.0, extent=Extent.number(0.0))
+    return Content(number, number, math.isfinite(number), number == -INFINITY, offset=number if math.isfinite(number) else 0.0, extent=Extent.number(0.0))
 
 
 def whole(form: IndexForm) -> Content:
@@ -112,7 +114,7 @@ def either(contents: Iterable[Content]) -> Content:
     if all(c == first for c in several):
         return first
     lowest, highest = min(c.low for c in several), max(c.high for c in several)
-    return Content(lowest, highest, all(c.finite for c in several))
+    return Content(lowest, highest, all(c.finite for c in several), any(c.masks for c in several))
 
 
 def stepped(form: IndexForm, above: float, below: float) -> Content:

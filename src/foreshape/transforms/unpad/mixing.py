@@ -132,7 +132,7 @@ def softmaxed(op: Op, x: PaddedValue, axis: int, side: Side, dtype: DType | None
     rows = _places(number, x.axes[number])
     fault = x.data_fault(side, op)
     if rows and fault is None:
-        if not own.finite:
+        if own.masks:
             fault = Fault(op, "a row may see no key of its text")
         elif not hides(x.at(rows), own, underflow(dtype)):
             fault = Fault(op, _visible(x.at(rows), own))

@@ -101,10 +101,10 @@ def _layer_norm(proof: Proof, op: Op, computed: c.LayerNorm, slot: str) -> dict[
 
 
 def _picking(proof: Proof, op: Op, computed: c.Picking, slot: str) -> dict[str, Any]:
-    x, index = op.operand(0), op.operand(1)
-    return {
-        slot: _from_table(proof, op, x, index, picked(op, proof.value(x), proof.value(index), computed.axis, proof.side, scalar=not proof.spec(index).rank))
-    }
+    table, index = op.operand(0), op.operand(1)
+    x, numbers = proof.value(table), proof.value(index)
+    value = picked(op, x, numbers, computed.axis, proof.side, scalar=not proof.spec(index).rank)
+    return {slot: value if computed.axis % len(x.axes) else _from_table(proof, op, table, index, value)}
 
 
 def _embedding(proof: Proof, op: Op, computed: c.Embedding, slot: str) -> dict[str, Any]:

@@ -106,7 +106,7 @@ class Packer:
         if joined or any(REVERSED in axis for axis in value.axes):
             words = "joins rows with columns" if joined else "has the rows of texts reversed"
             raise self.refusal(self.writers.get(name), f"its result {words}, which ragged rows have no form for")
-        result = self.rows(name) if value.per_text and len(value.time_places) == 1 else self.alone(name)
+        result = self.rows(name) if value.per_text and len(value.time_places) == 1 else self.alone(name, True)
         if result.name == name:
             return result
         if name in self.block.vars:
@@ -353,10 +353,19 @@ class Packer:
         key = name, exact
         variable = self._alone.get(key)
         if variable is None:
-            variable = self._alone[key] = self._write_alone(name, exact)
+            variable = self._write_alone(name, exact)
+            self._alone[key] = variable = self._with_all_entries(variable, name) if exact else variable
             if [*variable.spec.known_dims] == self._dims_alone(name):
                 self._alone.setdefault((name, not exact), variable)
         return variable
+
+    def _with_all_entries(self, x: Variable, name: str) -> Variable:
+        """Return a value of equal numbers with all its texts, rows and columns."""
+        axes, dims = self.proof.value(name).axes, x.spec.known_dims
+        if len(dims) != len(axes) or not any(d == 1 and axis for d, axis in zip(dims, axes, strict=True)):
+            return x
+        sizes = [self._axis_size(axis) if d == 1 and axis else -1 for d, axis in zip(dims, axes, strict=True)]
+        return layer.expand(x, sizes)
 
     def _dims_alone(self, name: str) -> list[Size] | None:
         """Return the dims of a value without texts and rows; None for others."""
@@ -616,9 +625,9 @@ class Packer:
         moved = padded if order == sorted(order) else layer.transpose(padded, order)
         if not merged:
             return moved
-        return layer.reshape(moved, [self._whole_axis(axis) for axis in axes])
+        return layer.reshape(moved, [self._axis_size(axis) for axis in axes])
 
-    def _whole_axis(self, axis: Sequence[Atom]) -> Any:
+    def _axis_size(self, axis: Sequence[Atom]) -> Any:
         total: Any = 1
         for atom in axis:
             size: Any = atom if isinstance(atom, int) else self.count() if atom == BATCH else self.longest()

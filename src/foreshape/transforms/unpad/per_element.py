@@ -47,7 +47,7 @@ def _add(x: Content, y: Content, facts: PlaceFacts) -> Content:
     if x.index is not None and y.index is not None:
         return whole(x.index + y.index)
     extent = Extent(lambda: x.extent.value + y.extent.value)
-    return Content(x.low + y.low, x.high + y.high, x.finite and y.finite, offset=x.offset + y.offset, extent=extent)
+    return Content(x.low + y.low, x.high + y.high, x.finite and y.finite, x.masks or y.masks, offset=x.offset + y.offset, extent=extent)
 
 
 def _negative(x: Content) -> Content:
@@ -64,7 +64,7 @@ def _by_number(x: Content, number: float) -> Content:
     low, high = sorted((x.low * number, x.high * number))
     form = x.form.times(int(number)) if x.form is not None and number == int(number) else None
     extent = Extent(lambda: x.extent.value * abs(number))
-    return Content(low, high, x.finite, form, offset=x.offset * number, extent=extent)
+    return Content(low, high, x.finite, x.masks, form, offset=x.offset * number, extent=extent)
 
 
 def _multiply(x: Content, y: Content, facts: PlaceFacts) -> Content:
@@ -123,7 +123,14 @@ def _power(x: Content, y: Content, facts: PlaceFacts) -> Content:
         return _square(x, facts)
     if x.constant is not None and y.constant is not None:
         return constant(_evaluated(lambda number: number**y.low, x.constant)) if x.constant >= 0 else ANYTHING
-    return Content(0.0 if x.low >= 0 else -INFINITY, finite=x.finite and x.low > 0 and y.finite)
+    power = y.constant
+    whole_power = power is not None and power >= 0 and power == int(power)
+    low = 0.0 if x.low >= 0 or (power is not None and whole_power and power % 2 == 0) else -INFINITY
+    return Content(low, finite=x.finite and y.finite and (whole_power or x.low > 0))
+
+
+def _constant_power(x: Content, facts: PlaceFacts) -> Content:
+    return _power(x, constant(float(facts.attribute("factor", 1.0))), facts)
 
 
 def _evaluated(function: Callable[[float], float], number: float) -> float:
@@ -367,7 +374,7 @@ def _relu(x: float) -> float:
 
 _RULES: Final[Mapping[str, Any]] = {
     "elementwise_add": _add, "elementwise_sub": _subtract, "elementwise_mul": _multiply, "elementwise_div": _divide, "elementwise_max": _largest,
-    "elementwise_min": _smallest, "elementwise_pow": _power, "less_than": _less, "less_equal": _at_most, "greater_than": _positive,
+    "elementwise_min": _smallest, "elementwise_pow": _power, "pow": _constant_power, "less_than": _less, "less_equal": _at_most, "greater_than": _positive,
     "greater_equal": _at_least, "equal": _equal, "not_equal": _differs, "logical_not": _not, "logical_and": _and, "logical_or": _or,
     "bitwise_not": _bits(_not), "bitwise_and": _bits(_and), "bitwise_or": _bits(_or), "where": _chosen, "isnan_v2": _is_nan,
     "square": _square, "abs": _absolute,
@@ -452,4 +459,4 @@ def hides(masked: Content, visible: Content, underflow: float) -> bool:
     far = masked.high if masked.high < INFINITY else masked.offset
     if far - visible.offset <= -FAR and (masked.finite or masked.constant is not None):
         return True  # no scores are so large
-    return masked.most() + underflow <= visible.least()
+    return visible.least() - masked.most() >= underflow
