@@ -49,6 +49,7 @@ class Content:
         low, high: bounds; equal for a constant.
         finite: False if there may be infinities or NaN.
         masks: there may be minus infinity that a mask has put there.
+        shares: the numbers of a row are at least 0, and add up to 1 at most: the weights of a softmax.
         form: for whole numbers known by their place.
         parts: the numbers at each entry of the last axis, if they differ by it.
         offset, extent: all numbers less ``offset`` have at most this norm, over a row with all its columns.
@@ -62,6 +63,7 @@ class Content:
     high: float = INFINITY
     finite: bool = True
     masks: bool = False
+    shares: bool = False
     form: IndexForm | None = None
     parts: tuple[Content, ...] = ()
     offset: float = 0.0

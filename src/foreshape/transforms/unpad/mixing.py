@@ -144,7 +144,7 @@ def softmaxed(op: Op, x: PaddedValue, axis: int, side: Side, dtype: DType | None
         if masked and hides(x.at(region), real, underflow(dtype)):
             return constant(0.0)
         finite = real.finite or not others  # a text's own rows have a key that they see, or are NaN alone too
-        return Content(0.0, 1.0, finite, extent=Extent.number(math.sqrt(columns(x.axes))))
+        return Content(0.0, 1.0, finite, shares=number == len(x.axes) - 1, extent=Extent.number(math.sqrt(columns(x.axes))))
 
     return filled(x.axes, content, fault)
 
@@ -210,8 +210,10 @@ def multiplied(op: Op, x: PaddedValue, y: PaddedValue, x_turned: bool, y_turned:
             if 0.0 in (a.constant, b.constant) and 0.0 in (masked_x.constant, masked_y.constant) and finite:
                 return constant(0.0)
             low = 0.0 if min(a.low, b.low, masked_x.low, masked_y.low) >= 0 else -INFINITY
-            mixes = a.low >= 0 and a.high <= 1  # the weights of a softmax: no row of the result is longer than the longest it mixes
-            return Content(low, finite=finite, extent=b.extent if mixes and not b.offset else Extent.number(INFINITY))
+            mixes = (a.shares or a.constant == 0.0) and (masked_x.shares or masked_x.constant == 0.0) and not b.offset
+            heads = math.sqrt(columns(x.axes))  # in each, no row of the result is longer than the longest that is mixed
+            extent = Extent(lambda: b.extent.value * heads) if mixes else Extent.number(INFINITY)
+            return Content(low, finite=finite, extent=extent)
         if 0.0 in (a.constant, b.constant) and finite:
             return constant(0.0)
         return Content(0.0 if min(a.low, b.low) >= 0 else -INFINITY, finite=finite, extent=_product_extent(a, b, weights))

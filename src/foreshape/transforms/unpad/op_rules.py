@@ -317,6 +317,25 @@ def _expand_as(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
     return _expansion(proof, op, None, slot)
 
 
+def _row_mask(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
+    """Return the mask of lengths: 1 at places before each."""
+    lengths = proof.operand(op, "X")
+    axes = proof.reader.axes(proof.dims(op, slot))
+    if axes[:-1] != lengths.axes or axes[-1] != (ROWS,):
+        raise Unsupported("its mask is not as long as the padded time")
+    place = (len(axes) - 1, 0)
+
+    def content(region: Region) -> Content:
+        form = lengths.at(region).index
+        if form is None:
+            return Content(0.0, 1.0)
+        before = form - IndexForm.factor(place)
+        low, behind = (f.least(proof.side, [place], region) for f in (before, before.times(-1)))
+        return constant(1.0) if low is not None and low > 0 else constant(0.0) if behind is not None and behind >= 0 else Content(0.0, 1.0)
+
+    return {slot: filled(axes, content, lengths.fault)}
+
+
 def _sliced(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
     return _slice(proof, op, None, slot)
 
@@ -327,6 +346,6 @@ def _cast(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
 
 _BY_TYPE: Final[Mapping[str, Callable[[Proof, Op, str], dict[str, Any]]]] = {
     **dict.fromkeys(_REDUCTIONS, _reduction), "take_along_axis": _along, "arg_max": _argmax, "cumsum": _running, "flip": _flip, "slice": _sliced,
-    "strided_slice": _sliced, "expand_as_v2": _expand_as, "cast": _cast,
+    "strided_slice": _sliced, "expand_as_v2": _expand_as, "cast": _cast, "sequence_mask": _row_mask,
 }  # fmt: skip
 RULES: Final = OpRules(_BY_TYPE, _BY_COMPUTATION)

@@ -63,6 +63,7 @@ class Packer:
         self._padded: dict[str, Variable] = {}
         self._unpacked: set[str] = set()
         self._made: dict[str, Variable] = {}
+        self._trained: dict[str, bool] = {}
         self._reshaped: dict[str, Variable] = {}
         """Packed rows that are others with other columns, by name."""
 
@@ -224,7 +225,21 @@ class Packer:
         if name in self.proof.obstacles:
             return None
         value = self.proof.value(name)
-        return value.real.constant if value.fault is None else None
+        number = value.real.constant if value.fault is None else None
+        return None if number is None or self._is_trained(name) else number
+
+    def _is_trained(self, name: str) -> bool:
+        """Tell whether a value depends on parameters that training changes: their numbers of today are no constants."""
+        answer = self._trained.get(name)
+        if answer is None:
+            op, variable = self.writers.get(name), self.old.var(name)
+            if op is None:
+                answer = variable.is_parameter and variable.trainable and variable.spec.rank > 0
+            else:
+                self._trained[name] = False  # of a value that is read before it is written
+                answer = any(self._is_trained(n) for n in op.input_names() if n)
+            self._trained[name] = answer
+        return answer
 
     def dtype_of(self, name: str) -> DType:
         return self.old.var(name).spec.known_dtype

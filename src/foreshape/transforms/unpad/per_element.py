@@ -59,12 +59,14 @@ def _subtract(x: Content, y: Content, facts: PlaceFacts) -> Content:
 
 
 def _by_number(x: Content, number: float) -> Content:
+    if number == 1.0:
+        return x
     if number == 0.0:
         return constant(0.0) if x.finite else ANYTHING
     low, high = sorted((x.low * number, x.high * number))
     form = x.form.times(int(number)) if x.form is not None and number == int(number) else None
     extent = Extent(lambda: x.extent.value * abs(number))
-    return Content(low, high, x.finite, x.masks, form, offset=x.offset * number, extent=extent)
+    return Content(low, high, x.finite, x.masks, form=form, offset=x.offset * number, extent=extent)
 
 
 def _multiply(x: Content, y: Content, facts: PlaceFacts) -> Content:
@@ -227,7 +229,7 @@ def _chosen(condition: Content, x: Content, y: Content, facts: PlaceFacts) -> Co
         return x if condition.with_rows else y  # a place counted from the end: a text without rows has none
     picked = either([x, y])
     if condition.nan_of and condition.nan_of == facts.names[2] and x.finite and math.isfinite(y.low) and math.isfinite(y.high):
-        return replace(picked, finite=True)  # numbers between bounds: of all that is not finite they can be NaN alone
+        return replace(picked, finite=True, shares=y.shares and x.constant == 0.0)  # numbers between bounds: of all that is not finite they can be NaN alone
     return picked
 
 
