@@ -30,7 +30,7 @@ def value(form: IndexForm, numbers: dict[Any, int]) -> int:
 
 @given(st.dictionaries(MONOMIALS, st.integers(-3, 3), max_size=4), st.sampled_from(["right", "left"]), st.sets(st.sampled_from(PLACES[1:])), st.booleans())
 def test_a_proved_bound_is_never_above_the_least_number(terms: dict[Any, int], side: Side, masked: set[Any], has_rows: bool) -> None:
-    form = IndexForm.of(terms)
+    form = IndexForm.from_terms(terms)
     bound = form.least(side, PLACES[1:], masked, has_rows)
     if bound is None:
         return

@@ -27,13 +27,25 @@ def unpad(
 ) -> InferenceModel: ...
 @overload
 def unpad(
-    model: Program, mask: str | None = ..., *, fetches: Fetches, side: Side = ..., masked: Literal[0, 1] = ..., pad_id: int | None = ...,
+    model: Program,
+    mask: str | None = ...,
+    *,
+    fetches: Fetches,
+    side: Side = ...,
+    masked: Literal[0, 1] = ...,
+    pad_id: int | None = ...,
     scope: Scope | None = ...,
-) -> UnpaddedProgram: ...  # fmt: skip
+) -> UnpaddedProgram: ...
 def unpad(
-    model: str | os.PathLike[str] | InferenceModel | Program, mask: str | None = "attention_mask", *, fetches: Fetches | None = None,
-    side: Side = "right", masked: Literal[0, 1] = 0, pad_id: int | None = None, scope: Scope | None = None,
-) -> InferenceModel | UnpaddedProgram:  # fmt: skip
+    model: str | os.PathLike[str] | InferenceModel | Program,
+    mask: str | None = "attention_mask",
+    *,
+    fetches: Fetches | None = None,
+    side: Side = "right",
+    masked: Literal[0, 1] = 0,
+    pad_id: int | None = None,
+    scope: Scope | None = None,
+) -> InferenceModel | UnpaddedProgram:
     """Return a network of padded texts on ragged rows, where it is proved that padding does not change a text's results.
 
     Its inputs are packed: ids ``[texts, time]`` become the rows of all texts, ragged ``[rows]``, and the mask is gone. Each text's results are those of the
@@ -73,7 +85,7 @@ def unpad(
 
 def _unpadded(
     program: Program, feeds: Sequence[str], fetches: Sequence[str], mask: str | None, side: Side, masked: Literal[0, 1], pad_id: int | None, scope: Scope
-) -> UnpaddedProgram:  # fmt: skip
+) -> UnpaddedProgram:
     def numbers(name: str) -> Any:
         return scope.get(name) if name in scope else None
 

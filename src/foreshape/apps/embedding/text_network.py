@@ -48,9 +48,17 @@ class TextNetwork:
     """
 
     def __init__(
-        self, inputs: Mapping[str, Variable], rows: Variable | None, result: Variable | None, scope: Callable[[], Scope], *, positions: int | None,
-        padded: bool = False, threads: int | None = None, arrays: NetworkArrays | FileArrays | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        inputs: Mapping[str, Variable],
+        rows: Variable | None,
+        result: Variable | None,
+        scope: Callable[[], Scope],
+        *,
+        positions: int | None,
+        padded: bool = False,
+        threads: int | None = None,
+        arrays: NetworkArrays | FileArrays | None = None,
+    ) -> None:
         self.inputs, self.rows, self.result, self.positions, self.padded = dict(inputs), rows, result, positions, padded
         self.program = self.inputs["input_ids"].block.program
         self._scope, self._executor, self._threads, self._arrays = scope, None, threads, arrays

@@ -19,7 +19,7 @@ LARGEST: Final = 3.4028234663852886e38
 """The largest number of fp32; larger ones are taken for infinity."""
 
 
-class Extent:
+class NormBound:
     """A bound of the Euclidean norm of a row's numbers, computed when it is asked for: weights are read for it."""
 
     def __init__(self, compute: Callable[[], float]) -> None:
@@ -34,11 +34,11 @@ class Extent:
         return self._value
 
     @staticmethod
-    def number(value: float) -> Extent:
-        return Extent(lambda: value)
+    def number(value: float) -> NormBound:
+        return NormBound(lambda: value)
 
 
-UNBOUNDED: Final = Extent.number(INFINITY)
+UNBOUNDED: Final = NormBound.number(INFINITY)
 
 
 @data_class(frozen=True)
@@ -55,7 +55,7 @@ class Content:
         offset, extent: all numbers less ``offset`` have at most this norm, over a row with all its columns.
         step: two numbers by place: the first where a polynomial is at least 0, else the second.
         never: a number that is not among them.
-        nan_of: for truth values, the variable of which they tell the NaN.
+        nan_source: for truth values, the variable of which they tell the NaN.
         with_rows: for truth values of a text, what they are if it has rows.
     """
 
@@ -67,10 +67,10 @@ class Content:
     form: IndexForm | None = None
     parts: tuple[Content, ...] = ()
     offset: float = 0.0
-    extent: Extent = field(default=UNBOUNDED, compare=False)
+    extent: NormBound = field(default=UNBOUNDED, compare=False)
     step: tuple[IndexForm, float, float] | None = None
     never: float | None = None
-    nan_of: str = ""
+    nan_source: str = ""
     with_rows: float | None = None
 
     @property
@@ -85,11 +85,11 @@ class Content:
             return IndexForm.number(int(number))
         return self.form
 
-    def most(self) -> float:
+    def upper_bound(self) -> float:
         """Return an upper bound; weights may be read for it."""
         return self.high if self.high < INFINITY else self.offset + self.extent.value
 
-    def least(self) -> float:
+    def lower_bound(self) -> float:
         """Return a lower bound; weights may be read for it."""
         return self.low if self.low > -INFINITY else self.offset - self.extent.value
 
@@ -100,10 +100,10 @@ def constant(number: float) -> Content:
         return Content(finite=False)
     if abs(number) > LARGEST:
         number = math.copysign(INFINITY, number)
-    return Content(number, number, math.isfinite(number), number == -INFINITY, offset=number if math.isfinite(number) else 0.0, extent=Extent.number(0.0))
+    return Content(number, number, math.isfinite(number), number == -INFINITY, offset=number if math.isfinite(number) else 0.0, extent=NormBound.number(0.0))
 
 
-def whole(form: IndexForm) -> Content:
+def index_content(form: IndexForm) -> Content:
     """Return the content of places with whole numbers by their place."""
     number = form.constant
     return constant(number) if number is not None else Content(form=form)
@@ -130,7 +130,7 @@ TRUTH: Final = Content(0.0, 1.0)
 ANYTHING: Final = Content(finite=False)
 
 
-def values_of(array: Any) -> Content:
+def array_content(array: Any) -> Content:
     """Return the content of places with any of an array's numbers."""
     import numpy
 

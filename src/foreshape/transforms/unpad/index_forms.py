@@ -35,36 +35,36 @@ class IndexForm:
     terms: tuple[tuple[Monomial, int], ...]
 
     @staticmethod
-    def of(terms: Mapping[Monomial, int]) -> IndexForm:
+    def from_terms(terms: Mapping[Monomial, int]) -> IndexForm:
         """Return the polynomial with these terms."""
         return IndexForm(tuple(sorted(((m, c) for m, c in terms.items() if c), key=str)))
 
     @staticmethod
     def number(value: int) -> IndexForm:
-        return IndexForm.of({(): value})
+        return IndexForm.from_terms({(): value})
 
     @staticmethod
     def factor(factor: Factor) -> IndexForm:
-        return IndexForm.of({(factor,): 1})
+        return IndexForm.from_terms({(factor,): 1})
 
-    def __add__(self, other: IndexForm) -> IndexForm:
+    def __add__(self, addend: IndexForm) -> IndexForm:
         terms = dict(self.terms)
-        for monomial, coefficient in other.terms:
+        for monomial, coefficient in addend.terms:
             terms[monomial] = terms.get(monomial, 0) + coefficient
-        return IndexForm.of(terms)
+        return IndexForm.from_terms(terms)
 
     def times(self, number: int) -> IndexForm:
-        return IndexForm.of({m: c * number for m, c in self.terms})
+        return IndexForm.from_terms({m: c * number for m, c in self.terms})
 
-    def __sub__(self, other: IndexForm) -> IndexForm:
-        return self + other.times(-1)
+    def __sub__(self, subtrahend: IndexForm) -> IndexForm:
+        return self + subtrahend.times(-1)
 
-    def __mul__(self, other: IndexForm) -> IndexForm:
+    def __mul__(self, multiplier: IndexForm) -> IndexForm:
         terms: dict[Monomial, int] = {}
-        for (a, c), (b, d) in product(self.terms, other.terms):
+        for (a, c), (b, d) in product(self.terms, multiplier.terms):
             monomial = _ordered((*a, *b))
             terms[monomial] = terms.get(monomial, 0) + c * d
-        return IndexForm.of(terms)
+        return IndexForm.from_terms(terms)
 
     @property
     def constant(self) -> int | None:
@@ -90,7 +90,7 @@ class IndexForm:
             total = total + part
         return total
 
-    def moved(self, places: Mapping[Place, Place]) -> IndexForm:
+    def relocated(self, places: Mapping[Place, Place]) -> IndexForm:
         """Return it for a tensor in which the atoms stand at other places."""
         return self.replaced(lambda f: IndexForm.factor(f if isinstance(f, str) else places.get(f, f)))
 
@@ -121,7 +121,7 @@ class IndexForm:
         best: int | None = None
         for choice in product(*choices):
             picked = dict(zip(places, choice, strict=True))
-            bounded = self.replaced(lambda f, at=picked: IndexForm.factor(f) if isinstance(f, str) else at[f])
+            bounded = self.replaced(lambda f, bounds=picked: IndexForm.factor(f) if isinstance(f, str) else bounds[f])
             bounded = bounded.replaced(lambda f: sizes[f] if isinstance(f, str) and f in sizes else IndexForm.factor(f))
             if all(c >= 0 for m, c in bounded.terms if m):
                 low = dict(bounded.terms).get((), 0)
@@ -131,13 +131,13 @@ class IndexForm:
 
 def _bounds(place: Place, side: Side, masked: bool) -> Iterator[IndexForm]:
     """Yield a coordinate of `TIME` as each of its bounds and a slack."""
-    slack, one = IndexForm.factor(f"slack{place}"), IndexForm.number(1)
+    slack, unit = IndexForm.factor(f"slack{place}"), IndexForm.number(1)
     length, time = IndexForm.factor(LENGTH), IndexForm.factor(TIME)
     first, end = (length, time) if masked else (IndexForm(()), length)
     if side == "left":
         first, end = (IndexForm(()), time - length) if masked else (time - length, time)
     yield first + slack
-    yield end - one - slack
+    yield end - unit - slack
 
 
 def _batch_bounds(place: Place) -> Iterator[IndexForm]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from foreshape.core.spec import DType
 from foreshape.language.program import Op
-from foreshape.transforms.unpad.contents import FAR, INFINITY, Content, Extent, constant, whole
+from foreshape.transforms.unpad.contents import FAR, INFINITY, Content, NormBound, constant, index_content
 from foreshape.transforms.unpad.index_forms import LENGTH, TEXTS, TIME, IndexForm, Place, Side
 from foreshape.transforms.unpad.padded_values import BATCH, REAL, REVERSED, ROWS, Atom, Axes, Fault, PaddedValue, Region, Unsupported, columns, filled
 from foreshape.transforms.unpad.per_element import hides
@@ -43,11 +43,11 @@ def _without(axes: Axes, reduced: Sequence[int], keeps: bool) -> tuple[Axes, dic
     return tuple(out), places
 
 
-def reduced(op: Op, x: PaddedValue, how: str, over: Sequence[int], keeps: bool, side: Side) -> PaddedValue:
+def reduced(op: Op, x: PaddedValue, how: str, reduced_axes: Sequence[int], keeps: bool, side: Side) -> PaddedValue:
     """Return a reduction over axes: "SUM", "AVERAGE", "SQRT" (a sum over a root), "MAX", "MIN", "ANY", "ALL", "NORM",
     "POWERS" (a norm of another power above 0) or "OTHER"."""
     x = x.without_parts(side, op)
-    gone = sorted({a % len(x.axes) for a in over}) if x.axes else []
+    gone = sorted({a % len(x.axes) for a in reduced_axes}) if x.axes else []
     if any(BATCH in x.axes[a] for a in gone):
         raise Unsupported("it joins the rows of different texts")
     axes, places = _without(x.axes, gone, keeps)
@@ -59,18 +59,18 @@ def reduced(op: Op, x: PaddedValue, how: str, over: Sequence[int], keeps: bool, 
     keeps_form = how == "SUM" and rows and width == 1
     fault = x.fault if keeps_form else x.data_fault(side, op)
     if rows and fault is None:
-        words = _mixes(x.at(rows), x.real, how)
+        words = _mixes(x.content(rows), x.real, how)
         fault = Fault(op, words) if words else None
 
     def content(region: Region) -> Content:
         old = [back[p] for p in region]
-        real = x.at(old)
+        real = x.content(old)
         if not rows:
-            return _of_columns(real, how, width)
-        return _of_rows(real, x.at([*old, *rows]), how, width)
+            return _reduced_columns(real, how, width)
+        return _reduced_rows(real, x.content([*old, *rows]), how, width)
 
     value = filled(axes, content, fault)
-    return replace(value, regions={r: c if c.form is None else whole(c.form.moved(places)) for r, c in value.regions.items()})
+    return replace(value, regions={r: c if c.form is None else index_content(c.form.relocated(places)) for r, c in value.regions.items()})
 
 
 def _mixes(masked: Content, real: Content, how: str) -> str:
@@ -79,12 +79,12 @@ def _mixes(masked: Content, real: Content, how: str) -> str:
         return ""
     match how:
         case "SUM" | "NORM" | "ANY":
-            both = how == "SUM" and all(x.index is not None and not x.index.places() for x in (masked, real))
-            return "" if masked.constant == 0.0 or both else "it adds masked rows, which are not zero"
+            counts = how == "SUM" and all(x.index is not None and not x.index.places() for x in (masked, real))
+            return "" if masked.constant == 0.0 or counts else "it adds masked rows, which are not zero"
         case "MAX" | "MIN":
             sign = 1 if how == "MAX" else -1
-            most, least = (masked.most(), real.least()) if sign > 0 else (-masked.least(), -real.most())
-            if most <= least or (most <= -FAR and real.finite):
+            highest, lowest = (masked.upper_bound(), real.lower_bound()) if sign > 0 else (-masked.lower_bound(), -real.upper_bound())
+            if highest <= lowest or (highest <= -FAR and real.finite):
                 return ""
             return f"a masked row may be the {'largest' if sign > 0 else 'smallest'}"
         case "ALL":
@@ -97,21 +97,21 @@ def _mixes(masked: Content, real: Content, how: str) -> str:
             return "it takes masked rows with the others"
 
 
-def _of_columns(x: Content, how: str, width: int) -> Content:
+def _reduced_columns(x: Content, how: str, width: int) -> Content:
     number = x.constant
     if how in ("MAX", "MIN", "ANY", "ALL", "AVERAGE"):
-        return replace(x, parts=(), never=None, extent=x.extent if not x.offset else Extent.number(INFINITY)) if number is None else x
+        return replace(x, parts=(), never=None, extent=x.extent if not x.offset else NormBound.number(INFINITY)) if number is None else x
     if number is not None and math.isfinite(number):
         return constant(number * width) if how == "SUM" else constant(abs(number) * math.sqrt(width)) if how == "NORM" else Content()
     if how == "SUM":
-        return Content(x.low * width, x.high * width, x.finite, extent=Extent(lambda: x.extent.value * math.sqrt(width) if not x.offset else INFINITY))
+        return Content(x.low * width, x.high * width, x.finite, extent=NormBound(lambda: x.extent.value * math.sqrt(width) if not x.offset else INFINITY))
     return Content(0.0 if how in ("NORM", "POWERS") else -INFINITY, finite=x.finite and how != "OTHER")
 
 
-def _of_rows(real: Content, masked: Content, how: str, width: int) -> Content:
+def _reduced_rows(real: Content, masked: Content, how: str, width: int) -> Content:
     if how == "SUM" and real.index is not None and masked.index is not None and not (real.index.places() or masked.index.places()):
         rows, padding = IndexForm.factor(LENGTH), IndexForm.factor(TIME) - IndexForm.factor(LENGTH)
-        return whole((real.index * rows + masked.index * padding).times(width))
+        return index_content((real.index * rows + masked.index * padding).times(width))
     if how in ("MAX", "MIN", "ANY", "ALL"):
         return real if real == masked else Content(real.low, real.high, real.finite and masked.finite)
     if how == "AVERAGE" and real.constant is not None and real == masked:
@@ -119,11 +119,11 @@ def _of_rows(real: Content, masked: Content, how: str, width: int) -> Content:
     return Content(0.0 if real.low >= 0 and masked.low >= 0 else -INFINITY, finite=real.finite and masked.finite)
 
 
-def softmaxed(op: Op, x: PaddedValue, axis: int, side: Side, dtype: DType | None, own: Content) -> PaddedValue:
+def softmaxed(op: Op, x: PaddedValue, axis: int, side: Side, dtype: DType | None, own_key: Content) -> PaddedValue:
     """Return the softmax along an axis.
 
     Args:
-        own: the numbers of a row's own key: each row must see one of its text's keys at least, and this is the one that it sees by its place.
+        own_key: the numbers of a row's own key: each row must see one of its text's keys at least, and this is the one that it sees by its place.
     """
     x = x.without_parts(side, op)
     number = axis % len(x.axes)
@@ -132,32 +132,32 @@ def softmaxed(op: Op, x: PaddedValue, axis: int, side: Side, dtype: DType | None
     rows = _places(number, x.axes[number])
     fault = x.data_fault(side, op)
     if rows and fault is None:
-        if own.masks:
+        if own_key.masks:
             fault = Fault(op, "a row may see no key of its text")
-        elif not hides(x.at(rows), own, underflow(dtype)):
-            fault = Fault(op, _visible(x.at(rows), own))
+        elif not hides(x.content(rows), own_key, underflow(dtype)):
+            fault = Fault(op, _visible(x.content(rows), own_key))
 
     def content(region: Region) -> Content:
         masked = [p for p in region if p in rows]
-        others = [p for p in region if p not in rows]
-        real = own if not others else x.at(others)
-        if masked and hides(x.at(region), real, underflow(dtype)):
+        outer = [p for p in region if p not in rows]
+        real = own_key if not outer else x.content(outer)
+        if masked and hides(x.content(region), real, underflow(dtype)):
             return constant(0.0)
-        finite = real.finite or not others  # a text's own rows have a key that they see, or are NaN alone too
-        return Content(0.0, 1.0, finite, shares=number == len(x.axes) - 1, extent=Extent.number(math.sqrt(columns(x.axes))))
+        finite = real.finite or not outer  # a text's own rows have a key that they see, or are NaN alone too
+        return Content(0.0, 1.0, finite, shares=number == len(x.axes) - 1, extent=NormBound.number(math.sqrt(columns(x.axes))))
 
     return filled(x.axes, content, fault)
 
 
 def _visible(masked: Content, real: Content) -> str:
     if math.isfinite(masked.offset) and masked.offset <= -1000:
-        bound = max(abs(real.most()), abs(real.least()))
-        seen = f"{bound:.3g}" if math.isfinite(bound) else "unbounded"
-        return f"masked keys are {masked.offset:.6g} below the others, which hides them only if scores are smaller; their bound is {seen}"
+        bound = max(abs(real.upper_bound()), abs(real.lower_bound()))
+        bound_text = f"{bound:.3g}" if math.isfinite(bound) else "unbounded"
+        return f"masked keys are {masked.offset:.6g} below the others, which hides them only if scores are smaller; their bound is {bound_text}"
     return "masked keys are seen: nothing makes their scores small"
 
 
-def multiplied(op: Op, x: PaddedValue, y: PaddedValue, x_turned: bool, y_turned: bool, side: Side, weights: Sequence[Extent | None]) -> PaddedValue:
+def multiplied(op: Op, x: PaddedValue, y: PaddedValue, x_turned: bool, y_turned: bool, side: Side, weights: Sequence[NormBound | None]) -> PaddedValue:
     """Return the product of matrices in the last two axes.
 
     Args:
@@ -190,8 +190,8 @@ def multiplied(op: Op, x: PaddedValue, y: PaddedValue, x_turned: bool, y_turned:
         in_x, in_y = operands(region)
         if not rows:
             return ""
-        a = x.at([*in_x, (len(x.axes) - 1, rows[0][1])])
-        b = y.at([*in_y, (len(y.axes) - 2, rows[0][1])])
+        a = x.content([*in_x, (len(x.axes) - 1, rows[0][1])])
+        b = y.content([*in_y, (len(y.axes) - 2, rows[0][1])])
         if (a.constant == 0.0 and b.finite) or (b.constant == 0.0 and a.finite):
             return ""
         return "it adds masked rows" if 0.0 not in (a.constant, b.constant) else "it multiplies masked rows by zero, and they may be infinite or NaN"
@@ -202,17 +202,17 @@ def multiplied(op: Op, x: PaddedValue, y: PaddedValue, x_turned: bool, y_turned:
 
     def content(region: Region) -> Content:
         in_x, in_y = operands(region)
-        a, b = x.at(in_x), y.at(in_y)
+        a, b = x.content(in_x), y.content(in_y)
         finite = a.finite and b.finite
         if rows:
-            masked_x, masked_y = x.at([*in_x, (len(x.axes) - 1, rows[0][1])]), y.at([*in_y, (len(y.axes) - 2, rows[0][1])])
+            masked_x, masked_y = x.content([*in_x, (len(x.axes) - 1, rows[0][1])]), y.content([*in_y, (len(y.axes) - 2, rows[0][1])])
             finite = finite and (not summed(region) or (masked_x.finite and masked_y.finite))
             if 0.0 in (a.constant, b.constant) and 0.0 in (masked_x.constant, masked_y.constant) and finite:
                 return constant(0.0)
             low = 0.0 if min(a.low, b.low, masked_x.low, masked_y.low) >= 0 else -INFINITY
             mixes = (a.shares or a.constant == 0.0) and (masked_x.shares or masked_x.constant == 0.0) and not b.offset
             heads = math.sqrt(columns(x.axes))  # in each, no row of the result is longer than the longest that is mixed
-            extent = Extent(lambda: b.extent.value * heads) if mixes else Extent.number(INFINITY)
+            extent = NormBound(lambda: b.extent.value * heads) if mixes else NormBound.number(INFINITY)
             return Content(low, finite=finite, extent=extent)
         if 0.0 in (a.constant, b.constant) and finite:
             return constant(0.0)
@@ -223,29 +223,29 @@ def multiplied(op: Op, x: PaddedValue, y: PaddedValue, x_turned: bool, y_turned:
     return _dropped(value, gone)
 
 
-def _product_extent(a: Content, b: Content, weights: Sequence[Extent | None]) -> Extent:
-    of_x, of_y = weights
-    if of_y is not None:
-        return Extent(lambda: a.extent.value * of_y.value if not a.offset else INFINITY)
-    if of_x is not None:
-        return Extent(lambda: b.extent.value * of_x.value if not b.offset else INFINITY)
-    return Extent(lambda: a.extent.value * b.extent.value if not (a.offset or b.offset) else INFINITY)
+def _product_extent(a: Content, b: Content, weights: Sequence[NormBound | None]) -> NormBound:
+    x_stretch, y_stretch = weights
+    if y_stretch is not None:
+        return NormBound(lambda: a.extent.value * y_stretch.value if not a.offset else INFINITY)
+    if x_stretch is not None:
+        return NormBound(lambda: b.extent.value * x_stretch.value if not b.offset else INFINITY)
+    return NormBound(lambda: a.extent.value * b.extent.value if not (a.offset or b.offset) else INFINITY)
 
 
 def _with_axis(x: PaddedValue, place: int) -> PaddedValue:
     axes = (*x.axes[:place], (), *x.axes[place:])
-    return x.moved(axes, {(a, k): (a + (a >= place), k) for a, axis in enumerate(x.axes) for k in range(len(axis))})
+    return x.relocated(axes, {(a, k): (a + (a >= place), k) for a, axis in enumerate(x.axes) for k in range(len(axis))})
 
 
 def _dropped(x: PaddedValue, gone: Sequence[int]) -> PaddedValue:
     axes, places = _without(x.axes, gone, False)
-    return x.moved(axes, places) if gone else x
+    return x.relocated(axes, places) if gone else x
 
 
 def _swapped(x: PaddedValue) -> PaddedValue:
     last = len(x.axes) - 1
     places = {(a, k): ({last: last - 1, last - 1: last}.get(a, a), k) for a, axis in enumerate(x.axes) for k in range(len(axis))}
-    return x.moved((*x.axes[:-2], x.axes[-1], x.axes[-2]), places)
+    return x.relocated((*x.axes[:-2], x.axes[-1], x.axes[-2]), places)
 
 
 def _common(x: Axes, y: Axes, number: int, shift_x: int, shift_y: int) -> tuple[Atom, ...]:
@@ -269,11 +269,11 @@ def _resolved(form: IndexForm | None, masked: bool, side: Side, places: Sequence
     time, length = IndexForm.factor(TIME), IndexForm.factor(LENGTH)
     first = IndexForm(()) if side == "right" else time - length
     end = length if side == "right" else time
-    one = IndexForm.number(1)
-    inside = [(form - first).least(side, places, region), (end - one - form).least(side, places, region)]
+    unit = IndexForm.number(1)
+    inside = [(form - first).least(side, places, region), (end - unit - form).least(side, places, region)]
     if all(low is not None and low >= 0 for low in inside):
         return True
-    in_length = form in (length - one, first, end - one)  # of a text with rows
+    in_length = form in (length - unit, first, end - unit)  # of a text with rows
     return True if in_length else None
 
 
@@ -289,19 +289,17 @@ def row_numbers(content: Content, text_places: Sequence[Place]) -> tuple[Place, 
     return None
 
 
-def picked(
-    op: Op, x: PaddedValue, index: PaddedValue, axis: int, side: Side, *, scalar: bool = False
-) -> PaddedValue:  # fmt: skip
+def picked(op: Op, x: PaddedValue, index: PaddedValue, axis: int, side: Side, *, scalar: bool = False) -> PaddedValue:
     """Return the entries of an axis at whole numbers: rows of a table, or rows of a text by their place."""
     number = axis % len(x.axes)
     atoms = x.axes[number]
     inside = index.axes if not scalar else ()
     axes: Axes = (*x.axes[:number], *inside, *x.axes[number + 1 :])
-    of_index = {(a, k): (a + number, k) for a, at in enumerate(inside) for k in range(len(at))}
-    back_index = {new: old for old, new in of_index.items()}
+    index_places = {(a, k): (a + number, k) for a, axis_atoms in enumerate(inside) for k in range(len(axis_atoms))}
+    back_index = {new: old for old, new in index_places.items()}
     behind = len(inside) - 1
 
-    def of_x(region: Region) -> list[Place]:
+    def x_places(region: Region) -> list[Place]:
         return [(a, k) if a < number else (a - behind, k) for a, k in region if (a, k) not in back_index]
 
     if all(isinstance(a, int) for a in atoms):
@@ -309,18 +307,18 @@ def picked(
         repeats = math.sqrt(max(columns(axes) / max(columns(x.axes), 1), 1.0) * max(columns((atoms,)), 1))
 
         def from_table(region: Region) -> Content:
-            content = _cleared(x.at(of_x(region)))
-            return replace(content, extent=Extent(lambda: content.extent.value * repeats)) if x.per_text or x.time_places else content
+            content = _cleared(x.content(x_places(region)))
+            return replace(content, extent=NormBound(lambda: content.extent.value * repeats)) if x.per_text or x.time_places else content
 
         return filled(axes, from_table, fault)
     if x.per_text and index.per_text and BATCH not in atoms:
         raise Unsupported("it picks rows of each text by numbers of every other")
-    texts = [(a, k) for a, at in enumerate(index.axes) for k, atom in enumerate(at) if atom == BATCH]
+    texts = [(a, k) for a, axis_atoms in enumerate(index.axes) for k, atom in enumerate(axis_atoms) if atom == BATCH]
     rows = index.time_places
 
     def target(region: Region) -> tuple[Place | bool, Content]:
         inner = [back_index[p] for p in region if p in back_index]
-        content = index.at(inner)
+        content = index.content(inner)
         if atoms == (BATCH, ROWS):
             pair = row_numbers(content, texts)
             form = pair[1] if pair else None
@@ -333,7 +331,7 @@ def picked(
             raise Unsupported("it picks rows by numbers whose texts and rows are not seen")
         masked = row is not True and row in inner
         place = (number, atoms.index(ROWS))
-        return row, x.at([*of_x(region), place] if masked else of_x(region))
+        return row, x.content([*x_places(region), place] if masked else x_places(region))
 
     return filled(axes, lambda region: _cleared(target(region)[1]), _picked_fault(op, x, side) or index.fault)
 
@@ -346,8 +344,8 @@ def _cleared(content: Content) -> Content:
 
 def _picked_fault(op: Op, x: PaddedValue, side: Side) -> Fault | None:
     """Return the fault of values that rows are picked of: their numbers are taken as they are, if they are known by their place."""
-    by_place = any(c.form is not None or c.parts or c.step is not None for c in x.regions.values())
-    return x.data_fault(side, op) if by_place else x.fault
+    has_places = any(c.form is not None or c.parts or c.step is not None for c in x.regions.values())
+    return x.data_fault(side, op) if has_places else x.fault
 
 
 def picked_along(op: Op, x: PaddedValue, index: PaddedValue, axis: int, side: Side) -> PaddedValue:
@@ -363,19 +361,19 @@ def picked_along(op: Op, x: PaddedValue, index: PaddedValue, axis: int, side: Si
         fault = _picked_fault(op, x, side) or index.data_fault(side, op)
 
         def from_columns(region: Region) -> Content:
-            content = _cleared(x.at(p for p in region if p[0] != number))
-            return replace(content, extent=Extent(lambda: content.extent.value * math.sqrt(max(columns(axes), 1))))
+            content = _cleared(x.content(p for p in region if p[0] != number))
+            return replace(content, extent=NormBound(lambda: content.extent.value * math.sqrt(max(columns(axes), 1))))
 
         return filled(axes, from_columns, fault)
     if atoms != (ROWS,):
         raise Unsupported("it picks texts, or rows and columns together")
 
     def from_rows(region: Region) -> Content:
-        row = _resolved(index.at(region).index, False, side, index.time_places, list(region))
+        row = _resolved(index.content(region).index, False, side, index.time_places, list(region))
         if row is None:
             raise Unsupported("it picks rows by numbers that are not seen")
-        others = [p for p in region if p[0] != number]
-        return _cleared(x.at([*others, (number, 0)] if row is not True and row in region else others))
+        outer = [p for p in region if p[0] != number]
+        return _cleared(x.content([*outer, (number, 0)] if row is not True and row in region else outer))
 
     return filled(axes, from_rows, _picked_fault(op, x, side) or fault)
 
@@ -392,13 +390,13 @@ def picked_by_places(op: Op, x: PaddedValue, index: PaddedValue, side: Side) -> 
 
     def content(region: Region) -> Content:
         inner = [p for p in region if p[0] < len(outer)]
-        parts = index.at(inner).parts or (index.at(inner),) * count
+        parts = index.content(inner).parts or (index.content(inner),) * count
         masked = [(a - shift, k) for a, k in region if a >= len(outer)]
         for number, part in enumerate(parts):
             atoms = x.axes[number]
             if atoms == (BATCH,):
                 form = part.index
-                texts = [(a, k) for a, at in enumerate(outer) for k, atom in enumerate(at) if atom == BATCH]
+                texts = [(a, k) for a, axis_atoms in enumerate(outer) for k, atom in enumerate(axis_atoms) if atom == BATCH]
                 if form is None or not any(form == IndexForm.factor(p) for p in texts):
                     raise Unsupported("it picks from other texts")
             elif atoms == (ROWS,):
@@ -409,7 +407,7 @@ def picked_by_places(op: Op, x: PaddedValue, index: PaddedValue, side: Side) -> 
                     masked.append((number, 0))
             elif any(isinstance(a, str) for a in atoms):
                 raise Unsupported("it picks texts, or rows and columns together")
-        return _cleared(x.at(masked))
+        return _cleared(x.content(masked))
 
     return filled(axes, content, _picked_fault(op, x, side) or index.fault)
 
@@ -423,12 +421,12 @@ def last_largest(op: Op, x: PaddedValue, axis: int, keeps: bool, side: Side) -> 
         return filled(axes, lambda _: Content(0.0, float(columns((atoms,)))), x.data_fault(side, op))
     if atoms not in ((ROWS,), (REVERSED,)):
         raise Unsupported("it compares rows of different texts")
-    real, masked = x.real.constant, x.at([(number, 0)]).constant
+    real, masked = x.real.constant, x.content([(number, 0)]).constant
     if real is None or masked is None or real <= masked:
         raise Unsupported("it picks the largest of rows that are not told apart by the mask")
     begins = (atoms == (ROWS,)) == (side == "right")
     first = IndexForm(()) if begins else IndexForm.factor(TIME) - IndexForm.factor(LENGTH)
-    return filled(axes, lambda _: whole(first), x.fault)
+    return filled(axes, lambda _: index_content(first), x.fault)
 
 
 def running_sum(op: Op, x: PaddedValue, axis: int, exclusive: bool, backward: bool, side: Side) -> PaddedValue:
@@ -440,41 +438,41 @@ def running_sum(op: Op, x: PaddedValue, axis: int, exclusive: bool, backward: bo
         raise Unsupported("it adds over texts")
     rows = _places(number, atoms)
     if not rows:
-        return filled(x.axes, lambda r: Content(finite=x.at(r).finite), x.data_fault(side, op))
+        return filled(x.axes, lambda r: Content(finite=x.content(r).finite), x.data_fault(side, op))
     if len(atoms) != 1:
         raise Unsupported("it adds over rows and columns")
     is_reversed = atoms[0] == REVERSED
     from_end = (side == "left") != (backward != is_reversed)  # the padding comes first
-    masked = x.at(rows)
+    masked = x.content(rows)
     fault = x.data_fault(side, op)
     if fault is None and from_end and masked.constant != 0.0:
         fault = Fault(op, "it adds masked rows, which come first and are not zero")
 
     def content(region: Region) -> Content:
-        others = [p for p in region if p not in rows]
-        a, b = x.at(others), x.at([*others, *rows])
-        coordinate, one = IndexForm.factor(rows[0]), IndexForm.number(0 if exclusive else 1)
+        outer = [p for p in region if p not in rows]
+        a, b = x.content(outer), x.content([*outer, *rows])
+        coordinate, unit = IndexForm.factor(rows[0]), IndexForm.number(0 if exclusive else 1)
         if is_reversed:
             return Content(finite=a.finite and b.finite)
         if rows[0] not in region and a.constant is not None and a.index is not None and not from_end:
-            number_ = int(a.constant)
-            count = coordinate + one if side == "right" else IndexForm.factor(TIME) - coordinate - IndexForm.number(1) + one
-            return whole(count.times(number_))
+            summand = int(a.constant)
+            count = coordinate + unit if side == "right" else IndexForm.factor(TIME) - coordinate - IndexForm.number(1) + unit
+            return index_content(count.times(summand))
         if rows[0] not in region and from_end and a.index is not None and b.constant == 0.0 and a.constant is not None:
             count = (
-                coordinate - IndexForm.factor(TIME) + IndexForm.factor(LENGTH) + one
+                coordinate - IndexForm.factor(TIME) + IndexForm.factor(LENGTH) + unit
                 if side == "left"
-                else IndexForm.factor(LENGTH) - coordinate - IndexForm.number(1) + one
+                else IndexForm.factor(LENGTH) - coordinate - IndexForm.number(1) + unit
             )
-            return whole(count.times(int(a.constant)))
+            return index_content(count.times(int(a.constant)))
         if b.constant == 0.0 and a.index is not None and a.constant is not None and rows[0] in region and not backward and side == "right":
-            return whole(IndexForm.factor(LENGTH).times(int(a.constant)))
+            return index_content(IndexForm.factor(LENGTH).times(int(a.constant)))
         return Content(0.0 if min(a.low, b.low) >= 0 else -INFINITY, finite=a.finite and b.finite)
 
     return filled(x.axes, content, fault)
 
 
-def convolved(op: Op, x: PaddedValue, along: Sequence[int], axes: Axes, side: Side, reach: Sequence[int], stretch: Extent) -> PaddedValue:
+def convolved(op: Op, x: PaddedValue, along: Sequence[int], axes: Axes, side: Side, reach: Sequence[int], stretch: NormBound) -> PaddedValue:
     """Return a convolution over some axes, padded by zeros at both ends.
 
     Args:
@@ -488,8 +486,8 @@ def convolved(op: Op, x: PaddedValue, along: Sequence[int], axes: Axes, side: Si
     for axis, window in zip(along, reach, strict=True):
         if BATCH in x.axes[axis]:
             raise Unsupported("it goes over texts")
-        if _places(axis, x.axes[axis]) and window > 1 and fault is None and x.at(rows).constant != 0.0:
+        if _places(axis, x.axes[axis]) and window > 1 and fault is None and x.content(rows).constant != 0.0:
             fault = Fault(op, "its window takes masked rows, which are not zero")
-    largest = [x.at(region).extent for region in x.regions]
-    extent = Extent(lambda: stretch.value * max(e.value for e in largest))
-    return filled(axes, lambda region: Content(finite=x.at(region).finite, extent=extent), fault)
+    largest = [x.content(region).extent for region in x.regions]
+    extent = NormBound(lambda: stretch.value * max(e.value for e in largest))
+    return filled(axes, lambda region: Content(finite=x.content(region).finite, extent=extent), fault)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from foreshape.core.dims import Size
 from foreshape.language.operator import computations as c
 from foreshape.language.program import Op
-from foreshape.transforms.unpad.contents import INFINITY, Content, Extent, constant, stepped, values_of
+from foreshape.transforms.unpad.contents import INFINITY, Content, NormBound, array_content, constant, stepped
 from foreshape.transforms.unpad.index_forms import IndexForm
 from foreshape.transforms.unpad.mixing import (
     convolved,
@@ -27,9 +27,17 @@ from foreshape.transforms.unpad.proof import OpRules, Proof
 from foreshape.transforms.unpad.shapes import dropped_axes, expanded, flipped, joined, reshaped, sliced, transposed
 
 _REDUCTIONS: Final = {
-    "reduce_max": "MAX", "reduce_min": "MIN", "reduce_any": "ANY", "reduce_all": "ALL", "frobenius_norm": "NORM", "p_norm": "NORM", "logsumexp": "OTHER",
-    "reduce_prod": "OTHER", "max": "MAX", "min": "MIN",
-}  # fmt: skip
+    "reduce_max": "MAX",
+    "reduce_min": "MIN",
+    "reduce_any": "ANY",
+    "reduce_all": "ALL",
+    "frobenius_norm": "NORM",
+    "p_norm": "NORM",
+    "logsumexp": "OTHER",
+    "reduce_prod": "OTHER",
+    "max": "MAX",
+    "min": "MIN",
+}
 
 
 # --- by computation
@@ -49,8 +57,8 @@ def _expansion(proof: Proof, op: Op, computed: Any, slot: str) -> dict[str, Any]
 
 def _sum_or_mean(proof: Proof, op: Op, computed: c.Reduction, slot: str) -> dict[str, Any]:
     x = proof.value(op.operand(0))
-    over = computed.axes if computed.axes is not None else tuple(range(len(x.axes)))
-    return {slot: reduced(op, x, computed.how, over, computed.keeps, proof.side)}
+    reduced_axes = computed.axes if computed.axes is not None else tuple(range(len(x.axes)))
+    return {slot: reduced(op, x, computed.how, reduced_axes, computed.keeps, proof.side)}
 
 
 def _softmax(proof: Proof, op: Op, computed: c.Softmax, slot: str) -> dict[str, Any]:
@@ -67,7 +75,7 @@ def _product(proof: Proof, op: Op, computed: c.MatrixProduct, slot: str) -> dict
 def _flattened(proof: Proof, op: Op, computed: c.FlattenedProduct, slot: str) -> dict[str, Any]:
     x, y = proof.value(op.operand(0)), proof.value(op.operand(1))
     if computed.x_rows != len(x.axes) - 1 or computed.y_rows != 1 or len(y.axes) != 2:
-        return proof.by_axis_names(op, proof.inputs(op))
+        return proof.results_along_axes(op, proof.inputs(op))
     weights = [None, proof.stretch(op.operand(1))]
     return {slot: multiplied(op, x, y, False, False, proof.side, weights)}
 
@@ -88,15 +96,15 @@ def _layer_norm(proof: Proof, op: Op, computed: c.LayerNorm, slot: str) -> dict[
         if (factor and arrays[0] is None) or (shift and arrays[1] is None):
             return INFINITY
         largest = float(numpy.abs(arrays[0]).max()) if arrays[0] is not None else 1.0
-        moved = float(numpy.linalg.norm(arrays[1])) if arrays[1] is not None else 0.0
-        return math.sqrt(groups) * (math.sqrt(width) * largest + moved)
+        shift_norm = float(numpy.linalg.norm(arrays[1])) if arrays[1] is not None else 0.0
+        return math.sqrt(groups) * (math.sqrt(width) * largest + shift_norm)
 
-    bound = Extent(extent)
-    out: dict[str, Any] = {slot: filled(x.axes, lambda r: Content(finite=x.at(r).finite, extent=bound), x.data_fault(proof.side, op))}
-    for other in ("Mean", "Variance"):
-        if op.outputs.get(other):
+    bound = NormBound(extent)
+    out: dict[str, Any] = {slot: filled(x.axes, lambda r: Content(finite=x.content(r).finite, extent=bound), x.data_fault(proof.side, op))}
+    for statistic in ("Mean", "Variance"):
+        if op.outputs.get(statistic):
             axes = x.axes[: computed.begin]
-            out[other] = filled(axes, lambda r: Content(finite=x.at(r).finite), x.data_fault(proof.side, op))
+            out[statistic] = filled(axes, lambda r: Content(finite=x.content(r).finite), x.data_fault(proof.side, op))
     return out
 
 
@@ -127,14 +135,14 @@ def _from_table(proof: Proof, op: Op, table: str, index: str, value: PaddedValue
 
     def content(region: Region) -> Content:
         inner = [(a - max(first, 0), k) for a, k in region]
-        row = numbers.at(inner).constant
+        row = numbers.content(inner).constant
         if row is not None and math.isfinite(row):
             if int(row) == padding and padding >= 0:
                 return constant(0.0)
             array = proof.array(table)
             if array is not None and -len(array) <= int(row) < len(array):
-                return values_of(array[int(row)])
-        old = value.at(region)
+                return array_content(array[int(row)])
+        old = value.content(region)
         return Content(old.low, old.high, old.finite, extent=longest) if old.constant is None else old
 
     return filled(value.axes, content, value.fault)
@@ -149,12 +157,14 @@ def _slice(proof: Proof, op: Op, computed: Any, slot: str) -> dict[str, Any]:
     name = op.operand(0)
     x = proof.value(name)
     axes: list[int] = list(values.get("axes", ()))
-    begins, ends = (proof.numbers_of(op, many, single, values.get(own)) for many, single, own in (
-        ("StartsTensorList", "StartsTensor", "starts"), ("EndsTensorList", "EndsTensor", "ends")))  # fmt: skip
+    begins, ends = (
+        proof.operand_numbers(op, many, single, values.get(attribute))
+        for many, single, attribute in (("StartsTensorList", "StartsTensor", "starts"), ("EndsTensorList", "EndsTensor", "ends"))
+    )
     steps = list(values.get("strides", ())) or [1] * len(axes)
     if any(s != 1 for s in steps):
         return {slot: _stepped_slice(proof, op, slot, axes, steps, begins, ends)}
-    cuts = [(a, _at(begins, k), _at(ends, k)) for k, a in enumerate(axes)]
+    cuts = [(a, _entry(begins, k), _entry(ends, k)) for k, a in enumerate(axes)]
     dropped = [a % len(x.axes) for a in values.get("decrease_axis", ())]
     dims = list(proof.dims(op, slot))
     if dropped and len(dims) == len(x.axes):
@@ -165,7 +175,7 @@ def _slice(proof: Proof, op: Op, computed: Any, slot: str) -> dict[str, Any]:
 
 def _stepped_slice(
     proof: Proof, op: Op, slot: str, axes: Sequence[int], steps: Sequence[int], begins: Sequence[Size] | None, ends: Sequence[Size] | None
-) -> PaddedValue:  # fmt: skip
+) -> PaddedValue:
     """Return entries with steps between them: of columns, or all rows from the last to the first."""
     name = op.operand(0)
     x, sizes = proof.value(name).without_parts(proof.side, op), proof.spec(name).known_dims
@@ -174,8 +184,8 @@ def _stepped_slice(
     number = axes[0] % len(x.axes)
     if all(isinstance(a, int) for a in x.axes[number]):
         new = (*x.axes[:number], proof.reader.axis(proof.dims(op, slot)[number]), *x.axes[number + 1 :])
-        return filled(new, x.at, x.fault)
-    begin, end = _at(begins, 0), _at(ends, 0)
+        return filled(new, x.content, x.fault)
+    begin, end = _entry(begins, 0), _entry(ends, 0)
     from_last = begin == -1 or begin == sizes[number] - 1 or (isinstance(begin, int) and begin >= 1 << 31 - 1)
     to_first = isinstance(end, int) and end <= -(1 << 31)
     if steps[0] != -1 or not from_last or not to_first:
@@ -183,7 +193,7 @@ def _stepped_slice(
     return flipped(x, [number])
 
 
-def _at(numbers: Sequence[Size] | None, index: int) -> Size | None:
+def _entry(numbers: Sequence[Size] | None, index: int) -> Size | None:
     return numbers[index] if numbers is not None and index < len(numbers) else None
 
 
@@ -200,7 +210,7 @@ def _split(proof: Proof, op: Op, computed: c.Split, slot: str) -> dict[str, Any]
     for name in op.outputs[slot]:
         size = proof.spec(name).known_dims[number]
         axes = (*x.axes[:number], proof.reader.axis(size), *x.axes[number + 1 :])
-        parts.append(filled(axes, x.at, x.fault))
+        parts.append(filled(axes, x.content, x.fault))
     return {slot: parts}
 
 
@@ -209,7 +219,8 @@ def _stack(proof: Proof, op: Op, computed: c.Stacking, slot: str) -> dict[str, A
     rank = len(several[0].axes) + 1
     place = computed.axis % rank
     lifted = [
-        v.moved((*v.axes[:place], (), *v.axes[place:]), {(a, k): (a + (a >= place), k) for a, x in enumerate(v.axes) for k in range(len(x))}) for v in several
+        v.relocated((*v.axes[:place], (), *v.axes[place:]), {(a, k): (a + (a >= place), k) for a, x in enumerate(v.axes) for k in range(len(x))})
+        for v in several
     ]
     return {slot: joined(op, lifted, place, proof.side)}
 
@@ -217,20 +228,20 @@ def _stack(proof: Proof, op: Op, computed: c.Stacking, slot: str) -> dict[str, A
 def _triangle(proof: Proof, op: Op, computed: c.Triangle, slot: str) -> dict[str, Any]:
     x = proof.value(op.operand(0))
     row, column = len(x.axes) - 2, len(x.axes) - 1
-    both = x.axes[row] == (ROWS,) and x.axes[column] == (ROWS,)
-    if not both and (ROWS in x.axes[row] or ROWS in x.axes[column]):
+    is_square = x.axes[row] == (ROWS,) and x.axes[column] == (ROWS,)
+    if not is_square and (ROWS in x.axes[row] or ROWS in x.axes[column]):
         raise Unsupported("it compares the places of rows with those of columns")
 
     def content(region: Region) -> Content:
-        old = x.at(region)
-        if both:
+        old = x.content(region)
+        if is_square:
             beyond = IndexForm.factor((column, 0)) - IndexForm.factor((row, 0)) - IndexForm.number(computed.diagonal)
             beyond = beyond if computed.lower else beyond.times(-1)
             places = [(row, 0), (column, 0)]
-            least, most = beyond.least(proof.side, places, region), beyond.times(-1).least(proof.side, places, region)
+            least, greatest = beyond.least(proof.side, places, region), beyond.times(-1).least(proof.side, places, region)
             if least is not None and least > 0:
                 return constant(0.0)
-            if most is not None and most >= 0:
+            if greatest is not None and greatest >= 0:
                 return old
             if old.constant is not None:
                 return stepped(beyond.times(-1), old.constant, 0.0)
@@ -265,11 +276,25 @@ def _identity(proof: Proof, op: Op, computed: Any, slot: str) -> dict[str, Any]:
 
 
 _BY_COMPUTATION: Final[Mapping[type, Callable[[Proof, Op, Any, str], dict[str, Any]]]] = {
-    c.Reshape: _reshape, c.Transposition: _transposition, c.Expansion: _expansion, c.Reduction: _sum_or_mean, c.Softmax: _softmax,
-    c.MatrixProduct: _product, c.FlattenedProduct: _flattened, c.LayerNorm: _layer_norm, c.Picking: _picking, c.Embedding: _embedding,
-    c.PlacePicking: _place_picking, c.Slicing: _slice, c.Concat: _concat, c.Split: _split, c.Stacking: _stack, c.Triangle: _triangle,
-    c.ImageConvolution: _convolution, c.Identity: _identity,
-}  # fmt: skip
+    c.Reshape: _reshape,
+    c.Transposition: _transposition,
+    c.Expansion: _expansion,
+    c.Reduction: _sum_or_mean,
+    c.Softmax: _softmax,
+    c.MatrixProduct: _product,
+    c.FlattenedProduct: _flattened,
+    c.LayerNorm: _layer_norm,
+    c.Picking: _picking,
+    c.Embedding: _embedding,
+    c.PlacePicking: _place_picking,
+    c.Slicing: _slice,
+    c.Concat: _concat,
+    c.Split: _split,
+    c.Stacking: _stack,
+    c.Triangle: _triangle,
+    c.ImageConvolution: _convolution,
+    c.Identity: _identity,
+}
 
 
 # --- by type
@@ -279,14 +304,14 @@ def _reduction(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
     values: Mapping[str, Any] = op.attributes.values
     x = proof.value(op.operand(0))
     axes: Any = values.get("dim", values.get("axis", [-1]))
-    over: list[int] = [*axes] if isinstance(axes, (list, tuple)) else [axes]  # pyright: ignore[reportUnknownVariableType]
-    if values.get("reduce_all") or values.get("asvector") or not over:
-        over = list(range(len(x.axes)))
+    reduced_axes: list[int] = [*axes] if isinstance(axes, (list, tuple)) else [axes]  # pyright: ignore[reportUnknownVariableType]
+    if values.get("reduce_all") or values.get("asvector") or not reduced_axes:
+        reduced_axes = list(range(len(x.axes)))
     keeps = bool(values.get("keep_dim", values.get("keepdim", False)))
     how, power = _REDUCTIONS[op.type], float(values.get("porder", 2.0))
     if op.type == "p_norm" and power != 2.0:
         how = "POWERS" if power > 0 else "OTHER"
-    return {slot: reduced(op, x, how, over, keeps, proof.side)}
+    return {slot: reduced(op, x, how, reduced_axes, keeps, proof.side)}
 
 
 def _along(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
@@ -326,7 +351,7 @@ def _row_mask(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
     place = (len(axes) - 1, 0)
 
     def content(region: Region) -> Content:
-        form = lengths.at(region).index
+        form = lengths.content(region).index
         if form is None:
             return Content(0.0, 1.0)
         before = form - IndexForm.factor(place)
@@ -345,7 +370,15 @@ def _cast(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
 
 
 _BY_TYPE: Final[Mapping[str, Callable[[Proof, Op, str], dict[str, Any]]]] = {
-    **dict.fromkeys(_REDUCTIONS, _reduction), "take_along_axis": _along, "arg_max": _argmax, "cumsum": _running, "flip": _flip, "slice": _sliced,
-    "strided_slice": _sliced, "expand_as_v2": _expand_as, "cast": _cast, "sequence_mask": _row_mask,
-}  # fmt: skip
+    **dict.fromkeys(_REDUCTIONS, _reduction),
+    "take_along_axis": _along,
+    "arg_max": _argmax,
+    "cumsum": _running,
+    "flip": _flip,
+    "slice": _sliced,
+    "strided_slice": _sliced,
+    "expand_as_v2": _expand_as,
+    "cast": _cast,
+    "sequence_mask": _row_mask,
+}
 RULES: Final = OpRules(_BY_TYPE, _BY_COMPUTATION)

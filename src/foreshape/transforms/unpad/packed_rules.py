@@ -11,8 +11,8 @@ from foreshape.core.dims import Size
 from foreshape.core.spec import FP64
 from foreshape.language.operator import computations as c
 from foreshape.language.program import Op, Variable
-from foreshape.transforms.unpad.attention import AttentionTerms, attention_terms, gelu_operand
-from foreshape.transforms.unpad.packing import NotPacked, Packer, by_number, covers, norm_over
+from foreshape.transforms.unpad.attention_terms import AttentionTerms, attention_terms, gelu_operand
+from foreshape.transforms.unpad.packing import NotPacked, Packer, arithmetic_with_number, covers, norm_over
 from foreshape.transforms.unpad.padded_values import BATCH, REVERSED, ROWS, Axes, PaddedValue
 
 # --- the rules on packed rows
@@ -26,7 +26,7 @@ def _elements(packer: Packer, op: Op, name: str) -> Variable:
     rectified = gelu_operand(packer, name)
     if rectified is not None and covers(packer.proof.value(rectified).axes, axes):
         return layer.gelu(_operand(packer, rectified, axes, result_axes, -1))
-    scaled = by_number(packer, op, lambda n: _operand(packer, n, axes, result_axes, -1))
+    scaled = arithmetic_with_number(packer, op, lambda n: _operand(packer, n, axes, result_axes, -1))
     if scaled is not None:
         return scaled
     aligned = int(op.attributes.values.get("axis", -1)) if "axis" in op.operator.schema.attributes else -1
@@ -45,7 +45,7 @@ def _operand(packer: Packer, name: str, axes: Axes, result_axes: Sequence[int], 
     plain = packer.plain(name)
     value = packer.proof.value(plain)
     if (number := packer.number(plain)) is not None:
-        return packer.filled(number, [1], packer.dtype_of(plain))
+        return packer.filled(number, [1], packer.element_type(plain))
     rank = len(packer.proof.value(name).axes)
     shift = 0 if rank == len(axes) else len(axes) - rank if aligned < 0 else aligned
     sizes = {
@@ -76,8 +76,8 @@ def _transposition(packer: Packer, op: Op, name: str) -> Variable:
     computed = op.operator.computes() if op.operator is not None else None
     assert isinstance(computed, c.Transposition)
     old = packer.proof.value(source).axes
-    kept = packer.column_axes(old)
-    order = [kept.index(a % len(old)) for a in computed.axes if a % len(old) in kept]
+    column_axes = packer.column_axes(old)
+    order = [column_axes.index(a % len(old)) for a in computed.axes if a % len(old) in column_axes]
     rows = packer.rows(source)
     return rows if order == sorted(order) else layer.transpose(rows, [0, *(1 + n for n in order)])
 
@@ -87,22 +87,22 @@ def _expansion(packer: Packer, op: Op, name: str) -> Variable:
     x = packer.proof.value(source)
     if any(len(axis) > 1 for axis in value.axes):
         raise NotPacked
-    wanted = packer.columns(value.axes)
+    result_columns = packer.columns(value.axes)
     rows = packer.rows(source) if x.per_text or x.time_places else None
     if rows is None:
         raise NotPacked
     columns = [*packer.columns(x.axes)]
-    columns = [1] * (len(wanted) - len(columns)) + columns
+    columns = [1] * (len(result_columns) - len(columns)) + columns
     rows = packer.shaped(rows, columns)
-    return rows if columns == wanted else layer.expand(rows, [-1, *wanted])
+    return rows if columns == result_columns else layer.expand(rows, [-1, *result_columns])
 
 
 def _new_axis(packer: Packer, axes: Axes, number: int) -> int:
     """Return the number of an axis in a packed value."""
-    kept = packer.column_axes(axes)
-    if number % len(axes) not in kept or any(isinstance(a, str) for a in axes[number % len(axes)]):
+    column_axes = packer.column_axes(axes)
+    if number % len(axes) not in column_axes or any(isinstance(a, str) for a in axes[number % len(axes)]):
         raise NotPacked
-    return 1 + kept.index(number % len(axes))
+    return 1 + column_axes.index(number % len(axes))
 
 
 def _layer_norm(packer: Packer, op: Op, name: str) -> Variable:
@@ -136,14 +136,14 @@ def _reduction(packer: Packer, op: Op, name: str) -> Variable:
     axes = packer.proof.value(source).axes
     values: dict[str, Any] = dict(op.attributes.values)
     key = "dim" if "dim" in values else "axis"
-    over: Any = values.get(key, [-1])
+    reduced_axes: Any = values.get(key, [-1])
     if values.get("reduce_all") or values.get("asvector"):
         raise NotPacked
-    numbers: list[int] = [*over] if isinstance(over, (list, tuple)) else [over]  # pyright: ignore[reportUnknownVariableType]
+    numbers: list[int] = [*reduced_axes] if isinstance(reduced_axes, (list, tuple)) else [reduced_axes]  # pyright: ignore[reportUnknownVariableType]
     new = [_new_axis(packer, axes, n) for n in numbers]
     if op.type == "frobenius_norm":
         return packer.shaped(norm_over(op, packer.rows(source), new), packer.columns(packer.proof.value(name).axes))
-    values[key] = new if isinstance(over, (list, tuple)) else new[0]
+    values[key] = new if isinstance(reduced_axes, (list, tuple)) else new[0]
     result = packer.append(op, {op.operator.schema.operands[0].name: [packer.rows(source)]}, values)[0][1] if op.operator else None
     assert result is not None
     return packer.shaped(result, packer.columns(packer.proof.value(name).axes))
@@ -179,7 +179,7 @@ def _slice(packer: Packer, op: Op, name: str) -> Variable:
         raise NotPacked
     starts, dims = list(values["starts"]), packer.old.var(source).spec.known_dims
     old: list[int] = list(values["axes"])
-    ends = packer.proof.numbers_of(op, "EndsTensorList", "EndsTensor", values.get("ends"))
+    ends = packer.proof.operand_numbers(op, "EndsTensorList", "EndsTensor", values.get("ends"))
     rows = packer.rows(source)
     for axis, start, end in zip(old, starts, ends or [], strict=True):
         if axes[axis] and any(isinstance(a, str) for a in axes[axis]):
@@ -200,9 +200,9 @@ def _table_rows(packer: Packer, source: str, cut: PaddedValue) -> Variable:
         raise NotPacked
     table = packer.alone(source, True)
     order = [number, *(n for n in range(len(old)) if n != number)]
-    moved = layer.transpose(table, order) if any(old[n] for n in range(number)) else table
+    rows_first = layer.transpose(table, order) if any(old[n] for n in range(number)) else table
     rows = layer.gather(
-        layer.reshape(moved, [table.spec.known_dims[number], *(d for n, d in enumerate(table.spec.known_dims) if n != number)]), packer.positions()
+        layer.reshape(rows_first, [table.spec.known_dims[number], *(d for n, d in enumerate(table.spec.known_dims) if n != number)]), packer.positions()
     )
     return packer.shaped(rows, packer.columns(cut.axes))
 
@@ -241,16 +241,16 @@ def _product(packer: Packer, op: Op, name: str) -> Variable:
     if len(x.time_places) == 2:
         return _attention(packer, op, name)
     columns = packer.columns(packer.proof.value(name).axes)
-    of_x, of_y = (bool(v.time_places) or v.per_text for v in (x, y))
+    x_is_packed, y_is_packed = (bool(v.time_places) or v.per_text for v in (x, y))
     inner = x.axes[-2] if computed.x_transposed else x.axes[-1]
     if ROWS in inner or BATCH in inner:
         raise NotPacked
-    if of_x and not of_y and len([a for a in y.axes[:-2] if a]) == 0 and not computed.x_transposed:
+    if x_is_packed and not y_is_packed and len([a for a in y.axes[:-2] if a]) == 0 and not computed.x_transposed:
         weights = packer.alone(right, True)
         weights = weights if weights.spec.rank == 2 else layer.reshape(weights, [*packer.old.var(right).spec.known_dims[-2:]])
         product = layer.matmul(packer.rows(left), weights, transpose_y=computed.y_transposed)
         return packer.shaped(product, columns)
-    if of_y and not of_x and len([a for a in x.axes[:-2] if a]) == 0 and ROWS in (y.axes[-2] if computed.y_transposed else y.axes[-1]):
+    if y_is_packed and not x_is_packed and len([a for a in x.axes[:-2] if a]) == 0 and ROWS in (y.axes[-2] if computed.y_transposed else y.axes[-1]):
         inner_size = packer.columns((inner,))[0]
         if any(y.axes[:-2]) and any(isinstance(a, int) for axis in y.axes[:-2] for a in axis):
             raise NotPacked
@@ -258,7 +258,7 @@ def _product(packer: Packer, op: Op, name: str) -> Variable:
         weights = layer.reshape(packer.alone(left, True), [*packer.old.var(left).spec.known_dims[-2:]])
         return packer.shaped(layer.matmul(rows, weights, transpose_y=not computed.x_transposed), columns)
     inside = [axis for v in (x, y) for axis in v.axes[-2:]]
-    if of_x and of_y and not any(ROWS in a or BATCH in a for a in inside) and len(x.axes) == len(y.axes):
+    if x_is_packed and y_is_packed and not any(ROWS in a or BATCH in a for a in inside) and len(x.axes) == len(y.axes):
         product = layer.matmul(packer.rows(left), packer.rows(right), transpose_x=computed.x_transposed, transpose_y=computed.y_transposed)
         return packer.shaped(product, columns)
     raise NotPacked
@@ -292,15 +292,15 @@ def _running_sum(packer: Packer, op: Op, name: str) -> Variable:
     """Return the sums of whole numbers up to each row of a text: of all rows, less those before the text."""
     source = op.operand(0)
     axes, values = packer.proof.value(source).axes, op.attributes.values
-    if axes[int(values.get("axis", -1))] != (ROWS,) or values.get("reverse") or packer.dtype_of(source).is_floating:
+    if axes[int(values.get("axis", -1))] != (ROWS,) or values.get("reverse") or packer.element_type(source).is_floating:
         raise NotPacked  # sums of floats would tell of other texts by their rounding
     columns = packer.columns(axes)
     size = math.prod(n for n in columns if isinstance(n, int))
     numbers = packer.ragged(layer.cast(packer.shaped(packer.rows(source), [size]), FP64))
-    before = layer.cumsum(numbers, 0, exclusive=True)
-    sums = before if values.get("exclusive") else before + numbers
-    starts = layer.sequence_expand_as(layer.sequence_first_step(packer.ragged(before)), packer.first)
-    return packer.shaped(layer.cast(sums - starts, packer.dtype_of(name)), columns)
+    exclusive_sums = layer.cumsum(numbers, 0, exclusive=True)
+    sums = exclusive_sums if values.get("exclusive") else exclusive_sums + numbers
+    starts = layer.sequence_expand_as(layer.sequence_first_step(packer.ragged(exclusive_sums)), packer.first)
+    return packer.shaped(layer.cast(sums - starts, packer.element_type(name)), columns)
 
 
 def _attention(packer: Packer, op: Op, name: str) -> Variable:
@@ -315,13 +315,13 @@ def write_attention(packer: Packer, terms: AttentionTerms, columns: Sequence[Siz
     operands = [packer.ragged(packer.shaped(packer.rows(n), [terms.heads * terms.size])) for n in (terms.query, terms.key, terms.value)]
     inputs: dict[str, Any] = dict(zip(("Q", "K", "V"), operands, strict=True))
     if terms.bias:
-        inputs["Bias"] = bias_of(packer, terms)
+        inputs["Bias"] = score_bias(packer, terms)
     attributes = {"heads": terms.heads, "causal": terms.causal, "scale": terms.scale}
     mixed = packer.block.apply("sequence_attention", inputs, attributes)[0]
     return packer.shaped(mixed, columns)
 
 
-def bias_of(packer: Packer, terms: AttentionTerms) -> Variable:
+def score_bias(packer: Packer, terms: AttentionTerms) -> Variable:
     """Return what is added to scores by the places of a row and of a key, ``[heads or 1, longest, longest]``."""
     key = f"bias {terms.bias}"
 
@@ -333,18 +333,18 @@ def bias_of(packer: Packer, terms: AttentionTerms) -> Variable:
             heads = max([d for d in dims if isinstance(d, int)], default=1)
             if term.hides:
                 condition = layer.cast(x, "fp32")  # 1 where the key is seen
-                x = layer.scale(condition, term.hidden) if not term.seen else layer.scale(condition, -term.hidden, term.hidden)
+                x = layer.scale(condition, term.hidden) if not term.visible_if else layer.scale(condition, -term.hidden, term.hidden)
             rank = x.spec.rank
-            x = layer.reshape(x, [heads, *x.spec.known_dims[-2:]]) if all(isinstance(d, int) for d in x.spec.known_dims[-2:]) else _three(x, heads, rank)
+            x = layer.reshape(x, [heads, *x.spec.known_dims[-2:]]) if all(isinstance(d, int) for d in x.spec.known_dims[-2:]) else _rank_three(x, heads, rank)
             x = x if term.factor == 1.0 else layer.scale(x, term.factor)
             total = x if total is None else total + x
         assert total is not None
         return total
 
-    return packer.once(key, make)
+    return packer.shared(key, make)
 
 
-def _three(x: Variable, heads: int, rank: int) -> Variable:
+def _rank_three(x: Variable, heads: int, rank: int) -> Variable:
     """Return ``[heads, longest, longest]`` of a tensor with axes of 1 before."""
     if rank == 2:
         return layer.unsqueeze(x, [0])
@@ -354,14 +354,30 @@ def _three(x: Variable, heads: int, rank: int) -> Variable:
 
 
 _PACKED: Final[Mapping[type, Any]] = {
-    c.Reshape: _reshape, c.Transposition: _transposition, c.Expansion: _expansion, c.LayerNorm: _layer_norm, c.Softmax: _softmax,
-    c.Reduction: _reduction, c.Concat: _concat, c.Split: _split, c.Slicing: _slice, c.Picking: _picking, c.Embedding: _picking,
-    c.MatrixProduct: _product, c.FlattenedProduct: _flattened, c.FrozenBatchNorm: _batch_norm,
-}  # fmt: skip
+    c.Reshape: _reshape,
+    c.Transposition: _transposition,
+    c.Expansion: _expansion,
+    c.LayerNorm: _layer_norm,
+    c.Softmax: _softmax,
+    c.Reduction: _reduction,
+    c.Concat: _concat,
+    c.Split: _split,
+    c.Slicing: _slice,
+    c.Picking: _picking,
+    c.Embedding: _picking,
+    c.MatrixProduct: _product,
+    c.FlattenedProduct: _flattened,
+    c.FrozenBatchNorm: _batch_norm,
+}
 _PACKED_TYPES: Final[Mapping[str, Any]] = {
-    "slice": _slice, "frobenius_norm": _reduction, "p_norm": _reduction, "reduce_max": _reduction, "reduce_min": _reduction, "logsumexp": _reduction,
+    "slice": _slice,
+    "frobenius_norm": _reduction,
+    "p_norm": _reduction,
+    "reduce_max": _reduction,
+    "reduce_min": _reduction,
+    "logsumexp": _reduction,
     "cumsum": _running_sum,
-}  # fmt: skip
+}
 
 
 def packed_result(op: Op, packer: Packer, name: str) -> Variable:

@@ -48,9 +48,7 @@ class Packer:
         rule: writes the result of an op on packed rows.
     """
 
-    def __init__(
-        self, proof: Proof, program: Program, inputs: Mapping[str, bool], lengths_input: str, masked: int, pad_id: int, rule: PackedRule
-    ) -> None:  # fmt: skip
+    def __init__(self, proof: Proof, program: Program, inputs: Mapping[str, bool], lengths_input: str, masked: int, pad_id: int, rule: PackedRule) -> None:
         self.proof, self.old, self.inputs = proof, proof.block, inputs
         self.lengths_input, self.masked, self.pad_id, self._rule = lengths_input, masked, pad_id, rule
         self.writers = {n: op for op in self.old.ops for n in op.output_names() if n and not self.old.var(n).persistable}
@@ -62,8 +60,7 @@ class Packer:
         self._alone: dict[tuple[str, bool], Variable] = {}
         self._padded: dict[str, Variable] = {}
         self._unpacked: set[str] = set()
-        self._made: dict[str, Variable] = {}
-        self._trained: dict[str, bool] = {}
+        self._shared_variables: dict[str, Variable] = {}
         self._reshaped: dict[str, Variable] = {}
         """Packed rows that are others with other columns, by name."""
 
@@ -117,10 +114,10 @@ class Packer:
 
     # --- values made once
 
-    def once(self, key: str, make: Any) -> Variable:
-        variable = self._made.get(key)
+    def shared(self, key: str, make: Any) -> Variable:
+        variable = self._shared_variables.get(key)
         if variable is None:
-            variable = self._made[key] = make()
+            variable = self._shared_variables[key] = make()
         return variable
 
     @property
@@ -134,7 +131,7 @@ class Packer:
 
     def positions(self) -> Variable:
         """Return the place of each row in its text, int64 ``[rows]``."""
-        return self.once("positions", lambda: layer.cast(layer.position_numbers(self.first), INT64))
+        return self.shared("positions", lambda: layer.cast(layer.position_numbers(self.first), INT64))
 
     def _pad_first(self) -> Variable:
         """Return the first input padded, ``[texts, longest, ...]``."""
@@ -143,7 +140,7 @@ class Packer:
             rows = self.first if self.first.spec.rank > 1 else layer.reshape(self.first, [-1, 1])
             return layer.sequence_pad(self.ragged(rows), self.pad_id)[0]
 
-        return self.once("padded", make)
+        return self.shared("padded", make)
 
     def lengths(self) -> Variable:
         """Return the number of rows of each text, fp64 ``[texts, 1]``: whole numbers past 2^24 too."""
@@ -153,19 +150,19 @@ class Packer:
             ones = layer.fill_like(layer.slice(rows, [1], [0], [1]), 1.0, "fp64")
             return layer.sequence_pool(self.ragged(ones), "sum")
 
-        return self.once("lengths", make)
+        return self.shared("lengths", make)
 
-    def whole_lengths(self) -> Variable:
+    def integer_lengths(self) -> Variable:
         """Return the number of rows of each text, int64 ``[texts]``."""
-        return self.once("whole lengths", lambda: layer.cast(layer.reshape(self.lengths(), [-1]), INT64))
+        return self.shared("whole lengths", lambda: layer.cast(layer.reshape(self.lengths(), [-1]), INT64))
 
     def longest(self) -> Variable:
         """Return the rows of the longest text, int32 ``[1]``."""
-        return self.once("longest", lambda: layer.slice(layer.shape(self._pad_first()), [0], [1], [2]))
+        return self.shared("longest", lambda: layer.slice(layer.shape(self._pad_first()), [0], [1], [2]))
 
     def count(self) -> Variable:
         """Return the number of texts, int32 ``[1]``."""
-        return self.once("count", lambda: layer.slice(layer.shape(self.lengths()), [0], [0], [1]))
+        return self.shared("count", lambda: layer.slice(layer.shape(self.lengths()), [0], [0], [1]))
 
     def _flat_places(self) -> Variable:
         """Return for each row its place in a padded tensor of all rows, int64 ``[rows]``."""
@@ -175,7 +172,7 @@ class Packer:
             starts = layer.cast(starts, INT64) * layer.cast(self.longest(), INT64)
             return layer.reshape(layer.sequence_expand_as(layer.reshape(starts, [-1, 1]), self.first), [-1]) + self.positions()
 
-        return self.once("places", make)
+        return self.shared("places", make)
 
     # --- what a value is
 
@@ -184,8 +181,8 @@ class Packer:
 
     def plain(self, name: str) -> str:
         """Return the value that a value equals for texts without padding: masks are true there, and what they multiply or choose is left."""
-        while (before := self._plain_step(name)) is not None:
-            name = before
+        while (source := self._plain_step(name)) is not None:
+            name = source
         return name
 
     def _plain_step(self, name: str) -> str | None:
@@ -194,7 +191,7 @@ class Packer:
             return None
         candidates: list[str] = []
         inputs = [n for o in op.operator.schema.operands for n in op.inputs.get(o.name, ())]
-        if isinstance(op.operator.computes(), c.Identity) or (op.type == "cast" and self.dtype_of(inputs[0]) is self.dtype_of(name)):
+        if isinstance(op.operator.computes(), c.Identity) or (op.type == "cast" and self.element_type(inputs[0]) is self.element_type(name)):
             candidates = inputs[:1]
         elif op.type in _ZERO | _ONE:
             neutral = 0.0 if op.type in _ZERO else 1.0
@@ -211,7 +208,7 @@ class Packer:
             op.type == "scale" and op.attributes.values.get("scale", 1.0) == 1.0 and not op.attributes.values.get("bias") and not op.input("ScaleTensor")
         ):
             candidates = inputs[:1]
-        return next((n for n in candidates if self._stands_for(n, name) and self.dtype_of(n) is self.dtype_of(name)), None)
+        return next((n for n in candidates if self._stands_for(n, name) and self.element_type(n) is self.element_type(name)), None)
 
     def _stands_for(self, name: str, result: str) -> bool:
         """Tell whether a value has the columns of a result of the same rank; it may lack its texts and rows."""
@@ -225,23 +222,9 @@ class Packer:
         if name in self.proof.obstacles:
             return None
         value = self.proof.value(name)
-        number = value.real.constant if value.fault is None else None
-        return None if number is None or self._is_trained(name) else number
+        return value.real.constant if value.fault is None else None
 
-    def _is_trained(self, name: str) -> bool:
-        """Tell whether a value depends on parameters that training changes: their numbers of today are no constants."""
-        answer = self._trained.get(name)
-        if answer is None:
-            op, variable = self.writers.get(name), self.old.var(name)
-            if op is None:
-                answer = variable.is_parameter and variable.trainable and variable.spec.rank > 0
-            else:
-                self._trained[name] = False  # of a value that is read before it is written
-                answer = any(self._is_trained(n) for n in op.input_names() if n)
-            self._trained[name] = answer
-        return answer
-
-    def dtype_of(self, name: str) -> DType:
+    def element_type(self, name: str) -> DType:
         return self.old.var(name).spec.known_dtype
 
     # --- packed
@@ -257,13 +240,13 @@ class Packer:
         plain = self.plain(name)
         value = self.proof.value(plain)
         if (number := self.number(plain)) is not None:
-            return self._number_rows(number, self.dtype_of(plain), value.axes)
+            return self._number_rows(number, self.element_type(plain), value.axes)
         per_text, times = self._kind(value)
         if plain != name and (per_text, times) == (True, 1):
             return self.rows(plain)
         if times == 0:
             return self._spread(plain, value) if per_text else self._constant_rows(plain, value)
-        if value.real.form is not None and (rows := self._of_form(value.real.form, value, self.dtype_of(plain))) is not None:
+        if value.real.form is not None and (rows := self._index_rows(value.real.form, value, self.element_type(plain))) is not None:
             return rows
         if plain not in self._unpacked:
             op = self.writers[plain]
@@ -272,7 +255,7 @@ class Packer:
             except NotPacked:
                 self._unpacked.add(plain)
         if not per_text:
-            return self._by_position(plain, value)
+            return self._position_rows(plain, value)
         return self.unpad(self.padded(plain), value.axes, self.columns(value.axes))
 
     def columns(self, axes: Axes) -> list[Size]:
@@ -306,9 +289,9 @@ class Packer:
         return layer.cast(layer.expand(rows, [-1, *self.columns(axes)]) if self.columns(axes) else rows, dtype)
 
     def _constant_rows(self, name: str, value: PaddedValue) -> Variable:
-        one = layer.unsqueeze(self.alone(name, True), [0])
-        rows = self._number_rows(0.0, self.dtype_of(name), ())
-        return layer.reshape(rows, [0, *(1 for _ in self.columns(value.axes))]) + layer.reshape(one, [1, *self.columns(value.axes)])
+        table = layer.unsqueeze(self.alone(name, True), [0])
+        rows = self._number_rows(0.0, self.element_type(name), ())
+        return layer.reshape(rows, [0, *(1 for _ in self.columns(value.axes))]) + layer.reshape(table, [1, *self.columns(value.axes)])
 
     def _spread(self, name: str, value: PaddedValue) -> Variable:
         """Return each text's numbers at all of its rows."""
@@ -317,7 +300,7 @@ class Packer:
         rows = layer.sequence_expand_as(self.outermost(x, value.axes, BATCH), self.first)
         return self.shaped(rows, columns)
 
-    def _by_position(self, name: str, value: PaddedValue) -> Variable:
+    def _position_rows(self, name: str, value: PaddedValue) -> Variable:
         """Return the row of each position at all rows of texts."""
         table = self.outermost(self.alone(name, True), value.axes, ROWS)
         return self.shaped(layer.gather(table, self.positions()), self.columns(value.axes))
@@ -329,13 +312,13 @@ class Packer:
             raise NotPacked
         order = [number, *(n for n in range(len(axes)) if n != number)]
         stays = not any(axes[n] for n in range(number))
-        moved = x if stays else layer.transpose(x, order)
+        transposed = x if stays else layer.transpose(x, order)
         size = 1
         for column in self.columns(axes):
             size *= column if isinstance(column, int) else 1
-        return layer.reshape(moved, [-1, size])
+        return layer.reshape(transposed, [-1, size])
 
-    def _of_form(self, form: IndexForm, value: PaddedValue, dtype: DType) -> Variable | None:
+    def _index_rows(self, form: IndexForm, value: PaddedValue, dtype: DType) -> Variable | None:
         """Return whole numbers by their place in the text."""
         places = value.time_places
         alone = form.alone(self.proof.side, places)
@@ -416,7 +399,7 @@ class Packer:
         op = self.writers[name]
         if op.type == "frobenius_norm":
             return norm_over(op, self.alone(op.operand(0), True), list(op.attributes.values["dim"]))
-        scaled = by_number(self, op, self.alone)
+        scaled = arithmetic_with_number(self, op, self.alone)
         return scaled if scaled is not None else self._cloned(op, name, self._alone_operand)
 
     def _alone_operand(self, op: Op, name: str) -> Variable:
@@ -429,15 +412,17 @@ class Packer:
 
     def _narrow(self, op: Op, name: str) -> str:
         """Return an operand before it was repeated to the columns that another operand of a per-element op has."""
-        others = [self.proof.value(n).axes for n in op.input_names() if n and n != name and n not in self.proof.obstacles]
+        operand_axes = [self.proof.value(n).axes for n in op.input_names() if n and n != name and n not in self.proof.obstacles]
         while True:
             name = self.plain(name)
-            before = self.writers.get(name)
-            if before is None or before.operator is None or not isinstance(before.operator.computes(), c.Expansion):
+            writer = self.writers.get(name)
+            if writer is None or writer.operator is None or not isinstance(writer.operator.computes(), c.Expansion):
                 return name
-            source = before.operand(0)
+            source = writer.operand(0)
             axes, wide = self.proof.value(source).axes, self.proof.value(name).axes
-            if len(axes) != len(wide) or not any(len(o) == len(wide) and all(a == w or b == w for a, b, w in zip(axes, o, wide, strict=True)) for o in others):
+            if len(axes) != len(wide) or not any(
+                len(o) == len(wide) and all(a == w or b == w for a, b, w in zip(axes, o, wide, strict=True)) for o in operand_axes
+            ):
                 return name
             name = source
 
@@ -458,8 +443,8 @@ class Packer:
         for monomial, coefficient in self.proof.form(size).terms:
             part: Variable | None = None
             for factor in monomial:
-                one = layer.cast(self.count() if factor == TEXTS else self.longest(), dtype)
-                part = one if part is None else part * one
+                number = layer.cast(self.count() if factor == TEXTS else self.longest(), dtype)
+                part = number if part is None else part * number
             term = self.filled(float(coefficient), [1], dtype) if part is None else part if coefficient == 1 else layer.scale(part, float(coefficient))
             total = term if total is None else total + term
         return self.filled(0.0, [1], dtype) if total is None else total
@@ -475,10 +460,10 @@ class Packer:
             part: Variable | None = None
             for factor in monomial:
                 if not isinstance(factor, str):
-                    one = layer.cast(layer.range(0, self.count(), 1, "int32"), INT64)
+                    number = layer.cast(layer.range(0, self.count(), 1, "int32"), INT64)
                 else:
-                    one = self.whole_lengths() if factor == LENGTH else layer.cast(self.longest() if factor == TIME else self.count(), INT64)
-                part = one if part is None else part * one
+                    number = self.integer_lengths() if factor == LENGTH else layer.cast(self.longest() if factor == TIME else self.count(), INT64)
+                part = number if part is None else part * number
             term = self.filled(float(coefficient), [1], INT64) if part is None else part if coefficient == 1 else layer.scale(part, float(coefficient))
             total = term if total is None else total + term
         total = self.filled(0.0, [1], INT64) if total is None else total
@@ -498,7 +483,7 @@ class Packer:
         if source is None:
             return None
         x = self.proof.value(source)
-        if not x.per_text or len(x.time_places) != 1 or not self.dtype_of(source).is_floating:
+        if not x.per_text or len(x.time_places) != 1 or not self.element_type(source).is_floating:
             return None
         columns = self.columns(x.axes)
         size = 1
@@ -536,12 +521,12 @@ class Packer:
         if any(x.axes[a] not in ((ROWS,), (BATCH, ROWS)) for a in rows):
             return None, ""
         if isinstance(computed, c.Reduction) and computed.how == "SUM":
-            over = range(len(x.axes)) if computed.axes is None else [a % len(x.axes) for a in computed.axes]
-            alike = all(a in rows or not x.axes[a] for a in over)
-            return (source, "SUM") if rows and rows[0] in over and alike else (None, "")
+            reduced_axes = range(len(x.axes)) if computed.axes is None else [a % len(x.axes) for a in computed.axes]
+            alike = all(a in rows or not x.axes[a] for a in reduced_axes)
+            return (source, "SUM") if rows and rows[0] in reduced_axes and alike else (None, "")
         if op.type in ("reduce_max", "reduce_min"):
-            over = [a % len(x.axes) for a in op.attributes.values.get("dim", ())]
-            return (source, "MAX" if op.type == "reduce_max" else "MIN") if over == rows else (None, "")
+            reduced_axes = [a % len(x.axes) for a in op.attributes.values.get("dim", ())]
+            return (source, "MAX" if op.type == "reduce_max" else "MIN") if reduced_axes == rows else (None, "")
         if op.type in ("slice", "strided_slice", "gather", "gather_nd", "take_along_axis") and rows:
             first = self._first_or_last(op, x)
             return (source, first) if first else (None, "")
@@ -592,7 +577,7 @@ class Packer:
         if value is not None and times == 1 and self._may_be_padded(name, value):
             packed = self.rows(name)
             if name not in self._unpacked:
-                masked = value.at(value.time_places)
+                masked = value.content(value.time_places)
                 return self.with_padding(packed, value.axes, min(max(masked.offset, masked.low), masked.high))
         op = self.writers.get(name)
         if op is None:
@@ -611,8 +596,8 @@ class Packer:
     def _row_input(self, name: str) -> Variable:
         spec = self.old.var(name).spec
         if name == self.lengths_input:
-            return layer.cast(self.whole_lengths(), spec.known_dtype)
-        mask = layer.sequence_mask(self.whole_lengths(), self.longest(), INT64)
+            return layer.cast(self.integer_lengths(), spec.known_dtype)
+        mask = layer.sequence_mask(self.integer_lengths(), self.longest(), INT64)
         if self.masked:
             mask = layer.scale(mask, -1.0, 1.0)
         return layer.cast(mask, spec.known_dtype)
@@ -628,19 +613,19 @@ class Packer:
             padded = layer.squeeze(padded, [2])
         order: list[int] = []
         merged = False
-        kept = iter(range(2, 2 + len(columns)))
+        columns_in_order = iter(range(2, 2 + len(columns)))
         for axis in axes:
             for atom in [a for a in axis if isinstance(a, str)]:
                 order.append(0 if atom == BATCH else 1)
                 if atom == REVERSED:
                     raise NotPacked
             if not axis or any(isinstance(a, int) for a in axis):
-                order.append(next(kept))
+                order.append(next(columns_in_order))
             merged = merged or len([a for a in axis if isinstance(a, str)]) + any(isinstance(a, int) for a in axis) > 1
-        moved = padded if order == sorted(order) else layer.transpose(padded, order)
+        transposed = padded if order == sorted(order) else layer.transpose(padded, order)
         if not merged:
-            return moved
-        return layer.reshape(moved, [self._axis_size(axis) for axis in axes])
+            return transposed
+        return layer.reshape(transposed, [self._axis_size(axis) for axis in axes])
 
     def _axis_size(self, axis: Sequence[Atom]) -> Any:
         total: Any = 1
@@ -655,15 +640,15 @@ class Packer:
         atoms = [(atom, n) for n, axis in enumerate(axes) for atom in (axis or (1,))]
         if any(len(axis) > 1 for axis in axes):
             x = layer.reshape(x, [a if isinstance(a, int) else self.count() if a == BATCH else self.longest() for a, _ in atoms])
-        for wanted in (BATCH, ROWS):
-            order.append(next(k for k, (atom, _) in enumerate(atoms) if atom == wanted))
+        for kind in (BATCH, ROWS):
+            order.append(next(k for k, (atom, _) in enumerate(atoms) if atom == kind))
         order += [k for k, (atom, _) in enumerate(atoms) if isinstance(atom, int)]
         stays = order == sorted(order)
-        moved = x if stays else layer.transpose(x, order)
+        transposed = x if stays else layer.transpose(x, order)
         size = 1
         for column in columns:
             size *= column if isinstance(column, int) else 1
-        rows = layer.gather(layer.reshape(moved, [-1, size]), self._flat_places())
+        rows = layer.gather(layer.reshape(transposed, [-1, size]), self._flat_places())
         return self.shaped(rows, columns)
 
     def _cloned(self, op: Op, name: str, operand: Any) -> Variable:
@@ -683,11 +668,11 @@ class Packer:
         new = self.block.append_op(op.type, inputs, outputs, declared, site=op.site)
         return [(old, self.block.var(n)) for slot, names in op.outputs.items() for old, n in zip(names, new.output_slots.get(slot, ()), strict=False)]
 
-    def refusal(self, op: Op | None, words: str) -> Refused:
-        return Refused(Fault(op, words))
+    def refusal(self, op: Op | None, words: str) -> NotRagged:
+        return NotRagged(Fault(op, words))
 
 
-class Refused(Exception):
+class NotRagged(Exception):
     """A program that cannot be written on ragged rows."""
 
     def __init__(self, fault: Fault) -> None:
@@ -695,7 +680,7 @@ class Refused(Exception):
         self.fault = fault
 
 
-def by_number(packer: Packer, op: Op, operand: Callable[[str], Variable]) -> Variable | None:
+def arithmetic_with_number(packer: Packer, op: Op, operand: Callable[[str], Variable]) -> Variable | None:
     """Return arithmetic of floats with one number as one op; None for others."""
     if op.type not in _ZERO | _ONE:
         return None
@@ -703,9 +688,9 @@ def by_number(packer: Packer, op: Op, operand: Callable[[str], Variable]) -> Var
     number = packer.number(second)
     if number is None and op.type in ("elementwise_add", "elementwise_mul"):
         first, second, number = second, first, packer.number(first)
-    whole = packer.proof.value(first).axes
+    operand_axes = packer.proof.value(first).axes
     name = op.result(0)
-    if number is None or not math.isfinite(number) or not packer.dtype_of(name).is_floating or not covers(whole, packer.proof.value(name).axes):
+    if number is None or not math.isfinite(number) or not packer.element_type(name).is_floating or not covers(operand_axes, packer.proof.value(name).axes):
         return None
     if op.type == "elementwise_div" and not number:
         return None

@@ -66,18 +66,18 @@ class PaddedValue:
         """Tell whether it has an axis of texts."""
         return any(BATCH in axis for axis in self.axes)
 
-    def at(self, masked: Iterable[Place]) -> Content:
+    def content(self, masked: Iterable[Place]) -> Content:
         """Return the content of a region; coordinates that it lacks do not matter."""
         places = set(self.time_places)
         return self.regions[frozenset(p for p in masked if p in places)]
 
-    def moved(self, axes: Axes, places: Mapping[Place, Place]) -> PaddedValue:
+    def relocated(self, axes: Axes, places: Mapping[Place, Place]) -> PaddedValue:
         """Return it with the atoms at other places; all time atoms must be kept."""
 
         def content(old: Content) -> Content:
             if old.form is None and not old.parts and old.step is None:
                 return old
-            return moved_content(old, places)
+            return relocated_content(old, places)
 
         regions = {frozenset(places[p] for p in region): content(c) for region, c in self.regions.items()}
         return PaddedValue(axes, regions, self.fault)
@@ -99,11 +99,11 @@ class PaddedValue:
         return None
 
 
-def moved_content(content: Content, places: Mapping[Place, Place]) -> Content:
+def relocated_content(content: Content, places: Mapping[Place, Place]) -> Content:
     """Return a content for a tensor in which the atoms stand at other places."""
-    parts = tuple(moved_content(p, places) for p in content.parts)
-    step = content.step and (content.step[0].moved(places), *content.step[1:])
-    return replace(content, form=content.form and content.form.moved(places), parts=parts, step=step)
+    parts = tuple(relocated_content(p, places) for p in content.parts)
+    step = content.step and (content.step[0].relocated(places), *content.step[1:])
+    return replace(content, form=content.form and content.form.relocated(places), parts=parts, step=step)
 
 
 def columns(axes: Axes) -> int:
@@ -116,7 +116,7 @@ def time_places(axes: Axes) -> list[Place]:
     return [(a, k) for a, axis in enumerate(axes) for k, atom in enumerate(axis) if atom in (ROWS, REVERSED)]
 
 
-def regions_of(axes: Axes) -> Iterator[Region]:
+def all_regions(axes: Axes) -> Iterator[Region]:
     """Yield every choice of coordinates in masked rows, the empty one first."""
     places = time_places(axes)
     for count in range(len(places) + 1):
@@ -126,7 +126,7 @@ def regions_of(axes: Axes) -> Iterator[Region]:
 
 def filled(axes: Axes, content: Callable[[Region], Content], fault: Fault | None = None) -> PaddedValue:
     """Return a value with a content for each region."""
-    return PaddedValue(axes, {region: content(region) for region in regions_of(axes)}, fault)
+    return PaddedValue(axes, {region: content(region) for region in all_regions(axes)}, fault)
 
 
 class AxisReader:

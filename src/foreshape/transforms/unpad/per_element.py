@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from foreshape.core.spec import FP32, DType
 from foreshape.language.program import Op
-from foreshape.transforms.unpad.contents import ANYTHING, FAR, INFINITY, TRUTH, Content, Extent, constant, either, stepped, whole
+from foreshape.transforms.unpad.contents import ANYTHING, FAR, INFINITY, TRUTH, Content, NormBound, constant, either, index_content, stepped
 from foreshape.transforms.unpad.index_forms import IndexForm, Place, Side
 
 Contents = Sequence[Content]
@@ -45,27 +45,27 @@ def _add(x: Content, y: Content, facts: PlaceFacts) -> Content:
         if a.constant is not None and not a.finite:
             return a if b.finite or b.constant == a.constant else ANYTHING
     if x.index is not None and y.index is not None:
-        return whole(x.index + y.index)
-    extent = Extent(lambda: x.extent.value + y.extent.value)
+        return index_content(x.index + y.index)
+    extent = NormBound(lambda: x.extent.value + y.extent.value)
     return Content(x.low + y.low, x.high + y.high, x.finite and y.finite, x.masks or y.masks, offset=x.offset + y.offset, extent=extent)
 
 
 def _negative(x: Content) -> Content:
-    return replace(x, low=-x.high, high=-x.low, form=x.form and x.form.times(-1), parts=(), offset=-x.offset, never=None, nan_of="")
+    return replace(x, low=-x.high, high=-x.low, form=x.form and x.form.times(-1), parts=(), offset=-x.offset, never=None, nan_source="")
 
 
 def _subtract(x: Content, y: Content, facts: PlaceFacts) -> Content:
     return _add(x, _negative(y), facts)
 
 
-def _by_number(x: Content, number: float) -> Content:
+def _multiplied_by(x: Content, number: float) -> Content:
     if number == 1.0:
         return x
     if number == 0.0:
         return constant(0.0) if x.finite else ANYTHING
     low, high = sorted((x.low * number, x.high * number))
     form = x.form.times(int(number)) if x.form is not None and number == int(number) else None
-    extent = Extent(lambda: x.extent.value * abs(number))
+    extent = NormBound(lambda: x.extent.value * abs(number))
     return Content(low, high, x.finite, x.masks, form=form, offset=x.offset * number, extent=extent)
 
 
@@ -74,9 +74,9 @@ def _multiply(x: Content, y: Content, facts: PlaceFacts) -> Content:
         return constant(x.constant * y.constant)
     for a, b in ((x, y), (y, x)):
         if a.constant is not None and a.finite:
-            return _by_number(b, a.constant)
+            return _multiplied_by(b, a.constant)
     if x.form is not None and y.form is not None:
-        return whole(x.form * y.form)
+        return index_content(x.form * y.form)
     if facts.names[0] == facts.names[1]:
         return _square(x, facts)
     size = [max(abs(c.low), abs(c.high)) for c in (x, y)]
@@ -89,7 +89,7 @@ def _multiply(x: Content, y: Content, facts: PlaceFacts) -> Content:
         bounds = [b.extent.value * s for b, s in ((y, size[0]), (x, size[1])) if s < INFINITY and not b.offset]
         return min(bounds) if bounds else INFINITY if x.offset or y.offset else x.extent.value * y.extent.value
 
-    return Content(low, high, x.finite and y.finite, extent=Extent(extent))
+    return Content(low, high, x.finite and y.finite, extent=NormBound(extent))
 
 
 def _divide(x: Content, y: Content, facts: PlaceFacts) -> Content:
@@ -99,13 +99,13 @@ def _divide(x: Content, y: Content, facts: PlaceFacts) -> Content:
     if x.constant is not None and divisor is not None:
         return constant(x.constant / divisor) if divisor else ANYTHING
     if divisor is not None and divisor and math.isfinite(divisor):
-        return replace(_by_number(x, 1.0 / divisor), form=None)
+        return replace(_multiplied_by(x, 1.0 / divisor), form=None)
     nonzero = y.low > 0 or y.high < 0
     if x.constant == 0.0 and nonzero:
         return constant(0.0)
     low = 0.0 if x.low >= 0 and y.low >= 0 else -INFINITY
     smallest = min(abs(y.low), abs(y.high)) if nonzero else 0.0
-    return Content(low, INFINITY, x.finite and nonzero, extent=Extent(lambda: x.extent.value / smallest if smallest and not x.offset else INFINITY))
+    return Content(low, INFINITY, x.finite and nonzero, extent=NormBound(lambda: x.extent.value / smallest if smallest and not x.offset else INFINITY))
 
 
 def _largest(x: Content, y: Content, facts: PlaceFacts) -> Content:
@@ -150,10 +150,10 @@ def _positive(x: Content, y: Content, facts: PlaceFacts) -> Content:
     """Return the truth of ``x > y``."""
     if x.index is not None and y.index is not None:
         difference = x.index - y.index
-        least, most = facts.least(difference), facts.least(difference.times(-1))
+        least, greatest = facts.least(difference), facts.least(difference.times(-1))
         if least is not None and least > 0:
             return constant(1.0)
-        if most is not None and most >= 0:
+        if greatest is not None and greatest >= 0:
             return constant(0.0)
         above, below = facts.least_with_rows(difference), facts.least_with_rows(difference.times(-1))
         answer = 1.0 if above is not None and above > 0 else 0.0 if below is not None and below >= 0 else None
@@ -211,11 +211,11 @@ def _and(x: Content, y: Content, facts: PlaceFacts) -> Content:
 def _bits(rule: Callable[..., Content]) -> Callable[..., Content]:
     """Return the rule of logic for truth values; whole numbers have other bits."""
 
-    def of_bits(*operands: Any) -> Content:
+    def truth_rule(*operands: Any) -> Content:
         facts = operands[-1]
         return rule(*operands) if facts.are_truths else Content()
 
-    return of_bits
+    return truth_rule
 
 
 def _or(x: Content, y: Content, facts: PlaceFacts) -> Content:
@@ -228,13 +228,13 @@ def _chosen(condition: Content, x: Content, y: Content, facts: PlaceFacts) -> Co
     if condition.with_rows is not None and x.index is not None and y.index is not None:
         return x if condition.with_rows else y  # a place counted from the end: a text without rows has none
     picked = either([x, y])
-    if condition.nan_of and condition.nan_of == facts.names[2] and x.finite and math.isfinite(y.low) and math.isfinite(y.high):
+    if condition.nan_source and condition.nan_source == facts.names[2] and x.finite and math.isfinite(y.low) and math.isfinite(y.high):
         return replace(picked, finite=True, shares=y.shares and x.constant == 0.0)  # numbers between bounds: of all that is not finite they can be NaN alone
     return picked
 
 
 def _is_nan(x: Content, facts: PlaceFacts) -> Content:
-    return constant(0.0) if x.finite or x.constant is not None else Content(0.0, 1.0, nan_of=facts.names[0])
+    return constant(0.0) if x.finite or x.constant is not None else Content(0.0, 1.0, nan_source=facts.names[0])
 
 
 # --- functions of one number
@@ -250,7 +250,7 @@ def _square(x: Content, facts: PlaceFacts) -> Content:
 def _absolute(x: Content, facts: PlaceFacts) -> Content:
     if x.constant is not None:
         return constant(abs(x.constant))
-    return Content(max(0.0, x.low, -x.high), max(abs(x.low), abs(x.high)), x.finite, extent=x.extent if not x.offset else Extent.number(INFINITY))
+    return Content(max(0.0, x.low, -x.high), max(abs(x.low), abs(x.high)), x.finite, extent=x.extent if not x.offset else NormBound.number(INFINITY))
 
 
 def _rising(function: Callable[[float], float], low: float, high: float, shrinks: bool = False) -> Callable[[Content, PlaceFacts], Content]:
@@ -260,7 +260,7 @@ def _rising(function: Callable[[float], float], low: float, high: float, shrinks
         if x.constant is not None:
             return constant(_evaluated(function, x.constant) if math.isfinite(x.constant) else low if x.constant < 0 else high)
         ends = [_evaluated(function, e) if math.isfinite(e) else limit for e, limit in ((x.low, low), (x.high, high))]
-        extent = x.extent if shrinks and not x.offset else Extent.number(INFINITY)
+        extent = x.extent if shrinks and not x.offset else NormBound.number(INFINITY)
         is_inside = not any(e != e for e in ends)
         return Content(ends[0] if is_inside else -INFINITY, ends[1] if is_inside else INFINITY, x.finite and is_inside, extent=extent)
 
@@ -283,7 +283,7 @@ def _gate(function: Callable[[float], float]) -> Callable[[Content, PlaceFacts],
         exact = x.constant == 0.0 or not facts.attribute("approximate", False)
         if x.constant is not None and math.isfinite(x.constant) and exact:
             return constant(function(x.constant))
-        return Content(0.0 if x.low >= 0 else -0.3, max(x.high, 0.0), x.finite, extent=x.extent if not x.offset else Extent.number(INFINITY))
+        return Content(0.0 if x.low >= 0 else -0.3, max(x.high, 0.0), x.finite, extent=x.extent if not x.offset else NormBound.number(INFINITY))
 
     return rule
 
@@ -322,16 +322,16 @@ def _exponential(x: Content, facts: PlaceFacts) -> Content:
     return constant(power(x.constant)) if x.constant is not None else Content(power(x.low), power(x.high), x.finite and x.high < 88)
 
 
-def _scale(x: Content, *others: Any) -> Content:
-    facts: PlaceFacts = others[-1]
+def _scale(x: Content, *operands: Any) -> Content:
+    facts: PlaceFacts = operands[-1]
     factor, bias = float(facts.attribute("scale", 1.0)), float(facts.attribute("bias", 0.0))
-    if len(others) > 1:
-        if others[0].constant is None:
-            return Content(finite=x.finite and others[0].finite)
-        factor = others[0].constant
+    if len(operands) > 1:
+        if operands[0].constant is None:
+            return Content(finite=x.finite and operands[0].finite)
+        factor = operands[0].constant
     if not facts.attribute("bias_after_scale", True):
         bias *= factor
-    return _add(_by_number(x, factor), constant(bias), facts)
+    return _add(_multiplied_by(x, factor), constant(bias), facts)
 
 
 def _clip(x: Content, facts: PlaceFacts) -> Content:
@@ -399,7 +399,7 @@ COMPARISONS: Final = frozenset({"less_than", "less_equal", "greater_than", "grea
 
 def combined(op: Op, contents: Contents, facts: PlaceFacts) -> Content:
     """Return the content of the results of a per-element op."""
-    return fitting(_by_steps(op, contents, facts), facts.dtype)
+    return fitting(_combined_steps(op, contents, facts), facts.dtype)
 
 
 _INTEGER_BITS: Final = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-(1 << 15), (1 << 15) - 1)}
@@ -421,13 +421,13 @@ def fitting(content: Content, dtype: DType) -> Content:
     return content
 
 
-def _by_steps(op: Op, contents: Contents, facts: PlaceFacts) -> Content:
-    by_step = [k for k, x in enumerate(contents) if x.step is not None]
-    if len(by_step) == 1 and all(x.constant is not None for k, x in enumerate(contents) if k != by_step[0]):
-        form, *numbers = contents[by_step[0]].step or (IndexForm(()), 0.0, 0.0)
-        results = [_combined(op, [constant(n) if k == by_step[0] else x for k, x in enumerate(contents)], facts) for n in numbers]
+def _combined_steps(op: Op, contents: Contents, facts: PlaceFacts) -> Content:
+    stepped_operand = [k for k, x in enumerate(contents) if x.step is not None]
+    if len(stepped_operand) == 1 and all(x.constant is not None for k, x in enumerate(contents) if k != stepped_operand[0]):
+        form, *numbers = contents[stepped_operand[0]].step or (IndexForm(()), 0.0, 0.0)
+        results = [_combined(op, [constant(n) if k == stepped_operand[0] else x for k, x in enumerate(contents)], facts) for n in numbers]
         if results[0].constant is not None and results[1].constant is not None:
-            return replace(stepped(form, results[0].constant, results[1].constant), with_rows=_with_rows(contents[by_step[0]], results))
+            return replace(stepped(form, results[0].constant, results[1].constant), with_rows=_with_rows(contents[stepped_operand[0]], results))
     return _combined(op, contents, facts)
 
 
@@ -444,10 +444,10 @@ def _combined(op: Op, contents: Contents, facts: PlaceFacts) -> Content:
         result: Content = rule(*contents, facts)
         return result
     if op.type == "clip":
-        named = dict(zip((s for s in op.operator.schema.operand_names if op.input(s)) if op.operator else (), contents, strict=False))
+        operands_by_slot = dict(zip((s for s in op.operator.schema.operand_names if op.input(s)) if op.operator else (), contents, strict=False))
         x = contents[0]
-        low = named.get("Min", constant(float(facts.attribute("min", -INFINITY))))
-        high = named.get("Max", constant(float(facts.attribute("max", INFINITY))))
+        low = operands_by_slot.get("Min", constant(float(facts.attribute("min", -INFINITY))))
+        high = operands_by_slot.get("Max", constant(float(facts.attribute("max", INFINITY))))
         return _smallest(_largest(x, low, facts), high, facts)
     if op.operator is not None and op.operator.linear and all(c.constant == 0.0 for c in contents):
         return constant(0.0)
@@ -461,4 +461,4 @@ def hides(masked: Content, visible: Content, underflow: float) -> bool:
     far = masked.high if masked.high < INFINITY else masked.offset
     if far - visible.offset <= -FAR and (masked.finite or masked.constant is not None):
         return True  # no scores are so large
-    return visible.least() - masked.most() >= underflow
+    return visible.lower_bound() - masked.upper_bound() >= underflow

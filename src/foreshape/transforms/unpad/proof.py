@@ -16,7 +16,7 @@ from foreshape.core.spec import BOOL, Spec
 from foreshape.language.operator import computations as c
 from foreshape.language.operator.byte_computations import Dequantization
 from foreshape.language.program import Block, Op
-from foreshape.transforms.unpad.contents import INFINITY, Content, Extent, constant, values_of, whole
+from foreshape.transforms.unpad.contents import INFINITY, Content, NormBound, array_content, constant, index_content
 from foreshape.transforms.unpad.index_forms import TEXTS, TIME, IndexForm, Place, Side
 from foreshape.transforms.unpad.mixing import (
     columns,
@@ -33,9 +33,9 @@ from foreshape.transforms.unpad.padded_values import (
     PaddedValue,
     Region,
     Unsupported,
+    all_regions,
     filled,
-    moved_content,
-    regions_of,
+    relocated_content,
 )
 from foreshape.transforms.unpad.per_element import COMPARISONS, KEEPS_NUMBERS, PlaceFacts, combined
 
@@ -45,18 +45,34 @@ Results = dict[str, Any]
 """Slot -> the value of its result, or a list of them."""
 
 
-_OF_REVERSED: Final = frozenset({
-    "flip", "strided_slice", "slice", "cumsum", "arg_max", "reduce_sum", "reduce_max", "reduce_min", "reduce_any", "reduce_all", "reshape2", "unsqueeze2",
-    "squeeze2", "transpose2", "softmax", "cast",
-})  # fmt: skip
+_TAKES_REVERSED: Final = frozenset(
+    {
+        "flip",
+        "strided_slice",
+        "slice",
+        "cumsum",
+        "arg_max",
+        "reduce_sum",
+        "reduce_max",
+        "reduce_min",
+        "reduce_any",
+        "reduce_all",
+        "reshape2",
+        "unsqueeze2",
+        "squeeze2",
+        "transpose2",
+        "softmax",
+        "cast",
+    }
+)
 """Operators that take values whose rows are reversed."""
 
 
 class OpRules(NamedTuple):
     """The rules of ops: by their types, and by the computations of their operators."""
 
-    by_type: Mapping[str, Callable[[Proof, Op, str], Results]]
-    by_computation: Mapping[type, Callable[[Proof, Op, Any, str], Results]]
+    type_rules: Mapping[str, Callable[[Proof, Op, str], Results]]
+    computation_rules: Mapping[type, Callable[[Proof, Op, Any, str], Results]]
 
 
 _SMALL: Final = 4096
@@ -97,7 +113,7 @@ class Proof:
     def _follow(self, op: Op) -> None:
         names = [n for n in op.output_names() if n]
         unknown = next((self.obstacles[n] for n in op.input_names() if n in self.obstacles), None)
-        sizes = {n: v for n in names if (v := self._of_sizes(n)) is not None}
+        sizes = {n: v for n in names if (v := self._size_value(n)) is not None}
         self.values |= sizes
         if len(sizes) == len(names) and names:
             return
@@ -121,7 +137,7 @@ class Proof:
             if name not in self.values and name not in self.obstacles:
                 self.obstacles[name] = Fault(op, "nothing is known of this result")
 
-    def fault_of(self, name: str) -> Fault | None:
+    def fetch_fault(self, name: str) -> Fault | None:
         """Return the reason why a fetched value is not the same alone."""
         if name in self.obstacles:
             return self.obstacles[name]
@@ -151,10 +167,11 @@ class Proof:
             raise Unsupported(f"the parameter {name} has an open size")
         axes: Axes = tuple((d,) if isinstance(d, int) and d != 1 else () for d in dims)
         elements = math.prod(d for d in dims if isinstance(d, int))
-        content = Content(extent=Extent(lambda: self._norm(name)))
-        if elements <= _SMALL and (array := self.array(name)) is not None:
-            of_values = values_of(array)
-            content = of_values if of_values.constant is not None else Content(of_values.low, of_values.high, of_values.finite, extent=content.extent)
+        content = Content(extent=NormBound(lambda: self._norm(name)))
+        trained = variable.is_parameter and variable.trainable and variable.spec.rank > 0  # its numbers of today are no constants
+        if elements <= _SMALL and not trained and (array := self.array(name)) is not None:
+            bounds = array_content(array)
+            content = bounds if bounds.constant is not None else Content(bounds.low, bounds.high, bounds.finite, extent=content.extent)
         return filled(axes, lambda _: content)
 
     def array(self, name: str) -> Any:
@@ -207,7 +224,7 @@ class Proof:
         array = self.array(name)
         return INFINITY if array is None else float(numpy.linalg.norm(numpy.asarray(array, "float64")))
 
-    def row_norm(self, name: str) -> Extent:
+    def row_norm(self, name: str) -> NormBound:
         """Return a bound of the norm of a row of a table."""
 
         def compute() -> float:
@@ -219,9 +236,9 @@ class Proof:
             table = numpy.asarray(array, "float64").reshape(len(array), -1)
             return float(numpy.sqrt((table * table).sum(1)).max()) if len(table) else 0.0
 
-        return Extent(compute)
+        return NormBound(compute)
 
-    def stretch(self, name: str) -> Extent | None:
+    def stretch(self, name: str) -> NormBound | None:
         """Return the largest factor by which weights make a row longer; None for values of texts."""
         if self.value(name).per_text or self.value(name).time_places:
             return None
@@ -235,9 +252,9 @@ class Proof:
             matrices = numpy.asarray(array, "float64").reshape(-1, *array.shape[-2:])
             return math.sqrt(len(matrices)) * max((float(numpy.linalg.norm(m, 2)) for m in matrices), default=0.0)
 
-        return Extent(compute)
+        return NormBound(compute)
 
-    def window_stretch(self, name: str) -> Extent:
+    def window_stretch(self, name: str) -> NormBound:
         """Return the largest norm of a convolution's result at a place, for rows of norm 1: the sum over the places of its window."""
 
         def compute() -> float:
@@ -249,7 +266,7 @@ class Proof:
             filters = numpy.asarray(array, "float64")
             return sum(float(numpy.linalg.norm(m)) for m in numpy.moveaxis(filters.reshape(*filters.shape[:2], -1), -1, 0))
 
-        return Extent(compute)
+        return NormBound(compute)
 
     def _normalized(self, op: Op) -> bool:
         """Tell whether an op divides a value by its own norm, or by its root mean square, or by something larger."""
@@ -273,7 +290,7 @@ class Proof:
         if op is None:
             return False
         if op.type in ("frobenius_norm", "p_norm"):
-            return self._same(op.operand(0), x) and float(op.attributes.values.get("porder", 2.0)) == 2.0
+            return self._is_cast_from(op.operand(0), x) and float(op.attributes.values.get("porder", 2.0)) == 2.0
         return op.type == "sqrt" and self._is_square(op.operand(0), x)
 
     def _is_square(self, name: str, x: str) -> bool:
@@ -285,9 +302,9 @@ class Proof:
         if square is None:
             return False
         if square.type == "elementwise_mul":
-            return all(self._same(square.operand(k), x) for k in (0, 1))
+            return all(self._is_cast_from(square.operand(k), x) for k in (0, 1))
         power = self.value(square.operand(1)).real.constant if square.type == "elementwise_pow" else 2.0 if square.type == "square" else 0.0
-        return power == 2.0 and self._same(square.operand(0), x)
+        return power == 2.0 and self._is_cast_from(square.operand(0), x)
 
     def _at_least(self, name: str) -> Op | None:
         """Return the op of a value, behind what makes it larger alone: sums with numbers above 0, and bounds from below."""
@@ -308,9 +325,9 @@ class Proof:
         numbers = [self.value(op.operand(k)).real.constant for k in (0, 1)]
         return next((op.operand(1 - k) for k in (1, 0) if (number := numbers[k]) is not None and number >= 0), "")
 
-    def _same(self, name: str, other: str) -> bool:
+    def _is_cast_from(self, name: str, source: str) -> bool:
         """Tell whether a value is another one, perhaps cast."""
-        while name != other:
+        while name != source:
             op = self._writers.get(name)
             if op is None or op.type != "cast":
                 return False
@@ -326,15 +343,17 @@ class Proof:
             return value.real
         first = IndexForm.factor(places[0])
 
-        def same(form: IndexForm) -> IndexForm:
+        def on_diagonal(form: IndexForm) -> IndexForm:
             return form.replaced(lambda f: first if f == places[1] else IndexForm.factor(f))
 
         real = value.real
         if real.form is not None:
-            return whole(same(real.form))
+            return index_content(on_diagonal(real.form))
         if real.step is not None:
-            low = same(real.step[0]).least(self.side, places, ())
-            return constant(real.step[1]) if low is not None and low >= 0 else constant(real.step[2]) if same(real.step[0]).constant is not None else real
+            low = on_diagonal(real.step[0]).least(self.side, places, ())
+            return (
+                constant(real.step[1]) if low is not None and low >= 0 else constant(real.step[2]) if on_diagonal(real.step[0]).constant is not None else real
+            )
         inputs = [n for n in op.input_names() if n]
         if isinstance(op.operator.computes(), (c.Reshape, c.Transposition, c.Expansion, c.Identity)):
             return self.at_own_key(inputs[0])
@@ -342,23 +361,27 @@ class Proof:
             return real
         operands = self.inputs(op)
         contents: list[Content] = []
-        for _, operand, other in operands:
+        for _, operand, operand_value in operands:
             content = self.at_own_key(operand)
-            shift = len(value.axes) - len(other.axes)
-            moved = moved_content(content, {(a, k): (a + shift, k) for a, axis in enumerate(other.axes) for k in range(len(axis))}) if shift else content
-            contents.append(replace(moved, form=same(moved.form)) if moved.form is not None else moved)
+            shift = len(value.axes) - len(operand_value.axes)
+            aligned = (
+                relocated_content(content, {(a, k): (a + shift, k) for a, axis in enumerate(operand_value.axes) for k in range(len(axis))})
+                if shift
+                else content
+            )
+            contents.append(replace(aligned, form=on_diagonal(aligned.form)) if aligned.form is not None else aligned)
         names = [n for _, n, _ in operands]
         are_truths = all(self.spec(n).dtype is BOOL for n in names)
         facts = PlaceFacts(op, names, self.side, places, (), are_truths, self.spec(name).known_dtype)
-        return _by_part(op, contents, facts)
+        return _combined_parts(op, contents, facts)
 
-    def _of_sizes(self, name: str) -> PaddedValue | None:
+    def _size_value(self, name: str) -> PaddedValue | None:
         """Return a small value known in the description: sizes of tensors, and arithmetic on them."""
         variable = self.block.find(name)
         if variable is None or variable.spec.value is None or variable.spec.dims is None:
             return None
         try:
-            contents = tuple(constant(v) if isinstance(v, float) else whole(self.form(v)) for v in variable.spec.value)
+            contents = tuple(constant(v) if isinstance(v, float) else index_content(self.form(v)) for v in variable.spec.value)
         except Unsupported:
             return None
         if not contents or variable.spec.rank > 1:
@@ -389,7 +412,7 @@ class Proof:
         variable = self.block.find(name)
         return None if variable is None or variable.spec.value is None else list(variable.spec.value)
 
-    def numbers_of(self, op: Op, many: str, single: str, own: Any) -> list[Size] | None:
+    def operand_numbers(self, op: Op, many: str, single: str, attribute: Any) -> list[Size] | None:
         """Return the numbers of an attribute, or of the operands in its place; None if they are not known in the description."""
         names = op.inputs.get(many) or ()
         if names:
@@ -398,7 +421,7 @@ class Proof:
         name = op.input(single)
         if name:
             return self.whole_numbers(name)
-        return list(own) if own is not None else None
+        return list(attribute) if attribute is not None else None
 
     # --- rules
 
@@ -414,23 +437,23 @@ class Proof:
         if op.type in ("shape", "fill_constant", "range", "assign_value", "size"):
             return self._created(op)
         first = operator.schema.results[0].name
-        if not operator.per_element and op.type not in _OF_REVERSED:
+        if not operator.per_element and op.type not in _TAKES_REVERSED:
             for name in op.input_names():
                 if name and name not in self.obstacles and any(REVERSED in axis for axis in self.value(name).axes):
                     raise Unsupported(f"it takes {name}, whose rows are reversed")
-        rule = self._rules.by_type.get(op.type)
+        rule = self._rules.type_rules.get(op.type)
         if rule is not None:
             return rule(self, op, first)
         computed = operator.computes()
-        by_computation = self._rules.by_computation.get(type(computed))
-        if by_computation is not None:
-            return by_computation(self, op, computed, first)
+        computation_rule = self._rules.computation_rules.get(type(computed))
+        if computation_rule is not None:
+            return computation_rule(self, op, computed, first)
         if operator.per_element:
             return {r.name: value for r, value in zip(operator.schema.results, [self.per_element(op)], strict=False)}
         inputs = self.inputs(op)
         if not any(atom in (BATCH, ROWS) for _, _, v in inputs for axis in v.axes for atom in axis):
             return self._independent(op, inputs)
-        return self.by_axis_names(op, inputs)
+        return self.results_along_axes(op, inputs)
 
     def dims(self, op: Op, slot: str, number: int = 0) -> tuple[Size, ...]:
         return self.spec(op.outputs[slot][number]).known_dims
@@ -449,7 +472,7 @@ class Proof:
             return {slot: filled(axes, lambda _: constant(number))}
         if op.type == "assign_value":
             array = self._written(op.outputs[slot][0])
-            content = Content() if array is None else values_of(array)
+            content = Content() if array is None else array_content(array)
             return {slot: filled(axes, lambda _: content)}
         if op.type == "range":
             start, step = (self.value(str(op.input(s))).real.index for s in ("Start", "Step"))
@@ -458,7 +481,7 @@ class Proof:
             if len(axes[0]) > 1:
                 raise Unsupported("it counts texts and rows together")
             form = start + step * IndexForm.factor((0, 0)) if axes[0] else start
-            return {slot: filled(axes, lambda _: whole(form))}
+            return {slot: filled(axes, lambda _: index_content(form))}
         raise Unsupported("the sizes that it reads are not known in the description")
 
     def _independent(self, op: Op, inputs: Sequence[tuple[str, str, PaddedValue]]) -> dict[str, Any]:
@@ -467,10 +490,10 @@ class Proof:
         out: dict[str, Any] = {}
         for slot, names in op.outputs.items():
             axes = [self.reader.axes(self.spec(n).known_dims) for n in names]
-            if any(a in (BATCH, ROWS) for one in axes for axis in one for a in axis):
+            if any(a in (BATCH, ROWS) for result_axes in axes for axis in result_axes for a in axis):
                 raise Unsupported("it makes texts or rows of other values")
             content = Content(finite=all(v.real.finite for _, _, v in inputs))
-            out[slot] = [filled(one, lambda _, content=content: content, fault) for one in axes]
+            out[slot] = [filled(result_axes, lambda _, content=content: content, fault) for result_axes in axes]
         return out
 
     def per_element(self, op: Op) -> PaddedValue:
@@ -493,9 +516,9 @@ class Proof:
         ]
 
         def operand(value: PaddedValue, shift: int, region: Region) -> Content:
-            return _broadcast(value.at((a - shift, k) for a, k in region), shift, value.axes, width)
+            return _broadcast(value.content((a - shift, k) for a, k in region), shift, value.axes, width)
 
-        places = {p for region in regions_of(result) for p in region}
+        places = {p for region in all_regions(result) for p in region}
 
         dtype = self.spec(op.result()).known_dtype
         are_truths = all(self.spec(n).dtype is BOOL for n in names)
@@ -503,17 +526,17 @@ class Proof:
         def content(region: Region) -> Content:
             contents = [operand(v, s, region) for v, s in zip(one_part, shifts, strict=True)]
             facts = PlaceFacts(op, names, self.side, places, region, are_truths, dtype)
-            return _by_part(op, contents, facts)
+            return _combined_parts(op, contents, facts)
 
-        regions = {region: content(region) for region in regions_of(result)}
+        regions = {region: content(region) for region in all_regions(result)}
         if self._normalized(op):  # in each of its groups of columns: a norm of 1, or a mean square of 1
-            bound = Extent.number(math.sqrt(width))
+            bound = NormBound.number(math.sqrt(width))
             regions = {r: c if c.constant is not None else replace(c, offset=0.0, extent=bound) for r, c in regions.items()}
         return PaddedValue(result, regions, self._element_fault(op, one_part, shifts, regions[REAL], places, names))
 
     def _element_fault(
         self, op: Op, values: Sequence[PaddedValue], shifts: Sequence[int], real: Content, places: set[Place], names: Sequence[str]
-    ) -> Fault | None:  # fmt: skip
+    ) -> Fault | None:
         if op.type in KEEPS_NUMBERS and (real.form is not None or real.parts or real.constant is not None):
             return next((v.fault for v in values if v.fault is not None), None)
         condition = values[0].real
@@ -538,7 +561,7 @@ class Proof:
                 return decisive[0].fault
         return next((f for v in values if (f := v.data_fault(self.side, op)) is not None), None)
 
-    def by_axis_names(self, op: Op, inputs: Sequence[tuple[str, str, PaddedValue]]) -> dict[str, Any]:
+    def results_along_axes(self, op: Op, inputs: Sequence[tuple[str, str, PaddedValue]]) -> dict[str, Any]:
         """Return the results of an op whose operator declares the relation of its axes, or has a trait for it."""
         operator = op.operator
         assert operator is not None
@@ -556,10 +579,10 @@ class Proof:
                 if not apart and any(isinstance(a, str) for a in axis):
                     raise Unsupported(f"it takes {name} as a whole along its {'texts' if BATCH in axis else 'rows'}")
                 if apart:
-                    known = meaning.get(label, ())
-                    if known and axis and known != axis:
+                    axis_meaning = meaning.get(label, ())
+                    if axis_meaning and axis and axis_meaning != axis:
                         raise Unsupported("its operands have texts, rows and columns along different axes")
-                    meaning[label] = known or axis
+                    meaning[label] = axis_meaning or axis
         fault = next((f for _, _, v in inputs if (f := v.data_fault(self.side, op)) is not None), None)
         out: dict[str, Any] = {}
         for slot, labels in rule.results.items():
@@ -594,16 +617,16 @@ def _same_last(inputs: Sequence[tuple[str, str, PaddedValue]]) -> bool:
 
 def _broadcast(content: Content, shift: int, axes: Axes, width: int) -> Content:
     """Return the content of an operand, with its coordinates and its row's norm as in the result."""
-    own = columns(axes)
-    factor = math.sqrt(width / own) if width > own else 1.0
+    row_width = columns(axes)
+    factor = math.sqrt(width / row_width) if width > row_width else 1.0
     if not shift and factor == 1.0:
         return content
     places = {(a, k): (a + shift, k) for a, axis in enumerate(axes) for k in range(len(axis))}
-    moved = moved_content(content, places) if shift else content
-    return replace(moved, extent=Extent(lambda: content.extent.value * factor)) if factor != 1.0 else moved
+    aligned = relocated_content(content, places) if shift else content
+    return replace(aligned, extent=NormBound(lambda: content.extent.value * factor)) if factor != 1.0 else aligned
 
 
-def _by_part(op: Op, contents: Sequence[Content], facts: PlaceFacts) -> Content:
+def _combined_parts(op: Op, contents: Sequence[Content], facts: PlaceFacts) -> Content:
     count = max(len(x.parts) for x in contents)
     if not count:
         return combined(op, contents, facts)

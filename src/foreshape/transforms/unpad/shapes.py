@@ -9,7 +9,7 @@ from typing import Any
 
 from foreshape.core.dims import Dim, Size
 from foreshape.language.program import Op
-from foreshape.transforms.unpad.contents import Content, Extent, either, values_of, whole
+from foreshape.transforms.unpad.contents import Content, NormBound, array_content, either, index_content
 from foreshape.transforms.unpad.index_forms import LENGTH, TIME, IndexForm, Place, Side
 from foreshape.transforms.unpad.padded_values import (
     BATCH,
@@ -22,10 +22,10 @@ from foreshape.transforms.unpad.padded_values import (
     PaddedValue,
     Region,
     Unsupported,
+    all_regions,
     columns,
     filled,
-    moved_content,
-    regions_of,
+    relocated_content,
 )
 
 MAX_PARTS = 16
@@ -43,13 +43,13 @@ def reshaped(op: Op, x: PaddedValue, dims: Sequence[Size], reader: AxisReader, s
     if pending:
         raise Unsupported("its dims join or divide the texts and their rows otherwise")
     last_stays = bool(axes) and bool(x.axes) and axes[-1] == x.axes[-1]
-    return (x if last_stays else x.without_parts(side, op)).moved(tuple(axes), places)
+    return (x if last_stays else x.without_parts(side, op)).relocated(tuple(axes), places)
 
 
 def _next_axis(number: int, dim: Size, pending: list[tuple[Atom, Place]], places: dict[Place, Place], reader: AxisReader) -> tuple[Atom, ...]:
     """Take the atoms of an axis from those that are left, innermost first in the list."""
-    wanted = list(reader.axis(dim))
-    meanings, size = [a for a in wanted if isinstance(a, str)], next((a for a in wanted if isinstance(a, int)), 1)
+    target = list(reader.axis(dim))
+    meanings, size = [a for a in target if isinstance(a, str)], next((a for a in target if isinstance(a, int)), 1)
     axis: list[Atom] = []
     while meanings or size != 1:
         if not pending:
@@ -85,7 +85,7 @@ def transposed(op: Op, x: PaddedValue, order: Sequence[int], side: Side) -> Padd
     order = [a % len(x.axes) for a in order]
     places = {(old, k): (new, k) for new, old in enumerate(order) for k in range(len(x.axes[old]))}
     last_stays = not order or order[-1] == len(order) - 1
-    return (x if last_stays else x.without_parts(side, op)).moved(tuple(x.axes[a] for a in order), places)
+    return (x if last_stays else x.without_parts(side, op)).relocated(tuple(x.axes[a] for a in order), places)
 
 
 def expanded(x: PaddedValue, dims: Sequence[Size], reader: AxisReader) -> PaddedValue:
@@ -101,9 +101,9 @@ def expanded(x: PaddedValue, dims: Sequence[Size], reader: AxisReader) -> Padded
     result = tuple(axes)
 
     def content(region: Region) -> Content:
-        old = x.at((a - lead, k - repeats(a)) for a, k in region)
-        moved = moved_content(old, {(a, k): (a + lead, k + repeats(a + lead)) for a, axis in enumerate(x.axes) for k in range(len(axis))})
-        return replace(moved, extent=Extent(lambda: moved.extent.value * wider), parts=() if columns_differ else moved.parts)
+        old = x.content((a - lead, k - repeats(a)) for a, k in region)
+        aligned = relocated_content(old, {(a, k): (a + lead, k + repeats(a + lead)) for a, axis in enumerate(x.axes) for k in range(len(axis))})
+        return replace(aligned, extent=NormBound(lambda: aligned.extent.value * wider), parts=() if columns_differ else aligned.parts)
 
     width, old_width = columns(result), columns(x.axes)
     wider, columns_differ = math.sqrt(width / max(old_width, 1)), width != old_width
@@ -120,7 +120,7 @@ def dropped_axes(x: PaddedValue, gone: Sequence[int]) -> PaddedValue:
     if any(x.axes[a] for a in gone):
         raise Unsupported("it drops an axis that is not 1")
     places = {(old, k): (new, k) for new, old in enumerate(remaining) for k in range(len(x.axes[old]))}
-    return x.moved(tuple(x.axes[a] for a in remaining), places)
+    return x.relocated(tuple(x.axes[a] for a in remaining), places)
 
 
 def table_content(array: Any, axes: Axes, region: Region, side: Side) -> Content:
@@ -138,19 +138,26 @@ def table_content(array: Any, axes: Axes, region: Region, side: Side) -> Content
     if len(cut) == 1 and array.dtype.kind in "iu":
         line: Any = numpy.moveaxis(array, cut[0], -1)
         if line.size and bool(numpy.array_equal(line, numpy.broadcast_to(numpy.arange(int(array.shape[cut[0]])), tuple(line.shape)))):
-            return whole(IndexForm.factor((cut[0], 0)))
+            return index_content(IndexForm.factor((cut[0], 0)))
     if len(cut) == 2 and len(region) == 1:  # one coordinate in masked rows: all pairs in this order, whatever the length
         i, j = numpy.indices([array.shape[a] for a in cut], sparse=True)
         masked_second = (cut[1], 0) in region
         pairs = (j > i) if masked_second == (side == "right") else (j < i)
-        return values_of(numpy.moveaxis(array, cut, (-2, -1))[..., pairs])
-    return values_of(array)
+        return array_content(numpy.moveaxis(array, cut, (-2, -1))[..., pairs])
+    return array_content(array)
 
 
 def sliced(
-    op: Op, x: PaddedValue, input_dims: Sequence[Size], cuts: Sequence[tuple[int, Size | None, Size | None]], dropped: Sequence[int],
-    result_dims: Sequence[Size], reader: AxisReader, side: Side, table: Any,
-) -> PaddedValue:  # fmt: skip
+    op: Op,
+    x: PaddedValue,
+    input_dims: Sequence[Size],
+    cuts: Sequence[tuple[int, Size | None, Size | None]],
+    dropped: Sequence[int],
+    result_dims: Sequence[Size],
+    reader: AxisReader,
+    side: Side,
+    table: Any,
+) -> PaddedValue:
     """Return the entries from begin to end along some axes.
 
     Args:
@@ -159,7 +166,7 @@ def sliced(
         result_dims: the dims of the result, dropped axes left out.
         table: the numbers of x, if known.
     """
-    by_axis = {axis % len(x.axes): (begin, end) for axis, begin, end in cuts}
+    cut_bounds = {axis % len(x.axes): (begin, end) for axis, begin, end in cuts}
     axes: list[tuple[Atom, ...]] = []
     fixed: dict[int, bool] = {}  # the axis of rows of which one entry is taken -> True if it is the text's last
     fault = x.fault
@@ -167,17 +174,17 @@ def sliced(
     from_table = False
     for number, axis in enumerate(x.axes):
         size: Size = 1 if number in dropped else next(sizes)
-        if number not in by_axis or size == input_dims[number]:
+        if number not in cut_bounds or size == input_dims[number]:
             axes.append(axis)
             continue
-        begin, _ = by_axis[number]
+        begin, _ = cut_bounds[number]
         if all(isinstance(a, int) for a in axis):
             new = reader.axis(size)
             if new and ROWS in new:
                 if begin != 0:
                     raise Unsupported("it takes rows of a table that do not begin with the first")
                 from_table = True
-                if side == "left" and (table is None or values_of(table).constant is None):
+                if side == "left" and (table is None or array_content(table).constant is None):
                     fault = fault or Fault(op, "it counts positions in the padding before the text")
             axes.append(new)
             continue
@@ -198,13 +205,13 @@ def sliced(
     def content(region: Region) -> Content:
         if from_table:
             return table_content(table, full, region, side) if table is not None else Content()
-        old = x.at(region)  # a fixed row is the text's own
-        if old.parts and len(x.axes) - 1 in by_axis:
-            begin, _ = by_axis[len(x.axes) - 1]
+        old = x.content(region)  # a fixed row is the text's own
+        if old.parts and len(x.axes) - 1 in cut_bounds:
+            begin, _ = cut_bounds[len(x.axes) - 1]
             count = full[-1][0] if full[-1] else 1
             picked = old.parts[begin:][:count] if isinstance(begin, int) and isinstance(count, int) else old.parts
             return picked[0] if len(picked) == 1 else Content(parts=tuple(picked), low=min(p.low for p in picked), high=max(p.high for p in picked))
-        if old.form is not None and (fixed or by_axis):
+        if old.form is not None and (fixed or cut_bounds):
             return _with_fixed(old, fixed, side)
         return old
 
@@ -217,22 +224,22 @@ def _with_fixed(content: Content, fixed: dict[int, bool], side: Side) -> Content
     form = content.form
     if form is None:
         return content
-    length, time, one = IndexForm.factor(LENGTH), IndexForm.factor(TIME), IndexForm.number(1)
-    first, last = (IndexForm(()), length - one) if side == "right" else (time - length, time - one)
-    return whole(form.replaced(lambda f: IndexForm.factor(f) if isinstance(f, str) or f[0] not in fixed else (last if fixed[f[0]] else first)))
+    length, time, unit = IndexForm.factor(LENGTH), IndexForm.factor(TIME), IndexForm.number(1)
+    first, last = (IndexForm(()), length - unit) if side == "right" else (time - length, time - unit)
+    return index_content(form.replaced(lambda f: IndexForm.factor(f) if isinstance(f, str) or f[0] not in fixed else (last if fixed[f[0]] else first)))
 
 
 def flipped(x: PaddedValue, axes: Sequence[int]) -> PaddedValue:
     """Return a value reversed along axes; columns are taken for any of theirs."""
-    turned = {a % len(x.axes) for a in axes}
+    reversed_axes = {a % len(x.axes) for a in axes}
     new: list[tuple[Atom, ...]] = []
     for number, axis in enumerate(x.axes):
-        if number in turned and BATCH in axis:
+        if number in reversed_axes and BATCH in axis:
             raise Unsupported("it reverses the texts")
-        if number in turned and len(axis) > 1:
+        if number in reversed_axes and len(axis) > 1:
             raise Unsupported("it reverses rows and columns together")
         swap = {ROWS: REVERSED, REVERSED: ROWS}
-        new.append(tuple(swap.get(a, a) if isinstance(a, str) else a for a in axis) if number in turned else axis)
+        new.append(tuple(swap.get(a, a) if isinstance(a, str) else a for a in axis) if number in reversed_axes else axis)
     regions = {r: either(c.parts) if c.parts else c if c.form is None else Content() for r, c in x.regions.items()}
     fault = x.fault
     if x.real.form is not None:
@@ -253,19 +260,19 @@ def joined(op: Op, several: Sequence[PaddedValue], axis: int, side: Side) -> Pad
         total += _size(value.axes[place])
     axes: Axes = (*first.axes[:place], (total,) if total != 1 else (), *first.axes[place + 1 :])
     last = place == len(first.axes) - 1
-    by_region = {region: _parts(several, place, region) for region in regions_of(axes)}
+    parts_by_region = {region: _parts(several, place, region) for region in all_regions(axes)}
     in_parts = last and total <= MAX_PARTS
     fault = next((v.fault for v in several if v.fault is not None), None)
     if not in_parts and fault is None:
         fault = next((f for v in several if (f := v.data_fault(side, op)) is not None), None)
 
     def content(region: Region) -> Content:
-        parts = by_region[region]
+        parts = parts_by_region[region]
         if all(p == parts[0] for p in parts):
             return parts[0]
         merged = either(parts)
-        pieces = [v.at(region) for v in several]
-        extent = Extent(lambda: math.sqrt(sum(p.extent.value**2 for p in pieces)) if not any(p.offset for p in pieces) else math.inf)
+        pieces = [v.content(region) for v in several]
+        extent = NormBound(lambda: math.sqrt(sum(p.extent.value**2 for p in pieces)) if not any(p.offset for p in pieces) else math.inf)
         return Content(merged.low, merged.high, merged.finite, parts=tuple(parts) if in_parts else (), extent=extent)
 
     return filled(axes, content, fault)
@@ -275,7 +282,7 @@ def _parts(several: Sequence[PaddedValue], place: int, region: Region) -> list[C
     """Return the contents at each entry of an axis, or of each value if it has too many entries."""
     parts: list[Content] = []
     for value in several:
-        content, count = value.at(region), _size(value.axes[place])
+        content, count = value.content(region), _size(value.axes[place])
         parts += content.parts or [content] * min(count, MAX_PARTS)
     return parts
 

@@ -10,11 +10,11 @@ from foreshape.core.dims import Dim
 from foreshape.core.hints import did_you_mean
 from foreshape.errors import SchemaError, UnpadError
 from foreshape.language.program import Block, Op, Program, Variable
-from foreshape.transforms.unpad.contents import INFINITY, Content, constant, whole
+from foreshape.transforms.unpad.contents import INFINITY, Content, constant, index_content
 from foreshape.transforms.unpad.index_forms import LENGTH, IndexForm, Side
 from foreshape.transforms.unpad.op_rules import RULES
 from foreshape.transforms.unpad.packed_rules import packed_result
-from foreshape.transforms.unpad.packing import Packer, Refused
+from foreshape.transforms.unpad.packing import NotRagged, Packer
 from foreshape.transforms.unpad.padded_values import BATCH, ROWS, AxisReader, Fault, Unsupported, filled
 from foreshape.transforms.unpad.proof import Numbers, Proof
 
@@ -33,9 +33,17 @@ class UnpaddedProgram(NamedTuple):
 
 
 def unpad_program(
-    program: Program, feeds: Sequence[str], fetches: Iterable[str], mask: str | None, numbers: Numbers, *, side: Side = "right",
-    masked: Literal[0, 1] = 0, pad_id: int | None = None, source: Callable[[Op], str] = lambda _: "",
-) -> UnpaddedProgram:  # fmt: skip
+    program: Program,
+    feeds: Sequence[str],
+    fetches: Iterable[str],
+    mask: str | None,
+    numbers: Numbers,
+    *,
+    side: Side = "right",
+    masked: Literal[0, 1] = 0,
+    pad_id: int | None = None,
+    source: Callable[[Op], str] = lambda _: "",
+) -> UnpaddedProgram:
     """Return a program of padded texts on ragged rows, where it is proved that no masked row reaches a text's own rows or results.
 
     Args:
@@ -61,7 +69,7 @@ def unpad_program(
     for op in block.ops:
         for name in () if op.is_feed or op.is_fetch else op.output_names():
             if name in written and not block.var(name).persistable:
-                raise UnpadError(f"unpad: {_shown(op)} writes {name} again, and the proof follows each value from one op").told(op=op.type, seen=name)
+                raise UnpadError(f"unpad: {_op_text(op)} writes {name} again, and the proof follows each value from one op").told(op=op.type, seen=name)
             written.add(name)
     lengths = mask is not None and block.var(mask).spec.rank == 1
     padded = [n for n in feeds if _is_padded(block, n) and n != mask]
@@ -79,7 +87,7 @@ def unpad_program(
         proof.values[name] = _input(block, name, reader, name == mask, masked, lengths, pad_id if name == padded[0] else None)
     proof.run()
     for name in names:
-        fault = proof.fault_of(name)
+        fault = proof.fetch_fault(name)
         if fault is not None:
             raise _refusal(fault, name, block, source)
     only_rows = {n: n == mask for n in feeds}
@@ -87,8 +95,8 @@ def unpad_program(
     packer = Packer(proof, program, order, mask if mask and lengths else "", masked, pad_id or 0, packed_result)
     try:
         results = packer.write(names)
-    except (Refused, Unsupported) as reason:
-        fault = reason.fault if isinstance(reason, Refused) else Fault(None, str(reason))
+    except (NotRagged, Unsupported) as reason:
+        fault = reason.fault if isinstance(reason, NotRagged) else Fault(None, str(reason))
         raise _refusal(fault, names[0], block, source) from None
     _drop_unused(packer.new, results)
     return UnpaddedProgram(packer.new, [n for n in feeds if n != mask], [packer.new.var(v.name) for v in results])
@@ -110,7 +118,7 @@ def _input(block: Block, name: str, reader: AxisReader, is_mask: bool, masked: i
     except Unsupported as reason:
         raise SchemaError(f"unpad: the input {name} is {block.var(name).spec.text()}: {reason}") from None
     if is_mask and lengths:
-        return filled(axes, lambda _: whole(IndexForm.factor(LENGTH)))
+        return filled(axes, lambda _: index_content(IndexForm.factor(LENGTH)))
     if is_mask:
         if axes != ((BATCH,), (ROWS,)):
             raise SchemaError.must(f"unpad: the mask {name}", "[texts, time]", block.var(name).spec.text())
@@ -129,16 +137,16 @@ def _refusal(fault: Fault, fetch: str, block: Block, source: Callable[[Op], str]
         return UnpadError(f"unpad: {fault.words}")
     way = _way(op, fetch, block)
     node = source(op)
-    words = [f"unpad: {_shown(op)}{f' of {node}' if node else ''}: {fault.words}"]
+    words = [f"unpad: {_op_text(op)}{f' of {node}' if node else ''}: {fault.words}"]
     if way:
-        shown = way if len(way) <= 8 else [*way[:4], f"... {len(way) - 7} more", *way[-3:]]
-        words.append(f"    on its way to {fetch}: {' -> '.join(shown)}")
+        steps = way if len(way) <= 8 else [*way[:4], f"... {len(way) - 7} more", *way[-3:]]
+        words.append(f"    on its way to {fetch}: {' -> '.join(steps)}")
     if op.call_site is not None:
         words.append(f"    at {op.call_site.short()}")
     return UnpadError("\n".join(words)).told(op=op.type, required="no masked row reaches a text's own rows", seen=fault.words, site=op.call_site)
 
 
-def _shown(op: Op) -> str:
+def _op_text(op: Op) -> str:
     return f"{op.type} ({next(iter(op.output_names()), '')})"
 
 
@@ -171,8 +179,8 @@ def _drop_unused(program: Program, fetches: Sequence[Variable]) -> None:
             needed |= set(op.input_names())
         else:
             block.remove_op(op)
-    kept = needed | {n for op in block.ops for n in op.output_names()}
-    for name in [n for n, v in block.vars.items() if n not in kept and (v.op is None)]:
+    used = needed | {n for op in block.ops for n in op.output_names()}
+    for name in [n for n, v in block.vars.items() if n not in used and (v.op is None)]:
         if not (name in block.vars and block.vars[name].need_check_feed):
             block.remove_variable(name)
     program.touch()

@@ -19,13 +19,13 @@ class BiasTerm:
     """A summand of scores by the places of a row and of a key: the value ``name`` times ``factor``.
 
     Attributes:
-        hides: the value is truth values: keys are hidden where they are ``not seen``, by adding ``hidden``.
+        hides: the value is truth values: keys are hidden where they are not ``visible_if``, by adding ``hidden``.
     """
 
     name: str
     factor: float = 1.0
     hides: bool = False
-    seen: bool = True
+    visible_if: bool = True
     hidden: float = 0.0
 
 
@@ -101,13 +101,13 @@ class _Scores:
         truth = packer.proof.value(condition)
         if truth.per_text:
             return False
-        for hidden, visible, seen in ((y, x, True), (x, y, False)):
+        for hidden, visible, visible_if in ((y, x, True), (x, y, False)):
             number = packer.number(hidden)
             if number is not None and number <= -FAR and factor > 0:
-                if _is_causal(truth, lambda a, b, seen=seen: (a, b) == ((1.0, 0.0) if seen else (0.0, 1.0))):
+                if _is_causal(truth, lambda a, b, visible_if=visible_if: (a, b) == ((1.0, 0.0) if visible_if else (0.0, 1.0))):
                     self.causal = True
                     return self.collect(visible, factor)
-                self.bias.append(BiasTerm(condition, 1.0, True, seen, max(number, -3.0e38)))
+                self.bias.append(BiasTerm(condition, 1.0, True, visible_if, max(number, -3.0e38)))
                 return self.collect(visible, factor)
         return False
 
@@ -137,15 +137,15 @@ def attention_terms(packer: Packer, op: Op) -> AttentionTerms | None:
     assert isinstance(terms, c.MatrixProduct)
     query, key = product.operand(0), product.operand(1)
     factors = [_unscaled(packer, n) for n in (query, key)]
-    (query, by_query), (key, by_key) = factors
-    factor *= by_query * by_key
+    (query, query_factor), (key, key_factor) = factors
+    factor *= query_factor * key_factor
     q, k, v = (packer.proof.value(n) for n in (query, key, value))
-    rows_of = (
+    row_axes = (
         q.axes[-1] if terms.x_transposed else q.axes[-2],
         k.axes[-2] if terms.y_transposed else k.axes[-1],
         v.axes[-1] if mixing.y_transposed else v.axes[-2],
     )
-    if any(r != (ROWS,) for r in rows_of) or not (q.per_text and k.per_text and v.per_text):
+    if any(r != (ROWS,) for r in row_axes) or not (q.per_text and k.per_text and v.per_text):
         return None
     columns = [packer.columns(x.axes) for x in (q, k, v)]
     if columns[0] != columns[1] or columns[0] != columns[2] or not columns[0] or not all(isinstance(n, int) for n in columns[0]):
@@ -213,8 +213,8 @@ def gelu_operand(packer: Packer, name: str) -> str | None:
             inner = next((op.operand(k) for k in (0, 1) if packer.number(op.operand(1 - k)) == 1.0), None)
         function = packer.writers.get(packer.plain(inner)) if inner else None
         if function is not None and function.type == "erf":
-            before, scale = _factors(packer, function.operand(0), 1.0)
-            if before == [x] and math.isclose(scale, math.sqrt(0.5), rel_tol=1e-5):
+            arguments, scale = _factors(packer, function.operand(0), 1.0)
+            if arguments == [x] and math.isclose(scale, math.sqrt(0.5), rel_tol=1e-5):
                 return x
     return None
 
