@@ -193,8 +193,8 @@ def open_onnx(path: str | os.PathLike[str], threads: int | None = None) -> TextN
             f"{os.fspath(path)}: networks of padded texts are read through fs.unpad, and this installation has none; give the folder of the network"
         )
     model = unpad(os.fspath(path), mask="attention_mask")
-    inputs = {v.name: v for v in model.inputs}
-    fetched = list(model.fetch_variables)
+    inputs = {name: model.program.global_block.var(name) for name in model.feeds}
+    fetched = list(model.fetches)
     rows = next((v for v in fetched if v.spec.lod is not None and v.spec.rank == 2), None)
     result = next((v for v in fetched if v.spec.lod is None and v.spec.rank == 2), None)
     return TextNetwork(inputs, rows, result, model.scope, positions=None, threads=threads)
