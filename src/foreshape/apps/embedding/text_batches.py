@@ -40,8 +40,11 @@ def batch_limits(memory: int | str | None, network: TextNetwork, variable: Varia
         SchemaError: memory has no room for the longest text.
     """
     if memory is None:
-        rows = _ROWS
-        return BatchLimits(rows, lambda count, total, most: total <= rows and (not network.padded or count * most <= rows))
+
+        def short(count: int, total: int, most: int) -> bool:
+            return total <= _ROWS and (not network.padded or count * most <= _ROWS)
+
+        return BatchLimits(_ROWS, short)
     from foreshape.compiler.memory import bytes_of
 
     bound, plan = bytes_of(memory), network.plan(variable)
@@ -53,7 +56,11 @@ def batch_limits(memory: int | str | None, network: TextNetwork, variable: Varia
     if longest is not None and not fits(1, longest, longest):
         raise SchemaError(f"a text of {longest} words takes more than memory={memory}")
     roomy = fits(_ROWS, _ROWS, min(_ROWS, longest or _ROWS))  # then all smaller batches do, and the formula need not be asked for each text
-    return BatchLimits(_ROWS, lambda count, total, most: (roomy and total <= _ROWS) or fits(count, total, most))
+
+    def bounded(count: int, total: int, most: int) -> bool:
+        return (roomy and total <= _ROWS) or fits(count, total, most)
+
+    return BatchLimits(_ROWS, bounded)
 
 
 def batches(order: Sequence[int], lengths: Sequence[int], limits: BatchLimits) -> Iterator[list[int]]:
