@@ -7,7 +7,7 @@ RUN := $(VENV)/bin/python -m
 # The tests start many processes, each of which would compile everything again where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-longest test-browser test-gpu test-isa check check-types check-style bench bench-memory bench-ranks bench-cost bench-inference bench-torch bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs fuzz-frozen paddle onnx torch-families bench-torch-families proto docs wheel clean
+.PHONY: demo test test-long test-longest test-browser test-gpu test-isa check check-types check-style bench bench-memory bench-ranks bench-cost bench-inference bench-torch bench-predict bench-reading fuzz fuzz-files fuzz-operators fuzz-programs fuzz-frozen paddle onnx adapters torch-families bench-torch-families proto docs wheel clean
 
 $(VENV)/demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -129,6 +129,17 @@ $(ONNX_VENV)/bin/python:
 onnx: $(VENV)/dev $(ONNX_PYTHON) ## operators written for ONNX, checked and run in onnxruntime (in the Python of ONNX_PYTHON, or one made for it)
 	ONNX_PYTHON=$(ONNX_PYTHON) $(RUN) pytest -m onnx tests/onnx_runtime
 
+# Packages that take an embedder: they need much, and so an environment of their own.
+ADAPTERS_VENV := $(CURDIR)/.venv-adapters
+ADAPTERS_PYTHON ?= $(ADAPTERS_VENV)/bin/python
+
+$(ADAPTERS_VENV)/bin/python:
+	$(PYTHON) -m venv $(ADAPTERS_VENV)
+	$(ADAPTERS_VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[embed,serve]' pytest langchain-core==1.7.2 chromadb==1.5.9 openai==3.57.0
+
+adapters: $(ADAPTERS_PYTHON) ## embedders in LangChain and Chroma, and the server asked by OpenAI's client (in the Python of ADAPTERS_PYTHON, or one made for it)
+	$(ADAPTERS_PYTHON) -m pytest tests/embedding/test_adapters.py tests/serving/test_text_routes.py tests/recipes/test_recipes.py -k "langchain or chroma or openai"
+
 # The networks that are brought over from torch.
 TORCH_FAMILIES_VENV := $(CURDIR)/.venv-torch-families
 TORCH_FAMILIES_PYTHON ?= $(TORCH_FAMILIES_VENV)/bin/python
@@ -161,4 +172,4 @@ proto: $(VENV)/dev         ## make the protobuf module again
 	cd src && $(abspath $(VENV))/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. foreshape/language/wire/framework.proto
 
 clean:
-	rm -rf $(VENV) $(PADDLE_VENV) $(TORCH_FAMILIES_VENV) out site build dist
+	rm -rf $(VENV) $(PADDLE_VENV) $(ADAPTERS_VENV) $(TORCH_FAMILIES_VENV) out site build dist

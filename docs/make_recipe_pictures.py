@@ -1,6 +1,8 @@
 """Runs the recipes as their pages say, and draws the picture of each into docs/recipes.
 
 python docs/make_recipe_pictures.py [NAME ...]
+
+Pages about vectors of texts take the folder all-MiniLM-L6-v2 of the current folder.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -222,6 +225,31 @@ def serving(found: dict[str, Any], figure: Any) -> None:
     axes.legend(frameon=False)
 
 
+def text_search(found: dict[str, Any], figure: Any) -> None:
+    every = found["answers"].items()
+    for axes, (question, scores) in zip(figure.subplots(len(every), 1, sharex=True), every, strict=True):
+        bars(axes, question, scores)
+
+
+def bars(axes: Any, title: str, scores: Any) -> None:
+    axes.barh([*scores][::-1], [*scores.values()][::-1], color=INK, height=0.6)
+    axes.set_title(title, fontsize=9, loc="left")
+    axes.tick_params(labelsize=7)
+
+
+def chroma_search(found: dict[str, Any], figure: Any) -> None:
+    for axes, title, answer in zip(figure.subplots(2, 1, sharex=True), ("all modules", "os"), (found["answer"], found["within"]), strict=True):
+        bars(axes, title, dict(zip(answer["ids"][0], (1 - d for d in answer["distances"][0]), strict=True)))
+
+
+def near_duplicates(found: dict[str, Any], figure: Any) -> None:
+    order = np.argsort(found["topics"], kind="stable")
+    vectors, axes = found["vectors"][order], figure.subplots()
+    figure.colorbar(axes.imshow(vectors @ vectors.T, cmap="Blues", vmin=0, vmax=1))
+    axes.set_yticks(range(len(order)), [found["texts"][i] for i in order], fontsize=6)
+    axes.set_xticks([])
+
+
 DRAW: dict[str, Callable[[dict[str, Any], Any], None]] = {
     "tabular-regression": tabular_regression,
     "image-classifier": image_classifier,
@@ -238,6 +266,9 @@ DRAW: dict[str, Callable[[dict[str, Any], Any], None]] = {
     "gan": gan,
     "segmentation": segmentation,
     "siamese-search": siamese_search,
+    "text-search": text_search,
+    "chroma-search": chroma_search,
+    "near-duplicates": near_duplicates,
 }
 
 
@@ -253,6 +284,8 @@ def main(chosen: list[str]) -> None:
         found: dict[str, Any] = {"__name__": name}
         here = os.getcwd()
         with tempfile.TemporaryDirectory() as folder:
+            if (model := Path("all-MiniLM-L6-v2").resolve()).exists():
+                Path(folder, "all-MiniLM-L6-v2").symlink_to(model)
             os.chdir(folder)
             try:
                 exec(compile(code_of(name), f"{name}.md", "exec"), found)

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import inspect
+import json
+import os
+import shutil
+import statistics
+import sys
+import textwrap
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -131,6 +139,49 @@ def serving(found: Found, least: float = 0.87) -> None:
     assert found["refused"]["nearest"] == {"image": [1, 1, 8, 8]}
 
 
+def write_text_model(folder: Path) -> None:
+    """Write a small encoder, whose vectors are means of random ones of words, and its tokenizer of the words of some modules."""
+    pytest.importorskip("tokenizers", reason="the extra embed")
+    sys.path.append(str(DOCS.parent / "tests" / "embedding"))
+    from model_folders import write_model
+    from safetensors.numpy import load_file, save_file
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+    size = 3000
+    write_model(folder, {"pooling_mode": "mean"}, "Normalize", vocab_size=size, hidden_size=64, intermediate_size=64, num_hidden_layers=1)
+    weights, draw = load_file(folder / "model.safetensors"), np.random.default_rng(0)
+    for name, value in weights.items():
+        value[...] = draw.standard_normal(value.shape) if "word_embeddings" in name else float("LayerNorm.weight" in name)
+    save_file(weights, folder / "model.safetensors")
+    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
+    help_texts = [text for module in (csv, json, os, shutil, statistics, textwrap) for part in vars(module).values() if (text := inspect.getdoc(part))]
+    tokenizer.train_from_iterator(help_texts, trainers.BpeTrainer(vocab_size=size, special_tokens=["[UNK]"], show_progress=False))
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def text_search(found: Found, best: str = "shutil.copytree") -> None:
+    assert (best in next(iter(found["answers"].values()))) and all(len(scores) == 5 for scores in found["answers"].values())
+    name, text = next(iter(found["texts"].items()))
+    np.testing.assert_allclose(found["search"](f"{name}: {text}", 1)[name], 1, rtol=1e-5)
+
+
+def chroma_search(found: Found, best: str = "shutil.copytree") -> None:
+    assert best in found["answer"]["ids"][0] and all(name.startswith("os.") for name in found["within"]["ids"][0])
+    scores = found["model"].similarity(found["model"].encode_query(found["question"]), found["model"].encode_document(found["texts"]))[0]
+    assert found["answer"]["ids"][0] == [found["ids"][i] for i in np.argsort(-scores)[:5]]
+
+
+def near_duplicates(found: Found, groups: int = 5) -> None:
+    assert len(set(found["numbers"])) >= groups and found["near"]
+    (twin,) = found["near_pairs"](found["vectors"][[0, 1, 0]], 0.9999)
+    assert twin[:2] == (0, 2)
+    assert found["groups"](4, [(0, 1, 1.0), (3, 1, 1.0)]) in ([0, 0, 2, 0], [3, 3, 2, 3])
+    vectors = np.random.default_rng(0).standard_normal((50, 3)).astype("float32")
+    whole = [(i, j) for i in range(50) for j in range(i + 1, 50) if vectors[i] @ vectors[j] >= 2]
+    assert [(i, j) for i, j, _ in found["near_pairs"](vectors, 2, block=7)] == whole
+
+
 RECIPES: dict[str, tuple[Callable[..., None], dict[str, str], dict[str, float]]] = {
     "tabular-regression": (tabular_regression, {"epochs=200": "epochs=20"}, {}),
     "image-classifier": (image_classifier, {"epochs=12": "epochs=3", "images[:1200]": "images[:600]", "labels[:1200]": "labels[:600]"}, {"least": 0.6}),
@@ -146,22 +197,33 @@ RECIPES: dict[str, tuple[Callable[..., None], dict[str, str], dict[str, float]]]
     "quantizing": (quantizing, {"epochs=8": "epochs=2"}, {"least": 0.75}),
     "generation": (generation, {"[:150_000]": "[:60_000]", "texts[-100:]": "texts[-20:]", "texts[:-100]": "texts[:-20]", "epochs=8": "epochs=1"}, {"most": 5}),
     "serving": (serving, {"1200, 1797": "1200, 1280", "epochs=8": "epochs=3"}, {"least": 0.6}),
+    "text-search": (text_search, {"copy a whole folder with all its files": "recursively copy a directory tree"}, {}),
+    "chroma-search": (chroma_search, {"copy a whole folder with all its files": "recursively copy a directory tree"}, {}),
+    "near-duplicates": (near_duplicates, {}, {"groups": 2}),
     "notebooks": (notebooks, {"epochs=20": "epochs=4", "epochs=100": "epochs=15"}, {}),
 }  # fmt: skip
 """What is looked at, what is written in place of what stands in the page for the quick test, and how much less is asked of it then."""
 
 
-@pytest.mark.parametrize("name", [n if n == "forecasting" else pytest.param(n, marks=pytest.mark.long) for n in RECIPES])
+TEXTS = ("text-search", "chroma-search", "near-duplicates")
+"""These open a trained model, and are tested with a small one."""
+
+
+@pytest.mark.parametrize("name", [n if n in ("forecasting", *TEXTS) else pytest.param(n, marks=pytest.mark.long) for n in RECIPES])
 def test_a_small_recipe_learns(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     look, smaller, less = RECIPES[name]
+    if name == "chroma-search":
+        pytest.importorskip("chromadb", reason="make adapters has it")
+    if name in TEXTS:
+        write_text_model(tmp_path / "all-MiniLM-L6-v2")
     found = ran(name, smaller, twice=name == "notebooks")
     look(found, **less)
-    assert check_page(found, tmp_path), "its networks are also modules of torch, and torch code"
+    assert name in TEXTS or check_page(found, tmp_path), "its networks are also modules of torch, and torch code"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", [n for n in RECIPES if n not in TEXTS])
 def test_a_whole_recipe_learns(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = ran(name, {})

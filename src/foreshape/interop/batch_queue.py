@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from foreshape.errors import ExecutionError, SchemaError
-from foreshape.interop.batch_layout import BatchLayout, Part, Runs
+from foreshape.interop.batch_layout import Part, Runs
 from foreshape.interop.results import Results
 from foreshape.machine.process.threads import end_team
 
@@ -41,11 +41,31 @@ class Expired(ExecutionError):
 
 
 class Batch(NamedTuple):
-    """A batch after its run: its requests, examples and seconds."""
+    """A batch after its run: its requests, examples and seconds; its ragged rows, and the seconds that each request waited."""
 
     requests: int
     examples: int
     seconds: float
+    rows: int = 0
+    waited: Sequence[float] = ()
+
+
+class Joining(Protocol):
+    """The way to join requests, as `BatchLayout` has it.
+
+    Attributes:
+        batch: the symbol of the number of examples.
+        growing: this and other symbols growing with it.
+    """
+
+    @property
+    def batch(self) -> str: ...
+    @property
+    def growing(self) -> frozenset[str]: ...
+    def part(self, feed: Mapping[str, Any]) -> Part | None: ...
+    def together(self, sizes: Mapping[str, int], part_sizes: Mapping[str, int]) -> dict[str, int] | None: ...
+    def joined(self, parts: Sequence[Part]) -> dict[str, Any]: ...
+    def split(self, results: Results, parts: Sequence[Part]) -> Iterator[Results]: ...
 
 
 class _Request(NamedTuple):
@@ -54,6 +74,7 @@ class _Request(NamedTuple):
     answer: Future[Results]
     until: float | None
     size: BatchSize
+    came: float
 
 
 class BatchQueue:
@@ -75,7 +96,7 @@ class BatchQueue:
     def __init__(
         self,
         model: Runs,
-        layout: BatchLayout | None,
+        layout: Joining | None,
         limit: int,
         wait: float = 0.0,
         *,
@@ -116,7 +137,7 @@ class BatchQueue:
             QueueFull: too many wait. QueueEnded: the queue has ended.
         """
         part = None if self._layout is None else self._layout.part(feed)
-        request = _Request(part, feed, Future(), until, self._size_of(feed, part))
+        request = _Request(part, feed, Future(), until, self._size_of(feed, part), monotonic())
         with self._changed:
             if self._ended:
                 raise QueueEnded("the queue takes no more requests: its network is closed")
@@ -201,9 +222,9 @@ class BatchQueue:
         finally:
             self._busy = False
         if together:
-            took = monotonic() - began
-            self._times.took(BatchSize.together(r.size for r in together), took)
-            self._ran(Batch(len(together), sum(self._examples(r) for r in together), took))
+            took, size = monotonic() - began, BatchSize.together(r.size for r in together)
+            self._times.took(size, took)
+            self._ran(Batch(len(together), sum(self._examples(r) for r in together), took, size.rows, [began - r.came for r in together]))
 
     def _is_short(self) -> bool:
         """Tell whether the waiting requests are expected to be computed soon, beside the time that their requests and answers take."""

@@ -15,7 +15,10 @@ from foreshape.apps.cli.output import plain_errors, print_plain, printing
 def serve(
     models: Annotated[
         list[str],
-        typer.Argument(metavar="MODEL", help="A saved network, NAME=MODEL, or a folder of networks. A network may have a folder for each of its versions."),
+        typer.Argument(
+            metavar="MODEL",
+            help="A saved network, the folder of an embedder or a language model, NAME=MODEL, or a folder of models. Versions may have folders.",
+        ),
     ],
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8000,
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on; 0.0.0.0 accepts other machines.")] = "127.0.0.1",
@@ -57,6 +60,7 @@ def _run(models: Sequence[str], options: ServeOptions) -> None:
     if not options.seconds > 0:
         raise typer.BadParameter("is a time of more than 0 seconds", param_hint="--seconds")
     with needs("foreshape serve", "serve"):
+        from foreshape.apps.serving.served_embedder import Embedders
         from foreshape.apps.serving.served_network import Networks
         from foreshape.apps.serving.served_writer import LanguageModels
         from foreshape.apps.serving.server import bound, log_to_stderr, make_service
@@ -81,6 +85,7 @@ def _run(models: Sequence[str], options: ServeOptions) -> None:
         with printing():
             print_plain(text)
 
-    kinds = [Networks(options.threads, bounded=options.memory is not None), LanguageModels(options.users, options.context, options.threads)]
+    networks = Networks(options.threads, bounded=options.memory is not None)
+    kinds = [Embedders(networks, options.threads), networks, LanguageModels(options.users, options.context, options.threads)]
     with bound(options.host, options.port) as address:
         serve_until_stopped(make_service(models, limits, kinds), address, say)

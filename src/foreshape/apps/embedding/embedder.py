@@ -7,18 +7,36 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from foreshape.apps.embedding.model_folder import ACTIVATIONS, ModelFolder, normalized, read_folder, sigmoid
 from foreshape.apps.embedding.text_batches import BatchLimits, batch_limits, batches
 from foreshape.apps.embedding.text_network import open_encoder, open_onnx
-from foreshape.apps.embedding.tokenization import TextTokenizer, Tokenized
+from foreshape.apps.embedding.tokenization import TextTokenizer, Token, Tokenized
 from foreshape.errors import FeedError, ForeshapeWarning, SchemaError, border
-from foreshape.language.program import Variable
+from foreshape.language.program import Program, Variable
 
 _WINDOW = 256
 """The texts of a stream taken at a time: cut into words, and ordered by length."""
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
+
+
+class TextRun(NamedTuple):
+    """The computation of texts of several callers together.
+
+    Attributes:
+        prompt: the text before each text.
+        skipped: the first rows left out of pooling; texts with the same number can be joined.
+        limits: the bounds of a batch.
+        compute: from tokens to vectors, or to scores before the activation, float32 ``[texts, columns]``. Never two at once.
+        activation: of scores.
+    """
+
+    prompt: str
+    skipped: int
+    limits: BatchLimits
+    compute: Callable[[Sequence[Tokenized]], Any]
+    activation: Callable[[Any], Any]
 
 
 class Embedder:
@@ -225,6 +243,49 @@ class Embedder:
         if name not in self.prompts:
             raise SchemaError.one_of("prompt_name", self.prompts, name) if self.prompts else SchemaError(f"the model has no prompts; seen prompt_name={name!r}")
         return self.prompts[name]
+
+    # --- for servers
+
+    @property
+    def program(self) -> Program:
+        """Return the program of its network."""
+        return self._network.program
+
+    def text_run(self, prompt_name: str | None = None) -> TextRun:
+        """Return the computation of vectors, or of the scores of pairs, whose texts come tokenized.
+
+        Args:
+            prompt_name: the name of the prompt; by default the folder's. Scores have none.
+
+        Raises:
+            SchemaError: no such prompt, or too little memory for the longest text.
+        """
+        import numpy
+
+        scores = self.labels is not None
+        before = "" if scores else self._prompt(prompt_name, None)
+        skipped = self._tokenize.prompt_length(before) if before and not self._settings.include_prompt else 0
+        variable = cast("Variable", self._network.result) if scores else self._vector(bool(skipped))
+
+        def compute(words: Sequence[Tokenized]) -> Any:
+            return numpy.stack(self._rows(variable, words, lambda values, lengths: values if scores else self._finished(values), skipped))
+
+        return TextRun(before, skipped, self._limit(variable), compute, self._activation() if scores else ACTIVATIONS["Identity"])
+
+    def tokenize(self, texts: Sequence[str] | Sequence[tuple[str, str]]) -> list[Tokenized]:
+        """Return the numbers of the tokens of texts, or of pairs of texts, cut at the longest length. Raises `FeedError` if a text is no text."""
+        return self._words(texts)
+
+    def text_tokens(self, text: str, special: bool = True) -> list[Token]:
+        """Return the tokens of a text.
+
+        Args:
+            text: the text.
+            special: with the special ones.
+        """
+        return self._tokenize.tokens(text, special)
+
+    # --- similarity
 
     def similarity(self, a: Any, b: Any) -> Any:
         """Return the similarity of each vector of ``a`` to each of ``b``, float32 ``[a, b]``, as the folder says: cosine, dot, or a distance below 0.

@@ -55,7 +55,12 @@ def batch_limits(memory: int | str | None, network: TextNetwork, variable: Varia
 
     if longest is not None and not fits(1, longest, longest):
         raise SchemaError(f"a text of {longest} words takes more than memory={memory}")
-    return BatchLimits(_ROWS, fits)
+    roomy = fits(_ROWS, _ROWS, min(_ROWS, longest or _ROWS))  # then all smaller batches do, and the formula need not be asked for each text
+
+    def bounded(count: int, total: int, most: int) -> bool:
+        return (roomy and total <= _ROWS) or fits(count, total, most)
+
+    return BatchLimits(_ROWS, bounded)
 
 
 def batches(order: Sequence[int], lengths: Sequence[int], limits: BatchLimits) -> Iterator[list[int]]:

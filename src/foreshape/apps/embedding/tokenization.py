@@ -20,6 +20,16 @@ class Tokenized(NamedTuple):
     types: Sequence[int]
 
 
+class Token(NamedTuple):
+    """A token of a text: its number, its characters' begin and end, and the text between them; of a special one its name alone."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
+
+
 class TextTokenizer:
     """From texts, or pairs of texts, to numbers of words.
 
@@ -60,6 +70,17 @@ class TextTokenizer:
             texts: of Unicode characters, without half a surrogate pair.
         """
         return [Tokenized(e.ids, e.type_ids if self._typed else [0] * len(e.ids)) for e in self._tokenizer.encode_batch(texts)]
+
+    def tokens(self, text: str, special: bool = True) -> list[Token]:
+        """Return the tokens of a text, cut at the longest length.
+
+        Args:
+            text: of Unicode characters.
+            special: with the special ones.
+        """
+        entry = self._tokenizer.encode(text, add_special_tokens=special)
+        parts = zip(entry.ids, entry.tokens, entry.special_tokens_mask, entry.offsets, strict=True)
+        return [Token(i, name, True, None, None) if is_special else Token(i, text[begin:end], False, begin, end) for i, name, is_special, (begin, end) in parts]
 
     def prompt_length(self, prompt: str) -> int:
         """Return the number of words of a prompt, without the special one at its end.

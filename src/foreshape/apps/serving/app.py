@@ -21,6 +21,7 @@ from foreshape.apps.serving.infer_route import InferRoute
 from foreshape.apps.serving.served_model import ServedModel
 from foreshape.apps.serving.server_limits import RequestError
 from foreshape.apps.serving.service import Service
+from foreshape.apps.serving.text_routes import TextRoutes
 from foreshape.apps.serving.trouble import client_words
 from foreshape.core.version import VERSION
 from foreshape.language.text.literal import escape
@@ -57,7 +58,7 @@ def make_app(service: Service, watch: bool = True) -> ASGIApp:
     app.add_exception_handler(Exception, _failed)
     _add_protocol(app, service)
     _add_pages(app, service)
-    return AccessLog(InferRoute(GenerateRoute(app, service), service), service)
+    return AccessLog(InferRoute(GenerateRoute(TextRoutes(app, service), service), service), service)
 
 
 async def _watch(service: Service) -> None:

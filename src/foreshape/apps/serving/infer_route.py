@@ -105,7 +105,7 @@ class InferRoute:
         """Return the response; None if the model was closed for another one before its queue had the request."""
         service, loop, (served, version, request, feed) = self._service, asyncio.get_running_loop(), entry
         try:
-            results = await _result_of(served.submit(feed, until, loop.call_soon), loop)
+            results = await result_of(served.submit(feed, until, loop.call_soon), loop)
             tensors = served.tensors(request, results)
             size = sum(t.array.nbytes for t in tensors)
             return await service.aside(size, write_response, target.model, version, request, tensors, service.limits)
@@ -146,7 +146,7 @@ async def refuse(send: Send, error: RequestError) -> None:
     await start(send, error.status, headers, json.dumps(error.content()).encode())
 
 
-async def _result_of(future: Future[Any], loop: asyncio.AbstractEventLoop) -> Any:
+async def result_of(future: Future[Any], loop: asyncio.AbstractEventLoop) -> Any:
     """Return the result of a future of any thread. One of this thread does not wake the loop through its pipe."""
     waited, thread = loop.create_future(), get_ident()
 

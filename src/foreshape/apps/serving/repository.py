@@ -19,6 +19,8 @@ from foreshape.machine.process.machine_memory import default_limit
 
 log: Final = logging.getLogger("foreshape.serving")
 _MOST_FILES: Final = 10_000
+_SETTINGS: Final = ("config.json", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.json")
+"""Files beside a network of texts, and no programs."""
 Key = tuple[str, str]
 """The name of a model, and its version."""
 
@@ -231,7 +233,7 @@ class Repository:
             path = os.path.join(source, entry)
             if os.path.isdir(path):
                 out += [((entry, n), os.path.join(path, n)) for n in _numbers_in(path)] or [((entry, "1"), path)]
-            elif self._kind(path) is not None and entry.endswith((".pdmodel", ".onnx", ".pt2", ".json")):
+            elif entry not in _SETTINGS and self._kind(path) is not None and entry.endswith((".pdmodel", ".onnx", ".pt2", ".json")):
                 out.append(((_name_of(path), "1"), path))
         return out
 

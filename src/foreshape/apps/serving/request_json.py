@@ -122,6 +122,11 @@ def _decoded(field: str, decoder: json.Decoder[T], data: bytes | bytearray | mem
         data = bytes(data)
         if data.count(b":") > MAX_KEYS or data.count(b"{") > MAX_KEYS:
             raise RequestError(400, f"{field} may have {MAX_KEYS} objects and keys; it has more")
+    return decoded(field, decoder, data)
+
+
+def decoded(field: str, decoder: json.Decoder[T], data: bytes | bytearray | memoryview | Raw) -> T:
+    """Return a value as a decoder declares it; for types without objects of any keys. Raises `RequestError` if it is none."""
     try:
         return decoder.decode(data)
     except RecursionError:
@@ -139,7 +144,8 @@ def _mismatch(field: str, words: str) -> str:
     if match is None:  # a number past the range of any float
         return f"{field}: {words[:1].lower()}{words[1:200]}"
     expected, kind, place = match.groups()
-    return f"{place or field} must be {_KINDS.get(expected, expected)}; seen {_KINDS.get(kind, kind)}"
+    place = place or ""
+    return f"{field + place if place[:1] in ('', '[') else place} must be {_KINDS.get(expected, expected)}; seen {_KINDS.get(kind, kind)}"
 
 
 def _refuse_text(field: str, words: str, text: bytes) -> NoReturn:

@@ -31,6 +31,10 @@ class RequestMetrics:
         )
         self._computing = Counter("foreshape_batch_seconds", "Seconds that batches were computed for.", ["model", "version"], registry=registry)
         self._joined = Counter("foreshape_batched_requests", "Requests that were computed.", ["model", "version"], registry=registry)
+        self._tokens = Counter("foreshape_tokens", "Tokens of texts, or rows of ragged inputs, that were computed.", ["model", "version"], registry=registry)
+        self._waited = Histogram(
+            "foreshape_queue_seconds", "Seconds for which a request waited to be computed.", ["model", "version"], registry=registry, buckets=_SECONDS
+        )
         self.waiting = Gauge("foreshape_waiting_requests", "Requests that wait for a model.", ["model", "version"], registry=registry)
         self.running = Gauge("foreshape_open_requests", "Requests without an answer yet.", registry=registry)
         self.pending = Gauge("foreshape_pending_bytes", "Bytes of requests without an answer yet.", registry=registry)
@@ -53,11 +57,15 @@ class RequestMetrics:
     def ran(self, model: str, version: str) -> Callable[[Batch], None]:
         """Return a listener to a model's batches."""
         examples, seconds, requests = self._batches.labels(model, version), self._computing.labels(model, version), self._joined.labels(model, version)
+        tokens, waited = self._tokens.labels(model, version), self._waited.labels(model, version)
 
         def count(batch: Batch) -> None:
             examples.observe(batch.examples)
             seconds.inc(batch.seconds)
             requests.inc(batch.requests)
+            tokens.inc(batch.rows)
+            for moment in batch.waited:
+                waited.observe(moment)
 
         return count
 
@@ -65,7 +73,7 @@ class RequestMetrics:
         """Remove the figures of a version whose files are gone: versions come without end."""
         for status in self._statuses.pop((model, version), ()):
             self._of_models.remove(model, version, status)
-        for figure in (self._model_seconds, self._batches, self._computing, self._joined):
+        for figure in (self._model_seconds, self._batches, self._computing, self._joined, self._tokens, self._waited):
             with suppress(KeyError):  # nothing was counted
                 figure.remove(model, version)
 

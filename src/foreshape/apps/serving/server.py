@@ -19,6 +19,7 @@ import uvicorn
 from foreshape.apps.serving.app import make_app
 from foreshape.apps.serving.repository import Repository
 from foreshape.apps.serving.request_metrics import RequestMetrics
+from foreshape.apps.serving.served_embedder import Embedders
 from foreshape.apps.serving.served_model import ModelKind
 from foreshape.apps.serving.served_network import Networks
 from foreshape.apps.serving.served_writer import LanguageModels
@@ -39,14 +40,14 @@ def make_service(sources: Sequence[str], limits: ServerLimits | None = None, kin
     Args:
         sources: files and folders, as of `Repository`.
         limits: for the clients.
-        kinds: of models; saved networks and language models by default.
+        kinds: of models; embedders, saved networks and language models by default.
 
     Raises:
         ForeshapeError: a model cannot be opened.
     """
     wait_as_server()
     limits, metrics = limits or ServerLimits(), RequestMetrics()
-    repository = Repository(sources, kinds if kinds is not None else [Networks(), LanguageModels()], limits, metrics.ran, metrics.forget)
+    repository = Repository(sources, kinds if kinds is not None else [Embedders(Networks()), Networks(), LanguageModels()], limits, metrics.ran, metrics.forget)
     repository.open_all()
     return Service(repository, limits, metrics)
 
