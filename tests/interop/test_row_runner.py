@@ -142,7 +142,7 @@ def test_chunks_hold_every_text_once():
 def test_an_id_outside_of_its_table_is_refused():
     program, results, _, parameters = encoder()
     runner = RowRunner(program, results, parameters, 1)
-    with pytest.raises(fs.errors.ExecutionError, match=f"an id must be from 0 to {WORDS - 1}"):
+    with pytest.raises(fs.errors.ExecutionError, match=rf"an id must be in \[0, {WORDS}\)"):
         runner.run({"input_ids": np.array([1, WORDS])}, [0, 2])
     with pytest.raises(fs.errors.FeedError, match="input_ids"):
         runner.run({"input_ids": np.array([1.0, 2.0])}, [0, 2])

@@ -79,7 +79,7 @@ def _embedding(of: c.Embedding) -> Function:
     def compute(table: Array, ids: Array) -> Array:
         low, high = int(ids.min(initial=0)), int(ids.max(initial=0))
         if low < 0 or high >= len(table):
-            raise ExecutionError.must("an id", f"from 0 to {len(table) - 1}, as the table has entries", low if low < 0 else high)
+            raise ExecutionError(f"an id must be in [0, {len(table)}), as the table has entries; seen {low if low < 0 else high}")
         out = numpy.take(table, ids, 0, mode="clip")  # with "raise", numpy copies once more
         if of.padding != -1:
             out[ids == (of.padding if of.padding >= 0 else len(table) + of.padding)] = 0

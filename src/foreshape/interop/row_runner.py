@@ -159,7 +159,7 @@ class RowRunner:
         begins = numpy.zeros(len(texts) + 1, numpy.int64)
         numpy.cumsum(lengths, out=begins[1:])
         picked: Any = numpy.arange(begins[-1]) + numpy.repeat(offsets[texts] - begins[:-1], lengths)  # pyright: ignore[reportUnknownVariableType]
-        with self._library.using(threads):
+        with self._library.using(threads), numpy.errstate(divide="ignore", invalid="ignore", over="ignore"):  # as the kernels of other engines
             out = worker.run(plan, threads, {number: array[picked] for number, array in arrays.items()}, begins)
         if len(texts) > 1 and not all(numpy.isfinite(x).all() for x in out):  # a text reads a few rows of the next one, with weights of 0
             for text in texts:
