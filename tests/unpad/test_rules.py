@@ -84,7 +84,9 @@ def described(name: str) -> tuple[fs.Program, fs.Executor]:
 def test_the_numbers_of_a_result_are_within_its_bounds(name: str, data: st.DataObject) -> None:
     bounds = data.draw(st.lists(INTERVALS, min_size=2, max_size=2))
     shares = data.draw(st.lists(st.lists(st.floats(0, 1, width=32), min_size=3, max_size=3), min_size=2, max_size=2))
-    values = [np.array([low, high, *[low + s * (high - low) for s in share]], "float32").clip(low, high) for (low, high), share in zip(bounds, shares, strict=True)]
+    values = [
+        np.array([low, high, *[low + s * (high - low) for s in share]], "float32").clip(low, high) for (low, high), share in zip(bounds, shares, strict=True)
+    ]
     if name in PAIRED:
         values = [np.repeat(values[0], 5), np.tile(values[1], 5)]
     program, executor = described(name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from foreshape.apps.cli.options import with_sizes
 from foreshape.apps.cli.output import console, error_text, print_json, print_plain, printing
-from foreshape.apps.cli.ragged import RaggedFacts
+from foreshape.apps.cli.ragged_networks import RaggedFacts
 from foreshape.apps.cli.show import count_words, feed_facts, guard_facts, human_bytes, kept_of, new_row, new_table, operator_counts, print_feeds, total
 from foreshape.errors import DescriptionError
 from foreshape.language.infer.example_flow import ExampleFlow
@@ -58,9 +58,7 @@ class _Findings:
 
 
 @collector_waits
-def print_check(
-    program: Program, shapes: Mapping[str, Sequence[Any]], json: bool, guards: bool, ragged: Callable[[], RaggedFacts] | None = None
-) -> bool:
+def print_check(program: Program, shapes: Mapping[str, Sequence[Any]], json: bool, guards: bool, ragged: Callable[[], RaggedFacts] | None = None) -> bool:
     """Print the findings in a program, with other shapes of its inputs if given, and what ``ragged`` finds out about one without errors. Return True if
     the whole program can run, and on ragged rows too where that is asked."""
     unknown, errors = program.diagnose()

@@ -216,7 +216,13 @@ def _fill(scope: Scope, importer: TorchImporter) -> None:
 
 @overload
 def from_torch(
-    module: Any, example_inputs: Any = ..., dynamic: Sequence[Any] | None = ..., *, loss: Callable[..., Any] | None = ..., targets: Any = ..., ragged: None = ...
+    module: Any,
+    example_inputs: Any = ...,
+    dynamic: Sequence[Any] | None = ...,
+    *,
+    loss: Callable[..., Any] | None = ...,
+    targets: Any = ...,
+    ragged: None = ...,
 ) -> TorchModel: ...
 @overload
 def from_torch(module: Any, example_inputs: Any = ..., dynamic: Sequence[Any] | None = ..., *, ragged: Ragged) -> InferenceModel: ...
