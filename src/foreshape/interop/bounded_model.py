@@ -55,7 +55,7 @@ class BoundedModel:
         self._budget.size = size
         weights, reserve = self._budget.weights, self._budget.reserve
         words = f'memory="{byte_text(size)}", of which {byte_text(weights)} are held and {byte_text(reserve)} are for kernels'
-        self._limit(words, self._held + self._budget.room)
+        self._limit(words, self._held_bytes + self._budget.room)
 
     def _limit(self, words: str, size: int) -> None:
         self.limit = size if self._most is None else min(size, self._most)
@@ -68,7 +68,7 @@ class BoundedModel:
         return self._executor.step(self._model.program, [v.name for v in self.fetches])
 
     @property
-    def _held(self) -> int:
+    def _held_bytes(self) -> int:
         plan = self._step.plan
         return plan.held(**dict.fromkeys(plan.symbols, 1))
 
@@ -156,14 +156,14 @@ class BoundedModel:
                         raise refusal.reworded(f"{refusal}\n    the results of its {count:,} examples take {byte_text(results)}, and leave no room for a part")
                     self._refuse(part, begin, count)
                 end = begin + (end - begin) // 2
-            over = min(2 * end - begin, count + 1)
-            while over - end > max(1, (end - begin) // 16):
-                middle = (over + end) // 2
+            upper = min(2 * end - begin, count + 1)
+            while upper - end > max(1, (end - begin) // 16):
+                middle = (upper + end) // 2
                 larger = layout.cut(request, begin, middle)
                 if room.fits(larger.sizes):
                     part, end = larger, middle
                 else:
-                    over = middle
+                    upper = middle
             yield part
             begin, width = end, end - begin
 

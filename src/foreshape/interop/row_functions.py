@@ -20,11 +20,11 @@ Dims = Sequence[Any]
 """Dims as in a specification: numbers, or symbols for the rows."""
 
 
-def _one(compute: Callable[[Any], Any]) -> Function:
+def _unary(compute: Callable[[Any], Any]) -> Function:
     return compute
 
 
-def _two(compute: Callable[[Any, Any], Any]) -> Function:
+def _binary_function(compute: Callable[[Any, Any], Any]) -> Function:
     return compute
 
 
@@ -41,14 +41,14 @@ def lined_up(y: Array, rank: int, axis: int) -> Array:
 
 def _binary(name: str, axis: int) -> Function:
     ufunc = getattr(_numpy(), name)
-    return _two(lambda x, y: ufunc(x, lined_up(y, x.ndim, axis)))
+    return _binary_function(lambda x, y: ufunc(x, lined_up(y, x.ndim, axis)))
 
 
-def _power(of: float) -> Function:
+def _power(exponent: float) -> Function:
     numpy = _numpy()
-    if of == -0.5:
-        return _one(lambda x: 1.0 / numpy.sqrt(x))
-    return {0.5: numpy.sqrt, 2.0: numpy.square}.get(of) or _one(lambda x: numpy.power(x, x.dtype.type(of)))
+    if exponent == -0.5:
+        return _unary(lambda x: 1.0 / numpy.sqrt(x))
+    return {0.5: numpy.sqrt, 2.0: numpy.square}.get(exponent) or _unary(lambda x: numpy.power(x, x.dtype.type(exponent)))
 
 
 def _softmax(axis: int) -> Function:
@@ -62,18 +62,18 @@ def _softmax(axis: int) -> Function:
     return compute
 
 
-def _reduction(of: c.Reduction) -> Function:
+def _reduction(computation: c.Reduction) -> Function:
     def compute(x: Array) -> Array:
         count = 1
-        for axis in of.axes or ():
+        for axis in computation.axes or ():
             count *= x.shape[axis]
-        total = x.sum(of.axes, keepdims=of.keeps)
-        return total if of.how == "SUM" else total * x.dtype.type(1.0 / count if of.how == "AVERAGE" else count**-0.5)
+        total = x.sum(computation.axes, keepdims=computation.keeps)
+        return total if computation.how == "SUM" else total * x.dtype.type(1.0 / count if computation.how == "AVERAGE" else count**-0.5)
 
     return compute
 
 
-def _embedding(of: c.Embedding) -> Function:
+def _embedding(computation: c.Embedding) -> Function:
     numpy = _numpy()
 
     def compute(table: Array, ids: Array) -> Array:
@@ -81,53 +81,53 @@ def _embedding(of: c.Embedding) -> Function:
         if low < 0 or high >= len(table):
             raise ExecutionError(f"an id must be in [0, {len(table)}), as the table has entries; seen {low if low < 0 else high}")
         out = numpy.take(table, ids, 0, mode="clip")  # with "raise", numpy copies once more
-        if of.padding != -1:
-            out[ids == (of.padding if of.padding >= 0 else len(table) + of.padding)] = 0
+        if computation.padding != -1:
+            out[ids == (computation.padding if computation.padding >= 0 else len(table) + computation.padding)] = 0
         return out
 
     return compute
 
 
-def _slicing(of: c.Slicing) -> Function:
+def _slicing(computation: c.Slicing) -> Function:
     def compute(x: Array) -> Array:
         cuts: list[Any] = [slice(None)] * x.ndim
-        for axis, begin, end in of.cuts:
+        for axis, begin, end in computation.cuts:
             cuts[axis] = slice(begin, end)
         out = x[tuple(cuts)]
-        return out.squeeze(of.dropped) if of.dropped else out
+        return out.squeeze(computation.dropped) if computation.dropped else out
 
     return compute
 
 
-def _split(of: c.Split, dims: Sequence[Dims]) -> Function:
+def _split(computation: c.Split, dims: Sequence[Dims]) -> Function:
     numpy = _numpy()
-    sizes = [part[of.axis] for part in dims]
-    return _one(lambda x: tuple(numpy.split(x, numpy.cumsum(sizes)[:-1], of.axis)))
+    sizes = [part[computation.axis] for part in dims]
+    return _unary(lambda x: tuple(numpy.split(x, numpy.cumsum(sizes)[:-1], computation.axis)))
 
 
 def _unstacking(axis: int) -> Function:
     numpy = _numpy()
-    return _one(lambda x: tuple(numpy.moveaxis(x, axis, 0)))
+    return _unary(lambda x: tuple(numpy.moveaxis(x, axis, 0)))
 
 
-def _running_sum(of: c.RunningSum) -> Function:
+def _running_sum(computation: c.RunningSum) -> Function:
     numpy = _numpy()
 
     def compute(x: Array) -> Array:
-        out = numpy.cumsum(x, of.axis, x.dtype)
-        return out - x if of.exclusive else out
+        out = numpy.cumsum(x, computation.axis, x.dtype)
+        return out - x if computation.exclusive else out
 
     return compute
 
 
-def _layer_norm(of: c.LayerNorm) -> Function:
+def _layer_norm(computation: c.LayerNorm) -> Function:
     numpy = _numpy()
 
     def compute(x: Array, scale: Array | None = None, shift: Array | None = None) -> Array:
-        axes = tuple(range(of.begin, x.ndim))
+        axes = tuple(range(computation.begin, x.ndim))
         centred = x - x.mean(axes, keepdims=True)
-        centred /= numpy.sqrt(numpy.square(centred).mean(axes, keepdims=True) + x.dtype.type(of.epsilon))
-        inner = x.shape[of.begin :]
+        centred /= numpy.sqrt(numpy.square(centred).mean(axes, keepdims=True) + x.dtype.type(computation.epsilon))
+        inner = x.shape[computation.begin :]
         centred = centred if scale is None else centred * scale.reshape(inner)
         return centred if shift is None else centred + shift.reshape(inner)
 
@@ -141,7 +141,7 @@ def _product(x_transposed: bool, y_transposed: bool) -> Function:
     return compute
 
 
-def row_function(of: Computation, dims: Sequence[Dims], element: Any, ranks: Sequence[int]) -> Function | None:
+def row_function(computation: Computation, dims: Sequence[Dims], element: Any, ranks: Sequence[int]) -> Function | None:
     """Return the function of a computation that computes each row, or a constant; None if there is none.
 
     Args:
@@ -156,24 +156,24 @@ def row_function(of: Computation, dims: Sequence[Dims], element: Any, ranks: Seq
         """Tell whether axes are none of the rows."""
         return not ranks or all(axis % (rank or 1) for axis in axes)
 
-    match of:
+    match computation:
         case s.Regrouping() if len(ranks) == 2:  # all rows fed have the same sequences
-            return _two(lambda x, like: x)
+            return _binary_function(lambda x, like: x)
         case c.Identity() | c.Cast():
-            return _one(lambda x: x.astype(element, copy=False))
+            return _unary(lambda x: x.astype(element, copy=False))
         case c.Expansion() if ranks == [len(dims[0])] and all(isinstance(n, int) for n in dims[0][1:]):
-            return _one(lambda x: numpy.broadcast_to(x, (len(x), *dims[0][1:])))
+            return _unary(lambda x: numpy.broadcast_to(x, (len(x), *dims[0][1:])))
         case c.Reshape() | c.Filled() | c.Expansion() if not all(isinstance(n, int) for n in shape):
             return None
         case c.Reshape():
-            return _one(lambda x: x.reshape(shape))
+            return _unary(lambda x: x.reshape(shape))
         case c.Numbers(numbers=numbers):
             constant = numpy.array(numbers, element).reshape(shape)
             return lambda: constant
         case c.Scaling(by=by):
-            return _one(lambda x: x * x.dtype.type(by))
+            return _unary(lambda x: x * x.dtype.type(by))
         case c.Affine(by=by, shift=shift):
-            return _one(lambda x: x * x.dtype.type(by) + x.dtype.type(shift))
+            return _unary(lambda x: x * x.dtype.type(by) + x.dtype.type(shift))
         case c.Power(of=power):
             return _power(power)
         case c.Function(name=name):
@@ -181,15 +181,15 @@ def row_function(of: Computation, dims: Sequence[Dims], element: Any, ranks: Seq
         case c.Logarithm():
             return numpy.log
         case c.Relu():
-            return _one(lambda x: numpy.maximum(x, 0))
+            return _unary(lambda x: numpy.maximum(x, 0))
         case c.Activation(name="sigmoid"):
-            return _one(lambda x: 1 / (1 + numpy.exp(-x)))
+            return _unary(lambda x: 1 / (1 + numpy.exp(-x)))
         case c.Activation(name="tanh"):
             return numpy.tanh
         case c.Activation(name="swish"):
-            return _one(lambda x: x / (1 + numpy.exp(-x)))
+            return _unary(lambda x: x / (1 + numpy.exp(-x)))
         case c.Activation(name="hardtanh", numbers=(low, high)):
-            return _one(lambda x: numpy.clip(x, low, high))
+            return _unary(lambda x: numpy.clip(x, low, high))
         case c.Sum(axis=axis):
             return _binary("add", axis)
         case c.Subtraction(axis=axis):
@@ -205,27 +205,27 @@ def row_function(of: Computation, dims: Sequence[Dims], element: Any, ranks: Seq
         case c.Softmax(axis=axis) if inside(axis):
             return _softmax(axis)
         case c.LayerNorm(begin=begin) if inside(begin):
-            return _layer_norm(of)
+            return _layer_norm(computation)
         case c.Reduction(axes=axes) if not ranks or (axes is not None and inside(*axes)):
-            return _reduction(of)
+            return _reduction(computation)
         case c.Embedding():
-            return _embedding(of)
+            return _embedding(computation)
         case c.Picking(axis=0) if ranks == [1]:
             return _embedding(c.Embedding())
         case c.Slicing(cuts=cuts) if inside(*(axis for axis, _, _ in cuts)):
-            return _slicing(of)
+            return _slicing(computation)
         case c.Concat(axis=axis) if inside(axis):
-            return _one(lambda parts: numpy.concatenate(parts, axis))
+            return _unary(lambda parts: numpy.concatenate(parts, axis))
         case c.Stacking(axis=axis) if not ranks or axis % (rank + 1):
-            return _one(lambda parts: numpy.stack(parts, axis))
+            return _unary(lambda parts: numpy.stack(parts, axis))
         case c.Split(axis=axis) if inside(axis) and all(isinstance(part[axis], int) for part in dims):
-            return _split(of, dims)
+            return _split(computation, dims)
         case c.Unstacking(axis=axis) if inside(axis):
             return _unstacking(axis)
         case c.Transposition(axes=axes) if not ranks or axes[0] % rank == 0:
-            return _one(lambda x: x.transpose(axes))
+            return _unary(lambda x: x.transpose(axes))
         case c.RunningSum(axis=axis) if inside(axis):
-            return _running_sum(of)
+            return _running_sum(computation)
         case c.MatrixProduct(x_transposed=x_transposed, y_transposed=y_transposed) if not ranks or (rank > 1 and ranks[0] == rank and not x_transposed):
             return _product(x_transposed, y_transposed)
         case c.FlattenedProduct(x_rows=1, y_rows=1) if ranks == [2]:
@@ -234,19 +234,19 @@ def row_function(of: Computation, dims: Sequence[Dims], element: Any, ranks: Seq
             return None
 
 
-def filled(of: c.Filled, dims: Dims, element: Any) -> Callable[[int], Array] | None:
+def filled(computation: c.Filled, dims: Dims, element: Any) -> Callable[[int], Array] | None:
     """Return the function from the number of rows to rows of one number; None if it is unknown, or the dims are."""
-    numpy, number = _numpy(), of.number
+    numpy, number = _numpy(), computation.number
     if number is None or not all(isinstance(n, int) for n in dims[1:]):
         return None
     return lambda count: numpy.full((count, *dims[1:]), number, element)
 
 
-def sequence_function(of: Computation) -> Callable[[Array, Array], Array] | None:
+def sequence_function(computation: Computation) -> Callable[[Array, Array], Array] | None:
     """Return the function of a computation over sequences, from rows and the begins of the sequences (and the end); None if there is none."""
-    match of:
+    match computation:
         case c.RunningSum(axis=0):
-            compute = _running_sum(of)
+            compute = _running_sum(computation)
             return lambda x, begins: compute(x)
         case s.SequencePooling(how=how):
             return lambda x, begins: _pooled(x, begins, how)

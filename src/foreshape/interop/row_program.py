@@ -151,7 +151,7 @@ class RowProgram:
         self.constants[number] = array
         return number
 
-    def _of_spec(self, op: Op, spec: Spec) -> str:
+    def _result_space(self, op: Op, spec: Spec) -> str:
         """Return the space of a result."""
         dims = spec.dims
         if dims is None or spec.dtype is None:
@@ -243,16 +243,16 @@ class RowProgram:
 
     def _weight(self, node: _Node) -> Array | None:
         """Return the constant matrix of a product of rows."""
-        of = node.computation
-        if not isinstance(of, c.FlattenedProduct | c.MatrixProduct) or len(node.operands) != 2:
+        computation = node.computation
+        if not isinstance(computation, c.FlattenedProduct | c.MatrixProduct) or len(node.operands) != 2:
             return None
         x: int = node.operands[0]
         weight = self.constants.get(node.operands[1])
         if x in self.constants or weight is None or weight.ndim != 2 or len(self.values[x].dims) != 1 or self.values[x].element != FP32.numpy_name:
             return None
-        if isinstance(of, c.FlattenedProduct):
-            return weight if (of.x_rows, of.y_rows) == (1, 1) else None
-        return None if of.x_transposed else weight.T if of.y_transposed else weight
+        if isinstance(computation, c.FlattenedProduct):
+            return weight if (computation.x_rows, computation.y_rows) == (1, 1) else None
+        return None if computation.x_transposed else weight.T if computation.y_transposed else weight
 
     def _reader(self, value: int) -> _Node | None:
         """Return the only reader of a value that is not fetched."""
@@ -283,10 +283,10 @@ class RowProgram:
         reader = self._reader(value)
         if reader is not None and isinstance(reader.computation, c.Sum):
             x, y = reader.operands
-            other = y if x == value else x
-            if other != value and other not in self.constants and self.values[other] == self.values[value] and self._is_before(other, node):
+            addend = y if x == value else x
+            if addend != value and addend not in self.constants and self.values[addend] == self.values[value] and self._is_before(addend, node):
                 nodes.append(reader)
-                added, value = other, reader.results[0]
+                added, value = addend, reader.results[0]
         reader = self._reader(value)
         function = None if reader is None else _function_of(reader.computation)
         if reader is not None and function is not None:
@@ -304,15 +304,15 @@ class RowProgram:
     def _joined(self, node: _Node) -> list[_Node]:
         """Return the products of the same rows whose results, with a bias or not, are only attended to; and the nodes of the biases."""
         out: list[_Node] = []
-        for other in self._readers[node.operands[0]]:
-            weight = self._weight(other)
-            if weight is None or other.operands[0] != node.operands[0]:
+        for sibling in self._readers[node.operands[0]]:
+            weight = self._weight(sibling)
+            if weight is None or sibling.operands[0] != node.operands[0]:
                 continue
-            bias = self._bias(other.results[0])
-            value = other.results[0] if bias is None else bias[0].results[0]
+            bias = self._bias(sibling.results[0])
+            value = sibling.results[0] if bias is None else bias[0].results[0]
             readers = self._readers.get(value, [])
             if value not in self.fetches and readers and all(isinstance(r.computation, AttentionInSequences) for r in readers):
-                out += [other, *([] if bias is None else [bias[0]])]
+                out += [sibling, *([] if bias is None else [bias[0]])]
         return out if sum(self._weight(n) is not None for n in out) > 1 and any(n is node for n in out) else [node]
 
     def _join(self, nodes: list[_Node]) -> None:
@@ -332,20 +332,20 @@ class RowProgram:
         compute = RowProduct(self._store, numpy.concatenate(weights, 1), numpy.concatenate(biases))
         self.nbytes += compute.nbytes
         self.values.append(RowValue(self.values[values[0]].space, (compute.n,), FP32.numpy_name))
-        whole, begin = len(self.values) - 1, 0
+        joined_value, begin = len(self.values) - 1, 0
         for value, weight in zip(values, weights, strict=True):
-            self.columns[value] = Columns(whole, begin, begin + weight.shape[1])
+            self.columns[value] = Columns(joined_value, begin, begin + weight.shape[1])
             begin += weight.shape[1]
-        self.steps.append(RowStep("product", compute, (nodes[0].operands[0],), (whole,)))
+        self.steps.append(RowStep("product", compute, (nodes[0].operands[0],), (joined_value,)))
 
     def _step(self, node: _Node) -> None:
         """Add the step of a node that is no product of rows with a constant."""
-        of, operands, results, op = node.computation, node.operands, node.results, node.op
+        computation, operands, results, op = node.computation, node.operands, node.results, node.op
         first = operands[0] if operands and isinstance(operands[0], int) else None
         value = None if first is None else self.values[first]
         is_single = value is not None and first not in self.constants and value.element == FP32.numpy_name
-        function = _function_of(of)
-        if isinstance(of, AttentionInSequences):
+        function = _function_of(computation)
+        if isinstance(computation, AttentionInSequences):
             bias = operands[3] if len(operands) > 3 else None
             if (
                 value is None
@@ -354,16 +354,18 @@ class RowProgram:
                 or any(self.values[v].dims != value.dims for v in _flat(operands[1:3]))
             ):
                 raise StepsUnknown(f"{_words(op)}: attention without torch is for fp32 of equal rows, with a constant bias or none")
-            self.steps.append(RowStep("attention", RowAttention(self._store, of.heads, of.scale, of.causal), tuple(operands), results))
+            self.steps.append(
+                RowStep("attention", RowAttention(self._store, computation.heads, computation.scale, computation.causal), tuple(operands), results)
+            )
         elif is_single and function is not None:
             self.steps.append(RowStep("function", RowFunction(self._store, function[0]), operands[:1], results))
-        elif is_single and value is not None and isinstance(of, c.LayerNorm) and of.begin == len(value.dims) == 1:
+        elif is_single and value is not None and isinstance(computation, c.LayerNorm) and computation.begin == len(value.dims) == 1:
             numbers = [None if v is None else self.constants.get(v) for v in (*operands[1:], None, None)[:2]]
             if any(v is not None and v not in self.constants for v in operands[1:]):
                 raise StepsUnknown(f"{_words(op)}: its scale and its shift must be constants")
-            self.steps.append(RowStep("norm", RowNorm(self._store, value.dims[0], of.epsilon, *numbers), operands[:1], results))
-        elif isinstance(of, c.Filled):
-            fill = filled(of, (0, *self.values[results[0]].dims), self.values[results[0]].element)
+            self.steps.append(RowStep("norm", RowNorm(self._store, value.dims[0], computation.epsilon, *numbers), operands[:1], results))
+        elif isinstance(computation, c.Filled):
+            fill = filled(computation, (0, *self.values[results[0]].dims), self.values[results[0]].element)
             if fill is None:
                 raise StepsUnknown(f"{_words(op)}: {op.type} is of a number that is not known")
             self.steps.append(RowStep("filled", fill, (), results))
@@ -371,15 +373,15 @@ class RowProgram:
             self._in_numpy(node)
 
     def _in_numpy(self, node: _Node) -> None:
-        of, operands, results, op = node.computation, node.operands, node.results, node.op
+        computation, operands, results, op = node.computation, node.operands, node.results, node.op
         spaces = {self.values[v].space for v in (*_flat(operands), *results)} - {CONSTANT}
-        sequences = sequence_function(of)
+        sequences = sequence_function(computation)
         if sequences is not None and len(_flat(operands)) == 1:
             self.steps.append(RowStep("sequences", sequences, operands, results))
             return
         dims = [(Ellipsis, *self.values[v].dims) for v in results]
         ranks = [1 + len(self.values[v].dims) for v in _flat(operands) if v not in self.constants]
-        compute = row_function(of, dims, self.values[results[0]].element, ranks) if len(spaces) == 1 else None
+        compute = row_function(computation, dims, self.values[results[0]].element, ranks) if len(spaces) == 1 else None
         if compute is None or not ranks:
             raise StepsUnknown(f"{_words(op)}: {op.type} has no kernel without torch for these operands")
         self.steps.append(RowStep("rows", compute, operands, results))
@@ -407,7 +409,13 @@ def _flat(operands: Sequence[Any]) -> list[int]:
     return out
 
 
-def _function_of(of: Computation) -> tuple[Function, ...] | None:
+def _function_of(computation: Computation) -> tuple[Function, ...] | None:
     """Return the functions of each element by oneDNN that a computation is."""
-    following = Following("relu") if isinstance(of, c.Relu) else Following(of.name, of.numbers, of.form) if isinstance(of, c.Activation) else None
+    following = (
+        Following("relu")
+        if isinstance(computation, c.Relu)
+        else Following(computation.name, computation.numbers, computation.form)
+        if isinstance(computation, c.Activation)
+        else None
+    )
     return None if following is None else tuple(in_library(following))

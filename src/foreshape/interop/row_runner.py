@@ -181,14 +181,14 @@ def chunks_of(lengths: Array, threads: int) -> tuple[list[int], list[list[int]]]
     while order and threads > 1 and rows[order[0]] >= TOGETHER and rows[order[0]] * threads > remaining:
         remaining -= rows[order[0]]
         alone.append(order.pop(0))
-    most = min(BLOCK, max(rounded_rows(-(-remaining // threads)), 1))
+    chunk_rows = min(BLOCK, max(rounded_rows(-(-remaining // threads)), 1))
     chunks: list[list[int]] = []
     room: list[int] = []
     for text in order:
-        place = next((index for index, free in enumerate(room) if free >= rows[text]), None) if rows[text] < most else None
+        place = next((index for index, free in enumerate(room) if free >= rows[text]), None) if rows[text] < chunk_rows else None
         if place is None:
             chunks.append([text])
-            room.append(most - rows[text])
+            room.append(chunk_rows - rows[text])
         else:
             chunks[place].append(text)
             room[place] -= rows[text]
@@ -227,8 +227,8 @@ def _parts(program: RowProgram, fetches: Sequence[int]) -> list[_StepGroup]:
     fetched = {_base(program, v) for v in fetches}
     parts: list[_StepGroup] = []
     for index, group in enumerate(groups):
-        made = [v for step in group for v in step.results]
-        leaves = frozenset(v for v in made if v in fetched or any(v in later for later in bases[index + 1 :]))
+        results = [v for step in group for v in step.results]
+        leaves = frozenset(v for v in results if v in fetched or any(v in later for later in bases[index + 1 :]))
         parts.append(_StepGroup(_space_of(program, group[0]), group, group[0].is_by_row, leaves, _slots(program, group, leaves)))
     return parts
 
@@ -246,7 +246,7 @@ def _slots(program: RowProgram, steps: list[RowStep], leaves: frozenset[int]) ->
             else:
                 slots[v] = free.pop() if free else len({*slots.values()})
                 memory[v] = {slots[v]}
-        live = {slot for other in steps[place + 1 :] for v in other.reads for slot in memory.get(_base(program, v), ())}
+        live = {slot for later_step in steps[place + 1 :] for v in later_step.reads for slot in memory.get(_base(program, v), ())}
         free = sorted({*slots.values()} - live)
     return slots
 
@@ -296,22 +296,22 @@ class _RowWorker(Worker):
             env[number] = numpy.zeros((room[ROWS], *array.shape[1:]), array.dtype)
             env[number][:rows] = array
         free: dict[str, list[int]] = {ROWS: [*range(64)][::-1], TEXTS: [*range(64)][::-1]}
-        held: dict[int, int] = {}
+        memory_numbers: dict[int, int] = {}
         for part, last in zip(plan.parts, plan.last, strict=True):
             for v in part.leaves:
                 value = self._program.values[v]
                 if value.element == "float32":
-                    held[v] = free[value.space].pop()
-                    env[v] = self._memory((value.space, held[v]), room[value.space], value.dims)
+                    memory_numbers[v] = free[value.space].pop()
+                    env[v] = self._memory((value.space, memory_numbers[v]), room[value.space], value.dims)
             if part.is_by_row:
-                self._by_row(part, env, count[part.space])
+                self._run_blocks(part, env, count[part.space])
             else:
-                self._over_all(part.steps[0], env, begins, count, room)
+                self._run_on_sequences(part.steps[0], env, begins, count, room)
             for v in last:
                 env.pop(v, None)
-                if v in held:
-                    free[self._program.values[v].space].append(held.pop(v))
-        return [self._whole(env, v)[: count[self._program.values[v].space]] for v in plan.fetches]
+                if v in memory_numbers:
+                    free[self._program.values[v].space].append(memory_numbers.pop(v))
+        return [self._array(env, v)[: count[self._program.values[v].space]] for v in plan.fetches]
 
     def _memory(self, slot: tuple[str, int], count: int, dims: tuple[int, ...]) -> Array:
         """Return memory of all rows for a value."""
@@ -323,16 +323,16 @@ class _RowWorker(Worker):
             memory = self._rows[slot] = aligned(size)
         return memory[:size].reshape(count, *dims)
 
-    def _whole(self, env: dict[int, Array], value: int) -> Array:
+    def _array(self, env: dict[int, Array], value: int) -> Array:
         columns = self._program.columns.get(value)
         return env[value] if columns is None else env[columns.source][:, columns.begin : columns.end]
 
-    def _over_all(self, step: RowStep, env: dict[int, Array], begins: Array, count: dict[str, int], room: dict[str, int]) -> None:
+    def _run_on_sequences(self, step: RowStep, env: dict[int, Array], begins: Array, count: dict[str, int], room: dict[str, int]) -> None:
         """Run a step that needs the sequences."""
         import numpy
 
         if step.kind == "attention":
-            q, k, v = (_in_rows(self._whole(env, x)) for x in step.operands[:3])
+            q, k, v = (_in_rows(self._array(env, x)) for x in step.operands[:3])
             bias = env[step.operands[3]] if len(step.operands) > 3 else None
             out = env[step.results[0]]
             out[begins[-1] :] = 0.0
@@ -340,14 +340,14 @@ class _RowWorker(Worker):
             return
         number: int = step.operands[0]
         result = step.results[0]
-        x = self._whole(env, number)[: count[self._program.values[number].space]]
+        x = self._array(env, number)[: count[self._program.values[number].space]]
         y, space = step.compute(x, begins), self._program.values[result].space
         if result not in env:
             env[result] = numpy.empty((room[space], *y.shape[1:]), y.dtype)
         env[result][: len(y)] = y
         env[result][len(y) :] = 0
 
-    def _by_row(self, part: _StepGroup, env: dict[int, Array], count: int) -> None:
+    def _run_blocks(self, part: _StepGroup, env: dict[int, Array], count: int) -> None:
         """Run steps block by block."""
         import numpy
 
@@ -357,8 +357,8 @@ class _RowWorker(Worker):
                 operands = [self._operand(x, env, block, begin, rows) for x in step.operands]
                 if step.kind in ("rows", "filled"):
                     results: Any = step.compute(rows) if step.kind == "filled" else step.compute(*operands)
-                    made: Sequence[Array] = results if len(step.results) > 1 else (results,)
-                    for v, y in zip(step.results, made, strict=True):
+                    arrays: Sequence[Array] = results if len(step.results) > 1 else (results,)
+                    for v, y in zip(step.results, arrays, strict=True):
                         if v in part.leaves:
                             if v not in env:
                                 env[v] = numpy.zeros((covered(count) + 64, *y.shape[1:]), y.dtype)
@@ -408,5 +408,5 @@ def _in_rows(x: Array) -> Array:
 def _last_reads(program: RowProgram, parts: list[_StepGroup], fetches: Sequence[int], index: int) -> list[int]:
     """Return the values of all rows that no part behind reads."""
     later = {_base(program, v) for part in parts[index + 1 :] for step in part.steps for v in step.reads} | {_base(program, v) for v in fetches}
-    here = {_base(program, v) for step in parts[index].steps for v in step.reads} | parts[index].leaves
-    return [v for v in here if v not in later and program.values[v].space != CONSTANT]
+    reads = {_base(program, v) for step in parts[index].steps for v in step.reads} | parts[index].leaves
+    return [v for v in reads if v not in later and program.values[v].space != CONSTANT]

@@ -8,7 +8,7 @@ from typing import Any
 
 from foreshape.apps.cli.options import with_sizes
 from foreshape.apps.cli.output import console, error_text, print_json, print_plain, printing
-from foreshape.apps.cli.ragged import RaggedFacts
+from foreshape.apps.cli.ragged_networks import RaggedFacts
 from foreshape.apps.cli.show import count_words, feed_facts, guard_facts, human_bytes, kept_of, new_row, new_table, operator_counts, print_feeds, total
 from foreshape.errors import DescriptionError
 from foreshape.language.infer.example_flow import ExampleFlow

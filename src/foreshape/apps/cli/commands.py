@@ -154,7 +154,7 @@ def check(
     result."""
     from foreshape.apps.cli.check import print_check
     from foreshape.apps.cli.options import sizes_of
-    from foreshape.apps.cli.ragged import ragged_facts, ragged_settings
+    from foreshape.apps.cli.ragged_networks import ragged_facts, ragged_settings
     from foreshape.apps.cli.user_operators import import_operators
     from foreshape.interop import load_program
 
@@ -341,7 +341,7 @@ def convert(
     Element types and values do not change. Exits with 1 if a model has operators that its new format lacks; they are listed, and it is not written."""
     from foreshape.apps.cli.command_options import refuse
     from foreshape.apps.cli.model_conversion import print_converted
-    from foreshape.apps.cli.ragged import print_ragged_converted, ragged_settings
+    from foreshape.apps.cli.ragged_networks import print_ragged_converted, ragged_settings
 
     if len(paths) > 2:
         raise typer.BadParameter(f"{len(paths)} paths follow MODEL: give the path to write, or the parameters' path and the path to write", param_hint="PATH")

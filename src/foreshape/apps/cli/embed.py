@@ -64,13 +64,13 @@ def embed(
             **settings,
         }
         with VectorFile(out, dims or embedder.width, command) as file:
-            before = file.done
+            resumed = file.done
             count = _run(embedder, source, file, settings, skip_bad_lines, total, memory)
             file.finish()
         with printing():
-            kept = f", {before} of them from the run before" if before else ""
+            resumed_text = f", {resumed} of them from the run before" if resumed else ""
             skipped = f"; {count} bad line{'s' if count > 1 else ''} left out" if count else ""
-            print_plain(f"{out}: {file.done} vectors of {file.width} columns{kept}{skipped}")
+            print_plain(f"{out}: {file.done} vectors of {file.width} columns{resumed_text}{skipped}")
 
 
 def _run(embedder: Embedder, source: TextSource, file: VectorFile, settings: dict[str, Any], skip: bool, total: int | None, memory: str | None) -> int:

@@ -186,8 +186,8 @@ class Embedder:
         return vectors
 
     def _stream(self, texts: Iterable[str], prompt_name: str | None, prompt: str | None, normalize: bool, dims: int | None) -> Iterator[Any]:
-        before = self._prompt(prompt_name, prompt)
-        skipped = self._tokenize.prompt_length(before) if before and not self._settings.include_prompt else 0
+        prefix = self._prompt(prompt_name, prompt)
+        skipped = self._tokenize.prompt_length(prefix) if prefix and not self._settings.include_prompt else 0
         variable = self._vector(bool(skipped))
         if dims is not None and not 1 <= dims <= self.width:
             raise SchemaError.must("dims", f"from 1 to the {self.width} columns of a vector", dims)
@@ -198,7 +198,7 @@ class Embedder:
 
         source = iter(texts)
         while some := list(islice(source, _WINDOW)):
-            yield from self._rows(variable, self._words(_with(before, some)), vectors, skipped)
+            yield from self._rows(variable, self._words(_with(prefix, some)), vectors, skipped)
 
     def _words(self, texts: Sequence[Any]) -> list[Tokenized]:
         try:
@@ -318,7 +318,7 @@ class Embedder:
 
         if self._network.rows is None or self.labels is not None:
             raise SchemaError(f"{self.path} has no rows of words")
-        before, steps = self._prompt(prompt_name, prompt), () if self._settings.pooling else self._settings.steps
+        prefix, steps = self._prompt(prompt_name, prompt), () if self._settings.pooling else self._settings.steps
 
         def split(values: Any, lengths: Sequence[int]) -> Any:
             for step in steps:
@@ -326,7 +326,7 @@ class Embedder:
             return numpy.split(normalized(values) if normalize else values, numpy.cumsum(lengths)[:-1])
 
         texts = [sentences] if isinstance(sentences, str) else list(sentences)
-        rows = self._rows(self._network.rows, self._words(_with(before, texts)), split)
+        rows = self._rows(self._network.rows, self._words(_with(prefix, texts)), split)
         return rows[0] if isinstance(sentences, str) else rows
 
     def sparse(self, sentences: str | Sequence[str], *, prompt_name: str | None = None, prompt: str | None = None) -> Any:
@@ -340,7 +340,7 @@ class Embedder:
 
         if self._settings.sparse is None:
             raise SchemaError(f"{self.path} has no scores of words: a model with an output layer of masked words has them")
-        variable, before = self._network.active_words(*self._settings.sparse), self._prompt(prompt_name, prompt)
+        variable, prefix = self._network.active_words(*self._settings.sparse), self._prompt(prompt_name, prompt)
         texts = [sentences] if isinstance(sentences, str) else list(sentences)
 
         sparse: Any = scipy_sparse
@@ -349,7 +349,7 @@ class Embedder:
             return [sparse.csr_matrix(row) for row in values]
 
         columns = int(cast("int", variable.spec.known_dims[-1]))
-        parts = self._rows(variable, self._words(_with(before, texts)), rows)
+        parts = self._rows(variable, self._words(_with(prefix, texts)), rows)
         return sparse.vstack(parts, "csr") if parts else sparse.csr_matrix((0, columns), dtype="float32")
 
     # --- scores

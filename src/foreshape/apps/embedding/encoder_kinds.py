@@ -102,8 +102,8 @@ def _positions(n: EncoderNetwork) -> Variable:
     padding = n.size("pad_token_id", default=1)
     words = layer.cast(layer.not_equal(n.ids, layer.fill_constant([1], "int64", padding)), "fp64")
     total = layer.cumsum(words, 0)
-    before = layer.sequence_expand_as(layer.sequence_first_step(layer.reshape(total - words, [-1, 1])), n.ids)
-    return (total - layer.reshape(before, [-1])) * words + float(padding)
+    text_starts = layer.sequence_expand_as(layer.sequence_first_step(layer.reshape(total - words, [-1, 1])), n.ids)
+    return (total - layer.reshape(text_starts, [-1])) * words + float(padding)
 
 
 def _bert(names: _BertNames) -> Callable[[EncoderNetwork], Variable]:
@@ -113,8 +113,8 @@ def _bert(names: _BertNames) -> Callable[[EncoderNetwork], Variable]:
         bias = None
         if names is _MPNET:
             buckets = n.size("relative_attention_num_buckets", default=32)
-            bias = n.by_distance(lambda d: _t5_bucket(d, buckets, 128), buckets, heads, 128, "encoder.relative_attention_bias")
-        return _bert_blocks(n, h, names, lambda q, k, v, at: n.attention(q, k, v, heads, bias=bias))
+            bias = n.distance_bias(lambda d: _t5_bucket(d, buckets, 128), buckets, heads, 128, "encoder.relative_attention_bias")
+        return _bert_blocks(n, h, names, lambda q, k, v, block: n.attention(q, k, v, heads, bias=bias))
 
     return describe
 
@@ -149,33 +149,33 @@ def _deberta(n: EncoderNetwork) -> Variable:
     if "layer_norm" in str(n.config.get("norm_rel_ebd", "none")):
         positions = n.norm(positions, "encoder.LayerNorm")
     reach = n.size("max_position_embeddings")
-    place_of = numpy.clip(_log_bucket(numpy.arange(reach, -reach - 1, -1), buckets, farthest) + span, 0, 2 * span - 1)
+    bucket_places = numpy.clip(_log_bucket(numpy.arange(reach, -reach - 1, -1), buckets, farthest) + span, 0, 2 * span - 1)
     distances = layer.cast(layer.clip(n.distances(), -float(reach), float(reach)) + float(reach), "int64")
-    place = layer.gather(layer.assign(place_of.astype("int64")), layer.reshape(distances, [-1]))
+    place = layer.gather(layer.assign(bucket_places.astype("int64")), layer.reshape(distances, [-1]))
     place = layer.unsqueeze(square(place, distances), [0, 1])
     factor = 1.0 / math.sqrt(size * (1 + len({"c2p", "p2c"} & {*kinds})))
     lengths = n.lengths()
     behind = layer.relu(layer.unsqueeze(n.places(), [0]) - layer.unsqueeze(layer.cast(lengths, "fp32"), [1]) + 1.0)
     mask = layer.unsqueeze(behind * -1e9, [1, 2])
 
-    def by_head(x: Variable) -> Variable:
+    def padded_heads(x: Variable) -> Variable:
         padded = layer.sequence_pad(x, 0.0)[0]
         return layer.transpose(layer.reshape(padded, [*padded.spec.known_dims[:2], heads, size]), [0, 2, 1, 3])
 
-    def of_places(block: str, shared: str, alone: str) -> Variable:
+    def projected_places(block: str, shared: str, alone: str) -> Variable:
         name = shared if n.size("share_att_key", default=False) else alone
         return layer.transpose(layer.reshape(n.linear(positions, n.width, f"{block}attention.self.{name}"), [2 * span, heads, size]), [1, 2, 0])
 
     def mix(q: Variable, k: Variable, v: Variable, block: str) -> Variable:
-        q, k, v = (by_head(x) for x in (q, k, v))
+        q, k, v = (padded_heads(x) for x in (q, k, v))
         scores = layer.matmul(q, k, transpose_y=True)
         every = layer.expand(place, [size_of(q, 0), heads, size_of(q, 2), size_of(q, 2)])
         if "c2p" in kinds:
-            scores = scores + layer.take_along_axis(layer.matmul(q, of_places(block, "key_proj", "pos_key_proj")), every, -1)
+            scores = scores + layer.take_along_axis(layer.matmul(q, projected_places(block, "key_proj", "pos_key_proj")), every, -1)
         if "p2c" in kinds:
-            to_places = layer.matmul(k, of_places(block, "query_proj", "pos_query_proj"))
-            by_key = layer.transpose(every, [0, 1, 3, 2])
-            scores = scores + layer.transpose(layer.take_along_axis(to_places, by_key, -1), [0, 1, 3, 2])
+            to_places = layer.matmul(k, projected_places(block, "query_proj", "pos_query_proj"))
+            key_places = layer.transpose(every, [0, 1, 3, 2])
+            scores = scores + layer.transpose(layer.take_along_axis(to_places, key_places, -1), [0, 1, 3, 2])
         mixed = layer.transpose(layer.matmul(layer.softmax(scores * factor + mask), v), [0, 2, 1, 3])
         padded = layer.reshape(mixed, [*mixed.spec.known_dims[:2], n.width])
         return layer.lod_reset(layer.sequence_unpad(padded, lengths), n.ids)
@@ -191,8 +191,8 @@ def _log_bucket(distance: Any, buckets: int, farthest: int) -> Any:
     half = buckets // 2
     size = numpy.where(abs(distance) < half, half - 1, abs(distance)).astype("float32")
     far = numpy.ceil(numpy.log(size / half) / numpy.log(numpy.float32((farthest - 1) / half)) * (half - 1)) + half
-    where: Any = numpy.where
-    return where(size <= half, distance, far * numpy.sign(distance)).astype("int64")
+    select: Any = numpy.where
+    return select(size <= half, distance, far * numpy.sign(distance)).astype("int64")
 
 
 def _t5_bucket(distance: Any, buckets: int, farthest: int) -> Any:
@@ -204,8 +204,8 @@ def _t5_bucket(distance: Any, buckets: int, farthest: int) -> Any:
     size = abs(distance)
     far = numpy.log(numpy.maximum(size, 1).astype("float32") / exact) / numpy.float32(math.log(farthest / exact)) * numpy.float32(half - exact)
     far = numpy.minimum(exact + far.astype("int64"), half - 1)
-    where: Any = numpy.where
-    return (distance > 0) * half + where(size < exact, size, far)
+    select: Any = numpy.where
+    return (distance > 0) * half + select(size < exact, size, far)
 
 
 # --- normalized before each part
@@ -220,7 +220,7 @@ def _t5(n: EncoderNetwork) -> Variable:
     activation = activation_named("gelu_new" if gated and name == "gelu" else name)
     h = n.words("shared")
     table = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias"
-    bias = n.by_distance(lambda d: _t5_bucket(d, buckets, farthest), buckets, heads, farthest, table)
+    bias = n.distance_bias(lambda d: _t5_bucket(d, buckets, farthest), buckets, heads, farthest, table)
     for index in range(n.size("num_layers")):
         block = f"encoder.block.{index}.layer."
         x = n.rms(h, f"{block}0.layer_norm")
@@ -359,16 +359,16 @@ _QUERIES = tuple(f"self_attn.{part}_proj" for part in "qkv")
 def _names(table: Mapping[str, str], *joined: tuple[Sequence[str], str]) -> Callable[[str], Sequence[tuple[str, tuple[int, int] | None]]]:
     """Return names of a network's first code: with other parts, and with some weights joined as one."""
 
-    def other(name: str) -> Sequence[tuple[str, tuple[int, int] | None]]:
+    def renamed(name: str) -> Sequence[tuple[str, tuple[int, int] | None]]:
         for part, theirs in table.items():
             name = name.replace(part, theirs)
-        for parts, whole in joined:
+        for parts, joined_name in joined:
             for index, part in enumerate(parts):
                 if part in name:
-                    return [(name.replace(part, whole), (index, len(parts)))]
+                    return [(name.replace(part, joined_name), (index, len(parts)))]
         return [(name, None)]
 
-    return other
+    return renamed
 
 
 _WORDS = "embeddings.word_embeddings"

@@ -101,7 +101,7 @@ class EncoderNetwork:
         outside = layer.relu(layer.abs(self.distances()) - float(reach))
         return layer.unsqueeze(outside * -1e9, [0])
 
-    def by_distance(self, bucket: Callable[[Any], Any], buckets: int, heads: int, reach: int, name: str) -> Variable:
+    def distance_bias(self, bucket: Callable[[Any], Any], buckets: int, heads: int, reach: int, name: str) -> Variable:
         """Return the bias ``[heads, time, time]``, of a learned number for each bucket of distances.
 
         Args:
@@ -135,7 +135,7 @@ class EncoderNetwork:
         assert isinstance(size, int)
         size //= heads
         if turn is not None:
-            q, k = (_turned(x, n, size, *turn) for x, n in ((q, heads), (k, key_heads)))
+            q, k = (_rotated(x, n, size, *turn) for x, n in ((q, heads), (k, key_heads)))
         k, v = (shared_heads(x, key_heads, size, heads) for x in (k, v))
         return layer.sequence_attention(q, k, v, heads, causal, scale, bias)
 
@@ -155,7 +155,7 @@ def square(x: Variable, like: Variable, *row: int) -> Variable:
     return layer.reshape(x, [size_of(like, 0), size_of(like, 1), *row])
 
 
-def _turned(x: Variable, heads: int, size: int, rotary: Rotary, turn: tuple[Variable, Variable]) -> Variable:
+def _rotated(x: Variable, heads: int, size: int, rotary: Rotary, turn: tuple[Variable, Variable]) -> Variable:
     dims = list(x.spec.known_dims)
     return layer.reshape(rotary.turned(layer.reshape(x, [dims[0], heads, size]), turn), dims)
 

@@ -64,7 +64,7 @@ def read_folder(folder: Path) -> ModelFolder:
     texts = _optional(folder / "config_sentence_transformers.json")
     if not (folder / "modules.json").is_file():
         return _plain(folder, texts)
-    modules = [_module(entry, folder) for entry in _list_of(folder / "modules.json")]
+    modules = [_module(entry, folder) for entry in _json_list(folder / "modules.json")]
     first = modules[0][0] if modules else "none"
     if first not in ("Transformer", "MLMTransformer"):
         raise SchemaError(f"{folder / 'modules.json'}: the first module must be a Transformer; seen {first}")
@@ -76,10 +76,10 @@ def read_folder(folder: Path) -> ModelFolder:
         "max_length": settings.get("max_seq_length"),
         "lower": bool(settings.get("do_lower_case", False)),
         "head": "words" if first == "MLMTransformer" else None,
-        **_of_texts(texts),
+        **_text_settings(texts),
     }
     if texts.get("model_type") == "CrossEncoder":
-        values |= {"head": "score", "activation": _activation_of(config, texts)}
+        values |= {"head": "score", "activation": _activation(config, texts)}
     steps: list[Step] = []
     for name, path in modules[1:]:
         details = _optional(path / "config.json")
@@ -104,16 +104,16 @@ def _plain(folder: Path, texts: Mapping[str, Any]) -> ModelFolder:
     config = _optional(folder / "config.json")
     head = head_named(config)
     if head == "score":
-        return ModelFolder(folder, "score", activation=_activation_of(config, texts), **_of_texts(texts))
+        return ModelFolder(folder, "score", activation=_activation(config, texts), **_text_settings(texts))
     if head == "words":
-        return ModelFolder(folder, "words", ("mean",), assumed=True, sparse=("max", "relu"), **_of_texts(texts))
-    return ModelFolder(folder, None, ("mean",), assumed=True, **_of_texts(texts))
+        return ModelFolder(folder, "words", ("mean",), assumed=True, sparse=("max", "relu"), **_text_settings(texts))
+    return ModelFolder(folder, None, ("mean",), assumed=True, **_text_settings(texts))
 
 
-def _of_texts(texts: Mapping[str, Any]) -> dict[str, Any]:
-    seen: Any = texts.get("prompts") or {}
-    prompts, default, similarity = cast("dict[str, Any]", seen), texts.get("default_prompt_name"), texts.get("similarity_fn_name") or "cosine"
-    if not isinstance(seen, dict) or not all(isinstance(p, str) for p in prompts.values()):
+def _text_settings(texts: Mapping[str, Any]) -> dict[str, Any]:
+    table: Any = texts.get("prompts") or {}
+    prompts, default, similarity = cast("dict[str, Any]", table), texts.get("default_prompt_name"), texts.get("similarity_fn_name") or "cosine"
+    if not isinstance(table, dict) or not all(isinstance(p, str) for p in prompts.values()):
         raise FormatError("config_sentence_transformers.json: prompts must be an object of texts")
     if default is not None and default not in prompts:
         raise FormatError(f"config_sentence_transformers.json: default_prompt_name {default!r} is none of the prompts")
@@ -122,7 +122,7 @@ def _of_texts(texts: Mapping[str, Any]) -> dict[str, Any]:
     return {"prompts": prompts, "default_prompt": default, "similarity": similarity}
 
 
-def _activation_of(config: Mapping[str, Any], texts: Mapping[str, Any]) -> str | None:
+def _activation(config: Mapping[str, Any], texts: Mapping[str, Any]) -> str | None:
     inner: Any = config.get("sentence_transformers")
     inside = cast("dict[str, Any]", inner if isinstance(inner, dict) else {})
     places: list[Any] = [inside.get("activation_fn"), config.get("sbert_ce_default_activation_function"), texts.get("activation_fn")]
@@ -133,7 +133,7 @@ def _optional(file: Path) -> dict[str, Any]:
     return json_object(file) if file.is_file() else {}
 
 
-def _list_of(file: Path) -> list[Any]:
+def _json_list(file: Path) -> list[Any]:
     import json
 
     try:

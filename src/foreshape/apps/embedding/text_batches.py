@@ -41,16 +41,16 @@ def batch_limits(memory: int | str | None, network: TextNetwork, variable: Varia
     """
     if memory is None:
 
-        def short(count: int, total: int, most: int) -> bool:
-            return total <= _ROWS and (not network.padded or count * most <= _ROWS)
+        def short(count: int, total: int, width: int) -> bool:
+            return total <= _ROWS and (not network.padded or count * width <= _ROWS)
 
         return BatchLimits(_ROWS, short)
     from foreshape.compiler.memory import bytes_of
 
     bound, plan = bytes_of(memory), network.plan(variable)
 
-    def fits(count: int, total: int, most: int) -> bool:
-        sizes = {str(name): count if str(name) in ("batch", "texts") else most if str(name).endswith("longest") else total for name in plan.symbols}
+    def fits(count: int, total: int, width: int) -> bool:
+        sizes = {str(name): count if str(name) in ("batch", "texts") else width if str(name).endswith("longest") else total for name in plan.symbols}
         return int(plan.peak(**sizes)) <= bound
 
     if longest is not None and not fits(1, longest, longest):
@@ -72,13 +72,13 @@ def batches(order: Sequence[int], lengths: Sequence[int], limits: BatchLimits) -
         limits: the bounds; a longer text goes alone.
     """
     batch: list[int] = []
-    total = most = 0
+    total = width = 0
     for i in order:
         length = lengths[i]
-        if batch and not (total + length <= limits.rows and limits.fits(len(batch) + 1, total + length, max(most, length))):
+        if batch and not (total + length <= limits.rows and limits.fits(len(batch) + 1, total + length, max(width, length))):
             yield batch
-            batch, total, most = [], 0, 0
+            batch, total, width = [], 0, 0
         batch.append(i)
-        total, most = total + length, max(most, length)
+        total, width = total + length, max(width, length)
     if batch:
         yield batch

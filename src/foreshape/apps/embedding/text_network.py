@@ -113,8 +113,8 @@ class TextNetwork:
     def _behind(self, x: Variable) -> Variable:
         if self._skipped is None:
             self._skipped = layer.data("skipped_rows", ["texts", 1], "int64")
-        whole = layer.sequence_pool(layer.reshape(layer.position_numbers(x), [-1, 1]), "last")
-        length = layer.cast(whole, "int64") + 1 - self._skipped
+        last_position = layer.sequence_pool(layer.reshape(layer.position_numbers(x), [-1, 1]), "last")
+        length = layer.cast(last_position, "int64") + 1 - self._skipped
         return layer.sequence_slice(x, self._skipped, length)
 
     def active_words(self, strategy: str = "max", activation: str = "relu") -> Variable:
@@ -262,8 +262,8 @@ def _value(weights: Mapping[str, Any], network: EncoderNetwork, name: str, split
     base = network.kind.base
     value = _weight(weights, base, name)
     if value is None:
-        for other, part in network.kind.renamed(name):
-            value = _weight(weights, base, other)
+        for checkpoint_name, part in network.kind.renamed(name):
+            value = _weight(weights, base, checkpoint_name)
             if value is not None:
                 value = value if part is None else split(value, part[1])[part[0]]
                 break

@@ -129,7 +129,7 @@ def _read(folder: Path, config: Mapping[str, Any]) -> Any:
             words, lowercase=small, strip_accents=config.get("strip_accents"), handle_chinese_chars=config.get("tokenize_chinese_chars", True), **special
         )._tokenizer
     if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-        return _of_bytes(folder, config)
+        return _byte_tokenizer(folder, config)
     pieces = next((n for n in ("sentencepiece.bpe.model", "spiece.model", "tokenizer.model", "spm.model") if (folder / n).is_file()), None)
     if pieces is not None:
         words = (
@@ -139,7 +139,7 @@ def _read(folder: Path, config: Mapping[str, Any]) -> Any:
     raise FormatError(f"{str(folder)[:300]} has no tokenizer: tokenizer.json, vocab.txt, or vocab.json with merges.txt is missing")
 
 
-def _of_bytes(folder: Path, config: Mapping[str, Any]) -> Any:
+def _byte_tokenizer(folder: Path, config: Mapping[str, Any]) -> Any:
     """Return a tokenizer of bytes, as of GPT-2 and RoBERTa, with RoBERTa's special words if its table has them."""
     tokenizers = _package()
     tokenizer = tokenizers.ByteLevelBPETokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"), add_prefix_space=config.get("add_prefix_space", False))

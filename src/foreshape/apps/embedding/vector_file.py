@@ -44,13 +44,13 @@ class VectorFile:
         self.out, self.width, self._command = out, width, dict(command)
         self.part, self.journal = (out.with_name(out.name + ending) for ending in (".part", ".journal"))
         self._hash = hashlib.sha256()
-        kept = self._kept()
+        progress = self._read_journal()
         try:
             self._file = open(self.part, "r+b" if self.part.exists() else "x+b")  # noqa: SIM115
         except OSError as error:
             raise _disk(self.part, error) from None
         self._lock()
-        self.done, self._digest = kept if kept is not None and os.fstat(self._file.fileno()).st_size >= self._size(kept[0]) else (0, "")
+        self.done, self._digest = progress if progress is not None and os.fstat(self._file.fileno()).st_size >= self._size(progress[0]) else (0, "")
         self._file.truncate(self._size(self.done))
         self._file.seek(0, os.SEEK_END)
         if not self.done:
@@ -62,20 +62,20 @@ class VectorFile:
     def _size(self, rows: int) -> int:
         return _HEADER + rows * self.width * 4
 
-    def _kept(self) -> tuple[int, str] | None:
+    def _read_journal(self) -> tuple[int, str] | None:
         if not (self.journal.is_file() and self.part.is_file()):
             return None
         try:
             notes: dict[str, Any] = json.loads(self.journal.read_text("utf-8"))
-            kept = int(notes["rows"]), str(notes["texts"])
+            progress = int(notes["rows"]), str(notes["texts"])
         except (ValueError, KeyError, TypeError) as error:
             raise FormatError(f"{self.journal} is damaged: delete it and {self.part.name} to begin anew ({str(error)[:100]})") from None
         if notes.get("command") != self._command:
             theirs: dict[str, Any] = notes.get("command") or {}
             name = next((n for n in {**self._command, **theirs} if theirs.get(n) != self._command.get(n)), "settings")
-            seen = f"{name} {theirs.get(name)!r}, and this one has {self._command.get(name)!r}"
-            raise SchemaError(f"{self.part} is the part of another command, with {seen}: give another --out, or delete it and {self.journal.name}")
-        return kept
+            difference = f"{name} {theirs.get(name)!r}, and this one has {self._command.get(name)!r}"
+            raise SchemaError(f"{self.part} is the part of another command, with {difference}: give another --out, or delete it and {self.journal.name}")
+        return progress
 
     def _lock(self) -> None:
         try:

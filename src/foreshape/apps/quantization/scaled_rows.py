@@ -135,12 +135,12 @@ def with_row_scales(program: Program, layers: Sequence[ScaledLayer], weights: Ma
                 factors = factors_of(weight, layer.axis)
                 rewriting.constant(factor, factors)
                 weight = weight / (factors[:, None] if layer.axis == 1 else factors)
-            whole, sizes = as_bytes(weight, layer.axis)
+            integers, sizes = as_bytes(weight, layer.axis)
             steps = (sizes / numpy.float32(LEVELS)).astype("float32")
             if layer.padding >= 0:
                 steps[layer.padding] = 0.0
-            turned = not layer.is_table and layer.axis == 0
-            rewriting.constant(name, numpy.ascontiguousarray(whole.T) if turned else whole, INT8)
+            is_transposed = not layer.is_table and layer.axis == 0
+            rewriting.constant(name, numpy.ascontiguousarray(integers.T) if is_transposed else integers, INT8)
             rewriting.constant(scale, steps)
         op, index = layer.op, block.ops.index(layer.op)
         block.remove_op(op)

@@ -47,16 +47,16 @@ class SequenceSymbols(NamedTuple):
 
     def narrowed(self, box: Mapping[str, Range]) -> dict[str, Range] | None:
         """Return the part of a box with sizes of a ragged value; None if it is empty."""
-        (low, high), (fewest, most), (short, long) = (box[n] for n in self)
+        (low, high), (fewest, largest), (short, long) = (box[n] for n in self)
         while True:
-            before = low, high, fewest, most, short, long
-            low, high, long = max(low, short), min(high, most * long), min(long, high)
-            short = max(short, -(-low // most) if most else low)
+            previous = low, high, fewest, largest, short, long
+            low, high, long = max(low, short), min(high, largest * long), min(long, high)
+            short = max(short, -(-low // largest) if largest else low)
             fewest = max(fewest, -(-low // long) if long else 0)
-            if low > high or fewest > most or short > long or (low and not long * most):
+            if low > high or fewest > largest or short > long or (low and not long * largest):
                 return None
-            if before == (low, high, fewest, most, short, long):
-                return {**box, self.rows: (low, high), self.number: (fewest, most), self.longest: (short, long)}
+            if previous == (low, high, fewest, largest, short, long):
+                return {**box, self.rows: (low, high), self.number: (fewest, largest), self.longest: (short, long)}
 
 
 def sequences_of(live: Liveness) -> Iterator[SequenceSymbols]:
@@ -120,11 +120,11 @@ def _narrowed(box: Mapping[str, Range], ragged: Sequence[SequenceSymbols]) -> di
     """Return the part of a box with sizes of all ragged values; None if it is empty."""
     out = dict(box)
     while True:
-        before = out
+        previous = out
         for sequences in ragged:
             narrowed = sequences.narrowed(out)
             if narrowed is None:
                 return None
             out = narrowed
-        if out == before:
+        if out == previous:
             return out

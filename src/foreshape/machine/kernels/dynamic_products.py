@@ -26,12 +26,12 @@ class RowsTimesBytes:
     """A stage of a series: ``functions(s (round(x / s) whole) steps + bias [+ other])`` of rows ``[m, k]`` and their steps s ``[m, 1]``.
 
     Args:
-        given: whole numbers ``[k, n]`` and a step for each column.
+        weight: whole numbers ``[k, n]`` and a step for each column.
         bias: [n], or None.
     """
 
-    def __init__(self, library: Library, given: ByteWeight, bias: Tensor | None, functions: Sequence[Function]) -> None:
-        self._whole, self._steps, self._bias, self._functions = given.whole.contiguous(), given.steps.float().contiguous(), bias, tuple(functions)
+    def __init__(self, library: Library, weight: ByteWeight, bias: Tensor | None, functions: Sequence[Function]) -> None:
+        self._whole, self._steps, self._bias, self._functions = weight.whole.contiguous(), weight.steps.float().contiguous(), bias, tuple(functions)
         self._packed: tuple[Handle, Tensor] | None = None
 
     def described(self, library: Library, dims: Sequence[Dims]) -> DescribedPrimitive:
@@ -81,20 +81,20 @@ class DynamicRows:
     """``activation(s (round(x factor / s) whole) steps + bias [+ other])`` of rows ``[..., k]``, with the step s of each row found in the run.
 
     Args:
-        given: whole numbers ``[k, n]`` and a step for each column.
+        weight: whole numbers ``[k, n]`` and a step for each column.
         bias: [n], or None.
         factor: [k], or None.
         ragged: the number of rows is another in most calls.
     """
 
-    def __init__(self, given: ByteWeight, bias: Tensor | None, following: Following, factor: Tensor | None, ragged: bool) -> None:
-        self._given, self._bias, self._following, self._factor, self._ragged = given, bias, following, factor, ragged
+    def __init__(self, weight: ByteWeight, bias: Tensor | None, following: Following, factor: Tensor | None, ragged: bool) -> None:
+        self._weight, self._bias, self._following, self._factor, self._ragged = weight, bias, following, factor, ragged
         engine = library()
-        self._of_bytes: list[RaggedSeries] = []
+        self._byte_series: list[RaggedSeries] = []
         if engine is not None and engine.multiplies_bytes:
-            stage = RowsTimesBytes(engine, given, bias, in_library(following))
-            self._of_bytes = [RaggedSeries(engine, [ChainKernel(stage, self._in_fp32, (*range(n),), None)], n) for n in (2, 3)]
-        self._numbers = None if self._of_bytes else self._product()
+            stage = RowsTimesBytes(engine, weight, bias, in_library(following))
+            self._byte_series = [RaggedSeries(engine, [ChainKernel(stage, self._in_fp32, (*range(n),), None)], n) for n in (2, 3)]
+        self._numbers = None if self._byte_series else self._product()
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._result(x, ())
@@ -106,17 +106,17 @@ class DynamicRows:
     def _result(self, x: Tensor, added: Sequence[Tensor]) -> Tensor:
         rows = x if self._factor is None else x * self._factor
         steps = steps_of(rows)
-        if not self._of_bytes:
+        if not self._byte_series:
             return self._in_fp32(rows, steps, *added)
-        count, n = prod(x.shape[:-1]), self._given.whole.shape[1]
-        flat = [rows.reshape(count, x.shape[-1]).contiguous(), steps.view(count, 1), *[other.reshape(count, n).contiguous() for other in added]]
-        return self._of_bytes[len(added)](*flat).view(*x.shape[:-1], n)
+        count, n = prod(x.shape[:-1]), self._weight.whole.shape[1]
+        flat = [rows.reshape(count, x.shape[-1]).contiguous(), steps.view(count, 1), *[term.reshape(count, n).contiguous() for term in added]]
+        return self._byte_series[len(added)](*flat).view(*x.shape[:-1], n)
 
     def _in_fp32(self, rows: Tensor, steps: Tensor, *added: Tensor) -> Tensor:
         if self._numbers is None:
             self._numbers = self._product()
-        whole = torch.div(rows, steps, out=rows if self._factor is not None and not self._of_bytes else None).round_().mul_(steps)
-        return self._numbers.add(whole, *added) if added else self._numbers(whole)
+        rounded_rows = torch.div(rows, steps, out=rows if self._factor is not None and not self._byte_series else None).round_().mul_(steps)
+        return self._numbers.add(rounded_rows, *added) if added else self._numbers(rounded_rows)
 
     def _product(self) -> PackedProduct | FrozenLinear:
-        return linear(self._given.numbers(1), self._bias, self._following, ragged=self._ragged)
+        return linear(self._weight.numbers(1), self._bias, self._following, ragged=self._ragged)

@@ -80,22 +80,22 @@ class RowAttention:
 
     def _kernels(self, worker: Worker, sizes: tuple[int, ...]) -> tuple[RowKernel, RowKernel, RowKernel]:
         """Return the products with the keys, the softmax, and the products with the values."""
-        store, (group, queries, keys, size, of_q, of_k, of_v, of_out) = self._store, sizes
+        store, (group, queries, keys, size, q_stride, k_stride, v_stride, out_stride) = self._store, sizes
         names = (SOURCE, WEIGHTS, RESULT)
         scores = Memory((group, queries, keys), (queries * keys, keys, 1))
         key = "scores", sizes[:6], self._scale, worker.threads
         products = store.kernel(key)
         if products is None:
-            operands = Memory((group, queries, size), (size, of_q, 1)), Memory((group, size, keys), (size, 1, of_k))
+            operands = Memory((group, queries, size), (size, q_stride, 1)), Memory((group, size, keys), (size, 1, k_stride))
             record = Primitive("product", (*operands, None, scores, After(None, (), ((SOURCE, 0),))), worker.threads)
             scale = self._scale or 1 / sqrt(size)
             products = store.add(key, record, names, constants={STEP_OF | SOURCE: store.library.number(scale)})
         key = "softmax", sizes[:3], worker.threads
         softmax = store.kernel(key) or store.add(key, Primitive("softmax", (scores, 2, NOTHING_AFTER), worker.threads), (SOURCE, RESULT))
-        key = "sums", sizes[:4], of_v, of_out, worker.threads
+        key = "sums", sizes[:4], v_stride, out_stride, worker.threads
         sums = store.kernel(key)
         if sums is None:
-            operands = scores, Memory((group, keys, size), (size, of_v, 1)), None, Memory((group, queries, size), (size, of_out, 1))
+            operands = scores, Memory((group, keys, size), (size, v_stride, 1)), None, Memory((group, queries, size), (size, out_stride, 1))
             sums = store.add(key, Primitive("product", (*operands, NOTHING_AFTER), worker.threads), names)
         return products, softmax, sums
 

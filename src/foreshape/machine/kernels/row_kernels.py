@@ -57,8 +57,8 @@ def rounded_rows(count: int) -> int:
 def blocks_of(count: int) -> list[tuple[int, int]]:
     """Return the first row and the rows of each block for so many rows: one at least, all of about equal sizes. The last one may have rows more."""
     count = max(count, 1)
-    each = rounded_rows(-(-count // -(-count // BLOCK)))
-    return [(begin, min(each, rounded_rows(count - begin))) for begin in range(0, count, each)]
+    block_rows = rounded_rows(-(-count // -(-count // BLOCK)))
+    return [(begin, min(block_rows, rounded_rows(count - begin))) for begin in range(0, count, block_rows)]
 
 
 def covered(count: int) -> int:

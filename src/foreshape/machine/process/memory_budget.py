@@ -37,7 +37,7 @@ class MemoryBudget:
     _lock: ClassVar[Lock] = Lock()
     _start: ClassVar[int] = 0
     """The bytes of the process before the first budget."""
-    _others: ClassVar[int] = 0
+    _caller_bytes: ClassVar[int] = 0
     """The bytes of the caller's arrays since then."""
     _settled: ClassVar[tuple[int, int]] = 0, 0
     """The bytes in use by the allocator, and all others, when a budget was settled last."""
@@ -48,14 +48,14 @@ class MemoryBudget:
         """Hears of less room."""
         self.weights = 0
         """The bytes held between runs, without idle kernels."""
-        self._kept = 0
+        self._retained = 0
         self._turn = Lock()
         cls = MemoryBudget
         with cls._lock:
             if cls._all:
                 cls._release()  # of the others, that it does not count as gone when the weights are measured
             else:
-                cls._start, cls._others = resident(), 0
+                cls._start, cls._caller_bytes = resident(), 0
             self._before = resident()
             cls._all.add(self)
 
@@ -64,13 +64,13 @@ class MemoryBudget:
         cls = MemoryBudget
         with cls._lock:
             cls._release()
-            held, live = resident(), in_use()
-            self.weights, cls._settled = max(held - self._before, 0), (live, held - live)
+            total, live = resident(), in_use()
+            self.weights, cls._settled = max(total - self._before, 0), (live, total - live)
 
     @property
     def reserve(self) -> int:
         """Return the bytes for a run beside its plan."""
-        return max(RESERVE - self._kept, LEAST) + KERNEL * kernels_of_a_size()
+        return max(RESERVE - self._retained, LEAST) + KERNEL * kernels_of_a_size()
 
     @property
     def room(self) -> int:
@@ -92,7 +92,7 @@ class MemoryBudget:
         """Return idle memory to the system until a run fits below all bounds."""
         cls = MemoryBudget
         with cls._lock:
-            bound = cls._start + sum(budget.size for budget in cls._all) + cls._others
+            bound = cls._start + sum(budget.size for budget in cls._all) + cls._caller_bytes
             if resident() + nbytes <= bound:
                 return
             give_back()
@@ -103,14 +103,14 @@ class MemoryBudget:
             if resident() + nbytes <= bound:
                 return
             cls._release()
-            held, live = resident(), in_use()
-            grown, kept = max(live - cls._settled[0], 0), max(held - live - cls._settled[1], 0)
-            kept = min(kept, KEPT) + min(grown, RESERVE // 2)
-            cls._others = max(held - cls._start - sum(budget.weights for budget in cls._all) - kept, 0)
-            cls._settled = live, held - live
-            self.weights += kept
-            self._kept += kept
-        if kept:
+            total, live = resident(), in_use()
+            grown, retained = max(live - cls._settled[0], 0), max(total - live - cls._settled[1], 0)
+            retained = min(retained, KEPT) + min(grown, RESERVE // 2)
+            cls._caller_bytes = max(total - cls._start - sum(budget.weights for budget in cls._all) - retained, 0)
+            cls._settled = live, total - live
+            self.weights += retained
+            self._retained += retained
+        if retained:
             self.shrunk()
 
     @classmethod

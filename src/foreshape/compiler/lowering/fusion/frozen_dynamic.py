@@ -48,9 +48,9 @@ def _maker(chain: Chain, count: int, ragged: bool) -> Callable[..., Any]:
     folds = chain.folds()
 
     def make(*values: Any) -> DynamicRows:
-        whole, scale, *factor = values[:count]
+        integers, scale, *factor = values[:count]
         step_values, following = chain.ends(values[count:])
         steps, bias = folded(scale.reshape(1, -1), folds, step_values, axis=1)
-        return DynamicRows(ByteWeight(whole, steps.reshape(-1)), bias, following, factor[0] if factor else None, ragged)
+        return DynamicRows(ByteWeight(integers, steps.reshape(-1)), bias, following, factor[0] if factor else None, ragged)
 
     return make

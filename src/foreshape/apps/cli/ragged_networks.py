@@ -19,7 +19,7 @@ from foreshape.runtime.engine import Scope
 
 @data_class(frozen=True)
 class RaggedFacts:
-    """What is known of a network on ragged rows.
+    """The outcome of the proof for a network on ragged rows.
 
     Attributes:
         model: the network on ragged rows; None where the proof fails.
