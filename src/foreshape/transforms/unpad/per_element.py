@@ -19,9 +19,15 @@ class PlaceFacts:
     """The facts of the region in which elements are computed: needed to compare whole numbers."""
 
     def __init__(
-        self, op: Op, names: Sequence[str], side: Side, time_places: Collection[Place], masked: Collection[Place], are_truths: bool = True,
+        self,
+        op: Op,
+        names: Sequence[str],
+        side: Side,
+        time_places: Collection[Place],
+        masked: Collection[Place],
+        are_truths: bool = True,
         dtype: DType = FP32,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.op, self.names, self.time_places, self.masked = op, names, time_places, masked
         self.side: Side = side
         self.are_truths, self.dtype = are_truths, dtype
@@ -385,10 +391,34 @@ _RULES: Final[Mapping[str, Any]] = {
     "reciprocal": _reciprocal, "log": _logarithm, "exp": _exponential, "scale": _scale, "clip": _clip, "cast": _cast, "fill_any_like": _filled,
 }  # fmt: skip
 """The rules that see more than a mere function of each element. Another operator takes part by `Operator.per_element`: its numbers are any."""
-_TOTAL: Final = frozenset({
-    "leaky_relu", "elu", "selu", "celu", "mish", "hard_sigmoid", "hard_swish", "hard_shrink", "softshrink", "softsign", "tanh_shrink",
-    "thresholded_relu", "relu6", "brelu", "stanh", "logsigmoid", "sign", "dropout", "assign", "prelu", "elementwise_fmax", "elementwise_fmin", "atan", "asinh",
-})  # fmt: skip
+_TOTAL: Final = frozenset(
+    {
+        "leaky_relu",
+        "elu",
+        "selu",
+        "celu",
+        "mish",
+        "hard_sigmoid",
+        "hard_swish",
+        "hard_shrink",
+        "softshrink",
+        "softsign",
+        "tanh_shrink",
+        "thresholded_relu",
+        "relu6",
+        "brelu",
+        "stanh",
+        "logsigmoid",
+        "sign",
+        "dropout",
+        "assign",
+        "prelu",
+        "elementwise_fmax",
+        "elementwise_fmin",
+        "atan",
+        "asinh",
+    }
+)
 """Operators whose results are finite where their operands are; of others there may be infinities and NaN."""
 KEEPS_NUMBERS: Final = frozenset({"elementwise_add", "elementwise_sub", "elementwise_mul", "scale", "cast", "elementwise_max", "elementwise_min"})
 """Operators with whole numbers by their place as results, if their operands are such."""
