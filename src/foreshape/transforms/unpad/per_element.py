@@ -16,7 +16,7 @@ Contents = Sequence[Content]
 
 
 class PlaceFacts:
-    """The facts of the region in which elements are computed: needed to compare whole numbers."""
+    """The facts of a region of elements: needed to compare whole numbers."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class PlaceFacts:
         return form.least(self.side, self.time_places, self.masked)
 
     def least_with_rows(self, form: IndexForm) -> int | None:
-        """Return a lower bound for texts that have rows."""
+        """Return a lower bound for texts with rows."""
         return form.least(self.side, self.time_places, self.masked, has_rows=True)
 
     def attribute(self, name: str, default: Any) -> Any:
@@ -258,7 +258,7 @@ def _absolute(x: Content, facts: PlaceFacts) -> Content:
 
 
 def _rising(function: Callable[[float], float], low: float, high: float, shrinks: bool = False) -> Callable[[Content, PlaceFacts], Content]:
-    """Return the rule of a function that does not fall; ``shrinks``: its results are no farther from zero than its operands."""
+    """Return the rule of a function without falls; ``shrinks``: its results are no farther from zero than its operands."""
 
     def rule(x: Content, facts: PlaceFacts) -> Content:
         if x.constant is not None:
@@ -390,7 +390,7 @@ _RULES: Final[Mapping[str, Any]] = {
     "gelu": _gate(_gelu), "silu": _gate(_silu), "swish": _gate(_silu), "cos": _wave, "sin": _wave, "sqrt": _root, "rsqrt": _reciprocal_root,
     "reciprocal": _reciprocal, "log": _logarithm, "exp": _exponential, "scale": _scale, "clip": _clip, "cast": _cast, "fill_any_like": _filled,
 }  # fmt: skip
-"""The rules that see more than a mere function of each element. Another operator takes part by `Operator.per_element`: its numbers are any."""
+"""The rules of more than a mere function of each element. Another operator takes part by `Operator.per_element`: its numbers are any."""
 _TOTAL: Final = frozenset(
     {
         "leaky_relu",
@@ -483,7 +483,7 @@ def _combined(op: Op, contents: Contents, facts: PlaceFacts) -> Content:
 
 
 def hides(masked: Content, visible: Content, underflow: float) -> bool:
-    """Tell whether the exponentials of masked numbers vanish beside those of visible ones: exp(x - y) is zero where x - y is below ``-underflow``."""
+    """Tell whether the exponentials of masked numbers vanish beside visible ones: exp(x - y) is zero where x - y is below ``-underflow``."""
     if masked.constant == -INFINITY:
         return True
     far = masked.high if masked.high < INFINITY else masked.offset
