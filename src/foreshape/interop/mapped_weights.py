@@ -17,7 +17,7 @@ _UNREAD: int | None = getattr(mmap, "MADV_DONTNEED", None)
 
 
 class MappedWeights(Mapping[str, Any]):
-    """The tensors of some files by name, read-only; those in bf16, which numpy has not, as fp32 in memory of their own.
+    """The tensors of some files by name, read-only; bf16, unknown to numpy, as fp32 in memory of their own.
 
     Raises:
         FormatError: a file is damaged.
@@ -46,7 +46,7 @@ class MappedWeights(Mapping[str, Any]):
         return len(self._places)
 
     def forget_pages(self) -> None:
-        """Give the pages read so far back to the system; those that are read again come from the file."""
+        """Give the pages read so far back to the system; pages read again come from the file."""
         for data in self._maps:
             if isinstance(data, mmap.mmap) and _UNREAD is not None:
                 data.madvise(_UNREAD)

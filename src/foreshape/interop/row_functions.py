@@ -1,4 +1,4 @@
-"""Computations in numpy, for what is small in a network of ragged rows: lookups, reductions over sequences, shapes, gates, turns.
+"""Computations in numpy, for the small parts of a network of ragged rows: lookups, reductions over sequences, shapes, gates, turns.
 
 A function takes the arrays of an op's operands, ``[rows, ...]``, constants or tuples of them, and returns its result's. Those of `ROWS` compute each row by
 itself, so they work on any part of the rows. Those of `SEQUENCES` need the sequences' begins too.
@@ -142,12 +142,12 @@ def _product(x_transposed: bool, y_transposed: bool) -> Function:
 
 
 def row_function(computation: Computation, dims: Sequence[Dims], element: Any, ranks: Sequence[int]) -> Function | None:
-    """Return the function of a computation that computes each row, or a constant; None if there is none.
+    """Return the function of a computation, for each row, or a constant; None if there is none.
 
     Args:
         dims: of its results; dim 0 of rows is open.
         element: numpy's type of the elements of its first result.
-        ranks: of its operands that are rows.
+        ranks: of its operands on rows.
     """
     numpy, shape = _numpy(), [-1, *dims[0][1:]] if dims and dims[0] and not isinstance(dims[0][0], int) else list(dims[0])
     rank = max(ranks, default=0)

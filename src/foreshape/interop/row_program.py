@@ -48,7 +48,7 @@ class Columns(NamedTuple):
 
 
 class RowStep(NamedTuple):
-    """One step: the numbers of the values that it reads, and of those that it makes.
+    """One step: the numbers of its operands, and of its results.
 
     Attributes:
         kind: "product", "norm" and "function" for oneDNN's kernels on blocks of rows; "rows" for a function of each row in numpy, or "filled" from the number
@@ -93,7 +93,7 @@ class RowProgram:
     Attributes:
         feeds: the values fed, by name.
         fetches: the values of the results.
-        columns: values that are columns of others.
+        columns: values lying in columns of others.
 
     Raises:
         StepsUnknown: an op has no step here.
@@ -164,7 +164,7 @@ class RowProgram:
     # --- from ops to computations
 
     def _add(self, op: Op) -> None:
-        """Add an op: as a constant, as a node, or as one that was there before."""
+        """Add an op: as a constant, as a node, or as an earlier one."""
         computation = None if op.operator is None else op.operator.computes()
         if computation is None:
             raise StepsUnknown(f"{_words(op)}: {op.type} has no kernel for rows without torch")
@@ -255,12 +255,12 @@ class RowProgram:
         return None if computation.x_transposed else weight.T if computation.y_transposed else weight
 
     def _reader(self, value: int) -> _Node | None:
-        """Return the only reader of a value that is not fetched."""
+        """Return the only reader of a value without a fetch."""
         readers = self._readers.get(value, [])
         return readers[0] if len(readers) == 1 and value not in self.fetches else None
 
     def _bias(self, value: int) -> tuple[_Node, Array] | None:
-        """Return the node that adds a constant row to a value, and the row."""
+        """Return the node adding a constant row to a value, and the row."""
         node = self._reader(value)
         if node is None or not isinstance(node.computation, c.Sum):
             return None
@@ -272,7 +272,7 @@ class RowProgram:
         return node, bias.reshape(-1)
 
     def _product(self, node: _Node, weight: Array) -> list[_Node]:
-        """Add the step of a product with what follows it; return the nodes in it."""
+        """Add the step of a product with its followers; return the nodes in it."""
         nodes, (value,) = [node], node.results
         bias = self._bias(value)
         numbers: Array | None = None
@@ -339,7 +339,7 @@ class RowProgram:
         self.steps.append(RowStep("product", compute, (nodes[0].operands[0],), (joined_value,)))
 
     def _step(self, node: _Node) -> None:
-        """Add the step of a node that is no product of rows with a constant."""
+        """Add the step of a node other than a product of rows with a constant."""
         computation, operands, results, op = node.computation, node.operands, node.results, node.op
         first = operands[0] if operands and isinstance(operands[0], int) else None
         value = None if first is None else self.values[first]
@@ -410,7 +410,7 @@ def _flat(operands: Sequence[Any]) -> list[int]:
 
 
 def _function_of(computation: Computation) -> tuple[Function, ...] | None:
-    """Return the functions of each element by oneDNN that a computation is."""
+    """Return the functions of each element by oneDNN for a computation."""
     following = (
         Following("relu")
         if isinstance(computation, c.Relu)

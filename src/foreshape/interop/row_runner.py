@@ -21,11 +21,11 @@ from foreshape.machine.kernels.row_kernels import BLOCK, Array, KernelStore, Wor
 TOGETHER = 64
 """Several threads compute a text together from so many rows on: of less they wait for one another as long as they compute, longer on a busy machine."""
 HELD_ROWS = 1024
-"""A worker keeps its memory for so many rows; that of longer texts goes back."""
+"""A worker keeps its memory for so many rows; the memory of longer texts goes back."""
 
 
 class _StepGroup(NamedTuple):
-    """Steps that go block by block through the rows, or the texts, together; or one step on all of them.
+    """Steps going block by block through the rows, or the texts, together; or one step on all of them.
 
     Attributes:
         leaves: the values made here and read behind, or fetched.
@@ -40,7 +40,7 @@ class _StepGroup(NamedTuple):
 
 
 class RowRunner:
-    """A network of ragged rows that runs without torch.
+    """A network of ragged rows, run without torch.
 
     Args:
         program: with feeds of ragged rows, such as ids, and one level of sequences (texts).
@@ -198,7 +198,7 @@ def chunks_of(lengths: Array, threads: int) -> tuple[list[int], list[list[int]]]
 
 
 class _RunPlan:
-    """The parts that compute some results, and the values of all rows that no part behind each reads."""
+    """The parts computing some results, and the values of all rows unread behind each."""
 
     def __init__(self, program: RowProgram, fetches: list[int]) -> None:
         self.fetches, self.parts = fetches, _parts(program, fetches)
@@ -234,7 +234,7 @@ def _parts(program: RowProgram, fetches: Sequence[int]) -> list[_StepGroup]:
 
 
 def _slots(program: RowProgram, steps: list[RowStep], leaves: frozenset[int]) -> dict[int, int]:
-    """Return the number of the memory in a block for each result of oneDNN's kernels that stays within."""
+    """Return the number of the memory in a block for each result of oneDNN's kernels staying within."""
     slots: dict[int, int] = {}
     memory: dict[int, set[int]] = {}  # of each value the memory that it may lie in: results of numpy may be views of operands
     free: list[int] = []
@@ -328,7 +328,7 @@ class _RowWorker(Worker):
         return env[value] if columns is None else env[columns.source][:, columns.begin : columns.end]
 
     def _run_on_sequences(self, step: RowStep, env: dict[int, Array], begins: Array, count: dict[str, int], room: dict[str, int]) -> None:
-        """Run a step that needs the sequences."""
+        """Run a step on sequences."""
         import numpy
 
         if step.kind == "attention":
@@ -406,7 +406,7 @@ def _in_rows(x: Array) -> Array:
 
 
 def _last_reads(program: RowProgram, parts: list[_StepGroup], fetches: Sequence[int], index: int) -> list[int]:
-    """Return the values of all rows that no part behind reads."""
+    """Return the values of all rows unread behind a part."""
     later = {_base(program, v) for part in parts[index + 1 :] for step in part.steps for v in step.reads} | {_base(program, v) for v in fetches}
     reads = {_base(program, v) for step in parts[index].steps for v in step.reads} | parts[index].leaves
     return [v for v in reads if v not in later and program.values[v].space != CONSTANT]

@@ -46,7 +46,7 @@ def unpad(
     pad_id: int | None = None,
     scope: Scope | None = None,
 ) -> InferenceModel | UnpaddedProgram:
-    """Return a network of padded texts on ragged rows, where it is proved that padding does not change a text's results.
+    """Return a network of padded texts on ragged rows, with a proof: padding does not change a text's results.
 
     Its inputs are packed: ids ``[texts, time]`` become the rows of all texts, ragged ``[rows]``, and the mask is gone. Each text's results are those of the
     text alone. Results for each row, ``[texts, time, ...]``, become ragged rows.
@@ -57,7 +57,7 @@ def unpad(
 
     Args:
         model: a saved network, its path, or a program; it is left as it is. A program of a network without gradients can be trained then.
-        mask: the input that tells the rows of texts: ``[texts, time]``, or their lengths ``[texts]``; None if the network has none, or finds the
+        mask: the input telling the rows of texts: ``[texts, time]``, or their lengths ``[texts]``; None if the network has none, or finds the
             rows by their ids.
         fetches: the results of a program.
         side: the end of a text at which it is padded.
@@ -93,7 +93,7 @@ def _unpadded(
 
 
 def _source(op: Op) -> str:
-    """Return the node of the file that an op was made of, in words."""
+    """Return the node of the file behind an op, in words."""
     origin: Any = op.origin
     node = getattr(origin[0], "node", None) if origin.__class__ is tuple and origin else None
     return f"{node.operator} {node.name}".strip() if node is not None else ""
@@ -121,7 +121,7 @@ class FileArrays(Mapping[str, Any]):
         return len(self._names)
 
     def forget_pages(self) -> None:
-        """Give the pages of the file that were read back to the system; those that are read again come from the file."""
+        """Give the pages of the file that were read back to the system; pages read again come from the file."""
         for name in self._names:
             base = self._parameters.array(name)
             while getattr(base, "base", None) is not None:

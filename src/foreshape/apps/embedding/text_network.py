@@ -78,7 +78,7 @@ class TextNetwork:
         return Executor(threads=self._threads, frozen=True)
 
     def _without_torch(self, variable: Variable) -> RowRunner | None:
-        """Return what computes a result without torch, beside those of before over the same weights; None if an op of it needs torch."""
+        """Return the runner of a result without torch, beside earlier ones over the same weights; None if an op of it needs torch."""
         runner = self._runner
         if self._arrays is None or library() is None:
             return None

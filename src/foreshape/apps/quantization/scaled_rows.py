@@ -15,7 +15,7 @@ from foreshape.language.operator.sequence_computations import AttentionInSequenc
 from foreshape.language.program import Block, Op, Program
 
 SMALLEST_TABLE = 1 << 14
-"""The least numbers of a table that repay the scales of its rows."""
+"""The least numbers of a table to repay the scales of its rows."""
 
 
 @data_class(frozen=True)

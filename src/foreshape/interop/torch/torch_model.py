@@ -227,9 +227,14 @@ def from_torch(
 @overload
 def from_torch(module: Any, example_inputs: Any = ..., dynamic: Sequence[Any] | None = ..., *, ragged: Ragged) -> InferenceModel: ...
 def from_torch(
-    module: Any, example_inputs: Any = None, dynamic: Sequence[Any] | None = None, *, loss: Callable[..., Any] | None = None, targets: Any = (),
+    module: Any,
+    example_inputs: Any = None,
+    dynamic: Sequence[Any] | None = None,
+    *,
+    loss: Callable[..., Any] | None = None,
+    targets: Any = (),
     ragged: Ragged | None = None,
-) -> TorchModel | InferenceModel:  # fmt: skip
+) -> TorchModel | InferenceModel:
     """Return a module of torch as a program, with its parameters and buffers.
 
     Args:

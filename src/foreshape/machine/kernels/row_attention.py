@@ -25,7 +25,7 @@ def rounded_length(count: int) -> int:
 
 
 def rows_behind(longest: int) -> int:
-    """Return so many rows that are read behind the last row of texts, none of which has more than ``longest``."""
+    """Return the number of rows read behind the last row of texts, all with at most ``longest``."""
     return max(8, 1 << max(longest.bit_length() - 4, 0))
 
 

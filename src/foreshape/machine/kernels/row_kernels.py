@@ -99,7 +99,7 @@ class RowKernel:
     Args:
         names: its operands and its result, in the order of the addresses of a call.
         weights: the order of its weight in memory; None if it has none.
-        constants: numbers that are alike in all calls.
+        constants: numbers alike in all calls.
     """
 
     def __init__(

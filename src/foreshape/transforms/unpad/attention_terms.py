@@ -1,4 +1,4 @@
-"""The terms of attention in a padded program: from the product of weights and values back to queries, keys and what is added to their scores."""
+"""The terms of attention in a padded program: from the product of weights and values back to queries, keys and the bias of their scores."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Scores:
         self.causal = False
 
     def collect(self, name: str, factor: float) -> bool:
-        """Add the summands of a value; False if it is none that is known."""
+        """Add the summands of a value; False for an unknown one."""
         packer = self.packer
         name = packer.plain(name)
         if packer.number(name) is not None:
@@ -113,7 +113,7 @@ class _Scores:
 
 
 def attention_terms(packer: Packer, op: Op) -> AttentionTerms | None:
-    """Return the terms of attention that end in a product of weights and values; None if it is none.
+    """Return the terms of attention before a product of weights and values; None if it is none.
 
     The product must have its keys as columns on the left, and as rows on the right.
     """
@@ -165,7 +165,7 @@ def attention_terms(packer: Packer, op: Op) -> AttentionTerms | None:
 
 
 def _unscaled(packer: Packer, name: str) -> tuple[str, float]:
-    """Return the value that a number multiplies, and the number: the kernel multiplies scores by it."""
+    """Return the value multiplied by a number, and the number: the kernel multiplies scores by it."""
     factor = 1.0
     while True:
         name = packer.plain(name)
@@ -220,7 +220,7 @@ def gelu_operand(packer: Packer, name: str) -> str | None:
 
 
 def _factors(packer: Packer, name: str, number: float) -> tuple[list[str], float]:
-    """Return the factors of a product, and the number that multiplies them."""
+    """Return the factors of a product, and their constant factor."""
     name = packer.plain(name)
     op = packer.writers.get(name)
     if op is not None and op.type == "scale" and not op.input("ScaleTensor") and not op.attributes.values.get("bias"):

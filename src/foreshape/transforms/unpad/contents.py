@@ -48,15 +48,15 @@ class Content:
     Attributes:
         low, high: bounds; equal for a constant.
         finite: False if there may be infinities or NaN.
-        masks: there may be minus infinity that a mask has put there.
+        masks: there may be minus infinity, put there by a mask.
         shares: the numbers of a row are at least 0, and add up to 1 at most: the weights of a softmax.
         form: for whole numbers known by their place.
         parts: the numbers at each entry of the last axis, if they differ by it.
         offset, extent: all numbers less ``offset`` have at most this norm, over a row with all its columns.
         step: two numbers by place: the first where a polynomial is at least 0, else the second.
-        never: a number that is not among them.
-        nan_source: for truth values, the variable of which they tell the NaN.
-        with_rows: for truth values of a text, what they are if it has rows.
+        never: a number not among them.
+        nan_source: for truth values, the variable whose NaN they tell.
+        with_rows: for truth values of a text, their number if it has rows.
     """
 
     low: float = -INFINITY

@@ -1,7 +1,7 @@
 """Whole numbers of a padded batch as polynomials in coordinates and sizes: a position, ``batch * time + key``, the length of a text less one.
 
 A coordinate is the place along an atom of a tensor's axes, counted in the padded tensor. The sizes are the number of texts, the padded time, and the length
-of the text at hand. An inequality of two numbers is proved by writing each coordinate as a bound plus something that is not negative.
+of the text at hand. An inequality of two numbers is proved by writing each coordinate as a bound plus something not negative.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, Literal, TypeAlias
 from foreshape.core.data_class import data_class
 
 Side: TypeAlias = "Literal['right', 'left']"
-"""The end of a text at which its padding stands."""
+"""The end of a text with its padding."""
 Place: TypeAlias = "tuple[int, int]"
 """An atom of a tensor's axes: the number of the axis, and the place within it."""
 Factor: TypeAlias = "str | Place"
@@ -91,11 +91,11 @@ class IndexForm:
         return total
 
     def relocated(self, places: Mapping[Place, Place]) -> IndexForm:
-        """Return it for a tensor in which the atoms stand at other places."""
+        """Return it for a tensor with the atoms at other places."""
         return self.replaced(lambda f: IndexForm.factor(f if isinstance(f, str) else places.get(f, f)))
 
     def alone(self, side: Side, time_places: Collection[Place]) -> IndexForm:
-        """Return it in the coordinates of a text without its padding: those of `TIME` are counted from the text's first row."""
+        """Return it in the coordinates of a text without its padding: coordinates of `TIME` are counted from the text's first row."""
         if side == "right":
             return self
         shift = IndexForm.factor(TIME) - IndexForm.factor(LENGTH)

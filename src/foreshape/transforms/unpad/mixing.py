@@ -1,4 +1,4 @@
-"""The rules of ops that bring rows together: reductions, softmax, products of matrices, picked rows, running sums and convolutions.
+"""The rules of ops on several rows together: reductions, softmax, products of matrices, picked rows, running sums and convolutions.
 
 In each a masked row must not reach a text's own rows: it is added as a zero, or its exponential vanishes, or it is the smaller in a maximum.
 """
@@ -30,7 +30,7 @@ def _places(axis: int, atoms: Sequence[Atom]) -> list[Place]:
 
 
 def _without(axes: Axes, reduced: Sequence[int], keeps: bool) -> tuple[Axes, dict[Place, Place]]:
-    """Return axes after a reduction, and the new places of the atoms that are left."""
+    """Return axes after a reduction, and the new places of the remaining atoms."""
     out: list[tuple[Atom, ...]] = []
     places: dict[Place, Place] = {}
     for number, axis in enumerate(axes):
@@ -74,7 +74,7 @@ def reduced(op: Op, x: PaddedValue, how: str, reduced_axes: Sequence[int], keeps
 
 
 def _mixes(masked: Content, real: Content, how: str) -> str:
-    """Return the way in which masked rows change a reduction over rows; empty if they do not."""
+    """Return how masked rows change a reduction over rows; empty if they do not."""
     if masked.constant is not None and masked.constant == real.constant and how in ("MAX", "MIN", "ANY", "ALL", "AVERAGE"):
         return ""
     match how:
@@ -123,7 +123,7 @@ def softmaxed(op: Op, x: PaddedValue, axis: int, side: Side, dtype: DType | None
     """Return the softmax along an axis.
 
     Args:
-        own_key: the numbers of a row's own key: each row must see one of its text's keys at least, and this is the one that it sees by its place.
+        own_key: the numbers of a row's own key: each row must see one of its text's keys at least, and sees this one by its place.
     """
     x = x.without_parts(side, op)
     number = axis % len(x.axes)
@@ -161,7 +161,7 @@ def multiplied(op: Op, x: PaddedValue, y: PaddedValue, x_turned: bool, y_turned:
     """Return the product of matrices in the last two axes.
 
     Args:
-        weights: for each operand that is a matrix of weights, a bound of the norm of its product with a row of norm 1.
+        weights: for each operand, if a matrix of weights, a bound of the norm of its product with a row of norm 1.
     """
     x, y = x.without_parts(side, op), y.without_parts(side, op)
     vector_x, vector_y = len(x.axes) == 1, len(y.axes) == 1
@@ -343,7 +343,7 @@ def _cleared(content: Content) -> Content:
 
 
 def _picked_fault(op: Op, x: PaddedValue, side: Side) -> Fault | None:
-    """Return the fault of values that rows are picked of: their numbers are taken as they are, if they are known by their place."""
+    """Return the fault of values from which rows are picked: their numbers are taken as they are, if they are known by their place."""
     has_places = any(c.form is not None or c.parts or c.step is not None for c in x.regions.values())
     return x.data_fault(side, op) if has_places else x.fault
 
@@ -476,7 +476,7 @@ def convolved(op: Op, x: PaddedValue, along: Sequence[int], axes: Axes, side: Si
     """Return a convolution over some axes, padded by zeros at both ends.
 
     Args:
-        along: the axes that it goes over.
+        along: the axes of its windows.
         axes: of the result.
         reach: the size of its window along each, with its gaps.
         stretch: a bound of the norm of a row of its results, for rows of norm 1.

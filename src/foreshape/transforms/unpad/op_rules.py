@@ -125,7 +125,7 @@ def _embedding(proof: Proof, op: Op, computed: c.Embedding, slot: str) -> dict[s
 
 
 def _from_table(proof: Proof, op: Op, table: str, index: str, value: PaddedValue, padding: int = -1) -> PaddedValue:
-    """Return rows of a table of parameters with what its numbers tell: zeros at a padding row, and the longest row."""
+    """Return rows of a table of parameters with the facts of its numbers: zeros at a padding row, and the longest row."""
     variable = proof.block.find(table)
     if variable is None or not variable.persistable:
         return value

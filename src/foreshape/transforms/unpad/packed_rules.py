@@ -289,7 +289,7 @@ def _batch_norm(packer: Packer, op: Op, name: str) -> Variable:
 
 
 def _running_sum(packer: Packer, op: Op, name: str) -> Variable:
-    """Return the sums of whole numbers up to each row of a text: of all rows, less those before the text."""
+    """Return the sums of whole numbers up to each row of a text: of all rows, less the rows before the text."""
     source = op.operand(0)
     axes, values = packer.proof.value(source).axes, op.attributes.values
     if axes[int(values.get("axis", -1))] != (ROWS,) or values.get("reverse") or packer.element_type(source).is_floating:
@@ -322,7 +322,7 @@ def write_attention(packer: Packer, terms: AttentionTerms, columns: Sequence[Siz
 
 
 def score_bias(packer: Packer, terms: AttentionTerms) -> Variable:
-    """Return what is added to scores by the places of a row and of a key, ``[heads or 1, longest, longest]``."""
+    """Return the bias of scores by the places of a row and of a key, ``[heads or 1, longest, longest]``."""
     key = f"bias {terms.bias}"
 
     def make() -> Variable:

@@ -1,10 +1,10 @@
-"""The proved program on ragged rows: each value that has a row for each row of a text is packed, and what mixes rows becomes an op on sequences.
+"""The proved program on ragged rows: each value with a row for each row of a text is packed, and ops on several rows become ops on sequences.
 
 A value of the padded program is written in one of three ways, each when it is asked for:
 
 - packed, ``[rows, *columns]``: the axes of texts and of rows become one, and the other axes stay in their order;
 - alone, for values without rows of texts: as they are, with the longest text in place of the padded time;
-- padded, ``[texts, longest, ...]``: for what no op on sequences computes. Its rows are packed again behind it.
+- padded, ``[texts, longest, ...]``: for values without an op on sequences. Its rows are packed again behind it.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Packer:
     """Writes the program on ragged rows.
 
     Args:
-        proof: of the padded program; its ops are those of the block.
-        inputs: the padded inputs -> True for those that only tell the rows (a mask, lengths), which the offsets replace.
-        lengths_input: the input of lengths, if that tells the rows.
+        proof: of the padded program; its ops are the block's.
+        inputs: the padded inputs -> True if they only tell the rows (a mask, lengths): the offsets replace them.
+        lengths_input: the input of lengths, if it tells the rows.
         masked: the number of masked rows in the mask.
         pad_id: the number at masked rows of the first input.
         rule: writes the result of an op on packed rows.
@@ -62,7 +62,7 @@ class Packer:
         self._unpacked: set[str] = set()
         self._shared_variables: dict[str, Variable] = {}
         self._reshaped: dict[str, Variable] = {}
-        """Packed rows that are others with other columns, by name."""
+        """Packed rows reshaped from others, by name."""
 
     def _empty(self) -> None:
         """Leave only the parameters."""
@@ -75,7 +75,7 @@ class Packer:
         self.new.touch()
 
     def write(self, fetches: Sequence[str]) -> list[Variable]:
-        """Write what the fetches need; return them."""
+        """Write the ops behind the fetches; return them."""
         with program_guard(self.new):
             self._describe_inputs()
             return [self._fetched(name) for name in fetches]
@@ -122,7 +122,7 @@ class Packer:
 
     @property
     def first(self) -> Variable:
-        """The first ragged input: its offsets are those of all rows."""
+        """The first ragged input: all rows have its offsets."""
         return self.block.var(self.texts)
 
     def ragged(self, x: Variable) -> Variable:
@@ -180,7 +180,7 @@ class Packer:
         return value.per_text, len(value.time_places)
 
     def plain(self, name: str) -> str:
-        """Return the value that a value equals for texts without padding: masks are true there, and what they multiply or choose is left."""
+        """Return the value equal to one for texts without padding: masks are true there, and their products and choices are their operands."""
         while (source := self._plain_step(name)) is not None:
             name = source
         return name
@@ -259,7 +259,7 @@ class Packer:
         return self.unpad(self.padded(plain), value.axes, self.columns(value.axes))
 
     def columns(self, axes: Axes) -> list[Size]:
-        """Return the sizes of the axes that a packed value keeps: all but those of texts and rows."""
+        """Return the sizes of the axes of a packed value: all but texts and rows."""
         out: list[Size] = []
         for axis in axes:
             size = 1
@@ -270,11 +270,11 @@ class Packer:
         return out
 
     def column_axes(self, axes: Axes) -> list[int]:
-        """Return the numbers of the axes that a packed value keeps."""
+        """Return the numbers of the axes kept in a packed value."""
         return [n for n, axis in enumerate(axes) if not axis or any(isinstance(a, int) for a in axis)]
 
     def shaped(self, x: Variable, columns: Sequence[Size]) -> Variable:
-        """Return packed rows with other columns; a reshape of a reshape is one of what was there first."""
+        """Return packed rows with other columns; a reshape of a reshape is one of the first operand."""
         source = self._reshaped.get(x.name, x)
         for rows in (x, source):
             if [*rows.spec.known_dims[1:]] == [*columns]:
@@ -346,7 +346,7 @@ class Packer:
         """Return a value without rows of texts, with the longest text in place of the time.
 
         Args:
-            exact: with all its axes; otherwise those of equal numbers may be 1.
+            exact: with all its axes; otherwise axes of equal numbers may be 1.
         """
         key = name, exact
         variable = self._alone.get(key)
@@ -411,7 +411,7 @@ class Packer:
         return self.alone(self._narrow(op, name))
 
     def _narrow(self, op: Op, name: str) -> str:
-        """Return an operand before it was repeated to the columns that another operand of a per-element op has."""
+        """Return an operand before it was repeated to the columns of another operand of a per-element op."""
         operand_axes = [self.proof.value(n).axes for n in op.input_names() if n and n != name and n not in self.proof.obstacles]
         while True:
             name = self.plain(name)
@@ -509,7 +509,7 @@ class Packer:
         return pooled if columns == [max(sizes)] else layer.reshape(pooled, [-1, *columns])
 
     def _pooling(self, op: Op) -> tuple[str | None, str]:
-        """Return the value that an op pools over rows, and how."""
+        """Return the value pooled over rows by an op, and how."""
         if op.operator is None:
             return None, ""
         computed = op.operator.computes()
@@ -533,7 +533,7 @@ class Packer:
         return None, ""
 
     def _first_or_last(self, op: Op, x: PaddedValue) -> str:
-        """Return "FIRST" or "LAST" for an op that takes this row of each text."""
+        """Return "FIRST" or "LAST" for an op picking this row of each text."""
         if op.type in ("slice", "strided_slice"):
             axes, starts = list(op.attributes.values.get("axes", ())), list(op.attributes.values.get("starts", ()))
             row = x.time_places[0][0]
@@ -588,7 +588,7 @@ class Packer:
         return self.padded(name)
 
     def _may_be_padded(self, name: str, value: PaddedValue) -> bool:
-        """Tell whether packed rows may be filled up with any number of what the proof says of masked rows: not where it knows them by their place."""
+        """Tell whether packed rows may be filled up with any number allowed by the proof in masked rows: not where it knows them by their place."""
         places = any(content.form is not None or content.parts for content in value.regions.values())
         is_reversed = any(REVERSED in axis for axis in value.axes)
         return not (places or is_reversed) and name not in self._unpacked and self.number(name) is None
@@ -673,7 +673,7 @@ class Packer:
 
 
 class NotRagged(Exception):
-    """A program that cannot be written on ragged rows."""
+    """A program without a form on ragged rows."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.words)

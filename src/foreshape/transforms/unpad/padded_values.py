@@ -23,13 +23,13 @@ REVERSED: Final = "r"
 Atom: TypeAlias = "str | int"
 Axes: TypeAlias = "tuple[tuple[Atom, ...], ...]"
 Region: TypeAlias = "frozenset[Place]"
-"""The coordinates that lie in masked rows; the others lie in the text's own."""
+"""The coordinates in masked rows; the others lie in the text's own."""
 REAL: Final[Region] = frozenset()
 
 
 @data_class(frozen=True)
 class Fault:
-    """The op at which a masked row, or the padded size, gets into a text's own rows; ``words`` say how."""
+    """The op where a masked row, or the padded size, gets into a text's own rows; ``words`` say how."""
 
     op: Op | None
     words: str
@@ -46,7 +46,7 @@ class PaddedValue:
     Attributes:
         axes: the atoms of each axis, outermost first: `BATCH`, `ROWS`, `REVERSED`, or a size; none for a size of 1.
         regions: contents by the coordinates in masked rows.
-        fault: the reason why its own rows differ from those of the text alone; None if they do not.
+        fault: the reason why its own rows differ from the text's alone; None if they do not.
     """
 
     axes: Axes
@@ -67,7 +67,7 @@ class PaddedValue:
         return any(BATCH in axis for axis in self.axes)
 
     def content(self, masked: Iterable[Place]) -> Content:
-        """Return the content of a region; coordinates that it lacks do not matter."""
+        """Return the content of a region; missing coordinates do not matter."""
         places = set(self.time_places)
         return self.regions[frozenset(p for p in masked if p in places)]
 
@@ -100,14 +100,14 @@ class PaddedValue:
 
 
 def relocated_content(content: Content, places: Mapping[Place, Place]) -> Content:
-    """Return a content for a tensor in which the atoms stand at other places."""
+    """Return a content for a tensor with the atoms at other places."""
     parts = tuple(relocated_content(p, places) for p in content.parts)
     step = content.step and (content.step[0].relocated(places), *content.step[1:])
     return replace(content, form=content.form and content.form.relocated(places), parts=parts, step=step)
 
 
 def columns(axes: Axes) -> int:
-    """Return the number of columns of a row: the product of all sizes that are numbers."""
+    """Return the number of columns of a row: the product of all numeric sizes."""
     return math.prod(atom for axis in axes for atom in axis if isinstance(atom, int))
 
 

@@ -16,12 +16,18 @@ Contents = Sequence[Content]
 
 
 class PlaceFacts:
-    """The facts of the region in which elements are computed: needed to compare whole numbers."""
+    """The facts of a region of elements: needed to compare whole numbers."""
 
     def __init__(
-        self, op: Op, names: Sequence[str], side: Side, time_places: Collection[Place], masked: Collection[Place], are_truths: bool = True,
+        self,
+        op: Op,
+        names: Sequence[str],
+        side: Side,
+        time_places: Collection[Place],
+        masked: Collection[Place],
+        are_truths: bool = True,
         dtype: DType = FP32,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.op, self.names, self.time_places, self.masked = op, names, time_places, masked
         self.side: Side = side
         self.are_truths, self.dtype = are_truths, dtype
@@ -30,7 +36,7 @@ class PlaceFacts:
         return form.least(self.side, self.time_places, self.masked)
 
     def least_with_rows(self, form: IndexForm) -> int | None:
-        """Return a lower bound for texts that have rows."""
+        """Return a lower bound for texts with rows."""
         return form.least(self.side, self.time_places, self.masked, has_rows=True)
 
     def attribute(self, name: str, default: Any) -> Any:
@@ -254,7 +260,7 @@ def _absolute(x: Content, facts: PlaceFacts) -> Content:
 
 
 def _rising(function: Callable[[float], float], low: float, high: float, shrinks: bool = False) -> Callable[[Content, PlaceFacts], Content]:
-    """Return the rule of a function that does not fall; ``shrinks``: its results are no farther from zero than its operands."""
+    """Return the rule of a function without falls; ``shrinks``: its results are no farther from zero than its operands."""
 
     def rule(x: Content, facts: PlaceFacts) -> Content:
         if x.constant is not None:
@@ -386,11 +392,35 @@ _RULES: Final[Mapping[str, Any]] = {
     "gelu": _gate(_gelu), "silu": _gate(_silu), "swish": _gate(_silu), "cos": _wave, "sin": _wave, "sqrt": _root, "rsqrt": _reciprocal_root,
     "reciprocal": _reciprocal, "log": _logarithm, "exp": _exponential, "scale": _scale, "clip": _clip, "cast": _cast, "fill_any_like": _filled,
 }  # fmt: skip
-"""The rules that see more than a mere function of each element. Another operator takes part by `Operator.per_element`: its numbers are any."""
-_TOTAL: Final = frozenset({
-    "leaky_relu", "elu", "selu", "celu", "mish", "hard_sigmoid", "hard_swish", "hard_shrink", "softshrink", "softsign", "tanh_shrink",
-    "thresholded_relu", "relu6", "brelu", "stanh", "logsigmoid", "sign", "dropout", "assign", "prelu", "elementwise_fmax", "elementwise_fmin", "atan", "asinh",
-})  # fmt: skip
+"""The rules of more than a mere function of each element. Another operator takes part by `Operator.per_element`: its numbers are any."""
+_TOTAL: Final = frozenset(
+    {
+        "leaky_relu",
+        "elu",
+        "selu",
+        "celu",
+        "mish",
+        "hard_sigmoid",
+        "hard_swish",
+        "hard_shrink",
+        "softshrink",
+        "softsign",
+        "tanh_shrink",
+        "thresholded_relu",
+        "relu6",
+        "brelu",
+        "stanh",
+        "logsigmoid",
+        "sign",
+        "dropout",
+        "assign",
+        "prelu",
+        "elementwise_fmax",
+        "elementwise_fmin",
+        "atan",
+        "asinh",
+    }
+)
 """Operators whose results are finite where their operands are; of others there may be infinities and NaN."""
 KEEPS_NUMBERS: Final = frozenset({"elementwise_add", "elementwise_sub", "elementwise_mul", "scale", "cast", "elementwise_max", "elementwise_min"})
 """Operators with whole numbers by their place as results, if their operands are such."""
@@ -455,7 +485,7 @@ def _combined(op: Op, contents: Contents, facts: PlaceFacts) -> Content:
 
 
 def hides(masked: Content, visible: Content, underflow: float) -> bool:
-    """Tell whether the exponentials of masked numbers vanish beside those of visible ones: exp(x - y) is zero where x - y is below ``-underflow``."""
+    """Tell whether the exponentials of masked numbers vanish beside visible ones: exp(x - y) is zero where x - y is below ``-underflow``."""
     if masked.constant == -INFINITY:
         return True
     far = masked.high if masked.high < INFINITY else masked.offset

@@ -1,6 +1,6 @@
 """The proof that a text's own rows and results are the same in a padded batch as alone.
 
-Each op's rule is told by what its operator declares: its computation, `per_element`, or its `ShardingRule`. An operator that declares none takes part where
+Each op's rule is told by its operator's declarations: its computation, `per_element`, or its `ShardingRule`. An operator without any takes part where
 its operands have neither texts nor rows; elsewhere the proof fails at it.
 """
 
@@ -65,7 +65,7 @@ _TAKES_REVERSED: Final = frozenset(
         "cast",
     }
 )
-"""Operators that take values whose rows are reversed."""
+"""Operators with rules for reversed rows."""
 
 
 class OpRules(NamedTuple):
@@ -85,9 +85,9 @@ class Proof:
     Args:
         block: the block of the program.
         reader: the meaning of sizes.
-        side: the end of a text at which its padding stands.
+        side: the end of a text with its padding.
         numbers: of parameters.
-        rules: of ops that are more than a function of each element.
+        rules: of ops beyond functions of each element.
     """
 
     def __init__(self, block: Block, reader: AxisReader, side: Side, numbers: Numbers, rules: OpRules) -> None:
@@ -96,7 +96,7 @@ class Proof:
         self._rules = rules
         self.values: dict[str, PaddedValue] = {}
         self.obstacles: dict[str, Fault] = {}
-        """The results that no rule follows: name -> the op and the reason."""
+        """The results without a rule: name -> the op and the reason."""
         self._writers: dict[str, Op] = {}
         self._parameters: dict[str, Any] = {}
 
@@ -307,14 +307,14 @@ class Proof:
         return power == 2.0 and self._is_cast_from(square.operand(0), x)
 
     def _at_least(self, name: str) -> Op | None:
-        """Return the op of a value, behind what makes it larger alone: sums with numbers above 0, and bounds from below."""
+        """Return the op of a value, behind steps making it only larger: sums with numbers above 0, and bounds from below."""
         op = self._writers.get(name)
         while op is not None and (smaller := self._no_larger(op)):
             op = self._writers.get(smaller)
         return op
 
     def _no_larger(self, op: Op) -> str:
-        """Return the operand of an op that is no larger than its result; empty if it has none."""
+        """Return the operand no larger than its op's result; empty if it has none."""
         values: Mapping[str, Any] = op.attributes.values
         keeps = op.type in ("cast", "expand_v2", "assign")
         adds = op.type == "scale" and values.get("scale", 1.0) == 1.0 and values.get("bias", 0.0) >= 0
@@ -335,7 +335,7 @@ class Proof:
         return True
 
     def at_own_key(self, name: str) -> Content:
-        """Return the numbers where a row's place and a key's are one, of a value with both; of others those of a text's own rows."""
+        """Return the numbers where a row's place and a key's are one, of a value with both; of others the numbers of a text's own rows."""
         value = self.value(name)
         places = value.time_places
         op = self._writers.get(name)
@@ -459,7 +459,7 @@ class Proof:
         return self.spec(op.outputs[slot][number]).known_dims
 
     def _created(self, op: Op) -> dict[str, Any]:
-        """Return the values of ops that read sizes alone."""
+        """Return the values of ops on sizes alone."""
         (slot,) = [r.name for r in op.operator.schema.results[:1]] if op.operator else ["Out"]
         axes = self.reader.axes(self.dims(op, slot))
         values: Mapping[str, Any] = op.attributes.values

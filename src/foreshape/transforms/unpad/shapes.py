@@ -1,4 +1,4 @@
-"""The rules of ops that only move elements: their axes change places, and each element is what it was."""
+"""The rules of ops only moving elements: their axes change places, and each element stays as it was."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def reshaped(op: Op, x: PaddedValue, dims: Sequence[Size], reader: AxisReader, s
 
 
 def _next_axis(number: int, dim: Size, pending: list[tuple[Atom, Place]], places: dict[Place, Place], reader: AxisReader) -> tuple[Atom, ...]:
-    """Take the atoms of an axis from those that are left, innermost first in the list."""
+    """Take the atoms of an axis from the remaining ones, innermost first in the list."""
     target = list(reader.axis(dim))
     meanings, size = [a for a in target if isinstance(a, str)], next((a for a in target if isinstance(a, int)), 1)
     axis: list[Atom] = []
@@ -127,7 +127,7 @@ def table_content(array: Any, axes: Axes, region: Region, side: Side) -> Content
     """Return the numbers of a table, known in advance, whose first rows are taken along the axes of rows.
 
     Args:
-        array: the whole table; its axes are those of the value.
+        array: the whole table; its axes are the value's.
         axes: of the value: `ROWS` where the table is cut to the padded time.
         region: the coordinates in masked rows.
         side: the end of the padding.

@@ -44,18 +44,18 @@ def unpad_program(
     pad_id: int | None = None,
     source: Callable[[Op], str] = lambda _: "",
 ) -> UnpaddedProgram:
-    """Return a program of padded texts on ragged rows, where it is proved that no masked row reaches a text's own rows or results.
+    """Return a program of padded texts on ragged rows, with a proof: no masked row reaches a text's own rows or results.
 
     Args:
         program: left as it is; its inputs of texts are ``[texts, time, ...]``.
         feeds, fetches: the names of its inputs and results.
-        mask: the input that tells the rows of texts, ``[texts, time]``; or their lengths, ``[texts]``; None if the network reads them from the ids,
+        mask: the input telling the rows of texts, ``[texts, time]``; or their lengths, ``[texts]``; None if the network reads them from the ids,
             or has none.
         numbers: returns the array of a parameter, None without one.
-        side: the end of a text at which its padding stands.
+        side: the end of a text with its padding.
         masked: the number of masked rows in the mask.
         pad_id: the id of padding, if the network compares ids with it or has zeros in its row of the table.
-        source: returns the node of the file that an op was made of, in words, or nothing.
+        source: returns the node of the file behind an op, in words, or nothing.
 
     Raises:
         UnpadError: the proof fails: with the op, and the way from it to the result. SchemaError: an unknown name, or inputs without texts.
@@ -171,7 +171,7 @@ def _way(op: Op, fetch: str, block: Block) -> list[str]:
 
 
 def _drop_unused(program: Program, fetches: Sequence[Variable]) -> None:
-    """Leave out ops that nothing needs, and parameters that no op reads."""
+    """Leave out unneeded ops, and parameters without readers."""
     block = program.global_block
     needed = {v.name for v in fetches}
     for op in reversed(block.ops[:]):

@@ -215,7 +215,7 @@ class Rnn(RecurrentNetworkBase):
         reject(Input=f32(5, 3, 2), PreState=[f32(1, 3, 4)], WeightList=_weights("GRU", 4, 2)[:3], hidden_size=4, mode="GRU", says="must have 4 tensors"),
         reject(Input=f32(5, 3, 6), PreState=[f32(1, 3, 4)], WeightList=_weights("GRU", 4, 2), hidden_size=4, mode="GRU", says="the weights of unit 0"),
         reject(Input=f32(5, 3, 2), PreState=[f32(2, 3, 4)], WeightList=_weights("GRU", 4, 2), hidden_size=4, mode="GRU", says="PreState must be [1, 3, 4]"),
-    ]  # fmt: skip
+    ]
 
 
 class SequenceRnn(RecurrentNetworkBase):
