@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from foreshape.core.hints import did_you_mean
 from foreshape.core.spec import BOOL, FEED_MINIBATCH, FETCH_LIST, LOD_TENSOR, DType, Kind, Spec
 from foreshape.core.values.conversion import to_numpy, to_tensor
 from foreshape.core.values.torch_proxy import torch
@@ -15,6 +14,7 @@ from foreshape.errors import ExecutionError, FormatError, SchemaError, border
 from foreshape.interop.model import COPIES, InferenceModel, copied_from
 from foreshape.interop.parameters import Fits, Pieces, open_parameters, otherwise, write_parameters
 from foreshape.interop.program_files import find_program, open_program
+from foreshape.interop.ragged_model import Ragged, on_ragged_rows
 from foreshape.interop.waiting import waiting_parameters
 from foreshape.language.infer.redescribe import redescribe
 from foreshape.language.program import Op, Program, Variable, default_main_program
@@ -24,9 +24,6 @@ from foreshape.language.wire import save_program
 from foreshape.runtime.engine import Executor, Scope, default_scope
 
 Given = Sequence[Variable | str] | Variable | str
-Ragged = str | Mapping[str, Any]
-"""The name of the mask of a network of padded texts, or the arguments of `unpad`."""
-_RAGGED = ("mask", "side", "masked", "pad_id")
 
 
 class StoredValues(Protocol):
@@ -130,26 +127,6 @@ def load_inference_model(
         _fill(scope, source, parameters, device)
     opened = InferenceModel.of(program, feeds, [program.global_block.var(n) for n in fetches], scope, executor)
     return opened if ragged is None else on_ragged_rows(opened, ragged)
-
-
-def on_ragged_rows(model: InferenceModel, ragged: Ragged) -> InferenceModel:
-    """Return a model of padded texts on ragged rows, run by the same executor.
-
-    Args:
-        model: left as it is.
-        ragged: the name of its mask, or the arguments of `unpad`.
-
-    Raises:
-        UnpadError, SchemaError: as `unpad`; an argument that it does not have.
-    """
-    from foreshape.interop.unpadding import unpad  # not awaited by other networks
-
-    settings: dict[str, Any] = {"mask": ragged} if isinstance(ragged, str) else dict(ragged)
-    for name in settings.keys() - _RAGGED:
-        raise SchemaError(f"ragged: {name!r} is not one of {', '.join(_RAGGED)}{did_you_mean(name, _RAGGED)}")
-    out = unpad(model, **settings)
-    out.executor = model.executor
-    return out
 
 
 def _as_list(variables: Given) -> list[Variable | str]:

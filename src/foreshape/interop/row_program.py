@@ -188,7 +188,7 @@ class RowProgram:
         key = computation, tuple(operands), tuple((spec.dims, spec.dtype, spec.lod is not None) for spec in specs)
         numbers = self._shared.get(key)
         if numbers is None:
-            spaces = [self._of_spec(op, spec) for spec in specs]
+            spaces = [self._result_space(op, spec) for spec in specs]
             if any(space == CONSTANT for space in spaces):
                 numbers = self._constants_of(op, computation, operands, specs)
             else:

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, overload
 
 from foreshape.errors import FormatError, SchemaError
-from foreshape.interop.inference import columns
+from foreshape.interop.inference import columns, load_inference_model
 from foreshape.interop.model import InferenceModel
 from foreshape.interop.onnx.held_parameters import OnnxParameters
 from foreshape.interop.program_files import open_program
-from foreshape.language.program import Op, Program, Variable
+from foreshape.interop.ragged_model import Side, node_words, unpadded_model, unpadded_program
+from foreshape.language.program import Program, Variable
 from foreshape.language.program.inputs import inputs_of
 from foreshape.runtime.engine import Scope, default_scope
 from foreshape.transforms.unpad import UnpaddedProgram, unpad_program
 
-Side = Literal["right", "left"]
 Fetches = Sequence[Variable | str] | Variable | str
 
 
@@ -74,29 +74,12 @@ def unpad(
             raise SchemaError("unpad(program): fetches must name the results")
         results = [fetches] if isinstance(fetches, (Variable, str)) else list(fetches)
         names = [r if isinstance(r, str) else r.name for r in results]
-        return _unpadded(model, [v.name for v in inputs_of(model.global_block)], names, mask, side, masked, pad_id, default_scope() if scope is None else scope)
+        return unpadded_program(
+            model, [v.name for v in inputs_of(model.global_block)], names, mask, side, masked, pad_id, default_scope() if scope is None else scope
+        )
     if not isinstance(model, InferenceModel):
-        from foreshape.interop.inference import load_inference_model
-
         model = load_inference_model(model, scope=Scope())
-    out = _unpadded(model.program, model.feeds, [v.name for v in model.fetches], mask, side, masked, pad_id, model.scope)
-    return InferenceModel.of(out.program, out.feeds, out.fetches, model.scope)
-
-
-def _unpadded(
-    program: Program, feeds: Sequence[str], fetches: Sequence[str], mask: str | None, side: Side, masked: Literal[0, 1], pad_id: int | None, scope: Scope
-) -> UnpaddedProgram:
-    def numbers(name: str) -> Any:
-        return scope.get(name) if name in scope else None
-
-    return unpad_program(program, feeds, fetches, mask, numbers, side=side, masked=masked, pad_id=pad_id, source=_source)
-
-
-def _source(op: Op) -> str:
-    """Return the node of the file behind an op, in words."""
-    origin: Any = op.origin
-    node = getattr(origin[0], "node", None) if origin.__class__ is tuple and origin else None
-    return f"{node.operator} {node.name}".strip() if node is not None else ""
+    return unpadded_model(model, mask, side, masked, pad_id)
 
 
 class FileArrays(Mapping[str, Any]):
@@ -162,7 +145,7 @@ def open_unpadded(path: str | os.PathLike[str], mask: str | None = "attention_ma
     program.refresh()
     arrays = FileArrays(parameters)
     feeds, fetches = columns(program, "feed", outputs=True), columns(program, "fetch", outputs=False)
-    network = unpad_program(program, feeds, fetches, mask, arrays.get, pad_id=pad_id, source=_source)
+    network = unpad_program(program, feeds, fetches, mask, arrays.get, pad_id=pad_id, source=node_words)
 
     def scope() -> Scope:
         out = Scope()

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from foreshape.errors import ExecutionError, FeedError, GuardError, SchemaError
-from foreshape.interop.inference import Ragged, on_ragged_rows
 from foreshape.interop.model import InferenceModel
+from foreshape.interop.ragged_model import Ragged, on_ragged_rows
 from foreshape.interop.state_dicts import remember_names, state_dict
 from foreshape.interop.torch.eager_memory import EagerGraph
 from foreshape.interop.torch.exporting import is_exported

@@ -12,8 +12,9 @@ from foreshape.core.spec import FP64
 from foreshape.language.operator import computations as c
 from foreshape.language.program import Op, Variable
 from foreshape.transforms.unpad.attention_terms import AttentionTerms, attention_terms, gelu_operand
-from foreshape.transforms.unpad.packing import NotPacked, Packer, arithmetic_with_number, covers, norm_over
-from foreshape.transforms.unpad.padded_values import BATCH, REVERSED, ROWS, Axes, PaddedValue
+from foreshape.transforms.unpad.norm_ops import norm_over
+from foreshape.transforms.unpad.packing import Packer, arithmetic_with_number
+from foreshape.transforms.unpad.padded_values import BATCH, REVERSED, ROWS, Axes, NotPacked, PaddedValue, covers
 
 # --- the rules on packed rows
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 from foreshape import layer
 from foreshape.core.dims import Size, symbol
@@ -19,21 +19,16 @@ from foreshape.core.spec import BOOL, INT64, LOD_TENSOR, DType, Lod, Spec
 from foreshape.language.operator import computations as c
 from foreshape.language.program import Op, Program, Variable, program_guard
 from foreshape.transforms.unpad.index_forms import LENGTH, TEXTS, TIME, IndexForm
-from foreshape.transforms.unpad.padded_values import BATCH, REVERSED, ROWS, Atom, Axes, Fault, PaddedValue
+from foreshape.transforms.unpad.norm_ops import norm_over
+from foreshape.transforms.unpad.padded_values import BATCH, REVERSED, ROWS, Atom, Axes, Fault, NotPacked, PaddedValue, covers
 from foreshape.transforms.unpad.proof import Proof
 
 _ZERO: Final = frozenset({"elementwise_add", "elementwise_sub"})
 _ONE: Final = frozenset({"elementwise_mul", "elementwise_div"})
 
 
-class PackedRule(Protocol):
-    """Writes a result of an op on packed rows. Raises `NotPacked` where no op on packed rows computes it."""
-
-    def __call__(self, op: Op, packer: Packer, name: str) -> Variable: ...
-
-
-class NotPacked(Exception):
-    """No op on packed rows computes a value."""
+PackedRule: TypeAlias = "Callable[[Op, Packer, str], Variable]"
+"""Writes a result of an op on packed rows. Raises `NotPacked` if no op on packed rows computes it."""
 
 
 class Packer:
@@ -105,10 +100,8 @@ class Packer:
             words = "joins rows with columns" if joined else "has the rows of texts reversed"
             raise self.refusal(self.writers.get(name), f"its result {words}, which ragged rows have no form for")
         result = self.rows(name) if value.per_text and len(value.time_places) == 1 else self.alone(name, True)
-        if result.name == name:
-            return result
-        if name in self.block.vars:
-            return self.block.apply("assign", {"X": result})
+        if result.name == name or name in self.block.vars:
+            return result if result.name == name else self.block.apply("assign", {"X": result})
         op = self.block.append_op("assign", {"X": result}, {"Out": name})
         return self.block.var(op.output_slots["Out"][0])
 
@@ -704,13 +697,3 @@ def arithmetic_with_number(packer: Packer, op: Op, operand: Callable[[str], Vari
             return layer.scale(x, number)
         case _:
             return layer.scale(x, 1.0 / number)
-
-
-def covers(axes: Axes, result: Axes) -> bool:
-    """Tell whether an operand has all columns of a result of the same rank."""
-    return len(axes) == len(result) and all(a == b or all(isinstance(atom, str) for atom in b) for a, b in zip(axes, result, strict=True))
-
-
-def norm_over(op: Op, x: Variable, axes: Sequence[int]) -> Variable:
-    """Return the norm over axes as the root of a sum: operators with a computation, for every engine."""
-    return layer.sqrt(layer.reduce_sum(layer.square(x), [*axes], keepdim=bool(op.attributes.values.get("keep_dim"))))

@@ -39,6 +39,10 @@ class Unsupported(Exception):
     """The rule of an op cannot follow the rows through it; its text says why."""
 
 
+class NotPacked(Exception):
+    """No op on packed rows computes a value."""
+
+
 @data_class(frozen=True, eq=False)
 class PaddedValue:
     """A tensor of a padded batch.
@@ -168,3 +172,8 @@ def _symbol(dim: Size) -> str:
     if isinstance(dim, Dim) and len(dim.terms) == 1 and len(dim.terms[0][0]) == 1 and dim.terms[0][1] == 1 and not dim.terms[0][0][0].op:
         return dim.terms[0][0][0].name
     return str(dim)
+
+
+def covers(axes: Axes, result: Axes) -> bool:
+    """Tell whether an operand has all columns of a result of the same rank."""
+    return len(axes) == len(result) and all(a == b or all(isinstance(atom, str) for atom in b) for a, b in zip(axes, result, strict=True))
