@@ -41,9 +41,8 @@ def print_ranks_plan(program: Program, options: PlanOptions, sizes: Mapping[str,
     values = {**({"batch": options.batch} if options.batch is not None else {}), **sizes}
     network = Network.of(options.bandwidth, options.latency)
     with _symbols_as_options():
-        plan = plan_ranks(
-            program, options.fetch, ranks=options.ranks or 1, within=options.within, network=network, device=options.device, threads=options.threads, **values
-        )  # pyright: ignore[reportArgumentType]
+        plan = plan_ranks(program, options.fetch, ranks=options.ranks or 1, within=options.within, network=network, device=options.device,
+                          threads=options.threads, **values)  # fmt: skip  # pyright: ignore[reportArgumentType]
         _require_open_sizes(plan, options.batch, sizes)
         facts = ranks_facts(plan, options.within)
     step = None if options.measured is None else Measured.load(options.measured)

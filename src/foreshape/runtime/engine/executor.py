@@ -114,13 +114,13 @@ class Executor(ConstructorRepr):
         return None if self._limit is None else self._limit.size
 
     def keep_within(self, size: int) -> MemoryBudget:
-        """Keep this executor's memory from now on within so many bytes: idle memory goes back to the system before a run would pass them."""
+        """Keep this executor's memory from now on within ``size`` bytes: idle memory goes back to the system before a run would pass them."""
         executor = ref(self)
         self.budget = MemoryBudget(size, lambda: None if (alive := executor()) is None else alive.forget())
         return self.budget
 
     def limit_plans(self, size: int, words: str) -> None:
-        """Refuse runs with a larger plan from now on; ``words``: the origin of the limit."""
+        """Refuse runs with a plan of more than ``size`` bytes from now on; ``words``: the origin of the limit."""
         self._limit = MemoryLimit(size, words, exact=True)
         self.forget()
 

@@ -63,7 +63,8 @@ class DynamicInt8Linear(Operator):
     def kernel(self, X: Tensor, W: Tensor, Scale: Tensor, Factor: Tensor | None) -> Tensor:
         rows = X if Factor is None else X * Factor
         steps = steps_of(rows)
-        return torch.matmul(rounded(rows, steps), W.float()).mul_(steps).mul_(Scale)
+        weights = W.to(torch.float32, memory_format=torch.contiguous_format)
+        return torch.matmul(rounded(rows, steps).contiguous(), weights).mul_(steps).mul_(Scale)
 
     samples = [
         sample(X=f32(4, 7), W=_bytes(7, 5), Scale=f32(5, low=0.01, high=0.1)),
