@@ -213,6 +213,8 @@ class Encoder:
             return layer.reduce_max(layer.log1p(layer.relu(h)) * m, 1)
         if pooling == "first":
             return h[:, 0]
+        if pooling == "first row":
+            return layer.reshape(layer.slice(h, [1], [0], [1]), [0, -1])
         if pooling == "last in time":
             return h[:, -1]
         if pooling == "last by gather_nd":

@@ -16,7 +16,7 @@ MASKS = ["lowest", "-10000", "infinite", "logarithm", "chosen", "both sides", "c
 POSITIONS = ["none", "gathered", "counted", "turned", "alibi", "relative"]
 POOLINGS = [
     "rows", "mean of expanded", "mean of chosen", "mean by product", "unit mean", "sum", "max", "max of chosen", "max over zero", "first",
-    "last by gather_nd", "last along", "last by argmax", "weighted", "attention",
+    "first row", "last by gather_nd", "last along", "last by argmax", "weighted", "attention",
 ]  # fmt: skip
 LAYOUTS = ["rows", "time first", "joined heads"]
 NETWORKS: list[dict[str, Any]] = [

@@ -153,6 +153,8 @@ class AxisReader:
             for factor in monomial:
                 if not factor.op:
                     meaning = self._symbols.get(factor.name)
+                elif factor.op == "min" and 1 in factor.args:
+                    continue  # a row of a text that has rows
                 elif factor.op == "min":  # a table of positions, cut at the time; a longer text is refused by its sum with the rows
                     meaning = next((m for a in factor.args if not isinstance(a, int) and (m := self._symbols.get(_symbol(a))) == ROWS), None)
                 else:

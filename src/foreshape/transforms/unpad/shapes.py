@@ -174,6 +174,7 @@ def sliced(
     from_table = False
     for number, axis in enumerate(x.axes):
         size: Size = 1 if number in dropped else next(sizes)
+        size = 1 if not isinstance(size, int) and not reader.axis(size) else size
         if number not in cut_bounds or size == input_dims[number]:
             axes.append(axis)
             continue
