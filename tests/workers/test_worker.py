@@ -19,7 +19,7 @@ from foreshape.apps.workers import Job, worker
 from foreshape.apps.workers.talk import JOBS, Keys
 from foreshape.apps.workers.worker import WorkerSettings, work
 from foreshape.machine.communication.parcel import put
-from foreshape.machine.communication.rendezvous import Address, connect, listen
+from foreshape.machine.communication.rendezvous import Address, Meeting, connect, listen
 from foreshape.machine.process.machine_memory import FoundLimit
 
 WITHIN = 60.0
@@ -146,14 +146,30 @@ def test_values_to_begin_with(tmp_path: Path, start: Callable[..., Worker]) -> N
     assert np.array_equal(scope.get("fc_0.w_0"), here.get("fc_0.w_0"))
 
 
-def test_a_client_that_waits_for_its_workers(tmp_path: Path, start: Callable[..., Worker]) -> None:
+def test_a_client_that_waits_for_its_workers(tmp_path: Path, start: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch) -> None:
     cost, _, files = described(tmp_path)
     with_port = listen(Address("127.0.0.1", 0), 5)
     port = with_port.address
     assert port is not None
     with_port.close()
+    seen, ended, drop, close = threading.Event(), threading.Event(), worker.drop, Meeting.close
+
+    def drop_late(*args: Any) -> None:
+        """Forget a job when the client, and the store that it holds, has gone."""
+        seen.set()
+        assert ended.wait(WITHIN)
+        drop(*args)
+
+    def close_late(meeting: Meeting) -> None:
+        """Close the store when the worker has seen that the client has its results."""
+        assert seen.wait(WITHIN)
+        close(meeting)
+
+    monkeypatch.setattr(worker, "drop", drop_late)
+    monkeypatch.setattr(Meeting, "close", close_late)
     one = start(listen=None, connect=str(port), patience=30.0)
     sent = fs.send(cost, files, at=str(port), progress=False, patience=30.0)
+    ended.set()
     assert sent.history is not None and sent.history.steps == 1
     assert one.end() is None
 
