@@ -12,9 +12,8 @@ from foreshape.language.operator.registry import all_operators
 
 SOURCES = Path(foreshape.__file__).parent
 APART = {"feed", "fetch"}
-ROOMS = ("language/ops/", "interop/forms/", "interop/onnx/write/", "interop/torch/write/", "transforms/unpad/")
-"""The operators themselves, their forms in other formats, and the proof of unpadding: these functions are found by type. In the proof those are left whose
-operators declare no computation."""
+ROOMS = ("language/ops/", "interop/forms/", "interop/onnx/write/", "interop/torch/write/")
+"""The operators themselves, and their forms in other formats: these functions are found by type."""
 STAYS = {
     "language/program/no_value.py": "the words for a comparison that Python asks the truth of",
     "language/wire/versions.py": "what files of an older version mean by a type",

@@ -66,7 +66,7 @@ SINGLE = {
     "log1p": lambda x: layer.log1p(layer.abs(x)), "floor": layer.floor, "ceil": layer.ceil, "round": layer.round, "gelu": layer.gelu, "silu": layer.silu,
     "cos": layer.cos, "sin": layer.sin, "exp": layer.exp, "scale": lambda x: layer.scale(x, -2.5, 3.0), "clip": lambda x: layer.clip(x, -1.5, 2.0),
     "sqrt": layer.sqrt, "rsqrt": layer.rsqrt, "reciprocal": layer.reciprocal, "log": layer.log, "to integers": lambda x: layer.cast(x, "int64"),
-    "to truth": lambda x: layer.cast(x, "bool"),
+    "to truth": lambda x: layer.cast(x, "bool"), "log2": layer.log2, "softsign": layer.softsign,
 }  # fmt: skip
 
 

@@ -137,11 +137,11 @@ def _to_onnx_sequence_attention(w: WrittenOp) -> Any:
     scores = w.node("Mul", scores, w.number(w.of.scale or 1 / math.sqrt(width // heads), dtype))
     if w.has("Bias"):
         scores = w.node("Add", scores, w.node("Slice", w.x("Bias"), w.ints(0, 0), w.node("Concat", rows, seen, axis=0), w.ints(1, 2)))
-    there = w.unsqueeze(writer.mask(keys.innermost, writer.time(seen)), 1, 2)
+    visible = w.unsqueeze(writer.mask(keys.innermost, writer.time(seen)), 1, 2)
     if w.of.causal:
-        there = w.node("And", there, w.node("LessOrEqual", w.unsqueeze(writer.time(seen), 0), w.unsqueeze(writer.time(rows), 1)))
+        visible = w.node("And", visible, w.node("LessOrEqual", w.unsqueeze(writer.time(seen), 0), w.unsqueeze(writer.time(rows), 1)))
     lowest = -65504.0 if dtype is FP16 else -3e38  # finite: where all keys are hidden, the sum over rows of zeros is zero
-    shares = w.node("Softmax", w.node("Where", there, scores, w.number(lowest, dtype)), axis=-1)
+    shares = w.node("Softmax", w.node("Where", visible, scores, w.number(lowest, dtype)), axis=-1)
     mixed = w.transpose(w.node("MatMul", shares, by_head(values, seen)), (0, 2, 1, 3))
     return writer.unpadded(w.node("Reshape", mixed, w.ints(0, 0, width)), q.innermost), None
 

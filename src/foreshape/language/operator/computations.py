@@ -335,6 +335,22 @@ class Slicing(ForwardOnly):
 
 
 @data_class(frozen=True)
+class SteppedSlicing(ForwardOnly):
+    """Every step-th entry of X0 along some axes: for each axis its number, begin, end and step; all may be negative. ``dropped`` as in `Slicing`."""
+
+    cuts: tuple[tuple[int, int, int, int], ...]
+    dropped: tuple[int, ...] = ()
+
+
+@data_class(frozen=True)
+class PickingAlong(ForwardOnly):
+    """For each place of the whole numbers X1 the entry of X0 at this place, but along an axis, possibly negative, at its number."""
+
+    operands: ClassVar[int] = 2
+    axis: int
+
+
+@data_class(frozen=True)
 class Picking(ForwardOnly):
     """The entries of an axis of X0, possibly negative, at the whole numbers X1; without the axis, if X1 is one number without dims."""
 
@@ -365,6 +381,31 @@ class ComparedElements(ForwardOnly):
 
     operands: ClassVar[int] = 2
     how: Relation
+    axis: int
+
+
+@data_class(frozen=True)
+class Connective(ForwardOnly):
+    """The logic of the truth values X0 and X1, broadcast at their last dims; numbers other than 0 are true."""
+
+    operands: ClassVar[int] = 2
+    how: Literal["and", "or"]
+
+
+@data_class(frozen=True)
+class PowerElements(ForwardOnly):
+    """X0 to the power X1, broadcast as in `Sum`."""
+
+    operands: ClassVar[int] = 2
+    axis: int
+
+
+@data_class(frozen=True)
+class ExtremeElements(ForwardOnly):
+    """The larger ("max") or the smaller of X0 and X1, broadcast as in `Sum`."""
+
+    operands: ClassVar[int] = 2
+    how: Literal["max", "min"]
     axis: int
 
 
@@ -420,6 +461,27 @@ class Reduction(Computation):
 
     inputs: ClassVar[tuple[str, ...]] = ("X0", "Out0@GRAD")
     how: Pooled
+    axes: tuple[int, ...] | None = None
+    keeps: bool = False
+
+
+@data_class(frozen=True)
+class ExtremeReduction(ForwardOnly):
+    """The largest ("max") or the smallest of X0 over ``axes``, possibly negative (None: over all), in its own element type; ``keeps`` as in `Reduction`."""
+
+    how: Literal["max", "min"]
+    axes: tuple[int, ...] | None = None
+    keeps: bool = False
+
+
+@data_class(frozen=True)
+class Norm(ForwardOnly):
+    """The root ``of`` of the sum of the powers ``of`` of the magnitudes of X0 over ``axes``, in its own element type; axes and ``keeps`` as in `Reduction`.
+
+    Of infinity it is the largest magnitude, of 0 the count of numbers other than 0.
+    """
+
+    of: float
     axes: tuple[int, ...] | None = None
     keeps: bool = False
 

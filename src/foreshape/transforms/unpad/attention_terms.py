@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from foreshape.core.data_class import data_class
 from foreshape.language.operator import computations as c
+from foreshape.language.operator.computation import Computation
 from foreshape.language.program import Op
 from foreshape.transforms.unpad.contents import FAR
 from foreshape.transforms.unpad.index_forms import IndexForm
@@ -69,30 +70,23 @@ class _Scores:
         if op is None or op.operator is None:
             return False
         first, second = op.operand(0), op.operand(1) if len(op.operator.schema.operands) > 1 else ""
-        if op.type == "elementwise_add":
-            return self.collect(first, factor) and self.collect(second, factor)
-        if op.type == "elementwise_sub":
-            return self.collect(first, factor) and self.collect(second, -factor)
-        if op.type == "scale" and not op.input("ScaleTensor"):
-            return self.collect(first, factor * float(op.attributes.values.get("scale", 1.0)))
-        if op.type in ("elementwise_mul", "elementwise_div"):
-            return self._scaled(op.type, first, second, factor)
-        if op.type == "where":
-            return self._chosen(op, factor)
-        if op.type == "cast" and packer.old.var(first).spec.known_dtype.is_floating:
-            return self.collect(first, factor)
-        if isinstance(op.operator.computes(), c.MatrixProduct) and self.product is None and len(value.time_places) == 2:
-            self.product = op, factor
-            return True
-        return False
-
-    def _scaled(self, type: str, first: str, second: str, factor: float) -> bool:
-        number = self.packer.number(second)
-        if number is None and type == "elementwise_mul":
-            first, second, number = second, first, self.packer.number(first)
-        if not number:
-            return False
-        return self.collect(first, factor * number if type == "elementwise_mul" else factor / number)
+        match op.computes(Computation):
+            case c.Sum():
+                return self.collect(first, factor) and self.collect(second, factor)
+            case c.Subtraction():
+                return self.collect(first, factor) and self.collect(second, -factor)
+            case c.Affine(by=by):  # the same number for all keys: the softmax does not see it
+                return self.collect(first, factor * by)
+            case c.ChosenElements():
+                return self._chosen(op, factor)
+            case c.Cast() if packer.old.var(first).spec.known_dtype.is_floating:
+                return self.collect(first, factor)
+            case c.MatrixProduct() if self.product is None and len(value.time_places) == 2:
+                self.product = op, factor
+                return True
+            case _:
+                scaled = _scaled(packer, op)
+                return scaled is not None and self.collect(scaled[0], factor * scaled[1])
 
     def _chosen(self, op: Op, factor: float) -> bool:
         """Take a choice by place between scores and a number far below them."""
@@ -172,15 +166,26 @@ def _unscaled(packer: Packer, name: str) -> tuple[str, float]:
         op = packer.writers.get(name)
         if op is None:
             return name, factor
-        if op.type == "scale" and not op.input("ScaleTensor") and not op.attributes.values.get("bias"):
-            name, factor = op.operand(0), factor * float(op.attributes.values.get("scale", 1.0))
-            continue
-        if op.type in ("elementwise_mul", "elementwise_div"):
-            number = packer.number(op.operand(1))
-            if number:
-                name, factor = op.operand(0), factor * number if op.type == "elementwise_mul" else factor / number
-                continue
-        return name, factor
+        scaled = _scaled(packer, op)
+        if scaled is None:
+            return name, factor
+        name, factor = scaled[0], factor * scaled[1]
+
+
+def _scaled(packer: Packer, op: Op) -> tuple[str, float] | None:
+    """Return the operand that an op multiplies by one number other than 0, and the number; None for other ops."""
+    first = op.operand(0)
+    match op.computes(Computation):
+        case c.Scaling(by=by) if by:
+            return first, by
+        case c.Product():
+            second = op.operand(1)
+            pairs = ((first, packer.number(second)), (second, packer.number(first)))
+            return next(((name, number) for name, number in pairs if number), None)
+        case c.Quotient() if number := packer.number(op.operand(1)):
+            return first, 1.0 / number
+        case _:
+            return None
 
 
 def _is_causal(value: PaddedValue, sees: Callable[[float, float], bool]) -> bool:
@@ -207,12 +212,15 @@ def gelu_operand(packer: Packer, name: str) -> str | None:
     for x, gate in (factors, factors[::-1]):
         op = packer.writers.get(gate)
         inner = None
-        if op is not None and op.type == "scale" and op.attributes.values.get("scale", 1.0) == 1.0 and op.attributes.values.get("bias") == 1.0:
-            inner = op.operand(0)
-        elif op is not None and op.type == "elementwise_add":
-            inner = next((op.operand(k) for k in (0, 1) if packer.number(op.operand(1 - k)) == 1.0), None)
+        match op.computes(Computation) if op is not None else None:
+            case c.Affine(by=1.0, shift=1.0) if op is not None:
+                inner = op.operand(0)
+            case c.Sum() if op is not None:
+                inner = next((op.operand(k) for k in (0, 1) if packer.number(op.operand(1 - k)) == 1.0), None)
+            case _:
+                pass
         function = packer.writers.get(packer.plain(inner)) if inner else None
-        if function is not None and function.type == "erf":
+        if function is not None and function.computes(c.ErrorFunction) is not None:
             arguments, scale = _factors(packer, function.operand(0), 1.0)
             if arguments == [x] and math.isclose(scale, math.sqrt(0.5), rel_tol=1e-5):
                 return x
@@ -223,17 +231,10 @@ def _factors(packer: Packer, name: str, number: float) -> tuple[list[str], float
     """Return the factors of a product, and their constant factor."""
     name = packer.plain(name)
     op = packer.writers.get(name)
-    if op is not None and op.type == "scale" and not op.input("ScaleTensor") and not op.attributes.values.get("bias"):
-        return _factors(packer, op.operand(0), number * float(op.attributes.values.get("scale", 1.0)))
-    if op is not None and op.type in ("elementwise_mul", "elementwise_div"):
-        first, second = op.operand(0), op.operand(1)
-        constant = packer.number(second)
-        if constant:
-            return _factors(packer, first, number * constant if op.type == "elementwise_mul" else number / constant)
-        if op.type == "elementwise_mul":
-            constant = packer.number(first)
-            if constant:
-                return _factors(packer, second, number * constant)
-            left, right = _factors(packer, first, number), _factors(packer, second, 1.0)
-            return [*left[0], *right[0]], left[1] * right[1]
+    scaled = _scaled(packer, op) if op is not None else None
+    if scaled is not None:
+        return _factors(packer, scaled[0], number * scaled[1])
+    if op is not None and op.computes(c.Product) is not None:
+        left, right = _factors(packer, op.operand(0), number), _factors(packer, op.operand(1), 1.0)
+        return [*left[0], *right[0]], left[1] * right[1]
     return [name], number

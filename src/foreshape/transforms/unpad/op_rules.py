@@ -9,7 +9,7 @@ from typing import Any, Final
 from foreshape.core.dims import Size
 from foreshape.language.operator import computations as c
 from foreshape.language.program import Op
-from foreshape.transforms.unpad.contents import INFINITY, Content, NormBound, array_content, constant, stepped
+from foreshape.transforms.unpad.contents import ANYTHING, INFINITY, Content, NormBound, array_content, constant, index_content, stepped
 from foreshape.transforms.unpad.index_forms import IndexForm
 from foreshape.transforms.unpad.mixing import (
     convolved,
@@ -25,20 +25,6 @@ from foreshape.transforms.unpad.mixing import (
 from foreshape.transforms.unpad.padded_values import ROWS, Atom, PaddedValue, Region, Unsupported, columns, filled
 from foreshape.transforms.unpad.proof import OpRules, Proof
 from foreshape.transforms.unpad.shapes import dropped_axes, expanded, flipped, joined, reshaped, sliced, transposed
-
-_REDUCTIONS: Final = {
-    "reduce_max": "MAX",
-    "reduce_min": "MIN",
-    "reduce_any": "ANY",
-    "reduce_all": "ALL",
-    "frobenius_norm": "NORM",
-    "p_norm": "NORM",
-    "logsumexp": "OTHER",
-    "reduce_prod": "OTHER",
-    "max": "MAX",
-    "min": "MIN",
-}
-
 
 # --- by computation
 
@@ -56,9 +42,20 @@ def _expansion(proof: Proof, op: Op, computed: Any, slot: str) -> dict[str, Any]
 
 
 def _sum_or_mean(proof: Proof, op: Op, computed: c.Reduction, slot: str) -> dict[str, Any]:
+    return _reduced(proof, op, computed, computed.how, slot)
+
+
+def _extreme(proof: Proof, op: Op, computed: c.ExtremeReduction, slot: str) -> dict[str, Any]:
+    return _reduced(proof, op, computed, computed.how.upper(), slot)
+
+
+def _norm(proof: Proof, op: Op, computed: c.Norm, slot: str) -> dict[str, Any]:
+    return _reduced(proof, op, computed, "NORM" if computed.of == 2.0 else "POWERS" if computed.of > 0 else "OTHER", slot)
+
+
+def _reduced(proof: Proof, op: Op, computed: c.Reduction | c.ExtremeReduction | c.Norm, how: str, slot: str) -> dict[str, Any]:
     x = proof.value(op.operand(0))
-    reduced_axes = computed.axes if computed.axes is not None else tuple(range(len(x.axes)))
-    return {slot: reduced(op, x, computed.how, reduced_axes, computed.keeps, proof.side)}
+    return {slot: reduced(op, x, how, range(len(x.axes)) if computed.axes is None else computed.axes, computed.keeps, proof.side)}
 
 
 def _softmax(proof: Proof, op: Op, computed: c.Softmax, slot: str) -> dict[str, Any]:
@@ -275,47 +272,92 @@ def _identity(proof: Proof, op: Op, computed: Any, slot: str) -> dict[str, Any]:
     return {slot: proof.value(op.operand(0))}
 
 
-_BY_COMPUTATION: Final[Mapping[type, Callable[[Proof, Op, Any, str], dict[str, Any]]]] = {
+def _along(proof: Proof, op: Op, computed: c.PickingAlong, slot: str) -> dict[str, Any]:
+    return {slot: picked_along(op, proof.value(op.operand(0)), proof.value(op.operand(1)), computed.axis, proof.side)}
+
+
+def _filled(proof: Proof, op: Op, computed: c.Filled, slot: str) -> dict[str, Any]:
+    axes = proof.reader.axes(proof.dims(op, slot))
+    tensor = op.input("ValueTensor")
+    content = proof.value(tensor).real if tensor else ANYTHING if computed.number is None else constant(float(computed.number))
+    return {slot: filled(axes, lambda _: content)}
+
+
+def _numbers(proof: Proof, op: Op, computed: c.Numbers, slot: str) -> dict[str, Any]:
+    array = proof.array(op.result(0))
+    content = ANYTHING if array is None else array_content(array)
+    return {slot: filled(proof.reader.axes(proof.dims(op, slot)), lambda _: content)}
+
+
+def _counted(proof: Proof, op: Op, computed: c.Counting, slot: str) -> dict[str, Any]:
+    axes = proof.reader.axes(proof.dims(op, slot))
+    start, step = (proof.value(op.operand(k)).real.index for k in (0, 2))
+    if start is None or step is None:
+        raise Unsupported("its numbers are not known in the description")
+    if len(axes[0]) > 1:
+        raise Unsupported("it counts texts and rows together")
+    form = start + step * IndexForm.factor((0, 0)) if axes[0] else start
+    return {slot: filled(axes, lambda _: index_content(form))}
+
+
+def _in_order(rule: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """Return a rule for rows in their own order alone."""
+
+    def refusing_rule(proof: Proof, op: Op, *rest: Any) -> dict[str, Any]:
+        proof.refuse_reversed(op)
+        return rule(proof, op, *rest)
+
+    return refusing_rule
+
+
+_IN_ANY_ORDER: Final[Mapping[type, Callable[[Proof, Op, Any, str], dict[str, Any]]]] = {
     c.Reshape: _reshape,
     c.Transposition: _transposition,
-    c.Expansion: _expansion,
     c.Reduction: _sum_or_mean,
+    c.ExtremeReduction: _extreme,
     c.Softmax: _softmax,
+    c.Slicing: _slice,
+    c.SteppedSlicing: _slice,
+    c.Identity: _identity,
+    c.Filled: _filled,
+    c.Numbers: _numbers,
+    c.Counting: _counted,
+}
+_IN_ORDER: Final[Mapping[type, Callable[[Proof, Op, Any, str], dict[str, Any]]]] = {
+    c.Expansion: _expansion,
+    c.Norm: _norm,
     c.MatrixProduct: _product,
     c.FlattenedProduct: _flattened,
     c.LayerNorm: _layer_norm,
     c.Picking: _picking,
+    c.PickingAlong: _along,
     c.Embedding: _embedding,
     c.PlacePicking: _place_picking,
-    c.Slicing: _slice,
     c.Concat: _concat,
     c.Split: _split,
     c.Stacking: _stack,
     c.Triangle: _triangle,
     c.ImageConvolution: _convolution,
-    c.Identity: _identity,
 }
+_BY_COMPUTATION: Final = {**_IN_ANY_ORDER, **{computation: _in_order(rule) for computation, rule in _IN_ORDER.items()}}
 
 
 # --- by type
 
 
-def _reduction(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
-    values: Mapping[str, Any] = op.attributes.values
-    x = proof.value(op.operand(0))
-    axes: Any = values.get("dim", values.get("axis", [-1]))
-    reduced_axes: list[int] = [*axes] if isinstance(axes, (list, tuple)) else [axes]  # pyright: ignore[reportUnknownVariableType]
-    if values.get("reduce_all") or values.get("asvector") or not reduced_axes:
-        reduced_axes = list(range(len(x.axes)))
-    keeps = bool(values.get("keep_dim", values.get("keepdim", False)))
-    how, power = _REDUCTIONS[op.type], float(values.get("porder", 2.0))
-    if op.type == "p_norm" and power != 2.0:
-        how = "POWERS" if power > 0 else "OTHER"
-    return {slot: reduced(op, x, how, reduced_axes, keeps, proof.side)}
+def _reduction(how: str) -> Callable[[Proof, Op, str], dict[str, Any]]:
+    """Return the rule of a reduction without a computation, by its ``how`` in `foreshape.transforms.unpad.mixing.reduced`."""
 
+    def rule(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
+        values: Mapping[str, Any] = op.attributes.values
+        x = proof.value(op.operand(0))
+        axes: Any = values.get("dim", values.get("axis", [-1]))
+        reduced_axes: list[int] = [*axes] if isinstance(axes, (list, tuple)) else [axes]  # pyright: ignore[reportUnknownVariableType]
+        if values.get("reduce_all") or not reduced_axes:
+            reduced_axes = list(range(len(x.axes)))
+        return {slot: reduced(op, x, how, reduced_axes, bool(values.get("keep_dim", values.get("keepdim", False))), proof.side)}
 
-def _along(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
-    return {slot: picked_along(op, proof.value(op.operand(0)), proof.value(op.operand(1)), int(op.attributes.values.get("Axis", 0)), proof.side)}
+    return rule
 
 
 def _argmax(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
@@ -338,10 +380,6 @@ def _flip(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
     return {slot: flipped(proof.value(op.operand(0)), [*axes] if isinstance(axes, (list, tuple)) else [axes])}  # pyright: ignore[reportUnknownArgumentType]
 
 
-def _expand_as(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
-    return _expansion(proof, op, None, slot)
-
-
 def _row_mask(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
     """Return the mask of lengths: 1 at places before each."""
     lengths = proof.operand(op, "X")
@@ -361,24 +399,20 @@ def _row_mask(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
     return {slot: filled(axes, content, lengths.fault)}
 
 
-def _sliced(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
-    return _slice(proof, op, None, slot)
-
-
-def _cast(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
-    return {slot: proof.per_element(op)}
+def _unknown_sizes(proof: Proof, op: Op, slot: str) -> dict[str, Any]:
+    raise Unsupported("the sizes that it reads are not known in the description")
 
 
 _BY_TYPE: Final[Mapping[str, Callable[[Proof, Op, str], dict[str, Any]]]] = {
-    **dict.fromkeys(_REDUCTIONS, _reduction),
-    "take_along_axis": _along,
+    "reduce_any": _reduction("ANY"),
+    "reduce_all": _reduction("ALL"),
+    "reduce_prod": _in_order(_reduction("OTHER")),
+    "logsumexp": _in_order(_reduction("OTHER")),
     "arg_max": _argmax,
     "cumsum": _running,
     "flip": _flip,
-    "slice": _sliced,
-    "strided_slice": _sliced,
-    "expand_as_v2": _expand_as,
-    "cast": _cast,
-    "sequence_mask": _row_mask,
+    "sequence_mask": _in_order(_row_mask),
+    "shape": _unknown_sizes,
+    "size": _unknown_sizes,
 }
 RULES: Final = OpRules(_BY_TYPE, _BY_COMPUTATION)

@@ -142,8 +142,9 @@ def _reduction(packer: Packer, op: Op, name: str) -> Variable:
         raise NotPacked
     numbers: list[int] = [*reduced_axes] if isinstance(reduced_axes, (list, tuple)) else [reduced_axes]  # pyright: ignore[reportUnknownVariableType]
     new = [_new_axis(packer, axes, n) for n in numbers]
-    if op.type == "frobenius_norm":
-        return packer.shaped(norm_over(op, packer.rows(source), new), packer.columns(packer.proof.value(name).axes))
+    norm = op.computes(c.Norm)
+    if norm is not None and norm.of == 2.0:
+        return packer.shaped(norm_over(packer.rows(source), new, norm.keeps), packer.columns(packer.proof.value(name).axes))
     values[key] = new if isinstance(reduced_axes, (list, tuple)) else new[0]
     result = packer.append(op, {op.operator.schema.operands[0].name: [packer.rows(source)]}, values)[0][1] if op.operator else None
     assert result is not None
@@ -229,7 +230,7 @@ def _picking(packer: Packer, op: Op, name: str) -> Variable:
     if any(n != 1 for n in columns):
         raise NotPacked
     attributes = op.attributes.values
-    slots = ("X", "Index") if op.type == "gather" else ("W", "Ids")
+    slots = [o.name for o in op.operator.schema.operands[:2]] if op.operator is not None else []
     picked = packer.append(op, {slots[0]: [packer.alone(table, True)], slots[1]: [flat]}, {**attributes})[0][1]
     return packer.shaped(picked, packer.columns(packer.proof.value(name).axes))
 
@@ -361,6 +362,8 @@ _PACKED: Final[Mapping[type, Any]] = {
     c.LayerNorm: _layer_norm,
     c.Softmax: _softmax,
     c.Reduction: _reduction,
+    c.ExtremeReduction: _reduction,
+    c.Norm: _reduction,
     c.Concat: _concat,
     c.Split: _split,
     c.Slicing: _slice,
@@ -371,11 +374,6 @@ _PACKED: Final[Mapping[type, Any]] = {
     c.FrozenBatchNorm: _batch_norm,
 }
 _PACKED_TYPES: Final[Mapping[str, Any]] = {
-    "slice": _slice,
-    "frobenius_norm": _reduction,
-    "p_norm": _reduction,
-    "reduce_max": _reduction,
-    "reduce_min": _reduction,
     "logsumexp": _reduction,
     "cumsum": _running_sum,
 }

@@ -17,14 +17,25 @@ from foreshape import layer
 from foreshape.core.dims import Size, symbol
 from foreshape.core.spec import BOOL, INT64, LOD_TENSOR, DType, Lod, Spec
 from foreshape.language.operator import computations as c
+from foreshape.language.operator.computation import Computation
 from foreshape.language.program import Op, Program, Variable, program_guard
 from foreshape.transforms.unpad.index_forms import LENGTH, TEXTS, TIME, IndexForm
 from foreshape.transforms.unpad.norm_ops import norm_over
 from foreshape.transforms.unpad.padded_values import BATCH, REVERSED, ROWS, Atom, Axes, Fault, NotPacked, PaddedValue, covers
 from foreshape.transforms.unpad.proof import Proof
 
-_ZERO: Final = frozenset({"elementwise_add", "elementwise_sub"})
-_ONE: Final = frozenset({"elementwise_mul", "elementwise_div"})
+_COMMUTATIVE: Final = (c.Sum, c.Product, c.Connective)
+
+
+def _neutral(computed: Computation | None) -> float | None:
+    """Return the second operand that leaves the first as it is; None if there is none."""
+    match computed:
+        case c.Sum() | c.Subtraction() | c.Connective(how="or"):
+            return 0.0
+        case c.Product() | c.Quotient() | c.Connective(how="and"):
+            return 1.0
+        case _:
+            return None
 
 
 PackedRule: TypeAlias = "Callable[[Op, Packer, str], Variable]"
@@ -184,23 +195,18 @@ class Packer:
             return None
         candidates: list[str] = []
         inputs = [n for o in op.operator.schema.operands for n in op.inputs.get(o.name, ())]
-        if isinstance(op.operator.computes(), c.Identity) or (op.type == "cast" and self.element_type(inputs[0]) is self.element_type(name)):
-            candidates = inputs[:1]
-        elif op.type in _ZERO | _ONE:
-            neutral = 0.0 if op.type in _ZERO else 1.0
-            if self.number(inputs[1]) == neutral:
+        match op.computes(Computation):
+            case c.Identity() | c.Expansion() | c.Cast() | c.Scaling(by=1.0):
                 candidates = inputs[:1]
-            elif self.number(inputs[0]) == neutral and op.type in ("elementwise_add", "elementwise_mul"):
-                candidates = inputs[1:2]
-        elif op.type == "where" and (truth := self.number(inputs[0])) is not None:
-            candidates = [inputs[1] if truth else inputs[2]]
-        elif op.type in ("logical_and", "logical_or"):
-            neutral = 1.0 if op.type == "logical_and" else 0.0
-            candidates = [inputs[1 - k] for k in (0, 1) if self.number(inputs[k]) == neutral][:1]
-        elif op.type in ("expand_v2", "expand_as_v2") or (
-            op.type == "scale" and op.attributes.values.get("scale", 1.0) == 1.0 and not op.attributes.values.get("bias") and not op.input("ScaleTensor")
-        ):
-            candidates = inputs[:1]
+            case c.ChosenElements() if (truth := self.number(inputs[0])) is not None:
+                candidates = [inputs[1] if truth else inputs[2]]
+            case computed if (neutral := _neutral(computed)) is not None:
+                if self.number(inputs[1]) == neutral:
+                    candidates = inputs[:1]
+                elif self.number(inputs[0]) == neutral and isinstance(computed, _COMMUTATIVE):
+                    candidates = inputs[1:]
+            case _:
+                pass
         return next((n for n in candidates if self._stands_for(n, name) and self.element_type(n) is self.element_type(name)), None)
 
     def _stands_for(self, name: str, result: str) -> bool:
@@ -306,10 +312,7 @@ class Packer:
         order = [number, *(n for n in range(len(axes)) if n != number)]
         stays = not any(axes[n] for n in range(number))
         transposed = x if stays else layer.transpose(x, order)
-        size = 1
-        for column in self.columns(axes):
-            size *= column if isinstance(column, int) else 1
-        return layer.reshape(transposed, [-1, size])
+        return layer.reshape(transposed, [-1, _product(self.columns(axes))])
 
     def _index_rows(self, form: IndexForm, value: PaddedValue, dtype: DType) -> Variable | None:
         """Return whole numbers by their place in the text."""
@@ -390,8 +393,10 @@ class Packer:
             if pooled is not None:
                 return pooled
         op = self.writers[name]
-        if op.type == "frobenius_norm":
-            return norm_over(op, self.alone(op.operand(0), True), list(op.attributes.values["dim"]))
+        norm = op.computes(c.Norm)
+        if norm is not None and norm.of == 2.0:
+            x = self.alone(op.operand(0), True)
+            return norm_over(x, range(x.spec.rank) if norm.axes is None else norm.axes, norm.keeps)
         scaled = arithmetic_with_number(self, op, self.alone)
         return scaled if scaled is not None else self._cloned(op, name, self._alone_operand)
 
@@ -478,11 +483,8 @@ class Packer:
         x = self.proof.value(source)
         if not x.per_text or len(x.time_places) != 1 or not self.element_type(source).is_floating:
             return None
-        columns = self.columns(x.axes)
-        size = 1
-        for column in columns:
-            size *= column if isinstance(column, int) else 1
-        if size != math.prod(n for n in self.columns(value.axes) if isinstance(n, int)):
+        size = _product(self.columns(x.axes))
+        if size != _product(self.columns(value.axes)):
             return None  # it picks a row several times, or columns too
         rows = self.ragged(self.shaped(self.rows(source), [size]))
         pooled = self.block.apply("sequence_pool", {"X": rows}, {"pooltype": how})[0]
@@ -493,7 +495,7 @@ class Packer:
         sides = [(n, self.proof.value(n)) for n in (op.operand(0), op.operand(1))]
         if not all(v.per_text and len(v.time_places) == 1 for _, v in sides):
             return None
-        sizes = [math.prod(n for n in self.columns(v.axes) if isinstance(n, int)) for _, v in sides]
+        sizes = [_product(self.columns(v.axes)) for _, v in sides]
         if 1 not in sizes:
             return None
         factors = [self.shaped(self.rows(name), [size]) for (name, _), size in zip(sides, sizes, strict=True)]
@@ -505,8 +507,7 @@ class Packer:
         """Return the value pooled over rows by an op, and how."""
         if op.operator is None:
             return None, ""
-        computed = op.operator.computes()
-        source = op.operand(0)
+        computed, source = op.operator.computes(), op.operand(0)
         if source not in self.old.vars or source in self.proof.obstacles:
             return None, ""
         x = self.proof.value(source)
@@ -517,30 +518,29 @@ class Packer:
             reduced_axes = range(len(x.axes)) if computed.axes is None else [a % len(x.axes) for a in computed.axes]
             alike = all(a in rows or not x.axes[a] for a in reduced_axes)
             return (source, "SUM") if rows and rows[0] in reduced_axes and alike else (None, "")
-        if op.type in ("reduce_max", "reduce_min"):
-            reduced_axes = [a % len(x.axes) for a in op.attributes.values.get("dim", ())]
-            return (source, "MAX" if op.type == "reduce_max" else "MIN") if reduced_axes == rows else (None, "")
-        if op.type in ("slice", "strided_slice", "gather", "gather_nd", "take_along_axis") and rows:
+        if isinstance(computed, c.ExtremeReduction) and computed.axes is not None:
+            return (source, computed.how.upper()) if [a % len(x.axes) for a in computed.axes] == rows else (None, "")
+        if isinstance(computed, (c.Slicing, c.SteppedSlicing, c.Picking, c.PlacePicking, c.PickingAlong)) and rows:
             first = self._first_or_last(op, x)
             return (source, first) if first else (None, "")
         return None, ""
 
     def _first_or_last(self, op: Op, x: PaddedValue) -> str:
         """Return "FIRST" or "LAST" for an op picking this row of each text."""
-        if op.type in ("slice", "strided_slice"):
-            axes, starts = list(op.attributes.values.get("axes", ())), list(op.attributes.values.get("starts", ()))
-            row = x.time_places[0][0]
-            if axes != [row] or len(starts) != 1 or op.input("StartsTensor") or op.inputs.get("StartsTensorList"):
+        computed = op.operator.computes() if op.operator is not None else None
+        if isinstance(computed, (c.Slicing, c.SteppedSlicing)):
+            (axis, begin, *_), *others = computed.cuts
+            if axis != x.time_places[0][0] or others or op.input("StartsTensor") or op.inputs.get("StartsTensorList"):
                 return ""
-            return "FIRST" if starts[0] == 0 else "LAST"
+            return "FIRST" if begin == 0 else "LAST"
         index = self.proof.value(op.operand(1))
         content = index.real.parts[-1] if index.real.parts else index.real
         form = content.index
-        if form is None or (op.type == "gather" and x.axes[0] not in ((BATCH, ROWS), (BATCH,))):
+        if form is None or (isinstance(computed, c.Picking) and x.axes[0] not in ((BATCH, ROWS), (BATCH,))):
             return ""
         row = form
         texts = [(a, k) for a, axis in enumerate(index.axes) for k, atom in enumerate(axis) if atom == BATCH]
-        if op.type == "gather":
+        if isinstance(computed, c.Picking):
             row = next((form - IndexForm.factor(p) * IndexForm.factor(TIME) for p in texts if (p in form.places())), form)
         row = row.alone("right", ())
         last = IndexForm.factor(LENGTH if self.proof.side == "right" else TIME) - IndexForm.number(1)
@@ -638,10 +638,7 @@ class Packer:
         order += [k for k, (atom, _) in enumerate(atoms) if isinstance(atom, int)]
         stays = order == sorted(order)
         transposed = x if stays else layer.transpose(x, order)
-        size = 1
-        for column in columns:
-            size *= column if isinstance(column, int) else 1
-        rows = layer.gather(layer.reshape(transposed, [-1, size]), self._flat_places())
+        rows = layer.gather(layer.reshape(transposed, [-1, _product(columns)]), self._flat_places())
         return self.shaped(rows, columns)
 
     def _cloned(self, op: Op, name: str, operand: Any) -> Variable:
@@ -665,6 +662,11 @@ class Packer:
         return NotRagged(Fault(op, words))
 
 
+def _product(columns: Sequence[Size]) -> int:
+    """Return the product of the sizes that are numbers."""
+    return math.prod(n for n in columns if isinstance(n, int))
+
+
 class NotRagged(Exception):
     """A program without a form on ragged rows."""
 
@@ -675,25 +677,23 @@ class NotRagged(Exception):
 
 def arithmetic_with_number(packer: Packer, op: Op, operand: Callable[[str], Variable]) -> Variable | None:
     """Return arithmetic of floats with one number as one op; None for others."""
-    if op.type not in _ZERO | _ONE:
+    computed = op.computes(Computation)
+    if not isinstance(computed, (c.Sum, c.Subtraction, c.Product, c.Quotient)):
         return None
     first, second = op.operand(0), op.operand(1)
     number = packer.number(second)
-    if number is None and op.type in ("elementwise_add", "elementwise_mul"):
-        first, second, number = second, first, packer.number(first)
+    if number is None and isinstance(computed, _COMMUTATIVE):
+        first, number = second, packer.number(first)
     operand_axes = packer.proof.value(first).axes
     name = op.result(0)
     if number is None or not math.isfinite(number) or not packer.element_type(name).is_floating or not covers(operand_axes, packer.proof.value(name).axes):
         return None
-    if op.type == "elementwise_div" and not number:
-        return None
-    x = operand(first)
-    match op.type:
-        case "elementwise_add":
-            return layer.scale(x, 1.0, number)
-        case "elementwise_sub":
-            return layer.scale(x, 1.0, -number)
-        case "elementwise_mul":
-            return layer.scale(x, number)
-        case _:
-            return layer.scale(x, 1.0 / number)
+    match computed:
+        case c.Sum():
+            return layer.scale(operand(first), 1.0, number)
+        case c.Subtraction():
+            return layer.scale(operand(first), 1.0, -number)
+        case c.Product():
+            return layer.scale(operand(first), number)
+        case c.Quotient():
+            return layer.scale(operand(first), 1.0 / number) if number else None

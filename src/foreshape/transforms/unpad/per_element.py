@@ -340,9 +340,11 @@ def _scale(x: Content, *operands: Any) -> Content:
     return _add(_multiplied_by(x, factor), constant(bias), facts)
 
 
-def _clip(x: Content, facts: PlaceFacts) -> Content:
-    low, high = float(facts.attribute("min", -INFINITY)), float(facts.attribute("max", INFINITY))
-    return _smallest(_largest(x, constant(low), facts), constant(high), facts)
+def _clip(x: Content, *operands: Any) -> Content:
+    facts: PlaceFacts = operands[-1]
+    tensors = dict(zip((s for s in ("Min", "Max") if facts.op.input(s)), operands[:-1], strict=True))
+    low, high = (tensors.get(s) or constant(float(facts.attribute(s.lower(), default))) for s, default in (("Min", -INFINITY), ("Max", INFINITY)))
+    return _smallest(_largest(x, low, facts), high, facts)
 
 
 def _cast(x: Content, facts: PlaceFacts) -> Content:
@@ -360,8 +362,16 @@ def _cast(x: Content, facts: PlaceFacts) -> Content:
     return x
 
 
-def _filled(x: Content, facts: PlaceFacts) -> Content:
-    return constant(float(facts.attribute("value", 0.0)))
+def _finite(*operands: Any) -> Content:
+    """Return the content of a function whose results are finite where its operands are."""
+    contents: Contents = operands[:-1]
+    facts: PlaceFacts = operands[-1]
+    return _linear_zero(facts.op, contents) or Content(finite=all(x.finite for x in contents))
+
+
+def _linear_zero(op: Op, contents: Contents) -> Content | None:
+    """Return zero for a linear operator of zeros."""
+    return constant(0.0) if op.operator is not None and op.operator.linear and all(x.constant == 0.0 for x in contents) else None
 
 
 def _gelu(x: float) -> float:
@@ -390,41 +400,14 @@ _RULES: Final[Mapping[str, Any]] = {
     "relu": _rising(_relu, 0.0, INFINITY, True), "softplus": _positive_part, "log1p": _rising(math.log1p, -INFINITY, INFINITY),
     "floor": _rising(math.floor, -INFINITY, INFINITY), "ceil": _rising(math.ceil, -INFINITY, INFINITY), "round": _rounded,
     "gelu": _gate(_gelu), "silu": _gate(_silu), "swish": _gate(_silu), "cos": _wave, "sin": _wave, "sqrt": _root, "rsqrt": _reciprocal_root,
-    "reciprocal": _reciprocal, "log": _logarithm, "exp": _exponential, "scale": _scale, "clip": _clip, "cast": _cast, "fill_any_like": _filled,
+    "reciprocal": _reciprocal, "log": _logarithm, "exp": _exponential, "scale": _scale, "clip": _clip, "cast": _cast,
+    **dict.fromkeys((
+        "leaky_relu", "elu", "selu", "celu", "mish", "hard_sigmoid", "hard_swish", "hard_shrink", "softshrink", "softsign", "tanh_shrink",
+        "thresholded_relu", "relu6", "brelu", "stanh", "logsigmoid", "sign", "dropout", "assign", "prelu", "elementwise_fmax", "elementwise_fmin",
+        "atan", "asinh",
+    ), _finite),
 }  # fmt: skip
 """The rules of more than a mere function of each element. Another operator takes part by `Operator.per_element`: its numbers are any."""
-_TOTAL: Final = frozenset(
-    {
-        "leaky_relu",
-        "elu",
-        "selu",
-        "celu",
-        "mish",
-        "hard_sigmoid",
-        "hard_swish",
-        "hard_shrink",
-        "softshrink",
-        "softsign",
-        "tanh_shrink",
-        "thresholded_relu",
-        "relu6",
-        "brelu",
-        "stanh",
-        "logsigmoid",
-        "sign",
-        "dropout",
-        "assign",
-        "prelu",
-        "elementwise_fmax",
-        "elementwise_fmin",
-        "atan",
-        "asinh",
-    }
-)
-"""Operators whose results are finite where their operands are; of others there may be infinities and NaN."""
-KEEPS_NUMBERS: Final = frozenset({"elementwise_add", "elementwise_sub", "elementwise_mul", "scale", "cast", "elementwise_max", "elementwise_min"})
-"""Operators with whole numbers by their place as results, if their operands are such."""
-COMPARISONS: Final = frozenset({"less_than", "less_equal", "greater_than", "greater_equal", "equal", "not_equal"})
 
 
 def combined(op: Op, contents: Contents, facts: PlaceFacts) -> Content:
@@ -470,18 +453,10 @@ def _with_rows(truth: Content, results: Contents) -> float | None:
 
 def _combined(op: Op, contents: Contents, facts: PlaceFacts) -> Content:
     rule = _RULES.get(op.type)
-    if rule is not None and (op.type != "clip" or len(contents) == 1):
+    if rule is not None:
         result: Content = rule(*contents, facts)
         return result
-    if op.type == "clip":
-        operands_by_slot = dict(zip((s for s in op.operator.schema.operand_names if op.input(s)) if op.operator else (), contents, strict=False))
-        x = contents[0]
-        low = operands_by_slot.get("Min", constant(float(facts.attribute("min", -INFINITY))))
-        high = operands_by_slot.get("Max", constant(float(facts.attribute("max", INFINITY))))
-        return _smallest(_largest(x, low, facts), high, facts)
-    if op.operator is not None and op.operator.linear and all(c.constant == 0.0 for c in contents):
-        return constant(0.0)
-    return Content(finite=op.type in _TOTAL and all(c.finite for c in contents))
+    return _linear_zero(op, contents) or ANYTHING
 
 
 def hides(masked: Content, visible: Content, underflow: float) -> bool:

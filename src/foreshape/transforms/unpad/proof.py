@@ -15,6 +15,7 @@ from foreshape.core.dims import Dim, Size
 from foreshape.core.spec import BOOL, Spec
 from foreshape.language.operator import computations as c
 from foreshape.language.operator.byte_computations import Dequantization
+from foreshape.language.operator.computation import Computation
 from foreshape.language.program import Block, Op
 from foreshape.transforms.unpad.contents import INFINITY, Content, NormBound, array_content, constant, index_content
 from foreshape.transforms.unpad.index_forms import TEXTS, TIME, IndexForm, Place, Side
@@ -37,35 +38,12 @@ from foreshape.transforms.unpad.padded_values import (
     filled,
     relocated_content,
 )
-from foreshape.transforms.unpad.per_element import COMPARISONS, KEEPS_NUMBERS, PlaceFacts, combined
+from foreshape.transforms.unpad.per_element import PlaceFacts, combined
 
 Numbers = Callable[[str], Any]
 """Returns the array of a parameter by its name; None if it has none."""
 Results = dict[str, Any]
 """Slot -> the value of its result, or a list of them."""
-
-
-_TAKES_REVERSED: Final = frozenset(
-    {
-        "flip",
-        "strided_slice",
-        "slice",
-        "cumsum",
-        "arg_max",
-        "reduce_sum",
-        "reduce_max",
-        "reduce_min",
-        "reduce_any",
-        "reduce_all",
-        "reshape2",
-        "unsqueeze2",
-        "squeeze2",
-        "transpose2",
-        "softmax",
-        "cast",
-    }
-)
-"""Operators with rules for reversed rows."""
 
 
 class OpRules(NamedTuple):
@@ -75,6 +53,8 @@ class OpRules(NamedTuple):
     computation_rules: Mapping[type, Callable[[Proof, Op, Any, str], Results]]
 
 
+_KEEP_NUMBERS: Final = (c.Sum, c.Subtraction, c.Product, c.Scaling, c.Affine, c.Cast, c.ExtremeElements)
+"""The computations with whole numbers by their place as results, if their operands are such."""
 _SMALL: Final = 4096
 """The numbers of parameters with so many elements are read at once."""
 
@@ -188,35 +168,29 @@ class Proof:
         import numpy
 
         computed = op.operator.computes()
+        dims = self.spec(name).known_dims
+        if isinstance(computed, c.Numbers) and computed.numbers:
+            return numpy.asarray(computed.numbers).reshape(dims)
         arrays = [self.array(n) for n in op.input_names() if n] if computed is not None else []
-        if arrays and all(a is not None for a in arrays):  # weights in other dims, or from integers
-            dims = self.spec(name).known_dims
-            match computed:
-                case c.Reshape() if all(isinstance(d, int) for d in dims):
-                    return numpy.reshape(arrays[0], dims)
-                case c.Transposition(axes=axes):
-                    return numpy.transpose(arrays[0], axes)
-                case c.Cast() | c.Identity():
-                    return arrays[0].astype(self.spec(name).known_dtype.numpy_name or "float32")
-                case c.Product(axis=-1) if len(arrays) == 2:
-                    return arrays[0] * arrays[1]
-                case Dequantization(axis=axis, most=most):
-                    x, factor = self.array(op.operand(0)), self.array(op.operand(1))
-                    shape = [1] * x.ndim
-                    if factor.size > 1:
-                        shape[axis] = -1
-                    return x.astype("float64") * factor.reshape(shape) / most
-                case _:
-                    pass
-        if op.type != "assign_value":
+        if not arrays or any(a is None for a in arrays):
             return None
-
-        values: Mapping[str, Any] = op.attributes.values
-        for key in ("bool_values", "int32_values", "int64_values", "fp32_values", "fp64_values", "values"):
-            if values.get(key):
-                kind = "int64" if key.startswith("int") else "bool" if key.startswith("bool") else "float64"
-                return numpy.asarray(values[key], kind).reshape(values["shape"])
-        return None
+        match computed:  # weights in other dims, or from integers
+            case c.Reshape() if all(isinstance(d, int) for d in dims):
+                return numpy.reshape(arrays[0], dims)
+            case c.Transposition(axes=axes):
+                return numpy.transpose(arrays[0], axes)
+            case c.Cast() | c.Identity():
+                return arrays[0].astype(self.spec(name).known_dtype.numpy_name or "float32")
+            case c.Product(axis=-1) if len(arrays) == 2:
+                return arrays[0] * arrays[1]
+            case Dequantization(axis=axis, most=most):
+                x, factor = self.array(op.operand(0)), self.array(op.operand(1))
+                shape = [1] * x.ndim
+                if factor.size > 1:
+                    shape[axis] = -1
+                return x.astype("float64") * factor.reshape(shape) / most
+            case _:
+                return None
 
     def _norm(self, name: str) -> float:
         import numpy
@@ -270,41 +244,56 @@ class Proof:
 
     def _normalized(self, op: Op) -> bool:
         """Tell whether an op divides a value by its own norm, or by its root mean square, or by something larger."""
-        if op.type == "elementwise_div":
+        if op.computes(c.Quotient) is not None:
             return self._is_root(op.operand(1), op.operand(0))
-        if op.type != "elementwise_mul":
+        if op.computes(c.Product) is None:
             return False
         for x, y in ((op.operand(0), op.operand(1)), (op.operand(1), op.operand(0))):
             inverse = self._writers.get(y)
-            if inverse is not None and inverse.type == "rsqrt" and self._is_square(inverse.operand(0), x):
-                return True
-            if inverse is not None and inverse.type == "reciprocal" and self._is_root(inverse.operand(0), x):
-                return True
-            if inverse is not None and inverse.type == "elementwise_div" and self._is_root(inverse.operand(1), x):
-                return self.value(inverse.operand(0)).real.constant == 1.0
+            if inverse is None:
+                continue
+            match inverse.computes(Computation):
+                case c.Power(of=-0.5) if self._is_square(inverse.operand(0), x):
+                    return True
+                case c.Power(of=-1.0) if self._is_root(inverse.operand(0), x):
+                    return True
+                case c.Quotient() if self._is_root(inverse.operand(1), x):
+                    return self.value(inverse.operand(0)).real.constant == 1.0
+                case _:
+                    pass
         return False
 
     def _is_root(self, name: str, x: str) -> bool:
         """Tell whether a value is at least the norm of ``x``, or its root mean square."""
         op = self._at_least(name)
-        if op is None:
-            return False
-        if op.type in ("frobenius_norm", "p_norm"):
-            return self._is_cast_from(op.operand(0), x) and float(op.attributes.values.get("porder", 2.0)) == 2.0
-        return op.type == "sqrt" and self._is_square(op.operand(0), x)
+        match op.computes(Computation) if op is not None else None:
+            case c.Norm(of=2.0) if op is not None:
+                return self._is_cast_from(op.operand(0), x)
+            case c.Power(of=0.5) if op is not None:
+                return self._is_square(op.operand(0), x)
+            case _:
+                return False
 
     def _is_square(self, name: str, x: str) -> bool:
-        """Tell whether a value is at least the sum of the squares of ``x``, or their mean."""
+        """Tell whether a value is at least the sum of the squares of ``x``, or their mean over columns."""
         op = self._at_least(name)
-        if op is None or op.type not in ("reduce_mean", "reduce_sum"):
+        total = op.computes(c.Reduction) if op is not None else None
+        square = self._writers.get(op.operand(0)) if op is not None and total is not None else None
+        if op is None or total is None or square is None:
             return False
-        square = self._writers.get(op.operand(0))
-        if square is None:
-            return False
-        if square.type == "elementwise_mul":
-            return all(self._is_cast_from(square.operand(k), x) for k in (0, 1))
-        power = self.value(square.operand(1)).real.constant if square.type == "elementwise_pow" else 2.0 if square.type == "square" else 0.0
-        return power == 2.0 and self._is_cast_from(square.operand(0), x)
+        axes = self.value(op.operand(0)).axes
+        reduced_axes = axes if total.axes is None else [axes[a] for a in total.axes]
+        if total.how != "SUM" and any(isinstance(a, str) for axis in reduced_axes for a in axis):
+            return False  # one row may have the squares of all
+        match square.computes(Computation):
+            case c.Product():
+                return all(self._is_cast_from(square.operand(k), x) for k in (0, 1))
+            case c.Power(of=2.0):
+                return self._is_cast_from(square.operand(0), x)
+            case c.PowerElements():
+                return self.value(square.operand(1)).real.constant == 2.0 and self._is_cast_from(square.operand(0), x)
+            case _:
+                return False
 
     def _at_least(self, name: str) -> Op | None:
         """Return the op of a value, behind steps making it only larger: sums with numbers above 0, and bounds from below."""
@@ -315,21 +304,30 @@ class Proof:
 
     def _no_larger(self, op: Op) -> str:
         """Return the operand no larger than its op's result; empty if it has none."""
-        values: Mapping[str, Any] = op.attributes.values
-        keeps = op.type in ("cast", "expand_v2", "assign")
-        adds = op.type == "scale" and values.get("scale", 1.0) == 1.0 and values.get("bias", 0.0) >= 0
-        if keeps or adds or (op.type == "clip" and values.get("max", INFINITY) >= 3e38 and not op.input("Max")):
-            return op.operand(0)
-        if op.type not in ("elementwise_add", "elementwise_max"):
-            return ""
-        numbers = [self.value(op.operand(k)).real.constant for k in (0, 1)]
-        return next((op.operand(1 - k) for k in (1, 0) if (number := numbers[k]) is not None and number >= 0), "")
+        match op.computes(Computation):
+            case c.Cast() if self._is_of_floats(op):
+                return op.operand(0)
+            case c.Expansion() | c.Identity() | c.Scaling(by=1.0):
+                return op.operand(0)
+            case c.Affine(by=1.0, shift=shift) if shift >= 0:
+                return op.operand(0)
+            case c.Activation(name="hardtanh", numbers=(_, high)) if high >= 3e38:
+                return op.operand(0)
+            case c.Sum() | c.ExtremeElements(how="max"):
+                numbers = [self.value(op.operand(k)).real.constant for k in (0, 1)]
+                return next((op.operand(1 - k) for k in (1, 0) if (number := numbers[k]) is not None and number >= 0), "")
+            case _:
+                return ""
+
+    def _is_of_floats(self, op: Op) -> bool:
+        """Tell whether an op's first operand and result are floats: a cast of them rounds, and does not cut off."""
+        return all(self.spec(n).known_dtype.is_floating for n in (op.operand(0), op.result(0)))
 
     def _is_cast_from(self, name: str, source: str) -> bool:
         """Tell whether a value is another one, perhaps cast."""
         while name != source:
             op = self._writers.get(name)
-            if op is None or op.type != "cast":
+            if op is None or op.computes(c.Cast) is None or not self._is_of_floats(op):
                 return False
             name = op.operand(0)
         return True
@@ -434,13 +432,7 @@ class Proof:
     def _results(self, op: Op) -> dict[str, Any]:
         operator = op.operator
         assert operator is not None
-        if op.type in ("shape", "fill_constant", "range", "assign_value", "size"):
-            return self._created(op)
         first = operator.schema.results[0].name
-        if not operator.per_element and op.type not in _TAKES_REVERSED:
-            for name in op.input_names():
-                if name and name not in self.obstacles and any(REVERSED in axis for axis in self.value(name).axes):
-                    raise Unsupported(f"it takes {name}, whose rows are reversed")
         rule = self._rules.type_rules.get(op.type)
         if rule is not None:
             return rule(self, op, first)
@@ -450,6 +442,7 @@ class Proof:
             return computation_rule(self, op, computed, first)
         if operator.per_element:
             return {r.name: value for r, value in zip(operator.schema.results, [self.per_element(op)], strict=False)}
+        self.refuse_reversed(op)
         inputs = self.inputs(op)
         if not any(atom in (BATCH, ROWS) for _, _, v in inputs for axis in v.axes for atom in axis):
             return self._independent(op, inputs)
@@ -458,31 +451,11 @@ class Proof:
     def dims(self, op: Op, slot: str, number: int = 0) -> tuple[Size, ...]:
         return self.spec(op.outputs[slot][number]).known_dims
 
-    def _created(self, op: Op) -> dict[str, Any]:
-        """Return the values of ops on sizes alone."""
-        (slot,) = [r.name for r in op.operator.schema.results[:1]] if op.operator else ["Out"]
-        axes = self.reader.axes(self.dims(op, slot))
-        values: Mapping[str, Any] = op.attributes.values
-        if op.type == "fill_constant":
-            if op.input("ValueTensor"):
-                content = self.value(str(op.input("ValueTensor"))).real
-                return {slot: filled(axes, lambda _: content)}
-            text = str(values.get("str_value", ""))
-            number = float(text) if text else float(values.get("value", 0.0))
-            return {slot: filled(axes, lambda _: constant(number))}
-        if op.type == "assign_value":
-            array = self._written(op.outputs[slot][0])
-            content = Content() if array is None else array_content(array)
-            return {slot: filled(axes, lambda _: content)}
-        if op.type == "range":
-            start, step = (self.value(str(op.input(s))).real.index for s in ("Start", "Step"))
-            if start is None or step is None:
-                raise Unsupported("its numbers are not known in the description")
-            if len(axes[0]) > 1:
-                raise Unsupported("it counts texts and rows together")
-            form = start + step * IndexForm.factor((0, 0)) if axes[0] else start
-            return {slot: filled(axes, lambda _: index_content(form))}
-        raise Unsupported("the sizes that it reads are not known in the description")
+    def refuse_reversed(self, op: Op) -> None:
+        """Refuse operands whose rows are reversed. Raises `Unsupported`."""
+        for name in op.input_names():
+            if name and name not in self.obstacles and any(REVERSED in axis for axis in self.value(name).axes):
+                raise Unsupported(f"it takes {name}, whose rows are reversed")
 
     def _independent(self, op: Op, inputs: Sequence[tuple[str, str, PaddedValue]]) -> dict[str, Any]:
         """Return the results of an op on values without texts and rows, such as weights."""
@@ -498,7 +471,7 @@ class Proof:
 
     def per_element(self, op: Op) -> PaddedValue:
         inputs = self.inputs(op)
-        aligned_axis = int(op.attributes.values.get("axis", -1)) if op.type.startswith(("elementwise", "less", "greater", "equal", "not_equal")) else -1
+        aligned_axis = int(op.attributes.values.get("axis", -1))
         rank = max(len(v.axes) for _, _, v in inputs)
         shifts = [0 if len(v.axes) == rank else rank - len(v.axes) if aligned_axis < 0 else aligned_axis for _, _, v in inputs]
         axes: list[tuple[Atom, ...]] = [()] * rank
@@ -537,28 +510,32 @@ class Proof:
     def _element_fault(
         self, op: Op, values: Sequence[PaddedValue], shifts: Sequence[int], real: Content, places: set[Place], names: Sequence[str]
     ) -> Fault | None:
-        if op.type in KEEPS_NUMBERS and (real.form is not None or real.parts or real.constant is not None):
+        computed = op.operator.computes() if op.operator is not None else None
+        if isinstance(computed, _KEEP_NUMBERS) and (real.form is not None or real.parts or real.constant is not None):
             return next((v.fault for v in values if v.fault is not None), None)
         condition = values[0].real
-        if op.type == "where" and condition.constant is not None:
-            chosen = values[1] if condition.constant else values[2]
-            keeps = real.form is not None or bool(real.parts)
-            return values[0].fault or (chosen.fault if keeps else chosen.data_fault(self.side, op))
-        if op.type == "where" and _decided(condition) and all(p.index is not None for p in real.parts or (real,)):
-            return next((v.fault for v in values if v.fault is not None), None)
-        if op.type in COMPARISONS:
-            fault = values[0].fault or values[1].fault
-            a, b = (_broadcast(v.real, s, v.axes, 1).index for v, s in zip(values, shifts, strict=True))
-            if fault is None and _decided(real):
-                return None
-            if fault is None and a is not None and b is not None:
-                return None if (a - b).same_without_padding(self.side, places) else Fault(op, "it compares with the padded length, or with other texts")
-            if fault is not None or real.constant is not None:
-                return fault
-        if op.type in ("logical_and", "logical_or") and real.constant is not None:
-            decisive = [v for v in values if v.real.constant is not None and v.real.constant == (0.0 if op.type == "logical_and" else 1.0)]
-            if decisive:
-                return decisive[0].fault
+        match computed:
+            case c.ChosenElements() if condition.constant is not None:
+                chosen = values[1] if condition.constant else values[2]
+                keeps = real.form is not None or bool(real.parts)
+                return values[0].fault or (chosen.fault if keeps else chosen.data_fault(self.side, op))
+            case c.ChosenElements() if _decided(condition) and all(p.index is not None for p in real.parts or (real,)):
+                return next((v.fault for v in values if v.fault is not None), None)
+            case c.ComparedElements():
+                fault = values[0].fault or values[1].fault
+                a, b = (_broadcast(v.real, s, v.axes, 1).index for v, s in zip(values, shifts, strict=True))
+                if fault is None and _decided(real):
+                    return None
+                if fault is None and a is not None and b is not None:
+                    return None if (a - b).same_without_padding(self.side, places) else Fault(op, "it compares with the padded length, or with other texts")
+                if fault is not None or real.constant is not None:
+                    return fault
+            case c.Connective(how=how) if real.constant is not None:
+                decisive = next((v for v in values if v.real.constant == (how == "or")), None)
+                if decisive is not None:
+                    return decisive.fault
+            case _:
+                pass
         return next((f for v in values if (f := v.data_fault(self.side, op)) is not None), None)
 
     def results_along_axes(self, op: Op, inputs: Sequence[tuple[str, str, PaddedValue]]) -> dict[str, Any]:

@@ -152,6 +152,9 @@ class LogicalAnd(Logical):
 
     type = "logical_and"
 
+    def computes(self) -> computations.Connective:
+        return computations.Connective("and")
+
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
         return torch.logical_and(X, Y)
 
@@ -160,6 +163,9 @@ class LogicalOr(Logical):
     """Out = X or Y."""
 
     type = "logical_or"
+
+    def computes(self) -> computations.Connective:
+        return computations.Connective("or")
 
     def kernel(self, X: Tensor, Y: Tensor) -> Tensor:
         return torch.logical_or(X, Y)

@@ -261,6 +261,9 @@ class ElementwisePow(Elementwise):
     layer_function = "pow"
     _number = staticmethod(power)
 
+    def computes(self) -> computations.PowerElements:
+        return computations.PowerElements(self.axis)
+
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.pow(*self._pair(X, Y), out=into)
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from foreshape.core.dims import Size, maximum, minimum
 from foreshape.core.spec import FLOATING, INT32, INT64, Spec
 from foreshape.core.values.torch_proxy import Tensor, torch
-from foreshape.language.operator import OWN, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.language.operator import OWN, AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.language.operator.samples import f32, i32, i64, sample
 from foreshape.language.ops.math.compare import broadcast
 from foreshape.language.ops.math.elementwise import LIKE_BOTH, Elementwise
@@ -66,6 +66,9 @@ class ElementwiseMax(Extreme):
     _takes = "gt"
     _float = "maximum"
 
+    def computes(self) -> computations.ExtremeElements:
+        return computations.ExtremeElements("max", self.axis)
+
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.maximum(*self._pair(X, Y), out=into)
 
@@ -78,6 +81,9 @@ class ElementwiseMin(Extreme):
     _number = staticmethod(minimum)
     _takes = "lt"
     _float = "minimum"
+
+    def computes(self) -> computations.ExtremeElements:
+        return computations.ExtremeElements("min", self.axis)
 
     def kernel(self, X: Tensor, Y: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.minimum(*self._pair(X, Y), out=into)
@@ -212,6 +218,9 @@ class ReduceAmax(SharedExtreme):
     type = "reduce_amax"
     layer_function = "amax"
 
+    def computes(self) -> computations.ExtremeReduction | None:
+        return self._extreme("max")
+
     def kernel(self, X: Tensor) -> Tensor:
         return self._cast(torch.amax(X, self._kernel_axes(X), self.keep_dim))
 
@@ -221,6 +230,9 @@ class ReduceAmin(SharedExtreme):
 
     type = "reduce_amin"
     layer_function = "amin"
+
+    def computes(self) -> computations.ExtremeReduction | None:
+        return self._extreme("min")
 
     def kernel(self, X: Tensor) -> Tensor:
         return self._cast(torch.amin(X, self._kernel_axes(X), self.keep_dim))

@@ -9,7 +9,7 @@ from foreshape.core.dims import Size
 from foreshape.core.spec import FLOATING, FP32, FP64, LOD_TENSOR, Kind, Spec
 from foreshape.core.values.rows import Rows
 from foreshape.core.values.torch_proxy import Tensor, aten, torch
-from foreshape.language.operator import DENSE_OR_ROWS, NOT_WRITTEN, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.language.operator import DENSE_OR_ROWS, NOT_WRITTEN, AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.language.operator.require import axis_of, require, require_at_most
 from foreshape.language.operator.samples import f32, reject, sample
 from foreshape.language.operator.temporaries import copies
@@ -86,6 +86,9 @@ class PNorm(Operator):
                 require_at_most(1, X.known_dims[axis], f"a norm of order {self.porder:g} needs an element: the dim must be at least 1", X=axis)
         return reduced(X, axes, self.keepdim)
 
+    def computes(self) -> computations.Norm:
+        return computations.Norm(self.porder, None if self.asvector else (self.axis,), self.keepdim)
+
     def kernel(self, X: Tensor) -> Tensor:
         return aten.linalg_vector_norm(X, self.porder, self._axes(X.dim()), self.keepdim)
 
@@ -128,6 +131,9 @@ class FrobeniusNorm(Reduction):
 
     type = "frobenius_norm"
     X = operand(FLOATING, doc="any shape")
+
+    def computes(self) -> computations.Norm | None:
+        return computations.Norm(2.0, self._reduced_axes(), self.keep_dim) if self.out_dtype < 0 else None
 
     def kernel(self, X: Tensor) -> Tensor:
         return self._cast(aten.linalg_vector_norm(X, 2.0, self._kernel_axes(X), self.keep_dim))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from foreshape.core.dims import Size
 from foreshape.core.spec import ANY, ANY_OR_COMPLEX, BOOL, FLOATING, FP64, INDEX, INT32, INT64, NUMERIC, DType, Spec
@@ -116,8 +116,11 @@ class Reduction(Operator):
 
     def _pools(self, how: computations.Pooled) -> computations.Reduction | None:
         """Return its computation, if it is in the element type of X."""
-        axes = None if self.reduce_all or not self.dim else self.dim
-        return computations.Reduction(how, axes, self.keep_dim) if self.out_dtype < 0 else None
+        return computations.Reduction(how, self._reduced_axes(), self.keep_dim) if self.out_dtype < 0 else None
+
+    def _reduced_axes(self) -> tuple[int, ...] | None:
+        """Return the axes as computations have them: None for all."""
+        return None if self.reduce_all or not self.dim else self.dim
 
     def _cast(self, out: Tensor) -> Tensor:
         return out if self.out_dtype < 0 else out.to(torch_dtype(self.out_dtype))
@@ -221,6 +224,10 @@ class ReduceExtreme(Reduction):
     abstract = True
     _never_empty = True
 
+    def _extreme(self, how: Literal["max", "min"]) -> computations.ExtremeReduction | None:
+        """Return its computation, if it is in the element type of X."""
+        return computations.ExtremeReduction(how, self._reduced_axes(), self.keep_dim) if self.out_dtype < 0 else None
+
     def _gradient_workspace(self, X: Spec, Out: Spec, d_out: Spec) -> Size:
         return X.elements + (2 * Out.elements * X.known_dtype.itemsize if self.out_dtype >= 0 else 0)
 
@@ -239,6 +246,9 @@ class ReduceMax(ReduceExtreme):
     type = "reduce_max"
     _pooled = "max"
 
+    def computes(self) -> computations.ExtremeReduction | None:
+        return self._extreme("max")
+
     def kernel(self, X: Tensor) -> Tensor:
         return self._cast(torch.amax(X, self._kernel_axes(X), self.keep_dim))
 
@@ -248,6 +258,9 @@ class ReduceMin(ReduceExtreme):
 
     type = "reduce_min"
     _pooled = "min"
+
+    def computes(self) -> computations.ExtremeReduction | None:
+        return self._extreme("min")
 
     def kernel(self, X: Tensor) -> Tensor:
         return self._cast(torch.amin(X, self._kernel_axes(X), self.keep_dim))

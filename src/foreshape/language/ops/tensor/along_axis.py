@@ -7,7 +7,7 @@ from typing import Any
 from foreshape.core.dims import Size, maximum
 from foreshape.core.spec import ANY, INDEX, NUMERIC, Spec
 from foreshape.core.values.torch_proxy import Tensor, torch
-from foreshape.language.operator import AttrType, Operator, attribute, gradient, operand, result
+from foreshape.language.operator import AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.language.operator.require import axis_of, require_equal, require_rank
 from foreshape.language.operator.samples import f32, i32, i64, reject, sample
 from foreshape.language.operator.temporaries import copies, turned, widened
@@ -94,6 +94,9 @@ class TakeAlongAxis(AlongAxis):
         axis = self._axis(Input, Index)
         out = (Input if axis else Input.dense()).with_dims((*Input.known_dims[:axis], Index.known_dims[axis], *Input.known_dims[axis + 1 :]))
         return out if Input.value is None or Index.value is None or Input.rank > 1 else carry(out, entries_at(Input, 0, Index))
+
+    def computes(self) -> computations.PickingAlong:
+        return computations.PickingAlong(self.Axis)
 
     def kernel(self, Input: Tensor, Index: Tensor) -> Tensor:
         return Input.gather(self.Axis, self._places(Input, Index).contiguous())

@@ -261,6 +261,11 @@ class StridedSlice(Slicing):
         ends = known_sizes(self.ends, EndsTensor, EndsTensorList, "EndsTensor", "EndsTensorList")
         return self._cut(Input, starts, ends, known_sizes(self.strides, StridesTensor, StridesTensorList, "StridesTensor", "StridesTensorList"))
 
+    def computes(self) -> computations.SteppedSlicing:
+        count = len(self.axes)
+        limits = (numbers if len(numbers) == count else (0,) * count for numbers in (self.starts, self.ends, self.strides))  # as in `Slice`
+        return computations.SteppedSlicing(tuple(zip(self.axes, *limits, strict=True)), self.decrease_axis)
+
     def _ranges(self, operands: Sequence[Any]) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
         starts, ends, starts_list, ends_list, strides, strides_list = operands
         return sizes_at_run(self.starts, starts, starts_list), sizes_at_run(self.ends, ends, ends_list), sizes_at_run(self.strides, strides, strides_list)
