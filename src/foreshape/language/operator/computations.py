@@ -475,7 +475,7 @@ class ExtremeReduction(ForwardOnly):
 
 
 @data_class(frozen=True)
-class Norm(ForwardOnly):
+class VectorNorm(ForwardOnly):
     """The root ``of`` of the sum of the powers ``of`` of the magnitudes of X0 over ``axes``, in its own element type; axes and ``keeps`` as in `Reduction`.
 
     Of infinity it is the largest magnitude, of 0 the count of numbers other than 0.

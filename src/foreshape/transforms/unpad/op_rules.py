@@ -49,11 +49,11 @@ def _extreme(proof: Proof, op: Op, computed: c.ExtremeReduction, slot: str) -> d
     return _reduced(proof, op, computed, computed.how.upper(), slot)
 
 
-def _norm(proof: Proof, op: Op, computed: c.Norm, slot: str) -> dict[str, Any]:
+def _norm(proof: Proof, op: Op, computed: c.VectorNorm, slot: str) -> dict[str, Any]:
     return _reduced(proof, op, computed, "NORM" if computed.of == 2.0 else "POWERS" if computed.of > 0 else "OTHER", slot)
 
 
-def _reduced(proof: Proof, op: Op, computed: c.Reduction | c.ExtremeReduction | c.Norm, how: str, slot: str) -> dict[str, Any]:
+def _reduced(proof: Proof, op: Op, computed: c.Reduction | c.ExtremeReduction | c.VectorNorm, how: str, slot: str) -> dict[str, Any]:
     x = proof.value(op.operand(0))
     return {slot: reduced(op, x, how, range(len(x.axes)) if computed.axes is None else computed.axes, computed.keeps, proof.side)}
 
@@ -325,7 +325,7 @@ _IN_ANY_ORDER: Final[Mapping[type, Callable[[Proof, Op, Any, str], dict[str, Any
 }
 _IN_ORDER: Final[Mapping[type, Callable[[Proof, Op, Any, str], dict[str, Any]]]] = {
     c.Expansion: _expansion,
-    c.Norm: _norm,
+    c.VectorNorm: _norm,
     c.MatrixProduct: _product,
     c.FlattenedProduct: _flattened,
     c.LayerNorm: _layer_norm,

@@ -142,7 +142,7 @@ def _reduction(packer: Packer, op: Op, name: str) -> Variable:
         raise NotPacked
     numbers: list[int] = [*reduced_axes] if isinstance(reduced_axes, (list, tuple)) else [reduced_axes]  # pyright: ignore[reportUnknownVariableType]
     new = [_new_axis(packer, axes, n) for n in numbers]
-    norm = op.computes(c.Norm)
+    norm = op.computes(c.VectorNorm)
     if norm is not None and norm.of == 2.0:
         return packer.shaped(norm_over(packer.rows(source), new, norm.keeps), packer.columns(packer.proof.value(name).axes))
     values[key] = new if isinstance(reduced_axes, (list, tuple)) else new[0]
@@ -363,7 +363,7 @@ _PACKED: Final[Mapping[type, Any]] = {
     c.Softmax: _softmax,
     c.Reduction: _reduction,
     c.ExtremeReduction: _reduction,
-    c.Norm: _reduction,
+    c.VectorNorm: _reduction,
     c.Concat: _concat,
     c.Split: _split,
     c.Slicing: _slice,

@@ -393,7 +393,7 @@ class Packer:
             if pooled is not None:
                 return pooled
         op = self.writers[name]
-        norm = op.computes(c.Norm)
+        norm = op.computes(c.VectorNorm)
         if norm is not None and norm.of == 2.0:
             x = self.alone(op.operand(0), True)
             return norm_over(x, range(x.spec.rank) if norm.axes is None else norm.axes, norm.keeps)

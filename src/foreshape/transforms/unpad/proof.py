@@ -267,7 +267,7 @@ class Proof:
         """Tell whether a value is at least the norm of ``x``, or its root mean square."""
         op = self._at_least(name)
         match op.computes(Computation) if op is not None else None:
-            case c.Norm(of=2.0) if op is not None:
+            case c.VectorNorm(of=2.0) if op is not None:
                 return self._is_cast_from(op.operand(0), x)
             case c.Power(of=0.5) if op is not None:
                 return self._is_square(op.operand(0), x)

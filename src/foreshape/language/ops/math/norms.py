@@ -86,8 +86,8 @@ class PNorm(Operator):
                 require_at_most(1, X.known_dims[axis], f"a norm of order {self.porder:g} needs an element: the dim must be at least 1", X=axis)
         return reduced(X, axes, self.keepdim)
 
-    def computes(self) -> computations.Norm:
-        return computations.Norm(self.porder, None if self.asvector else (self.axis,), self.keepdim)
+    def computes(self) -> computations.VectorNorm:
+        return computations.VectorNorm(self.porder, None if self.asvector else (self.axis,), self.keepdim)
 
     def kernel(self, X: Tensor) -> Tensor:
         return aten.linalg_vector_norm(X, self.porder, self._axes(X.dim()), self.keepdim)
@@ -132,8 +132,8 @@ class FrobeniusNorm(Reduction):
     type = "frobenius_norm"
     X = operand(FLOATING, doc="any shape")
 
-    def computes(self) -> computations.Norm | None:
-        return computations.Norm(2.0, self._reduced_axes(), self.keep_dim) if self.out_dtype < 0 else None
+    def computes(self) -> computations.VectorNorm | None:
+        return computations.VectorNorm(2.0, self._reduced_axes(), self.keep_dim) if self.out_dtype < 0 else None
 
     def kernel(self, X: Tensor) -> Tensor:
         return self._cast(aten.linalg_vector_norm(X, 2.0, self._kernel_axes(X), self.keep_dim))
