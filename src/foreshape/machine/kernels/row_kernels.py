@@ -183,6 +183,12 @@ class KernelStore:
                 self._kernels[key] = kernel
             return kernel
 
+    def forget(self) -> None:
+        """Drop all kernels; those of sizes that come again are made again."""
+        with self._lock:
+            self._kernels.clear()
+            self.nbytes = 0
+
     def order(self, k: int, n: int, adds: bool, functions: tuple[Function, ...]) -> Handle:
         """Return the order of the weight of products ``[rows, k]`` by ``[k, n]`` in memory."""
         key = k, n, adds, functions
