@@ -45,10 +45,10 @@ def some_texts(count: int) -> list[str]:
 
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     texts, out, again = write_lines(tmp_path / "t.jsonl", some_texts(1500)), tmp_path / "a.npy", tmp_path / "b.npy"
-    whole = run(folder, texts, "--out", out, "--memory", "8MiB")
+    whole = run(folder, texts, "--out", out, "--memory", "2GiB")
     assert whole.returncode == 0 and "1500 vectors of 16 columns" in whole.stdout, whole.stderr
     journal, part = tmp_path / "b.npy.journal", tmp_path / "b.npy.part"
-    process = subprocess.Popen([*COMMAND, folder, texts, "--out", again, "--memory", "8MiB"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([*COMMAND, folder, texts, "--out", again, "--memory", "2GiB"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None and not journal.exists():
         time.sleep(0.001)
     process.send_signal(signal.SIGKILL)
@@ -57,7 +57,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(folder: Path, tmp_pat
     assert 0 < rows < 1500
     with open(part, "ab") as file:
         file.write(b"half a row that no note knows of")
-    last = run(folder, texts, "--out", again, "--memory", "8MiB")
+    last = run(folder, texts, "--out", again, "--memory", "2GiB")
     assert last.returncode == 0 and f"{rows} of them from the run before" in last.stdout
     assert again.read_bytes() == out.read_bytes()
     assert sorted(p.name for p in tmp_path.glob("b.*")) == ["b.npy"]

@@ -122,12 +122,12 @@ def test_memory_of_a_long_text_goes_back():
     assert runner.nbytes["values"] < 3000 * WIDTH * 4 * 8
 
 
-@pytest.mark.parametrize("count", [*range(0, 40), 127, 128, 129, 130, 1000, 8192])
+@pytest.mark.parametrize("count", [*range(0, 40), 127, 128, 129, 130, 300, 370, 500, 513, 1000, 8192])
 def test_blocks_cover_all_rows_in_few_sizes(count):
     blocks = blocks_of(count)
     assert all(rows == rounded_rows(rows) <= BLOCK for _, rows in blocks)
     assert [begin for begin, _ in blocks[1:]] == [begin + rows for begin, rows in blocks[:-1]]
-    assert count <= covered(count) < max(count, 1) + 16
+    assert count <= covered(count) < max(count, 1) + max(16, min(count, BLOCK) // 16 + 1)
     assert len({rounded_length(n) for n in range(1, 8193)}) < 80 and rounded_length(max(count, 1)) >= count
 
 

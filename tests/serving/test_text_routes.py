@@ -25,6 +25,8 @@ from model_folders import write_model, write_tokenizer
 
 import foreshape as fs
 from foreshape import layer
+from foreshape.apps.embedding.memory_bound import MemoryBound
+from foreshape.apps.embedding.text_network import TextNetwork
 from foreshape.apps.serving.served_embedder import Embedders
 from foreshape.apps.serving.served_network import Networks
 from foreshape.apps.serving.server import BackgroundServer
@@ -165,13 +167,15 @@ def test_a_large_request_lets_others_in_between(server: BackgroundServer, monkey
     held = Held(server, "vectors", monkeypatch)
     monkeypatch.setattr(held.served._queue, "_is_short", lambda: False)
     with ThreadPoolExecutor(2) as pool:
-        large = pool.submit(post, server, "/v1/embeddings", input=["ship " * 20] * 470)  # 22 tokens each, 46 in a batch
+        large = pool.submit(post, server, "/v1/embeddings", input=["ship " * 20] * 470)  # 22 tokens each
         until(lambda: held.served.waiting() == 1)
         small = pool.submit(post, server, "/v1/embeddings", input="a")
         until(lambda: held.served.waiting() == 2)
         held.go.set()
         assert len(vectors(large.result(60))) == 470 and len(vectors(small.result(60))) == 1
-    assert sum(map(len, held.joined)) == 471 and max(map(sum, held.joined)) <= 1024 and next(i for i, part in enumerate(held.joined) if 3 in part) <= 2
+    embedder = held.served._embedder
+    limit = embedder._network.batch_rows(embedder._vector(False))
+    assert sum(map(len, held.joined)) == 471 and max(map(sum, held.joined)) <= limit and next(i for i, part in enumerate(held.joined) if 3 in part) <= 2
 
 
 @pytest.mark.parametrize(
@@ -280,17 +284,18 @@ def test_the_figures_name_the_model_its_texts_tokens_and_waits(folders: Path) ->
         assert line in figures, line
 
 
-def test_a_text_that_does_not_fit_alone_is_refused(tmp_path: Path) -> None:
+def test_a_text_that_does_not_fit_alone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_model(tmp_path / "open", {"pooling_mode": "mean"}, case="T5EncoderModel", tokenizer={"tokenizer_class": "T5Tokenizer", "model_max_length": 10**30})
     embedder = fs.Embedder(tmp_path / "open")
     assert embedder.max_length is None
-    plan = embedder._network.plan(embedder._vector(False))
-    memory = int(plan.peak(**{str(n): 1 if str(n) in ("batch", "texts") else 200 for n in plan.symbols}))
-    with BackgroundServer([str(tmp_path / "open")], ServerLimits(memory=memory), watch=False) as server:
+    monkeypatch.setattr(TextNetwork, "nbytes_of_run", lambda network, variable, texts, rows, longest, skipped=0: longest)
+    monkeypatch.setattr(MemoryBound, "has_room", lambda bound, nbytes: nbytes <= 200)
+    monkeypatch.setattr(MemoryBound, "require", lambda bound, nbytes, subject: None)
+    with BackgroundServer([str(tmp_path / "open")], ServerLimits(memory=1 << 40), watch=False) as server:
         expected = embedder.encode(["ship " * 100])
         close(vectors(post(server, "/v1/embeddings", input="ship " * 100)), expected)
         answer = post(server, "/v1/embeddings", input=["ship " * 100, "ship " * 2000])
-        assert answer.status == 413 and "a text of 2,002 tokens needs more memory" in answer.json["error"]["message"]
+        assert answer.status == 413 and "has 2,002 words; they take about" in answer.json["error"]["message"]
         close(vectors(post(server, "/v1/embeddings", input=["ship " * 100] * 9))[8:], expected)
 
 

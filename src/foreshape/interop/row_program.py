@@ -89,6 +89,7 @@ class RowProgram:
         program: of ragged rows with one level of sequences.
         fetches: its results.
         parameters: the values of its parameters by name, as numpy arrays; those of lookups stay where they are, others are copied.
+        copying: hears of so many bytes before they are copied.
 
     Attributes:
         feeds: the values fed, by name.
@@ -99,8 +100,15 @@ class RowProgram:
         StepsUnknown: an op has no step here.
     """
 
-    def __init__(self, store: KernelStore, program: Program, fetches: Sequence[Variable | str], parameters: Mapping[str, Array]) -> None:
-        self._store, self._parameters = store, parameters
+    def __init__(
+        self,
+        store: KernelStore,
+        program: Program,
+        fetches: Sequence[Variable | str],
+        parameters: Mapping[str, Array],
+        copying: Callable[[int], object] = lambda nbytes: None,
+    ) -> None:
+        self._store, self._parameters, self._copying = store, parameters, copying
         self.values: list[RowValue] = []
         self.constants: dict[int, Array] = {}
         self.steps: list[RowStep] = []
@@ -121,7 +129,7 @@ class RowProgram:
                 self._readers.setdefault(v, []).append(node)
         self._order = {id(node): index for index, node in enumerate(self._nodes)}
         self._make_steps()
-        del self._nodes, self._readers, self._order, self._block, self._parameters
+        del self._nodes, self._readers, self._order, self._block, self._parameters, self._copying
 
     # --- values
 
@@ -139,6 +147,7 @@ class RowProgram:
         spec = variable.spec
         if name in self._parameters:
             number = self._constant(self._parameters[name], spec)
+            self._copying(0)  # it may be a copy already, as of a type that numpy has not
         elif variable.persistable or spec.lod is None or spec.lod_level != 1 or spec.dims is None:
             raise StepsUnknown(f"{name}, {spec.text()}, is neither a parameter with a value nor fed as ragged rows with one level of sequences")
         else:
@@ -292,6 +301,7 @@ class RowProgram:
         if reader is not None and function is not None:
             nodes.append(reader)
             value = reader.results[0]
+        self._copying(8 * weight.size)  # with the pages read
         compute = RowProduct(self._store, weight, numbers, added is not None, () if function is None else function)
         self.nbytes += compute.nbytes
         self.steps.append(RowStep("product", compute, (node.operands[0], *(() if added is None else (added,))), (value,)))
@@ -329,6 +339,7 @@ class RowProgram:
             weights.append(weight)
             biases.append(numpy.zeros(weight.shape[1], numpy.float32) if bias is None else bias[1])
             values.append(node.results[0] if bias is None else bias[0].results[0])
+        self._copying(12 * sum(weight.size for weight in weights))
         compute = RowProduct(self._store, numpy.concatenate(weights, 1), numpy.concatenate(biases))
         self.nbytes += compute.nbytes
         self.values.append(RowValue(self.values[values[0]].space, (compute.n,), FP32.numpy_name))

@@ -8,15 +8,17 @@ small as a block; only what an attention or a pooling reads is there for all row
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from heapq import heapreplace
+from math import prod
 from typing import Any, NamedTuple
 
 from foreshape.errors import FeedError, SchemaError
-from foreshape.interop.row_program import CONSTANT, ROWS, TEXTS, RowProgram, RowStep
+from foreshape.interop.row_program import CONSTANT, ROWS, TEXTS, RowProgram, RowStep, RowValue
 from foreshape.language.program import Program, Variable
 from foreshape.machine.kernels.onednn_library import Library, library
 from foreshape.machine.kernels.row_attention import rows_behind
-from foreshape.machine.kernels.row_kernels import BLOCK, Array, KernelStore, Worker, aligned, blocks_of, covered, rounded_rows
+from foreshape.machine.kernels.row_kernels import BLOCK, Array, KernelStore, Worker, aligned, blocks_of, covered
 
 TOGETHER = 64
 """Several threads compute a text together from so many rows on: of less they wait for one another as long as they compute, longer on a busy machine."""
@@ -47,6 +49,7 @@ class RowRunner:
         fetches: its results: ragged rows, or one entry for each text.
         parameters: numpy's arrays by name. The tables of lookups stay where they are; others are copied and may go.
         threads: at most so many; by default OpenMP's number.
+        copying: hears of so many bytes before they are copied.
 
     Attributes:
         feeds: the names of its inputs.
@@ -56,7 +59,14 @@ class RowRunner:
         StepsUnknown: the program has an op without a kernel here, or oneDNN's library is not installed.
     """
 
-    def __init__(self, program: Program, fetches: Sequence[Variable | str], parameters: Mapping[str, Array], threads: int | None = None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        fetches: Sequence[Variable | str],
+        parameters: Mapping[str, Array],
+        threads: int | None = None,
+        copying: Callable[[int], object] = lambda nbytes: None,
+    ) -> None:
         onednn = library()
         if onednn is None:
             raise SchemaError("a network runs without torch by oneDNN's library, which is not installed (pip install 'foreshape[embed]')")
@@ -64,16 +74,44 @@ class RowRunner:
         self.threads = max(1, threads or onednn.threads())
         self.store = KernelStore(onednn)
         with onednn.using(self.threads):
-            self._program = RowProgram(self.store, program, fetches, parameters)
+            self._program = RowProgram(self.store, program, fetches, parameters, copying)
         self.feeds, self.fetches = [*self._program.feeds], [f if isinstance(f, str) else f.name for f in fetches]
         self._plans: dict[tuple[str, ...], _RunPlan] = {}
         self._free: list[_RowWorker] = []
         self._lock = threading.Lock()
 
     @property
+    def batch_rows(self) -> int:
+        """Return the number of rows from which more together gain nothing: two blocks for each thread, so that none waits long for another."""
+        return 2 * BLOCK * self.threads
+
+    @property
     def nbytes(self) -> dict[str, int]:
         """Return the bytes of the copied weights, of the kernels kept, and of the workers' memory kept."""
         return {"weights": self._program.nbytes, "kernels": self.store.nbytes, "values": sum(w.nbytes for w in self._free)}
+
+    def forget(self) -> None:
+        """Drop the kernels and the memory of workers; they are made again."""
+        self.store.forget()
+        self._free.clear()
+
+    def nbytes_of_run(self, texts: int, rows: int, longest: int, fetches: Sequence[str] | None = None) -> int:
+        """Return the most bytes of a run beside what is kept: its inputs, its results, and the memory of each worker.
+
+        Args:
+            texts, rows, longest: the number of texts, of all rows, and of those of the longest text.
+            fetches: as for `run`.
+        """
+        plan, values = self._plan(fetches), self._program.values
+        fed = 24 * rows * len(self.feeds)  # as they are, those of a worker, and those in its memory
+        results = sum(entry_bytes(values[v]) * (rows if values[v].space == ROWS else texts) for v in plan.fetches)
+        return fed + 3 * results + min(texts, self.threads) * plan.nbytes(texts, min(rows, BLOCK + longest), longest)
+
+    def _plan(self, fetches: Sequence[str] | None) -> _RunPlan:
+        names = tuple(self.fetches if fetches is None else fetches)
+        if names not in self._plans:
+            self._plans[names] = _RunPlan(self._program, [self._program.fetches[self.fetches.index(name)] for name in names])
+        return self._plans[names]
 
     def run(self, feeds: Mapping[str, Array], begins: Sequence[int] | Array, fetches: Sequence[str] | None = None) -> dict[str, Array]:
         """Return results by name: ``[rows, ...]`` or ``[texts, ...]``.
@@ -89,10 +127,7 @@ class RowRunner:
         import numpy
 
         offsets = numpy.asarray(begins, numpy.int64)
-        names = tuple(self.fetches if fetches is None else fetches)
-        plan = self._plans.get(names)
-        if plan is None:
-            plan = self._plans[names] = _RunPlan(self._program, [self._program.fetches[self.fetches.index(name)] for name in names])
+        plan = self._plan(fetches)
         arrays = self._fed(feeds, offsets)
         lengths = numpy.diff(offsets)
         values = self._program.values
@@ -103,7 +138,7 @@ class RowRunner:
         for text in alone:
             self._run_chunk(self.threads, task, [text])
         self._share(shared, task)
-        return dict(zip(names, results, strict=True))
+        return dict(zip(self.fetches if fetches is None else fetches, results, strict=True))
 
     def _fed(self, feeds: Mapping[str, Array], offsets: Array) -> dict[int, Array]:
         import numpy
@@ -181,19 +216,12 @@ def chunks_of(lengths: Array, threads: int) -> tuple[list[int], list[list[int]]]
     while order and threads > 1 and rows[order[0]] >= TOGETHER and rows[order[0]] * threads > remaining:
         remaining -= rows[order[0]]
         alone.append(order.pop(0))
-    chunk_rows = min(BLOCK, max(rounded_rows(-(-remaining // threads)), 1))
-    chunks: list[list[int]] = []
-    room: list[int] = []
-    for text in order:
-        place = next((index for index, free in enumerate(room) if free >= rows[text]), None) if rows[text] < chunk_rows else None
-        if place is None:
-            chunks.append([text])
-            room.append(chunk_rows - rows[text])
-        else:
-            chunks[place].append(text)
-            room[place] -= rows[text]
-            if not room[place]:
-                room[place] = -1
+    chunks: list[list[int]] = [[] for _ in range(min(threads * max(-(-remaining // (threads * BLOCK)), 1), len(order)))]
+    sizes = [(0, index) for index in range(len(chunks))]
+    for text in order:  # each to the chunk with the fewest rows, the longest first: they end at about the same time
+        count, index = sizes[0]
+        chunks[index].append(text)
+        heapreplace(sizes, (count + rows[text], index))
     return alone, chunks
 
 
@@ -203,6 +231,14 @@ class _RunPlan:
     def __init__(self, program: RowProgram, fetches: list[int]) -> None:
         self.fetches, self.parts = fetches, _parts(program, fetches)
         self.last = [_last_reads(program, self.parts, fetches, index) for index in range(len(self.parts))]
+        self._attentions = [step.compute for part in self.parts for step in part.steps if step.kind == "attention"]
+        self._entry, self._block = _entry_bytes(program, self.parts, self.last), _block_bytes(program, self.parts)
+
+    def nbytes(self, texts: int, rows: int, longest: int) -> int:
+        """Return the most bytes of a worker's memory for a chunk."""
+        room = {ROWS: covered(rows) + rows_behind(longest), TEXTS: covered(min(texts, rows))}
+        scores = max((attention.nbytes(longest) for attention in self._attentions), default=0)
+        return sum(room[space] * size for space, size in self._entry.items()) + min(covered(rows), BLOCK) * self._block + scores
 
 
 class _Task(NamedTuple):
@@ -231,6 +267,47 @@ def _parts(program: RowProgram, fetches: Sequence[int]) -> list[_StepGroup]:
         leaves = frozenset(v for v in results if v in fetched or any(v in later for later in bases[index + 1 :]))
         parts.append(_StepGroup(_space_of(program, group[0]), group, group[0].is_by_row, leaves, _slots(program, group, leaves)))
     return parts
+
+
+def entry_bytes(value: RowValue) -> int:
+    """Return the bytes of a value for a row or a text."""
+    import numpy
+
+    return numpy.dtype(value.element).itemsize * prod(value.dims)
+
+
+def _entry_bytes(program: RowProgram, parts: Sequence[_StepGroup], last: Sequence[Sequence[int]]) -> dict[str, int]:
+    """Return the most bytes for each row, and for each text, of the values of all rows: as `_RowWorker.run` shares memory among them."""
+    free: dict[str, list[int]] = {ROWS: [], TEXTS: []}  # the bytes of memory that no value uses, the last used behind
+    used: dict[int, int] = {}
+    sizes, total = dict[int, int](), {ROWS: 0, TEXTS: 0}
+    temporary = {ROWS: 0, TEXTS: 0}
+    for part, behind in zip(parts, last, strict=True):
+        for v in part.leaves:
+            value = program.values[v]
+            size = entry_bytes(value)
+            if value.element == "float32":
+                used[v] = free[value.space].pop() if free[value.space] else len(sizes)
+                sizes[used[v]], total[value.space] = max(size, sizes.get(used[v], 0)), total[value.space] + max(size - sizes.get(used[v], 0), 0)
+            else:
+                total[value.space] += size
+            if part.steps[0].kind == "sequences":
+                temporary[value.space] = max(temporary[value.space], 2 * size)
+        for v in behind:
+            if v in used:
+                free[program.values[v].space].append(used.pop(v))
+    return {space: total[space] + temporary[space] for space in total}
+
+
+def _block_bytes(program: RowProgram, parts: Sequence[_StepGroup]) -> int:
+    """Return the most bytes for each row of a block: of memory shared by the parts, and of the arrays of numpy in one."""
+    slots: dict[int, int] = {}
+    arrays = 0
+    for part in parts:
+        for v, slot in part.slots.items():
+            slots[slot] = max(slots.get(slot, 0), entry_bytes(program.values[v]))
+        arrays = max(arrays, sum(2 * entry_bytes(program.values[v]) for step in part.steps for v in step.results if part.is_by_row and v not in part.slots))
+    return sum(slots.values()) + arrays
 
 
 def _slots(program: RowProgram, steps: list[RowStep], leaves: frozenset[int]) -> dict[int, int]:
@@ -396,7 +473,7 @@ class _RowWorker(Worker):
             size *= n
         memory = self._blocks.get(slot)
         if memory is None or memory.size < size:
-            memory = self._blocks[slot] = aligned(BLOCK * (size // rows))
+            memory = self._blocks[slot] = aligned(size)
         return memory[:size].reshape(rows, *dims)
 
 

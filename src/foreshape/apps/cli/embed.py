@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from foreshape.apps.embedding.text_source import TextSource
     from foreshape.apps.embedding.vector_file import VectorFile
 
-_WINDOW = 256
-"""The texts between two notes in the journal. A continued run begins with a window, so each batch is as in a run without a stop."""
-
 
 def embed(
     model: Annotated[
@@ -27,7 +24,7 @@ def embed(
     ],
     texts: Annotated[str, typer.Argument(metavar="TEXTS", help="A file .txt (a text a line), .jsonl or .parquet; - for lines of the standard input.")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The vectors to write, .npy or .parquet: a row for each text.")],
-    memory: Annotated[str | None, typer.Option("--memory", metavar="BYTES", help="The memory of the network and a batch, as 512MiB.")] = None,
+    memory: Annotated[str | None, typer.Option("--memory", metavar="BYTES", help="The most memory of the process beyond Python and numpy, as 512MiB.")] = None,
     text_field: Annotated[
         str | None, typer.Option("--text-field", metavar="NAME", help="The field of .jsonl, or the column of .parquet. Default: text.")
     ] = None,
@@ -44,14 +41,18 @@ def embed(
         from foreshape.apps.embedding.vector_file import VectorFile
         from foreshape.core.folders import require_writable
         from foreshape.core.values.torch_proxy import torch
+        from foreshape.machine.kernels.onednn_library import library
 
         require_writable(os.fspath(out))
         source = TextSource(texts, text_field)
         total, bad = source.survey() if source.again else (None, [])
         if bad and not skip_bad_lines:
             raise refused(texts, bad)
-        torch.inference_mode  # says how to install torch, where it is missing, before the model is read  # noqa: B018
+        if library() is None:
+            torch.inference_mode  # says how to install torch, where it is missing, before the model is read  # noqa: B018
         embedder = Embedder(model, memory, threads)
+        if embedder.bound is not None:
+            embedder.bound.take_process()
         settings = {"prompt_name": prompt_name, "normalize": normalize, "dims": dims}
         command: dict[str, Any] = {
             "model": os.fspath(model.resolve()),
@@ -78,6 +79,8 @@ def _run(embedder: Embedder, source: TextSource, file: VectorFile, settings: dic
     from rich.console import Console
 
     from foreshape.apps.embedding.embedder import text_progress
+    from foreshape.apps.embedding.memory_bound import TextMemoryError
+    from foreshape.apps.embedding.text_batches import windows
     from foreshape.apps.embedding.text_source import BadLine, refused
 
     bad = 0
@@ -97,15 +100,12 @@ def _run(embedder: Embedder, source: TextSource, file: VectorFile, settings: dic
     console = Console(stderr=True)
     with text_progress(console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"within {memory}" if memory else "", total=total, completed=file.done)
-        window: list[str] = []
-        for text in texts():
-            window.append(text)
-            if len(window) == _WINDOW:
-                file.append(window, embedder.encode(window, **settings))
-                progress.update(task, completed=file.done)
-                window = []
-        if window:
-            file.append(window, embedder.encode(window, **settings))
+        for window in windows(texts()):  # a continued run begins with one, so each batch is as in a run without a stop
+            try:
+                vectors = embedder.encode(window, **settings)
+            except TextMemoryError as error:
+                raise TextMemoryError(file.done + error.number, error.reason) from None
+            file.append(window, vectors)
             progress.update(task, completed=file.done)
     return bad
 

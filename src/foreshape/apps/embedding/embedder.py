@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
+from foreshape.apps.embedding.memory_bound import MemoryBound, TextMemoryError
 from foreshape.apps.embedding.model_folder import ACTIVATIONS, ModelFolder, normalized, read_folder, sigmoid
-from foreshape.apps.embedding.text_batches import BatchLimits, batch_limits, batches
+from foreshape.apps.embedding.text_batches import Limits, batch_limits, batches, windows
 from foreshape.apps.embedding.text_network import open_encoder, open_onnx
-from foreshape.apps.embedding.tokenization import TextTokenizer, Token, Tokenized
+from foreshape.apps.embedding.tokenization import TextTokenizer, Token, Tokenized, cut_bytes, length_of
+from foreshape.compiler.memory.byte_counts import bytes_of
 from foreshape.errors import FeedError, ForeshapeWarning, SchemaError, border
 from foreshape.language.program import Program, Variable
 
-_WINDOW = 256
-"""The texts of a stream taken at a time: cut into words, and ordered by length."""
+_SHARE = 32
+"""Texts cut into words together take at most such a part of the memory."""
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 
@@ -34,7 +36,7 @@ class TextRun(NamedTuple):
 
     prompt: str
     skipped: int
-    limits: BatchLimits
+    limits: Limits
     compute: Callable[[Sequence[Tokenized]], Any]
     activation: Callable[[Any], Any]
 
@@ -52,7 +54,8 @@ class Embedder:
 
     Args:
         path: the folder, or the ``.onnx`` file.
-        memory: the most bytes of a batch beside the process itself, as a number or as "512MiB"; by default batches of about 1,024 words.
+        memory: the most bytes that the process takes beyond those before the opening, as a number or as "512MiB": libraries and modules, tokenizer, weights,
+            kernels and batches. Your texts and vectors do not count. Without it, batches have about 1,024 words.
         threads: as for `Executor`.
 
     Attributes:
@@ -61,12 +64,19 @@ class Embedder:
         labels: the number of scores of a pair; None for a model of vectors.
 
     Raises:
-        FormatError: a file is missing or damaged. SchemaError: a network, module or setting without a form here, or too little memory for one text.
+        FormatError: a file is missing or damaged. SchemaError: a network, module or setting without a form here. MemoryPlanError: too little ``memory`` for the
+            model; or in `encode` and the others for a text, with its number.
     """
 
     @border("the model cannot be read", SchemaError)
     def __init__(self, path: str | os.PathLike[str], memory: int | str | None = None, threads: int | None = None) -> None:
         place = Path(path)
+        self.bound = None if memory is None else MemoryBound(bytes_of(memory))
+        """The bound of memory, or None."""
+        with nullcontext() if self.bound is None else self.bound.opening():
+            self._open(place, threads)
+
+    def _open(self, place: Path, threads: int | None) -> None:
         if place.suffix == ".onnx":
             self._settings, self._network = _beside(place), open_onnx(place, threads)
         else:
@@ -75,8 +85,11 @@ class Embedder:
         settings = self._settings
         self._tokenize = TextTokenizer(settings.network, settings.max_length, self._network.positions, settings.lower)
         self.max_length, self.prompts = self._tokenize.max_length, dict(settings.prompts)
-        self.path, self._memory = place, memory
-        self._limits: dict[str, BatchLimits] = {}
+        if self.bound is not None:
+            self._network.bind(self.bound)
+            self.bound.require(0, "the tokenizer and the libraries")
+        self.path = place
+        self._limits: dict[tuple[str, bool], Limits] = {}
         result = self._network.result
         self.labels = int(cast("int", result.spec.known_dims[-1])) if settings.head == "score" and result is not None else None
         self._told = not settings.assumed
@@ -152,7 +165,7 @@ class Embedder:
         """Yield the vector of each text, in their order, float32 ``[width]``: for more texts than memory has room for.
 
         Args:
-            sentences: texts; 256 are taken at a time.
+            sentences: texts; at most 256 are taken at a time.
             prompt_name, prompt, normalize, dims: as for `encode`.
         """
         return self._stream(sentences, prompt_name, prompt, normalize, dims)
@@ -196,11 +209,35 @@ class Embedder:
             out = self._finished(values)[:, :dims]
             return normalized(out) if normalize else out
 
-        source = iter(texts)
-        while some := list(islice(source, _WINDOW)):
-            yield from self._rows(variable, self._words(_with(prefix, some)), vectors, skipped)
+        first = 1
+        for some in windows(texts):
+            yield from self._rows(variable, self._words(_with(prefix, some), first), vectors, skipped, first)
+            first += len(some)
 
-    def _words(self, texts: Sequence[Any]) -> list[Tokenized]:
+    def _words(self, texts: Sequence[Any], first: int = 1) -> list[Tokenized]:
+        """Return the words of each text.
+
+        Args:
+            texts: or pairs.
+            first: the number of the first one, for words of errors.
+        """
+        if self.bound is None:
+            return self._cut(texts)
+        out: list[Tokenized] = []
+        begin = 0
+        while begin < len(texts):
+            end, nbytes = begin + 1, cut_bytes(texts[begin])
+            while end < len(texts) and nbytes + (added := cut_bytes(texts[end])) <= self.bound.size // _SHARE:
+                nbytes, end = nbytes + added, end + 1
+            if not self.bound.has_room(nbytes):
+                end, nbytes = begin + 1, cut_bytes(texts[begin])
+                if not self.bound.has_room(nbytes):
+                    raise TextMemoryError(first + begin, f"has {length_of(texts[begin]):,} characters; cut into words they {self.bound.refusal(nbytes)}")
+            out += self._cut(texts[begin:end])
+            begin = end
+        return out
+
+    def _cut(self, texts: Sequence[Any]) -> list[Tokenized]:
         try:
             return self._tokenize(texts)
         except TypeError:  # of the package, whatever is wrong
@@ -212,14 +249,15 @@ class Embedder:
                     raise FeedError(f"a text has half a pair of surrogates, which is no character: {text[:80]!a}") from None
             raise
 
-    def _rows(self, variable: Variable, words: Sequence[Tokenized], finish: Callable[[Any, Sequence[int]], Any], skipped: int = 0) -> list[Any]:
+    def _rows(self, variable: Variable, words: Sequence[Tokenized], finish: Callable[[Any, Sequence[int]], Any], skipped: int = 0, first: int = 1) -> list[Any]:
         """Return the finished result of each text, in the order of ``words``."""
         import numpy
 
         out: list[Any] = [None] * len(words)
-        limits = self._limit(variable)
+        limits = self._limit(variable, skipped)
         order = sorted((i for i, text in enumerate(words) if len(text.ids)), key=lambda i: len(words[i].ids), reverse=True)
-        for batch in batches(order, [len(text.ids) for text in words], limits):
+        lengths = [len(text.ids) for text in words]
+        for batch in self._with_room(batches(order, lengths, limits), lengths, variable, skipped, first):
             values = numpy.asarray(self._network.run(variable, [words[i].ids for i in batch], [words[i].types for i in batch], skipped))
             for i, row in zip(batch, finish(values, [len(words[i].ids) for i in batch]), strict=True):
                 out[i] = row
@@ -229,10 +267,27 @@ class Embedder:
             out = [nothing if row is None else row for row in out]
         return out
 
-    def _limit(self, variable: Variable) -> BatchLimits:
-        if variable.name not in self._limits:
-            self._limits[variable.name] = batch_limits(self._memory, self._network, variable, self.max_length)
-        return self._limits[variable.name]
+    def _with_room(self, parts: Iterable[list[int]], lengths: Sequence[int], variable: Variable, skipped: int, first: int) -> Iterator[list[int]]:
+        """Yield batches once there is room for them: text by text, if there is none for all of a batch together."""
+        for batch in parts:
+            if self.bound is None:
+                yield batch
+                continue
+            sizes = [lengths[i] for i in batch]
+            nbytes = self._network.nbytes_of_run(variable, len(batch), sum(sizes), max(sizes), skipped)
+            if self.bound.has_room(nbytes):
+                yield batch
+            elif len(batch) > 1:
+                yield from self._with_room([[i] for i in batch], lengths, variable, skipped, first)
+            else:
+                raise TextMemoryError(first + batch[0], f"has {sizes[0]:,} words; they {self.bound.refusal(nbytes)}")
+
+    def _limit(self, variable: Variable, skipped: int) -> Limits:
+        key = variable.name, bool(skipped)
+        if key not in self._limits:
+            self._network.open(variable, skipped)
+            self._limits[key] = batch_limits(self._network, variable, skipped)
+        return self._limits[key]
 
     def _prompt(self, name: str | None, text: str | None) -> str:
         if text is not None:
@@ -270,11 +325,11 @@ class Embedder:
         def compute(words: Sequence[Tokenized]) -> Any:
             return numpy.stack(self._rows(variable, words, lambda values, lengths: values if scores else self._finished(values), skipped))
 
-        return TextRun(before, skipped, self._limit(variable), compute, self._activation() if scores else ACTIVATIONS["Identity"])
+        return TextRun(before, skipped, self._limit(variable, skipped), compute, self._activation() if scores else ACTIVATIONS["Identity"])
 
     def tokenize(self, texts: Sequence[str] | Sequence[tuple[str, str]]) -> list[Tokenized]:
         """Return the numbers of the tokens of texts, or of pairs of texts, cut at the longest length. Raises `FeedError` if a text is no text."""
-        return self._words(texts)
+        return self._cut(texts)  # while another thread may compute: no memory is given back here
 
     def text_tokens(self, text: str, special: bool = True) -> list[Token]:
         """Return the tokens of a text.
@@ -370,9 +425,9 @@ class Embedder:
         variable, texts = cast("Variable", self._network.result), [(a, b) for a, b in pairs]
         out: list[Any] = []
         with _bar(len(texts) if progress else None) as advance:
-            for begin in range(0, len(texts), _WINDOW):
-                some = texts[begin : begin + _WINDOW]
-                out += self._rows(variable, self._words(some), lambda values, lengths: values if raw else activation(values))
+            for some in windows(texts):
+                first = len(out) + 1
+                out += self._rows(variable, self._words(some, first), lambda values, lengths: values if raw else activation(values), 0, first)
                 advance(len(some))
         scores = numpy.stack(out) if out else numpy.zeros((0, self.labels), "float32")
         return scores[:, 0] if self.labels == 1 else scores

@@ -2,68 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
-from foreshape.errors import SchemaError
+from foreshape.apps.embedding.tokenization import length_of
 from foreshape.language.program import Variable
 
 if TYPE_CHECKING:
     from foreshape.apps.embedding.text_network import TextNetwork
 
-_ROWS = 1024
-"""The words of a batch, unless memory has no room for them: more gain nothing on processors."""
+_SHARE = 8
+"""A batch of several texts takes at most such a part of the memory."""
+_WINDOW, _CHARACTERS = 256, 1 << 22
+"""The texts taken at a time, to be cut into words and ordered by length: at most so many, and no others behind so many characters."""
+Limits = Callable[[int, int, int], bool]
+"""Tells for a number of texts, of all words, and of the longest text's words whether they are one batch."""
+Text = TypeVar("Text")
 
 
-class BatchLimits(NamedTuple):
-    """The bounds of a batch.
-
-    Attributes:
-        rows: the most words.
-        fits: tells for a number of texts, of all words, and of the longest text's words whether memory has room.
-    """
-
-    rows: int
-    fits: Callable[[int, int, int], bool]
-
-
-def batch_limits(memory: int | str | None, network: TextNetwork, variable: Variable, longest: int | None) -> BatchLimits:
-    """Return the bounds of batches for one result of a network.
+def batch_limits(network: TextNetwork, variable: Variable, skipped: int) -> Limits:
+    """Return the bounds of batches for one result of a network: by the sizes of texts alone, so that the same texts are always cut to the same batches.
 
     Args:
-        memory: the most bytes, or None.
-        network: with its plan.
+        network: with its bound of memory, if it has one.
         variable: the result.
-        longest: the most words of a text, or None.
-
-    Raises:
-        SchemaError: memory has no room for the longest text.
+        skipped: the first rows left out of pooling.
     """
-    if memory is None:
 
-        def short(count: int, total: int, width: int) -> bool:
-            return total <= _ROWS and (not network.padded or count * width <= _ROWS)
+    rows = network.batch_rows(variable, skipped)
 
-        return BatchLimits(_ROWS, short)
-    from foreshape.compiler.memory import bytes_of
+    def short(count: int, total: int, width: int) -> bool:
+        return total <= rows and (not network.padded or count * width <= rows)
 
-    bound, plan = bytes_of(memory), network.plan(variable)
-
-    def fits(count: int, total: int, width: int) -> bool:
-        sizes = {str(name): count if str(name) in ("batch", "texts") else width if str(name).endswith("longest") else total for name in plan.symbols}
-        return int(plan.peak(**sizes)) <= bound
-
-    if longest is not None and not fits(1, longest, longest):
-        raise SchemaError(f"a text of {longest} words takes more than memory={memory}")
-    roomy = fits(_ROWS, _ROWS, min(_ROWS, longest or _ROWS))  # then all smaller batches do, and the formula need not be asked for each text
-
-    def bounded(count: int, total: int, most: int) -> bool:
-        return (roomy and total <= _ROWS) or fits(count, total, most)
-
-    return BatchLimits(_ROWS, bounded)
+    if network.bound is None:
+        return short
+    share = network.bound.size // _SHARE
+    if network.nbytes_of_run(variable, rows, rows, rows, skipped) <= share:
+        return short
+    return lambda count, total, width: short(count, total, width) and network.nbytes_of_run(variable, count, total, width, skipped) <= share
 
 
-def batches(order: Sequence[int], lengths: Sequence[int], limits: BatchLimits) -> Iterator[list[int]]:
+def windows(texts: Iterable[Text]) -> Iterator[list[Text]]:
+    """Yield texts, or pairs, some at a time."""
+    window: list[Text] = []
+    characters = 0
+    for text in texts:
+        window.append(text)
+        characters += length_of(text)
+        if len(window) == _WINDOW or characters >= _CHARACTERS:
+            yield window
+            window, characters = [], 0
+    if window:
+        yield window
+
+
+def batches(order: Sequence[int], lengths: Sequence[int], limits: Limits) -> Iterator[list[int]]:
     """Yield the numbers of texts batch by batch.
 
     Args:
@@ -75,7 +68,7 @@ def batches(order: Sequence[int], lengths: Sequence[int], limits: BatchLimits) -
     total = width = 0
     for i in order:
         length = lengths[i]
-        if batch and not (total + length <= limits.rows and limits.fits(len(batch) + 1, total + length, max(width, length))):
+        if batch and not limits(len(batch) + 1, total + length, max(width, length)):
             yield batch
             batch, total, width = [], 0, 0
         batch.append(i)

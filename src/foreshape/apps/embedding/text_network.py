@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 from foreshape import layer
 from foreshape.apps.embedding.encoder_kinds import KINDS, normal_config
 from foreshape.apps.embedding.encoder_network import EncoderNetwork
+from foreshape.apps.embedding.memory_bound import MemoryBound
 from foreshape.apps.generation.transformers_models import folder_weights, json_object, store_weights
 from foreshape.compiler.memory import Plan
 from foreshape.core.values.lod_tensor import LoDTensor
@@ -22,10 +25,19 @@ from foreshape.interop.row_program import StepsUnknown
 from foreshape.interop.row_runner import RowRunner
 from foreshape.interop.unpadding import FileArrays, open_unpadded
 from foreshape.language.program import Program, Variable, program_guard
+from foreshape.machine.kernels.kept_kernels import forget_kernels, kernels_of_a_size
 from foreshape.machine.kernels.onednn_library import library
+from foreshape.machine.process.memory_budget import KERNEL
+from foreshape.machine.process.pages import Growth
 from foreshape.runtime.engine import Executor, Scope
 from foreshape.runtime.engine.prepared_run import repeated
 
+_ROWS = 1024
+"""The words together in a batch of torch's kernels."""
+_TORCH = 224 << 20
+"""Bytes of torch's libraries and modules, as measured."""
+_AROUND = 64 << 10
+"""The bytes that Linux reads of a file around one number."""
 POOLINGS: Mapping[str, str] = {
     "cls": "first",
     "max": "max",
@@ -45,7 +57,10 @@ class TextNetwork:
         result: the result of its head, or the row of each text; None without one.
         positions: the most words of a text; None without a limit.
         padded: True if a batch costs its longest text's square for each text.
+        bound: of the process's memory, or None.
     """
+
+    bound: MemoryBound | None = None
 
     def __init__(
         self,
@@ -67,6 +82,7 @@ class TextNetwork:
         self._runs: dict[str, Callable[[Any], list[Any]]] = {}
         self._pooled: dict[tuple[tuple[str, ...], bool], Variable] = {}
         self._skipped: Variable | None = None
+        self._plans: dict[str, Plan] = {}
 
     @functools.cached_property
     def scope(self) -> Scope:
@@ -75,7 +91,10 @@ class TextNetwork:
 
     @functools.cached_property
     def executor(self) -> Executor:
-        return Executor(threads=self._threads, frozen=True)
+        executor = Executor(threads=self._threads, frozen=True)
+        if self.bound is not None:
+            self.bound.idle += [executor.forget, forget_kernels]
+        return executor
 
     def _without_torch(self, variable: Variable) -> RowRunner | None:
         """Return the runner of a result without torch, beside earlier ones over the same weights; None if an op of it needs torch."""
@@ -88,13 +107,70 @@ class TextNetwork:
             return None
         if runner is None or variable.name not in runner.fetches:
             try:
-                runner = RowRunner(self.program, [*(() if runner is None else runner.fetches), variable.name], self._arrays, self._threads)
+                runner = RowRunner(self.program, [*(() if runner is None else runner.fetches), variable.name], self._arrays, self._threads, self._copying)
             except StepsUnknown as error:
                 self._refusals[variable.name] = error
                 return self._without_torch(variable)
             self._arrays.forget_pages()
             self._runner = runner
         return runner
+
+    def _copying(self, nbytes: int) -> None:
+        if self.bound is not None:
+            self.bound.require(nbytes, "the weights")
+
+    def bind(self, bound: MemoryBound) -> None:
+        """Keep within a bound of memory from now on.
+
+        Args:
+            bound: of the process.
+        """
+        self.bound = bound
+        bound.idle.append(lambda: None if self._runner is None else self._runner.forget())
+        if self._arrays is not None:
+            bound.pages.append(self._arrays.forget_pages)
+
+    def open(self, variable: Variable, skipped: int = 0) -> None:
+        """Open what computes a result, by a run of one word.
+
+        Raises:
+            MemoryPlanError: it does not fit.
+        """
+        if self.bound is not None:
+            with self.bound.opening():
+                if skipped or self._without_torch(variable) is None:
+                    self._copying(3 * self._weights + (0 if "torch" in sys.modules else _TORCH))
+                self.run(variable, [[0]], [[0]], skipped)
+            self.bound.require(0, "batches beside the model")
+
+    @property
+    def _weights(self) -> int:
+        return sum(int(v.spec.known_dtype.itemsize) * math.prod(map(int, v.spec.known_dims)) for v in self.program.parameters())
+
+    def batch_rows(self, variable: Variable, skipped: int = 0) -> int:
+        """Return the number of words together in a batch, where memory has room for them: more gain nothing on processors.
+
+        Args:
+            variable, skipped: as for `run`.
+        """
+        runner = None if skipped else self._without_torch(variable)
+        return _ROWS if runner is None else runner.batch_rows
+
+    def nbytes_of_run(self, variable: Variable, texts: int, rows: int, longest: int, skipped: int = 0) -> int:
+        """Return the most bytes that a run takes beside what is kept.
+
+        Args:
+            variable: the result.
+            texts, rows, longest: the number of texts, of all words, and of those of the longest text.
+            skipped: as for `run`.
+        """
+        runner = None if skipped else self._without_torch(variable)
+        if runner is not None:
+            pages = _AROUND * rows * len(runner.feeds)  # of tables in files
+            return runner.nbytes_of_run(texts, rows, longest, [variable.name]) + min(pages, self._weights)
+        plan = self.plan(variable)
+        sizes = {str(name): texts if str(name) in ("batch", "texts") else longest if str(name).endswith("longest") else rows for name in plan.symbols}
+        return int(plan.lower_bound(**sizes)) + kernels_of_a_size() * KERNEL
 
     def pooled(self, modes: Sequence[str], skipping: bool = False) -> Variable:
         """Return the rows of each text pooled, ``[texts, width * modes]``; with ``skipping`` without its first rows, whose number is fed."""
@@ -159,11 +235,19 @@ class TextNetwork:
             feed[self._skipped.name] = numpy.array([[min(skipped, max(n - 1, 0))] for n in lengths], "int64")
         if variable.name not in self._runs:
             self._runs[variable.name] = repeated(self.executor, self.program, [variable.name], self.scope)
-        return self._runs[variable.name](feed)[0]
+        if self.bound is None:
+            return self._runs[variable.name](feed)[0]
+        Growth.begin_apart()
+        try:
+            return self._runs[variable.name](feed)[0]
+        finally:
+            Growth.end_apart()
 
     def plan(self, variable: Variable) -> Plan:
         """Return the memory plan of a result by the sizes of a batch."""
-        return Plan(self.program, [variable.name], frozen=True)
+        if variable.name not in self._plans:
+            self._plans[variable.name] = Plan(self.program, [variable.name], frozen=True)
+        return self._plans[variable.name]
 
 
 def _int64(numbers: Any) -> Any:

@@ -13,11 +13,30 @@ _NO_LIMIT = 1 << 20
 """Lengths from here on stand for no limit: transformers writes 10^30."""
 
 
-class Tokenized(NamedTuple):
-    """The numbers of a text's words, and of the text of a pair they are in."""
+_ASCII, _OTHER = 224, 640
+"""The bytes that the package tokenizers takes for a character while it cuts texts into words, as measured: of ASCII; of others, each a word."""
 
-    ids: Sequence[int]
-    types: Sequence[int]
+
+def _texts(entry: Any) -> list[str]:
+    """Return a text, or those of a pair, without what is no text, which is refused later."""
+    return [part for part in (cast("tuple[Any, ...]", entry) if isinstance(entry, tuple) else (entry,)) if isinstance(part, str)]
+
+
+def length_of(entry: Any) -> int:
+    """Return the characters of a text or a pair."""
+    return sum(map(len, _texts(entry)))
+
+
+def cut_bytes(entry: Any) -> int:
+    """Return the most bytes for cutting a text or a pair into words."""
+    return sum(len(text) * (_ASCII if text.isascii() else _OTHER) for text in _texts(entry))
+
+
+class Tokenized(NamedTuple):
+    """The numbers of a text's words, and of the text of a pair they are in: int32 and int8 ``[words]``."""
+
+    ids: Any
+    types: Any
 
 
 class Token(NamedTuple):
@@ -69,7 +88,11 @@ class TextTokenizer:
         Args:
             texts: of Unicode characters, without half a surrogate pair.
         """
-        return [Tokenized(e.ids, e.type_ids if self._typed else [0] * len(e.ids)) for e in self._tokenizer.encode_batch(texts)]
+        import numpy
+
+        encoded = self._tokenizer.encode_batch(texts)
+        ids = [numpy.array(e.ids, "int32") for e in encoded]
+        return [Tokenized(x, numpy.array(e.type_ids, "int8") if self._typed else numpy.zeros(len(x), "int8")) for e, x in zip(encoded, ids, strict=True)]
 
     def tokens(self, text: str, special: bool = True) -> list[Token]:
         """Return the tokens of a text, cut at the longest length.
@@ -89,7 +112,7 @@ class TextTokenizer:
             prompt: the text before a text.
         """
         ids = self([prompt])[0].ids
-        return len(ids) - 1 if ids and ids[-1] in self.special else len(ids)
+        return len(ids) - 1 if len(ids) and int(ids[-1]) in self.special else len(ids)
 
 
 def _has_types(config: Mapping[str, Any]) -> bool:

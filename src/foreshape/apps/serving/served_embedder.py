@@ -138,7 +138,7 @@ class ServedEmbedder:
             _Runner(),
             TextJoining(),
             opening.limits.batch,
-            fits=lambda sizes: sizes["tokens"] <= limits.rows and limits.fits(sizes["texts"], sizes["tokens"], sizes["longest"]),
+            fits=lambda sizes: limits(sizes["texts"], sizes["tokens"], sizes["longest"]),
             length=opening.limits.queue,
             ran=opening.ran,
         )
@@ -203,11 +203,8 @@ class ServedEmbedder:
         return [_packed(ids, [0] * len(ids)) for ids in texts]
 
     def parts_of(self, texts: Sequence[Tokenized], run: TextRun) -> list[list[int]]:
-        """Return the numbers of texts in parts of bounded memory. Raises `RequestError` for a text that does not fit alone."""
+        """Return the numbers of texts in parts of bounded memory; a longer text is alone, and refused at its turn if it does not fit."""
         lengths = [len(text.ids) for text in texts]
-        longest = max(lengths, default=0)
-        if longest > run.limits.rows and not run.limits.fits(1, longest, longest):
-            raise RequestError(413, f"a text of {longest:,} tokens needs more memory than this model may use")
         return [*batches(sorted(range(len(texts)), key=lambda i: lengths[i], reverse=True), lengths, run.limits)]
 
     def put(self, texts: Sequence[Tokenized], run: TextRun, until: float, soon: Soon) -> Future[Results]:

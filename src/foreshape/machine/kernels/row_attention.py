@@ -29,11 +29,27 @@ def rows_behind(longest: int) -> int:
     return max(8, 1 << max(longest.bit_length() - 4, 0))
 
 
+def scores_at_once(count: int, heads: int) -> tuple[int, int]:
+    """Return the queries and the heads whose scores are computed at once, for a text of so many rows."""
+    length = rounded_length(count)
+    queries, group = length, heads
+    while queries * length * group > SCORES and queries // 2 >= QUERIES and queries % 16 == 0:
+        queries //= 2
+    while group > 1 and (queries * length * group > SCORES or heads % group):
+        group -= 1
+    return queries, group
+
+
 class RowAttention:
     """Softmax(Q K' * scale [+ bias]) V within each text, for each of ``heads`` equal parts of the columns; with ``causal`` of rows up to each."""
 
     def __init__(self, store: KernelStore, heads: int, scale: float, causal: bool) -> None:
         self._store, self._heads, self._scale, self._causal = store, heads, scale, causal
+
+    def nbytes(self, longest: int) -> int:
+        """Return the bytes of the scores computed at once, with a mask of them, for texts of at most so many rows."""
+        queries, group = scores_at_once(longest, self._heads)
+        return 5 * max(SCORES, group * queries * rounded_length(longest))
 
     def __call__(self, worker: Worker, q: Array, k: Array, v: Array, out: Array, begins: Sequence[int], bias: Array | None = None) -> None:
         """Compute all texts, of rows ``begins[i]`` to ``begins[i + 1]``.
@@ -52,11 +68,7 @@ class RowAttention:
 
         heads, length = self._heads, rounded_length(count)
         size = q.shape[1] // heads
-        queries, group = length, heads
-        while queries * length * group > SCORES and queries // 2 >= QUERIES and queries % 16 == 0:
-            queries //= 2
-        while group > 1 and (queries * length * group > SCORES or heads % group):
-            group -= 1
+        queries, group = scores_at_once(count, heads)
         steps = tuple(x.strides[0] // 4 for x in (q, k, v, out))
         for first in range(0, count, queries):
             keys = rounded_length(min(count, first + queries)) if self._causal else length

@@ -7,6 +7,7 @@ of equal sizes, and all kernels of a network together have a bound in bytes (`Ke
 from __future__ import annotations
 
 import ctypes
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
@@ -35,11 +36,10 @@ from foreshape.machine.kernels.onednn_library import (
 
 Array = Any
 """An array of numpy."""
-BLOCK = 128
-"""The most rows of a block: its values then stay in a core's caches."""
-STEP = 16
-"""The numbers of rows of blocks are multiples of it, or `LEAST`."""
-LEAST = 8
+BLOCK_SIZES = (8, 16, 32, 48, 64, 80, 96, 112, 128, 192, 256, 384, 512)
+"""The numbers of rows of blocks: few, since each has kernels of its own."""
+BLOCK = BLOCK_SIZES[-1]
+"""The most rows of a block. Some kernels order a weight anew in each call, which takes a fifteenth of the time of 128 rows."""
 ALIGNMENT = 64
 KERNEL_BYTES = 112 << 10
 """The bytes of a kernel with the library's notes about it, as measured."""
@@ -49,21 +49,32 @@ _PAGE, SPREAD = 256, 16
 """Rows of a weight a multiple of so many numbers apart fall on few lines of a cache: they are stored so many numbers farther apart."""
 
 
+_ROUNDED, _ROUNDING = 128, 16
+"""Blocks of more rows compute at most a sixteenth more than there are."""
+
+
 def rounded_rows(count: int) -> int:
-    """Return the number of rows of the block for so many."""
-    return LEAST if count <= LEAST else -(-count // STEP) * STEP
+    """Return the number of rows of the smallest block for so many, at most `BLOCK`."""
+    return BLOCK_SIZES[bisect_left(BLOCK_SIZES, count)]
 
 
 def blocks_of(count: int) -> list[tuple[int, int]]:
-    """Return the first row and the rows of each block for so many rows: one at least, all of about equal sizes. The last one may have rows more."""
-    count = max(count, 1)
-    block_rows = rounded_rows(-(-count // -(-count // BLOCK)))
-    return [(begin, min(block_rows, rounded_rows(count - begin))) for begin in range(0, count, block_rows)]
+    """Return the first row and the rows of each block for so many rows: one at least. The last one may have rows more."""
+    out: list[tuple[int, int]] = []
+    begin, remaining = 0, max(count, 1)
+    while remaining > 0:
+        rows = BLOCK if remaining >= BLOCK else rounded_rows(remaining)
+        if rows > _ROUNDED and rows - remaining > remaining // _ROUNDING:  # a smaller one, and the others in another
+            rows = BLOCK_SIZES[bisect_left(BLOCK_SIZES, rows) - 1]
+        out.append((begin, rows))
+        begin, remaining = begin + rows, remaining - rows
+    return out
 
 
 def covered(count: int) -> int:
     """Return the number of rows in all blocks for so many."""
-    return sum(blocks_of(count)[-1])
+    begin, rows = blocks_of(count)[-1]
+    return begin + rows
 
 
 def address_of(array: Array) -> int:
@@ -182,6 +193,12 @@ class KernelStore:
                     self.nbytes -= self._kernels.popitem(last=False)[1].nbytes
                 self._kernels[key] = kernel
             return kernel
+
+    def forget(self) -> None:
+        """Drop all kernels; those of sizes that come again are made again."""
+        with self._lock:
+            self._kernels.clear()
+            self.nbytes = 0
 
     def order(self, k: int, n: int, adds: bool, functions: tuple[Function, ...]) -> Handle:
         """Return the order of the weight of products ``[rows, k]`` by ``[k, n]`` in memory."""
