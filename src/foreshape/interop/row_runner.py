@@ -20,7 +20,7 @@ from foreshape.machine.kernels.onednn_library import Library, library
 from foreshape.machine.kernels.row_attention import rows_behind
 from foreshape.machine.kernels.row_kernels import BLOCK, Array, KernelStore, Worker, aligned, blocks_of, covered
 
-TOGETHER = 64
+TOGETHER = 16
 """Several threads compute a text together from so many rows on: of less they wait for one another as long as they compute, longer on a busy machine."""
 HELD_ROWS = 1024
 """A worker keeps its memory for so many rows; the memory of longer texts goes back."""

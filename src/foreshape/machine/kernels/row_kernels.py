@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from foreshape.machine.kernels.onednn_library import (
     ADDED,
@@ -31,6 +31,7 @@ from foreshape.machine.kernels.onednn_library import (
     LibraryError,
     Memory,
     Primitive,
+    Unimplemented,
     arguments_of,
 )
 
@@ -45,6 +46,8 @@ KERNEL_BYTES = 112 << 10
 """The bytes of a kernel with the library's notes about it, as measured."""
 KERNELS = 24 << 20
 """The most bytes of the kernels of a network: those not used for the longest time go first."""
+_CONVOLUTION = "jit_1x1:avx2"
+"""The kernel of convolutions that is faster than products by the library's name for AVX2, most for few rows."""
 _PAGE, SPREAD = 256, 16
 """Rows of a weight a multiple of so many numbers apart fall on few lines of a cache: they are stored so many numbers farther apart."""
 
@@ -118,6 +121,8 @@ class RowKernel:
     ) -> None:
         with library.using(record.threads):
             description = library.quick(library.described(record))
+            if record.kind == "convolution":
+                description = library.without_garbage(description)
             self._primitive = library.primitive(description)
         self._library, self._constants = library, constants or {}
         self.nbytes = KERNEL_BYTES
@@ -155,7 +160,7 @@ class RowKernel:
 
 
 class KernelStore:
-    """The kernels of a network, by their sizes; and the orders of weights in memory.
+    """The kernels of a network, by their sizes; and the forms of products.
 
     Args:
         limit: the most bytes of kernels.
@@ -165,7 +170,7 @@ class KernelStore:
         self.library, self._limit = library, limit
         self._kernels: OrderedDict[Hashable, RowKernel] = OrderedDict()
         self._layouts: dict[tuple[int, ...], Handle] = {}
-        self._orders: dict[Hashable, Handle] = {}
+        self._forms: dict[Hashable, ProductForm] = {}
         self._lock = Lock()
         self.nbytes = 0
         """The bytes of all kernels there are."""
@@ -200,22 +205,44 @@ class KernelStore:
             self._kernels.clear()
             self.nbytes = 0
 
-    def order(self, k: int, n: int, adds: bool, functions: tuple[Function, ...]) -> Handle:
-        """Return the order of the weight of products ``[rows, k]`` by ``[k, n]`` in memory."""
+    def form(self, k: int, n: int, adds: bool, functions: tuple[Function, ...]) -> ProductForm:
+        """Return the form of products ``[rows, k]`` by ``[k, n]`` with what follows."""
         key = k, n, adds, functions
-        if key not in self._orders:
+        if key not in self._forms:
             library = self.library
-            description = library.described(product_record(BLOCK, k, n, adds, functions, None, 1))
-            if library.implementation(description).startswith("gemm"):
-                order = library.strided((k, n), (n + (SPREAD if n % _PAGE == 0 else 0), 1))
+            description, convolves = library.described(product_record(BLOCK, k, n, adds, functions, None, 1)), False
+            if library.implementation(description).startswith("gemm"):  # it orders the weight anew in each call
+                with suppress(Unimplemented):
+                    convolution = library.without_garbage(library.quick(library.described(product_record(BLOCK, k, n, adds, functions, None, 1, True))))
+                    if library.implementation(convolution) == _CONVOLUTION:
+                        description, convolves = convolution, True
+                order = library.wanted_weights(description) if convolves else library.strided((k, n), (n + (SPREAD if n % _PAGE == 0 else 0), 1))
             else:
                 order = library.wanted_weights(description)
-            self._orders[key] = self._layouts.setdefault(tuple(library.layout(order)), order)
-        return self._orders[key]
+            self._forms[key] = ProductForm(convolves, self._layouts.setdefault((convolves, *library.layout(order)), order))
+        return self._forms[key]
 
 
-def product_record(rows: int, k: int, n: int, adds: bool, functions: tuple[Function, ...], weights: Handle | None, threads: int) -> Primitive:
+class ProductForm(NamedTuple):
+    """The form of a product for the library.
+
+    Attributes:
+        convolves: as a convolution over the rows by a filter of one row. For AVX2 its kernels read a weight in order, which products have none of.
+        weights: the order of the weight in memory.
+    """
+
+    convolves: bool
+    weights: Handle
+
+
+def product_record(
+    rows: int, k: int, n: int, adds: bool, functions: tuple[Function, ...], weights: Handle | None, threads: int, convolves: bool = False
+) -> Primitive:
     """Return the computation ``functions(x w + bias [+ added])`` of so many rows, with a weight in some order, or of the library's choice."""
+    if convolves:
+        source, result, bias = Memory((1, k, rows), (rows * k, 1, k)), Memory((1, n, rows), (rows * n, 1, n)), Memory((n,), (1,))
+        after = After(result if adds else None, functions)
+        return Primitive("convolution", (source, weights or Memory((n, k, 1), None), bias, result, (1,), (1,), (0,), (0,), after), threads)
     result = Memory((rows, n), (n, 1))
     arguments = (Memory((rows, k), (k, 1)), weights or Memory((k, n), None), Memory((1, n), (n, 1)), result, After(result if adds else None, functions))
     return Primitive("product", arguments, threads)
@@ -260,16 +287,19 @@ class RowProduct:
         self._store, self._adds, self._functions = store, adds, functions
         self.k, self.n = weight.shape
         library = store.library
-        self._order = store.order(self.k, self.n, adds, functions)
+        self._form = store.form(self.k, self.n, adds, functions)
         strides = [s // weight.itemsize for s in weight.strides]
         plain = weight if weight.dtype == numpy.float32 and sorted(strides) in ([1, self.k], [1, self.n]) else numpy.ascontiguousarray(weight, numpy.float32)
-        self._weight = aligned(library.nbytes(self._order) // 4)
-        library.reorder(library.strided(weight.shape, [s // 4 for s in plain.strides]), address_of(plain), self._order, address_of(self._weight))
+        order = self._form.weights
+        self._weight = aligned(library.nbytes(order) // 4)
+        steps = [s // 4 for s in plain.strides]
+        source = library.strided((self.n, self.k, 1), (*steps[::-1], 1)) if self._form.convolves else library.strided(weight.shape, steps)
+        library.reorder(source, address_of(plain), order, address_of(self._weight))
         self._bias = aligned(self.n)
         if bias is not None:
             self._bias[:] = bias
         self._constant_addresses = address_of(self._weight), address_of(self._bias)
-        self._key = "product", self.k, self.n, adds, functions, self._order
+        self._key = "product", self.k, self.n, adds, functions, self._form
 
     @property
     def nbytes(self) -> int:
@@ -281,9 +311,10 @@ class RowProduct:
         key = self._key, len(x), worker.threads
         kernel = self._store.kernel(key)
         if kernel is None:
-            record = product_record(len(x), self.k, self.n, self._adds, self._functions, self._order, worker.threads)
+            form = self._form
+            record = product_record(len(x), self.k, self.n, self._adds, self._functions, form.weights, worker.threads, form.convolves)
             names = (SOURCE, WEIGHTS, BIAS, RESULT, *((ADDED,) if self._adds else ()))
-            kernel = self._store.add(key, record, names, self._order)
+            kernel = self._store.add(key, record, names, form.weights)
         addresses = (address_of(x), *self._constant_addresses, address_of(out))
         kernel(worker, *addresses, *(() if added is None else (address_of(added),)))
 
