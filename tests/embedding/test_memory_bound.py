@@ -19,6 +19,7 @@ import foreshape as fs
 from foreshape.apps.embedding import text_batches
 from foreshape.apps.embedding.memory_bound import TextMemoryError
 from foreshape.compiler.memory import bytes_of
+from foreshape.interop.row_runner import HELD, _RowWorker
 from foreshape.machine.kernels.onednn_library import library
 
 BOUNDED = Path(__file__).parents[1] / "support" / "bounded_texts.py"
@@ -113,3 +114,18 @@ def test_the_command_names_the_text_and_keeps_the_rows_before(tmp_path: Path) ->
     done = subprocess.run([*command, "--memory", "120MiB"], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "text 301 has 400,000 characters" in " ".join(done.stderr.split()), done.stderr
     assert json.loads((tmp_path / "a.npy.journal").read_text())["rows"] == 256
+
+
+def test_the_memory_of_many_texts_goes_back_when_they_are_done(tmp_path: Path) -> None:
+    if library() is None:
+        pytest.skip("needs oneDNN's library")
+    model, texts = fs.Embedder(long_model(tmp_path, 64), threads=2), ["ship dawn " * n for n in (900, 700, 300, 3)]
+    vectors = model.encode(texts)
+    runner = model._network._runner
+    assert runner is not None and runner.nbytes["values"] <= HELD * runner.threads
+    worker = _RowWorker(runner._library, runner._program)
+    worker._memory(("rows", 0), HELD, (1,))
+    runner._free.append(worker)
+    runner.rest()
+    assert worker not in runner._free
+    np.testing.assert_allclose(model.encode(texts), vectors, atol=1e-6)

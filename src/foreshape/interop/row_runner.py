@@ -22,6 +22,8 @@ from foreshape.machine.kernels.row_kernels import BLOCK, Array, KernelStore, Wor
 
 TOGETHER = 16
 """Several threads compute a text together from so many rows on: of less they wait for one another as long as they compute, longer on a busy machine."""
+HELD = 2 << 20
+"""The bytes of memory that a worker keeps at rest: those of short texts."""
 HELD_ROWS = 1024
 """A worker keeps its memory for so many rows; the memory of longer texts goes back."""
 
@@ -94,6 +96,10 @@ class RowRunner:
         """Drop the kernels and the memory of workers; they are made again."""
         self.store.forget()
         self._free.clear()
+
+    def rest(self) -> None:
+        """Drop the memory of workers for many rows, and keep the kernels."""
+        self._free[:] = [worker for worker in self._free if worker.nbytes <= HELD]
 
     def nbytes_of_run(self, texts: int, rows: int, longest: int, fetches: Sequence[str] | None = None) -> int:
         """Return the most bytes of a run beside what is kept: its inputs, its results, and the memory of each worker.

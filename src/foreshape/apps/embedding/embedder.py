@@ -20,6 +20,8 @@ from foreshape.language.program import Program, Variable
 
 _SHARE = 32
 """Texts cut into words together take at most such a part of the memory."""
+_REST_AFTER = 1024
+"""After so many words together memory goes back to the system: it takes a thousandth of their time."""
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 
@@ -261,6 +263,8 @@ class Embedder:
             values = numpy.asarray(self._network.run(variable, [words[i].ids for i in batch], [words[i].types for i in batch], skipped))
             for i, row in zip(batch, finish(values, [len(words[i].ids) for i in batch]), strict=True):
                 out[i] = row
+        if sum(lengths) > _REST_AFTER:
+            self._network.rest()
         if any(row is None for row in out):
             columns = int(cast("int", variable.spec.known_dims[-1]))
             nothing = finish(numpy.zeros((0 if variable.spec.lod is not None else 1, columns), "float32"), [0])[0]

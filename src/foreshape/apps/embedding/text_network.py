@@ -28,7 +28,7 @@ from foreshape.language.program import Program, Variable, program_guard
 from foreshape.machine.kernels.kept_kernels import forget_kernels, kernels_of_a_size
 from foreshape.machine.kernels.onednn_library import library
 from foreshape.machine.process.memory_budget import KERNEL
-from foreshape.machine.process.pages import Growth
+from foreshape.machine.process.pages import Growth, give_back
 from foreshape.runtime.engine import Executor, Scope
 from foreshape.runtime.engine.prepared_run import repeated
 
@@ -129,6 +129,14 @@ class TextNetwork:
         bound.idle.append(lambda: None if self._runner is None else self._runner.forget())
         if self._arrays is not None:
             bound.pages.append(self._arrays.forget_pages)
+
+    def rest(self) -> None:
+        """Give back to the system what many texts took and few do not need: memory of values, and pages of tables."""
+        if self._runner is not None:
+            self._runner.rest()
+        if self._arrays is not None:
+            self._arrays.forget_pages()
+        give_back()
 
     def open(self, variable: Variable, skipped: int = 0) -> None:
         """Open what computes a result, by a run of one word.
