@@ -66,6 +66,7 @@ CASES = {
 }
 
 
+@pytest.mark.quick_cases("2-causal", "1-rotary, shared heads, gates and rms norms")
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_results_equal_those_on_torch(case, threads):
@@ -122,6 +123,7 @@ def test_memory_of_a_long_text_goes_back():
     assert runner.nbytes["values"] < 3000 * WIDTH * 4 * 8
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("count", [*range(0, 40), 127, 128, 129, 130, 1000, 8192])
 def test_blocks_cover_all_rows_in_few_sizes(count):
     blocks = blocks_of(count)
