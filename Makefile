@@ -22,7 +22,7 @@ demo: $(VENV)/demo         ## describe, train, save, reload and classify: the ha
 	$(VENV)/bin/foreshape demo --out out
 
 test: $(VENV)/dev          ## the whole test suite; what is said of the files themselves is checked by `make check`
-	$(RUN) pytest -n 2 --ignore tests/house -m "not long and not paddle and not onnx and not browser and not cuda"
+	$(RUN) pytest -n 2 --dist worksteal --ignore tests/house -m "not long and not paddle and not onnx and not browser and not cuda"
 
 test-long: $(VENV)/dev     ## the exhaustive checks
 	FORESHAPE_EXAMPLES=all $(RUN) pytest -n 2 -m "(long or hypothesis) and not longest and not paddle and not onnx and not cuda"

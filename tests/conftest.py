@@ -45,6 +45,13 @@ def with_few_quick(calls: list[Any], *names: str, one_in: int = 0, turn: int = 0
     return [call if call.id in chosen else replace(call, marks=[*call.marks, pytest.mark.long.mark]) for call in calls]
 
 
+def with_some_long(calls: list[Any], *names: str) -> list[Any]:
+    """Cases of a test, of which those with these names are long and the others as they are."""
+    if unknown := set(names) - {call.id for call in calls}:
+        raise pytest.UsageError(f"no cases {sorted(unknown)}; there are {[call.id for call in calls]}")
+    return [replace(call, marks=[*call.marks, pytest.mark.long.mark]) if call.id in names else call for call in calls]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, None, None]:
     """Where ``-m`` begins with "not long", no tests of long cases but for one of a function without quick ones: two thirds of all cases are long,
@@ -53,6 +60,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, None, No
     calls = metafunc._calls  # pytest has no other way to leave out a case and keep the names of those after it
     for rule in metafunc.definition.iter_markers("quick_cases"):
         calls[:] = with_few_quick(calls, *rule.args, **rule.kwargs)
+    for rule in metafunc.definition.iter_markers("long_cases"):
+        calls[:] = with_some_long(calls, *rule.args)
     if metafunc.config.option.markexpr.startswith("not long") and calls:
         long = metafunc.definition.get_closest_marker("long") is not None
         quick = [] if long else [call for call in calls if not any(mark.name in ("long", "longest") for mark in call.marks)]

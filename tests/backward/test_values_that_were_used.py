@@ -110,6 +110,7 @@ EAGER: dict[Callable[[Any], Any], Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.long_cases("read_by_an_inner_loop_in_every_round")
 @pytest.mark.parametrize("describe", each(2, EAGER), ids=lambda f: f.__name__)
 def test_a_gradient_takes_the_value_that_was_used(describe: Callable[[Any], Any]) -> None:
     expect(*trained(describe), EAGER[describe])
@@ -118,6 +119,7 @@ def test_a_gradient_takes_the_value_that_was_used(describe: Callable[[Any], Any]
 # --- what is absent
 
 
+@pytest.mark.quick_cases("in a branch-True")
 @pytest.mark.parametrize("holds", [True, pytest.param(False, marks=pytest.mark.long)])
 @pytest.mark.parametrize("within", ["alone", "in a loop", "in a branch"])
 def test_a_branch_of_constants_has_no_gradient(holds: bool, within: str) -> None:

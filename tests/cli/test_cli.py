@@ -379,6 +379,7 @@ def test_train_runs_a_script_and_tells_its_mistakes(tmp_path: Path) -> None:
     sys.modules.pop("helper", None)
 
 
+@pytest.mark.long
 def test_the_command_as_a_process_needs_no_torch_to_show(model: Path) -> None:
     probe = "import sys; sys.modules['torch'] = None; from foreshape.apps.cli import main; main()"
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}

@@ -34,6 +34,7 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path / "net.pdmodel"
 
 
+@pytest.mark.quick_cases("args1")
 @pytest.mark.parametrize("args", [["show"], ["--help"], *(pytest.param(a, marks=pytest.mark.long) for a in (["check"], ["ops"], ["--version"]))])
 def test_a_pipe_that_nobody_reads_ends_the_command_quietly(args: list[str], saved: Path) -> None:
     read, write = os.pipe()
@@ -44,6 +45,7 @@ def test_a_pipe_that_nobody_reads_ends_the_command_quietly(args: list[str], save
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full disk")
 def test_output_that_cannot_be_written_is_told_in_one_line(saved: Path) -> None:
     for args in (["show", str(saved)], ["--version"]):
@@ -249,6 +251,7 @@ main()
 """
 
 
+@pytest.mark.quick_cases("typer", "foreshape.apps.cli.commands")
 @pytest.mark.parametrize("module", ["typer", "foreshape.apps.cli.commands", "foreshape.apps.cli.options", "foreshape.language.wire"])
 def test_an_interrupt_while_modules_are_imported_is_told_in_a_word(module: str, saved: Path, tmp_path: Path) -> None:
     (tmp_path / "stop.py").write_text(STOPPED)
@@ -280,6 +283,7 @@ def test_an_interrupt_of_the_command_is_a_word_as_soon_as_the_package_is_importe
     assert done.stderr == "interrupted\n" if told else "Traceback" in done.stderr and "KeyboardInterrupt" in done.stderr
 
 
+@pytest.mark.quick_cases("print('a')\\n-")
 @pytest.mark.parametrize(("script", "told"), [
     ("for at in range(100_000):\n    print(at)\n", ""),
     ("print('a')\n", ""),

@@ -30,6 +30,7 @@ def three():
 """
 
 
+@pytest.mark.long
 def test_a_function_makes_what_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "networks_made_here.py").write_text(FILE)
     monkeypatch.chdir(tmp_path)
@@ -53,6 +54,7 @@ def test_a_function_makes_what_is_planned(tmp_path: Path, monkeypatch: pytest.Mo
         assert code != 0 and words in " ".join(err.replace("│", " ").split()), err
 
 
+@pytest.mark.long
 def test_a_file_of_torch_is_planned_as_its_module_is_and_its_values_are_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 

@@ -97,6 +97,16 @@ def answers_without() -> dict[tuple[str, ...], tuple[int, str, str]]:
     return {}
 
 
+@pytest.mark.quick_cases(one_in=2)
+@pytest.mark.long_cases(
+    "module---plot new.svg",
+    "pt2---plot new.svg",
+    "onnx---plot new.svg",
+    "function---plot new.svg",
+    "folder---plot new.svg",
+    "fixed---plot new.svg",
+    "ranks---plot new.svg",
+)
 @pytest.mark.parametrize(("kind", "option"), CASES, ids=lambda value: value if isinstance(value, str) else " ".join(value))
 def test_an_option_is_obeyed_or_refused_by_its_name(
     kind: str, option: list[str], folder: Path, answers_without: dict[tuple[str, ...], tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch

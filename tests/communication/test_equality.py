@@ -18,7 +18,7 @@ from support.ranks_compared import EXACT, ROUNDED, Values, apart, of_case, one, 
 
 COMPARED = [name for name in cases.CASES if name not in cases.UNEQUAL]
 COUNTS = [2, 3, 4]
-QUICK = ("tiny_batches", "normalised", "dropped", "called_back", "gathered", "half")
+QUICK = ("normalised", "called_back", "gathered", "half")
 """Cases that are run on two ranks beside all others."""
 
 

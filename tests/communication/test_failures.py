@@ -185,6 +185,7 @@ def environment(port: int, **changed: str) -> dict[str, str]:
     return {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **changed}
 
 
+@pytest.mark.long_cases("changed2-says2", "changed1-rank 0 of 4 has waited 0.5 s .*: not there are ranks 1, 2, 3")
 @pytest.mark.parametrize(
     ("changed", "says"),
     [

@@ -30,6 +30,7 @@ def compare(ranks: int, chosen: Sequence[str], folder: Path) -> None:
                 np.testing.assert_array_equal(first[at], other[at], at)
 
 
+@pytest.mark.long
 def test_two_ranks_make_one_number_of_a_loss_and_its_figures(tmp_path: Path) -> None:
     compare(2, QUICK, tmp_path)
 

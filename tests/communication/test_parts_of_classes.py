@@ -108,6 +108,7 @@ def test_the_rows_of_all_ranks_add_up_to_the_lookup(ranks: int) -> None:
     torch.testing.assert_close(torch.cat(gradients), want)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", sorted(ELSEWHERE))
 def test_what_has_no_place_here_is_refused_with_the_reason(name: str) -> None:
     with pytest.raises(fs.SchemaError) as error:

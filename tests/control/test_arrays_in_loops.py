@@ -33,6 +33,7 @@ def in_torch(feed: dict[str, Any], compute: Callable[..., Any]) -> tuple[Any, di
     return loss.item(), {n: t.grad if t.grad is not None else torch.zeros_like(t) for n, t in tensors.items()}
 
 
+@pytest.mark.quick_cases("[2, 3, 0, 4, 1]")
 @pytest.mark.parametrize("lengths", [[2, 3, 0, 4, 1], [0, 0], [1]], ids=str)
 def test_a_recurrence_over_ragged_data_is_that_over_each_sequence(lengths: list[int]) -> None:
     def describe() -> Any:

@@ -13,6 +13,7 @@ import foreshape as fs
 from foreshape import layer
 
 
+@pytest.mark.quick_cases("-1.0")
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_only_the_branch_that_holds_runs_and_has_a_gradient(sign: float) -> None:
     def describe() -> Any:
@@ -46,6 +47,7 @@ def test_branches_of_different_sizes() -> None:
         np.testing.assert_allclose(d_x, X * (4 if flag else 2), rtol=1e-6)
 
 
+@pytest.mark.quick_cases("True")
 @pytest.mark.parametrize("flag", [True, False])
 def test_branches_that_give_other_sequences(flag: bool) -> None:
     def describe() -> Any:

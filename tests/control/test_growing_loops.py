@@ -44,6 +44,7 @@ BODIES: dict[str, tuple[Body, Body]] = {
 }
 
 
+@pytest.mark.quick_cases("doubled", "padded")
 @pytest.mark.parametrize("name", each(2, BODIES))
 def test_what_has_other_sizes_after_each_round(name: str) -> None:
     here, there = BODIES[name]
@@ -105,6 +106,7 @@ RANKS = {
 }
 
 
+@pytest.mark.quick_cases(one_in=3, turn=2)
 @pytest.mark.parametrize("rounds", [0, 1, 3])
 @pytest.mark.parametrize("name", RANKS)
 def test_one_number_whose_rank_changes(name: str, rounds: int) -> None:
@@ -128,6 +130,7 @@ def test_one_number_whose_rank_changes(name: str, rounds: int) -> None:
     assert list(np.shape(found[3])) == t.packed_shape == max(before, [1] if dims == [3] else dims, key=len)
 
 
+@pytest.mark.quick_cases("True")
 @pytest.mark.parametrize("loops", [True, False])
 def test_an_array_that_both_branches_write_to(loops: bool) -> None:
     """As lists become in PaddlePaddle: each branch gives the array, and one of both is selected."""

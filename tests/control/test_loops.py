@@ -35,6 +35,7 @@ def test_a_loop_that_never_begins_gives_what_it_was_given() -> None:
     np.testing.assert_array_equal(got[1], X)
 
 
+@pytest.mark.quick_cases("0", "5")
 @pytest.mark.parametrize("rounds", [0, 1, 5])
 def test_the_gradient_of_a_loop(rounds: int) -> None:
     def describe() -> Any:

@@ -46,6 +46,7 @@ def test_all_cases_are_there() -> None:
     assert len(CASES) >= 21
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize(("way", "path"), each_of_product(2, ("compiled", "checked"), CASES), ids=lambda v: getattr(v, "stem", v))
 def test_every_step_fetches_what_it_fetched_there(way: str, path: Path) -> None:
     program, scope, feed = inferred(path), scope_of(path), by_name(path, "feed/")
@@ -59,6 +60,7 @@ def test_every_step_fetches_what_it_fetched_there(way: str, path: Path) -> None:
     assert steps == (1 if path.stem in ONE_STEP else 2)
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @pytest.mark.parametrize("path", each(3, CASES), ids=lambda p: p.stem)
 def test_a_file_comes_back_byte_for_byte_and_as_text(path: Path) -> None:
     loaded = fs.load_program(path)

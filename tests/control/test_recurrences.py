@@ -14,6 +14,7 @@ import foreshape as fs
 from foreshape import layer
 
 
+@pytest.mark.quick_cases("ragged-True")
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("form", one_in(2, ["batch", "time", "ragged", "ragged2"]))
 def test_a_step_over_time(form: str, reverse: bool) -> None:

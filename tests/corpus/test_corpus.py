@@ -47,6 +47,7 @@ def test_the_comparisons_can_fail():
 # --- opened, printed and saved
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("file", PROGRAMS)
 def test_a_program_is_saved_as_it_was_read(file):
     data = (FOLDER / file).read_bytes()
@@ -56,6 +57,7 @@ def test_a_program_is_saved_as_it_was_read(file):
     assert fs.load_program(saved).to_bytes() == saved == data
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("file", PROGRAMS)
 def test_a_program_is_printed_inferred_and_then_saved_with_nothing_lost(file):
     data = (FOLDER / file).read_bytes()
@@ -106,6 +108,7 @@ def test_an_operator_that_is_not_there_is_named_and_what_depends_on_it_is_unknow
 # --- inferred
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("file", INFERRED)
 def test_inference_gives_what_paddlepaddle_says_of_every_variable(file):
     data = (FOLDER / file).read_bytes()
@@ -140,6 +143,7 @@ def test_the_initial_state_of_an_lstm_has_the_batch_of_its_input():
 # --- run
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in ("vgg11", "resnet50", "googlenet") else n for n in REPLAYED])
 def test_every_fetch_of_every_step_and_the_last_parameters_agree(name):
     of = case(name)
@@ -158,6 +162,7 @@ def test_every_fetch_of_every_step_and_the_last_parameters_agree(name):
         assert_agrees(scope.get(name), of.arrays[key], f"{name} after the last step")
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", SMALL)
 def test_a_checked_run_finds_every_value_as_inferred(name):
     """Op by op, every value has the dims that were inferred: what is finer than PaddlePaddle's -1 is right."""

@@ -21,6 +21,7 @@ def made(**options: Any) -> TrainingProgram:
         return training_program(layer.square(layer.fc(hidden, 30)), fs.optimizer.Adam(0.1), **options)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("options", [{"accumulate": 4}, {"accumulate": 3, "precision": "fp16"}])
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=[type(s).__name__ for s in STRATEGIES])
 def test_the_peak_is_that_of_the_program_that_runs(strategy: Any, options: dict[str, Any]) -> None:

@@ -136,6 +136,7 @@ def with_other_names(part: Any) -> Any:
     return type(part)(*parts) if hasattr(part, "_fields") else tuple(parts)
 
 
+@pytest.mark.quick_cases(one_in=3, turn=2)
 @pytest.mark.parametrize("name", CASES)
 def test_no_prediction_depends_on_how_a_call_is_written(name: str) -> None:
     def calls(renamed: bool) -> list[object]:

@@ -35,6 +35,7 @@ def test_without_stragglers_it_is_the_timeline() -> None:
         assert point.peak == plan.peak(ranks=point.ranks, batch=point.batch)
 
 
+@pytest.mark.long
 def test_more_ranks_are_not_more_efficient_where_each_has_as_much_to_do() -> None:
     points = simulate(planned(), (8, 64, 512, 4096), batch_per_rank=64, stragglers=NOBODY)
     found = [p.efficiency for p in points]
@@ -76,6 +77,7 @@ def test_many_items_are_put_together_without_loss() -> None:
     assert [i for i in found if not isinstance(i, Compute)] == [Start(0), Wait(0)]
 
 
+@pytest.mark.long
 def test_it_is_drawn(tmp_path: Path) -> None:
     plan = planned()
     draw_simulation([("a $network$", simulate(plan, (8, 16), batch_per_rank=64))], tmp_path / "ranks.png")

@@ -38,6 +38,7 @@ def spans(cell: str) -> list[str]:
     return SPAN.findall(cell.partition("` (")[0] + "`") if not cell.startswith("(") else []
 
 
+@pytest.mark.quick_cases("coming-from-keras", "coming-from-paddlepaddle")
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_each_line_of_the_tables_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

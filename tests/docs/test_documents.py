@@ -29,7 +29,8 @@ def blocks(page: Path) -> list[tuple[str, str, int, tuple[int, int]]]:
 WITH_CODE = [p for p in PAGES if p.exists() and p.parent.name != "recipes" and any(b[0] == "python" for b in blocks(p))]
 
 
-@pytest.mark.parametrize("page", [pytest.param(p, marks=pytest.mark.long) if p.name == "recompute.md" else p for p in WITH_CODE], ids=lambda p: p.name)
+@pytest.mark.long_cases("recompute.md", "custom-operators.md", "optimizers.md", "coming-from-pytorch.md", "tables.md")
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda p: p.name)
 def test_the_code_of_a_page_runs_and_prints_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: bool) -> None:
     if page.name == "serving.md":
         pytest.importorskip("fastapi", reason="the extra serve")

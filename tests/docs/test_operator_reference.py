@@ -25,6 +25,7 @@ SCRIPTS = (
 )
 
 
+@pytest.mark.long_cases("make_onnx_reference.py")
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_the_operator_reference_is_up_to_date(script: str, update: bool) -> None:
     done = subprocess.run([sys.executable, str(DOCS / script), *([] if update else ["--check"])], capture_output=True, text=True)

@@ -43,6 +43,7 @@ def some_texts(count: int) -> list[str]:
     return [" ".join(chance.choices(words, k=chance.randint(0, 20))) for _ in range(count)]
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     texts, out, again = write_lines(tmp_path / "t.jsonl", some_texts(1500)), tmp_path / "a.npy", tmp_path / "b.npy"
     whole = run(folder, texts, "--out", out, "--memory", "2GiB")

@@ -29,6 +29,7 @@ def close(a: Any, b: Any, tolerance: float = 1e-5) -> None:
     np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("mode", POOLED)
 def test_rows_are_pooled_as_the_folder_says(mode: str, tmp_path: Path) -> None:
     model = fs.Embedder(write_model(tmp_path, {"pooling_mode": mode}))
@@ -84,6 +85,7 @@ def test_prompts_by_name_and_by_text(tmp_path: Path) -> None:
         model.encode("dawn", prompt_name="pasage")
 
 
+@pytest.mark.quick_cases("mean")
 @pytest.mark.parametrize("mode", ["mean", "cls", "weightedmean"])
 def test_the_words_of_a_prompt_are_left_out_of_pooling(mode: str, tmp_path: Path) -> None:
     model = fs.Embedder(write_model(tmp_path, {"pooling_mode": mode, "include_prompt": False}))

@@ -56,6 +56,7 @@ def numbers(network: TextNetwork) -> np.ndarray:
     return np.stack([row for text in texts for row in (text.mean(0), text[-1])])
 
 
+@pytest.mark.quick_cases(one_in=4)
 @pytest.mark.parametrize("case", CASES)
 def test_an_encoder_gives_the_numbers_of_transformers(case: str, tmp_path: Path) -> None:
     write_folder(tmp_path, case)

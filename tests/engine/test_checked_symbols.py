@@ -65,6 +65,7 @@ def written_with_another_shape(x: Any) -> Any:
     return layer.reduce_sum(y) + z
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("check", [True, "fused"])
 @pytest.mark.parametrize(
     "describe",

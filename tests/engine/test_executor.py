@@ -193,6 +193,7 @@ def test_a_guard_is_checked_when_values_are_fed() -> None:
         fs.Executor().run(main, {"x": a, "y": a[:2]}, [out], fs.Scope())
 
 
+@pytest.mark.quick_cases("True", "fused")
 @pytest.mark.parametrize("check", [False, True, "fused"])
 def test_open_sizes_broadcast_forward_and_backward(check: Any) -> None:
     """Fed sizes of which one is 1 give what the same network gives that was described with these sizes."""

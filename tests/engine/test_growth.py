@@ -73,6 +73,7 @@ def as_at_first(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 ALL = ["give back", "mapped", "kept", "give back", "mapped", "kept", "give back", "give back"]
 
 
+@pytest.mark.long
 def test_the_first_runs_of_a_larger_arena_are_taken_outside_the_heap_and_no_others(as_at_first: list[str]) -> None:
     main, loss = classes()
     executor = fs.Executor()

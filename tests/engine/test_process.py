@@ -71,10 +71,11 @@ def test_a_thousand_steps_leave_nothing_behind(network: str, sizes: list[int]) -
     assert took["grown"] < 2 * MIB and took["objects"] <= 10
 
 
+@pytest.mark.long
 @linux
 @pytest.mark.parametrize(
     ("network", "sizes"),
-    [("dense", [16, 32]), *(pytest.param(n, s, marks=pytest.mark.long) for n, s in (("dense", [64, 32]), ("text", [16, 24]), ("table", [64, 32])))],
+    [("dense", [16, 32]), ("dense", [64, 32]), ("text", [16, 24]), ("table", [64, 32])],
 )
 def test_nothing_of_a_step_waits_for_the_garbage_collector(network: str, sizes: list[int]) -> None:
     took = process(network, sizes, "warm=10", "steps=40")
@@ -208,6 +209,7 @@ def at_once(users: list[User]) -> None:
     assert not errors
 
 
+@pytest.mark.quick_cases("True")
 @pytest.mark.parametrize("shared", [False, True])
 def test_threads_compute_what_each_would_alone(shared: bool) -> None:
     """With random operators where each has its executor; one executor has one generator."""

@@ -239,6 +239,7 @@ def test_rows_whose_size_is_a_symbol_must_agree() -> None:
 # --- torch nested tensors
 
 
+@pytest.mark.quick_cases("strided")
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("layout", [torch.jagged, torch.strided], ids=["jagged", "strided"])
 def test_nested_tensors(layout: Any) -> None:

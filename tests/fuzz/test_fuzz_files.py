@@ -11,6 +11,7 @@ import pytest
 from support.some import one_in
 
 
+@pytest.mark.long_cases("measured steps", "checkpoints, right checksum")
 @pytest.mark.parametrize("family", one_in(2, files.MAKERS))
 def test_mutated_and_crafted_files_are_read_or_refused(family: str, tmp_path: Path) -> None:
     crafted = family == "programs, crafted"  # which are whole, and looked at by everything

@@ -27,6 +27,7 @@ def of_seeds(first: int, count: int) -> list[dict[str, Any]]:
     return [draw(random.Random(seed)) for seed in range(first, first + count)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ways())
 def test_what_failed_once_and_some_drawn_networks_compute_frozen_what_they_compute(way: str) -> None:
     outcome = fuzzer.run_cases([*CASES, *of_seeds(0, 6)], way)

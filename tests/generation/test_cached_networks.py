@@ -40,6 +40,7 @@ def settings(request):
     return SETTINGS[request.param]
 
 
+@pytest.mark.quick_cases("GPT-2-True", "Gemma 3-True")
 @pytest.mark.parametrize("frozen", [pytest.param(False, marks=pytest.mark.long), True])
 def test_rows_in_pieces_are_the_rows_of_the_whole(settings, frozen):
     main, startup, whole, dense = (fs.Program() for _ in range(4))
@@ -72,6 +73,7 @@ def test_rows_in_pieces_are_the_rows_of_the_whole(settings, frozen):
     np.testing.assert_allclose(np.concatenate([np.concatenate(f) for f in found]), want, atol=2e-5)
 
 
+@pytest.mark.quick_cases("GPT-2", "GPT-NeoX")
 def test_blocks_train_ragged_as_dense(settings):
     """A text alone, dense, and as ragged rows has the same loss and gradients."""
     if "score_cap" in settings:

@@ -22,6 +22,7 @@ def model_of(told, **settings) -> fs.LanguageModel:
     return fs.language_model(told["config"], state, **settings)
 
 
+@pytest.mark.quick_cases("Qwen 3")
 @pytest.mark.parametrize("name", each(4, TOLD))
 def test_texts_are_those_of_transformers(name):
     """Texts of transformers' one by one are those written here side by side, and with prompts in parts."""

@@ -36,6 +36,7 @@ def written_on(writer: fs.TextWriter) -> list[Exception]:
     return seen
 
 
+@pytest.mark.quick_cases("choices1", "choices3")
 @pytest.mark.parametrize("choices", [{}, {"temperature": 0.8, "seed": 1}, {"beams": 2}, {"repetition_penalty": 1.3}])
 def test_scores_of_nan_end_their_text_alone(sick, choices):
     """A text of NaN ends by an error; the ones beside it, and the next ones at its place, are the known ones."""

@@ -38,6 +38,7 @@ def config(folder: Path, name: str = "generation_config.json", **settings: Any) 
     return folder
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @pytest.mark.parametrize("name", each(2, told.CASES))
 def test_texts_are_those_of_transformers(model: fs.LanguageModel, name: str):
     settings = told.CASES[name]
@@ -45,6 +46,7 @@ def test_texts_are_those_of_transformers(model: fs.LanguageModel, name: str):
     assert fs.generate(model, told.PROMPTS, None if told.lasts(settings) else told.WORDS) == KNOWN["texts"][name]
 
 
+@pytest.mark.quick_cases("min_p")
 @pytest.mark.parametrize("name", each(3, told.DRAWS))
 def test_draws_have_the_probabilities_of_transformers(name: str):
     """The words drawn for numbers all over [0, 1) come as often as transformers' own changes of the scores say."""

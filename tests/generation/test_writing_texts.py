@@ -30,6 +30,7 @@ def texts_of(folder: Path):
     return json.loads((folder / "texts.json").read_text())
 
 
+@pytest.mark.quick_cases("gpt2")
 def test_texts_are_those_of_transformers(folder):
     """The folders hold networks of transformers, and the texts that its own ``generate`` wrote, one prompt at a time."""
     told = texts_of(folder)
@@ -97,6 +98,7 @@ def test_words_that_stop_a_text(llama):
     assert made.words == whole[:4] and made.reason == "most"
 
 
+@pytest.mark.long
 def test_draws_follow_the_probabilities():
     """A network whose scores are known: drawn words come as often as their probabilities say, cut off by top_k and top_p."""
     parts = np.array([0.5, 0.2, 0.15, 0.1, 0.05])

@@ -92,6 +92,7 @@ ENTRANCES: dict[str, tuple[Any, str, Callable[[Path], Any], Callable[[Any], Any]
 }
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("surprise", [Surprise("lost"), MemoryError(), RecursionError("deep"), IndexError(), AssertionError(), OSError(5, "I/O")], ids=repr)
 @pytest.mark.parametrize("name", ENTRANCES)
 def test_a_surprise_is_one_of_our_errors_and_keeps_what_it_was(name: str, surprise: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +109,7 @@ def test_a_surprise_is_one_of_our_errors_and_keeps_what_it_was(name: str, surpri
     assert caught.value.__cause__ is surprise or type(surprise).__name__ in str(caught.value) or isinstance(surprise, (RecursionError, OSError, MemoryError))
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("passing", [KeyboardInterrupt, SystemExit, GeneratorExit])
 @pytest.mark.parametrize("name", ENTRANCES)
 def test_what_is_no_error_passes(name: str, passing: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +150,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", READERS)
 def test_28_paths_that_are_none(name: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,6 +284,7 @@ def test_the_command_names_a_device_that_is_none(device: str, tmp_path: Path) ->
 # --- an axis that is none, in a gradient op
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("type", ["elementwise_add", "elementwise_sub", "elementwise_mul", "elementwise_div", "elementwise_max", "elementwise_pow"])
 @pytest.mark.parametrize("axis", [2, 7, 63, 2**31 - 1])
 def test_18_an_axis_out_of_range_in_a_gradient(type: str, axis: int) -> None:

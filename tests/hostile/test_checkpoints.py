@@ -87,6 +87,7 @@ def refused_or_survived(folder: Path, cases: Iterable[tuple[dict[str, Any], dict
 FACTS = ("format", "values", "state", "ops", "numbers", "data", "notes", "position", "epochs", "seconds", "first")
 
 
+@pytest.mark.quick_cases("notes")
 @pytest.mark.parametrize("key", one_in(4, FACTS))
 def test_30_every_fact_made_wrong_in_every_way(whole: crafted.Whole, key: str, tmp_path: Path) -> None:
     assert key in whole.facts
@@ -94,11 +95,13 @@ def test_30_every_fact_made_wrong_in_every_way(whole: crafted.Whole, key: str, t
     assert refused_or_survived(tmp_path, ((whole.tensors, facts) for facts in wrong), key) > 20
 
 
+@pytest.mark.quick_cases("random/torch")
 @pytest.mark.parametrize("name", one_in(4, NAMES))
 def test_30_every_tensor_made_wrong_in_every_way(whole: crafted.Whole, name: str, tmp_path: Path) -> None:
     assert refused_or_survived(tmp_path, ((tensors, whole.facts) for _, tensors in crafted.wrong_tensors(whole.tensors, name)), name) > 15
 
 
+@pytest.mark.quick_cases("4")
 @pytest.mark.parametrize("seed", one_in(4, range(8)))
 def test_30_several_things_wrong_at_once(whole: crafted.Whole, seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
@@ -117,6 +120,7 @@ NUMBERS = {
 }  # fmt: skip
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("begun", ["", "epoch_"])
 @pytest.mark.parametrize(("name", "at", "number"), [(n, at, number) for n, given in NUMBERS.items() for at, number in given])
 def test_30_numbers_that_no_generator_and_no_run_has(whole: crafted.Whole, name: str, at: int, number: float, begun: str) -> None:

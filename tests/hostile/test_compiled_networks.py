@@ -55,6 +55,7 @@ def refuses(path: Path, data: bytes) -> str:
     return str(found.value)
 
 
+@pytest.mark.quick_cases("fp32")
 def test_a_cut_file(whole: Path, tmp_path: Path):
     data = whole.read_bytes()
     for length in {0, 1, 15, 16, 63, 64, 65, len(data) // 2, len(data) - 1, *random.Random(1).sample(range(len(data)), 40)}:
@@ -78,6 +79,7 @@ def changed(count: int, seed: int, whole: Path, folder: Path) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.quick_cases("fp32")
 def test_changed_descriptions(whole: Path, tmp_path: Path):
     found = changed(100, 1, whole, tmp_path)
     assert found["refused"] + found["ran"] == 100 and found["refused"] > 40 and found["ran"] > 2

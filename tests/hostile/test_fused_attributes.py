@@ -89,8 +89,9 @@ def constructed(program: Program, fetch: str) -> None:
             assert str(error)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("network", "optimizer"), [
-    ("rows", "SGD"), *(pytest.param(*n, marks=pytest.mark.long) for n in (("images", "Momentum"), ("attention", "Adam"), ("bags", ""))),
+    ("rows", "SGD"), ("images", "Momentum"), ("attention", "Adam"), ("bags", ""),
 ])  # fmt: skip
 def test_an_attribute_of_another_value(network: str, optimizer: str) -> None:
     program, loss = made(network, optimizer)

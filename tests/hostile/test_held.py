@@ -95,6 +95,7 @@ def other_sizes(value: np.ndarray) -> Iterator[np.ndarray]:
         yield value.reshape(-1)[0]
 
 
+@pytest.mark.quick_cases("False-normalised-Momentum")
 @pytest.mark.parametrize(("network", "optimizer"), CASES)
 @pytest.mark.parametrize("check", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_value_of_another_size_than_the_rest_is_refused(network: str, optimizer: str, check: bool) -> None:

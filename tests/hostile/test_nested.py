@@ -41,6 +41,7 @@ class Work:
         patch.setattr(names, "_gathered", gathered)
 
 
+@pytest.mark.long_cases("a-variable-that-grows-in-each")
 @pytest.mark.parametrize("name", one_in(2, EVERY))
 def test_inference_is_linear_in_depth(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ops that are inferred, for each op of the file: no more of a deep nest than of a shallow one."""
@@ -60,6 +61,7 @@ def test_inference_is_linear_in_depth(name: str, monkeypatch: pytest.MonkeyPatch
     assert visits[-1] < 1.3 * visits[1] + 0.1, visits
 
 
+@pytest.mark.long_cases("a-variable-that-grows-in-each-60")
 @pytest.mark.parametrize("depth", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 5)), pytest.param(13, marks=pytest.mark.long), 60])
 @pytest.mark.parametrize("name", one_in(2, EVERY))
 def test_a_nest_survives_what_every_program_must(name: str, depth: int) -> None:
@@ -104,6 +106,7 @@ PHASES: dict[str, tuple[float, Callable[[Program], Any]]] = {
 """What is done with a program, and the power of its depth with which its calls may grow: 1, and what looking up names through the blocks adds."""
 
 
+@pytest.mark.quick_cases(one_in=4, turn=2)
 @pytest.mark.parametrize("phase", one_in(2, PHASES))
 @pytest.mark.parametrize("name", ["while-in-while", "a-variable-that-grows-in-each", "branch-in-while"])
 def test_what_is_done_with_a_nest_grows_as_it_does(name: str, phase: str) -> None:

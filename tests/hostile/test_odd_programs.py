@@ -107,6 +107,8 @@ def _array(kind: Any) -> None:
 FORMS: tuple[Callable[[Any], None], ...] = (*(lambda t, n=n: setattr(t.lod_tensor, "lod_level", n) for n in (0, 1, 2)), _rows, _array)
 
 
+@pytest.mark.quick_cases(one_in=3)
+@pytest.mark.long_cases("fused_attention", "fused_bn_add_activation")
 @pytest.mark.parametrize("cls", one_in(24, [c for c in operators() if c.samples], lambda c: c.type))
 def test_every_operand_without_dims_in_every_form(cls: type[Operator]) -> None:
     """Ragged, sparse, an array, a tensor without dims: of each operator's sample, by file."""

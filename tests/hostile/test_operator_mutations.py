@@ -135,6 +135,7 @@ def with_dims(value: SampleTensor, dims: tuple[int, ...]) -> SampleTensor:
     return replace(value, dims=dims, data=None)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("cls", one_in(20, OPERATORS, lambda c: f"17-zero-{c.type}"))
 def test_a_dim_of_zero_in_every_place(cls: type[Operator]) -> None:
     for arguments in samples(cls):
@@ -148,6 +149,7 @@ def test_a_dim_of_zero_in_every_place(cls: type[Operator]) -> None:
         tried(cls, everything)
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @pytest.mark.parametrize("cls", one_in(20, OPERATORS, lambda c: f"17-other-{c.type}"))
 @HOW_MANY
 def test_dims_and_ranks_of_all_sizes_in_every_place(cls: type[Operator], most: int) -> None:
@@ -162,6 +164,7 @@ def test_dims_and_ranks_of_all_sizes_in_every_place(cls: type[Operator], most: i
                 Spec(LOD_TENSOR, value.dtype, (1,) * 65)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("cls", one_in(20, OPERATORS, lambda c: f"17-symbols-{c.type}"))
 @HOW_MANY
 def test_symbols_kinds_and_missing_inputs_in_every_place(cls: type[Operator], most: int) -> None:
@@ -209,6 +212,7 @@ HOSTILE: dict[AttrType, list[Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("cls", one_in(20, [c for c in OPERATORS if c.schema.attributes], lambda c: f"15-{c.type}"))
 @HOW_MANY
 def test_hostile_values_of_every_attribute(cls: type[Operator], most: int) -> None:
@@ -231,6 +235,7 @@ def test_lists_of_a_million_for_every_attribute(cls: type[Operator]) -> None:
                 tried(cls, arguments | {name: LISTS[field.type]})
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("cls", one_in(20, [c for c in OPERATORS if c.schema.attributes], lambda c: f"14-{c.type}"))
 def test_attributes_from_a_file_with_values_of_other_types(cls: type[Operator]) -> None:
     for arguments in samples(cls)[:1]:

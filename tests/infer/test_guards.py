@@ -58,6 +58,7 @@ def test_a_symbol_that_equals_itself_plus_something_is_an_error(other: Size) -> 
         equalities((a, other))
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", ["a", "x y", "x;y", "min", "\x1b[2J", "size of x\n"])
 @pytest.mark.parametrize("make", [lambda s: s * 2, lambda s: s * b, lambda s: s // 2, lambda s: maximum(s, 3), lambda s: s + b])
 def test_a_symbol_in_terms_of_itself_stays_open(name: str, make: object) -> None:
@@ -108,6 +109,7 @@ def test_a_copy_goes_its_own_way() -> None:
     assert substitute(a, other.known) == 7 and not isinstance(substitute(a, guards.known), int)
 
 
+@pytest.mark.quick_cases("0-shuffled")
 @pytest.mark.parametrize("order", ["up", "shuffled", *(pytest.param(o, marks=pytest.mark.long) for o in ("down", "in pairs"))])
 @pytest.mark.parametrize("step", [0, 1])
 def test_equalities_in_a_chain_take_work_in_proportion_to_their_number(order: str, step: int) -> None:

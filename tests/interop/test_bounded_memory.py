@@ -31,6 +31,7 @@ linux = pytest.mark.skipif(
 )
 
 
+@pytest.mark.long
 @linux
 @pytest.mark.parametrize(
     "arguments",

@@ -54,6 +54,7 @@ class Reading(torch.nn.Module):
         return torch.nn.functional.grid_sample(x, at, mode="nearest", padding_mode="border", align_corners=False)
 
 
+@pytest.mark.long
 def test_a_network_of_torch_takes_the_even_pixel() -> None:
     given = torch.tensor(X), torch.tensor(_grid(False))
     model = fs.from_torch(Reading(), given)

@@ -55,6 +55,7 @@ def test_what_is_saved_again_says_what_its_file_has(name: str, tmp_path: Path) -
     agrees(opened(tmp_path / "again").run(DATA[name]["x"])[0], name)
 
 
+@pytest.mark.quick_cases("after_training")
 @pytest.mark.parametrize("name", NAMES)
 def test_its_parameters_are_converted_as_they_are(name: str, tmp_path: Path) -> None:
     program, first, last = FOLDER / f"{name}.pdmodel", FOLDER / f"{name}.pdiparams", tmp_path / "last.pdiparams"
@@ -65,6 +66,7 @@ def test_its_parameters_are_converted_as_they_are(name: str, tmp_path: Path) -> 
     agrees(fs.load_inference_model(FOLDER / name, scope=fs.Scope(), params=tmp_path / "each").run(DATA[name]["x"])[0], name)
 
 
+@pytest.mark.quick_cases("in_training")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_command_shows_plans_and_runs_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -66,6 +66,7 @@ CASES = {
 }
 
 
+@pytest.mark.quick_cases("2-causal", "1-rotary, shared heads, gates and rms norms")
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_results_equal_those_on_torch(case, threads):

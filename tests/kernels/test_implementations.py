@@ -23,6 +23,7 @@ def references(of: list[tuple[str, str]]) -> set[tuple[str, str]]:
     return {(kind, name) for kind, name in of if name.startswith("ref")}
 
 
+@pytest.mark.long
 def test_products_are_made_by_onednn() -> None:
     kinds = {what: {kind for kind, _ in of} for (what, how), of in seen().items() if how == ROW}
     assert all("inner_product" in kinds[what] for what in ("mm", "linear", "onednn_linear"))

@@ -96,6 +96,7 @@ def every_product_by_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "prefers_onednn", lambda: True)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @of_each_operator(list(with_kernels()), quick=24)
 def test_kernels_are_asked_for_what_they_are_fast_at(name: str, cls: type[Operator], sample: Sample) -> None:
     for call in calls(cls, sample):

@@ -34,6 +34,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("form", FORMS)
 def test_computes_what_torch_does(form: str, threads: int) -> None:
     images, channels, out, groups, strides, padding, dtype = FORMS[form]
@@ -54,6 +55,7 @@ def test_computes_what_torch_does(form: str, threads: int) -> None:
         torch.testing.assert_close(ours.double(), theirs, rtol=1e-4, atol=2e-3)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 @pytest.mark.parametrize("form", ["one image", "two images", "fifteen images", "sixteen images", "padded", "strided"])
 @pytest.mark.parametrize("preferred", [True, False])

@@ -98,6 +98,7 @@ for sizes in ((128, 784, 1024), (512, 2048, 512), (1024, 512, 4096)):
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(library() is None or not os.access("/proc/self/clear_refs", os.W_OK), reason="needs oneDNN's own library, and Linux to tell of memory")
 def test_a_product_added_at_once_takes_no_more_than_planned() -> None:
     done = subprocess.run([sys.executable, "-c", TAKEN], capture_output=True, text=True, check=True)

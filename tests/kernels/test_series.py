@@ -71,6 +71,7 @@ STAGES: dict[str, tuple[Any, Callable[..., Any], tuple[Any, ...]]] = {
 }
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", STAGES)
 def test_a_stage_computes_what_torch_does(name: str) -> None:
     stage, by_torch, given = STAGES[name]

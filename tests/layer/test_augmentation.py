@@ -40,6 +40,7 @@ def seen(out: fs.Variable, images: Any = IMAGES, seed: int = 0, **more: Any) -> 
     return fs.Executor(seed=seed).run(out.block.program, feed={"image": images, **more}, fetch=[out])[0]
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", LAYERS)
 def test_each_example_is_changed_by_the_seed_and_not_in_a_test(name: str) -> None:
     x = image()

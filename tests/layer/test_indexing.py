@@ -122,6 +122,7 @@ def test_diagonals_are_numpys() -> None:
     assert np.array_equal(got[4], filled)
 
 
+@pytest.mark.quick_cases(one_in=3, turn=2)
 @pytest.mark.parametrize("rows", range(5))
 @pytest.mark.parametrize("columns", range(5))
 def test_the_places_of_triangles_are_numpys(rows: int, columns: int) -> None:

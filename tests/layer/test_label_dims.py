@@ -124,6 +124,7 @@ def numbers(call: Call, given: dict[str, fs.Variable], feed: dict[str, np.ndarra
     raise AssertionError(words)
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_label_of_other_dims_than_the_prediction(name: str) -> None:
     seen: list[np.ndarray] = []

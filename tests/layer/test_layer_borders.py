@@ -54,6 +54,7 @@ def described() -> list[tuple[list[str], list[str]]]:
     return [([v.name for b in p.blocks for v in b.vars.values()], [op.type for op in p.all_ops()]) for p in programs]
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", one_in(8, FUNCTIONS))
 def test_other_things_than_arguments(name: str) -> None:
     function = FUNCTIONS[name]

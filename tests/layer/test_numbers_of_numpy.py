@@ -47,6 +47,7 @@ CASES: dict[str, Callable[[Whole], Any]] = {
 }
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("integer", [np.int64, np.int32, np.uint8])
 def test_integers_of_numpy_are_taken_as_ints(name: str, integer: Any) -> None:

@@ -42,6 +42,7 @@ class Attending:
         return found[: len(self.fetch)]
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"dropout": 0.3}, {"causal": True, "dropout": 0.3}], ids=str)
 def test_a_float_mask_that_hides_a_whole_row_is_as_a_bool_mask(options: dict[str, Any]) -> None:
     wanted = Attending("bool", **options)

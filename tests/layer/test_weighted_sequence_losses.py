@@ -77,6 +77,7 @@ COLUMN = S[:, None]
 CASES = [(crf, ragged, COLUMN), (ctc, labelled, COLUMN), (entropy, ragged, BY_ROW), (nce, plain_rows, COLUMN), (tree, plain_rows, COLUMN)]
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("column", [False, True])
 @pytest.mark.parametrize(("net", "inputs", "by"), CASES)
 def test_each_example_counts_as_its_weight(net: Callable[..., fs.Variable], inputs: Any, by: np.ndarray[Any, Any], column: bool) -> None:

@@ -100,6 +100,7 @@ NETS = [usual, scaled_scores, scaled_twice, not_scaled, turned]
 MASKS = (None, (1, 1, 7, 5), (BATCH, 1, 1, 5), (BATCH, HEADS, 7, 5), (HEADS, 7, 5), (7, 5), (5,), (1, HEADS, 7, 1))
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize(("net", "mask"), each_of_product(3, NETS, MASKS))
 def test_attention_and_its_gradient(net: Net, mask: tuple[int, ...] | None) -> None:
     more = {} if mask is None else {"mask": numbers(*mask)}
@@ -117,6 +118,7 @@ def test_attention_alone(net: Net) -> None:
         assert run.calls() == (1, 0)
 
 
+@pytest.mark.quick_cases(one_in=3, turn=1)
 @pytest.mark.parametrize("mask", [False, True])
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (1, 9, 3), (9, 1, 17), (33, 34, 31), (200, 513, 5), (70, 40, 100), (0, 5, 8), (0, 0, 4), (5, 0, 4)])
 def test_sizes(sizes: tuple[int, int, int], mask: bool) -> None:
@@ -139,6 +141,7 @@ def hiding(x: fs.Variable, y: fs.Variable, value: float = -1e9, diagonal: int = 
     return layer.triu(layer.fill_constant([1, 1, time, keys], "fp32", value), diagonal)
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("sizes", [(7, 5), (5, 7), (1, 3), (70, 70), (300, 600), (5, 0)])
 @pytest.mark.parametrize("net", [scaled_scores, turned])
 def test_a_mask_that_hides_what_is_later_is_not_made(net: Net, sizes: tuple[int, int]) -> None:
@@ -177,6 +180,7 @@ def test_no_examples() -> None:
         assert run.calls() == (1, 1)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("net", NETS)
 def test_without_heads(net: Net) -> None:
     feed = {n: x[:, 0] for n, x in heads().items()}

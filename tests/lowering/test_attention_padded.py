@@ -62,6 +62,7 @@ def padding(keys: int, *lengths: int, low: float = -1e9, at_end: bool = True) ->
     return np.where(there if at_end else there[:, ::-1], 0.0, low).astype("float32")[:, None, None]
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize(
     ("kind", "sizes", "row_first"),
     each_of_product(3, ("end", "start", "all of one", "far less", "far more", "learned numbers"), ((7, 7), (9, 4), (4, 9), (130, 300)), (True, False)),

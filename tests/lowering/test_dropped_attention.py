@@ -79,6 +79,7 @@ def heads(t: int = 7, s: int = 5, d: int = 8, batch: int = 2) -> dict[str, Any]:
     return {"q": numbers(batch, HEADS, t, d), "k": numbers(batch, HEADS, s, d, seed=1), "v": numbers(batch, HEADS, s, d, seed=2)}
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @pytest.mark.parametrize(
     ("net", "mask"),
     each_of_product(3, (usual, turned, with_seed, later_hidden, drawn_before_and_after), (None, (2, 1, 1, 5), (1, 1, 7, 5), (2, HEADS, 7, 5))),
@@ -96,6 +97,7 @@ def test_pieces_make_no_difference(piece: int, monkeypatch: pytest.MonkeyPatch) 
     assert calls(compared(usual, heads(batch=3) | {"mask": numbers(3, 1, 1, 5)})[0]) == (1, 1)
 
 
+@pytest.mark.quick_cases("sizes0", "sizes3")
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (9, 1, 17), (33, 70, 3), (0, 5, 8)])
 def test_sizes_and_no_heads(sizes: tuple[int, int, int]) -> None:
     feed = heads(*sizes)

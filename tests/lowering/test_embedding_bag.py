@@ -50,6 +50,7 @@ def both(make: Any, feed: Any, mode: str, **more: Any) -> str:
     return fused[3]
 
 
+@pytest.mark.quick_cases(one_in=3, turn=2)
 @pytest.mark.parametrize(("name", "mode", "padding", "column"), each_of_product(7, RAGGED, ("sum", "mean", "sqrt"), (None, 2, -1), (False, True)))
 def test_ragged_bags(name: str, mode: str, padding: int | None, column: bool) -> None:
     lengths = RAGGED[name]
@@ -62,6 +63,7 @@ def test_ragged_bags(name: str, mode: str, padding: int | None, column: bool) ->
     assert "= bag" in both(make, fs.LoDTensor(ids, lengths), mode, padding=padding)
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize(
     ("mode", "padding", "of", "index", "shape"),

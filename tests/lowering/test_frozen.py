@@ -37,6 +37,7 @@ APART = ("exp",)
 """Those that oneDNN does not have."""
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_a_convolution_with_what_follows_is_one_call(activation: str) -> None:
     net = Net(lambda x: ACTIVATIONS[activation](layer.batch_norm(layer.conv2d(x, 8, 3, padding=1))), images(2, 3, 9, 7))
@@ -61,6 +62,7 @@ def test_a_sum_with_itself_and_a_sum_that_broadcasts_stay() -> None:
     Net(odd, images(2, 3, 6, 6)).same()
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("case", [
     {"kernel_size": (5, 1), "padding": (2, 0)}, {"kernel_size": (4, 1), "stride": (2, 3), "groups": 2}, {"kernel_size": (3, 1), "dilation": (2, 1)},
     {"kernel_size": (3, 1), "padding": (0, 1)}, {"kernel_size": (3, 1), "padding": "SAME"},
@@ -120,6 +122,7 @@ def test_as_many_groups_are_joined_as_make_a_vector(dims: tuple[int, ...], group
     torch.testing.assert_close(torch.conv2d(x, wide, groups=groups // count), torch.conv2d(x, weight, groups=groups))
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("case", [
     {"kernel_size": 2, "stride": 2}, {"kernel_size": 3, "stride": 2, "padding": 1, "output_padding": 1}, {"kernel_size": 3, "dilation": 2, "padding": 1},
     {"kernel_size": (1, 3), "stride": (1, 2), "bias": False}, {"kernel_size": 3, "groups": 2},
@@ -194,6 +197,7 @@ def test_what_is_read_in_between_is_made() -> None:
     Net(read_twice, images(2, 3, 6, 6)).same()
 
 
+@pytest.mark.quick_cases(one_in=3, turn=1)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("dims", [(5, 40), (2, 3, 40)])
 @pytest.mark.parametrize("turned", [False, True])
@@ -209,6 +213,7 @@ def test_products_of_rows(dims: tuple[int, ...], activation: str, turned: bool) 
     net.same(images(0, *dims[1:]), executor)
 
 
+@pytest.mark.quick_cases("library")
 def test_without_onednn_it_is_composed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "has_onednn", lambda: False)
     for activation in ACTIVATIONS.values():
@@ -294,6 +299,7 @@ def test_packed_weights_are_in_the_plan() -> None:
     assert frozen.held(batch=1) - plain.held(batch=1) == 4 * (8 * 3 * 9 + 8 * 16 * 100)
 
 
+@pytest.mark.quick_cases(one_in=4, turn=1)
 @pytest.mark.parametrize("case", [
     {"kernel_size": 3, "padding": "SAME"}, {"kernel_size": 3, "padding": "SAME", "stride": 2}, {"kernel_size": 2, "padding": "SAME"},
     {"kernel_size": 3, "padding": "VALID"}, {"kernel_size": (3, 1), "padding": [1, 1, 0, 0]}, {"kernel_size": 3, "padding": [1, 0, 2, 1]},
@@ -378,6 +384,7 @@ BETWEEN: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", BETWEEN)
 def test_what_stands_between_convolutions_is_part_of_their_one_call(name: str) -> None:
     net = Net(lambda x: layer.conv2d(BETWEEN[name](layer.conv2d(x, 6, 1)), 4, 3), images(2, 3, 8, 6))

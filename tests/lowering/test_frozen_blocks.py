@@ -49,6 +49,7 @@ NETWORKS: dict[str, tuple[Callable[[Any], Any], Any]] = {
 }
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_with_blocks_computes_the_same(name: str) -> None:
     describe, x = NETWORKS[name]

@@ -53,6 +53,7 @@ class Ragged:
         return executor.run(self.main, feed, self.fetch, self.scope)
 
 
+@pytest.mark.quick_cases(one_in=3, turn=1)
 @pytest.mark.parametrize("lengths", [(1,), (3, 0, 4), (0, 0), (20, 12), (33,), (400, 13, 700)], ids=str)
 def test_any_number_of_rows_gives_the_same(lengths: tuple[int, ...], kernels_of: None) -> None:
     net = Ragged()
@@ -63,6 +64,7 @@ def test_any_number_of_rows_gives_the_same(lengths: tuple[int, ...], kernels_of:
         np.testing.assert_allclose(b, a, rtol=2e-5, atol=2e-5 * max(1.0, np.abs(a).max(initial=0)))
 
 
+@pytest.mark.quick_cases(one_in=4)
 @pytest.mark.parametrize("lengths", [(2,), (32,), (100,), (100, 0), (0, 100), (511,), (512,), (77, 5, 200), (400, 300)], ids=str)
 def test_an_encoder_gives_the_same_for_a_lone_text_and_for_several(lengths: tuple[int, ...], kernels_of: None) -> None:
     net = Ragged(encoder)
@@ -107,6 +109,7 @@ def test_what_is_done_row_by_row_is_one_call() -> None:
     assert len(step.emitted.lowered.calls) <= 5
 
 
+@pytest.mark.quick_cases(one_in=4)
 @pytest.mark.parametrize("describe", [blocks, encoder], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("lengths", [(40, 3), (900, 100), (500,), (300, 200)], ids=str)
 def test_a_step_takes_no_more_than_is_planned(lengths: tuple[int, ...], describe: Any, kernels_of: None) -> None:

@@ -52,6 +52,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
         pytest.skip("oneDNN's library is not installed for this machine")
 
 
+@pytest.mark.quick_cases("library-rows-kept and read", "torch-rows-kept and read")
 @pytest.mark.parametrize("how", each(4, ("kept and read", "kept", "read", "fetched")))
 @pytest.mark.parametrize("name", NETWORKS)
 def test_any_result_of_any_op(name: str, how: str) -> None:

@@ -149,6 +149,7 @@ IN_TESTS = ("c_dropout", "dropout")
 """Those that only multiply by a number in a test, where nothing asks for the gradient."""
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("type_", sorted(t for t, cls in all_operators().items() if cls.computes is not Operator.computes and cls.grad_class is not None))
 def test_the_gradients_here_are_the_usual_ones(type_: str):
     cls = all_operators()[type_]

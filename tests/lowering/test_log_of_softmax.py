@@ -52,6 +52,7 @@ LOSSES: dict[str, tuple[Callable[[Any, Any], Any], np.ndarray, int]] = {
 }  # fmt: skip
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("more", [False, True])
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_loss_and_its_gradient_are_what_they_are_in_paddlepaddle(name: str, more: bool) -> None:

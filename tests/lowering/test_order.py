@@ -84,6 +84,7 @@ def test_no_op_runs_before_what_it_reads_or_after_who_changes_that(way: str, mon
                 assert at[id(op)] < at[id(later)], f"{op} must run before {later}"
 
 
+@pytest.mark.quick_cases("greedy")
 @pytest.mark.usefixtures("way")
 def test_the_numbers_are_those_of_the_programs_own_order(monkeypatch: pytest.MonkeyPatch) -> None:
     main, startup, loss = built(trained)

@@ -67,6 +67,7 @@ MASKS: dict[str, Callable[..., Any] | None] = {
 }  # fmt: skip
 
 
+@pytest.mark.quick_cases(one_in=3, turn=2)
 @pytest.mark.parametrize(("values", "mask", "scaled"), each_of_product(3, VALUES, MASKS, (True, False)))
 def test_attention_of_one_value_in_several_places(values: str, mask: str, scaled: bool) -> None:
     describe = attention(VALUES[values], MASKS[mask], scaled)
@@ -147,6 +148,7 @@ BEHIND = [mean_behind_its_gradient, a_product_with_what_was_updated, gradients_b
           a_weight_in_its_own_gradient, stored_beside_its_own_view]  # fmt: skip
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("describe", BEHIND, ids=lambda f: f.__name__)
 def test_what_stands_behind_the_updates_reads_what_it_says(describe: Callable[[], list[Any]]) -> None:
     same(describe)

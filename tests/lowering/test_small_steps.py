@@ -68,6 +68,7 @@ def by_torch(monkeypatch: pytest.MonkeyPatch, of: Callable[[], Network], run: Ca
     return network, out
 
 
+@pytest.mark.quick_cases(one_in=4, turn=3)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize(("widths", "bias", "ignored"), [((16,), True, -100), ((16, 12), False, -100), ((7, 33, 3), True, 2), ((), True, -100)])
 def test_a_small_step_computes_what_torch_s_kernels_do(
@@ -87,6 +88,7 @@ def test_a_small_step_computes_what_torch_s_kernels_do(
         assert value == pytest.approx(other.values()[name], abs=2e-5), name
 
 
+@pytest.mark.quick_cases(one_in=4, turn=2)
 @pytest.mark.parametrize("batch", [1, 3, 20, 31, 200])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_its_memory_is_no_more_than_planned(optimizer: str, batch: int) -> None:

@@ -27,6 +27,7 @@ def described(rule: Any, layers: int, width: int) -> tuple[fs.Program, fs.Variab
     return fs.default_main_program(), loss
 
 
+@pytest.mark.quick_cases("Adam")
 @pytest.mark.parametrize("rule", [optimizer.Adam(0.1), optimizer.Momentum(0.1, 0.9)], ids=lambda r: type(r).__name__)
 def test_updates_that_stand_between_gradients_are_one_call_and_change_no_number(rule: Any) -> None:
     """The gradient of what comes into a layer reads its weight, which is updated behind that."""

@@ -74,6 +74,7 @@ def steps(net: Callable[..., Any], count: int, what: str) -> int:
     return calls
 
 
+@pytest.mark.long_cases("of_one_value-plan", "of_one_value-run", "of_one_value-report")
 @pytest.mark.parametrize("what", DONE)
 @pytest.mark.parametrize("net", each(4, (of_one_value, behind_a_layer, one_by_one, towers)))
 def test_twice_as_many_ops_take_twice_as_many_steps(net: Callable[..., Any], what: str) -> None:
@@ -83,6 +84,7 @@ def test_twice_as_many_ops_take_twice_as_many_steps(net: Callable[..., Any], wha
     assert most - more <= 2.5 * (more - few), f"{few}, {more}, {most}"
 
 
+@pytest.mark.long
 def test_thousands_beside_each_other_are_shown() -> None:
     behind_a_layer(layer.data("x", ["batch", 4]), 3000)
     assert len(str(fs.default_main_program().summary()).split("\n")) < 60

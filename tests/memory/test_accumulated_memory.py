@@ -21,6 +21,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.quick_cases("SGD", "clipped")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_the_peak_is_the_planned_one(optimizer: str) -> None:
     hidden = layer.fc(layer.data("x", ["batch", 300]), 200, "tanh")

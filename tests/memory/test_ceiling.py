@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.some import examples
 
 import foreshape as fs
 from foreshape import layer
@@ -50,7 +51,7 @@ def every(ranges: dict[str, tuple[int, int]]) -> list[dict[str, int]]:
     return [dict(zip(ranges, values, strict=True)) for values in itertools.product(*(range(low, high + 1) for low, high in ranges.values()))]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(formulas, st.fixed_dictionaries(dict.fromkeys(NAMES, limits)))
 def test_no_size_of_the_ranges_needs_more(formula: Formula, ranges: dict[str, tuple[int, int]]) -> None:
     most = max(formula(values) for values in every(ranges))
@@ -61,7 +62,7 @@ def test_no_size_of_the_ranges_needs_more(formula: Formula, ranges: dict[str, tu
         assert all(low <= bound.sizes[name] <= high for name, (low, high) in ranges.items())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(formulas, limits, limits, limits)
 def test_ragged_sizes_are_those_that_sequences_can_have(formula: Formula, n: Any, m: Any, k: Any) -> None:
     ranges = {"n": n, "m": m, "k": k}
@@ -113,6 +114,7 @@ def padded() -> Any:
 RANGES: dict[str, tuple[int, int]] = {"batch": (1, 5), "time": (1, 40), "height": (7, 20), "width": (9, 18), "rows": (1, 30)}
 
 
+@pytest.mark.long_cases("trains-images")
 @pytest.mark.parametrize("network", [encoder, images, recurrent, ragged, padded])
 @pytest.mark.parametrize("trains", [False, True], ids=["answers", "trains"])
 def test_of_networks(network: Callable[[], Any], trains: bool) -> None:

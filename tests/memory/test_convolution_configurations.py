@@ -22,6 +22,7 @@ EVERY = 11
 """In each run of the suite one configuration in so many is tried."""
 
 
+@pytest.mark.quick_cases(one_in=4, turn=3)
 @pytest.mark.parametrize("configuration", [
     pytest.param(c, id="-".join(map(str, c)), marks=pytest.mark.long if at % EVERY else ()) for at, c in enumerate(CONFIGURATIONS)
 ])  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -12,8 +13,9 @@ from support.replayed import CONTROL, REPLAYED, SAVED, replayed, sizes
 import foreshape as fs
 from foreshape.transforms.passes import for_test
 
-BATCHES = (7,), (1, 64)
-"""Those of the quick suite, and the others."""
+BATCHES = (1, 7, 64)
+FEW_OPS = 50
+"""The quick suite has the programs with no more ops, at one batch."""
 MOST = 1.02
 PART_AT_THE_BOUND = 0.95
 
@@ -46,9 +48,11 @@ def programs() -> dict[str, tuple[fs.Program, tuple[str, ...]]]:
 
 
 @cache
-def laid(batches: tuple[int, ...]) -> list[Laid]:
+def laid(batches: tuple[int, ...], most_ops: float = math.inf) -> list[Laid]:
     out: list[Laid] = []
     for name, (program, fetch) in programs().items():
+        if len(program.global_block.ops) > most_ops:
+            continue
         plan = fs.plan(program, fetch)
         for batch in batches:
             values = sizes(plan, batch)
@@ -57,9 +61,9 @@ def laid(batches: tuple[int, ...]) -> list[Laid]:
     return out
 
 
-@pytest.fixture(params=[BATCHES[0], pytest.param(BATCHES[1], marks=pytest.mark.long)], ids=str)
+@pytest.fixture(params=[((7,), FEW_OPS), pytest.param((BATCHES,), marks=pytest.mark.long)], ids=["few", "all"])
 def arenas(request: pytest.FixtureRequest) -> list[Laid]:
-    return laid(request.param)
+    return laid(*request.param)
 
 
 def plain(buffers: list[Any]) -> dict[str, int]:
@@ -99,7 +103,9 @@ def test_plain_layouts_are_what_they_are_by_hand() -> None:
     assert height([*order[:5], Buffer(2, 3, 3), Buffer(2, 3, 6)], best=False) == 21 and height([*order[:5], Buffer(2, 3, 3), Buffer(2, 3, 6)], best=True) == 15
 
 
-def test_every_program_is_there(arenas: list[Laid]) -> None:
+@pytest.mark.long
+def test_every_program_is_there() -> None:
+    arenas = laid(BATCHES)
     names = {one.name for one in arenas}
     assert len(names) >= 60 and len(arenas) == len({one.batch for one in arenas}) * len(names)
     assert {"lenet_bn_adam/main", "lenet_bn_adam/main for a test", "resnet50/main", "lenet/inference"} <= names
@@ -124,5 +130,5 @@ def test_plain_layouts_are_further_from_it(arenas: list[Laid], rule: str) -> Non
 
 
 if __name__ == "__main__":
-    for one in (*laid(BATCHES[0]), *laid(BATCHES[1])):
+    for one in laid(BATCHES):
         print(f"{one.name:40} {one.batch:3} {one.arena:12,} {one.ratio:.4f}", *(f"{h / max(one.bound, 1):.3f}" for h in one.plain.values()))

@@ -51,6 +51,7 @@ def measured(size: tuple[int, int, int, int], form: str) -> Iterator[tuple[str, 
         yield m.name, m, m.most + m.kept
 
 
+@pytest.mark.quick_cases(one_in=3, turn=2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("size", SIZES)
 def test_the_loss_takes_no_more_than_it_says_and_not_much_less(size: tuple[int, int, int, int], form: str) -> None:

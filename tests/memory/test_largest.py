@@ -52,6 +52,7 @@ def random_size(draw: random.Random, depth: int = 3) -> Size:
     return a + b // draw.randint(1, 5)
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("seed", range(60))
 def test_it_is_what_trying_all_finds(seed: int) -> None:
     draw = random.Random(seed)

@@ -37,12 +37,14 @@ def seen(name: str) -> Observed:
 # --- what is held
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @pytest.mark.parametrize("name", EVERY)
 def test_at_no_op_more_is_held_than_planned(name: str) -> None:
     of = seen(name)
     check_bytes(of)
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @pytest.mark.parametrize("name", EVERY)
 def test_the_planned_peak_is_the_most_that_is_held(name: str) -> None:
     of = seen(name)
@@ -66,6 +68,7 @@ def unread(of: Observed, moment: Moment) -> int:
     return sum(number(r.size, of.symbols) for r in gone)
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @pytest.mark.parametrize("name", EVERY)
 def test_every_value_lives_in_a_record_that_is_as_large_and_its_own(name: str) -> None:
     check_places(seen(name))
@@ -74,6 +77,7 @@ def test_every_value_lives_in_a_record_that_is_as_large_and_its_own(name: str) -
 # --- what is read
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in SLOW or not is_quick(n, 5) else n for n in NAMES])
 def test_two_steps_are_the_same_in_every_way_to_run_them(name: str) -> None:
     check_ways(replayed(name))
@@ -175,6 +179,7 @@ def test_a_loop_that_is_trained() -> None:
     proved([loss])
 
 
+@pytest.mark.quick_cases("True")
 @pytest.mark.parametrize("ragged", [False, True])
 def test_a_recurrence_that_is_trained(ragged: bool) -> None:
     x = layer.data("x", shape=[-1, 4], lod_level=1) if ragged else layer.data("x", shape=[5, "batch", 4])

@@ -93,6 +93,7 @@ RUN = [("lstm both ways", 32, 64, "equal"), ("lstmp", 128, 16, "equal"), ("gru",
 CASES = [pytest.param(*c, train, marks=pytest.mark.long if c[1] > 32 else ()) for train, cases in ((True, TRAINED), (False, RUN)) for c in cases]
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize(("net", "hidden", "count", "lengths", "train"), CASES)
 def test_the_peak_is_the_planned_one(net: str, hidden: int, count: int, lengths: str, train: bool) -> None:
     planned, seen = both_of(net, hidden, count, lengths, train)

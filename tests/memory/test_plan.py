@@ -70,6 +70,7 @@ def overlap(buffers: list[Any]) -> bool:
     return False
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("batch", [*(pytest.param(n, marks=pytest.mark.long) for n in BATCHES[:-1]), BATCHES[-1]])
 def test_the_numbers_agree_with_each_other(planned: Plan, batch: int) -> None:
     values = sizes(planned, batch)
@@ -99,6 +100,7 @@ def test_the_comparisons_can_fail() -> None:
     assert len(needed(plan)) > 170
 
 
+@pytest.mark.quick_cases(one_in=3)
 def test_the_largest_is_what_counting_finds(planned: Plan) -> None:
     values = {n: v for n, v in sizes(planned, 1).items() if n not in planned.leading}
     if not set(planned.leading) & planned.symbols:
@@ -116,6 +118,7 @@ def test_the_largest_is_what_counting_finds(planned: Plan) -> None:
         planned.largest("batch", within=least - 1, **values)
 
 
+@pytest.mark.quick_cases(one_in=3)
 def test_a_symbol_without_a_value_is_named(planned: Plan) -> None:
     for name in planned.symbols:
         values = {n: v for n, v in sizes(planned, 2).items() if n != name}

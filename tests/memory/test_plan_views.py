@@ -65,6 +65,7 @@ def test_the_drawing_has_a_box_for_every_buffer_in_the_colour_of_its_class(tmp_p
     assert len(set(COLOURS.values())) == len(CLASSES) == len(COLOURS)
 
 
+@pytest.mark.long
 def test_names_from_a_file_do_not_disturb_the_drawing(tmp_path: Path) -> None:
     plan = hostile()
     plan.draw(tmp_path / "x.svg", batch=100)
@@ -73,6 +74,7 @@ def test_names_from_a_file_do_not_disturb_the_drawing(tmp_path: Path) -> None:
     assert not [e for e in root.iter() if e.tag.endswith(("script", "image")) or "onerror" in e.attrib]
 
 
+@pytest.mark.long
 def test_a_drawing_of_nothing_and_of_no_image(tmp_path: Path) -> None:
     fs.plan(fs.Program()).draw(tmp_path / "empty.png")
     assert (tmp_path / "empty.png").stat().st_size > 1000
@@ -83,6 +85,7 @@ def test_a_drawing_of_nothing_and_of_no_image(tmp_path: Path) -> None:
         resnet().draw(tmp_path / "plan.png")
 
 
+@pytest.mark.long
 def test_planning_and_the_page_need_neither_torch_nor_matplotlib(tmp_path: Path) -> None:
     code = f"""
 import sys

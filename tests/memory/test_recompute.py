@@ -109,6 +109,7 @@ def trains(name: str) -> bool:
     return path.exists() and any(op.role & Role.BACKWARD for op in fs.load_program(path).global_block.ops)
 
 
+@pytest.mark.long_cases("transformer_adamw")
 @pytest.mark.parametrize("name", [n for n in CASES if n not in LARGE and trains(n)])
 def test_programs_of_paddlepaddle(name: str) -> None:
     of = case(name)
@@ -142,6 +143,7 @@ def scoped(scope: Callable[[], Any]) -> Network:
     return described(net, fs.optimizer.SGD(0.05), lambda r: {"x": numbers(r, 4, 3, 8, 8), "y": r.integers(0, 10, (4, 1))})
 
 
+@pytest.mark.long
 def test_a_budget_after_scopes() -> None:
     network = scoped(layer.recompute_scope)
     sizes = {"batch": 4}

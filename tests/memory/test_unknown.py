@@ -71,6 +71,7 @@ def test_the_run_goes_on(doubled: tuple[Program, str], check: Any) -> None:
     np.testing.assert_array_equal(got, 2 * np.ones((4, 3)))
 
 
+@pytest.mark.quick_cases("fails", "gives no number")
 def test_the_plan_says_what_it_leaves_out(doubled: tuple[Program, str], tmp_path: Any) -> None:
     program, says = doubled
     plan = fs.plan(program)

@@ -119,6 +119,7 @@ CASES: dict[str, tuple[Make, Callable[[], Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.quick_cases(one_in=3, turn=1)
 @pytest.mark.parametrize("name", CASES)
 def test_a_measure_is_that_of_all_examples_whatever_the_batches(name: str) -> None:
     make, exact = CASES[name]
@@ -129,6 +130,7 @@ def test_a_measure_is_that_of_all_examples_whatever_the_batches(name: str) -> No
         np.testing.assert_allclose(found, exact(), rtol=1e-6, atol=1e-9, err_msg=str(size))
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", CASES)
 def test_parts_of_ranks_make_the_whole(name: str) -> None:
     """A rank without an example adds nothing, and what the ranks have is added or joined."""

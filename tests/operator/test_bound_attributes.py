@@ -13,6 +13,7 @@ from foreshape.language.program.scopes import placed
 TYPES = {t: cls for t, cls in all_operators().items() if cls.__module__.startswith("foreshape.language.ops.") and not cls.abstract}
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("letter", sorted({t[0] for t in TYPES}))
 def test_described_attributes_are_those_of_a_file(letter: str) -> None:
     count = 0

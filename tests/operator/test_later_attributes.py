@@ -22,6 +22,7 @@ def written(program: Program, type: str) -> set[str]:
     return {a.name for op in pb.ProgramDesc.FromString(program.to_bytes()).blocks[0].ops if op.type == type for a in op.attrs}
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @pytest.mark.parametrize("cls", LATER, ids=[c.type for c in LATER])
 def test_each_is_written_only_where_it_is_not_at_its_default(cls: type[Operator]) -> None:
     later, seen = cls.schema.later, set[str]()
@@ -40,6 +41,7 @@ def test_each_is_written_only_where_it_is_not_at_its_default(cls: type[Operator]
     assert seen == later.keys(), "a sample for each"
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @pytest.mark.parametrize("cls", LATER, ids=[c.type for c in LATER])
 def test_the_default_said_is_the_default_left_out(cls: type[Operator]) -> None:
     required = {n: v for s in cls.samples[:1] for n, v in s.arguments.items() if n in cls.schema.attributes}

@@ -55,6 +55,7 @@ def _run(cls: Any, one: Sample, arrays: dict[str, Any]) -> dict[str, Any]:
     return dict(zip(names, fetched, strict=True)) | {"": operator}
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize(("cls", "one"), cases())
 def test_totals_are_those_of_parts(cls: Any, one: Sample) -> None:
     r = np.random.RandomState(5)

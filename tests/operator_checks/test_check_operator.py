@@ -105,6 +105,7 @@ def test_what_cannot_be_checked_is_refused() -> None:
         fs.check_operator("relu")  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.long
 def test_it_works_without_pytest() -> None:
     first = "import sys; sys.modules['pytest'] = sys.modules['hypothesis'] = None"
     code = f"{first}\nimport foreshape as fs\nfrom foreshape.language.ops.math.activation import Relu\nprint(fs.check_operator(Relu).type)"

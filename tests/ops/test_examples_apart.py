@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from support.harness import build, of_each_operator, sampled
 
 import foreshape as fs
@@ -75,6 +76,7 @@ def hold_to_examples(cls: type[Operator], arguments: Mapping[str, Any], slots: t
     return len(compared)
 
 
+@pytest.mark.quick_cases(one_in=3)
 @of_each_operator(CASES, quick=3)
 def test_parts_behind_one_another_give_their_results_behind_one_another(name: str, cls: type[Operator], sample: Sample) -> None:
     hold_to_examples(cls, sample.arguments, cls.examples)

@@ -87,6 +87,7 @@ def jobs(cls: type[Operator], taken: bool) -> list[tuple[str, Callable[[], str]]
     return out
 
 
+@pytest.mark.quick_cases("sequence_softmax")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pages without rights are asked of Linux")
 @pytest.mark.parametrize("cls", [
     pytest.param(c, id=c.type, marks=() if c.type in ("momentum", "lookup_table_v2", "sequence_softmax") else pytest.mark.long)

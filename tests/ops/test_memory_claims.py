@@ -44,6 +44,7 @@ PATTERN = 0xA5
 MANY = 137
 
 
+@pytest.mark.quick_cases(one_in=2)
 @of_each_operator(CASES, quick=10)
 def test_results_are_where_they_are_said_to_be(name: str, cls: type[Operator], sample: Sample) -> None:
     for call in calls(cls, sample):
@@ -54,6 +55,7 @@ def test_results_are_where_they_are_said_to_be(name: str, cls: type[Operator], s
                 same_numbers(seen, want, f"{call.cls.type}: {layout.__name__} operands give other numbers")
 
 
+@pytest.mark.quick_cases(one_in=2)
 @of_each_operator(CASES, quick=10)
 def test_what_is_said_to_lie_in_a_row_does_so_wherever_one_operand_lies(name: str, cls: type[Operator], sample: Sample) -> None:
     for call in calls(cls, sample):
@@ -63,6 +65,7 @@ def test_what_is_said_to_lie_in_a_row_does_so_wherever_one_operand_lies(name: st
             assert all(t.is_contiguous() for at in rows for t in tensors_of(made[at])), f"{call.cls.type}: {slot.name} lies otherwise"
 
 
+@pytest.mark.quick_cases(one_in=2)
 @of_each_operator(CASES, quick=10)
 def test_results_are_written_into_the_memory_that_they_may_take(name: str, cls: type[Operator], sample: Sample) -> None:
     for call in calls(cls, sample):
@@ -77,6 +80,7 @@ def test_results_are_written_into_the_memory_that_they_may_take(name: str, cls: 
                     prove_into(call, at, in_a_row)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @of_each_operator(CASES, quick=10)
 def test_results_are_where_they_are_said_to_be_where_a_dim_is_one(name: str, cls: type[Operator], sample: Sample) -> None:
     for size in sizes_of(cls, sample):

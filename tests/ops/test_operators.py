@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.harness import of_each_operator, operators, rejected, sampled
 
 import foreshape.language.wire  # noqa: F401  the codec
@@ -13,10 +14,10 @@ from foreshape.runtime.operator_checks.sample_checks import check_file, check_ke
 CASES = list(sampled())
 
 
-@of_each_operator((c.type, c) for c in operators())
-def test_every_operator_has_samples_and_words(name: str, cls: type[Operator]) -> None:
-    assert cls.samples or cls.region, f"{cls.type} has no samples"  # what runs a block needs one: see tests/control
-    assert (cls.__doc__ or "").strip(), f"{cls.type} has no docstring"
+def test_every_operator_has_samples_and_words() -> None:
+    for cls in operators():
+        assert cls.samples or cls.region, f"{cls.type} has no samples"  # what runs a block needs one: see tests/control
+        assert (cls.__doc__ or "").strip(), f"{cls.type} has no docstring"
 
 
 @of_each_operator(CASES)
@@ -24,16 +25,19 @@ def test_the_kernel_gives_what_the_rule_says(name: str, cls: type[Operator], sam
     check_kernel(cls, sample)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @of_each_operator(CASES, quick=3)
 def test_the_symbolic_answer_substituted_is_the_concrete_one(name: str, cls: type[Operator], sample: Sample) -> None:
     check_symbols(cls, sample)
 
 
+@pytest.mark.quick_cases(one_in=3, turn=1)
 @of_each_operator((c for c in CASES if c[2].exact), quick=6)
 def test_the_program_runs_saves_and_reads_back(name: str, cls: type[Operator], sample: Sample) -> None:
     check_file(cls, sample)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @of_each_operator(CASES, quick=6)
 def test_the_text_form_reads_back(name: str, cls: type[Operator], sample: Sample) -> None:
     check_text(cls, sample)

@@ -129,6 +129,7 @@ def symbolic(spec: Spec, rows: int, lod: Lod | None) -> Spec:
     return spec
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @of_each_operator(CASES, quick=4)
 def test_what_keeps_rows_keeps_the_sequences(name: str, cls: type[Operator], sample: Sample, slot: str) -> None:
     operator, key = build(cls, sample.arguments).key()
@@ -165,6 +166,7 @@ COMPARED = [c for c in CASES if c[2].exact and not c[1].kernel_offsets and c[1].
 """What a kernel that sees the offsets computes depends on them."""
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("case", one_in(8, COMPARED, lambda c: c[0]))
 def test_ragged_rows_give_the_same_numbers(case: tuple[str, type[Operator], Sample, str]) -> None:
     _, cls, sample, slot = case
@@ -179,6 +181,7 @@ def test_ragged_rows_give_the_same_numbers(case: tuple[str, type[Operator], Samp
             assert got.sequence_lengths == lengths
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @of_each_operator(CASES, quick=4)
 def test_the_gradient_of_ragged_rows_has_their_sequences(name: str, cls: type[Operator], sample: Sample, slot: str) -> None:
     if isinstance(cls.gradient, NoGradient) or cls.type in MOVED or cls.type in TAKEN_APART:

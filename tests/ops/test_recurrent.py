@@ -95,6 +95,7 @@ def weighted(results: list[fs.Variable], peer: Peer, parts: tuple[bool, ...], dt
     return total[0] if len(total) == 1 else layer.sum(total)
 
 
+@pytest.mark.quick_cases(one_in=3, turn=1)
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("layers", "directions"), SETTINGS)
@@ -144,6 +145,7 @@ def test_a_gradient_of_the_cell_that_was_not_asked_for_is_right() -> None:
         close(seen, one, f"gradient of {v.name}")
 
 
+@pytest.mark.quick_cases("fp32")
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])
 def test_long_batches_are_cut_into_pieces_and_stay_exact(dtype: str) -> None:
     """Lengths as text has them, where oneDNN pads what it does not cut."""
@@ -235,6 +237,7 @@ def test_a_batch_of_no_sequences_and_one_of_empty_ones(mode: str) -> None:
 # --- dense
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("lengths", [None, [4, 7, 1]])
 def test_dense_layers_give_what_torch_gives(mode: str, lengths: list[int] | None) -> None:

@@ -62,6 +62,7 @@ def beyond(field: Attribute) -> Iterator[tuple[Any, str]]:
         yield field.high + 1, f"at most {field.high}"
 
 
+@pytest.mark.quick_cases(one_in=3)
 @of_each_operator(OPERATORS)
 def test_operands_of_other_types_are_refused(name: str, cls: type[Operator]) -> None:
     arguments = max((s.arguments for s in cls.samples), key=lambda given: sum(1 for _ in given_operands(cls, given)))
@@ -72,6 +73,7 @@ def test_operands_of_other_types_are_refused(name: str, cls: type[Operator]) -> 
                 refused(cls, changed, TypeMismatchError, f"{operand.name} must be", dtype.name)
 
 
+@pytest.mark.quick_cases(one_in=3, turn=1)
 @of_each_operator(OPERATORS)
 def test_operands_of_two_types_are_refused_where_they_must_have_one(name: str, cls: type[Operator]) -> None:
     arguments = cls.samples[0].arguments
@@ -84,6 +86,7 @@ def test_operands_of_two_types_are_refused_where_they_must_have_one(name: str, c
                 refused(cls, {**arguments, operand.name: of_type(arguments[operand.name], other)}, TypeMismatchError, "must have the element type of")
 
 
+@pytest.mark.quick_cases(one_in=3, turn=2)
 @of_each_operator(OPERATORS)
 def test_a_missing_operand_or_attribute_is_refused(name: str, cls: type[Operator]) -> None:
     arguments = cls.samples[0].arguments
@@ -95,6 +98,7 @@ def test_a_missing_operand_or_attribute_is_refused(name: str, cls: type[Operator
             refused(cls, {n: v for n, v in arguments.items() if n != attribute.name}, SchemaError, f"needs the attribute {attribute.name}")
 
 
+@pytest.mark.quick_cases(one_in=3)
 @of_each_operator(OPERATORS)
 def test_a_tensor_in_place_of_an_array_is_refused(name: str, cls: type[Operator]) -> None:
     for operand in cls.schema.operands:
@@ -103,6 +107,7 @@ def test_a_tensor_in_place_of_an_array_is_refused(name: str, cls: type[Operator]
             refused(cls, {**cls.samples[0].arguments, operand.name: [tensor] if operand.many else tensor}, TypeMismatchError, "of kind LOD_TENSOR_ARRAY")
 
 
+@pytest.mark.quick_cases(one_in=3, turn=1)
 @of_each_operator(OPERATORS)
 def test_an_attribute_out_of_its_range_is_refused(name: str, cls: type[Operator]) -> None:
     for attribute in cls.schema.attributes.values():
@@ -111,6 +116,7 @@ def test_an_attribute_out_of_its_range_is_refused(name: str, cls: type[Operator]
             refused(cls, {**cls.samples[0].arguments, attribute.name: [value] if of_lists else value}, SchemaError, f"attribute {attribute.name} must be", says)
 
 
+@pytest.mark.quick_cases(one_in=3, turn=2)
 @of_each_operator(OPERATORS)
 def test_dims_and_axes_other_than_the_words_say_are_refused(name: str, cls: type[Operator]) -> None:
     for given, why, arguments in mutations(cls):

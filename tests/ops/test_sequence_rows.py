@@ -104,6 +104,7 @@ def test_a_slice_outside_of_its_sequence_is_refused(first: list[list[int]], coun
         fs.Executor().run(fs.default_main_program(), {"x": value, "first": np.array(first), "count": np.array(count)}, [out])
 
 
+@pytest.mark.quick_cases(one_in=2)
 @each_lengths
 @pytest.mark.parametrize("width", [None, 6])
 @pytest.mark.parametrize("pad", ["number", "row"])

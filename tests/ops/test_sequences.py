@@ -130,6 +130,7 @@ def spread(x: np.ndarray, d: np.ndarray, kind: str) -> np.ndarray:
     return out
 
 
+@pytest.mark.quick_cases(one_in=4, turn=3)
 @pytest.mark.parametrize("kind", ["sum", "average", "sqrt", "max", "min", "first", "last"])
 @every_raggedness
 def test_a_pooled_sequence_is_one_row_and_its_gradient_goes_back_to_its_rows(lengths: Lengths, kind: str) -> None:
@@ -178,6 +179,7 @@ def test_a_nan_is_the_extreme_and_its_gradient_goes_to_one_row(kind: str) -> Non
     assert np.asarray(d).tolist() == [[1], [0], [0], [1]]
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp32", "fp64"])
 @pytest.mark.parametrize("kind", ["sum", "average", "sqrt", "max", "min", "first", "last"])
 def test_every_element_type_is_pooled(kind: str, dtype: str) -> None:
@@ -211,6 +213,7 @@ def test_what_is_not_ragged_or_no_pooling_is_refused() -> None:
 # --- softmax
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("row", [(), (1,)])
 @every_raggedness
 def test_a_softmax_sums_to_one_over_each_sequence(lengths: Lengths, row: tuple[int, ...]) -> None:
@@ -238,6 +241,7 @@ def layer_softmax(x: fs.Variable) -> fs.Variable:
 CONTEXTS = [(3, -1), (1, 0), (2, 1), (4, -2), (6, -3), (2, -4), (2, 3)]
 
 
+@pytest.mark.quick_cases(one_in=4, turn=2)
 @pytest.mark.parametrize("trained", [False, True], ids=["zeros outside", "rows outside"])
 @pytest.mark.parametrize(("length", "start"), CONTEXTS)
 @every_raggedness
@@ -299,6 +303,7 @@ def test_the_layer_makes_parameters_bias_and_activation() -> None:
 # --- repetitions
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize(
     ("lengths", "level"),
     [pytest.param(of, level, id=f"{name}-{level}") for name, of in LEVELS.items() for level in (-1, 0, 1) if level < len(of)],

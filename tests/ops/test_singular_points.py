@@ -110,6 +110,7 @@ def without_numbers(cls: type[Operator], sample: Sample) -> list[str]:
     return found
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @of_each_operator(gradient_cases(), quick=24)
 def test_gradients_are_numbers_where_results_are(name: str, cls: type[Operator], sample: Sample) -> None:
     assert cls.type in EXPECTED or not (found := without_numbers(cls, sample)), "; ".join(found)

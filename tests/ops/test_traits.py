@@ -118,6 +118,7 @@ def is_drawn(operator: Operator) -> bool:
     return type(operator).random and not getattr(operator, "is_test", False)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @of_each_operator(SAYS["axes"], quick=3)
 def test_parts_of_operands_give_parts_of_results(name: str, cls: type[Operator], sample: Sample) -> None:
     operator, key, given = given_of(cls, sample)
@@ -127,6 +128,7 @@ def test_parts_of_operands_give_parts_of_results(name: str, cls: type[Operator],
         hold_to_rule(operator, given, rule)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @of_each_operator(c for c in CASES if c[1].per_element and c[1].grad_class is not None)
 def test_parts_of_gradients_of_each_element_follow_too(name: str, cls: type[Operator], sample: Sample) -> None:
     operator, key, given = given_of(cls, sample)

@@ -68,6 +68,7 @@ def rates_of(rate: str) -> list[float]:
     return trained(o.SGD(RATES[rate]())).column("learning rate")
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize(("name", "rate"), [pytest.param(n, r, marks=[] if (n, r) in QUICK else pytest.mark.long) for n, r in CASES])
 def test_an_optimizer_with_a_learning_rate(name: str, rate: str) -> None:
     history = trained(OPTIMIZERS[name](RATES[rate]()))

@@ -229,6 +229,7 @@ def train_embedding(make: Optimizer, is_sparse: bool) -> tuple[list[float], dict
 CLIPS_OF_ROWS = [None, optimizer.ClipByValue(0.02), optimizer.ClipByNorm(0.1), optimizer.ClipByGlobalNorm(0.2)]
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("clip", CLIPS_OF_ROWS, ids=lambda c: type(c).__name__)
 @pytest.mark.parametrize(
     "make",

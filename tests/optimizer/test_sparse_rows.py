@@ -74,6 +74,7 @@ EXACT: dict[str, Make] = {
 }
 
 
+@pytest.mark.quick_cases(one_in=6)
 @pytest.mark.parametrize("kind", ["one", "two", "bag", "tied"])
 @pytest.mark.parametrize("name", one_in(2, EXACT))
 def test_sparse_training_is_dense_training(name: str, kind: str) -> None:
@@ -225,6 +226,7 @@ ALL_ROWS = ("adamax", "proximal", "lamb", "lion")
 """Optimizers that have no lazy mode and move what a gradient of zeros moves."""
 
 
+@pytest.mark.quick_cases(one_in=3, turn=1)
 @pytest.mark.parametrize("name", [*LAZY, *EXACT])
 def test_a_batch_without_examples_changes_what_dense_training_would(name: str) -> None:
     make = LAZY[name][0] if name in LAZY else EXACT[name]

@@ -242,6 +242,7 @@ def test_sparse_rows_give_what_the_dense_gradient_gives(name: str, monkeypatch: 
     compare(state, expected(name, [dense(*s) for s in sparse_gradients()]))
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_the_way_of_a_device_gives_the_same(name: str, sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,6 +336,7 @@ def group(state: list[State], type: str, **attrs: Any) -> None:
         operator.group_kernel(*columns)  # pyright: ignore
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("unlike", ["nothing", "rate", "layout", "type"])
 @pytest.mark.parametrize("name", [n for n in CASES if hasattr(get(CASES[n][0]), "group_kernel")])
 def test_many_updates_at_once_are_the_same_updates(name: str, unlike: str) -> None:

@@ -63,6 +63,7 @@ OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
 }
 
 
+@pytest.mark.quick_cases("momentum-True", "adamax-False")
 @pytest.mark.parametrize(("name", "check"), each_of_product(3, OPTIMIZERS, (False, True)))
 def test_several_batches_update_as_one_as_large(name: str, check: bool) -> None:
     net = Described(OPTIMIZERS[name]())

@@ -83,6 +83,7 @@ def test_each_rank_holds_the_state_divided_by_all(name: str) -> None:
         assert not {q.name for p in over.parts for q in p.pieces} & held.keys()
 
 
+@pytest.mark.quick_cases(one_in=3, turn=2)
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize(("ranks", "degree"), [(4, 2), (6, 2), (4, 4), (2, 2), (2, 1)])
 def test_parts_are_put_together_again(name: str, ranks: int, degree: int) -> None:
@@ -103,6 +104,7 @@ WRITERS = {
 }
 
 
+@pytest.mark.quick_cases(one_in=4)
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("reader", WRITERS)
 def test_files_of_one_layout_are_read_in_another(writer: str, reader: str, tmp_path: Any) -> None:
@@ -129,6 +131,7 @@ def test_files_of_one_layout_are_read_in_another(writer: str, reader: str, tmp_p
             assert torch.equal(read[part.name], expected[part.name]), part.name
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize(
     ("cut", "says"),
     [

@@ -63,6 +63,7 @@ def test_f1_and_perplexity_that_are_described_are_those_of_the_whole_set() -> No
         np.testing.assert_allclose(list(fs.evaluate(figures, given, batch_size=size).values()), list(whole.values()), rtol=1e-5)
 
 
+@pytest.mark.quick_cases("masked", "sum")
 @pytest.mark.parametrize("name", each(3, cases.ONE_WEIGHT))
 def test_groups_of_unequal_batches_update_as_one_large_batch(name: str) -> None:
     whole = cases.train(name, cases.EXAMPLES)

@@ -48,6 +48,7 @@ def losses(main: fs.Program, startup: fs.Program, loss: str, steps: int) -> tupl
     return [float(executor.run(main, FEED, [loss], scope)[0]) for _ in range(steps)], scope, executor
 
 
+@pytest.mark.quick_cases("fp16")
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_a_network_trains_as_in_full_precision(precision: str) -> None:
     plain, _, _ = losses(*training("fp32"), 60)
@@ -131,6 +132,7 @@ def test_the_scale_changes_no_gradient() -> None:
 MULTIPLYING = sorted(t for t, c in all_operators().items() if c.multiplies and c.forward_class is None)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("type", each(3, MULTIPLYING))
 def test_every_operator_that_multiplies_does_so_in_16_bits(type: str) -> None:
     """It and its gradient, as its samples have it; it alone, where it has none."""

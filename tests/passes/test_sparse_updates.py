@@ -46,6 +46,7 @@ def trained(make: Callable[[], optimizer.Optimizer], batch: int, **options: Any)
     return {name: scope.get(name) for name in NAMES}
 
 
+@pytest.mark.quick_cases("lazy adam", "clipped")
 @pytest.mark.parametrize("name", MAKES)
 def test_parts_of_a_batch_move_the_rows_that_the_whole_would(name: str) -> None:
     whole = trained(MAKES[name], 16)

@@ -156,8 +156,9 @@ LOOKS = (
 )
 
 
+@pytest.mark.long
 @linux
-@pytest.mark.parametrize("settings", [{}, pytest.param({"OMP_WAIT_POLICY": "PASSIVE"}, marks=pytest.mark.long)], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"OMP_WAIT_POLICY": "PASSIVE"}], ids=str)
 def test_steps_look_unless_the_user_has_said_how_to_wait_and_an_idle_team_comes_and_goes(settings: dict[str, str]) -> None:
     counted, looks, beside = process("-c", LOOKS, OMP_NUM_THREADS="2", **settings).stdout.split()
     if counted == "False":
@@ -172,25 +173,21 @@ QUOTA_OF_ONE = "import foreshape.core.values.processors as p; p.quota = lambda: 
 THREADS = "from foreshape.core.values.torch_proxy import torch; print(torch.get_num_threads())"
 
 
+@pytest.mark.long
 @linux
 @several
 @pytest.mark.parametrize(
     ("code", "settings", "threads"),
     [
         (THREADS, {}, 1),
-        *(
-            pytest.param(*case, marks=pytest.mark.long)
-            for case in [
-                (THREADS, {"OMP_NUM_THREADS": "2"}, 2),
-                ("import torch\n" + THREADS, {}, 1),
-                ("import torch; torch.set_num_threads(1)\n" + THREADS, {}, 1),
-                ("import torch; torch.set_num_threads(2)\n" + THREADS, {}, 2),
-                ("import torch; torch.set_num_threads(3)\n" + THREADS, {}, 3),
-                ("import torch; torch.ones(1_000_000).sum()\n" + THREADS, {}, 1),
-                ("from foreshape.core.values.torch_proxy import torch; torch.set_num_threads(2); import foreshape as fs; fs.Executor()\n" + THREADS, {}, 2),
-                ("import torch\n" + THREADS, {"OMP_NUM_THREADS": "2"}, 2),
-            ]
-        ),
+        (THREADS, {"OMP_NUM_THREADS": "2"}, 2),
+        ("import torch\n" + THREADS, {}, 1),
+        ("import torch; torch.set_num_threads(1)\n" + THREADS, {}, 1),
+        ("import torch; torch.set_num_threads(2)\n" + THREADS, {}, 2),
+        ("import torch; torch.set_num_threads(3)\n" + THREADS, {}, 3),
+        ("import torch; torch.ones(1_000_000).sum()\n" + THREADS, {}, 1),
+        ("from foreshape.core.values.torch_proxy import torch; torch.set_num_threads(2); import foreshape as fs; fs.Executor()\n" + THREADS, {}, 2),
+        ("import torch\n" + THREADS, {"OMP_NUM_THREADS": "2"}, 2),
     ],
 )
 def test_threads_follow_the_quota_unless_the_user_says(code: str, settings: dict[str, str], threads: int) -> None:

@@ -87,6 +87,7 @@ def calls(describe: Callable[[], fs.Variable], train: bool) -> tuple[float, Coun
     return sum(modules.values()) / ops, modules
 
 
+@pytest.mark.quick_cases("chain-50-84", "images-94-116")
 @pytest.mark.parametrize(
     ("describe", "forward", "trained"),
     [

@@ -34,6 +34,7 @@ def types(model: fs.InferenceModel) -> list[str]:
     return [op.type for op in model.program.all_ops()]
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("per_channel", [True, False])
 @pytest.mark.parametrize("activations", METHODS)
 def test_digits_stay_right(digits: Digits, activations: Any, per_channel: bool) -> None:
@@ -60,6 +61,7 @@ def test_saved_and_opened_it_is_the_same(digits: Digits, tmp_path: Path) -> None
         np.testing.assert_allclose(fs.Predictor(path).run(digits.images[:50])[0], want, atol=step)
 
 
+@pytest.mark.long
 def test_layers_are_excluded_by_name_and_by_loss(digits: Digits) -> None:
     weights = lambda model: sum(v.dtype is fs.INT8 for v in model.program.global_block.vars.values() if v.persistable)  # noqa: E731
     data = digits.images[:64]

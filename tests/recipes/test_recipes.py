@@ -209,6 +209,7 @@ TEXTS = ("text-search", "chroma-search", "near-duplicates")
 """These open a trained model, and are tested with a small one."""
 
 
+@pytest.mark.long_cases("forecasting")
 @pytest.mark.parametrize("name", [n if n in ("forecasting", *TEXTS) else pytest.param(n, marks=pytest.mark.long) for n in RECIPES])
 def test_a_small_recipe_learns(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -241,6 +242,7 @@ def test_each_recipe_is_tried_shown_and_linked() -> None:
         assert len(page.splitlines()) <= 70
 
 
+@pytest.mark.long
 def test_a_recipe_takes_no_more_lines_than_beside() -> None:
     pytest.importorskip("ruff")
     said = table()

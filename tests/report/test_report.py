@@ -37,6 +37,7 @@ def at(size: Any, batch: int) -> int:
     return size[0] + size[1] * batch if isinstance(size, list) else size["at"][BATCHES.index(batch)]
 
 
+@pytest.mark.quick_cases("resnet50")
 @pytest.mark.parametrize("name", ["resnet50", "transformer_adamw", "while_loop"])
 def test_the_page_has_every_op_its_shapes_and_its_place(name: str) -> None:
     program = load(name)

@@ -28,6 +28,7 @@ def scale(tmp_path: Path) -> str:
     return str(tmp_path / "m")
 
 
+@pytest.mark.quick_cases("foreshape.apps.serving.infer_route-_feed_of")
 @pytest.mark.parametrize(("module", "name"), [(infer_route, "_feed_of"), (infer_route, "write_response"), (service, "_unpacked")])
 def test_others_are_answered_while_a_large_request_is_read_or_its_answer_written(scale: str, monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
     began, go, was_let = threading.Event(), threading.Event(), list[bool]()
@@ -65,6 +66,7 @@ def test_a_large_answer_counts_as_pending_until_it_is_sent(scale: str, monkeypat
         assert held[0] > len(found.body) and server.service.pending == 0
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize(
     ("fields", "words"),
     {

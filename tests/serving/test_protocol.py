@@ -155,6 +155,7 @@ REFUSED: dict[str, tuple[int, str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_wrong_request_is_refused_in_words(served: Any, case: str) -> None:
     status, words, sent = REFUSED[case]

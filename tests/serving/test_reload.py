@@ -65,6 +65,7 @@ def test_versions_of_a_folder(tmp_path: Path) -> None:
         assert value(at)[0] == 404
 
 
+@pytest.mark.long
 def test_a_model_of_the_beginning_is_freed_when_another_takes_its_place(tmp_path: Path) -> None:
     save_scale(tmp_path / "m", 1.0)
     with BackgroundServer([str(tmp_path / "m.pdmodel")], watch=False) as server:

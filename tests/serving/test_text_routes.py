@@ -178,6 +178,7 @@ def test_a_large_request_lets_others_in_between(server: BackgroundServer, monkey
     assert sum(map(len, held.joined)) == 471 and max(map(sum, held.joined)) <= limit and next(i for i, part in enumerate(held.joined) if 3 in part) <= 2
 
 
+@pytest.mark.long_cases("fields18-413-2,048 texts; it has 1,000,000")
 @pytest.mark.parametrize(
     ("fields", "status", "words"),
     [

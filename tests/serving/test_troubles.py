@@ -62,6 +62,7 @@ def test_the_words_of_a_broken_model_are_in_the_log_alone(tmp_path: Path, logged
         assert f"trouble {number[1]}" in ask(server.address, "POST", "/v2/repository/index").body.decode()
 
 
+@pytest.mark.quick_cases("/metrics", "/v2/models/m/infer")
 @pytest.mark.parametrize("route", ["/v2/models/m/infer", "/v2/models/m", "/metrics", "/models/m/1"])
 def test_a_mistake_of_the_server_is_a_number_for_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO, route: str) -> None:
     save_scale(tmp_path / "m", 1.0)

@@ -56,11 +56,13 @@ def agrees(program: Program) -> Program:
     return parsed
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("path", each(2, CORPUS), ids=lambda p: f"{p.parent.name}-{p.stem}")
 def test_programs_of_others_read_back(path: Path) -> None:
     agrees(fs.load_program(path))
 
 
+@pytest.mark.quick_cases(one_in=3, turn=1)
 @of_each_operator(list(sampled())[::7], quick=3)
 def test_samples_read_back_to_equal_bytes(name: str, cls: Any, sample: Any) -> None:
     agrees(build(cls, sample.arguments).program)
@@ -296,6 +298,7 @@ WRONG = {
 }
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @pytest.mark.parametrize("text", list(WRONG), ids=lambda t: t[-40:])
 def test_what_is_not_the_text_form_is_refused_with_its_place(text: str) -> None:
     with pytest.raises(fs.FormatError) as caught:

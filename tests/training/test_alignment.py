@@ -107,6 +107,7 @@ def trained(source: Any, **options: Any) -> tuple[list[bytes], fs.Scope]:
 FED: dict[str, Callable[[int], Any]] = {"arrays": in_arrays, "batches": lambda past: lambda: in_batches(past), "tensors": lambda past: lambda: in_tensors(past)}
 
 
+@pytest.mark.quick_cases("arrays")
 @pytest.mark.parametrize("form", FED)
 def test_where_fed_arrays_begin_changes_no_bit_of_a_training(form: str) -> None:
     source, executor = FED[form], fs.Executor()

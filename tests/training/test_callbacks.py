@@ -185,6 +185,7 @@ def test_tensorboard_is_written_to_where_there_is_one(tmp_path: Path, monkeypatc
     assert ("epoch/validation loss", history.column("validation loss")[0], 5) in written and written[-1][0] == "close"
 
 
+@pytest.mark.quick_cases("2-4", "5-11")
 @pytest.mark.parametrize(("every", "killed_at"), [(2, 4), (5, 6), (None, 7), (3, 6), (5, 11)])
 def test_tensorboard_shows_each_step_once_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int | None, killed_at: int) -> None:
     shown: list[tuple[str, int]] = []
@@ -227,6 +228,7 @@ def hooks() -> list[Any]:
     ]  # fmt: skip
 
 
+@pytest.mark.quick_cases("5", "15")
 @pytest.mark.parametrize("killed_at", [1, 5, 8, 15])
 def test_a_killed_run_goes_on_with_its_callbacks_bit_for_bit(tmp_path: Path, killed_at: int) -> None:
     class Killed(callbacks.Callback):
@@ -243,6 +245,7 @@ def test_a_killed_run_goes_on_with_its_callbacks_bit_for_bit(tmp_path: Path, kil
     assert finished[0].losses == whole[0].losses and values(finished[1]) == values(whole[1])
 
 
+@pytest.mark.quick_cases("10")
 @pytest.mark.parametrize("killed_at", [5, 10])
 def test_a_run_that_is_killed_where_an_epoch_ends_keeps_the_averages_of_the_best(tmp_path: Path, killed_at: int) -> None:
     class Killed(callbacks.Callback):

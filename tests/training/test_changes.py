@@ -124,6 +124,7 @@ def made(given: dict[str, Any]) -> dict[str, Any]:
     return {n: v() if callable(v) else v for n, v in given.items()}
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", each(2, CHANGES))
 def test_what_has_changed_is_named_and_refused(name: str, tmp_path: Path) -> None:
     before, after, says = CHANGES[name]
@@ -139,6 +140,7 @@ def test_what_has_changed_is_named_and_refused(name: str, tmp_path: Path) -> Non
     assert values(train(tmp_path, **made(before))) == values(train(None, **made(before)))  # and without the change it goes on as if never stopped
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", each(3, CHANGES))
 def test_what_has_changed_is_taken_where_that_is_asked_for(name: str, tmp_path: Path) -> None:
     before, after, _ = CHANGES[name]
@@ -202,6 +204,7 @@ def test_other_threads_are_said_once_and_stop_nothing(tmp_path: Path, capsys: py
     assert capsys.readouterr().err.count("threads was 99, and is") == 1
 
 
+@pytest.mark.quick_cases("2-3-threads was 2, and is 3")
 @pytest.mark.parametrize(("before", "now", "said"), [(2, 3, "threads was 2, and is 3"), (3, 3, ""), (1, "adaptive", "threads was 1, and is adaptive")])
 def test_the_threads_of_a_run_are_its_executors(tmp_path: Path, capsys: pytest.CaptureFixture[str], before: Any, now: Any, said: str) -> None:
     stopped(tmp_path, executor=fs.Executor(seed=0, threads=before))
@@ -254,6 +257,7 @@ def whole_steps(folder: Path) -> list[int]:
     return out
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("keep", [1, 2, 3])
 @pytest.mark.parametrize("broken", [1, 2])
 def test_the_one_just_written_is_never_deleted_for_one_that_is_not_whole(tmp_path: Path, keep: int, broken: int) -> None:

@@ -38,6 +38,7 @@ def _checked(folder: Path, accuracy: float, shown: str) -> None:
         assert text in shown, text
 
 
+@pytest.mark.long
 def test_the_demonstration_in_few_epochs(tmp_path: Path) -> None:
     accuracy, shown = _run(tmp_path / "out", 2)
     assert accuracy >= 0.9

@@ -68,6 +68,7 @@ def written(folder: Path, part: ShardedValue, ranks: int) -> ShardedCheckpoint:
     return ShardedCheckpoint.read(path, divided.described([part], digits))
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("most", [1, 50, 10**6])
 def test_ranks_put_values_together_block_by_block(name: str, most: int) -> None:

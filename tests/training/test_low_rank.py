@@ -25,6 +25,7 @@ def described():
     return main, startup, out, cost, scope
 
 
+@pytest.mark.quick_cases("first")
 @pytest.mark.parametrize("targets", ["first", "second", ["first", "second", "third", "head"]])
 def test_small_matrices_alone_are_trained_and_merge(targets, tmp_path):
     main, startup, out, cost, scope = described()

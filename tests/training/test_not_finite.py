@@ -80,6 +80,7 @@ def same(a: Any, b: Any) -> bool:
     return a.tobytes() == b.tobytes()
 
 
+@pytest.mark.quick_cases(one_in=3, turn=1)
 @pytest.mark.parametrize(("case", "bad"), each_of_product(3, CASES, (np.nan, np.inf)))
 def test_the_scope_is_as_it_was_and_the_batch_is_named(case: str, bad: float) -> None:
     network, cost, optimizer, options = CASES[case]

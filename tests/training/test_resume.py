@@ -54,6 +54,7 @@ def test_killed_at_random_moments(tmp_path: Path, options: list[str]) -> None:
     assert all(r["same"] for r in results), results
 
 
+@pytest.mark.quick_cases("drawn-1", "None-4")
 @pytest.mark.parametrize("every", [None, 1, 4])
 @pytest.mark.parametrize("data", [None, runs.drawn])
 def test_checkpoints_change_nothing_and_a_finished_run_is_not_run_again(tmp_path: Path, every: int | None, data: Any) -> None:
@@ -66,6 +67,7 @@ def test_checkpoints_change_nothing_and_a_finished_run_is_not_run_again(tmp_path
     assert {p.name: p.stat().st_mtime_ns for p in tmp_path.iterdir()} == written
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("at", one_in(3, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 17, 20, 23, 26]))
 def test_a_write_that_fails_leaves_the_checkpoints_before(tmp_path: Path, want: str, at: int, code: int) -> None:
@@ -198,6 +200,7 @@ def test_more_epochs_go_on_from_the_end(tmp_path: Path) -> None:
     assert train(5, tmp_path) == train(5, None)
 
 
+@pytest.mark.quick_cases("drawn-7")
 @pytest.mark.parametrize("program_seed", [0, 7])
 @pytest.mark.parametrize("data", [None, runs.drawn])
 def test_evaluation_and_seeds_of_programs_do_not_come_between(tmp_path: Path, program_seed: int, data: Any) -> None:

@@ -77,6 +77,7 @@ class Killed(Exception):
     """What stands for the end of a process."""
 
 
+@pytest.mark.quick_cases("bf16")
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_a_run_that_is_killed_within_a_group_goes_on_bit_by_bit(tmp_path: Path, precision: str) -> None:
     def run(kill_at: int | None, folder: str) -> Described:
@@ -104,6 +105,7 @@ def test_a_run_that_is_killed_within_a_group_goes_on_bit_by_bit(tmp_path: Path, 
         np.testing.assert_array_equal(resumed[name], value, err_msg=name)
 
 
+@pytest.mark.quick_cases("6")
 @pytest.mark.parametrize("kill_at", [6, 8, 9])
 def test_a_run_that_goes_on_knows_the_rate_of_a_schedule(tmp_path: Path, kill_at: int) -> None:
     """Also where all batches of an epoch were done before, and only its row was missing, and where an epoch had just ended."""
@@ -136,6 +138,7 @@ def test_a_run_that_goes_on_knows_the_rate_of_a_schedule(tmp_path: Path, kill_at
     assert rate.seen == straight[2]
 
 
+@pytest.mark.quick_cases("bf16")
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_training_in_16_bits_reaches_about_the_same(precision: str) -> None:
     plain = Described().train(Adam(0.02), epochs=15)

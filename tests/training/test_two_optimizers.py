@@ -192,6 +192,7 @@ def twin(frozen: bool, accumulate: int = 1) -> dict[str, Any]:
     return {n.replace("_", "."): p.detach().numpy() for n, p in net.held.items()}
 
 
+@pytest.mark.quick_cases(one_in=3, turn=2)
 @pytest.mark.parametrize("frozen", [True, pytest.param(False, marks=pytest.mark.long)], ids=["weights of its own", "all weights"])
 @pytest.mark.parametrize("way", [by_hand, programs_alone, trained, trained_and_by_hand, described_apart, in_a_callback, minimized])
 def test_two_optimizers_train_as_two_of_torch(way: Callable[[bool, fs.Scope], None], frozen: bool) -> None:

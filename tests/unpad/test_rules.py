@@ -78,6 +78,7 @@ def described(name: str) -> tuple[fs.Program, fs.Executor]:
     return program, fs.Executor()
 
 
+@pytest.mark.quick_cases(one_in=4)
 @pytest.mark.parametrize("name", [*PAIRED, *SINGLE])
 @settings(max_examples=examples(25))
 @given(data=st.data())

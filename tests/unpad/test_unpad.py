@@ -108,6 +108,7 @@ def equal(actual: Any, expected: Any) -> None:
     np.testing.assert_allclose(actual, expected, rtol=2e-5, atol=2e-5 * max(1.0, float(np.abs(expected).max(initial=0.0))))
 
 
+@pytest.mark.quick_cases(one_in=5, turn=2)
 @pytest.mark.parametrize("settings", NETWORKS, ids=label)
 def test_results_and_gradients_are_those_of_the_text_alone(settings: dict[str, Any]) -> None:
     pair, several = Pair(**settings), texts()
@@ -128,6 +129,7 @@ def test_results_and_gradients_are_those_of_the_text_alone(settings: dict[str, A
         equal(gradients.get(name, np.zeros_like(value)), value)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize(("operator", "settings"), REFUSED, ids=lambda x: label(x) if isinstance(x, dict) else "")
 def test_a_network_that_padding_reaches_is_refused_by_its_op(operator: str, settings: dict[str, Any]) -> None:
     with pytest.raises(fs.UnpadError, match=rf"^unpad: ({operator})\w* \(") as caught:

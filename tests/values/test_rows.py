@@ -13,6 +13,7 @@ from foreshape.core.values import rows as rows_module
 from foreshape.core.values.rows import Rows, put_rows
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("of", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
 @pytest.mark.parametrize("row", [(), (3,), (2, 4), (0,)])
 @pytest.mark.parametrize("spread", [False, True])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 import xml.etree.ElementTree as ElementTree
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ def scope(values: int, name: str = "w") -> fs.Scope:
     return out
 
 
+@cache
 def things() -> dict[str, Any]:
     program, loss = trained()
     with fs.program_guard(fs.Program(), fs.Program()):

@@ -102,6 +102,7 @@ def test_a_training_program_has_three_sections() -> None:
     assert outline(sections[1].children) == ["fill_constant", "mean_grad", "square_grad", "fc_3", "fc_2…1 x 2", "fc_0"]
 
 
+@pytest.mark.long_cases("clas_SwinTransformer_tiny_patch4_window7_224")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n == OF_THE_ZOO[-1] else n for n in NETWORKS])
 def test_every_op_is_in_one_layer_and_no_level_is_wide(name: str) -> None:
     program = corpus(name)
@@ -119,6 +120,7 @@ def test_every_op_is_in_one_layer_and_no_level_is_wide(name: str) -> None:
 # --- the table
 
 
+@pytest.mark.long_cases("clas_SwinTransformer_tiny_patch4_window7_224")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n == OF_THE_ZOO[-1] else n for n in NETWORKS])
 def test_a_summary_is_one_screen_of_80_columns(name: str, update: bool) -> None:
     summary = corpus(name).summary()

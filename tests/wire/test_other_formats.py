@@ -154,6 +154,7 @@ def refused(read: Callable[[Any], Any], path: Path) -> str:
     return str(caught.value)
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_reader_says_what_another_file_is(name: str, own: Own, tmp_path: Path) -> None:

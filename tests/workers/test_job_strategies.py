@@ -97,6 +97,7 @@ def job(cost: Any, strategy: Any, **settings: Any) -> Job:
     return fs.job(cost, {"ids": "ids.npy", "y": "y.npy"}, optimizer=OPTIMIZER, batch_size=8, ranks=strategy, **settings)
 
 
+@pytest.mark.quick_cases(one_in=3, turn=1)
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=words)
 def test_a_rank_prepares_for_it(strategy: Any, cost: Any, tmp_path: Path) -> None:
     sent = Job.from_bytes(job(cost, strategy).to_bytes())

@@ -237,6 +237,7 @@ def worker_model(path: str) -> Any:
     return fs.apps.workers.jobs.Model(path, ("x",), ("fc_0.tmp_0",))
 
 
+@pytest.mark.quick_cases(one_in=3, turn=2)
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_job_that_a_worker_refuses(name: str, tmp_path: Path, start: Callable[..., Worker]) -> None:
     change, words = CHANGES[name]
@@ -257,6 +258,7 @@ DATA: dict[str, tuple[Callable[[Path], Any], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.quick_cases(one_in=3, turn=2)
 @pytest.mark.parametrize("name", DATA)
 def test_data_that_a_worker_refuses(name: str, tmp_path: Path, start: Callable[..., Worker]) -> None:
     change, words = DATA[name]

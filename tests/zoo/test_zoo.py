@@ -57,6 +57,7 @@ def test_the_formulas_give_what_they_gave() -> None:
     assert set(np.unique(parameter_value("flags", [50], "int64"))) == {0, 1} and feed_value("ids", [99], "int64").min() >= 1
 
 
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_network_is_saved_as_it_was_read(name: str) -> None:
     data = network(name).data
@@ -88,6 +89,7 @@ def test_every_variable_is_inferred_as_the_file_has_it(name: str) -> None:
     assert not wrong, "\n".join(wrong[:20])
 
 
+@pytest.mark.long_cases("seg_enet")
 @pytest.mark.parametrize("name", EACH)
 def test_the_results_are_those_of_paddlepaddle(name: str) -> None:
     of = network(name)

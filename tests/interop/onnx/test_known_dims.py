@@ -108,6 +108,7 @@ CASES: dict[str, tuple[dict[str, tuple[int, ...]], list[bytes], str]] = {
 }
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", CASES)
 def test_sizes_keep_the_names_of_the_inputs(name: str) -> None:
     given, nodes, dims = CASES[name]

@@ -10,6 +10,7 @@ from foreshape.errors import ForeshapeError
 CASES = cases()
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", one_in(20, sorted(CASES)))
 def test_a_gradient_is_the_slope_of_the_results(name: str) -> None:
     try:

@@ -178,6 +178,7 @@ VARIANTS = [
 ]
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("variant", [pytest.param(v, id=f"{at}-{v.operator}") for at, v in enumerate(VARIANTS)])
 def test_an_operator_gives_what_numpy_does(variant: Variant, tmp_path: Path) -> None:
     given, held = {name: np.asarray(array) for name, array in variant.operands.items() if name[0] != "_"}, variant.held.split()

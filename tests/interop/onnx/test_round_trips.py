@@ -53,6 +53,7 @@ def groups() -> list[Any]:
     return [pytest.param(letter, share, marks=() if share == "quick" else pytest.mark.long) for letter in letters for share in ("quick", "others")]
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("way", KNOWN)
 @pytest.mark.parametrize(("letter", "share"), groups())
 def test_a_model_comes_back_as_the_same_program(letter: str, share: str, way: str) -> None:

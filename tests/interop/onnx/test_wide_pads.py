@@ -16,6 +16,7 @@ from foreshape.language.wire.onnx_model import read_model
 CASES = list(product(["max", "avg"], [[1, 1, 1, 1], [2, 0, 1, 3], [3, 3, 3, 3]], [[1, 1], [2, 3]], [True, False], [True, False]))
 
 
+@pytest.mark.quick_cases("known")
 @pytest.mark.parametrize("dims", [[1, 2, 5, 6], ["batch", 2, "height", "width"]], ids=["known", "open"])
 def test_a_pool_with_wide_pads_is_written_without_them(dims: list[Any], tmp_path: Path) -> None:
     x = layer.data("x", shape=dims)

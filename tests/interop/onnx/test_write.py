@@ -93,6 +93,7 @@ def test_a_newer_operator_set_is_taken_where_needed_unless_one_is_asked_for(tmp_
         fs.save_onnx(tmp_path / "m.onnx", [x, grid], y, opset=13)
 
 
+@pytest.mark.quick_cases("0.7-known", "1.3-open")
 @pytest.mark.parametrize("dims", [[1, 2, 5, 7], ["batch", 2, "height", "width"]], ids=["known", "open"])
 @pytest.mark.parametrize("scale", [1.3, 0.7])
 def test_aligned_corners_are_resized_to_sizes(dims: list[Any], scale: float, tmp_path: Path) -> None:

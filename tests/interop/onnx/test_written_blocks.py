@@ -31,6 +31,7 @@ def require_same(names: list[str], got: Any, want: list[Any]) -> None:
         np.testing.assert_allclose(got[at], want[at], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @pytest.mark.parametrize("name", [n for n in NETWORKS if n not in UNREAD])
 def test_a_network_computes_the_same_when_it_is_read_again(name: str, tmp_path: Path) -> None:
     names, cases = written(name, tmp_path / "m.onnx")

@@ -38,6 +38,7 @@ def read_back(made: Written) -> list[Any]:
         return Executor("cpu").run(program, feed=feed, fetch=fetch, scope=scope)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @of_each_operator(WRITTEN, quick=24)
 def test_what_is_written_and_read_back_computes_the_same(name: str, cls: type[Operator], sample: Sample) -> None:
     try:

@@ -44,6 +44,7 @@ def require_same(got: Any, want: Any) -> None:
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.quick_cases("every_pool", "attention_over_rows")
 @pytest.mark.parametrize("name", each(2, NETWORKS))
 def test_a_padded_model_computes_the_same(name: str, tmp_path: Path) -> None:
     x, fetches, found = cases(name)

@@ -134,6 +134,7 @@ WRONG: dict[str, tuple[list[Json], str]] = {
 }
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_file_is_refused_with_its_place(name: str) -> None:
     ops, words = WRONG[name]
@@ -257,6 +258,7 @@ def large_constants(n: int) -> bytes:
 GROWING = (many_feeds, taken_names, deep_regions, long_list, many_types, large_constants)
 
 
+@pytest.mark.quick_cases("long_list", "many_types")
 @pytest.mark.parametrize("make", [pytest.param(m, marks=pytest.mark.long) if m in (deep_regions, large_constants) else m for m in GROWING])
 def test_time_and_memory_grow_as_the_file(make: Callable[[int], bytes]) -> None:
     def read(data: bytes) -> tuple[float, float]:
@@ -271,6 +273,7 @@ def test_time_and_memory_grow_as_the_file(make: Callable[[int], bytes]) -> None:
     assert many[0] < 2 * few[0] + 1 and many[1] < 150, (few, many)
 
 
+@pytest.mark.quick_cases("wide_operands")
 @pytest.mark.parametrize("make", [wide_operands, wide_constants])
 def test_lists_that_are_taken_again_and_again_are_refused(make: Callable[[int], bytes]) -> None:
     data = make(1100)

@@ -58,11 +58,13 @@ def test_operators_that_are_not_known_are_named(name: str) -> None:
         of.run()
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", RUN)
 def test_a_network_computes_as_in_paddlepaddle(name: str) -> None:
     assert not wrong([name], NETWORKS)
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @pytest.mark.parametrize("name", each(3, RUN))
 def test_a_network_that_is_saved_as_pdmodel_is_the_same(name: str, tmp_path: Path) -> None:
     """Its file in the format of 2.x is read as the same program, computes bit by bit the same, and so does the frozen network, nearly."""
@@ -80,6 +82,7 @@ def test_a_network_that_is_saved_as_pdmodel_is_the_same(name: str, tmp_path: Pat
     assert set(of.differences(frozen)) <= set(listed)
 
 
+@pytest.mark.quick_cases(one_in=3, turn=1)
 @pytest.mark.parametrize("name", each(3, RUN))
 def test_a_network_opens_with_its_parameter_file(name: str, tmp_path: Path) -> None:
     """Feeds and fetches have the file's names and order, and parameters are found in the order of the parameter file."""

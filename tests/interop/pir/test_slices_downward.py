@@ -37,6 +37,7 @@ def _program(name: str, more: dict[str, Any]) -> list[Json]:
     return ops
 
 
+@pytest.mark.quick_cases("1", "3")
 @pytest.mark.parametrize("size", [1, 3, 4])
 def test_a_cut_downwards_is_pythons(size: int, tmp_path: Path) -> None:
     network = _opened(tmp_path, _program("strided_slice", {"axes": [0]}))
@@ -46,6 +47,7 @@ def test_a_cut_downwards_is_pythons(size: int, tmp_path: Path) -> None:
     assert wrong == {}
 
 
+@pytest.mark.quick_cases("1", "3")
 @pytest.mark.parametrize("size", [1, 3, 4])
 def test_an_assignment_downwards_is_pythons(size: int, tmp_path: Path) -> None:
     more: dict[str, Any] = {"axes": [0], "decrease_axes": [], "none_axes": [], "shape": [1], "values": [-1.0]}

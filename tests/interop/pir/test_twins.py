@@ -47,6 +47,7 @@ def form(program: fs.Program) -> list[tuple[str, Any, Any, dict[str, Any]]]:
     return out
 
 
+@pytest.mark.quick_cases("ocr_crnn_mv3", "seg_segformer_b0")
 @pytest.mark.parametrize("name", TWINS)
 def test_a_twin_has_the_parameters_and_operators_of_the_other(name: str) -> None:
     ours, theirs = fs.load_program(TWINS[name].data), fs.load_program(network(name).data)
@@ -59,6 +60,7 @@ def test_a_twin_has_the_parameters_and_operators_of_the_other(name: str) -> None
     assert {t: n for t, n in counts.items() if n and t != "assign"} == SPLIT.get(name, {}) and (not counts["assign"] or name == "ocr_slanet")
 
 
+@pytest.mark.long_cases("clas_SwinTransformer_tiny_patch4_window7_224")
 @pytest.mark.parametrize("name", [n for n in TWINS if n not in SPLIT])
 def test_a_twin_is_the_same_program_but_for_names(name: str) -> None:
     wrong: list[str] = []

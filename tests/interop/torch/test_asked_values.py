@@ -60,6 +60,7 @@ class Asking(nn.Module):
 LONG = ("signals", "folded otherwise", "resized", "rounded", "normal", "variance", "steps", "traced tensor")
 
 
+@pytest.mark.quick_cases("divided", "len", "roots")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in LONG else n for n in CASES])
 def test_sizes_and_values_that_are_asked_for_stay_open(name: str) -> None:
     before = F.max_pool1d, torch.linspace, torch.distributions.Distribution._validate_args

@@ -460,6 +460,7 @@ def test_gradients_at_zero_and_of_equal_elements_are_torchs() -> None:
         torch.testing.assert_close(seen[f"rows.{name}"], row.grad, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["tails", *(pytest.param(n, marks=pytest.mark.long) for n in ("norm_types", "bits_of_numbers", "matrix_exp", "nanmedian"))])
 def test_gradients_of_composed_operators_are_torchs(name: str) -> None:
     class Sum(nn.Module):

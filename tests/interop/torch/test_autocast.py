@@ -54,6 +54,7 @@ class NumberOfRegion(nn.Module):
         return sum((one.float().sin().mean() for one in (found if isinstance(found, tuple) else (found,))), torch.zeros(()))
 
 
+@pytest.mark.long
 def test_gradients_through_a_region_of_autocast_are_torchs() -> None:
     net = NumberOfRegion(Region())
     x = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(1))

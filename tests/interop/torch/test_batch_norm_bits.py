@@ -23,6 +23,7 @@ def test_numbers_at_the_ends_stay_themselves() -> None:
     assert coerce("epsilon", AttrType.FLOAT, as_written(0.3333333432674408)) == 0.3333333432674408
 
 
+@pytest.mark.quick_cases("1e-05")
 @pytest.mark.parametrize("eps", [1e-3, 1e-5])
 def test_normalized_values_and_moving_statistics_are_the_bits_of_torch(eps: float) -> None:
     torch.manual_seed(0)
@@ -45,6 +46,7 @@ class Standardized(nn.Module):
         return self.plain(torch.relu(self.norm(x)))
 
 
+@pytest.mark.quick_cases("False")
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.filterwarnings("error::foreshape.ForeshapeWarning")
 def test_values_normalized_by_statistics_that_are_not_kept_are_the_bits_of_torch(training: bool) -> None:

@@ -49,7 +49,7 @@ CASES: list[Any] = [
 ]
 
 
-@pytest.mark.quick_cases("windows")
+@pytest.mark.long
 @pytest.mark.parametrize(("net", "x", "axes", "others"), CASES)
 def test_all_sizes_are_taken_where_both_ways_give_the_same(net: nn.Module, x: Tensor, axes: dict[int, str], others: list[tuple[int, ...]]) -> None:
     model = fs.from_torch(net, x, (axes,))
@@ -58,6 +58,7 @@ def test_all_sizes_are_taken_where_both_ways_give_the_same(net: nn.Module, x: Te
         torch.testing.assert_close(model(given), net(given).detach())
 
 
+@pytest.mark.long
 def test_gradients_go_the_same_way() -> None:
     class Loss(Chunks):
         def forward(self, x: Tensor) -> Tensor:
@@ -83,6 +84,7 @@ class Unlike(nn.Module):
         return x * 2 if x.shape[1] % 4 == 0 else x * (2 + self.by)
 
 
+@pytest.mark.quick_cases("1.0")
 @pytest.mark.parametrize("by", [1e-3, 1.0])
 def test_a_demand_stays_where_the_ways_differ(by: float) -> None:
     model = fs.from_torch(Unlike(by), torch.randn(2, 8), ({1: "words"},))

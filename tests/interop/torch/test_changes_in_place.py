@@ -83,7 +83,7 @@ class Of(nn.Module):
         return self.function(x)
 
 
-@pytest.mark.quick_cases(one_in=2)
+@pytest.mark.quick_cases("masks", "expansion")
 @pytest.mark.parametrize("name", [*WITHOUT_A_SECOND_TRACE, "torch"])
 def test_memory_changed_in_place_is_seen_through_every_view(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def traced_again(*_: Any) -> None:

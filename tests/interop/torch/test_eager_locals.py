@@ -109,7 +109,7 @@ class Named(nn.Module):
 CASES: list[tuple[type[nn.Module], tuple[int, ...]]] = [(Attended, (2, 3, 32, 32)), (Points, (4, 3, 128)), (Named, (256, 64))]
 
 
-@pytest.mark.quick_cases("Attended-dims1-True", "Named-dims4-False")
+@pytest.mark.quick_cases("Named-dims4-False")
 @pytest.mark.parametrize(("make", "dims", "trains"), [
     pytest.param(make, dims, trains, marks=[pytest.mark.long] if trains and make is not Attended else [])
     for make, dims in CASES for trains in (False, True)

@@ -90,6 +90,7 @@ class Odd(nn.Module):
         return torch.special.zeta(x, x) + torch.igamma(x, x) + x.sum()
 
 
+@pytest.mark.long
 def test_a_program_with_operators_missing_here_is_shown_and_not_run(tmp_path: Path) -> None:
     torch.export.save(exported(Odd()), tmp_path / "odd.pt2")
     program = fs.load_program(tmp_path / "odd.pt2")

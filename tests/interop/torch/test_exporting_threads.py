@@ -118,7 +118,7 @@ def test_checks_of_distributions_are_there_for_others():
         torch.distributions.Normal(0.0, torch.tensor(-1.0))
 
 
-@pytest.mark.quick_cases("2.0-40")
+@pytest.mark.long
 @pytest.mark.parametrize(("p", "rows"), [(2.0, 40), (1.0, 5), *(pytest.param(p, n, marks=pytest.mark.long) for p, n in ((2.0, 5), (1.0, 40)))])
 def test_distances_of_equal_rows(rows, p):
     class Distances(nn.Module):

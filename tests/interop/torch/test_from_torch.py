@@ -72,7 +72,7 @@ def leaves(value: Any) -> list[torch.Tensor]:
     return list(torch.utils._pytree.tree_leaves(value))
 
 
-@pytest.mark.quick_cases("images", "sequences")
+@pytest.mark.quick_cases("sequences")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_gives_what_its_module_gives_in_every_size(name: str) -> None:
     make, dynamic, example, other = NETWORKS[name]
@@ -169,6 +169,7 @@ def test_the_length_of_a_pooled_sequence_stays_open() -> None:
         torch.testing.assert_close(model(x), module(x).detach(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.quick_cases("True")
 @pytest.mark.parametrize("trained", [True, False])
 def test_the_row_of_padding_is_given_as_it_is_and_has_no_gradient(trained: bool, tmp_path: Path) -> None:
     class Padded(nn.Module):
@@ -212,6 +213,7 @@ class Mixed(nn.Module):
         return self.out(self.drop(torch.relu(self.norm(self.fc(self.words(ids).mean(1))))))
 
 
+@pytest.mark.quick_cases("True")
 @pytest.mark.parametrize("trained", [True, False])
 def test_a_network_imported_in_a_mode_trains_in_it_and_is_tested_as_in_torch(trained: bool) -> None:
     torch.manual_seed(0)

@@ -270,6 +270,7 @@ class Apart(nn.Module):
         return torch.cdist(rows, rows).mean()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [5, pytest.param(230, marks=pytest.mark.long)])
 def test_distances_of_a_batch_to_itself_have_the_slope_of_torch(count: int) -> None:
     """A trace has a larger batch, for which torch multiplies matrices: their slope at a distance of 0 is not a number."""

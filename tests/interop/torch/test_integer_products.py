@@ -22,6 +22,7 @@ class Products(nn.Module):
         return made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("of", [torch.int64, pytest.param(torch.int32, marks=pytest.mark.long)])
 def test_products_of_integers_are_torchs(of: torch.dtype) -> None:
     drawn = torch.Generator().manual_seed(0)

@@ -69,7 +69,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.quick_cases("amax", "softmax", "padded", "made again")
+@pytest.mark.quick_cases("amax")
 @pytest.mark.parametrize("name", each(2, FUNCTIONS))
 def test_functions_of_jagged_tensors_are_torchs_at_other_lengths(name: str) -> None:
     module = Of(FUNCTIONS[name])
@@ -109,6 +109,7 @@ class Block(nn.Module):
         return x + self.feed_forward(x)
 
 
+@pytest.mark.long
 def test_a_network_over_texts_gives_ragged_features_and_trains() -> None:
     module = Texts().eval()
     model = fs.from_torch(module, (jagged([3, 2], None),), dynamic=({0: "texts", 1: "words"},))
@@ -131,6 +132,7 @@ def test_a_network_over_texts_gives_ragged_features_and_trains() -> None:
         assert_like([p.grad for p in module.parameters()], [trained.gradients(ids, y)[n] for n, _ in module.named_parameters()])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("causal", each(2, (True, False)))
 def test_attention_over_jagged_tensors_is_the_one_over_each_sequence(causal: bool) -> None:
     """torch's own takes few widths on a processor, and no empty sequence: each sequence by itself is compared."""
@@ -197,6 +199,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
+@pytest.mark.quick_cases("products", "a layer")
 @pytest.mark.parametrize("name", each(3, REFUSED))
 def test_other_functions_of_jagged_tensors_are_refused_at_their_line(name: str) -> None:
     function, words = REFUSED[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +32,7 @@ class LossOfClusters(nn.Module):
         return tuple(self.loss(x, target))
 
 
+@pytest.mark.long
 def test_clusters_of_classes_take_any_targets() -> None:
     net = LossOfClusters()
     model = fs.from_torch(net, (torch.randn(3, 8), torch.tensor([1, 7, 19])), ({0: "batch"}, {0: "batch"}))

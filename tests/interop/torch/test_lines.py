@@ -44,7 +44,8 @@ def lines(program: fs.Program) -> dict[str, str]:
     return {op.type: str(op.call_site and op.call_site.file) for op in program.all_ops() if op.call_site is None or op.call_site.file != __file__}
 
 
-@pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("training", [True, False])
 def test_each_op_and_its_gradient_has_a_line_of_the_networks_own_code(training: bool) -> None:
     model = from_torch(Everything().train(training), torch.randn(2, 4, 8), ({0: "batch", 2: "time"},))
     assert not model.missing and len(list(model.program.all_ops())) > 40

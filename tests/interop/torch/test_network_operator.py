@@ -18,7 +18,7 @@ BACKENDS = [("dense", "eager"), ("images", "aot_eager")]
 LONG = [(n, b) for n in NETWORKS for b in ("eager", "aot_eager", "inductor") if (n, b) not in BACKENDS]
 
 
-@pytest.mark.quick_cases("images-aot_eager")
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "backend"), [*BACKENDS, *[pytest.param(*c, marks=pytest.mark.long) for c in LONG]])
 def test_a_compiled_graph_has_the_same_results_gradients_and_buffers(name: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")

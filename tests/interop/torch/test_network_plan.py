@@ -174,7 +174,7 @@ def test_frozen_parameters_have_no_gradient_in_either() -> None:
     assert two.ours.peak(batch=4) < one.ours.peak(batch=4)
 
 
-@pytest.mark.quick_cases("training")
+@pytest.mark.long
 @pytest.mark.parametrize("trains", [False, True], ids=["call", "training"])
 def test_the_largest_batch_is_the_last_that_fits(trains: bool) -> None:
     module, x, limit = brought("branch", True)[1], torch.randn(4, 64), 3 << 20
@@ -191,6 +191,7 @@ def test_the_largest_batch_is_the_last_that_fits(trains: bool) -> None:
         fs.largest_batch(module, x, within="1 GiB", name="words")
 
 
+@pytest.mark.long
 def test_a_graph_and_its_file_are_planned_as_the_module_is(tmp_path: Path) -> None:
     module, x = brought("residual", False)[0], torch.randn(4, 16, 12, 12)
     exported = torch.export.export(module, (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},))
@@ -205,6 +206,7 @@ def test_a_graph_and_its_file_are_planned_as_the_module_is(tmp_path: Path) -> No
         untold.eager()
 
 
+@pytest.mark.long
 def test_operators_without_a_form_here_are_in_eagers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     from foreshape.interop.forms import rules
 
@@ -250,6 +252,7 @@ def test_wrong_uses_are_told() -> None:
         fs.plan(nn.ReLU(), torch.randn(2, 3)).model.eager.at({"batch": 2}, fs.optimizer.SGD(0.1))
 
 
+@pytest.mark.long
 def test_programs_are_planned_as_before_and_without_torch() -> None:
     code = """
 import sys

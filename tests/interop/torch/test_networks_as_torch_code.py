@@ -83,7 +83,7 @@ def adamw_losses(module: Any, x: torch.Tensor, y: torch.Tensor) -> list[float]:
     return losses
 
 
-@pytest.mark.quick_cases("engine-lstm", "plain-mnist")
+@pytest.mark.quick_cases("engine-lstm")
 @pytest.mark.parametrize(("plain", "name"), each_of_product(2, (False, True), NETWORKS), ids=lambda v: v if isinstance(v, str) else "plain" if v else "engine")
 def test_five_losses_by_adamw_are_torchs_to_six_digits(name: str, plain: bool) -> None:
     torch.manual_seed(0)

@@ -208,7 +208,8 @@ def test_a_loop_over_an_open_size_takes_all_sizes_or_says_that_it_does_not(name:
             torch.testing.assert_close(model(x), net(x), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["written", *(pytest.param(n, marks=pytest.mark.long) for n in ("stacked", "without a state"))])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["written", "stacked", "without a state"])
 def test_gradients_flow_through_a_rolled_loop(name: str) -> None:
     class Loss(nn.Module):
         def __init__(self) -> None:

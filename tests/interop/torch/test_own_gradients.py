@@ -235,13 +235,14 @@ LONG = ("reverse by a number", "step", "swish", "one of several", "in another", 
 """What others of them have parts of."""
 
 
-@pytest.mark.quick_cases(one_in=2)
+@pytest.mark.quick_cases("several", "clipped")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in LONG else n for n in FUNCTIONS])
 def test_function(name):
     torch.manual_seed(0)
     compare(Net(FUNCTIONS[name]))
 
 
+@pytest.mark.long
 def test_functions_within_modules():
     torch.manual_seed(0)
     compare(Twice())
@@ -323,7 +324,7 @@ class Hooked(nn.Module):
         return (self.n(self.m(h)) * (before.sum() + 1)).square().mean()
 
 
-@pytest.mark.quick_cases("parameter", "tensor", "used before")
+@pytest.mark.quick_cases("parameter")
 @pytest.mark.parametrize(
     "how", ["parameter", "both", "tensor", "used before", *(pytest.param(h, marks=pytest.mark.long) for h in ("shared parameter", "pre", "full"))]
 )
@@ -332,6 +333,7 @@ def test_hook(how):
     compare(Hooked(how))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("with_loss", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_hooks_of_all_modules(with_loss):
     torch.manual_seed(0)
@@ -393,7 +395,7 @@ def test_hook_that_is_removed_again_is_refused():
         fs.from_torch(Net(removed), torch.randn(5, 3))
 
 
-@pytest.mark.quick_cases("reads grad_output", "only watches a parameter", "behind the sum", "of former times", "in NumPy")
+@pytest.mark.quick_cases("in NumPy", "behind the sum")
 @pytest.mark.parametrize("name", CASES)
 def test_hook_that_is_told(name):
     change, words = CASES[name]

@@ -103,6 +103,7 @@ class Given(nn.Module):
         return values.sin().mean() + sum(one.cos().mean() for one in last), values, lengths, out, *last
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "ordered"), [("LSTM", False), pytest.param("GRU", True, marks=pytest.mark.long)])
 def test_packed_sequences_may_be_inputs_and_results(kind: str, ordered: bool) -> None:
     torch.manual_seed(3)
@@ -127,6 +128,7 @@ def test_packed_sequences_may_be_inputs_and_results(kind: str, ordered: bool) ->
             torch.testing.assert_close(found[name], parameter.grad, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_a_length_beyond_the_steps_is_an_error() -> None:
     model = fs.from_torch(Packed(nn.LSTM(5, 3, batch_first=True)), (torch.randn(2, 6, 5), torch.tensor([6, 2])))
     with pytest.raises(fs.ForeshapeError, match="from 0 to 6"):

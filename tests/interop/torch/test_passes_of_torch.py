@@ -31,6 +31,7 @@ def weighed(dim: int | None) -> nn.Module:
     return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv1d(3, 4, 2), dim=dim), nn.GELU()).eval()
 
 
+@pytest.mark.quick_cases("0")
 @pytest.mark.parametrize("dim", [0, 2, None])
 def test_weight_normalization_needs_none(passes: list[int], dim: int | None) -> None:
     module = weighed(dim)

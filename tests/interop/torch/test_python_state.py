@@ -131,6 +131,7 @@ TOLD = {
 }  # fmt: skip
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("way", TOLD)
 @pytest.mark.filterwarnings("ignore")
 def test_told(way):

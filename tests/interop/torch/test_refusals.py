@@ -74,6 +74,7 @@ CASES: dict[str, tuple[Any, Any, Any, str]] = {
 }
 
 
+@pytest.mark.quick_cases(one_in=3, turn=1)
 @pytest.mark.parametrize("name", CASES)
 def test_a_refusal_says_where_and_what_to_change(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     network, inputs, dynamic, words = CASES[name]
@@ -163,6 +164,7 @@ def test_a_list_of_names_is_one_for_each_axis() -> None:
     assert repr(model) == "TorchModel(x: f32[batch, 3], y: f32[batch, 3] -> add: f32[batch, 3])"
 
 
+@pytest.mark.long
 def test_a_size_by_a_number_of_floats_is_missing_with_its_line() -> None:
     model = fs.from_torch(module(lambda x: torch.zeros(int(x.sum().item()))), X)
     with pytest.raises(fs.ExecutionError, match=r"test_refusals\.py:\d+\): a number of a tensor of floats"):

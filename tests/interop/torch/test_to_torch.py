@@ -86,6 +86,7 @@ def close(seen: Any, want: Any) -> None:
     torch.testing.assert_close(seen, want, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.quick_cases("images")
 @pytest.mark.parametrize("name", each(2, NETWORKS))
 def test_results_gradients_and_buffers_are_those_of_the_module_step_by_step(name: str) -> None:
     module, net, sample = both(name)
@@ -181,6 +182,7 @@ def test_tied_weights_keep_both_names_and_unread_values_theirs() -> None:
     module.load_state_dict(net.state_dict())
 
 
+@pytest.mark.long
 def test_several_runs_wait_for_their_gradients_each_with_values_of_its_own() -> None:
     for name in NETWORKS:
         module, net, sample = both(name)
@@ -214,6 +216,7 @@ def test_a_part_of_the_results_and_of_the_parameters_takes_gradients() -> None:
     assert not target.is_inference() and not target.requires_grad
 
 
+@pytest.mark.quick_cases("images")
 @pytest.mark.parametrize("name", each(2, NETWORKS))
 def test_a_kept_graph_gives_the_same_gradients_again_or_a_clear_error(name: str) -> None:
     _, net, sample = both(name)
@@ -452,6 +455,7 @@ class Scaled(nn.Module):
         return (self.out(x) * self.scale + self.shift) @ self.mixed
 
 
+@pytest.mark.quick_cases("plain")
 @pytest.mark.parametrize("plain", [False, True], ids=["engine", "plain"])
 def test_what_a_module_does_not_save_is_not_saved_of_its_network(plain: bool) -> None:
     module, x = Scaled(), torch.ones(2, 3)

@@ -161,6 +161,7 @@ CASES: dict[str, tuple[type[Chosen], Any, Callable[[int], Any]]] = {
 }
 
 
+@pytest.mark.quick_cases("one_image")
 @pytest.mark.parametrize("name", CASES)
 def test_torchvisions_operators_are_imported_with_their_gradients(name: str) -> None:
     of, dynamic, given = CASES[name]

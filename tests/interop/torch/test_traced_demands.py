@@ -49,6 +49,7 @@ class Branches(nn.Module):
         return chosen + looped, frozen, x[x[:, 0] > 0], torch.nonzero(x > 0.5).shape[0] * 2
 
 
+@pytest.mark.long
 def test_branches_loops_and_sizes_of_the_run_are_those_of_torch() -> None:
     module = Branches().eval()
     model = from_torch(module, (torch.rand(3, 6),))
@@ -182,6 +183,7 @@ class Windows(nn.Module):
         return x.mean((2, 3))
 
 
+@pytest.mark.long
 def test_sizes_of_nested_windows_have_symbols_and_their_questions_are_guards() -> None:
     """sympy took minutes for two stages, and more for each further one."""
     module = Windows(3).eval()

@@ -17,6 +17,7 @@ import foreshape as fs
 from foreshape import layer
 
 
+@pytest.mark.long
 def test_precision_several_batches_for_an_update_and_validation_train_it_too() -> None:
     x, y = data_of("images", 5)
     model = brought(Images(), x, y)
@@ -29,6 +30,7 @@ def test_precision_several_batches_for_an_update_and_validation_train_it_too() -
         assert int(scope["fast.num_batches_tracked"]) == (4 if "validation" in settings else 5), "a test moves no statistics"
 
 
+@pytest.mark.long
 def test_layers_put_on_top_train_with_it() -> None:
     x, y = data_of("images", 5)
     model = fs.from_torch(Images(), (x[:8],))
@@ -82,7 +84,7 @@ DRAWS = {
 }
 
 
-@pytest.mark.quick_cases(one_in=3)
+@pytest.mark.long_cases("depth")
 @pytest.mark.parametrize("name", DRAWS)
 def test_a_draw_takes_torchs_values_as_often_and_a_test_none(name: str) -> None:
     module, shape, values = DRAWS[name]
@@ -116,6 +118,7 @@ class OwnWay(nn.Module):
         return y * torch.tensor([3.0, 3.0, 3.0])
 
 
+@pytest.mark.long
 def test_a_network_that_goes_its_own_way_in_a_test_is_imported_twice_and_told() -> None:
     x = torch.randn(6, 3)
     module = OwnWay(True).train()

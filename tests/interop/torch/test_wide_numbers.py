@@ -55,7 +55,7 @@ def module_of(rule: Rule) -> nn.Module:
     return Made()
 
 
-@pytest.mark.quick_cases(one_in=3)
+@pytest.mark.quick_cases("losses", "of a sign")
 @pytest.mark.parametrize("name", FLOATS)
 def test_numbers_of_double_precision_keep_their_bits(name: str) -> None:
     module, x = module_of(FLOATS[name]), torch.linspace(0.5, 2, 3, dtype=torch.float64)

@@ -177,6 +177,7 @@ def saved(folder: Path) -> Any:
     return fs.load_inference_model(str(folder / "model"), scope=fs.Scope())
 
 
+@pytest.mark.long
 def test_a_model_becomes_a_file_that_needs_torch_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = saved(tmp_path)
     assert print_converted(str(tmp_path / "model.pdmodel"), None, str(tmp_path / "net.py"), False)
@@ -243,7 +244,8 @@ NUMBERS_DECIDE = {
 }
 
 
-@pytest.mark.parametrize("name", [n if n == "known rounds" else pytest.param(n, marks=pytest.mark.long) for n in NUMBERS_DECIDE])
+@pytest.mark.long
+@pytest.mark.parametrize("name", NUMBERS_DECIDE)
 def test_what_numbers_decide_is_exported(name: str, tmp_path: Path) -> None:
     """Loops, branches, suppression and recurrent layers, with every open size open."""
     inputs, results = NUMBERS_DECIDE[name]()

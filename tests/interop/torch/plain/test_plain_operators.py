@@ -36,6 +36,7 @@ CASES = [case for case in sampled() if case[1].type not in MARKS]
 WRITTEN = frozenset(types_in_torch())
 
 
+@pytest.mark.quick_cases(one_in=2)
 @of_each_operator(CASES, quick=24)
 def test_what_is_written_computes_the_same(name: str, cls: type[Operator], sample: Sample) -> None:
     try:
@@ -50,6 +51,7 @@ def test_what_is_written_computes_the_same(name: str, cls: type[Operator], sampl
         assert not told, f"{name}: {told}"
 
 
+@pytest.mark.long_cases("recurrent/gru")
 @of_each_operator([c for c in CASES if c[1].type in WRITTEN], quick=48)
 def test_it_computes_the_same_where_nothing_is_known_before_the_run(name: str, cls: type[Operator], sample: Sample) -> None:
     """Samples with known whole numbers are constants otherwise, whatever the rule says."""

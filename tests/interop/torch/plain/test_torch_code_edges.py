@@ -74,6 +74,7 @@ EDGES = {
 }
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", EDGES)
 def test_written_code_gives_what_the_program_gives(name: str) -> None:
     edge, program = EDGES[name], fs.Program()

@@ -29,6 +29,7 @@ def classifier() -> tuple[Any, Any]:
     return x, layer.fc(layer.dropout(layer.relu(layer.fc(x, 8)), 0.5), 3)
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @pytest.mark.parametrize(("written", "words"), [
     ("F.relu({x}) * 1.01", r"in eval\(\) with x \[1, 6\]: fc_1.tmp_1 differs by .* of its largest number; the first op that differs is relu at test_written"),
     ("F.relu({x}) * (1.01 if self.training else 1.0)", r"in train\(\) with x \[1, 6\]: fc_1.tmp_1 differs by .*; the first op that differs is relu at "),
@@ -177,7 +178,7 @@ def test_parameters_of_any_name_are_apart() -> None:
     assert "class Network" in module.source_ and len(module.state_dict()) == len(NAMES)
 
 
-@pytest.mark.quick_cases(one_in=2)
+@pytest.mark.quick_cases("names0")
 @pytest.mark.parametrize("names", [("batch_norm", "one_each", "parameter"), ("ａ", "a", "«device»"), ("self", "torch", "device"), ("x 1", "x\n1", "class")])
 def test_inputs_of_any_name_are_apart(names: tuple[str, ...]) -> None:
     inputs = [layer.data(name, shape=["batch", 4]) for name in names]
