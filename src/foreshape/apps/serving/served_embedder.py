@@ -15,6 +15,7 @@ from foreshape.apps.embedding.embedder import Embedder, TextRun
 from foreshape.apps.embedding.encoder_kinds import KINDS
 from foreshape.apps.embedding.text_batches import batches
 from foreshape.apps.embedding.tokenization import Tokenized
+from foreshape.apps.embedding.vocabulary_files import TOKENIZER_FILES
 from foreshape.apps.generation.transformers_models import json_object
 from foreshape.apps.serving.protocol import InferRequest, NamedTensor, TensorInfo
 from foreshape.apps.serving.served_model import Opening, ServedModel, Soon
@@ -27,7 +28,6 @@ from foreshape.interop.batch_queue import BatchQueue, Expired, QueueFull
 from foreshape.interop.results import Results
 from foreshape.runtime.report import report_page
 
-_TOKENIZERS: Final = ("tokenizer.json", "vocab.txt", "vocab.json")
 _CHARACTERS: Final = 250
 """The most characters of a text for each of its tokens: what is longer is cut anyway, and would take time and memory before."""
 _MOST_CHARACTERS: Final = 1 << 20
@@ -51,7 +51,7 @@ class Embedders:
         """Tell whether there is a folder of an embedder or a reranker, or an ``.onnx`` file with a tokenizer."""
         if path.endswith(".onnx"):
             folder = Path(path).absolute().parent
-            return os.path.isfile(path) and any((place / name).is_file() for place in (folder, folder.parent) for name in _TOKENIZERS)
+            return os.path.isfile(path) and any((place / name).is_file() for place in (folder, folder.parent) for name in TOKENIZER_FILES)
         return os.path.isdir(path) and self.fills(path)
 
     def fills(self, folder: str) -> bool:
