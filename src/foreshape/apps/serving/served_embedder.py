@@ -17,8 +17,8 @@ from foreshape.apps.embedding.text_batches import batches
 from foreshape.apps.embedding.tokenization import Tokenized
 from foreshape.apps.embedding.vocabulary_files import TOKENIZER_FILES
 from foreshape.apps.generation.transformers_models import json_object
-from foreshape.apps.serving.protocol import InferRequest, NamedTensor, TensorInfo
-from foreshape.apps.serving.served_model import Opening, ServedModel, Soon
+from foreshape.apps.serving.protocol import InferRequest, TensorInfo
+from foreshape.apps.serving.served_model import Opening, RoutedModel, ServedModel, Soon
 from foreshape.apps.serving.served_network import Networks
 from foreshape.apps.serving.server_limits import RequestError
 from foreshape.apps.serving.trouble import client_words
@@ -117,7 +117,7 @@ class _Runner:
         return Results({"rows": feed["run"].compute(feed["texts"])}, {})
 
 
-class ServedEmbedder:
+class ServedEmbedder(RoutedModel):
     """An embedder or a reranker with its queue; see `ServedModel`.
 
     Attributes:
@@ -125,6 +125,8 @@ class ServedEmbedder:
         width: the columns of a vector; None of a reranker.
         created: the time of its opening, in seconds since 1970.
     """
+
+    routes = "a model of texts answers POST /v1/embeddings, /rerank and /tokenize"
 
     def __init__(self, embedder: Embedder, opening: Opening) -> None:
         self.platform, self.notes = "foreshape", list[str]()
@@ -223,16 +225,6 @@ class ServedEmbedder:
         """Return the longest text, and the prompts."""
         return {"max_length": self._embedder.max_length, "prompts": [*self._embedder.prompts], "similarity": self._embedder.similarity_name}
 
-    def feed(self, request: InferRequest) -> Any:
-        """Refuse: texts have routes of their own."""
-        raise RequestError(400, "a model of texts answers POST /v1/embeddings, /rerank and /tokenize")
-
-    def submit(self, feed: Any, until: float, soon: Soon) -> Future[Any]:
-        raise NotImplementedError
-
-    def tensors(self, request: InferRequest, results: Any) -> list[NamedTensor]:
-        raise NotImplementedError
-
     def refusal(self, request: InferRequest | None, error: Exception) -> RequestError | None:
         """Return 504 for too late a request, 413 for too large a one, 400 for tokens that the network lacks, else None."""
         if isinstance(error, Expired):
@@ -243,9 +235,6 @@ class ServedEmbedder:
 
     def waiting(self) -> int:
         return len(self._queue)
-
-    def give_memory(self, limit: int) -> None:
-        """Do nothing: the batches keep the bound of their opening."""
 
     def page(self, title: str) -> str:
         return report_page(self._embedder.program, title)
