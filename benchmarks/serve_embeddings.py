@@ -13,17 +13,13 @@ import argparse
 import asyncio
 import http.client
 import json
-import os
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from serving import length_of, session_of
+from serving import in_turns, request_bytes, servers, session_of
 
 ENGINES = ("ours", "locked", "padded")
 PATH = "/v1/embeddings"
@@ -140,44 +136,12 @@ def vector(port: int, body: bytes) -> Any:
         return None
 
 
-async def load(port: int, bodies: list[bytes], clients: int, seconds: float) -> list[float]:
-    """Return the times of all requests of some clients."""
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-
-    async def client(number: int) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        place = number * 7
-        while (began := time.perf_counter()) < end:
-            body = bodies[place % len(bodies)]
-            head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-            writer.write(head.encode() + body)
-            header = await reader.readuntil(b"\r\n\r\n")
-            answer = await reader.readexactly(length_of(header))
-            if not header.startswith(b"HTTP/1.1 200"):
-                raise SystemExit(f"{header[:20]!r} {answer[:300]!r}")
-            times.append(time.perf_counter() - began)
-            place += 1
-        writer.close()
-
-    await asyncio.gather(*(client(k) for k in range(clients)))
-    return times
-
-
 def measure(ports: dict[str, int], bodies: list[bytes], options: Any) -> None:
     """Print a line for each number of clients."""
     print(f"{'clients':>7} " + " ".join(f"{engine + ' /s':>10} {'p99 ms':>8}" for engine in ENGINES) + "   ours by locked: /s, p99   by padded: /s, p99")
+    requests = [request_bytes(PATH, body, Content_Type="application/json") for body in bodies]
     for clients in map(int, options.clients.split(",")):
-        rates: dict[str, list[float]] = {engine: [] for engine in ENGINES}
-        late: dict[str, list[float]] = {engine: [] for engine in ENGINES}
-        for turn in range(options.rounds + 1):
-            for engine in ENGINES if turn % 2 else ENGINES[::-1]:
-                seconds = options.seconds if turn else min(2.0, options.seconds)  # the first turn prepares kernels
-                times = asyncio.run(load(ports[engine], bodies, clients, seconds))
-                if turn:
-                    rates[engine].append(len(times) / seconds)
-                    late[engine].append(float(np.percentile(times, 99)) * 1e3)
-        rate, p99 = ({engine: statistics.median(values) for engine, values in figures.items()} for figures in (rates, late))
+        rate, p99 = in_turns(ports, requests, clients, options)
         cells = " ".join(f"{rate[engine]:10.1f} {p99[engine]:8.1f}" for engine in ENGINES)
         ratios = "   ".join(f"{rate['ours'] / rate[peer]:15.2f} {p99['ours'] / p99[peer]:5.2f}" for peer in ENGINES[1:])
         print(f"{clients:7} {cells} {ratios}", flush=True)
@@ -202,10 +166,7 @@ def main() -> None:
         model = options.model or save_encoder(Path(place), options.layers, options.width, 12 if options.width % 12 == 0 else 4)
         ports = {engine: 8610 + number for number, engine in enumerate(ENGINES)}
         more = [] if options.threads is None else ["--threads", str(options.threads)]
-        servers = [
-            subprocess.Popen([sys.executable, os.path.abspath(__file__), "--serve", engine, str(model), str(port), *more]) for engine, port in ports.items()
-        ]
-        try:
+        with servers(__file__, model, ports, *more):
             for number, body in enumerate(bodies[:3]):
                 rows: list[Any] = []
                 for port in ports.values():
@@ -216,11 +177,6 @@ def main() -> None:
                 for row in rows[1:]:
                     np.testing.assert_allclose(rows[0], row, rtol=1e-3, atol=1e-4)
             measure(ports, bodies, options)
-        finally:
-            for server in servers:
-                server.terminate()
-            for server in servers:
-                server.wait()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import http.client
 import json
 import os
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -229,35 +231,64 @@ def check_equal(ports: dict[str, int], model: str, body: bytes, head: int) -> No
         np.testing.assert_allclose(found[0], other, rtol=1e-3, atol=1e-4)
 
 
-async def request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str, body: bytes, head: int) -> None:
-    """One request and its whole answer; anything but 200 ends the measurement."""
-    writer.write(b"POST %s HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n" % (path.encode(), head, len(body)) + body)
-    header = await reader.readuntil(b"\r\n\r\n")
-    answer = await reader.readexactly(length_of(header))
-    if not header.startswith(b"HTTP/1.1 200"):
-        raise SystemExit(f"{path}: {header[:20]!r} {answer[:300]!r}")
+def request_bytes(path: str, body: bytes, **headers: Any) -> bytes:
+    """Return a POST of a body."""
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in {**headers, "Content_Length": len(body)}.items())
+    return f"POST {path} HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode() + body
 
 
 def length_of(header: bytes) -> int:
     return next(int(line.split(b":")[1]) for line in header.lower().split(b"\r\n") if line.startswith(b"content-length:"))
 
 
-async def load(port: int, model: str, bodies: list[tuple[bytes, int]], clients: int, seconds: float) -> list[float]:
-    """The times of all requests of some clients."""
+async def load(port: int, requests: list[bytes], clients: int, seconds: float) -> list[float]:
+    """Return the times of all requests of some clients; anything but 200 ends the measurement."""
     times: list[float] = []
     end = time.perf_counter() + seconds
 
     async def client(number: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        at = number * 7
+        place = number * 7
         while (began := time.perf_counter()) < end:
-            await request(reader, writer, f"/v2/models/{model}/infer", *bodies[at % len(bodies)])
+            writer.write(requests[place % len(requests)])
+            header = await reader.readuntil(b"\r\n\r\n")
+            answer = await reader.readexactly(length_of(header))
+            if not header.startswith(b"HTTP/1.1 200"):
+                raise SystemExit(f"{header[:20]!r} {answer[:300]!r}")
             times.append(time.perf_counter() - began)
-            at += 1
+            place += 1
         writer.close()
 
     await asyncio.gather(*(client(k) for k in range(clients)))
     return times
+
+
+def in_turns(ports: dict[str, int], requests: list[bytes], clients: int, options: argparse.Namespace) -> tuple[dict[str, float], dict[str, float]]:
+    """Return each engine's requests a second, and the 99th percentile of their times in milliseconds: medians of the rounds."""
+    rates: dict[str, list[float]] = {engine: [] for engine in ports}
+    late: dict[str, list[float]] = {engine: [] for engine in ports}
+    for turn in range(options.rounds + 1):
+        for engine in ports if turn % 2 else reversed(ports):
+            seconds = options.seconds if turn else min(2.0, options.seconds)  # the first turn prepares kernels
+            times = asyncio.run(load(ports[engine], requests, clients, seconds))
+            if turn:
+                rates[engine].append(len(times) / seconds)
+                late[engine].append(float(np.percentile(times, 99)) * 1e3)
+    rate, p99 = ({engine: statistics.median(values) for engine, values in figures.items()} for figures in (rates, late))
+    return rate, p99
+
+
+@contextlib.contextmanager
+def servers(script: str, place: object, ports: dict[str, int], *settings: str) -> Iterator[None]:
+    """Run the server of each engine in a process of its own."""
+    processes = [subprocess.Popen([sys.executable, os.path.abspath(script), "--serve", name, str(place), str(port), *settings]) for name, port in ports.items()]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait()
 
 
 def wait_for(port: int) -> None:
@@ -295,11 +326,7 @@ def main() -> None:
         names = [n for n in names if not options.only or n in options.only.split(",")]
         ports = {engine: 8600 + at for at, engine in enumerate(ENGINES)}
         given = ["--batch", str(options.batch), *([] if options.threads is None else ["--threads", str(options.threads)])]
-        servers = [
-            subprocess.Popen([sys.executable, os.path.abspath(__file__), "--serve", engine, place, str(port), *given], stderr=subprocess.DEVNULL)
-            for engine, port in ports.items()
-        ]
-        try:
+        with servers(__file__, place, ports, *given):
             for port in ports.values():
                 wait_for(port)
             print(
@@ -310,24 +337,11 @@ def main() -> None:
             for name in names:
                 bodies = bodies_of(name, folder)
                 check_equal(ports, name, *bodies[0])
+                requests = [request_bytes(f"/v2/models/{name}/infer", body, Inference_Header_Content_Length=head) for body, head in bodies]
                 for clients in map(int, options.clients.split(",")):
-                    rates: dict[str, list[float]] = {engine: [] for engine in ENGINES}
-                    late: dict[str, list[float]] = {engine: [] for engine in ENGINES}
-                    for turn in range(options.rounds + 1):
-                        for engine in ENGINES if turn % 2 else ENGINES[::-1]:
-                            seconds = options.seconds if turn else min(2.0, options.seconds)  # the first turn prepares kernels
-                            times = asyncio.run(load(ports[engine], name, bodies, clients, seconds))
-                            if turn:
-                                rates[engine].append(len(times) / seconds)
-                                late[engine].append(float(np.percentile(times, 99)) * 1e3)
-                    rate = {engine: statistics.median(found) for engine, found in rates.items()}
-                    cells = " ".join(f"{rate[engine]:14.0f} {statistics.median(late[engine]):8.1f}" for engine in ENGINES)
+                    rate, p99 = in_turns(ports, requests, clients, options)
+                    cells = " ".join(f"{rate[engine]:14.0f} {p99[engine]:8.1f}" for engine in ENGINES)
                     print(f"{name:8} {clients:7} {cells} {rate['ours'] / rate['onnxruntime']:15.2f} {rate['ours'] / rate['plain']:9.2f}", flush=True)
-        finally:
-            for server in servers:
-                server.terminate()
-            for server in servers:
-                server.wait()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 python docs/make_recipe_pictures.py [NAME ...]
 
-Pages about vectors of texts take the folder all-MiniLM-L6-v2 of the current folder.
+Pages about texts take the folders all-MiniLM-L6-v2 and ms-marco-MiniLM-L6-v2 of the current folder.
 """
 
 from __future__ import annotations
@@ -242,6 +242,12 @@ def chroma_search(found: dict[str, Any], figure: Any) -> None:
         bars(axes, title, dict(zip(answer["ids"][0], (1 - d for d in answer["distances"][0]), strict=True)))
 
 
+def reranking(found: dict[str, Any], figure: Any) -> None:
+    axes = figure.subplots()
+    axes.plot([*found["seconds"]], [1000 * s for s in found["seconds"].values()], color=INK, marker="o")
+    axes.set(xlabel="texts that are reranked", ylabel="milliseconds for a question", xlim=(0, None), ylim=(0, None))
+
+
 def near_duplicates(found: dict[str, Any], figure: Any) -> None:
     order = np.argsort(found["topics"], kind="stable")
     vectors, axes = found["vectors"][order], figure.subplots()
@@ -268,6 +274,7 @@ DRAW: dict[str, Callable[[dict[str, Any], Any], None]] = {
     "siamese-search": siamese_search,
     "text-search": text_search,
     "chroma-search": chroma_search,
+    "reranking": reranking,
     "near-duplicates": near_duplicates,
 }
 
@@ -284,8 +291,9 @@ def main(chosen: list[str]) -> None:
         found: dict[str, Any] = {"__name__": name}
         here = os.getcwd()
         with tempfile.TemporaryDirectory() as folder:
-            if (model := Path("all-MiniLM-L6-v2").resolve()).exists():
-                Path(folder, "all-MiniLM-L6-v2").symlink_to(model)
+            for model in map(Path, ("all-MiniLM-L6-v2", "ms-marco-MiniLM-L6-v2")):
+                if model.exists():
+                    Path(folder, model).symlink_to(model.resolve())
             os.chdir(folder)
             try:
                 exec(compile(code_of(name), f"{name}.md", "exec"), found)

@@ -29,7 +29,7 @@ def write_folder(folder: Path, case: str, **changed: Any) -> dict[str, np.ndarra
     with program_guard(main, Program()):
         network = EncoderNetwork(described, config)
         if (head := head_named(config)) is not None:
-            described.heads[head](network, LABELS)
+            described.heads[head](network, len(config["id2label"]))
     weights: dict[str, np.ndarray] = {}
     for v in main.parameters():
         dims = [int(str(n)) for n in v.spec.known_dims]

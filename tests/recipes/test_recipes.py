@@ -2,14 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import inspect
-import json
-import os
-import shutil
-import statistics
-import sys
-import textwrap
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +11,7 @@ import numpy as np
 import pytest
 from recipes.pages import DOCS, code_of, count, names, ran, table
 from support.as_torch_code import check_page
+from support.text_models import write_text_models
 
 import foreshape as fs
 
@@ -139,27 +132,6 @@ def serving(found: Found, least: float = 0.87) -> None:
     assert found["refused"]["nearest"] == {"image": [1, 1, 8, 8]}
 
 
-def write_text_model(folder: Path) -> None:
-    """Write a small encoder, whose vectors are means of random ones of words, and its tokenizer of the words of some modules."""
-    pytest.importorskip("tokenizers", reason="the extra embed")
-    sys.path.append(str(DOCS.parent / "tests" / "embedding"))
-    from model_folders import write_model
-    from safetensors.numpy import load_file, save_file
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
-
-    size = 3000
-    write_model(folder, {"pooling_mode": "mean"}, "Normalize", vocab_size=size, hidden_size=64, intermediate_size=64, num_hidden_layers=1)
-    weights, draw = load_file(folder / "model.safetensors"), np.random.default_rng(0)
-    for name, value in weights.items():
-        value[...] = draw.standard_normal(value.shape) if "word_embeddings" in name else float("LayerNorm.weight" in name)
-    save_file(weights, folder / "model.safetensors")
-    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
-    help_texts = [text for module in (csv, json, os, shutil, statistics, textwrap) for part in vars(module).values() if (text := inspect.getdoc(part))]
-    tokenizer.train_from_iterator(help_texts, trainers.BpeTrainer(vocab_size=size, special_tokens=["[UNK]"], show_progress=False))
-    tokenizer.save(str(folder / "tokenizer.json"))
-
-
 def text_search(found: Found, best: str = "shutil.copytree") -> None:
     assert (best in next(iter(found["answers"].values()))) and all(len(scores) == 5 for scores in found["answers"].values())
     name, text = next(iter(found["texts"].items()))
@@ -170,6 +142,15 @@ def chroma_search(found: Found, best: str = "shutil.copytree") -> None:
     assert best in found["answer"]["ids"][0] and all(name.startswith("os.") for name in found["within"]["ids"][0])
     scores = found["model"].similarity(found["model"].encode_query(found["question"]), found["model"].encode_document(found["texts"]))[0]
     assert found["answer"]["ids"][0] == [found["ids"][i] for i in np.argsort(-scores)[:5]]
+
+
+def reranking(found: Found) -> None:
+    names, near = [*found["texts"]], found["nearest"](found["question"], 50)
+    texts = [found["texts"][names[i]] for i in near]
+    scores = np.array([found["reranker"].predict([(found["question"], text)])[0] for text in texts])  # each pair alone
+    best = np.argsort(-scores)[:5]
+    assert "shutil.copytree" in [names[i] for i in near[:5]] and found["answer"] == [names[near[i]] for i in best] != [names[i] for i in near[:5]]
+    assert [*found["seconds"]] == [10, 20, 50, 100, 200] and min(found["seconds"].values()) > 0
 
 
 def near_duplicates(found: Found, groups: int = 5) -> None:
@@ -199,14 +180,15 @@ RECIPES: dict[str, tuple[Callable[..., None], dict[str, str], dict[str, float]]]
     "serving": (serving, {"1200, 1797": "1200, 1280", "epochs=8": "epochs=3"}, {"least": 0.6}),
     "text-search": (text_search, {"copy a whole folder with all its files": "recursively copy a directory tree"}, {}),
     "chroma-search": (chroma_search, {"copy a whole folder with all its files": "recursively copy a directory tree"}, {}),
+    "reranking": (reranking, {"copy a whole folder with all its files": "recursively copy a directory tree"}, {}),
     "near-duplicates": (near_duplicates, {}, {"groups": 2}),
     "notebooks": (notebooks, {"epochs=20": "epochs=4", "epochs=100": "epochs=15"}, {}),
 }  # fmt: skip
 """What is looked at, what is written in place of what stands in the page for the quick test, and how much less is asked of it then."""
 
 
-TEXTS = ("text-search", "chroma-search", "near-duplicates")
-"""These open a trained model, and are tested with a small one."""
+TEXTS = ("text-search", "chroma-search", "reranking", "near-duplicates")
+"""These open trained models, and are tested with small ones."""
 
 
 @pytest.mark.long_cases("forecasting")
@@ -217,7 +199,7 @@ def test_a_small_recipe_learns(name: str, tmp_path: Path, monkeypatch: pytest.Mo
     if name == "chroma-search":
         pytest.importorskip("chromadb", reason="make adapters has it")
     if name in TEXTS:
-        write_text_model(tmp_path / "all-MiniLM-L6-v2")
+        write_text_models(tmp_path)
     found = ran(name, smaller, twice=name == "notebooks")
     look(found, **less)
     assert name in TEXTS or check_page(found, tmp_path), "its networks are also modules of torch, and torch code"

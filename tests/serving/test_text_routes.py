@@ -20,8 +20,8 @@ pytest.importorskip("fastapi", reason="the extra serve")
 pytest.importorskip("tokenizers", reason="the extra embed")
 
 sys.path.append(str(Path(__file__).parents[1] / "embedding"))
-import test_encoders
 from model_folders import write_model, write_tokenizer
+from test_encoders import write_folder
 
 import foreshape as fs
 from foreshape import layer
@@ -37,9 +37,7 @@ PROMPTS = {"prompts": {"query": "query : "}, "default_prompt_name": None}
 
 
 def write_reranker(folder: Path) -> Path:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(test_encoders, "LABELS", 1)
-        test_encoders.write_folder(folder, "BertForSequenceClassification", id2label={"0": "score"})
+    write_folder(folder, "BertForSequenceClassification", id2label={"0": "score"})
     write_tokenizer(folder)
     return folder
 

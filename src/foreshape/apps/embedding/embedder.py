@@ -14,6 +14,7 @@ from foreshape.apps.embedding.model_folder import ACTIVATIONS, ModelFolder, norm
 from foreshape.apps.embedding.text_batches import Limits, batch_limits, batches, windows
 from foreshape.apps.embedding.text_network import open_encoder, open_onnx
 from foreshape.apps.embedding.tokenization import TextTokenizer, Token, Tokenized, cut_bytes, length_of
+from foreshape.apps.embedding.vocabulary_files import TOKENIZER_FILES
 from foreshape.compiler.memory.byte_counts import bytes_of
 from foreshape.errors import FeedError, ForeshapeWarning, SchemaError, border
 from foreshape.language.program import Program, Variable
@@ -470,9 +471,7 @@ def _with(prompt: str, texts: Sequence[str]) -> Sequence[str]:
 
 def _beside(file: Path) -> ModelFolder:
     """Return the settings beside an ``.onnx`` file, or in the folder above."""
-    folder = next(
-        (f for f in (file.parent, file.parent.parent) if any((f / n).is_file() for n in ("modules.json", "tokenizer.json", "vocab.txt"))), file.parent
-    )
+    folder = next((f for f in (file.parent, file.parent.parent) if any((f / n).is_file() for n in ("modules.json", *TOKENIZER_FILES))), file.parent)
     return read_folder(folder)
 
 

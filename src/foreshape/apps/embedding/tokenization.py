@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
+from foreshape.apps.embedding.vocabulary_files import read_vocabulary
 from foreshape.apps.generation.transformers_models import json_object
 from foreshape.errors import DescriptionError, FormatError, SchemaError
 
@@ -53,7 +54,7 @@ class TextTokenizer:
     """From texts, or pairs of texts, to numbers of words.
 
     Args:
-        folder: with tokenizer.json, or vocab.txt, or vocab.json and merges.txt; a tokenizer_config.json beside it is read.
+        folder: with tokenizer.json or a vocabulary; a tokenizer_config.json beside it is read.
         max_length: the most words; None for the folder's own number.
         positions: the network's most words, or None.
         lower: texts are written in small letters first.
@@ -139,45 +140,4 @@ def _read(folder: Path, config: Mapping[str, Any]) -> Any:
             return tokenizers.Tokenizer.from_file(str(file))
         except Exception as error:  # the package raises plain Exceptions
             raise FormatError(f"{file} cannot be read as a tokenizer: {str(error)[:300]}") from None
-    if (folder / "vocab.txt").is_file():
-        small = bool(config.get("do_lower_case", True))
-        words = {line.rstrip("\n"): number for number, line in enumerate((folder / "vocab.txt").read_text("utf-8").splitlines(keepends=True))}
-        usual = {"unk": "[UNK]", "sep": "[SEP]", "cls": "[CLS]", "mask": "[MASK]", "pad": "[PAD]"}
-        names = {name: _content(config.get(f"{name}_token"), word) for name, word in usual.items()}
-        missing = [names[n] for n in ("unk", "sep", "cls") if names[n] not in words]
-        if missing:
-            raise FormatError(f"{folder / 'vocab.txt'} must have the word {missing[0]}")
-        special = {f"{name}_token": word for name, word in names.items()}
-        return tokenizers.BertWordPieceTokenizer(
-            words, lowercase=small, strip_accents=config.get("strip_accents"), handle_chinese_chars=config.get("tokenize_chinese_chars", True), **special
-        )._tokenizer
-    if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-        return _byte_tokenizer(folder, config)
-    pieces = next((n for n in ("sentencepiece.bpe.model", "spiece.model", "tokenizer.model", "spm.model") if (folder / n).is_file()), None)
-    if pieces is not None:
-        words = (
-            "a file of sentencepiece alone has no tokenizer.json: transformers writes it, with AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
-        raise SchemaError(f"{folder / pieces}: {words}")
-    raise FormatError(f"{str(folder)[:300]} has no tokenizer: tokenizer.json, vocab.txt, or vocab.json with merges.txt is missing")
-
-
-def _byte_tokenizer(folder: Path, config: Mapping[str, Any]) -> Any:
-    """Return a tokenizer of bytes, as of GPT-2 and RoBERTa, with RoBERTa's special words if its table has them."""
-    tokenizers = _package()
-    tokenizer = tokenizers.ByteLevelBPETokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"), add_prefix_space=config.get("add_prefix_space", False))
-    inner = tokenizer._tokenizer
-    start, end = (_content(config.get(f"{name}_token"), default) for name, default in (("cls", "<s>"), ("sep", "</s>")))
-    numbers = [inner.token_to_id(word) for word in (end, start)]
-    if None not in numbers:
-        inner.add_special_tokens([w for w in (start, end, "<pad>", "<unk>", "<mask>") if inner.token_to_id(w) is not None])
-        inner.post_processor = tokenizers.processors.RobertaProcessing(
-            (end, numbers[0]), (start, numbers[1]), add_prefix_space=config.get("add_prefix_space", False)
-        )
-    return inner
-
-
-def _content(word: Any, default: str) -> str:
-    """Return a special word of a configuration: a text, or an object with it."""
-    content: Any = cast("dict[str, Any]", word).get("content", default) if isinstance(word, dict) else word
-    return default if content is None else str(content)
+    return read_vocabulary(folder, config)

@@ -15,9 +15,10 @@ from foreshape.apps.embedding.embedder import Embedder, TextRun
 from foreshape.apps.embedding.encoder_kinds import KINDS
 from foreshape.apps.embedding.text_batches import batches
 from foreshape.apps.embedding.tokenization import Tokenized
+from foreshape.apps.embedding.vocabulary_files import TOKENIZER_FILES
 from foreshape.apps.generation.transformers_models import json_object
-from foreshape.apps.serving.protocol import InferRequest, NamedTensor, TensorInfo
-from foreshape.apps.serving.served_model import Opening, ServedModel, Soon
+from foreshape.apps.serving.protocol import InferRequest, TensorInfo
+from foreshape.apps.serving.served_model import Opening, RoutedModel, ServedModel, Soon
 from foreshape.apps.serving.served_network import Networks
 from foreshape.apps.serving.server_limits import RequestError
 from foreshape.apps.serving.trouble import client_words
@@ -27,7 +28,6 @@ from foreshape.interop.batch_queue import BatchQueue, Expired, QueueFull
 from foreshape.interop.results import Results
 from foreshape.runtime.report import report_page
 
-_TOKENIZERS: Final = ("tokenizer.json", "vocab.txt", "vocab.json")
 _CHARACTERS: Final = 250
 """The most characters of a text for each of its tokens: what is longer is cut anyway, and would take time and memory before."""
 _MOST_CHARACTERS: Final = 1 << 20
@@ -51,7 +51,7 @@ class Embedders:
         """Tell whether there is a folder of an embedder or a reranker, or an ``.onnx`` file with a tokenizer."""
         if path.endswith(".onnx"):
             folder = Path(path).absolute().parent
-            return os.path.isfile(path) and any((place / name).is_file() for place in (folder, folder.parent) for name in _TOKENIZERS)
+            return os.path.isfile(path) and any((place / name).is_file() for place in (folder, folder.parent) for name in TOKENIZER_FILES)
         return os.path.isdir(path) and self.fills(path)
 
     def fills(self, folder: str) -> bool:
@@ -117,7 +117,7 @@ class _Runner:
         return Results({"rows": feed["run"].compute(feed["texts"])}, {})
 
 
-class ServedEmbedder:
+class ServedEmbedder(RoutedModel):
     """An embedder or a reranker with its queue; see `ServedModel`.
 
     Attributes:
@@ -125,6 +125,8 @@ class ServedEmbedder:
         width: the columns of a vector; None of a reranker.
         created: the time of its opening, in seconds since 1970.
     """
+
+    routes = "a model of texts answers POST /v1/embeddings, /rerank and /tokenize"
 
     def __init__(self, embedder: Embedder, opening: Opening) -> None:
         self.platform, self.notes = "foreshape", list[str]()
@@ -220,16 +222,6 @@ class ServedEmbedder:
         """Return the longest text, and the prompts."""
         return {"max_length": self._embedder.max_length, "prompts": [*self._embedder.prompts], "similarity": self._embedder.similarity_name}
 
-    def feed(self, request: InferRequest) -> Any:
-        """Refuse: texts have routes of their own."""
-        raise RequestError(400, "a model of texts answers POST /v1/embeddings, /rerank and /tokenize")
-
-    def submit(self, feed: Any, until: float, soon: Soon) -> Future[Any]:
-        raise NotImplementedError
-
-    def tensors(self, request: InferRequest, results: Any) -> list[NamedTensor]:
-        raise NotImplementedError
-
     def refusal(self, request: InferRequest | None, error: Exception) -> RequestError | None:
         """Return 504 for too late a request, 413 for too large a one, 400 for tokens that the network lacks, else None."""
         if isinstance(error, Expired):
@@ -240,9 +232,6 @@ class ServedEmbedder:
 
     def waiting(self) -> int:
         return len(self._queue)
-
-    def give_memory(self, limit: int) -> None:
-        """Do nothing: the batches keep the bound of their opening."""
 
     def page(self, title: str) -> str:
         return report_page(self._embedder.program, title)

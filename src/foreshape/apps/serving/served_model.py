@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from foreshape.apps.serving.protocol import InferRequest, NamedTensor, TensorInfo
 from foreshape.apps.serving.server_limits import RequestError, ServerLimits
@@ -74,6 +74,29 @@ class ServedModel(Protocol):
     def close(self) -> None:
         """Take no more requests, and free all memory after the present ones."""
         ...
+
+
+class RoutedModel:
+    """The part of a model that answers at routes of its own, and no tensors.
+
+    Attributes:
+        routes: the words for clients that send tensors.
+    """
+
+    routes = ""
+
+    def feed(self, request: InferRequest) -> NoReturn:
+        """Refuse, as `submit` and `tensors` do: see `routes`."""
+        raise RequestError(400, self.routes)
+
+    def submit(self, feed: Any, until: float, soon: Soon) -> NoReturn:
+        raise RequestError(400, self.routes)
+
+    def tensors(self, request: InferRequest, results: Any) -> NoReturn:
+        raise RequestError(400, self.routes)
+
+    def give_memory(self, limit: int) -> None:
+        """Do nothing: its memory keeps the bound of its opening."""
 
 
 class Opening(NamedTuple):

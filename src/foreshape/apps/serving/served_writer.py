@@ -6,13 +6,12 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from foreshape.apps.generation import LanguageModel, TextWriter, Writing, language_model
-from foreshape.apps.serving.protocol import InferRequest, NamedTensor, TensorInfo
-from foreshape.apps.serving.served_model import Opening, Soon
+from foreshape.apps.serving.protocol import InferRequest, TensorInfo
+from foreshape.apps.serving.served_model import Opening, RoutedModel
 from foreshape.apps.serving.server_limits import RequestError
 from foreshape.apps.serving.trouble import client_words, log_trouble, server_error
 from foreshape.compiler.memory import byte_text
@@ -75,12 +74,14 @@ class LanguageModels:
         return ServedWriter(model, opening)
 
 
-class ServedWriter:
+class ServedWriter(RoutedModel):
     """A language model with a thread that writes its texts; see `ServedModel`.
 
     Raises:
         MemoryPlanError: not even one user fits into its memory.
     """
+
+    routes = "a language model writes texts: POST /v2/models/NAME/generate or generate_stream"
 
     def __init__(self, model: LanguageModel, opening: Opening) -> None:
         self.platform, self.notes = "foreshape", list[str]()
@@ -128,16 +129,6 @@ class ServedWriter:
             job.given_up = True
             self._changed.notify()
 
-    def feed(self, request: InferRequest) -> Any:
-        """Refuse: a text has no fixed size."""
-        raise RequestError(400, "a language model writes texts: POST /v2/models/NAME/generate or generate_stream")
-
-    def submit(self, feed: Any, until: float, soon: Soon) -> Future[Any]:
-        raise NotImplementedError
-
-    def tensors(self, request: InferRequest, results: Any) -> list[NamedTensor]:
-        raise NotImplementedError
-
     def refusal(self, request: InferRequest, error: Exception) -> RequestError | None:
         return None
 
@@ -148,9 +139,6 @@ class ServedWriter:
             places += job.settings.get("beams", self.model.settings.beams)
             waiting += places > self.model.users
         return waiting
-
-    def give_memory(self, limit: int) -> None:
-        """Do nothing: the cache keeps the size of its opening."""
 
     def page(self, title: str) -> str:
         return report_page(self.model.program, title)
