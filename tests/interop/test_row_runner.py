@@ -23,6 +23,18 @@ WORDS, WIDTH = 100, 32
 LENGTHS = [[5, 1, 33], [0, 7, 140, 3], [300], [130, 20, 0], [0], [8, 8, 16, 128]]
 
 
+def started(program, startup):
+    """Return a scope of random weights, and the parameters."""
+    scope, executor, numbers = fs.Scope(), fs.Executor(), np.random.default_rng(1)
+    executor.run(startup, scope=scope)
+    parameters = {}
+    for variable in program.parameters():
+        value = np.asarray(scope[variable.name])
+        parameters[variable.name] = (value + 0.1 * numbers.standard_normal(value.shape)).astype("float32")
+        scope[variable.name] = parameters[variable.name]
+    return scope, parameters
+
+
 def encoder(rotary: bool = False, causal: bool = False, key_heads: int | None = None, norm: str = "layer", bias: bool = False):
     """Return a program of two layers with random weights, its results, its scope, and its parameters."""
     main, startup = fs.Program(), fs.Program()
@@ -44,14 +56,7 @@ def encoder(rotary: bool = False, causal: bool = False, key_heads: int | None = 
         unit = mean / layer.sqrt(layer.reduce_sum(mean * mean, [1], True) + 1e-12)
         score = layer.fc(layer.fc(layer.sequence_pool(x, "first"), 20, "tanh"), 3)
         results = [x, mean, unit, score, layer.sequence_pool(x, "max"), layer.sequence_pool(x, "last")]
-    scope, executor, numbers = fs.Scope(), fs.Executor(), np.random.default_rng(1)
-    executor.run(startup, scope=scope)
-    parameters = {}
-    for variable in main.parameters():
-        value = np.asarray(scope[variable.name])
-        parameters[variable.name] = (value + 0.1 * numbers.standard_normal(value.shape)).astype("float32")
-        scope[variable.name] = parameters[variable.name]
-    return main, results, scope, parameters
+    return main, results, *started(main, startup)
 
 
 def fed(lengths: list[int]):
@@ -66,18 +71,60 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("threads", [1, 2])
-def test_results_equal_those_on_torch(case, threads):
-    program, results, scope, parameters = encoder(**CASES[case])
+def check(program, results, scope, parameters, threads, every=LENGTHS):
+    """Compare results for texts of some lengths with those on torch, and those of texts beside others with those of each alone."""
     runner, executor = RowRunner(program, results, parameters, threads), fs.Executor()
-    for lengths in LENGTHS:
+    for lengths in every:
         ids, begins = fed(lengths)
         got = runner.run({"input_ids": ids}, begins)
         expected = executor.run(program, feed={"input_ids": fs.LoDTensor(ids, [lengths])}, fetch=results, scope=scope)
         for variable, array in zip(results, expected, strict=True):
             value = np.asarray(getattr(array, "data", array) if isinstance(array, fs.LoDTensor) else array)
             np.testing.assert_allclose(got[variable.name], value.reshape(got[variable.name].shape), rtol=1e-5, atol=1e-5, err_msg=f"{variable.name} {lengths}")
+            for text in range(len(lengths) if len(lengths) > 1 else 0):
+                part = slice(*begins[text : text + 2])
+                alone = runner.run({"input_ids": ids[part]}, [0, lengths[text]], [variable.name])[variable.name]
+                beside = got[variable.name][part if variable.spec.lod is not None else slice(text, text + 1)]
+                np.testing.assert_allclose(alone, beside, rtol=1e-5, atol=1e-5, err_msg=f"{variable.name} {lengths}, text {text}")
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_results_equal_those_on_torch(case, threads):
+    check(*encoder(**CASES[case]), threads)
+
+
+def softmax_pooling(x):
+    scores = layer.fc(layer.fc(x, 16, "tanh"), 1)
+    weights = layer.sequence_softmax(scores)
+    return [weights, layer.sequence_pool(x * weights, "sum")]
+
+
+def frozen_norm(x):
+    y = layer.batch_norm(x, is_test=True, use_global_stats=True)
+    return [y, layer.sequence_pool(layer.relu(y), "average")]
+
+
+def small_steps(x):
+    y = layer.abs(x) + 0.5
+    places = layer.cast(layer.position_numbers(x), "int64")
+    width = layer.fill_constant([1], "int64", 3)
+    parts = [layer.pow(y, layer.abs(x)), layer.maximum(x, y - 0.7), layer.minimum(x, y), layer.exp(-y), layer.floor(4.0 * x), layer.ceil(4.0 * x)]
+    parts += [layer.reduce_max(x, [1], True) * y, layer.reduce_min(x, [1], True) * y, layer.norm(x, 2, 1, True) * y, layer.sign(x)]
+    parts += [layer.cast(layer.logical_and(x > 0.0, y < 0.6), "float32"), layer.cast(layer.logical_or(x > 0.0, y < 0.6), "float32")]
+    return [*parts, (places - 7) / width]
+
+
+NETWORKS = {"a softmax in sequences": softmax_pooling, "a batch norm with moving statistics": frozen_norm, "small steps": small_steps}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_parts_equal_those_on_torch(network, threads):
+    with fs.program_guard(main := fs.Program(), startup := fs.Program()):
+        x = layer.embedding(layer.data("input_ids", ["rows"], "int64", lod_level=1), [WORDS, WIDTH])
+        results = NETWORKS[network](x)
+    check(main, results, *started(main, startup), threads, [*LENGTHS, [700, 3]])
 
 
 def test_some_results_alone():

@@ -44,6 +44,17 @@ def _binary(name: str, axis: int) -> Function:
     return _binary_function(lambda x, y: ufunc(x, lined_up(y, x.ndim, axis)))
 
 
+def _quotient(axis: int) -> Function:
+    def compute(x: Array, y: Array) -> Array:
+        y = lined_up(y, x.ndim, axis)
+        if x.dtype.kind not in "iu":
+            return x / y
+        quotient = x // y
+        return quotient + ((quotient < 0) & (quotient * y != x))  # of whole numbers it is rounded towards zero
+
+    return compute
+
+
 def _power(exponent: float) -> Function:
     numpy = _numpy()
     if exponent == -0.5:
@@ -73,6 +84,36 @@ def _reduction(computation: c.Reduction) -> Function:
     return compute
 
 
+def _extreme(computation: c.ExtremeReduction) -> Function:
+    return _unary(lambda x: getattr(x, computation.how)(computation.axes, keepdims=computation.keeps))
+
+
+def _vector_norm(computation: c.VectorNorm) -> Function:
+    numpy, power = _numpy(), computation.of
+
+    def compute(x: Array) -> Array:
+        sizes, axes, keeps = numpy.abs(x), computation.axes, computation.keeps
+        if power == numpy.inf:
+            return sizes.max(axes, keepdims=keeps)
+        if power == 0.0:
+            return (sizes != 0).sum(axes, x.dtype, keepdims=keeps)
+        return numpy.power(numpy.power(sizes, x.dtype.type(power)).sum(axes, keepdims=keeps), x.dtype.type(1.0 / power))
+
+    return compute
+
+
+def _batch_norm(epsilon: float) -> Function:
+    numpy = _numpy()
+
+    def compute(x: Array, scale: Array | None, shift: Array | None, mean: Array, variance: Array) -> Array:
+        channels = (-1, *(1,) * (x.ndim - 2))
+        factor = 1.0 / numpy.sqrt(variance + variance.dtype.type(epsilon)) * (1.0 if scale is None else scale)
+        out = (x - mean.reshape(channels)) * factor.reshape(channels)
+        return out if shift is None else out + shift.reshape(channels)
+
+    return compute
+
+
 def _embedding(computation: c.Embedding) -> Function:
     numpy = _numpy()
 
@@ -92,7 +133,7 @@ def _slicing(computation: c.Slicing) -> Function:
     def compute(x: Array) -> Array:
         cuts: list[Any] = [slice(None)] * x.ndim
         for axis, begin, end in computation.cuts:
-            cuts[axis] = slice(begin, end)
+            cuts[axis] = slice(begin, None if (begin, end) == (-1, 0) and axis in computation.dropped else end)
         out = x[tuple(cuts)]
         return out.squeeze(computation.dropped) if computation.dropped else out
 
@@ -177,7 +218,8 @@ def row_function(computation: Computation, dims: Sequence[Dims], element: Any, r
         case c.Power(of=power):
             return _power(power)
         case c.Function(name=name):
-            return getattr(numpy, name)
+            compute = getattr(numpy, name)
+            return _unary(lambda x: compute(x).astype(element, copy=False))
         case c.Logarithm():
             return numpy.log
         case c.Relu():
@@ -197,9 +239,15 @@ def row_function(computation: Computation, dims: Sequence[Dims], element: Any, r
         case c.Product(axis=axis):
             return _binary("multiply", axis)
         case c.Quotient(axis=axis):
-            return _binary("divide", axis)
+            return _quotient(axis)
+        case c.PowerElements(axis=axis):
+            return _binary("power", axis)
+        case c.ExtremeElements(how=how, axis=axis):
+            return _binary(how + "imum", axis)
         case c.ComparedElements(how=how, axis=axis):
             return _binary(how, axis)
+        case c.Connective(how=how):
+            return _binary("logical_" + how, -1)
         case c.ChosenElements():
             return numpy.where
         case c.Softmax(axis=axis) if inside(axis):
@@ -208,6 +256,12 @@ def row_function(computation: Computation, dims: Sequence[Dims], element: Any, r
             return _layer_norm(computation)
         case c.Reduction(axes=axes) if not ranks or (axes is not None and inside(*axes)):
             return _reduction(computation)
+        case c.ExtremeReduction(axes=axes) if not ranks or (axes is not None and inside(*axes)):
+            return _extreme(computation)
+        case c.VectorNorm(axes=axes) if not ranks or (axes is not None and inside(*axes)):
+            return _vector_norm(computation)
+        case c.FrozenBatchNorm(epsilon=epsilon) if len(ranks) < 2:
+            return _batch_norm(epsilon)
         case c.Embedding():
             return _embedding(computation)
         case c.Picking(axis=0) if ranks == [1]:
@@ -252,6 +306,8 @@ def sequence_function(computation: Computation) -> Callable[[Array, Array], Arra
             return lambda x, begins: _pooled(x, begins, how)
         case s.SequenceMaximum():
             return lambda x, begins: _reduced("maximum", x, begins)
+        case s.SoftmaxInSequences():
+            return _softmax_in_sequences
         case s.SequenceEnd(last=last):
             return lambda x, begins: _ends(x, begins, last)
         case s.SequenceSpreading():
@@ -275,6 +331,13 @@ def _pooled(x: Array, begins: Array, how: c.Pooled) -> Array:
     if how != "SUM":
         counts = numpy.maximum(numpy.diff(begins), 1).astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
         out /= counts if how == "AVERAGE" else numpy.sqrt(counts)
+    return out
+
+
+def _softmax_in_sequences(x: Array, begins: Array) -> Array:
+    numpy, counts = _numpy(), _numpy().diff(begins)
+    out = numpy.exp(x - _reduced("maximum", x, begins).repeat(counts, 0))
+    out /= _reduced("add", out, begins).repeat(counts, 0)
     return out
 
 

@@ -37,6 +37,11 @@ class SequenceSpreading(ForwardOnly):
 
 
 @data_class(frozen=True)
+class SoftmaxInSequences(ForwardOnly):
+    """exp(X0) / the sum of exp(X0) over its innermost sequence; X0 has one number in a row."""
+
+
+@data_class(frozen=True)
 class Regrouping(ForwardOnly):
     """X0 with the sequences of a ragged X1."""
 
