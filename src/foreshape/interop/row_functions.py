@@ -7,6 +7,7 @@ itself, so they work on any part of the rows. Those of `SEQUENCES` need the sequ
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 from foreshape.errors import ExecutionError
@@ -66,6 +67,8 @@ def _softmax(axis: int) -> Function:
     numpy = _numpy()
 
     def compute(x: Array) -> Array:
+        if not x.size:
+            return x
         out = numpy.exp(x - x.max(axis, keepdims=True))
         out /= out.sum(axis, keepdims=True)
         return out
@@ -285,7 +288,101 @@ def row_function(computation: Computation, dims: Sequence[Dims], element: Any, r
         case c.FlattenedProduct(x_rows=1, y_rows=1) if ranks == [2]:
             return _product(False, False)
         case _:
+            return None if ranks else _function_of_all(computation, element)
+
+
+def _function_of_all(computation: Computation, element: Any) -> Function | None:
+    """Return the function of a computation that is not of each row, for complete arrays; None if there is none."""
+    numpy = _numpy()
+    match computation:
+        case c.Counting():
+            return _counting(element)
+        case c.FlattenedProduct(x_rows=x_rows, y_rows=y_rows):
+            return _flattened_product(x_rows, y_rows)
+        case c.Picking(axis=axis):
+            return _picking(axis)
+        case c.PickingAlong(axis=axis):
+            return _binary_function(lambda x, places: numpy.take_along_axis(x, places, axis))
+        case c.PlacePicking():
+            return _binary_function(lambda x, places: x[tuple(numpy.moveaxis(places, -1, 0))])
+        case c.Triangle(lower=lower, diagonal=diagonal):
+            return _unary(lambda x: (numpy.tril if lower else numpy.triu)(x, diagonal))
+        case c.SteppedSlicing():
+            return _stepped_slicing(computation)
+        case c.ImageConvolution(strides=strides, paddings=paddings, dilations=dilations, groups=groups) if len(strides) == 2:
+            return _convolution(strides, dilations, groups, lambda sizes, windows: [(p, p) for p in paddings])
+        case c.PaddedImageConvolution(strides=strides, dilations=dilations, groups=groups, pads=pads) if len(strides) == 2:
+            return _convolution(strides, dilations, groups, pads)
+        case _:
             return None
+
+
+def _flattened_product(x_rows: int, y_rows: int) -> Function:
+    def compute(x: Array, y: Array) -> Array:
+        rows, columns = x.shape[:x_rows], y.shape[y_rows:]
+        return (x.reshape(prod(rows), -1) @ y.reshape(-1, prod(columns))).reshape(*rows, *columns)
+
+    return compute
+
+
+def _counting(element: Any) -> Function:
+    numpy = _numpy()
+
+    def compute(*limits: Array) -> Array:
+        first, end, step = (x.reshape(()) for x in limits)
+        count = int(numpy.ceil((end - first) / step)) if first.dtype.kind == "f" else len(range(int(first), int(end), int(step)))
+        return (first + numpy.arange(max(count, 0)).astype(element) * step).astype(element)
+
+    return compute
+
+
+def _picking(axis: int) -> Function:
+    numpy = _numpy()
+
+    def compute(x: Array, places: Array) -> Array:
+        low, high = int(places.min(initial=0)), int(places.max(initial=-1))
+        if low < 0 or high >= x.shape[axis]:
+            raise ExecutionError(f"an index into axis {axis} must be in [0, {x.shape[axis]}); seen {low if low < 0 else high}")
+        return numpy.take(x, places.reshape(-1) if places.ndim else places, axis)
+
+    return compute
+
+
+def _stepped_slicing(computation: c.SteppedSlicing) -> Function:
+    def compute(x: Array) -> Array:
+        cuts: list[Any] = [slice(None)] * x.ndim
+        for axis, begin, end, step in computation.cuts:
+            size = x.shape[axis]
+            if step > 0:
+                cuts[axis] = slice(begin, None if (begin, end) == (-1, 0) and axis in computation.dropped else end, step)
+            else:
+                first = min(begin, size - 1) if begin >= 0 else max(size + begin, 0)
+                last = end if end >= -1 else max(size + end, 0)
+                cuts[axis] = slice(first, None if last < 0 else last, step)
+        out = x[tuple(cuts)]
+        return out.squeeze(computation.dropped) if computation.dropped else out
+
+    return compute
+
+
+def _convolution(strides: Sequence[int], dilations: Sequence[int], groups: int, pads: Callable[[Any, Any], Any]) -> Function:
+    numpy = _numpy()
+
+    def compute(x: Array, filters: Array) -> Array:
+        windows = [(n - 1) * d + 1 for n, d in zip(filters.shape[2:], dilations, strict=True)]
+        x = numpy.pad(x, [(0, 0), (0, 0), *pads(x.shape[2:], filters.shape[2:])])
+        batch, channels = x.shape[:2]
+        height, width = (max((n - w) // t + 1, 0) for n, w, t in zip(x.shape[2:], windows, strides, strict=True))
+        weights = filters.reshape(groups, len(filters) // groups, *filters.shape[1:])
+        out = numpy.zeros((batch, groups, len(filters) // groups, height * width), x.dtype)
+        for i in range(filters.shape[2]):
+            for j in range(filters.shape[3]):
+                y, z = i * dilations[0], j * dilations[1]
+                part = x[:, :, y : y + height * strides[0] : strides[0], z : z + width * strides[1] : strides[1]][:, :, :height, :width]
+                out += weights[..., i, j] @ part.reshape(batch, groups, channels // groups, height * width)
+        return out.reshape(batch, len(filters), height, width)
+
+    return compute
 
 
 def filled(computation: c.Filled, dims: Dims, element: Any) -> Callable[[int], Array] | None:
@@ -299,9 +396,6 @@ def filled(computation: c.Filled, dims: Dims, element: Any) -> Callable[[int], A
 def sequence_function(computation: Computation) -> Callable[[Array, Array], Array] | None:
     """Return the function of a computation over sequences, from rows and the begins of the sequences (and the end); None if there is none."""
     match computation:
-        case c.RunningSum(axis=0):
-            compute = _running_sum(computation)
-            return lambda x, begins: compute(x)
         case s.SequencePooling(how=how):
             return lambda x, begins: _pooled(x, begins, how)
         case s.SequenceMaximum():
