@@ -221,8 +221,9 @@ def _unpadded(operands: Sequence[Any], length: int) -> Array:
 def _places_below(dims: Callable[[int], Any], operands: Sequence[Any], length: int) -> Array:
     import numpy
 
-    counts: Array = operands[0]
-    return numpy.arange(dims(length)[-1]) < counts[..., None]
+    size: int = dims(length)[-1]
+    out: Array = numpy.arange(size) < operands[0][..., None]
+    return out
 
 
 def _spread(operands: Sequence[Any], length: int) -> Array:
