@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -215,6 +216,26 @@ def test_no_text_reaches_another_in_parts(network):
             beside = together[variable.name][rows if variable.spec.lod is not None else slice(index, index + 1)]
             assert np.isfinite(beside).all()
             np.testing.assert_allclose(beside, alone[variable.name], rtol=1e-5, atol=1e-6, err_msg=variable.name)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_memory_of_parts_is_bounded(network):
+    with fs.program_guard(main := fs.Program(), startup := fs.Program()):
+        x = layer.embedding(layer.data("input_ids", ["rows"], "int64", lod_level=1), [WORDS, WIDTH])
+        results = NETWORKS[network](x)
+    runner = RowRunner(main, results, started(main, startup)[1], 1)
+    for lengths in ([300, 7], [9] * 40, [30, 1, 500, 3, 64]):
+        ids, begins = fed(lengths)
+        runner.run({"input_ids": ids}, begins)
+        runner._free.clear()
+        tracemalloc.start()
+        try:
+            runner.run({"input_ids": ids}, begins)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        bound = runner.nbytes_of_run(len(lengths), sum(lengths), max(lengths))
+        assert peak <= bound + (64 << 10), lengths  # and small objects of Python
 
 
 @pytest.mark.parametrize("mixed", [

@@ -162,7 +162,8 @@ def _is_part(y: Array) -> bool:
     """Tell whether an array is a part of a larger one, which it would keep in memory."""
     import numpy
 
-    return isinstance(y.base, numpy.ndarray) and y.base.size > y.size
+    base: Any = y.base
+    return isinstance(base, numpy.ndarray) and base.size > y.size  # pyright: ignore[reportUnknownMemberType]
 
 
 def _called(function: Callable[..., Any], operands: Sequence[Any], length: int) -> Any:
