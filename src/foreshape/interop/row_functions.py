@@ -1,7 +1,7 @@
 """Computations in numpy, for the small parts of a network of ragged rows: lookups, reductions over sequences, shapes, gates, turns.
 
-A function takes the arrays of an op's operands, ``[rows, ...]``, constants or tuples of them, and returns its result's. Those of `ROWS` compute each row by
-itself, so they work on any part of the rows. Those of `SEQUENCES` need the sequences' begins too.
+A function takes the arrays of an op's operands, ``[rows, ...]``, constants or tuples of them, and returns its result's. Those of `row_function` for operands on
+rows compute each row by itself, so they work on any part of the rows. Those of `sequence_function` need the sequences' begins too.
 """
 
 from __future__ import annotations

@@ -273,6 +273,7 @@ def results_of_texts(
     """
     import numpy
 
+    in_shared_memory = [k for k, is_shared_memory in enumerate(shared_memory) if is_shared_memory]
     by_length: dict[int, tuple[Array, ...]] = {}
     out: list[tuple[Array, ...]] = []
     for text, (begin, end) in enumerate(pairwise(begins.tolist())):
@@ -281,8 +282,8 @@ def results_of_texts(
             arrays = operands(text, begin, end)
             computed = compute(arrays, end - begin)
             parts: list[Array] = [*computed] if isinstance(computed, tuple) else [computed]  # pyright: ignore[reportUnknownArgumentType]
-            lying = [x for x, is_shared_memory in zip(arrays, shared_memory, strict=True) if is_shared_memory]
-            results = tuple([y.copy() if _is_part(y) or any(numpy.may_share_memory(y, x) for x in lying) else y for y in parts])
+            lying = [arrays[k] for k in in_shared_memory]
+            results = tuple([y.copy() if _is_part(y) or (lying and any(numpy.may_share_memory(y, x) for x in lying)) else y for y in parts])
             by_length[end - begin] = results
         out.append(results)
     return out
