@@ -134,6 +134,8 @@ class RowProgram:
         names = [f if isinstance(f, str) else f.name for f in fetches]
         self._block = program.global_block
         self.sizes = TextSizes(program)
+        if not self.sizes.texts.isdisjoint(self.sizes.rows):
+            raise StepsUnknown("the number of texts and that of rows have one symbol")
         self._nodes: list[_Node] = []
         for op in self._needed(names):
             self._add(op)
@@ -433,7 +435,7 @@ class RowProgram:
         computation, operands, results, op = node.computation, node.operands, node.results, node.op
         spaces = {self.values[v].space for v in (*flat(operands), *results)} - {CONSTANT}
         sequences = sequence_function(computation)
-        if sequences is not None and len(flat(operands)) == 1:
+        if sequences is not None and len(flat(operands)) == 1 and spaces <= {ROWS, TEXTS}:
             self.steps.append(RowStep("sequences", sequences, operands, results))
             return
         dims = [(Ellipsis, *self.values[v].dims) for v in results]
