@@ -1,12 +1,13 @@
 """Computations in numpy, for the small parts of a network of ragged rows: lookups, reductions over sequences, shapes, gates, turns.
 
-A function takes the arrays of an op's operands, ``[rows, ...]``, constants or tuples of them, and returns its result's. Those of `ROWS` compute each row by
-itself, so they work on any part of the rows. Those of `SEQUENCES` need the sequences' begins too.
+A function takes the arrays of an op's operands, ``[rows, ...]``, constants or tuples of them, and returns its result's. Those of `row_function` for operands on
+rows compute each row by itself, so they work on any part of the rows. Those of `sequence_function` need the sequences' begins too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 from foreshape.errors import ExecutionError
@@ -44,6 +45,17 @@ def _binary(name: str, axis: int) -> Function:
     return _binary_function(lambda x, y: ufunc(x, lined_up(y, x.ndim, axis)))
 
 
+def _quotient(axis: int) -> Function:
+    def compute(x: Array, y: Array) -> Array:
+        y = lined_up(y, x.ndim, axis)
+        if x.dtype.kind not in "iu":
+            return x / y
+        quotient = x // y
+        return quotient + ((quotient < 0) & (quotient * y != x))  # of whole numbers it is rounded towards zero
+
+    return compute
+
+
 def _power(exponent: float) -> Function:
     numpy = _numpy()
     if exponent == -0.5:
@@ -55,6 +67,8 @@ def _softmax(axis: int) -> Function:
     numpy = _numpy()
 
     def compute(x: Array) -> Array:
+        if not x.size:
+            return x
         out = numpy.exp(x - x.max(axis, keepdims=True))
         out /= out.sum(axis, keepdims=True)
         return out
@@ -69,6 +83,36 @@ def _reduction(computation: c.Reduction) -> Function:
             count *= x.shape[axis]
         total = x.sum(computation.axes, keepdims=computation.keeps)
         return total if computation.how == "SUM" else total * x.dtype.type(1.0 / count if computation.how == "AVERAGE" else count**-0.5)
+
+    return compute
+
+
+def _extreme(computation: c.ExtremeReduction) -> Function:
+    return _unary(lambda x: getattr(x, computation.how)(computation.axes, keepdims=computation.keeps))
+
+
+def _vector_norm(computation: c.VectorNorm) -> Function:
+    numpy, power = _numpy(), computation.of
+
+    def compute(x: Array) -> Array:
+        sizes, axes, keeps = numpy.abs(x), computation.axes, computation.keeps
+        if power == numpy.inf:
+            return sizes.max(axes, keepdims=keeps)
+        if power == 0.0:
+            return (sizes != 0).sum(axes, x.dtype, keepdims=keeps)
+        return numpy.power(numpy.power(sizes, x.dtype.type(power)).sum(axes, keepdims=keeps), x.dtype.type(1.0 / power))
+
+    return compute
+
+
+def _batch_norm(epsilon: float) -> Function:
+    numpy = _numpy()
+
+    def compute(x: Array, scale: Array | None, shift: Array | None, mean: Array, variance: Array) -> Array:
+        channels = (-1, *(1,) * (x.ndim - 2))
+        factor = 1.0 / numpy.sqrt(variance + variance.dtype.type(epsilon)) * (1.0 if scale is None else scale)
+        out = (x - mean.reshape(channels)) * factor.reshape(channels)
+        return out if shift is None else out + shift.reshape(channels)
 
     return compute
 
@@ -92,7 +136,7 @@ def _slicing(computation: c.Slicing) -> Function:
     def compute(x: Array) -> Array:
         cuts: list[Any] = [slice(None)] * x.ndim
         for axis, begin, end in computation.cuts:
-            cuts[axis] = slice(begin, end)
+            cuts[axis] = slice(begin, None if (begin, end) == (-1, 0) and axis in computation.dropped else end)
         out = x[tuple(cuts)]
         return out.squeeze(computation.dropped) if computation.dropped else out
 
@@ -177,7 +221,8 @@ def row_function(computation: Computation, dims: Sequence[Dims], element: Any, r
         case c.Power(of=power):
             return _power(power)
         case c.Function(name=name):
-            return getattr(numpy, name)
+            compute = getattr(numpy, name)
+            return _unary(lambda x: compute(x).astype(element, copy=False))
         case c.Logarithm():
             return numpy.log
         case c.Relu():
@@ -197,9 +242,15 @@ def row_function(computation: Computation, dims: Sequence[Dims], element: Any, r
         case c.Product(axis=axis):
             return _binary("multiply", axis)
         case c.Quotient(axis=axis):
-            return _binary("divide", axis)
+            return _quotient(axis)
+        case c.PowerElements(axis=axis):
+            return _binary("power", axis)
+        case c.ExtremeElements(how=how, axis=axis):
+            return _binary(how + "imum", axis)
         case c.ComparedElements(how=how, axis=axis):
             return _binary(how, axis)
+        case c.Connective(how=how):
+            return _binary("logical_" + how, -1)
         case c.ChosenElements():
             return numpy.where
         case c.Softmax(axis=axis) if inside(axis):
@@ -208,6 +259,12 @@ def row_function(computation: Computation, dims: Sequence[Dims], element: Any, r
             return _layer_norm(computation)
         case c.Reduction(axes=axes) if not ranks or (axes is not None and inside(*axes)):
             return _reduction(computation)
+        case c.ExtremeReduction(axes=axes) if not ranks or (axes is not None and inside(*axes)):
+            return _extreme(computation)
+        case c.VectorNorm(axes=axes) if not ranks or (axes is not None and inside(*axes)):
+            return _vector_norm(computation)
+        case c.FrozenBatchNorm(epsilon=epsilon) if len(ranks) < 2:
+            return _batch_norm(epsilon)
         case c.Embedding():
             return _embedding(computation)
         case c.Picking(axis=0) if ranks == [1]:
@@ -231,7 +288,101 @@ def row_function(computation: Computation, dims: Sequence[Dims], element: Any, r
         case c.FlattenedProduct(x_rows=1, y_rows=1) if ranks == [2]:
             return _product(False, False)
         case _:
+            return None if ranks else _function_of_all(computation, element)
+
+
+def _function_of_all(computation: Computation, element: Any) -> Function | None:
+    """Return the function of a computation that is not of each row, for complete arrays; None if there is none."""
+    numpy = _numpy()
+    match computation:
+        case c.Counting():
+            return _counting(element)
+        case c.FlattenedProduct(x_rows=x_rows, y_rows=y_rows):
+            return _flattened_product(x_rows, y_rows)
+        case c.Picking(axis=axis):
+            return _picking(axis)
+        case c.PickingAlong(axis=axis):
+            return _binary_function(lambda x, places: numpy.take_along_axis(x, places, axis))
+        case c.PlacePicking():
+            return _binary_function(lambda x, places: x[tuple(numpy.moveaxis(places, -1, 0))])
+        case c.Triangle(lower=lower, diagonal=diagonal):
+            return _unary(lambda x: (numpy.tril if lower else numpy.triu)(x, diagonal))
+        case c.SteppedSlicing():
+            return _stepped_slicing(computation)
+        case c.ImageConvolution(strides=strides, paddings=paddings, dilations=dilations, groups=groups) if len(strides) == 2:
+            return _convolution(strides, dilations, groups, lambda sizes, windows: [(p, p) for p in paddings])
+        case c.PaddedImageConvolution(strides=strides, dilations=dilations, groups=groups, pads=pads) if len(strides) == 2:
+            return _convolution(strides, dilations, groups, pads)
+        case _:
             return None
+
+
+def _flattened_product(x_rows: int, y_rows: int) -> Function:
+    def compute(x: Array, y: Array) -> Array:
+        rows, columns = x.shape[:x_rows], y.shape[y_rows:]
+        return (x.reshape(prod(rows), -1) @ y.reshape(-1, prod(columns))).reshape(*rows, *columns)
+
+    return compute
+
+
+def _counting(element: Any) -> Function:
+    numpy = _numpy()
+
+    def compute(*limits: Array) -> Array:
+        first, end, step = (x.reshape(()) for x in limits)
+        count = int(numpy.ceil((end - first) / step)) if first.dtype.kind == "f" else len(range(int(first), int(end), int(step)))
+        return (first + numpy.arange(max(count, 0)).astype(element) * step).astype(element)
+
+    return compute
+
+
+def _picking(axis: int) -> Function:
+    numpy = _numpy()
+
+    def compute(x: Array, places: Array) -> Array:
+        low, high = int(places.min(initial=0)), int(places.max(initial=-1))
+        if low < 0 or high >= x.shape[axis]:
+            raise ExecutionError(f"an index into axis {axis} must be in [0, {x.shape[axis]}); seen {low if low < 0 else high}")
+        return numpy.take(x, places.reshape(-1) if places.ndim else places, axis)
+
+    return compute
+
+
+def _stepped_slicing(computation: c.SteppedSlicing) -> Function:
+    def compute(x: Array) -> Array:
+        cuts: list[Any] = [slice(None)] * x.ndim
+        for axis, begin, end, step in computation.cuts:
+            size = x.shape[axis]
+            if step > 0:
+                cuts[axis] = slice(begin, None if (begin, end) == (-1, 0) and axis in computation.dropped else end, step)
+            else:
+                first = min(begin, size - 1) if begin >= 0 else max(size + begin, 0)
+                last = end if end >= -1 else max(size + end, 0)
+                cuts[axis] = slice(first, None if last < 0 else last, step)
+        out = x[tuple(cuts)]
+        return out.squeeze(computation.dropped) if computation.dropped else out
+
+    return compute
+
+
+def _convolution(strides: Sequence[int], dilations: Sequence[int], groups: int, pads: Callable[[Any, Any], Any]) -> Function:
+    numpy = _numpy()
+
+    def compute(x: Array, filters: Array) -> Array:
+        windows = [(n - 1) * d + 1 for n, d in zip(filters.shape[2:], dilations, strict=True)]
+        x = numpy.pad(x, [(0, 0), (0, 0), *pads(x.shape[2:], filters.shape[2:])])
+        batch, channels = x.shape[:2]
+        height, width = (max((n - w) // t + 1, 0) for n, w, t in zip(x.shape[2:], windows, strides, strict=True))
+        weights = filters.reshape(groups, len(filters) // groups, *filters.shape[1:])
+        out = numpy.zeros((batch, groups, len(filters) // groups, height * width), x.dtype)
+        for i in range(filters.shape[2]):
+            for j in range(filters.shape[3]):
+                y, z = i * dilations[0], j * dilations[1]
+                part = x[:, :, y : y + height * strides[0] : strides[0], z : z + width * strides[1] : strides[1]][:, :, :height, :width]
+                out += weights[..., i, j] @ part.reshape(batch, groups, channels // groups, height * width)
+        return out.reshape(batch, len(filters), height, width)
+
+    return compute
 
 
 def filled(computation: c.Filled, dims: Dims, element: Any) -> Callable[[int], Array] | None:
@@ -245,13 +396,12 @@ def filled(computation: c.Filled, dims: Dims, element: Any) -> Callable[[int], A
 def sequence_function(computation: Computation) -> Callable[[Array, Array], Array] | None:
     """Return the function of a computation over sequences, from rows and the begins of the sequences (and the end); None if there is none."""
     match computation:
-        case c.RunningSum(axis=0):
-            compute = _running_sum(computation)
-            return lambda x, begins: compute(x)
         case s.SequencePooling(how=how):
             return lambda x, begins: _pooled(x, begins, how)
         case s.SequenceMaximum():
             return lambda x, begins: _reduced("maximum", x, begins)
+        case s.SoftmaxInSequences():
+            return _softmax_in_sequences
         case s.SequenceEnd(last=last):
             return lambda x, begins: _ends(x, begins, last)
         case s.SequenceSpreading():
@@ -275,6 +425,13 @@ def _pooled(x: Array, begins: Array, how: c.Pooled) -> Array:
     if how != "SUM":
         counts = numpy.maximum(numpy.diff(begins), 1).astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1))
         out /= counts if how == "AVERAGE" else numpy.sqrt(counts)
+    return out
+
+
+def _softmax_in_sequences(x: Array, begins: Array) -> Array:
+    numpy, counts = _numpy(), _numpy().diff(begins)
+    out = numpy.exp(x - _reduced("maximum", x, begins).repeat(counts, 0))
+    out /= _reduced("add", out, begins).repeat(counts, 0)
     return out
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
+from foreshape.core.dims import Size
 from foreshape.core.spec import FP32, Spec
 from foreshape.errors import SchemaError
 from foreshape.interop.row_functions import filled, row_function, sequence_function
+from foreshape.interop.row_padding import DescribedNumbers, TextSizes, mixes_texts, text_function
 from foreshape.language.operator import computations as c
 from foreshape.language.operator.computation import Computation
-from foreshape.language.operator.sequence_computations import AttentionInSequences, SequenceSpreading
+from foreshape.language.operator.sequence_computations import AttentionInSequences, SequencePadding, SequenceSpreading
 from foreshape.language.program import Op, Program, Variable
 from foreshape.machine.kernels.frozen import Following, in_library
 from foreshape.machine.kernels.onednn_library import Function
@@ -24,6 +26,8 @@ from foreshape.machine.kernels.row_kernels import Array, KernelStore, RowFunctio
 CONSTANT: Final = "constant"
 ROWS: Final = "rows"
 TEXTS: Final = "texts"
+SIZES: Final = "sizes"
+PADDED: Final = "padded"
 _Computation = TypeVar("_Computation", bound=Computation)
 
 
@@ -32,11 +36,20 @@ class StepsUnknown(SchemaError):
 
 
 class RowValue(NamedTuple):
-    """A value: one entry for each row, for each text, or a constant; the dims of an entry; numpy's name of its elements."""
+    """A value.
+
+    Attributes:
+        space: `ROWS` and `TEXTS` for one entry for each row, or each text; `CONSTANT`; `PADDED` for one of each text as a padded batch of its own, and
+            `SIZES` for such a one that the number of rows alone decides.
+        dims: of an entry; none of `PADDED` and `SIZES`.
+        element: numpy's name of its elements.
+        padded_dims: all dims of `PADDED` and `SIZES`.
+    """
 
     space: str
     dims: tuple[int, ...]
     element: str
+    padded_dims: tuple[Size, ...] = ()
 
 
 class Columns(NamedTuple):
@@ -52,7 +65,7 @@ class RowStep(NamedTuple):
 
     Attributes:
         kind: "product", "norm" and "function" for oneDNN's kernels on blocks of rows; "rows" for a function of each row in numpy, or "filled" from the number
-            of rows; "sequences" for a function of all rows and the begins of the sequences; "attention".
+            of rows; "sequences" for a function of all rows and the begins of the sequences; "attention"; "texts" for a function of one text.
         compute: of its kind.
         operands: the values read, in order; tuples of them where an operand is several.
     """
@@ -65,12 +78,12 @@ class RowStep(NamedTuple):
     @property
     def reads(self) -> list[int]:
         """Return the values read."""
-        return _flat(self.operands)
+        return flat(self.operands)
 
     @property
     def is_by_row(self) -> bool:
         """Return True if it computes each row by itself."""
-        return self.kind not in ("sequences", "attention")
+        return self.kind not in ("sequences", "attention", "texts")
 
 
 class _Node(NamedTuple):
@@ -95,6 +108,7 @@ class RowProgram:
         feeds: the values fed, by name.
         fetches: the values of the results.
         columns: values lying in columns of others.
+        sizes: of one text alone.
 
     Raises:
         StepsUnknown: an op has no step here.
@@ -119,13 +133,18 @@ class RowProgram:
         self._shared: dict[Hashable, tuple[int, ...]] = {}
         names = [f if isinstance(f, str) else f.name for f in fetches]
         self._block = program.global_block
+        self.sizes = TextSizes(program)
+        if not self.sizes.texts.isdisjoint(self.sizes.rows):
+            raise StepsUnknown("the number of texts and that of rows have one symbol")
         self._nodes: list[_Node] = []
-        for op in _needed(program, names):
+        for op in self._needed(names):
             self._add(op)
         self.fetches = [self._value(name) for name in names]
+        if any(self.values[v].space not in (ROWS, TEXTS) for v in self.fetches):
+            raise StepsUnknown("a result has neither a row for each row of texts nor one for each text")
         self._readers: dict[int, list[_Node]] = {}
         for node in self._nodes:
-            for v in _flat(node.operands):
+            for v in flat(node.operands):
                 self._readers.setdefault(v, []).append(node)
         self._order = {id(node): index for index, node in enumerate(self._nodes)}
         self._make_steps()
@@ -134,8 +153,11 @@ class RowProgram:
     # --- values
 
     def _new(self, spec: Spec, space: str) -> int:
-        dims = spec.known_dims if space == CONSTANT else spec.known_dims[1:]
-        self.values.append(RowValue(space, tuple(dims), spec.known_dtype.numpy_name))  # pyright: ignore[reportArgumentType]
+        dims, element = spec.known_dims, spec.known_dtype.numpy_name
+        if space in (SIZES, PADDED):
+            self.values.append(RowValue(space, (), element, tuple(dims)))
+        else:
+            self.values.append(RowValue(space, tuple(dims if space == CONSTANT else dims[1:]), element))  # pyright: ignore[reportArgumentType]
         return len(self.values) - 1
 
     def _value(self, name: str) -> int:
@@ -160,27 +182,45 @@ class RowProgram:
         self.constants[number] = array
         return number
 
-    def _result_space(self, op: Op, spec: Spec) -> str:
+    def _result_space(self, op: Op, computation: Computation, spec: Spec, operands: Sequence[Any]) -> str:
         """Return the space of a result."""
-        dims = spec.dims
+        dims, spaces = spec.dims, {self.values[v].space for v in flat(operands)}
         if dims is None or spec.dtype is None:
             raise StepsUnknown(f"{_words(op)}: {spec.text()} has dims that are not known")
-        space = ROWS if spec.lod is not None else CONSTANT if all(isinstance(n, int) for n in dims) else TEXTS
-        if not all(isinstance(n, int) for n in dims[1:]) or spec.lod_level > 1:
-            raise StepsUnknown(f"{_words(op)}: {spec.text()} has open dims besides its rows")
-        return space
+        if spec.lod is not None:
+            if spec.lod_level > 1 or self.sizes.depends(dims[1:]):
+                raise StepsUnknown(f"{_words(op)}: {spec.text()} has open dims besides its rows")
+            return ROWS
+        numbers = computation.numbers if isinstance(computation, DescribedNumbers) else ()
+        if not self.sizes.depends((*dims, *numbers)) and spaces <= {CONSTANT}:
+            return CONSTANT
+        if dims and self.sizes.is_texts(dims[0]) and not self.sizes.depends(dims[1:]):
+            return TEXTS
+        if self.sizes.dims(dims) is None:
+            raise StepsUnknown(f"{_words(op)}: {spec.text()} has open dims besides its texts and its rows")
+        if spaces <= {CONSTANT, SIZES}:
+            return SIZES
+        if not self.sizes.depends(dims):
+            raise StepsUnknown(f"{_words(op)}: {spec.text()} is of several texts")
+        return PADDED
 
     # --- from ops to computations
 
     def _add(self, op: Op) -> None:
         """Add an op: as a constant, as a node, or as an earlier one."""
-        computation = None if op.operator is None else op.operator.computes()
+        computation: Computation | None = self._described(op)
+        slots = [s.name for s in op.operator.schema.operands] if op.operator is not None and computation is None else []
+        if computation is None and op.operator is not None:
+            computation = op.operator.computes()
         if computation is None:
             raise StepsUnknown(f"{_words(op)}: {op.type} has no kernel for rows without torch")
-        slots = [s.name for s in op.operator.schema.operands] if op.operator is not None else []
         many = {s.name for s in op.operator.schema.operands if s.many} if op.operator is not None else set[str]()
         reads = [op.inputs.get(slot, ()) for slot in slots]
         bias = isinstance(computation, AttentionInSequences)
+        if isinstance(computation, c.Reshape | c.Expansion):
+            reads = reads[:1]  # the description has the dims
+        elif isinstance(computation, c.Slicing) and any(reads[1:]) and self._block.var(op.operand(0)).spec.dims == self._block.var(op.result(0)).spec.dims:
+            computation, reads = c.Identity(), reads[:1]
         if any(reads[computation.operands + bias :]):
             raise StepsUnknown(f"{_words(op)}: {op.type} has operands beside those of its usual form")
         if isinstance(computation, SequenceSpreading | c.Filled):  # only the number of rows counts
@@ -192,12 +232,12 @@ class RowProgram:
             operands.pop()
         names = [(s.name, n) for s in op.operator.schema.results for n in op.outputs.get(s.name, ())] if op.operator is not None else []
         first = names[0][0] if names else ""
-        results = [n for slot, n in names if slot == first]  # others serve gradients
+        results = [n for slot, n in names if slot == first or isinstance(computation, SequencePadding)]  # others serve gradients
         specs = [self._block.var(n).spec for n in results]
         key = computation, tuple(operands), tuple((spec.dims, spec.dtype, spec.lod is not None) for spec in specs)
         numbers = self._shared.get(key)
         if numbers is None:
-            spaces = [self._result_space(op, spec) for spec in specs]
+            spaces = [self._result_space(op, computation, spec, operands) for spec in specs]
             if any(space == CONSTANT for space in spaces):
                 numbers = self._constants_of(op, computation, operands, specs)
             else:
@@ -209,15 +249,19 @@ class RowProgram:
     def _constants_of(self, op: Op, computation: Computation, operands: Sequence[Any], specs: Sequence[Spec]) -> tuple[int, ...]:
         """Return the results of an op on constants."""
         dims, element = [spec.known_dims for spec in specs], specs[0].known_dtype.numpy_name
-        if isinstance(computation, c.Filled):
+        compute: Callable[..., Any] | None
+        if isinstance(computation, DescribedNumbers):
+            described = text_function(computation, specs, self.sizes)
+            compute = None if described is None else lambda: described((), 0)
+        elif isinstance(computation, c.Filled):
             import numpy
 
             number, sizes = computation.number, dims[0]
             is_known = number is not None and all(isinstance(n, int) for n in sizes)
-            compute: Callable[..., Any] | None = (lambda: numpy.full(sizes, number, element)) if is_known else None  # pyright: ignore[reportArgumentType, reportCallIssue]
+            compute = (lambda: numpy.full(sizes, number, element)) if is_known else None  # pyright: ignore[reportArgumentType, reportCallIssue]
         else:
             compute = row_function(computation, dims, element, ())
-        values = _flat(operands)
+        values = flat(operands)
         if compute is None or any(v not in self.constants for v in values):
             raise StepsUnknown(f"{_words(op)}: {op.type} has no kernel without torch for these operands")
         arrays = [tuple(self.constants[v] for v in x) if isinstance(x, tuple) else None if x is None else self.constants[x] for x in operands]  # pyright: ignore[reportUnknownVariableType]
@@ -248,7 +292,9 @@ class RowProgram:
             if not read.isdisjoint(step.results) or any(self.columns[v].source in step.results for v in read if v in self.columns):
                 read.update(step.reads)
                 out.append(step)
-        return out[::-1]
+        out.reverse()
+        out.sort(key=lambda step: self.values[step.results[0]].space != SIZES)  # these read no others
+        return out
 
     def _weight(self, node: _Node) -> Array | None:
         """Return the constant matrix of a product of rows."""
@@ -356,26 +402,28 @@ class RowProgram:
         value = None if first is None else self.values[first]
         is_single = value is not None and first not in self.constants and value.element == FP32.numpy_name
         function = _function_of(computation)
+        is_packed = value is not None and value.space in (ROWS, TEXTS) and all(self.values[v].space == value.space for v in results)
         if isinstance(computation, AttentionInSequences):
-            bias = operands[3] if len(operands) > 3 else None
+            bias: int | None = operands[3] if len(operands) > 3 else None
             if (
                 value is None
                 or not is_single
-                or (bias is not None and bias not in self.constants)
-                or any(self.values[v].dims != value.dims for v in _flat(operands[1:3]))
+                or (bias is not None and self.values[bias].space not in (CONSTANT, SIZES, PADDED))
+                or any(self.values[v].space != ROWS for v in flat(operands[:3]))
+                or any(self.values[v].dims != value.dims for v in flat(operands[1:3]))
             ):
-                raise StepsUnknown(f"{_words(op)}: attention without torch is for fp32 of equal rows, with a constant bias or none")
+                raise StepsUnknown(f"{_words(op)}: attention without torch is for fp32 of equal rows, with a bias by rows and keys or none")
             self.steps.append(
                 RowStep("attention", RowAttention(self._store, computation.heads, computation.scale, computation.causal), tuple(operands), results)
             )
-        elif is_single and function is not None:
+        elif is_single and is_packed and function is not None:
             self.steps.append(RowStep("function", RowFunction(self._store, function[0]), operands[:1], results))
-        elif is_single and value is not None and isinstance(computation, c.LayerNorm) and computation.begin == len(value.dims) == 1:
+        elif is_single and is_packed and value is not None and isinstance(computation, c.LayerNorm) and computation.begin == len(value.dims) == 1:
             numbers = [None if v is None else self.constants.get(v) for v in (*operands[1:], None, None)[:2]]
             if any(v is not None and v not in self.constants for v in operands[1:]):
                 raise StepsUnknown(f"{_words(op)}: its scale and its shift must be constants")
             self.steps.append(RowStep("norm", RowNorm(self._store, value.dims[0], computation.epsilon, *numbers), operands[:1], results))
-        elif isinstance(computation, c.Filled):
+        elif isinstance(computation, c.Filled) and self.values[results[0]].space in (ROWS, TEXTS):
             fill = filled(computation, (0, *self.values[results[0]].dims), self.values[results[0]].element)
             if fill is None:
                 raise StepsUnknown(f"{_words(op)}: {op.type} is of a number that is not known")
@@ -385,39 +433,56 @@ class RowProgram:
 
     def _in_numpy(self, node: _Node) -> None:
         computation, operands, results, op = node.computation, node.operands, node.results, node.op
-        spaces = {self.values[v].space for v in (*_flat(operands), *results)} - {CONSTANT}
+        spaces = {self.values[v].space for v in (*flat(operands), *results)} - {CONSTANT}
         sequences = sequence_function(computation)
-        if sequences is not None and len(_flat(operands)) == 1:
+        if sequences is not None and len(flat(operands)) == 1 and spaces <= {ROWS, TEXTS}:
             self.steps.append(RowStep("sequences", sequences, operands, results))
             return
         dims = [(Ellipsis, *self.values[v].dims) for v in results]
-        ranks = [1 + len(self.values[v].dims) for v in _flat(operands) if v not in self.constants]
-        compute = row_function(computation, dims, self.values[results[0]].element, ranks) if len(spaces) == 1 else None
-        if compute is None or not ranks:
+        ranks = [1 + len(self.values[v].dims) for v in flat(operands) if v not in self.constants]
+        is_packed = len(spaces) == 1 and spaces <= {ROWS, TEXTS}
+        compute = row_function(computation, dims, self.values[results[0]].element, ranks) if is_packed and ranks else None
+        if compute is not None:
+            self.steps.append(RowStep("rows", compute, operands, results))
+            return
+        names = [n for slot in op.outputs.values() for n in slot][: len(results)]
+        text = text_function(computation, [self._block.var(n).spec for n in names], self.sizes)
+        if text is None or any(self._mixes(computation, v) for v in flat(operands)):
             raise StepsUnknown(f"{_words(op)}: {op.type} has no kernel without torch for these operands")
-        self.steps.append(RowStep("rows", compute, operands, results))
+        self.steps.append(RowStep("texts", text, operands, results))
+
+    def _mixes(self, computation: Computation, operand: int) -> bool:
+        """Tell whether a computation on an operand joins entries of several texts."""
+        value = self.values[operand]
+        is_packed = value.space in (ROWS, TEXTS)
+        return mixes_texts(computation, (0, *value.dims) if is_packed else value.padded_dims or value.dims, self.sizes, is_packed)
+
+    def _described(self, op: Op) -> DescribedNumbers | None:
+        """Return the numbers of an op's result if the description has them."""
+        names = [n for n in op.output_names() if n]
+        return self.sizes.described(self._block.var(names[0]).spec) if len(names) == 1 else None
+
+    def _needed(self, fetches: Sequence[str]) -> list[Op]:
+        """Return the ops behind the fetches, in order."""
+        names, ops = {*fetches}, list[Op]()
+        for op in reversed(self._block.ops):
+            if not names.isdisjoint(op.output_names()):
+                ops.append(op)
+                names.update(() if self._described(op) is not None else op.input_names())
+        return ops[::-1]
 
 
-def _needed(program: Program, fetches: Sequence[str]) -> list[Op]:
-    """Return the ops behind the fetches, in order."""
-    names, ops = {*fetches}, list[Op]()
-    for op in reversed(program.global_block.ops):
-        if not names.isdisjoint(op.output_names()):
-            ops.append(op)
-            names.update(op.input_names())
-    return ops[::-1]
+def flat(operands: Sequence[Any]) -> list[int]:
+    """Return the values among operands, those of several too."""
+    out: list[int] = []
+    for x in operands:
+        out += [] if x is None else [x] if isinstance(x, int) else x
+    return out
 
 
 def _words(op: Op) -> str:
     site = op.call_site
     return f"{op.type}" if site is None else f"{op.type} at {site}"
-
-
-def _flat(operands: Sequence[Any]) -> list[int]:
-    out: list[int] = []
-    for x in operands:
-        out += [] if x is None else [x] if isinstance(x, int) else x
-    return out
 
 
 def _function_of(computation: Computation) -> tuple[Function, ...] | None:

@@ -13,8 +13,9 @@ from heapq import heapreplace
 from math import prod
 from typing import Any, NamedTuple
 
-from foreshape.errors import FeedError, SchemaError
-from foreshape.interop.row_program import CONSTANT, ROWS, TEXTS, RowProgram, RowStep, RowValue
+from foreshape.errors import ExecutionError, FeedError, SchemaError
+from foreshape.interop.row_padding import padded_bytes, results_of_texts
+from foreshape.interop.row_program import CONSTANT, PADDED, ROWS, SIZES, TEXTS, RowProgram, RowStep, RowValue, flat
 from foreshape.language.program import Program, Variable
 from foreshape.machine.kernels.onednn_library import Library, library
 from foreshape.machine.kernels.row_attention import rows_behind
@@ -239,12 +240,18 @@ class _RunPlan:
         self.last = [_last_reads(program, self.parts, fetches, index) for index in range(len(self.parts))]
         self._attentions = [step.compute for part in self.parts for step in part.steps if step.kind == "attention"]
         self._entry, self._block = _entry_bytes(program, self.parts, self.last), _block_bytes(program, self.parts)
+        self._padded = padded_bytes(program.values, program.sizes, _padded_stages(program, self.parts, self.last))
 
     def nbytes(self, texts: int, rows: int, longest: int) -> int:
         """Return the most bytes of a worker's memory for a chunk."""
         room = {ROWS: covered(rows) + rows_behind(longest), TEXTS: covered(min(texts, rows))}
         scores = max((attention.nbytes(longest) for attention in self._attentions), default=0)
-        return sum(room[space] * size for space, size in self._entry.items()) + min(covered(rows), BLOCK) * self._block + scores
+        return (
+            sum(room[space] * size for space, size in self._entry.items())
+            + min(covered(rows), BLOCK) * self._block
+            + scores
+            + self._padded(texts, rows, longest)
+        )
 
 
 class _Task(NamedTuple):
@@ -291,18 +298,32 @@ def _entry_bytes(program: RowProgram, parts: Sequence[_StepGroup], last: Sequenc
     for part, behind in zip(parts, last, strict=True):
         for v in part.leaves:
             value = program.values[v]
+            if value.space not in total:
+                continue
             size = entry_bytes(value)
             if value.element == "float32":
                 used[v] = free[value.space].pop() if free[value.space] else len(sizes)
                 sizes[used[v]], total[value.space] = max(size, sizes.get(used[v], 0)), total[value.space] + max(size - sizes.get(used[v], 0), 0)
             else:
                 total[value.space] += size
-            if part.steps[0].kind == "sequences":
+            if part.steps[0].kind in ("sequences", "texts"):
                 temporary[value.space] = max(temporary[value.space], 2 * size)
         for v in behind:
             if v in used:
                 free[program.values[v].space].append(used.pop(v))
     return {space: total[space] + temporary[space] for space in total}
+
+
+def _padded_stages(program: RowProgram, parts: Sequence[_StepGroup], last: Sequence[Sequence[int]]) -> list[tuple[set[int], set[int]]]:
+    """Return the values of single texts that are there during each part, and those that it reads or writes."""
+    padded = {v for v, value in enumerate(program.values) if value.space in (SIZES, PADDED)}
+    alive = set[int]()
+    stages: list[tuple[set[int], set[int]]] = []
+    for part, behind in zip(parts, last, strict=True):
+        alive |= part.leaves & padded
+        stages.append((set(alive), {v for step in part.steps for v in (*step.reads, *step.results)} & padded))
+        alive -= set(behind)
+    return stages
 
 
 def _block_bytes(program: RowProgram, parts: Sequence[_StepGroup]) -> int:
@@ -383,7 +404,7 @@ class _RowWorker(Worker):
         for part, last in zip(plan.parts, plan.last, strict=True):
             for v in part.leaves:
                 value = self._program.values[v]
-                if value.element == "float32":
+                if value.element == "float32" and value.space in room:
                     memory_numbers[v] = free[value.space].pop()
                     env[v] = self._memory((value.space, memory_numbers[v]), room[value.space], value.dims)
             if part.is_by_row:
@@ -416,19 +437,58 @@ class _RowWorker(Worker):
 
         if step.kind == "attention":
             q, k, v = (_in_rows(self._array(env, x)) for x in step.operands[:3])
-            bias = env[step.operands[3]] if len(step.operands) > 3 else None
+            bias: Any = None
+            if len(step.operands) > 3:
+                number = flat(step.operands[3:])[0]
+                bias = [env[number]] * (len(begins) - 1) if self._program.values[number].space == CONSTANT else env[number]
             out = env[step.results[0]]
             out[begins[-1] :] = 0.0
             step.compute(self, q, k, v, out, begins.tolist(), bias)
             return
-        number: int = step.operands[0]
-        result = step.results[0]
-        x = self._array(env, number)[: count[self._program.values[number].space]]
-        y, space = step.compute(x, begins), self._program.values[result].space
-        if result not in env:
-            env[result] = numpy.empty((room[space], *y.shape[1:]), y.dtype)
-        env[result][: len(y)] = y
-        env[result][len(y) :] = 0
+        if step.kind == "texts":
+            results = self._of_texts(step, env, begins)
+        else:
+            (number,) = flat(step.operands)
+            results = [step.compute(self._array(env, number)[: count[self._program.values[number].space]], begins)]
+        for result, y in zip(step.results, results, strict=True):
+            space = self._program.values[result].space
+            if space not in room:
+                env[result] = y
+                continue
+            if result not in env:
+                env[result] = numpy.empty((room[space], *y.shape[1:]), y.dtype)
+            env[result][: len(y)] = y
+            env[result][len(y) :] = 0
+
+    def _of_texts(self, step: RowStep, env: dict[int, Array], begins: Array) -> list[Any]:
+        """Return each result of a step on single texts: arrays of all texts, or a list of one for each text."""
+        import numpy
+
+        values = self._program.values
+
+        def operand(x: Any, text: int, begin: int, end: int) -> Any:
+            if x is None or isinstance(x, tuple):
+                return x and tuple([operand(v, text, begin, end) for v in x])  # pyright: ignore[reportUnknownVariableType]
+            number: int = x
+            space = values[number].space
+            if space in (ROWS, TEXTS):
+                return self._array(env, number)[begin:end] if space == ROWS else env[number][text : text + 1]
+            return env[number] if space == CONSTANT else env[number][text]
+
+        def operands(text: int, begin: int, end: int) -> list[Any]:
+            return [operand(x, text, begin, end) for x in step.operands]
+
+        shared_memory = [any(values[v].space in (ROWS, TEXTS) for v in flat((x,))) for x in step.operands]
+        is_shared = all(values[v].space == SIZES for v in step.results)
+        texts = results_of_texts(step.compute, operands, begins, is_shared, shared_memory)
+        out: list[Any] = []
+        for v, arrays in zip(step.results, zip(*texts, strict=True), strict=True):
+            space = values[v].space
+            rows = begins[1:] - begins[:-1] if space == ROWS else [1] * len(arrays)
+            if space in (ROWS, TEXTS) and any(len(x) != n for x, n in zip(arrays, rows, strict=True)):
+                raise ExecutionError(f"a value of {space} has other rows than the texts fed")
+            out.append(numpy.concatenate(arrays) if space in (ROWS, TEXTS) else arrays)
+        return out
 
     def _run_blocks(self, part: _StepGroup, env: dict[int, Array], count: int) -> None:
         """Run steps block by block."""

@@ -129,12 +129,14 @@ class RaggedFile(NamedTuple):
     scope: Callable[[], Scope]
 
 
-def open_unpadded(path: str | os.PathLike[str], mask: str | None = "attention_mask", pad_id: int | None = None) -> RaggedFile:
+def open_unpadded(
+    path: str | os.PathLike[str], mask: str | None = "attention_mask", pad_id: int | None = None, side: Side = "right", masked: Literal[0, 1] = 0
+) -> RaggedFile:
     """Open an ``.onnx`` of padded texts on ragged rows; its weights stay in the file, and torch is not needed.
 
     Args:
         path: of the file.
-        mask, pad_id: as for `unpad`.
+        mask, pad_id, side, masked: as for `unpad`.
 
     Raises:
         UnpadError, SchemaError: as `unpad`. FormatError: the file cannot be read, or its parameters are in other files than an ``.onnx`` has.
@@ -145,7 +147,7 @@ def open_unpadded(path: str | os.PathLike[str], mask: str | None = "attention_ma
     program.refresh()
     arrays = FileArrays(parameters)
     feeds, fetches = columns(program, "feed", outputs=True), columns(program, "fetch", outputs=False)
-    network = unpad_program(program, feeds, fetches, mask, arrays.get, pad_id=pad_id, source=node_words)
+    network = unpad_program(program, feeds, fetches, mask, arrays.get, side=side, masked=masked, pad_id=pad_id, source=node_words)
 
     def scope() -> Scope:
         out = Scope()

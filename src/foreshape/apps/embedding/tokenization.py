@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from foreshape.apps.embedding.vocabulary_files import read_vocabulary
 from foreshape.apps.generation.transformers_models import json_object
@@ -12,8 +12,6 @@ from foreshape.errors import DescriptionError, FormatError, SchemaError
 
 _NO_LIMIT = 1 << 20
 """Lengths from here on stand for no limit: transformers writes 10^30."""
-
-
 _ASCII, _OTHER = 224, 640
 """The bytes that the package tokenizers takes for a character while it cuts texts into words, as measured: of ASCII; of others, each a word."""
 

@@ -94,9 +94,10 @@ class Power(ForwardOnly):
 
 @data_class(frozen=True)
 class Function(ForwardOnly):
-    """A function of each element of X0, by its name: the sine and the cosine, in radians, log(1 + X0), and True where X0 is 0."""
+    """A function of each element of X0, by its name: the sine and the cosine, in radians, log(1 + X0), e to the power X0, magnitudes, signs, whole numbers
+    up to X0 and from it on, and True where X0 is 0."""
 
-    name: Literal["sin", "cos", "log1p", "logical_not"]
+    name: Literal["sin", "cos", "log1p", "exp", "abs", "sign", "floor", "ceil", "logical_not"]
 
 
 @data_class(frozen=True)

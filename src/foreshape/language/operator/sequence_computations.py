@@ -37,6 +37,32 @@ class SequenceSpreading(ForwardOnly):
 
 
 @data_class(frozen=True)
+class SoftmaxInSequences(ForwardOnly):
+    """exp(X0) / the sum of exp(X0) over its innermost sequence; X0 has one number in a row."""
+
+
+@data_class(frozen=True)
+class SequencePadding(ForwardOnly):
+    """Out0 ``[sequences, length, *row]``: the innermost sequences of X0, each filled up with X1. Out1: the rows of each, int64."""
+
+    operands: ClassVar[int] = 2
+
+
+@data_class(frozen=True)
+class SequenceUnpadding(ForwardOnly):
+    """The first X1[i] rows of each entry X0[i], one after the other, as ragged rows; of an X0 of two dims as rows of one number."""
+
+    operands: ClassVar[int] = 2
+
+
+@data_class(frozen=True)
+class PlacesBelow(ForwardOnly):
+    """1 at the places along a new last axis that are less than the numbers X0, else 0; the size of the axis is of attributes, or of X1."""
+
+    operands: ClassVar[int] = 2
+
+
+@data_class(frozen=True)
 class Regrouping(ForwardOnly):
     """X0 with the sequences of a ragged X1."""
 

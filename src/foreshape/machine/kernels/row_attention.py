@@ -51,17 +51,17 @@ class RowAttention:
         queries, group = scores_at_once(longest, self._heads)
         return 5 * max(SCORES, group * queries * rounded_length(longest))
 
-    def __call__(self, worker: Worker, q: Array, k: Array, v: Array, out: Array, begins: Sequence[int], bias: Array | None = None) -> None:
+    def __call__(self, worker: Worker, q: Array, k: Array, v: Array, out: Array, begins: Sequence[int], bias: Sequence[Array] | None = None) -> None:
         """Compute all texts, of rows ``begins[i]`` to ``begins[i + 1]``.
 
         Args:
             q, k, v, out: [rows and more behind, columns], with contiguous columns.
-            bias: [1 or heads, rows of the longest text or more, likewise], added to the scores; or None.
+            bias: for each text [1 or heads, its rows or more, likewise], added to the scores; or None.
         """
         v[begins[-1] :] = 0.0  # their weights are 0, but numbers left from before might be infinite
-        for begin, end in pairwise(begins):
+        for text, (begin, end) in enumerate(pairwise(begins)):
             if end > begin:
-                self._text(worker, q, k, v, out, begin, end - begin, bias)
+                self._text(worker, q, k, v, out, begin, end - begin, None if bias is None else bias[text])
 
     def _text(self, worker: Worker, q: Array, k: Array, v: Array, out: Array, begin: int, count: int, bias: Array | None) -> None:
         import numpy

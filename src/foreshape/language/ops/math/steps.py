@@ -9,7 +9,7 @@ from typing import ClassVar
 from foreshape.core.dims import Size
 from foreshape.core.spec import BOOL, COMPLEX, FLOATING, INT32, INT64, NUMERIC, Spec
 from foreshape.core.values.torch_proxy import Tensor, torch
-from foreshape.language.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
+from foreshape.language.operator import ZERO_GRADIENT, AttrType, Operator, attribute, computations, gradient, operand, result
 from foreshape.language.operator.byte_computations import WholeNumbers
 from foreshape.language.operator.gradient_slots import GradientSlots
 from foreshape.language.operator.samples import f32, i32, i64, sample
@@ -48,6 +48,9 @@ class Floor(PiecewiseConstant):
     type = "floor"
     _rounding = "floor"
 
+    def computes(self) -> computations.Function:
+        return computations.Function("floor")
+
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.floor(X, out=into)
 
@@ -57,6 +60,9 @@ class Ceil(PiecewiseConstant):
 
     type = "ceil"
     _rounding = "ceil"
+
+    def computes(self) -> computations.Function:
+        return computations.Function("ceil")
 
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.ceil(X, out=into)
@@ -164,6 +170,9 @@ class Sign(Unary):
 
     type = "sign"
     X = operand((*FLOATING, INT32, INT64), doc="any shape")
+
+    def computes(self) -> computations.Function:
+        return computations.Function("sign")
 
     def infer_shape(self, X: Spec) -> Spec:
         return X.like() if X.value is None or not X.known_dtype.is_integer else carry(X, mapped(X, sign))

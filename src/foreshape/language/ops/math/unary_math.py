@@ -25,6 +25,9 @@ class Exp(FloatingFunction):
     type = "exp"
     X = operand((*FLOATING, INT32, INT64, *COMPLEX), doc="any shape")
 
+    def computes(self) -> computations.Function:
+        return computations.Function("exp")
+
     def kernel(self, X: Tensor, *, into: Tensor | None = None) -> Tensor:
         return torch.exp(X, out=into)
 
@@ -171,6 +174,9 @@ class Abs(Unary):
 
     type = "abs"
     X = operand((*NUMBERS, *COMPLEX), doc="any shape")
+
+    def computes(self) -> computations.Function:
+        return computations.Function("abs")
 
     def infer_shape(self, X: Spec) -> Spec:
         return X.like().with_dtype(real_type(X)) if X.value is None or not X.known_dtype.is_integer else carry(X, mapped(X, magnitude))

@@ -13,6 +13,7 @@ from foreshape.errors import ExecutionError
 from foreshape.language.operator import ZERO_GRADIENT, AttrType, Operator, attribute, gradient, operand, result
 from foreshape.language.operator.require import require, require_at_most, require_equal, require_rank, unknown_size
 from foreshape.language.operator.samples import f32, i32, i64, reject, sample
+from foreshape.language.operator.sequence_computations import PlacesBelow, SequencePadding, SequenceUnpadding
 from foreshape.language.operator.temporaries import copies
 from foreshape.language.ops.rules.gradient_dims import check_made
 from foreshape.language.ops.rules.known_values import known_number, number_at_run
@@ -30,6 +31,9 @@ class SequencePad(Operator):
     Out = result(doc="[sequences, padded_length, *row]")
     Length = result(doc="int64 [sequences]")
     padded_length = attribute(AttrType.INT, -1, doc="at least the length of every sequence; -1: the length of the longest")
+
+    def computes(self) -> SequencePadding:
+        return SequencePadding()
 
     def infer_shape(self, X: Spec, PadValue: Spec) -> tuple[Spec, Spec]:
         lod = ragged(X, "X")
@@ -100,6 +104,9 @@ class SequenceUnpad(Operator):
     Length = operand(INDEX, doc="[sequences]")
     Out = result(doc="ragged, [rows, *row]; [rows, 1] of an X of two dims", new_offsets=True)
 
+    def computes(self) -> SequenceUnpadding:
+        return SequenceUnpadding()
+
     def infer_shape(self, X: Spec, Length: Spec) -> Spec:
         require(X.rank >= 2, f"X must have at least 2 dims, not {X.rank}", X=None)
         require_rank(1, Length, "Length")
@@ -154,6 +161,9 @@ class SequenceMask(Operator):
     maxlen = attribute(AttrType.INT, -1, doc="below 0: the largest of X")
     out_dtype = attribute(AttrType.INT, doc="the element type of Y, by its number in the file format")
     gradient = ZERO_GRADIENT
+
+    def computes(self) -> PlacesBelow:
+        return PlacesBelow()
 
     def infer_shape(self, X: Spec, MaxLenTensor: Spec | None) -> Spec:
         require(self.maxlen != 0, "maxlen must be at least 1, or less than 0 for the largest of X")

@@ -12,6 +12,7 @@ from foreshape.errors import ExecutionError, TypeMismatchError
 from foreshape.language.operator import Operator, gradient, operand, result
 from foreshape.language.operator.require import require_equal
 from foreshape.language.operator.samples import f32, reject, sample
+from foreshape.language.operator.sequence_computations import SoftmaxInSequences
 from foreshape.language.operator.temporaries import copies
 from foreshape.language.ops.rules.gradient_dims import check_made
 from foreshape.language.ops.rules.ragged_rules import ragged
@@ -35,6 +36,9 @@ class SequenceSoftmax(Operator):
         width = product(X.known_dims[1:])
         require_equal(width, 1, f"X must have one number in a row, not {width}", X=None)
         return X.like()
+
+    def computes(self) -> SoftmaxInSequences:
+        return SoftmaxInSequences()
 
     def workspace(self, X: Spec, *, strided: frozenset[str]) -> Size:
         return X.nbytes + copies(strided, X=X)
