@@ -187,8 +187,8 @@ def _size(
     for name in fixed.feeds:
         spec = fixed.program.global_block.var(name).spec
         if spec.dtype is not FP32 or spec.lod is not None:
-            reads_texts = spec.dtype.is_integer or spec.lod is not None
-            texts = "; an encoder of texts needs no such file: fs.Embedder opens it, mostly without torch" if reads_texts else ""
+            is_text = spec.lod is not None or (spec.dtype is not None and spec.dtype.is_integer)
+            texts = "; an encoder of texts needs no such file: fs.Embedder opens it, mostly without torch" if is_text else ""
             raise SchemaError(f"the input {name} is {spec.text()}; a network is compiled for dense inputs of fp32{texts}")
         if spec.dims is None or not all(isinstance(d, int) and d > 0 for d in spec.dims):
             raise SchemaError(f"the input {name} is {spec.text()}; a network is compiled for sizes: give it one, as {name}=1,3,48,192")
