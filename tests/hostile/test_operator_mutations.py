@@ -135,7 +135,7 @@ def with_dims(value: SampleTensor, dims: tuple[int, ...]) -> SampleTensor:
     return replace(value, dims=dims, data=None)
 
 
-@pytest.mark.quick_cases(one_in=2)
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("cls", one_in(20, OPERATORS, lambda c: f"17-zero-{c.type}"))
 def test_a_dim_of_zero_in_every_place(cls: type[Operator]) -> None:
     for arguments in samples(cls):

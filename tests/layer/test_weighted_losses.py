@@ -135,6 +135,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], dict[str, np.ndar
 }  # fmt: skip
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients(name: str) -> None:
     mine, theirs, feed = CASES[name]
