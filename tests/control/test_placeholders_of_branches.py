@@ -74,6 +74,7 @@ def _assigned_in_an_if(x: Any, skip: Any) -> tuple[Any, Any]:
     return looped(body, [x], 3)[0], u
 
 
+@pytest.mark.long
 def test_one_branch_writes_what_the_other_reads() -> None:
     main = fs.default_main_program()
     s, u = _assigned_in_an_if(layer.data("x", shape=["batch", 3]), layer.data("skip", shape=[1], dtype="int64"))

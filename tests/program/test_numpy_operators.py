@@ -84,6 +84,7 @@ INDICES: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @pytest.mark.parametrize("index", INDICES, ids=str)
 def test_indices(index: Any) -> None:
     check(lambda x: x[index], F, batch=False)
