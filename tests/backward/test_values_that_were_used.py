@@ -119,7 +119,7 @@ def test_a_gradient_takes_the_value_that_was_used(describe: Callable[[Any], Any]
 # --- what is absent
 
 
-@pytest.mark.quick_cases("in a branch-True")
+@pytest.mark.quick_cases("alone-True")
 @pytest.mark.parametrize("holds", [True, pytest.param(False, marks=pytest.mark.long)])
 @pytest.mark.parametrize("within", ["alone", "in a loop", "in a branch"])
 def test_a_branch_of_constants_has_no_gradient(holds: bool, within: str) -> None:

@@ -91,6 +91,7 @@ def put(store: Store, rank: int, beat: str = "", **told: str) -> None:
         other._tell(what, text)
 
 
+@pytest.mark.quick_cases("3")
 @pytest.mark.parametrize("ranks", [3, MANY])
 def test_the_rank_that_stopped_the_others_is_found_by_a_handful_of_questions(ranks: int) -> None:
     store = Store()
@@ -103,6 +104,7 @@ def test_the_rank_that_stopped_the_others_is_found_by_a_handful_of_questions(ran
     assert store.asked <= 8
 
 
+@pytest.mark.quick_cases("3")
 @pytest.mark.parametrize("ranks", [3, MANY])
 def test_a_rank_without_a_sign_of_life_is_found_by_as_many_questions_as_there_are_looks(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "SILENT", -0.2)  # it looks once

@@ -70,7 +70,7 @@ def test_what_stands_for_a_variable_that_nobody_has_set_is_no_value_of_another_s
             fs.Executor().run(loaded, {**feed, "many": np.array([0])}, [u.name, s.name], scope)
 
 
-@pytest.mark.quick_cases("ever fewer")
+@pytest.mark.long
 @pytest.mark.parametrize("limit", ["always two", "as many as there were", "ever fewer"])
 def test_loops_in_loops_hand_it_on(limit: str) -> None:
     """A round in which the inner loop has none leaves what an earlier one has made."""

@@ -44,7 +44,7 @@ BODIES: dict[str, tuple[Body, Body]] = {
 }
 
 
-@pytest.mark.quick_cases("doubled", "padded")
+@pytest.mark.quick_cases("doubled")
 @pytest.mark.parametrize("name", each(2, BODIES))
 def test_what_has_other_sizes_after_each_round(name: str) -> None:
     here, there = BODIES[name]

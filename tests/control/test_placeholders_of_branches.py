@@ -25,7 +25,7 @@ def _nothing() -> None:
     return None
 
 
-@pytest.mark.quick_cases("of another rank-a branch, read after the loop", "a number-a branch by itself")
+@pytest.mark.quick_cases("a number-a branch by itself")
 @pytest.mark.parametrize(("placeholder", "way"), each_of_product(3, PLACEHOLDERS, WAYS))
 def test_what_a_block_has_written_is_read_after_it_and_in_later_rounds(way: str, placeholder: str) -> None:
     def describe(x: Any) -> Any:
@@ -74,6 +74,7 @@ def _assigned_in_an_if(x: Any, skip: Any) -> tuple[Any, Any]:
     return looped(body, [x], 3)[0], u
 
 
+@pytest.mark.long
 def test_one_branch_writes_what_the_other_reads() -> None:
     main = fs.default_main_program()
     s, u = _assigned_in_an_if(layer.data("x", shape=["batch", 3]), layer.data("skip", shape=[1], dtype="int64"))

@@ -84,6 +84,7 @@ def test_a_program_is_printed_inferred_and_then_saved_with_nothing_lost(file):
         assert list(a.ops) == list(b.ops)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", CASES)
 def test_an_operator_that_is_not_there_is_named_and_what_depends_on_it_is_unknown(name):
     changed = message((FOLDER / name / "main.pdmodel").read_bytes())

@@ -139,6 +139,7 @@ def test_a_size_evaluates_to_what_integers_give(tree: Tree, values: dict[str, in
     assert value_of(size, values) == want
 
 
+@pytest.mark.long_cases("broadcast", "%", "-")
 @pytest.mark.parametrize("op", BINARY)
 @settings(max_examples=examples(80), deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(left=trees, right=leaves, values=numbers)

@@ -30,7 +30,9 @@ def blocks(page: Path) -> list[tuple[str, str, int, tuple[int, int]]]:
 WITH_CODE = [p for p in PAGES if p.exists() and p.parent.name != "recipes" and any(b[0] == "python" for b in blocks(p))]
 
 
-@pytest.mark.long_cases("recompute.md", "custom-operators.md", "optimizers.md", "coming-from-pytorch.md", "tables.md")
+@pytest.mark.long_cases(
+    "recompute.md", "custom-operators.md", "optimizers.md", "coming-from-pytorch.md", "tables.md", "quantizing.md", "inference.md", "transformers.md"
+)
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda p: p.name)
 def test_the_code_of_a_page_runs_and_prints_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: bool) -> None:
     if page.name == "serving.md":

@@ -33,6 +33,7 @@ def test_more_programs_give_what_torch_gives() -> None:
     assert not run(float("inf"), seed=100_000, count=300)["FAILED"]
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("path", FOUND, ids=[p.stem for p in FOUND])
 def test_what_failed_once_does_not_fail_again(path: Path) -> None:
     check(parse(path.read_text()), list(WAYS)[:3])

@@ -92,7 +92,7 @@ ENTRANCES: dict[str, tuple[Any, str, Callable[[Path], Any], Callable[[Any], Any]
 }
 
 
-@pytest.mark.quick_cases(one_in=2)
+@pytest.mark.quick_cases(one_in=3, turn=1)
 @pytest.mark.parametrize("surprise", [Surprise("lost"), MemoryError(), RecursionError("deep"), IndexError(), AssertionError(), OSError(5, "I/O")], ids=repr)
 @pytest.mark.parametrize("name", ENTRANCES)
 def test_a_surprise_is_one_of_our_errors_and_keeps_what_it_was(name: str, surprise: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,7 @@ RIGHT: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @pytest.mark.parametrize("name", RIGHT, ids=lambda n: f"26-{n}")
 def test_arrays_of_all_layouts_give_the_same_numbers(name: str) -> None:
     value = RIGHT[name]()

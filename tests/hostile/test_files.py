@@ -56,7 +56,7 @@ def test_a_file_cut_anywhere_is_read_or_refused(part: int) -> None:
         assert out.refused is not None or end >= len(program(block())), end
 
 
-@pytest.mark.quick_cases(one_in=2)
+@pytest.mark.quick_cases(one_in=4, turn=2)
 @pytest.mark.parametrize("seed", one_in(3, range(30), lambda n: f"1-flipped-{n}"))
 def test_flipped_bits_are_read_or_refused(seed: int) -> None:
     rng = random.Random(seed)
@@ -409,7 +409,7 @@ ATTRIBUTES: dict[str, tuple[int, bytes]] = {
 }
 
 
-@pytest.mark.quick_cases(one_in=2, turn=1)
+@pytest.mark.quick_cases(one_in=3, turn=2)
 @pytest.mark.parametrize("type_", ["relu", *(pytest.param(t, marks=pytest.mark.long) for t in ("no_such_op", "mul", "fill_constant", "softmax"))])
 @pytest.mark.parametrize("name", [pytest.param(n, id=f"15-{n}", marks=pytest.mark.longest if n.startswith("1000000-") else ()) for n in ATTRIBUTES])
 def test_attribute_values_of_all_kinds_are_kept_or_named(name: str, type_: str) -> None:
@@ -431,7 +431,7 @@ def test_15_negative_zero_and_nan_keep_their_bits() -> None:
 DIMS = [[0], [0, 4], [-1, 0], [2**31], [2**31 - 1, 2], [2**40], [2**59, 1], [1] * 9, [-1] * 64, [2**60], [1, 2**58, 0], [], [-1, -1, -1]]
 
 
-@pytest.mark.quick_cases(one_in=2)
+@pytest.mark.quick_cases(one_in=3, turn=1)
 @pytest.mark.parametrize(("dims", "level"), each_of_product(2, DIMS, (None, 1, 8)), ids=lambda d: f"17-{str(d)[:24]}")
 def test_17_dims_of_all_sizes_go_through_inference(dims: list[int], level: int | None) -> None:
     ops = [op(t, [("X", ["x"]), *([("Y", ["x"])] if t in ("mul", "elementwise_add", "matmul_v2") else [])], [("Out", [t])])

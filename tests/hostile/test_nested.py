@@ -61,7 +61,7 @@ def test_inference_is_linear_in_depth(name: str, monkeypatch: pytest.MonkeyPatch
     assert visits[-1] < 1.3 * visits[1] + 0.1, visits
 
 
-@pytest.mark.long_cases("a-variable-that-grows-in-each-60")
+@pytest.mark.long_cases("a-variable-that-grows-in-each-60", "a-placeholder-that-grows-60", "a-rank-that-changes-in-a-branch-60")
 @pytest.mark.parametrize("depth", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 5)), pytest.param(13, marks=pytest.mark.long), 60])
 @pytest.mark.parametrize("name", one_in(2, EVERY))
 def test_a_nest_survives_what_every_program_must(name: str, depth: int) -> None:

@@ -135,7 +135,7 @@ def with_dims(value: SampleTensor, dims: tuple[int, ...]) -> SampleTensor:
     return replace(value, dims=dims, data=None)
 
 
-@pytest.mark.quick_cases(one_in=2)
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("cls", one_in(20, OPERATORS, lambda c: f"17-zero-{c.type}"))
 def test_a_dim_of_zero_in_every_place(cls: type[Operator]) -> None:
     for arguments in samples(cls):
@@ -254,6 +254,7 @@ def test_attributes_from_a_file_with_values_of_other_types(cls: type[Operator]) 
         op.attributes = right
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("type_", one_in(20, GRADIENTS, lambda t: f"10-{t}"))
 def test_gradient_operators_with_inputs_of_all_shapes(type_: str) -> None:
     cls = all_operators()[type_]

@@ -108,6 +108,7 @@ def jobs(cls: type[Operator]) -> list[tuple[str, Callable[[], str]]]:
 READING = [c for c in operators() if any(d.is_integer for o in c.schema.operands for d in o.dtypes)]
 
 
+@pytest.mark.long_cases("sequence_slice")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pages without rights are asked of Linux")
 @pytest.mark.parametrize("cls", [pytest.param(c, id=c.type, marks=() if c.type in QUICK else pytest.mark.long) for c in READING])
 def test_15_and_24_no_kernel_dies_of_the_numbers_that_it_reads(cls: type[Operator]) -> None:

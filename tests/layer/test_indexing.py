@@ -24,6 +24,7 @@ def images() -> Variable:
     return layer.data("x", [-1, 4, 5])
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize(
     "index",
     [

@@ -177,6 +177,7 @@ def operands(name: str, dims: int) -> dict[str, fs.Variable]:
     return {"x": layer.data("x", ["batch", CLASSES]), "y": shaped("y", dims, "int64")}
 
 
+@pytest.mark.long
 def test_a_weight_for_each_example_as_column_and_row() -> None:
     cases = weighed()
     cases |= {f"weighted_mean of {d} dims": (lambda p, y, sample_weight: layer.weighted_mean(layer.square(p - y), sample_weight), d) for d in SHAPES}

@@ -134,6 +134,7 @@ def test_ragged_attention_is_that_of_each_sequence_alone(rotary: bool) -> None:
         at += n
 
 
+@pytest.mark.quick_cases("pre")
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_blocks_train_as_torchs(norm: str) -> None:
     """An encoder and a decoder, a few steps of gradient descent: the losses, and the weights at the end."""

@@ -39,6 +39,7 @@ def both(mine: Callable[..., fs.Variable], theirs: Callable[..., torch.Tensor], 
         np.testing.assert_allclose(value, tensors[variable.name].grad.numpy(), rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("soft", [False, True])
@@ -135,6 +136,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], dict[str, np.ndar
 }  # fmt: skip
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients(name: str) -> None:
     mine, theirs, feed = CASES[name]

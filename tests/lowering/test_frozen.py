@@ -93,6 +93,7 @@ def refused(*_: Any) -> Any:
     raise Unimplemented("in a test")
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("case", [
     {"num_filters": 6, "kernel_size": 3, "groups": 3}, {"num_filters": 6, "kernel_size": 3, "groups": 6, "padding": 1}, {"num_filters": 5, "kernel_size": 1},
     {"num_filters": 4, "kernel_size": 1, "stride": 2}, {"num_filters": 4, "kernel_size": 3, "dilation": 2},
@@ -111,6 +112,7 @@ def test_groups_of_few_channels(channels: int, groups: int, filters: int) -> Non
     net.same(images(1, channels, 3, 4), executor)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize(("dims", "groups", "count"), [
     ((48, 1, 3, 3), 16, 8), ((18, 2, 3, 3), 6, 6), ((8, 4, 1, 1), 8, 2), ((20, 1, 3, 3), 10, 1), ((24, 1, 3, 3), 24, 1), ((40, 3, 5, 5), 8, 4),
     ((32, 8, 3, 3), 4, 1), ((32, 4, 3, 3), 1, 1), ((7, 4, 3, 3), 7, 7),

@@ -117,6 +117,7 @@ def literals(source: str) -> Iterator[str]:
             yield node.value
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("file", LOWERING, ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_no_operator_is_known_by_its_type(file: Path):
     # `while` and `recurrent` are forms in which operators run blocks (`Operator.region`), which each of them declares

@@ -32,6 +32,7 @@ WRITTEN_OUT: dict[str, tuple[int, Callable[[Any], Any]]] = {
 """Functions of a tensor, and the calls of a convolution with one."""
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", WRITTEN_OUT)
 def test_an_activation_that_is_written_out_is_one(name: str) -> None:
     calls, function = WRITTEN_OUT[name]

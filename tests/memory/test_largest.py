@@ -120,6 +120,7 @@ def attention() -> Any:
     return layer.transformer_encoder(layer.data("x", ["batch", 32, 32]), 2, heads=4)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("onednn", [True, False], ids=["products of oneDNN", "products of BLAS"])
 @pytest.mark.parametrize("network", [gru, gru_both_ways, gru_of_any_length, lstm, dense, convolutions, attention])
 def test_every_network_has_a_largest_batch(network: Callable[[], Any], onednn: bool, asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

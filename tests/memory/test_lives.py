@@ -77,7 +77,7 @@ def test_every_value_lives_in_a_record_that_is_as_large_and_its_own(name: str) -
 # --- what is read
 
 
-@pytest.mark.quick_cases(one_in=2)
+@pytest.mark.quick_cases(one_in=3, turn=1)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in SLOW or not is_quick(n, 5) else n for n in NAMES])
 def test_two_steps_are_the_same_in_every_way_to_run_them(name: str) -> None:
     check_ways(replayed(name))
@@ -154,6 +154,7 @@ def test_what_a_branch_captures_or_hands_on_stays(holds: bool) -> None:
     np.testing.assert_allclose(other, np.tanh(ONE), 1e-5)
 
 
+@pytest.mark.quick_cases("0", "1")
 @pytest.mark.parametrize("rounds", [0, 1, 3])
 def test_what_a_loop_captures_or_hands_on_stays(rounds: int) -> None:
     x = data()

@@ -41,6 +41,7 @@ def hostile() -> fs.Plan:
 # --- the drawing
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", ["png", *(pytest.param(e, marks=pytest.mark.long) for e in ("svg", "pdf"))])
 def test_the_drawing_is_an_image_and_the_same_each_time(tmp_path: Path, ending: str) -> None:
     plan = resnet()

@@ -40,6 +40,7 @@ def network(request: pytest.FixtureRequest) -> Network:
     return request.param()
 
 
+@pytest.mark.long
 def test_budgets_are_met_and_a_step_computes_what_it_did(network: Network) -> None:
     sizes = sizes_of(network)
     peak = fs.plan(network.main, network.fetch).peak(**sizes)

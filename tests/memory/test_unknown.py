@@ -63,6 +63,7 @@ def doubled(request: pytest.FixtureRequest) -> Iterator[tuple[Program, str]]:
         del registry._registry[name]  # pyright: ignore[reportPrivateUsage]
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("check", [False, "fused", True])
 def test_the_run_goes_on(doubled: tuple[Program, str], check: Any) -> None:
     program, _ = doubled

@@ -247,6 +247,7 @@ def test_a_network_learns_where_a_box_is() -> None:
         executor.run(fs.default_main_program(), feed, [loss], scope)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", layer.detection.__all__)
 def test_each_layer_has_words_and_an_operator(name: str) -> None:
     assert (getattr(layer.detection, name).__doc__ or "").strip()

@@ -64,7 +64,7 @@ def larger(call: Call) -> Iterator[dict[Place, int]]:
 QUICK = ("conv2d-0", "conv2d_transpose-1", "matmul_v2-6", "lookup_table-0", "layer_norm-0", "bilinear_interp_v2-0")
 
 
-@pytest.mark.long_cases("conv2d_transpose-1")
+@pytest.mark.long_cases("conv2d_transpose-1", "conv2d-0")
 @pytest.mark.parametrize(("name", "cls", "sample"), [pytest.param(*c, id=c[0], marks=() if c[0] in QUICK else pytest.mark.long) for c in CASES])
 def test_formulas_are_made_for_all_that_can_be_open_and_are_no_smaller_than_the_numbers(name: str, cls: type[Operator], sample: Sample) -> None:
     for call in calls(cls, sample):

@@ -74,6 +74,7 @@ FORMULAS: list[tuple[str, dict[str, Any], Callable[[np.ndarray], Any]]] = [
 ]
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize(("type", "attrs", "formula"), FORMULAS, ids=[f"{t}-{i}" for i, (t, _, _) in enumerate(FORMULAS)])
 def test_a_function_of_one_tensor_is_its_formula(type: str, attrs: dict[str, Any], formula: Callable[[np.ndarray], Any]) -> None:
     np.testing.assert_allclose(computed(type, {"X": X}, attrs), formula(X), rtol=1e-6, atol=1e-9)

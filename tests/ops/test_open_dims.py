@@ -251,7 +251,7 @@ QUICK = frozenset({"elementwise_add", "matmul_v2", "lookup_table", "clip", "conc
 """Operators whose rules ask each kind of question; of each, the first sample is looked at in every run of the suite."""
 
 
-@pytest.mark.quick_cases(one_in=2)
+@pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize(("name", "cls", "sample"), [
     pytest.param(*c, id=c[0], marks=() if c[1].type in QUICK and c[0].endswith("-0") else pytest.mark.long) for c in CASES
 ])  # fmt: skip

@@ -25,7 +25,7 @@ def test_the_kernel_gives_what_the_rule_says(name: str, cls: type[Operator], sam
     check_kernel(cls, sample)
 
 
-@pytest.mark.quick_cases(one_in=2)
+@pytest.mark.quick_cases(one_in=3, turn=2)
 @of_each_operator(CASES, quick=3)
 def test_the_symbolic_answer_substituted_is_the_concrete_one(name: str, cls: type[Operator], sample: Sample) -> None:
     check_symbols(cls, sample)
@@ -48,6 +48,7 @@ def test_the_gradient_agrees_with_finite_differences(name: str, cls: type[Operat
     check_gradient(cls, sample)
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @of_each_operator(rejected())
 def test_what_it_refuses_is_refused_with_words(name: str, cls: type[Operator], reject: Reject) -> None:
     check_reject(cls, reject)

@@ -57,6 +57,7 @@ CASES: list[tuple[str, str, dict[str, Any], list[Any]]] = [
 """What it is, the operator, its operands and attributes, and the results."""
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize(("of", "arguments", "wanted"), [pytest.param(*case[1:], id=case[0]) for case in CASES])
 def test_numbers_of_paddlepaddle_3(of: str, arguments: dict[str, Any], wanted: list[Any]) -> None:
     case = build(get(of), arguments)

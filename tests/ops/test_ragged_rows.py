@@ -166,7 +166,7 @@ COMPARED = [c for c in CASES if c[2].exact and not c[1].kernel_offsets and c[1].
 """What a kernel that sees the offsets computes depends on them."""
 
 
-@pytest.mark.quick_cases(one_in=3)
+@pytest.mark.quick_cases(one_in=4)
 @pytest.mark.parametrize("case", one_in(8, COMPARED, lambda c: c[0]))
 def test_ragged_rows_give_the_same_numbers(case: tuple[str, type[Operator], Sample, str]) -> None:
     _, cls, sample, slot = case
@@ -208,6 +208,7 @@ def test_the_gradient_of_ragged_rows_has_their_sequences(name: str, cls: type[Op
         assert gradient.spec.lod is x.spec.lod, f"the gradient of {slot} through {result.name} is {gradient.spec}"
 
 
+@pytest.mark.quick_cases(one_in=3, turn=2)
 @pytest.mark.parametrize("type", sorted({*MOVED, *TAKEN_APART, *(t for t, _ in READ_BY_THE_GRADIENT_ONLY)}))
 def test_each_exception_is_of_an_operator_that_is_tested(type: str) -> None:
     assert any(cls.type == type for _, cls, _, _ in CASES)

@@ -177,6 +177,7 @@ def test_mask_of_a_length_that_comes_as_a_tensor() -> None:
         run({"x": lengths, "n": np.array([0], "int32")}, out)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("lengths", [[[4, 0, 2]], [[]], [[1, 2], [2, 0, 4]]], ids=str)
 @pytest.mark.parametrize("new_dim", [2, 3, 4, 8, 6])
 def test_reshape(lengths: list[list[int]], new_dim: int) -> None:
@@ -212,6 +213,7 @@ def test_enumerate(lengths: list[list[int]], window: int) -> None:
     same(got, want, lengths[:-1], [window])
 
 
+@pytest.mark.quick_cases(one_in=2)
 @each_lengths
 @pytest.mark.parametrize("tokens", [[], [2, 5], [0, 1, 2, 3, 4, 5]])
 def test_erase(lengths: list[list[int]], tokens: list[int]) -> None:
@@ -339,6 +341,7 @@ def attended(q: np.ndarray, k: np.ndarray, v: np.ndarray, heads: int, causal: bo
     return out
 
 
+@pytest.mark.quick_cases(one_in=2)
 @each_lengths
 @pytest.mark.parametrize(("heads", "causal", "scale"), [(1, False, None), (2, True, None), (4, False, 0.3)])
 def test_attention_within_sequences(lengths: list[list[int]], heads: int, causal: bool, scale: float | None) -> None:
@@ -384,6 +387,7 @@ def test_attention_and_its_gradient_are_those_of_padded_attention(k_lengths: lis
         np.testing.assert_allclose(np.asarray(result), want, rtol=1e-9, atol=1e-11, err_msg=name)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("lengths", [[3, 7, 0, 3, 1], [4, 4], [5], [150, 2, 150]], ids=str)
 @pytest.mark.parametrize("entries", [1, 3])

@@ -357,6 +357,7 @@ def test_what_was_expanded_as_words_is_pooled_as_words() -> None:
 # --- joined and turned round
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("lengths", [
     [[[4, 0, 2]], [[0, 3, 2]]], [[[4, 0, 2]], [[0, 3, 2]], [[1, 1, 0]]], [[[3]]], [[[]], [[]]], [[[0]], [[0]]],
     [[[2, 1], [3, 0, 4]], [[0, 2], [1, 3]]], [[[1, 1], [2, 0], [1, 2]], [[0, 1], [3], [4, 0, 1]]], [[[], []], [[], []]],

@@ -57,6 +57,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], np.ndarray]] = [
 ]
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize(("type", "inputs", "attrs", "want"), CASES, ids=[f"{c[0]}-{k}" for k, c in enumerate(CASES)])
 def test_it_is_numpys(type: str, inputs: dict[str, Any], attrs: dict[str, Any], want: np.ndarray) -> None:
     got = computed(type, inputs, attrs)

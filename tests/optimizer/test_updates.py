@@ -212,6 +212,7 @@ def test_a_dense_update_is_its_formula(name: str, of: torch.dtype) -> None:
     compare(state, expected(name, gradients()), 1e-6 if of is torch.float64 else 2e-5)
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", CASES)
 def test_a_gradient_that_is_a_view_gives_the_same(name: str) -> None:
     type, names, _, attrs = CASES[name]
@@ -221,6 +222,7 @@ def test_a_gradient_that_is_a_view_gives_the_same(name: str) -> None:
     compare(state, expected(name, gradients()))
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", CASES)
 def test_a_parameter_that_is_a_view_gives_the_same(name: str) -> None:
     type, names, _, attrs = CASES[name]
@@ -232,6 +234,7 @@ def test_a_parameter_that_is_a_view_gives_the_same(name: str) -> None:
     compare(state, expected(name, gradients()))
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", CASES)
 def test_sparse_rows_give_what_the_dense_gradient_gives(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact_rows_module, "BLOCK_ELEMENTS", 4 * WIDTH)  # so that the table is several blocks, the last one smaller
@@ -256,6 +259,7 @@ def test_the_way_of_a_device_gives_the_same(name: str, sparse: bool, monkeypatch
     compare(state, expected(name, [dense(*s) for s in sparse_gradients()]))
 
 
+@pytest.mark.quick_cases(one_in=2, turn=1)
 @pytest.mark.parametrize("name", [n for n in CASES if CASES[n][0] not in WITHOUT_MASTER])
 def test_the_full_precision_copy_is_what_is_trained(name: str) -> None:
     type, names, _, attrs = CASES[name]

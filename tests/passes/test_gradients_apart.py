@@ -52,7 +52,7 @@ def image_gradients(program: fs.Program) -> list[str]:
     return [n for op in program.all_ops() if op.type.endswith("conv2d_grad") for n in op.outputs.get("Input@GRAD", ())]
 
 
-@pytest.mark.long_cases("False-images")
+@pytest.mark.quick_cases("True-wide")
 @pytest.mark.parametrize(("first", "describe"), each_of_product(2, (False, True), (images, wide, odd)))
 def test_a_step_computes_the_same(describe: Any, first: bool) -> None:
     network = describe()

@@ -111,6 +111,7 @@ def test_other_words_and_networks_without_layers_are_refused(digits: Digits) -> 
         fs.quantize(fs.InferenceModel.of(program, ["x"], [out], fs.Scope()), np.ones((2, 4), "float32"))
 
 
+@pytest.mark.long
 def test_the_ranges_are_those_that_change_the_results_least(digits: Digits) -> None:
     """By default each method is measured on the examples, and the given one is taken as it is."""
     data = [digits.images[:32], digits.images[32:64]]

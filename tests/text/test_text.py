@@ -343,6 +343,7 @@ HOSTILE: dict[str, Callable[[int], str]] = {
 """With n = 256 these are texts of some megabytes."""
 
 
+@pytest.mark.long_cases("blocks-4")
 @pytest.mark.parametrize("largest", [pytest.param(256, marks=pytest.mark.longest), 4])
 @pytest.mark.parametrize("name", one_in(4, HOSTILE))
 def test_hostile_text_takes_time_in_proportion_to_its_length(name: str, largest: int) -> None:

@@ -48,6 +48,7 @@ FORMS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("past", OFFSETS)
 def test_what_is_set_or_stored_is_aligned(form: str, past: int) -> None:

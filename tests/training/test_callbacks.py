@@ -228,7 +228,7 @@ def hooks() -> list[Any]:
     ]  # fmt: skip
 
 
-@pytest.mark.quick_cases("5", "15")
+@pytest.mark.quick_cases("5")
 @pytest.mark.parametrize("killed_at", [1, 5, 8, 15])
 def test_a_killed_run_goes_on_with_its_callbacks_bit_for_bit(tmp_path: Path, killed_at: int) -> None:
     class Killed(callbacks.Callback):

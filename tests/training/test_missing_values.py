@@ -78,6 +78,7 @@ def test_rows_that_lack_nothing_are_taken_from_a_column_that_does() -> None:
     assert fs.train(cost, Rows(pa.table({"x": HOLES["in a list"]}).slice(0, 9)), batch_size=4, progress=False).steps == 3
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("hole", HOLES)
 @pytest.mark.parametrize("kind", [None, "torch", "numpy", "pandas", "polars", "arrow"])
 def test_data_sets_of_hugging_face_that_lack_values(kind: str | None, hole: str) -> None:

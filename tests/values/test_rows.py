@@ -44,6 +44,7 @@ def test_adding_many_spread_rows_is_done_in_pieces(monkeypatch: pytest.MonkeyPat
     torch.testing.assert_close(both.to_dense(), -2 * table + Rows(ids[:2], values[:2], 9).to_dense())
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("of", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 8])
 def test_rows_are_put_where_they_belong(of: torch.dtype, width: int) -> None:

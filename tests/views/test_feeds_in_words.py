@@ -227,7 +227,7 @@ BOMBS: dict[str, Callable[[], list[Any]]] = {
 }
 
 
-@pytest.mark.long_cases("thousands of conditions")
+@pytest.mark.quick_cases("large periods")
 @pytest.mark.parametrize("name", one_in(5, BOMBS))
 def test_steps_of_solving_and_searching_are_bounded(name: str) -> None:
     steps, search = WorkBudget(MAX_STEPS), WorkBudget(MAX_SEARCH)

@@ -154,6 +154,7 @@ def test_a_history_is_drawn_with_and_without_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "long.svg").stat().st_size < 500_000
 
 
+@pytest.mark.long
 def test_many_figures_with_long_names_are_drawn_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     row = {f"a figure with a rather long name $ that nobody reads to its end {at}": float(at) for at in range(40)}

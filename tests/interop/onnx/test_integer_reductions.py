@@ -27,6 +27,7 @@ WANT: dict[str, tuple[list[list[int]], list[int]]] = {
 }
 
 
+@pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("of", ["int32", "int64"])
 @pytest.mark.parametrize("operator", WANT)
 def test_a_reduction_of_integers_is_one(operator: str, of: str, tmp_path: Path) -> None:

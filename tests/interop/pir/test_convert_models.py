@@ -142,7 +142,7 @@ OPENERS: dict[str, Callable[[Path, Path], Any]] = {
 }
 
 
-@pytest.mark.long_cases("report", "show")
+@pytest.mark.long_cases("report", "show", "plan")
 @pytest.mark.parametrize("name", OPENERS)
 def test_a_folder_and_a_prefix_are_taken_as_the_file_is(name: str, tmp_path: Path) -> None:
     saved("text_cnn", tmp_path / "new")

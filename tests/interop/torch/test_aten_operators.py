@@ -433,6 +433,7 @@ def test_the_weight_of_lerp_has_its_gradient() -> None:
     torch.testing.assert_close(from_torch(module, x).gradients(x)["w"], module.w.grad)
 
 
+@pytest.mark.long
 def test_gradients_at_zero_and_of_equal_elements_are_torchs() -> None:
     of: dict[str, Callable[[Tensor], Tensor]] = {
         "norm": lambda w: w.norm(dim=1) + w.norm(),

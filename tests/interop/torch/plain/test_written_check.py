@@ -125,7 +125,7 @@ def test_an_instance_of_one_number_is_normalized_to_its_bias(dims: list[Any]) ->
         np.testing.assert_allclose(module(torch.from_numpy(given)).detach(), fs.Executor().run(feed={"x": given}, fetch=out, scope=scope)[0], atol=1e-5)
 
 
-@pytest.mark.quick_cases("True")
+@pytest.mark.long
 @pytest.mark.parametrize("trained", [True, False])
 def test_each_normalization_keeps_its_own_mode(trained: bool) -> None:
     """A frozen one in a network in training, one without moving statistics, one of a cumulative mean, and one as usual."""
