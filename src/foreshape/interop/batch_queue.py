@@ -41,7 +41,7 @@ class Expired(ExecutionError):
 
 
 class Batch(NamedTuple):
-    """A batch after its run: its requests, examples and seconds; its ragged rows, and the seconds that each request waited."""
+    """A batch after its run: its requests, examples and seconds; its ragged rows, and the seconds of each request's waiting."""
 
     requests: int
     examples: int

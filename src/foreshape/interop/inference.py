@@ -99,7 +99,7 @@ def load_inference_model(
         executor: the parameters are put on its device.
         scope: takes the parameters; the default scope if omitted.
         params: the parameter file if named otherwise, its bytes, or a folder of files.
-        ragged: the name of the mask of a network of padded texts, which then takes texts without padding, as by `unpad`; or the arguments of `unpad`,
+        ragged: the name of the mask of a network of padded texts, to take texts without padding, as by `unpad`; or the arguments of `unpad`,
             ``{"mask": "attention_mask", "side": "left"}``.
 
     From a parameter file of 64 MiB and more only the descriptions of the tensors are read. Each tensor is read at its first use, so a look at a network

@@ -39,7 +39,7 @@ class Predictor:
         batch_queue: the largest number of examples computed together for several threads; 0 for none. Requests
             alike but for the first dim are joined, for at most ``wait`` seconds; ragged ones without padding.
         memory: the most bytes, or words as "512 MiB", for the predictor beyond the process at its opening, with torch loaded: weights, packed
-            copies, kept kernels, and each run with its feed and results. Requests come one after another. One that is too large is run in parts, if no
+            copies, kept kernels, and each run with its feed and results. Requests come one after another. Too large a one is run in parts, if no
             example changes another's results. Idle kernels and pages go back to the system where the next run would pass the bound.
         memory_limit, device: as for `Executor`; the limit is of the plan of each run, and refuses. With ``memory`` both count.
         engine: "foreshape", or "onnxruntime", where that is installed: an ``.onnx`` runs there as it is, any other network is written as one, in memory.

@@ -26,7 +26,7 @@ def on_ragged_rows(model: InferenceModel, ragged: Ragged) -> InferenceModel:
         ragged: the name of its mask, or the arguments of `unpad`.
 
     Raises:
-        UnpadError, SchemaError: as `unpad`; an argument that it does not have.
+        UnpadError, SchemaError: as `unpad`; an unknown argument.
     """
     settings: dict[str, Any] = {"mask": ragged} if isinstance(ragged, str) else dict(ragged)
     for name in settings.keys() - _RAGGED:

@@ -292,7 +292,7 @@ def row_function(computation: Computation, dims: Sequence[Dims], element: Any, r
 
 
 def _function_of_all(computation: Computation, element: Any) -> Function | None:
-    """Return the function of a computation that is not of each row, for complete arrays; None if there is none."""
+    """Return the function of a computation not of each row, for complete arrays; None if there is none."""
     numpy = _numpy()
     match computation:
         case c.Counting():

@@ -32,7 +32,7 @@ _LENGTHS = 64
 
 @data_class(frozen=True)
 class DescribedNumbers(ForwardOnly):
-    """Numbers that the description has, in row-major order: sizes of the run among them."""
+    """Numbers of the description, in row-major order: sizes of the run among them."""
 
     operands: ClassVar[int] = 0
     numbers: tuple[Size, ...]
@@ -42,8 +42,8 @@ class TextSizes:
     """The sizes of a ragged program of one level of sequences for one text alone.
 
     Attributes:
-        texts: the symbols that stand for the number of texts.
-        rows: those that stand for the rows of all texts, or of the longest one.
+        texts: the symbols of the number of texts.
+        rows: the symbols of the rows of all texts, or of the longest one.
     """
 
     def __init__(self, program: Program) -> None:
@@ -159,7 +159,7 @@ def text_function(computation: Computation, specs: Sequence[Spec], sizes: TextSi
 
 
 def _is_part(y: Array) -> bool:
-    """Tell whether an array is a part of a larger one, which it would keep in memory."""
+    """Tell whether an array is a part of a larger one, and would keep it in memory."""
     import numpy
 
     base: Any = y.base
@@ -236,7 +236,7 @@ def padded_bytes(values: Sequence[Any], sizes: TextSizes, stages: Sequence[tuple
 
     Args:
         values: with their `padded_dims` and elements, by number.
-        stages: for each step the values there, and those read or written by it.
+        stages: for each step the values there, and the values read or written by it.
     """
     import numpy
 
@@ -246,7 +246,7 @@ def padded_bytes(values: Sequence[Any], sizes: TextSizes, stages: Sequence[tuple
 
     @functools.lru_cache(_LENGTHS)
     def rates(length: int) -> tuple[int, int, int]:
-        """Return the bytes for each text, and for each row, of texts of at most so many rows; and those during a step."""
+        """Return the bytes for each text, and for each row, of texts of at most so many rows; and the bytes during a step."""
         fixed = {v: nbytes(v, 0) for there, _ in stages for v in there}
         growing = {v: nbytes(v, length) - n for v, n in fixed.items()}  # no slower than the rows
         by_text = max((sum(fixed[v] for v in there) for there, _ in stages), default=0)

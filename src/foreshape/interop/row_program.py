@@ -40,7 +40,7 @@ class RowValue(NamedTuple):
 
     Attributes:
         space: `ROWS` and `TEXTS` for one entry for each row, or each text; `CONSTANT`; `PADDED` for one of each text as a padded batch of its own, and
-            `SIZES` for such a one that the number of rows alone decides.
+            `SIZES` for such a one decided by the number of rows alone.
         dims: of an entry; none of `PADDED` and `SIZES`.
         element: numpy's name of its elements.
         padded_dims: all dims of `PADDED` and `SIZES`.
@@ -101,7 +101,7 @@ class RowProgram:
     Args:
         program: of ragged rows with one level of sequences.
         fetches: its results.
-        parameters: the values of its parameters by name, as numpy arrays; those of lookups stay where they are, others are copied.
+        parameters: the values of its parameters by name, as numpy arrays; tables of lookups stay where they are, others are copied.
         copying: hears of so many bytes before they are copied.
 
     Attributes:
@@ -473,7 +473,7 @@ class RowProgram:
 
 
 def flat(operands: Sequence[Any]) -> list[int]:
-    """Return the values among operands, those of several too."""
+    """Return the values among operands, also among several."""
     out: list[int] = []
     for x in operands:
         out += [] if x is None else [x] if isinstance(x, int) else x

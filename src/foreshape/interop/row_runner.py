@@ -24,7 +24,7 @@ from foreshape.machine.kernels.row_kernels import BLOCK, Array, KernelStore, Wor
 TOGETHER = 16
 """Several threads compute a text together from so many rows on: of less they wait for one another as long as they compute, longer on a busy machine."""
 HELD = 2 << 20
-"""The bytes of memory that a worker keeps at rest: those of short texts."""
+"""The bytes of memory kept by a worker at rest: enough for short texts."""
 HELD_ROWS = 1024
 """A worker keeps its memory for so many rows; the memory of longer texts goes back."""
 
@@ -85,7 +85,7 @@ class RowRunner:
 
     @property
     def batch_rows(self) -> int:
-        """Return the number of rows from which more together gain nothing: two blocks for each thread, so that none waits long for another."""
+        """Return the number of rows from which more together gain nothing: two blocks for each thread, so none waits long for another."""
         return 2 * BLOCK * self.threads
 
     @property
@@ -103,10 +103,10 @@ class RowRunner:
         self._free[:] = [worker for worker in self._free if worker.nbytes <= HELD]
 
     def nbytes_of_run(self, texts: int, rows: int, longest: int, fetches: Sequence[str] | None = None) -> int:
-        """Return the most bytes of a run beside what is kept: its inputs, its results, and the memory of each worker.
+        """Return the most bytes of a run: its inputs, its results, and the memory of each worker.
 
         Args:
-            texts, rows, longest: the number of texts, of all rows, and of those of the longest text.
+            texts, rows, longest: the number of texts, of all rows, and of the longest text's rows.
             fetches: as for `run`.
         """
         plan, values = self._plan(fetches), self._program.values
@@ -315,7 +315,7 @@ def _entry_bytes(program: RowProgram, parts: Sequence[_StepGroup], last: Sequenc
 
 
 def _padded_stages(program: RowProgram, parts: Sequence[_StepGroup], last: Sequence[Sequence[int]]) -> list[tuple[set[int], set[int]]]:
-    """Return the values of single texts that are there during each part, and those that it reads or writes."""
+    """Return the values of single texts in memory during each part, and the values read or written by it."""
     padded = {v for v, value in enumerate(program.values) if value.space in (SIZES, PADDED)}
     alive = set[int]()
     stages: list[tuple[set[int], set[int]]] = []

@@ -48,8 +48,8 @@ def unpad(
 ) -> InferenceModel | UnpaddedProgram:
     """Return a network of padded texts on ragged rows, with a proof: padding does not change a text's results.
 
-    Its inputs are packed: ids ``[texts, time]`` become the rows of all texts, ragged ``[rows]``, and the mask is gone. Each text's results are those of the
-    text alone. Results for each row, ``[texts, time, ...]``, become ragged rows.
+    Its inputs are packed: ids ``[texts, time]`` become the rows of all texts, ragged ``[rows]``, and the mask is gone. Each text's results are the same
+    as of the text alone. Results for each row, ``[texts, time, ...]``, become ragged rows.
 
     Examples:
         >>> encoder = fs.unpad("encoder.onnx")
@@ -60,9 +60,9 @@ def unpad(
         mask: the input telling the rows of texts: ``[texts, time]``, or their lengths ``[texts]``; None if the network has none, or finds the
             rows by their ids.
         fetches: the results of a program.
-        side: the end of a text at which it is padded.
+        side: the padded end of a text.
         masked: the number of masked rows in the mask.
-        pad_id: the id of padding, for a network that compares ids with it: no text may contain it.
+        pad_id: the id of padding, for a network comparing ids with it: no text may contain it.
         scope: holds a program's parameters; the default scope if omitted. Their numbers are read where the proof needs them.
 
     Raises:
@@ -104,7 +104,7 @@ class FileArrays(Mapping[str, Any]):
         return len(self._names)
 
     def forget_pages(self) -> None:
-        """Give the pages of the file that were read back to the system; pages read again come from the file."""
+        """Give the file's pages in memory back to the system; pages read again come from the file."""
         for name in self._names:
             base = self._parameters.array(name)
             while getattr(base, "base", None) is not None:

@@ -59,7 +59,7 @@ class _Findings:
 
 @collector_waits
 def print_check(program: Program, shapes: Mapping[str, Sequence[Any]], json: bool, guards: bool, ragged: Callable[[], RaggedFacts] | None = None) -> bool:
-    """Print the findings in a program, with other shapes of its inputs if given, and what ``ragged`` finds out about one without errors. Return True if
+    """Print the findings in a program, with other shapes of its inputs if given, and the result of ``ragged`` for one without errors. Return True if
     the whole program can run, and on ragged rows too where that is asked."""
     unknown, errors = program.diagnose()
     findings = _Findings(program)

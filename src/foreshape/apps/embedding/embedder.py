@@ -57,7 +57,7 @@ class Embedder:
 
     Args:
         path: the folder, or the ``.onnx`` file.
-        memory: the most bytes that the process takes beyond those before the opening, as a number or as "512MiB": libraries and modules, tokenizer, weights,
+        memory: the most bytes of the process beyond its bytes before the opening, as a number or as "512MiB": libraries and modules, tokenizer, weights,
             kernels and batches. Your texts and vectors do not count. Without it, batches have about 1,024 words.
         threads: as for `Executor`.
 

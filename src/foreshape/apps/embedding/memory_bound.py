@@ -1,4 +1,4 @@
-"""`MemoryBound`: the most bytes of a process that embeds texts. Idle memory goes back to the system before a batch would pass it."""
+"""`MemoryBound`: the most bytes of a process embedding texts. Idle memory goes back to the system before a batch would pass it."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class TextMemoryError(MemoryPlanError):
 class MemoryBound:
     """The bound of a process: at most ``size`` bytes beyond those at the opening, without this package's modules.
 
-    The values of the caller may grow: after all idle memory went back to the system, what is neither of the beginning nor held by the embedder is the
-    caller's, and does not count. `take_process` ends that.
+    The values of the caller may grow: after all idle memory went back to the system, bytes neither of the beginning nor held by the embedder are the
+    caller's, and do not count. `take_process` ends that.
     """
 
     def __init__(self, size: int) -> None:
@@ -43,9 +43,9 @@ class MemoryBound:
         self.held = MODULES
         """The bytes of the embedder between batches."""
         self.idle: list[Callable[[], object]] = []
-        """Functions that drop kernels, plans and buffers, which are made again."""
+        """Functions dropping kernels, plans and buffers; they are made again."""
         self.pages: list[Callable[[], object]] = []
-        """Functions that give pages of files back, which are read again where they are needed."""
+        """Functions giving pages of files back; they are read again where they are needed."""
         give_back()  # else what the caller has freed already would be room
         self._start, self._others = max(resident() - MODULES, 0), 0
 
@@ -60,7 +60,7 @@ class MemoryBound:
 
     @contextmanager
     def opening(self) -> Generator[None]:
-        """Enclose what opens a part of the embedder, whose bytes are held from then on."""
+        """Enclose the opening of a part of the embedder; its bytes are held from then on."""
         before = resident()
         yield
         self._release()

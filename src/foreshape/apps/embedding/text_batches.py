@@ -21,7 +21,7 @@ Text = TypeVar("Text")
 
 
 def batch_limits(network: TextNetwork, variable: Variable, skipped: int) -> Limits:
-    """Return the bounds of batches for one result of a network: by the sizes of texts alone, so that the same texts are always cut to the same batches.
+    """Return the bounds of batches for one result of a network: by the sizes of texts alone, so the same texts are always cut to the same batches.
 
     Args:
         network: with its bound of memory, if it has one.

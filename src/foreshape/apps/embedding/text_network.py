@@ -37,7 +37,7 @@ _ROWS = 1024
 _TORCH = 224 << 20
 """Bytes of torch's libraries and modules, as measured."""
 _AROUND = 64 << 10
-"""The bytes that Linux reads of a file around one number."""
+"""The bytes of a file read by Linux around one number."""
 POOLINGS: Mapping[str, str] = {
     "cls": "first",
     "max": "max",
@@ -131,7 +131,7 @@ class TextNetwork:
             bound.pages.append(self._arrays.forget_pages)
 
     def rest(self) -> None:
-        """Give back to the system what many texts took and few do not need: memory of values, and pages of tables."""
+        """Give memory back to the system after many texts: memory of values, and pages of tables."""
         if self._runner is not None:
             self._runner.rest()
         if self._arrays is not None:
@@ -139,7 +139,7 @@ class TextNetwork:
         give_back()
 
     def open(self, variable: Variable, skipped: int = 0) -> None:
-        """Open what computes a result, by a run of one word.
+        """Open the computation of a result, by a run of one word.
 
         Raises:
             MemoryPlanError: it does not fit.
@@ -165,11 +165,11 @@ class TextNetwork:
         return _ROWS if runner is None else runner.batch_rows
 
     def nbytes_of_run(self, variable: Variable, texts: int, rows: int, longest: int, skipped: int = 0) -> int:
-        """Return the most bytes that a run takes beside what is kept.
+        """Return the most bytes of a run beside the bytes held.
 
         Args:
             variable: the result.
-            texts, rows, longest: the number of texts, of all words, and of those of the longest text.
+            texts, rows, longest: the number of texts, of all words, and of the longest text's words.
             skipped: as for `run`.
         """
         runner = None if skipped else self._without_torch(variable)
@@ -374,7 +374,7 @@ def open_onnx(path: str | os.PathLike[str], threads: int | None = None) -> TextN
     """Return the network of an ``.onnx`` file of padded texts, over ragged rows.
 
     Raises:
-        SchemaError: no proof that padding reaches nothing, or other inputs and results.
+        SchemaError: padding may reach a result, or other inputs and results.
     """
     opened = open_unpadded(path)
     block = opened.network.program.global_block

@@ -13,11 +13,11 @@ from foreshape.errors import DescriptionError, FormatError, SchemaError
 _NO_LIMIT = 1 << 20
 """Lengths from here on stand for no limit: transformers writes 10^30."""
 _ASCII, _OTHER = 224, 640
-"""The bytes that the package tokenizers takes for a character while it cuts texts into words, as measured: of ASCII; of others, each a word."""
+"""The bytes taken by the package tokenizers for a character while it cuts texts into words, as measured: of ASCII; of others, each a word."""
 
 
 def _texts(entry: Any) -> list[str]:
-    """Return a text, or those of a pair, without what is no text, which is refused later."""
+    """Return a text, or both of a pair, without anything else; it is refused later."""
     return [part for part in (cast("tuple[Any, ...]", entry) if isinstance(entry, tuple) else (entry,)) if isinstance(part, str)]
 
 

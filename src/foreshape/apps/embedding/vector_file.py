@@ -32,7 +32,7 @@ class VectorFile:
         done: the rows there already.
 
     Raises:
-        FormatError: another ending. SchemaError: a part of other settings, or of a run that still writes. ExecutionError: the disk is full, or no file can be
+        FormatError: another ending. SchemaError: a part of other settings, or of a run still writing. ExecutionError: the disk is full, or no file can be
         written there.
     """
 
@@ -95,7 +95,7 @@ class VectorFile:
             text: the texts from the first on, one after the other.
 
         Raises:
-            SchemaError: the texts are not those of the rows.
+            SchemaError: the texts are not the rows' texts.
         """
         if self._skipped == self.done:
             return False

@@ -156,7 +156,7 @@ def _unigrams(
     """Return the builder of a class over sentencepiece's pieces.
 
     Args:
-        vocabulary: from the file's pieces to those of the class.
+        vocabulary: from the file's pieces to the class's.
         normalizers_of: the normalizers of a class, by the settings and the file's own.
         splits: texts are split at white space first.
     """
@@ -263,7 +263,7 @@ def _optional(file: Path) -> dict[str, Any]:
 
 
 def _added_word(word: str, entry: Any, **flags: bool) -> Any:
-    """Return a word that is never divided, with the flags of its entry in a configuration."""
+    """Return an indivisible word, with the flags of its entry in a configuration."""
     from tokenizers import AddedToken
 
     fields = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}

@@ -29,10 +29,10 @@ from foreshape.interop.results import Results
 from foreshape.runtime.report import report_page
 
 _CHARACTERS: Final = 250
-"""The most characters of a text for each of its tokens: what is longer is cut anyway, and would take time and memory before."""
+"""The most characters of a text for each of its tokens: a longer one is cut anyway, and would take time and memory before."""
 _MOST_CHARACTERS: Final = 1 << 20
 _PIECE: Final = 1 << 17
-"""The characters that are tokenized together: the package keeps all that it cuts."""
+"""The characters tokenized together: the package keeps all cut words."""
 _MOST_IDS: Final = 1 << 31
 
 
@@ -40,7 +40,7 @@ class Embedders:
     """The kind of embedders and rerankers: folders of sentence-transformers and transformers, and ``.onnx`` files with their tokenizer.
 
     Args:
-        networks: opens an ``.onnx`` file which gives no vectors of texts.
+        networks: opens an ``.onnx`` file without vectors of texts.
         threads: of the kernels.
     """
 
@@ -85,7 +85,7 @@ def _packed(ids: Any, types: Any) -> Tokenized:
 
 
 class TextJoining:
-    """The joining of tokenized texts that go the same way through a network; see `Joining`."""
+    """The joining of tokenized texts going the same way through a network; see `Joining`."""
 
     batch = "texts"
     growing = frozenset({"texts", "tokens"})
@@ -109,7 +109,7 @@ class TextJoining:
 
 
 class _Runner:
-    """The runner of feeds that `TextJoining` joins."""
+    """The runner of feeds joined by `TextJoining`."""
 
     feeds = fetches = ()
 
@@ -195,7 +195,7 @@ class ServedEmbedder(RoutedModel):
         return [token._asdict() for token in self._embedder.text_tokens(text, special)]
 
     def numbered(self, texts: Sequence[Sequence[int]]) -> list[Tokenized]:
-        """Return texts that come as tokens. Raises `RequestError` for an empty or too long one, and for impossible numbers."""
+        """Return texts sent as tokens. Raises `RequestError` for an empty or too long one, and for impossible numbers."""
         longest = self._embedder.max_length
         for ids in texts:
             if not ids or (longest is not None and len(ids) > longest):
@@ -223,7 +223,7 @@ class ServedEmbedder(RoutedModel):
         return {"max_length": self._embedder.max_length, "prompts": [*self._embedder.prompts], "similarity": self._embedder.similarity_name}
 
     def refusal(self, request: InferRequest | None, error: Exception) -> RequestError | None:
-        """Return 504 for too late a request, 413 for too large a one, 400 for tokens that the network lacks, else None."""
+        """Return 504 for too late a request, 413 for too large a one, 400 for tokens unknown to the network, else None."""
         if isinstance(error, Expired):
             return RequestError(504, client_words(error), retry_after=1)
         if isinstance(error, MemoryPlanError):

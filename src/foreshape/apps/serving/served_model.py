@@ -77,10 +77,10 @@ class ServedModel(Protocol):
 
 
 class RoutedModel:
-    """The part of a model that answers at routes of its own, and no tensors.
+    """The part of a model answering at routes of its own, and no tensors.
 
     Attributes:
-        routes: the words for clients that send tensors.
+        routes: the words for clients sending tensors.
     """
 
     routes = ""

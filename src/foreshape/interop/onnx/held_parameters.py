@@ -25,7 +25,7 @@ class OnnxParameters:
         return sorted(name for name in self._importer.parameters if name in variables)
 
     def array(self, name: str) -> Any:
-        """Return a parameter as numpy's array, over the bytes of the file where they are mapped; None for bf16, which numpy lacks."""
+        """Return a parameter as numpy's array, over the bytes of the file where they are mapped; None for bf16, unknown to numpy."""
         spec = self._importer.program.global_block.vars[name].spec
         return None if spec.dtype is BF16 else self._importer.numbers(self._importer.parameters[name])
 

@@ -245,7 +245,7 @@ def from_torch(
             number of its sequences; rows and steps are then open too.
         loss: gives one number from the module's results and the targets, such as ``torch.nn.functional.cross_entropy``; a module's own loss needs none.
         targets: an example of the loss's further inputs, a tuple or one tensor.
-        ragged: the name of the mask of a network of padded texts; the result is then a model that takes texts without padding, as by `unpad`. Or the
+        ragged: the name of the mask of a network of padded texts; the result is then a model of texts without padding, as by `unpad`. Or the
             arguments of `unpad`, ``{"mask": "attention_mask", "side": "left"}``.
 
     Raises:

@@ -57,7 +57,7 @@ class SequenceUnpadding(ForwardOnly):
 
 @data_class(frozen=True)
 class PlacesBelow(ForwardOnly):
-    """1 at the places along a new last axis that are less than the numbers X0, else 0; the size of the axis is of attributes, or of X1."""
+    """1 at the places along a new last axis less than the numbers X0, else 0; the size of the axis is of attributes, or of X1."""
 
     operands: ClassVar[int] = 2
 

@@ -113,7 +113,7 @@ class RowAttention:
 
 
 def _later(first: int, queries: int, keys: int) -> Array:
-    """Return True where a key stands behind a query, of which the first has the number ``first``: ``[queries, keys]``."""
+    """Return True where a key stands behind a query; the first query has the number ``first``: ``[queries, keys]``."""
     import numpy
 
     return numpy.arange(keys) > numpy.arange(first, first + queries)[:, None]

@@ -40,14 +40,14 @@ Array = Any
 BLOCK_SIZES = (8, 16, 32, 48, 64, 80, 96, 112, 128, 192, 256, 384, 512)
 """The numbers of rows of blocks: few, since each has kernels of its own."""
 BLOCK = BLOCK_SIZES[-1]
-"""The most rows of a block. Some kernels order a weight anew in each call, which takes a fifteenth of the time of 128 rows."""
+"""The most rows of a block. Some kernels order a weight anew in each call, in a fifteenth of the time of 128 rows."""
 ALIGNMENT = 64
 KERNEL_BYTES = 112 << 10
 """The bytes of a kernel with the library's notes about it, as measured."""
 KERNELS = 24 << 20
-"""The most bytes of the kernels of a network: those not used for the longest time go first."""
+"""The most bytes of the kernels of a network: the ones not used for the longest time go first."""
 _CONVOLUTION = "jit_1x1:avx2"
-"""The kernel of convolutions that is faster than products by the library's name for AVX2, most for few rows."""
+"""The kernel of convolutions faster than products for AVX2, most for few rows; by the library's name."""
 _PAGE, SPREAD = 256, 16
 """Rows of a weight a multiple of so many numbers apart fall on few lines of a cache: they are stored so many numbers farther apart."""
 
@@ -200,13 +200,13 @@ class KernelStore:
             return kernel
 
     def forget(self) -> None:
-        """Drop all kernels; those of sizes that come again are made again."""
+        """Drop all kernels; they are made again when their sizes come again."""
         with self._lock:
             self._kernels.clear()
             self.nbytes = 0
 
     def form(self, k: int, n: int, adds: bool, functions: tuple[Function, ...]) -> ProductForm:
-        """Return the form of products ``[rows, k]`` by ``[k, n]`` with what follows."""
+        """Return the form of products ``[rows, k]`` by ``[k, n]`` and their followers."""
         key = k, n, adds, functions
         if key not in self._forms:
             library = self.library
@@ -227,7 +227,7 @@ class ProductForm(NamedTuple):
     """The form of a product for the library.
 
     Attributes:
-        convolves: as a convolution over the rows by a filter of one row. For AVX2 its kernels read a weight in order, which products have none of.
+        convolves: as a convolution over the rows by a filter of one row. For AVX2 its kernels read a weight in order, and the products' kernels do not.
         weights: the order of the weight in memory.
     """
 
@@ -330,7 +330,7 @@ class RowNorm:
         self._constant_addresses = address_of(self._numbers[0]), address_of(self._numbers[1])
 
     def __call__(self, worker: Worker, x: Array, out: Array) -> None:
-        """Compute contiguous rows, which may be ``out`` itself."""
+        """Compute contiguous rows, possibly ``out`` itself."""
         key = "norm", len(x), self._width, self._epsilon, worker.threads
         kernel = self._store.kernel(key)
         if kernel is None:
@@ -347,7 +347,7 @@ class RowFunction:
         self._store, self._function = store, function
 
     def __call__(self, worker: Worker, x: Array, out: Array) -> None:
-        """Compute contiguous elements, which may be ``out`` itself."""
+        """Compute contiguous elements, possibly ``out`` itself."""
         key = "function", x.size, self._function, worker.threads
         kernel = self._store.kernel(key)
         if kernel is None:

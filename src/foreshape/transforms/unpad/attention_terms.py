@@ -173,7 +173,7 @@ def _unscaled(packer: Packer, name: str) -> tuple[str, float]:
 
 
 def _scaled(packer: Packer, op: Op) -> tuple[str, float] | None:
-    """Return the operand that an op multiplies by one number other than 0, and the number; None for other ops."""
+    """Return the operand multiplied by one number other than 0, and the number; None for other ops."""
     first = op.operand(0)
     match op.computes(Computation):
         case c.Scaling(by=by) if by:

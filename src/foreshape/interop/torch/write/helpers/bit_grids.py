@@ -55,7 +55,7 @@ def observe(x: Tensor, scale: Tensor, accumulated: Tensor | None, count: Tensor 
 
 
 def dynamic_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    """Return the product of rows, rounded to 8 bits in a step for each row, with a matrix of int8 that has a scale for each column."""
+    """Return the product of rows, rounded to 8 bits in a step for each row, with a matrix of int8 with a scale for each column."""
     size = x.abs().amax(-1, keepdim=True)
     steps = (size / 127).clamp(min=1e-30) + size * 0.0
     return torch.round(x / steps) @ weight.float() * steps * scale
