@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from foreshape.core.dims import Size
 from foreshape.language.operator import computations as c
+from foreshape.language.operator.byte_computations import DynamicProduct
 from foreshape.language.program import Op
 from foreshape.transforms.unpad.contents import ANYTHING, INFINITY, Content, NormBound, array_content, constant, index_content, stepped
 from foreshape.transforms.unpad.index_forms import IndexForm
@@ -75,6 +76,26 @@ def _flattened(proof: Proof, op: Op, computed: c.FlattenedProduct, slot: str) ->
         return proof.results_along_axes(op, proof.inputs(op))
     weights = [None, proof.stretch(op.operand(1))]
     return {slot: multiplied(op, x, y, False, False, proof.side, weights)}
+
+
+def _bytes_product(proof: Proof, op: Op, computed: DynamicProduct, slot: str) -> dict[str, Any]:
+    x = proof.value(op.operand(0)).without_parts(proof.side, op)
+    if any(isinstance(a, str) for a in x.axes[-1]):
+        raise Unsupported("it adds over rows and columns")
+    axes = (*x.axes[:-1], proof.reader.axis(proof.dims(op, slot)[-1]))
+    stretch, width = proof.bytes_stretch(op), columns((x.axes[-1],))
+
+    def content(region: Region) -> Content:
+        old = x.content(region)
+        if old.constant == 0.0:
+            return old
+
+        def extent() -> float:  # a number is rounded by half a step, and a step is the largest number of its row over 127
+            return old.extent.value * (1.0 + math.sqrt(width) / 254.0) * stretch.value if not old.offset else INFINITY
+
+        return Content(finite=old.finite, extent=NormBound(extent))
+
+    return {slot: filled(axes, content, x.data_fault(proof.side, op))}
 
 
 def _layer_norm(proof: Proof, op: Op, computed: c.LayerNorm, slot: str) -> dict[str, Any]:
@@ -328,6 +349,7 @@ _IN_ORDER: Final[Mapping[type, Callable[[Proof, Op, Any, str], dict[str, Any]]]]
     c.VectorNorm: _norm,
     c.MatrixProduct: _product,
     c.FlattenedProduct: _flattened,
+    DynamicProduct: _bytes_product,
     c.LayerNorm: _layer_norm,
     c.Picking: _picking,
     c.PickingAlong: _along,

@@ -10,6 +10,7 @@ from foreshape import layer
 from foreshape.core.dims import Size
 from foreshape.core.spec import FP64
 from foreshape.language.operator import computations as c
+from foreshape.language.operator.byte_computations import DynamicProduct
 from foreshape.language.program import Op, Variable
 from foreshape.transforms.unpad.attention_terms import AttentionTerms, attention_terms, gelu_operand
 from foreshape.transforms.unpad.norm_ops import norm_over
@@ -277,6 +278,15 @@ def _flattened(packer: Packer, op: Op, name: str) -> Variable:
     return packer.append(op, {"X": [rows], "Y": [packer.alone(op.operand(1), True)]}, attributes)[0][1]
 
 
+def _bytes_product(packer: Packer, op: Op, name: str) -> Variable:
+    assert op.operator is not None
+    source, *others = (o.name for o in op.operator.schema.operands)
+    inputs = {s: [packer.alone(str(op.input(s)), True)] for s in others if op.input(s)}
+    columns = packer.columns(packer.proof.value(op.operand(0)).axes)
+    product = packer.append(op, {source: [packer.shaped(packer.rows(op.operand(0)), columns)], **inputs}, op.attributes.values)[0][1]
+    return packer.shaped(product, packer.columns(packer.proof.value(name).axes))
+
+
 def _batch_norm(packer: Packer, op: Op, name: str) -> Variable:
     source = op.operand(0)
     rows = packer.rows(source)
@@ -371,6 +381,7 @@ _PACKED: Final[Mapping[type, Any]] = {
     c.Embedding: _picking,
     c.MatrixProduct: _product,
     c.FlattenedProduct: _flattened,
+    DynamicProduct: _bytes_product,
     c.FrozenBatchNorm: _batch_norm,
 }
 _PACKED_TYPES: Final[Mapping[str, Any]] = {

@@ -171,6 +171,8 @@ class Proof:
         dims = self.spec(name).known_dims
         if isinstance(computed, c.Numbers) and computed.numbers:
             return numpy.asarray(computed.numbers).reshape(dims)
+        if isinstance(computed, c.Filled) and computed.number is not None and all(isinstance(d, int) for d in dims) and not op.input("ValueTensor"):
+            return numpy.full(dims, computed.number, self.spec(name).known_dtype.numpy_name or "float32")
         arrays = [self.array(n) for n in op.input_names() if n] if computed is not None else []
         if not arrays or any(a is None for a in arrays):
             return None
@@ -225,6 +227,21 @@ class Proof:
                 return INFINITY
             matrices = numpy.asarray(array, "float64").reshape(-1, *array.shape[-2:])
             return math.sqrt(len(matrices)) * max((float(numpy.linalg.norm(m, 2)) for m in matrices), default=0.0)
+
+        return NormBound(compute)
+
+    def bytes_stretch(self, op: Op) -> NormBound:
+        """Return the largest factor by which a matrix of bytes with its scales, and factors of its columns, makes a row longer."""
+
+        def compute() -> float:
+            import numpy
+
+            weights, scales = self.array(op.operand(1)), self.array(op.operand(2))
+            factors = self.array(op.operand(3)) if op.operand(3) else 1.0
+            if weights is None or scales is None or factors is None:
+                return INFINITY
+            rows = numpy.asarray(factors, "float64").reshape(-1, 1)
+            return float(numpy.linalg.norm(rows * numpy.asarray(weights, "float64") * numpy.asarray(scales, "float64").reshape(1, -1), 2))
 
         return NormBound(compute)
 
