@@ -45,7 +45,7 @@ class DynamicQuantization:
 
 
 @data_class(frozen=True)
-class _Part:
+class _ScaledPart:
     """The part of a quantization in a value: its "levels", its "point", its "steps" (levels less the point), "sums" of products with them, or its "scale".
 
     Attributes:
@@ -191,8 +191,8 @@ class _ScaleFlow:
     def __init__(self, block: Block) -> None:
         self.block, self.formula = block, _RangeFormula(block)
         self.quantizations = list(self.formula.quantizations())
-        self.products: list[tuple[Op, _Part, float | str]] = []
-        self._parts: dict[str, _Part] = {}
+        self.products: list[tuple[Op, _ScaledPart, float | str]] = []
+        self._parts: dict[str, _ScaledPart] = {}
 
     def follow(self, fetches: Sequence[str]) -> Fault | None:
         """Follow all ops in order; return the one that takes rows of several scales together, or the writer of a fetch that tells of scales."""
@@ -200,7 +200,7 @@ class _ScaleFlow:
         for quantization in self.quantizations:
             inside |= self._inside(quantization)
             for name, kind in ((quantization.scale, "scale"), (quantization.point, "point"), (quantization.levels, "levels")):
-                self._parts[name] = _Part(quantization, kind)
+                self._parts[name] = _ScaledPart(quantization, kind)
         formulas = inside | self._parts.keys()
         for op in self.block.ops:
             names = [n for n in op.input_names() if n]
@@ -229,23 +229,25 @@ class _ScaleFlow:
                     pending.append(name)
         return names - heads
 
-    def _result(self, op: Op) -> _Part | str | None:
+    def _result(self, op: Op) -> _ScaledPart | str | None:
         """Return the part that an op makes of others, None for numbers in no scale, or words why it makes neither."""
         operands = [self._parts.get(n) for o in op.operator.schema.operands for n in op.inputs.get(o.name, ()) if n] if op.operator is not None else []
         match op.computes(Computation), operands:
-            case c.Cast() | c.Identity(), [_Part() as part]:
+            case c.Cast() | c.Identity(), [_ScaledPart() as part]:
                 return part
-            case c.Subtraction(), [_Part(kind="levels") as levels, _Part(kind="point") as point] if levels.source is point.source:
+            case c.Subtraction(), [_ScaledPart(kind="levels") as levels, _ScaledPart(kind="point") as point] if levels.source is point.source:
                 return replace(levels, kind="steps")
-            case c.MatrixProduct(x_transposed=False, y_transposed=turned), [_Part(kind="steps") as steps, None]:
+            case c.MatrixProduct(x_transposed=False, y_transposed=turned), [_ScaledPart(kind="steps") as steps, None]:
                 return replace(steps, kind="sums", weight="" if turned else op.operand(1))
-            case c.Scaling(by=by), [_Part(kind="scale") as scale]:
+            case c.Scaling(by=by), [_ScaledPart(kind="scale") as scale]:
                 return replace(scale, factor=scale.factor * by if isinstance(scale.factor, float) else None)
-            case c.Product(), ([_Part(kind="scale") as scale, None] | [None, _Part(kind="scale") as scale]):
+            case c.Product(), ([_ScaledPart(kind="scale") as scale, None] | [None, _ScaledPart(kind="scale") as scale]):
                 factor = op.operand(1 if operands[0] is not None else 0)
                 if self.block.var(factor).spec.rank <= 1:
                     return replace(scale, factor=factor if scale.factor == 1.0 else None)
-            case c.Product(), ([_Part(kind="sums") as sums, _Part(kind="scale") as scale] | [_Part(kind="scale") as scale, _Part(kind="sums") as sums]):
+            case c.Product(), (
+                [_ScaledPart(kind="sums") as sums, _ScaledPart(kind="scale") as scale] | [_ScaledPart(kind="scale") as scale, _ScaledPart(kind="sums") as sums]
+            ):
                 if sums.source is scale.source:
                     if scale.factor is not None:
                         self.products.append((op, sums, scale.factor))
@@ -255,7 +257,7 @@ class _ScaleFlow:
         return _MIXES
 
 
-def _write_byte_product(block: Block, op: Op, sums: _Part, weight: str, factor: float | str) -> None:
+def _write_byte_product(block: Block, op: Op, sums: _ScaledPart, weight: str, factor: float | str) -> None:
     """Write an op of bytes in the place of a product of sums and scales, if the matrix is one of int8."""
     variable, name = block.find(weight), op.result(0)
     if variable is None or not variable.persistable or variable.dtype is not INT8 or variable.spec.rank != 2 or block.var(name).dtype is not FP32:
