@@ -245,6 +245,30 @@ class Encoder:
         if pooling == "window of rows":
             moved = layer.conv1d(layer.transpose(h, [0, 2, 1]), WIDTH, 3, padding=1)
             return self._pooled(layer.transpose(moved, [0, 2, 1]), "mean")
+        if pooling in ("causal window", "window of later rows", "spread causal window"):
+            sides, apart = {"causal window": ([2, 0], 1), "window of later rows": ([0, 2], 1), "spread causal window": ([4, 0], 2)}[pooling]
+            moved = layer.conv1d(layer.transpose(h, [0, 2, 1]), WIDTH, 3, padding=sides, dilation=apart)
+            return self._pooled(layer.transpose(moved, [0, 2, 1]), "max")
+        if pooling in ("zeros before a window", "ones before a window", "zeros behind a window", "zeros before rows"):
+            sides = [0, 0, 2, 0] if "before" in pooling else [0, 0, 0, 2]
+            wide = layer.pad(layer.transpose(h, [0, 2, 1]), [0, 0, *sides], pad_value=float(pooling == "ones before a window"))
+            moved = layer.conv1d(wide, WIDTH, 3) if "window" in pooling else wide
+            return layer.reduce_max(moved, 2) if pooling == "zeros before rows" else self._pooled(layer.transpose(moved, [0, 2, 1]), "mean")
+        if pooling in ("channels last", "channels last of masked", "causal channels last"):
+            sides = [2, 0] if pooling == "causal channels last" else 1
+            moved = layer.conv1d(h * m if pooling == "channels last of masked" else h, WIDTH, 3, padding=sides, data_format="NLC")
+            return self._pooled(moved, "mean")
+        if pooling in ("logarithm of sum", "logarithm of chosen", "logarithm of all", "logarithm beside -2"):
+            if pooling == "logarithm of chosen":
+                return layer.logsumexp(layer.where(layer.cast(m, "bool"), h, layer.fill_like(h, -float("inf"))), 1)
+            number = {"logarithm of sum": -1e9, "logarithm beside -2": -2.0}.get(pooling, 0.0)
+            return layer.logsumexp(h + (1.0 - m) * number, 1)
+        if pooling in ("first of stride", "first by gather", "first of several cuts"):
+            if pooling == "first of stride":
+                return layer.reshape(layer.strided_slice(h, [1], [0], [1], [1]), [0, -1])
+            if pooling == "first by gather":
+                return layer.reshape(layer.gather(h, layer.assign(np.array([0], "int64")), axis=1), [0, -1])
+            return layer.squeeze(layer.slice(h, [0, 1], [0, 0], [2**31 - 1, 1]), [1])
         if pooling == "running sum":
             return self._pooled(layer.flip(layer.cumsum(layer.flip(h, [1]), 1), [1]), "mean")
         if pooling == "rolled":

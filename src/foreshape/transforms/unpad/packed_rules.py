@@ -373,6 +373,7 @@ _PACKED: Final[Mapping[type, Any]] = {
     c.Softmax: _softmax,
     c.Reduction: _reduction,
     c.ExtremeReduction: _reduction,
+    c.LogOfExponentials: _reduction,
     c.VectorNorm: _reduction,
     c.Concat: _concat,
     c.Split: _split,
@@ -385,7 +386,6 @@ _PACKED: Final[Mapping[type, Any]] = {
     c.FrozenBatchNorm: _batch_norm,
 }
 _PACKED_TYPES: Final[Mapping[str, Any]] = {
-    "logsumexp": _reduction,
     "cumsum": _running_sum,
 }
 
@@ -396,7 +396,7 @@ def packed_result(op: Op, packer: Packer, name: str) -> Variable:
     Raises:
         NotPacked: no op on packed rows computes it.
     """
-    if op.operator is None:
+    if op.operator is None or any(n in packer.proof.widened for n in op.input_names()):
         raise NotPacked
     rule = _PACKED_TYPES.get(op.type) or _PACKED.get(type(op.operator.computes()))
     if rule is not None:

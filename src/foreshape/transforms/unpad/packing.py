@@ -562,6 +562,8 @@ class Packer:
         value = self.proof.values.get(name)
         if self.inputs.get(name):
             return self._row_input(name)
+        if name in self.proof.widened:
+            return self._cloned(self.writers[name], name, self._padded_operand)
         per_text, times = self._kind(self.proof.value(name))
         if not (per_text and times):
             return self.alone(name, True)

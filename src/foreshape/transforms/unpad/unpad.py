@@ -90,7 +90,7 @@ def unpad_program(
         raise SchemaError.must("unpad: the inputs of texts", "of one padded length, for their rows are those of the same texts", described)
     texts = [*padded, *([mask] if mask is not None and not lengths else [])]
     reader = AxisReader([block.var(n).spec.known_dims[0] for n in [*texts, *([mask] if mask else [])]], [block.var(n).spec.known_dims[1] for n in texts])
-    proof = Proof(block, reader, side, numbers, RULES)
+    proof = Proof(block, reader, next(iter(times)), side, numbers, RULES)
     for name in feeds:
         proof.values[name] = _input(block, name, reader, name == mask, masked, lengths, pad_id if name == padded[0] else None)
     proof.run()
