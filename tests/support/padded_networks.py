@@ -166,6 +166,9 @@ class Encoder:
             return layer.softmax(layer.where(there, scores, lowest))
         if form == "both sides":
             return layer.softmax(scores + (1.0 - queries * keys) * -10000.0)
+        if form == "earlier keys":  # the first row sees none of its text
+            earlier = layer.where(layer.less_than(key, row), scores, layer.fill_like(scores, -float("inf")))
+            return layer.softmax(layer.where(there, earlier, layer.fill_like(scores, -1e30)))
         if form == "causal":
             return layer.softmax(layer.where(layer.less_equal(key, row), scores, lowest))
         if form == "causal and mask":
@@ -263,6 +266,14 @@ class Encoder:
                 return layer.logsumexp(layer.where(layer.cast(m, "bool"), h, layer.fill_like(h, -float("inf"))), 1)
             number = {"logarithm of sum": -1e9, "logarithm beside -2": -2.0}.get(pooling, 0.0)
             return layer.logsumexp(h + (1.0 - m) * number, 1)
+        if pooling == "logarithm of hidden":  # all rows of a text may be hidden
+            hidden = layer.where(layer.greater_than(h, layer.fill_like(h, 0.0)), h, layer.fill_like(h, -float("inf")))
+            return layer.logsumexp(layer.where(layer.cast(m, "bool"), hidden, layer.fill_like(h, -1e30)), 1)
+        if pooling in ("window of logarithms", "product of logarithms"):  # NaN in rows of padding
+            if pooling == "product of logarithms":
+                return layer.squeeze(layer.matmul(layer.unsqueeze(self.mask, [1]), layer.log(h)), [1])
+            moved = layer.conv1d(layer.transpose(layer.log(h), [0, 2, 1]), WIDTH, 3, padding=[2, 0])
+            return self._pooled(layer.transpose(moved, [0, 2, 1]), "mean")
         if pooling in ("first of stride", "first by gather", "first of several cuts"):
             if pooling == "first of stride":
                 return layer.reshape(layer.strided_slice(h, [1], [0], [1], [1]), [0, -1])

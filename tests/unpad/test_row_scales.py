@@ -134,6 +134,12 @@ def test_another_use_of_these_numbers_is_refused_by_its_op(name: str, tmp_path: 
         fs.unpad(path, "mask", row_scales=True)
 
 
+@pytest.mark.parametrize("result", ["s", "scales"])
+def test_a_result_that_tells_of_scales_is_refused(result: str, tmp_path: Path) -> None:
+    with pytest.raises(fs.UnpadError, match="with a scale for each row otherwise than a product of these rows with a matrix"):
+        fs.unpad(saved(tmp_path, [*QUANTIZED, *SCALED], result=result), "mask", row_scales=True)
+
+
 def test_another_number_of_all_texts_stays_refused(tmp_path: Path) -> None:
     path = saved(tmp_path, [node("ReduceMax", "h", "largest", keepdims=0), node("Div", "h largest", "y")])
     with pytest.raises(fs.UnpadError, match="reduce_max") as caught:

@@ -24,6 +24,7 @@ LAYOUTS = ["rows", "time first", "joined heads"]
 NETWORKS: list[dict[str, Any]] = [
     {},
     *({"mask": mask} for mask in MASKS[1:]),
+    {"mask": "-10000", "norm": False, "positions": "none"},
     {"mask": "causal", "pooling": "last by gather_nd"},
     *({"positions": positions} for positions in POSITIONS),
     *({"pooling": pooling} for pooling in POOLINGS),
@@ -44,7 +45,10 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("softmax", {"mask": "times"}),  # divided out behind it: right, and not proved
     ("softmax", {"mask": "queries"}),
     ("softmax", {"mask": "-2"}),
+    ("softmax", {"mask": "earlier keys"}),
+    ("softmax", {"mask": "-10000", "deviation": 200.0}),
     ("softmax", {"mask": "-10000", "norm": False, "deviation": 200.0}),
+    ("softmax", {"mask": "-10000", "norm": False, "positions": "none", "deviation": 200.0}),
     ("batch_norm", {"pooling": "batch statistics"}),
     ("conv2d|depthwise", {"pooling": "window of rows"}),
     ("conv2d", {"pooling": "window of later rows"}),
@@ -56,6 +60,9 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("conv2d", {"pooling": "causal channels last", "side": "left", "positions": "none"}),
     ("logsumexp", {"pooling": "logarithm of all"}),
     ("logsumexp", {"pooling": "logarithm beside -2"}),
+    ("logsumexp", {"pooling": "logarithm of hidden"}),
+    ("reduce_sum", {"pooling": "window of logarithms"}),
+    ("matmul", {"pooling": "product of logarithms"}),
     ("cumsum", {"pooling": "running sum"}),
     ("slice", {"pooling": "last in time"}),
     ("slice", {"side": "left"}),

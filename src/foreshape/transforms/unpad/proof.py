@@ -366,7 +366,7 @@ class Proof:
         value = self.value(name)
         places = value.time_places
         op = self._writers.get(name)
-        if len(places) != 2 or op is None or op.operator is None:
+        if len(places) != 2 or op is None or op.operator is None or value.real.constant is not None:
             return value.real
         first = IndexForm.factor(places[0])
 
