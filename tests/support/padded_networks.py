@@ -266,6 +266,9 @@ class Encoder:
                 return layer.logsumexp(layer.where(layer.cast(m, "bool"), h, layer.fill_like(h, -float("inf"))), 1)
             number = {"logarithm of sum": -1e9, "logarithm beside -2": -2.0}.get(pooling, 0.0)
             return layer.logsumexp(h + (1.0 - m) * number, 1)
+        if pooling == "differences of texts":
+            mean = self._pooled(h, "mean")
+            return layer.unsqueeze(mean, [1]) - layer.unsqueeze(mean, [0])
         if pooling == "logarithm of hidden":  # all rows of a text may be hidden
             hidden = layer.where(layer.greater_than(h, layer.fill_like(h, 0.0)), h, layer.fill_like(h, -float("inf")))
             return layer.logsumexp(layer.where(layer.cast(m, "bool"), hidden, layer.fill_like(h, -1e30)), 1)

@@ -60,6 +60,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("conv2d", {"pooling": "causal channels last", "side": "left", "positions": "none"}),
     ("logsumexp", {"pooling": "logarithm of all"}),
     ("logsumexp", {"pooling": "logarithm beside -2"}),
+    ("elementwise_sub", {"pooling": "differences of texts"}),
     ("logsumexp", {"pooling": "logarithm of hidden"}),
     ("reduce_sum", {"pooling": "window of logarithms"}),
     ("matmul", {"pooling": "product of logarithms"}),
