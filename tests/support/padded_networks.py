@@ -173,6 +173,8 @@ class Encoder:
             return layer.softmax(layer.where(layer.less_equal(key, row), scores, lowest))
         if form == "causal and mask":
             return layer.softmax(layer.where(layer.logical_and(layer.less_equal(key, row), there), scores, lowest))
+        if form == "later keys":
+            return layer.softmax(layer.where(layer.logical_and(layer.greater_equal(key, row), there), scores, lowest))
         if form == "window":
             near = layer.less_equal(layer.abs(row - key), layer.fill_constant([1], "int64", 2))
             return layer.softmax(layer.where(layer.logical_and(near, there), scores, lowest))

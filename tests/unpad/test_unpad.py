@@ -12,7 +12,7 @@ import foreshape as fs
 from foreshape import layer
 from foreshape.transforms.unpad import UnpaddedProgram
 
-MASKS = ["lowest", "-10000", "infinite", "logarithm", "chosen", "both sides", "causal and mask", "window"]
+MASKS = ["lowest", "-10000", "infinite", "logarithm", "chosen", "both sides", "causal and mask", "later keys", "window"]
 POSITIONS = ["none", "gathered", "counted", "turned", "alibi", "relative"]
 POOLINGS = [
     "rows", "mean of expanded", "mean of chosen", "mean by product", "unit mean", "sum", "max", "max of chosen", "max over zero", "first",
