@@ -174,7 +174,7 @@ class Encoder:
         if form == "causal and mask":
             return layer.softmax(layer.where(layer.logical_and(layer.less_equal(key, row), there), scores, lowest))
         if form == "later keys":
-            return layer.softmax(layer.where(layer.logical_and(layer.greater_equal(key, row), there), scores, lowest))
+            return layer.softmax(layer.where(layer.logical_and(layer.unsqueeze(layer.greater_equal(key, row), [0, 1]), there), scores, lowest))
         if form == "window":
             near = layer.less_equal(layer.abs(row - key), layer.fill_constant([1], "int64", 2))
             return layer.softmax(layer.where(layer.logical_and(near, there), scores, lowest))
