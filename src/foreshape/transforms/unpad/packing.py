@@ -67,8 +67,7 @@ class Packer:
         self._padded: dict[str, Variable] = {}
         self._unpacked: set[str] = set()
         self._shared_variables: dict[str, Variable] = {}
-        self._reshaped: dict[str, Variable] = {}
-        """Packed rows reshaped from others, by name."""
+        self._reshaped: dict[str, Variable] = {}  # packed rows reshaped from others, by name
 
     def _empty(self) -> None:
         """Leave only the parameters."""
